@@ -1,0 +1,36 @@
+# Warnings as errors for our own code, sanitizers, ccache and mold where they are installed.
+add_library(sftrun_compiler INTERFACE)
+target_compile_options(sftrun_compiler INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers
+                                                 -fno-omit-frame-pointer)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 reports these in the standard library's own headers at -O2 and above.
+  target_compile_options(sftrun_compiler INTERFACE -Wno-restrict -Wno-maybe-uninitialized -Wno-stringop-overflow
+                                                   -Wno-array-bounds -Wno-dangling-pointer)
+endif()
+if(SFTRUN_SANITIZE)
+  target_compile_options(sftrun_compiler INTERFACE -fsanitize=${SFTRUN_SANITIZE} -fno-sanitize-recover=all -g1)
+  target_link_options(sftrun_compiler INTERFACE -fsanitize=${SFTRUN_SANITIZE})
+endif()
+
+find_program(SFTRUN_CCACHE ccache)
+if(SFTRUN_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${SFTRUN_CCACHE})
+endif()
+find_program(SFTRUN_MOLD mold)
+if(SFTRUN_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(Threads REQUIRED)
+
+find_path(ONIG_INCLUDE_DIR oniguruma.h REQUIRED)
+find_library(ONIG_LIBRARY onig REQUIRED)
+add_library(sftrun_onig INTERFACE)
+target_include_directories(sftrun_onig SYSTEM INTERFACE ${ONIG_INCLUDE_DIR})
+target_link_libraries(sftrun_onig INTERFACE ${ONIG_LIBRARY})

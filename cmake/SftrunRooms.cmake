@@ -1,0 +1,40 @@
+# A room is one static library from src/<room>/, with its headers in include/sftrun/<room>/.
+#
+# Each room exports an include directory of its own (a link to its headers under the build folder), so a room
+# finds only the headers of the rooms it names in DEPS: an upward include is a compile error.
+function(sftrun_room name)
+  cmake_parse_arguments(ROOM "" "" "DEPS;LIBS;PRIVATE_LIBS;EXCLUDE" ${ARGN})
+  set(view ${CMAKE_BINARY_DIR}/rooms/${name})
+  file(MAKE_DIRECTORY ${view}/sftrun)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/sftrun/${name} ${view}/sftrun/${name} SYMBOLIC)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
+  if(ROOM_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX "${ROOM_EXCLUDE}")
+  endif()
+  if(NOT sources)
+    message(STATUS "room ${name} is empty")
+    add_library(sftrun_${name} INTERFACE)
+    target_include_directories(sftrun_${name} INTERFACE ${view})
+    return()
+  endif()
+  add_library(sftrun_${name} STATIC ${sources})
+  set_target_properties(sftrun_${name} PROPERTIES LINKER_LANGUAGE CXX)
+  target_include_directories(sftrun_${name} PUBLIC ${view} PRIVATE ${PROJECT_SOURCE_DIR}/src/${name})
+  list(TRANSFORM ROOM_DEPS PREPEND sftrun_ OUTPUT_VARIABLE deps)
+  target_link_libraries(sftrun_${name} PUBLIC ${deps} ${ROOM_LIBS} PRIVATE ${ROOM_PRIVATE_LIBS} sftrun_compiler)
+endfunction()
+
+# One GoogleTest binary a room, from tests/<room>/*_test.cpp; each case is a ctest case.
+# Fixtures are found under SFTRUN_TEST_DATA (tests/data).
+function(sftrun_room_tests name)
+  cmake_parse_arguments(T "" "" "LIBS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${name}/*_test.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name}_tests ${sources})
+  target_link_libraries(${name}_tests PRIVATE sftrun_${name} ${T_LIBS} sftrun_compiler GTest::gtest GTest::gtest_main)
+  target_include_directories(${name}_tests PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src/${name})
+  target_compile_definitions(${name}_tests PRIVATE SFTRUN_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  gtest_discover_tests(${name}_tests DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 LABELS unit)
+endfunction()

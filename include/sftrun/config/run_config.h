@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// The typed configuration of a run. Names are the YAML's; defaults are written here and nowhere else.
+/// src/config/fields.h lists each field once (name, range, help); everything else is a visitor over that list.
+namespace sftrun::config {
+
+/// "auto" or a number. Resolved before anything is loaded.
+struct AutoInt {
+  std::optional<int64_t> value;
+  bool is_auto() const { return !value; }
+  bool operator==(const AutoInt&) const = default;
+};
+
+enum class DTypeChoice { kAuto, kFp32, kBf16, kFp16 };
+enum class TuningMode { kLora, kQlora, kFull, kPartial };
+enum class TuningBackend { kFused, kBnb };            ///< `unsloth` is an alias of fused
+enum class Quant { kAuto, kNone, kNf4, kFp8, kInt8, kGguf, kMxfp4 };
+enum class DataFormat { kAuto, kMessages, kShareGpt, kAlpaca, kPromptCompletion, kText };
+enum class LossOnChoice { kAssistant, kLastAssistant, kCompletion, kAll };  ///< `responses` is an alias of assistant
+enum class Thinking { kTemplate, kKeep, kSplit };
+enum class TooLong { kAuto, kDrop, kTruncate, kError };  ///< auto: drop for chat, truncate for text
+enum class Scheduler { kConstant, kConstantWithWarmup, kLinear, kCosine, kCosineWithRestarts, kPolynomial, kInverseSqrt };
+enum class Optimizer { kAdamW };
+enum class EvalStrategy { kAuto, kNo, kSteps, kEpoch };  ///< auto: steps if eval_steps is set, epoch if there is validation data
+enum class Strategy { kAuto, kDdp };
+enum class CommBackend { kAuto, kNccl, kGloo };
+enum class DeviceChoice { kAuto, kCuda, kCpu };
+
+struct ModelConfig {
+  std::string name;
+  std::string revision;
+  int64_t max_seq_len = 2048;
+  DTypeChoice dtype = DTypeChoice::kAuto;
+  std::string attention = "auto";
+  std::string chat_template;  ///< a file, or the template itself; empty: the model's own
+};
+
+struct LoraConfig {
+  int64_t r = 16;
+  double alpha = 32;
+  double dropout = 0;
+  std::vector<std::string> target_modules = {"all-linear"};
+  bool rslora = false;
+  std::string init_from;  ///< directory of a PEFT adapter to start from
+};
+
+struct TuningConfig {
+  TuningMode mode = TuningMode::kLora;
+  TuningBackend backend = TuningBackend::kFused;
+  Quant quant = Quant::kAuto;
+  LoraConfig lora;
+  std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
+};
+
+struct DataConfig {
+  std::string train, val;
+  double val_split = 0;
+  DataFormat format = DataFormat::kAuto;
+  bool shuffle = true, packing = true;
+  int64_t seed = 42;
+  LossOnChoice loss_on = LossOnChoice::kAssistant;
+  Thinking thinking = Thinking::kTemplate;
+  nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();
+  TooLong too_long = TooLong::kAuto;
+};
+
+struct TrainConfig {
+  double epochs = 3;
+  std::optional<int64_t> max_steps;
+  AutoInt batch_size, grad_accum, global_batch_size;
+  std::optional<double> learning_rate;  ///< resolved: 2e-4 for LoRA, 2e-5 for full and partial
+  Scheduler scheduler = Scheduler::kCosine;
+  std::optional<double> warmup_ratio;   ///< resolved: 0.03 when warmup_steps is not given
+  std::optional<int64_t> warmup_steps;
+  Optimizer optimizer = Optimizer::kAdamW;
+  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  double weight_decay = 0, max_grad_norm = 1;
+  std::optional<bool> bf16, fp16;
+  bool gradient_checkpointing = false;
+  int64_t seed = 42;
+  EvalStrategy eval_strategy = EvalStrategy::kAuto;
+  std::optional<int64_t> eval_steps;
+  bool eval_on_start = false;
+  AutoInt eval_batch_size;
+  std::optional<int64_t> save_steps;
+  std::string save_every = "10m";       ///< wall-clock time between checkpoints; "0": only by save_steps and at the end
+  std::optional<int64_t> save_total_limit;
+  int64_t logging_steps = 1;
+  bool ddp_find_unused_parameters = false, ddp_broadcast_buffers = false;
+  int64_t ddp_bucket_cap_mb = 25;
+  int64_t dataloader_num_workers = 0;
+  bool dataloader_pin_memory = true;
+};
+
+struct ParallelConfig {
+  Strategy strategy = Strategy::kAuto;
+  CommBackend backend = CommBackend::kAuto;
+};
+
+struct OutputConfig {
+  std::string dir;  ///< resolved: runs/<name of the yaml>
+  bool tensorboard = true;
+};
+
+struct RunConfig {
+  ModelConfig model;
+  TuningConfig tuning;
+  DataConfig data;
+  TrainConfig train;
+  ParallelConfig parallel;
+  OutputConfig output;
+};
+
+/// Where a value came from, for errors and for the list of overrides in force.
+struct Override {
+  std::string key, value, source;  ///< source: "command line", "SFTRUN_TRAIN__BATCH_SIZE", "/home/u/.config/sftrun/machine.yaml:3"
+};
+struct LoadedConfig {
+  RunConfig config;
+  std::vector<Override> overrides;  ///< everything above the run YAML in force
+};
+
+/// Reads the YAML, applies machine file, environment and `key=value` overrides by precedence, checks every field and all
+/// relations between them. @throws ConfigError holding *all* problems, each with file:line:column or its override.
+LoadedConfig load_config(const std::filesystem::path& yaml, const std::vector<std::string>& overrides);
+/// A configuration from overrides and environment alone (bench).
+LoadedConfig config_from_overrides(const std::vector<std::string>& overrides);
+
+/// Fills in every value that others imply (learning rate, warm-up, output.dir, too_long stays auto until the data's format is
+/// known, batch sizes). Pure. @param world_size processes of the run
+void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size);
+
+nlohmann::ordered_json to_json(const RunConfig& config);           ///< every field
+RunConfig from_json(const nlohmann::ordered_json& json);           ///< inverse of to_json
+std::string to_yaml(const RunConfig& config);                      ///< config.resolved.yaml; loads again to the same values
+std::string reference_markdown();                                  ///< docs/configuration.md
+std::string json_schema();                                         ///< for editors
+
+}  // namespace sftrun::config

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+/// Floating-point element types of stored tensors, and conversions that equal PyTorch's.
+namespace sftrun {
+
+enum class DType { kF32, kF16, kBF16, kF64, kI64, kI32, kU8, kOther };
+
+constexpr int64_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kI64: return 8;
+    case DType::kF32:
+    case DType::kI32: return 4;
+    case DType::kF16:
+    case DType::kBF16: return 2;
+    case DType::kU8: return 1;
+    case DType::kOther: return 0;
+  }
+  return 0;
+}
+std::string_view name_of(DType dtype);  ///< "fp32", "fp16", "bf16", …
+
+inline float bf16_to_f32(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, 4);
+  return value;
+}
+/// Round to nearest even; NaN stays NaN.
+inline uint16_t f32_to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return 0x7fc0;
+  return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+float f16_to_f32(uint16_t bits);
+uint16_t f32_to_f16(float value);  ///< round to nearest even
+
+}  // namespace sftrun

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace sftrun {
+
+/// Exit codes of the process; docs/errors.md explains them to users.
+enum class ExitCode : int {
+  kDone = 0,
+  kUsage = 2,           ///< bad usage or configuration
+  kData = 3,            ///< bad data or model file
+  kOutOfMemory = 4,     ///< also when the kernel's OOM killer took a worker
+  kWorkerFailed = 5,    ///< a worker failed, or the world around it did
+  kStopped = 75,        ///< stopped on request, with a checkpoint (SIGTERM, SIGUSR1)
+  kInterrupted = 130,   ///< Ctrl-C, with a checkpoint
+};
+
+/// An error a person reads. `what()` renders
+///     error: <message>
+///       at   <where>
+///       fix: <fix>
+/// with the lines of empty parts left out.
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, std::string message, std::string where = {}, std::string fix = {});
+
+  ExitCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+  const std::string& where() const { return where_; }
+  const std::string& fix() const { return fix_; }
+
+ private:
+  ExitCode code_;
+  std::string message_, where_, fix_;
+};
+
+/// Wrong flags or configuration: the user's (exit 2).
+struct ConfigError : Error {
+  explicit ConfigError(std::string message, std::string where = {}, std::string fix = {})
+      : Error(ExitCode::kUsage, std::move(message), std::move(where), std::move(fix)) {}
+};
+/// A data or model file that is missing, malformed or unsuitable: the user's (exit 3).
+struct DataError : Error {
+  explicit DataError(std::string message, std::string where = {}, std::string fix = {})
+      : Error(ExitCode::kData, std::move(message), std::move(where), std::move(fix)) {}
+};
+struct OutOfMemoryError : Error {
+  explicit OutOfMemoryError(std::string message, std::string where = {}, std::string fix = {})
+      : Error(ExitCode::kOutOfMemory, std::move(message), std::move(where), std::move(fix)) {}
+};
+/// The world's: a device, a peer, the operating system (exit 5).
+struct DeviceError : Error {
+  explicit DeviceError(std::string message, std::string where = {}, std::string fix = {})
+      : Error(ExitCode::kWorkerFailed, std::move(message), std::move(where), std::move(fix)) {}
+};
+struct CommError : Error {
+  explicit CommError(std::string message, std::string where = {}, std::string fix = {})
+      : Error(ExitCode::kWorkerFailed, std::move(message), std::move(where), std::move(fix)) {}
+};
+
+/// A broken invariant of ours: never the user's fault. Throws std::logic_error naming the place.
+[[noreturn]] void invariant_failed(const char* file, int line, const std::string& what);
+
+}  // namespace sftrun
+
+/// Guards an invariant: never triggered by user input.
+#define SFTRUN_CHECK(condition)                                                     \
+  do {                                                                              \
+    if (!(condition)) ::sftrun::invariant_failed(__FILE__, __LINE__, #condition);   \
+  } while (false)
+/// The same, printing both values.
+#define SFTRUN_CHECK_EQ(a, b)                                                                   \
+  do {                                                                                          \
+    const auto& sftrun_a = (a);                                                                 \
+    const auto& sftrun_b = (b);                                                                 \
+    if (!(sftrun_a == sftrun_b))                                                                \
+      ::sftrun::invariant_failed(__FILE__, __LINE__,                                            \
+                                 fmt::format("{} == {} ({} vs {})", #a, #b, sftrun_a, sftrun_b)); \
+  } while (false)

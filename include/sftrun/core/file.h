@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+/// Files on disk: read whole, mapped, or written so that nobody ever sees half of one.
+namespace sftrun {
+
+/// The whole file as bytes. @throws DataError naming the path and the reason.
+std::string read_text_file(const std::filesystem::path& path);
+
+/// Read-only private mapping of a file; moves, does not copy. An empty file maps to an empty span.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  /// @throws DataError if the file cannot be opened or mapped.
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// A file written under a temporary name in the same directory and renamed into place by `commit`,
+/// after fsync of the data and before fsync of the directory. Destroyed uncommitted, it leaves nothing.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path target);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  /// @throws DeviceError (disk full, read-only, …) naming the target.
+  void write(const void* data, size_t num_bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  void commit();
+
+ private:
+  std::filesystem::path target_, temporary_;
+  int fd_ = -1;
+};
+
+/// `AtomicFile` in one call.
+void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+/// fsync of a directory, so that renames in it survive a power cut.
+void sync_directory(const std::filesystem::path& path);
+
+/// create_directories with our errors. @throws ConfigError naming the path and the reason.
+void make_directories(const std::filesystem::path& path);
+
+/// An append-only line file (metrics, logs): each `append` is one write(2) of one whole line, so a
+/// crash never leaves an interleaved line. Not thread-safe.
+class LineFile {
+ public:
+  LineFile() = default;
+  explicit LineFile(const std::filesystem::path& path);  ///< opened O_APPEND, created if missing
+  ~LineFile();
+  LineFile(LineFile&& other) noexcept;
+  LineFile& operator=(LineFile&& other) noexcept;
+  void append(std::string_view line);  ///< adds the newline
+  void sync();                         ///< fsync
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+}  // namespace sftrun

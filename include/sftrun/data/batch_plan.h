@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sftrun/data/example.h"
+
+/// A global batch is an ordered list of bins, a pure function of (seed, epoch, step), formed before it is dealt to ranks
+/// and micro-batches: runs on any number of ranks with any accumulation see the same global batches.
+namespace sftrun::data {
+
+struct BatchPlanOptions {
+  int64_t max_seq_len = 2048;
+  int64_t global_batch_size = 32;  ///< bins per optimizer step (bins hold one example each without packing)
+  bool packing = true, shuffle = true;
+  uint64_t seed = 42;
+};
+
+/// A bin: indices of examples whose lengths add up to at most max_seq_len.
+using Bin = std::vector<int64_t>;
+
+class BatchPlan {
+ public:
+  /// @param lengths tokens of each example   @param label_tokens labels of each example
+  BatchPlan(std::vector<int64_t> lengths, std::vector<int64_t> label_tokens, BatchPlanOptions options);
+
+  int64_t steps_per_epoch(int64_t epoch) const;  ///< the last global batch of an epoch may be shorter, never dropped
+  /// Bins of optimizer step `step_in_epoch` of `epoch`.
+  std::vector<Bin> global_batch(int64_t epoch, int64_t step_in_epoch) const;
+  int64_t label_tokens(const std::vector<Bin>& bins) const;
+  double fill(int64_t epoch) const;  ///< tokens over bins * max_seq_len
+
+ private:
+  const std::vector<Bin>& bins_of(int64_t epoch) const;
+  std::vector<int64_t> lengths_, label_tokens_;
+  BatchPlanOptions options_;
+  mutable int64_t cached_epoch_ = -1;
+  mutable std::vector<Bin> cached_bins_;
+};
+
+/// The bins of micro-batch `micro_step` on `rank`: slice [(micro_step * world_size + rank) * micro_batch_size, + micro_batch_size)
+/// of the global batch; empty past its end.
+std::vector<Bin> deal(const std::vector<Bin>& global_batch, int64_t micro_step, int rank, int world_size,
+                      int64_t micro_batch_size);
+
+/// Concatenates the bins' examples. `document_keys` are the documents' positions in the global batch's own order, so that
+/// they do not depend on the dealing. @param global_batch the whole, to number its documents.
+Batch make_batch(const std::vector<Example>& examples, const std::vector<Bin>& global_batch, int64_t first_bin, int64_t num_bins);
+
+}  // namespace sftrun::data

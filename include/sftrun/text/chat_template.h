@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Chat templates: Jinja as Hugging Face renders it (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks,
+/// loop controls, tojson with ensure_ascii off, raise_exception, strftime_now, {% generation %}), with the origin of every byte.
+namespace sftrun::text {
+
+/// Ordered, as dictionaries are in Python: templates iterate and print them.
+using Json = nlohmann::ordered_json;
+
+/// Where a run of output bytes came from.
+struct Origin {
+  enum class Kind : uint8_t {
+    kTemplate,  ///< literal text of the template, or a value it computed
+    kMessage,   ///< a field of a message, possibly through filters that keep characters (trim, slices, split, …)
+    kOther,     ///< another variable (tools, bos_token, kwargs)
+  };
+  Kind kind = Kind::kTemplate;
+  int32_t message = -1;        ///< index into messages for kMessage
+  std::string field;           ///< "content", "reasoning_content", "tool_calls", …
+  bool in_generation = false;  ///< inside {% generation %} … {% endgeneration %}
+  bool operator==(const Origin&) const = default;
+};
+struct OriginSpan {
+  uint32_t begin = 0, end = 0;  ///< bytes of the rendered text
+  Origin origin;
+};
+
+struct Rendered {
+  std::string text;
+  std::vector<OriginSpan> origins;  ///< in order, covering the text without gaps
+};
+
+struct RenderOptions {
+  bool add_generation_prompt = false;
+  Json tools;                              ///< null or array
+  Json kwargs = Json::object();            ///< chat_template_kwargs, visible as variables
+  std::string bos_token, eos_token, unk_token, pad_token;
+  int64_t now_unix_s = -1;                 ///< what strftime_now sees; -1: the clock (local time)
+};
+
+/// Immutable; `render` is safe to call from several threads.
+class ChatTemplate {
+ public:
+  /// @throws DataError with template line and what was wrong.
+  explicit ChatTemplate(std::string_view source, std::string name = "chat template");
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+  /// @param messages array of {"role", "content", …}
+  /// @throws DataError carrying raise_exception's text, or the template line of a run-time error.
+  Rendered render(const Json& messages, const RenderOptions& options) const;
+  /// Whether the template marks the assistant's text itself.
+  bool has_generation_marks() const;
+  const std::string& source() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sftrun::text

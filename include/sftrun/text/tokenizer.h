@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Text to token ids and back, equal to the `tokenizers` library's on the same tokenizer.json.
+namespace sftrun::text {
+
+using TokenId = int32_t;
+
+/// A half-open byte range of the encoded text.
+struct ByteSpan {
+  uint32_t begin = 0, end = 0;
+  bool operator==(const ByteSpan&) const = default;
+};
+
+struct Encoding {
+  std::vector<TokenId> ids;
+  std::vector<ByteSpan> spans;  ///< bytes of the input each token covers; empty for added BOS/EOS
+};
+
+/// What a GGUF file's metadata says of its vocabulary (tokenizer.ggml.*).
+struct GgufVocab {
+  std::string model;  ///< tokenizer.ggml.model: "gpt2", "llama", …
+  std::string pre;    ///< tokenizer.ggml.pre: "smollm", "llama-bpe", "qwen2", …
+  std::vector<std::string> tokens, merges;
+  std::vector<float> scores;
+  std::vector<int32_t> token_types;  ///< llama.cpp's: 1 normal, 2 unknown, 3 control, 4 user-defined, 6 byte
+  std::optional<TokenId> bos, eos, unk, pad;
+  bool add_bos = false, add_eos = false;
+};
+
+/// Immutable after construction; all const methods are safe to call from several threads.
+class Tokenizer {
+ public:
+  /// @param directory holding tokenizer.json, and tokenizer_config.json / special_tokens_map.json if present
+  /// (they name BOS and EOS). @throws DataError
+  static Tokenizer from_directory(const std::filesystem::path& directory);
+  static Tokenizer from_json(std::string_view tokenizer_json, const std::string& where);
+  static Tokenizer from_gguf(const GgufVocab& vocab, const std::string& where);
+
+  /// `add_special_tokens`: run the post-processor (BOS/EOS), as the model's own tokenizer does.
+  /// Special tokens written in the text are recognised, as the library does.
+  std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
+  Encoding encode_with_spans(std::string_view text, bool add_special_tokens) const;
+  /// Invalid UTF-8 sequences decode to U+FFFD as the library's do.
+  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
+  /// The raw bytes of one token (for streaming output); "" for special tokens when skipped.
+  std::string token_bytes(TokenId id) const;
+
+  int64_t vocab_size() const;  ///< one more than the largest id
+  std::optional<TokenId> token_to_id(std::string_view token) const;
+  std::string id_to_token(TokenId id) const;
+  bool is_special(TokenId id) const;
+  std::optional<TokenId> bos_id() const;
+  std::optional<TokenId> eos_id() const;
+  /// A tokenizer.json with the same behaviour, so that merged models and adapters carry their tokenizer.
+  std::string to_json() const;
+
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sftrun::text

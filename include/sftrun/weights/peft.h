@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "sftrun/weights/safetensors.h"
+
+/// PEFT's adapter layout: adapter_config.json and adapter_model.safetensors.
+namespace sftrun::weights {
+
+struct AdapterConfig {
+  std::string base_model_name_or_path;
+  int64_t r = 8;
+  double lora_alpha = 8;
+  double lora_dropout = 0;
+  std::vector<std::string> target_modules;  ///< module name endings ("q_proj"), or one regular expression when is_pattern
+  bool target_is_pattern = false;
+  bool use_rslora = false;
+  std::vector<std::string> modules_to_save;
+
+  /// @throws DataError naming what this program does not support (DoRA, other PEFT types, …).
+  static AdapterConfig load(const std::filesystem::path& directory);
+  nlohmann::json to_json() const;  ///< what PEFT's LoraConfig.from_pretrained reads
+};
+
+/// PEFT's tensor names: "base_model.model." + module + ".lora_A.weight".
+std::string lora_a_name(const std::string& module);
+std::string lora_b_name(const std::string& module);
+
+}  // namespace sftrun::weights

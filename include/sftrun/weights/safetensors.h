@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sftrun/core/dtype.h"
+#include "sftrun/core/file.h"
+
+/// The safetensors format (https://huggingface.co/docs/safetensors): 8-byte little-endian header length, JSON header, data.
+namespace sftrun::weights {
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;  ///< "F32", "BF16", …
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+/// One mapped file. @throws DataError for anything that the format forbids (overlaps, holes, sizes that disagree, headers over 100 MB).
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  const SafetensorsEntry* find(const std::string& name) const;
+  const nlohmann::json& metadata() const { return metadata_; }
+
+ private:
+  MappedFile file_;
+  std::vector<SafetensorsEntry> entries_;
+  std::map<std::string, size_t> index_;
+  nlohmann::json metadata_;
+};
+
+/// A tensor to be written: `produce` fills a buffer of exactly its size when its turn comes, so that a model of any size is
+/// written with one tensor in memory.
+struct TensorToWrite {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::function<void(void* destination)> produce;
+};
+
+/// Writes one file atomically. Metadata {"format": "pt"} as transformers expects.
+void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors);
+/// As transformers shards: model.safetensors, or model-00001-of-0000N.safetensors + model.safetensors.index.json.
+void write_sharded_safetensors(const std::filesystem::path& directory, const std::vector<TensorToWrite>& tensors,
+                               uint64_t max_shard_bytes = 5'000'000'000ULL);
+
+}  // namespace sftrun::weights

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sftrun/config/run_config.h"
+
+/// One function per subcommand that runs in the front, called with arguments already parsed and checked for form.
+/// Each returns the process's exit code and throws sftrun::Error for what a user can mend.
+namespace sftrun::app {
+
+struct TrainOptions {
+  std::filesystem::path config;
+  std::vector<std::string> overrides;
+  std::string nproc_per_node = "auto";
+  std::string gpus;  ///< "2" or "0,2,3"; empty: all visible
+  int nnodes = 1, node_rank = 0;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;  ///< 0: a free one
+  std::string resume = "auto";
+  int max_restarts = 0;
+  bool dry_run = false, allow_changed_data = false, allow_backend_change = false;
+  std::string device = "auto";
+  int profile_steps = 0;
+};
+int run_train(const TrainOptions& options);
+
+struct TokenizeOptions {
+  std::filesystem::path model, input, output;
+  bool chat = false;
+};
+int run_tokenize(const TokenizeOptions& options);
+
+struct PreviewOptions {
+  std::filesystem::path config;
+  std::vector<std::string> overrides;
+  int64_t num_examples = 3;
+  std::optional<std::filesystem::path> html;
+};
+int run_preview(const PreviewOptions& options);
+
+struct GpuInfoOptions {
+  bool json = false, watch = false;
+};
+int run_gpu_info(const GpuInfoOptions& options);
+
+struct ConfigOptions {
+  std::string action;  ///< check, show, reference, schema
+  std::filesystem::path config;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+int run_config(const ConfigOptions& options);
+
+/// Commands that compute: loads the engine beside this executable and calls it. @param request see engine_api.h
+int run_in_engine(const std::string& command, const nlohmann::json& request);
+
+}  // namespace sftrun::app

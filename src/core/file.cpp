@@ -1,0 +1,181 @@
+#include "sftrun/core/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun {
+namespace fs = std::filesystem;
+namespace {
+
+std::string reason() { return std::strerror(errno); }
+
+std::string fix_for_write(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT: return "free disk space, or choose another output.dir";
+    case EACCES:
+    case EPERM:
+    case EROFS: return "choose a directory you may write to";
+    default: return {};
+  }
+}
+
+[[noreturn]] void throw_write_error(const fs::path& path) {
+  const int error = errno;
+  throw DeviceError(fmt::format("cannot write: {}", std::strerror(error)), path.string(), fix_for_write(error));
+}
+
+void write_all(int fd, const fs::path& path, const void* data, size_t num_bytes) {
+  const char* cursor = static_cast<const char*>(data);
+  while (num_bytes > 0) {
+    const ssize_t written = ::write(fd, cursor, num_bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw_write_error(path);
+    cursor += written;
+    num_bytes -= static_cast<size_t>(written);
+  }
+}
+
+}  // namespace
+
+std::string read_text_file(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw DataError(fmt::format("cannot open file: {}", reason()), path.string());
+  std::string text;
+  struct stat info {};
+  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) text.reserve(static_cast<size_t>(info.st_size));
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t got = ::read(fd, buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      const std::string why = reason();
+      ::close(fd);
+      throw DataError(fmt::format("cannot read file: {}", why), path.string());
+    }
+    if (got == 0) break;
+    text.append(buffer, static_cast<size_t>(got));
+  }
+  ::close(fd);
+  return text;
+}
+
+MappedFile::MappedFile(const fs::path& path) : path_(path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw DataError(fmt::format("cannot open file: {}", reason()), path.string());
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    throw DataError("not a regular file", path.string());
+  }
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ > 0) {
+    void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (address == MAP_FAILED) {
+      const std::string why = reason();
+      ::close(fd);
+      throw DataError(fmt::format("cannot map file: {}", why), path.string());
+    }
+    data_ = static_cast<const std::byte*>(address);
+  }
+  ::close(fd);
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
+  static std::atomic<unsigned> counter{0};
+  temporary_ = target_;
+  temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), counter++);
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw_write_error(target_);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(const void* data, size_t num_bytes) { write_all(fd_, target_, data, num_bytes); }
+
+void AtomicFile::commit() {
+  SFTRUN_CHECK(fd_ >= 0);
+  if (::fsync(fd_) != 0) throw_write_error(target_);
+  const int fd = std::exchange(fd_, -1);
+  if (::close(fd) != 0 || ::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary_.c_str());
+    errno = error;
+    throw_write_error(target_);
+  }
+  sync_directory(target_.parent_path());
+}
+
+void write_file_atomically(const fs::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+void sync_directory(const fs::path& path) {
+  const int fd = ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;  // some file systems do not open directories; the rename itself is still atomic
+  ::fsync(fd);
+  ::close(fd);
+}
+
+void make_directories(const fs::path& path) {
+  std::error_code code;
+  fs::create_directories(path, code);
+  if (code) {
+    throw ConfigError(fmt::format("cannot create directory: {}", code.message()), path.string(),
+                      "choose a directory you may write to");
+  }
+}
+
+LineFile::LineFile(const fs::path& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw_write_error(path_);
+}
+LineFile::~LineFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+LineFile::LineFile(LineFile&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+LineFile& LineFile::operator=(LineFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+void LineFile::append(std::string_view line) {
+  SFTRUN_CHECK(fd_ >= 0);
+  std::string whole(line);
+  whole += '\n';
+  write_all(fd_, path_, whole.data(), whole.size());
+}
+void LineFile::sync() {
+  if (fd_ >= 0 && ::fsync(fd_) != 0) throw_write_error(path_);
+}
+
+}  // namespace sftrun
