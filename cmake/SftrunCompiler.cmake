@@ -1,6 +1,12 @@
 # Warnings as errors for our own code, sanitizers, ccache and mold where they are installed.
+# Other compilers than the one the code is kept clean with may warn of more, which must not stop a user's build.
+set(werror_default OFF)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12[.]")
+  set(werror_default ON)
+endif()
+option(SFTRUN_WARNINGS_AS_ERRORS "Warnings stop the build" ${werror_default})
 add_library(sftrun_compiler INTERFACE)
-target_compile_options(sftrun_compiler INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers
+target_compile_options(sftrun_compiler INTERFACE -Wall -Wextra $<$<BOOL:${SFTRUN_WARNINGS_AS_ERRORS}>:-Werror> -Wno-missing-field-initializers
                                                  -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports these in the standard library's own headers at -O2 and above.

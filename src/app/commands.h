@@ -52,10 +52,14 @@ struct ConfigOptions {
   std::filesystem::path config;
   std::vector<std::string> overrides;
   bool json = false;
+  int world_size = 0;  ///< devices to resolve batch sizes for; 0: as many as they imply, else one
 };
 int run_config(const ConfigOptions& options);
 
 /// Commands that compute: loads the engine beside this executable and calls it. @param request see engine_api.h
 int run_in_engine(const std::string& command, const nlohmann::json& request);
+
+/// Names and versions of this program and the libraries it uses, LibTorch's and NCCL's read without loading them.
+std::string version_text();
 
 }  // namespace sftrun::app

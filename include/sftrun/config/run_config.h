@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -122,25 +123,65 @@ struct RunConfig {
 struct Override {
   std::string key, value, source;  ///< source: "command line", "SFTRUN_TRAIN__BATCH_SIZE", "/home/u/.config/sftrun/machine.yaml:3"
 };
+
+/// What the machine file says about the launch rather than about the configuration: each applies where its flag is not given.
+struct MachineSettings {
+  std::filesystem::path file;          ///< empty: there is none
+  std::optional<std::string> devices;  ///< "2", "0,2,3", "cpu" or "auto"
+  std::optional<int64_t> nodes, node_rank;
+  std::optional<std::string> master;   ///< "host" or "host:port"
+};
+
 struct LoadedConfig {
   RunConfig config;
-  std::vector<Override> overrides;  ///< everything above the run YAML in force
+  std::vector<Override> overrides;    ///< everything but the run YAML in force; one entry a key
+  std::vector<std::string> warnings;  ///< one line each: accepted keys without an effect, values that do nothing
+  std::map<std::string, std::string> places;  ///< key -> "run.yaml:12:3" or "train.batch_size=4 from the command line"
+  MachineSettings machine;
+
+  /// Where `key` ("data.train") was set; empty if it has its default.
+  std::string place_of(const std::string& key) const;
 };
 
 /// Reads the YAML, applies machine file, environment and `key=value` overrides by precedence, checks every field and all
-/// relations between them. @throws ConfigError holding *all* problems, each with file:line:column or its override.
+/// relations between them. data.train, data.val, model.name, model.chat_template and tuning.lora.init_from that name nothing
+/// in the current directory but something beside the YAML are made to point there.
+/// @throws ConfigError holding *all* problems, each with file:line:column or its override; DataError if the YAML cannot be read.
 LoadedConfig load_config(const std::filesystem::path& yaml, const std::vector<std::string>& overrides);
-/// A configuration from overrides and environment alone (bench).
+/// A configuration from overrides and environment alone (bench): neither a model nor data is asked for.
 LoadedConfig config_from_overrides(const std::vector<std::string>& overrides);
+/// The machine file alone: SFTRUN_MACHINE_CONFIG, or sftrun/machine.yaml in XDG_CONFIG_HOME or ~/.config. None is no error.
+MachineSettings load_machine_settings();
+/// @throws DataError naming the key's place if data.train, data.val or a model path do not exist.
+void require_files(const LoadedConfig& loaded);
 
-/// Fills in every value that others imply (learning rate, warm-up, output.dir, too_long stays auto until the data's format is
-/// known, batch sizes). Pure. @param world_size processes of the run
+/// Micro-batch and accumulation for `target` bins (or examples) a step.
+struct BatchShape {
+  int64_t micro_batch_size = 1, grad_accum_steps = 1;
+  bool operator==(const BatchShape&) const = default;
+};
+/// The bins a step aims at when batch_size, grad_accum and global_batch_size are all auto.
+inline constexpr int64_t kTargetGlobalBatch = 32;
+/// Least accumulation steps the automatic choice keeps, where the target allows.
+inline constexpr int64_t kMinAutoGradAccum = 4;
+/// Largest micro-batch the automatic choice starts from.
+inline constexpr int64_t kMaxAutoMicroBatch = 8;
+/// The largest micro-batch up to `max_micro_batch` that divides `target` over the ranks with at least kMinAutoGradAccum
+/// accumulation steps; where there are fewer to have, micro-batches of one and as many steps as there are. A target that
+/// world_size does not divide is lowered to its next multiple (at least one bin a rank). Pure.
+BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t target = kTargetGlobalBatch);
+
+/// Fills in every value that others imply (dtype from bf16/fp16, learning rate, warm-up, evaluation, output.dir, batch sizes;
+/// too_long stays auto until the data's format is known and dtype until the device is). Pure and idempotent.
+/// @param world_size processes of the run   @throws ConfigError if the batch sizes do not divide
 void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size);
+/// The same; errors name the places of the values.
+void resolve(LoadedConfig& loaded, const std::filesystem::path& yaml, int world_size);
 
 nlohmann::ordered_json to_json(const RunConfig& config);           ///< every field
-RunConfig from_json(const nlohmann::ordered_json& json);           ///< inverse of to_json
+RunConfig from_json(const nlohmann::ordered_json& json);           ///< inverse of to_json; @throws ConfigError
 std::string to_yaml(const RunConfig& config);                      ///< config.resolved.yaml; loads again to the same values
 std::string reference_markdown();                                  ///< docs/configuration.md
-std::string json_schema();                                         ///< for editors
+std::string json_schema();                                         ///< for editors; draft 2020-12
 
 }  // namespace sftrun::config

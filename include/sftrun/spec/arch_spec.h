@@ -22,6 +22,9 @@ struct RopeSpec {
   double beta_fast = 32.0, beta_slow = 1.0;                       ///< yarn
   std::optional<double> attention_factor, mscale, mscale_all_dim;  ///< yarn
   bool truncate = true;                                           ///< yarn
+  /// GGUF's `rope_freqs.weight` where no named type describes it: each frequency is divided by its entry, after
+  /// the scaling of `type`. Empty, or [head_dim / 2].
+  std::vector<float> divisors;
 };
 
 struct ArchSpec {
@@ -38,11 +41,19 @@ struct ArchSpec {
   /// @throws DataError naming the key that is missing, out of range or unsupported (unknown families by name,
   ///   with the list of known ones).
   static ArchSpec from_hf_config(const nlohmann::json& config, const std::string& where);
-  /// @param meta GGUF metadata as JSON (keys as in the file; arrays may be left out)
+  /// @param meta GGUF metadata as JSON (keys as in the file; arrays may be left out). `llama.vocab_size` is
+  /// required here, though files may lack it: the loader supplies it. Biases and tied embeddings show only in the
+  /// list of tensors, the loader sets them.
   static ArchSpec from_gguf(const nlohmann::json& meta, const std::string& where);
-  /// A config.json that transformers loads as the same model.
+  /// A config.json that transformers (4 and 5) loads as the same model; the caller adds `torch_dtype`.
+  /// @throws DataError if `rope.divisors` is set: config.json has no word for it.
   nlohmann::json to_hf_config() const;
 };
+
+/// Takes over GGUF's `rope_freqs.weight` (what each frequency is divided by; Llama 3.1 and later): as the llama3
+/// scaling it was computed from where one is found that gives these divisors, else as `rope.divisors`.
+/// @throws DataError unless there are head_dim / 2 positive finite divisors.
+void set_rope_divisors(ArchSpec& arch, const std::vector<float>& divisors, const std::string& where);
 
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
 enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead };

@@ -41,7 +41,7 @@ struct RenderOptions {
   bool add_generation_prompt = false;
   Json tools;                              ///< null or array
   Json kwargs = Json::object();            ///< chat_template_kwargs, visible as variables
-  std::string bos_token, eos_token, unk_token, pad_token;
+  std::string bos_token, eos_token, unk_token, pad_token;  ///< empty: the template sees them undefined
   int64_t now_unix_s = -1;                 ///< what strftime_now sees; -1: the clock (local time)
 };
 
@@ -54,9 +54,12 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  /// @param messages array of {"role", "content", …}
+  /// @param messages array of {"role", "content", …}; where one of reasoning_content, thinking and reasoning is given,
+  /// the template sees the first two, as transformers hands them over
   /// @throws DataError carrying raise_exception's text, or the template line of a run-time error.
   Rendered render(const Json& messages, const RenderOptions& options) const;
+  /// The same for the first `num_messages` messages.
+  Rendered render_prefix(const Json& messages, size_t num_messages, const RenderOptions& options) const;
   /// Whether the template marks the assistant's text itself.
   bool has_generation_marks() const;
   const std::string& source() const;

@@ -22,7 +22,9 @@ struct ByteSpan {
 
 struct Encoding {
   std::vector<TokenId> ids;
-  std::vector<ByteSpan> spans;  ///< bytes of the input each token covers; empty for added BOS/EOS
+  /// Bytes of the input each token covers; empty for added BOS/EOS. A token of part of a character covers those
+  /// bytes alone; where NFC rewrote characters, their tokens cover all of the bytes they were written from.
+  std::vector<ByteSpan> spans;
 };
 
 /// What a GGUF file's metadata says of its vocabulary (tokenizer.ggml.*).
@@ -47,12 +49,13 @@ class Tokenizer {
 
   /// `add_special_tokens`: run the post-processor (BOS/EOS), as the model's own tokenizer does.
   /// Special tokens written in the text are recognised, as the library does.
+  /// @throws DataError for text that is not valid UTF-8
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
   Encoding encode_with_spans(std::string_view text, bool add_special_tokens) const;
   /// Invalid UTF-8 sequences decode to U+FFFD as the library's do.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
-  /// The raw bytes of one token (for streaming output); "" for special tokens when skipped.
-  std::string token_bytes(TokenId id) const;
+  /// The raw bytes of one token (for streaming output); "" for special tokens when skipped, and for unknown ids.
+  std::string token_bytes(TokenId id, bool skip_special_tokens = true) const;
 
   int64_t vocab_size() const;  ///< one more than the largest id
   std::optional<TokenId> token_to_id(std::string_view token) const;
@@ -67,8 +70,9 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
+  struct Impl;  ///< internal
+
  private:
-  struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

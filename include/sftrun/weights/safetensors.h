@@ -26,13 +26,17 @@ struct SafetensorsEntry {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
+  /// Over bytes that the caller keeps alive (tests, fuzzing).
+  SafetensorsFile(std::span<const std::byte> bytes, const std::string& where);
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const SafetensorsEntry* find(const std::string& name) const;
   const nlohmann::json& metadata() const { return metadata_; }
 
  private:
+  void parse(std::span<const std::byte> bytes, const std::string& where);
+
   MappedFile file_;
-  std::vector<SafetensorsEntry> entries_;
+  std::vector<SafetensorsEntry> entries_;  // in the order of their data
   std::map<std::string, size_t> index_;
   nlohmann::json metadata_;
 };
@@ -46,9 +50,12 @@ struct TensorToWrite {
   std::function<void(void* destination)> produce;
 };
 
-/// Writes one file atomically. Metadata {"format": "pt"} as transformers expects.
+/// Writes one file atomically. Metadata {"format": "pt"} as transformers expects. Tensors are laid out with wider types
+/// first, else in the order given, and the data begins at a multiple of 64 bytes.
+/// @throws DeviceError if it cannot be written.
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors);
-/// As transformers shards: model.safetensors, or model-00001-of-0000N.safetensors + model.safetensors.index.json.
+/// As transformers shards: model.safetensors, or model-00001-of-0000N.safetensors + model.safetensors.index.json. The index is
+/// written last; model*.safetensors files of an earlier save are removed after it.
 void write_sharded_safetensors(const std::filesystem::path& directory, const std::vector<TensorToWrite>& tensors,
                                uint64_t max_shard_bytes = 5'000'000'000ULL);
 

@@ -1,0 +1,113 @@
+# `make help` lists the targets. Every target that builds sets the machine up first (scripts/bootstrap.sh).
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+
+BUILD ?= build
+PREFIX ?= /usr/local
+# One compiler per core, and not more than memory allows: a file that includes LibTorch takes up to 2 GiB.
+JOBS ?= $(shell awk -v n="$$(nproc)" '/MemAvailable/ {m = int($$2 / 2097152); print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
+
+CONFIG ?=
+NUM_GPUS ?= auto
+SFTRUN = $(BUILD)/bin/sftrun
+
+# TRAIN_BATCH_SIZE=4 on make's command line or in the environment becomes train.batch_size=4; MODEL_… likewise.
+quote = '$(subst ','\'',$(1))'
+override_of = $(call quote,$(shell echo $(1) | tr A-Z a-z | sed 's/_/./')=$($(1)))
+OVERRIDES = $(foreach v,$(sort $(filter TRAIN_% MODEL_%,$(.VARIABLES))),$(call override_of,$(v)))
+
+# configure FOLDER OPTIONS: compilers are taken from the environment, once, when the folder is made.
+configure = source .cache/bootstrap.env
+configure += && CXX="$$SFTRUN_CXX" CUDACXX="$$SFTRUN_NVCC" cmake -S . -B $(1) -G Ninja $(2) --log-level=NOTICE
+with_engine = -DCMAKE_BUILD_TYPE=Release -DSFTRUN_TORCH_ROOT="$$SFTRUN_TORCH_ROOT"
+run_tests = ctest --test-dir $(1) --output-on-failure -j $(JOBS)
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	echo
+	echo "  Variables: CONFIG=run.yaml NUM_GPUS=$(NUM_GPUS) TRAIN_BATCH_SIZE=… MODEL_MAX_SEQ_LEN=… (any TRAIN_*, MODEL_* key)"
+	echo "             JOBS=$(JOBS) PREFIX=$(PREFIX)"
+
+.PHONY: setup
+setup: ## Find or install what is needed (system packages, LibTorch, CUDA compiler)
+	@scripts/bootstrap.sh
+
+.PHONY: build
+build: setup ## Set up and build into build/
+	@$(call configure,$(BUILD),$(with_engine))
+	ninja -C $(BUILD) -j $(JOBS)
+
+.PHONY: test
+test: ## Set up, build and run every test
+	@scripts/bootstrap.sh --reference
+	$(call configure,$(BUILD),$(with_engine))
+	ninja -C $(BUILD) -j $(JOBS)
+	$(call run_tests,$(BUILD))
+
+.PHONY: test-fast
+test-fast: build ## Unit tests only: no reference stack, no runs of several processes
+	@$(call run_tests,$(BUILD)) -L unit
+
+.PHONY: demo
+demo: build ## Fine-tune a real model on real data with two processes; show before and after
+	@BUILD=$(BUILD) scripts/demo/run.sh
+
+.PHONY: train-distributed
+train-distributed: build ## Train CONFIG=run.yaml on NUM_GPUS= devices, with TRAIN_*= and MODEL_*= overrides
+	@if [ -z "$(CONFIG)" ]; then echo "error: which run? make train-distributed CONFIG=run.yaml" >&2; exit 2; fi
+	$(SFTRUN) train --config $(call quote,$(CONFIG)) --nproc-per-node $(NUM_GPUS) $(OVERRIDES)
+
+.PHONY: gpu-info
+gpu-info: build ## The GPUs of this machine; without one, its CPU and memory
+	@$(SFTRUN) gpu-info
+
+.PHONY: bench
+bench: ## Tokens per second, memory and time to the first step beside transformers + peft
+	@scripts/bootstrap.sh --reference
+	$(call configure,$(BUILD),$(with_engine))
+	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine
+	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN)
+
+.PHONY: install
+install: build ## Install below PREFIX= (default /usr/local)
+	@cmake --install $(BUILD) --prefix $(call quote,$(PREFIX))
+
+.PHONY: asan
+asan: setup ## Unit tests of the rooms without LibTorch under AddressSanitizer and UBSan (build-asan/)
+	@$(call configure,build-asan,-DSFTRUN_BUILD_ENGINE=OFF -DSFTRUN_SANITIZE=address$(,)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo)
+	ninja -C build-asan -j $(JOBS)
+	$(call run_tests,build-asan)
+
+.PHONY: tsan
+tsan: setup ## The same under ThreadSanitizer (build-tsan/)
+	@$(call configure,build-tsan,-DSFTRUN_BUILD_ENGINE=OFF -DSFTRUN_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo)
+	ninja -C build-tsan -j $(JOBS)
+	$(call run_tests,build-tsan)
+, := ,
+
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
+
+.PHONY: format
+format: ## clang-format every source file
+	@scripts/bootstrap.sh --lint
+	clang-format -i $(SOURCES)
+
+.PHONY: lint
+lint: ## clang-format (check) and clang-tidy; slow
+	@scripts/bootstrap.sh --lint
+	clang-format --dry-run --Werror $(SOURCES)
+	$(call configure,$(BUILD),$(with_engine))
+	run-clang-tidy -p $(BUILD) -j $(JOBS) -quiet -extra-arg=-Wno-unknown-warning-option '$(CURDIR)/src/.*'
+
+.PHONY: docs
+docs: build ## Write docs/configuration.md from the program
+	@$(SFTRUN) config reference >docs/configuration.md.new
+	mv docs/configuration.md.new docs/configuration.md
+
+.PHONY: fixtures
+fixtures: ## Write the test fixtures anew from the reference implementation
+	@scripts/bootstrap.sh --reference
+	for script in scripts/fixtures/make_*.py; do echo "fixtures: $$script"; .venv-ref/bin/python "$$script"; done

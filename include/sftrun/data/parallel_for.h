@@ -1,0 +1,52 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace sftrun::data {
+
+/// Calls `body(i)` for every i in [0, count) from up to `num_threads` threads. If some calls throw,
+/// the exception of the smallest such i is rethrown, whatever the timing: calls before it are all
+/// made, later ones may be left out.
+template <typename Body>
+void parallel_for(int64_t count, int num_threads, const Body& body) {
+  constexpr int64_t kBlock = 32;  // taken at once: records are short
+  std::atomic<int64_t> next{0}, first_failure{count};
+  std::exception_ptr failure;
+  std::mutex failure_mutex;
+  const auto work = [&] {
+    for (;;) {
+      const int64_t begin = next.fetch_add(kBlock);
+      const int64_t end = std::min(begin + kBlock, count);
+      for (int64_t i = begin; i < end; ++i) {
+        if (i >= first_failure.load()) return;
+        try {
+          body(i);
+        } catch (...) {
+          const std::scoped_lock lock(failure_mutex);
+          if (i < first_failure.load()) {
+            first_failure = i;
+            failure = std::current_exception();
+          }
+          return;
+        }
+      }
+      if (end >= count) return;
+    }
+  };
+  const int64_t useful = (count + kBlock - 1) / kBlock;
+  const auto num_workers = std::clamp<int64_t>(num_threads, 1, std::max<int64_t>(useful, 1));
+  {
+    std::vector<std::jthread> helpers;
+    for (int64_t i = 1; i < num_workers; ++i) helpers.emplace_back(work);
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace sftrun::data

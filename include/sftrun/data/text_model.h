@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "sftrun/text/chat_template.h"
+#include "sftrun/text/tokenizer.h"
+
+namespace sftrun::data {
+
+/// The text side of a model, as the data pipeline needs it.
+struct TextModel {
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatTemplate> chat_template;  ///< null: the model has none
+  text::RenderOptions render_defaults;                      ///< bos/eos texts
+};
+
+/// @param own_template the checkpoint's chat template, if it has one
+/// @param configured model.chat_template: a file, or the template itself; empty: the checkpoint's own
+/// @throws ConfigError if the configured file does not exist   @throws DataError if the template does not parse
+TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::string>& own_template,
+                          text::RenderOptions render_defaults, const std::string& configured);
+
+}  // namespace sftrun::data

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+/// Trainable parameters, all in flat buffers: one fp32 master, one gradient, and a copy in the compute dtype where that is not
+/// fp32. One buffer makes the optimizer, clipping and reduction single passes over memory.
+namespace sftrun::kernels {
+
+struct Parameter {
+  std::string name;  ///< HF or PEFT name: "model.layers.0.self_attn.q_proj.lora_A.weight"
+  std::vector<int64_t> shape;
+  int64_t group = 0;     ///< order of use: 0 embedding, 1 + layer, num_layers + 1 final norm and head
+  bool decays = true;    ///< whether weight decay applies (not to norms and biases, as transformers' Trainer)
+  int64_t offset = 0;    ///< first element in the flat buffers
+  int64_t numel = 0;
+  at::Tensor master;     ///< fp32 view; an autograd leaf whose .grad is `grad`
+  at::Tensor grad;       ///< fp32 view, summed into
+  at::Tensor compute;    ///< view in the compute dtype: what products read (== master when that is fp32)
+};
+
+/// Owns the parameters. Addresses stay valid for its lifetime.
+class ParameterStore {
+ public:
+  ParameterStore() = default;
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+  ParameterStore(ParameterStore&&) = default;
+
+  /// Groups must be added in ascending order. Tensors exist after `allocate`.
+  Parameter* add(std::string name, std::vector<int64_t> shape, int64_t group, bool decays);
+  void allocate(at::ScalarType compute_dtype, at::Device device);
+
+  std::deque<Parameter>& parameters() { return parameters_; }
+  const std::deque<Parameter>& parameters() const { return parameters_; }
+  Parameter* find(const std::string& name);
+  bool empty() const { return parameters_.empty(); }
+  int64_t numel() const;  ///< of the parameters, without the padding between them
+
+  at::Tensor& master() { return master_; }  ///< [flat] fp32
+  at::Tensor& grad() { return grad_; }      ///< [flat] fp32
+  at::Tensor& compute() { return compute_; }
+  /// Element range [begin, end) that a group occupies; empty if it has no parameter.
+  std::pair<int64_t, int64_t> group_range(int64_t group) const;
+  int64_t num_groups() const;
+
+  void zero_grad();
+  /// Copies the masters into the compute copies (after loading; the optimizer does it itself in a step).
+  void refresh_compute();
+
+ private:
+  std::deque<Parameter> parameters_;
+  int64_t flat_size_ = 0;
+  at::Tensor master_, grad_, compute_;
+};
+
+}  // namespace sftrun::kernels

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// NVIDIA GPUs as the driver's management library (NVML, loaded at run time) describes them.
+namespace sftrun::launch {
+
+/// What the driver does not tell is absent.
+struct GpuInfo {
+  int index = 0;  ///< in PCI order, as nvidia-smi counts
+  std::string name, uuid;
+  std::string pci_bus_id;  ///< "00000000:81:00.0"
+  int numa_node = -1;      ///< -1: unknown
+  int compute_major = 0, compute_minor = 0;
+  std::optional<uint64_t> memory_total_bytes, memory_free_bytes;
+  std::optional<int> utilization_percent, temperature_c;
+  std::optional<double> power_w, power_limit_w;
+  std::optional<int> sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz;
+  std::optional<int> pcie_gen, pcie_gen_max, pcie_width, pcie_width_max;
+  int num_nvlinks = 0;  ///< that are up
+
+  /// Kernels are compiled for sm_80 (Ampere) and newer.
+  bool is_too_old() const { return compute_major > 0 && compute_major < 8; }
+};
+
+struct GpuReport {
+  std::vector<GpuInfo> gpus;
+  std::string driver_version;   ///< "580.65.06"; empty without a driver
+  int cuda_driver_version = 0;  ///< 13000 for 13.0
+  /// links[i][j] joins GPU i and j, in nvidia-smi's words: "X" itself, "NV18" 18 NVLinks, "PIX" one
+  /// PCIe switch, "PXB" several, "PHB" the CPU's host bridge, "NODE" within a NUMA node, "SYS"
+  /// between sockets, "?" unknown.
+  std::vector<std::vector<std::string>> links;
+  std::string problem;  ///< why there is nothing to report, when there is nothing
+};
+
+/// Asks NVML. Without it, counts /dev/nvidia*; never throws.
+/// @param library file to load; empty: SFTRUN_NVML_LIBRARY, else libnvidia-ml.so.1
+GpuReport query_gpus(const std::string& library = {});
+
+/// CUDA 13 needs driver 580. Empty if the driver is new enough or its version unknown, else what to
+/// say about it.
+std::string driver_complaint(const GpuReport& report);
+
+}  // namespace sftrun::launch

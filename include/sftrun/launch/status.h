@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// What a worker tells its launcher while it runs: one JSON object a line over the pipe named by
+/// SFTRUN_STATUS_FD.
+///     {"phase":"training","step":17,"total_steps":200,"loss":1.83,"tokens_per_second":48210,"eta_s":71,"memory_bytes":…}
+/// Only the newest line matters; a line that does not fit into the pipe is dropped.
+namespace sftrun::launch {
+
+enum class Phase { kLoading, kTokenizing, kTraining, kEvaluating, kSaving };
+
+std::string_view phase_name(Phase phase);  ///< "loading", "tokenizing", …
+std::optional<Phase> parse_phase(std::string_view name);
+
+struct Status {
+  Phase phase = Phase::kLoading;
+  int64_t step = 0, total_steps = 0;        ///< total_steps 0: not known
+  std::optional<double> loss;               ///< a loss that is not finite travels as absent
+  std::optional<double> tokens_per_second;  ///< of all ranks
+  std::optional<double> eta_s;
+  std::optional<uint64_t>
+      memory_bytes;  ///< peak of this rank: allocator bytes on CUDA, resident bytes on CPU
+  bool operator==(const Status&) const = default;
+};
+
+std::string to_json_line(const Status& status);  ///< without the newline
+/// nullopt if `line` is not a status line.
+std::optional<Status> parse_status(std::string_view line);
+
+/// The worker's end. Never blocks, never throws, never raises SIGPIPE; without a launcher it does
+/// nothing. Not thread-safe. Does not own the descriptor (it is the process's).
+class StatusWriter {
+ public:
+  StatusWriter();  ///< descriptor from SFTRUN_STATUS_FD
+  explicit StatusWriter(int fd);
+  /// @return whether the line went out (false: no launcher, pipe full or closed).
+  bool write(const Status& status) noexcept;
+  bool is_connected() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace sftrun::launch

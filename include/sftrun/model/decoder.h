@@ -1,0 +1,109 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sftrun/kernels/functions.h"
+#include "sftrun/kernels/linear.h"
+#include "sftrun/kernels/parameter.h"
+#include "sftrun/model/packed_batch.h"
+#include "sftrun/spec/arch_spec.h"
+#include "sftrun/weights/checkpoint.h"
+
+/// One decoder for every model family: what it computes is in the `ArchSpec`.
+namespace sftrun::model {
+
+struct LoraOptions {
+  int64_t r = 16;
+  double alpha = 32, dropout = 0;
+  bool rslora = false;
+  std::vector<std::string> target_modules = {"all-linear"};  ///< name endings, as peft matches them, or "all-linear"
+  bool target_is_pattern = false;  ///< target_modules holds one regular expression over whole module names
+};
+
+enum class Trains { kNothing, kLora, kFull, kPartial };
+
+struct DecoderOptions {
+  at::ScalarType dtype = at::kFloat;  ///< of weights and activations
+  at::Device device = at::kCPU;
+  const kernels::BlockOps* ops = nullptr;  ///< null: fused
+  Trains trains = Trains::kNothing;
+  LoraOptions lora;
+  std::vector<std::string> trainable;  ///< regular expressions over parameter names (kPartial), searched as in Python's re.search
+  bool gradient_checkpointing = false;
+  uint64_t seed = 42;  ///< of freshly initialised adapters
+};
+
+struct Layer {
+  kernels::Norm input_norm, post_attention_norm;
+  kernels::Linear q, k, v, o, gate, up, down;
+  std::vector<kernels::Linear*> linears() { return {&q, &k, &v, &o, &gate, &up, &down}; }
+};
+
+/// Where frozen and initial weights come from: fills `destination` (fp32, bf16 or fp16, contiguous, on CPU).
+using WeightSource = std::function<at::Tensor(const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype)>;
+
+class Decoder {
+ public:
+  /// Keeps the checkpoint's mapping alive where weights are used in place.
+  /// @throws ConfigError when target_modules or trainable match nothing, naming what there is.
+  static std::unique_ptr<Decoder> load(std::shared_ptr<const weights::Checkpoint> checkpoint, const DecoderOptions& options);
+  /// Random weights of the right shapes (benchmarks): uniform with standard deviation 0.02.
+  static std::unique_ptr<Decoder> random(const spec::ArchSpec& arch, const DecoderOptions& options);
+
+  /// Called when all gradients of a parameter group are complete for this micro-batch, in backward order.
+  using GroupDone = std::function<void(int64_t group)>;
+
+  /// Adds the gradient of grad_scale * (sum of token losses) to the parameters' gradients.
+  /// @return the sum of token losses, unscaled. An empty batch only reports its groups.
+  double forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done);
+  /// Sum of token losses, without gradients.
+  double loss(const PackedBatch& batch);
+  /// -log p of each labelled row [N] fp32, without gradients.
+  at::Tensor token_losses(const PackedBatch& batch);
+  /// Logits of chosen rows [N, vocab] in the compute dtype, without gradients.
+  at::Tensor logits(const PackedBatch& batch, const at::Tensor& rows);
+
+  kernels::ParameterStore& parameters() { return store_; }
+  const spec::ArchSpec& arch() const { return arch_; }
+  const DecoderOptions& options() const { return options_; }
+  RopeCache& rope() { return rope_; }
+  std::vector<Layer>& layers() { return layers_; }
+  const kernels::Linear& head() const { return head_; }
+  const kernels::Norm& final_norm() const { return final_norm_; }
+  at::Tensor embed(const at::Tensor& tokens) const;
+  kernels::AttentionShape attention_shape() const;
+  /// Bytes of frozen weights on the device.
+  uint64_t base_bytes() const { return base_bytes_; }
+
+ private:
+  Decoder(spec::ArchSpec arch, DecoderOptions options);
+  void build(const WeightSource& source);
+  at::Tensor block(Layer& layer, const at::Tensor& x, const kernels::BatchContext& batch) const;
+  at::Tensor hidden_without_grad(const PackedBatch& batch);
+  double head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden, double grad_scale, at::Tensor& grad);
+  bool trains_below(int64_t group) const;
+
+  spec::ArchSpec arch_;
+  DecoderOptions options_;
+  const kernels::BlockOps& ops_;
+  RopeCache rope_;
+  kernels::ParameterStore store_;
+  std::shared_ptr<const weights::Checkpoint> checkpoint_;
+  at::Tensor embedding_;
+  kernels::Parameter* embedding_parameter_ = nullptr;
+  std::vector<Layer> layers_;
+  kernels::Norm final_norm_;
+  kernels::Linear head_;
+  int64_t first_trained_group_ = 0;
+  uint64_t base_bytes_ = 0;
+
+  friend class DecoderBuilder;
+};
+
+}  // namespace sftrun::model

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// TensorBoard event files: TFRecords (length, masked CRC32C, data, masked CRC32C) of `Event` messages.
+/// Formats: tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto, framework/summary.proto.
+namespace sftrun::observe {
+
+/// Writes one event file, `<directory>/events.out.tfevents.<unix time>.<host>.<pid>`. Not thread-safe.
+class EventWriter {
+ public:
+  EventWriter();  ///< closed: writes nothing
+  /// @param resumed_from the checkpoint's step when the run is resumed: event files already in the directory are cut back to
+  ///   it, and the new file begins with a SessionLog START that makes readers forget later steps they have already seen.
+  /// @throws DeviceError if the file cannot be written.
+  explicit EventWriter(const std::filesystem::path& directory,
+                       std::optional<int64_t> resumed_from = std::nullopt);
+  ~EventWriter();
+  EventWriter(EventWriter&&) noexcept;
+  EventWriter& operator=(EventWriter&&) noexcept;
+
+  void scalar(std::string_view tag, double value, int64_t step);  ///< stored as fp32, as everywhere
+  /// Markdown in the text tab.
+  void text(std::string_view tag, std::string_view markdown, int64_t step);
+  /// Hands what was written since the last flush to the operating system, in one write.
+  void flush();
+
+  bool is_open() const { return file_ != nullptr; }
+  const std::filesystem::path& path() const;
+
+ private:
+  struct File;
+  std::unique_ptr<File> file_;
+};
+
+/// Rewrites every event file in `directory` without events of steps after `step` and without torn or corrupt tails.
+void truncate_events_to_step(const std::filesystem::path& directory, int64_t step);
+
+}  // namespace sftrun::observe

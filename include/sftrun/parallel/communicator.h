@@ -1,0 +1,55 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+/// The processes of a run and what they say to each other: c10d's collectives (Gloo on CPU, NCCL on GPUs) and its store.
+namespace sftrun::parallel {
+
+struct Identity {
+  int rank = 0, world_size = 1;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;
+};
+
+struct CollectiveCounts {
+  int64_t all_reduce = 0, all_gather = 0;
+};
+
+/// Not thread-safe; one per process (or per thread, in tests).
+class Communicator {
+ public:
+  /// One process: collectives are the identity and need no network.
+  Communicator();
+  /// Meets the others. @param backend "gloo" or "nccl" @throws CommError naming the address when they do not come in time.
+  static Communicator connect(const Identity& identity, const std::string& backend, at::Device device, double timeout_s);
+  ~Communicator();
+  Communicator(Communicator&&) noexcept;
+  Communicator& operator=(Communicator&&) noexcept;
+
+  int rank() const;
+  int world_size() const;
+  std::string backend() const;  ///< "none", "gloo", "nccl"
+
+  /// Starts summing `tensor` over all ranks in place; every rank ends with the same bits. The tensor must live until `wait_all`.
+  void all_reduce_async(const at::Tensor& tensor);
+  void wait_all();
+  /// values [n] of each rank, in order of rank: [world_size][n]. n must be the same everywhere.
+  std::vector<std::vector<double>> all_gather(const std::vector<double>& values);
+  /// Waits until all ranks have come here, on the store and not in a collective: whoever comes first may wait for hours.
+  void barrier(const std::string& name);
+  /// Rank 0's text, to all.
+  std::string broadcast(const std::string& name, const std::string& text);
+  const CollectiveCounts& counts() const;
+
+ private:
+  struct Impl;
+  explicit Communicator(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sftrun::parallel

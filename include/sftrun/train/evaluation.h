@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/data/batch_plan.h"
+#include "sftrun/data/dataset.h"
+#include "sftrun/model/decoder.h"
+#include "sftrun/parallel/communicator.h"
+
+namespace sftrun::train {
+
+struct EvalResult {
+  double loss = 0;  ///< mean over all label tokens of the validation set
+  double seconds = 0;
+  int64_t label_tokens = 0;
+};
+
+/// Loss on a validation set, split over the ranks; the same on any number of them to rounding.
+class Evaluator {
+ public:
+  Evaluator(const config::RunConfig& config, const data::Dataset& val);
+  EvalResult run(model::Decoder& decoder, parallel::Communicator& comm) const;
+
+ private:
+  const data::Dataset& val_;
+  data::BatchPlan plan_;
+  int64_t micro_batch_size_;
+};
+
+/// The plan of batches that a configuration asks for.
+data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset, bool shuffle,
+                                int64_t global_batch_size);
+
+}  // namespace sftrun::train

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sftrun/spec/arch_spec.h"
+#include "sftrun/weights/peft.h"
+
+/// adapter_model.safetensors as numbers, checked against the model they are for.
+namespace sftrun::weights {
+
+/// delta W = scale * b a
+struct LoraPair {
+  int64_t in_features = 0, out_features = 0;
+  std::vector<float> a;  ///< [r, in_features]
+  std::vector<float> b;  ///< [out_features, r]
+};
+
+struct AdapterTensors {
+  std::map<std::string, LoraPair> lora;             ///< by module: "model.layers.0.self_attn.q_proj"
+  std::map<std::string, std::vector<float>> saved;  ///< modules_to_save, by tensor: "lm_head.weight"
+};
+
+/// Reads F32, F16 or BF16. @throws DataError naming file, tensor and reason: an A without its B, another rank than r,
+/// shapes that do not fit `arch`, modules that it does not have (with the nearest), values that are not finite, tensors that
+/// belong to no supported kind of adapter, none at all.
+AdapterTensors load_adapter(const std::filesystem::path& directory, const AdapterConfig& config, const spec::ArchSpec& arch);
+
+/// Writes adapter_model.safetensors, then adapter_config.json, each atomically. `tensors` carry PEFT's names.
+void write_adapter(const std::filesystem::path& directory, const AdapterConfig& config,
+                   const std::vector<TensorToWrite>& tensors);
+
+}  // namespace sftrun::weights

@@ -1,0 +1,250 @@
+#include "cli.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::app {
+namespace {
+
+constexpr std::string_view kCommandLine = "the command line";
+
+/// Flags of the interface whose features this version does not have.
+constexpr auto kLaterFlags = std::to_array<std::string_view>(
+    {"--accelerate-config", "--deepspeed"});
+
+std::string full_name(const CLI::App& command) {
+  std::string name = command.get_name();
+  for (const CLI::App* parent = command.get_parent(); parent != nullptr; parent = parent->get_parent()) {
+    name = parent->get_name() + " " + name;
+  }
+  return name;
+}
+
+std::vector<std::string> flags_of(const CLI::App& command) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+std::string spelled(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
+/// One of `words` after `aliases` ({from, to}) are rewritten.
+CLI::Validator words_validator(std::vector<std::string> words,
+                               std::vector<std::pair<std::string, std::string>> aliases) {
+  const std::string listed = join(words, "|");
+  return CLI::Validator(
+      [words = std::move(words), aliases = std::move(aliases)](std::string& text) -> std::string {
+        for (const auto& [from, to] : aliases) {
+          if (text == from) text = to;
+        }
+        if (std::find(words.begin(), words.end(), text) != words.end()) return {};
+        const std::string near = nearest(text, words);
+        return fmt::format("`{}` is not one of {}{}", text, spelled(words),
+                           near.empty() ? "" : fmt::format("; did you mean `{}`?", near));
+      },
+      listed);
+}
+
+std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
+  if (flag.find('.') != std::string::npos) {
+    return fmt::format("write it without dashes: {}=VALUE", flag.substr(flag.find_first_not_of('-')));
+  }
+  const std::string near = nearest(flag, flags_of(command));
+  if (!near.empty()) return fmt::format("did you mean {}?", near);
+  return fmt::format("`{} --help` lists every flag", full_name(command));
+}
+
+/// What `adapter_config.json` calls its base.
+std::string base_of(const std::filesystem::path& adapter) {
+  const std::filesystem::path file = adapter / "adapter_config.json";
+  const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  const auto base = json.is_object() ? json.find("base_model_name_or_path") : json.end();
+  if (base == json.end() || !base->is_string() || base->get<std::string>().empty()) {
+    throw DataError("the adapter does not say which model it was trained on", file.string(),
+                    "give the model by --model");
+  }
+  return base->get<std::string>();
+}
+
+bool names_a_file(const std::string& model) {
+  return model.starts_with('/') || model.starts_with('.') || model.ends_with(".gguf");
+}
+
+}  // namespace
+
+HelpFormatter::HelpFormatter() {
+  constexpr size_t kColumnWidth = 36;
+  column_width(kColumnWidth);
+}
+
+std::string HelpFormatter::make_option_name(const CLI::Option* option, bool is_positional) const {
+  constexpr std::string_view kNegated = "{false}";  // CLI11's mark of --no-chat
+  std::string name = CLI::Formatter::make_option_name(option, is_positional);
+  if (const size_t at = name.find(kNegated); at != std::string::npos) name.erase(at, kNegated.size());
+  return name;
+}
+
+std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
+  // CLI11 says type:validator; what the validator takes is enough.
+  const std::string type = option->get_type_name();
+  const std::string takes = type.substr(type.find(':') + 1);
+  return takes.empty() ? "" : " " + takes;
+}
+
+std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
+  const std::string initial = option->get_default_str();
+  return option->get_description() + (initial.empty() ? "" : fmt::format(" [{}]", initial));
+}
+
+CLI::App* add_command(CLI::App& parent, const std::string& name, const std::string& description,
+                      const std::string& example) {
+  CLI::App* command = parent.add_subcommand(name, description);
+  command->allow_extras();
+  command->footer("Example:\n  " + example);
+  return command;
+}
+
+CLI::Validator one_of(std::vector<std::string> words) { return words_validator(std::move(words), {}); }
+
+CLI::Validator compute_dtype() {
+  return words_validator({"auto", "fp32", "bf16", "fp16"}, {{"f32", "fp32"},
+                                                            {"float32", "fp32"},
+                                                            {"bfloat16", "bf16"},
+                                                            {"f16", "fp16"},
+                                                            {"float16", "fp16"}});
+}
+
+CLI::Validator device_name() { return one_of({"auto", "cuda", "cpu"}); }
+
+CLI::Validator at_least(int64_t min) {
+  return CLI::Validator(
+      [min](std::string& text) -> std::string {
+        int64_t number = 0;
+        if (CLI::detail::lexical_cast(text, number) && number >= min) return {};
+        return fmt::format("`{}` is not a whole number of at least {}", text, min);
+      },
+      "N");
+}
+
+CLI::Validator in_range(double min, double max) {
+  return CLI::Validator(
+      [min, max](std::string& text) -> std::string {
+        double number = 0;
+        if (CLI::detail::lexical_cast(text, number) && number >= min && number <= max) return {};
+        return fmt::format("`{}` is not a number from {} to {}", text, min, max);
+      },
+      "NUMBER");
+}
+
+void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
+  command.add_option("overrides", overrides,
+                     "section.key=value: overrides of the configuration, as in train.epochs=1")
+      ->type_name("");
+}
+
+void require(bool given, const CLI::App& command, const std::string& flag) {
+  if (given) return;
+  throw ConfigError(fmt::format("`{}` needs {}", full_name(command), flag), std::string(kCommandLine),
+                    fmt::format("`{} --help` shows how to call it", full_name(command)));
+}
+
+void require_config(const CLI::App& command, const std::filesystem::path& config,
+                    const std::vector<std::string>& overrides) {
+  const auto yaml = std::find_if(overrides.begin(), overrides.end(), [](const std::string& word) {
+    return word.ends_with(".yaml") || word.ends_with(".yml");
+  });
+  if (config.empty() && yaml != overrides.end()) {
+    throw ConfigError(fmt::format("`{}` needs --config", full_name(command)), std::string(kCommandLine),
+                      fmt::format("write --config {}", *yaml));
+  }
+  require(!config.empty(), command, "--config");
+  require_exists("--config", config);
+}
+
+void require_at_most_one(const CLI::App& command, const std::vector<std::string>& flags) {
+  std::vector<std::string> given;
+  for (const std::string& flag : flags) {
+    if (command.count(flag) > 0) given.push_back(flag);
+  }
+  if (given.size() <= 1) return;
+  throw ConfigError(fmt::format("{} exclude each other", join(given, " and ")), std::string(kCommandLine),
+                    "keep one of them");
+}
+
+void require_exists(const std::string& flag, const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return;
+  throw DataError(fmt::format("no such file or directory: {}", path.string()),
+                  fmt::format("{} on the command line", flag), "check the path; it is relative to the current directory");
+}
+
+void require_writable_file(const std::string& flag, const std::filesystem::path& path) {
+  std::error_code ignored;
+  const std::string where = fmt::format("{} on the command line", flag);
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw ConfigError(fmt::format("{} is a directory", path.string()), where, "name a file");
+  }
+  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  if (!std::filesystem::is_directory(parent, ignored)) {
+    throw ConfigError(fmt::format("no such directory: {}", parent.string()), where,
+                      fmt::format("mkdir -p {}", parent.string()));
+  }
+}
+
+std::string checked_model(const CLI::App& command, const std::string& model, const std::string& adapter) {
+  require(!model.empty() || !adapter.empty(), command, "--model");
+  if (!adapter.empty()) require_exists("--adapter", adapter);
+  if (model.empty()) return base_of(adapter);
+  std::error_code ignored;
+  if (!std::filesystem::exists(model, ignored)) {
+    if (names_a_file(model)) require_exists("--model", model);
+    throw DataError(fmt::format("no such model: {}", model), "--model on the command line",
+                    "give a directory in Hugging Face layout or a .gguf file");
+  }
+  return model;
+}
+
+void check_extras(const CLI::App& command) {
+  const std::vector<std::string> extras = command.remaining();
+  if (extras.empty()) return;
+  const std::string word = extras.front().substr(0, extras.front().find('='));
+  if (!word.starts_with('-')) {
+    throw ConfigError(fmt::format("unexpected argument `{}`", extras.front()), std::string(kCommandLine),
+                      fmt::format("`{} --help` shows how to call it", full_name(command)));
+  }
+  if (std::find(kLaterFlags.begin(), kLaterFlags.end(), word) != kLaterFlags.end()) {
+    throw ConfigError(fmt::format("{} is not supported in this version", word), std::string(kCommandLine),
+                      "remove it; parallel.strategy ddp is what exists");
+  }
+  throw ConfigError(fmt::format("unknown flag {}", word), std::string(kCommandLine), unknown_flag_fix(command, word));
+}
+
+std::vector<std::string> with_hyphens(int argc, const char* const* argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  for (std::string& word : words) {
+    if (word == "--") break;
+    if (!word.starts_with("--")) continue;
+    // Not in --train.batch_size=4, where the underscore is the key's.
+    const size_t end = std::min(word.find('='), word.size());
+    if (word.find('.') < end) continue;
+    std::replace(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  }
+  return words;
+}
+
+}  // namespace sftrun::app

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+
+/// What the subcommands' parsers share. Each `add_<command>` registers one with its flags.
+namespace sftrun::app {
+
+/// A registered subcommand and what runs once its flags are parsed.
+struct Command {
+  CLI::App* parser;
+  std::function<int()> run;
+};
+
+Command add_train(CLI::App& sftrun);
+Command add_generate(CLI::App& sftrun);
+Command add_score(CLI::App& sftrun);
+Command add_tokenize(CLI::App& sftrun);
+Command add_preview(CLI::App& sftrun);
+Command add_merge(CLI::App& sftrun);
+Command add_bench(CLI::App& sftrun);
+Command add_gpu_info(CLI::App& sftrun);
+std::vector<Command> add_config(CLI::App& sftrun);  ///< config check, show, reference, schema
+
+/// Help as `--steps N   Steps to measure [5]`.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter();
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override;
+  std::string make_option_opts(const CLI::Option* option) const override;
+  std::string make_option_desc(const CLI::Option* option) const override;
+};
+
+/// A subcommand that leaves flags it does not know to `check_extras`.
+CLI::App* add_command(CLI::App& parent, const std::string& name, const std::string& description,
+                      const std::string& example);
+
+/// Accepts one of `words`; another is an error that lists them and names the nearest.
+CLI::Validator one_of(std::vector<std::string> words);
+/// The same for element types, other spellings of which are rewritten.
+CLI::Validator compute_dtype();  ///< auto, fp32, bf16, fp16
+CLI::Validator device_name();    ///< auto, cuda, cpu
+CLI::Validator at_least(int64_t min);
+CLI::Validator in_range(double min, double max);
+
+/// `[section.key=value ...]`, checked for form.
+void add_overrides(CLI::App& command, std::vector<std::string>& overrides);
+
+/// @throws ConfigError "`sftrun train` needs --config" with how to call it.
+void require(bool given, const CLI::App& command, const std::string& flag);
+/// The YAML of --config exists. @param overrides where a YAML without --config before it ends up
+void require_config(const CLI::App& command, const std::filesystem::path& config,
+                    const std::vector<std::string>& overrides);
+/// @throws ConfigError naming the flags if more than one is given.
+void require_at_most_one(const CLI::App& command, const std::vector<std::string>& flags);
+/// @throws DataError naming `flag` if there is no such file or directory.
+void require_exists(const std::string& flag, const std::filesystem::path& path);
+/// @throws ConfigError naming `flag` if `path` could not be created for want of a directory, or is one.
+void require_writable_file(const std::string& flag, const std::filesystem::path& path);
+
+/// The model to load: `model`, or the base of `adapter` where that is all there is. Files are checked to exist.
+/// @throws ConfigError, DataError
+std::string checked_model(const CLI::App& command, const std::string& model, const std::string& adapter);
+
+/// null for an option that was not given, else its value.
+template <class T>
+nlohmann::json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+}
+inline nlohmann::json or_null(const std::string& value) {
+  return value.empty() ? nlohmann::json(nullptr) : nlohmann::json(value);
+}
+
+/// Unknown flags and words of the parsed command. @throws ConfigError naming the nearest flag
+void check_extras(const CLI::App& command);
+
+/// `--nproc_per_node` to `--nproc-per-node`, up to the first "--".
+std::vector<std::string> with_hyphens(int argc, const char* const* argv);
+
+}  // namespace sftrun::app

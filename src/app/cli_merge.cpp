@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::app {
+namespace {
+
+struct MergeOptions {
+  std::string model, adapter, output, dtype = "auto", max_shard_size = "5GB", format = "safetensors";
+};
+
+/// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's `max_shard_size`.
+int64_t parse_size(const std::string& text) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  constexpr double kKibi = 1024, kKilo = 1000;
+  const Unit units[] = {{"gib", kKibi * kKibi * kKibi}, {"mib", kKibi * kKibi}, {"kib", kKibi},
+                        {"gb", kKilo * kKilo * kKilo},  {"mb", kKilo * kKilo},  {"kb", kKilo}, {"", 1}};
+  const size_t digits = text.find_first_not_of("0123456789.");
+  std::string unit = digits == std::string::npos ? "" : std::string(trim(text.substr(digits)));
+  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  double number = 0;
+  for (const Unit& candidate : units) {
+    if (unit != candidate.name || !CLI::detail::lexical_cast(text.substr(0, digits), number)) continue;
+    if (number * candidate.bytes >= 1) return static_cast<int64_t>(number * candidate.bytes);
+  }
+  throw ConfigError(fmt::format("`{}` is not a size", text), "--max-shard-size on the command line",
+                    "write, for example, 5GB or 500MB");
+}
+
+CLI::Validator stored_dtype() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text == "fp32" || text == "float32") text = "f32";
+        if (text == "fp16" || text == "float16") text = "f16";
+        if (text == "bfloat16") text = "bf16";
+        return one_of({"auto", "bf16", "f16", "f32"})(text);
+      },
+      "auto|bf16|f16|f32");
+}
+
+void check(const MergeOptions& options, const CLI::App& command) {
+  require(!options.adapter.empty(), command, "--adapter");
+  require(!options.output.empty(), command, "--output");
+  std::error_code ignored;
+  if (std::filesystem::exists(options.output, ignored) && !std::filesystem::is_empty(options.output, ignored)) {
+    throw ConfigError(fmt::format("{} exists and is not an empty directory", options.output),
+                      "--output on the command line", "name a new directory");
+  }
+}
+
+}  // namespace
+
+Command add_merge(CLI::App& sftrun) {
+  auto options = std::make_shared<MergeOptions>();
+  CLI::App* command = add_command(sftrun, "merge", "Fold an adapter into its base: a model of its own",
+                                  "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16");
+  command->add_option("-m,--model", options->model, "The adapter's base model [as the adapter names it]");
+  command->add_option("--adapter", options->adapter, "PEFT adapter")->type_name("DIR");
+  command->add_option("--output", options->output, "New directory for the merged model")->type_name("DIR");
+  command->add_option("--dtype", options->dtype, "Type of the stored weights; auto: the base's")
+      ->transform(stored_dtype())->capture_default_str();
+  command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")->capture_default_str();
+  command->add_option("--format", options->format, "File format")->check(one_of({"safetensors"}))->capture_default_str();
+  return {command, [options, command] {
+            check(*options, *command);
+            return run_in_engine("merge", {{"model", checked_model(*command, options->model, options->adapter)},
+                                           {"adapter", options->adapter},
+                                           {"output", options->output},
+                                           {"dtype", options->dtype},
+                                           {"max_shard_size", parse_size(options->max_shard_size)},
+                                           {"format", options->format}});
+          }};
+}
+
+}  // namespace sftrun::app

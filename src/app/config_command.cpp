@@ -1,0 +1,110 @@
+#include <fmt/format.h>
+
+#include <tuple>
+
+#include "commands.h"
+#include "sftrun/config/problem.h"
+#include "sftrun/core/error.h"
+
+namespace sftrun::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Files that a run would miss are told, but a configuration may be written before its data.
+std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
+  std::vector<std::string> warnings = loaded.warnings;
+  try {
+    config::require_files(loaded);
+  } catch (const DataError& error) {
+    warnings.push_back(error.where().empty() ? error.message()
+                                             : fmt::format("{} ({})", error.message(), error.where()));
+  }
+  return warnings;
+}
+
+Json overrides_json(const config::LoadedConfig& loaded) {
+  Json overrides = Json::array();
+  for (const config::Override& override : loaded.overrides) {
+    overrides.push_back({{"key", override.key}, {"value", override.value}, {"source", override.source}});
+  }
+  return overrides;
+}
+
+/// The number of devices asked about: batch_size, grad_accum and global_batch_size together say it too.
+int world_size_of(const ConfigOptions& options, const config::RunConfig& config) {
+  const auto& [batch, accum, global] =
+      std::tie(config.train.batch_size.value, config.train.grad_accum.value, config.train.global_batch_size.value);
+  if (options.world_size > 0) return options.world_size;
+  if (!batch || !accum || !global || *global % (*batch * *accum) != 0) return 1;
+  return static_cast<int>(*global / (*batch * *accum));
+}
+
+config::LoadedConfig load_resolved(const ConfigOptions& options) {
+  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  config::resolve(loaded, options.config, world_size_of(options, loaded.config));
+  return loaded;
+}
+
+std::string overrides_text(const config::LoadedConfig& loaded, std::string_view prefix) {
+  std::string text;
+  for (const config::Override& override : loaded.overrides) {
+    text += fmt::format("{}{}={} from {}\n", prefix, override.key, override.value, override.source);
+  }
+  return text;
+}
+
+void warn(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+}
+
+int check_as_json(const ConfigOptions& options) {
+  Json answer = {{"ok", true}};
+  Json problems = Json::array();
+  try {
+    const config::LoadedConfig loaded = load_resolved(options);
+    answer["warnings"] = all_warnings(loaded);
+    answer["overrides"] = overrides_json(loaded);
+  } catch (const config::ConfigProblems& found) {
+    for (const config::Problem& problem : found.problems) {
+      problems.push_back({{"message", problem.message}, {"at", problem.where}, {"fix", problem.fix}});
+    }
+  } catch (const ConfigError& error) {
+    problems.push_back({{"message", error.message()}, {"at", error.where()}, {"fix", error.fix()}});
+  }
+  answer["ok"] = problems.empty();
+  answer["problems"] = problems;
+  fmt::print("{}\n", answer.dump(2));
+  return static_cast<int>(problems.empty() ? ExitCode::kDone : ExitCode::kUsage);
+}
+
+int check(const ConfigOptions& options) {
+  const config::LoadedConfig loaded = load_resolved(options);
+  warn(all_warnings(loaded));
+  fmt::print("{}{}: good\n", overrides_text(loaded, ""), options.config.string());
+  return static_cast<int>(ExitCode::kDone);
+}
+
+int show(const ConfigOptions& options) {
+  const config::LoadedConfig loaded = load_resolved(options);
+  warn(all_warnings(loaded));
+  if (options.json) {
+    fmt::print("{}\n", config::to_json(loaded.config).dump(2));
+  } else {
+    const int world_size = world_size_of(options, loaded.config);
+    fmt::print("# {} on {} device{}\n{}{}", options.config.string(), world_size, world_size == 1 ? "" : "s",
+               overrides_text(loaded, "# "), config::to_yaml(loaded.config));
+  }
+  return static_cast<int>(ExitCode::kDone);
+}
+
+}  // namespace
+
+int run_config(const ConfigOptions& options) {
+  if (options.action == "check") return options.json ? check_as_json(options) : check(options);
+  if (options.action == "show") return show(options);
+  fmt::print("{}", options.action == "schema" ? config::json_schema() : config::reference_markdown());
+  return static_cast<int>(ExitCode::kDone);
+}
+
+}  // namespace sftrun::app

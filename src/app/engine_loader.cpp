@@ -1,0 +1,47 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "engine_location.h"
+#include "sftrun/app/engine_api.h"
+#include "sftrun/core/error.h"
+
+namespace sftrun::app {
+namespace {
+
+std::filesystem::path require_engine() {
+  if (const auto engine = find_engine()) return *engine;
+  std::string looked;
+  for (const auto& candidate : engine_candidates()) {
+    looked += (looked.empty() ? "" : ", ") + candidate.lexically_normal().string();
+  }
+  throw DeviceError("the engine (libsftrun_engine.so) is not installed", "looked for " + looked,
+                    "build it (make build), or point SFTRUN_ENGINE to it");
+}
+
+[[noreturn]] void report_load_failure(const std::filesystem::path& engine, const std::string& reason) {
+  const bool torch = reason.find("libtorch") != std::string::npos || reason.find("libc10") != std::string::npos;
+  throw DeviceError(
+      fmt::format("cannot load the engine: {}", reason), engine.string(),
+      torch ? "its LibTorch has moved or is missing: run scripts/bootstrap.sh and build again, or put the torch package's "
+              "lib directory into LD_LIBRARY_PATH"
+            : "build it again (make build)");
+}
+
+SftrunEngineRun load_engine() {
+  const std::filesystem::path engine = require_engine();
+  // Never closed: LibTorch does not survive being unloaded.
+  void* handle = dlopen(engine.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) report_load_failure(engine, dlerror());
+  auto* run = reinterpret_cast<SftrunEngineRun>(dlsym(handle, "sftrun_engine_run"));
+  if (run == nullptr) report_load_failure(engine, dlerror());
+  return run;
+}
+
+}  // namespace
+
+int run_in_engine(const std::string& command, const nlohmann::json& request) {
+  return load_engine()(command.c_str(), request.dump().c_str());
+}
+
+}  // namespace sftrun::app

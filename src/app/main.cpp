@@ -1,0 +1,121 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <new>
+
+#include "cli.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::app {
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  sftrun train --config configs/run_lora.yaml train.batch_size=4
+  sftrun generate --adapter runs/run_lora/adapter --prompt "Hello"
+  sftrun config check --config configs/run_lora.yaml
+
+`sftrun COMMAND --help` documents every flag. docs/configuration.md lists every key of the YAML.
+Exit codes: 0 done, 2 usage or configuration, 3 data or model file, 4 out of memory, 5 a worker failed,
+75 stopped on request with a checkpoint, 130 interrupted.)";
+
+constexpr auto kLaterCommands = std::to_array<std::string_view>(
+    {"chat", "eval", "quantize", "memory-check", "report", "download", "doctor"});
+
+std::vector<Command> add_commands(CLI::App& sftrun) {
+  std::vector<Command> commands = {add_train(sftrun),   add_generate(sftrun), add_score(sftrun),
+                                   add_tokenize(sftrun), add_preview(sftrun),  add_merge(sftrun),
+                                   add_bench(sftrun),   add_gpu_info(sftrun)};
+  for (Command& command : add_config(sftrun)) commands.push_back(std::move(command));
+  return commands;
+}
+
+std::vector<std::string> subcommands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+/// A word where a command should stand.
+[[noreturn]] void unknown_command(const CLI::App& app, const std::string& prefix) {
+  const std::string word = app.remaining().front();
+  if (word.starts_with('-')) {
+    throw ConfigError(fmt::format("unknown flag {}", word), "the command line",
+                      fmt::format("flags follow the command: `{} --help`", prefix));
+  }
+  for (const std::string_view later : kLaterCommands) {
+    if (prefix == "sftrun" && word == later) {
+      throw ConfigError(fmt::format("`sftrun {}` is not in this version", word), "the command line",
+                        "`sftrun --help` lists what is");
+    }
+  }
+  const std::string near = nearest(word, subcommands_of(app));
+  throw ConfigError(fmt::format("unknown command `{} {}`", prefix, word), "the command line",
+                    near.empty() ? fmt::format("`{} --help` lists the commands", prefix)
+                                 : fmt::format("did you mean `{} {}`?", prefix, near));
+}
+
+int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (!command.parser->parsed()) continue;
+    check_extras(*command.parser);
+    return command.run();
+  }
+  // No command that runs: nothing was typed, or a word that is none.
+  const CLI::App& innermost = sftrun.get_subcommands().empty() ? sftrun : *sftrun.get_subcommands().front();
+  if (!innermost.remaining().empty()) {
+    unknown_command(innermost, &innermost == &sftrun ? "sftrun" : "sftrun " + innermost.get_name());
+  }
+  fmt::print("{}", sftrun.help());
+  return static_cast<int>(ExitCode::kDone);
+}
+
+int run(int argc, char** argv) {
+  CLI::App sftrun("Fine-tunes language models: YAML in, adapter out.", "sftrun");
+  sftrun.formatter(std::make_shared<HelpFormatter>());  // commands inherit it
+  sftrun.allow_extras();
+  sftrun.require_subcommand(0, 1);
+  sftrun.footer(kFooter);
+  bool version = false;
+  sftrun.add_flag("--version", version, "Print versions of sftrun and its libraries");
+  const std::vector<Command> commands = add_commands(sftrun);
+  std::vector<std::string> words = with_hyphens(argc, argv);
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  try {
+    sftrun.parse(std::move(words));
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", sftrun.help());
+    return static_cast<int>(ExitCode::kDone);
+  } catch (const CLI::ParseError& error) {
+    throw ConfigError(error.what(), "the command line", "--help after the command documents every flag");
+  }
+  if (version) {
+    fmt::print("{}", version_text());
+    return static_cast<int>(ExitCode::kDone);
+  }
+  return dispatch(sftrun, commands);
+}
+
+}  // namespace
+}  // namespace sftrun::app
+
+int main(int argc, char** argv) {
+  using sftrun::ExitCode;
+  try {
+    return sftrun::app::run(argc, argv);
+  } catch (const sftrun::Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "error: out of memory\n");
+    return static_cast<int>(ExitCode::kOutOfMemory);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return static_cast<int>(ExitCode::kWorkerFailed);
+  }
+}

@@ -1,0 +1,22 @@
+#include "text_model_loader.h"
+
+#include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/hf_text_files.h"
+
+namespace sftrun::app {
+
+data::TextModel load_text_model(const std::filesystem::path& model,
+                                const std::string& configured_template) {
+  std::error_code ignored;
+  if (std::filesystem::exists(model / "tokenizer.json",
+                              ignored)) {  // a directory; its weights need not be there
+    return data::make_text_model(text::Tokenizer::from_directory(model),
+                                 weights::read_chat_template(model),
+                                 weights::read_special_texts(model), configured_template);
+  }
+  const auto checkpoint = weights::Checkpoint::open(model);
+  return data::make_text_model(checkpoint->tokenizer(), checkpoint->chat_template(),
+                               checkpoint->render_defaults(), configured_template);
+}
+
+}  // namespace sftrun::app

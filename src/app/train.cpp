@@ -1,0 +1,190 @@
+#include <sys/prctl.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "engine_location.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/launch/run_lock.h"
+#include "sftrun/launch/scheduler_env.h"
+#include "sftrun/launch/supervisor.h"
+
+namespace sftrun::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// A configuration with everything that is known about it before a worker starts.
+struct Run {
+  config::LoadedConfig loaded;               ///< resolved
+  std::vector<std::string> resolved_values;  ///< "train.learning_rate = 0.0002"
+};
+
+void list_changes(const Json& before, const Json& after, const std::string& prefix,
+                  std::vector<std::string>& changes) {
+  for (const auto& [key, value] : after.items()) {
+    const std::string name = prefix.empty() ? key : prefix + "." + key;
+    const Json old = before.is_object() && before.contains(key) ? before[key] : Json();
+    if (value.is_object()) {
+      list_changes(old, value, name, changes);
+    } else if (value != old) {
+      changes.push_back(fmt::format("{} = {}", name,
+                                    value.is_string() ? value.get<std::string>() : value.dump()));
+    }
+  }
+}
+
+Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& yaml, int world_size) {
+  const Json before = config::to_json(loaded.config);
+  config::resolve(loaded, yaml, world_size);
+  Run run;
+  list_changes(before, config::to_json(loaded.config), "", run.resolved_values);
+  run.loaded = std::move(loaded);
+  return run;
+}
+
+std::vector<std::string> override_lines(const Run& run) {
+  std::vector<std::string> lines;
+  for (const config::Override& override : run.loaded.overrides) {
+    lines.push_back(
+        fmt::format("{} = {} (from {})", override.key, override.value, override.source));
+  }
+  return lines;
+}
+
+void announce(const Run& run) {
+  for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
+  for (const std::string& line : override_lines(run)) log::info("override: {}", line);
+  if (!run.resolved_values.empty()) log::info("resolved: {}", join(run.resolved_values, ", "));
+}
+
+nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
+  nlohmann::json overrides = nlohmann::json::array();
+  for (const config::Override& override : run.loaded.overrides) {
+    overrides.push_back(
+        {{"key", override.key}, {"value", override.value}, {"source", override.source}});
+  }
+  return {{"config", config::to_json(run.loaded.config)},
+          {"config_path", options.config.string()},
+          {"overrides", overrides},
+          {"resume", options.resume},
+          {"allow_changed_data", options.allow_changed_data},
+          {"allow_backend_change", options.allow_backend_change},
+          {"device", options.device},
+          {"profile", options.profile_steps}};
+}
+
+/// YAML, with what is no configuration as comments.
+void print_dry_run(const Run& run, const std::string& launch) {
+  for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
+  for (const std::string& line : override_lines(run)) fmt::print("# override: {}\n", line);
+  for (const std::string& line : run.resolved_values) fmt::print("# resolved: {}\n", line);
+  for (const std::string& line : split(launch, '\n')) fmt::print("# launch: {}\n", line);
+  fmt::print("{}", config::to_yaml(run.loaded.config));
+}
+
+/// Something else started one process per rank, and this is one of them.
+int run_worker(const TrainOptions& options, const launch::ExternalWorker& external,
+               const launch::Environment& env) {
+  for (const auto& [name, value] : external.variables) ::setenv(name.c_str(), value.c_str(), 1);
+  launch::Environment complete = env;
+  complete.insert(external.variables.begin(), external.variables.end());
+  const launch::WorkerEnv worker = launch::worker_env(complete);
+  const Run run = resolve_run(config::load_config(options.config, options.overrides),
+                              options.config, worker.world_size);
+  if (worker.supervised) {
+    ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
+    return run_in_engine("worker", engine_request(options, run));
+  }
+  const std::string launch =
+      fmt::format("started by {}: {} workers, rendezvous {}:{}", external.scheduler,
+                  worker.world_size, worker.master_addr, worker.master_port);
+  if (options.dry_run) {
+    if (worker.rank == 0) print_dry_run(run, launch);
+    return static_cast<int>(ExitCode::kDone);
+  }
+  std::optional<launch::RunLock> lock;
+  if (worker.rank == 0) {
+    log::info("{}", launch);
+    announce(run);
+    config::require_files(run.loaded);
+    lock.emplace(run.loaded.config.output.dir);
+  }
+  return run_in_engine("worker", engine_request(options, run));
+}
+
+/// The CUDA kernels are a library of their own, beside the engine.
+bool has_cuda_kernels() {
+  const auto engine = find_engine();
+  std::error_code ignored;
+  return engine && std::filesystem::exists(engine->parent_path() / "libsftrun_cuda.so", ignored);
+}
+
+launch::LaunchRequest launch_request(const TrainOptions& options, const config::RunConfig& config,
+                                     const launch::Environment& env) {
+  return {.nproc_per_node = options.nproc_per_node,
+          .gpus = options.gpus,
+          .device = options.device,
+          .nnodes = options.nnodes,
+          .node_rank = options.node_rank,
+          .master_addr = options.master_addr,
+          .master_port = options.master_port,
+          .may_share_gpus = config.parallel.backend == config::CommBackend::kGloo ||
+                            env.contains("SFTRUN_SHARE_GPUS")};
+}
+
+/// This program again, as a worker; launch flags are not passed on, torchrun's variables say it
+/// all.
+launch::WorkerCommand worker_command(const TrainOptions& options, const std::string& resume,
+                                     const std::string& device) {
+  std::vector<std::string> arguments = {"sftrun",   "train", "--config", options.config.string(),
+                                        "--resume", resume,  "--device", device};
+  if (options.allow_changed_data) arguments.push_back("--allow-changed-data");
+  if (options.allow_backend_change) arguments.push_back("--allow-backend-change");
+  if (options.profile_steps > 0) {
+    arguments.insert(arguments.end(), {"--profile", std::to_string(options.profile_steps)});
+  }
+  arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
+  return {.executable = "/proc/self/exe", .arguments = std::move(arguments)};
+}
+
+int run_launcher(const TrainOptions& options, const launch::Environment& env) {
+  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  const launch::Machine machine = launch::this_machine(has_cuda_kernels());
+  const launch::LaunchPlan plan =
+      launch::make_plan(launch_request(options, loaded.config, env), machine);
+  const Run run = resolve_run(std::move(loaded), options.config, plan.world_size());
+  config::require_files(run.loaded);
+  if (options.dry_run) {
+    print_dry_run(run, launch::describe(plan));
+    return static_cast<int>(ExitCode::kDone);
+  }
+  announce(run);
+  const launch::RunLock lock(run.loaded.config.output.dir, plan.node_rank);
+  log::info("{}", launch::describe(plan));
+  log::info("run directory: {}", run.loaded.config.output.dir);
+  return launch::supervise(
+      {.plan = plan,
+       .environment = env,
+       .command = worker_command(options, options.resume, plan.device),
+       .restart_command = worker_command(options, "auto", plan.device),
+       .run_dir = run.loaded.config.output.dir,
+       .max_restarts = options.max_restarts,
+       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s)});
+}
+
+}  // namespace
+
+int run_train(const TrainOptions& options) {
+  const launch::Environment env = launch::current_environment();
+  const bool launcher_asked_for =
+      options.nproc_per_node != "auto" || !options.gpus.empty() || options.nnodes > 1;
+  const auto external = launch::external_worker(env, launcher_asked_for);
+  if (external) return run_worker(options, *external, env);
+  return run_launcher(options, env);
+}
+
+}  // namespace sftrun::app

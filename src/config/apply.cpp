@@ -1,0 +1,118 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "known_keys.h"
+#include "layers.h"
+
+namespace sftrun::config {
+namespace {
+
+class Applier {
+ public:
+  Applier(Binding& fields, LoadedConfig& loaded, Problems& problems)
+      : fields_(fields), loaded_(loaded), problems_(problems) {}
+
+  void apply(const Assignment& assignment) {
+    if (Field* field = fields_.find(assignment.key)) {
+      set(*field, assignment);
+    } else if (Field* object = find_object(assignment.key)) {
+      set_inside(*object, assignment);
+    } else if (const LaterKey* later = find_later_key(assignment.key)) {
+      answer_later(*later, assignment);
+    } else if (fields_.has_section(assignment.key)) {
+      problems_.push_back({fmt::format("`{}` is a section, not a key", assignment.key), assignment.place,
+                           fmt::format("set its keys one by one: {}", first_key_of(assignment.key))});
+    } else {
+      problems_.push_back({fmt::format("unknown key `{}`", assignment.key), assignment.place,
+                           suggest_key(assignment.key, fields_)});
+    }
+  }
+
+ private:
+  void set(Field& field, const Assignment& assignment) {
+    if (field.key == "data.train" && assignment.value.kind == Value::Kind::kList) {
+      problems_.push_back({"`data.train` is a list, which is not supported in this version",
+                           assignment.value_place, "put all records into one file (cat a.jsonl b.jsonl > all.jsonl)"});
+      return;
+    }
+    if (assignment.value.kind == Value::Kind::kNull) {
+      field.reset();
+    } else if (const auto complaint = field.assign(assignment.value)) {
+      report(field, *complaint, assignment);
+      return;
+    }
+    note(assignment);
+  }
+
+  void report(const Field& field, const Complaint& complaint, const Assignment& assignment) {
+    std::string message = fmt::format("`{}` {}", field.key, complaint.what);
+    if (complaint.show_takes) message += "; it takes " + field.takes();
+    std::string fix = complaint.fix;
+    if (fix.empty()) fix = fmt::format("write, for example, {}: {}", field.leaf(), field.example);
+    problems_.push_back({message, assignment.value_place, fix});
+  }
+
+  /// data.chat_template_kwargs.enable_thinking=false: a key inside a field that is a map.
+  void set_inside(Field& object, const Assignment& assignment) {
+    nlohmann::ordered_json json = object.get();
+    std::string pointer = assignment.key.substr(object.key.size());
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    try {
+      json[nlohmann::ordered_json::json_pointer(pointer)] = to_json(assignment.value);
+    } catch (const nlohmann::json::exception&) {
+      problems_.push_back({fmt::format("`{}` lies inside a value that is not a map", assignment.key),
+                           assignment.place, fmt::format("set {} as a whole", object.key)});
+      return;
+    }
+    object.assign(value_from_json(json));
+    note(assignment);
+  }
+
+  Field* find_object(const std::string& key) {
+    const auto found = std::find_if(fields_.fields.begin(), fields_.fields.end(), [&](const Field& field) {
+      return field.type == FieldType::kObject && key.starts_with(field.key + ".");
+    });
+    return found == fields_.fields.end() ? nullptr : &*found;
+  }
+
+  void answer_later(const LaterKey& later, const Assignment& assignment) {
+    if (later.only_evaluation) {
+      loaded_.warnings.push_back(
+          fmt::format("{} has no effect in this version ({})", assignment.key, assignment.place));
+    } else if (!is_harmless(later, assignment.value)) {
+      problems_.push_back({fmt::format("`{}` is not supported in this version", assignment.key),
+                           assignment.place, std::string(later.instead)});
+    }
+  }
+
+  std::string first_key_of(const std::string& section) const {
+    const auto found = std::find_if(fields_.fields.begin(), fields_.fields.end(),
+                                    [&](const Field& field) { return field.section() == section; });
+    return fmt::format("{}={}", found->key, found->example);
+  }
+
+  void note(const Assignment& assignment) {
+    loaded_.places[assignment.key] = assignment.place;
+    std::erase_if(loaded_.overrides, [&](const Override& old) { return old.key == assignment.key; });
+    if (assignment.layer == Layer::kRun) return;
+    const nlohmann::ordered_json value = to_json(assignment.value);
+    loaded_.overrides.push_back({assignment.key,
+                                 assignment.value.kind == Value::Kind::kScalar ? assignment.value.text
+                                                                               : value.dump(),
+                                 assignment.source});
+  }
+
+  Binding& fields_;
+  LoadedConfig& loaded_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+void apply(const std::vector<Assignment>& assignments, Binding& fields, LoadedConfig& loaded, Problems& problems) {
+  Applier applier(fields, loaded, problems);
+  for (const Assignment& assignment : assignments) applier.apply(assignment);
+}
+
+}  // namespace sftrun::config

@@ -1,0 +1,130 @@
+#include "binding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "choices.h"
+#include "parse_field.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::config {
+namespace {
+
+template <class T>
+constexpr FieldType type_of() {
+  if constexpr (std::is_enum_v<T>) return FieldType::kChoice;
+  else if constexpr (std::is_same_v<T, bool>) return FieldType::kBool;
+  else if constexpr (std::is_same_v<T, int64_t>) return FieldType::kInt;
+  else if constexpr (std::is_same_v<T, AutoInt>) return FieldType::kAutoInt;
+  else if constexpr (std::is_same_v<T, double>) return FieldType::kNumber;
+  else if constexpr (std::is_same_v<T, std::string>) return FieldType::kText;
+  else if constexpr (std::is_same_v<T, std::vector<std::string>>) return FieldType::kTextList;
+  else return FieldType::kObject;
+}
+
+template <class E>
+void add_words(Field& field) {
+  for (const auto& word : Words<E>::all) {
+    auto& list = word.kind == WordKind::kMain    ? field.words
+                 : word.kind == WordKind::kAlias ? field.aliases
+                                                 : field.later_words;
+    list.emplace_back(word.text);
+  }
+}
+
+/// Appends the fields of one section; a second copy of the section supplies the defaults.
+class FieldCollector {
+ public:
+  FieldCollector(std::string section, std::vector<Field>& fields)
+      : section_(std::move(section)), fields_(fields) {}
+
+  template <class T>
+  void operator()(T& member, std::string_view name, const Limits& limits, std::string_view help,
+                  std::string_view example) {
+    using Inner = decltype(inner_type(member));
+    Field field;
+    field.key = fmt::format("{}.{}", section_, name);
+    field.type = type_of<Inner>();
+    field.limits = limits;
+    field.help = help;
+    field.example = example;
+    if constexpr (std::is_enum_v<Inner>) add_words<Inner>(field);
+    field.assign = [&member, limits](const Value& value) { return parse_field(value, limits, member); };
+    field.get = [&member] { return field_to_json(member); };
+    field.reset = [&member, initial = member] { member = initial; };
+    fields_.push_back(std::move(field));
+  }
+
+ private:
+  template <class T>
+  static T inner_type(const T&);
+  template <class T>
+  static T inner_type(const std::optional<T>&);
+
+  std::string section_;
+  std::vector<Field>& fields_;
+};
+
+std::string number_limits(const Limits& limits) {
+  std::string text;
+  if (std::isfinite(limits.min)) {
+    text = limits.above_min ? fmt::format(" above {}", limits.min)
+                            : fmt::format(" of at least {}", limits.min);
+  }
+  if (std::isfinite(limits.max)) {
+    text += text.empty() ? "" : " and";
+    text += limits.below_max ? fmt::format(" below {}", limits.max)
+                             : fmt::format(" at most {}", limits.max);
+  }
+  return text;
+}
+
+std::string one_of(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Field::takes() const {
+  switch (type) {
+    case FieldType::kBool: return "true or false";
+    case FieldType::kInt: return "a whole number" + number_limits(limits);
+    case FieldType::kAutoInt: return "auto or a whole number" + number_limits(limits);
+    case FieldType::kNumber: return "a number" + number_limits(limits);
+    case FieldType::kText: return limits.only.empty() ? "text" : std::string(limits.only);
+    case FieldType::kTextList: return "a list of texts";
+    case FieldType::kChoice: return one_of(words);
+    case FieldType::kObject: return "a map of keys";
+  }
+  return {};
+}
+
+Field* Binding::find(const std::string& key) {
+  const auto found =
+      std::find_if(fields.begin(), fields.end(), [&](const Field& field) { return field.key == key; });
+  return found == fields.end() ? nullptr : &*found;
+}
+
+bool Binding::has_section(const std::string& name) const {
+  return std::any_of(sections.begin(), sections.end(),
+                     [&](const Section& section) { return section.name == name; });
+}
+
+Binding bind(RunConfig& config) {
+  Binding binding;
+  visit_sections(config, [&](std::string_view name, auto& part, std::string_view help) {
+    binding.sections.push_back({std::string(name), std::string(help)});
+    FieldCollector collector(std::string(name), binding.fields);
+    visit_fields(part, collector);
+  });
+  return binding;
+}
+
+}  // namespace sftrun::config

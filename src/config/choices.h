@@ -1,0 +1,225 @@
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "sftrun/config/run_config.h"
+
+/// The words of every enumeration, each once.
+namespace sftrun::config {
+
+enum class WordKind {
+  kMain,   ///< shown in help and written to config.resolved.yaml
+  kAlias,  ///< accepted
+  kLater,  ///< known, but not supported in this version: an error that says so
+};
+
+template <class E>
+struct Word {
+  std::string_view text;
+  E value;
+  WordKind kind = WordKind::kMain;
+};
+
+template <class E>
+struct Words;  // one specialisation an enumeration: `all`, and `instead`, the advice for words of a later version
+
+template <>
+struct Words<DTypeChoice> {
+  using enum DTypeChoice;
+  static constexpr auto all = std::to_array<Word<DTypeChoice>>({
+      {"auto", kAuto},
+      {"fp32", kFp32},
+      {"bf16", kBf16},
+      {"fp16", kFp16},
+      {"float32", kFp32, WordKind::kAlias},
+      {"f32", kFp32, WordKind::kAlias},
+      {"bfloat16", kBf16, WordKind::kAlias},
+      {"float16", kFp16, WordKind::kAlias},
+      {"f16", kFp16, WordKind::kAlias},
+      {"half", kFp16, WordKind::kAlias},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<TuningMode> {
+  using enum TuningMode;
+  static constexpr auto all = std::to_array<Word<TuningMode>>({
+      {"lora", kLora},
+      {"full", kFull},
+      {"partial", kPartial},
+      {"qlora", kQlora, WordKind::kLater},
+  });
+  static constexpr std::string_view instead =
+      "use lora: the same adapter, over a base in bf16 or fp32 instead of 4 bits";
+};
+
+template <>
+struct Words<TuningBackend> {
+  using enum TuningBackend;
+  static constexpr auto all = std::to_array<Word<TuningBackend>>({
+      {"fused", kFused},
+      {"bnb", kBnb},
+      {"unsloth", kFused, WordKind::kAlias},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<Quant> {
+  using enum Quant;
+  static constexpr auto all = std::to_array<Word<Quant>>({
+      {"auto", kAuto},
+      {"none", kNone},
+      {"nf4", kNf4, WordKind::kLater},
+      {"fp8", kFp8, WordKind::kLater},
+      {"int8", kInt8, WordKind::kLater},
+      {"gguf", kGguf, WordKind::kLater},
+      {"mxfp4", kMxfp4, WordKind::kLater},
+  });
+  static constexpr std::string_view instead =
+      "use none: weights train in bf16 or fp32; a quantised GGUF file is dequantised when it is loaded";
+};
+
+template <>
+struct Words<DataFormat> {
+  using enum DataFormat;
+  static constexpr auto all = std::to_array<Word<DataFormat>>({
+      {"auto", kAuto},
+      {"messages", kMessages},
+      {"alpaca", kAlpaca},
+      {"prompt_completion", kPromptCompletion},
+      {"text", kText},
+      {"sharegpt", kShareGpt, WordKind::kLater},
+  });
+  static constexpr std::string_view instead =
+      "write the records as {\"messages\": [{\"role\": …, \"content\": …}]}";
+};
+
+template <>
+struct Words<LossOnChoice> {
+  using enum LossOnChoice;
+  static constexpr auto all = std::to_array<Word<LossOnChoice>>({
+      {"assistant", kAssistant},
+      {"last_assistant", kLastAssistant},
+      {"completion", kCompletion},
+      {"all", kAll},
+      {"responses", kAssistant, WordKind::kAlias},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<Thinking> {
+  using enum Thinking;
+  static constexpr auto all = std::to_array<Word<Thinking>>({
+      {"template", kTemplate},
+      {"keep", kKeep},
+      {"split", kSplit},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<TooLong> {
+  using enum TooLong;
+  static constexpr auto all = std::to_array<Word<TooLong>>({
+      {"auto", kAuto},
+      {"drop", kDrop},
+      {"truncate", kTruncate},
+      {"error", kError},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<Scheduler> {
+  using enum Scheduler;
+  static constexpr auto all = std::to_array<Word<Scheduler>>({
+      {"constant", kConstant},
+      {"constant_with_warmup", kConstantWithWarmup},
+      {"linear", kLinear},
+      {"cosine", kCosine},
+      {"cosine_with_restarts", kCosineWithRestarts},
+      {"polynomial", kPolynomial},
+      {"inverse_sqrt", kInverseSqrt},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<Optimizer> {
+  using enum Optimizer;
+  static constexpr auto all = std::to_array<Word<Optimizer>>({
+      {"adamw", kAdamW},
+      {"adamw_torch", kAdamW, WordKind::kAlias},
+      {"adamw_torch_fused", kAdamW, WordKind::kAlias},
+      {"adamw_hf", kAdamW, WordKind::kAlias},
+      {"adamw_8bit", kAdamW, WordKind::kLater},
+      {"adamw_bnb_8bit", kAdamW, WordKind::kLater},
+      {"paged_adamw_8bit", kAdamW, WordKind::kLater},
+      {"paged_adamw_32bit", kAdamW, WordKind::kLater},
+      {"adafactor", kAdamW, WordKind::kLater},
+      {"lion", kAdamW, WordKind::kLater},
+      {"sgd", kAdamW, WordKind::kLater},
+      {"muon", kAdamW, WordKind::kLater},
+  });
+  static constexpr std::string_view instead = "use adamw";
+};
+
+template <>
+struct Words<EvalStrategy> {
+  using enum EvalStrategy;
+  static constexpr auto all = std::to_array<Word<EvalStrategy>>({
+      {"auto", kAuto},
+      {"no", kNo},
+      {"steps", kSteps},
+      {"epoch", kEpoch},
+      // `no` and `off` unquoted are the boolean false to YAML 1.1 writers.
+      {"off", kNo, WordKind::kAlias},
+      {"false", kNo, WordKind::kAlias},
+      {"none", kNo, WordKind::kAlias},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<Strategy> {
+  using enum Strategy;
+  static constexpr auto all = std::to_array<Word<Strategy>>({
+      {"auto", kAuto},
+      {"ddp", kDdp},
+      {"zero1", kDdp, WordKind::kLater},
+      {"zero2", kDdp, WordKind::kLater},
+      {"zero3", kDdp, WordKind::kLater},
+      {"fsdp", kDdp, WordKind::kLater},
+      {"device_map", kDdp, WordKind::kLater},
+      {"pipeline", kDdp, WordKind::kLater},
+      {"tensor", kDdp, WordKind::kLater},
+  });
+  static constexpr std::string_view instead = "use ddp: every device holds the whole model";
+};
+
+template <>
+struct Words<CommBackend> {
+  using enum CommBackend;
+  static constexpr auto all = std::to_array<Word<CommBackend>>({
+      {"auto", kAuto},
+      {"nccl", kNccl},
+      {"gloo", kGloo},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+/// The word that config.resolved.yaml says.
+template <class E>
+constexpr std::string_view word_of(E value) {
+  for (const auto& word : Words<E>::all) {
+    if (word.value == value && word.kind != WordKind::kAlias) return word.text;
+  }
+  return {};  // an enumerator without a word; a test visits all of them
+}
+
+}  // namespace sftrun::config

@@ -1,0 +1,210 @@
+#pragma once
+
+#include <limits>
+#include <string_view>
+
+#include "sftrun/config/run_config.h"
+
+/// Every field of the configuration, once: its name, its limits, what it means, an example. YAML, overrides, environment,
+/// JSON, validation, docs/configuration.md and the JSON Schema are visitors over this list; defaults are in run_config.h.
+namespace sftrun::config {
+
+/// What a field takes beyond its type, and how docs show it while it is not set.
+struct Limits {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool above_min = false, below_max = false;  ///< the bound itself is out
+  std::string_view unset = {};                ///< the default in words, where the value implied depends on others
+  std::string_view only = {};                 ///< text fields: the one word this version takes
+
+  constexpr Limits otherwise(std::string_view words) const {
+    Limits copy = *this;
+    copy.unset = words;
+    return copy;
+  }
+};
+constexpr Limits any() { return {}; }
+constexpr Limits at_least(double min) { return {.min = min}; }
+constexpr Limits above(double min) { return {.min = min, .above_min = true}; }
+constexpr Limits between(double min, double max) { return {.min = min, .max = max}; }
+constexpr Limits from_until(double min, double max) { return {.min = min, .max = max, .below_max = true}; }
+constexpr Limits only(std::string_view word) { return {.only = word}; }
+
+template <class Visitor>
+void visit_fields(ModelConfig& model, Visitor&& field) {
+  field(model.name, "name", any().otherwise("required"),
+        "The model to fine-tune: a directory in Hugging Face layout or a .gguf file.",
+        "models/SmolLM2-135M-Instruct");
+  field(model.max_seq_len, "max_seq_len", at_least(1),
+        "Tokens in a bin when packing; the longest example otherwise.", "2048");
+  field(model.dtype, "dtype", any(),
+        "Numbers the base model computes in. auto: bf16 where the hardware multiplies it fast, else fp32.",
+        "bf16");
+  field(model.attention, "attention", only("auto"),
+        "Attention implementation; chosen by what the device has.", "auto");
+  field(model.chat_template, "chat_template", any().otherwise("the model's own"),
+        "A Jinja chat template: a file, or the template itself.", "templates/chatml.jinja");
+}
+
+template <class Visitor>
+void visit_fields(LoraConfig& lora, Visitor&& field) {
+  field(lora.r, "r", between(1, 65536), "Rank of the update.", "16");
+  field(lora.alpha, "alpha", above(0), "The update is scaled by alpha / r.", "32");
+  field(lora.dropout, "dropout", from_until(0, 1), "Dropout on the input of the update.", "0.05");
+  field(lora.target_modules, "target_modules", any(),
+        "Linear layers that get an update: names (endings of module names), or all-linear.",
+        "[q_proj, k_proj, v_proj, o_proj]");
+  field(lora.rslora, "rslora", any(), "Scale by alpha / sqrt(r) instead (rank-stabilised LoRA).", "true");
+  field(lora.init_from, "init_from", any().otherwise("a fresh update"),
+        "Directory of a PEFT adapter to start from.", "runs/first/adapter");
+}
+
+template <class Visitor>
+void visit_fields(TuningConfig& tuning, Visitor&& field) {
+  field(tuning.mode, "mode", any(),
+        "lora trains a low-rank update beside a frozen base, full everything, partial what `trainable` matches.",
+        "lora");
+  field(tuning.backend, "backend", any(),
+        "fused: fused operations (`unsloth` is an alias); bnb: plain operations, the reference's numerics.",
+        "fused");
+  field(tuning.quant, "quant", any(), "Storage of the frozen base's weights.", "none");
+  field(tuning.trainable, "trainable", any(),
+        "For mode partial: regular expressions over parameter names; what one of them finds trains.",
+        "['layers\\.(28|29)\\.', 'norm']");
+}
+
+template <class Visitor>
+void visit_fields(DataConfig& data, Visitor&& field) {
+  field(data.train, "train", any().otherwise("required"),
+        "JSON lines to train on. Looked up from the current directory, then from the YAML's.",
+        "data/train.jsonl");
+  field(data.val, "val", any().otherwise("none"), "JSON lines to evaluate on.", "data/val.jsonl");
+  field(data.val_split, "val_split", at_least(0),
+        "Instead of `val`: the share (below 1) or number (from 1) of training records held out.", "0.05");
+  field(data.format, "format", any(), "Record format; auto looks at the records' keys.", "messages");
+  field(data.shuffle, "shuffle", any(), "A new order every epoch, the same for a given seed.", "true");
+  field(data.packing, "packing", any(),
+        "Put several examples side by side into bins of max_seq_len tokens; they never see each other.",
+        "true");
+  field(data.seed, "seed", at_least(0), "Of the order and of val_split.", "42");
+  field(data.loss_on, "loss_on", any(),
+        "Which tokens carry a label (`responses` is an alias of assistant).", "assistant");
+  field(data.thinking, "thinking", any(),
+        "Reasoning in earlier assistant turns: as the template has it, kept, or one example a turn.",
+        "template");
+  field(data.chat_template_kwargs, "chat_template_kwargs", any(),
+        "Variables handed to the chat template.", "{enable_thinking: false}");
+  field(data.too_long, "too_long", any(),
+        "What to do with an example longer than max_seq_len. auto: drop for chat, truncate for text.",
+        "truncate");
+}
+
+/// Keeps products of batch sizes and devices far from overflow.
+inline constexpr double kMaxBatch = 1 << 20;
+
+template <class Visitor>
+void visit_batch_fields(TrainConfig& train, Visitor&& field) {
+  field(train.epochs, "epochs", above(0), "Passes over the data.", "3");
+  field(train.max_steps, "max_steps", at_least(1).otherwise("by epochs"),
+        "Optimizer steps to stop after, whatever epochs says.", "200");
+  field(train.batch_size, "batch_size", between(1, kMaxBatch),
+        "Per device and micro-batch: bins of max_seq_len tokens when packing, examples when not.", "4");
+  field(train.grad_accum, "grad_accum", between(1, kMaxBatch), "Micro-batches per optimizer step.", "4");
+  field(train.global_batch_size, "global_batch_size", between(1, kMaxBatch),
+        "batch_size * grad_accum * devices. With all three auto the target is 32.", "32");
+}
+
+template <class Visitor>
+void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
+  field(train.learning_rate, "learning_rate",
+        between(0, 1).otherwise("2e-4 for lora, 2e-5 for full and partial"),
+        "Peak learning rate, reached when warm-up ends.", "1e-4");
+  field(train.scheduler, "scheduler", any(), "Learning rate after warm-up.", "cosine");
+  field(train.warmup_ratio, "warmup_ratio", between(0, 1).otherwise("0.03 without warmup_steps"),
+        "Linear warm-up, as a share of all steps.", "0.1");
+  field(train.warmup_steps, "warmup_steps", at_least(0).otherwise("by warmup_ratio"),
+        "Linear warm-up, in optimizer steps.", "20");
+  field(train.optimizer, "optimizer", any(), "AdamW with decoupled weight decay.", "adamw");
+  field(train.adam_beta1, "adam_beta1", from_until(0, 1), "Decay of the first moment.", "0.9");
+  field(train.adam_beta2, "adam_beta2", from_until(0, 1), "Decay of the second moment.", "0.95");
+  field(train.adam_epsilon, "adam_epsilon", above(0), "Added to the denominator.", "1e-6");
+  field(train.weight_decay, "weight_decay", at_least(0), "Decoupled weight decay.", "0.01");
+  field(train.max_grad_norm, "max_grad_norm", at_least(0),
+        "Gradients of a larger norm are scaled down to it; 0: never.", "0.3");
+  field(train.bf16, "bf16", any().otherwise("by model.dtype"),
+        "true: the same as model.dtype bf16; false: not bf16.", "true");
+  field(train.fp16, "fp16", any().otherwise("by model.dtype"),
+        "true: the same as model.dtype fp16; false: not fp16.", "false");
+  field(train.gradient_checkpointing, "gradient_checkpointing", any(),
+        "Recompute each block in the backward pass: less memory, about a third more time.", "true");
+  field(train.seed, "seed", at_least(0), "Of dropout and initial adapter weights.", "42");
+}
+
+template <class Visitor>
+void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
+  field(train.eval_strategy, "eval_strategy", any(),
+        "When to evaluate. auto: by eval_steps if given, else every epoch if there is validation data.",
+        "steps");
+  field(train.eval_steps, "eval_steps", at_least(1).otherwise("none"),
+        "Optimizer steps between evaluations.", "200");
+  field(train.eval_on_start, "eval_on_start", any(), "Evaluate before the first step too.", "true");
+  field(train.eval_batch_size, "eval_batch_size", between(1, kMaxBatch),
+        "Bins or examples per device in evaluation. auto: batch_size.", "8");
+  field(train.save_steps, "save_steps", at_least(1).otherwise("none"),
+        "Optimizer steps between checkpoints.", "500");
+  field(train.save_every, "save_every", any(),
+        "Time between checkpoints (90s, 10m, 1h30m); 0: only by save_steps and at the end.", "30m");
+  field(train.save_total_limit, "save_total_limit", at_least(1).otherwise("all are kept"),
+        "Checkpoints to keep; older ones are removed.", "3");
+  field(train.logging_steps, "logging_steps", at_least(1),
+        "Optimizer steps between lines on the console; metrics.jsonl has every step.", "10");
+}
+
+template <class Visitor>
+void visit_device_fields(TrainConfig& train, Visitor&& field) {
+  field(train.ddp_find_unused_parameters, "ddp_find_unused_parameters", any(),
+        "Accepted from other trainers' files; parameters without a gradient are always allowed.", "false");
+  field(train.ddp_broadcast_buffers, "ddp_broadcast_buffers", any(),
+        "Accepted from other trainers' files; models here have no buffers that change.", "false");
+  field(train.ddp_bucket_cap_mb, "ddp_bucket_cap_mb", at_least(1),
+        "Gradient bytes summed over the devices at once, in MiB.", "200");
+  field(train.dataloader_num_workers, "dataloader_num_workers", between(0, 256),
+        "Threads that prepare data; 0: as many as the process may use.", "4");
+  field(train.dataloader_pin_memory, "dataloader_pin_memory", any(),
+        "Stage batches in page-locked memory (CUDA).", "true");
+}
+
+template <class Visitor>
+void visit_fields(TrainConfig& train, Visitor&& field) {
+  visit_batch_fields(train, field);
+  visit_optimizer_fields(train, field);
+  visit_schedule_fields(train, field);
+  visit_device_fields(train, field);
+}
+
+template <class Visitor>
+void visit_fields(ParallelConfig& parallel, Visitor&& field) {
+  field(parallel.strategy, "strategy", any(), "How the model is spread over the devices.", "ddp");
+  field(parallel.backend, "backend", any(),
+        "Library of the collectives. auto: nccl between GPUs, gloo otherwise.", "gloo");
+}
+
+template <class Visitor>
+void visit_fields(OutputConfig& output, Visitor&& field) {
+  field(output.dir, "dir", any().otherwise("runs/<name of the yaml>"), "The run directory.", "runs/first");
+  field(output.tensorboard, "tensorboard", any(), "Write TensorBoard event files.", "true");
+}
+
+/// Calls `section(name, part, help)` for every section, a section before those inside it.
+template <class Visitor>
+void visit_sections(RunConfig& config, Visitor&& section) {
+  section("model", config.model, "The base model.");
+  section("tuning", config.tuning, "What trains.");
+  section("tuning.lora", config.tuning.lora, "The low-rank update, for mode lora.");
+  section("data", config.data, "What it learns from.");
+  section("train", config.train, "How it learns.");
+  section("parallel", config.parallel, "Several devices.");
+  section("output", config.output, "Where results go.");
+}
+
+}  // namespace sftrun::config

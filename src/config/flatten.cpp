@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+
+#include "layers.h"
+
+namespace sftrun::config {
+namespace {
+
+std::string place_in(const std::string& file, Mark mark) {
+  return fmt::format("{}:{}:{}", file, mark.line, mark.column);
+}
+
+class Flattener {
+ public:
+  Flattener(const std::string& file, const Binding& fields, Problems& problems)
+      : file_(file), fields_(fields), problems_(problems) {}
+
+  void walk(const Value& map, const std::string& section) {
+    for (size_t i = 0; i < map.items.size(); ++i) {
+      const std::string key = section.empty() ? map.keys[i].text : section + "." + map.keys[i].text;
+      if (map.keys[i].text.find('.') != std::string::npos) {
+        report_dots(key, map.keys[i]);
+      } else if (fields_.has_section(key)) {
+        walk_section(key, map.items[i]);
+      } else {
+        add(key, map.keys[i], map.items[i]);
+      }
+    }
+  }
+
+  std::vector<Assignment> assignments;
+
+ private:
+  void walk_section(const std::string& key, const Value& value) {
+    if (value.kind == Value::Kind::kNull) return;
+    if (value.kind == Value::Kind::kMap) return walk(value, key);
+    problems_.push_back({fmt::format("`{}` is {}; it takes a map of keys", key, describe(value)),
+                         place_in(file_, value.mark),
+                         fmt::format("indent its keys below `{}:`", key)});
+  }
+
+  /// `train.epochs: 1` is a path in an override, but one odd key in YAML.
+  void report_dots(const std::string& key, const MapKey& name) {
+    const size_t dot = key.rfind('.');
+    problems_.push_back({fmt::format("unknown key `{}`", key), place_in(file_, name.mark),
+                         fmt::format("write `{}:` indented below `{}:`", key.substr(dot + 1),
+                                     key.substr(0, dot))});
+  }
+
+  void add(const std::string& key, const MapKey& name, const Value& value) {
+    const Mark value_mark = value.mark.line > 0 ? value.mark : name.mark;
+    assignments.push_back({key, value, Layer::kRun, place_in(file_, name.mark),
+                           place_in(file_, value_mark), fmt::format("{}:{}", file_, name.mark.line)});
+  }
+
+  const std::string& file_;
+  const Binding& fields_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+std::vector<Assignment> flatten(const Value& document, const std::string& file, const Binding& fields,
+                                Problems& problems) {
+  if (document.kind == Value::Kind::kNull) return {};
+  if (document.kind != Value::Kind::kMap) {
+    problems.push_back({fmt::format("the file is {}, not a map of sections", describe(document)),
+                        place_in(file, document.mark),
+                        "begin with `model:` and its keys indented below it"});
+    return {};
+  }
+  Flattener flattener(file, fields, problems);
+  flattener.walk(document, "");
+  return std::move(flattener.assignments);
+}
+
+}  // namespace sftrun::config

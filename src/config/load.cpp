@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "layers.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "yaml_reader.h"
+
+namespace sftrun::config {
+namespace {
+
+/// A path as given if it exists from here, else the same path from the YAML's directory if that exists.
+std::string rebased(const std::string& text, const std::filesystem::path& directory) {
+  if (text.empty()) return text;
+  std::filesystem::path path = text;
+  const char* home = std::getenv("HOME");
+  if (text.starts_with("~/") && home != nullptr) path = std::filesystem::path(home) / text.substr(2);
+  std::error_code ignored;
+  if (path.is_absolute() || std::filesystem::exists(path, ignored)) return path.string();
+  const std::filesystem::path beside = (directory / path).lexically_normal();
+  return std::filesystem::exists(beside, ignored) ? beside.string() : path.string();
+}
+
+void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
+  for (std::string* path : {&config.data.train, &config.data.val, &config.tuning.lora.init_from, &config.model.name}) {
+    *path = rebased(*path, directory);
+  }
+  // A template given as text is no path; one never lies in a file name.
+  if (config.model.chat_template.find_first_of("{\n") == std::string::npos) {
+    config.model.chat_template = rebased(config.model.chat_template, directory);
+  }
+}
+
+/// The run's own bf16/fp16 outranks the machine's dtype.
+void drop_machine_dtype(LoadedConfig& loaded, const std::string& machine_place) {
+  const bool asked = loaded.config.train.bf16 || loaded.config.train.fp16;
+  if (!asked || machine_place.empty() || loaded.place_of("model.dtype") != machine_place) return;
+  loaded.config.model.dtype = DTypeChoice::kAuto;
+  loaded.places.erase("model.dtype");
+  std::erase_if(loaded.overrides, [](const Override& old) { return old.key == "model.dtype"; });
+}
+
+/// A key whose value was refused is not missing too: what relations say about it is left out.
+void add_relations(const LoadedConfig& loaded, bool needs_data, Problems& problems, std::vector<std::string>& warnings) {
+  Problems relations;
+  validate(loaded, needs_data, relations, warnings);
+  const Problems refused = problems;
+  for (Problem& relation : relations) {
+    const bool consequence = std::any_of(refused.begin(), refused.end(), [&](const Problem& problem) {
+      const std::string key = problem.message.substr(0, problem.message.find('`', 1) + 1);
+      return key.starts_with('`') && relation.message.find(key) != std::string::npos;
+    });
+    if (!consequence) problems.push_back(std::move(relation));
+  }
+}
+
+LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::string>& words) {
+  LoadedConfig loaded;
+  Binding fields = bind(loaded.config);
+  Problems problems;
+  apply(from_machine_file(loaded.machine, problems), fields, loaded, problems);
+  const std::string machine_dtype = loaded.place_of("model.dtype");
+  if (yaml != nullptr) {
+    const std::string file = yaml->string();
+    const Value document = parse_yaml(read_text_file(*yaml), file, problems);
+    apply(flatten(document, file, fields, problems), fields, loaded, problems);
+  }
+  apply(from_environment(fields, problems, loaded.warnings), fields, loaded, problems);
+  apply(from_command_line(words, fields, problems), fields, loaded, problems);
+  drop_machine_dtype(loaded, machine_dtype);
+  std::vector<std::string> relation_warnings;
+  add_relations(loaded, yaml != nullptr, problems, relation_warnings);
+  throw_if_any(problems);
+  loaded.warnings.insert(loaded.warnings.end(), relation_warnings.begin(), relation_warnings.end());
+  if (yaml != nullptr) rebase_paths(loaded.config, yaml->parent_path());
+  return loaded;
+}
+
+}  // namespace
+
+std::string LoadedConfig::place_of(const std::string& key) const {
+  const auto found = places.find(key);
+  return found == places.end() ? "" : found->second;
+}
+
+LoadedConfig load_config(const std::filesystem::path& yaml, const std::vector<std::string>& overrides) {
+  return load(&yaml, overrides);
+}
+
+LoadedConfig config_from_overrides(const std::vector<std::string>& overrides) { return load(nullptr, overrides); }
+
+void require_files(const LoadedConfig& loaded) {
+  const auto require = [&](const std::string& key, const std::string& path) {
+    std::error_code ignored;
+    if (path.empty() || std::filesystem::exists(path, ignored)) return;
+    throw DataError(fmt::format("{}: no such file: {}", key, path), loaded.place_of(key),
+                    "paths are looked up from the current directory, then from the YAML's");
+  };
+  const RunConfig& config = loaded.config;
+  require("data.train", config.data.train);
+  require("data.val", config.data.val);
+  require("tuning.lora.init_from", config.tuning.lora.init_from);
+  std::error_code ignored;
+  if (!config.model.name.empty() && !std::filesystem::exists(config.model.name, ignored)) {
+    throw DataError(fmt::format("model.name: no such directory or file: {}", config.model.name),
+                    loaded.place_of("model.name"),
+                    "give a directory in Hugging Face layout or a .gguf file; this version does not download");
+  }
+}
+
+}  // namespace sftrun::config

@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <regex>
+
+#include "layers.h"
+#include "parse_field.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "yaml_reader.h"
+
+namespace sftrun::config {
+namespace {
+
+constexpr std::string_view kExample = "devices: 2, dtype: bf16, strategy: ddp, nodes: 2, master: node-a:29500";
+
+std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+/// Empty if there is no machine file.
+std::filesystem::path machine_file_path() {
+  if (const std::string given = variable("SFTRUN_MACHINE_CONFIG"); !given.empty()) return given;
+  std::filesystem::path base = variable("XDG_CONFIG_HOME");
+  if (base.empty()) {
+    const std::string home = variable("HOME");
+    if (home.empty()) return {};
+    base = std::filesystem::path(home) / ".config";
+  }
+  const std::filesystem::path path = base / "sftrun" / "machine.yaml";
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? path : std::filesystem::path();
+}
+
+/// "2", "0,2,3", "auto" or "cpu" from a scalar or a list of numbers.
+std::optional<Complaint> parse_devices(const Value& value, std::optional<std::string>& member) {
+  std::string text = value.text;
+  if (value.kind == Value::Kind::kList) {
+    for (const Value& item : value.items) text += (text.empty() ? "" : ",") + item.text;
+  }
+  static const std::regex kForm("auto|cpu|[0-9]+(,[0-9]+)*");
+  if (!std::regex_match(text, kForm)) {
+    return Complaint{fmt::format("is {}; it takes auto, cpu, a number or a list like [0, 2, 3]", describe(value)), {}};
+  }
+  member = text;
+  return std::nullopt;
+}
+
+std::optional<Complaint> parse_setting(const std::string& key, const Value& value, MachineSettings& settings) {
+  if (value.kind == Value::Kind::kNull) return std::nullopt;
+  if (key == "devices") return parse_devices(value, settings.devices);
+  if (key == "nodes") return parse_field(value, at_least(1), settings.nodes);
+  if (key == "node_rank") return parse_field(value, at_least(0), settings.node_rank);
+  return parse_field(value, any(), settings.master);
+}
+
+}  // namespace
+
+std::vector<Assignment> from_machine_file(MachineSettings& settings, Problems& problems) {
+  settings.file = machine_file_path();
+  if (settings.file.empty()) return {};
+  const std::string file = settings.file.string();
+  const Value document = parse_yaml(read_text_file(settings.file), file, problems);
+  if (document.kind != Value::Kind::kNull && document.kind != Value::Kind::kMap) {
+    problems.push_back({fmt::format("the machine file is {}, not a map of keys", describe(document)), file,
+                        fmt::format("write keys such as {}", kExample)});
+  }
+  const std::vector<std::string> known = {"devices", "dtype", "strategy", "nodes", "node_rank", "master"};
+  std::vector<Assignment> assignments;
+  for (size_t i = 0; i < document.keys.size(); ++i) {
+    const auto& [key, mark] = document.keys[i];
+    const Value& value = document.items[i];
+    const std::string place = fmt::format("{}:{}:{}", file, mark.line, mark.column);
+    if (key == "dtype" || key == "strategy") {
+      assignments.push_back({key == "dtype" ? "model.dtype" : "parallel.strategy", value, Layer::kMachine, place,
+                             place, fmt::format("{}:{}", file, mark.line)});
+    } else if (std::find(known.begin(), known.end(), key) == known.end()) {
+      const std::string near = nearest(key, known);
+      problems.push_back({fmt::format("unknown key `{}` in the machine file", key), place,
+                          near.empty() ? fmt::format("its keys are {}", join(known, ", "))
+                                       : fmt::format("did you mean `{}`?", near)});
+    } else if (const auto complaint = parse_setting(key, value, settings)) {
+      problems.push_back({fmt::format("`{}` {}", key, complaint->what), place, std::string(complaint->fix)});
+    }
+  }
+  return assignments;
+}
+
+MachineSettings load_machine_settings() {
+  MachineSettings settings;
+  Problems problems;
+  from_machine_file(settings, problems);
+  throw_if_any(problems);
+  return settings;
+}
+
+}  // namespace sftrun::config

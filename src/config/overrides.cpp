@@ -1,0 +1,117 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "known_keys.h"
+#include "layers.h"
+#include "sftrun/core/strings.h"
+#include "yaml_reader.h"
+
+namespace sftrun::config {
+namespace {
+
+constexpr std::string_view kPrefix = "SFTRUN_";
+
+/// Text fields take an override as it stands, so that paths, patterns and templates need no YAML quoting.
+Value override_value(const std::string& text, const Field* field) {
+  const std::string_view trimmed = trim(text);
+  const bool quoted = trimmed.starts_with('"') || trimmed.starts_with('\'');
+  const bool null = trimmed.empty() || trimmed == "null" || trimmed == "~";
+  if (field != nullptr && field->type == FieldType::kText && !quoted && !null) {
+    return Value::scalar(text, true);
+  }
+  Value value = parse_yaml_value(text);
+  value.mark = {};
+  return value;
+}
+
+/// Adds `key`=`text`, or a problem at `place`.
+void add(std::vector<Assignment>& assignments, const std::string& key, const std::string& text, Layer layer,
+         const std::string& place, const std::string& source, const Field* field, Problems& problems) {
+  try {
+    assignments.push_back({key, override_value(text, field), layer, place, place, source});
+  } catch (const ConfigProblems& error) {
+    problems.push_back({error.problems.front().message, place, "quote the value: key='\"value\"'"});
+  }
+}
+
+const Field* find_field(const Binding& fields, const std::string& key) {
+  const auto found = std::find_if(fields.fields.begin(), fields.fields.end(),
+                                  [&](const Field& field) { return field.key == key; });
+  return found == fields.fields.end() ? nullptr : &*found;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+std::string mapped(std::string text, int (*function)(int)) {
+  for (char& c : text) c = static_cast<char>(function(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// The field whose variable `name` would be with single underscores throughout: an easy slip that would do nothing.
+const Field* find_misspelt(const Binding& fields, const std::string& name) {
+  const auto found = std::find_if(fields.fields.begin(), fields.fields.end(), [&](const Field& field) {
+    return replaced(environment_name(field.key), "__", "_") == name;
+  });
+  return found == fields.fields.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::string environment_name(const std::string& key) {
+  return std::string(kPrefix) + mapped(replaced(key, ".", "__"), std::toupper);
+}
+
+std::vector<Assignment> from_command_line(const std::vector<std::string>& words, const Binding& fields,
+                                          Problems& problems) {
+  std::vector<Assignment> assignments;
+  for (const std::string& word : words) {
+    const std::string place = word + " from the command line";
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      const std::string near = nearest_key(word, fields);
+      problems.push_back({fmt::format("`{}` is not of the form section.key=value", word), "the command line",
+                          near.empty() ? "write, for example, train.epochs=1"
+                                       : fmt::format("write {}=VALUE", near)});
+      continue;
+    }
+    const std::string key(trim(word.substr(0, equals)));
+    add(assignments, key, word.substr(equals + 1), Layer::kCommandLine, place, "command line",
+        find_field(fields, key), problems);
+  }
+  return assignments;
+}
+
+std::vector<Assignment> from_environment(const Binding& fields, Problems& problems,
+                                         std::vector<std::string>& warnings) {
+  std::vector<Assignment> assignments;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (!text.starts_with(kPrefix) || equals == std::string_view::npos) continue;
+    const std::string name(text.substr(0, equals)), value(text.substr(equals + 1));
+    if (name.find("__") == std::string::npos) {
+      if (const Field* meant = find_misspelt(fields, name)) {
+        warnings.push_back(fmt::format("{} in the environment has no effect; did you mean {}?", name,
+                                       environment_name(meant->key)));
+      }
+      continue;
+    }
+    if (value.empty()) continue;  // `export NAME=` and make's unset variables
+    const std::string key = mapped(replaced(name.substr(kPrefix.size()), "__", "."), std::tolower);
+    add(assignments, key, value, Layer::kEnvironment,
+        fmt::format("{}={} from the environment", name, value), name, find_field(fields, key), problems);
+  }
+  std::sort(assignments.begin(), assignments.end(),
+            [](const Assignment& a, const Assignment& b) { return a.key < b.key; });
+  return assignments;
+}
+
+}  // namespace sftrun::config

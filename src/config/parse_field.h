@@ -1,0 +1,154 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "binding.h"
+#include "choices.h"
+#include "sftrun/core/strings.h"
+
+/// Values into members, one overload a type. A complaint is a sentence's end: "`train.epochs` …".
+namespace sftrun::config {
+
+inline Complaint wrong_type(const Value& value) {
+  return {fmt::format("is {}", describe(value)), {}};
+}
+
+inline std::optional<Complaint> check_limits(double number, const Value& value, const Limits& limits) {
+  const bool low = limits.above_min ? number <= limits.min : number < limits.min;
+  const bool high = limits.below_max ? number >= limits.max : number > limits.max;
+  if (low || high) return wrong_type(value);
+  return std::nullopt;
+}
+
+inline std::optional<Complaint> parse_field(const Value& value, const Limits&, bool& member) {
+  const auto truth =
+      value.kind == Value::Kind::kScalar ? parse_bool(value.text) : std::optional<bool>();
+  if (!truth) return wrong_type(value);
+  member = *truth;
+  return std::nullopt;
+}
+
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits, int64_t& member) {
+  const auto integer =
+      value.kind == Value::Kind::kScalar ? parse_int(value.text) : std::optional<int64_t>();
+  if (!integer) return wrong_type(value);
+  if (auto complaint = check_limits(static_cast<double>(*integer), value, limits)) return complaint;
+  member = *integer;
+  return std::nullopt;
+}
+
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits, AutoInt& member) {
+  if (value.kind == Value::Kind::kScalar && value.text == "auto") {
+    member = {};
+    return std::nullopt;
+  }
+  int64_t integer = 0;
+  if (auto complaint = parse_field(value, limits, integer)) return complaint;
+  member.value = integer;
+  return std::nullopt;
+}
+
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits, double& member) {
+  const auto number =
+      value.kind == Value::Kind::kScalar ? parse_double(value.text) : std::optional<double>();
+  if (!number) return wrong_type(value);
+  if (auto complaint = check_limits(*number, value, limits)) return complaint;
+  member = *number;
+  return std::nullopt;
+}
+
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits, std::string& member) {
+  if (value.kind != Value::Kind::kScalar) return wrong_type(value);
+  if (!is_valid_utf8(value.text)) return Complaint{"is not valid UTF-8", "save the file as UTF-8", false};
+  if (!limits.only.empty() && value.text != limits.only) {
+    return Complaint{fmt::format("is `{}`, which is not supported in this version", value.text),
+                     fmt::format("use {}, or leave the key out", limits.only), false};
+  }
+  member = value.text;
+  return std::nullopt;
+}
+
+/// A list of texts; one text alone is a list of one.
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
+                                            std::vector<std::string>& member) {
+  std::vector<std::string> texts;
+  const auto add = [&](const Value& item) {
+    texts.emplace_back();
+    return parse_field(item, limits, texts.back());
+  };
+  if (value.kind == Value::Kind::kScalar) {
+    if (auto complaint = add(value)) return complaint;
+  } else if (value.kind == Value::Kind::kList) {
+    for (const Value& item : value.items) {
+      if (auto complaint = add(item)) {
+        return Complaint{"holds an item that " + complaint->what, complaint->fix, complaint->show_takes};
+      }
+    }
+  } else {
+    return wrong_type(value);
+  }
+  member = std::move(texts);
+  return std::nullopt;
+}
+
+inline std::optional<Complaint> parse_field(const Value& value, const Limits&,
+                                            nlohmann::ordered_json& member) {
+  if (value.kind != Value::Kind::kMap) return wrong_type(value);
+  member = to_json(value);
+  return std::nullopt;
+}
+
+template <class E>
+  requires std::is_enum_v<E>
+std::optional<Complaint> parse_field(const Value& value, const Limits&, E& member) {
+  if (value.kind != Value::Kind::kScalar) return wrong_type(value);
+  std::string text = value.text;
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  std::vector<std::string> known;
+  for (const auto& word : Words<E>::all) {
+    if (word.text != text) {
+      known.emplace_back(word.text);
+      continue;
+    }
+    if (word.kind == WordKind::kLater) {
+      return Complaint{fmt::format("is `{}`, which is not supported in this version", text),
+                       std::string(Words<E>::instead), false};
+    }
+    member = word.value;
+    return std::nullopt;
+  }
+  const std::string near = nearest(text, known);
+  return Complaint{fmt::format("is `{}`", value.text),
+                   near.empty() ? std::string() : fmt::format("did you mean `{}`?", near)};
+}
+
+template <class T>
+std::optional<Complaint> parse_field(const Value& value, const Limits& limits, std::optional<T>& member) {
+  T inner{};
+  if (auto complaint = parse_field(value, limits, inner)) return complaint;
+  member = inner;
+  return std::nullopt;
+}
+
+template <class T>
+nlohmann::ordered_json field_to_json(const T& member) {
+  if constexpr (std::is_enum_v<T>) {
+    return std::string(word_of(member));
+  } else {
+    return member;
+  }
+}
+template <class T>
+nlohmann::ordered_json field_to_json(const std::optional<T>& member) {
+  return member ? nlohmann::ordered_json(*member) : nlohmann::ordered_json(nullptr);
+}
+inline nlohmann::ordered_json field_to_json(const AutoInt& member) {
+  return member.value ? nlohmann::ordered_json(*member.value) : nlohmann::ordered_json("auto");
+}
+
+}  // namespace sftrun::config

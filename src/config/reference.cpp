@@ -1,0 +1,111 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "binding.h"
+#include "layers.h"
+#include "sftrun/core/strings.h"
+#include "yaml_text.h"
+
+namespace sftrun::config {
+namespace {
+
+constexpr std::string_view kIntroduction = R"(# Configuration
+
+One YAML file describes a run. This page lists every key; `sftrun config reference` prints it, `sftrun config schema` prints a
+JSON Schema for editors, `sftrun config check --config run.yaml` judges a file and `sftrun config show --config run.yaml` prints
+what would run, every default and automatic value written out.
+
+The smallest file that trains:
+```yaml
+model:
+  name: models/SmolLM2-135M-Instruct   # a directory in Hugging Face layout or a .gguf file
+data:
+  train: data/train.jsonl              # {"messages": […]}, {"prompt", "completion"}, Alpaca or {"text"} records
+```
+
+## Where values come from
+The first of these that names a key wins; every override in force is printed when a run starts.
+
+1. the command line: `sftrun train --config run.yaml train.batch_size=4 'tuning.lora.target_modules=[q_proj, v_proj]'`
+2. the environment: `SFTRUN_TRAIN__BATCH_SIZE=4` (two underscores a level)
+3. the run's YAML
+4. the machine file: `SFTRUN_MACHINE_CONFIG`, or `sftrun/machine.yaml` in `XDG_CONFIG_HOME` or `~/.config`, with the keys
+   `devices` (2, [0, 2, 3], auto or cpu), `dtype`, `strategy`, `nodes`, `node_rank` and `master` (host or host:port)
+5. the default
+
+Values are YAML everywhere; an empty value or `null` gives the default back. `yes`, `no`, `on` and `off` are booleans, as in
+YAML 1.1. Paths are looked up from the current directory, then from the YAML's. Unknown keys are errors that name the nearest
+key, and all problems of a file are reported at once.
+
+With `make`, the keys of `train` and `model` are variables in capitals: `make train-distributed CONFIG=run.yaml TRAIN_BATCH_SIZE=1
+TRAIN_GRAD_ACCUM=32 MODEL_MAX_SEQ_LEN=1024` means `train.batch_size=1 train.grad_accum=32 model.max_seq_len=1024`.
+
+)";
+
+constexpr std::string_view kEnd = R"(## Batch sizes
+`batch_size * grad_accum * devices = global_batch_size`. What is `auto` follows from the others; with all three `auto` the target
+is 32 a step: the largest micro-batch that divides it over the devices with at least 4 accumulation steps. The order of examples,
+and so the run, depends on `global_batch_size` alone, not on how it is split.
+
+## Accepted without an effect
+These tune evaluation in ways that this version does not have; each is answered with a warning: `train.predict_with_generate`,
+`train.generation_*`, `train.eval_accumulation_steps`, `train.eval_do_concat_batches`.
+
+## Not in this version
+These would change the result, so they are errors: `tuning.mode: qlora` and every `tuning.quant` but `none`, `tuning.lora.dora`,
+`tuning.lora.modules_to_save`, `tuning.train_parts`, `data.train` as a list, `data.fields`, `data.format: sharegpt`,
+`train.early_stopping`, optimizers other than AdamW, `model.revision`, every `parallel.strategy` but `ddp`, `parallel.tp`, `pp`,
+`device_map`, `offload`, `deepspeed` and `accelerate`.
+)";
+
+/// A table cell: bars would end it.
+std::string cell(std::string text) {
+  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) text.insert(at, "\\");
+  return text;
+}
+
+std::string default_text(const Field& field) {
+  if (!field.limits.unset.empty()) return std::string(field.limits.unset);
+  return fmt::format("`{}`", yaml_text(field.get()));
+}
+
+std::string takes_text(const Field& field) {
+  if (field.words.empty()) return field.takes();
+  std::string text;
+  for (const std::string& word : field.words) text += fmt::format("{}`{}`", text.empty() ? "" : ", ", word);
+  return text;
+}
+
+std::string make_variable(const Field& field) {
+  std::string name = environment_name(field.key).substr(std::string_view("SFTRUN_").size());
+  name.replace(name.find("__"), 2, "_");
+  return name;
+}
+
+std::string row(const Field& field, bool from_make) {
+  std::string line = fmt::format("| `{}` | {} | {} | {} Example: `{}` |", field.leaf(), cell(takes_text(field)),
+                                 cell(default_text(field)), cell(field.help), cell(field.example));
+  if (from_make) line += fmt::format(" `{}` |", make_variable(field));
+  return line + "\n";
+}
+
+}  // namespace
+
+std::string reference_markdown() {
+  RunConfig defaults;
+  const Binding binding = bind(defaults);
+  std::string text(kIntroduction);
+  for (const Section& section : binding.sections) {
+    const bool from_make = section.name == "train" || section.name == "model";
+    text += fmt::format("## `{}`\n{}\n\n| key | takes | default | meaning |{}\n|---|---|---|---|{}\n", section.name,
+                        section.help, from_make ? " make |" : "", from_make ? "---|" : "");
+    for (const Field& field : binding.fields) {
+      if (field.section() == section.name) text += row(field, from_make);
+    }
+    text += "\n";
+  }
+  return text + std::string(kEnd);
+}
+
+}  // namespace sftrun::config

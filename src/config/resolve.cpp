@@ -1,0 +1,149 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::config {
+namespace {
+
+constexpr double kLoraLearningRate = 2e-4, kFullLearningRate = 2e-5, kWarmupRatio = 0.03;
+
+using Places = std::map<std::string, std::string>;
+
+std::string places_of(const Places& places, std::initializer_list<const char*> keys) {
+  std::vector<std::string> found;
+  for (const char* key : keys) {
+    if (const auto place = places.find(key); place != places.end()) found.push_back(place->second);
+  }
+  return join(found, "; ");
+}
+
+/// "24 or 32" around a number that `step` does not divide.
+std::string neighbours(int64_t number, int64_t step) {
+  const int64_t below = number / step * step;
+  return below == 0 ? fmt::format("{}", step) : fmt::format("{} or {}", below, below + step);
+}
+
+/// global / (factor * world_size), which must come out even.
+int64_t divide_global(const TrainConfig& train, int64_t factor, const std::string& factor_text, int64_t world_size,
+                      const char* quotient_name, const Places& places) {
+  const int64_t global = *train.global_batch_size.value;
+  const int64_t divisor = factor * world_size;
+  if (global % divisor == 0) return global / divisor;
+  const int64_t below = global / divisor;
+  const std::string counts = below == 0 ? "1" : fmt::format("{} or {}", below, below + 1);
+  throw ConfigError(
+      fmt::format("train.global_batch_size {} is not a multiple of {}world_size {}{}", global, factor_text, world_size,
+                  factor_text.empty() ? "" : fmt::format(" = {}", divisor)),
+      places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
+      fmt::format("set train.global_batch_size to {} ({} {})", neighbours(global, divisor), quotient_name, counts));
+}
+
+void resolve_given_global(TrainConfig& train, int64_t world_size, const Places& places) {
+  const auto batch = train.batch_size.value, accum = train.grad_accum.value;
+  if (batch && accum) {
+    const int64_t product = *batch * *accum * world_size;
+    if (product == *train.global_batch_size.value) return;
+    throw ConfigError(
+        fmt::format("train.global_batch_size {} is not train.batch_size {} * train.grad_accum {} * world_size {} = {}",
+                    *train.global_batch_size.value, *batch, *accum, world_size, product),
+        places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
+        "leave one of the three auto");
+  }
+  if (batch) {
+    train.grad_accum.value = divide_global(train, *batch, fmt::format("train.batch_size {} * ", *batch), world_size,
+                                           "grad_accum", places);
+  } else if (accum) {
+    train.batch_size.value = divide_global(train, *accum, fmt::format("train.grad_accum {} * ", *accum), world_size,
+                                           "batch_size", places);
+  } else {
+    divide_global(train, 1, "", world_size, "bins a device:", places);
+    const BatchShape shape = resolve_batch(world_size, kMaxAutoMicroBatch, *train.global_batch_size.value);
+    train.batch_size.value = shape.micro_batch_size;
+    train.grad_accum.value = shape.grad_accum_steps;
+  }
+}
+
+void resolve_batch_sizes(TrainConfig& train, int64_t world_size, const Places& places) {
+  if (train.global_batch_size.value) {
+    resolve_given_global(train, world_size, places);
+    return;
+  }
+  if (train.batch_size.is_auto() && train.grad_accum.is_auto()) {
+    const BatchShape shape = resolve_batch(world_size, kMaxAutoMicroBatch);
+    train.batch_size.value = shape.micro_batch_size;
+    train.grad_accum.value = shape.grad_accum_steps;
+  } else if (train.grad_accum.is_auto()) {
+    train.grad_accum.value =
+        std::max<int64_t>(1, kTargetGlobalBatch / world_size / *train.batch_size.value);
+  } else if (train.batch_size.is_auto()) {
+    const int64_t wanted = kTargetGlobalBatch / world_size / *train.grad_accum.value;
+    train.batch_size.value = std::clamp<int64_t>(wanted, 1, kMaxAutoMicroBatch);
+  }
+  train.global_batch_size.value = *train.batch_size.value * *train.grad_accum.value * world_size;
+}
+
+void resolve_dtype(RunConfig& config) {
+  if (config.model.dtype != DTypeChoice::kAuto) return;
+  if (config.train.bf16 == true) config.model.dtype = DTypeChoice::kBf16;
+  else if (config.train.fp16 == true) config.model.dtype = DTypeChoice::kFp16;
+  else if (config.train.bf16 == false) config.model.dtype = DTypeChoice::kFp32;
+}
+
+void resolve_schedule(RunConfig& config) {
+  TrainConfig& train = config.train;
+  const bool whole_weights =
+      config.tuning.mode == TuningMode::kFull || config.tuning.mode == TuningMode::kPartial;
+  if (!train.learning_rate) train.learning_rate = whole_weights ? kFullLearningRate : kLoraLearningRate;
+  if (!train.warmup_ratio && !train.warmup_steps) {
+    train.warmup_ratio = train.scheduler == Scheduler::kConstant ? 0 : kWarmupRatio;
+  }
+}
+
+void resolve_evaluation(RunConfig& config) {
+  TrainConfig& train = config.train;
+  if (train.eval_batch_size.is_auto()) train.eval_batch_size = train.batch_size;
+  if (train.eval_strategy != EvalStrategy::kAuto) return;
+  const bool has_val = !config.data.val.empty() || config.data.val_split > 0;
+  train.eval_strategy = !has_val          ? EvalStrategy::kNo
+                        : train.eval_steps ? EvalStrategy::kSteps
+                                           : EvalStrategy::kEpoch;
+}
+
+void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size, const Places& places) {
+  SFTRUN_CHECK(world_size >= 1);
+  resolve_dtype(config);
+  resolve_batch_sizes(config.train, world_size, places);
+  resolve_schedule(config);
+  resolve_evaluation(config);
+  if (config.tuning.quant == Quant::kAuto && config.tuning.mode != TuningMode::kQlora) {
+    config.tuning.quant = Quant::kNone;
+  }
+  if (config.parallel.strategy == Strategy::kAuto) config.parallel.strategy = Strategy::kDdp;
+  if (config.output.dir.empty()) config.output.dir = (std::filesystem::path("runs") / yaml.stem()).string();
+}
+
+}  // namespace
+
+BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t target) {
+  SFTRUN_CHECK(world_size >= 1 && max_micro_batch >= 1 && target >= 1);
+  const int64_t bins_per_rank = std::max<int64_t>(1, target / world_size);
+  const int64_t largest = std::min(max_micro_batch, bins_per_rank / kMinAutoGradAccum);
+  for (int64_t micro = largest; micro > 1; --micro) {
+    if (bins_per_rank % micro == 0) return {micro, bins_per_rank / micro};
+  }
+  return {1, bins_per_rank};
+}
+
+void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size) {
+  resolve_all(config, yaml, world_size, {});
+}
+
+void resolve(LoadedConfig& loaded, const std::filesystem::path& yaml, int world_size) {
+  resolve_all(loaded.config, yaml, world_size, loaded.places);
+}
+
+}  // namespace sftrun::config

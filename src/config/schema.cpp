@@ -1,0 +1,112 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "binding.h"
+
+namespace sftrun::config {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void add_limits(Json& schema, const Limits& limits) {
+  if (std::isfinite(limits.min)) schema[limits.above_min ? "exclusiveMinimum" : "minimum"] = limits.min;
+  if (std::isfinite(limits.max)) schema[limits.below_max ? "exclusiveMaximum" : "maximum"] = limits.max;
+}
+
+Json number_schema(const char* type, const Limits& limits) {
+  Json schema = {{"type", type}};
+  add_limits(schema, limits);
+  return schema;
+}
+
+/// `no` and `off` reach a validator as false from YAML 1.1 readers.
+Json choice_schema(const Field& field) {
+  Json words = Json::array();
+  for (const auto* list : {&field.words, &field.aliases}) {
+    for (const std::string& word : *list) words.push_back(word);
+  }
+  if (std::find(words.begin(), words.end(), "false") != words.end()) words.push_back(false);
+  return {{"enum", words}};
+}
+
+Json type_schema(const Field& field) {
+  switch (field.type) {
+    case FieldType::kBool: return {{"type", "boolean"}};
+    case FieldType::kInt: return number_schema("integer", field.limits);
+    case FieldType::kAutoInt: {
+      return {{"anyOf", Json::array({Json{{"const", "auto"}}, number_schema("integer", field.limits)})}};
+    }
+    case FieldType::kNumber: return number_schema("number", field.limits);
+    case FieldType::kText: {
+      if (!field.limits.only.empty()) return {{"const", field.limits.only}};
+      // A time or a name may look like a number.
+      return {{"type", Json::array({"string", "number"})}};
+    }
+    case FieldType::kTextList: {
+      const Json text = {{"type", "string"}};
+      return {{"anyOf", Json::array({text, Json{{"type", "array"}, {"items", text}}})}};
+    }
+    case FieldType::kChoice: return choice_schema(field);
+    case FieldType::kObject: return {{"type", "object"}};
+  }
+  return {};
+}
+
+/// Any field may be left empty, which gives its default back.
+Json field_schema(const Field& field) {
+  Json schema = {{"description", field.help}};
+  schema["anyOf"] = Json::array({type_schema(field), Json{{"type", "null"}}});
+  const Json initial = field.get();
+  if (!initial.is_null() && field.limits.unset.empty()) schema["default"] = initial;
+  return schema;
+}
+
+Json section_schema(const std::string& help) {
+  return {{"description", help},
+          {"type", Json::array({"object", "null"})},
+          {"properties", Json::object()},
+          {"additionalProperties", false}};
+}
+
+Json& section_at(Json& root, const std::string& name) {
+  Json* schema = &root;
+  size_t begin = 0;
+  while (begin != std::string::npos) {
+    const size_t end = name.find('.', begin);
+    schema = &(*schema)["properties"][name.substr(begin, end == std::string::npos ? end : end - begin)];
+    begin = end == std::string::npos ? end : end + 1;
+  }
+  return *schema;
+}
+
+/// Keys that are accepted with a warning.
+void add_ignored_keys(Json& train) {
+  const Json ignored = {{"description", "Has no effect in this version."}};
+  for (const char* key : {"predict_with_generate", "eval_accumulation_steps", "eval_do_concat_batches"}) {
+    train["properties"][key] = ignored;
+  }
+  train["patternProperties"] = {{"^generation_", ignored}};
+}
+
+}  // namespace
+
+// Nothing is required of a file: overrides may bring what it lacks.
+std::string json_schema() {
+  RunConfig defaults;
+  const Binding binding = bind(defaults);
+  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                 {"title", "sftrun run configuration"},
+                 {"type", "object"},
+                 {"properties", Json::object()},
+                 {"additionalProperties", false}};
+  for (const Section& section : binding.sections) section_at(schema, section.name) = section_schema(section.help);
+  for (const Field& field : binding.fields) {
+    section_at(schema, field.section())["properties"][field.leaf()] = field_schema(field);
+  }
+  add_ignored_keys(section_at(schema, "train"));
+  return schema.dump(2) + "\n";
+}
+
+}  // namespace sftrun::config

@@ -1,0 +1,75 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "binding.h"
+#include "sftrun/config/problem.h"
+#include "yaml_text.h"
+
+namespace sftrun::config {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// "/tuning/lora/r"
+Json::json_pointer pointer_to(const std::string& key) {
+  std::string path = "/" + key;
+  std::replace(path.begin(), path.end(), '.', '/');
+  return Json::json_pointer(path);
+}
+
+/// Reading needs a mutable binding; the visitors that only read get a copy.
+Binding bind_copy(const RunConfig& config, RunConfig& copy) {
+  copy = config;
+  return bind(copy);
+}
+
+size_t depth_of(const std::string& section) {
+  return static_cast<size_t>(std::count(section.begin(), section.end(), '.'));
+}
+
+}  // namespace
+
+Json to_json(const RunConfig& config) {
+  RunConfig copy;
+  Json json = Json::object();
+  for (const Field& field : bind_copy(config, copy).fields) json[pointer_to(field.key)] = field.get();
+  return json;
+}
+
+RunConfig from_json(const Json& json) {
+  RunConfig config;
+  Binding binding = bind(config);
+  Problems problems;
+  for (const Field& field : binding.fields) {
+    const Json::json_pointer pointer = pointer_to(field.key);
+    if (!json.contains(pointer)) {
+      problems.push_back({fmt::format("`{}` is missing", field.key), "configuration in JSON", {}});
+      continue;
+    }
+    const Json& value = json.at(pointer);
+    if (value.is_null()) continue;
+    if (const auto complaint = field.assign(value_from_json(value))) {
+      problems.push_back({fmt::format("`{}` {}", field.key, complaint->what), "configuration in JSON", complaint->fix});
+    }
+  }
+  throw_if_any(problems);
+  return config;
+}
+
+std::string to_yaml(const RunConfig& config) {
+  RunConfig copy;
+  const Binding binding = bind_copy(config, copy);
+  std::string text;
+  for (const Section& section : binding.sections) {
+    const std::string indent(2 * depth_of(section.name), ' ');
+    text += fmt::format("{}{}:\n", indent, section.name.substr(section.name.rfind('.') + 1));
+    for (const Field& field : binding.fields) {
+      if (field.section() != section.name) continue;
+      text += fmt::format("{}  {}: {}\n", indent, field.leaf(), yaml_text(field.get()));
+    }
+  }
+  return text;
+}
+
+}  // namespace sftrun::config

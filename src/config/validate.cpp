@@ -1,0 +1,163 @@
+#include <fmt/format.h>
+
+#include <initializer_list>
+
+#include "layers.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::config {
+namespace {
+
+/// Judges what fields say together. Changes nothing.
+class Judge {
+ public:
+  Judge(const LoadedConfig& loaded, Problems& problems, std::vector<std::string>& warnings)
+      : loaded_(loaded), config_(loaded.config), problems_(problems), warnings_(warnings) {}
+
+  void require_names() {
+    if (config_.model.name.empty()) {
+      report("`model.name` is missing", {},
+             "add `name:` below `model:`: a directory in Hugging Face layout or a .gguf file");
+    }
+    if (config_.data.train.empty()) {
+      report("`data.train` is missing", {}, "add `train:` below `data:`: a file of JSON lines");
+    }
+  }
+
+  void judge_dtype() {
+    const auto& [bf16, fp16] = std::pair(config_.train.bf16, config_.train.fp16);
+    if (bf16 == true && fp16 == true) {
+      report("`train.bf16` and `train.fp16` are both true", {"train.bf16", "train.fp16"}, "keep one of them");
+      return;
+    }
+    judge_half("train.bf16", bf16, DTypeChoice::kBf16, "bf16");
+    judge_half("train.fp16", fp16, DTypeChoice::kFp16, "fp16");
+  }
+
+  void judge_tuning() {
+    const TuningConfig& tuning = config_.tuning;
+    const bool lora = tuning.mode == TuningMode::kLora || tuning.mode == TuningMode::kQlora;
+    if (tuning.mode == TuningMode::kPartial && tuning.trainable.empty()) {
+      report("`tuning.mode` is partial, but `tuning.trainable` names no parameters", {"tuning.mode"},
+             "add `trainable:` below `tuning:`, for example ['layers\\.29\\.', 'norm']");
+    }
+    if (tuning.mode != TuningMode::kPartial && !tuning.trainable.empty()) {
+      report("`tuning.trainable` is for mode partial only", {"tuning.trainable", "tuning.mode"},
+             "set tuning.mode to partial, or remove trainable");
+    }
+    if (!lora && set("tuning.lora.init_from") && !tuning.lora.init_from.empty()) {
+      report("`tuning.lora.init_from` is for mode lora only", {"tuning.lora.init_from", "tuning.mode"},
+             "set tuning.mode to lora, or merge the adapter first (sftrun merge)");
+    }
+    if (lora) judge_targets(tuning.lora.target_modules);
+  }
+
+  void judge_data() {
+    const DataConfig& data = config_.data;
+    if (!data.val.empty() && data.val_split > 0) {
+      report("`data.val` and `data.val_split` are both set", {"data.val", "data.val_split"}, "keep one of them");
+    }
+    if (data.val_split > 1 && data.val_split != static_cast<double>(static_cast<int64_t>(data.val_split))) {
+      report(fmt::format("`data.val_split` is {}; from 1 up it is a number of records", data.val_split),
+             {"data.val_split"}, "write a share below 1 or a whole number");
+    }
+  }
+
+  void judge_evaluation(bool needs_data) {
+    const TrainConfig& train = config_.train;
+    const bool has_val = !config_.data.val.empty() || config_.data.val_split > 0;
+    const bool steps = train.eval_strategy == EvalStrategy::kSteps;
+    if (steps && !train.eval_steps) {
+      report("`train.eval_strategy` is steps, but `train.eval_steps` is not set", {"train.eval_strategy"},
+             "add, for example, eval_steps: 200");
+    }
+    const bool off = train.eval_strategy == EvalStrategy::kNo || train.eval_strategy == EvalStrategy::kEpoch;
+    if (off && train.eval_steps) {
+      warn("train.eval_steps has no effect unless train.eval_strategy is steps", "train.eval_steps");
+    }
+    if (has_val || !needs_data || train.eval_strategy == EvalStrategy::kNo) return;
+    const char* asks = steps || train.eval_strategy == EvalStrategy::kEpoch ? "train.eval_strategy"
+                       : train.eval_steps                                   ? "train.eval_steps"
+                       : train.eval_on_start                                ? "train.eval_on_start"
+                                                                            : nullptr;
+    if (asks != nullptr) {
+      report(fmt::format("`{}` asks for evaluation, but there is no validation data", asks), {asks},
+             "set data.val to a file or data.val_split to a share such as 0.05, or train.eval_strategy to no");
+    }
+  }
+
+  void judge_schedule() {
+    const TrainConfig& train = config_.train;
+    if (train.warmup_ratio && train.warmup_steps) {
+      report("`train.warmup_ratio` and `train.warmup_steps` are both set",
+             {"train.warmup_ratio", "train.warmup_steps"}, "keep one of them");
+    }
+    const bool warms = train.warmup_ratio.value_or(0) > 0 || train.warmup_steps.value_or(0) > 0;
+    if (train.scheduler == Scheduler::kConstant && warms) {
+      warn("warm-up has no effect with train.scheduler constant; constant_with_warmup has one", "train.scheduler");
+    }
+    if (!parse_duration_s(train.save_every)) {
+      report(fmt::format("`train.save_every` is `{}`; it takes a time such as 90s, 10m or 1h30m", train.save_every),
+             {"train.save_every"}, "write 0 for checkpoints by save_steps alone");
+    }
+  }
+
+ private:
+  void judge_half(const char* key, std::optional<bool> asked, DTypeChoice dtype, const char* name) {
+    const DTypeChoice chosen = config_.model.dtype;
+    if (asked == true && chosen != DTypeChoice::kAuto && chosen != dtype) {
+      report(fmt::format("`{}` is true, but `model.dtype` is another", key), {key, "model.dtype"},
+             fmt::format("set model.dtype to {} or remove {}", name, key));
+    }
+    if (asked == false && chosen == dtype) {
+      report(fmt::format("`{}` is false, but `model.dtype` is {}", key, name), {key, "model.dtype"},
+             fmt::format("remove {} or set model.dtype to auto", key));
+    }
+  }
+
+  void judge_targets(const std::vector<std::string>& targets) {
+    if (targets.empty()) {
+      report("`tuning.lora.target_modules` is empty", {"tuning.lora.target_modules"}, "use all-linear");
+    }
+    for (const std::string& target : targets) {
+      if (target.find(',') == std::string::npos) continue;
+      report(fmt::format("`tuning.lora.target_modules` holds `{}`, which is no module's name", target),
+             {"tuning.lora.target_modules"}, fmt::format("write a list: [{}]", join(split(target, ','), ", ")));
+    }
+  }
+
+  bool set(const std::string& key) const { return loaded_.places.contains(key); }
+
+  void report(const std::string& message, std::initializer_list<const char*> keys, const std::string& fix) {
+    std::vector<std::string> places;
+    for (const char* key : keys) {
+      if (set(key)) places.push_back(loaded_.place_of(key));
+    }
+    problems_.push_back({message, join(places, "; "), fix});
+  }
+
+  void warn(const std::string& message, const std::string& key) {
+    const std::string place = loaded_.place_of(key);
+    warnings_.push_back(place.empty() ? message : fmt::format("{} ({})", message, place));
+  }
+
+  const LoadedConfig& loaded_;
+  const RunConfig& config_;
+  Problems& problems_;
+  std::vector<std::string>& warnings_;
+};
+
+}  // namespace
+
+void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems, std::vector<std::string>& warnings) {
+  Judge judge(loaded, problems, warnings);
+  if (needs_data) judge.require_names();
+  judge.judge_dtype();
+  judge.judge_tuning();
+  judge.judge_data();
+  judge.judge_evaluation(needs_data);
+  judge.judge_schedule();
+}
+
+}  // namespace sftrun::config

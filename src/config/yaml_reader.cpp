@@ -1,0 +1,141 @@
+#include "yaml_reader.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+
+namespace sftrun::config {
+namespace {
+
+// Aliases can make a small file a large or an endless tree.
+constexpr int kMaxDepth = 32;
+constexpr int kMaxNodes = 100'000;
+
+Mark mark_of(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1}; }
+
+std::string place(const std::string& name, Mark mark) {
+  return mark.line > 0 ? fmt::format("{}:{}:{}", name, mark.line, mark.column) : name;
+}
+
+class Converter {
+ public:
+  Converter(const std::string& name, Problems& problems) : name_(name), problems_(problems) {}
+
+  Value convert(const YAML::Node& node, int depth = 0) {
+    Value value;
+    value.mark = mark_of(node.Mark());
+    if (depth > kMaxDepth || ++num_nodes_ > kMaxNodes) {
+      report_size(value.mark);
+      return value;
+    }
+    if (node.IsScalar()) {
+      value.kind = Value::Kind::kScalar;
+      value.text = node.Scalar();
+      value.quoted = node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str";
+    } else if (node.IsSequence()) {
+      value.kind = Value::Kind::kList;
+      for (const auto& item : node) value.items.push_back(convert(item, depth + 1));
+    } else if (node.IsMap()) {
+      value.kind = Value::Kind::kMap;
+      convert_map(node, value, depth);
+    }
+    return value;
+  }
+
+ private:
+  void convert_map(const YAML::Node& node, Value& value, int depth) {
+    std::vector<Value> merged;
+    for (const auto& entry : node) {
+      const Mark mark = mark_of(entry.first.Mark());
+      if (!entry.first.IsScalar()) {
+        problems_.push_back({"a key must be plain text", place(name_, mark),
+                             "quote a value that begins with { or ["});
+        continue;
+      }
+      const std::string& key = entry.first.Scalar();
+      if (key == "<<") {
+        merged.push_back(convert(entry.second, depth + 1));
+        continue;
+      }
+      if (const MapKey* first = find(value, key)) {
+        problems_.push_back({fmt::format("`{}` is given twice", key), place(name_, mark),
+                             fmt::format("remove one; the first is on line {}", first->mark.line)});
+        continue;
+      }
+      value.keys.push_back({key, mark});
+      value.items.push_back(convert(entry.second, depth + 1));
+    }
+    for (const Value& source : merged) merge(source, value);
+  }
+
+  /// YAML 1.1's merge key: a map, or a list of maps of which earlier ones win; the map's own keys win over all.
+  static void merge(const Value& source, Value& target) {
+    if (source.kind == Value::Kind::kList) {
+      for (const Value& item : source.items) merge(item, target);
+    }
+    for (size_t i = 0; i < source.keys.size(); ++i) {
+      if (find(target, source.keys[i].text)) continue;
+      target.keys.push_back(source.keys[i]);
+      target.items.push_back(source.items[i]);
+    }
+  }
+
+  static const MapKey* find(const Value& map, const std::string& key) {
+    const auto found = std::find_if(map.keys.begin(), map.keys.end(),
+                                    [&](const MapKey& entry) { return entry.text == key; });
+    return found == map.keys.end() ? nullptr : &*found;
+  }
+
+  void report_size(Mark mark) {
+    if (reported_size_) return;
+    reported_size_ = true;
+    problems_.push_back({"nested too deeply, or too large", place(name_, mark),
+                         "look for an alias (*name) inside the anchor (&name) that it points to"});
+  }
+
+  const std::string& name_;
+  Problems& problems_;
+  int num_nodes_ = 0;
+  bool reported_size_ = false;
+};
+
+std::string syntax_fix(const std::string& text, const YAML::Mark& mark) {
+  size_t begin = 0;
+  for (int line = 0; line < mark.line && begin != std::string::npos; ++line) {
+    begin = text.find('\n', begin);
+    if (begin != std::string::npos) ++begin;
+  }
+  if (begin == std::string::npos || begin >= text.size()) return "check brackets and quotes";
+  const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+  const size_t indent = line.find_first_not_of(' ');
+  if (indent != std::string::npos && line[indent] == '\t') return "indent with spaces, not tabs";
+  return "check indentation, brackets and quotes on this line and the one before it";
+}
+
+}  // namespace
+
+Value parse_yaml(const std::string& text, const std::string& name, Problems& problems) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.empty()) return {};
+    if (documents.size() > 1) {
+      const Mark mark = mark_of(documents[1].Mark());
+      problems.push_back({"more than one YAML document in the file", place(name, mark),
+                          "remove the line `---` and what does not belong to this run"});
+    }
+    return Converter(name, problems).convert(documents.front());
+  } catch (const YAML::Exception& error) {
+    throw ConfigProblems({{fmt::format("not valid YAML: {}", error.msg),
+                           place(name, error.mark.is_null() ? Mark{} : mark_of(error.mark)),
+                           syntax_fix(text, error.mark)}});
+  }
+}
+
+Value parse_yaml_value(const std::string& text) {
+  Problems problems;
+  Value value = parse_yaml(text, "", problems);
+  throw_if_any(problems);
+  return value;
+}
+
+}  // namespace sftrun::config

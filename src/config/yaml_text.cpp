@@ -1,0 +1,51 @@
+#include "yaml_text.h"
+
+#include <fmt/format.h>
+
+#include <regex>
+
+#include "value.h"
+
+namespace sftrun::config {
+namespace {
+
+/// Text that no reader takes for a number, a date, a boolean, null or syntax.
+bool is_plain(const std::string& text) {
+  static const std::regex kPlain(R"([A-Za-z_/.][A-Za-z0-9_./+-]*)");
+  static const std::regex kNull("null|Null|NULL|");
+  return std::regex_match(text, kPlain) && !std::regex_match(text, kNull) && !parse_bool(text) &&
+         !parse_double(text) && text.front() != '.';
+}
+
+/// YAML's double-quoted text takes JSON's escapes.
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// Shortest text that reads back to the same number. YAML 1.1 wants a point in 2.0e-05.
+std::string number_text(double number) {
+  std::string text = fmt::format("{}", number);
+  const size_t exponent = text.find('e');
+  if (exponent != std::string::npos && text.find('.') == std::string::npos) text.insert(exponent, ".0");
+  return text;
+}
+
+}  // namespace
+
+std::string yaml_text(const nlohmann::ordered_json& value) {
+  if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    return is_plain(text) ? text : quoted(text);
+  }
+  if (value.is_number_float()) return number_text(value.get<double>());
+  if (!value.is_structured()) return value.dump();
+  std::string text;
+  for (const auto& [key, item] : value.items()) {
+    if (!text.empty()) text += ", ";
+    if (value.is_object()) text += quoted(key) + ": ";
+    text += yaml_text(item);
+  }
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
+}  // namespace sftrun::config

@@ -1,0 +1,147 @@
+#include "sftrun/data/batch_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "packing.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/rng.h"
+
+namespace sftrun::data {
+namespace {
+
+/// Streams of one seed: two an epoch, so that the order of examples and the order of bins are
+/// independent.
+RandomStream example_order_stream(uint64_t seed, int64_t epoch) {
+  return {seed, 2 * static_cast<uint64_t>(epoch)};
+}
+RandomStream bin_order_stream(uint64_t seed, int64_t epoch) {
+  return {seed, 2 * static_cast<uint64_t>(epoch) + 1};
+}
+
+/// Fisher-Yates over [begin, end).
+template <typename Iterator>
+void shuffle_range(Iterator begin, Iterator end, RandomStream& random) {
+  for (auto remaining = static_cast<uint64_t>(end - begin); remaining > 1; --remaining) {
+    std::swap(begin[remaining - 1], begin[random.next_below(remaining)]);
+  }
+}
+
+std::vector<Bin> form_bins(const std::vector<int64_t>& lengths, const BatchPlanOptions& options,
+                           int64_t epoch) {
+  std::vector<int64_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (options.shuffle) {
+    RandomStream random = example_order_stream(options.seed, epoch);
+    shuffle_range(order.begin(), order.end(), random);
+  }
+  if (!options.packing) {
+    std::vector<Bin> bins;
+    bins.reserve(order.size());
+    for (const int64_t example : order) bins.push_back({example});
+    return bins;
+  }
+  std::vector<int64_t> window_ends;
+  std::vector<Bin> bins =
+      pack_first_fit_decreasing(order, lengths, options.max_seq_len, kPackingWindow, &window_ends);
+  if (options.shuffle) {
+    // Bins ordered by their first example would put those of many short examples first.
+    RandomStream random = bin_order_stream(options.seed, epoch);
+    int64_t begin = 0;
+    for (const int64_t end : window_ends) {
+      shuffle_range(bins.begin() + begin, bins.begin() + end, random);
+      begin = end;
+    }
+  }
+  return bins;
+}
+
+}  // namespace
+
+BatchPlan::BatchPlan(std::vector<int64_t> lengths, std::vector<int64_t> label_tokens,
+                     BatchPlanOptions options)
+    : lengths_(std::move(lengths)), label_tokens_(std::move(label_tokens)), options_(options) {
+  SFTRUN_CHECK_EQ(lengths_.size(), label_tokens_.size());
+  SFTRUN_CHECK(options_.global_batch_size > 0);
+  SFTRUN_CHECK(options_.max_seq_len > 0);
+  for (const int64_t length : lengths_) SFTRUN_CHECK(length > 0 && length <= options_.max_seq_len);
+}
+
+const std::vector<Bin>& BatchPlan::bins_of(int64_t epoch) const {
+  SFTRUN_CHECK(epoch >= 0);
+  if (cached_epoch_ != epoch) {
+    cached_bins_ = form_bins(lengths_, options_, epoch);
+    cached_epoch_ = epoch;
+  }
+  return cached_bins_;
+}
+
+int64_t BatchPlan::steps_per_epoch(int64_t epoch) const {
+  const auto num_bins = static_cast<int64_t>(bins_of(epoch).size());
+  return (num_bins + options_.global_batch_size - 1) / options_.global_batch_size;
+}
+
+std::vector<Bin> BatchPlan::global_batch(int64_t epoch, int64_t step_in_epoch) const {
+  const std::vector<Bin>& bins = bins_of(epoch);
+  SFTRUN_CHECK(step_in_epoch >= 0 && step_in_epoch < steps_per_epoch(epoch));
+  const int64_t begin = step_in_epoch * options_.global_batch_size;
+  const int64_t end =
+      std::min(begin + options_.global_batch_size, static_cast<int64_t>(bins.size()));
+  return {bins.begin() + begin, bins.begin() + end};
+}
+
+int64_t BatchPlan::label_tokens(const std::vector<Bin>& bins) const {
+  int64_t sum = 0;
+  for (const Bin& bin : bins)
+    for (const int64_t example : bin) sum += label_tokens_.at(static_cast<size_t>(example));
+  return sum;
+}
+
+double BatchPlan::fill(int64_t epoch) const {
+  const std::vector<Bin>& bins = bins_of(epoch);
+  if (bins.empty()) return 0.0;
+  const int64_t tokens = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
+  return static_cast<double>(tokens) /
+         (static_cast<double>(bins.size()) * static_cast<double>(options_.max_seq_len));
+}
+
+std::vector<Bin> deal(const std::vector<Bin>& global_batch, int64_t micro_step, int rank,
+                      int world_size, int64_t micro_batch_size) {
+  SFTRUN_CHECK(rank >= 0 && rank < world_size && micro_batch_size > 0 && micro_step >= 0);
+  const auto num_bins = static_cast<int64_t>(global_batch.size());
+  const int64_t begin = std::min((micro_step * world_size + rank) * micro_batch_size, num_bins);
+  const int64_t end = std::min(begin + micro_batch_size, num_bins);
+  return {global_batch.begin() + begin, global_batch.begin() + end};
+}
+
+Batch make_batch(const std::vector<Example>& examples, const std::vector<Bin>& global_batch,
+                 int64_t first_bin, int64_t num_bins) {
+  SFTRUN_CHECK(first_bin >= 0 && num_bins >= 0);
+  const int64_t begin = std::min(first_bin, static_cast<int64_t>(global_batch.size()));
+  const int64_t end = std::min(begin + num_bins, static_cast<int64_t>(global_batch.size()));
+  int64_t key = 0;
+  for (int64_t bin = 0; bin < begin; ++bin) key += static_cast<int64_t>(global_batch[bin].size());
+
+  Batch batch;
+  batch.cu_seqlens.push_back(0);
+  for (int64_t bin = begin; bin < end; ++bin) {
+    for (const int64_t index : global_batch[bin]) {
+      const Example& example = examples.at(static_cast<size_t>(index));
+      const auto length = static_cast<int32_t>(example.tokens.size());
+      SFTRUN_CHECK(length > 0 && example.labels.size() == example.tokens.size());
+      batch.tokens.insert(batch.tokens.end(), example.tokens.begin(), example.tokens.end());
+      batch.labels.insert(batch.labels.end(), example.labels.begin(), example.labels.end());
+      for (int32_t position = 0; position < length; ++position) {
+        batch.position_ids.push_back(position);
+      }
+      batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
+      batch.document_keys.push_back(key++);
+      batch.max_seqlen = std::max(batch.max_seqlen, length);
+      batch.label_tokens += example.label_tokens;
+    }
+  }
+  return batch;
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,224 @@
+#include "sftrun/data/dataset.h"
+
+#include <algorithm>
+
+#include "fit.h"
+#include "record_file.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/hash.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
+#include "sftrun/data/parallel_for.h"
+
+namespace sftrun::data {
+namespace {
+
+/// One sequence of a record, decided.
+struct Outcome {
+  Fate fate = Fate::kKept;
+  int64_t length = 0;  ///< before truncation
+  Example example;     ///< when kept
+};
+
+SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts) {
+  return {.loss_on = data.loss_on,
+          .thinking = data.thinking,
+          .chat_template_kwargs = data.chat_template_kwargs,
+          .with_parts = with_parts};
+}
+
+std::vector<std::vector<Outcome>> process(const RecordFile& file, const SequenceBuilder& builder,
+                                          const LengthRule& rule, int num_threads) {
+  std::vector<std::vector<Outcome>> outcomes(file.size());
+  parallel_for(static_cast<int64_t>(file.size()), num_threads, [&](int64_t index) {
+    const auto record = static_cast<size_t>(index);
+    for (const Sequence& sequence : builder.build(file.parse(record), file.where(record))) {
+      Outcome outcome{.fate = fate_of(sequence, rule, file.where(record)),
+                      .length = static_cast<int64_t>(sequence.ids.size())};
+      if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
+        outcome.example = to_example(sequence, rule.max_seq_len, index);
+      }
+      outcomes[record].push_back(std::move(outcome));
+    }
+  });
+  return outcomes;
+}
+
+void count(const Example& example, DatasetStats& stats) {
+  const auto length = static_cast<int64_t>(example.tokens.size());
+  ++stats.num_examples;
+  stats.num_tokens += length;
+  stats.num_label_tokens += example.label_tokens;
+  stats.longest = std::max(stats.longest, length);
+}
+
+void count(Fate fate, DatasetStats& stats) {
+  if (fate == Fate::kTruncated || fate == Fate::kLabelsCutOff) ++stats.num_truncated;
+  if (fate == Fate::kTooLong) ++stats.num_dropped_too_long;
+  if (fate == Fate::kLabelsCutOff) ++stats.num_labels_cut_off;
+  if (fate == Fate::kWithoutLabels) ++stats.num_without_labels;
+}
+
+std::string fingerprint_of(const RecordFile& file, RecordFormat format,
+                           const config::RunConfig& config, const LengthRule& rule,
+                           const TextModel& model) {
+  return Fingerprint()
+      .add(file.content())
+      .add(model.tokenizer->to_json())
+      .add(model.chat_template ? model.chat_template->source() : std::string())
+      .add(config.data.chat_template_kwargs.dump())
+      .add(static_cast<uint64_t>(format))
+      .add(static_cast<uint64_t>(config.data.loss_on))
+      .add(static_cast<uint64_t>(config.data.thinking))
+      .add(static_cast<uint64_t>(rule.too_long))
+      .add(static_cast<uint64_t>(rule.max_seq_len))
+      .hex();
+}
+
+std::string shorten(const std::string& text) {
+  constexpr size_t kLongest = 400;
+  if (text.size() <= kLongest) return text;
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end) + " …";
+}
+
+[[noreturn]] void refuse_without_labels(const RecordFile& file, const SequenceBuilder& builder,
+                                        size_t record) {
+  const Sequence sequence = builder.build(file.parse(record), file.where(record)).at(0);
+  throw DataError(fmt::format("no token of any record carries a label, so there is nothing to "
+                              "learn; this one reads\n{}",
+                              shorten(sequence.text)),
+                  file.where(record),
+                  "look at it with sftrun preview; check that conversations hold assistant turns "
+                  "(not all \"train\": "
+                  "false), data.loss_on and model.max_seq_len");
+}
+
+[[noreturn]] void refuse_too_long(const RecordFile& file, const LengthRule& rule, size_t shortest,
+                                  int64_t length) {
+  throw DataError(
+      fmt::format("every record is longer than model.max_seq_len = {}; the shortest has {} tokens",
+                  rule.max_seq_len, length),
+      file.where(shortest), "raise model.max_seq_len, or set data.too_long: truncate");
+}
+
+/// The error for a data set of which nothing is left.
+[[noreturn]] void refuse_empty(const RecordFile& file, const SequenceBuilder& builder,
+                               const LengthRule& rule,
+                               const std::vector<std::vector<Outcome>>& outcomes) {
+  size_t shortest = 0;
+  int64_t length = INT64_MAX;
+  for (size_t record = 0; record < outcomes.size(); ++record) {
+    for (const Outcome& outcome : outcomes[record]) {
+      if (outcome.fate != Fate::kTooLong) refuse_without_labels(file, builder, record);
+      if (outcome.length < length) shortest = record, length = outcome.length;
+    }
+  }
+  refuse_too_long(file, rule, shortest, length);
+}
+
+/// Where the first few records with a fate are.
+std::string name_records(const RecordFile& file, const std::vector<std::vector<Outcome>>& outcomes,
+                         Fate fate) {
+  constexpr size_t kShown = 3;
+  std::vector<std::string> places;
+  for (size_t record = 0; record < outcomes.size(); ++record) {
+    const bool has = std::any_of(outcomes[record].begin(), outcomes[record].end(),
+                                 [&](const Outcome& outcome) { return outcome.fate == fate; });
+    if (!has) continue;
+    if (places.size() == kShown) return join(places, ", ") + ", …";
+    places.push_back(file.where(record));
+  }
+  return join(places, ", ");
+}
+
+void log_outcome(const RecordFile& file, const std::vector<std::vector<Outcome>>& outcomes,
+                 const DatasetStats& stats, const LengthRule& rule) {
+  log::info(
+      "data: {} records, {} examples, {} tokens of which {} carry a label ({:.1f}%), longest {}",
+      stats.num_records, stats.num_examples, format_count(static_cast<uint64_t>(stats.num_tokens)),
+      format_count(static_cast<uint64_t>(stats.num_label_tokens)),
+      100.0 * static_cast<double>(stats.num_label_tokens) / static_cast<double>(stats.num_tokens),
+      stats.longest);
+  const auto warn = [&](int64_t number, Fate fate, const std::string& what) {
+    if (number > 0) log::warn("data: {} {}: {}", number, what, name_records(file, outcomes, fate));
+  };
+  warn(stats.num_dropped_too_long, Fate::kTooLong,
+       fmt::format("examples left out, longer than model.max_seq_len = {}", rule.max_seq_len));
+  warn(stats.num_truncated - stats.num_labels_cut_off, Fate::kTruncated,
+       fmt::format("examples truncated to {} tokens", rule.max_seq_len));
+  warn(stats.num_labels_cut_off, Fate::kLabelsCutOff,
+       fmt::format("examples left out, no label within their first {} tokens", rule.max_seq_len));
+  warn(stats.num_without_labels, Fate::kWithoutLabels,
+       "examples left out, no token carries a label");
+}
+
+}  // namespace
+
+Dataset load_dataset(const config::RunConfig& config, const std::filesystem::path& path,
+                     const TextModel& model, int num_threads) {
+  const RecordFile file(path);
+  const DetectedFormat detected = file.format(config.data.format);
+  log::info("data: {} holds {} records: {}", path.string(), name_of(detected.format),
+            detected.reason);
+  const SequenceBuilder builder(detected.format, model,
+                                sequence_options(config.data, /*with_parts=*/false));
+  const LengthRule rule = length_rule(config, detected.format);
+
+  auto outcomes = process(file, builder, rule, num_threads);
+  DatasetStats stats{.num_records = static_cast<int64_t>(file.size())};
+  std::vector<Example> examples;
+  for (auto& record : outcomes) {
+    for (Outcome& outcome : record) {
+      count(outcome.fate, stats);
+      if (outcome.example.tokens.empty()) continue;
+      count(outcome.example, stats);
+      examples.push_back(std::move(outcome.example));
+    }
+  }
+  if (examples.empty()) refuse_empty(file, builder, rule, outcomes);
+  log_outcome(file, outcomes, stats, rule);
+  return {std::move(examples), stats, fingerprint_of(file, detected.format, config, rule, model),
+          detected.format};
+}
+
+Preview preview_dataset(const config::RunConfig& config, const std::filesystem::path& path,
+                        const TextModel& model, int64_t num_records) {
+  const RecordFile file(path);
+  const DetectedFormat detected = file.format(config.data.format);
+  const SequenceBuilder builder(detected.format, model,
+                                sequence_options(config.data, /*with_parts=*/true));
+  const LengthRule rule = length_rule(config, detected.format);
+  Preview preview{.format = detected.format, .format_reason = detected.reason};
+  const size_t count =
+      std::min(file.size(), static_cast<size_t>(std::max<int64_t>(num_records, 0)));
+  for (size_t record = 0; record < count; ++record) {
+    for (Sequence& sequence : builder.build(file.parse(record), file.where(record))) {
+      const auto length = static_cast<int64_t>(sequence.ids.size());
+      PreviewedSequence shown{.line = file.line_number(record),
+                              .num_kept = std::min(length, rule.max_seq_len)};
+      switch (fate_of(sequence, rule, file.where(record))) {
+        case Fate::kKept:
+        case Fate::kTruncated:
+          break;
+        case Fate::kTooLong:
+          shown.left_out =
+              fmt::format("{} tokens, more than model.max_seq_len = {}", length, rule.max_seq_len);
+          break;
+        case Fate::kLabelsCutOff:
+          shown.left_out = fmt::format("no label within its first {} tokens", rule.max_seq_len);
+          break;
+        case Fate::kWithoutLabels:
+          shown.left_out = "no token carries a label";
+          break;
+      }
+      shown.sequence = std::move(sequence);
+      preview.sequences.push_back(std::move(shown));
+    }
+  }
+  return preview;
+}
+
+}  // namespace sftrun::data

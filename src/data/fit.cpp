@@ -1,0 +1,56 @@
+#include "fit.h"
+
+#include <algorithm>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::data {
+namespace {
+
+/// Whether a token among the first `count` but the very first, which nothing predicts, is to be
+/// learnt.
+bool has_target(const Sequence& sequence, int64_t count) {
+  const auto end =
+      sequence.mask.begin() + std::min<int64_t>(count, static_cast<int64_t>(sequence.mask.size()));
+  return end - sequence.mask.begin() > 1 && std::find(sequence.mask.begin() + 1, end, 1) != end;
+}
+
+}  // namespace
+
+LengthRule length_rule(const config::RunConfig& config, RecordFormat format) {
+  using config::TooLong;
+  LengthRule rule{config.model.max_seq_len, config.data.too_long};
+  if (rule.too_long == TooLong::kAuto) {
+    rule.too_long = format == RecordFormat::kText ? TooLong::kTruncate : TooLong::kDrop;
+  }
+  return rule;
+}
+
+Fate fate_of(const Sequence& sequence, const LengthRule& rule, const std::string& where) {
+  const auto length = static_cast<int64_t>(sequence.ids.size());
+  if (!has_target(sequence, length)) return Fate::kWithoutLabels;
+  if (length <= rule.max_seq_len) return Fate::kKept;
+  if (rule.too_long == config::TooLong::kDrop) return Fate::kTooLong;
+  if (rule.too_long == config::TooLong::kTruncate) {
+    return has_target(sequence, rule.max_seq_len) ? Fate::kTruncated : Fate::kLabelsCutOff;
+  }
+  throw DataError(
+      fmt::format("the record has {} tokens, model.max_seq_len is {}", length, rule.max_seq_len),
+      where, "raise model.max_seq_len, or set data.too_long to drop or truncate");
+}
+
+Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record) {
+  const size_t length = std::min(sequence.ids.size(), static_cast<size_t>(max_seq_len));
+  Example example{
+      .tokens = {sequence.ids.begin(), sequence.ids.begin() + static_cast<ptrdiff_t>(length)},
+      .labels = std::vector<int32_t>(length, kIgnoreIndex),
+      .record = record};
+  for (size_t i = 1; i < length; ++i) {
+    if (!sequence.mask[i]) continue;
+    example.labels[i - 1] = sequence.ids[i];
+    ++example.label_tokens;
+  }
+  return example;
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,89 @@
+#include "sftrun/data/json_lines.h"
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::data {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr std::string_view kConvertFix =
+    "write one JSON object a line (JSON lines): jq -c '.[]' in.json > out.jsonl";
+
+/// Column (in bytes, from 1) of the first byte that is not UTF-8.
+size_t invalid_utf8_column(std::string_view line) {
+  size_t valid = 0;
+  while (valid < line.size()) {
+    size_t size = 1;
+    while (size <= 4 && valid + size <= line.size() && !is_valid_utf8(line.substr(valid, size)))
+      ++size;
+    if (size > 4 || valid + size > line.size()) break;
+    valid += size;
+  }
+  return valid + 1;
+}
+
+/// nlohmann's message without its error number and position, which the caller shows in our form.
+std::string reason_of(const nlohmann::json::parse_error& error) {
+  const std::string_view text = error.what();
+  const size_t column = text.find("column ");
+  const size_t colon = column == std::string_view::npos ? column : text.find(": ", column);
+  if (colon == std::string_view::npos) return std::string(text);
+  return std::string(text.substr(colon + 2));
+}
+
+}  // namespace
+
+std::vector<JsonLine> split_json_lines(std::string_view content, const std::string& name) {
+  if (content.starts_with(kByteOrderMark)) content.remove_prefix(kByteOrderMark.size());
+  std::vector<JsonLine> lines;
+  for (int64_t number = 1; !content.empty(); ++number) {
+    const size_t end = content.find('\n');
+    const std::string_view line = trim(content.substr(0, end));
+    content.remove_prefix(end == std::string_view::npos ? content.size() : end + 1);
+    if (line.empty()) continue;
+    if (lines.empty() && line.front() == '[') {
+      throw DataError("this file is a JSON array, not JSON lines",
+                      fmt::format("{}:{}", name, number), std::string(kConvertFix));
+    }
+    lines.push_back({line, number});
+  }
+  return lines;
+}
+
+Json parse_json_line(std::string_view line, const std::string& where) {
+  if (!is_valid_utf8(line)) {
+    throw DataError("invalid UTF-8", fmt::format("{}:{}", where, invalid_utf8_column(line)),
+                    "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)");
+  }
+  try {
+    Json record = Json::parse(line);
+    if (record.is_object()) return record;
+    throw DataError(fmt::format("a record must be a JSON object, not {}", record.type_name()),
+                    where, "write one {…} a line");
+  } catch (const Json::parse_error& error) {
+    const bool unfinished = line == "{" || line.ends_with(',') || line.ends_with('[');
+    throw DataError(
+        "malformed JSON: " + reason_of(error), fmt::format("{}:{}", where, error.byte),
+        unfinished ? "a record must stand on one line: jq -c . in.json > out.jsonl" : "");
+  } catch (const Json::exception& error) {  // a number beyond double's range
+    throw DataError(fmt::format("malformed JSON: {}", error.what()), where);
+  }
+}
+
+std::string extend_json_line(std::string_view line, const Json& record, const Json& additions) {
+  bool replaces = false;
+  for (const auto& [key, value] : additions.items()) replaces = replaces || record.contains(key);
+  if (replaces) {
+    Json extended = record;
+    for (const auto& [key, value] : additions.items()) extended[key] = value;
+    return extended.dump();
+  }
+  if (additions.empty()) return std::string(line);
+  std::string extended(trim(line.substr(0, line.rfind('}'))));
+  if (!record.empty()) extended += ", ";
+  extended += std::string_view(additions.dump()).substr(1);
+  return extended;
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,102 @@
+#include <fmt/format.h>
+
+#include "preview_runs.h"
+#include "sftrun/data/preview.h"
+
+namespace sftrun::data {
+namespace {
+
+constexpr std::string_view kStyle = R"(
+:root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --quiet: #667080; --line: #d5dae1;
+  --given-a: #eef1f5; --given-b: #e0e5ec; --learnt-a: #b5ecc4; --learnt-b: #93dfa9; --special: #8250df; --warn: #b35900; }
+@media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e4e8ee; --quiet: #95a0af; --line: #343b45;
+  --given-a: #22272e; --given-b: #2d343d; --learnt-a: #14532d; --learnt-b: #1a6b3a; --special: #c9a2ff; --warn: #ffb366; } }
+body { margin: 2rem auto; max-width: 70rem; padding: 0 1rem; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.35rem; } h2 { font-size: 1rem; margin: 2rem 0 .5rem; }
+.quiet { color: var(--quiet); } .warn { color: var(--warn); }
+.tokens { white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.75 ui-monospace, monospace;
+  border: 1px solid var(--line); border-radius: 6px; padding: .75rem; }
+.tokens span, .legend span { border-radius: 2px; padding: 1px 0; font-family: ui-monospace, monospace; }
+.a { background: var(--given-a); } .b { background: var(--given-b); }
+.l.a { background: var(--learnt-a); } .l.b { background: var(--learnt-b); }
+.s { color: var(--special); font-weight: 600; } .x { text-decoration: line-through; opacity: .5; }
+.tokens span:hover { outline: 2px solid var(--special); }
+)";
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string classes_of(const ShownToken& token, bool odd) {
+  std::string classes = odd ? "b" : "a";
+  if (token.learnt) classes += " l";
+  if (token.special) classes += " s";
+  if (token.cut) classes += " x";
+  return classes;
+}
+
+std::string token_html(const ShownToken& token, const std::string& origin, bool odd) {
+  std::string text;
+  for_each_line(
+      token.text, [&](std::string_view part) { text += escaped(part); }, [&] { text += "⏎\n"; });
+  const char* label = token.cut ? "cut off" : token.learnt ? "learnt" : "given, not learnt";
+  return fmt::format("<span class=\"{}\" title=\"id {}&#10;{}&#10;{}\">{}</span>",
+                     classes_of(token, odd), token.id, label, escaped(origin), text);
+}
+
+std::string sequence_html(const PreviewedSequence& previewed, const text::Tokenizer& tokenizer) {
+  const char* warn = previewed.left_out.empty() ? "" : " class=\"warn\"";
+  std::string out =
+      fmt::format("<h2{}>{}</h2>\n<div class=\"tokens\">", warn, escaped(headline(previewed)));
+  bool odd = false;
+  for (const ShownRun& run : shown_runs(previewed, tokenizer)) {
+    for (const ShownToken& token : run.tokens) {
+      out += token_html(token, run.origin, odd);
+      odd = !odd;
+    }
+  }
+  return out + "</div>\n";
+}
+
+}  // namespace
+
+std::string preview_html(const Preview& preview, const TextModel& model, const std::string& title) {
+  std::string out = fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, "
+      "initial-scale=1\">\n<title>{0}</title>\n"
+      "<style>{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n<p class=\"quiet\">Format {2}: {3}.</p>\n"
+      "<p class=\"legend\"><span class=\"a l\">lear</span><span class=\"b l\">nt</span> "
+      "<span class=\"a\">giv</span><span class=\"b\">en</span> <span class=\"a "
+      "s\">&lt;special&gt;</span> "
+      "<span class=\"a x\">cut off</span> &nbsp;⏎ a line feed. "
+      "Shades change from token to token; point at one for its id, its label and where it came "
+      "from.</p>\n",
+      escaped(title), kStyle, name_of(preview.format), escaped(preview.format_reason));
+  for (const PreviewedSequence& previewed : preview.sequences) {
+    out += sequence_html(previewed, *model.tokenizer);
+  }
+  return out + "</body>\n</html>\n";
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,85 @@
+#include "preview_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sftrun/core/strings.h"
+
+namespace sftrun::data {
+namespace {
+
+/// Control characters but line feed and tab, and bytes that are no whole character, as \xNN.
+std::string printable(std::string_view bytes) {
+  const bool valid = is_valid_utf8(bytes);
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool control = byte == 0x7F || (byte < 0x20 && c != '\n' && c != '\t');
+    if (control || (!valid && byte >= 0x80))
+      text += fmt::format("\\x{:02X}", byte);
+    else
+      text += c;
+  }
+  return text;
+}
+
+/// Whether training learns token i: it carries a label and something stands before it to predict it
+/// from.
+bool is_learnt(const PreviewedSequence& previewed, size_t i) {
+  return previewed.left_out.empty() && i > 0 && static_cast<int64_t>(i) < previewed.num_kept &&
+         previewed.sequence.mask[i] != 0;
+}
+
+std::string origin_at(const Sequence& sequence, const text::ByteSpan& span) {
+  if (span.begin == span.end) return "added by the tokenizer";
+  const auto part = std::find_if(sequence.parts.begin(), sequence.parts.end(),
+                                 [&](const Sequence::Part& p) { return p.span.end > span.begin; });
+  if (part == sequence.parts.end()) return "";
+  if (part->message < 0) return part->name;
+  return fmt::format("messages[{}] {}", part->message, part->name);
+}
+
+}  // namespace
+
+std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
+                                 const text::Tokenizer& tokenizer) {
+  const Sequence& sequence = previewed.sequence;
+  std::vector<ShownRun> runs;
+  for (size_t i = 0; i < sequence.ids.size(); ++i) {
+    const text::ByteSpan span = sequence.spans[i];
+    const text::TokenId id = sequence.ids[i];
+    ShownToken token{
+        .id = id,
+        .text =
+            span.begin == span.end
+                ? tokenizer.id_to_token(id)
+                : printable(
+                      std::string_view(sequence.text).substr(span.begin, span.end - span.begin)),
+        .learnt = is_learnt(previewed, i),
+        .special = tokenizer.is_special(id),
+        .cut = static_cast<int64_t>(i) >= previewed.num_kept};
+    std::string origin = origin_at(sequence, span);
+    const bool continues = !runs.empty() && runs.back().origin == origin &&
+                           runs.back().learnt == token.learnt && runs.back().cut == token.cut;
+    if (!continues) runs.push_back({std::move(origin), token.learnt, token.cut, {}});
+    runs.back().tokens.push_back(std::move(token));
+  }
+  return runs;
+}
+
+std::string headline(const PreviewedSequence& previewed) {
+  const size_t num_tokens = previewed.sequence.ids.size();
+  size_t learnt = 0;
+  for (size_t i = 0; i < num_tokens; ++i) learnt += is_learnt(previewed, i) ? 1 : 0;
+  std::string text = fmt::format(
+      "line {}: {} tokens, {} learnt ({:.1f}%)", previewed.line, num_tokens, learnt,
+      100.0 * static_cast<double>(learnt) / static_cast<double>(std::max<size_t>(num_tokens, 1)));
+  if (!previewed.left_out.empty()) return text + "; LEFT OUT: " + previewed.left_out;
+  if (previewed.num_kept < static_cast<int64_t>(num_tokens)) {
+    text += fmt::format("; TRUNCATED to its first {}", previewed.num_kept);
+  }
+  return text;
+}
+
+}  // namespace sftrun::data

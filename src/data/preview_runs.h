@@ -1,0 +1,44 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sftrun/data/dataset.h"
+
+namespace sftrun::data {
+
+/// A token as it is shown.
+struct ShownToken {
+  text::TokenId id = 0;
+  std::string text;     ///< valid UTF-8: bytes of a part of a character are written \xE2
+  bool learnt = false;  ///< carries a label
+  bool special = false;
+  bool cut = false;  ///< past max_seq_len: training does not see it
+};
+/// Neighbouring tokens of one origin that are all learnt or all not.
+struct ShownRun {
+  std::string origin;  ///< "messages[1] user content", "template", "added by the tokenizer"
+  bool learnt = false, cut = false;
+  std::vector<ShownToken> tokens;
+};
+std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
+                                 const text::Tokenizer& tokenizer);
+
+/// "line 3: 120 tokens, 40 learnt (33.3%)", and why it is left out or cut.
+std::string headline(const PreviewedSequence& previewed);
+
+/// Calls `on_text(text)` for what lies between line feeds, and `on_line_feed()` at each.
+template <typename OnText, typename OnLineFeed>
+void for_each_line(std::string_view text, const OnText& on_text, const OnLineFeed& on_line_feed) {
+  for (;;) {
+    const size_t end = text.find('\n');
+    if (end != 0) on_text(text.substr(0, end));
+    if (end == std::string_view::npos) return;
+    on_line_feed();
+    text.remove_prefix(end + 1);
+    if (text.empty()) return;
+  }
+}
+
+}  // namespace sftrun::data

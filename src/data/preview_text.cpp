@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include "preview_runs.h"
+#include "sftrun/data/preview.h"
+
+namespace sftrun::data {
+namespace {
+
+/// How things look, with and without colours. Neighbouring tokens alternate between two shades.
+struct Look {
+  bool colour = false;
+
+  std::string learnt_mark(bool learnt) const { return learnt ? ">> " : "   "; }
+  std::string bold(std::string_view text) const {
+    return colour ? fmt::format("\x1b[1m{}\x1b[0m", text) : std::string(text);
+  }
+  std::string dim(std::string_view text) const {
+    return colour ? fmt::format("\x1b[2m{}\x1b[0m", text) : std::string(text);
+  }
+  std::string token(const ShownToken& token, std::string_view text, bool odd) const {
+    if (!colour) return token.special ? fmt::format("⟨{}⟩", text) : std::string(text);
+    // 256-colour backgrounds: two greens for what is learnt, two greys for what is not, readable on
+    // light and dark.
+    const int background = token.learnt ? (odd ? 28 : 34) : (odd ? 238 : 242);
+    const char* weight = token.special ? "1;4;" : "";
+    const char* faint = token.cut ? "9;" : "";
+    return fmt::format("\x1b[{}{}38;5;15;48;5;{}m{}\x1b[0m", weight, faint, background, text);
+  }
+  std::string separator() const { return colour ? "" : "│"; }
+};
+
+constexpr size_t kOriginWidth = 34;
+
+std::string legend(const Look& look) {
+  const ShownToken learnt{.learnt = true}, given{}, special{.special = true};
+  if (!look.colour) {
+    return ">> a run of tokens that is learnt (carries labels); │ separates tokens; ⟨…⟩ a special "
+           "token; ⏎ a line feed\n";
+  }
+  return fmt::format("{}{} learnt   {}{} given   {} special token   ⏎ a line feed\n",
+                     look.token(learnt, "to", false), look.token(learnt, "kens", true),
+                     look.token(given, "to", false), look.token(given, "kens", true),
+                     look.token(special, "<s>", false));
+}
+
+/// The run's tokens; a line feed continues below, under the first token.
+std::string tokens_of(const ShownRun& run, const Look& look) {
+  std::string out;
+  const std::string indent(3 + kOriginWidth + 1, ' ');
+  bool odd = false, line_begins = true;
+  for (const ShownToken& token : run.tokens) {
+    if (!line_begins) out += look.separator();
+    for_each_line(
+        token.text,
+        [&](std::string_view text) {
+          if (line_begins && !out.empty()) out += '\n' + indent;
+          out += look.token(token, text, odd);
+          line_begins = false;
+        },
+        [&] {
+          if (line_begins && !out.empty()) out += '\n' + indent;
+          out += look.token(token, "⏎", odd);
+          line_begins = true;
+        });
+    odd = !odd;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string preview_text(const Preview& preview, const TextModel& model, bool colour) {
+  const Look look{colour};
+  std::string out = fmt::format("format {}: {}\n", name_of(preview.format), preview.format_reason);
+  out += legend(look);
+  for (const PreviewedSequence& previewed : preview.sequences) {
+    out += '\n' + look.bold(headline(previewed)) + '\n';
+    for (const ShownRun& run : shown_runs(previewed, *model.tokenizer)) {
+      const std::string origin =
+          fmt::format("{:<{}} ", run.cut ? "(cut) " + run.origin : run.origin, kOriginWidth);
+      out += look.learnt_mark(run.learnt) + look.dim(origin) + tokens_of(run, look) + '\n';
+    }
+  }
+  return out;
+}
+
+}  // namespace sftrun::data

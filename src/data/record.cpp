@@ -1,0 +1,240 @@
+#include "record.h"
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::data {
+namespace {
+
+std::string keys_of(const Json& record) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : record.items()) keys.push_back('"' + key + '"');
+  return keys.empty() ? "none" : join(keys, ", ");
+}
+
+const Json& require(const Json& record, const char* key, RecordFormat format,
+                    const std::string& where) {
+  const auto it = record.find(key);
+  if (it != record.end()) return *it;
+  throw DataError(fmt::format("the record has no \"{}\", which data.format {} needs (its keys: {})",
+                              key, name_of(format), keys_of(record)),
+                  where,
+                  "mend the record, or set data.format; all records of a file have one format");
+}
+
+std::string require_string(const Json& record, const char* key, RecordFormat format,
+                           const std::string& where) {
+  const Json& value = require(record, key, format, where);
+  if (value.is_string()) return value.get<std::string>();
+  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, value.type_name()), where);
+}
+
+std::string optional_string(const Json& record, const char* key, const std::string& where) {
+  const auto it = record.find(key);
+  if (it == record.end() || it->is_null()) return {};
+  if (it->is_string()) return it->get<std::string>();
+  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, it->type_name()), where);
+}
+
+void check_messages(const Json& messages, const char* key, const std::string& where) {
+  if (!messages.is_array()) {
+    throw DataError(
+        fmt::format("\"{}\" must be a list of messages, not {}", key, messages.type_name()), where,
+        R"(write [{"role": "user", "content": "…"}, …])");
+  }
+  if (messages.empty()) throw DataError(fmt::format("\"{}\" holds no messages", key), where);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      throw DataError(fmt::format("{}[{}] is no message: it needs a \"role\"", key, i), where,
+                      R"(write {"role": "user", "content": "…"})");
+    }
+    const auto content = message.find("content");
+    const bool usable = content == message.end() || content->is_null() || content->is_string() ||
+                        content->is_array();
+    if (!usable) {
+      throw DataError(
+          fmt::format("{}[{}].content must be a string, a list of parts or null, not {}", key, i,
+                      content->type_name()),
+          where);
+    }
+  }
+}
+
+/// "tools" as a list; some data sets hold it as a string of JSON.
+Json tools_of(const Json& record, const std::string& where) {
+  const auto it = record.find("tools");
+  if (it == record.end() || it->is_null()) return nullptr;
+  Json tools = it->is_string()
+                   ? Json::parse(it->get<std::string>(), nullptr, /*allow_exceptions=*/false)
+                   : *it;
+  if (!tools.is_array()) throw DataError("\"tools\" must be a list of tool descriptions", where);
+  return tools;
+}
+
+Json kwargs_of(const Json& record, const std::string& where) {
+  const auto it = record.find("chat_template_kwargs");
+  if (it == record.end() || it->is_null()) return Json::object();
+  if (!it->is_object()) throw DataError("\"chat_template_kwargs\" must be an object", where);
+  return *it;
+}
+
+Conversation conversation_of(const Json& record, Json messages, size_t num_prompt_messages,
+                             const std::string& where) {
+  return {.messages = std::move(messages),
+          .num_prompt_messages = num_prompt_messages,
+          .tools = tools_of(record, where),
+          .kwargs = kwargs_of(record, where)};
+}
+
+Json message_of(std::string_view role, const std::string& content) {
+  return {{"role", role}, {"content", content}};
+}
+
+std::string sharegpt_role(const std::string& from, size_t index, const std::string& where) {
+  using Pair = std::pair<std::string_view, std::string_view>;
+  constexpr std::array kRoles = {Pair{"human", "user"},        Pair{"user", "user"},
+                                 Pair{"gpt", "assistant"},     Pair{"assistant", "assistant"},
+                                 Pair{"chatgpt", "assistant"}, Pair{"model", "assistant"},
+                                 Pair{"bot", "assistant"},     Pair{"function_call", "assistant"},
+                                 Pair{"system", "system"},     Pair{"tool", "tool"},
+                                 Pair{"observation", "tool"},  Pair{"function_response", "tool"}};
+  for (const auto& [name, role] : kRoles) {
+    if (from == name) return std::string(role);
+  }
+  throw DataError(
+      fmt::format("conversations[{}].from is \"{}\", which is no role known", index, from), where,
+      "known: human, gpt, system, tool and their usual aliases");
+}
+
+Conversation shape_of_sharegpt(const Json& record, const std::string& where) {
+  const Json& turns = require(record, "conversations", RecordFormat::kShareGpt, where);
+  if (!turns.is_array()) {
+    throw DataError(fmt::format("\"conversations\" must be a list, not {}", turns.type_name()),
+                    where);
+  }
+  Json messages = Json::array();
+  if (const std::string system = optional_string(record, "system", where); !system.empty()) {
+    messages.push_back(message_of("system", system));
+  }
+  for (size_t i = 0; i < turns.size(); ++i) {
+    if (turns[i].is_object() && turns[i].contains("role")) {  // messages under ShareGPT's key
+      messages.push_back(turns[i]);
+      continue;
+    }
+    const bool usable = turns[i].is_object() && turns[i].contains("from") &&
+                        turns[i]["from"].is_string() && turns[i].contains("value") &&
+                        turns[i]["value"].is_string();
+    if (!usable) {
+      throw DataError(fmt::format("conversations[{}] needs strings \"from\" and \"value\"", i),
+                      where);
+    }
+    const std::string role = sharegpt_role(turns[i]["from"].get<std::string>(), i, where);
+    Json message = message_of(role, turns[i]["value"].get<std::string>());
+    for (const char* key : {"train", "weight"}) {
+      if (turns[i].contains(key)) message[key] = turns[i][key];
+    }
+    messages.push_back(std::move(message));
+  }
+  check_messages(messages, "conversations", where);
+  return conversation_of(record, std::move(messages), 0, where);
+}
+
+RecordShape shape_of_prompt_completion(const Json& record, const std::string& where) {
+  constexpr auto kFormat = RecordFormat::kPromptCompletion;
+  const Json& prompt = require(record, "prompt", kFormat, where);
+  const Json& completion = require(record, "completion", kFormat, where);
+  if (prompt.is_string() && completion.is_string()) {
+    return PlainText{prompt.get<std::string>(), completion.get<std::string>()};
+  }
+  if (!prompt.is_array() || !completion.is_array()) {
+    throw DataError(
+        fmt::format("\"prompt\" ({}) and \"completion\" ({}) must be two strings or two lists of "
+                    "messages",
+                    prompt.type_name(), completion.type_name()),
+        where);
+  }
+  check_messages(prompt, "prompt", where);
+  check_messages(completion, "completion", where);
+  Json messages = prompt;
+  for (const Json& message : completion) messages.push_back(message);
+  return conversation_of(record, std::move(messages), prompt.size(), where);
+}
+
+RecordShape shape_of_alpaca(const Json& record, bool has_chat_template, const std::string& where) {
+  constexpr auto kFormat = RecordFormat::kAlpaca;
+  std::string prompt = require_string(record, "instruction", kFormat, where);
+  if (const std::string input = optional_string(record, "input", where); !input.empty()) {
+    prompt += "\n\n" + input;
+  }
+  const std::string output = require_string(record, "output", kFormat, where);
+  const std::string system = optional_string(record, "system", where);
+  if (!has_chat_template)
+    return PlainText{(system.empty() ? "" : system + "\n\n") + prompt + "\n\n", output};
+  Json messages = Json::array();
+  if (!system.empty()) messages.push_back(message_of("system", system));
+  messages.push_back(message_of("user", prompt));
+  messages.push_back(message_of("assistant", output));
+  return conversation_of(record, std::move(messages), 0, where);
+}
+
+}  // namespace
+
+std::string name_of(RecordFormat format) {
+  switch (format) {
+    case RecordFormat::kMessages:
+      return "messages";
+    case RecordFormat::kShareGpt:
+      return "sharegpt";
+    case RecordFormat::kPromptCompletion:
+      return "prompt_completion";
+    case RecordFormat::kAlpaca:
+      return "alpaca";
+    case RecordFormat::kText:
+      return "text";
+  }
+  invariant_failed(__FILE__, __LINE__, "unknown record format");
+}
+
+DetectedFormat detect_format(const Json& record, const std::string& where) {
+  const auto has = [&](const char* key) { return record.contains(key); };
+  if (has("messages")) return {RecordFormat::kMessages, "it has \"messages\""};
+  if (has("conversations")) return {RecordFormat::kShareGpt, "it has \"conversations\""};
+  if (has("prompt") && has("completion")) {
+    return {RecordFormat::kPromptCompletion, "it has \"prompt\" and \"completion\""};
+  }
+  if (has("instruction") && has("output")) {
+    return {RecordFormat::kAlpaca, "it has \"instruction\" and \"output\""};
+  }
+  if (has("text")) return {RecordFormat::kText, "it has \"text\""};
+  throw DataError(
+      fmt::format("the record has no known format; its keys: {}", keys_of(record)), where,
+      "known: \"messages\"; \"conversations\"; \"prompt\" and \"completion\"; \"instruction\" and "
+      "\"output\"; \"text\"");
+}
+
+RecordShape shape_of(const Json& record, RecordFormat format, bool has_chat_template,
+                     const std::string& where) {
+  switch (format) {
+    case RecordFormat::kMessages: {
+      const Json& messages = require(record, "messages", format, where);
+      check_messages(messages, "messages", where);
+      return conversation_of(record, messages, 0, where);
+    }
+    case RecordFormat::kShareGpt:
+      return shape_of_sharegpt(record, where);
+    case RecordFormat::kPromptCompletion:
+      return shape_of_prompt_completion(record, where);
+    case RecordFormat::kAlpaca:
+      return shape_of_alpaca(record, has_chat_template, where);
+    case RecordFormat::kText:
+      return PlainText{"", require_string(record, "text", format, where)};
+  }
+  invariant_failed(__FILE__, __LINE__, "unknown record format");
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <variant>
+
+#include "sftrun/data/json_lines.h"
+#include "sftrun/data/sequence.h"
+
+namespace sftrun::data {
+
+/// A record as a conversation, whatever its format was.
+struct Conversation {
+  Json messages = Json::array();   ///< objects with a string "role"
+  size_t num_prompt_messages = 0;  ///< leading messages that are given, not learnt
+  Json tools;                      ///< null or array
+  Json kwargs = Json::object();    ///< the record's own chat_template_kwargs
+};
+/// A record as text. The prompt is given, the completion learnt.
+struct PlainText {
+  std::string prompt, completion;
+};
+using RecordShape = std::variant<Conversation, PlainText>;
+
+/// @param has_chat_template decides how Alpaca records are read   @param where "file:line"
+/// @throws DataError for keys that are missing or of the wrong type
+RecordShape shape_of(const Json& record, RecordFormat format, bool has_chat_template,
+                     const std::string& where);
+
+}  // namespace sftrun::data

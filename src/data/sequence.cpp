@@ -1,0 +1,201 @@
+#include "sftrun/data/sequence.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "record.h"
+#include "sftrun/core/error.h"
+#include "sftrun/text/chat_labels.h"
+
+namespace sftrun::data {
+namespace {
+
+using config::LossOnChoice;
+using text::LabelledConversation;
+
+/// A slice of a conversation that becomes one sequence: messages [0, end), of which those from
+/// `first_learnt` on are learnt.
+struct Slice {
+  size_t first_learnt = 0, end = 0;
+};
+
+std::string role_of(const Json& messages, size_t index) {
+  return messages[index]["role"].get<std::string>();
+}
+
+/// `thinking: split`: a slice ends where a user turn follows an answer. What stands behind the last
+/// answer is left away.
+std::vector<Slice> split_at_user_turns(const Json& messages, size_t num_prompt_messages) {
+  std::vector<Slice> slices;
+  size_t begin = num_prompt_messages;
+  bool answered = false;
+  for (size_t i = num_prompt_messages; i < messages.size(); ++i) {
+    const std::string role = role_of(messages, i);
+    if (role == "user" && answered) {
+      slices.push_back({begin, i});
+      begin = i;
+      answered = false;
+    }
+    answered = answered || role == "assistant";
+  }
+  if (answered || slices.empty()) slices.push_back({begin, messages.size()});
+  return slices;
+}
+
+/// The variables by which templates are asked to keep reasoning of earlier turns; each reads its
+/// own and ignores the others.
+void ask_to_keep_thinking(Json& kwargs) {
+  kwargs["preserve_thinking"] = true;
+  kwargs["keep_thinking"] = true;
+  kwargs["clear_thinking"] = false;
+  kwargs["truncate_history_thinking"] = false;
+}
+
+void merge_into(Json& target, const Json& source) {
+  for (const auto& [key, value] : source.items()) target[key] = value;
+}
+
+text::LossOn text_loss_on(LossOnChoice choice, size_t num_prompt_messages) {
+  switch (choice) {
+    case LossOnChoice::kAssistant:
+      return text::LossOn::kAssistant;
+    case LossOnChoice::kLastAssistant:
+      return text::LossOn::kLastAssistant;
+    case LossOnChoice::kCompletion:
+      return num_prompt_messages > 0 ? text::LossOn::kAssistant : text::LossOn::kLastAssistant;
+    case LossOnChoice::kAll:
+      return text::LossOn::kAll;
+  }
+  invariant_failed(__FILE__, __LINE__, "unknown loss_on");
+}
+
+void drop_runs_before(LabelledConversation& conversation, size_t first_learnt) {
+  std::erase_if(conversation.runs, [&](const LabelledConversation::Run& run) {
+    return run.message < static_cast<int32_t>(first_learnt);
+  });
+}
+
+/// One run from where the first begins through the end of the text.
+void extend_to_end(LabelledConversation& conversation) {
+  if (conversation.runs.empty()) return;
+  conversation.runs.resize(1);
+  conversation.runs[0].span.end = static_cast<uint32_t>(conversation.rendered.text.size());
+}
+
+std::string name_of(const text::Origin& origin, const Json& messages) {
+  if (origin.kind == text::Origin::Kind::kTemplate) return "template";
+  if (origin.kind == text::Origin::Kind::kOther) {
+    return origin.field.empty() ? "variable" : origin.field;
+  }
+  return role_of(messages, static_cast<size_t>(origin.message)) + " " + origin.field;
+}
+
+std::vector<Sequence::Part> parts_of(const text::Rendered& rendered, const Json& messages) {
+  std::vector<Sequence::Part> parts;
+  for (const text::OriginSpan& span : rendered.origins) {
+    parts.push_back({{span.begin, span.end}, name_of(span.origin, messages), span.origin.message});
+  }
+  return parts;
+}
+
+Sequence render_slice(const Json& messages, const Slice& slice, const TextModel& model,
+                      const text::RenderOptions& render, const SequenceOptions& options,
+                      size_t num_prompt_messages) {
+  Json shown = messages;
+  shown.erase(shown.begin() + static_cast<ptrdiff_t>(slice.end), shown.end());
+  LabelledConversation conversation =
+      text::label_conversation(*model.chat_template, *model.tokenizer, shown, render,
+                               text_loss_on(options.loss_on, num_prompt_messages));
+  if (options.loss_on != LossOnChoice::kAll) drop_runs_before(conversation, slice.first_learnt);
+  if (options.loss_on == LossOnChoice::kCompletion && num_prompt_messages > 0) {
+    extend_to_end(conversation);
+  }
+  text::LabelledTokens tokens = text::tokenize_labelled(*model.tokenizer, conversation);
+  Sequence sequence{.ids = std::move(tokens.ids),
+                    .mask = std::move(tokens.mask),
+                    .spans = std::move(tokens.spans)};
+  if (options.with_parts) sequence.parts = parts_of(conversation.rendered, messages);
+  sequence.text = std::move(conversation.rendered.text);
+  return sequence;
+}
+
+bool has_label(const Sequence& sequence) {
+  return std::find(sequence.mask.begin(), sequence.mask.end(), 1) != sequence.mask.end();
+}
+
+std::vector<Sequence> build_conversation(const Conversation& conversation, const TextModel& model,
+                                         const SequenceOptions& options) {
+  text::RenderOptions render = model.render_defaults;
+  render.tools = conversation.tools;
+  if (options.thinking == config::Thinking::kKeep) ask_to_keep_thinking(render.kwargs);
+  merge_into(render.kwargs, options.chat_template_kwargs);
+  merge_into(render.kwargs, conversation.kwargs);
+
+  const Json& messages = conversation.messages;
+  const size_t num_prompt = conversation.num_prompt_messages;
+  const bool split =
+      options.thinking == config::Thinking::kSplit && options.loss_on == LossOnChoice::kAssistant;
+  const std::vector<Slice> slices = split ? split_at_user_turns(messages, num_prompt)
+                                          : std::vector<Slice>{{num_prompt, messages.size()}};
+  std::vector<Sequence> sequences;
+  for (const Slice& slice : slices) {
+    Sequence sequence = render_slice(messages, slice, model, render, options, num_prompt);
+    const bool is_last = slice.end == slices.back().end;
+    if (has_label(sequence) || (is_last && sequences.empty()))
+      sequences.push_back(std::move(sequence));
+  }
+  return sequences;
+}
+
+Sequence build_text(const PlainText& record, const TextModel& model,
+                    const SequenceOptions& options) {
+  Sequence sequence{.text = record.prompt + record.completion};
+  const auto prompt_bytes = static_cast<uint32_t>(record.prompt.size());
+  const auto text_bytes = static_cast<uint32_t>(sequence.text.size());
+  text::Encoding encoding =
+      model.tokenizer->encode_with_spans(sequence.text, /*add_special_tokens=*/true);
+  sequence.ids = std::move(encoding.ids);
+  sequence.spans = std::move(encoding.spans);
+  const auto eos = model.tokenizer->eos_id();
+  const bool ends_in_eos = eos && !sequence.ids.empty() && sequence.ids.back() == *eos;
+  if (options.append_eos && eos && !ends_in_eos) {
+    sequence.ids.push_back(*eos);
+    sequence.spans.push_back({text_bytes, text_bytes});
+  }
+  const bool everything = options.loss_on == LossOnChoice::kAll;
+  for (size_t i = 0; i < sequence.ids.size(); ++i) {
+    const bool is_end = i + 1 == sequence.ids.size() && eos && sequence.ids[i] == *eos;
+    sequence.mask.push_back(everything || is_end || sequence.spans[i].end > prompt_bytes ? 1 : 0);
+  }
+  if (options.with_parts) {
+    if (prompt_bytes > 0) sequence.parts.push_back({{0, prompt_bytes}, "prompt"});
+    sequence.parts.push_back(
+        {{prompt_bytes, text_bytes}, prompt_bytes > 0 ? "completion" : "text"});
+  }
+  return sequence;
+}
+
+}  // namespace
+
+SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options)
+    : format_(format), model_(std::move(model)), options_(std::move(options)) {}
+
+std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where) const {
+  const bool has_template = model_.chat_template != nullptr;
+  const RecordShape shape = shape_of(record, format_, has_template, where);
+  if (const auto* plain = std::get_if<PlainText>(&shape))
+    return {build_text(*plain, model_, options_)};
+  if (!has_template) {
+    throw DataError("this record is a conversation, and the model has no chat template", where,
+                    "use the model's instruct version, or set model.chat_template to a Jinja file");
+  }
+  try {
+    return build_conversation(std::get<Conversation>(shape), model_, options_);
+  } catch (const DataError& error) {
+    throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),
+                    error.fix());
+  }
+}
+
+}  // namespace sftrun::data

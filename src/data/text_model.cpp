@@ -1,0 +1,41 @@
+#include "sftrun/data/text_model.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+
+namespace sftrun::data {
+namespace {
+
+bool is_template_text(const std::string& text) {
+  return text.find("{{") != std::string::npos || text.find("{%") != std::string::npos ||
+         text.find('\n') != std::string::npos;
+}
+
+}  // namespace
+
+TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::string>& own_template,
+                          text::RenderOptions render_defaults, const std::string& configured) {
+  TextModel model{.tokenizer = std::make_shared<const text::Tokenizer>(std::move(tokenizer)),
+                  .render_defaults = std::move(render_defaults)};
+  const auto parse = [](std::string_view source, std::string name) {
+    return std::make_shared<const text::ChatTemplate>(source, std::move(name));
+  };
+  if (is_template_text(configured)) {
+    model.chat_template = parse(configured, "model.chat_template");
+  } else if (!configured.empty()) {
+    if (!std::filesystem::exists(configured)) {
+      throw ConfigError("no such chat template file",
+                        fmt::format("model.chat_template: {}", configured),
+                        "give a path to a Jinja file, or the template itself");
+    }
+    model.chat_template = parse(read_text_file(configured), configured);
+  } else if (own_template) {
+    model.chat_template = parse(*own_template, "the model's chat template");
+  }
+  return model;
+}
+
+}  // namespace sftrun::data

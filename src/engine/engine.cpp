@@ -1,0 +1,71 @@
+#include <c10/util/Exception.h>
+
+#include <cstdio>
+#include <map>
+#include <new>
+
+#include "commands.h"
+#include "sftrun/app/engine_api.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/launch/error_file.h"
+
+namespace sftrun::engine {
+namespace {
+
+using Command = int (*)(const nlohmann::json&);
+
+Command find(const std::string& name) {
+  static const std::map<std::string, Command> commands = {{"worker", run_worker}, {"generate", run_generate},
+                                                          {"score", run_score},   {"merge", run_merge},
+                                                          {"bench", run_bench}};
+  const auto found = commands.find(name);
+  SFTRUN_CHECK(found != commands.end());
+  return found->second;
+}
+
+int fail(ExitCode code, const std::string& text) {
+  log::flush();
+  launch::write_error_file(text, static_cast<int>(code));  // a launcher reports it, once for all ranks
+  std::fprintf(stderr, "%s\n", text.c_str());              // and the rank's own log has it from here
+  return static_cast<int>(code);
+}
+
+std::string out_of_memory_text(const char* what) {
+  const std::string text = what;
+  return Error(ExitCode::kOutOfMemory, text.substr(0, text.find('\n')), {},
+               "lower train.batch_size and raise train.grad_accum, lower model.max_seq_len, or set "
+               "train.gradient_checkpointing: true")
+      .what();
+}
+
+/// LibTorch's errors end with a C++ stack trace, which belongs in the log, not before the user.
+std::string libtorch_text(const c10::Error& e) {
+  log::debug("{}", e.what());
+  return Error(ExitCode::kWorkerFailed, std::string("LibTorch: ") + e.what_without_backtrace()).what();
+}
+
+int guarded(const char* command, const char* request) {
+  try {
+    return find(command)(nlohmann::json::parse(request));
+  } catch (const Error& e) {
+    return fail(e.code(), e.what());
+  } catch (const c10::OutOfMemoryError& e) {
+    return fail(ExitCode::kOutOfMemory, out_of_memory_text(e.what_without_backtrace()));
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::kOutOfMemory, out_of_memory_text("out of memory"));
+  } catch (const c10::Error& e) {
+    return fail(ExitCode::kWorkerFailed, libtorch_text(e));
+  } catch (const std::exception& e) {
+    return fail(ExitCode::kWorkerFailed, Error(ExitCode::kWorkerFailed, e.what()).what());
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::engine
+
+extern "C" __attribute__((visibility("default"))) int sftrun_engine_run(const char* command, const char* request) {
+  const int code = sftrun::engine::guarded(command, request);
+  sftrun::log::flush();
+  return code;
+}

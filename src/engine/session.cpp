@@ -1,0 +1,90 @@
+#include "session.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "cuda_library.h"
+#include "sftrun/core/error.h"
+#include "sftrun/kernels/memory.h"
+#include "sftrun/model/adapter_io.h"
+#include "sftrun/observe/system.h"
+
+namespace sftrun::engine {
+namespace {
+
+/// Whether this processor multiplies bf16 in hardware; without that bf16 is slower than fp32 here.
+bool cpu_multiplies_bf16() { return __builtin_cpu_supports("avx512bf16"); }
+
+at::ScalarType choose_dtype(const std::string& dtype, at::Device device) {
+  if (dtype == "fp32") return at::kFloat;
+  if (dtype == "bf16") return at::kBFloat16;
+  if (dtype == "fp16") {
+    if (device.is_cpu()) throw ConfigError("fp16 is not computed on a CPU", "model.dtype", "use bf16 or fp32");
+    return at::kHalf;
+  }
+  return device.is_cuda() || cpu_multiplies_bf16() ? at::kBFloat16 : at::kFloat;
+}
+
+}  // namespace
+
+Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank) {
+  kernels::install_cpu_allocator();
+  Compute compute;
+  if (device != "cpu") {
+    const CudaStatus status = load_cuda_library();
+    if (status.num_devices > 0) {
+      compute.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % status.num_devices));
+    } else if (device == "cuda") {
+      throw DeviceError("CUDA was asked for and is not available: " + status.reason, "--device cuda",
+                        "use --device cpu, or see `sftrun gpu-info`");
+    }
+  }
+  compute.dtype = choose_dtype(dtype, compute.device);
+  return compute;
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  return dtype == at::kFloat ? "fp32" : dtype == at::kBFloat16 ? "bf16" : "fp16";
+}
+
+std::string device_name(at::Device device) {
+  return device.is_cpu() ? observe::cpu_model() : "CUDA device " + std::to_string(device.index());
+}
+
+void set_threads(const nlohmann::json& request) {
+  if (const auto threads = get<int>(request, "threads")) {
+    at::set_num_threads(*threads);
+  } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    at::set_num_threads(std::max(1, static_cast<int>(observe::available_cpus())));
+  }
+}
+
+data::TextModel text_model_of(const weights::Checkpoint& checkpoint, const std::string& configured_template) {
+  return data::make_text_model(checkpoint.tokenizer(), checkpoint.chat_template(), checkpoint.render_defaults(),
+                               configured_template);
+}
+
+LoadedModel load_model(const nlohmann::json& request) {
+  set_threads(request);
+  const Compute compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
+                                         get<std::string>(request, "dtype").value_or("auto"), 0);
+  LoadedModel loaded;
+  loaded.checkpoint = weights::Checkpoint::open(request.at("model").get<std::string>());
+  loaded.text = text_model_of(*loaded.checkpoint, "");
+  model::DecoderOptions options;
+  options.dtype = compute.dtype;
+  options.device = compute.device;
+  const auto adapter = get<std::string>(request, "adapter");
+  if (adapter) {
+    options.trains = model::Trains::kLora;
+    options.lora = model::lora_options_of(weights::AdapterConfig::load(*adapter));
+  }
+  loaded.decoder = model::Decoder::load(loaded.checkpoint, options);
+  if (adapter) model::load_adapter_weights(*loaded.decoder, *adapter);
+  return loaded;
+}
+
+}  // namespace sftrun::engine

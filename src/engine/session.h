@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/data/text_model.h"
+#include "sftrun/model/decoder.h"
+#include "sftrun/weights/checkpoint.h"
+
+/// What every engine command does first: choose device, dtype and threads, open the model.
+namespace sftrun::engine {
+
+struct Compute {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;
+};
+
+/// @param device "auto", "cpu", "cuda"   @param dtype "auto", "fp32", "bf16", "fp16"   @param local_rank which GPU
+/// Loads the CUDA library where it is needed. @throws DeviceError when CUDA was asked for and cannot be had.
+Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank);
+std::string dtype_name(at::ScalarType dtype);  ///< "fp32", "bf16", "fp16"
+std::string device_name(at::Device device);
+
+/// Threads of this process: the request's, else OMP_NUM_THREADS, else all that it may use.
+void set_threads(const nlohmann::json& request);
+
+/// A model opened for a command that does not train.
+struct LoadedModel {
+  std::shared_ptr<const weights::Checkpoint> checkpoint;
+  data::TextModel text;
+  std::unique_ptr<model::Decoder> decoder;  ///< with its adapter, if one was named
+};
+/// Reads "model", "adapter", "device", "dtype", "threads" of the request.
+LoadedModel load_model(const nlohmann::json& request);
+data::TextModel text_model_of(const weights::Checkpoint& checkpoint, const std::string& configured_template);
+
+/// A string or number of the request; nullopt when null or absent.
+template <typename T>
+std::optional<T> get(const nlohmann::json& request, const char* key) {
+  const auto found = request.find(key);
+  if (found == request.end() || found->is_null()) return std::nullopt;
+  return found->get<T>();
+}
+
+}  // namespace sftrun::engine

@@ -1,0 +1,358 @@
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "commands.h"
+#include "session.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/hash.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+#include "sftrun/kernels/memory.h"
+#include "sftrun/launch/status.h"
+#include "sftrun/launch/stop_signals.h"
+#include "sftrun/launch/worker_env.h"
+#include "sftrun/model/adapter_io.h"
+#include "sftrun/observe/run_report.h"
+#include "sftrun/observe/system.h"
+#include "sftrun/parallel/communicator.h"
+#include "sftrun/train/identity.h"
+#include "sftrun/train/trainer.h"
+#include "sftrun/weights/adapter_file.h"
+
+/// One rank of a training run, from its configuration to its final adapter.
+namespace sftrun::engine {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr double kMeetTimeoutS = 1800;  // LibTorch's own default: loading a large model takes a while
+
+double unix_time_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+void configure_logging(const launch::WorkerEnv& env, const fs::path& run_dir) {
+  log::Options options;
+  if (env.supervised) {  // the launcher keeps and shows
+    options.console = log::Level::kDebug;
+  } else {
+    make_directories(run_dir / "logs");
+    options.console = env.rank == 0 ? log::Level::kInfo : log::Level::kWarn;
+    options.file = run_dir / "logs" / fmt::format("rank-{}.log", env.rank);
+    if (env.world_size > 1) options.rank = env.rank;
+  }
+  log::configure(options);
+}
+
+std::string choose_backend(config::CommBackend wanted, at::Device device) {
+  if (wanted == config::CommBackend::kNccl) {
+    if (device.is_cpu()) {
+      throw ConfigError("NCCL needs GPUs and this run computes on the CPU", "parallel.backend", "use gloo or auto");
+    }
+    return "nccl";
+  }
+  if (wanted == config::CommBackend::kGloo) return "gloo";
+  return device.is_cuda() ? "nccl" : "gloo";
+}
+
+std::string dtype_choice(config::DTypeChoice dtype) {
+  switch (dtype) {
+    case config::DTypeChoice::kFp32: return "fp32";
+    case config::DTypeChoice::kBf16: return "bf16";
+    case config::DTypeChoice::kFp16: return "fp16";
+    case config::DTypeChoice::kAuto: return "auto";
+  }
+  invariant_failed(__FILE__, __LINE__, "a known dtype");
+}
+
+config::DTypeChoice choice_of(at::ScalarType dtype) {
+  return dtype == at::kFloat ? config::DTypeChoice::kFp32
+                             : dtype == at::kBFloat16 ? config::DTypeChoice::kBf16 : config::DTypeChoice::kFp16;
+}
+
+model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute) {
+  model::DecoderOptions options;
+  options.dtype = compute.dtype;
+  options.device = compute.device;
+  options.ops = config.tuning.backend == config::TuningBackend::kFused ? &kernels::fused_ops() : &kernels::plain_ops();
+  options.gradient_checkpointing = config.train.gradient_checkpointing;
+  options.seed = static_cast<uint64_t>(config.train.seed);
+  switch (config.tuning.mode) {
+    case config::TuningMode::kFull: options.trains = model::Trains::kFull; break;
+    case config::TuningMode::kPartial:
+      options.trains = model::Trains::kPartial;
+      options.trainable = config.tuning.trainable;
+      break;
+    default:
+      options.trains = model::Trains::kLora;
+      options.lora = {config.tuning.lora.r, config.tuning.lora.alpha, config.tuning.lora.dropout, config.tuning.lora.rslora,
+                      config.tuning.lora.target_modules, /*target_is_pattern=*/false};
+  }
+  return options;
+}
+
+/// The data of a run, read once per rank.
+struct Data {
+  std::optional<data::Dataset> train, val;
+};
+
+Data load_data(const config::RunConfig& config, const data::TextModel& text) {
+  Data loaded;
+  data::Dataset train = data::load_dataset(config, config.data.train, text, at::get_num_threads());
+  if (!config.data.val.empty()) {
+    loaded.val = data::load_dataset(config, config.data.val, text, at::get_num_threads());
+    loaded.train = std::move(train);
+  } else if (config.data.val_split > 0) {
+    auto [first, second] = data::split_dataset(std::move(train), config.data.val_split, static_cast<uint64_t>(config.data.seed));
+    loaded.train = std::move(first);
+    loaded.val = std::move(second);
+  } else {
+    loaded.train = std::move(train);
+  }
+  return loaded;
+}
+
+/// What identifies the base model to whoever loads the adapter.
+std::string base_model_name(const std::string& name) {
+  std::error_code code;
+  return fs::exists(name, code) ? fs::absolute(name).lexically_normal().string() : name;
+}
+
+class Worker {
+ public:
+  explicit Worker(const nlohmann::json& request)
+      : request_(request),
+        env_(launch::worker_env()),
+        config_(config::from_json(nlohmann::ordered_json(request.at("config")))),
+        run_dir_(config_.output.dir) {}
+
+  int run() {
+    configure_logging(env_, run_dir_);
+    set_threads(request_);
+    compute_ = choose_compute(get<std::string>(request_, "device").value_or("auto"), dtype_choice(config_.model.dtype),
+                              env_.local_rank);
+    config_.model.dtype = choice_of(compute_.dtype);
+    comm_ = parallel::Communicator::connect({env_.rank, env_.world_size, env_.master_addr, env_.master_port},
+                                            choose_backend(config_.parallel.backend, compute_.device), compute_.device,
+                                            kMeetTimeoutS);
+    tell("loading");
+    checkpoint_ = weights::Checkpoint::open(config_.model.name);
+    tell("tokenizing");
+    const data::TextModel text = text_model_of(*checkpoint_, config_.model.chat_template);
+    data_ = load_data(config_, text);
+    identity_ = train::identity_of(config_, checkpoint_->fingerprint(), data_.train->fingerprint(),
+                                   data_.val ? data_.val->fingerprint() : "");
+    require_same_on_all_ranks();
+    const auto resume_from = find_resume();
+    tell("loading");
+    decoder_ = model::Decoder::load(checkpoint_, decoder_options(config_, compute_));
+    if (!config_.tuning.lora.init_from.empty() && !resume_from) {
+      model::load_adapter_weights(*decoder_, config_.tuning.lora.init_from);
+      log::info("adapter initialised from {}", config_.tuning.lora.init_from);
+    }
+    return train(resume_from);
+  }
+
+ private:
+  bool is_main() const { return env_.rank == 0; }
+
+  void tell(const char* phase) {
+    launch::Status status;
+    status.phase = launch::parse_phase(phase).value_or(launch::Phase::kLoading);
+    status_.write(status);
+  }
+
+  void require_same_on_all_ranks() {
+    const std::string mine = Fingerprint().add(identity_.dump()).add(config::to_json(config_).dump()).hex();
+    const double head = static_cast<double>(std::stoull(mine.substr(0, 13), nullptr, 16));  // 52 bits: exact in fp64
+    const auto ranks = comm_.all_gather({head});
+    for (size_t rank = 1; rank < ranks.size(); ++rank) {
+      if (ranks[rank][0] == ranks[0][0]) continue;
+      throw ConfigError(fmt::format("rank {} sees another model, data set or configuration than rank 0", rank), {},
+                        "all ranks must read the same files and flags");
+    }
+  }
+
+  std::optional<fs::path> find_resume() {
+    const std::string resume = get<std::string>(request_, "resume").value_or("auto");
+    const train::CheckpointStore store(run_dir_ / "checkpoints");
+    std::optional<fs::path> from;
+    if (resume == "auto") {
+      from = store.latest();
+    } else if (resume == "never") {
+      if (store.latest()) {
+        throw ConfigError("the run directory already holds checkpoints", run_dir_.string(),
+                          "choose another output.dir, or resume with --resume auto; nothing is overwritten");
+      }
+    } else {
+      from = fs::path(resume);
+      if (!fs::exists(*from / "state.json")) {
+        throw ConfigError("there is no checkpoint to resume from", from->string(), "name a folder like checkpoints/step-000100");
+      }
+    }
+    if (!from) return std::nullopt;
+    train::require_same_identity(train::read_train_state(*from).identity, identity_, from->string(),
+                                 {request_.value("allow_changed_data", false), request_.value("allow_backend_change", false)});
+    log::info("resuming from {}", from->string());
+    return from;
+  }
+
+  int train(const std::optional<fs::path>& resume_from) {
+    const launch::StopSignals stop;
+    train::TrainerInputs inputs;
+    inputs.config = config_;
+    inputs.run_dir = run_dir_;
+    inputs.decoder = decoder_.get();
+    inputs.comm = &comm_;
+    inputs.train = &*data_.train;
+    inputs.val = data_.val ? &*data_.val : nullptr;
+    inputs.identity = identity_;
+    if (decoder_->options().trains == model::Trains::kLora) {
+      inputs.adapter = model::adapter_config_of(decoder_->options().lora, base_model_name(config_.model.name));
+    }
+    inputs.resume_from = resume_from;
+    inputs.hooks.stop_exit_code = [&] { return stop.exit_code(); };
+    inputs.hooks.peak_memory_bytes = [] { return observe::process_memory().peak_resident_bytes; };
+    inputs.hooks.on_event = [&](const train::TrainEvent& event) { forward(event); };
+    const auto adapter = inputs.adapter;
+    kernels::reset_cpu_peak();
+    static_bytes_ = kernels::cpu_memory_stats().allocated_bytes;
+    train::Trainer trainer(std::move(inputs));
+    describe(trainer);
+    report_.started_at = unix_time_s();
+    write_report(trainer, "running", 0, 0);
+    const train::TrainOutcome outcome = trainer.run();
+    if (outcome.exit_code == 0) export_result(adapter);
+    const char* status = outcome.exit_code == 0 ? "done" : outcome.exit_code == 130 ? "interrupted" : "stopped";
+    report_.finished_at = unix_time_s();
+    write_report(trainer, status, outcome.first_step, outcome.last_step);
+    comm_.barrier("end");
+    if (is_main()) conclude(outcome, trainer.total_steps());
+    return outcome.exit_code;
+  }
+
+  void forward(const train::TrainEvent& event) {
+    launch::Status status;
+    status.phase = launch::parse_phase(event.phase).value_or(launch::Phase::kTraining);
+    status.step = event.step;
+    status.total_steps = event.total_steps;
+    status.loss = event.loss;
+    status.tokens_per_second = event.tokens_per_second;
+    status.eta_s = event.eta_s;
+    status.memory_bytes = event.memory_bytes;
+    status_.write(status);
+  }
+
+  void describe(const train::Trainer& trainer) {
+    if (!is_main()) return;
+    write_file_atomically(run_dir_ / "config.resolved.yaml", config::to_yaml(config_));
+    const kernels::ParameterStore& store = decoder_->parameters();
+    log::info("model {} ({}, {} layers, {}), backend {}, {} on {}, {} thread{}", config_.model.name, decoder_->arch().family,
+              decoder_->arch().num_layers, format_bytes(decoder_->base_bytes()), backend_name(), dtype_name(compute_.dtype),
+              device_name(compute_.device), at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s");
+    log::info("training {} of {} parameters' values in {} tensors", format_count(static_cast<uint64_t>(store.numel())),
+              config::to_json(config_)["tuning"]["mode"].get<std::string>(), store.parameters().size());
+    log::info("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} a step", trainer.total_steps(),
+              *config_.train.batch_size.value, *config_.train.grad_accum.value, env_.world_size,
+              *config_.train.global_batch_size.value,
+              config_.data.packing ? fmt::format("bins of {} tokens", config_.model.max_seq_len) : "examples");
+  }
+
+  std::string backend_name() const { return config_.tuning.backend == config::TuningBackend::kFused ? "fused" : "bnb"; }
+
+  void write_report(const train::Trainer& trainer, const char* status, int64_t first_step, int64_t last_step) {
+    kernels::ParameterStore& store = decoder_->parameters();
+    const kernels::MemoryStats memory = kernels::cpu_memory_stats();
+    const uint64_t held = memory.peak_bytes > static_bytes_ ? memory.peak_bytes - static_bytes_ : 0;
+    const double optimizer = static_cast<double>(trainer.optimizer_bytes());
+    const double activations = held > trainer.optimizer_bytes() ? static_cast<double>(held) - optimizer : 0;
+    const double copy_bytes = store.compute().is_same(store.master()) ? 0.0 : static_cast<double>(store.compute().nbytes());
+    const parallel::CollectiveCounts counts = comm_.counts();
+    const auto ranks = comm_.all_gather({static_cast<double>(decoder_->base_bytes()),
+                                         static_cast<double>(store.master().nbytes()) + copy_bytes,
+                                         static_cast<double>(store.grad().nbytes()), optimizer, activations,
+                                         static_cast<double>(counts.all_reduce), static_cast<double>(counts.all_gather)});
+    if (!is_main()) return;
+    report_.version = SFTRUN_VERSION;
+    report_.backend = backend_name();
+    report_.comm_backend = env_.world_size > 1 ? comm_.backend() : "";
+    report_.strategy = env_.world_size > 1 ? "ddp" : "single";
+    report_.dtype = dtype_name(compute_.dtype);
+    report_.base_model = config_.model.name;
+    report_.base_model_fingerprint = checkpoint_->fingerprint();
+    report_.dataset_fingerprint = data_.train->fingerprint();
+    report_.config_fingerprint = Fingerprint().add(identity_["config"].dump()).hex();
+    report_.world_size = env_.world_size;
+    report_.device_names.assign(static_cast<size_t>(env_.world_size), device_name(compute_.device));
+    report_.status = status;
+    report_.first_step = first_step;
+    report_.last_step = last_step;
+    report_.ranks.clear();
+    for (const auto& r : ranks) {
+      observe::RankReport rank;
+      rank.bytes = {static_cast<uint64_t>(r[0]), static_cast<uint64_t>(r[1]), static_cast<uint64_t>(r[2]),
+                    static_cast<uint64_t>(r[3]), static_cast<uint64_t>(r[4])};
+      rank.collectives.all_reduce = static_cast<int64_t>(r[5]);
+      rank.collectives.all_gather = static_cast<int64_t>(r[6]);
+      report_.ranks.push_back(rank);
+    }
+    observe::write_run_report(run_dir_ / "run.json", report_);
+  }
+
+  /// adapter/ or model/, written aside and renamed, so that it is whole or not there.
+  void export_result(const std::optional<weights::AdapterConfig>& adapter) {
+    if (!is_main()) return;
+    const fs::path target = run_dir_ / (adapter ? "adapter" : "model");
+    const fs::path temporary = run_dir_ / (adapter ? ".unfinished-adapter" : ".unfinished-model");
+    std::error_code code;
+    fs::remove_all(temporary, code);
+    make_directories(temporary);
+    if (adapter) {
+      weights::write_adapter(temporary, *adapter, model::trained_tensors(*decoder_));
+    } else {
+      const DType dtype = compute_.dtype == at::kFloat ? DType::kF32 : DType::kBF16;
+      weights::write_sharded_safetensors(temporary, model::model_tensors(*decoder_, *checkpoint_, dtype));
+    }
+    model::write_model_text_files(*checkpoint_, config_.model.name, temporary, /*with_config=*/!adapter);
+    sync_directory(temporary);
+    fs::remove_all(target, code);
+    fs::rename(temporary, target, code);
+    if (code) throw DeviceError("cannot put the result into place: " + code.message(), target.string());
+    sync_directory(run_dir_);
+  }
+
+  void conclude(const train::TrainOutcome& outcome, int64_t total_steps) const {
+    if (outcome.exit_code != 0) {
+      log::info("stopped after step {} of {} with a checkpoint; the same command goes on from there", outcome.last_step, total_steps);
+      return;
+    }
+    if (outcome.first_step == total_steps) log::info("this run was already complete");
+    if (outcome.first_eval_loss && outcome.last_eval_loss) {
+      log::info("validation loss {:.4f} -> {:.4f}", *outcome.first_eval_loss, *outcome.last_eval_loss);
+    }
+    const bool is_adapter = decoder_->options().trains == model::Trains::kLora;
+    log::info("{}: {}", is_adapter ? "adapter" : "model", (run_dir_ / (is_adapter ? "adapter" : "model")).string());
+  }
+
+  const nlohmann::json& request_;
+  launch::WorkerEnv env_;
+  config::RunConfig config_;
+  fs::path run_dir_;
+  Compute compute_;
+  parallel::Communicator comm_;
+  launch::StatusWriter status_;
+  std::shared_ptr<const weights::Checkpoint> checkpoint_;
+  Data data_;
+  nlohmann::ordered_json identity_;
+  std::unique_ptr<model::Decoder> decoder_;
+  observe::RunReport report_;
+  uint64_t static_bytes_ = 0;
+};
+
+}  // namespace
+
+int run_worker(const nlohmann::json& request) { return Worker(request).run(); }
+
+}  // namespace sftrun::engine

@@ -1,0 +1,31 @@
+// Compiled once for each instruction set, with SFTRUN_ISA naming the namespace.
+#include "sftrun/kernels/cpu_table.h"
+
+#include <cstring>
+
+namespace sftrun::kernels::SFTRUN_ISA {
+namespace {
+
+#include "cpu/math.h"
+#include "adamw/adamw_cpu.inl"
+#include "cross_entropy/cross_entropy_cpu.inl"
+#include "dropout/dropout_cpu.inl"
+#include "rms_norm/rms_norm_cpu.inl"
+#include "rope/rope_cpu.inl"
+#include "swiglu/swiglu_cpu.inl"
+
+template <typename T>
+constexpr RowKernels<T> kRowKernels = {
+    rms_norm_forward<T>, rms_norm_backward<T>, rope<T>, swiglu_forward<T>, swiglu_backward<T>,
+    dropout<T>, cross_entropy<T>, cross_entropy_loss<T>,
+};
+
+#define SFTRUN_NAME_OF(x) #x
+#define SFTRUN_STRING(x) SFTRUN_NAME_OF(x)
+
+}  // namespace
+
+extern const CpuKernels kTable;
+const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA), kRowKernels<float>, kRowKernels<uint16_t>, adamw, sum_of_squares};
+
+}  // namespace sftrun::kernels::SFTRUN_ISA

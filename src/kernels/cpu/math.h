@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+// Included by kernels_isa.cpp inside the namespace of one instruction set.
+
+inline float load(const float* p) { return *p; }
+inline void store(float* p, float value) { *p = value; }
+
+inline float load(const uint16_t* p) {
+  const uint32_t bits = static_cast<uint32_t>(*p) << 16;
+  return __builtin_bit_cast(float, bits);
+}
+// Round to nearest even, without a branch so that loops vectorise; NaN keeps its quiet bit.
+inline void store(uint16_t* p, float value) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
+  const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+  *p = static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? 0x7fc0U : rounded);
+}
+
+// exp to about 1 ulp over [-87, 88] (Cephes' polynomial), flushing to exp(-87) below: vectorises everywhere, unlike libm's.
+inline float exp_fast(float x) {
+  x = x < -87.0F ? -87.0F : x;
+  x = x > 88.0F ? 88.0F : x;
+  constexpr float kLog2e = 1.44269504088896341F, kRoundMagic = 12582912.0F;  // 1.5 * 2^23
+  const float n = (x * kLog2e + kRoundMagic) - kRoundMagic;
+  float r = x - n * 0.693359375F;
+  r = r - n * -2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * r * r + r + 1.0F;
+  const uint32_t power = static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23;
+  return p * __builtin_bit_cast(float, power);
+}
+
+inline float sigmoid_fast(float x) { return 1.0F / (1.0F + exp_fast(-x)); }

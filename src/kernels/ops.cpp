@@ -1,0 +1,180 @@
+#include "sftrun/kernels/ops.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+
+#include "sftrun/core/error.h"
+#include "sftrun/kernels/cuda_registry.h"
+
+namespace sftrun::kernels {
+namespace {
+
+// Rows a thread takes at least: below this, starting threads costs more than it saves.
+int64_t grain(int64_t channels) { return std::max<int64_t>(1, 32768 / std::max<int64_t>(1, channels)); }
+
+template <typename T>
+T* data(const at::Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
+}
+
+/// Calls body(kernels, typed null pointer) for the tensor's dtype.
+template <typename Body>
+void for_dtype(const at::Tensor& tensor, Body&& body) {
+  SFTRUN_CHECK(tensor.is_contiguous());
+  if (tensor.scalar_type() == at::kFloat) {
+    body(cpu_kernels().f32, static_cast<float*>(nullptr));
+  } else {
+    SFTRUN_CHECK(tensor.scalar_type() == at::kBFloat16);
+    body(cpu_kernels().bf16, static_cast<uint16_t*>(nullptr));
+  }
+}
+
+}  // namespace
+
+std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (x.is_cuda()) return cuda_kernels().rms_norm_forward(x, weight, eps);
+  at::Tensor y = at::empty_like(x);
+  at::Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
+  const int64_t hidden = x.size(1);
+  for_dtype(x, [&](const auto& kernels, auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    at::parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
+      kernels.rms_norm_forward(data<T>(x) + begin * hidden, data<T>(weight), data<T>(y) + begin * hidden,
+                               data<float>(rstd) + begin, end - begin, hidden, static_cast<float>(eps));
+    });
+  });
+  return {y, rstd};
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd) {
+  if (x.is_cuda()) return cuda_kernels().rms_norm_backward(dy, x, weight, rstd);
+  at::Tensor dx = at::empty_like(x);
+  const int64_t hidden = x.size(1);
+  for_dtype(x, [&](const auto& kernels, auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    at::parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
+      const int64_t first = begin * hidden;
+      kernels.rms_norm_backward(data<T>(dy) + first, data<T>(x) + first, data<T>(weight), data<float>(rstd) + begin,
+                                data<T>(dx) + first, end - begin, hidden);
+    });
+  });
+  return dx;
+}
+
+at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd) {
+  return (dy.to(at::kFloat) * x.to(at::kFloat) * rstd.unsqueeze(1)).sum(0);
+}
+
+void rope_(at::Tensor& x, const BatchContext& batch, int64_t head_dim, double sign) {
+  if (x.is_cuda()) return cuda_kernels().rope(x, batch.cos, batch.sin, head_dim, sign);
+  const int64_t heads = x.size(1) / head_dim, half = head_dim / 2;
+  for_dtype(x, [&](const auto& kernels, auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    at::parallel_for(0, x.size(0), grain(x.size(1)), [&](int64_t begin, int64_t end) {
+      kernels.rope(data<T>(x) + begin * x.size(1), data<float>(batch.cos) + begin * half,
+                   data<float>(batch.sin) + begin * half, end - begin, heads, head_dim, static_cast<float>(sign));
+    });
+  });
+}
+
+at::Tensor swiglu_forward(const at::Tensor& gate, const at::Tensor& up) {
+  if (gate.is_cuda()) return cuda_kernels().swiglu_forward(gate, up);
+  at::Tensor h = at::empty_like(gate);
+  for_dtype(gate, [&](const auto& kernels, auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    at::parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
+      kernels.swiglu_forward(data<T>(gate) + begin, data<T>(up) + begin, data<T>(h) + begin, end - begin);
+    });
+  });
+  return h;
+}
+
+void swiglu_backward_(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
+  if (gate.is_cuda()) return cuda_kernels().swiglu_backward(dh, gate, up);
+  for_dtype(gate, [&](const auto& kernels, auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    at::parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
+      kernels.swiglu_backward(data<T>(dh) + begin, data<T>(gate) + begin, data<T>(up) + begin, end - begin);
+    });
+  });
+}
+
+at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability, uint32_t module) {
+  DropoutParams params;
+  params.seed = batch.dropout_seed;
+  params.step = batch.step;
+  params.module = module;
+  params.threshold = static_cast<uint32_t>(std::lround(probability * 65536.0));
+  params.scale = static_cast<float>(65536.0 / (65536.0 - params.threshold));
+  if (x.is_cuda()) return cuda_kernels().dropout(x, batch.token_keys_device, params);
+  SFTRUN_CHECK_EQ(static_cast<int64_t>(batch.token_keys.size()), x.size(0));
+  at::Tensor y = at::empty_like(x);
+  const int64_t channels = x.size(1);
+  for_dtype(x, [&](const auto& kernels, auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    at::parallel_for(0, x.size(0), grain(channels), [&](int64_t begin, int64_t end) {
+      kernels.dropout(data<T>(x) + begin * channels, data<T>(y) + begin * channels, batch.token_keys.data() + begin,
+                      end - begin, channels, params);
+    });
+  });
+  return y;
+}
+
+at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double grad_scale) {
+  if (logits.is_cuda()) return cuda_kernels().cross_entropy(logits, labels, grad_scale);
+  at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
+  const int64_t vocab = logits.size(1);
+  for_dtype(logits, [&](const auto& kernels, auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
+      kernels.cross_entropy(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin, data<float>(losses) + begin,
+                            end - begin, vocab, static_cast<float>(grad_scale));
+    });
+  });
+  return losses;
+}
+
+at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels) {
+  if (logits.is_cuda()) return cuda_kernels().cross_entropy_loss(logits, labels);
+  at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
+  const int64_t vocab = logits.size(1);
+  for_dtype(logits, [&](const auto& kernels, auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
+      kernels.cross_entropy_loss(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin,
+                                 data<float>(losses) + begin, end - begin, vocab);
+    });
+  });
+  return losses;
+}
+
+void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, at::Tensor& compute,
+            int64_t begin, int64_t end, const AdamWParams& params) {
+  if (master.is_cuda()) return cuda_kernels().adamw(master, grad, exp_avg, exp_avg_sq, compute, begin, end, params);
+  uint16_t* copy = compute.scalar_type() == at::kBFloat16 ? data<uint16_t>(compute) : nullptr;
+  at::parallel_for(begin, end, 16384, [&](int64_t first, int64_t last) {
+    cpu_kernels().adamw(data<float>(master) + first, data<float>(grad) + first, data<float>(exp_avg) + first,
+                        data<float>(exp_avg_sq) + first, copy ? copy + first : nullptr, last - first, params);
+  });
+}
+
+double sum_of_squares(const at::Tensor& flat) {
+  if (flat.is_cuda()) return cuda_kernels().sum_of_squares(flat);
+  constexpr int64_t kChunk = 65536;
+  const int64_t num_chunks = (flat.numel() + kChunk - 1) / kChunk;
+  std::vector<double> partial(static_cast<size_t>(num_chunks));
+  at::parallel_for(0, num_chunks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t first = chunk * kChunk;
+      partial[static_cast<size_t>(chunk)] =
+          cpu_kernels().sum_of_squares(data<float>(flat) + first, std::min(kChunk, flat.numel() - first));
+    }
+  });
+  double total = 0;
+  for (const double value : partial) total += value;
+  return total;
+}
+
+}  // namespace sftrun::kernels

@@ -1,0 +1,147 @@
+#include "child_process.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace sftrun::launch {
+namespace {
+
+constexpr int kCannotStart = 127;
+
+/// Everything the child needs between fork and exec, prepared before: nothing there may allocate.
+struct Prepared {
+  const char* executable;
+  std::vector<char*> argv, envp;
+  cpu_set_t* cpus = nullptr;
+  size_t cpus_bytes = 0;
+  pid_t parent;
+  int null, out, err, status, failure;
+};
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (std::string& text : texts) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+[[noreturn]] void fail_in_child(int failure_pipe) {
+  const int error = errno;
+  // If even this cannot be said, the exit status remains.
+  if (::write(failure_pipe, &error, sizeof error) < 0) ::_exit(kCannotStart);
+  ::_exit(kCannotStart);
+}
+
+/// We read signals from a descriptor and so block them; the worker is to get them.
+void unblock_signals() {
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+[[noreturn]] void become_worker(const Prepared& child) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // If the parent died before the line above took effect, no signal will come.
+  if (::getppid() != child.parent) ::_exit(kCannotStart);
+  if (child.cpus)
+    ::sched_setaffinity(0, child.cpus_bytes,
+                        child.cpus);  // a wish: without it the worker still runs
+  if (::dup2(child.null, STDIN_FILENO) < 0 || ::dup2(child.out, STDOUT_FILENO) < 0 ||
+      ::dup2(child.err, STDERR_FILENO) < 0 || ::fcntl(child.status, F_SETFD, 0) != 0) {
+    fail_in_child(child.failure);
+  }
+  unblock_signals();
+  ::execve(child.executable, child.argv.data(), child.envp.data());
+  fail_in_child(child.failure);
+}
+
+class CpuSet {
+ public:
+  explicit CpuSet(const std::vector<int>& cpus) {
+    if (cpus.empty()) return;
+    const size_t most = static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end())) + 1;
+    set_ = CPU_ALLOC(most);
+    num_bytes_ = CPU_ALLOC_SIZE(most);
+    CPU_ZERO_S(num_bytes_, set_);
+    for (const int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), num_bytes_, set_);
+  }
+  ~CpuSet() {
+    if (set_) CPU_FREE(set_);
+  }
+  CpuSet(const CpuSet&) = delete;
+  CpuSet& operator=(const CpuSet&) = delete;
+  cpu_set_t* get() const { return set_; }
+  size_t num_bytes() const { return num_bytes_; }
+
+ private:
+  cpu_set_t* set_ = nullptr;
+  size_t num_bytes_ = 0;
+};
+
+/// The error that the child could not start with; 0 once exec has closed the pipe.
+int start_error(int failure_pipe) {
+  int error = 0;
+  ssize_t got;
+  do {
+    got = ::read(failure_pipe, &error, sizeof error);
+  } while (got < 0 && errno == EINTR);
+  return got == sizeof error ? error : 0;
+}
+
+/// A descriptor of 0, 1 or 2 (a launcher started with closed streams) would be overwritten by dup2.
+UniqueFd above_standard_streams(UniqueFd fd) {
+  if (fd.get() > STDERR_FILENO) return fd;
+  return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+}
+
+}  // namespace
+
+ChildProcess start_child(const ChildSpec& spec) {
+  Pipe out = make_pipe(), err = make_pipe(), status = make_pipe(), failure = make_pipe();
+  for (Pipe* pipe : {&out, &err, &status, &failure}) {
+    pipe->write = above_standard_streams(std::move(pipe->write));
+  }
+  const UniqueFd null = above_standard_streams(UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)));
+  std::vector<std::string> arguments = spec.arguments, variables;
+  Environment environment = spec.environment;
+  environment["SFTRUN_STATUS_FD"] = std::to_string(status.write.get());
+  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  const CpuSet cpus(spec.cpus);
+  const Prepared prepared{.executable = spec.executable.c_str(),
+                          .argv = pointers(arguments),
+                          .envp = pointers(variables),
+                          .cpus = cpus.get(),
+                          .cpus_bytes = cpus.num_bytes(),
+                          .parent = ::getpid(),
+                          .null = null.get(),
+                          .out = out.write.get(),
+                          .err = err.write.get(),
+                          .status = status.write.get(),
+                          .failure = failure.write.get()};
+  const pid_t pid = ::fork();
+  if (pid == 0) become_worker(prepared);
+  if (pid < 0) {
+    throw DeviceError(std::string("cannot start a worker: ") + std::strerror(errno), "fork",
+                      "raise the limit of processes (ulimit -u, pids.max), or start fewer workers");
+  }
+  ::setpgid(pid, pid);  // here as well as in the child: whoever comes first
+  failure.write.reset();
+  if (const int error = start_error(failure.read.get()); error != 0) {
+    ::waitpid(pid, nullptr, 0);
+    throw DeviceError(std::string("cannot start a worker: ") + std::strerror(error),
+                      spec.executable);
+  }
+  for (Pipe* pipe : {&out, &err, &status}) set_nonblocking(pipe->read.get());
+  return {.pid = pid,
+          .out = std::move(out.read),
+          .err = std::move(err.read),
+          .status = std::move(status.read)};
+}
+
+}  // namespace sftrun::launch

@@ -1,0 +1,256 @@
+#include "sftrun/launch/launch_plan.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "parse_int.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/observe/system.h"
+#include "visible_gpus.h"
+
+namespace sftrun::launch {
+namespace {
+
+constexpr int kTorchrunPort = 29500;
+
+void refuse_old(const GpuReport& report, const std::vector<VisibleGpu>& gpus) {
+  for (const VisibleGpu& visible : gpus) {
+    if (visible.index < 0) continue;
+    const GpuInfo& gpu = report.gpus[static_cast<size_t>(visible.index)];
+    if (!gpu.is_too_old()) continue;
+    throw ConfigError(
+        fmt::format("GPU {} ({}, sm_{}{}) is too old: sm_80 (Ampere) or newer is needed", gpu.index,
+                    gpu.name, gpu.compute_major, gpu.compute_minor),
+        "GPU " + (gpu.pci_bus_id.empty() ? visible.id : gpu.pci_bus_id),
+        "choose others with --gpus, or train without a GPU: --device cpu");
+  }
+}
+
+/// The GPUs to train on; none means on the CPU.
+std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine& machine,
+                                    std::vector<std::string>& notes) {
+  if (request.device == "cpu" || request.nproc_per_node == "cpu") {
+    if (!request.gpus.empty()) {
+      throw ConfigError("--gpus asks for GPUs and --device cpu (or --nproc-per-node cpu) for none",
+                        "command line", "leave one out");
+    }
+    return {};
+  }
+  const auto visible = visible_gpus(machine.gpus, machine.env);
+  const bool demanded = request.device == "cuda" || !request.gpus.empty();
+  if (visible.empty() && demanded) {
+    const std::string why = !machine.gpus.gpus.empty()     ? "CUDA_VISIBLE_DEVICES hides every GPU"
+                            : machine.gpus.problem.empty() ? "there is none"
+                                                           : machine.gpus.problem;
+    throw ConfigError("a GPU is asked for, but " + why,
+                      request.gpus.empty() ? "--device cuda" : "--gpus " + request.gpus,
+                      "see `sftrun gpu-info`; --device cpu trains without a GPU");
+  }
+  if (!visible.empty() && !machine.can_use_gpus) {
+    const std::string text =
+        fmt::format("{} GPUs found, but this build of sftrun has no CUDA kernels", visible.size());
+    if (demanded)
+      throw ConfigError(
+          text, {}, "build it where there is a CUDA compiler (make build), or use --device cpu");
+    notes.push_back(text + ": training on the CPU");
+    return {};
+  }
+  auto chosen = select_gpus(visible, request.gpus);
+  refuse_old(machine.gpus, chosen);
+  return chosen;
+}
+
+int num_workers(const LaunchRequest& request, const Machine& machine, size_t num_gpus) {
+  if (request.nproc_per_node == "auto" || request.nproc_per_node == "gpu") {
+    return std::max(1, static_cast<int>(num_gpus));
+  }
+  if (request.nproc_per_node == "cpu") return std::max(1, static_cast<int>(machine.available_cpus));
+  const auto count = parse_int(request.nproc_per_node);
+  if (!count || *count < 1 || *count > 4096) {
+    throw ConfigError(fmt::format("--nproc-per-node {} is neither auto nor a number of workers",
+                                  request.nproc_per_node),
+                      "--nproc-per-node " + request.nproc_per_node,
+                      "give auto, or a number from 1");
+  }
+  const bool too_many = num_gpus > 0 && *count > static_cast<int64_t>(num_gpus);
+  if (too_many && !request.may_share_gpus) {
+    throw ConfigError(
+        fmt::format("{} workers, but only {} GPU{}", *count, num_gpus, num_gpus == 1 ? "" : "s"),
+        "--nproc-per-node " + request.nproc_per_node,
+        "start one worker per GPU (--nproc-per-node auto), train on the CPU (--device cpu), "
+        "or let workers share a GPU over Gloo (parallel.backend=gloo)");
+  }
+  return static_cast<int>(*count);
+}
+
+void check_nodes(const LaunchRequest& request) {
+  if (request.nnodes < 1 || request.node_rank < 0 || request.node_rank >= request.nnodes) {
+    throw ConfigError(
+        fmt::format("--node-rank {} with --nnodes {}", request.node_rank, request.nnodes),
+        "command line", "nodes count from 0: give each node its own --node-rank below --nnodes");
+  }
+  if (request.nnodes > 1 && (request.master_addr.empty() || request.master_addr == "127.0.0.1")) {
+    throw ConfigError("--nnodes needs --master-addr", "--nnodes " + std::to_string(request.nnodes),
+                      "give every node the address of node 0: --master-addr HOST");
+  }
+  if (request.master_port < 0 || request.master_port > 65535) {
+    throw ConfigError(fmt::format("--master-port {} is not a port", request.master_port),
+                      "command line", "give one from 1 to 65535, or leave it out");
+  }
+}
+
+/// CPU binding can be switched off where another tool binds.
+bool may_bind(const Environment& env) {
+  const auto setting = env.find("SFTRUN_CPU_BIND");
+  return setting == env.end() || setting->second != "none";
+}
+
+void assign_cpus(LaunchPlan& plan, const Machine& machine, const std::vector<VisibleGpu>& gpus) {
+  std::vector<int> nodes(static_cast<size_t>(plan.local_world_size), -1);
+  for (size_t i = 0; i < nodes.size() && !gpus.empty(); ++i) {
+    const int index = gpus[i % gpus.size()].index;
+    if (index >= 0) nodes[i] = machine.gpus.gpus[static_cast<size_t>(index)].numa_node;
+  }
+  if (may_bind(machine.env)) plan.cpus = deal_cpus(machine.cpus, nodes);
+  const double share = machine.available_cpus / plan.local_world_size;
+  plan.threads_per_worker = std::max(1, static_cast<int>(std::floor(share)));
+  for (const auto& cpus : plan.cpus) {
+    plan.threads_per_worker = std::min(plan.threads_per_worker, static_cast<int>(cpus.size()));
+  }
+  if (machine.available_cpus < static_cast<double>(machine.cpus.size())) {
+    plan.notes.push_back(fmt::format("the CPU quota of {:g} (of {} CPUs) is shared by {} worker{}",
+                                     machine.available_cpus, machine.cpus.size(),
+                                     plan.local_world_size, plan.local_world_size == 1 ? "" : "s"));
+  }
+}
+
+void name_gpus(LaunchPlan& plan, const Machine& machine, const std::vector<VisibleGpu>& gpus) {
+  std::vector<std::string> ids;
+  for (const VisibleGpu& gpu : gpus) {
+    ids.push_back(gpu.id);
+    plan.gpus.push_back(gpu.index < 0
+                            ? gpu.id
+                            : fmt::format("{} ({})", gpu.id,
+                                          machine.gpus.gpus[static_cast<size_t>(gpu.index)].name));
+  }
+  plan.cuda_visible_devices = join(ids, ",");
+  if (!gpus.empty()) plan.device = "cuda";
+  if (const std::string complaint = driver_complaint(machine.gpus);
+      !complaint.empty() && !gpus.empty()) {
+    plan.notes.push_back(complaint);
+  }
+}
+
+class Socket {
+ public:
+  Socket() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  ~Socket() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  /// @return the port bound, 0 if that failed
+  int bind(int port) const {
+    const int on = 1;
+    ::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // as TCPStore does
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    socklen_t size = sizeof address;
+    if (::bind(fd_, generic, size) != 0 || ::listen(fd_, 1) != 0) return 0;
+    if (::getsockname(fd_, generic, &size) != 0) return 0;
+    return ntohs(address.sin_port);
+  }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+Machine this_machine(bool can_use_gpus) {
+  return {.gpus = query_gpus(),
+          .env = current_environment(),
+          .cpus = cpu_topology(allowed_cpus()),
+          .available_cpus = observe::available_cpus(),
+          .can_use_gpus = can_use_gpus};
+}
+
+LaunchPlan make_plan(const LaunchRequest& request, const Machine& machine) {
+  check_nodes(request);
+  LaunchPlan plan{.nnodes = request.nnodes,
+                  .node_rank = request.node_rank,
+                  .master_addr = request.master_addr,
+                  .master_port = request.master_port};
+  if (plan.nnodes > 1 && plan.master_port == 0) plan.master_port = kTorchrunPort;
+  const auto gpus = choose_gpus(request, machine, plan.notes);
+  plan.local_world_size = num_workers(request, machine, gpus.size());
+  name_gpus(plan, machine, gpus);
+  assign_cpus(plan, machine, gpus);
+  const auto run_id = machine.env.find("TORCHELASTIC_RUN_ID");
+  plan.run_id = run_id != machine.env.end() ? run_id->second : fmt::format("sftrun-{}", ::getpid());
+  return plan;
+}
+
+Environment worker_environment(const LaunchPlan& plan, const Environment& base, int local_rank,
+                               int master_port) {
+  Environment env = base;
+  env["RANK"] = std::to_string(plan.rank_of(local_rank));
+  env["LOCAL_RANK"] = std::to_string(local_rank);
+  env["WORLD_SIZE"] = std::to_string(plan.world_size());
+  env["LOCAL_WORLD_SIZE"] = std::to_string(plan.local_world_size);
+  env["GROUP_RANK"] = env["NODE_RANK"] = std::to_string(plan.node_rank);
+  env["GROUP_WORLD_SIZE"] = std::to_string(plan.nnodes);
+  env["MASTER_ADDR"] = plan.master_addr;
+  env["MASTER_PORT"] = std::to_string(master_port);
+  env["TORCHELASTIC_RUN_ID"] = plan.run_id;
+  env.try_emplace("OMP_NUM_THREADS", std::to_string(plan.threads_per_worker));
+  if (!plan.gpus.empty()) {
+    // Indices are NVML's, in PCI order; a list that the user wrote keeps the order that it was
+    // written for.
+    if (!base.contains("CUDA_VISIBLE_DEVICES")) env.try_emplace("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    env["CUDA_VISIBLE_DEVICES"] = plan.cuda_visible_devices;
+  }
+  return env;
+}
+
+std::string describe(const LaunchPlan& plan) {
+  std::string text =
+      fmt::format("{} worker{} on {}", plan.local_world_size, plan.local_world_size == 1 ? "" : "s",
+                  plan.gpus.empty() ? "the CPU" : "GPU " + join(plan.gpus, ", "));
+  if (plan.nnodes > 1) {
+    text += fmt::format(", node {} of {} (world size {})", plan.node_rank, plan.nnodes,
+                        plan.world_size());
+  }
+  text += fmt::format("; {} thread{} each", plan.threads_per_worker,
+                      plan.threads_per_worker == 1 ? "" : "s");
+  text += fmt::format("; rendezvous {}:{}", plan.master_addr,
+                      plan.master_port == 0 ? "<a free port>" : std::to_string(plan.master_port));
+  for (size_t i = 0; i < plan.cpus.size(); ++i) {
+    text += fmt::format("\n  rank {}: CPUs {}", plan.rank_of(static_cast<int>(i)),
+                        format_cpu_list(plan.cpus[i]));
+  }
+  for (const std::string& note : plan.notes) text += "\n  note: " + note;
+  return text;
+}
+
+int pick_free_port() {
+  const int port = Socket().bind(0);
+  if (port == 0)
+    throw CommError("no free TCP port on this machine", "bind", "give one with --master-port");
+  return port;
+}
+
+bool is_port_free(int port) {
+  return Socket().bind(port) == port;
+}
+
+}  // namespace sftrun::launch

@@ -1,0 +1,90 @@
+#include "line_filter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+namespace sftrun::launch {
+namespace {
+
+/// `[12:03:04.118] [info] [rank 0] message`, as core/log.h writes it.
+struct HouseLine {
+  std::string_view level, message;
+  bool names_rank = false;
+};
+
+std::optional<std::string_view> take_bracket(std::string_view& text) {
+  if (text.empty() || text.front() != '[') return std::nullopt;
+  const size_t close = text.find(']');
+  if (close == std::string_view::npos) return std::nullopt;
+  const std::string_view inside = text.substr(1, close - 1);
+  text.remove_prefix(std::min(text.size(), close + 2));
+  return inside;
+}
+
+std::optional<HouseLine> parse_house_line(std::string_view line) {
+  const auto time = take_bracket(line);
+  if (!time || time->size() != 12 || (*time)[2] != ':' || (*time)[5] != ':') return std::nullopt;
+  const auto level = take_bracket(line);
+  if (!level) return std::nullopt;
+  HouseLine house{.level = *level, .message = line};
+  if (house.message.starts_with("[rank ")) {
+    take_bracket(house.message);
+    house.names_rank = true;
+  }
+  return house;
+}
+
+bool contains_word_of_trouble(std::string_view line) {
+  // LibTorch's and NCCL's own levels, the C++ runtime's last words, and what people write.
+  for (const std::string_view words :
+       {"[W", "[E", "[F", "NCCL WARN", "terminate called", "what():", "warning", "WARNING",
+        "Warning", "error", "ERROR", "Error", "fatal", "FATAL", "Assertion", "Sanitizer"}) {
+    if (line.find(words) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+bool is_continuation(std::string_view line) {
+  return !line.empty() && (line.front() == ' ' || line.front() == '\t');
+}
+
+size_t skip_digits(std::string_view text, size_t at) {
+  while (at < text.size() && std::isdigit(static_cast<unsigned char>(text[at]))) ++at;
+  return at;
+}
+
+}  // namespace
+
+bool is_step_line(std::string_view message) {
+  constexpr std::string_view kStep = "step ";
+  if (!message.starts_with(kStep)) return false;
+  const size_t slash = skip_digits(message, kStep.size());
+  if (slash == kStep.size() || slash >= message.size() || message[slash] != '/') return false;
+  const size_t end = skip_digits(message, slash + 1);
+  return end > slash + 1 && message.substr(end).starts_with(" loss ");
+}
+
+bool LineFilter::should_show(std::string_view line) {
+  if (const auto house = parse_house_line(line)) {
+    if (house->level == "warning" || house->level == "error" || house->level == "critical")
+      return true;
+    if (!options_.is_main || house->level == "debug" || house->level == "trace") return false;
+    return !(options_.hide_steps && is_step_line(house->message));
+  }
+  if (stream_ == Stream::kErr && line.starts_with("error: ")) return false;
+  if (is_continuation(line)) return last_shown_;
+  if (options_.is_main) return true;
+  return stream_ == Stream::kErr && contains_word_of_trouble(line);
+}
+
+std::optional<std::string> LineFilter::show(std::string_view line) {
+  last_shown_ = should_show(line);
+  if (!last_shown_) return std::nullopt;
+  const auto house = parse_house_line(line);
+  if (!options_.show_rank || (house && house->names_rank)) return std::string(line);
+  return fmt::format("[rank {}] {}", options_.rank, line);
+}
+
+}  // namespace sftrun::launch

@@ -1,0 +1,50 @@
+#include "sftrun/launch/run_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/observe/system.h"
+
+namespace sftrun::launch {
+namespace {
+
+std::string read_owner(int fd) {
+  char text[256] = {};
+  const ssize_t got = ::pread(fd, text, sizeof text - 1, 0);
+  return got > 0 ? std::string(trim(text)) : "another process";
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::filesystem::path& run_dir, int node_rank) {
+  make_directories(run_dir);
+  const auto path = run_dir / (node_rank == 0 ? ".lock" : fmt::format(".lock-{}", node_rank));
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) {
+    throw ConfigError(fmt::format("cannot write in the run directory: {}", std::strerror(errno)),
+                      path.string(), "choose an output.dir that you may write to");
+  }
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return;  // file systems without locks (some NFS): go on without
+    const std::string owner = read_owner(fd_);
+    ::close(fd_);
+    throw ConfigError(fmt::format("another run is using this run directory: {}", owner),
+                      path.string(), "wait for it, stop it, or choose another output.dir");
+  }
+  const std::string owner = fmt::format("pid {} on {}\n", ::getpid(), observe::host_name());
+  // Only for the message above: nothing depends on it.
+  if (::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, owner.data(), owner.size(), 0) < 0) return;
+}
+
+RunLock::~RunLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+}  // namespace sftrun::launch

@@ -1,0 +1,53 @@
+#include "sftrun/launch/supervisor.h"
+
+#include "console.h"
+#include "guardian.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/units.h"
+#include "signal_fd.h"
+#include "worker_group.h"
+
+namespace sftrun::launch {
+namespace {
+
+bool may_restart(const GroupOutcome& outcome, int restarts, int max_restarts) {
+  return !outcome.stop_requested && outcome.failure->code() == ExitCode::kWorkerFailed &&
+         restarts < max_restarts;
+}
+
+}  // namespace
+
+double grace_from_environment(const Environment& env, double otherwise) {
+  const auto setting = env.find("SFTRUN_GRACE_S");
+  if (setting == env.end()) return otherwise;
+  const auto seconds = parse_duration_s(setting->second);
+  if (!seconds) {
+    throw ConfigError(fmt::format("SFTRUN_GRACE_S={} is not a time", setting->second),
+                      "environment variable SFTRUN_GRACE_S", "give seconds (90) or a time (2m)");
+  }
+  return *seconds;
+}
+
+int supervise(const SuperviseOptions& options) {
+  const LaunchPlan& plan = options.plan;
+  if (plan.master_port != 0 && plan.node_rank == 0 && !is_port_free(plan.master_port)) {
+    throw ConfigError(fmt::format("port {} is already in use", plan.master_port), "--master-port",
+                      "choose another, or leave it out to get a free one");
+  }
+  make_directories(options.run_dir / "logs");
+  const SignalFd signals;
+  Guardian guardian;
+  Console console(Console::detect());
+  for (int restarts = 0;; ++restarts) {
+    const WorkerCommand& command = restarts == 0 ? options.command : options.restart_command;
+    GroupOutcome outcome =
+        WorkerGroup(options, command, restarts, console, guardian, signals).run();
+    if (!outcome.failure) return outcome.exit_code;
+    if (!may_restart(outcome, restarts, options.max_restarts)) throw std::move(*outcome.failure);
+    console.print(Stream::kErr, outcome.failure->what());
+    console.print(Stream::kErr, fmt::format("restart {} of {}, from the last checkpoint",
+                                            restarts + 1, options.max_restarts));
+  }
+}
+
+}  // namespace sftrun::launch

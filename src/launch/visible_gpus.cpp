@@ -1,0 +1,77 @@
+#include "visible_gpus.h"
+
+#include <algorithm>
+
+#include "parse_int.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::launch {
+namespace {
+
+int find_gpu(const GpuReport& report, const std::string& word) {
+  const auto number = parse_int(word);
+  for (size_t i = 0; i < report.gpus.size(); ++i) {
+    const GpuInfo& gpu = report.gpus[i];
+    if (number ? gpu.index == *number : !word.empty() && gpu.uuid.starts_with(word)) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+std::vector<VisibleGpu> visible_gpus(const GpuReport& report, const Environment& env) {
+  std::vector<VisibleGpu> visible;
+  const auto setting = env.find("CUDA_VISIBLE_DEVICES");
+  if (setting == env.end()) {
+    for (size_t i = 0; i < report.gpus.size(); ++i) {
+      visible.push_back({std::to_string(report.gpus[i].index), static_cast<int>(i)});
+    }
+    return visible;
+  }
+  for (const std::string& part : split(setting->second, ',')) {
+    const std::string word(trim(part));
+    if (word.starts_with("MIG-") && !report.gpus.empty()) return {{word, -1}};
+    const int index = find_gpu(report, word);
+    if (index < 0) break;
+    visible.push_back({word, index});
+  }
+  return visible;
+}
+
+std::vector<VisibleGpu> select_gpus(const std::vector<VisibleGpu>& visible,
+                                    const std::string& gpus) {
+  if (gpus.empty() || gpus == "all" || gpus == "auto") return visible;
+  const std::string there_are =
+      visible.empty() ? "no GPU is visible"
+                      : fmt::format("{} visible: 0 to {}", visible.size(), visible.size() - 1);
+  if (const auto count = parse_int(gpus)) {
+    if (*count < 1 || *count > static_cast<int64_t>(visible.size())) {
+      throw ConfigError(fmt::format("--gpus {} asks for {} GPUs ({})", gpus, *count, there_are),
+                        "--gpus " + gpus,
+                        "see `sftrun gpu-info`; --device cpu trains without a GPU");
+    }
+    return {visible.begin(), visible.begin() + *count};
+  }
+  std::vector<VisibleGpu> chosen;
+  std::vector<int64_t> seen;
+  for (const std::string& part : split(gpus, ',')) {
+    if (trim(part).empty()) continue;  // "1," is a list of one
+    const auto index = parse_int(trim(part));
+    if (!index || *index < 0 || *index >= static_cast<int64_t>(visible.size())) {
+      throw ConfigError(fmt::format("--gpus names GPU `{}` ({})", trim(part), there_are),
+                        "--gpus " + gpus, "give a number of GPUs, or a list such as 0,2,3");
+    }
+    if (std::find(seen.begin(), seen.end(), *index) != seen.end()) {
+      throw ConfigError(fmt::format("--gpus names GPU {} twice", *index), "--gpus " + gpus,
+                        "name each GPU once");
+    }
+    seen.push_back(*index);
+    chosen.push_back(visible[static_cast<size_t>(*index)]);
+  }
+  return chosen;
+}
+
+}  // namespace sftrun::launch

@@ -1,0 +1,260 @@
+#include "worker_group.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "oom.h"
+#include "progress_line.h"
+#include "sftrun/core/units.h"
+#include "sftrun/launch/stop_signals.h"
+
+namespace sftrun::launch {
+namespace {
+
+double monotonic_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+double epoch_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+}  // namespace
+
+WorkerGroup::WorkerGroup(const SuperviseOptions& options, const WorkerCommand& command, int restart,
+                         Console& console, Guardian& guardian, const SignalFd& signals)
+    : options_(options),
+      console_(console),
+      guardian_(guardian),
+      signals_(signals),
+      oom_kills_before_(num_oom_kills()) {
+  const LaunchPlan& plan = options.plan;
+  const int port = plan.master_port != 0 ? plan.master_port : pick_free_port();
+  for (int local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
+    start(command, local_rank, restart, port);
+  }
+}
+
+WorkerGroup::~WorkerGroup() {
+  std::vector<pid_t> groups;
+  for (const auto& worker : workers_) {
+    if (worker->is_running()) groups.push_back(worker->pid());
+  }
+  workers_.clear();
+  for (const pid_t group : groups) guardian_.release(group);
+}
+
+void WorkerGroup::start(const WorkerCommand& command, int local_rank, int restart, int port) {
+  const LaunchPlan& plan = options_.plan;
+  const int rank = plan.rank_of(local_rank);
+  const auto logs = options_.run_dir / "logs";
+  WorkerProcess::Options worker{.rank = rank,
+                                .local_rank = local_rank,
+                                .filter = {.rank = rank,
+                                           .is_main = local_rank == 0,
+                                           .show_rank = plan.world_size() > 1,
+                                           .hide_steps = console_.is_terminal()},
+                                .log = logs / fmt::format("rank-{}.log", rank),
+                                .error_file = logs / fmt::format("error-rank-{}.json", rank)};
+  std::error_code ignored;
+  std::filesystem::remove(worker.error_file, ignored);
+  ChildSpec spec{.executable = command.executable,
+                 .arguments = command.arguments,
+                 .environment = worker_environment(plan, options_.environment, local_rank, port)};
+  spec.environment["SFTRUN_ERROR_FILE"] = std::filesystem::absolute(worker.error_file).string();
+  spec.environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart);
+  spec.environment["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options_.max_restarts);
+  if (!plan.cpus.empty()) spec.cpus = plan.cpus[static_cast<size_t>(local_rank)];
+  workers_.push_back(std::make_unique<WorkerProcess>(spec, worker, console_));
+  guardian_.watch(workers_.back()->pid());
+}
+
+GroupOutcome WorkerGroup::run() {
+  while (any_running()) {
+    wait_for_news();
+    answer_signals();
+    for (const auto& worker : workers_) worker->read_pipes();
+    show_progress();
+    reap();
+    mind_the_deadline();
+  }
+  console_.clear_live();
+  return outcome();
+}
+
+void WorkerGroup::wait_for_news() {
+  std::vector<pollfd> fds{{.fd = signals_.get(), .events = POLLIN, .revents = 0}};
+  for (const auto& worker : workers_) {
+    for (const int fd : worker->descriptors())
+      fds.push_back({.fd = fd, .events = POLLIN, .revents = 0});
+  }
+  ::poll(fds.data(), fds.size(), poll_timeout_ms());  // interrupted or not: everything is looked at
+}
+
+int WorkerGroup::poll_timeout_ms() const {
+  if (deadline_ == 0) return -1;
+  return static_cast<int>(std::clamp(std::ceil((deadline_ - monotonic_s()) * 1e3), 0.0, 60e3));
+}
+
+void WorkerGroup::answer_signals() {
+  while (const auto signal = signals_.next()) {
+    switch (*signal) {
+      case SIGCHLD:
+        break;  // every loop looks at the children
+      case SIGTSTP:
+        pause();
+        break;
+      case SIGHUP:
+        answer_stop(SIGTERM);
+        break;
+      default:
+        answer_stop(*signal);
+    }
+  }
+}
+
+void WorkerGroup::answer_stop(int signal) {
+  const double now = monotonic_s();
+  if (stop_signal_ != 0 && now - stop_time_ < StopSignals::kSameRequestS)
+    return;  // schedulers repeat themselves
+  if (state_ != State::kRunning) {
+    console_.print(Stream::kErr, signal_name(signal) + " again: stopping at once");
+    if (stop_signal_ == 0) stop_signal_ = signal;
+    kill_all();
+    return;
+  }
+  state_ = State::kStopping;
+  stop_signal_ = signal;
+  stop_time_ = now;
+  deadline_ = now + options_.grace_s;
+  console_.print(Stream::kErr,
+                 fmt::format("{}: waiting up to {} for a checkpoint; once more stops at once",
+                             signal_name(signal), format_duration(options_.grace_s)));
+  signal_all(signal);
+}
+
+/// Ctrl-Z: the workers are in groups of their own, where the terminal's stop does not reach them.
+void WorkerGroup::pause() {
+  signal_all(SIGSTOP);
+  ::kill(::getpid(), SIGSTOP);  // returns when somebody continues us
+  signal_all(SIGCONT);
+}
+
+void WorkerGroup::reap() {
+  for (const auto& worker : workers_) {
+    if (!worker->reap()) continue;
+    guardian_.release(worker->pid());
+    last_end_time_ = epoch_s();
+    if (is_at_fault(*worker->end()) && state_ != State::kFailing) end_the_others();
+  }
+}
+
+bool WorkerGroup::is_at_fault(const WorkerEnd& end) const {
+  if (!has_failed(end) || state_ == State::kKilled) return false;
+  // A rank that stopped on request closes its connections: what others make of that is no failure.
+  const bool some_stopped = std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+    return worker->end() && has_stopped(*worker->end());
+  });
+  return !(stop_signal_ != 0 && some_stopped && end.error && end.error->peer_lost);
+}
+
+void WorkerGroup::end_the_others() {
+  const bool already_told =
+      state_ == State::kStopping;  // a second signal would cut their checkpoint short
+  state_ = State::kFailing;
+  teardown_time_ = epoch_s();
+  deadline_ = monotonic_s() + options_.failure_grace_s;
+  if (!already_told) signal_all(SIGTERM);
+}
+
+void WorkerGroup::mind_the_deadline() {
+  if (deadline_ == 0 || monotonic_s() < deadline_) return;
+  if (state_ == State::kStopping) {
+    console_.print(
+        Stream::kErr,
+        fmt::format("no checkpoint within {}: stopping at once; the last one written stays "
+                    "(SFTRUN_GRACE_S sets this time)",
+                    format_duration(options_.grace_s)));
+  }
+  kill_all();
+}
+
+void WorkerGroup::kill_all() {
+  if (state_ != State::kFailing) state_ = State::kKilled;
+  deadline_ = 0;
+  for (const auto& worker : workers_) worker->kill_now();
+}
+
+void WorkerGroup::show_progress() {
+  const auto status = workers_.front()->take_status();
+  if (!status) return;
+  console_.set_live([status = *status](int columns) { return progress_line(status, columns); });
+}
+
+void WorkerGroup::signal_all(int signal) const {
+  for (const auto& worker : workers_) worker->signal(signal);
+}
+
+bool WorkerGroup::any_running() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->is_running(); });
+}
+
+/// Whether the end came from our telling it to, because another had failed: not if it crashed,
+/// however late that was noticed.
+bool WorkerGroup::was_told_to_end(const WorkerProcess& worker) const {
+  const WorkerEnd& end = *worker.end();
+  const double time = end.error ? end.error->time : end.time;
+  if (teardown_time_ == 0 || time <= teardown_time_) return false;
+  if (!WIFSIGNALED(end.wait_status)) return true;
+  const int signal = WTERMSIG(end.wait_status);
+  return signal == SIGTERM || (signal == SIGKILL && worker.was_killed());
+}
+
+GroupOutcome WorkerGroup::outcome() {
+  std::vector<WorkerEnd> ends;
+  const bool oom_happened = num_oom_kills() > oom_kills_before_;
+  for (const auto& worker : workers_) {
+    WorkerEnd end = *worker->end();
+    end.was_told_to_end = was_told_to_end(*worker);
+    const bool by_sigkill = WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL;
+    end.oom_killed = by_sigkill && oom_happened && !worker->was_killed();
+    ends.push_back(std::move(end));
+  }
+  const WorkerEnd* first = first_failure(ends);
+  if (!first || !is_at_fault(*first)) return {.exit_code = stop_code(ends)};
+  return failed(ends, *first);
+}
+
+GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const WorkerEnd& first) const {
+  std::vector<int> stopped;
+  for (const WorkerEnd& end : ends) {
+    if (&end != &first && end.was_told_to_end) stopped.push_back(end.rank);
+  }
+  return {.exit_code = 0,
+          .failure = describe_failure(first, stopped, last_end_time_ - first.time),
+          .stop_requested = stop_signal_ != 0};
+}
+
+/// As the workers agree: 130 or 75 if any stopped on request, 0 if all were done before the request
+/// reached them.
+int WorkerGroup::stop_code(const std::vector<WorkerEnd>& ends) const {
+  if (std::all_of(ends.begin(), ends.end(),
+                  [](const WorkerEnd& end) { return has_exited_with(end, 0); }))
+    return 0;
+  if (stop_signal_ != 0) return exit_code_of_stop_signal(stop_signal_);
+  const auto stopped = std::find_if(ends.begin(), ends.end(), has_stopped);
+  return WEXITSTATUS(stopped->wait_status);
+}
+
+}  // namespace sftrun::launch

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "console.h"
+#include "guardian.h"
+#include "sftrun/launch/supervisor.h"
+#include "signal_fd.h"
+#include "worker_process.h"
+
+namespace sftrun::launch {
+
+/// How one start of all workers ended.
+struct GroupOutcome {
+  int exit_code = 0;  ///< 0, 75 or 130 where there was no failure
+  std::optional<Error> failure;
+  bool stop_requested = false;
+};
+
+/// The workers of one start, from fork to the last one's end. The supervisor makes a new group for
+/// each restart.
+class WorkerGroup {
+ public:
+  WorkerGroup(const SuperviseOptions& options, const WorkerCommand& command, int restart,
+              Console& console, Guardian& guardian, const SignalFd& signals);
+  ~WorkerGroup();
+  WorkerGroup(const WorkerGroup&) = delete;
+  WorkerGroup& operator=(const WorkerGroup&) = delete;
+
+  GroupOutcome run();
+
+ private:
+  enum class State { kRunning, kStopping, kFailing, kKilled };
+
+  void start(const WorkerCommand& command, int local_rank, int restart, int port);
+  void wait_for_news();
+  void answer_signals();
+  void answer_stop(int signal);
+  void pause();
+  void reap();
+  bool is_at_fault(const WorkerEnd& end) const;
+  bool was_told_to_end(const WorkerProcess& worker) const;
+  void end_the_others();
+  void mind_the_deadline();
+  void show_progress();
+  void signal_all(int signal) const;
+  void kill_all();
+  bool any_running() const;
+  int poll_timeout_ms() const;
+  GroupOutcome outcome();
+  GroupOutcome failed(const std::vector<WorkerEnd>& ends, const WorkerEnd& first) const;
+  int stop_code(const std::vector<WorkerEnd>& ends) const;
+
+  const SuperviseOptions& options_;
+  Console& console_;
+  Guardian& guardian_;
+  const SignalFd& signals_;
+  std::vector<std::unique_ptr<WorkerProcess>> workers_;
+  State state_ = State::kRunning;
+  int stop_signal_ = 0;       ///< the first one
+  double stop_time_ = 0;      ///< monotonic
+  double deadline_ = 0;       ///< monotonic, of SIGKILL; 0: none
+  double teardown_time_ = 0;  ///< since the epoch, when the others were told to end; 0: never
+  double last_end_time_ = 0;  ///< since the epoch
+  uint64_t oom_kills_before_ = 0;
+};
+
+}  // namespace sftrun::launch

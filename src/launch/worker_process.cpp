@@ -1,0 +1,158 @@
+#include "worker_process.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <chrono>
+
+namespace sftrun::launch {
+namespace {
+
+constexpr size_t kKeptLines = 30;
+
+/// All that can be read now; `closed` at the end of the stream.
+std::string read_available(int fd, bool& closed) {
+  std::string bytes;
+  char buffer[1 << 14];
+  for (;;) {
+    const ssize_t got = ::read(fd, buffer, sizeof buffer);
+    if (got > 0) bytes.append(buffer, static_cast<size_t>(got));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return bytes;
+    if (got <= 0) {
+      closed = true;
+      return bytes;
+    }
+    if (bytes.size() > (1 << 20)) return bytes;  // the others have a turn
+  }
+}
+
+double seconds_since_epoch() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+WorkerProcess::WorkerProcess(const ChildSpec& spec, const Options& options, Console& console)
+    : options_(options),
+      console_(console),
+      log_(options.log),
+      child_(start_child(spec)),
+      out_filter_(options.filter, Stream::kOut),
+      err_filter_(options.filter, Stream::kErr) {}
+
+WorkerProcess::~WorkerProcess() {
+  if (!is_running()) return;
+  kill_group();
+  while (::waitpid(child_.pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+std::vector<int> WorkerProcess::descriptors() const {
+  std::vector<int> fds;
+  for (const UniqueFd* fd : {&child_.out, &child_.err, &child_.status}) {
+    if (*fd) fds.push_back(fd->get());
+  }
+  return fds;
+}
+
+void WorkerProcess::read_pipes() {
+  read_stream(child_.out, out_, out_filter_, Stream::kOut);
+  read_stream(child_.err, err_, err_filter_, Stream::kErr);
+  read_status();
+}
+
+void WorkerProcess::read_stream(UniqueFd& fd, LineSplitter& splitter, LineFilter& filter,
+                                Stream stream) {
+  if (!fd) return;
+  bool closed = false;
+  const std::string bytes = read_available(fd.get(), closed);
+  const auto take = [&](std::string_view line) { take_line(line, filter, stream); };
+  splitter.add(bytes, take);
+  if (!closed) return;
+  splitter.finish(take);
+  fd.reset();
+}
+
+void WorkerProcess::read_status() {
+  if (!child_.status) return;
+  bool closed = false;
+  const std::string bytes = read_available(child_.status.get(), closed);
+  status_.add(bytes, [&](std::string_view line) {
+    if (const auto status = parse_status(line)) newest_status_ = status;
+  });
+  if (closed) child_.status.reset();
+}
+
+void WorkerProcess::take_line(std::string_view line, LineFilter& filter, Stream stream) {
+  log_line(line);
+  last_lines_.emplace_back(line.substr(0, 2000));
+  if (last_lines_.size() > kKeptLines) last_lines_.pop_front();
+  if (const auto shown = filter.show(line)) console_.print(stream, *shown);
+}
+
+void WorkerProcess::log_line(std::string_view line) {
+  if (!log_.is_open()) return;
+  try {
+    log_.append(line);
+  } catch (const Error& error) {  // a full disk ends the log, not the run
+    log_ = LineFile();
+    console_.print(Stream::kErr, fmt::format("warning: the log of rank {} ends here\n{}",
+                                             options_.rank, error.what()));
+  }
+}
+
+std::optional<Status> WorkerProcess::take_status() {
+  auto status = std::move(newest_status_);
+  newest_status_.reset();
+  return status;
+}
+
+void WorkerProcess::signal(int signal) const {
+  if (is_running()) ::kill(child_.pid, signal);
+}
+
+void WorkerProcess::kill_now() {
+  if (!is_running()) return;
+  was_killed_ = true;
+  kill_group();
+}
+
+void WorkerProcess::kill_group() const {
+  ::kill(-child_.pid, SIGKILL);
+  ::kill(child_.pid, SIGKILL);  // a worker that moved itself to another group
+}
+
+bool WorkerProcess::reap() {
+  if (!is_running()) return false;
+  siginfo_t info{};
+  // Not reaped yet, so that neither its id nor its group's can belong to anybody else.
+  if (::waitid(P_PID, static_cast<id_t>(child_.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+    return false;
+  if (info.si_pid != child_.pid) return false;
+  const double time = seconds_since_epoch();
+  kill_group();
+  int status = 0;
+  while (::waitpid(child_.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  read_pipes();
+  const auto take_rest = [&](LineFilter& filter, Stream stream) {
+    return [this, &filter, stream](std::string_view line) { take_line(line, filter, stream); };
+  };
+  out_.finish(take_rest(out_filter_, Stream::kOut));
+  err_.finish(take_rest(err_filter_, Stream::kErr));
+  child_.out.reset();
+  child_.err.reset();
+  child_.status.reset();
+  end_ = WorkerEnd{.rank = options_.rank,
+                   .local_rank = options_.local_rank,
+                   .pid = child_.pid,
+                   .wait_status = status,
+                   .time = time,
+                   .error = read_error_file(options_.error_file),
+                   .log = options_.log,
+                   .last_lines = {last_lines_.begin(), last_lines_.end()}};
+  return true;
+}
+
+}  // namespace sftrun::launch

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "child_process.h"
+#include "failure.h"
+#include "line_filter.h"
+#include "line_splitter.h"
+#include "sftrun/core/file.h"
+#include "sftrun/launch/status.h"
+
+namespace sftrun::launch {
+
+/// One running worker: its process, its log file, what it last said. Destroyed while it runs, it is
+/// killed with its whole group and reaped.
+class WorkerProcess {
+ public:
+  struct Options {
+    int rank = 0, local_rank = 0;
+    LineFilter::Options filter;
+    std::filesystem::path log, error_file;
+  };
+  WorkerProcess(const ChildSpec& spec, const Options& options, Console& console);
+  ~WorkerProcess();
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+
+  pid_t pid() const { return child_.pid; }
+  int rank() const { return options_.rank; }
+  bool is_running() const { return !end_; }
+  const std::optional<WorkerEnd>& end() const { return end_; }
+  std::optional<Status> take_status();  ///< the newest, once
+
+  /// The pipes still open, for poll.
+  std::vector<int> descriptors() const;
+  /// Takes what is in the pipes without waiting.
+  void read_pipes();
+  /// Looks whether it has ended; then kills what is left of its group, reaps it and gathers how it
+  /// ended.
+  /// @return whether it has ended just now
+  bool reap();
+  void signal(int signal) const;
+  void kill_now();                                 ///< the whole group, at once
+  bool was_killed() const { return was_killed_; }  ///< by kill_now
+
+ private:
+  void kill_group() const;
+  void read_stream(UniqueFd& fd, LineSplitter& splitter, LineFilter& filter, Stream stream);
+  void read_status();
+  void take_line(std::string_view line, LineFilter& filter, Stream stream);
+  void log_line(std::string_view line);
+
+  Options options_;
+  Console& console_;
+  LineFile log_;
+  ChildProcess child_;
+  LineSplitter out_, err_, status_;
+  LineFilter out_filter_, err_filter_;
+  std::deque<std::string> last_lines_;
+  std::optional<Status> newest_status_;
+  std::optional<WorkerEnd> end_;
+  bool was_killed_ = false;
+};
+
+}  // namespace sftrun::launch

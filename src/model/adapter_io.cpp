@@ -1,0 +1,126 @@
+#include "sftrun/model/adapter_io.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/weights/adapter_file.h"
+
+namespace sftrun::model {
+namespace fs = std::filesystem;
+
+LoraOptions lora_options_of(const weights::AdapterConfig& config) {
+  LoraOptions options;
+  options.r = config.r;
+  options.alpha = config.lora_alpha;
+  options.dropout = config.lora_dropout;
+  options.rslora = config.use_rslora;
+  options.target_modules = config.target_modules;
+  options.target_is_pattern = config.target_is_pattern;
+  return options;
+}
+
+weights::AdapterConfig adapter_config_of(const LoraOptions& options, const std::string& base_model_name_or_path) {
+  weights::AdapterConfig config;
+  config.base_model_name_or_path = base_model_name_or_path;
+  config.r = options.r;
+  config.lora_alpha = options.alpha;
+  config.lora_dropout = options.dropout;
+  config.use_rslora = options.rslora;
+  config.target_modules = options.target_modules;
+  config.target_is_pattern = options.target_is_pattern;
+  return config;
+}
+
+void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
+  const auto config = weights::AdapterConfig::load(directory);
+  const auto tensors = weights::load_adapter(directory, config, decoder.arch());
+  if (!tensors.saved.empty()) {
+    throw DataError(fmt::format("the adapter carries whole modules ({})", tensors.saved.begin()->first), directory.string(),
+                    "train such modules with tuning.mode: partial");
+  }
+  const at::NoGradGuard no_grad;
+  size_t used = 0;
+  for (Layer& layer : decoder.layers()) {
+    for (kernels::Linear* linear : layer.linears()) {
+      const auto found = tensors.lora.find(linear->name);
+      if (linear->lora.has_value() != (found != tensors.lora.end())) {
+        throw DataError(fmt::format("the adapter {} {}", linear->lora ? "lacks" : "also holds", linear->name), directory.string(),
+                        "its target_modules differ from tuning.lora.target_modules");
+      }
+      if (!linear->lora) continue;
+      const auto copy = [&](kernels::Parameter& to, const std::vector<float>& from) {
+        if (to.numel != static_cast<int64_t>(from.size())) {
+          throw DataError(fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel), directory.string(),
+                          "the adapter's r differs from tuning.lora.r");
+        }
+        to.master.copy_(at::from_blob(const_cast<float*>(from.data()), to.shape, at::kFloat));
+      };
+      copy(*linear->lora->a, found->second.a);
+      copy(*linear->lora->b, found->second.b);
+      ++used;
+    }
+  }
+  SFTRUN_CHECK_EQ(used, tensors.lora.size());
+  decoder.parameters().refresh_compute();
+}
+
+std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder) {
+  std::vector<weights::TensorToWrite> tensors;
+  for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
+    const at::Tensor master = parameter.master.detach();
+    tensors.push_back({parameter.name, DType::kF32, parameter.shape, [master](void* destination) {
+                         at::from_blob(destination, master.sizes(), at::kFloat).copy_(master);
+                       }});
+  }
+  return tensors;
+}
+
+std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base, DType dtype) {
+  const at::ScalarType type = dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
+  std::vector<weights::TensorToWrite> tensors;
+  for (const weights::TensorInfo& info : base.tensors()) {
+    if (const kernels::Parameter* parameter = decoder.parameters().find(info.name)) {
+      const at::Tensor master = parameter->master.detach();
+      tensors.push_back({info.name, dtype, info.shape, [master, type](void* destination) {
+                           at::from_blob(destination, master.sizes(), type).copy_(master);
+                         }});
+    } else {
+      tensors.push_back({info.name, dtype, info.shape,
+                         [&base, name = info.name, dtype](void* destination) { base.read(name, dtype, destination); }});
+    }
+  }
+  return tensors;
+}
+
+void write_model_text_files(const weights::Checkpoint& base, const fs::path& base_path, const fs::path& directory,
+                            bool with_config) {
+  static constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                               "generation_config.json", "chat_template.jinja"};
+  if (with_config) write_file_atomically(directory / "config.json", base.arch().to_hf_config().dump(2) + "\n");
+  if (fs::is_directory(base_path)) {
+    for (const char* name : kTextFiles) {
+      if (fs::exists(base_path / name)) write_file_atomically(directory / name, read_text_file(base_path / name));
+    }
+    return;
+  }
+  write_file_atomically(directory / "tokenizer.json", base.tokenizer().to_json());
+  const text::RenderOptions texts = base.render_defaults();
+  nlohmann::ordered_json config;
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  if (!texts.bos_token.empty()) config["bos_token"] = texts.bos_token;
+  if (!texts.eos_token.empty()) config["eos_token"] = texts.eos_token;
+  if (!texts.unk_token.empty()) config["unk_token"] = texts.unk_token;
+  if (!texts.pad_token.empty()) config["pad_token"] = texts.pad_token;
+  config["model_max_length"] = base.arch().max_position_embeddings;
+  write_file_atomically(directory / "tokenizer_config.json", config.dump(2) + "\n");
+  if (const auto chat_template = base.chat_template()) {
+    write_file_atomically(directory / "chat_template.jinja", *chat_template);
+  }
+}
+
+}  // namespace sftrun::model

@@ -1,0 +1,264 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+#include <map>
+#include <regex>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/rng.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/model/decoder.h"
+#include "sftrun/weights/peft.h"
+
+/// Building a decoder: decide what trains, allocate the flat buffers, fill in the weights.
+namespace sftrun::model {
+namespace {
+
+DType to_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat: return DType::kF32;
+    case at::kBFloat16: return DType::kBF16;
+    case at::kHalf: return DType::kF16;
+    default: invariant_failed(__FILE__, __LINE__, "a floating-point compute dtype");
+  }
+}
+
+bool ends_with_module(const std::string& name, const std::string& target) {
+  return name == target || (name.size() > target.size() && name.ends_with("." + target));
+}
+
+bool decays(const spec::TensorSpec& tensor) {
+  return tensor.role != spec::TensorRole::kNorm && tensor.role != spec::TensorRole::kBias;
+}
+
+/// Which base tensors train, by name.
+class Selection {
+ public:
+  Selection(const DecoderOptions& options, const std::vector<spec::TensorSpec>& tensors) : options_(options) {
+    for (const std::string& pattern : options.trainable) {
+      try {
+        patterns_.emplace_back(pattern, std::regex::ECMAScript);
+      } catch (const std::regex_error& e) {
+        throw ConfigError(fmt::format("tuning.trainable: `{}` is not a regular expression: {}", pattern, e.what()));
+      }
+    }
+    if (options.trains != Trains::kPartial) return;
+    for (const spec::TensorSpec& tensor : tensors) {
+      if (trains(tensor.name)) return;
+    }
+    std::vector<std::string> names;
+    for (const spec::TensorSpec& tensor : tensors) {
+      if (tensor.layer <= 0) names.push_back(tensor.name);
+    }
+    throw ConfigError("tuning.trainable matches no parameter of the model",
+                      join(options.trainable, ", "), "parameters are named like: " + join(names, ", "));
+  }
+
+  bool trains(const std::string& name) const {
+    if (options_.trains == Trains::kFull) return true;
+    if (options_.trains != Trains::kPartial) return false;
+    for (const std::regex& pattern : patterns_) {
+      if (std::regex_search(name, pattern)) return true;
+    }
+    return false;
+  }
+
+ private:
+  const DecoderOptions& options_;
+  std::vector<std::regex> patterns_;
+};
+
+bool targets(const LoraOptions& lora, const std::string& module) {
+  if (lora.target_is_pattern) return std::regex_match(module, std::regex(lora.target_modules.at(0)));
+  for (const std::string& target : lora.target_modules) {
+    if (target == "all-linear" || ends_with_module(module, target)) return true;
+  }
+  return false;
+}
+
+void require_targets_exist(const LoraOptions& lora, const std::vector<spec::LinearSpec>& linears) {
+  if (lora.target_is_pattern) return;
+  std::vector<std::string> names;
+  for (const spec::LinearSpec& linear : linears) {
+    names.push_back(linear.module.substr(linear.module.rfind('.') + 1));
+  }
+  for (const std::string& target : lora.target_modules) {
+    if (target == "all-linear") continue;
+    bool found = false;
+    for (const spec::LinearSpec& linear : linears) {
+      // A target may name a layer too ("layers.3.self_attn.q_proj"); its last words decide.
+      found = found || ends_with_module(linear.module, target) || ends_with_module(target, linear.module);
+    }
+    if (found) continue;
+    const std::string guess = nearest(target, names);
+    throw ConfigError(fmt::format("tuning.lora.target_modules: no linear layer is named `{}`", target), {},
+                      (guess.empty() ? std::string() : fmt::format("did you mean `{}`? ", guess)) +
+                          "there are: " + join(names, ", ") + "; or all-linear");
+  }
+}
+
+}  // namespace
+
+class DecoderBuilder {
+ public:
+  DecoderBuilder(Decoder& decoder, const WeightSource& source)
+      : d_(decoder),
+        source_(source),
+        tensors_(spec::tensor_specs(decoder.arch_)),
+        linears_(spec::layer_linears(decoder.arch_)),
+        selection_(decoder.options_, tensors_) {
+    for (const spec::TensorSpec& tensor : tensors_) by_name_[tensor.name] = &tensor;
+  }
+
+  void run() {
+    if (d_.options_.trains == Trains::kLora) require_targets_exist(d_.options_.lora, linears_);
+    declare();
+    d_.store_.allocate(d_.options_.dtype, d_.options_.device);
+    fill();
+    initialise_adapters();
+    d_.store_.refresh_compute();
+    if (!d_.store_.empty()) d_.first_trained_group_ = d_.store_.parameters().front().group;
+  }
+
+ private:
+  struct Slot {
+    std::string name;
+    at::Tensor* weight;
+    kernels::Parameter** parameter;
+  };
+
+  void declare_tensor(const std::string& name, int64_t group, at::Tensor* weight, kernels::Parameter** parameter) {
+    const spec::TensorSpec& tensor = *by_name_.at(name);
+    if (selection_.trains(name)) *parameter = d_.store_.add(name, tensor.shape, group, decays(tensor));
+    slots_.push_back({name, weight, parameter});
+  }
+
+  void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer, uint32_t number) {
+    linear.name = fmt::format("model.layers.{}.{}", layer, spec.module);
+    declare_tensor(linear.name + ".weight", layer + 1, &linear.weight, &linear.weight_parameter);
+    if (spec.bias) declare_tensor(linear.name + ".bias", layer + 1, &linear.bias, &linear.bias_parameter);
+    const LoraOptions& lora = d_.options_.lora;
+    if (d_.options_.trains != Trains::kLora || !targets(lora, linear.name)) return;
+    kernels::LoraAdapter adapter;
+    adapter.a = d_.store_.add(weights::lora_a_name(linear.name), {lora.r, spec.in_features}, layer + 1, true);
+    adapter.b = d_.store_.add(weights::lora_b_name(linear.name), {spec.out_features, lora.r}, layer + 1, true);
+    const auto r = static_cast<double>(lora.r);
+    adapter.scale = lora.rslora ? lora.alpha / std::sqrt(r) : lora.alpha / r;
+    adapter.dropout = lora.dropout;
+    adapter.module_number = number;
+    linear.lora = adapter;
+  }
+
+  void declare() {
+    declare_tensor("model.embed_tokens.weight", 0, &d_.embedding_, &d_.embedding_parameter_);
+    d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
+    uint32_t number = 0;
+    for (int64_t l = 0; l < d_.arch_.num_layers; ++l) {
+      Layer& layer = d_.layers_[static_cast<size_t>(l)];
+      const std::string prefix = fmt::format("model.layers.{}.", l);
+      layer.input_norm.eps = layer.post_attention_norm.eps = d_.arch_.rms_norm_eps;
+      declare_tensor(prefix + "input_layernorm.weight", l + 1, &layer.input_norm.weight, &layer.input_norm.parameter);
+      const auto members = layer.linears();
+      SFTRUN_CHECK_EQ(members.size(), linears_.size());
+      for (size_t i = 0; i < members.size(); ++i) declare_linear(*members[i], linears_[i], l, number++);
+      declare_tensor(prefix + "post_attention_layernorm.weight", l + 1, &layer.post_attention_norm.weight,
+                     &layer.post_attention_norm.parameter);
+    }
+    const int64_t last = d_.arch_.num_layers + 1;
+    d_.final_norm_.eps = d_.arch_.rms_norm_eps;
+    declare_tensor("model.norm.weight", last, &d_.final_norm_.weight, &d_.final_norm_.parameter);
+    d_.head_.name = "lm_head";
+    if (!d_.arch_.tie_word_embeddings) {
+      declare_tensor("lm_head.weight", last, &d_.head_.weight, &d_.head_.weight_parameter);
+    }
+  }
+
+  void fill() {
+    const at::NoGradGuard no_grad;
+    for (const Slot& slot : slots_) {
+      const std::vector<int64_t>& shape = by_name_.at(slot.name)->shape;
+      if (kernels::Parameter* parameter = *slot.parameter) {
+        parameter->master.copy_(source_(slot.name, shape, at::kFloat));
+        *slot.weight = parameter->compute;
+      } else {
+        *slot.weight = source_(slot.name, shape, d_.options_.dtype).to(d_.options_.device);
+        d_.base_bytes_ += slot.weight->nbytes();
+      }
+    }
+    if (d_.arch_.tie_word_embeddings) {
+      d_.head_.weight = d_.embedding_;
+      d_.head_.weight_parameter = d_.embedding_parameter_;
+    }
+  }
+
+  // As peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
+  void initialise_adapters() {
+    const at::NoGradGuard no_grad;
+    for (Layer& layer : d_.layers_) {
+      for (kernels::Linear* linear : layer.linears()) {
+        if (!linear->lora) continue;
+        kernels::Parameter& a = *linear->lora->a;
+        RandomStream stream(d_.options_.seed, 0x4c6f5241ULL << 32 | linear->lora->module_number);
+        const double bound = 1.0 / std::sqrt(static_cast<double>(a.shape[1]));
+        at::Tensor values = at::empty(a.shape, at::kFloat);
+        float* data = values.data_ptr<float>();
+        for (int64_t i = 0; i < a.numel; ++i) data[i] = static_cast<float>((2 * stream.next_unit() - 1) * bound);
+        a.master.copy_(values);
+        linear->lora->b->master.zero_();
+      }
+    }
+  }
+
+  Decoder& d_;
+  const WeightSource& source_;
+  std::vector<spec::TensorSpec> tensors_;
+  std::vector<spec::LinearSpec> linears_;
+  Selection selection_;
+  std::map<std::string, const spec::TensorSpec*> by_name_;
+  std::vector<Slot> slots_;
+};
+
+Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
+    : arch_(std::move(arch)),
+      options_(std::move(options)),
+      ops_(options_.ops ? *options_.ops : kernels::fused_ops()),
+      rope_(arch_) {}
+
+void Decoder::build(const WeightSource& source) { DecoderBuilder(*this, source).run(); }
+
+std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint> checkpoint, const DecoderOptions& options) {
+  std::unique_ptr<Decoder> decoder(new Decoder(checkpoint->arch(), options));
+  decoder->checkpoint_ = checkpoint;
+  const bool on_cpu = options.device.is_cpu();
+  decoder->build([&](const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype) {
+    // Used where it lies when nothing has to be converted: pages are read when first touched and shared between processes.
+    const auto mapped = on_cpu ? checkpoint->mapped(name, to_dtype(dtype)) : std::nullopt;
+    if (mapped) {
+      auto* address = const_cast<std::byte*>(mapped->data());
+      return at::from_blob(address, shape, [checkpoint](void*) {}, at::TensorOptions().dtype(dtype));
+    }
+    at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype));
+    checkpoint->read(name, to_dtype(dtype), tensor.data_ptr());
+    return tensor;
+  });
+  return decoder;
+}
+
+std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch, const DecoderOptions& options) {
+  std::unique_ptr<Decoder> decoder(new Decoder(arch, options));
+  uint64_t number = 0;
+  decoder->build([&](const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype) {
+    at::Tensor tensor = at::empty(shape, at::kFloat);
+    float* data = tensor.data_ptr<float>();
+    RandomStream stream(options.seed, number++);
+    const bool is_norm = name.ends_with("norm.weight");
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      data[i] = is_norm ? 1.0F : static_cast<float>((stream.next_unit() - 0.5) * 0.0692820323);  // uniform, deviation 0.02
+    }
+    return tensor.to(dtype);
+  });
+  return decoder;
+}
+
+}  // namespace sftrun::model

@@ -1,0 +1,198 @@
+#include "sftrun/model/generate.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "sampling.h"
+#include "sftrun/core/error.h"
+#include "sftrun/data/example.h"
+
+namespace sftrun::model {
+namespace {
+
+/// Keys and values of one sequence in one layer, with room to grow: [kv_heads, capacity, head_dim].
+struct LayerCache {
+  at::Tensor keys, values;
+};
+
+struct Sequence {
+  size_t index = 0;     // of its prompt
+  uint64_t stream = 0;
+  int64_t length = 0;   // tokens in the cache
+  int32_t next = 0;     // the token to feed
+  std::vector<LayerCache> layers;
+};
+
+class Generator {
+ public:
+  Generator(Decoder& decoder, const SamplingOptions& options, const std::function<void(size_t, int32_t)>& on_token)
+      : decoder_(decoder), options_(options), on_token_(on_token), shape_(decoder.attention_shape()) {}
+
+  std::vector<Generation> run(const std::vector<std::vector<int32_t>>& prompts, const std::vector<uint64_t>& streams) {
+    results_.resize(prompts.size());
+    std::vector<Sequence> active;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      Sequence sequence = prefill(prompts[i], i, streams[i]);
+      if (accept(sequence)) active.push_back(std::move(sequence));
+    }
+    while (!active.empty()) {
+      const at::Tensor logits = step(active);
+      for (size_t i = 0; i < active.size(); ++i) choose(active[i], logits[static_cast<int64_t>(i)]);
+      std::vector<Sequence> still;
+      for (Sequence& sequence : active) {
+        if (accept(sequence)) still.push_back(std::move(sequence));
+      }
+      active = std::move(still);
+    }
+    return std::move(results_);
+  }
+
+ private:
+  /// Runs the prompt through the packed path and keeps its keys and values.
+  Sequence prefill(const std::vector<int32_t>& prompt, size_t index, uint64_t stream) {
+    const auto length = static_cast<int64_t>(prompt.size());
+    SFTRUN_CHECK(length > 0);
+    data::Batch batch;
+    batch.tokens = prompt;
+    batch.labels.assign(prompt.size(), data::kIgnoreIndex);
+    for (int32_t i = 0; i < length; ++i) batch.position_ids.push_back(i);
+    batch.cu_seqlens = {0, static_cast<int32_t>(length)};
+    batch.document_keys = {0};
+    batch.max_seqlen = static_cast<int32_t>(length);
+    const PackedBatch packed = prepare_batch(batch, decoder_.rope(), device(), {});
+
+    Sequence sequence{index, stream, length, 0, {}};
+    at::Tensor hidden = decoder_.embed(packed.tokens);
+    for (Layer& layer : decoder_.layers()) {
+      auto [q, k, v] = project(layer, hidden, packed.context);
+      LayerCache cache{reserve(length), reserve(length)};
+      store(cache, 0, k, v);
+      const at::Tensor attended = kernels::attention_forward(q, k, v, packed.context, shape_).out;
+      hidden = finish(layer, hidden, attended, packed.context);
+      sequence.layers.push_back(std::move(cache));
+    }
+    choose(sequence, head(hidden.narrow(0, length - 1, 1))[0]);
+    return sequence;
+  }
+
+  /// One token of each sequence: products are shared, attention is each sequence's own. -> logits [n, vocab]
+  at::Tensor step(std::vector<Sequence>& active) {
+    std::vector<int64_t> positions;
+    at::Tensor tokens = at::empty({static_cast<int64_t>(active.size())}, at::kLong);
+    for (size_t i = 0; i < active.size(); ++i) {
+      positions.push_back(active[i].length);
+      tokens.data_ptr<int64_t>()[i] = active[i].next;
+    }
+    kernels::BatchContext context;
+    decoder_.rope().fill_positions(context, positions, device());
+    at::Tensor hidden = decoder_.embed(tokens.to(device()));
+    for (size_t l = 0; l < decoder_.layers().size(); ++l) {
+      Layer& layer = decoder_.layers()[l];
+      auto [q, k, v] = project(layer, hidden, context);
+      at::Tensor attended = at::empty_like(q);
+      for (size_t i = 0; i < active.size(); ++i) {
+        const auto row = static_cast<int64_t>(i);
+        LayerCache& cache = active[i].layers[l];
+        store(cache, active[i].length, k.narrow(0, row, 1), v.narrow(0, row, 1));
+        attended.narrow(0, row, 1).copy_(attend(q.narrow(0, row, 1), cache, active[i].length + 1));
+      }
+      hidden = finish(layer, hidden, attended, context);
+    }
+    for (Sequence& sequence : active) ++sequence.length;
+    return head(hidden);
+  }
+
+  struct Projections {
+    at::Tensor q, k, v;
+  };
+  Projections project(Layer& layer, const at::Tensor& hidden, const kernels::BatchContext& context) {
+    const auto& ops = kernels::fused_ops();
+    auto qkv = ops.linears(ops.rms_norm(hidden, layer.input_norm), {&layer.q, &layer.k, &layer.v}, context);
+    kernels::rope_(qkv[0], context, shape_.head_dim, 1);
+    kernels::rope_(qkv[1], context, shape_.head_dim, 1);
+    return {qkv[0], qkv[1], qkv[2]};
+  }
+
+  at::Tensor finish(Layer& layer, const at::Tensor& hidden, const at::Tensor& attended, const kernels::BatchContext& context) {
+    const auto& ops = kernels::fused_ops();
+    at::Tensor middle = ops.linears(attended, {&layer.o}, context)[0].add_(hidden);
+    const auto gate_up =
+        ops.linears(ops.rms_norm(middle, layer.post_attention_norm), {&layer.gate, &layer.up}, context);
+    return ops.linears(ops.swiglu(gate_up[0], gate_up[1]), {&layer.down}, context)[0].add_(middle);
+  }
+
+  at::Tensor head(const at::Tensor& hidden) {
+    const at::Tensor normed = kernels::fused_ops().rms_norm(hidden, decoder_.final_norm());
+    return kernels::matmul_nt(normed, decoder_.head().weight).to(at::kFloat).cpu().contiguous();
+  }
+
+  at::Tensor reserve(int64_t length) const {
+    const int64_t capacity = length + std::min<int64_t>(options_.max_new_tokens, 64);
+    return at::empty({shape_.num_kv_heads, capacity, shape_.head_dim},
+                     at::TensorOptions().dtype(decoder_.options().dtype).device(device()));
+  }
+
+  /// k, v [n, kv_heads * head_dim] at cache positions [first, first + n).
+  void store(LayerCache& cache, int64_t first, const at::Tensor& k, const at::Tensor& v) const {
+    const int64_t count = k.size(0);
+    const auto write = [&](at::Tensor& to, const at::Tensor& from) {
+      if (first + count > to.size(1)) {  // double the room
+        at::Tensor larger = at::empty({to.size(0), 2 * to.size(1), to.size(2)}, to.options());
+        larger.narrow(1, 0, first).copy_(to.narrow(1, 0, first));
+        to = larger;
+      }
+      to.narrow(1, first, count).copy_(from.view({count, shape_.num_kv_heads, shape_.head_dim}).transpose(0, 1));
+    };
+    write(cache.keys, k);
+    write(cache.values, v);
+  }
+
+  /// softmax(q k^T * scale) v of one token: q [1, heads * head_dim].
+  at::Tensor attend(const at::Tensor& q, const LayerCache& cache, int64_t length) const {
+    const int64_t group = shape_.num_heads / shape_.num_kv_heads;
+    const at::Tensor queries = q.view({shape_.num_kv_heads, group, shape_.head_dim});
+    const at::Tensor scores = at::matmul(queries, cache.keys.narrow(1, 0, length).transpose(1, 2)).to(at::kFloat) * shape_.scale;
+    const at::Tensor weights = at::softmax(scores, -1).to(q.scalar_type());
+    return at::matmul(weights, cache.values.narrow(1, 0, length)).reshape({1, -1});
+  }
+
+  void choose(Sequence& sequence, const at::Tensor& logits) const {
+    sequence.next = sample_token(logits.data_ptr<float>(), logits.numel(), options_, sequence.stream,
+                                 static_cast<uint64_t>(results_[sequence.index].tokens.size()));
+  }
+
+  /// Records the chosen token; false when the sequence is finished.
+  bool accept(Sequence& sequence) {
+    Generation& result = results_[sequence.index];
+    const auto& stops = options_.stop_tokens;
+    if (std::find(stops.begin(), stops.end(), sequence.next) != stops.end()) {
+      result.stopped = true;
+      return false;
+    }
+    result.tokens.push_back(sequence.next);
+    if (on_token_) on_token_(sequence.index, sequence.next);
+    return static_cast<int64_t>(result.tokens.size()) < options_.max_new_tokens;
+  }
+
+  at::Device device() const { return decoder_.options().device; }
+
+  Decoder& decoder_;
+  const SamplingOptions& options_;
+  const std::function<void(size_t, int32_t)>& on_token_;
+  kernels::AttentionShape shape_;
+  std::vector<Generation> results_;
+};
+
+}  // namespace
+
+std::vector<Generation> generate(Decoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
+                                 const std::vector<uint64_t>& streams, const SamplingOptions& options,
+                                 const std::function<void(size_t, int32_t)>& on_token) {
+  SFTRUN_CHECK_EQ(prompts.size(), streams.size());
+  const at::NoGradGuard no_grad;
+  return Generator(decoder, options, on_token).run(prompts, streams);
+}
+
+}  // namespace sftrun::model

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// The few protocol buffer messages of event files, encoded by hand
+/// (https://protobuf.dev/programming-guides/encoding/). Field numbers:
+/// tensorflow/core/util/event.proto, framework/{summary,tensor,tensor_shape}.proto.
+namespace sftrun::observe {
+
+/// Event { wall_time = 1; step = 2; file_version = 3 } with version "brain.Event:2", the first
+/// record of every file.
+std::string encode_file_version(double wall_time);
+/// Event { …; summary = 5 { value = 1 { tag = 1; simple_value = 2 } } }
+std::string encode_scalar(double wall_time, int64_t step, std::string_view tag, float value);
+/// Event { …; summary = 5 { value = 1 { tag = 1; metadata = 9 (plugin "text"); tensor = 8 (one
+/// string) } } }
+std::string encode_text(double wall_time, int64_t step, std::string_view tag,
+                        std::string_view text);
+/// Event { …; session_log = 7 { status = 1 START } }: readers drop what they have seen of this step
+/// and later ones.
+std::string encode_session_start(double wall_time, int64_t step);
+
+/// Event.step of an encoded event (0 when absent, as protocol buffers have it); nullopt if the
+/// bytes are no message.
+std::optional<int64_t> event_step(std::string_view event);
+
+}  // namespace sftrun::observe

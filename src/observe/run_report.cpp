@@ -1,0 +1,112 @@
+#include "sftrun/observe/run_report.h"
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+
+namespace sftrun::observe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const RankReport& rank) {
+  const RankBytes& bytes = rank.bytes;
+  const CollectiveCounts& counts = rank.collectives;
+  return {{"bytes",
+           {{"base", bytes.base},
+            {"trainable", bytes.trainable},
+            {"gradients", bytes.gradients},
+            {"optimizer", bytes.optimizer},
+            {"activations_peak", bytes.activations_peak}}},
+          {"collectives",
+           {{"all_reduce", counts.all_reduce},
+            {"all_gather", counts.all_gather},
+            {"reduce_scatter", counts.reduce_scatter},
+            {"broadcast", counts.broadcast},
+            {"send", counts.send},
+            {"recv", counts.recv}}}};
+}
+
+RankReport rank_from_json(const Json& json) {
+  const Json bytes = json.value("bytes", Json::object());
+  const Json counts = json.value("collectives", Json::object());
+  const auto size = [&](const char* key) { return bytes.value(key, uint64_t{0}); };
+  const auto count = [&](const char* key) { return counts.value(key, int64_t{0}); };
+  return {.bytes = {.base = size("base"),
+                    .trainable = size("trainable"),
+                    .gradients = size("gradients"),
+                    .optimizer = size("optimizer"),
+                    .activations_peak = size("activations_peak")},
+          .collectives = {.all_reduce = count("all_reduce"),
+                          .all_gather = count("all_gather"),
+                          .reduce_scatter = count("reduce_scatter"),
+                          .broadcast = count("broadcast"),
+                          .send = count("send"),
+                          .recv = count("recv")}};
+}
+
+}  // namespace
+
+Json RunReport::to_json() const {
+  Json json = {{"version", version},
+               {"status", status},
+               {"backend", backend},
+               {"comm_backend", comm_backend},
+               {"strategy", strategy},
+               {"dtype", dtype},
+               {"base_model", base_model},
+               {"base_model_fingerprint", base_model_fingerprint},
+               {"dataset_fingerprint", dataset_fingerprint},
+               {"config_fingerprint", config_fingerprint},
+               {"world_size", world_size},
+               {"device_names", device_names},
+               {"first_step", first_step},
+               {"last_step", last_step},
+               {"started_at", started_at},
+               {"finished_at", nullptr},
+               {"ranks", Json::array()}};
+  if (finished_at) json["finished_at"] = *finished_at;
+  for (const RankReport& rank : ranks) json["ranks"].push_back(observe::to_json(rank));
+  return json;
+}
+
+RunReport RunReport::from_json(const Json& json, const std::string& where) {
+  try {
+    RunReport report;
+    report.version = json.value("version", "");
+    report.status = json.value("status", "");
+    report.backend = json.value("backend", "");
+    report.comm_backend = json.value("comm_backend", "");
+    report.strategy = json.value("strategy", "");
+    report.dtype = json.value("dtype", "");
+    report.base_model = json.value("base_model", "");
+    report.base_model_fingerprint = json.value("base_model_fingerprint", "");
+    report.dataset_fingerprint = json.value("dataset_fingerprint", "");
+    report.config_fingerprint = json.value("config_fingerprint", "");
+    report.world_size = json.value("world_size", 1);
+    report.device_names = json.value("device_names", std::vector<std::string>());
+    report.first_step = json.value("first_step", int64_t{0});
+    report.last_step = json.value("last_step", int64_t{0});
+    report.started_at = json.value("started_at", 0.0);
+    if (const auto it = json.find("finished_at"); it != json.end() && !it->is_null()) {
+      report.finished_at = it->get<double>();
+    }
+    for (const Json& rank : json.value("ranks", Json::array())) {
+      report.ranks.push_back(rank_from_json(rank));
+    }
+    return report;
+  } catch (const Json::exception& error) {
+    throw DataError(fmt::format("not a run report: {}", error.what()), where);
+  }
+}
+
+void write_run_report(const std::filesystem::path& path, const RunReport& report) {
+  write_file_atomically(path, report.to_json().dump(2) + "\n");
+}
+
+RunReport read_run_report(const std::filesystem::path& path) {
+  const Json json = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw DataError("not a run report: no JSON object", path.string());
+  return RunReport::from_json(json, path.string());
+}
+
+}  // namespace sftrun::observe

@@ -1,0 +1,121 @@
+#include "sftrun/observe/tensorboard.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "event_proto.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/observe/system.h"
+#include "tf_record.h"
+
+namespace sftrun::observe {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kEventFilePrefix = "events.out.tfevents.";
+
+double unix_time() {
+  using Seconds = std::chrono::duration<double>;
+  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+/// An append-only file and what waits to be written to it.
+struct EventWriter::File {
+  fs::path path;
+  int fd = -1;
+  std::string pending;
+
+  ~File() {
+    if (fd >= 0) ::close(fd);
+  }
+  void write_pending() {
+    std::string_view rest = pending;
+    while (!rest.empty()) {
+      const ssize_t written = ::write(fd, rest.data(), rest.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) {
+        throw DeviceError(fmt::format("cannot write: {}", std::strerror(errno)), path.string(),
+                          "free disk space, or set output.tensorboard=false");
+      }
+      rest.remove_prefix(static_cast<size_t>(written));
+    }
+    pending.clear();
+  }
+};
+
+EventWriter::EventWriter(const fs::path& directory, std::optional<int64_t> resumed_from) {
+  make_directories(directory);
+  if (resumed_from) truncate_events_to_step(directory, *resumed_from);
+  const double now = unix_time();
+  auto file = std::make_unique<File>();
+  const std::string name =
+      fmt::format("{}{:.0f}.{}.{}", kEventFilePrefix, now, host_name(), ::getpid());
+  file->path = directory / name;
+  // Readers take files in the order of their names, and one second may see a second writer of this
+  // process.
+  for (int copy = 1; fs::exists(file->path); ++copy)
+    file->path = directory / fmt::format("{}.{}", name, copy);
+  file->fd = ::open(file->path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+  if (file->fd < 0) {
+    throw DeviceError(fmt::format("cannot create: {}", std::strerror(errno)), file->path.string());
+  }
+  file_ = std::move(file);
+  append_tf_record(file_->pending, encode_file_version(now));
+  if (resumed_from) append_tf_record(file_->pending, encode_session_start(now, *resumed_from + 1));
+  flush();
+}
+
+EventWriter::EventWriter() = default;
+
+EventWriter::~EventWriter() {
+  if (!file_) return;
+  try {
+    flush();
+  } catch (const Error&) {  // nothing to tell it to: the run's own errors come first
+  }
+}
+EventWriter::EventWriter(EventWriter&&) noexcept = default;
+EventWriter& EventWriter::operator=(EventWriter&&) noexcept = default;
+
+void EventWriter::scalar(std::string_view tag, double value, int64_t step) {
+  if (!file_) return;
+  append_tf_record(file_->pending,
+                   encode_scalar(unix_time(), step, tag, static_cast<float>(value)));
+}
+
+void EventWriter::text(std::string_view tag, std::string_view markdown, int64_t step) {
+  if (!file_) return;
+  append_tf_record(file_->pending, encode_text(unix_time(), step, tag, markdown));
+}
+
+void EventWriter::flush() {
+  if (file_) file_->write_pending();
+}
+
+const fs::path& EventWriter::path() const {
+  SFTRUN_CHECK(file_ != nullptr);
+  return file_->path;
+}
+
+void truncate_events_to_step(const fs::path& directory, int64_t step) {
+  if (!fs::is_directory(directory)) return;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (!entry.path().filename().string().starts_with(kEventFilePrefix)) continue;
+    const std::string content = read_text_file(entry.path());
+    std::string kept;
+    for (const std::string_view record : read_tf_records(content)) {
+      const auto record_step = event_step(record);
+      if (record_step && *record_step <= step) append_tf_record(kept, record);
+    }
+    if (kept.size() != content.size()) write_file_atomically(entry.path(), kept);
+  }
+}
+
+}  // namespace sftrun::observe

@@ -1,0 +1,172 @@
+#include "sftrun/parallel/communicator.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
+#include <thread>
+
+#include "nccl_backend.h"
+#include "sftrun/core/error.h"
+
+namespace sftrun::parallel {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+Milliseconds to_ms(double seconds) { return Milliseconds(static_cast<int64_t>(seconds * 1e3)); }
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& master_addr) {
+  const std::string interface = environment("GLOO_SOCKET_IFNAME");
+  if (!interface.empty()) return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  const bool local = master_addr == "localhost" || master_addr.starts_with("127.");
+  if (local) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  return c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+/// torchrun's agent hosts the store itself; elsewhere rank 0 does.
+bool hosts_store(int rank) { return rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE") != "True"; }
+
+/// LibTorch's errors carry a C++ stack trace after their first line; people need the first.
+std::string first_line(const char* what) {
+  const std::string text = what;
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+struct Communicator::Impl {
+  Identity identity;
+  std::string backend = "none";
+  at::Device device = at::kCPU;
+  Milliseconds timeout{0};
+  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::Backend> group;
+  std::vector<c10::intrusive_ptr<c10d::Work>> pending;
+  CollectiveCounts counts;
+
+  /// Runs a collective and turns its failure into our error.
+  template <typename Body>
+  void guarded(const char* what, Body&& body) {
+    try {
+      body();
+    } catch (const std::exception& e) {
+      throw CommError(fmt::format("{} failed: {}", what, first_line(e.what())),
+                      fmt::format("rank {} of {}, {}", identity.rank, identity.world_size, backend),
+                      "another rank stopped or the network broke; see the logs of the other ranks");
+    }
+  }
+};
+
+Communicator::Communicator() : impl_(std::make_unique<Impl>()) {}
+Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Communicator::~Communicator() = default;
+Communicator::Communicator(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+
+Communicator Communicator::connect(const Identity& identity, const std::string& backend, at::Device device, double timeout_s) {
+  auto impl = std::make_unique<Impl>();
+  impl->identity = identity;
+  impl->device = device;
+  impl->timeout = to_ms(timeout_s);
+  if (identity.world_size == 1) return Communicator(std::move(impl));
+  impl->backend = backend;
+  try {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(identity.master_port);
+    options.isServer = hosts_store(identity.rank);
+    options.numWorkers = static_cast<size_t>(identity.world_size);
+    options.waitWorkers = false;
+    options.timeout = to_ms(std::min(timeout_s, 300.0));
+    auto tcp = c10::make_intrusive<c10d::TCPStore>(identity.master_addr, options);
+    const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT");
+    impl->store = c10::make_intrusive<c10d::PrefixStore>("sftrun/" + (attempt.empty() ? "0" : attempt), tcp);
+    impl->store->setTimeout(impl->timeout);
+    if (backend == "nccl") {
+      impl->group = make_nccl_backend(impl->store, identity.rank, identity.world_size, impl->timeout);
+    } else {
+      auto gloo = c10d::ProcessGroupGloo::Options::create(impl->timeout);
+      gloo->devices.push_back(gloo_device(identity.master_addr));
+      impl->group = c10::make_intrusive<c10d::ProcessGroupGloo>(impl->store, identity.rank, identity.world_size, gloo);
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw CommError(fmt::format("rank {} could not meet the other {} ranks: {}", identity.rank, identity.world_size - 1,
+                                first_line(e.what())),
+                    fmt::format("{}:{} ({})", identity.master_addr, identity.master_port, backend),
+                    "check that rank 0 runs there and that the port is free and reachable; GLOO_SOCKET_IFNAME or "
+                    "NCCL_SOCKET_IFNAME name the network interface");
+  }
+  return Communicator(std::move(impl));
+}
+
+int Communicator::rank() const { return impl_->identity.rank; }
+int Communicator::world_size() const { return impl_->identity.world_size; }
+std::string Communicator::backend() const { return impl_->backend; }
+const CollectiveCounts& Communicator::counts() const { return impl_->counts; }
+
+void Communicator::all_reduce_async(const at::Tensor& tensor) {
+  if (!impl_->group) return;
+  impl_->guarded("all_reduce", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    impl_->pending.push_back(impl_->group->allreduce(tensors));
+  });
+  ++impl_->counts.all_reduce;
+}
+
+void Communicator::wait_all() {
+  impl_->guarded("all_reduce", [&] {
+    for (auto& work : impl_->pending) work->wait();
+  });
+  impl_->pending.clear();
+}
+
+std::vector<std::vector<double>> Communicator::all_gather(const std::vector<double>& values) {
+  if (!impl_->group) return {values};
+  const auto options = at::TensorOptions().dtype(at::kDouble);
+  std::vector<at::Tensor> inputs = {at::empty({static_cast<int64_t>(values.size())}, options)};
+  std::copy(values.begin(), values.end(), inputs[0].data_ptr<double>());
+  inputs[0] = inputs[0].to(impl_->device);
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int rank = 0; rank < world_size(); ++rank) outputs[0].push_back(at::empty_like(inputs[0]));
+  impl_->guarded("all_gather", [&] { impl_->group->allgather(outputs, inputs)->wait(); });
+  ++impl_->counts.all_gather;
+  std::vector<std::vector<double>> gathered;
+  for (const at::Tensor& output : outputs[0]) {
+    const at::Tensor host = output.cpu();
+    gathered.emplace_back(host.data_ptr<double>(), host.data_ptr<double>() + host.numel());
+  }
+  return gathered;
+}
+
+void Communicator::barrier(const std::string& name) {
+  if (!impl_->group) return;
+  const std::string count = "barrier/" + name, open = count + "/open";
+  impl_->guarded("barrier", [&] {
+    if (impl_->store->add(count, 1) == world_size()) impl_->store->set(open, std::vector<uint8_t>{1});
+    // Short waits, so that a signal or a lost launcher is noticed between them.
+    while (!impl_->store->check({open})) std::this_thread::sleep_for(Milliseconds(5));
+  });
+}
+
+std::string Communicator::broadcast(const std::string& name, const std::string& text) {
+  if (!impl_->group) return text;
+  std::string result;
+  impl_->guarded("broadcast", [&] {
+    const std::string key = "broadcast/" + name;
+    if (rank() == 0) impl_->store->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+    const std::vector<uint8_t> bytes = impl_->store->get(key);
+    result.assign(bytes.begin(), bytes.end());
+  });
+  return result;
+}
+
+}  // namespace sftrun::parallel

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// GPT-2's writing of bytes as visible characters: every byte is one character below U+0144.
+namespace sftrun::text {
+
+/// The character that stands for a byte.
+char32_t byte_to_char(unsigned char byte);
+/// The UTF-8 text that stands for the bytes.
+std::string bytes_to_visible(std::string_view bytes);
+/// The bytes that the text stands for, or nothing if one of its characters stands for no byte.
+std::optional<std::string> visible_to_bytes(std::string_view text);
+
+}  // namespace sftrun::text

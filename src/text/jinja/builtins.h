@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "jinja/value.h"
+
+namespace sftrun::text::jinja {
+
+/// The functions every chat template sees: range, dict, namespace, cycler, joiner, raise_exception, strftime_now.
+std::vector<std::pair<std::string, Value>> builtin_functions();
+
+}  // namespace sftrun::text::jinja

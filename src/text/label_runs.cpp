@@ -1,0 +1,325 @@
+#include "label_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::text {
+namespace {
+
+using Run = LabelledConversation::Run;
+
+/// Bytes that come from a message's own text (its role and name belong to the header).
+struct ContentSpan {
+  size_t begin, end;
+  int32_t message;
+};
+
+std::vector<ContentSpan> content_spans(const Rendered& rendered) {
+  std::vector<ContentSpan> spans;
+  for (const OriginSpan& span : rendered.origins) {
+    const Origin& origin = span.origin;
+    if (origin.kind != Origin::Kind::kMessage || origin.field == "role" || origin.field == "name") continue;
+    spans.push_back({span.begin, span.end, origin.message});
+  }
+  return spans;
+}
+
+size_t common_prefix(std::string_view a, std::string_view b) {
+  const auto [end, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  return static_cast<size_t>(end - a.begin());
+}
+
+std::string_view trimmed_right(std::string_view text) {
+  const size_t last = text.find_last_not_of(" \t\r\n");
+  return last == std::string_view::npos ? std::string_view{} : text.substr(0, last + 1);
+}
+
+/// A rendering with its content found.
+struct Text {
+  Rendered rendered;
+  std::vector<ContentSpan> spans;
+
+  explicit Text(Rendered r) : rendered(std::move(r)), spans(content_spans(rendered)) {}
+  std::string_view view() const { return rendered.text; }
+  /// The end of the last byte from a message before `message`; the text up to `limit` only.
+  size_t end_of_earlier(int32_t message, size_t limit) const {
+    size_t end = 0;
+    for (const ContentSpan& span : spans) {
+      if (span.message < message && span.end <= limit) end = std::max(end, span.end);
+    }
+    return end;
+  }
+  std::optional<size_t> first_of(int32_t message) const {
+    for (const ContentSpan& span : spans) {
+      if (span.message == message) return span.begin;
+    }
+    return std::nullopt;
+  }
+  /// Where the first byte of a message after `message` stands, from `from` on.
+  size_t begin_of_later(int32_t message, size_t from) const {
+    for (const ContentSpan& span : spans) {
+      if (span.message > message && span.begin >= from) return span.begin;
+    }
+    return view().size();
+  }
+};
+
+/// Finds one assistant turn in the full text.
+class TurnFinder {
+ public:
+  TurnFinder(const ChatTemplate& chat_template, const Json& messages, const RenderOptions& options, const Text& full,
+             const FindSpecials& find_specials, int32_t message)
+      : full_(full),
+        find_specials_(find_specials),
+        message_(message),
+        prompt_(render(chat_template, messages, options, message, true)),
+        before_(render(chat_template, messages, options, message, false)) {
+    const bool is_last = static_cast<size_t>(message) + 1 == messages.size() && !options.add_generation_prompt;
+    after_.emplace(is_last ? full : render(chat_template, messages, options, message + 1, false));
+  }
+
+  /// Nothing where the template leaves the message out.
+  std::optional<Run> find() const {
+    if (!full_.first_of(message_) && after_->view() == before_.view()) return std::nullopt;
+    const auto start = start_in(full_);
+    if (!start) return std::nullopt;
+    const size_t end = end_from(*start);
+    if (end <= *start) return std::nullopt;
+    return Run{{static_cast<uint32_t>(*start), static_cast<uint32_t>(end)}, message_};
+  }
+
+ private:
+  static Text render(const ChatTemplate& chat_template, const Json& messages, RenderOptions options, int32_t count,
+                     bool add_generation_prompt) {
+    options.add_generation_prompt = add_generation_prompt;
+    return Text(chat_template.render_prefix(messages, static_cast<size_t>(count), options));
+  }
+
+  /// Places in a literal text at which it may be cut: after special tokens and line ends.
+  std::vector<size_t> cuts(std::string_view literal) const {
+    std::vector<size_t> places;
+    for (const ByteSpan& special : find_specials_(literal)) places.push_back(special.end);
+    for (size_t at = literal.find('\n'); at != std::string_view::npos; at = literal.find('\n', at + 1)) {
+      places.push_back(at + 1);
+    }
+    std::sort(places.begin(), places.end());
+    return places;
+  }
+
+  /// Where the turn begins in a text that holds it.
+  std::optional<size_t> start_in(const Text& text) const {
+    const auto own = text.first_of(message_);
+    const size_t limit = own ? *own : text.begin_of_later(message_, 0);
+    const size_t anchor = text.end_of_earlier(message_, limit);
+    const std::string_view prompt = prompt_.view().substr(prompt_.end_of_earlier(message_, prompt_.view().size()));
+    const size_t matched = common_prefix(text.view().substr(anchor), prompt);
+    if (matched == prompt.size()) return anchor + matched;
+    const std::string_view before = before_.view().substr(before_.end_of_earlier(message_, before_.view().size()));
+    const size_t shared = common_prefix(before, prompt);  // what is there without the generation prompt, too
+    if (own && anchor + matched >= *own && *own > anchor + shared) return own;
+    const std::string_view region = text.view().substr(anchor, limit - anchor);
+    const auto partly = start_after_part(region, prompt, std::min(matched, region.size()), shared);
+    if (partly) return anchor + *partly;
+    return own;
+  }
+
+  /// The text has only a part of the generation prompt (a template that opens <think> only where it thinks):
+  /// the turn begins after the longest whole part.
+  std::optional<size_t> start_after_part(std::string_view region, std::string_view prompt, size_t matched,
+                                         size_t shared) const {
+    const std::vector<size_t> places = cuts(prompt);
+    for (auto place = places.rbegin(); place != places.rend(); ++place) {
+      if (*place <= matched && *place > shared) return *place;
+    }
+    const std::string_view own_part = prompt.substr(shared);
+    if (own_part.empty()) return std::nullopt;
+    if (const size_t found = region.rfind(own_part); found != std::string_view::npos) return found + own_part.size();
+    for (auto place = places.rbegin(); place != places.rend() && *place > shared; ++place) {
+      const std::string_view part = own_part.substr(0, *place - shared);
+      if (const size_t found = region.rfind(part); found != std::string_view::npos) return found + part.size();
+    }
+    return std::nullopt;
+  }
+
+  /// What the template writes after the turn's last byte when nothing follows, without white space at its end.
+  std::string_view closing() const {
+    size_t last = 0;
+    bool own = false;
+    for (const ContentSpan& span : after_->spans) {
+      if (span.message == message_) last = span.end, own = true;
+    }
+    if (!own) last = start_in(*after_).value_or(after_->view().size());
+    return trimmed_right(after_->view().substr(last));
+  }
+
+  /// Ends of the turn's own bytes, last first; `start` if it has none.
+  std::vector<size_t> content_ends(size_t start, size_t bound) const {
+    std::vector<size_t> ends;
+    for (const ContentSpan& span : full_.spans) {
+      if (span.message == message_ && span.end > start && span.end <= bound) ends.push_back(span.end);
+    }
+    if (ends.empty()) ends.push_back(start);
+    std::reverse(ends.begin(), ends.end());
+    return ends;
+  }
+
+  size_t end_from(size_t start) const {
+    const size_t bound = full_.begin_of_later(message_, start);
+    const std::vector<size_t> ends = content_ends(start, bound);
+    const std::string_view closing_text = closing();
+    const std::string_view text = full_.view();
+    if (!closing_text.empty()) {
+      for (const size_t end : ends) {
+        if (text.substr(end).starts_with(closing_text)) return end_of_closing(end, end + closing_text.size(), bound);
+      }
+    }
+    return first_special(ends.front(), bound, /*directly=*/closing_text.empty()).value_or(ends.front());
+  }
+
+  /// Through the last special token of the closing. Where it holds none, the next message's header may close the turn.
+  size_t end_of_closing(size_t begin, size_t end, size_t bound) const {
+    const std::vector<ByteSpan> specials = find_specials_(full_.view().substr(begin, end - begin));
+    if (!specials.empty()) return begin + specials.back().end;
+    return first_special(end, bound, true).value_or(end);
+  }
+
+  /// The end of the first special token in [begin, bound).
+  /// @param directly only white space may stand before it
+  std::optional<size_t> first_special(size_t begin, size_t bound, bool directly) const {
+    const std::string_view literal = full_.view().substr(begin, bound - begin);
+    const std::vector<ByteSpan> specials = find_specials_(literal);
+    if (specials.empty()) return std::nullopt;
+    if (directly && !trimmed_right(literal.substr(0, specials.front().begin)).empty()) return std::nullopt;
+    return begin + specials.front().end;
+  }
+
+  const Text& full_;
+  const FindSpecials& find_specials_;
+  int32_t message_;
+  Text prompt_;                ///< the messages before, with the generation prompt
+  Text before_;                ///< and without
+  std::optional<Text> after_;  ///< the messages up to this one
+};
+
+/// Runs of {% generation %} marks. A mark belongs to the message whose text it holds, else to the one before it.
+std::vector<Run> marked_runs(const Rendered& full, const Json& messages) {
+  std::vector<Run> runs;
+  for (const OriginSpan& span : full.origins) {
+    if (!span.origin.in_generation) continue;
+    const int32_t message = span.origin.kind == Origin::Kind::kMessage ? span.origin.message : -1;
+    if (!runs.empty() && runs.back().span.end == span.begin &&
+        (message < 0 || runs.back().message < 0 || runs.back().message == message)) {
+      runs.back().span.end = span.end;
+      if (runs.back().message < 0) runs.back().message = message;
+    } else {
+      runs.push_back({{span.begin, span.end}, message});
+    }
+  }
+  int32_t last = -1;
+  for (Run& run : runs) {
+    if (run.message < 0) {
+      run.message = last;
+      for (size_t i = static_cast<size_t>(last + 1); i < messages.size() && run.message < 0; ++i) {
+        if (is_assistant(messages[i])) run.message = static_cast<int32_t>(i);
+      }
+    }
+    last = run.message;
+  }
+  return runs;
+}
+
+void remove_excluded(std::vector<Run>& runs, const Json& messages) {
+  std::erase_if(runs, [&messages](const Run& run) {
+    return run.message >= 0 && is_excluded(messages[static_cast<size_t>(run.message)]);
+  });
+}
+
+/// The text outside the turns that are to carry no label.
+std::vector<Run> everything_but(const std::vector<Run>& turns, const Json& messages, size_t size) {
+  std::vector<Run> runs;
+  uint32_t begin = 0;
+  const auto add_until = [&](uint32_t end) {
+    if (end > begin) runs.push_back({{begin, end}, -1});
+  };
+  for (const Run& turn : turns) {
+    if (turn.message < 0 || !is_excluded(messages[static_cast<size_t>(turn.message)])) continue;
+    add_until(turn.span.begin);
+    begin = turn.span.end;
+  }
+  add_until(static_cast<uint32_t>(size));
+  return runs;
+}
+
+/// Without the keys that speak to the trainer, not to the template.
+Json without_label_keys(const Json& messages) {
+  Json copy = messages;
+  for (Json& message : copy) {
+    if (!message.is_object()) continue;
+    message.erase("train");
+    message.erase("weight");
+  }
+  return copy;
+}
+
+}  // namespace
+
+bool is_assistant(const Json& message) {
+  const auto role = message.find("role");
+  if (role == message.end() || !role->is_string()) return false;
+  return *role == "assistant" || *role == "model" || *role == "chatbot";
+}
+
+bool is_excluded(const Json& message) {
+  const auto train = message.find("train"), weight = message.find("weight");
+  return (train != message.end() && train->is_boolean() && !train->get<bool>()) ||
+         (weight != message.end() && weight->is_number() && weight->get<double>() == 0.0);
+}
+
+std::vector<Run> find_label_runs(const ChatTemplate& chat_template, const Json& messages, const RenderOptions& options,
+                                 const Rendered& full, const FindSpecials& find_specials) {
+  if (chat_template.has_generation_marks()) return marked_runs(full, messages);
+  const Text text(full);
+  std::vector<Run> runs;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (!is_assistant(messages[i])) continue;
+    const auto turn = TurnFinder(chat_template, messages, options, text, find_specials, static_cast<int32_t>(i)).find();
+    if (!turn) {
+      throw DataError(fmt::format("the chat template leaves nothing of messages[{}] (assistant) that could carry a label", i), {},
+                      "take the message out, or give it \"train\": false");
+    }
+    runs.push_back(*turn);
+  }
+  for (size_t i = 1; i < runs.size(); ++i) {  // a turn never reaches into the next
+    runs[i - 1].span.end = std::min(runs[i - 1].span.end, std::max(runs[i].span.begin, runs[i - 1].span.begin));
+  }
+  return runs;
+}
+
+LabelledConversation label_with_specials(const ChatTemplate& chat_template, const Json& messages,
+                                         const RenderOptions& options, LossOn loss_on, const FindSpecials& find_specials) {
+  const Json shown = without_label_keys(messages);
+  LabelledConversation result;
+  result.rendered = chat_template.render(shown, options);
+  const bool any_excluded = std::any_of(messages.begin(), messages.end(), is_excluded);
+  if (loss_on == LossOn::kAll && !any_excluded) {
+    result.runs = everything_but({}, messages, result.rendered.text.size());
+    return result;
+  }
+  result.runs = find_label_runs(chat_template, shown, options, result.rendered, find_specials);
+  if (loss_on == LossOn::kAll) {
+    result.runs = everything_but(result.runs, messages, result.rendered.text.size());
+    return result;
+  }
+  if (loss_on == LossOn::kLastAssistant && !result.runs.empty()) {
+    const int32_t last = result.runs.back().message;
+    std::erase_if(result.runs, [last](const Run& run) { return run.message != last; });
+  }
+  remove_excluded(result.runs, messages);
+  return result;
+}
+
+}  // namespace sftrun::text

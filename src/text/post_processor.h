@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sftrun/text/chat_template.h"
+#include "sftrun/text/tokenizer.h"
+
+namespace sftrun::text {
+
+/// What the model's own tokenizer puts around a text: the `post_processor` section (TemplateProcessing, ByteLevel,
+/// Sequence) for a single text.
+struct PostProcessor {
+  std::vector<TokenId> before, after;
+
+  PostProcessor() = default;
+  /// @throws DataError naming a kind that is not supported
+  PostProcessor(const Json& section, const std::string& where);
+};
+
+/// The `decoder` section: how tokens become text again.
+enum class DecoderKind : uint8_t {
+  kSpaces,     ///< none: visible tokens joined by spaces
+  kByteLevel,  ///< ByteLevel, also within a Sequence
+};
+/// @throws DataError naming a kind that is not supported
+DecoderKind read_decoder(const Json& section, const std::string& where);
+
+/// The `normalizer` section. Returns whether NFC is asked for. @throws DataError naming a kind that is not supported
+bool read_normalizer(const Json& section, const std::string& where);
+
+}  // namespace sftrun::text

@@ -1,0 +1,172 @@
+#include <array>
+
+#include "splitters.h"
+#include "unicode.h"
+
+/// Scanners of the patterns that nearly every byte-level tokenizer uses, alternative by alternative as the pattern
+/// has them. Tested against oniguruma with the pattern itself.
+namespace sftrun::text {
+namespace {
+
+enum class Kind : uint8_t { kOther, kLetter, kNumber, kSpace, kNewline };  ///< kNewline: \r and \n
+
+Kind kind_of(char32_t c) {
+  const PropertyTable& table = PropertyTable::get();
+  if (table.is_letter(c)) return Kind::kLetter;
+  if (table.is_number(c)) return Kind::kNumber;
+  if (is_white_space(c)) return c == '\r' || c == '\n' ? Kind::kNewline : Kind::kSpace;
+  return Kind::kOther;
+}
+
+bool is_space(Kind kind) { return kind >= Kind::kSpace; }
+
+class AsciiKinds {
+ public:
+  AsciiKinds() {
+    for (char32_t c = 0; c < 128; ++c) kinds_[c] = kind_of(c);
+  }
+  Kind operator[](unsigned char c) const { return kinds_[c]; }
+
+ private:
+  std::array<Kind, 128> kinds_;
+};
+
+/// A text with a cursor; `end()` positions have no kind.
+class Cursor {
+ public:
+  Cursor(std::string_view text, const AsciiKinds& ascii) : text_(text), ascii_(ascii) {}
+
+  struct Char {
+    Kind kind;
+    uint32_t num_bytes;
+  };
+  size_t size() const { return text_.size(); }
+  char byte(size_t at) const { return text_[at]; }
+  Char at(size_t at) const {
+    const auto byte = static_cast<unsigned char>(text_[at]);
+    if (byte < 128) return {ascii_[byte], 1};
+    const DecodedChar c = decode_char(text_.data() + at);
+    return {kind_of(c.code), c.num_bytes};
+  }
+  bool is(size_t at, Kind kind) const { return at < size() && this->at(at).kind == kind; }
+  /// Behind the run of `kind` at the position, of at most `limit` characters.
+  size_t skip(size_t at, Kind kind, size_t limit = SIZE_MAX) const {
+    for (; limit > 0 && at < size(); --limit) {
+      const Char c = this->at(at);
+      if (c.kind != kind) break;
+      at += c.num_bytes;
+    }
+    return at;
+  }
+  std::string_view rest(size_t at) const { return text_.substr(at); }
+
+ private:
+  std::string_view text_;
+  const AsciiKinds& ascii_;
+};
+
+/// Length of the contraction at the front ('s, 't, 're, 've, 'm, 'll, 'd), or 0.
+size_t contraction_length(std::string_view text, bool any_case) {
+  if (text.size() < 2 || text[0] != '\'') return 0;
+  const auto letter = [&](size_t i) {
+    const char c = i < text.size() ? text[i] : '\0';
+    return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  };
+  switch (letter(1)) {
+    case 's': case 't': case 'm': case 'd': return 2;
+    case 'r': case 'v': return letter(2) == 'e' ? 3 : 0;
+    case 'l': return letter(2) == 'l' ? 3 : 0;
+    default: break;
+  }
+  const bool long_s = any_case && text.size() >= 3 && text.substr(1, 2) == "\xC5\xBF";  // ſ folds to s
+  return long_s ? 3 : 0;
+}
+
+struct SpaceRun {
+  size_t end;            ///< behind the white space
+  size_t last_begin;     ///< where its last character begins
+  size_t newlines_end;   ///< behind its last \r or \n; the start of the run if there is none
+};
+
+SpaceRun scan_spaces(const Cursor& text, size_t begin) {
+  SpaceRun run{begin, begin, begin};
+  while (run.end < text.size()) {
+    const Cursor::Char c = text.at(run.end);
+    if (!is_space(c.kind)) break;
+    run.last_begin = run.end;
+    run.end += c.num_bytes;
+    if (c.kind == Kind::kNewline) run.newlines_end = run.end;
+  }
+  return run;
+}
+
+/// \s+(?!\S)|\s+
+size_t end_of_spaces(const Cursor& text, const SpaceRun& run, size_t begin) {
+  return run.end == text.size() || run.last_begin == begin ? run.end : run.last_begin;
+}
+
+/// Where the match of GPT-2's pattern at `begin` ends.
+size_t gpt2_match_end(const Cursor& text, size_t begin) {
+  if (const size_t length = contraction_length(text.rest(begin), false)) return begin + length;
+  const bool after_space = text.byte(begin) == ' ' && begin + 1 < text.size();
+  const Kind kind = text.at(after_space ? begin + 1 : begin).kind;
+  if (!is_space(kind)) return text.skip(begin + (after_space ? 1 : 0), kind);
+  return end_of_spaces(text, scan_spaces(text, begin), begin);
+}
+
+/// Where the match of Llama 3's pattern at `begin` ends; `max_digits` is 3 in it and 1 in Qwen2's.
+size_t llama3_match_end(const Cursor& text, size_t begin, size_t max_digits) {
+  if (const size_t length = contraction_length(text.rest(begin), true)) return begin + length;
+  const Cursor::Char first = text.at(begin);
+  const size_t second = begin + first.num_bytes;
+  if (first.kind == Kind::kLetter) return text.skip(second, Kind::kLetter);
+  if (first.kind == Kind::kNumber) return text.skip(begin, Kind::kNumber, max_digits);
+  if (first.kind != Kind::kNewline && text.is(second, Kind::kLetter)) return text.skip(second, Kind::kLetter);
+  const bool after_space = text.byte(begin) == ' ' && text.is(second, Kind::kOther);
+  if (first.kind == Kind::kOther || after_space) {
+    const size_t end = text.skip(after_space ? second : begin, Kind::kOther);
+    return text.skip(end, Kind::kNewline);
+  }
+  const SpaceRun run = scan_spaces(text, begin);
+  return run.newlines_end != begin ? run.newlines_end : end_of_spaces(text, run, begin);
+}
+
+template <class MatchEnd>
+class Scanner final : public Splitter {
+ public:
+  explicit Scanner(MatchEnd match_end) : match_end_(match_end) {}
+
+  void split(std::string_view text, std::vector<Part>& parts) const override {
+    parts.clear();
+    const Cursor cursor(text, ascii_);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = match_end_(cursor, begin);
+      parts.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end), true});
+      begin = end;
+    }
+  }
+
+ private:
+  MatchEnd match_end_;
+  AsciiKinds ascii_;
+};
+
+template <class MatchEnd>
+std::unique_ptr<Splitter> make_scanner(MatchEnd match_end) {
+  return std::make_unique<Scanner<MatchEnd>>(match_end);
+}
+
+}  // namespace
+
+std::unique_ptr<Splitter> make_known_scanner(const std::string& pattern) {
+  if (pattern == kGpt2Pattern) return make_scanner(gpt2_match_end);
+  if (pattern == kLlama3Pattern) {
+    return make_scanner([](const Cursor& text, size_t begin) { return llama3_match_end(text, begin, 3); });
+  }
+  if (pattern == kQwen2Pattern) {
+    return make_scanner([](const Cursor& text, size_t begin) { return llama3_match_end(text, begin, 1); });
+  }
+  return nullptr;
+}
+
+}  // namespace sftrun::text

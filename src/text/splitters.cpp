@@ -1,0 +1,169 @@
+#include "splitters.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "unicode.h"
+
+namespace sftrun::text {
+
+const char* const kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const char* const kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const char* const kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+namespace {
+
+/// Parts of equal kind become one.
+void join_contiguous(std::vector<Part>& parts) {
+  size_t kept = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (kept > 0 && parts[kept - 1].is_match == parts[i].is_match) {
+      parts[kept - 1].end = parts[i].end;
+    } else {
+      parts[kept++] = parts[i];
+    }
+  }
+  parts.resize(kept);
+}
+
+/// A match joins the part before it, unless that is a match too.
+void merge_with_previous(std::vector<Part>& parts) {
+  size_t kept = 0;
+  bool previous_is_match = false;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Part part = parts[i];
+    if (part.is_match && !previous_is_match && kept > 0) {
+      parts[kept - 1].end = part.end;
+    } else {
+      parts[kept++] = part;
+    }
+    previous_is_match = part.is_match;
+  }
+  parts.resize(kept);
+}
+
+/// The mirror image of `merge_with_previous`.
+void merge_with_next(std::vector<Part>& parts) {
+  size_t kept = parts.size();  // parts[kept, …) are done
+  bool next_is_match = false;
+  for (size_t i = parts.size(); i-- > 0;) {
+    const Part part = parts[i];
+    if (part.is_match && !next_is_match && kept < parts.size()) {
+      parts[kept].begin = part.begin;
+    } else {
+      parts[--kept] = part;
+    }
+    next_is_match = part.is_match;
+  }
+  parts.erase(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(kept));
+}
+
+void apply_behavior(SplitBehavior behavior, std::vector<Part>& parts) {
+  switch (behavior) {
+    case SplitBehavior::kIsolated: break;
+    case SplitBehavior::kRemoved: std::erase_if(parts, [](const Part& part) { return part.is_match; }); break;
+    case SplitBehavior::kMergedWithPrevious: merge_with_previous(parts); break;
+    case SplitBehavior::kMergedWithNext: merge_with_next(parts); break;
+    case SplitBehavior::kContiguous: join_contiguous(parts); break;
+  }
+  std::erase_if(parts, [](const Part& part) { return part.begin == part.end; });
+}
+
+/// Splits by what `find_matches` finds.
+class DelimiterSplitter : public Splitter {
+ public:
+  DelimiterSplitter(SplitBehavior behavior, bool invert) : behavior_(behavior), invert_(invert) {}
+
+  void split(std::string_view text, std::vector<Part>& parts) const final {
+    std::vector<ByteSpan> matches;
+    find_matches(text, matches);
+    parts.clear();
+    uint32_t end = 0;
+    for (const ByteSpan& match : matches) {
+      if (match.begin != end) parts.push_back({end, match.begin, invert_});
+      parts.push_back({match.begin, match.end, !invert_});
+      end = match.end;
+    }
+    if (end != text.size()) parts.push_back({end, static_cast<uint32_t>(text.size()), invert_});
+    apply_behavior(behavior_, parts);
+  }
+
+ protected:
+  virtual void find_matches(std::string_view text, std::vector<ByteSpan>& matches) const = 0;
+
+ private:
+  SplitBehavior behavior_;
+  bool invert_;
+};
+
+class RegexSplitter final : public DelimiterSplitter {
+ public:
+  RegexSplitter(Regex regex, SplitBehavior behavior, bool invert)
+      : DelimiterSplitter(behavior, invert), regex_(std::move(regex)) {}
+
+ private:
+  void find_matches(std::string_view text, std::vector<ByteSpan>& matches) const override {
+    regex_.find_all(text, matches);
+  }
+  Regex regex_;
+};
+
+class LiteralSplitter final : public DelimiterSplitter {
+ public:
+  LiteralSplitter(std::string literal, SplitBehavior behavior, bool invert)
+      : DelimiterSplitter(behavior, invert), literal_(std::move(literal)) {}
+
+ private:
+  void find_matches(std::string_view text, std::vector<ByteSpan>& matches) const override {
+    for (size_t at = text.find(literal_); at != std::string_view::npos; at = text.find(literal_, at + literal_.size())) {
+      matches.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(at + literal_.size())});
+    }
+  }
+  std::string literal_;
+};
+
+class DigitsSplitter final : public DelimiterSplitter {
+ public:
+  explicit DigitsSplitter(bool individual)
+      : DelimiterSplitter(individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, false) {}
+
+ private:
+  void find_matches(std::string_view text, std::vector<ByteSpan>& matches) const override {
+    for (uint32_t i = 0; i < text.size();) {
+      const DecodedChar c = decode_char(text.data() + i);
+      const bool numeric = c.code < 0x80 ? c.code >= '0' && c.code <= '9' : is_rust_numeric(c.code);
+      if (numeric) matches.push_back({i, i + c.num_bytes});
+      i += c.num_bytes;
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Splitter> make_regex_splitter(const std::string& pattern, SplitBehavior behavior, bool invert,
+                                              const std::string& where) {
+  return std::make_unique<RegexSplitter>(Regex(pattern, where), behavior, invert);
+}
+
+std::unique_ptr<Splitter> make_pattern_splitter(const std::string& pattern, SplitBehavior behavior, bool invert,
+                                                const std::string& where) {
+  // Every part of a known pattern is a match, so `Removed` inverted keeps them all, as `Isolated` does.
+  const bool keeps_all = behavior == SplitBehavior::kIsolated || (behavior == SplitBehavior::kRemoved && invert);
+  if (keeps_all) {
+    if (auto scanner = make_known_scanner(pattern)) return scanner;
+  }
+  return make_regex_splitter(pattern, behavior, invert, where);
+}
+
+std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, SplitBehavior behavior, bool invert) {
+  // The library compiles the literal to a pattern, and an empty pattern matches between all characters.
+  if (literal.empty()) return make_regex_splitter("", behavior, invert, "Split");
+  return std::make_unique<LiteralSplitter>(literal, behavior, invert);
+}
+
+std::unique_ptr<Splitter> make_digits_splitter(bool individual) { return std::make_unique<DigitsSplitter>(individual); }
+
+}  // namespace sftrun::text

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+/// UTF-8 and what the `tokenizers` library takes a code point for (tables written by scripts/fixtures/make_unicode.py).
+namespace sftrun::text {
+
+/// General category; the order is that of the table's writer.
+enum class Category : uint8_t {
+  kCn, kLu, kLl, kLt, kLm, kLo, kMn, kMc, kMe, kNd, kNl, kNo, kPc, kPd, kPs,
+  kPe, kPi, kPf, kPo, kSm, kSc, kSk, kSo, kZs, kZl, kZp, kCc, kCf, kCo, kCs,
+};  // clang-format keeps the rows
+
+struct CodePointRange {
+  uint32_t first, last;  ///< both inside
+};
+
+/// Properties of every code point in two stages: which block, then which property of the block.
+class PropertyTable {
+ public:
+  static const PropertyTable& get();  ///< built at the first call
+
+  Category category(char32_t c) const { return static_cast<Category>(at(c) & 31); }
+  /// Letter: \p{L}.
+  bool is_letter(char32_t c) const { return in(c, Category::kLu, Category::kLo); }
+  /// Number: \p{N}.
+  bool is_number(char32_t c) const { return in(c, Category::kNd, Category::kNo); }
+  /// NFC may change a text with this code point (it combines, decomposes, or composes with what stands before it).
+  bool is_nfc_active(char32_t c) const { return (at(c) & 32) != 0; }
+  bool is_onig_word(char32_t c) const { return (at(c) & 64) != 0; }   ///< \w of oniguruma
+  bool is_rust_word(char32_t c) const { return (at(c) & 128) != 0; }  ///< \w of Rust's regex crate
+
+ private:
+  PropertyTable();
+  bool in(char32_t c, Category first, Category last) const {
+    return static_cast<uint8_t>((at(c) & 31) - static_cast<uint8_t>(first)) <=
+           static_cast<uint8_t>(last) - static_cast<uint8_t>(first);
+  }
+  uint8_t at(char32_t c) const {
+    return c < 0x110000 ? blocks_[static_cast<size_t>(block_of_[c >> kBlockBits]) << kBlockBits | (c & kBlockMask)] : 0;
+  }
+  static constexpr int kBlockBits = 7;
+  static constexpr uint32_t kBlockMask = (1u << kBlockBits) - 1;
+  std::array<uint16_t, (0x110000 >> kBlockBits)> block_of_;
+  std::basic_string<uint8_t> blocks_;
+};
+
+/// \s of both engines: White_Space, stable since Unicode 6.3.
+bool is_white_space(char32_t c);
+/// Rust's char::is_numeric.
+bool is_rust_numeric(char32_t c);
+/// The ranges of \p{Han}.
+const CodePointRange* han_ranges(size_t& num_ranges);
+
+struct DecodedChar {
+  char32_t code;
+  uint32_t num_bytes;
+};
+/// First code point of valid, non-empty UTF-8.
+inline DecodedChar decode_char(const char* p) {
+  const auto byte = [p](int i) { return static_cast<uint32_t>(static_cast<uint8_t>(p[i])); };
+  const uint32_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  if (lead < 0xE0) return {(lead & 31) << 6 | (byte(1) & 63), 2};
+  if (lead < 0xF0) return {(lead & 15) << 12 | (byte(1) & 63) << 6 | (byte(2) & 63), 3};
+  return {(lead & 7) << 18 | (byte(1) & 63) << 12 | (byte(2) & 63) << 6 | (byte(3) & 63), 4};
+}
+/// Last code point of valid, non-empty UTF-8.
+DecodedChar decode_last_char(std::string_view text);
+void append_utf8(std::string& out, char32_t c);
+
+/// Position of the first byte that is no valid UTF-8, or npos.
+size_t find_invalid_utf8(std::string_view bytes);
+/// Bytes as text: each maximal prefix of an ill-formed sequence becomes one U+FFFD (as Rust's from_utf8_lossy).
+std::string utf8_lossy(std::string_view bytes);
+
+}  // namespace sftrun::text

@@ -1,0 +1,257 @@
+#include "sftrun/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::train {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<std::pair<int64_t, int64_t>> group_ranges(const kernels::ParameterStore& store) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (int64_t group = 0; group < store.num_groups(); ++group) ranges.push_back(store.group_range(group));
+  return ranges;
+}
+
+AdamWConfig adamw_config(const config::TrainConfig& c) { return {c.adam_beta1, c.adam_beta2, c.adam_epsilon, c.weight_decay}; }
+
+}  // namespace
+
+/// What one step did, on all ranks.
+struct Trainer::StepReport {
+  double loss = 0, grad_norm = 0, learning_rate = 0, seconds = 0;
+  int64_t label_tokens = 0, tokens = 0;
+  int64_t own_label_tokens = 0;              // of this rank
+  std::vector<double> loss_per_rank;         // each rank's mean over its own labels
+  std::vector<uint64_t> peak_memory_bytes;   // per rank
+  int stop_exit_code = 0;                    // the largest of all ranks
+  bool save_due = false;                     // by rank 0's clock
+};
+
+Trainer::Trainer(TrainerInputs inputs)
+    : in_(std::move(inputs)),
+      plan_(make_batch_plan(in_.config, *in_.train, in_.config.data.shuffle, *in_.config.train.global_batch_size.value)),
+      steps_(plan_, in_.config.train.epochs, in_.config.train.max_steps),
+      schedule_(in_.config.train.scheduler, *in_.config.train.learning_rate,
+                warmup_steps_of(in_.config.train, steps_.total_steps()), steps_.total_steps()),
+      optimizer_(in_.decoder->parameters(), adamw_config(in_.config.train)),
+      reducer_(*in_.comm, in_.decoder->parameters().grad(), group_ranges(in_.decoder->parameters()),
+               in_.config.train.ddp_bucket_cap_mb << 20),
+      checkpoints_(in_.run_dir / "checkpoints"),
+      progress_(steps_.total_steps()),
+      save_every_s_(parse_duration_s(in_.config.train.save_every).value_or(0)),
+      last_save_s_(now_s()) {
+  if (in_.val) evaluator_.emplace(in_.config, *in_.val);
+  state_.identity = in_.identity;
+  if (in_.resume_from) {
+    restore(*in_.resume_from, *in_.decoder, optimizer_);
+    state_ = read_train_state(*in_.resume_from);
+    state_.identity = in_.identity;
+  }
+  if (!is_main()) return;
+  make_directories(in_.run_dir / "checkpoints");
+  checkpoints_.remove_leftovers();
+  observe::truncate_metrics_to_step(in_.run_dir / "metrics.jsonl", state_.step);
+  metrics_ = observe::MetricsWriter(in_.run_dir / "metrics.jsonl");
+  if (in_.config.output.tensorboard) {
+    make_directories(in_.run_dir / "tensorboard");
+    events_ = observe::EventWriter(in_.run_dir / "tensorboard",
+                                   in_.resume_from ? std::optional(state_.step) : std::nullopt);
+    events_.text("config", "```yaml\n" + config::to_yaml(in_.config) + "```", state_.step);
+  }
+}
+
+TrainOutcome Trainer::run() {
+  const int64_t total = steps_.total_steps();
+  outcome_.first_step = outcome_.last_step = state_.step;
+  const bool fresh = state_.step == 0;
+  if (fresh && evaluator_ && in_.config.train.eval_on_start) evaluate(0);
+  for (int64_t step = state_.step; step < total; ++step) {
+    const StepReport report = train_step(step);
+    state_.step = outcome_.last_step = step + 1;
+    state_.tokens += report.tokens;
+    state_.trained_seconds += report.seconds;
+    log_step(step, report);
+    const bool last = state_.step == total;
+    if (evaluator_ && (last || evaluation_due(state_.step, steps_.position(step)))) evaluate(state_.step);
+    const auto& every = in_.config.train.save_steps;
+    const bool by_steps = every && state_.step % *every == 0;
+    const bool stopping = report.stop_exit_code != 0 && !last;
+    if (by_steps || last || stopping || report.save_due) save(state_.step);
+    if (stopping) {
+      outcome_.exit_code = report.stop_exit_code;
+      break;
+    }
+  }
+  metrics_.sync();
+  return outcome_;
+}
+
+Trainer::StepReport Trainer::train_step(int64_t step) {
+  const double start = now_s();
+  StepReport report;
+  const StepPosition position = steps_.position(step);
+  const std::vector<data::Bin> global_batch = plan_.global_batch(position.epoch, position.step_in_epoch);
+  report.label_tokens = plan_.label_tokens(global_batch);  // all ranks know all examples: nothing to communicate
+  in_.decoder->parameters().zero_grad();
+  const double loss_sum = forward_backward(global_batch, report.label_tokens, step, report);
+  reducer_.finish();  // sum, not mean: losses are already divided by label_tokens
+  report.grad_norm = grad_norm(in_.decoder->parameters());
+  gather(report, loss_sum);
+  require_finite(report, global_batch, step);  // before any weight moves
+  report.learning_rate = schedule_.lr_at(step);
+  optimizer_.step(report.learning_rate, clip_factor(report.grad_norm, in_.config.train.max_grad_norm));
+  report.seconds = now_s() - start;
+  return report;
+}
+
+double Trainer::forward_backward(const std::vector<data::Bin>& global_batch, int64_t label_tokens, int64_t step,
+                                 StepReport& report) {
+  const config::TrainConfig& train = in_.config.train;
+  const int64_t micro_batch_size = *train.batch_size.value, accum = *train.grad_accum.value;
+  const model::Randomness randomness{static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step), /*training=*/true};
+  const double grad_scale = 1.0 / static_cast<double>(label_tokens);
+  double loss_sum = 0;
+  for (int64_t micro_step = 0; micro_step < accum; ++micro_step) {
+    const int64_t first = (micro_step * in_.comm->world_size() + in_.comm->rank()) * micro_batch_size;
+    const data::Batch batch = data::make_batch(in_.train->examples(), global_batch, first, micro_batch_size);
+    report.own_label_tokens += batch.label_tokens;
+    const bool last = micro_step + 1 == accum;
+    loss_sum += in_.decoder->forward_backward(
+        model::prepare_batch(batch, in_.decoder->rope(), in_.decoder->options().device, randomness), grad_scale,
+        [&](int64_t group) {
+          if (last) reducer_.group_done(group);
+        });
+  }
+  for (const data::Bin& bin : global_batch) {
+    for (const int64_t example : bin) {
+      report.tokens += static_cast<int64_t>(in_.train->examples()[static_cast<size_t>(example)].tokens.size());
+    }
+  }
+  return loss_sum;
+}
+
+/// One small all-gather a step carries everything that ranks must agree on.
+void Trainer::gather(StepReport& report, double loss_sum) {
+  const bool save_due = save_every_s_ > 0 && now_s() - last_save_s_ >= save_every_s_;
+  const auto ranks = in_.comm->all_gather({loss_sum, static_cast<double>(report.own_label_tokens),
+                                           static_cast<double>(in_.hooks.peak_memory_bytes()),
+                                           static_cast<double>(in_.hooks.stop_exit_code()), save_due ? 1.0 : 0.0});
+  double total = 0;
+  for (const auto& rank : ranks) {
+    total += rank[0];
+    report.loss_per_rank.push_back(rank[1] > 0 ? rank[0] / rank[1] : 0);
+    report.peak_memory_bytes.push_back(static_cast<uint64_t>(rank[2]));
+    report.stop_exit_code = std::max(report.stop_exit_code, static_cast<int>(rank[3]));
+  }
+  report.save_due = ranks[0][4] != 0;
+  report.loss = total / static_cast<double>(report.label_tokens);
+}
+
+void Trainer::require_finite(const StepReport& report, const std::vector<data::Bin>& global_batch, int64_t step) const {
+  if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
+  std::vector<std::string> records;
+  constexpr size_t kShown = 16;
+  for (const data::Bin& bin : global_batch) {
+    for (const int64_t example : bin) {
+      if (records.size() < kShown) {
+        records.push_back(std::to_string(in_.train->examples()[static_cast<size_t>(example)].record + 1));
+      }
+    }
+  }
+  throw Error(ExitCode::kWorkerFailed,
+              fmt::format("{} is not finite at step {}; no weight was changed by this step",
+                          std::isfinite(report.loss) ? "the gradient norm" : "the loss", step + 1),
+              fmt::format("{}, records {} (of this step's batch)", in_.config.data.train, join(records, ", ")),
+              "lower train.learning_rate, use model.dtype fp32, or look at these records; the last checkpoint is good");
+}
+
+void Trainer::log_step(int64_t step, const StepReport& report) {
+  const int64_t done = step + 1;
+  const StepPosition position = steps_.position(step);
+  progress_.add({done, report.loss, report.grad_norm, report.learning_rate, report.tokens, report.seconds});
+  TrainEvent event;
+  event.step = done;
+  event.total_steps = steps_.total_steps();
+  event.loss = report.loss;
+  event.tokens_per_second = progress_.tokens_per_second();
+  event.eta_s = progress_.seconds_left();
+  event.memory_bytes = in_.hooks.peak_memory_bytes();
+  in_.hooks.on_event(event);
+  if (!is_main()) return;
+  observe::TrainMetrics m;
+  m.step = done;
+  m.epoch = static_cast<double>(position.epoch) +
+            static_cast<double>(position.step_in_epoch + 1) / static_cast<double>(position.steps_in_epoch);
+  m.loss = report.loss;
+  m.grad_norm = report.grad_norm;
+  m.learning_rate = report.learning_rate;
+  m.label_tokens = report.label_tokens;
+  m.tokens = report.tokens;
+  m.tokens_per_second = static_cast<double>(report.tokens) / report.seconds;
+  m.step_seconds = report.seconds;
+  m.peak_memory_bytes = report.peak_memory_bytes;
+  m.loss_per_rank = report.loss_per_rank;
+  metrics_.write(m);
+  events_.scalar("train/loss", m.loss, done);
+  events_.scalar("train/grad_norm", m.grad_norm, done);
+  events_.scalar("train/learning_rate", m.learning_rate, done);
+  events_.scalar("train/tokens_per_second", m.tokens_per_second, done);
+  events_.scalar("train/step_seconds", m.step_seconds, done);
+  events_.scalar("train/epoch", m.epoch, done);
+  for (size_t rank = 0; rank < m.loss_per_rank.size(); ++rank) {
+    events_.scalar(fmt::format("rank_{}/loss", rank), m.loss_per_rank[rank], done);
+    events_.scalar(fmt::format("rank_{}/peak_memory_bytes", rank), static_cast<double>(m.peak_memory_bytes[rank]), done);
+  }
+  events_.flush();
+  const int64_t every = std::max<int64_t>(1, in_.config.train.logging_steps);
+  if (done % every == 0 || done == steps_.total_steps()) log::info("{}", progress_.line());
+}
+
+bool Trainer::evaluation_due(int64_t steps_done, const StepPosition& position) const {
+  switch (in_.config.train.eval_strategy) {
+    case config::EvalStrategy::kSteps: return steps_done % in_.config.train.eval_steps.value_or(500) == 0;
+    case config::EvalStrategy::kEpoch: return position.step_in_epoch + 1 == position.steps_in_epoch;
+    default: return false;
+  }
+}
+
+void Trainer::evaluate(int64_t steps_done) {
+  in_.hooks.on_event({"evaluating", steps_done, steps_.total_steps(), {}, {}, {}, {}});
+  const EvalResult result = evaluator_->run(*in_.decoder, *in_.comm);
+  if (!outcome_.first_eval_loss) outcome_.first_eval_loss = result.loss;
+  outcome_.last_eval_loss = result.loss;
+  if (!is_main()) return;
+  observe::EvalMetrics m;
+  m.step = steps_done;
+  m.eval_loss = result.loss;
+  m.eval_perplexity = std::exp(result.loss);
+  m.eval_seconds = result.seconds;
+  metrics_.write(m);
+  events_.scalar("eval/loss", m.eval_loss, steps_done);
+  events_.scalar("eval/perplexity", m.eval_perplexity, steps_done);
+  events_.flush();
+  log::info("step {}/{} eval_loss {:.4f} perplexity {:.3f} ({} label tokens, {})", steps_done, steps_.total_steps(),
+            m.eval_loss, m.eval_perplexity, result.label_tokens, format_duration(result.seconds));
+}
+
+void Trainer::save(int64_t steps_done) {
+  in_.hooks.on_event({"saving", steps_done, steps_.total_steps(), {}, {}, {}, {}});
+  if (is_main()) {
+    metrics_.sync();
+    checkpoints_.save(*in_.decoder, optimizer_, in_.adapter, state_, in_.config.train.save_total_limit);
+    log::info("step {}/{} checkpoint written", steps_done, steps_.total_steps());
+  }
+  in_.comm->barrier(fmt::format("save-{}", steps_done));
+  last_save_s_ = now_s();
+}
+
+}  // namespace sftrun::train

@@ -1,0 +1,60 @@
+#include "sftrun/weights/checkpoint.h"
+
+#include <algorithm>
+
+#include "checkpoint_base.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/hash.h"
+#include "sftrun/core/strings.h"
+#include "shape_math.h"
+
+namespace sftrun::weights {
+namespace fs = std::filesystem;
+
+int64_t TensorInfo::numel() const { return checked_numel(shape).value_or(0); }
+
+std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path) {
+  std::error_code code;
+  if (fs::is_directory(path, code)) return open_hf_checkpoint(path);
+  if (!fs::exists(path, code)) {
+    throw DataError("no such model", path.string(),
+                    "give a directory in Hugging Face layout or a .gguf file");
+  }
+  if (path.extension() == ".gguf") return open_gguf_checkpoint(path);
+  throw DataError("neither a directory nor a .gguf file", path.string(),
+                  path.extension() == ".safetensors" ? "give the directory that holds it and its config.json"
+                                                     : "give a directory in Hugging Face layout or a .gguf file");
+}
+
+void CheckpointBase::add(TensorInfo info, std::span<const std::byte> stored) {
+  index_[info.name] = tensors_.size();
+  tensors_.push_back(std::move(info));
+  stored_.push_back(stored);
+}
+
+size_t CheckpointBase::index_of(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found != index_.end()) return found->second;
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : tensors_) names.push_back(tensor.name);
+  const std::string near = nearest(name, names);
+  throw DataError(fmt::format("no tensor `{}`", name), where_, near.empty() ? "" : fmt::format("did you mean `{}`?", near));
+}
+
+std::string CheckpointBase::fingerprint() const {
+  constexpr size_t kSample = 4096;
+  Fingerprint print;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const TensorInfo& info = tensors_[i];
+    print.add(info.name).add(info.format).add(info.stored_bytes).add(info.shape.size());
+    for (const int64_t size : info.shape) print.add(static_cast<uint64_t>(size));
+    const std::span<const std::byte> bytes = stored_[i];
+    const size_t sample = std::min(kSample, bytes.size());
+    for (const size_t begin : {size_t{0}, (bytes.size() - sample) / 2, bytes.size() - sample}) {
+      print.add(bytes.data() + begin, sample);
+    }
+  }
+  return print.hex();
+}
+
+}  // namespace sftrun::weights

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <map>
+
+#include "sftrun/weights/checkpoint.h"
+
+namespace sftrun::weights {
+
+/// What every kind of checkpoint shares: the list, look-up by name, the fingerprint.
+class CheckpointBase : public Checkpoint {
+ public:
+  const spec::ArchSpec& arch() const override { return arch_; }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  bool has(const std::string& name) const override { return index_.contains(name); }
+  std::string fingerprint() const override;
+
+ protected:
+  /// Adds in the order of `tensor_specs`.
+  void add(TensorInfo info, std::span<const std::byte> stored);
+  size_t index_of(const std::string& name) const;  ///< @throws DataError with the nearest name
+
+  spec::ArchSpec arch_;
+  std::string where_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<std::span<const std::byte>> stored_;
+
+ private:
+  std::map<std::string, size_t> index_;
+};
+
+/// The two kinds. @throws DataError
+std::unique_ptr<Checkpoint> open_hf_checkpoint(const std::filesystem::path& directory);
+std::unique_ptr<Checkpoint> open_gguf_checkpoint(const std::filesystem::path& file);
+
+}  // namespace sftrun::weights

@@ -1,0 +1,90 @@
+#include "gguf_vocab.h"
+
+#include <algorithm>
+#include <array>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::weights {
+namespace {
+
+using nlohmann::json;
+
+std::string text_at(const GgufFile& file, const std::string& key) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) return {};
+  if (!found->is_string()) throw DataError(fmt::format("`{}` must be a string", key), file.where());
+  return found->get<std::string>();
+}
+
+/// An id within the vocabulary; nullopt if the key is missing.
+std::optional<text::TokenId> id_at(const GgufFile& file, const std::string& name, size_t vocab_size) {
+  const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) return std::nullopt;
+  const bool sound = found->is_number_integer() && found->get<int64_t>() >= 0 &&
+                     found->get<uint64_t>() < vocab_size;
+  if (!sound) {
+    throw DataError(fmt::format("`{}` is {}, not an id of the vocabulary of {}", key, found->dump(), vocab_size),
+                    file.where());
+  }
+  return found->get<text::TokenId>();
+}
+
+/// What llama.cpp does where the file does not say: BOS for SentencePiece vocabularies and for Llama 3's.
+bool adds_bos_by_default(const text::GgufVocab& vocab) {
+  static constexpr std::array<std::string_view, 3> kLlama3 = {"llama3", "llama-v3", "llama-bpe"};
+  return vocab.model == "llama" || std::find(kLlama3.begin(), kLlama3.end(), vocab.pre) != kLlama3.end();
+}
+
+bool flag_at(const GgufFile& file, const std::string& key, bool otherwise) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) return otherwise;
+  if (!found->is_boolean()) throw DataError(fmt::format("`{}` must be true or false", key), file.where());
+  return found->get<bool>();
+}
+
+}  // namespace
+
+text::GgufVocab read_gguf_vocab(const GgufFile& file) {
+  text::GgufVocab vocab;
+  vocab.model = text_at(file, "tokenizer.ggml.model");
+  vocab.pre = text_at(file, "tokenizer.ggml.pre");
+  vocab.tokens = file.strings("tokenizer.ggml.tokens");
+  if (vocab.model.empty() || vocab.tokens.empty()) {
+    throw DataError("the file holds no vocabulary (tokenizer.ggml.model, tokenizer.ggml.tokens)", file.where());
+  }
+  vocab.merges = file.strings("tokenizer.ggml.merges");
+  vocab.scores = file.floats("tokenizer.ggml.scores");
+  for (const int64_t type : file.ints("tokenizer.ggml.token_type")) {
+    vocab.token_types.push_back(static_cast<int32_t>(type));
+  }
+  const size_t size = vocab.tokens.size();
+  vocab.bos = id_at(file, "bos", size);
+  vocab.eos = id_at(file, "eos", size);
+  vocab.unk = id_at(file, "unknown", size);
+  vocab.pad = id_at(file, "padding", size);
+  vocab.add_bos = flag_at(file, "tokenizer.ggml.add_bos_token", adds_bos_by_default(vocab));
+  vocab.add_eos = flag_at(file, "tokenizer.ggml.add_eos_token", false);
+  return vocab;
+}
+
+text::RenderOptions read_gguf_special_texts(const GgufFile& file) {
+  const text::GgufVocab vocab = read_gguf_vocab(file);
+  const auto text_of = [&](std::optional<text::TokenId> id) {
+    return id ? vocab.tokens[static_cast<size_t>(*id)] : std::string();
+  };
+  text::RenderOptions options;
+  options.bos_token = text_of(vocab.bos);
+  options.eos_token = text_of(vocab.eos);
+  options.unk_token = text_of(vocab.unk);
+  options.pad_token = text_of(vocab.pad);
+  return options;
+}
+
+std::optional<std::string> read_gguf_chat_template(const GgufFile& file) {
+  if (!file.metadata().contains("tokenizer.chat_template")) return std::nullopt;
+  return text_at(file, "tokenizer.chat_template");
+}
+
+}  // namespace sftrun::weights

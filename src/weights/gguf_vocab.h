@@ -1,0 +1,18 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "sftrun/text/chat_template.h"
+#include "sftrun/text/tokenizer.h"
+#include "sftrun/weights/gguf.h"
+
+namespace sftrun::weights {
+
+/// tokenizer.ggml.*. @throws DataError if the file holds no vocabulary.
+text::GgufVocab read_gguf_vocab(const GgufFile& file);
+/// The texts of bos, eos, unk and pad.
+text::RenderOptions read_gguf_special_texts(const GgufFile& file);
+std::optional<std::string> read_gguf_chat_template(const GgufFile& file);
+
+}  // namespace sftrun::weights

@@ -1,0 +1,80 @@
+#include "hf_text_files.h"
+
+#include <nlohmann/json.hpp>
+
+#include "json_text.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+
+namespace sftrun::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// The object in the file, or an empty one where there is no file.
+json read_object(const fs::path& path) {
+  if (!fs::exists(path)) return json::object();
+  json value = parse_json(read_text_file(path), path.string());
+  if (!value.is_object()) throw DataError("not a JSON object", path.string());
+  return value;
+}
+
+/// "<s>" or {"content": "<s>", …}; nullopt for null and missing.
+std::optional<std::string> token_text(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return std::nullopt;
+  if (found->is_string()) return found->get<std::string>();
+  if (!found->is_object()) return std::nullopt;
+  const auto content = found->find("content");
+  if (content == found->end() || !content->is_string()) return std::nullopt;
+  return content->get<std::string>();
+}
+
+}  // namespace
+
+std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
+  const fs::path path = directory / "generation_config.json";
+  const json config = read_object(path);
+  const auto eos = config.find("eos_token_id");
+  if (eos == config.end() || eos->is_null()) return {};
+  std::vector<int64_t> ids;
+  for (const json& id : eos->is_array() ? *eos : json::array({*eos})) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0) {
+      throw DataError("`eos_token_id` must be a token id or a list of token ids", path.string());
+    }
+    ids.push_back(id.get<int64_t>());
+  }
+  return ids;
+}
+
+std::optional<std::string> read_chat_template(const fs::path& directory) {
+  if (fs::exists(directory / "chat_template.jinja")) return read_text_file(directory / "chat_template.jinja");
+  const json config = read_object(directory / "tokenizer_config.json");
+  const auto found = config.find("chat_template");
+  if (found == config.end()) return std::nullopt;
+  if (found->is_string()) return found->get<std::string>();
+  if (!found->is_array()) return std::nullopt;
+  for (const json& named : *found) {
+    if (!named.is_object() || token_text(named, "name") != "default") continue;
+    return token_text(named, "template");
+  }
+  return std::nullopt;
+}
+
+text::RenderOptions read_special_texts(const fs::path& directory) {
+  const json config = read_object(directory / "tokenizer_config.json");
+  const json map = read_object(directory / "special_tokens_map.json");
+  const auto text_of = [&](const char* key) {
+    const std::optional<std::string> text = token_text(config, key);
+    return text ? *text : token_text(map, key).value_or("");
+  };
+  text::RenderOptions options;
+  options.bos_token = text_of("bos_token");
+  options.eos_token = text_of("eos_token");
+  options.unk_token = text_of("unk_token");
+  options.pad_token = text_of("pad_token");
+  return options;
+}
+
+}  // namespace sftrun::weights

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "sftrun/weights/hf_text_files.h"

@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <regex>
+#include <set>
+
+#include "convert.h"
+#include "sftrun/core/error.h"
+#include "shape_math.h"
+#include "sftrun/weights/safetensors.h"
+
+namespace sftrun::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr size_t kDataAlignment = 64;  // so that mapped tensors of round sizes can be used where they lie
+
+uint64_t bytes_of(const TensorToWrite& tensor) {
+  const std::optional<int64_t> numel = checked_numel(tensor.shape);
+  SFTRUN_CHECK(numel.has_value() && size_of(tensor.dtype) > 0);
+  return static_cast<uint64_t>(*numel * size_of(tensor.dtype));
+}
+
+/// Header length and header, padded with spaces as the format allows.
+std::string header_of(const std::vector<const TensorToWrite*>& order) {
+  ordered_json header;
+  header["__metadata__"] = {{"format", "pt"}};
+  uint64_t offset = 0;
+  for (const TensorToWrite* tensor : order) {
+    const uint64_t end = offset + bytes_of(*tensor);
+    SFTRUN_CHECK(!header.contains(tensor->name));
+    header[tensor->name] = {
+        {"dtype", safetensors_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.append((kDataAlignment - (8 + text.size()) % kDataAlignment) % kDataAlignment, ' ');
+  const uint64_t length = text.size();
+  std::string prefix(8, '\0');
+  for (int i = 0; i < 8; ++i) prefix[i] = static_cast<char>(length >> (8 * i));
+  return prefix + text;
+}
+
+using Shard = std::vector<TensorToWrite>;
+
+/// Fills shards in order; a tensor over the limit gets one of its own and does not end the shard being filled.
+std::vector<Shard> split_into_shards(const std::vector<TensorToWrite>& tensors, uint64_t max_shard_bytes) {
+  std::vector<Shard> shards;
+  Shard current;
+  uint64_t current_bytes = 0;
+  for (const TensorToWrite& tensor : tensors) {
+    const uint64_t size = bytes_of(tensor);
+    if (size > max_shard_bytes) {
+      shards.push_back({tensor});
+      continue;
+    }
+    if (current_bytes + size > max_shard_bytes) {
+      shards.push_back(std::exchange(current, {}));
+      current_bytes = 0;
+    }
+    current.push_back(tensor);
+    current_bytes += size;
+  }
+  if (!current.empty() || shards.empty()) shards.push_back(std::move(current));
+  return shards;
+}
+
+void remove_earlier_save(const fs::path& directory, const std::set<std::string>& written) {
+  static const std::regex kOurs(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
+  std::error_code code;
+  for (const fs::directory_entry& file : fs::directory_iterator(directory, code)) {
+    const std::string name = file.path().filename().string();
+    if (std::regex_match(name, kOurs) && !written.contains(name)) fs::remove(file.path(), code);
+  }
+}
+
+}  // namespace
+
+void write_safetensors(const fs::path& path, const std::vector<TensorToWrite>& tensors) {
+  std::vector<const TensorToWrite*> order;
+  for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
+  std::stable_sort(order.begin(), order.end(), [](const TensorToWrite* a, const TensorToWrite* b) {
+    return size_of(a->dtype) > size_of(b->dtype);
+  });
+  AtomicFile file(path);
+  file.write(header_of(order));
+  std::vector<std::byte> buffer;
+  for (const TensorToWrite* tensor : order) {
+    buffer.resize(bytes_of(*tensor));
+    tensor->produce(buffer.data());
+    file.write(buffer.data(), buffer.size());
+  }
+  file.commit();
+}
+
+void write_sharded_safetensors(const fs::path& directory, const std::vector<TensorToWrite>& tensors,
+                               uint64_t max_shard_bytes) {
+  make_directories(directory);
+  const std::vector<Shard> shards = split_into_shards(tensors, max_shard_bytes);
+  std::set<std::string> written;
+  ordered_json weight_map = ordered_json::object();
+  uint64_t total_bytes = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = shards.size() == 1
+                                 ? "model.safetensors"
+                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_safetensors(directory / name, shards[i]);
+    written.insert(name);
+    for (const TensorToWrite& tensor : shards[i]) {
+      weight_map[tensor.name] = name;
+      total_bytes += bytes_of(tensor);
+    }
+  }
+  if (shards.size() > 1) {
+    const std::string name = "model.safetensors.index.json";
+    const ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
+    write_file_atomically(directory / name, index.dump(2) + "\n");
+    written.insert(name);
+  }
+  remove_earlier_save(directory, written);
+}
+
+}  // namespace sftrun::weights

@@ -1,0 +1,61 @@
+#include <algorithm>
+
+#include "config_test_base.h"
+#include "sftrun/config/problem.h"
+#include "sftrun/core/file.h"
+
+namespace sftrun::config {
+namespace {
+
+const std::filesystem::path kTests = std::filesystem::path(SFTRUN_TEST_DATA).parent_path();
+
+std::vector<std::filesystem::path> yaml_files_in(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+/// What a configuration is answered with on two devices, its directory left out of the places.
+std::string answer(const std::filesystem::path& yaml) {
+  try {
+    LoadedConfig loaded = load_config(yaml, {});
+    resolve(loaded, yaml, 2);
+    return "no error\n";
+  } catch (const ConfigError& error) {
+    std::string text = error.what();
+    const std::string directory = yaml.parent_path().string() + "/";
+    for (size_t at = text.find(directory); at != std::string::npos; at = text.find(directory)) {
+      text.erase(at, directory.size());
+    }
+    return text + "\n";
+  }
+}
+
+// tests/config_errors/<name>.yaml is answered with <name>.txt, word by word.
+TEST_F(ConfigTest, EveryMistakeHasItsMessage) {
+  const auto files = yaml_files_in(kTests / "config_errors");
+  EXPECT_EQ(files.size(), 35u);
+  for (const auto& file : files) {
+    std::filesystem::path expected = file;
+    expected.replace_extension(".txt");
+    EXPECT_EQ(answer(file), read_text_file(expected)) << file;
+  }
+}
+
+TEST_F(ConfigTest, ShippedConfigurationsLoad) {
+  const auto files = yaml_files_in(kTests.parent_path() / "configs");
+  std::vector<std::string> names;
+  for (const auto& file : files) {
+    names.push_back(file.filename().string());
+    LoadedConfig loaded = load_config(file, {});
+    EXPECT_TRUE(loaded.warnings.empty()) << file;
+    resolve(loaded, file, 2);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"demo.yaml", "multi_gpu_config.yaml", "run_bnb.yaml", "run_full.yaml", "run_lora.yaml"}));
+}
+
+}  // namespace
+}  // namespace sftrun::config

@@ -1,0 +1,236 @@
+#include <fmt/format.h>
+
+#include "config_test_base.h"
+#include "sftrun/config/problem.h"
+#include "support/expect_error.h"
+
+namespace sftrun::config {
+namespace {
+
+using test::expect_error;
+
+TEST_F(ConfigTest, DefaultsAreTheHeaders) {
+  const LoadedConfig loaded = load("");
+  EXPECT_EQ(loaded.config.model.max_seq_len, 2048);
+  EXPECT_EQ(loaded.config.tuning.lora.target_modules, std::vector<std::string>{"all-linear"});
+  EXPECT_TRUE(loaded.config.train.batch_size.is_auto());
+  EXPECT_FALSE(loaded.config.train.learning_rate);
+  EXPECT_TRUE(loaded.overrides.empty());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_TRUE(loaded.machine.file.empty());
+}
+
+// The configuration of the SFT-Play guide, but for mode qlora, with data and validation data named.
+TEST_F(ConfigTest, SftPlaysKeysWorkAsWrittenThere) {
+  const LoadedConfig loaded = load_config(write("multi_gpu_config.yaml", R"(
+model:
+  name: "google/gemma-3-27b-it"    # Large model
+  max_seq_len: 2048
+tuning:
+  mode: "lora"
+  backend: "bnb"
+  lora: { r: 32, alpha: 64, dropout: 0.1 }
+train:
+  batch_size: "auto"
+  grad_accum: "auto"
+  bf16: true
+  gradient_checkpointing: true
+  ddp_find_unused_parameters: false
+  ddp_broadcast_buffers: false
+  ddp_bucket_cap_mb: 200
+  dataloader_num_workers: 4
+  dataloader_pin_memory: true
+  predict_with_generate: true
+  generation_num_beams: 1
+  generation_max_new_tokens: 64
+  eval_strategy: "steps"
+  eval_steps: 200
+  eval_do_concat_batches: false
+  eval_accumulation_steps: 8
+)"), {"data.train=t.jsonl", "data.val=v.jsonl"});
+  const RunConfig& config = loaded.config;
+  EXPECT_EQ(config.model.name, "google/gemma-3-27b-it");
+  EXPECT_EQ(config.tuning.backend, TuningBackend::kBnb);
+  EXPECT_EQ(config.tuning.lora.r, 32);
+  EXPECT_EQ(config.train.bf16, true);
+  EXPECT_EQ(config.train.ddp_bucket_cap_mb, 200);
+  EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kSteps);
+  ASSERT_EQ(loaded.warnings.size(), 5u);  // one a key
+  EXPECT_EQ(loaded.warnings[0], fmt::format("train.predict_with_generate has no effect in this version ({}:19:3)",
+                                            (directory_ / "multi_gpu_config.yaml").string()));
+}
+
+TEST_F(ConfigTest, PrecedenceAndOverridesInForce) {
+  set("SFTRUN_MACHINE_CONFIG", write("machine.yaml", "dtype: fp32\nstrategy: ddp\ndevices: [0, 2]\nnodes: 2\n"
+                                                     "node_rank: 1\nmaster: node-a:29500\n").string());
+  set("SFTRUN_TRAIN__BATCH_SIZE", "2");
+  set("SFTRUN_TRAIN__EPOCHS", "5");
+  set("SFTRUN_TRAIN__MAX_STEPS", "");  // set to nothing: not set
+  const LoadedConfig loaded =
+      load("train: {batch_size: 1, epochs: 4, grad_accum: 3}\nparallel: {strategy: auto}", {"train.batch_size=4"});
+  EXPECT_EQ(loaded.config.train.batch_size.value, 4);
+  EXPECT_EQ(loaded.config.train.epochs, 5);
+  EXPECT_EQ(loaded.config.train.grad_accum.value, 3);
+  EXPECT_EQ(loaded.config.model.dtype, DTypeChoice::kFp32);
+  EXPECT_EQ(loaded.config.parallel.strategy, Strategy::kAuto);
+  EXPECT_EQ(loaded.machine.devices, "0,2");
+  EXPECT_EQ(loaded.machine.nodes, 2);
+  EXPECT_EQ(loaded.machine.node_rank, 1);
+  EXPECT_EQ(loaded.machine.master, "node-a:29500");
+  ASSERT_EQ(loaded.overrides.size(), 3u);
+  EXPECT_EQ(loaded.overrides[0].key, "model.dtype");
+  EXPECT_EQ(loaded.overrides[0].source, (directory_ / "machine.yaml").string() + ":1");
+  EXPECT_EQ(loaded.overrides[1].key, "train.epochs");
+  EXPECT_EQ(loaded.overrides[1].source, "SFTRUN_TRAIN__EPOCHS");
+  EXPECT_EQ(loaded.overrides[2].key, "train.batch_size");
+  EXPECT_EQ(loaded.overrides[2].value, "4");
+  EXPECT_EQ(loaded.overrides[2].source, "command line");
+  EXPECT_EQ(loaded.place_of("train.batch_size"), "train.batch_size=4 from the command line");
+  EXPECT_EQ(loaded.place_of("train.grad_accum"), (directory_ / "run.yaml").string() + ":3:35");
+}
+
+TEST_F(ConfigTest, TheRunsHalfPrecisionOutranksTheMachines) {
+  write("sftrun/machine.yaml", "dtype: fp32\n");  // found by XDG_CONFIG_HOME
+  LoadedConfig loaded = load("train: {bf16: true}");
+  EXPECT_EQ(loaded.config.model.dtype, DTypeChoice::kAuto);
+  EXPECT_TRUE(loaded.overrides.empty());
+  resolve(loaded, "run.yaml", 1);
+  EXPECT_EQ(loaded.config.model.dtype, DTypeChoice::kBf16);
+  EXPECT_EQ(load("").config.model.dtype, DTypeChoice::kFp32);
+}
+
+TEST_F(ConfigTest, MachineFileProblemsArePlaced) {
+  set("SFTRUN_MACHINE_CONFIG", write("machine.yaml", "device: 2\ndevices: some\ndtype: int4\n").string());
+  expect_error<ConfigError>([&] { load(""); },
+                            {"unknown key `device`", "machine.yaml:1:1", "did you mean `devices`?", "machine.yaml:2:1",
+                             "`model.dtype` is `int4`", "machine.yaml:3:1"});
+  set("SFTRUN_MACHINE_CONFIG", (directory_ / "nowhere.yaml").string());
+  expect_error<DataError>([&] { load(""); }, {"nowhere.yaml"});
+}
+
+TEST_F(ConfigTest, OverridesAreTypedAsYaml) {
+  const LoadedConfig loaded = load("tuning: {mode: partial}\ntrain: {max_steps: 7, eval_strategy: epoch}",
+                                   {"tuning.trainable=[norm, 'layers\\.1\\.']", "train.max_steps=null",
+                                    "train.eval_strategy=no", "data.packing=off", "train.learning_rate=1e-3",
+                                    "model.chat_template={{ messages }}: # *x", "output.dir=\"a b\"",
+                                    "data.chat_template_kwargs.enable_thinking=false",
+                                    "data.chat_template_kwargs.tools.names=[a, 1]"});
+  EXPECT_EQ(loaded.config.tuning.trainable, (std::vector<std::string>{"norm", "layers\\.1\\."}));
+  EXPECT_FALSE(loaded.config.train.max_steps);
+  EXPECT_EQ(loaded.config.train.eval_strategy, EvalStrategy::kNo);
+  EXPECT_FALSE(loaded.config.data.packing);
+  EXPECT_EQ(loaded.config.train.learning_rate, 1e-3);
+  EXPECT_EQ(loaded.config.model.chat_template, "{{ messages }}: # *x");
+  EXPECT_EQ(loaded.config.output.dir, "a b");
+  EXPECT_EQ(loaded.config.data.chat_template_kwargs.dump(), R"({"enable_thinking":false,"tools":{"names":["a",1]}})");
+}
+
+TEST_F(ConfigTest, EnvironmentReachesInsideMaps) {
+  set("SFTRUN_DATA__CHAT_TEMPLATE_KWARGS__DEPTH", "3");
+  set("SFTRUN_TUNING__LORA__TARGET_MODULES", "[q_proj, v_proj]");
+  const LoadedConfig loaded = load("");
+  EXPECT_EQ(loaded.config.data.chat_template_kwargs.dump(), R"({"depth":3})");
+  EXPECT_EQ(loaded.config.tuning.lora.target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+}
+
+TEST_F(ConfigTest, EnvironmentMistakesAreTold) {
+  set("SFTRUN_TRAIN_BATCH_SIZE", "4");
+  const LoadedConfig loaded = load("");
+  ASSERT_EQ(loaded.warnings.size(), 1u);
+  EXPECT_EQ(loaded.warnings[0],
+            "SFTRUN_TRAIN_BATCH_SIZE in the environment has no effect; did you mean SFTRUN_TRAIN__BATCH_SIZE?");
+  set("SFTRUN_TRAIN__BACH_SIZE", "4");
+  expect_error<ConfigError>([&] { load(""); }, {"unknown key `train.bach_size`", "SFTRUN_TRAIN__BACH_SIZE=4 from the environment",
+                                               "did you mean `train.batch_size`?"});
+}
+
+TEST_F(ConfigTest, Yaml11BooleansAndAliases) {
+  const RunConfig config = load("tuning: {backend: unsloth}\noutput: {tensorboard: NO}\n"
+                                "train: {eval_strategy: off, bf16: Yes, optimizer: adamw_torch, gradient_checkpointing: on}\n")
+                               .config;
+  EXPECT_EQ(config.tuning.backend, TuningBackend::kFused);
+  EXPECT_FALSE(config.output.tensorboard);
+  EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kNo);
+  EXPECT_EQ(config.train.bf16, true);
+  EXPECT_TRUE(config.train.gradient_checkpointing);
+}
+
+TEST_F(ConfigTest, MergeKeysAndAnchors) {
+  const LoadedConfig loaded = load(R"(
+tuning:
+  lora: &small { r: 4, alpha: 8 }
+train:
+  <<: [{ epochs: 2, batch_size: 3 }, { epochs: 9, seed: 5 }]
+  batch_size: 1
+)");
+  EXPECT_EQ(loaded.config.tuning.lora.r, 4);
+  EXPECT_EQ(loaded.config.train.epochs, 2);
+  EXPECT_EQ(loaded.config.train.seed, 5);
+  EXPECT_EQ(loaded.config.train.batch_size.value, 1);
+}
+
+TEST_F(ConfigTest, EmptyValuesGiveDefaults) {
+  const LoadedConfig loaded = load("train:\n  epochs:\n  max_steps: ~\ntuning:\n  lora:\nparallel:\n");
+  EXPECT_EQ(loaded.config.train.epochs, 3);
+  EXPECT_EQ(loaded.config.tuning.lora.r, 16);
+}
+
+TEST_F(ConfigTest, LaterKeysThatAskForNothingPass) {
+  EXPECT_TRUE(load("parallel: {tp: 1, pp: 1, offload: none, deepspeed: null, device_map: }\n"
+                   "tuning: {lora: {dora: false, modules_to_save: []}}\ntrain: {early_stopping: no}\n")
+                  .warnings.empty());
+}
+
+TEST_F(ConfigTest, PathsAreRelativeToHereThenToTheYaml) {
+  write("sub/t.jsonl", "{}");
+  write("sub/base/config.json", "{}");
+  const auto yaml = write("sub/run.yaml", "model: {name: ./base}\ndata: {train: t.jsonl, val: none.jsonl}\n");
+  const LoadedConfig loaded = load_config(yaml, {});
+  EXPECT_EQ(loaded.config.data.train, (directory_ / "sub/t.jsonl").string());
+  EXPECT_EQ(loaded.config.model.name, (directory_ / "sub/base").string());
+  EXPECT_EQ(loaded.config.data.val, "none.jsonl");
+  expect_error<DataError>([&] { require_files(loaded); }, {"data.val: no such file: none.jsonl", "run.yaml:2:"});
+}
+
+TEST_F(ConfigTest, MissingModelsAreTold) {
+  write("t.jsonl", "{}");
+  const LoadedConfig loaded = load("");
+  expect_error<DataError>([&] { require_files(loaded); }, {"model.name: no such directory or file: m", "run.yaml:1:9"});
+}
+
+TEST_F(ConfigTest, OverridesAloneNeedNoModel) {
+  const LoadedConfig loaded = config_from_overrides({"tuning.lora.r=8", "tuning.lora.target_modules=[q_proj]"});
+  EXPECT_EQ(loaded.config.tuning.lora.r, 8);
+  expect_error<ConfigError>([] { config_from_overrides({"tuning.lora.rr=8"}); }, {"did you mean `tuning.lora.r`?"});
+  expect_error<ConfigError>([] { config_from_overrides({"lr"}); }, {"`lr` is not of the form", "train.learning_rate=VALUE"});
+  expect_error<ConfigError>([] { config_from_overrides({"tuning.lora=5"}); }, {"`tuning.lora` is a section"});
+  expect_error<ConfigError>([] { config_from_overrides({"data.train=x", "train.seed=[1"}); },
+                            {"not valid YAML", "train.seed=[1 from the command line"});
+}
+
+TEST_F(ConfigTest, ValuesWithoutAnEffectAreWarnedAbout) {
+  EXPECT_EQ(load("train: {scheduler: constant, warmup_steps: 5}").warnings.size(), 1u);
+  EXPECT_EQ(load("train: {eval_strategy: no, eval_steps: 5}").warnings.size(), 1u);
+}
+
+TEST_F(ConfigTest, GarbageIsAnErrorNeverACrash) {
+  const std::string alphabet = "abc:{}[]&*!|>'\"%@`#,-? \n\t\\0\x80\xff<<~";
+  uint32_t state = 17;
+  int errors = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = "train:\n  epochs: ";
+    for (int k = 0; k < 24; ++k) {
+      state = state * 1664525u + 1013904223u;
+      text += alphabet[(state >> 16) % alphabet.size()];
+    }
+    try {
+      load(text);
+    } catch (const ConfigError&) {
+      ++errors;
+    }
+  }
+  EXPECT_GT(errors, 2500);
+}
+
+}  // namespace
+}  // namespace sftrun::config

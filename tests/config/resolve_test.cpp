@@ -1,0 +1,141 @@
+#include "config_test_base.h"
+#include "sftrun/core/error.h"
+#include "support/expect_error.h"
+
+namespace sftrun::config {
+namespace {
+
+using test::expect_error;
+
+struct Shape {
+  int64_t world_size, max_micro_batch, micro, accum;
+};
+
+TEST(ResolveBatch, AimsAt32) {
+  const Shape shapes[] = {
+      {1, 8, 8, 4},   {2, 8, 4, 4},   // the guide's worked example: 4 * 2 GPUs * 4 = 32
+      {4, 8, 2, 4},   {8, 8, 1, 4},   {16, 8, 1, 2},  {32, 8, 1, 1},  {64, 8, 1, 1},
+      {1, 4, 4, 8},   {1, 3, 2, 16},  {1, 2, 2, 16},  {1, 1, 1, 32},  {1, 64, 8, 4},
+      {2, 3, 2, 8},   {2, 1, 1, 16},  {4, 1, 1, 8},
+      {3, 8, 2, 5},   {5, 8, 1, 6},   {6, 8, 1, 5},   {7, 8, 1, 4},   {12, 8, 1, 2},  // 32 is no multiple: 30, 30, 30, 28, 24
+  };
+  for (const Shape& shape : shapes) {
+    const BatchShape batch = resolve_batch(shape.world_size, shape.max_micro_batch);
+    EXPECT_EQ(batch.micro_batch_size, shape.micro) << shape.world_size << " ranks, at most " << shape.max_micro_batch;
+    EXPECT_EQ(batch.grad_accum_steps, shape.accum) << shape.world_size << " ranks, at most " << shape.max_micro_batch;
+  }
+}
+
+TEST(ResolveBatch, HoldsItsPromisesEverywhere) {
+  for (int64_t world_size = 1; world_size <= 70; ++world_size) {
+    for (int64_t most = 1; most <= 12; ++most) {
+      for (const int64_t target : {1, 7, 32, 48, 256}) {
+        const BatchShape batch = resolve_batch(world_size, most, target);
+        const int64_t global = batch.micro_batch_size * batch.grad_accum_steps * world_size;
+        EXPECT_LE(batch.micro_batch_size, most);
+        EXPECT_EQ(global, std::max<int64_t>(1, target / world_size) * world_size);
+        EXPECT_TRUE(batch.micro_batch_size == 1 || batch.grad_accum_steps >= kMinAutoGradAccum);
+      }
+    }
+  }
+}
+
+RunConfig with_batch(AutoInt batch, AutoInt accum, AutoInt global) {
+  RunConfig config;
+  config.train.batch_size = batch;
+  config.train.grad_accum = accum;
+  config.train.global_batch_size = global;
+  return config;
+}
+
+TEST(Resolve, DerivesTheThirdBatchSize) {
+  struct Case {
+    AutoInt batch, accum, global;
+    int world_size;
+    int64_t want_batch, want_accum, want_global;
+  };
+  const AutoInt automatic;
+  const Case cases[] = {
+      {automatic, automatic, automatic, 2, 4, 4, 32}, {{6}, {4}, automatic, 2, 6, 4, 48},
+      {{4}, automatic, {32}, 2, 4, 4, 32},            {automatic, {4}, {32}, 2, 4, 4, 32},
+      {automatic, automatic, {64}, 2, 8, 4, 64},      {{1}, automatic, automatic, 2, 1, 16, 32},
+      {{6}, automatic, automatic, 2, 6, 2, 24},       {{64}, automatic, automatic, 2, 64, 1, 128},
+      {automatic, {64}, automatic, 2, 1, 64, 128},    {automatic, {2}, automatic, 1, 8, 2, 16},
+      {{2}, {2}, {8}, 2, 2, 2, 8},                    {automatic, automatic, {2}, 1, 1, 2, 2},
+      {automatic, {1}, {48}, 3, 16, 1, 48},
+  };
+  for (const Case& c : cases) {
+    RunConfig config = with_batch(c.batch, c.accum, c.global);
+    resolve(config, "x.yaml", c.world_size);
+    EXPECT_EQ(config.train.batch_size.value, c.want_batch);
+    EXPECT_EQ(config.train.grad_accum.value, c.want_accum);
+    EXPECT_EQ(config.train.global_batch_size.value, c.want_global);
+    EXPECT_EQ(config.train.eval_batch_size.value, c.want_batch);
+  }
+}
+
+TEST_F(ConfigTest, BatchSizesThatDoNotDivideSayWhatWould) {
+  LoadedConfig loaded = load("train: {global_batch_size: 30}", {"train.batch_size=4"});
+  const std::string file = (directory_ / "run.yaml").string();
+  try {
+    resolve(loaded, "run.yaml", 2);
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "error: train.global_batch_size 30 is not a multiple of train.batch_size 4 * world_size 2 = 8\n"
+              "  at   " + file + ":3:9; train.batch_size=4 from the command line\n"
+              "  fix: set train.global_batch_size to 24 or 32 (grad_accum 3 or 4)");
+  }
+  RunConfig config = with_batch({}, {}, {30});
+  expect_error<ConfigError>([&] { resolve(config, "", 4); }, {"30 is not a multiple of world_size 4", "28 or 32"});
+  config = with_batch({4}, {4}, {30});
+  expect_error<ConfigError>([&] { resolve(config, "", 2); }, {"30 is not train.batch_size 4 * train.grad_accum 4 * world_size 2 = 32"});
+  config = with_batch({}, {4}, {2});
+  expect_error<ConfigError>([&] { resolve(config, "", 1); }, {"2 is not a multiple of train.grad_accum 4 * world_size 1 = 4", "set train.global_batch_size to 4 (batch_size 1)"});
+}
+
+TEST(Resolve, FillsInWhatOthersImply) {
+  RunConfig config;
+  resolve(config, "configs/first.yaml", 1);
+  EXPECT_EQ(config.train.learning_rate, 2e-4);
+  EXPECT_EQ(config.train.warmup_ratio, 0.03);
+  EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kNo);
+  EXPECT_EQ(config.output.dir, "runs/first");
+  EXPECT_EQ(config.parallel.strategy, Strategy::kDdp);
+  EXPECT_EQ(config.tuning.quant, Quant::kNone);
+  EXPECT_EQ(config.data.too_long, TooLong::kAuto);  // the data's format decides
+  EXPECT_EQ(config.model.dtype, DTypeChoice::kAuto);  // the device decides
+  const RunConfig once = config;
+  resolve(config, "configs/other.yaml", 1);
+  EXPECT_EQ(to_json(config), to_json(once));
+}
+
+TEST(Resolve, KeepsWhatIsGiven) {
+  RunConfig config;
+  config.tuning.mode = TuningMode::kPartial;
+  config.train.warmup_steps = 0;
+  config.train.fp16 = true;
+  config.data.val_split = 0.1;
+  config.output.dir = "here";
+  resolve(config, "a.yaml", 1);
+  EXPECT_EQ(config.train.learning_rate, 2e-5);
+  EXPECT_FALSE(config.train.warmup_ratio);
+  EXPECT_EQ(config.model.dtype, DTypeChoice::kFp16);
+  EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kEpoch);
+  EXPECT_EQ(config.output.dir, "here");
+}
+
+TEST(Resolve, EvaluationAndHalfPrecision) {
+  RunConfig config;
+  config.data.val = "v.jsonl";
+  config.train.eval_steps = 10;
+  config.train.bf16 = false;
+  config.train.scheduler = Scheduler::kConstant;
+  resolve(config, "a.yaml", 1);
+  EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kSteps);
+  EXPECT_EQ(config.model.dtype, DTypeChoice::kFp32);
+  EXPECT_EQ(config.train.warmup_ratio, 0);
+}
+
+}  // namespace
+}  // namespace sftrun::config

@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <set>
+
+#include "binding.h"
+#include "choices.h"
+#include "config_test_base.h"
+#include "layers.h"
+#include "support/expect_error.h"
+#include "yaml_reader.h"
+
+namespace sftrun::config {
+namespace {
+
+/// A configuration in which every field has the value of its example.
+RunConfig from_examples() {
+  RunConfig config;
+  Binding binding = bind(config);
+  for (const Field& field : binding.fields) {
+    const auto complaint = field.assign(parse_yaml_value(field.example));
+    EXPECT_FALSE(complaint) << field.key << ": " << field.example << " " << (complaint ? complaint->what : "");
+  }
+  return config;
+}
+
+TEST(Fields, HaveNamesHelpAndExamplesThatParse) {
+  RunConfig config;
+  const Binding binding = bind(config);
+  EXPECT_EQ(binding.fields.size(), 67u) << "update the number, docs/configuration.md and configs/";
+  std::set<std::string> keys;
+  for (const Field& field : binding.fields) {
+    EXPECT_TRUE(keys.insert(field.key).second) << field.key << " is listed twice";
+    EXPECT_TRUE(binding.has_section(field.section())) << field.key;
+    EXPECT_GT(field.help.size(), 5u) << field.key;
+    EXPECT_EQ(field.help.back(), '.') << field.key;
+  }
+  from_examples();
+}
+
+template <class E>
+void expect_words_for(std::initializer_list<E> values) {
+  for (const E value : values) EXPECT_FALSE(word_of(value).empty()) << static_cast<int>(value);
+  std::set<std::string_view> texts;
+  for (const auto& word : Words<E>::all) {
+    EXPECT_TRUE(texts.insert(word.text).second) << word.text;
+    if (word.kind == WordKind::kLater) EXPECT_FALSE(Words<E>::instead.empty()) << word.text;
+  }
+}
+
+TEST(Words, EveryEnumeratorHasOne) {
+  expect_words_for({DTypeChoice::kAuto, DTypeChoice::kFp32, DTypeChoice::kBf16, DTypeChoice::kFp16});
+  expect_words_for({TuningMode::kLora, TuningMode::kQlora, TuningMode::kFull, TuningMode::kPartial});
+  expect_words_for({TuningBackend::kFused, TuningBackend::kBnb});
+  expect_words_for({Quant::kAuto, Quant::kNone, Quant::kNf4, Quant::kFp8, Quant::kInt8, Quant::kGguf, Quant::kMxfp4});
+  expect_words_for({DataFormat::kAuto, DataFormat::kMessages, DataFormat::kShareGpt, DataFormat::kAlpaca,
+                    DataFormat::kPromptCompletion, DataFormat::kText});
+  expect_words_for({LossOnChoice::kAssistant, LossOnChoice::kLastAssistant, LossOnChoice::kCompletion, LossOnChoice::kAll});
+  expect_words_for({Thinking::kTemplate, Thinking::kKeep, Thinking::kSplit});
+  expect_words_for({TooLong::kAuto, TooLong::kDrop, TooLong::kTruncate, TooLong::kError});
+  expect_words_for({Scheduler::kConstant, Scheduler::kConstantWithWarmup, Scheduler::kLinear, Scheduler::kCosine,
+                    Scheduler::kCosineWithRestarts, Scheduler::kPolynomial, Scheduler::kInverseSqrt});
+  expect_words_for({Optimizer::kAdamW});
+  expect_words_for({EvalStrategy::kAuto, EvalStrategy::kNo, EvalStrategy::kSteps, EvalStrategy::kEpoch});
+  expect_words_for({Strategy::kAuto, Strategy::kDdp});
+  expect_words_for({CommBackend::kAuto, CommBackend::kNccl, CommBackend::kGloo});
+}
+
+TEST(Json, RoundTrips) {
+  for (const RunConfig& config : {RunConfig{}, from_examples()}) {
+    const auto json = to_json(config);
+    EXPECT_EQ(to_json(from_json(json)), json);
+    EXPECT_EQ(to_json(from_json(nlohmann::ordered_json::parse(json.dump()))), json);
+  }
+  EXPECT_NE(to_json(from_examples()), to_json(RunConfig{}));
+}
+
+TEST(Json, SaysWhatIsMissing) {
+  auto json = to_json(RunConfig{});
+  json["train"].erase("seed");
+  json["data"]["packing"] = 3;
+  test::expect_error<ConfigError>([&] { from_json(json); }, {"`train.seed` is missing", "`data.packing` is `3`"});
+}
+
+TEST_F(ConfigTest, YamlRoundTrips) {
+  RunConfig config;
+  config.model.name = "no";  // a name that YAML readers would take for a boolean
+  config.data.train = "a b: c#d.jsonl";
+  config.data.val = "1e5";
+  config.model.chat_template = "{{ bos }}\n\"quoted\" 'and' \\ \t\x01 \xe2\x82\xac";
+  config.data.chat_template_kwargs = {{"think", true}, {"list", {1, "2", nullptr}}, {"nested", {{"a-b", "x: y"}}}};
+  config.train.adam_epsilon = 1e-8;
+  config.train.learning_rate = 0.1 + 0.2;
+  config.tuning.mode = TuningMode::kPartial;
+  config.tuning.trainable = {"layers\\.(1|2)\\.", "no", "[a]", ""};
+  resolve(config, "x.yaml", 2);
+  const LoadedConfig loaded = load_config(write("resolved.yaml", to_yaml(config)), {});
+  EXPECT_EQ(to_json(loaded.config).dump(2), to_json(config).dump(2));
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_TRUE(loaded.overrides.empty());
+}
+
+TEST_F(ConfigTest, ResolvedDefaultsLoadAgain) {
+  RunConfig config;
+  config.model.name = "m";
+  config.data.train = "t";
+  resolve(config, "x.yaml", 1);
+  const LoadedConfig loaded = load_config(write("resolved.yaml", to_yaml(config)), {});
+  EXPECT_EQ(to_json(loaded.config).dump(2), to_json(config).dump(2));
+}
+
+TEST(Reference, NamesEveryKeyAndItsVariable) {
+  const std::string text = reference_markdown();
+  RunConfig config;
+  for (const Field& field : bind(config).fields) {
+    EXPECT_NE(text.find("| `" + field.leaf() + "` |"), std::string::npos) << field.key;
+  }
+  EXPECT_NE(text.find("`TRAIN_BATCH_SIZE`"), std::string::npos);
+  EXPECT_NE(text.find("`MODEL_MAX_SEQ_LEN`"), std::string::npos);
+  EXPECT_EQ(environment_name("tuning.lora.r"), "SFTRUN_TUNING__LORA__R");
+}
+
+TEST(Schema, DescribesEveryField) {
+  const auto schema = nlohmann::ordered_json::parse(json_schema());
+  EXPECT_EQ(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+  RunConfig config;
+  for (const Field& field : bind(config).fields) {
+    std::string path = "/properties/" + field.key;
+    for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.')) path.replace(dot, 1, "/properties/");
+    ASSERT_TRUE(schema.contains(nlohmann::ordered_json::json_pointer(path))) << field.key;
+  }
+  const auto& train = schema["properties"]["train"];
+  EXPECT_EQ(train["additionalProperties"], false);
+  EXPECT_EQ(train["properties"]["batch_size"]["anyOf"][0]["anyOf"][0]["const"], "auto");
+  const auto& words = train["properties"]["eval_strategy"]["anyOf"][0]["enum"];
+  EXPECT_NE(std::find(words.begin(), words.end(), false), words.end());
+}
+
+}  // namespace
+}  // namespace sftrun::config

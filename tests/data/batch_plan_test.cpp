@@ -1,0 +1,220 @@
+#include "sftrun/data/batch_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "packing.h"
+#include "sftrun/core/rng.h"
+
+namespace sftrun::data {
+namespace {
+
+std::vector<int64_t> uniform_lengths(int64_t count, int64_t longest, uint64_t seed) {
+  RandomStream random(seed, 0);
+  std::vector<int64_t> lengths(static_cast<size_t>(count));
+  for (int64_t& length : lengths) {
+    length = 1 + static_cast<int64_t>(random.next_below(static_cast<uint64_t>(longest)));
+  }
+  return lengths;
+}
+
+/// Log-normal, as chat data are: median about 250 tokens, a long tail cut at `longest`.
+std::vector<int64_t> chat_lengths(int64_t count, int64_t longest, uint64_t seed) {
+  RandomStream random(seed, 0);
+  std::vector<int64_t> lengths(static_cast<size_t>(count));
+  for (int64_t& length : lengths) {
+    length =
+        std::clamp<int64_t>(std::llround(std::exp(5.5 + 0.9 * random.next_normal())), 8, longest);
+  }
+  return lengths;
+}
+
+BatchPlan plan_for(const std::vector<int64_t>& lengths, BatchPlanOptions options) {
+  return {lengths, lengths, options};
+}
+
+std::vector<Bin> all_bins(const BatchPlan& plan, int64_t epoch) {
+  std::vector<Bin> bins;
+  for (int64_t step = 0; step < plan.steps_per_epoch(epoch); ++step)
+    for (Bin& bin : plan.global_batch(epoch, step)) bins.push_back(std::move(bin));
+  return bins;
+}
+
+void expect_every_example_once(const std::vector<Bin>& bins, size_t num_examples) {
+  std::vector<int> seen(num_examples, 0);
+  for (const Bin& bin : bins)
+    for (const int64_t example : bin) ++seen.at(static_cast<size_t>(example));
+  for (size_t i = 0; i < num_examples; ++i) ASSERT_EQ(seen[i], 1) << "example " << i;
+}
+
+std::vector<Example> examples_of(const std::vector<int64_t>& lengths) {
+  std::vector<Example> examples;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    Example example{.record = static_cast<int64_t>(i)};
+    for (int64_t t = 0; t < lengths[i]; ++t) {
+      example.tokens.push_back(static_cast<int32_t>(1000 * i + static_cast<size_t>(t)));
+    }
+    example.labels.assign(example.tokens.begin() + 1, example.tokens.end());
+    example.labels.push_back(kIgnoreIndex);
+    example.label_tokens = lengths[i] - 1;
+    examples.push_back(std::move(example));
+  }
+  return examples;
+}
+
+class BatchPlanSizes : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(BatchPlanSizes, EveryExampleOnceWithinCapacity) {
+  const auto lengths = uniform_lengths(GetParam(), 512, 7);
+  for (const bool packing : {true, false}) {
+    for (const bool shuffle : {true, false}) {
+      const BatchPlan plan = plan_for(
+          lengths,
+          {.max_seq_len = 512, .global_batch_size = 7, .packing = packing, .shuffle = shuffle});
+      const auto bins = all_bins(plan, 3);
+      expect_every_example_once(bins, lengths.size());
+      for (const Bin& bin : bins) {
+        int64_t tokens = 0;
+        for (const int64_t example : bin) tokens += lengths[static_cast<size_t>(example)];
+        EXPECT_LE(tokens, 512);
+        EXPECT_FALSE(bin.empty());
+        EXPECT_TRUE(packing || bin.size() == 1);
+      }
+    }
+  }
+}
+// 8191 … 8193 and 20000: around the packing window.
+INSTANTIATE_TEST_SUITE_P(Counts, BatchPlanSizes,
+                         ::testing::Values(0, 1, 2, 6, 7, 8, 1000, 8191, 8192, 8193, 20000));
+
+TEST(BatchPlan, FillsBinsOnRealisticLengths) {
+  for (const int64_t max_seq_len : {1024, 2048, 8192}) {
+    const auto lengths = chat_lengths(20000, max_seq_len, 11);
+    const BatchPlan plan = plan_for(lengths, {.max_seq_len = max_seq_len, .global_batch_size = 16});
+    EXPECT_GT(plan.fill(0), 0.98) << max_seq_len;
+    EXPECT_LE(plan.fill(0), 1.0);
+  }
+}
+
+TEST(BatchPlan, IsAPureFunctionOfSeedAndEpoch) {
+  const auto lengths = chat_lengths(3000, 1024, 5);
+  const BatchPlanOptions options{.max_seq_len = 1024, .global_batch_size = 8, .seed = 9};
+  const BatchPlan a = plan_for(lengths, options), b = plan_for(lengths, options);
+  const auto later = all_bins(a, 4);
+  EXPECT_EQ(all_bins(a, 0), all_bins(b, 0));
+  EXPECT_EQ(all_bins(b, 4), later);  // whatever was asked for before
+  EXPECT_NE(all_bins(a, 0), all_bins(a, 1));
+  BatchPlanOptions other = options;
+  other.seed = 10;
+  EXPECT_NE(all_bins(plan_for(lengths, other), 0), all_bins(a, 0));
+}
+
+TEST(BatchPlan, KeepsFileOrderWithoutShuffle) {
+  const BatchPlan plan =
+      plan_for({5, 5, 5, 5, 5}, {.max_seq_len = 10, .global_batch_size = 2, .shuffle = false});
+  EXPECT_EQ(all_bins(plan, 0), (std::vector<Bin>{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(all_bins(plan, 1), all_bins(plan, 0));
+}
+
+TEST(BatchPlan, LastGlobalBatchIsShorter) {
+  const BatchPlan plan = plan_for(std::vector<int64_t>(10, 3),
+                                  {.max_seq_len = 8, .global_batch_size = 4, .packing = false});
+  EXPECT_EQ(plan.steps_per_epoch(0), 3);
+  EXPECT_EQ(plan.global_batch(0, 2).size(), 2U);
+  EXPECT_EQ(plan.label_tokens(plan.global_batch(0, 2)), 6);
+}
+
+TEST(BatchPlan, ShuffleMovesExamplesOverTheWholeEpoch) {
+  const BatchPlan plan =
+      plan_for(std::vector<int64_t>(1000, 10), {.max_seq_len = 10, .global_batch_size = 1000});
+  const auto bins = all_bins(plan, 0);
+  double distance = 0;
+  for (size_t place = 0; place < bins.size(); ++place) {
+    distance += std::abs(static_cast<double>(bins[place][0]) - static_cast<double>(place));
+  }
+  EXPECT_NEAR(distance / 1000, 1000.0 / 3, 40);  // the mean for a uniform permutation is n / 3
+}
+
+TEST(Packing, PutsTheLongestFirstAndFillsTheFirstBinWithRoom) {
+  const std::vector<int64_t> order{0, 1, 2, 3, 4, 5}, lengths{4, 8, 1, 4, 2, 1};
+  EXPECT_EQ(pack_first_fit_decreasing(order, lengths, 10, 100, nullptr),
+            (std::vector<Bin>{{0, 2, 3, 5}, {1, 4}}));
+}
+
+TEST(Packing, CarriesTheEmptiestBinIntoTheNextWindow) {
+  const std::vector<int64_t> order{0, 1, 2, 3}, lengths{9, 3, 7, 9};
+  std::vector<int64_t> ends;
+  EXPECT_EQ(pack_first_fit_decreasing(order, lengths, 10, 2, &ends),
+            (std::vector<Bin>{{0}, {1, 2}, {3}}));
+  EXPECT_EQ(ends, (std::vector<int64_t>{1, 3}));
+}
+
+TEST(Deal, CoversTheSameBinsOnAnyNumberOfRanks) {
+  const auto lengths = chat_lengths(700, 512, 3);
+  const BatchPlan plan = plan_for(lengths, {.max_seq_len = 512, .global_batch_size = 16});
+  for (int64_t step = 0; step < plan.steps_per_epoch(0); ++step) {
+    const auto global = plan.global_batch(0, step);
+    for (const int world : {1, 2, 4}) {
+      for (const int64_t accumulation : {1, 2, 4}) {
+        const int64_t micro = 16 / (world * accumulation);
+        std::vector<Bin> dealt;
+        for (int64_t micro_step = 0; micro_step < accumulation; ++micro_step)
+          for (int rank = 0; rank < world; ++rank)
+            for (Bin& bin : deal(global, micro_step, rank, world, micro))
+              dealt.push_back(std::move(bin));
+        EXPECT_EQ(dealt, global) << world << " ranks, accumulation " << accumulation;
+      }
+    }
+  }
+}
+
+TEST(Deal, IsEmptyPastTheEnd) {
+  const std::vector<Bin> global{{0}, {1}, {2}};
+  EXPECT_EQ(deal(global, 0, 1, 2, 2), (std::vector<Bin>{{2}}));
+  EXPECT_TRUE(deal(global, 1, 0, 2, 2).empty());
+}
+
+TEST(MakeBatch, ConcatenatesDocumentsWithoutPadding) {
+  const auto examples = examples_of({2, 3, 1});
+  const Batch batch = make_batch(examples, {{2}, {0, 1}}, 1, 1);
+  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 1, 1000, 1001, 1002}));
+  EXPECT_EQ(batch.labels, (std::vector<int32_t>{1, kIgnoreIndex, 1001, 1002, kIgnoreIndex}));
+  EXPECT_EQ(batch.position_ids, (std::vector<int32_t>{0, 1, 0, 1, 2}));
+  EXPECT_EQ(batch.cu_seqlens, (std::vector<int32_t>{0, 2, 5}));
+  EXPECT_EQ(batch.document_keys, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(batch.max_seqlen, 3);
+  EXPECT_EQ(batch.label_tokens, 3);
+}
+
+TEST(MakeBatch, DocumentKeysDoNotDependOnTheDealing) {
+  const auto lengths = uniform_lengths(60, 40, 2);
+  const auto examples = examples_of(lengths);
+  const BatchPlan plan = plan_for(lengths, {.max_seq_len = 64, .global_batch_size = 12});
+  const auto global = plan.global_batch(0, 0);
+  const Batch whole = make_batch(examples, global, 0, 12);
+  for (const int64_t micro : {1, 2, 3, 6, 100}) {
+    Batch joined;
+    for (int64_t first = 0; first < 12; first += micro) {
+      const Batch part = make_batch(examples, global, first, micro);
+      joined.tokens.insert(joined.tokens.end(), part.tokens.begin(), part.tokens.end());
+      joined.document_keys.insert(joined.document_keys.end(), part.document_keys.begin(),
+                                  part.document_keys.end());
+      joined.label_tokens += part.label_tokens;
+    }
+    EXPECT_EQ(joined.tokens, whole.tokens);
+    EXPECT_EQ(joined.document_keys, whole.document_keys);
+    EXPECT_EQ(joined.label_tokens, whole.label_tokens);
+  }
+}
+
+TEST(MakeBatch, IsEmptyPastTheEnd) {
+  const Batch batch = make_batch(examples_of({2}), {{0}}, 1, 4);
+  EXPECT_EQ(batch.num_tokens(), 0);
+  EXPECT_EQ(batch.cu_seqlens, (std::vector<int32_t>{0}));
+  EXPECT_EQ(batch.max_seqlen, 0);
+}
+
+}  // namespace
+}  // namespace sftrun::data

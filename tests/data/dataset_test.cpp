@@ -1,0 +1,235 @@
+#include "sftrun/data/dataset.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "toy_model.h"
+
+namespace sftrun::data {
+namespace {
+
+using config::TooLong;
+
+class Datasets : public ::testing::Test {
+ protected:
+  Datasets() {
+    log::configure({.console = log::Level::kOff});
+    config_.model.max_seq_len = 64;
+  }
+
+  std::filesystem::path write(const std::string& content, const std::string& name = "train.jsonl") {
+    write_file_atomically(dir_ / name, content);
+    return dir_ / name;
+  }
+  Dataset load(const std::string& content, int num_threads = 1) {
+    return load_dataset(config_, write(content), model_, num_threads);
+  }
+  DataError failure(const std::string& content, int num_threads = 1) {
+    try {
+      load(content, num_threads);
+    } catch (const DataError& error) {
+      return error;
+    }
+    ADD_FAILURE() << "no error";
+    return DataError("");
+  }
+
+  sftrun::test::TemporaryDirectory dir_;
+  config::RunConfig config_;
+  TextModel model_ = test::toy_model();
+};
+
+std::string text_records(int count) {
+  std::string content;
+  for (int i = 0; i < count; ++i) content += R"({"text": "record )" + std::to_string(i) + "\"}\n";
+  return content;
+}
+
+std::string chat(const std::string& question, const std::string& answer) {
+  return Json({{"messages",
+                {{{"role", "user"}, {"content", question}},
+                 {{"role", "assistant"}, {"content", answer}}}}})
+             .dump() +
+         "\n";
+}
+
+TEST_F(Datasets, KeepsRecordOrderWhateverTheThreads) {
+  const std::string content = text_records(500);
+  const Dataset one = load(content, 1), four = load(content, 4);
+  ASSERT_EQ(one.examples().size(), 500U);
+  for (size_t i = 0; i < 500; ++i) {
+    EXPECT_EQ(one.examples()[i].tokens, four.examples()[i].tokens);
+    EXPECT_EQ(four.examples()[i].record, static_cast<int64_t>(i));
+  }
+  EXPECT_EQ(one.fingerprint(), four.fingerprint());
+  EXPECT_EQ(one.format(), RecordFormat::kText);
+}
+
+TEST_F(Datasets, Counts) {
+  const Dataset data = load("{\"text\": \"ab\"}\n\n{\"text\": \"abc\"}\r\n");
+  EXPECT_EQ(data.stats().num_records, 2);
+  EXPECT_EQ(data.stats().num_examples, 2);
+  EXPECT_EQ(data.stats().num_tokens, 3 + 4);
+  EXPECT_EQ(data.stats().num_label_tokens, 2 + 3);  // nothing predicts the first token
+  EXPECT_EQ(data.stats().longest, 4);
+}
+
+TEST_F(Datasets, TheFirstBadRecordIsNamed) {
+  std::string content = text_records(300);
+  content += "{\"text\": oops}\n" + text_records(200) + "{\"message\": 1}\n";
+  for (const int threads : {1, 4}) {
+    const DataError error = failure(content, threads);
+    EXPECT_TRUE(error.where().ends_with("train.jsonl:301:10")) << error.where();
+  }
+}
+
+TEST_F(Datasets, LongConversationsAreDroppedAndTextsTruncated) {
+  const Dataset dropped = load(chat("q", "a") + chat("q", std::string(100, 'x')));
+  EXPECT_EQ(dropped.stats().num_dropped_too_long, 1);
+  EXPECT_EQ(dropped.examples().size(), 1U);
+  const Dataset truncated = load("{\"text\": \"" + std::string(100, 'x') + "\"}\n");
+  EXPECT_EQ(truncated.stats().num_truncated, 1);
+  EXPECT_EQ(truncated.examples()[0].tokens.size(), 64U);
+  EXPECT_EQ(truncated.examples()[0].label_tokens, 63);
+}
+
+TEST_F(Datasets, TruncatedAwayLabelsAreCounted) {
+  config_.data.too_long = TooLong::kTruncate;
+  const Dataset data =
+      load(chat("q", "a") + chat("q", std::string(100, 'x')) + chat(std::string(100, 'q'), "a"));
+  EXPECT_EQ(data.stats().num_truncated, 2);
+  EXPECT_EQ(data.stats().num_labels_cut_off, 1);
+  EXPECT_EQ(data.examples().size(), 2U);
+}
+
+TEST_F(Datasets, LongRecordsCanBeRefused) {
+  config_.data.too_long = TooLong::kError;
+  EXPECT_TRUE(failure(chat("q", "a") + chat("q", std::string(100, 'x')))
+                  .where()
+                  .ends_with("train.jsonl:2"));
+}
+
+TEST_F(Datasets, RecordsWithoutLabelsAreLeftOut) {
+  const Dataset data =
+      load(chat("q", "a") + R"({"messages": [{"role": "user", "content": "q"}]})" + "\n");
+  EXPECT_EQ(data.stats().num_without_labels, 1);
+  EXPECT_EQ(data.examples().size(), 1U);
+}
+
+TEST_F(Datasets, NoLabelAtAllIsAnErrorShowingARecord) {
+  const DataError error = failure(R"({"messages": [{"role": "user", "content": "alone"}]})"
+                                  "\n");
+  EXPECT_NE(error.message().find("<|im_start|>user\nalone<|im_end|>"), std::string::npos)
+      << error.message();
+  EXPECT_TRUE(error.where().ends_with("train.jsonl:1"));
+  EXPECT_NE(error.fix().find("sftrun preview"), std::string::npos);
+}
+
+TEST_F(Datasets, NothingShortEnoughIsAnError) {
+  const DataError error =
+      failure(chat("q", std::string(200, 'x')) + chat("q", std::string(100, 'x')));
+  EXPECT_NE(error.message().find("longer than model.max_seq_len = 64"), std::string::npos)
+      << error.message();
+  EXPECT_TRUE(error.where().ends_with("train.jsonl:2")) << "names the shortest";
+}
+
+TEST_F(Datasets, EmptyAndMissingFiles) {
+  EXPECT_NE(failure("").message().find("no records"), std::string::npos);
+  EXPECT_NE(failure("\n \n").message().find("no records"), std::string::npos);
+  EXPECT_THROW(load_dataset(config_, dir_ / "none.jsonl", model_, 1), DataError);
+}
+
+TEST_F(Datasets, TheConfiguredFormatIsTaken) {
+  config_.data.format = config::DataFormat::kText;
+  EXPECT_EQ(load(R"({"text": "x", "messages": []})"
+                 "\n")
+                .format(),
+            RecordFormat::kText);
+}
+
+TEST_F(Datasets, FingerprintFollowsContentsAndOptions) {
+  std::set<std::string> seen;
+  const std::string content = chat("q", "a");
+  const auto is_new = [&](const Dataset& data) { return seen.insert(data.fingerprint()).second; };
+  EXPECT_TRUE(is_new(load(content)));
+  EXPECT_FALSE(is_new(load(content)));
+  EXPECT_TRUE(is_new(load(chat("q", "b"))));
+  config_.model.max_seq_len = 65;
+  EXPECT_TRUE(is_new(load(content)));
+  config_.data.loss_on = config::LossOnChoice::kAll;
+  EXPECT_TRUE(is_new(load(content)));
+  config_.data.chat_template_kwargs["x"] = 1;
+  EXPECT_TRUE(is_new(load(content)));
+  model_ = test::toy_model(test::kThinkingChatMl);
+  EXPECT_TRUE(is_new(load(content)));
+  model_ = test::toy_model(test::kThinkingChatMl, /*adds_bos=*/true);
+  EXPECT_TRUE(is_new(load(content)));
+}
+
+TEST_F(Datasets, SplitTakesWholeRecords) {
+  config_.model.max_seq_len = 512;
+  config_.data.thinking = config::Thinking::kSplit;
+  std::string content;
+  for (int i = 0; i < 40; ++i) {
+    content += Json({{"messages",
+                      {{{"role", "user"}, {"content", std::to_string(i)}},
+                       {{"role", "assistant"}, {"content", "a"}},
+                       {{"role", "user"}, {"content", "r"}},
+                       {{"role", "assistant"}, {"content", "b"}}}}})
+                   .dump() +
+               "\n";
+  }
+  const auto [train, val] = split_dataset(load(content), 0.25, 7);
+  EXPECT_EQ(train.stats().num_records, 30);
+  EXPECT_EQ(val.stats().num_records, 10);
+  EXPECT_EQ(train.examples().size(), 60U);
+  EXPECT_EQ(val.examples().size(), 20U);
+  std::set<int64_t> in_train, in_val;
+  for (const Example& example : train.examples()) in_train.insert(example.record);
+  for (const Example& example : val.examples()) in_val.insert(example.record);
+  EXPECT_EQ(in_train.size(), 30U);
+  for (const int64_t record : in_val) EXPECT_FALSE(in_train.contains(record));
+}
+
+TEST_F(Datasets, SplitDependsOnTheSeedAlone) {
+  const auto val_records = [&](uint64_t seed, double val_split) {
+    std::vector<int64_t> records;
+    const Dataset val = split_dataset(load(text_records(100)), val_split, seed).second;
+    for (const Example& example : val.examples()) {
+      records.push_back(example.record);
+    }
+    return records;
+  };
+  EXPECT_EQ(val_records(1, 0.1).size(), 10U);
+  EXPECT_EQ(val_records(1, 25).size(), 25U);
+  EXPECT_EQ(val_records(1, 0.001).size(), 1U);
+  EXPECT_EQ(val_records(1, 0.1), val_records(1, 0.1));
+  EXPECT_NE(val_records(1, 0.1), val_records(2, 0.1));
+  const auto records = val_records(3, 20);
+  EXPECT_TRUE(std::is_sorted(records.begin(), records.end()));
+}
+
+TEST_F(Datasets, SplitMustLeaveSomethingToTrainOn) {
+  EXPECT_THROW(split_dataset(load(text_records(10)), 10, 1), DataError);
+  EXPECT_THROW(split_dataset(load(text_records(1)), 0.5, 1), DataError);
+  EXPECT_EQ(split_dataset(load(text_records(10)), 9, 1).first.examples().size(), 1U);
+}
+
+TEST_F(Datasets, PreviewDecidesAsTrainingDoes) {
+  const auto path = write(chat("q", "a") + chat("q", std::string(100, 'x')) +
+                          R"({"messages": [{"role": "user", "content": "q"}]})" + "\nnot json\n");
+  const Preview preview = preview_dataset(config_, path, model_, 3);
+  ASSERT_EQ(preview.sequences.size(), 3U);
+  EXPECT_EQ(preview.sequences[0].left_out, "");
+  EXPECT_EQ(preview.sequences[0].line, 1);
+  EXPECT_NE(preview.sequences[1].left_out.find("more than model.max_seq_len = 64"),
+            std::string::npos);
+  EXPECT_EQ(preview.sequences[2].left_out, "no token carries a label");
+  EXPECT_THROW(preview_dataset(config_, path, model_, 4), DataError);
+}
+
+}  // namespace
+}  // namespace sftrun::data

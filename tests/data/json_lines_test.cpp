@@ -1,0 +1,92 @@
+#include "sftrun/data/json_lines.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::data {
+namespace {
+
+struct Failure {
+  std::string message, where, fix;
+};
+
+template <typename Action>
+Failure failure_of(const Action& action) {
+  try {
+    action();
+  } catch (const DataError& error) {
+    return {error.message(), error.where(), error.fix()};
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+std::vector<std::pair<std::string, int64_t>> split(std::string_view content) {
+  std::vector<std::pair<std::string, int64_t>> lines;
+  for (const JsonLine& line : split_json_lines(content, "f.jsonl"))
+    lines.emplace_back(line.text, line.number);
+  return lines;
+}
+
+TEST(JsonLines, MarkCarriageReturnsAndBlankLines) {
+  using Lines = std::vector<std::pair<std::string, int64_t>>;
+  EXPECT_EQ(split("{\"a\":1}\n{\"b\":2}\n"), (Lines{{"{\"a\":1}", 1}, {"{\"b\":2}", 2}}));
+  EXPECT_EQ(split("\xEF\xBB\xBF{}\r\n\r\n  \n{} \r\n"), (Lines{{"{}", 1}, {"{}", 4}}));
+  EXPECT_EQ(split("{}\n{}"), (Lines{{"{}", 1}, {"{}", 2}}));
+  EXPECT_TRUE(split("").empty());
+  EXPECT_TRUE(split("\xEF\xBB\xBF").empty());
+  EXPECT_TRUE(split("\n\n").empty());
+}
+
+TEST(JsonLines, AnArrayGetsAHint) {
+  const Failure failure =
+      failure_of([] { split_json_lines("\n[\n{\"text\": \"a\"}\n]\n", "f.json"); });
+  EXPECT_EQ(failure.where, "f.json:2");
+  EXPECT_NE(failure.message.find("JSON array"), std::string::npos);
+  EXPECT_NE(failure.fix.find("jq -c '.[]'"), std::string::npos);
+}
+
+TEST(JsonLines, MalformedJsonNamesLineAndColumn) {
+  const Failure failure = failure_of([] { parse_json_line(R"({"text": "a" "b"})", "f.jsonl:7"); });
+  EXPECT_EQ(failure.where, "f.jsonl:7:16");  // the end of what stands where ',' or '}' belongs
+  EXPECT_TRUE(failure.message.starts_with("malformed JSON: ")) << failure.message;
+  EXPECT_EQ(failure.message.find("json.exception"), std::string::npos) << failure.message;
+}
+
+TEST(JsonLines, ARecordOverSeveralLinesGetsAHint) {
+  EXPECT_NE(failure_of([] { parse_json_line("{", "f:1"); }).fix.find("jq -c ."), std::string::npos);
+  EXPECT_NE(failure_of([] { parse_json_line("{\"a\": 1,", "f:1"); }).fix.find("jq -c ."),
+            std::string::npos);
+}
+
+TEST(JsonLines, InvalidUtf8NamesTheByte) {
+  EXPECT_EQ(failure_of([] { parse_json_line("{\"t\": \"\xE9t\xE9\"}", "f:3"); }).where, "f:3:8");
+  EXPECT_EQ(failure_of([] { parse_json_line("{\"t\": \"\xC3\xA9\xFF\"}", "f:3"); }).where,
+            "f:3:10");
+  EXPECT_EQ(failure_of([] { parse_json_line("\xC3", "f:3"); }).where, "f:3:1");
+}
+
+TEST(JsonLines, OnlyObjectsAreRecords) {
+  EXPECT_NE(failure_of([] { parse_json_line("3", "f:1"); }).message.find("not number"),
+            std::string::npos);
+  EXPECT_NE(failure_of([] { parse_json_line("\"a\"", "f:1"); }).message.find("not string"),
+            std::string::npos);
+  EXPECT_EQ(failure_of([] { parse_json_line("{\"x\": 1e999}", "f:1"); }).where, "f:1");
+}
+
+TEST(JsonLines, ExtendingCopiesTheLine) {
+  const std::string line = R"({"z": 1.50, "text":"é\u00e9", "n": 123456789012345678901 })";
+  EXPECT_EQ(extend_json_line(line, parse_json_line(line, ""), {{"input_ids", {1, 2}}}),
+            R"({"z": 1.50, "text":"é\u00e9", "n": 123456789012345678901, "input_ids":[1,2]})");
+  EXPECT_EQ(extend_json_line("{ }", Json::object(), {{"a", 1}}), R"({"a":1})");
+}
+
+TEST(JsonLines, ExtendingReplacesAKeyInItsPlace) {
+  const std::string line = R"({"a": 1, "input_ids": [9], "b": 2})";
+  EXPECT_EQ(extend_json_line(line, parse_json_line(line, ""), {{"input_ids", {1}}, {"c", 3}}),
+            R"({"a":1,"input_ids":[1],"b":2,"c":3})");
+}
+
+}  // namespace
+}  // namespace sftrun::data

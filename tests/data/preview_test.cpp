@@ -1,0 +1,79 @@
+#include "sftrun/data/preview.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/file.h"
+#include "toy_model.h"
+
+namespace sftrun::data {
+namespace {
+
+Preview preview_of(const std::string& content, const TextModel& model, int64_t max_seq_len = 512) {
+  const sftrun::test::TemporaryDirectory dir;
+  write_file_atomically(dir / "f.jsonl", content);
+  config::RunConfig config;
+  config.model.max_seq_len = max_seq_len;
+  config.data.too_long = config::TooLong::kTruncate;
+  return preview_dataset(config, dir / "f.jsonl", model, 10);
+}
+
+constexpr const char* kChat =
+    R"({"messages": [{"role": "user", "content": "<b>\n"}, {"role": "assistant", "content": "é"}]})";
+
+TEST(PreviewText, PlainShowsOriginsBoundariesAndLabels) {
+  const TextModel model = test::toy_model();
+  const std::string text = preview_text(preview_of(kChat, model), model, /*colour=*/false);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_NE(text.find("format messages: it has \"messages\""), std::string::npos);
+  // 1 + 5 (user⏎) + 4 (<b>⏎) + 1 + 1 and 1 + 10 (assistant⏎) given; é is two tokens; then
+  // <|im_end|>, and ⏎ given
+  EXPECT_NE(text.find("line 1: 27 tokens, 3 learnt (11.1%)"), std::string::npos) << text;
+  EXPECT_NE(text.find("   messages[0] user content"), std::string::npos) << text;
+  EXPECT_NE(text.find("<│b│>│⏎\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("⟨<|im_start|>⟩"), std::string::npos) << text;
+  EXPECT_NE(text.find(">> messages[1] assistant content"), std::string::npos) << text;
+  EXPECT_NE(text.find("\\xC3│\\xA9"), std::string::npos) << text;
+}
+
+TEST(PreviewText, ColoursAreReset) {
+  const TextModel model = test::toy_model();
+  const std::string text = preview_text(preview_of(kChat, model), model, /*colour=*/true);
+  EXPECT_NE(text.find("\x1b["), std::string::npos);
+  for (size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) {
+    const size_t escape = text.rfind("\x1b[", at);
+    EXPECT_TRUE(escape == std::string::npos || text.substr(escape, 4) == "\x1b[0m")
+        << text.substr(0, at);
+  }
+}
+
+TEST(PreviewText, TellsWhatIsCutAndLeftOut) {
+  const TextModel model = test::toy_model();
+  const std::string cut = preview_text(preview_of(R"({"text": "abcdef"})", model, 4), model, false);
+  EXPECT_NE(cut.find("line 1: 7 tokens, 3 learnt (42.9%); TRUNCATED to its first 4"),
+            std::string::npos)
+      << cut;
+  EXPECT_NE(cut.find("(cut) text"), std::string::npos) << cut;
+  EXPECT_NE(cut.find("added by the tokenizer"), std::string::npos) << cut;
+  const std::string out = preview_text(
+      preview_of(R"({"messages": [{"role": "user", "content": "q"}]})", model), model, false);
+  EXPECT_NE(out.find("LEFT OUT: no token carries a label"), std::string::npos) << out;
+}
+
+TEST(PreviewHtml, IsSelfContainedAndEscaped) {
+  const TextModel model = test::toy_model();
+  const std::string html = preview_html(preview_of(kChat, model), model, "a & b");
+  EXPECT_TRUE(html.starts_with("<!doctype html>"));
+  EXPECT_NE(html.find("<title>a &amp; b</title>"), std::string::npos);
+  EXPECT_EQ(html.find("http"), std::string::npos);  // nothing is fetched
+  EXPECT_EQ(html.find("<b>"), std::string::npos);
+  EXPECT_NE(html.find("prefers-color-scheme: dark"), std::string::npos);
+  EXPECT_NE(html.find("title=\"id 259&#10;learnt&#10;template\">&lt;|im_end|&gt;</span>"),
+            std::string::npos)
+      << html;
+  EXPECT_NE(
+      html.find("title=\"id 60&#10;given, not learnt&#10;messages[0] user content\">&lt;</span>"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace sftrun::data

@@ -1,0 +1,144 @@
+#include "record.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::data {
+namespace {
+
+RecordShape shape(const char* json, RecordFormat format, bool has_template = true) {
+  return shape_of(Json::parse(json), format, has_template, "f:1");
+}
+Conversation conversation(const char* json, RecordFormat format) {
+  return std::get<Conversation>(shape(json, format));
+}
+PlainText plain(const char* json, RecordFormat format, bool has_template = true) {
+  return std::get<PlainText>(shape(json, format, has_template));
+}
+
+void expect_error(const char* json, RecordFormat format, const std::string& part) {
+  try {
+    shape(json, format);
+    ADD_FAILURE() << "no error for " << json;
+  } catch (const DataError& error) {
+    EXPECT_NE(error.message().find(part), std::string::npos) << error.message();
+    EXPECT_EQ(error.where(), "f:1");
+  }
+}
+
+TEST(RecordFormats, Detection) {
+  const auto format = [](const char* json) {
+    return detect_format(Json::parse(json), "f:1").format;
+  };
+  EXPECT_EQ(format(R"({"id": 1, "messages": []})"), RecordFormat::kMessages);
+  EXPECT_EQ(format(R"({"conversations": []})"), RecordFormat::kShareGpt);
+  EXPECT_EQ(format(R"({"prompt": "", "completion": ""})"), RecordFormat::kPromptCompletion);
+  EXPECT_EQ(format(R"({"instruction": "", "output": "", "text": ""})"), RecordFormat::kAlpaca);
+  EXPECT_EQ(format(R"({"text": ""})"), RecordFormat::kText);
+  EXPECT_EQ(detect_format(Json::parse(R"({"text": ""})"), "").reason, "it has \"text\"");
+}
+
+TEST(RecordFormats, DetectionListsTheKeys) {
+  try {
+    detect_format(Json::parse(R"({"question": "", "answer": ""})"), "f:1");
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_NE(error.message().find(R"("question", "answer")"), std::string::npos)
+        << error.message();
+    EXPECT_NE(error.fix().find("\"messages\""), std::string::npos);
+  }
+}
+
+TEST(RecordFormats, MessagesKeepTheirKeysInOrder) {
+  const auto c = conversation(
+      R"({"messages": [{"role": "user", "content": null, "z": 1, "a": 2}], "tools": [{"name": "f"}],
+          "chat_template_kwargs": {"enable_thinking": false}})",
+      RecordFormat::kMessages);
+  EXPECT_EQ(c.messages.dump(), R"([{"role":"user","content":null,"z":1,"a":2}])");
+  EXPECT_EQ(c.num_prompt_messages, 0U);
+  EXPECT_EQ(c.tools.size(), 1U);
+  EXPECT_EQ(c.kwargs["enable_thinking"], false);
+}
+
+TEST(RecordFormats, ToolsMayBeAString) {
+  EXPECT_EQ(conversation(R"({"messages": [{"role": "user"}], "tools": "[{\"name\": \"f\"}]"})",
+                         RecordFormat::kMessages)
+                .tools[0]["name"],
+            "f");
+}
+
+TEST(RecordFormats, ShareGptRoles) {
+  const auto c = conversation(
+      R"({"system": "S", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 0},
+          {"from": "observation", "value": "c"}, {"role": "user", "content": "d"}]})",
+      RecordFormat::kShareGpt);
+  EXPECT_EQ(c.messages,
+            Json::parse(R"([{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
+                                        {"role": "assistant", "content": "b", "weight": 0},
+                                        {"role": "tool", "content": "c"}, {"role": "user", "content": "d"}])"));
+}
+
+TEST(RecordFormats, PromptCompletion) {
+  const auto strings =
+      plain(R"({"prompt": "p ", "completion": "c"})", RecordFormat::kPromptCompletion);
+  EXPECT_EQ(strings.prompt, "p ");
+  EXPECT_EQ(strings.completion, "c");
+  const auto lists = conversation(
+      R"({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}],
+          "completion": [{"role": "assistant", "content": "a"}]})",
+      RecordFormat::kPromptCompletion);
+  EXPECT_EQ(lists.messages.size(), 3U);
+  EXPECT_EQ(lists.num_prompt_messages, 2U);
+}
+
+TEST(RecordFormats, AlpacaWithAndWithoutTemplate) {
+  const char* record = R"({"instruction": "Add.", "input": "1 2", "output": "3"})";
+  EXPECT_EQ(
+      conversation(record, RecordFormat::kAlpaca).messages,
+      Json::parse(
+          R"([{"role": "user", "content": "Add.\n\n1 2"}, {"role": "assistant", "content": "3"}])"));
+  const auto text = plain(record, RecordFormat::kAlpaca, /*has_template=*/false);
+  EXPECT_EQ(text.prompt, "Add.\n\n1 2\n\n");
+  EXPECT_EQ(text.completion, "3");
+  EXPECT_EQ(
+      plain(R"({"instruction": "Hi", "input": "", "output": "Ho"})", RecordFormat::kAlpaca, false)
+          .prompt,
+      "Hi\n\n");
+  EXPECT_EQ(plain(R"({"instruction": "Hi", "output": "Ho"})", RecordFormat::kAlpaca, false).prompt,
+            "Hi\n\n");
+}
+
+TEST(RecordFormats, Errors) {
+  using enum RecordFormat;
+  expect_error(R"({"text": "a"})", kMessages,
+               "no \"messages\", which data.format messages needs (its keys: \"text\")");
+  expect_error(R"({"messages": "a"})", kMessages, "must be a list of messages, not string");
+  expect_error(R"({"messages": []})", kMessages, "holds no messages");
+  expect_error(R"({"messages": [{"role": "user"}, {"content": "x"}]})", kMessages,
+               "messages[1] is no message");
+  expect_error(R"({"messages": [{"role": 3}]})", kMessages, "messages[0] is no message");
+  expect_error(R"({"messages": [{"role": "user", "content": 3}]})", kMessages,
+               "messages[0].content must be");
+  expect_error(R"({"messages": [{"role": "user"}], "tools": {"a": 1}})", kMessages,
+               "\"tools\" must be");
+  expect_error(R"({"messages": [{"role": "user"}], "tools": "oops"})", kMessages,
+               "\"tools\" must be");
+  expect_error(R"({"messages": [{"role": "user"}], "chat_template_kwargs": 1})", kMessages,
+               "must be an object");
+  expect_error(R"({"conversations": [{"from": "alien", "value": "x"}]})", kShareGpt,
+               "\"alien\", which is no role");
+  expect_error(R"({"conversations": [{"from": "human"}]})", kShareGpt, "conversations[0] needs");
+  expect_error(R"({"conversations": {}})", kShareGpt, "must be a list, not object");
+  expect_error(R"({"prompt": "p"})", kPromptCompletion, "no \"completion\"");
+  expect_error(R"({"prompt": "p", "completion": [{"role": "assistant"}]})", kPromptCompletion,
+               "two strings or two lists");
+  expect_error(R"({"instruction": 1, "output": ""})", kAlpaca,
+               "\"instruction\" must be a string, not number");
+  expect_error(R"({"instruction": "", "input": [], "output": ""})", kAlpaca,
+               "\"input\" must be a string, not array");
+  expect_error(R"({"text": null})", kText, "\"text\" must be a string, not null");
+}
+
+}  // namespace
+}  // namespace sftrun::data

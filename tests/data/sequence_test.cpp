@@ -1,0 +1,222 @@
+#include "sftrun/data/sequence.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "sftrun/core/error.h"
+#include "toy_model.h"
+
+namespace sftrun::data {
+namespace {
+
+using config::LossOnChoice;
+using config::Thinking;
+
+std::vector<Sequence> build(const char* json, RecordFormat format, SequenceOptions options = {},
+                            const TextModel& model = test::toy_model()) {
+  return SequenceBuilder(format, model, std::move(options)).build(Json::parse(json), "f.jsonl:3");
+}
+
+/// What is learnt, as text, with runs that are apart separated by '|'.
+std::string learnt(const Sequence& sequence) {
+  std::string out;
+  for (size_t i = 0; i < sequence.ids.size(); ++i) {
+    if (!sequence.mask[i]) continue;
+    if (!out.empty() && !sequence.mask[i - 1]) out += '|';
+    const auto [begin, end] = sequence.spans[i];
+    out += begin == end ? (sequence.ids[i] == test::kEos ? "</s>" : "?")
+                        : sequence.text.substr(begin, end - begin);
+  }
+  return out;
+}
+
+constexpr const char* kTwoTurns = R"({"messages": [
+  {"role": "system", "content": "S"}, {"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"},
+  {"role": "user", "content": "q2"}, {"role": "assistant", "content": "a2"}]})";
+
+TEST(Conversations, RenderedWithNothingAdded) {
+  const auto sequences = build(kTwoTurns, RecordFormat::kMessages, {},
+                               test::toy_model(test::kChatMl, /*adds_bos=*/true));
+  ASSERT_EQ(sequences.size(), 1U);
+  EXPECT_EQ(sequences[0].text,
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq1<|im_end|>\n<|im_start|>"
+            "assistant\na1<|im_end|>\n"
+            "<|im_start|>user\nq2<|im_end|>\n<|im_start|>assistant\na2<|im_end|>\n");
+  EXPECT_EQ(sequences[0].ids.front(), test::kImStart);
+  EXPECT_EQ(sequences[0].ids.back(), '\n');
+}
+
+TEST(Conversations, LossOn) {
+  const auto learnt_on = [](LossOnChoice loss_on) {
+    return learnt(build(kTwoTurns, RecordFormat::kMessages, {.loss_on = loss_on}).at(0));
+  };
+  EXPECT_EQ(learnt_on(LossOnChoice::kAssistant), "a1<|im_end|>|a2<|im_end|>");
+  EXPECT_EQ(learnt_on(LossOnChoice::kLastAssistant), "a2<|im_end|>");
+  EXPECT_EQ(learnt_on(LossOnChoice::kCompletion), "a2<|im_end|>");
+  const auto all = build(kTwoTurns, RecordFormat::kMessages, {.loss_on = LossOnChoice::kAll}).at(0);
+  EXPECT_EQ(learnt(all), all.text);
+}
+
+TEST(Conversations, MessagesCanBeLeftUnlearnt) {
+  EXPECT_EQ(learnt(build(R"({"messages": [{"role": "user", "content": "q"},
+      {"role": "assistant", "content": "a", "train": false}, {"role": "user", "content": "r"},
+      {"role": "assistant", "content": "b"}, {"role": "user", "content": "r"},
+      {"role": "assistant", "content": "c", "weight": 0}]})",
+                         RecordFormat::kMessages)
+                       .at(0)),
+            "b<|im_end|>");
+}
+
+TEST(Conversations, PromptCompletionOfMessages) {
+  constexpr const char* kRecord =
+      R"({"prompt": [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"},
+      {"role": "user", "content": "q2"}],
+      "completion": [{"role": "assistant", "content": "a2"}, {"role": "user", "content": "q3"}, {"role": "assistant", "content": "a3"}]})";
+  const auto learnt_on = [&](LossOnChoice loss_on) {
+    return learnt(build(kRecord, RecordFormat::kPromptCompletion, {.loss_on = loss_on}).at(0));
+  };
+  EXPECT_EQ(learnt_on(LossOnChoice::kAssistant),
+            "a2<|im_end|>|a3<|im_end|>");  // not a1: it is the prompt's
+  EXPECT_EQ(learnt_on(LossOnChoice::kLastAssistant), "a3<|im_end|>");
+  EXPECT_EQ(learnt_on(LossOnChoice::kCompletion),  // as TRL's completion_only_loss
+            "a2<|im_end|>\n<|im_start|>user\nq3<|im_end|>\n<|im_start|>assistant\na3<|im_end|>\n");
+}
+
+TEST(Conversations, Alpaca) {
+  EXPECT_EQ(
+      build(R"({"instruction": "Add.", "input": "1 2", "output": "3"})", RecordFormat::kAlpaca)
+          .at(0)
+          .text,
+      "<|im_start|>user\nAdd.\n\n1 2<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n");
+}
+
+constexpr const char* kThinking = R"({"messages": [
+  {"role": "user", "content": "q1"}, {"role": "assistant", "content": "t1</think>a1"},
+  {"role": "user", "content": "q2"}, {"role": "assistant", "content": "t2</think>a2"}, {"role": "user", "content": "q3"}]})";
+
+TEST(Thinking, AsTheTemplateHasIt) {
+  const auto sequences =
+      build(kThinking, RecordFormat::kMessages, {}, test::toy_model(test::kThinkingChatMl));
+  ASSERT_EQ(sequences.size(), 1U);
+  EXPECT_EQ(learnt(sequences[0]), "a1<|im_end|>|a2<|im_end|>");  // a third user turn follows
+}
+
+TEST(Thinking, KeepAsksTheTemplate) {
+  const auto sequences = build(kThinking, RecordFormat::kMessages, {.thinking = Thinking::kKeep},
+                               test::toy_model(test::kThinkingChatMl));
+  EXPECT_EQ(learnt(sequences.at(0)), "t1</think>a1<|im_end|>|t2</think>a2<|im_end|>");
+}
+
+TEST(Thinking, SplitLearnsEveryAnswerWithItsReasoning) {
+  const auto sequences = build(kThinking, RecordFormat::kMessages, {.thinking = Thinking::kSplit},
+                               test::toy_model(test::kThinkingChatMl));
+  ASSERT_EQ(sequences.size(), 2U);
+  EXPECT_EQ(sequences[0].text,
+            "<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\nt1</think>a1<|im_end|>\n");
+  EXPECT_EQ(learnt(sequences[0]), "t1</think>a1<|im_end|>");
+  EXPECT_EQ(sequences[1].text,
+            "<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\na1<|im_end|>\n"
+            "<|im_start|>user\nq2<|im_end|>\n<|im_start|>assistant\nt2</think>a2<|im_end|>\n");
+  EXPECT_EQ(learnt(sequences[1]), "t2</think>a2<|im_end|>");
+}
+
+TEST(Thinking, SplitSkipsTurnsThatAreNotLearnt) {
+  const auto sequences = build(
+      R"({"messages": [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1", "train": false},
+      {"role": "user", "content": "q2"}, {"role": "assistant", "content": "a2"}]})",
+      RecordFormat::kMessages, {.thinking = Thinking::kSplit});
+  ASSERT_EQ(sequences.size(), 1U);
+  EXPECT_EQ(learnt(sequences[0]), "a2<|im_end|>");
+}
+
+TEST(Thinking, KwargsReachTheTemplate) {
+  const TextModel model = test::toy_model(test::kThinkingChatMl);
+  const auto learnt_with = [&](const char* record, Json kwargs) {
+    return learnt(
+        build(record, RecordFormat::kMessages, {.chat_template_kwargs = std::move(kwargs)}, model)
+            .at(0));
+  };
+  constexpr const char* kKept = "t1</think>a1<|im_end|>|t2</think>a2<|im_end|>";
+  EXPECT_EQ(learnt_with(kThinking, {{"preserve_thinking", true}}), kKept);
+  Json record = Json::parse(kThinking);
+  record["chat_template_kwargs"] = {{"preserve_thinking", true}};
+  EXPECT_EQ(learnt_with(record.dump().c_str(), {{"preserve_thinking", false}}),
+            kKept);  // the record's own wins
+}
+
+TEST(Strings, TextIsLearntWithItsEnd) {
+  const Sequence text = build(R"({"text": "hé"})", RecordFormat::kText).at(0);
+  EXPECT_EQ(text.ids, (std::vector<int32_t>{'h', 0xC3, 0xA9, test::kEos}));
+  EXPECT_EQ(text.mask, (std::vector<uint8_t>{1, 1, 1, 1}));
+  const Sequence with_bos =
+      build(R"({"text": "h"})", RecordFormat::kText, {}, test::toy_model("", true)).at(0);
+  EXPECT_EQ(with_bos.ids, (std::vector<int32_t>{test::kBos, 'h', test::kEos}));
+}
+
+TEST(Strings, AnEndThatStandsThereIsNotDoubled) {
+  EXPECT_EQ(build(R"({"text": "h</s>"})", RecordFormat::kText).at(0).ids,
+            (std::vector<int32_t>{'h', test::kEos}));
+  EXPECT_EQ(build(R"({"text": "h"})", RecordFormat::kText, {.append_eos = false}).at(0).ids,
+            (std::vector<int32_t>{'h'}));
+}
+
+TEST(Strings, OnlyTheCompletionIsLearnt) {
+  constexpr const char* kRecord = R"({"prompt": "ab", "completion": "c"})";
+  const TextModel model = test::toy_model("", /*adds_bos=*/true);
+  const Sequence sequence = build(kRecord, RecordFormat::kPromptCompletion, {}, model).at(0);
+  EXPECT_EQ(sequence.ids, (std::vector<int32_t>{test::kBos, 'a', 'b', 'c', test::kEos}));
+  EXPECT_EQ(sequence.mask, (std::vector<uint8_t>{0, 0, 0, 1, 1}));
+  for (const auto loss_on : {LossOnChoice::kLastAssistant, LossOnChoice::kCompletion}) {
+    EXPECT_EQ(
+        build(kRecord, RecordFormat::kPromptCompletion, {.loss_on = loss_on}, model).at(0).mask,
+        sequence.mask);
+  }
+  EXPECT_EQ(build(kRecord, RecordFormat::kPromptCompletion, {.loss_on = LossOnChoice::kAll}, model)
+                .at(0)
+                .mask,
+            (std::vector<uint8_t>{1, 1, 1, 1, 1}));
+}
+
+TEST(Sequences, PartsCoverTheTextInOrder) {
+  for (const auto& [record, format] :
+       {std::pair{kTwoTurns, RecordFormat::kMessages},
+        std::pair{R"({"prompt": "ab", "completion": "c"})", RecordFormat::kPromptCompletion},
+        std::pair{R"({"text": "abc"})", RecordFormat::kText}}) {
+    const Sequence sequence = build(record, format, {.with_parts = true}).at(0);
+    uint32_t at = 0;
+    for (const auto& part : sequence.parts) {
+      EXPECT_EQ(part.span.begin, at);
+      at = part.span.end;
+    }
+    EXPECT_EQ(at, sequence.text.size());
+  }
+  const Sequence chat = build(kTwoTurns, RecordFormat::kMessages, {.with_parts = true}).at(0);
+  const auto answer = std::find_if(chat.parts.begin(), chat.parts.end(), [](const auto& part) {
+    return part.name == "assistant content";
+  });
+  ASSERT_NE(answer, chat.parts.end());
+  EXPECT_EQ(answer->message, 2);
+  EXPECT_EQ(chat.text.substr(answer->span.begin, answer->span.end - answer->span.begin), "a1");
+}
+
+TEST(Sequences, ErrorsNameTheRecord) {
+  const auto where_of = [](const char* record, const TextModel& model) {
+    try {
+      build(record, RecordFormat::kMessages, {}, model);
+    } catch (const DataError& error) {
+      return error.where() + " " + error.message();
+    }
+    return std::string("no error");
+  };
+  const std::string no_template = where_of(kTwoTurns, test::toy_model(""));
+  EXPECT_TRUE(no_template.starts_with("f.jsonl:3 ")) << no_template;
+  EXPECT_NE(no_template.find("no chat template"), std::string::npos);
+  const std::string refused =
+      where_of(kTwoTurns, test::toy_model("{{ raise_exception('roles must be good') }}"));
+  EXPECT_TRUE(refused.starts_with("f.jsonl:3")) << refused;
+  EXPECT_NE(refused.find("roles must be good"), std::string::npos) << refused;
+}
+
+}  // namespace
+}  // namespace sftrun::data

@@ -1,0 +1,134 @@
+// What the machine says of itself: GPUs through a stand-in for NVML (no GPU is needed), processors
+// through made-up sysfs files.
+#include "sftrun/launch/cpu_topology.h"
+#include "sftrun/launch/gpu.h"
+#include "supervised_run.h"
+
+namespace sftrun::launch::testing {
+namespace {
+
+class FakeNvml : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    for (const char* name : {"FAKE_NVML_GPUS", "FAKE_NVML_DRIVER", "FAKE_NVML_BROKEN"})
+      ::unsetenv(name);
+  }
+  static GpuReport query() { return query_gpus(SFTRUN_FAKE_NVML); }
+};
+
+TEST_F(FakeNvml, DescribesEveryGpu) {
+  ::setenv("FAKE_NVML_GPUS", "NVIDIA H200,Tesla V100-SXM2-32GB,NVIDIA H200", 1);
+  const GpuReport report = query();
+  ASSERT_EQ(report.gpus.size(), 3u);
+  EXPECT_EQ(report.driver_version, "580.65.06");
+  EXPECT_EQ(report.cuda_driver_version, 13000);
+  EXPECT_EQ(report.problem, "");
+  const GpuInfo& gpu = report.gpus[0];
+  EXPECT_EQ(gpu.name, "NVIDIA H200");
+  EXPECT_EQ(gpu.uuid, "GPU-0aaaaaaa-0000");
+  EXPECT_EQ(gpu.pci_bus_id, "00000000:81:00.0");
+  EXPECT_EQ(gpu.memory_total_bytes, 80ull << 30);
+  EXPECT_EQ(gpu.memory_free_bytes, 60ull << 30);
+  EXPECT_EQ(gpu.utilization_percent, 37);
+  EXPECT_EQ(gpu.temperature_c, 45);
+  EXPECT_DOUBLE_EQ(gpu.power_w.value(), 123.4);
+  EXPECT_EQ(gpu.power_limit_w, std::nullopt);  // not supported by this card
+  EXPECT_EQ(gpu.sm_clock_mhz, 1410);
+  EXPECT_EQ(gpu.memory_clock_mhz, 2619);
+  EXPECT_EQ(gpu.pcie_gen, 4);
+  EXPECT_EQ(gpu.pcie_gen_max, 5);
+  EXPECT_EQ(gpu.pcie_width, 16);
+  EXPECT_EQ(gpu.pcie_width_max, std::nullopt);  // not in this driver
+  EXPECT_EQ(gpu.num_nvlinks, 2);
+  EXPECT_FALSE(gpu.is_too_old());
+  EXPECT_TRUE(report.gpus[1].is_too_old());
+  EXPECT_EQ(report.links, (std::vector<std::vector<std::string>>{
+                              {"X", "NV2", "NODE"}, {"NV2", "X", "NODE"}, {"SYS", "SYS", "X"}}));
+}
+
+TEST_F(FakeNvml, ADriverTooOldForCuda13IsNamed) {
+  ::setenv("FAKE_NVML_GPUS", "NVIDIA H200", 1);
+  EXPECT_EQ(driver_complaint(query()), "");
+  ::setenv("FAKE_NVML_DRIVER", "535.104.05", 1);
+  EXPECT_EQ(driver_complaint(query()),
+            "NVIDIA driver 535.104.05 is too old for CUDA 13, which needs 580 or newer");
+  EXPECT_EQ(driver_complaint({}), "");
+}
+
+TEST_F(FakeNvml, NoGpuNoDriverOrABrokenOneIsSaid) {
+  EXPECT_EQ(query().problem, "the NVIDIA driver reports no GPU");
+  ::setenv("FAKE_NVML_BROKEN", "1", 1);
+  EXPECT_EQ(query().problem, "the NVIDIA driver does not answer: Driver/library version mismatch");
+  EXPECT_EQ(query_gpus("libno-such-thing.so").problem,
+            "no NVIDIA driver found (libno-such-thing.so is not installed)");
+}
+
+TEST(CpuLists, AsTheKernelWritesThem) {
+  EXPECT_EQ(parse_cpu_list("0-3,8"), (std::vector<int>{0, 1, 2, 3, 8}));
+  EXPECT_EQ(parse_cpu_list(""), std::vector<int>{});
+  EXPECT_EQ(format_cpu_list({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
+  EXPECT_EQ(parse_cpu_list(format_cpu_list(allowed_cpus())), allowed_cpus());
+}
+
+/// Two sockets, two cores each, two hardware threads a core: CPU n and n + 4 share a core.
+class FakeSysfs : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write("node/online", "0-1");
+    write("node/node0/cpulist", "0-1,4-5");
+    write("node/node1/cpulist", "2-3,6-7");
+    write("cpu/online", "0-7");
+    for (int cpu = 0; cpu < 8; ++cpu) {
+      const std::string topology = "cpu/cpu" + std::to_string(cpu) + "/topology/";
+      write(topology + "physical_package_id", cpu % 4 < 2 ? "0" : "1");
+      write(topology + "core_id", std::to_string(cpu % 2));
+    }
+  }
+  void write(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((root_.path() / name).parent_path());
+    std::ofstream(root_.path() / name) << text << "\n";
+  }
+  std::vector<Cpu> topology(const std::vector<int>& ids) const {
+    return cpu_topology(ids, root_.path());
+  }
+
+  TemporaryDirectory root_;
+  const std::vector<int> all_ = {0, 1, 2, 3, 4, 5, 6, 7};
+};
+
+TEST_F(FakeSysfs, ThreadsOfACoreStandTogether) {
+  std::vector<int> order;
+  for (const Cpu& cpu : topology(all_)) order.push_back(cpu.id);
+  EXPECT_EQ(order, (std::vector<int>{0, 4, 1, 5, 2, 6, 3, 7}));
+  EXPECT_EQ(topology({6}), (std::vector<Cpu>{{.id = 6, .node = 1, .package = 1, .core = 0}}));
+  EXPECT_EQ(num_physical_cores(root_.path()), 4);
+}
+
+TEST_F(FakeSysfs, WholeCoresAreDealt) {
+  using Dealt = std::vector<std::vector<int>>;
+  EXPECT_EQ(deal_cpus(topology(all_), {-1, -1}), (Dealt{{0, 1, 4, 5}, {2, 3, 6, 7}}));
+  EXPECT_EQ(deal_cpus(topology(all_), {-1, -1, -1}), (Dealt{{0, 4}, {1, 5}, {2, 3, 6, 7}}));
+  EXPECT_EQ(deal_cpus(topology(all_), {1, 0}),
+            (Dealt{{2, 3, 6, 7}, {0, 1, 4, 5}}));  // beside their GPUs
+  EXPECT_EQ(deal_cpus(topology({2, 3, 6, 7}), {-1, -1}),
+            (Dealt{{2, 6}, {3, 7}}));  // an existing mask
+}
+
+TEST_F(FakeSysfs, NoBindingWhereItWouldHurt) {
+  EXPECT_TRUE(deal_cpus(topology(all_), {-1}).empty());
+  EXPECT_TRUE(deal_cpus(topology({0, 1}), {-1, -1}).empty());       // one CPU each
+  EXPECT_TRUE(deal_cpus(topology({0, 4, 1, 5}), {0, 1}).empty());   // none beside the second GPU
+  EXPECT_TRUE(deal_cpus(topology(all_), {0, 0, 0, 0, 0}).empty());  // more workers than cores
+}
+
+TEST(CpuFeatures, AreReadFromCpuinfo) {
+  const TemporaryDirectory root;
+  std::ofstream(root.path() / "cpuinfo")
+      << "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile\n";
+  EXPECT_EQ(cpu_features(root.path()),
+            (std::vector<std::string>{"avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16"}));
+  EXPECT_TRUE(cpu_features("/nonexistent").empty());
+}
+
+}  // namespace
+}  // namespace sftrun::launch::testing

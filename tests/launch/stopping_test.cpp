@@ -1,0 +1,167 @@
+// Signals, and that nothing is left behind.
+#include "supervised_run.h"
+
+namespace sftrun::launch::testing {
+namespace {
+
+bool all_training(const SupervisedRun& run, int num_workers) {
+  for (int rank = 0; rank < num_workers; ++rank) {
+    if (run.log(rank).find("training") == std::string::npos) return false;
+  }
+  return true;
+}
+
+TEST(Stopping, SignalsReachTheWorkersWhichDecideTheCode) {
+  for (const auto& [signal, code] :
+       {std::pair(SIGINT, 130), {SIGTERM, 75}, {SIGUSR1, 75}, {SIGHUP, 75}}) {
+    SupervisedRun run(2);
+    run.start({"*:train 0.2"});
+    ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+    ::kill(run.pid(), signal);
+    EXPECT_EQ(run.wait(), code);
+    for (int rank = 0; rank < 2; ++rank)
+      EXPECT_NE(run.log(rank).find("checkpoint written"), std::string::npos);
+  }
+}
+
+TEST(Stopping, RepeatedCopiesOfOneSignalAreOneRequest) {
+  SupervisedRun run(2);
+  run.start({"*:train 0.3"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+  for (int i = 0; i < 5; ++i) ::kill(run.pid(), SIGTERM), sleep_s(0.02);
+  EXPECT_EQ(run.wait(), 75);
+  EXPECT_NE(run.log(1).find("checkpoint written"), std::string::npos);
+}
+
+TEST(Stopping, ASecondSignalStopsAtOnce) {
+  SupervisedRun run(2);
+  run.start({"*:train 30"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+  ::kill(run.pid(), SIGINT);
+  sleep_s(0.7);
+  const double begin = now_s();
+  ::kill(run.pid(), SIGINT);
+  EXPECT_EQ(run.wait(), 130);
+  EXPECT_LT(now_s() - begin, 2);
+  EXPECT_EQ(run.log(0).find("checkpoint written"), std::string::npos);
+  EXPECT_NE(run.err().find("SIGINT again: stopping at once"), std::string::npos) << run.err();
+}
+
+TEST(Stopping, TheGracePeriodEnds) {
+  SupervisedRun run(2);
+  run.options.grace_s = 0.3;
+  run.start({"0:train 0", "1:train 30"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+  const double begin = now_s();
+  ::kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.wait(), 75);
+  EXPECT_LT(now_s() - begin, 3);
+  EXPECT_NE(run.err().find("no checkpoint within 300 ms"), std::string::npos) << run.err();
+}
+
+TEST(Stopping, AFailureWhileStoppingIsAFailure) {
+  SupervisedRun run(2);
+  run.start({"0:train 0.5", "1:ignore;print training;sleep 0.6;fail 5 9 disk full"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+  ::kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.wait(), 5);
+  EXPECT_NE(run.err().find("at step 9: disk full"), std::string::npos) << run.err();
+}
+
+TEST(Stopping, APeerThatStoppedIsNoFailure) {
+  SupervisedRun run(2);
+  run.start(
+      {"0:train 0", "1:ignore;print training;sleep 0.6;lose_peer 5 9 Connection closed by peer"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+  ::kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.wait(), 75);
+}
+
+TEST(Stopping, DoneBeforeTheSignalTookEffectIsDone) {
+  SupervisedRun run(1);
+  run.start({"*:ignore;print training;sleep 0.4"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 1); }));
+  ::kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.wait(), 0);
+}
+
+TEST(Stopping, WorkersThatStopByThemselvesAreBelieved) {
+  SupervisedRun run(2);  // the scheduler signalled the workers, not us
+  EXPECT_EQ(run.run({"*:exit 75"}), 75);
+}
+
+/// Workers and what they started, all of them up.
+class Orphans : public ::testing::Test {
+ protected:
+  static constexpr size_t kNumProcesses = 4;  // two workers with a child each
+
+  void start() {
+    const std::string pid_file = run_.file("pids").string();
+    run_.start({"*:spawn " + pid_file + ";pid " + pid_file + ";ignore;hang"});
+    ASSERT_TRUE(eventually([&] { return pids_in(run_.file("pids")).size() == kNumProcesses; }));
+    for (const pid_t pid : pids_in(run_.file("pids"))) ASSERT_TRUE(is_alive(pid));
+  }
+  bool all_gone(double timeout_s) const {
+    return eventually(
+        [&] {
+          for (const pid_t pid : pids_in(run_.file("pids"))) {
+            if (is_alive(pid)) return false;
+          }
+          return true;
+        },
+        timeout_s);
+  }
+  SupervisedRun run_{2};
+};
+
+TEST_F(Orphans, NoneAfterKillNineOfTheLauncher) {
+  start();
+  ::kill(run_.pid(), SIGKILL);
+  EXPECT_TRUE(all_gone(3));
+  EXPECT_EQ(run_.wait(), -SIGKILL);
+}
+
+TEST_F(Orphans, NoneAfterAFailure) {
+  run_.options.failure_grace_s = 0.2;
+  start();
+  // Each worker wrote its child's pid before its own.
+  ::kill(pids_in(run_.file("pids")).back(), SIGSEGV);
+  EXPECT_EQ(run_.wait(), 5);
+  EXPECT_TRUE(all_gone(3));
+}
+
+TEST_F(Orphans, NoneAfterAStop) {
+  run_.options.grace_s = 0.2;
+  start();
+  ::kill(run_.pid(), SIGTERM);
+  EXPECT_EQ(run_.wait(), 75);
+  EXPECT_TRUE(all_gone(3));
+}
+
+TEST(Stopping, WhatAWorkerLeavesBehindIsEndedWithIt) {
+  SupervisedRun run(1);
+  EXPECT_EQ(run.run({"*:spawn " + run.file("pids").string()}),
+            0);  // done, but its child holds the pipes open
+  ASSERT_EQ(pids_in(run.file("pids")).size(), 1u);
+  EXPECT_TRUE(eventually([&] { return !is_alive(pids_in(run.file("pids")).front()); }, 3));
+}
+
+TEST(Stopping, TheLauncherIsSmall) {
+  SupervisedRun run(2);
+  run.start({"*:train 0"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+  std::istringstream status(read_file("/proc/" + std::to_string(run.pid()) + "/status"));
+  long resident_kib = 0, num_threads = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmRSS:")) resident_kib = std::stol(line.substr(6));
+    if (line.starts_with("Threads:")) num_threads = std::stol(line.substr(8));
+  }
+  EXPECT_GT(resident_kib, 0);
+  EXPECT_LT(resident_kib, 50 * 1024);
+  EXPECT_EQ(num_threads, 1);
+  ::kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.wait(), 75);
+}
+
+}  // namespace
+}  // namespace sftrun::launch::testing

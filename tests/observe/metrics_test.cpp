@@ -1,0 +1,131 @@
+#include "sftrun/observe/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::observe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using test::TemporaryDirectory;
+
+std::vector<Json> lines_of(const std::filesystem::path& path) {
+  std::vector<Json> lines;
+  for (const std::string& line : split(read_text_file(path), '\n')) {
+    if (!line.empty()) lines.push_back(Json::parse(line));
+  }
+  return lines;
+}
+
+std::vector<std::string> keys_of(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
+}
+
+TEST(Metrics, TrainingLineHasTheKeysUsersRelyOn) {
+  const TemporaryDirectory dir;
+  MetricsWriter writer(dir / "metrics.jsonl");
+  writer.write({.step = 3,
+                .epoch = 0.25,
+                .loss = 1.1,
+                .grad_norm = 0.5,
+                .learning_rate = 2e-4,
+                .label_tokens = 100,
+                .tokens = 300,
+                .tokens_per_second = 1234.5,
+                .step_seconds = 0.3,
+                .peak_memory_bytes = {1, 2},
+                .loss_per_rank = {1.0, 1.2},
+                .gpu_utilization = {}});
+  const Json line = lines_of(dir / "metrics.jsonl").at(0);
+  EXPECT_EQ(keys_of(line),
+            (std::vector<std::string>{"step", "epoch", "loss", "grad_norm", "learning_rate",
+                                      "label_tokens", "tokens", "tokens_per_second", "step_seconds",
+                                      "peak_memory_bytes", "loss_per_rank", "gpu_utilization"}));
+  EXPECT_EQ(line["loss"].get<double>(), 1.1);  // to the last bit
+  EXPECT_EQ(line["peak_memory_bytes"], Json({1, 2}));
+  EXPECT_EQ(line["gpu_utilization"], Json::array());
+}
+
+TEST(Metrics, EvaluationLineHasTheKeysUsersRelyOn) {
+  const TemporaryDirectory dir;
+  MetricsWriter writer(dir / "metrics.jsonl");
+  writer.write({.step = 3, .eval_loss = 2.0, .eval_perplexity = 7.389, .eval_seconds = 1.5});
+  writer.write({.step = 4,
+                .eval_loss = 2.0,
+                .eval_perplexity = 7.389,
+                .eval_rouge_l = 0.5,
+                .eval_seconds = 1.5});
+  const auto lines = lines_of(dir / "metrics.jsonl");
+  EXPECT_EQ(keys_of(lines.at(0)), (std::vector<std::string>{"step", "eval_loss", "eval_perplexity",
+                                                            "eval_rouge_l", "eval_seconds"}));
+  EXPECT_TRUE(lines[0]["eval_rouge_l"].is_null());
+  EXPECT_EQ(lines[1]["eval_rouge_l"], 0.5);
+}
+
+TEST(Metrics, NotFiniteIsNull) {
+  const TemporaryDirectory dir;
+  MetricsWriter writer(dir / "metrics.jsonl");
+  writer.write(TrainMetrics{.step = 1, .loss = std::numeric_limits<double>::quiet_NaN()});
+  EXPECT_TRUE(lines_of(dir / "metrics.jsonl").at(0)["loss"].is_null());
+}
+
+TEST(Metrics, AClosedWriterWritesNothing) {
+  MetricsWriter closed;
+  EXPECT_NO_THROW(closed.write(TrainMetrics{.step = 1}));
+}
+
+TEST(Metrics, TruncationKeepsStepsUpToTheCheckpoint) {
+  const TemporaryDirectory dir;
+  const auto path = dir / "metrics.jsonl";
+  {
+    MetricsWriter writer(path);
+    for (int64_t step = 1; step <= 6; ++step) {
+      writer.write(TrainMetrics{.step = step});
+      if (step % 2 == 0) writer.write(EvalMetrics{.step = step});
+    }
+  }
+  truncate_metrics_to_step(path, 4);
+  std::vector<int64_t> steps;
+  for (const Json& line : lines_of(path)) steps.push_back(line["step"].get<int64_t>());
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 2, 3, 4, 4}));
+}
+
+TEST(Metrics, TruncationDropsATornLastLine) {
+  const TemporaryDirectory dir;
+  const auto path = dir / "metrics.jsonl";
+  for (const char* torn : {"{\"step\":2,\"los", "{\"step\":2}", "garbage\n"}) {
+    write_file_atomically(path, std::string("{\"step\":1}\n") + torn);
+    truncate_metrics_to_step(path, 10);
+    EXPECT_EQ(read_text_file(path), "{\"step\":1}\n");
+  }
+}
+
+TEST(Metrics, TruncationRefusesAForeignFile) {
+  const TemporaryDirectory dir;
+  const auto path = dir / "metrics.jsonl";
+  write_file_atomically(path, "{\"step\":1}\nhello\n{\"step\":2}\n");
+  try {
+    truncate_metrics_to_step(path, 1);
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_TRUE(error.where().ends_with("metrics.jsonl:2")) << error.where();
+  }
+}
+
+TEST(Metrics, TruncationOfNothingIsFine) {
+  const TemporaryDirectory dir;
+  EXPECT_NO_THROW(truncate_metrics_to_step(dir / "none.jsonl", 1));
+}
+
+}  // namespace
+}  // namespace sftrun::observe

@@ -1,0 +1,68 @@
+#include "sftrun/observe/run_report.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::observe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+RunReport sample() {
+  RunReport report;
+  report.version = "0.1.0";
+  report.backend = "fused";
+  report.strategy = "ddp";
+  report.base_model_fingerprint = "ab";
+  report.dataset_fingerprint = "cd";
+  report.world_size = 2;
+  report.device_names = {"CPU", "CPU"};
+  report.status = "done";
+  report.last_step = 12;
+  report.finished_at = 1.5;
+  report.ranks.resize(2);
+  report.ranks[1].bytes.base = 1ULL << 40;
+  report.ranks[1].collectives.all_reduce = 7;
+  return report;
+}
+
+TEST(RunReport, SurvivesTheFile) {
+  const test::TemporaryDirectory dir;
+  write_run_report(dir / "run.json", sample());
+  EXPECT_EQ(read_run_report(dir / "run.json").to_json(), sample().to_json());
+}
+
+TEST(RunReport, HasTheKeysUsersRelyOn) {
+  const Json json = sample().to_json();
+  for (const char* key : {"version", "backend", "base_model_fingerprint", "dataset_fingerprint",
+                          "world_size", "device_names", "strategy", "ranks"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  const Json& rank = json["ranks"][1];
+  EXPECT_EQ(rank["bytes"], Json::parse(R"({"base": 1099511627776, "trainable": 0, "gradients": 0,
+                                           "optimizer": 0, "activations_peak": 0})"));
+  EXPECT_EQ(rank["collectives"],
+            Json::parse(R"({"all_reduce": 7, "all_gather": 0, "reduce_scatter": 0,
+                                                 "broadcast": 0, "send": 0, "recv": 0})"));
+}
+
+TEST(RunReport, ErrorsNameTheFile) {
+  const test::TemporaryDirectory dir;
+  for (const char* text :
+       {"", "[1]", "{\"world_size\": \"two\"}", "{\"ranks\": [{\"bytes\": 3}]}"}) {
+    write_file_atomically(dir / "run.json", text);
+    try {
+      read_run_report(dir / "run.json");
+      ADD_FAILURE() << "no error for " << text;
+    } catch (const DataError& error) {
+      EXPECT_TRUE(error.where().ends_with("run.json")) << error.where();
+    }
+  }
+  EXPECT_THROW(read_run_report(dir / "none.json"), DataError);
+}
+
+}  // namespace
+}  // namespace sftrun::observe

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""One whole run as a user makes it, on two processes, with a tiny model and toy records. Standard library only.
+
+    tests/smoke/two_processes.py --sftrun build/bin/sftrun
+
+Checks the exit code, that the loss falls, every file of the run directory, that no worker is left behind, and that the
+adapter answers. The numbers themselves are compared with the reference in tests/parity.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests/data/models/tied-gqa"
+STEPS = 12
+RUN = """\
+model: {{ name: {model}, max_seq_len: 128 }}
+tuning: {{ mode: lora, lora: {{ r: 4, alpha: 8, target_modules: all-linear }} }}
+data: {{ train: {folder}/toy.jsonl, val: {folder}/held-out.jsonl }}
+train: {{ max_steps: {steps}, epochs: 50, global_batch_size: 4, learning_rate: 2.0e-2, warmup_steps: 0, eval_strategy: epoch }}
+output: {{ dir: {folder}/run }}
+"""
+EXPECTED_FILES = ["config.resolved.yaml", "run.json", "metrics.jsonl", "logs/rank-0.log", "logs/rank-1.log",
+                  "adapter/adapter_model.safetensors", "adapter/adapter_config.json"]
+
+
+def record(number):
+    return {"messages": [{"role": "user", "content": f"What comes after {number}?"},
+                         {"role": "assistant", "content": f"The answer is {number + 1}."}]}
+
+
+def write_lines(path, records):
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+
+
+def run(command, **options):
+    print("$", *command, flush=True)
+    return subprocess.run([str(part) for part in command], timeout=240, **options)
+
+
+def processes_mentioning(text):
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in words and int(process.name) != os.getpid():
+            found.append(process.name)
+    return found
+
+
+def check(sftrun, folder):
+    failures = []
+    expect = lambda what, holds: failures.append(what) if not holds else None  # noqa: E731
+    write_lines(folder / "toy.jsonl", [record(n) for n in range(2, 66)])
+    write_lines(folder / "held-out.jsonl", [record(n) for n in range(66, 74)])
+    (folder / "run.yaml").write_text(RUN.format(model=MODEL, folder=folder, steps=STEPS))
+
+    done = run([sftrun, "train", "--config", folder / "run.yaml", "--nproc-per-node", "2", "--device", "cpu"])
+    expect(f"exit code 0, not {done.returncode}", done.returncode == 0)
+    for name in EXPECTED_FILES:
+        expect(f"{name} is written", (folder / "run" / name).exists())
+    if failures:
+        return failures
+    expect("no worker is left behind", not processes_mentioning(str(folder)))
+
+    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    expect(f"{STEPS} training lines, not {len(losses)}", len(losses) == STEPS)
+    expect(f"the loss falls: {losses[0]} to {losses[-1]}", losses[-1] < 0.8 * losses[0])
+    expect("an evaluation line", any("eval_loss" in line for line in lines))
+    expect("two ranks in loss_per_rank", all(len(line["loss_per_rank"]) == 2 for line in lines if "loss" in line))
+    expect("world size 2 in run.json", json.loads((folder / "run/run.json").read_text())["world_size"] == 2)
+
+    answer = run([sftrun, "generate", "--adapter", folder / "run/adapter", "--prompt", "What comes after 7?",
+                  "--max-new-tokens", "8", "--device", "cpu"], capture_output=True, text=True)
+    expect(f"the adapter finds its base model and answers: {answer.stderr}", answer.returncode == 0 and answer.stdout.strip())
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    sftrun = parser.parse_args().sftrun.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        failures = check(sftrun, pathlib.Path(folder))
+    for failure in failures:
+        print(f"FAIL {failure}")
+    print("smoke: failed" if failures else "smoke: ok")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+#include "sftrun/spec/arch_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "support/expect_error.h"
+
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+using test::expect_error;
+
+json small_config() {
+  return {{"model_type", "llama"},       {"vocab_size", 128},          {"hidden_size", 48},
+          {"intermediate_size", 96},     {"num_hidden_layers", 2},     {"num_attention_heads", 6},
+          {"num_key_value_heads", 2},    {"max_position_embeddings", 512}, {"rms_norm_eps", 1e-5},
+          {"tie_word_embeddings", true}, {"eos_token_id", json::array({2, 7})}, {"bos_token_id", 1}};
+}
+
+ArchSpec parse(const json& config) { return ArchSpec::from_hf_config(config, "m/config.json"); }
+
+TEST(FromHfConfig, ReadsEveryField) {
+  json config = small_config();
+  config["head_dim"] = 16;
+  config["attention_bias"] = true;
+  config["mlp_bias"] = true;
+  const ArchSpec arch = parse(config);
+  EXPECT_EQ(arch.family, "llama");
+  EXPECT_EQ(arch.vocab_size, 128);
+  EXPECT_EQ(arch.hidden_size, 48);
+  EXPECT_EQ(arch.intermediate_size, 96);
+  EXPECT_EQ(arch.num_layers, 2);
+  EXPECT_EQ(arch.num_heads, 6);
+  EXPECT_EQ(arch.num_kv_heads, 2);
+  EXPECT_EQ(arch.head_dim, 16);
+  EXPECT_EQ(arch.max_position_embeddings, 512);
+  EXPECT_EQ(arch.rms_norm_eps, 1e-5);
+  EXPECT_TRUE(arch.tie_word_embeddings && arch.attention_bias && arch.mlp_bias);
+  EXPECT_EQ(arch.bos_token_id, 1);
+  EXPECT_EQ(arch.eos_token_ids, (std::vector<int64_t>{2, 7}));
+}
+
+TEST(FromHfConfig, DefaultsAreTransformers) {
+  json config = small_config();
+  for (const char* key : {"num_key_value_heads", "rms_norm_eps", "tie_word_embeddings", "eos_token_id", "bos_token_id"}) {
+    config.erase(key);
+  }
+  config["head_dim"] = nullptr;
+  const ArchSpec arch = parse(config);
+  EXPECT_EQ(arch.num_kv_heads, 6);
+  EXPECT_EQ(arch.head_dim, 8);
+  EXPECT_EQ(arch.rms_norm_eps, 1e-6);
+  EXPECT_EQ(arch.rope.type, RopeType::kDefault);
+  EXPECT_EQ(arch.rope.theta, 10000.0);
+  EXPECT_FALSE(arch.tie_word_embeddings || arch.bos_token_id.has_value());
+  EXPECT_TRUE(arch.eos_token_ids.empty());
+}
+
+TEST(FromHfConfig, OldRopeKeysWinAsInTransformers) {
+  json config = small_config();
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 7.0}};
+  config["rope_theta"] = 5000.0;
+  EXPECT_EQ(parse(config).rope.theta, 7.0);
+  config["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
+  EXPECT_EQ(parse(config).rope.type, RopeType::kLinear);
+  EXPECT_EQ(parse(config).rope.theta, 5000.0);
+}
+
+struct BadConfig {
+  const char* key;
+  json value;
+  std::vector<std::string> parts;
+};
+
+TEST(FromHfConfig, NamesWhatIsWrong) {
+  const std::vector<BadConfig> cases = {
+      {"model_type", nullptr, {"`model_type` is missing"}},
+      {"model_type", "mamba", {"\"mamba\" is not supported", "supported families: llama"}},
+      {"hidden_size", nullptr, {"`hidden_size` is missing"}},
+      {"hidden_size", "48", {"`hidden_size` must be an integer", "it is \"48\""}},
+      {"hidden_size", -48, {"`hidden_size`", "-48"}},
+      {"vocab_size", 1e18, {"`vocab_size`"}},
+      {"num_hidden_layers", 0, {"`num_hidden_layers`"}},
+      {"num_hidden_layers", 2.5, {"`num_hidden_layers`", "2.5"}},
+      {"num_key_value_heads", 4, {"6 attention heads cannot share 4"}},
+      {"head_dim", 7, {"even head_dim"}},
+      {"hidden_size", 50, {"hidden_size 50 is not a multiple of num_attention_heads 6"}},
+      {"rms_norm_eps", 0, {"`rms_norm_eps` must be a number greater than 0"}},
+      {"tie_word_embeddings", 1, {"`tie_word_embeddings` must be true or false"}},
+      {"eos_token_id", json::array({1, "x"}), {"`eos_token_id` must be a token id or a list"}},
+      {"hidden_act", "gelu", {"`hidden_act` \"gelu\" is not supported"}},
+      {"quantization_config", {{"quant_method", "gptq"}}, {"quantised by \"gptq\""}},
+      {"rope_scaling", {{"type", "longrope"}}, {"RoPE scaling \"longrope\"", "default, linear, dynamic, yarn, llama3"}},
+      {"rope_scaling", {{"type", "linear"}}, {"`rope_scaling.factor` is missing"}},
+      {"rope_scaling", {{"type", "llama3"}, {"factor", 8}}, {"`rope_scaling.low_freq_factor` is missing"}},
+      {"rope_scaling", 3, {"rope_scaling"}},
+      {"rope_theta", 0.5, {"RoPE base must be above 1"}},
+      {"partial_rotary_factor", 0.5, {"`partial_rotary_factor` 0.5 is not supported"}},
+  };
+  for (const BadConfig& bad : cases) {
+    SCOPED_TRACE(std::string(bad.key) + " = " + bad.value.dump());
+    json config = small_config();
+    config[bad.key] = bad.value;
+    for (const std::string& part : bad.parts) expect_error([&] { parse(config); }, {part, "at   m/config.json"});
+  }
+  expect_error([] { parse(json::array()); }, {"not a JSON object"});
+}
+
+TEST(ToHfConfig, ComesBackEqual) {
+  std::vector<json> scalings = {
+      nullptr,
+      {{"rope_type", "linear"}, {"factor", 4.0}},
+      {{"rope_type", "dynamic"}, {"factor", 2.0}},
+      {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}},
+      {{"rope_type", "yarn"}, {"factor", 8.0}, {"beta_fast", 16.0}, {"beta_slow", 2.0}, {"mscale", 1.0}, {"mscale_all_dim", 0.5}, {"attention_factor", 1.1}, {"truncate", false}, {"original_max_position_embeddings", 64}},
+  };
+  for (const json& scaling : scalings) {
+    json config = small_config();
+    config["rope_scaling"] = scaling;
+    const ArchSpec arch = parse(config);
+    const json written = arch.to_hf_config();
+    EXPECT_EQ(written, parse(written).to_hf_config());
+    EXPECT_EQ(written["rope_scaling"], scaling);
+    EXPECT_EQ(written["eos_token_id"], config["eos_token_id"]);
+    EXPECT_EQ(written["architectures"], json::array({"LlamaForCausalLM"}));
+  }
+}
+
+json small_meta() {
+  return {{"general.architecture", "llama"}, {"llama.vocab_size", 128}, {"llama.embedding_length", 48},
+          {"llama.feed_forward_length", 96}, {"llama.block_count", 2}, {"llama.attention.head_count", 6},
+          {"llama.attention.head_count_kv", 2}, {"llama.context_length", 512},
+          {"llama.attention.layer_norm_rms_epsilon", 1e-5}, {"llama.rope.freq_base", 5000.0},
+          {"llama.rope.dimension_count", 8}, {"tokenizer.ggml.bos_token_id", 1}, {"tokenizer.ggml.eos_token_id", 2},
+          {"tokenizer.ggml.eot_token_id", 7}};
+}
+
+TEST(FromGguf, ReadsEveryField) {
+  const ArchSpec arch = ArchSpec::from_gguf(small_meta(), "m.gguf");
+  json expected = small_config();
+  expected["rope_theta"] = 5000.0;
+  ArchSpec same = parse(expected);
+  same.tie_word_embeddings = false;
+  EXPECT_EQ(arch.to_hf_config(), same.to_hf_config());
+}
+
+TEST(FromGguf, ReadsRopeScaling) {
+  json meta = small_meta();
+  meta["llama.rope.scaling.type"] = "linear";
+  meta["llama.rope.scaling.factor"] = 4.0;
+  EXPECT_EQ(ArchSpec::from_gguf(meta, "m.gguf").rope.type, RopeType::kLinear);
+  EXPECT_EQ(ArchSpec::from_gguf(meta, "m.gguf").rope.factor, 4.0);
+  meta["llama.rope.scaling.type"] = "yarn";
+  meta["llama.rope.scaling.original_context_length"] = 128;
+  const ArchSpec yarn = ArchSpec::from_gguf(meta, "m.gguf");
+  EXPECT_EQ(yarn.rope.type, RopeType::kYarn);
+  EXPECT_EQ(yarn.rope.original_max_position_embeddings, 128);
+  EXPECT_FALSE(yarn.rope.attention_factor.has_value());
+  json old = small_meta();
+  old["llama.rope.scale_linear"] = 2.0;
+  EXPECT_EQ(ArchSpec::from_gguf(old, "m.gguf").rope.type, RopeType::kLinear);
+  EXPECT_EQ(ArchSpec::from_gguf(old, "m.gguf").rope.factor, 2.0);
+}
+
+TEST(FromGguf, NamesWhatIsWrong) {
+  const std::vector<BadConfig> cases = {
+      {"general.architecture", "qwen3", {"\"qwen3\" is not supported"}},
+      {"general.architecture", nullptr, {"`general.architecture` is missing"}},
+      {"llama.block_count", nullptr, {"`llama.block_count` is missing"}},
+      {"llama.attention.head_count_kv", json::array({2, 4}), {"`llama.attention.head_count_kv` must be an integer"}},
+      {"llama.expert_count", 8, {"mixtures of experts"}},
+      {"llama.rope.dimension_count", 4, {"`llama.rope.dimension_count` 4 differs from the head size 8"}},
+      {"llama.attention.value_length", 16, {"`llama.attention.value_length` 16"}},
+      {"llama.rope.scaling.type", "longrope", {"RoPE scaling \"longrope\""}},
+      {"tokenizer.ggml.eos_token_id", -1, {"`tokenizer.ggml.eos_token_id`"}},
+  };
+  for (const BadConfig& bad : cases) {
+    SCOPED_TRACE(bad.key);
+    json meta = small_meta();
+    meta[bad.key] = bad.value;
+    for (const std::string& part : bad.parts) {
+      expect_error([&] { ArchSpec::from_gguf(meta, "m.gguf"); }, {part, "at   m.gguf"});
+    }
+  }
+}
+
+TEST(TensorSpecs, CountAndShapes) {
+  json config = small_config();
+  config["head_dim"] = 16;
+  ArchSpec arch = parse(config);
+  const std::vector<TensorSpec> tied = tensor_specs(arch);
+  EXPECT_EQ(tied.size(), 2U + 2U * 9U);
+  EXPECT_EQ(tied.front().name, "model.embed_tokens.weight");
+  EXPECT_EQ(tied.back().name, "model.norm.weight");
+  EXPECT_EQ(tied[1].name, "model.layers.0.input_layernorm.weight");
+  EXPECT_EQ(tied[2].name, "model.layers.0.self_attn.q_proj.weight");
+  EXPECT_EQ(tied[2].shape, (std::vector<int64_t>{96, 48}));
+  EXPECT_EQ(tied[3].shape, (std::vector<int64_t>{32, 48}));
+  EXPECT_EQ(tied[5].shape, (std::vector<int64_t>{48, 96}));
+  EXPECT_EQ(tied[10].layer, 1);
+  EXPECT_EQ(tied[2].numel(), 96 * 48);
+  arch.tie_word_embeddings = false;
+  arch.attention_bias = arch.mlp_bias = true;
+  const std::vector<TensorSpec> full = tensor_specs(arch);
+  EXPECT_EQ(full.size(), 3U + 2U * 16U);
+  EXPECT_EQ(full.back().name, "lm_head.weight");
+  EXPECT_EQ(full.back().role, TensorRole::kHead);
+}
+
+}  // namespace
+}  // namespace sftrun::spec

@@ -1,0 +1,251 @@
+#include "sftrun/text/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+
+namespace sftrun::text {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Tokens: the bytes a b c and space (Ġ), ab, abc, Ġa; merges a+b, ab+c, Ġ+a; one special token behind them.
+ordered_json small_tokenizer() {
+  return ordered_json::parse(R"({
+    "version": "1.0",
+    "added_tokens": [{"id": 7, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false,
+                      "normalized": false, "special": true}],
+    "normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+    "post_processor": null,
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "Ġ": 3, "ab": 4, "abc": 5, "Ġa": 6},
+              "merges": ["a b", ["ab", "c"], "Ġ a"]}
+  })");
+}
+
+Tokenizer load(const ordered_json& document) { return Tokenizer::from_json(document.dump(), "t.json"); }
+using Ids = std::vector<TokenId>;
+
+template <class Callable>
+std::string error_of(Callable&& call) {
+  try {
+    call();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no DataError";
+}
+
+std::string load_error(const ordered_json& document) {
+  return error_of([&] { load(document); });
+}
+
+TEST(Tokenizer, MergesByRank) {
+  const Tokenizer tokenizer = load(small_tokenizer());
+  EXPECT_EQ(tokenizer.encode("abc", false), Ids({5}));
+  EXPECT_EQ(tokenizer.encode("bcab ab", false), Ids({1, 2, 4, 3, 4}));
+  EXPECT_EQ(tokenizer.encode(" ac", false), Ids({6, 2}));
+  EXPECT_EQ(tokenizer.encode("", true), Ids());
+}
+
+TEST(Tokenizer, FindsSpecialTokensInText) {
+  const Tokenizer tokenizer = load(small_tokenizer());
+  EXPECT_EQ(tokenizer.encode("a<|end|><|end|>b<|end", false), Ids({0, 7, 7, 1}));  // other bytes have no token
+  EXPECT_TRUE(tokenizer.is_special(7));
+  EXPECT_FALSE(tokenizer.is_special(0));
+  EXPECT_EQ(tokenizer.decode(Ids{0, 7, 1, 99, -1}, false), "a<|end|>b");
+  EXPECT_EQ(tokenizer.decode(Ids{0, 7, 1}, true), "ab");
+  EXPECT_EQ(tokenizer.token_bytes(6), " a");
+  EXPECT_EQ(tokenizer.token_bytes(7), "");
+  EXPECT_EQ(tokenizer.token_bytes(7, false), "<|end|>");
+  EXPECT_EQ(tokenizer.id_to_token(6), "Ġa");
+  EXPECT_EQ(tokenizer.token_to_id("Ġa"), 6);
+  EXPECT_EQ(tokenizer.token_to_id("<|end|>"), 7);
+  EXPECT_EQ(tokenizer.token_to_id("nope"), std::nullopt);
+  EXPECT_EQ(tokenizer.vocab_size(), 8);
+}
+
+TEST(Tokenizer, SpansOfAddedAndPrefixedTokens) {
+  ordered_json document = small_tokenizer();
+  document["pre_tokenizer"]["add_prefix_space"] = true;
+  document["post_processor"] = ordered_json::parse(R"({"type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<|end|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+               {"SpecialToken": {"id": "<|end|>", "type_id": 0}}],
+    "pair": [], "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [7], "tokens": ["<|end|>"]}}})");
+  const Encoding encoding = load(document).encode_with_spans("a<|end|>ab", true);
+  EXPECT_EQ(encoding.ids, Ids({7, 6, 7, 3, 4, 7}));
+  // The space before `a` is not in the text; that before `ab` is a token of its own without a byte.
+  EXPECT_EQ(encoding.spans, (std::vector<ByteSpan>{{0, 0}, {0, 1}, {1, 8}, {8, 8}, {8, 10}, {10, 10}}));
+}
+
+TEST(Tokenizer, SpansWhereNfcRewrites) {
+  ordered_json document = small_tokenizer();
+  document["normalizer"] = {{"type", "NFC"}};
+  document["model"]["vocab"]["Ã"] = 8;  // é is C3 A9
+  document["model"]["vocab"]["©"] = 9;
+  const Encoding encoding = load(document).encode_with_spans("ae\xCC\x81 b", false);
+  EXPECT_EQ(encoding.ids, Ids({0, 8, 9, 3, 1}));
+  EXPECT_EQ(encoding.spans, (std::vector<ByteSpan>{{0, 1}, {1, 4}, {1, 4}, {4, 5}, {5, 6}}));
+}
+
+TEST(Tokenizer, InvalidUtf8) {
+  const Tokenizer tokenizer = load(small_tokenizer());
+  EXPECT_NE(error_of([&] { tokenizer.encode("ab\xFF", false); }).find("not valid UTF-8 (byte 2)"), std::string::npos);
+  ordered_json document = small_tokenizer();
+  document["model"]["vocab"]["Ã"] = 8;
+  EXPECT_EQ(load(document).decode(Ids{0, 8, 8, 1}, false), "a\uFFFD\uFFFDb");
+}
+
+TEST(Tokenizer, LongWordsMergeAsShortOnes) {
+  const Tokenizer tokenizer = load(small_tokenizer());
+  for (const size_t repeats : {10, 21, 22, 23, 200, 5000}) {  // the heap takes over at 64 symbols
+    std::string text;
+    Ids expected;
+    for (size_t i = 0; i < repeats; ++i) {
+      text += "abcb";
+      expected.insert(expected.end(), {5, 1});
+    }
+    EXPECT_EQ(tokenizer.encode(text, false), expected) << repeats;
+  }
+}
+
+TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
+  ordered_json document = small_tokenizer();
+  document["model"]["vocab"]["cab"] = 8;
+  EXPECT_EQ(load(document).encode("cab", false), Ids({2, 4}));
+  document["model"]["ignore_merges"] = true;
+  EXPECT_EQ(load(document).encode("cab cab", false), Ids({8, 3, 2, 4}));
+}
+
+TEST(Tokenizer, ThreadsShareOneTokenizer) {
+  const Tokenizer tokenizer = load(small_tokenizer());
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += i % 3 ? "abc ab" : "cab\n";
+  const Ids expected = tokenizer.encode(text, false);
+  std::vector<Ids> results(4);
+  std::vector<std::thread> threads;
+  for (Ids& result : results) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) result = tokenizer.encode(text, false);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Ids& result : results) EXPECT_EQ(result, expected);
+}
+
+TEST(Tokenizer, NumbersAddedTokensAsTheLibraryDoes) {
+  ordered_json document = small_tokenizer();
+  document["added_tokens"][0]["id"] = 4000;  // the library numbers on from the vocabulary
+  EXPECT_EQ(load(document).token_to_id("<|end|>"), 7);
+}
+
+TEST(TokenizerErrors, NameWhatIsNotSupported) {
+  ordered_json document = small_tokenizer();
+  document["normalizer"] = {{"type", "NFKC"}};
+  EXPECT_NE(load_error(document).find("the normalizer `NFKC` is not supported"), std::string::npos);
+  document = small_tokenizer();
+  document["pre_tokenizer"] = {{"type", "Metaspace"}};
+  EXPECT_NE(load_error(document).find("the pre-tokenizer `Metaspace` is not supported"), std::string::npos);
+  document = small_tokenizer();
+  document["pre_tokenizer"] = nullptr;
+  EXPECT_NE(load_error(document).find("0 ByteLevel pre-tokenizers"), std::string::npos);
+  document = small_tokenizer();
+  document["post_processor"] = {{"type", "BertProcessing"}};
+  EXPECT_NE(load_error(document).find("the post-processor `BertProcessing` is not supported"), std::string::npos);
+  document = small_tokenizer();
+  document["decoder"] = {{"type", "WordPiece"}};
+  EXPECT_NE(load_error(document).find("the decoder `WordPiece` is not supported"), std::string::npos);
+  document = small_tokenizer();
+  document["model"]["type"] = "Unigram";
+  EXPECT_NE(load_error(document).find("the tokenizer model `Unigram` is not supported"), std::string::npos);
+  document = small_tokenizer();
+  document["model"]["dropout"] = 0.1;
+  EXPECT_NE(load_error(document).find("`dropout` set to 0.1 is not supported"), std::string::npos);
+}
+
+TEST(TokenizerErrors, NameWhatIsMalformed) {
+  EXPECT_NE(error_of([] { Tokenizer::from_json("{\n\"model\": [", "x/t.json"); }).find("at   x/t.json:2"), std::string::npos);
+  EXPECT_NE(error_of([] { Tokenizer::from_json("[]", "t.json"); }).find("`model` is missing"), std::string::npos);
+  ordered_json document = small_tokenizer();
+  document["model"]["merges"][2] = "a x";
+  EXPECT_NE(load_error(document).find("merge 3 (`a x`) needs the token `x`"), std::string::npos);
+  document["model"]["merges"][2] = "a b c";
+  EXPECT_NE(load_error(document).find("merge 3 is not a pair"), std::string::npos);
+  document["model"]["merges"][2] = ordered_json::array({"a"});
+  EXPECT_NE(load_error(document).find("merge 3 is not a pair"), std::string::npos);
+  document = small_tokenizer();
+  document["model"]["vocab"]["x"] = "8";
+  EXPECT_NE(load_error(document).find("`model.vocab` holds a value that is no integer"), std::string::npos);
+  document["model"]["vocab"]["x"] = 2000000000;
+  EXPECT_NE(load_error(document).find("the token `x` has the impossible id 2000000000"), std::string::npos);
+  document["model"].erase("vocab");
+  EXPECT_NE(load_error(document).find("`model.vocab`"), std::string::npos);
+  document = small_tokenizer();
+  document["pre_tokenizer"] = ordered_json::parse(R"({"type": "Sequence", "pretokenizers": [
+    {"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated", "invert": false}, {"type": "ByteLevel"}]})");
+  EXPECT_NE(load_error(document).find("the tokenizer's pattern `(a` is not valid"), std::string::npos);
+}
+
+TEST(TokenizerDirectory, ReadsBosAndEos) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "tokenizer_directory";
+  std::filesystem::create_directories(folder);
+  EXPECT_NE(error_of([&] { Tokenizer::from_directory(folder / "none"); }).find("no tokenizer.json"), std::string::npos);
+  write_file_atomically(folder / "tokenizer.json", small_tokenizer().dump());
+  EXPECT_EQ(Tokenizer::from_directory(folder).eos_id(), std::nullopt);
+  write_file_atomically(folder / "special_tokens_map.json", R"({"eos_token": "<|end|>", "bos_token": "abc"})");
+  write_file_atomically(folder / "tokenizer_config.json", R"({"bos_token": {"content": "ab", "lstrip": false}, "eos_token": null})");
+  const Tokenizer tokenizer = Tokenizer::from_directory(folder);
+  EXPECT_EQ(tokenizer.bos_id(), 4);
+  EXPECT_EQ(tokenizer.eos_id(), 7);
+  std::filesystem::remove_all(folder);
+}
+
+GgufVocab small_gguf() {
+  GgufVocab vocab;
+  vocab.model = "gpt2";
+  vocab.pre = "smollm";
+  vocab.tokens = {"<s>", "<u>", "a", "b", "1", "2", "Ġ", "ab", "12"};
+  vocab.token_types = {3, 4, 1, 1, 1, 1, 1, 1, 1};
+  vocab.merges = {"a b", "1 2"};
+  vocab.bos = vocab.eos = 0;
+  return vocab;
+}
+
+TEST(TokenizerGguf, ReadsVocabularyAndPreTokenizer) {
+  GgufVocab vocab = small_gguf();
+  const Tokenizer digits_apart = Tokenizer::from_gguf(vocab, "m.gguf");
+  EXPECT_EQ(digits_apart.encode("ab12<s>a<u>", true), Ids({7, 4, 5, 0, 2, 1}));
+  EXPECT_EQ(digits_apart.decode(Ids{0, 1, 7}, true), "<u>ab");
+  EXPECT_EQ(digits_apart.bos_id(), 0);
+  vocab.add_bos = vocab.add_eos = true;
+  vocab.pre = "gpt-2";
+  const Tokenizer together = Tokenizer::from_gguf(vocab, "m.gguf");
+  EXPECT_EQ(together.encode("ab 12", true), Ids({0, 7, 6, 8, 0}));
+  EXPECT_EQ(together.encode("ab 12", false), Ids({7, 6, 8}));
+  EXPECT_EQ(Tokenizer::from_json(together.to_json(), "written").encode("ab 12", true), Ids({0, 7, 6, 8, 0}));
+}
+
+TEST(TokenizerGguf, RefusesWhatItCannotRead) {
+  const auto error = [](auto&& change) {
+    GgufVocab vocab = small_gguf();
+    change(vocab);
+    return error_of([&] { Tokenizer::from_gguf(vocab, "m.gguf"); });
+  };
+  EXPECT_NE(error([](GgufVocab& v) { v.model = "llama"; }).find("the GGUF tokenizer model `llama` is not supported"), std::string::npos);
+  EXPECT_NE(error([](GgufVocab& v) { v.pre = "tekken"; }).find("`tekken` is not supported"), std::string::npos);
+  EXPECT_NE(error([](GgufVocab& v) { v.pre = ""; }).find("does not name its pre-tokenizer"), std::string::npos);
+  EXPECT_NE(error([](GgufVocab& v) { v.merges[1] = "12"; }).find("merge 2 (`12`)"), std::string::npos);
+  EXPECT_NE(error([](GgufVocab& v) { v.bos = 9; }).find("tokenizer.ggml.bos_token_id is 9"), std::string::npos);
+  EXPECT_NE(error([](GgufVocab& v) { v.token_types.pop_back(); }).find("9 tokens but 8 token types"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sftrun::text

@@ -1,0 +1,177 @@
+#include "sftrun/weights/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "file_builders.h"
+#include "sftrun/weights/gguf.h"
+#include "sftrun/weights/safetensors.h"
+
+namespace sftrun::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const fs::path kModels = SFTRUN_TEST_DATA "/models";
+
+std::vector<float> read_f32(const Checkpoint& checkpoint, const TensorInfo& info) {
+  std::vector<float> values(static_cast<size_t>(info.numel()));
+  checkpoint.read(info.name, DType::kF32, values.data());
+  return values;
+}
+
+std::vector<uint16_t> read_half(const Checkpoint& checkpoint, const TensorInfo& info, DType dtype) {
+  std::vector<uint16_t> values(static_cast<size_t>(info.numel()));
+  checkpoint.read(info.name, dtype, values.data());
+  return values;
+}
+
+class EveryModel : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, EveryModel,
+                         testing::Values("tied-gqa", "linear-bias-sharded", "llama3-gguf", "yarn-fp16", "dynamic-bf16",
+                                         "llama3-gguf/model-F32.gguf", "llama3-gguf/model-F16.gguf",
+                                         "llama3-gguf/model-Q8_0.gguf"));
+
+TEST_P(EveryModel, HoldsWhatItsArchitectureImplies) {
+  const auto checkpoint = Checkpoint::open(kModels / GetParam());
+  const std::vector<spec::TensorSpec> specs = spec::tensor_specs(checkpoint->arch());
+  ASSERT_EQ(checkpoint->tensors().size(), specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    EXPECT_EQ(checkpoint->tensors()[i].name, specs[i].name);
+    EXPECT_EQ(checkpoint->tensors()[i].shape, specs[i].shape);
+    EXPECT_TRUE(checkpoint->has(specs[i].name));
+  }
+  EXPECT_FALSE(checkpoint->has("model.embed_tokens.bias"));
+}
+
+TEST_P(EveryModel, EveryDtypeIsTheFp32ValuesRounded) {
+  const auto checkpoint = Checkpoint::open(kModels / GetParam());
+  for (const TensorInfo& info : checkpoint->tensors()) {
+    const std::vector<float> values = read_f32(*checkpoint, info);
+    const std::vector<uint16_t> bf16 = read_half(*checkpoint, info, DType::kBF16), f16 = read_half(*checkpoint, info, DType::kF16);
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(values[i])) << info.name;
+      ASSERT_EQ(bf16[i], f32_to_bf16(values[i])) << info.name << " " << i;
+      ASSERT_EQ(f16[i], f32_to_f16(values[i])) << info.name << " " << i;
+    }
+  }
+}
+
+TEST_P(EveryModel, MappedBytesAreTheReadOnes) {
+  const auto checkpoint = Checkpoint::open(kModels / GetParam());
+  size_t num_mapped = 0;
+  for (const TensorInfo& info : checkpoint->tensors()) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      const auto mapped = checkpoint->mapped(info.name, dtype);
+      if (!mapped) continue;
+      ++num_mapped;
+      std::vector<std::byte> read(static_cast<size_t>(info.numel() * size_of(dtype)));
+      checkpoint->read(info.name, dtype, read.data());
+      ASSERT_EQ(mapped->size(), read.size());
+      EXPECT_EQ(std::memcmp(mapped->data(), read.data(), read.size()), 0) << info.name;
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(mapped->data()) % 16, 0U);
+    }
+  }
+  if (std::string(GetParam()).ends_with("F32.gguf")) {
+    // All but q and k, whose rows are permuted.
+    EXPECT_EQ(num_mapped, checkpoint->tensors().size() - 4);
+  }
+}
+
+TEST_P(EveryModel, FingerprintIsStableAndItsOwn) {
+  const auto checkpoint = Checkpoint::open(kModels / GetParam());
+  EXPECT_EQ(checkpoint->fingerprint(), Checkpoint::open(kModels / GetParam())->fingerprint());
+  for (const char* other : {"tied-gqa", "yarn-fp16"}) {
+    if (std::string(GetParam()) == other) continue;
+    EXPECT_NE(checkpoint->fingerprint(), Checkpoint::open(kModels / other)->fingerprint());
+  }
+}
+
+TEST(HfCheckpoint, ReadsTheStoredNumbers) {
+  const auto checkpoint = Checkpoint::open(kModels / "tied-gqa");
+  const SafetensorsFile file(kModels / "tied-gqa" / "model.safetensors");
+  for (const TensorInfo& info : checkpoint->tensors()) {
+    const std::vector<float> values = read_f32(*checkpoint, info);
+    EXPECT_EQ(std::memcmp(values.data(), file.find(info.name)->bytes.data(), values.size() * 4), 0) << info.name;
+    EXPECT_EQ(info.format, "F32");
+    EXPECT_EQ(info.stored_bytes, values.size() * 4);
+  }
+}
+
+TEST(HfCheckpoint, ReadsOldAndNewConfigurations) {
+  const auto linear = Checkpoint::open(kModels / "linear-bias-sharded");
+  EXPECT_EQ(linear->arch().rope.type, spec::RopeType::kLinear);
+  EXPECT_EQ(linear->arch().rope.theta, 5000.0);
+  EXPECT_TRUE(linear->arch().attention_bias && linear->arch().mlp_bias);
+  const auto yarn = Checkpoint::open(kModels / "yarn-fp16");
+  EXPECT_EQ(yarn->arch().rope.type, spec::RopeType::kYarn);
+  EXPECT_EQ(yarn->arch().rope.original_max_position_embeddings, 32);
+  EXPECT_EQ(yarn->arch().head_dim, 16);
+  const auto llama3 = Checkpoint::open(kModels / "llama3-gguf");
+  EXPECT_EQ(llama3->arch().eos_token_ids, (std::vector<int64_t>{3, 0}));
+}
+
+TEST(GgufCheckpoint, F32IsTheHfModelBitForBit) {
+  const auto hf = Checkpoint::open(kModels / "llama3-gguf"), gguf = Checkpoint::open(kModels / "llama3-gguf/model-F32.gguf");
+  json expected = hf->arch().to_hf_config(), config = gguf->arch().to_hf_config();
+  expected.erase("eos_token_id");  // a GGUF file names one
+  config.erase("eos_token_id");
+  EXPECT_EQ(config, expected);
+  EXPECT_EQ(gguf->arch().eos_token_ids, std::vector<int64_t>{3});
+  for (const TensorInfo& info : hf->tensors()) {
+    EXPECT_EQ(read_f32(*gguf, info), read_f32(*hf, info)) << info.name;
+  }
+}
+
+TEST(GgufCheckpoint, F16AndQ8AreTheRoundedHfModel) {
+  const auto hf = Checkpoint::open(kModels / "llama3-gguf");
+  const auto f16 = Checkpoint::open(kModels / "llama3-gguf/model-F16.gguf"), q8 = Checkpoint::open(kModels / "llama3-gguf/model-Q8_0.gguf");
+  for (const TensorInfo& info : hf->tensors()) {
+    const std::vector<float> exact = read_f32(*hf, info), half = read_f32(*f16, info), eighth = read_f32(*q8, info);
+    const bool matrix = info.shape.size() == 2;
+    const float largest = *std::max_element(exact.begin(), exact.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
+    for (size_t i = 0; i < exact.size(); ++i) {
+      ASSERT_EQ(half[i], matrix ? f16_to_f32(f32_to_f16(exact[i])) : exact[i]) << info.name;
+      ASSERT_NEAR(eighth[i], exact[i], matrix ? std::abs(largest) / 127 : 0) << info.name;
+    }
+  }
+}
+
+/// One text through the tokenizer of the directory or file, against the `tokenizers` library.
+void expect_reference_ids(const fs::path& model) {
+  const fs::path directory = fs::is_directory(model) ? model : model.parent_path();
+  const json reference = json::parse(test::read_file(directory / "reference.json"));
+  const text::Tokenizer tokenizer = Checkpoint::open(model)->tokenizer();
+  EXPECT_EQ(tokenizer.encode(reference["text"].get<std::string>(), true), reference["text_ids"].get<std::vector<text::TokenId>>());
+}
+
+TEST(CheckpointText, TokenizersGiveTheReferencesIds) {
+  expect_reference_ids(kModels / "tied-gqa");
+  expect_reference_ids(kModels / "llama3-gguf");
+  expect_reference_ids(kModels / "llama3-gguf/model-Q8_0.gguf");
+}
+
+TEST(CheckpointText, TemplatesAndSpecialTexts) {
+  const auto plain = Checkpoint::open(kModels / "tied-gqa"), hf = Checkpoint::open(kModels / "llama3-gguf"),
+             gguf = Checkpoint::open(kModels / "llama3-gguf/model-F16.gguf"), bare = Checkpoint::open(kModels / "yarn-fp16");
+  ASSERT_TRUE(plain->chat_template() && hf->chat_template());
+  EXPECT_EQ(hf->chat_template(), "{{ bos_token }}" + *plain->chat_template());
+  EXPECT_EQ(gguf->chat_template(), hf->chat_template());
+  EXPECT_EQ(bare->chat_template(), std::nullopt);
+  EXPECT_EQ(plain->render_defaults().bos_token, "<|turn|>");
+  for (const Checkpoint* checkpoint : {hf.get(), gguf.get()}) {
+    const text::RenderOptions options = checkpoint->render_defaults();
+    EXPECT_EQ(options.bos_token, "<|begin|>");
+    EXPECT_EQ(options.eos_token, "<|end|>");
+    EXPECT_EQ(options.pad_token, "<|pad|>");
+    EXPECT_EQ(options.unk_token, "");
+  }
+  EXPECT_EQ(bare->render_defaults().bos_token, "");
+}
+
+}  // namespace
+}  // namespace sftrun::weights
