@@ -210,7 +210,7 @@ class Worker {
     inputs.val = data_.val ? &*data_.val : nullptr;
     inputs.identity = identity_;
     if (decoder_->options().trains == model::Trains::kLora) {
-      inputs.adapter = model::adapter_config_of(decoder_->options().lora, base_model_name(config_.model.name));
+      inputs.adapter = model::adapter_config_of(*decoder_, base_model_name(config_.model.name));
     }
     inputs.resume_from = resume_from;
     inputs.hooks.stop_exit_code = [&] { return stop.exit_code(); };

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <cmath>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "sftrun/core/error.h"
@@ -24,15 +24,28 @@ LoraOptions lora_options_of(const weights::AdapterConfig& config) {
   return options;
 }
 
-weights::AdapterConfig adapter_config_of(const LoraOptions& options, const std::string& base_model_name_or_path) {
+weights::AdapterConfig adapter_config_of(Decoder& decoder, const std::string& base_model_name_or_path) {
+  const LoraOptions& options = decoder.options().lora;
   weights::AdapterConfig config;
   config.base_model_name_or_path = base_model_name_or_path;
   config.r = options.r;
   config.lora_alpha = options.alpha;
   config.lora_dropout = options.dropout;
   config.use_rslora = options.rslora;
-  config.target_modules = options.target_modules;
   config.target_is_pattern = options.target_is_pattern;
+  for (const std::string& target : options.target_modules) {
+    if (target != "all-linear") {
+      config.target_modules.push_back(target);
+      continue;
+    }
+    // Written out: peft knows this word as a string only, not in a list.
+    for (const spec::LinearSpec& linear : spec::layer_linears(decoder.arch())) {
+      config.target_modules.push_back(linear.module.substr(linear.module.rfind('.') + 1));
+    }
+  }
+  std::sort(config.target_modules.begin(), config.target_modules.end());
+  config.target_modules.erase(std::unique(config.target_modules.begin(), config.target_modules.end()),
+                              config.target_modules.end());
   return config;
 }
 

@@ -13,7 +13,8 @@ constexpr int64_t kMostLayers = 10'000;
 /// What must hold between the fields of an ArchSpec, whatever file it came from. @throws DataError
 void check_arch(const ArchSpec& arch, const std::string& where);
 
-/// transformers' word for a type ("llama3"), and back. @throws DataError naming those that are known.
+/// transformers' word for a type ("llama3"), and back. @throws DataError naming those that are
+/// known.
 std::string name_of(RopeType type);
 RopeType parse_rope_type(const std::string& name, const std::string& where);
 

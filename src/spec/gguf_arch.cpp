@@ -28,7 +28,8 @@ void read_sizes(const JsonFields& llama, ArchSpec& arch) {
   arch.num_layers = llama.require_int("block_count", 1, kMostLayers);
   arch.num_heads = llama.require_int("attention.head_count", 1, kMostSize);
   arch.num_kv_heads = llama.get_int("attention.head_count_kv", arch.num_heads, 1, kMostSize);
-  arch.head_dim = llama.get_int("attention.key_length", arch.hidden_size / arch.num_heads, 1, kMostSize);
+  arch.head_dim =
+      llama.get_int("attention.key_length", arch.hidden_size / arch.num_heads, 1, kMostSize);
   arch.max_position_embeddings = llama.require_int("context_length", 1, kMostSize);
 }
 
@@ -62,14 +63,16 @@ RopeSpec read_rope(const JsonFields& llama, int64_t max_position_embeddings) {
   rope.type = scaling_type(llama);
   rope.theta = llama.get_positive("rope.freq_base", 10000.0);
   if (rope.type == RopeType::kDefault) return rope;
-  rope.factor = llama.get_positive("rope.scaling.factor", llama.get_positive("rope.scale_linear", 1.0));
+  rope.factor =
+      llama.get_positive("rope.scaling.factor", llama.get_positive("rope.scale_linear", 1.0));
   if (rope.type != RopeType::kYarn) return rope;
   rope.original_max_position_embeddings =
       llama.get_int("rope.scaling.original_context_length", max_position_embeddings, 1, kMostSize);
   rope.beta_fast = llama.get_positive("rope.scaling.yarn_beta_fast", rope.beta_fast);
   rope.beta_slow = llama.get_positive("rope.scaling.yarn_beta_slow", rope.beta_slow);
   const double attention = llama.get_positive("rope.scaling.attn_factor", 1.0);
-  // llama.cpp multiplies YaRN's own factor by this one; transformers' attention_factor is the product.
+  // llama.cpp multiplies YaRN's own factor by this one; transformers' attention_factor is the
+  // product.
   if (attention != 1.0) rope.attention_factor = attention * (0.1 * std::log(rope.factor) + 1.0);
   return rope;
 }
@@ -82,7 +85,8 @@ void read_special_tokens(const JsonFields& general, ArchSpec& arch) {
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                           "tokenizer.ggml.eom_token_id"}) {
     for (const int64_t id : general.get_ids(key)) {
-      if (std::find(arch.eos_token_ids.begin(), arch.eos_token_ids.end(), id) == arch.eos_token_ids.end()) {
+      if (std::find(arch.eos_token_ids.begin(), arch.eos_token_ids.end(), id) ==
+          arch.eos_token_ids.end()) {
         arch.eos_token_ids.push_back(id);
       }
     }
@@ -102,7 +106,8 @@ bool explains(const ArchSpec& arch, const RopeSpec& candidate, const std::vector
   return true;
 }
 
-/// The longest wavelengths are divided by the factor itself; whole numbers may have been rounded on the way.
+/// The longest wavelengths are divided by the factor itself; whole numbers may have been rounded on
+/// the way.
 double largest_factor(const std::vector<float>& divisors) {
   const double largest = *std::max_element(divisors.begin(), divisors.end());
   return std::abs(largest - std::round(largest)) < 1e-5 * largest ? std::round(largest) : largest;
@@ -125,7 +130,8 @@ ArchSpec ArchSpec::from_gguf(const json& meta, const std::string& where) {
   return arch;
 }
 
-void set_rope_divisors(ArchSpec& arch, const std::vector<float>& divisors, const std::string& where) {
+void set_rope_divisors(ArchSpec& arch, const std::vector<float>& divisors,
+                       const std::string& where) {
   const bool sound = static_cast<int64_t>(divisors.size()) == arch.head_dim / 2 &&
                      std::all_of(divisors.begin(), divisors.end(),
                                  [](float d) { return std::isfinite(d) && d > 0; });
@@ -138,9 +144,8 @@ void set_rope_divisors(ArchSpec& arch, const std::vector<float>& divisors, const
   arch.rope.divisors = divisors;
   if (arch.rope.type != RopeType::kDefault) return;
   // Every Llama 3 uses low 1 and high 4, over 8192 original positions; tiny test models use fewer.
-  RopeSpec candidate{.type = RopeType::kLlama3,
-                     .theta = arch.rope.theta,
-                     .factor = largest_factor(divisors)};
+  RopeSpec candidate{
+      .type = RopeType::kLlama3, .theta = arch.rope.theta, .factor = largest_factor(divisors)};
   candidate.original_max_position_embeddings = 8192;
   if (explains(arch, candidate, divisors)) {
     arch.rope = candidate;

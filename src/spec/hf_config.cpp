@@ -40,8 +40,8 @@ void refuse_unsupported(const JsonFields& config) {
   }
 }
 
-/// rope_parameters of transformers 5, or rope_scaling + rope_theta of 4 and earlier. As transformers reads it,
-/// rope_scaling wins where both are there.
+/// rope_parameters of transformers 5, or rope_scaling + rope_theta of 4 and earlier. As
+/// transformers reads it, rope_scaling wins where both are there.
 RopeSpec read_rope(const JsonFields& config, int64_t max_position_embeddings) {
   RopeSpec rope;
   const std::string key = config.has("rope_scaling") && !config.find("rope_scaling")->empty()
@@ -50,23 +50,25 @@ RopeSpec read_rope(const JsonFields& config, int64_t max_position_embeddings) {
   const json empty = json::object();
   const json* object = config.find(key);
   const JsonFields fields(object ? *object : empty, config.where(), {}, key + ".");
-  rope.type =
-      parse_rope_type(fields.get_string("rope_type", fields.get_string("type", "default")), config.where());
+  rope.type = parse_rope_type(fields.get_string("rope_type", fields.get_string("type", "default")),
+                              config.where());
   rope.theta = fields.get_positive("rope_theta", config.get_positive("rope_theta", 10000.0));
   const double partial = fields.get_positive("partial_rotary_factor",
                                              config.get_positive("partial_rotary_factor", 1.0));
   if (partial != 1.0) {
-    throw DataError(fmt::format("`partial_rotary_factor` {} is not supported", partial), config.where());
+    throw DataError(fmt::format("`partial_rotary_factor` {} is not supported", partial),
+                    config.where());
   }
   if (rope.type == RopeType::kDefault) return rope;
-  rope.factor = rope.type == RopeType::kYarn && !fields.has("factor") ? 0.0
-                                                                       : fields.require_positive("factor");
+  rope.factor = rope.type == RopeType::kYarn && !fields.has("factor")
+                    ? 0.0
+                    : fields.require_positive("factor");
   if (rope.type == RopeType::kYarn || rope.type == RopeType::kLlama3) {
     // A value at the top level wins, as in transformers (Phi-3 writes it there).
     rope.original_max_position_embeddings = config.get_int(
         "original_max_position_embeddings",
-        fields.get_int("original_max_position_embeddings", max_position_embeddings, 1, kMostSize), 1,
-        kMostSize);
+        fields.get_int("original_max_position_embeddings", max_position_embeddings, 1, kMostSize),
+        1, kMostSize);
   }
   if (rope.factor == 0.0) {
     rope.factor = static_cast<double>(max_position_embeddings) /
@@ -79,9 +81,11 @@ RopeSpec read_rope(const JsonFields& config, int64_t max_position_embeddings) {
   if (rope.type == RopeType::kYarn) {
     rope.beta_fast = fields.get_positive("beta_fast", 32.0);
     rope.beta_slow = fields.get_positive("beta_slow", 1.0);
-    if (fields.has("attention_factor")) rope.attention_factor = fields.require_positive("attention_factor");
+    if (fields.has("attention_factor"))
+      rope.attention_factor = fields.require_positive("attention_factor");
     if (fields.has("mscale")) rope.mscale = fields.require_positive("mscale");
-    if (fields.has("mscale_all_dim")) rope.mscale_all_dim = fields.require_positive("mscale_all_dim");
+    if (fields.has("mscale_all_dim"))
+      rope.mscale_all_dim = fields.require_positive("mscale_all_dim");
     rope.truncate = fields.get_bool("truncate", true);
   }
   return rope;
@@ -144,7 +148,8 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
   arch.tie_word_embeddings = config.get_bool("tie_word_embeddings", false);
   arch.attention_bias = config.get_bool("attention_bias", false);
   arch.mlp_bias = config.get_bool("mlp_bias", false);
-  if (config.has("bos_token_id")) arch.bos_token_id = config.require_int("bos_token_id", 0, kMostSize);
+  if (config.has("bos_token_id"))
+    arch.bos_token_id = config.require_int("bos_token_id", 0, kMostSize);
   arch.eos_token_ids = config.get_ids("eos_token_id");
   check_arch(arch, where);
   return arch;

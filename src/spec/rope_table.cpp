@@ -5,12 +5,14 @@
 #include "sftrun/core/error.h"
 #include "sftrun/spec/arch_spec.h"
 
-/// transformers' modeling_rope_utils.py in the same order of fp32 operations; powers are rounded once from fp64,
-/// within one unit in the last place of torch's.
+/// transformers' modeling_rope_utils.py in the same order of fp32 operations; powers are rounded
+/// once from fp64, within one unit in the last place of torch's.
 namespace sftrun::spec {
 namespace {
 
-float power(double base, double exponent) { return static_cast<float>(std::pow(base, exponent)); }
+float power(double base, double exponent) {
+  return static_cast<float>(std::pow(base, exponent));
+}
 
 /// theta ** (2 i / head_dim)
 std::vector<float> position_frequencies(float theta, int64_t head_dim) {
@@ -43,9 +45,11 @@ std::vector<float> dynamic(const ArchSpec& arch, int64_t seq_len) {
   const auto theta = static_cast<float>(arch.rope.theta);
   if (seq_len <= arch.max_position_embeddings) return plain_frequencies(theta, arch.head_dim);
   const auto factor = static_cast<float>(arch.rope.factor);
-  const float stretch = factor * static_cast<float>(seq_len) / static_cast<float>(arch.max_position_embeddings) -
-                        static_cast<float>(arch.rope.factor - 1.0);
-  const double exponent = static_cast<double>(arch.head_dim) / static_cast<double>(arch.head_dim - 2);
+  const float stretch =
+      factor * static_cast<float>(seq_len) / static_cast<float>(arch.max_position_embeddings) -
+      static_cast<float>(arch.rope.factor - 1.0);
+  const double exponent =
+      static_cast<double>(arch.head_dim) / static_cast<double>(arch.head_dim - 2);
   return plain_frequencies(theta * power(stretch, exponent), arch.head_dim);
 }
 
@@ -78,7 +82,8 @@ double yarn_magnitude(double scale, double multiplier) {
 double yarn_attention_factor(const RopeSpec& rope) {
   if (rope.attention_factor) return *rope.attention_factor;
   if (rope.mscale && rope.mscale_all_dim) {
-    return yarn_magnitude(rope.factor, *rope.mscale) / yarn_magnitude(rope.factor, *rope.mscale_all_dim);
+    return yarn_magnitude(rope.factor, *rope.mscale) /
+           yarn_magnitude(rope.factor, *rope.mscale_all_dim);
   }
   return yarn_magnitude(rope.factor, 1.0);
 }
@@ -91,7 +96,8 @@ struct Range {
 Range yarn_correction_range(const ArchSpec& arch) {
   const auto dim = static_cast<double>(arch.head_dim);
   const auto dimension_of = [&](double rotations) {
-    return dim * std::log(original_positions(arch) / (rotations * 2 * std::numbers::pi)) / (2 * std::log(arch.rope.theta));
+    return dim * std::log(original_positions(arch) / (rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(arch.rope.theta));
   };
   Range range{dimension_of(arch.rope.beta_fast), dimension_of(arch.rope.beta_slow)};
   if (arch.rope.truncate) range = {std::floor(range.low), std::ceil(range.high)};
@@ -102,9 +108,11 @@ Range yarn_correction_range(const ArchSpec& arch) {
 
 std::vector<float> yarn(const ArchSpec& arch) {
   const Range range = yarn_correction_range(arch);
-  const auto low = static_cast<float>(range.low), width = static_cast<float>(range.high - range.low);
+  const auto low = static_cast<float>(range.low),
+             width = static_cast<float>(range.high - range.low);
   const auto factor = static_cast<float>(arch.rope.factor);
-  std::vector<float> result = position_frequencies(static_cast<float>(arch.rope.theta), arch.head_dim);
+  std::vector<float> result =
+      position_frequencies(static_cast<float>(arch.rope.theta), arch.head_dim);
   for (size_t i = 0; i < result.size(); ++i) {
     const float extrapolation = 1.0F / result[i], interpolation = 1.0F / (factor * result[i]);
     const float ramp = std::clamp((static_cast<float>(i) - low) / width, 0.0F, 1.0F);
@@ -118,10 +126,14 @@ std::vector<float> inverse_frequencies(const ArchSpec& arch, int64_t seq_len) {
   switch (arch.rope.type) {
     case RopeType::kDefault:
       return plain_frequencies(static_cast<float>(arch.rope.theta), arch.head_dim);
-    case RopeType::kLinear: return linear(arch);
-    case RopeType::kDynamic: return dynamic(arch, seq_len);
-    case RopeType::kYarn: return yarn(arch);
-    case RopeType::kLlama3: return llama3(arch);
+    case RopeType::kLinear:
+      return linear(arch);
+    case RopeType::kDynamic:
+      return dynamic(arch, seq_len);
+    case RopeType::kYarn:
+      return yarn(arch);
+    case RopeType::kLlama3:
+      return llama3(arch);
   }
   invariant_failed(__FILE__, __LINE__, "every RopeType has a table");
 }

@@ -20,7 +20,8 @@ void add_linear(std::vector<TensorSpec>& specs, const LinearSpec& linear, int64_
                    .layer = layer});
 }
 
-void add_norm(std::vector<TensorSpec>& specs, const ArchSpec& arch, const char* name, int64_t layer) {
+void add_norm(std::vector<TensorSpec>& specs, const ArchSpec& arch, const char* name,
+              int64_t layer) {
   specs.push_back({.name = fmt::format("model.layers.{}.{}.weight", layer, name),
                    .shape = {arch.hidden_size},
                    .role = TensorRole::kNorm,

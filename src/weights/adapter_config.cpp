@@ -14,20 +14,40 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 /// Keys of PEFT's LoraConfig that are read here, or that do not change what an adapter computes.
-constexpr std::array<std::string_view, 21> kKnown = {
-    "peft_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora",
-    "modules_to_save", "task_type", "init_lora_weights", "auto_mapping", "peft_version", "revision", "inference_mode",
-    "qalora_group_size", "megatron_core", "runtime_config", "bias", "fan_in_fan_out", "layers_pattern", "eva_config"};
+constexpr std::array<std::string_view, 21> kKnown = {"peft_type",
+                                                     "base_model_name_or_path",
+                                                     "r",
+                                                     "lora_alpha",
+                                                     "lora_dropout",
+                                                     "target_modules",
+                                                     "use_rslora",
+                                                     "modules_to_save",
+                                                     "task_type",
+                                                     "init_lora_weights",
+                                                     "auto_mapping",
+                                                     "peft_version",
+                                                     "revision",
+                                                     "inference_mode",
+                                                     "qalora_group_size",
+                                                     "megatron_core",
+                                                     "runtime_config",
+                                                     "bias",
+                                                     "fan_in_fan_out",
+                                                     "layers_pattern",
+                                                     "eva_config"};
 
-/// The ways to start an adapter that leave the base weights as they are; the others (pissa, olora, loftq, …) change them,
-/// so that the adapter fits another base than the file it names.
+/// The ways to start an adapter that leave the base weights as they are; the others (pissa, olora,
+/// loftq, …) change them, so that the adapter fits another base than the file it names.
 constexpr std::array<std::string_view, 3> kPlainInitialisations = {"gaussian", "eva", "orthogonal"};
 
-std::string shown(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string shown(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
 /// null, false, [], {} or "": the feature is off.
 bool is_off(const json& value) {
-  return value.is_null() || value == json(false) || ((value.is_structured() || value.is_string()) && value.empty());
+  return value.is_null() || value == json(false) ||
+         ((value.is_structured() || value.is_string()) && value.empty());
 }
 
 class ConfigReader {
@@ -44,7 +64,8 @@ class ConfigReader {
     result.r = rank();
     result.lora_alpha = number("lora_alpha", 8.0);
     result.lora_dropout = number("lora_dropout", 0.0);
-    if (!(result.lora_dropout >= 0 && result.lora_dropout < 1)) fail("lora_dropout", "at least 0 and less than 1");
+    if (!(result.lora_dropout >= 0 && result.lora_dropout < 1))
+      fail("lora_dropout", "at least 0 and less than 1");
     result.use_rslora = flag("use_rslora");
     result.modules_to_save = names("modules_to_save");
     read_targets(result);
@@ -59,25 +80,33 @@ class ConfigReader {
 
   [[noreturn]] void fail(std::string_view key, std::string_view expected) const {
     const json* value = find(key);
-    throw DataError(fmt::format("`{}` must be {}; it is {}", key, expected, value ? shown(*value) : "missing"), where_);
+    throw DataError(
+        fmt::format("`{}` must be {}; it is {}", key, expected, value ? shown(*value) : "missing"),
+        where_);
   }
 
   [[noreturn]] void fail_unsupported(std::string_view what) const {
-    throw DataError(fmt::format("{} is not supported", what), where_, "supported are LoRA adapters, with or without rank-stabilised scaling");
+    throw DataError(fmt::format("{} is not supported", what), where_,
+                    "supported are LoRA adapters, with or without rank-stabilised scaling");
   }
 
   void refuse_unsupported() const {
     const std::string type = text("peft_type", "");
     if (type.empty()) fail("peft_type", "\"LORA\"");
     if (type != "LORA") fail_unsupported(fmt::format("the adapter type \"{}\"", type));
-    if (text("bias", "none") != "none") fail_unsupported(fmt::format("an adapter with trained biases (`bias: {}`)", text("bias", "")));
+    if (text("bias", "none") != "none")
+      fail_unsupported(
+          fmt::format("an adapter with trained biases (`bias: {}`)", text("bias", "")));
     if (flag("fan_in_fan_out")) fail_unsupported("`fan_in_fan_out`");
     if (flag("use_dora")) fail_unsupported("DoRA (`use_dora`)");
     const json* initialisation = find("init_lora_weights");
     if (initialisation && !initialisation->is_boolean()) {
       const std::string name = text("init_lora_weights", "");
-      const bool plain = std::find(kPlainInitialisations.begin(), kPlainInitialisations.end(), name) != kPlainInitialisations.end();
-      if (!plain) fail_unsupported(fmt::format("`init_lora_weights: {}`, which changes the base model,", name));
+      const bool plain = std::find(kPlainInitialisations.begin(), kPlainInitialisations.end(),
+                                   name) != kPlainInitialisations.end();
+      if (!plain)
+        fail_unsupported(
+            fmt::format("`init_lora_weights: {}`, which changes the base model,", name));
     }
     for (const auto& [key, value] : config_.items()) {
       const bool known = std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end();
@@ -89,7 +118,8 @@ class ConfigReader {
     constexpr int64_t kMost = 1 << 20;
     const json* value = find("r");
     if (!value) return 8;
-    if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > kMost) fail("r", "a positive integer");
+    if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > kMost)
+      fail("r", "a positive integer");
     return value->get<int64_t>();
   }
 
@@ -131,12 +161,14 @@ class ConfigReader {
     if (!targets) fail("target_modules", "a list of names or a regular expression");
     if (!targets->is_string()) {
       result.target_modules = names("target_modules");
-      std::sort(result.target_modules.begin(), result.target_modules.end());  // PEFT writes a set, in any order
+      std::sort(result.target_modules.begin(),
+                result.target_modules.end());  // PEFT writes a set, in any order
     } else {
       result.target_modules = {targets->get<std::string>()};
       result.target_is_pattern = result.target_modules[0] != "all-linear";
     }
-    if (result.target_modules.empty() || result.target_modules[0].empty()) fail("target_modules", "not empty");
+    if (result.target_modules.empty() || result.target_modules[0].empty())
+      fail("target_modules", "not empty");
   }
 
   const json& config_;
@@ -154,7 +186,8 @@ json plain_number(double value) {
 AdapterConfig AdapterConfig::load(const fs::path& directory) {
   const fs::path path = directory / "adapter_config.json";
   if (!fs::exists(path)) {
-    throw DataError("no adapter_config.json in this directory", directory.string(), "give a directory in PEFT's layout");
+    throw DataError("no adapter_config.json in this directory", directory.string(),
+                    "give a directory in PEFT's layout");
   }
   const json config = parse_json(read_text_file(path), path.string());
   return ConfigReader(config, path.string()).read();
@@ -187,7 +220,11 @@ json AdapterConfig::to_json() const {
   };
 }
 
-std::string lora_a_name(const std::string& module) { return "base_model.model." + module + ".lora_A.weight"; }
-std::string lora_b_name(const std::string& module) { return "base_model.model." + module + ".lora_B.weight"; }
+std::string lora_a_name(const std::string& module) {
+  return "base_model.model." + module + ".lora_A.weight";
+}
+std::string lora_b_name(const std::string& module) {
+  return "base_model.model." + module + ".lora_B.weight";
+}
 
 }  // namespace sftrun::weights

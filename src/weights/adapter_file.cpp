@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "convert.h"
-#include "shape_math.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "shape_math.h"
 
 namespace sftrun::weights {
 namespace {
@@ -22,9 +22,10 @@ class AdapterReader {
       : where_(path.string()), config_(config), file_(path) {
     for (spec::TensorSpec& spec : spec::tensor_specs(arch)) specs_[spec.name] = std::move(spec);
     // A tied head may still be saved, or adapted, on its own.
-    specs_.try_emplace("lm_head.weight", spec::TensorSpec{.name = "lm_head.weight",
-                                                          .shape = {arch.vocab_size, arch.hidden_size},
-                                                          .role = spec::TensorRole::kHead});
+    specs_.try_emplace("lm_head.weight",
+                       spec::TensorSpec{.name = "lm_head.weight",
+                                        .shape = {arch.vocab_size, arch.hidden_size},
+                                        .role = spec::TensorRole::kHead});
   }
 
   AdapterTensors read() {
@@ -34,17 +35,20 @@ class AdapterReader {
       if (pair.a.empty()) fail(lora_b_name(module), "has no lora_A beside it");
       if (pair.b.empty()) fail(lora_a_name(module), "has no lora_B beside it");
     }
-    if (result.lora.empty() && result.saved.empty()) throw DataError("the adapter holds no tensors", where_);
+    if (result.lora.empty() && result.saved.empty())
+      throw DataError("the adapter holds no tensors", where_);
     return result;
   }
 
  private:
-  [[noreturn]] void fail(const std::string& tensor, const std::string& what, const std::string& fix = {}) const {
+  [[noreturn]] void fail(const std::string& tensor, const std::string& what,
+                         const std::string& fix = {}) const {
     throw DataError(fmt::format("tensor `{}` {}", tensor, what), where_, fix);
   }
 
   void read_entry(const SafetensorsEntry& entry, AdapterTensors& result) const {
-    if (!entry.name.starts_with(kPrefix)) fail(entry.name, "is not named as PEFT names an adapter's");
+    if (!entry.name.starts_with(kPrefix))
+      fail(entry.name, "is not named as PEFT names an adapter's");
     const std::string name = entry.name.substr(kPrefix.size());
     if (name.ends_with(kA)) {
       const std::string module = name.substr(0, name.size() - kA.size());
@@ -63,7 +67,8 @@ class AdapterReader {
     }
   }
 
-  static LoraPair& pair_of(AdapterTensors& result, const std::string& module, const spec::TensorSpec& base) {
+  static LoraPair& pair_of(AdapterTensors& result, const std::string& module,
+                           const spec::TensorSpec& base) {
     LoraPair& pair = result.lora[module];
     pair.out_features = base.shape[0];
     pair.in_features = base.shape[1];
@@ -82,36 +87,48 @@ class AdapterReader {
   [[noreturn]] void fail_no_module(const SafetensorsEntry& entry, const std::string& module) const {
     std::vector<std::string> modules;
     for (const auto& [name, spec] : specs_) {
-      if (name.ends_with(kWeight) && spec.shape.size() == 2) modules.push_back(name.substr(0, name.size() - kWeight.size()));
+      if (name.ends_with(kWeight) && spec.shape.size() == 2)
+        modules.push_back(name.substr(0, name.size() - kWeight.size()));
     }
     const std::string near = nearest(module, modules);
     fail(entry.name, fmt::format("is for `{}`, which is no linear layer of this model", module),
-         near.empty() ? "the adapter was made for another model" : fmt::format("the nearest is `{}`: the adapter was made for another model", near));
+         near.empty()
+             ? "the adapter was made for another model"
+             : fmt::format("the nearest is `{}`: the adapter was made for another model", near));
   }
 
   std::vector<int64_t> saved_shape(const SafetensorsEntry& entry, const std::string& name) const {
     const auto found = specs_.find(name);
     const std::string module = name.substr(0, name.rfind('.'));
-    const bool listed = std::any_of(config_.modules_to_save.begin(), config_.modules_to_save.end(), [&](const std::string& saved) {
-      return module == saved || module.ends_with("." + saved);
-    });
-    if (found == specs_.end() || !listed) fail(entry.name, "is neither LoRA's nor of one of `modules_to_save`");
+    const bool listed = std::any_of(
+        config_.modules_to_save.begin(), config_.modules_to_save.end(),
+        [&](const std::string& saved) { return module == saved || module.ends_with("." + saved); });
+    if (found == specs_.end() || !listed)
+      fail(entry.name, "is neither LoRA's nor of one of `modules_to_save`");
     return found->second.shape;
   }
 
-  std::vector<float> values(const SafetensorsEntry& entry, const std::vector<int64_t>& shape) const {
+  std::vector<float> values(const SafetensorsEntry& entry,
+                            const std::vector<int64_t>& shape) const {
     if (entry.shape != shape) {
-      const std::string because = entry.name.find(".lora_") == std::string::npos ? "" : fmt::format(" with r {}", config_.r);
-      fail(entry.name, fmt::format("has the shape {}; the model wants {}{}", shape_text(entry.shape), shape_text(shape), because),
+      const std::string because = entry.name.find(".lora_") == std::string::npos
+                                      ? ""
+                                      : fmt::format(" with r {}", config_.r);
+      fail(entry.name,
+           fmt::format("has the shape {}; the model wants {}{}", shape_text(entry.shape),
+                       shape_text(shape), because),
            "adapter_config.json, adapter_model.safetensors and the model must belong together");
     }
     const std::optional<DType> dtype = float_dtype(entry.dtype);
-    if (!dtype) fail(entry.name, fmt::format("is stored as {}, which is not supported", entry.dtype));
+    if (!dtype)
+      fail(entry.name, fmt::format("is stored as {}, which is not supported", entry.dtype));
     std::vector<float> result(static_cast<size_t>(*checked_numel(shape)));
     convert(*dtype, entry.bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(result.data()),
             static_cast<int64_t>(result.size()));
-    if (!std::all_of(result.begin(), result.end(), [](float value) { return std::isfinite(value); })) {
-      fail(entry.name, "holds values that are not finite", "the training that wrote it diverged: use an earlier checkpoint");
+    if (!std::all_of(result.begin(), result.end(),
+                     [](float value) { return std::isfinite(value); })) {
+      fail(entry.name, "holds values that are not finite",
+           "the training that wrote it diverged: use an earlier checkpoint");
     }
     return result;
   }
@@ -124,17 +141,20 @@ class AdapterReader {
 
 }  // namespace
 
-AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& config, const spec::ArchSpec& arch) {
+AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& config,
+                            const spec::ArchSpec& arch) {
   const fs::path path = directory / "adapter_model.safetensors";
   if (!fs::exists(path)) {
     const bool pickled = fs::exists(directory / "adapter_model.bin");
-    throw DataError("no adapter_model.safetensors in this directory", directory.string(),
-                    pickled ? "adapter_model.bin is not read: save the adapter as safetensors" : "");
+    throw DataError(
+        "no adapter_model.safetensors in this directory", directory.string(),
+        pickled ? "adapter_model.bin is not read: save the adapter as safetensors" : "");
   }
   return AdapterReader(path, config, arch).read();
 }
 
-void write_adapter(const fs::path& directory, const AdapterConfig& config, const std::vector<TensorToWrite>& tensors) {
+void write_adapter(const fs::path& directory, const AdapterConfig& config,
+                   const std::vector<TensorToWrite>& tensors) {
   make_directories(directory);
   write_safetensors(directory / "adapter_model.safetensors", tensors);
   write_file_atomically(directory / "adapter_config.json", config.to_json().dump(2) + "\n");

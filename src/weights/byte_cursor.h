@@ -9,11 +9,12 @@
 
 namespace sftrun::weights {
 
-/// Reads little-endian values from bytes that may end anywhere. Every read past the end is a DataError that says what
-/// was being read; nothing is allocated before its size is known to fit.
+/// Reads little-endian values from bytes that may end anywhere. Every read past the end is a
+/// DataError that says what was being read; nothing is allocated before its size is known to fit.
 class ByteCursor {
  public:
-  ByteCursor(std::span<const std::byte> bytes, const std::string& where) : bytes_(bytes), where_(where) {}
+  ByteCursor(std::span<const std::byte> bytes, const std::string& where)
+      : bytes_(bytes), where_(where) {}
 
   template <typename T>
   T read(const char* what) {
@@ -29,8 +30,8 @@ class ByteCursor {
   }
   std::span<const std::byte> take(uint64_t num_bytes, const char* what) {
     if (num_bytes > remaining()) {
-      throw DataError(fmt::format("the file ends within {}: {} bytes wanted at offset {}, {} left", what,
-                                  num_bytes, offset_, remaining()),
+      throw DataError(fmt::format("the file ends within {}: {} bytes wanted at offset {}, {} left",
+                                  what, num_bytes, offset_, remaining()),
                       where_, "the file is truncated or corrupt: download or copy it again");
     }
     const std::span<const std::byte> taken = bytes_.subspan(offset_, num_bytes);

@@ -11,7 +11,9 @@
 namespace sftrun::weights {
 namespace fs = std::filesystem;
 
-int64_t TensorInfo::numel() const { return checked_numel(shape).value_or(0); }
+int64_t TensorInfo::numel() const {
+  return checked_numel(shape).value_or(0);
+}
 
 std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path) {
   std::error_code code;
@@ -22,8 +24,9 @@ std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path) {
   }
   if (path.extension() == ".gguf") return open_gguf_checkpoint(path);
   throw DataError("neither a directory nor a .gguf file", path.string(),
-                  path.extension() == ".safetensors" ? "give the directory that holds it and its config.json"
-                                                     : "give a directory in Hugging Face layout or a .gguf file");
+                  path.extension() == ".safetensors"
+                      ? "give the directory that holds it and its config.json"
+                      : "give a directory in Hugging Face layout or a .gguf file");
 }
 
 void CheckpointBase::add(TensorInfo info, std::span<const std::byte> stored) {
@@ -38,7 +41,8 @@ size_t CheckpointBase::index_of(const std::string& name) const {
   std::vector<std::string> names;
   for (const TensorInfo& tensor : tensors_) names.push_back(tensor.name);
   const std::string near = nearest(name, names);
-  throw DataError(fmt::format("no tensor `{}`", name), where_, near.empty() ? "" : fmt::format("did you mean `{}`?", near));
+  throw DataError(fmt::format("no tensor `{}`", name), where_,
+                  near.empty() ? "" : fmt::format("did you mean `{}`?", near));
 }
 
 std::string CheckpointBase::fingerprint() const {

@@ -19,16 +19,19 @@ void each(const std::byte* source, std::byte* destination, int64_t count, Functi
 }
 
 template <typename Stored, typename Widen>
-void from_stored(const std::byte* source, DType to, std::byte* destination, int64_t count, Widen&& widen) {
+void from_stored(const std::byte* source, DType to, std::byte* destination, int64_t count,
+                 Widen&& widen) {
   switch (to) {
-    case DType::kF32: return each<Stored, float>(source, destination, count, widen);
+    case DType::kF32:
+      return each<Stored, float>(source, destination, count, widen);
     case DType::kF16:
       return each<Stored, uint16_t>(source, destination, count,
                                     [&](Stored value) { return float_to_half(widen(value)); });
     case DType::kBF16:
       return each<Stored, uint16_t>(source, destination, count,
                                     [&](Stored value) { return f32_to_bf16(widen(value)); });
-    default: invariant_failed(__FILE__, __LINE__, "weights are read as fp32, fp16 or bf16");
+    default:
+      invariant_failed(__FILE__, __LINE__, "weights are read as fp32, fp16 or bf16");
   }
 }
 
@@ -43,10 +46,13 @@ void convert(DType from, const std::byte* source, DType to, std::byte* destinati
     case DType::kF32:
       return from_stored<float>(source, to, destination, count, [](float v) { return v; });
     case DType::kF16:
-      return from_stored<uint16_t>(source, to, destination, count, [](uint16_t v) { return half_to_float(v); });
+      return from_stored<uint16_t>(source, to, destination, count,
+                                   [](uint16_t v) { return half_to_float(v); });
     case DType::kBF16:
-      return from_stored<uint16_t>(source, to, destination, count, [](uint16_t v) { return bf16_to_f32(v); });
-    default: invariant_failed(__FILE__, __LINE__, "weights are stored as fp32, fp16 or bf16");
+      return from_stored<uint16_t>(source, to, destination, count,
+                                   [](uint16_t v) { return bf16_to_f32(v); });
+    default:
+      invariant_failed(__FILE__, __LINE__, "weights are stored as fp32, fp16 or bf16");
   }
 }
 
@@ -59,14 +65,22 @@ std::optional<DType> float_dtype(std::string_view name) {
 
 std::string_view safetensors_name(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "F32";
-    case DType::kF16: return "F16";
-    case DType::kBF16: return "BF16";
-    case DType::kF64: return "F64";
-    case DType::kI64: return "I64";
-    case DType::kI32: return "I32";
-    case DType::kU8: return "U8";
-    case DType::kOther: break;
+    case DType::kF32:
+      return "F32";
+    case DType::kF16:
+      return "F16";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF64:
+      return "F64";
+    case DType::kI64:
+      return "I64";
+    case DType::kI32:
+      return "I32";
+    case DType::kU8:
+      return "U8";
+    case DType::kOther:
+      break;
   }
   invariant_failed(__FILE__, __LINE__, "a tensor to be written has a dtype");
 }

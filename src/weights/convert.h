@@ -9,7 +9,8 @@
 
 namespace sftrun::weights {
 
-/// Converts `count` numbers between kF32, kF16 and kBF16, rounding to nearest even as PyTorch does. Any alignment.
+/// Converts `count` numbers between kF32, kF16 and kBF16, rounding to nearest even as PyTorch does.
+/// Any alignment.
 void convert(DType from, const std::byte* source, DType to, std::byte* destination, int64_t count);
 
 /// safetensors' word ("BF16") to a dtype that `convert` takes, and back.

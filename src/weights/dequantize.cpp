@@ -5,14 +5,16 @@
 #include "sftrun/core/error.h"
 #include "sftrun/weights/gguf.h"
 
-/// ggml's block formats, in the order of operations of gguf-py's quants.py. Compiled without contraction: a fused
-/// multiply-add would round once where the reference rounds twice.
+/// ggml's block formats, in the order of operations of gguf-py's quants.py. Compiled without
+/// contraction: a fused multiply-add would round once where the reference rounds twice.
 namespace sftrun::weights {
 namespace {
 
 constexpr int kSuper = 256;  ///< numbers in a block of the K formats
 
-uint8_t u8(const std::byte* bytes, int64_t i) { return static_cast<uint8_t>(bytes[i]); }
+uint8_t u8(const std::byte* bytes, int64_t i) {
+  return static_cast<uint8_t>(bytes[i]);
+}
 
 float half_at(const std::byte* bytes) {
   uint16_t half;
@@ -78,8 +80,8 @@ void q8_0(const std::byte* block, float* out) {
   for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(static_cast<int8_t>(block[2 + i])) * d;
 }
 
-/// scales[16] qs[64] d[2] dmin[2]; a scale byte holds a scale (low) and a minimum (high) of 16 numbers. The two bits of
-/// number 128 half + 32 part + i are bits 2 part of qs[32 half + i].
+/// scales[16] qs[64] d[2] dmin[2]; a scale byte holds a scale (low) and a minimum (high) of 16
+/// numbers. The two bits of number 128 half + 32 part + i are bits 2 part of qs[32 half + i].
 void q2_k(const std::byte* block, float* out) {
   const float d = half_at(block + 80), dmin = half_at(block + 82);
   for (int group = 0; group < 16; ++group) {
@@ -93,8 +95,8 @@ void q2_k(const std::byte* block, float* out) {
   }
 }
 
-/// hmask[32] qs[64] scales[12] d[2]; qs as in Q2_K, a clear bit of hmask subtracts 4. Of the sixteen 6-bit scales the
-/// first 8 bytes hold the low nibbles, the last 4 the high bit pairs.
+/// hmask[32] qs[64] scales[12] d[2]; qs as in Q2_K, a clear bit of hmask subtracts 4. Of the
+/// sixteen 6-bit scales the first 8 bytes hold the low nibbles, the last 4 the high bit pairs.
 void q3_k(const std::byte* block, float* out) {
   const float d = half_at(block + 108);
   const std::byte* scales = block + 96;
@@ -116,17 +118,20 @@ struct ScaleMin {
   float scale, minimum;
 };
 
-/// The 6-bit scale and minimum of the group of 32, from the 12 bytes that Q4_K and Q5_K pack them in.
+/// The 6-bit scale and minimum of the group of 32, from the 12 bytes that Q4_K and Q5_K pack them
+/// in.
 ScaleMin scale_min(const std::byte* packed, int group) {
   if (group < 4) {
-    return {static_cast<float>(u8(packed, group) & 63), static_cast<float>(u8(packed, group + 4) & 63)};
+    return {static_cast<float>(u8(packed, group) & 63),
+            static_cast<float>(u8(packed, group + 4) & 63)};
   }
   const int shared = u8(packed, group + 4);
   return {static_cast<float>((shared & 15) | ((u8(packed, group - 4) >> 2) & 48)),
           static_cast<float>((shared >> 4) | ((u8(packed, group) >> 2) & 48))};
 }
 
-/// d[2] dmin[2] scales[12] qs[128]; groups 2 k and 2 k + 1 are the low and high nibbles of qs[32 k ...].
+/// d[2] dmin[2] scales[12] qs[128]; groups 2 k and 2 k + 1 are the low and high nibbles of qs[32 k
+/// ...].
 void q4_k(const std::byte* block, float* out) {
   const float d = half_at(block), dmin = half_at(block + 2);
   for (int group = 0; group < 8; ++group) {
@@ -184,19 +189,32 @@ void dequantize(const GgmlTypeInfo& type, const std::byte* blocks, int64_t count
   SFTRUN_CHECK(type.readable && count % type.block_size == 0);
   auto* bytes = reinterpret_cast<std::byte*>(out);
   switch (static_cast<GgmlType>(type.id)) {
-    case GgmlType::kF32: return convert(DType::kF32, blocks, DType::kF32, bytes, count);
-    case GgmlType::kF16: return convert(DType::kF16, blocks, DType::kF32, bytes, count);
-    case GgmlType::kBF16: return convert(DType::kBF16, blocks, DType::kF32, bytes, count);
-    case GgmlType::kQ4_0: return each_block<q4_0, 32, 18>(blocks, count, out);
-    case GgmlType::kQ4_1: return each_block<q4_1, 32, 20>(blocks, count, out);
-    case GgmlType::kQ5_0: return each_block<q5_0, 32, 22>(blocks, count, out);
-    case GgmlType::kQ5_1: return each_block<q5_1, 32, 24>(blocks, count, out);
-    case GgmlType::kQ8_0: return each_block<q8_0, 32, 34>(blocks, count, out);
-    case GgmlType::kQ2_K: return each_block<q2_k, kSuper, 84>(blocks, count, out);
-    case GgmlType::kQ3_K: return each_block<q3_k, kSuper, 110>(blocks, count, out);
-    case GgmlType::kQ4_K: return each_block<q4_k, kSuper, 144>(blocks, count, out);
-    case GgmlType::kQ5_K: return each_block<q5_k, kSuper, 176>(blocks, count, out);
-    case GgmlType::kQ6_K: return each_block<q6_k, kSuper, 210>(blocks, count, out);
+    case GgmlType::kF32:
+      return convert(DType::kF32, blocks, DType::kF32, bytes, count);
+    case GgmlType::kF16:
+      return convert(DType::kF16, blocks, DType::kF32, bytes, count);
+    case GgmlType::kBF16:
+      return convert(DType::kBF16, blocks, DType::kF32, bytes, count);
+    case GgmlType::kQ4_0:
+      return each_block<q4_0, 32, 18>(blocks, count, out);
+    case GgmlType::kQ4_1:
+      return each_block<q4_1, 32, 20>(blocks, count, out);
+    case GgmlType::kQ5_0:
+      return each_block<q5_0, 32, 22>(blocks, count, out);
+    case GgmlType::kQ5_1:
+      return each_block<q5_1, 32, 24>(blocks, count, out);
+    case GgmlType::kQ8_0:
+      return each_block<q8_0, 32, 34>(blocks, count, out);
+    case GgmlType::kQ2_K:
+      return each_block<q2_k, kSuper, 84>(blocks, count, out);
+    case GgmlType::kQ3_K:
+      return each_block<q3_k, kSuper, 110>(blocks, count, out);
+    case GgmlType::kQ4_K:
+      return each_block<q4_k, kSuper, 144>(blocks, count, out);
+    case GgmlType::kQ5_K:
+      return each_block<q5_k, kSuper, 176>(blocks, count, out);
+    case GgmlType::kQ6_K:
+      return each_block<q6_k, kSuper, 210>(blocks, count, out);
   }
   invariant_failed(__FILE__, __LINE__, "every readable type is dequantised");
 }

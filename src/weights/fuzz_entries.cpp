@@ -49,7 +49,8 @@ uint64_t fuzz_gguf(std::span<const std::byte> bytes) {
       sum += sum_of(tensor.bytes);
       if (!tensor.type.readable) continue;
       constexpr int64_t kMost = 4096;
-      const int64_t count = std::min(tensor.numel(), kMost) / tensor.type.block_size * tensor.type.block_size;
+      const int64_t count =
+          std::min(tensor.numel(), kMost) / tensor.type.block_size * tensor.type.block_size;
       std::vector<float> numbers(static_cast<size_t>(count));
       dequantize(tensor.type, tensor.bytes.data(), count, numbers.data());
     }
@@ -59,8 +60,9 @@ uint64_t fuzz_gguf(std::span<const std::byte> bytes) {
 
 uint64_t fuzz_json(std::span<const std::byte> bytes) {
   uint64_t sum = 0;
-  expecting_data_errors(
-      [&] { sum = parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "fuzz").size(); });
+  expecting_data_errors([&] {
+    sum = parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "fuzz").size();
+  });
   return sum;
 }
 

@@ -17,13 +17,15 @@ using nlohmann::json;
 
 constexpr const char* kRopeDivisors = "rope_freqs.weight";
 constexpr const char* kEmbedding = "token_embd.weight";
-constexpr int64_t kChunk = 8192;  ///< numbers converted at a time, a multiple of every block size; 32 KB stay in cache
+constexpr int64_t kChunk =
+    8192;  ///< numbers converted at a time, a multiple of every block size; 32 KB stay in cache
 
 void refuse_split(const GgufFile& file) {
   const auto count = file.metadata().find("split.count");
-  if (count == file.metadata().end() || !count->is_number_integer() || count->get<int64_t>() <= 1) return;
-  throw DataError("one part of a model that is split over several files: not supported", file.where(),
-                  "join the parts with llama.cpp's `llama-gguf-split --merge`");
+  if (count == file.metadata().end() || !count->is_number_integer() || count->get<int64_t>() <= 1)
+    return;
+  throw DataError("one part of a model that is split over several files: not supported",
+                  file.where(), "join the parts with llama.cpp's `llama-gguf-split --merge`");
 }
 
 /// Metadata with what only the list of tensors says filled in.
@@ -49,7 +51,9 @@ spec::ArchSpec read_arch(const GgufFile& file) {
 }
 
 /// The float format itself where the type is one.
-std::optional<DType> plain_dtype(const GgmlTypeInfo& type) { return float_dtype(type.name); }
+std::optional<DType> plain_dtype(const GgmlTypeInfo& type) {
+  return float_dtype(type.name);
+}
 
 class GgufCheckpoint final : public CheckpointBase {
  public:
@@ -67,19 +71,26 @@ class GgufCheckpoint final : public CheckpointBase {
     if (!has_permuted_rows(name)) return decode(tensor, 0, tensor.numel(), dtype, out);
     const int64_t rows = tensor.shape[0], row_size = tensor.numel() / rows;
     for (int64_t row = 0; row < rows; ++row) {
-      decode(tensor, stored_row(row, arch_.head_dim) * row_size, row_size, dtype, out + row * row_size * size_of(dtype));
+      decode(tensor, stored_row(row, arch_.head_dim) * row_size, row_size, dtype,
+             out + row * row_size * size_of(dtype));
     }
   }
 
-  std::optional<std::span<const std::byte>> mapped(const std::string& name, DType dtype) const override {
+  std::optional<std::span<const std::byte>> mapped(const std::string& name,
+                                                   DType dtype) const override {
     const size_t i = index_of(name);
     const bool aligned = reinterpret_cast<uintptr_t>(stored_[i].data()) % 16 == 0;
-    if (has_permuted_rows(name) || !aligned || plain_dtype(sources_[i]->type) != dtype) return std::nullopt;
+    if (has_permuted_rows(name) || !aligned || plain_dtype(sources_[i]->type) != dtype)
+      return std::nullopt;
     return stored_[i];
   }
 
-  text::Tokenizer tokenizer() const override { return text::Tokenizer::from_gguf(read_gguf_vocab(file_), where_); }
-  std::optional<std::string> chat_template() const override { return read_gguf_chat_template(file_); }
+  text::Tokenizer tokenizer() const override {
+    return text::Tokenizer::from_gguf(read_gguf_vocab(file_), where_);
+  }
+  std::optional<std::string> chat_template() const override {
+    return read_gguf_chat_template(file_);
+  }
   text::RenderOptions render_defaults() const override { return read_gguf_special_texts(file_); }
 
  private:
@@ -89,10 +100,13 @@ class GgufCheckpoint final : public CheckpointBase {
     for (const spec::TensorSpec& spec : specs) {
       const GgufTensor* tensor = file_.find(gguf_name(spec.name));
       if (!tensor->type.readable) {
-        throw DataError(fmt::format("tensor `{}` is stored as {}, which is not supported", tensor->name, tensor->type.name),
-                        where_, "supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K");
+        throw DataError(
+            fmt::format("tensor `{}` is stored as {}, which is not supported", tensor->name,
+                        tensor->type.name),
+            where_, "supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K");
       }
-      add({spec.name, spec.shape, std::string(tensor->type.name), tensor->bytes.size()}, tensor->bytes);
+      add({spec.name, spec.shape, std::string(tensor->type.name), tensor->bytes.size()},
+          tensor->bytes);
       sources_.push_back(tensor);
     }
   }
@@ -108,16 +122,19 @@ class GgufCheckpoint final : public CheckpointBase {
   }
 
   /// @param first, count whole blocks
-  static void decode(const GgufTensor& tensor, int64_t first, int64_t count, DType dtype, std::byte* out) {
+  static void decode(const GgufTensor& tensor, int64_t first, int64_t count, DType dtype,
+                     std::byte* out) {
     const GgmlTypeInfo& type = tensor.type;
     const std::byte* blocks = tensor.bytes.data() + first / type.block_size * type.block_bytes;
-    if (const std::optional<DType> plain = plain_dtype(type)) return convert(*plain, blocks, dtype, out, count);
+    if (const std::optional<DType> plain = plain_dtype(type))
+      return convert(*plain, blocks, dtype, out, count);
     if (dtype == DType::kF32) return dequantize(type, blocks, count, reinterpret_cast<float*>(out));
     std::vector<float> chunk(static_cast<size_t>(std::min(count, kChunk)));
     for (int64_t done = 0; done < count; done += kChunk) {
       const int64_t size = std::min(count - done, kChunk);
       dequantize(type, blocks + done / type.block_size * type.block_bytes, size, chunk.data());
-      convert(DType::kF32, reinterpret_cast<const std::byte*>(chunk.data()), dtype, out + done * size_of(dtype), size);
+      convert(DType::kF32, reinterpret_cast<const std::byte*>(chunk.data()), dtype,
+              out + done * size_of(dtype), size);
     }
   }
 

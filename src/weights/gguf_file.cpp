@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "byte_cursor.h"
-#include "shape_math.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf.h"
+#include "shape_math.h"
 
 namespace sftrun::weights {
 namespace {
@@ -15,7 +15,19 @@ namespace {
 using nlohmann::json;
 
 enum ValueType : uint32_t {
-  kU8 = 0, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64,
+  kU8 = 0,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64,
 };
 constexpr uint64_t kMostInlineArray = 64;
 constexpr int kMostArrayDepth = 4;
@@ -23,11 +35,23 @@ constexpr uint32_t kMostDimensions = 4;  // ggml's own limit
 
 uint64_t scalar_bytes(uint32_t type) {
   switch (type) {
-    case kU8: case kI8: case kBool: return 1;
-    case kU16: case kI16: return 2;
-    case kU32: case kI32: case kF32: return 4;
-    case kU64: case kI64: case kF64: return 8;
-    default: return 0;
+    case kU8:
+    case kI8:
+    case kBool:
+      return 1;
+    case kU16:
+    case kI16:
+      return 2;
+    case kU32:
+    case kI32:
+    case kF32:
+      return 4;
+    case kU64:
+    case kI64:
+    case kF64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -41,31 +65,45 @@ double shortest(float value) {
   return result;
 }
 
-std::string checked_name(std::string_view text, const char* what, uint64_t number, const std::string& where) {
+std::string checked_name(std::string_view text, const char* what, uint64_t number,
+                         const std::string& where) {
   if (!is_valid_utf8(text)) throw DataError(fmt::format("{} {} is not UTF-8", what, number), where);
   return std::string(text);
 }
 
-json read_scalar(ByteCursor& cursor, uint32_t type, const std::string& key, const std::string& where) {
+json read_scalar(ByteCursor& cursor, uint32_t type, const std::string& key,
+                 const std::string& where) {
   const char* what = "a metadata value";
   switch (type) {
-    case kU8: return cursor.read<uint8_t>(what);
-    case kI8: return cursor.read<int8_t>(what);
-    case kU16: return cursor.read<uint16_t>(what);
-    case kI16: return cursor.read<int16_t>(what);
-    case kU32: return cursor.read<uint32_t>(what);
-    case kI32: return cursor.read<int32_t>(what);
-    case kF32: return shortest(cursor.read<float>(what));
-    case kBool: return cursor.read<uint8_t>(what) != 0;
-    case kU64: return cursor.read<uint64_t>(what);
-    case kI64: return cursor.read<int64_t>(what);
-    case kF64: return cursor.read<double>(what);
+    case kU8:
+      return cursor.read<uint8_t>(what);
+    case kI8:
+      return cursor.read<int8_t>(what);
+    case kU16:
+      return cursor.read<uint16_t>(what);
+    case kI16:
+      return cursor.read<int16_t>(what);
+    case kU32:
+      return cursor.read<uint32_t>(what);
+    case kI32:
+      return cursor.read<int32_t>(what);
+    case kF32:
+      return shortest(cursor.read<float>(what));
+    case kBool:
+      return cursor.read<uint8_t>(what) != 0;
+    case kU64:
+      return cursor.read<uint64_t>(what);
+    case kI64:
+      return cursor.read<int64_t>(what);
+    case kF64:
+      return cursor.read<double>(what);
     case kString: {
       const std::string_view text = cursor.read_text("a metadata string");
       if (!is_valid_utf8(text)) throw DataError(fmt::format("`{}` is not UTF-8", key), where);
       return std::string(text);
     }
-    default: throw DataError(fmt::format("`{}` has the unknown value type {}", key, type), where);
+    default:
+      throw DataError(fmt::format("`{}` has the unknown value type {}", key, type), where);
   }
 }
 
@@ -81,7 +119,8 @@ void skip_elements(ByteCursor& cursor, uint32_t type, uint64_t count, const std:
   } else if (type == kString) {
     for (uint64_t i = 0; i < count; ++i) cursor.read_text("a metadata array");
   } else if (type == kArray) {
-    if (depth >= kMostArrayDepth) throw DataError(fmt::format("`{}` is nested too deep", key), where);
+    if (depth >= kMostArrayDepth)
+      throw DataError(fmt::format("`{}` is nested too deep", key), where);
     for (uint64_t i = 0; i < count; ++i) skip_array(cursor, key, where, depth + 1);
   } else {
     throw DataError(fmt::format("`{}` has the unknown element type {}", key, type), where);
@@ -120,7 +159,8 @@ class GgufFile::Parser {
       throw DataError("not a GGUF file: it does not begin with \"GGUF\"", where_);
     }
     const auto version = cursor_.read<uint32_t>("the header");
-    if ((version & 0xffffU) == 0 && version != 0) throw DataError("a big-endian GGUF file: not supported", where_);
+    if ((version & 0xffffU) == 0 && version != 0)
+      throw DataError("a big-endian GGUF file: not supported", where_);
     if (version != 2 && version != 3) {
       throw DataError(fmt::format("GGUF version {} is not supported", version), where_,
                       "supported are versions 2 and 3");
@@ -161,7 +201,8 @@ class GgufFile::Parser {
     const auto found = file_.metadata_.find("general.alignment");
     if (found == file_.metadata_.end()) return 32;
     const bool number = found->is_number_unsigned();
-    if (!number || !std::has_single_bit(found->get<uint64_t>()) || found->get<uint64_t>() > (1U << 20)) {
+    if (!number || !std::has_single_bit(found->get<uint64_t>()) ||
+        found->get<uint64_t>() > (1U << 20)) {
       throw DataError("`general.alignment` must be a power of two", where_);
     }
     return found->get<uint64_t>();
@@ -169,12 +210,15 @@ class GgufFile::Parser {
 
   void read_tensor(uint64_t number) {
     GgufTensor tensor;
-    tensor.name = checked_name(cursor_.read_text("a tensor name"), "the name of tensor", number, where_);
+    tensor.name =
+        checked_name(cursor_.read_text("a tensor name"), "the name of tensor", number, where_);
     const auto num_dimensions = cursor_.read<uint32_t>("the tensor list");
-    if (num_dimensions > kMostDimensions) fail(tensor, fmt::format("has {} dimensions", num_dimensions));
+    if (num_dimensions > kMostDimensions)
+      fail(tensor, fmt::format("has {} dimensions", num_dimensions));
     for (uint32_t i = 0; i < num_dimensions; ++i) {
       const auto size = cursor_.read<uint64_t>("the tensor list");
-      if (size > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) fail(tensor, "is too large");
+      if (size > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+        fail(tensor, "is too large");
       tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
     }
     const auto type = cursor_.read<uint32_t>("the tensor list");
@@ -182,20 +226,23 @@ class GgufFile::Parser {
     if (!info) fail(tensor, fmt::format("has the unknown type {}", type));
     tensor.type = *info;
     offsets_.push_back(cursor_.read<uint64_t>("the tensor list"));
-    if (!file_.index_.emplace(tensor.name, file_.tensors_.size()).second) fail(tensor, "appears twice");
+    if (!file_.index_.emplace(tensor.name, file_.tensors_.size()).second)
+      fail(tensor, "appears twice");
     file_.tensors_.push_back(std::move(tensor));
   }
 
-  /// Bytes the tensor takes. @throws DataError for sizes that overflow or rows that are not whole blocks
+  /// Bytes the tensor takes. @throws DataError for sizes that overflow or rows that are not whole
+  /// blocks
   uint64_t size_of(const GgufTensor& tensor) const {
     const std::optional<int64_t> numel = checked_numel(tensor.shape);
     const int64_t row = tensor.shape.empty() ? 1 : tensor.shape.back();
     if (row % tensor.type.block_size != 0) {
-      fail(tensor, fmt::format("has rows of {}, not a multiple of {}'s block of {}", row, tensor.type.name,
-                               tensor.type.block_size));
+      fail(tensor, fmt::format("has rows of {}, not a multiple of {}'s block of {}", row,
+                               tensor.type.name, tensor.type.block_size));
     }
     int64_t bytes;
-    if (!numel || __builtin_mul_overflow(*numel / tensor.type.block_size, tensor.type.block_bytes, &bytes)) {
+    if (!numel ||
+        __builtin_mul_overflow(*numel / tensor.type.block_size, tensor.type.block_bytes, &bytes)) {
       fail(tensor, fmt::format("has the shape {}, too large", shape_text(tensor.shape)));
     }
     return static_cast<uint64_t>(bytes);
@@ -207,9 +254,12 @@ class GgufFile::Parser {
     for (size_t i = 0; i < file_.tensors_.size(); ++i) {
       GgufTensor& tensor = file_.tensors_[i];
       const uint64_t size = size_of(tensor), offset = offsets_[i];
-      if (offset % alignment != 0) fail(tensor, fmt::format("begins at {}, not aligned to {}", offset, alignment));
+      if (offset % alignment != 0)
+        fail(tensor, fmt::format("begins at {}, not aligned to {}", offset, alignment));
       if (offset > available || size > available - offset) {
-        fail(tensor, fmt::format("lies outside the file: {} bytes at {} of a data part of {}", size, offset, available),
+        fail(tensor,
+             fmt::format("lies outside the file: {} bytes at {} of a data part of {}", size, offset,
+                         available),
              "the file is truncated or corrupt: download or copy it again");
       }
       if (size > 0) {
@@ -226,7 +276,8 @@ class GgufFile::Parser {
     }
   }
 
-  [[noreturn]] void fail(const GgufTensor& tensor, const std::string& what, const std::string& fix = {}) const {
+  [[noreturn]] void fail(const GgufTensor& tensor, const std::string& what,
+                         const std::string& fix = {}) const {
     throw DataError(fmt::format("tensor `{}` {}", tensor.name, what), where_, fix);
   }
 
@@ -237,7 +288,9 @@ class GgufFile::Parser {
   std::vector<uint64_t> offsets_;
 };
 
-int64_t GgufTensor::numel() const { return checked_numel(shape).value_or(0); }
+int64_t GgufTensor::numel() const {
+  return checked_numel(shape).value_or(0);
+}
 
 GgufFile::GgufFile(const std::filesystem::path& path) : file_(path), where_(path.string()) {
   Parser(*this, file_.bytes()).run();
@@ -260,20 +313,24 @@ const GgufFile::Array* GgufFile::array(const std::string& key) const {
 std::vector<std::string> GgufFile::strings(const std::string& key) const {
   const Array* stored = array(key);
   if (!stored) return {};
-  if (stored->type != kString) throw DataError(fmt::format("`{}` must be an array of strings", key), where_);
+  if (stored->type != kString)
+    throw DataError(fmt::format("`{}` must be an array of strings", key), where_);
   ByteCursor cursor(stored->bytes, where_);
   std::vector<std::string> result;
   result.reserve(stored->count);
-  for (uint64_t i = 0; i < stored->count; ++i) result.emplace_back(cursor.read_text("a metadata array"));
+  for (uint64_t i = 0; i < stored->count; ++i)
+    result.emplace_back(cursor.read_text("a metadata array"));
   return result;
 }
 
 std::vector<float> GgufFile::floats(const std::string& key) const {
   const Array* stored = array(key);
   if (!stored) return {};
-  if (stored->type != kF32) throw DataError(fmt::format("`{}` must be an array of 32-bit floats", key), where_);
+  if (stored->type != kF32)
+    throw DataError(fmt::format("`{}` must be an array of 32-bit floats", key), where_);
   std::vector<float> result(stored->count);
-  if (!result.empty()) std::memcpy(result.data(), stored->bytes.data(), result.size() * sizeof(float));
+  if (!result.empty())
+    std::memcpy(result.data(), stored->bytes.data(), result.size() * sizeof(float));
   return result;
 }
 
@@ -283,8 +340,10 @@ std::vector<int64_t> GgufFile::ints(const std::string& key) const {
   ByteCursor cursor(stored->bytes, where_);
   std::vector<int64_t> result;
   for (uint64_t i = 0; i < stored->count; ++i) {
-    const json value = scalar_bytes(stored->type) > 0 ? read_scalar(cursor, stored->type, key, where_) : json();
-    if (!value.is_number_integer()) throw DataError(fmt::format("`{}` must be an array of integers", key), where_);
+    const json value =
+        scalar_bytes(stored->type) > 0 ? read_scalar(cursor, stored->type, key, where_) : json();
+    if (!value.is_number_integer())
+      throw DataError(fmt::format("`{}` must be an array of integers", key), where_);
     result.push_back(value.get<int64_t>());
   }
   return result;

@@ -5,12 +5,13 @@
 
 namespace sftrun::weights {
 
-/// llama.cpp's name of a Llama tensor: "model.layers.3.self_attn.q_proj.weight" is "blk.3.attn_q.weight".
+/// llama.cpp's name of a Llama tensor: "model.layers.3.self_attn.q_proj.weight" is
+/// "blk.3.attn_q.weight".
 /// @pre `hf_name` is one that `tensor_specs` gives
 std::string gguf_name(const std::string& hf_name);
 
-/// Whether llama.cpp stores the rows of this tensor with the two halves of each head interleaved, for its rotation of
-/// neighbouring pairs: weights and biases of q and k.
+/// Whether llama.cpp stores the rows of this tensor with the two halves of each head interleaved,
+/// for its rotation of neighbouring pairs: weights and biases of q and k.
 bool has_permuted_rows(const std::string& hf_name);
 
 /// The row of the file that is row `row` in Hugging Face's order.

@@ -18,29 +18,34 @@ std::string text_at(const GgufFile& file, const std::string& key) {
 }
 
 /// An id within the vocabulary; nullopt if the key is missing.
-std::optional<text::TokenId> id_at(const GgufFile& file, const std::string& name, size_t vocab_size) {
+std::optional<text::TokenId> id_at(const GgufFile& file, const std::string& name,
+                                   size_t vocab_size) {
   const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) return std::nullopt;
   const bool sound = found->is_number_integer() && found->get<int64_t>() >= 0 &&
                      found->get<uint64_t>() < vocab_size;
   if (!sound) {
-    throw DataError(fmt::format("`{}` is {}, not an id of the vocabulary of {}", key, found->dump(), vocab_size),
+    throw DataError(fmt::format("`{}` is {}, not an id of the vocabulary of {}", key, found->dump(),
+                                vocab_size),
                     file.where());
   }
   return found->get<text::TokenId>();
 }
 
-/// What llama.cpp does where the file does not say: BOS for SentencePiece vocabularies and for Llama 3's.
+/// What llama.cpp does where the file does not say: BOS for SentencePiece vocabularies and for
+/// Llama 3's.
 bool adds_bos_by_default(const text::GgufVocab& vocab) {
   static constexpr std::array<std::string_view, 3> kLlama3 = {"llama3", "llama-v3", "llama-bpe"};
-  return vocab.model == "llama" || std::find(kLlama3.begin(), kLlama3.end(), vocab.pre) != kLlama3.end();
+  return vocab.model == "llama" ||
+         std::find(kLlama3.begin(), kLlama3.end(), vocab.pre) != kLlama3.end();
 }
 
 bool flag_at(const GgufFile& file, const std::string& key, bool otherwise) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) return otherwise;
-  if (!found->is_boolean()) throw DataError(fmt::format("`{}` must be true or false", key), file.where());
+  if (!found->is_boolean())
+    throw DataError(fmt::format("`{}` must be true or false", key), file.where());
   return found->get<bool>();
 }
 
@@ -52,7 +57,8 @@ text::GgufVocab read_gguf_vocab(const GgufFile& file) {
   vocab.pre = text_at(file, "tokenizer.ggml.pre");
   vocab.tokens = file.strings("tokenizer.ggml.tokens");
   if (vocab.model.empty() || vocab.tokens.empty()) {
-    throw DataError("the file holds no vocabulary (tokenizer.ggml.model, tokenizer.ggml.tokens)", file.where());
+    throw DataError("the file holds no vocabulary (tokenizer.ggml.model, tokenizer.ggml.tokens)",
+                    file.where());
   }
   vocab.merges = file.strings("tokenizer.ggml.merges");
   vocab.scores = file.floats("tokenizer.ggml.scores");

@@ -3,7 +3,8 @@
 #include <bit>
 #include <cstdint>
 
-/// fp16 conversions in a form that compilers vectorise (core/dtype.h has the readable ones; a test compares them).
+/// fp16 conversions in a form that compilers vectorise (core/dtype.h has the readable ones; a test
+/// compares them).
 namespace sftrun::weights {
 
 inline float half_to_float(uint16_t half) {
@@ -11,8 +12,10 @@ inline float half_to_float(uint16_t half) {
   const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffU) << 13;
   const uint32_t normal = magnitude + (112U << 23);
   const uint32_t special = magnitude | 0x7f800000U;
-  // Below 2^-14 the mantissa counts units of 2^-24: put it under an exponent of 2^-14 and take the leading one away.
-  const float small = std::bit_cast<float>(magnitude + (113U << 23)) - std::bit_cast<float>(113U << 23);
+  // Below 2^-14 the mantissa counts units of 2^-24: put it under an exponent of 2^-14 and take the
+  // leading one away.
+  const float small =
+      std::bit_cast<float>(magnitude + (113U << 23)) - std::bit_cast<float>(113U << 23);
   uint32_t bits = magnitude < (1U << 23) ? std::bit_cast<uint32_t>(small) : normal;
   bits = magnitude >= (31U << 23) ? special : bits;
   return std::bit_cast<float>(bits | sign);

@@ -33,7 +33,8 @@ constexpr const char* kEmbedding = "model.embed_tokens.weight";
 [[noreturn]] void fail_no_weights(const fs::path& directory) {
   const bool pickled = fs::exists(directory / "pytorch_model.bin") ||
                        fs::exists(directory / "pytorch_model.bin.index.json");
-  throw DataError(fmt::format("no {} and no {} in this directory", kSingle, kIndex), directory.string(),
+  throw DataError(fmt::format("no {} and no {} in this directory", kSingle, kIndex),
+                  directory.string(),
                   pickled ? "pytorch_model.bin is not read: save the model as safetensors"
                           : "download or copy the model again");
 }
@@ -41,8 +42,8 @@ constexpr const char* kEmbedding = "model.embed_tokens.weight";
 spec::ArchSpec read_arch(const fs::path& directory) {
   const fs::path path = directory / "config.json";
   if (!fs::exists(path)) fail_no_config(directory);
-  spec::ArchSpec arch =
-      spec::ArchSpec::from_hf_config(parse_json(read_text_file(path), path.string()), path.string());
+  spec::ArchSpec arch = spec::ArchSpec::from_hf_config(
+      parse_json(read_text_file(path), path.string()), path.string());
   for (const int64_t id : generation_eos_ids(directory)) {
     const auto known = std::find(arch.eos_token_ids.begin(), arch.eos_token_ids.end(), id);
     if (known == arch.eos_token_ids.end()) arch.eos_token_ids.push_back(id);
@@ -61,7 +62,9 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   for (const auto& [name, file] : weight_map->items()) {
     const std::string shard = file.is_string() ? file.get<std::string>() : "";
     if (shard.empty() || fs::path(shard).filename() != shard) {
-      throw DataError(fmt::format("tensor `{}` is mapped to {}, not a file name", name, file.dump()), path.string());
+      throw DataError(
+          fmt::format("tensor `{}` is mapped to {}, not a file name", name, file.dump()),
+          path.string());
     }
     shard_of[name] = shard;
   }
@@ -69,7 +72,9 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
 }
 
 /// Buffers that some versions of transformers saved and all recompute.
-bool is_ignorable(const std::string& name) { return name.ends_with(".rotary_emb.inv_freq"); }
+bool is_ignorable(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq");
+}
 
 class HfCheckpoint final : public CheckpointBase {
  public:
@@ -83,11 +88,12 @@ class HfCheckpoint final : public CheckpointBase {
 
   void read(const std::string& name, DType dtype, void* destination) const override {
     const size_t i = index_of(name);
-    convert(*float_dtype(tensors_[i].format), stored_[i].data(), dtype, static_cast<std::byte*>(destination),
-            tensors_[i].numel());
+    convert(*float_dtype(tensors_[i].format), stored_[i].data(), dtype,
+            static_cast<std::byte*>(destination), tensors_[i].numel());
   }
 
-  std::optional<std::span<const std::byte>> mapped(const std::string& name, DType dtype) const override {
+  std::optional<std::span<const std::byte>> mapped(const std::string& name,
+                                                   DType dtype) const override {
     const size_t i = index_of(name);
     const bool aligned = reinterpret_cast<uintptr_t>(stored_[i].data()) % 16 == 0;
     if (!aligned || float_dtype(tensors_[i].format) != dtype) return std::nullopt;
@@ -95,7 +101,9 @@ class HfCheckpoint final : public CheckpointBase {
   }
 
   text::Tokenizer tokenizer() const override { return text::Tokenizer::from_directory(directory_); }
-  std::optional<std::string> chat_template() const override { return read_chat_template(directory_); }
+  std::optional<std::string> chat_template() const override {
+    return read_chat_template(directory_);
+  }
   text::RenderOptions render_defaults() const override { return read_special_texts(directory_); }
 
  private:
@@ -121,14 +129,17 @@ class HfCheckpoint final : public CheckpointBase {
     for (const auto& [name, shard] : shard_of) {
       if (std::exchange(opened[shard], true)) continue;
       if (!fs::exists(directory_ / shard)) {
-        throw DataError(fmt::format("the shard {} is missing", shard), index_path.string(), "download or copy it again");
+        throw DataError(fmt::format("the shard {} is missing", shard), index_path.string(),
+                        "download or copy it again");
       }
       open_file(directory_ / shard);
     }
     for (const auto& [name, shard] : shard_of) {
       const auto found = located_.find(name);
       if (found == located_.end() || found->second.file->filename() != shard) {
-        throw DataError(fmt::format("tensor `{}` is not in {}, where the index has it", name, shard), index_path.string());
+        throw DataError(
+            fmt::format("tensor `{}` is not in {}, where the index has it", name, shard),
+            index_path.string());
       }
     }
   }
@@ -137,9 +148,11 @@ class HfCheckpoint final : public CheckpointBase {
     files_.push_back(std::make_unique<File>(File{path, SafetensorsFile(path)}));
     for (const SafetensorsEntry& entry : files_.back()->content.entries()) {
       if (is_ignorable(entry.name)) continue;
-      const auto [position, added] = located_.emplace(entry.name, Located{&entry, &files_.back()->path});
+      const auto [position, added] =
+          located_.emplace(entry.name, Located{&entry, &files_.back()->path});
       if (!added) {
-        throw DataError(fmt::format("tensor `{}` is also in {}", entry.name, position->second.file->filename().string()),
+        throw DataError(fmt::format("tensor `{}` is also in {}", entry.name,
+                                    position->second.file->filename().string()),
                         path.string());
       }
     }
@@ -150,10 +163,12 @@ class HfCheckpoint final : public CheckpointBase {
     const auto head = located_.find(kHead), embedding = located_.find(kEmbedding);
     if (!arch_.tie_word_embeddings || head == located_.end() || embedding == located_.end()) return;
     const SafetensorsEntry &a = *head->second.entry, &b = *embedding->second.entry;
-    const bool equal = a.dtype == b.dtype && a.shape == b.shape &&
-                       (a.bytes.empty() || std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0);
+    const bool equal =
+        a.dtype == b.dtype && a.shape == b.shape &&
+        (a.bytes.empty() || std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0);
     if (!equal) {
-      throw DataError(fmt::format("tensor `{}` differs from `{}`, to which config.json ties it", kHead, kEmbedding),
+      throw DataError(fmt::format("tensor `{}` differs from `{}`, to which config.json ties it",
+                                  kHead, kEmbedding),
                       head->second.file->string(),
                       "set \"tie_word_embeddings\": false in config.json, or remove the tensor");
     }
@@ -163,15 +178,18 @@ class HfCheckpoint final : public CheckpointBase {
   void list_tensors() {
     const std::vector<spec::TensorSpec> expected = spec::tensor_specs(arch_);
     std::vector<FoundTensor> found;
-    for (const auto& [name, located] : located_) found.push_back({name, located.entry->shape, located.file->string()});
+    for (const auto& [name, located] : located_)
+      found.push_back({name, located.entry->shape, located.file->string()});
     check_tensors(expected, found, where_);
     for (const spec::TensorSpec& spec : expected) {
       const Located& located = located_.at(spec.name);
       if (!float_dtype(located.entry->dtype)) {
-        throw DataError(fmt::format("tensor `{}` is stored as {}, which is not supported", spec.name, located.entry->dtype),
+        throw DataError(fmt::format("tensor `{}` is stored as {}, which is not supported",
+                                    spec.name, located.entry->dtype),
                         located.file->string(), "supported are F32, F16 and BF16");
       }
-      add({spec.name, spec.shape, located.entry->dtype, located.entry->bytes.size()}, located.entry->bytes);
+      add({spec.name, spec.shape, located.entry->dtype, located.entry->bytes.size()},
+          located.entry->bytes);
     }
   }
 

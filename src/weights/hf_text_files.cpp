@@ -49,7 +49,8 @@ std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
 }
 
 std::optional<std::string> read_chat_template(const fs::path& directory) {
-  if (fs::exists(directory / "chat_template.jinja")) return read_text_file(directory / "chat_template.jinja");
+  if (fs::exists(directory / "chat_template.jinja"))
+    return read_text_file(directory / "chat_template.jinja");
   const json config = read_object(directory / "tokenizer_config.json");
   const auto found = config.find("chat_template");
   if (found == config.end()) return std::nullopt;

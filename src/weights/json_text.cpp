@@ -15,7 +15,8 @@ constexpr int kMostDepth = 64;
 std::string position_of(std::string_view text, size_t byte) {
   const std::string_view before = text.substr(0, std::min(byte, text.size()));
   const auto line = std::count(before.begin(), before.end(), '\n') + 1;
-  const size_t line_start = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
+  const size_t line_start =
+      before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
   return fmt::format("{}:{}", line, std::max<size_t>(before.size() - line_start, 1));
 }
 
@@ -33,13 +34,16 @@ class KeyWatch {
       case json::parse_event_t::array_start:
         if (depth >= kMostDepth) fail_deep();
         break;
-      case json::parse_event_t::object_end: open_.pop_back(); break;
+      case json::parse_event_t::object_end:
+        open_.pop_back();
+        break;
       case json::parse_event_t::key:
         if (!open_.back().insert(parsed.get<std::string>()).second) {
           throw DataError(fmt::format("`{}` appears twice", parsed.get<std::string>()), where_);
         }
         break;
-      default: break;
+      default:
+        break;
     }
     return true;
   }
@@ -58,7 +62,8 @@ json parse_json(std::string_view text, const std::string& where) {
   try {
     return json::parse(text, KeyWatch(where));
   } catch (const json::parse_error& error) {
-    std::string reason = error.what();  // "[json.exception.parse_error.101] parse error at …: reason"
+    std::string reason =
+        error.what();  // "[json.exception.parse_error.101] parse error at …: reason"
     const size_t colon = reason.find(": ");
     if (colon != std::string::npos) reason = reason.substr(colon + 2);
     throw DataError("not valid JSON: " + reason, where + ":" + position_of(text, error.byte));

@@ -4,9 +4,9 @@
 
 #include "byte_cursor.h"
 #include "json_text.h"
-#include "shape_math.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/safetensors.h"
+#include "shape_math.h"
 
 namespace sftrun::weights {
 namespace {
@@ -17,38 +17,42 @@ constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the reference implementat
 constexpr const char* kFixTruncated = "the file is truncated or corrupt: download or copy it again";
 
 constexpr std::array<std::pair<std::string_view, int64_t>, 20> kTypeBits = {{
-    {"BOOL", 8},    {"U8", 8},      {"I8", 8},         {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},
-    {"I16", 16},    {"U16", 16},    {"F16", 16},       {"BF16", 16},   {"I32", 32},    {"U32", 32},
-    {"F32", 32},    {"I64", 64},    {"U64", 64},       {"F64", 64},    {"C64", 64},    {"F4", 4},
-    {"F6_E2M3", 6}, {"F6_E3M2", 6},
+    {"BOOL", 8},    {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8},
+    {"F8_E8M0", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16},    {"BF16", 16},
+    {"I32", 32},    {"U32", 32}, {"F32", 32}, {"I64", 64},    {"U64", 64},
+    {"F64", 64},    {"C64", 64}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6},
 }};
 
 int64_t bits_of(const std::string& dtype) {
-  const auto found =
-      std::find_if(kTypeBits.begin(), kTypeBits.end(), [&](const auto& type) { return type.first == dtype; });
+  const auto found = std::find_if(kTypeBits.begin(), kTypeBits.end(),
+                                  [&](const auto& type) { return type.first == dtype; });
   return found == kTypeBits.end() ? 0 : found->second;
 }
 
 /// One file's header, read into entries. Each complaint names the tensor.
 class HeaderReader {
  public:
-  HeaderReader(std::span<const std::byte> data, const std::string& where) : data_(data), where_(where) {}
+  HeaderReader(std::span<const std::byte> data, const std::string& where)
+      : data_(data), where_(where) {}
 
   SafetensorsEntry read(const std::string& name, const json& description) {
     if (!description.is_object()) fail(name, "is not described by an object");
     for (const auto& [key, unused] : description.items()) {
-      if (key != "dtype" && key != "shape" && key != "data_offsets") fail(name, fmt::format("has the unknown key `{}`", key));
+      if (key != "dtype" && key != "shape" && key != "data_offsets")
+        fail(name, fmt::format("has the unknown key `{}`", key));
     }
     SafetensorsEntry entry;
     entry.name = name;
     const auto dtype = description.find("dtype");
     if (dtype == description.end() || !dtype->is_string()) fail(name, "has no dtype");
     entry.dtype = dtype->get<std::string>();
-    for (const uint64_t size : numbers(name, description, "shape")) entry.shape.push_back(static_cast<int64_t>(size));
+    for (const uint64_t size : numbers(name, description, "shape"))
+      entry.shape.push_back(static_cast<int64_t>(size));
     const std::vector<uint64_t> offsets = numbers(name, description, "data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1]) fail(name, "has bad data_offsets");
     if (offsets[1] > data_.size()) {
-      fail(name, fmt::format("ends at byte {} of a data part of {}", offsets[1], data_.size()), kFixTruncated);
+      fail(name, fmt::format("ends at byte {} of a data part of {}", offsets[1], data_.size()),
+           kFixTruncated);
     }
     entry.bytes = data_.subspan(offsets[0], offsets[1] - offsets[0]);
     check_size(entry);
@@ -64,20 +68,24 @@ class HeaderReader {
       position += entry.bytes.size();
     }
     const auto unused = static_cast<uint64_t>(data_.data() + data_.size() - position);
-    if (unused > 0) throw DataError(fmt::format("{} bytes at the end belong to no tensor", unused), where_);
+    if (unused > 0)
+      throw DataError(fmt::format("{} bytes at the end belong to no tensor", unused), where_);
   }
 
  private:
-  [[noreturn]] void fail(const std::string& name, const std::string& what, const std::string& fix = {}) const {
+  [[noreturn]] void fail(const std::string& name, const std::string& what,
+                         const std::string& fix = {}) const {
     throw DataError(fmt::format("tensor `{}` {}", name, what), where_, fix);
   }
 
-  std::vector<uint64_t> numbers(const std::string& name, const json& description, const char* key) const {
+  std::vector<uint64_t> numbers(const std::string& name, const json& description,
+                                const char* key) const {
     const auto found = description.find(key);
     if (found == description.end() || !found->is_array()) fail(name, fmt::format("has no {}", key));
     std::vector<uint64_t> result;
     for (const json& number : *found) {
-      if (!number.is_number_unsigned() || number.get<uint64_t>() >> 63 != 0) fail(name, fmt::format("has a bad {}", key));
+      if (!number.is_number_unsigned() || number.get<uint64_t>() >> 63 != 0)
+        fail(name, fmt::format("has a bad {}", key));
       result.push_back(number.get<uint64_t>());
     }
     return result;
@@ -92,8 +100,9 @@ class HeaderReader {
       fail(entry.name, fmt::format("has the shape {}, too large", shape_text(entry.shape)));
     }
     if (total_bits % 8 != 0 || static_cast<uint64_t>(total_bits / 8) != entry.bytes.size()) {
-      fail(entry.name, fmt::format("of shape {} in {} takes {} bytes, its data_offsets span {}", shape_text(entry.shape),
-                                   entry.dtype, total_bits / 8, entry.bytes.size()));
+      fail(entry.name,
+           fmt::format("of shape {} in {} takes {} bytes, its data_offsets span {}",
+                       shape_text(entry.shape), entry.dtype, total_bits / 8, entry.bytes.size()));
     }
   }
 
@@ -104,13 +113,15 @@ class HeaderReader {
 json read_header(ByteCursor& cursor, const std::string& where) {
   const auto length = cursor.read<uint64_t>("the header length");
   if (length > kMostHeaderBytes) {
-    throw DataError(fmt::format("not a safetensors file: a header of {} bytes is over the limit of {}", length,
-                                kMostHeaderBytes),
-                    where);
+    throw DataError(
+        fmt::format("not a safetensors file: a header of {} bytes is over the limit of {}", length,
+                    kMostHeaderBytes),
+        where);
   }
   const std::span<const std::byte> bytes = cursor.take(length, "the header");
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (!text.starts_with('{')) throw DataError("not a safetensors file: the header is not a JSON object", where);
+  if (!text.starts_with('{'))
+    throw DataError("not a safetensors file: the header is not a JSON object", where);
   return parse_json(text, where);
 }
 

@@ -6,8 +6,8 @@
 
 #include "convert.h"
 #include "sftrun/core/error.h"
-#include "shape_math.h"
 #include "sftrun/weights/safetensors.h"
+#include "shape_math.h"
 
 namespace sftrun::weights {
 namespace {
@@ -15,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr size_t kDataAlignment = 64;  // so that mapped tensors of round sizes can be used where they lie
+constexpr size_t kDataAlignment =
+    64;  // so that mapped tensors of round sizes can be used where they lie
 
 uint64_t bytes_of(const TensorToWrite& tensor) {
   const std::optional<int64_t> numel = checked_numel(tensor.shape);
@@ -31,8 +32,9 @@ std::string header_of(const std::vector<const TensorToWrite*>& order) {
   for (const TensorToWrite* tensor : order) {
     const uint64_t end = offset + bytes_of(*tensor);
     SFTRUN_CHECK(!header.contains(tensor->name));
-    header[tensor->name] = {
-        {"dtype", safetensors_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {offset, end}}};
+    header[tensor->name] = {{"dtype", safetensors_name(tensor->dtype)},
+                            {"shape", tensor->shape},
+                            {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -45,8 +47,10 @@ std::string header_of(const std::vector<const TensorToWrite*>& order) {
 
 using Shard = std::vector<TensorToWrite>;
 
-/// Fills shards in order; a tensor over the limit gets one of its own and does not end the shard being filled.
-std::vector<Shard> split_into_shards(const std::vector<TensorToWrite>& tensors, uint64_t max_shard_bytes) {
+/// Fills shards in order; a tensor over the limit gets one of its own and does not end the shard
+/// being filled.
+std::vector<Shard> split_into_shards(const std::vector<TensorToWrite>& tensors,
+                                     uint64_t max_shard_bytes) {
   std::vector<Shard> shards;
   Shard current;
   uint64_t current_bytes = 0;
@@ -103,9 +107,9 @@ void write_sharded_safetensors(const fs::path& directory, const std::vector<Tens
   ordered_json weight_map = ordered_json::object();
   uint64_t total_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1
-                                 ? "model.safetensors"
-                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    const std::string name =
+        shards.size() == 1 ? "model.safetensors"
+                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     write_safetensors(directory / name, shards[i]);
     written.insert(name);
     for (const TensorToWrite& tensor : shards[i]) {
@@ -115,7 +119,8 @@ void write_sharded_safetensors(const fs::path& directory, const std::vector<Tens
   }
   if (shards.size() > 1) {
     const std::string name = "model.safetensors.index.json";
-    const ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
+    const ordered_json index = {{"metadata", {{"total_size", total_bytes}}},
+                                {"weight_map", weight_map}};
     write_file_atomically(directory / name, index.dump(2) + "\n");
     written.insert(name);
   }

@@ -21,22 +21,26 @@ std::string some_of(const std::vector<std::string>& names) {
   return text;
 }
 
-std::string plural(const char* word, size_t count) { return fmt::format("{}{}", word, count == 1 ? "" : "s"); }
+std::string plural(const char* word, size_t count) {
+  return fmt::format("{}{}", word, count == 1 ? "" : "s");
+}
 
-void check_shapes(const std::map<std::string, const spec::TensorSpec*>& wanted, const std::vector<FoundTensor>& found) {
+void check_shapes(const std::map<std::string, const spec::TensorSpec*>& wanted,
+                  const std::vector<FoundTensor>& found) {
   for (const FoundTensor& tensor : found) {
     const auto spec = wanted.find(tensor.name);
     if (spec == wanted.end() || spec->second->shape == tensor.shape) continue;
-    throw DataError(fmt::format("tensor `{}` has the shape {}; the configuration implies {}", tensor.name,
-                                shape_text(tensor.shape), shape_text(spec->second->shape)),
-                    tensor.where, "configuration and weights are of different models");
+    throw DataError(
+        fmt::format("tensor `{}` has the shape {}; the configuration implies {}", tensor.name,
+                    shape_text(tensor.shape), shape_text(spec->second->shape)),
+        tensor.where, "configuration and weights are of different models");
   }
 }
 
 }  // namespace
 
-void check_tensors(const std::vector<spec::TensorSpec>& expected, const std::vector<FoundTensor>& found,
-                   const std::string& where) {
+void check_tensors(const std::vector<spec::TensorSpec>& expected,
+                   const std::vector<FoundTensor>& found, const std::string& where) {
   std::map<std::string, const spec::TensorSpec*> wanted;
   for (const spec::TensorSpec& spec : expected) wanted[spec.name] = &spec;
   std::set<std::string> present;
@@ -58,15 +62,19 @@ void check_tensors(const std::vector<spec::TensorSpec>& expected, const std::vec
       return names;
     }() : missing;
     const std::string near = nearest(unknown[0], candidates);
-    throw DataError(fmt::format("unknown {} {}", plural("tensor", unknown.size()), some_of(unknown)), unknown_where,
-                    near.empty() ? "the checkpoint is of another architecture than its configuration says"
-                                 : fmt::format("the nearest tensor of this architecture is `{}`", near));
+    throw DataError(
+        fmt::format("unknown {} {}", plural("tensor", unknown.size()), some_of(unknown)),
+        unknown_where,
+        near.empty() ? "the checkpoint is of another architecture than its configuration says"
+                     : fmt::format("the nearest tensor of this architecture is `{}`", near));
   }
   if (!missing.empty()) {
     const bool only_head = missing.size() == 1 && missing[0] == "lm_head.weight";
-    throw DataError(fmt::format("missing {} {}", plural("tensor", missing.size()), some_of(missing)), where,
-                    only_head ? "if the model ties its head to the embedding, config.json must say \"tie_word_embeddings\": true"
-                              : "the checkpoint is incomplete: download or copy it again");
+    throw DataError(
+        fmt::format("missing {} {}", plural("tensor", missing.size()), some_of(missing)), where,
+        only_head ? "if the model ties its head to the embedding, config.json must say "
+                    "\"tie_word_embeddings\": true"
+                  : "the checkpoint is incomplete: download or copy it again");
   }
   check_shapes(wanted, found);
 }

@@ -13,10 +13,10 @@ struct FoundTensor {
   std::string where;  ///< its file
 };
 
-/// Compares what an architecture wants with what a checkpoint holds. @throws DataError naming the first tensors that are
-/// missing, unknown (with the nearest known name) or of another shape.
+/// Compares what an architecture wants with what a checkpoint holds. @throws DataError naming the
+/// first tensors that are missing, unknown (with the nearest known name) or of another shape.
 /// @param where the checkpoint, for tensors that are in no file
-void check_tensors(const std::vector<spec::TensorSpec>& expected, const std::vector<FoundTensor>& found,
-                   const std::string& where);
+void check_tensors(const std::vector<spec::TensorSpec>& expected,
+                   const std::vector<FoundTensor>& found, const std::string& where);
 
 }  // namespace sftrun::weights

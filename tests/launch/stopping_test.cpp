@@ -146,6 +146,25 @@ TEST(Stopping, WhatAWorkerLeavesBehindIsEndedWithIt) {
   EXPECT_TRUE(eventually([&] { return !is_alive(pids_in(run.file("pids")).front()); }, 3));
 }
 
+bool is_stopped(pid_t pid) {
+  const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.at(name_end + 2) == 'T';
+}
+
+TEST(Stopping, CtrlZPausesTheWorkersToo) {
+  SupervisedRun run(1);
+  run.start({"*:pid " + run.file("pid").string() + ";train 0"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 1); }));
+  const pid_t worker = pids_in(run.file("pid")).front();
+  ::kill(run.pid(), SIGTSTP);
+  EXPECT_TRUE(eventually([&] { return is_stopped(run.pid()) && is_stopped(worker); }));
+  ::kill(run.pid(), SIGCONT);
+  EXPECT_TRUE(eventually([&] { return !is_stopped(worker); }));
+  ::kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.wait(), 75);
+}
+
 TEST(Stopping, TheLauncherIsSmall) {
   SupervisedRun run(2);
   run.start({"*:train 0"});

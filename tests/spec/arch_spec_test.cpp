@@ -13,13 +13,23 @@ using nlohmann::json;
 using test::expect_error;
 
 json small_config() {
-  return {{"model_type", "llama"},       {"vocab_size", 128},          {"hidden_size", 48},
-          {"intermediate_size", 96},     {"num_hidden_layers", 2},     {"num_attention_heads", 6},
-          {"num_key_value_heads", 2},    {"max_position_embeddings", 512}, {"rms_norm_eps", 1e-5},
-          {"tie_word_embeddings", true}, {"eos_token_id", json::array({2, 7})}, {"bos_token_id", 1}};
+  return {{"model_type", "llama"},
+          {"vocab_size", 128},
+          {"hidden_size", 48},
+          {"intermediate_size", 96},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 6},
+          {"num_key_value_heads", 2},
+          {"max_position_embeddings", 512},
+          {"rms_norm_eps", 1e-5},
+          {"tie_word_embeddings", true},
+          {"eos_token_id", json::array({2, 7})},
+          {"bos_token_id", 1}};
 }
 
-ArchSpec parse(const json& config) { return ArchSpec::from_hf_config(config, "m/config.json"); }
+ArchSpec parse(const json& config) {
+  return ArchSpec::from_hf_config(config, "m/config.json");
+}
 
 TEST(FromHfConfig, ReadsEveryField) {
   json config = small_config();
@@ -44,7 +54,8 @@ TEST(FromHfConfig, ReadsEveryField) {
 
 TEST(FromHfConfig, DefaultsAreTransformers) {
   json config = small_config();
-  for (const char* key : {"num_key_value_heads", "rms_norm_eps", "tie_word_embeddings", "eos_token_id", "bos_token_id"}) {
+  for (const char* key : {"num_key_value_heads", "rms_norm_eps", "tie_word_embeddings",
+                          "eos_token_id", "bos_token_id"}) {
     config.erase(key);
   }
   config["head_dim"] = nullptr;
@@ -92,9 +103,13 @@ TEST(FromHfConfig, NamesWhatIsWrong) {
       {"eos_token_id", json::array({1, "x"}), {"`eos_token_id` must be a token id or a list"}},
       {"hidden_act", "gelu", {"`hidden_act` \"gelu\" is not supported"}},
       {"quantization_config", {{"quant_method", "gptq"}}, {"quantised by \"gptq\""}},
-      {"rope_scaling", {{"type", "longrope"}}, {"RoPE scaling \"longrope\"", "default, linear, dynamic, yarn, llama3"}},
+      {"rope_scaling",
+       {{"type", "longrope"}},
+       {"RoPE scaling \"longrope\"", "default, linear, dynamic, yarn, llama3"}},
       {"rope_scaling", {{"type", "linear"}}, {"`rope_scaling.factor` is missing"}},
-      {"rope_scaling", {{"type", "llama3"}, {"factor", 8}}, {"`rope_scaling.low_freq_factor` is missing"}},
+      {"rope_scaling",
+       {{"type", "llama3"}, {"factor", 8}},
+       {"`rope_scaling.low_freq_factor` is missing"}},
       {"rope_scaling", 3, {"rope_scaling"}},
       {"rope_theta", 0.5, {"RoPE base must be above 1"}},
       {"partial_rotary_factor", 0.5, {"`partial_rotary_factor` 0.5 is not supported"}},
@@ -103,7 +118,8 @@ TEST(FromHfConfig, NamesWhatIsWrong) {
     SCOPED_TRACE(std::string(bad.key) + " = " + bad.value.dump());
     json config = small_config();
     config[bad.key] = bad.value;
-    for (const std::string& part : bad.parts) expect_error([&] { parse(config); }, {part, "at   m/config.json"});
+    for (const std::string& part : bad.parts)
+      expect_error([&] { parse(config); }, {part, "at   m/config.json"});
   }
   expect_error([] { parse(json::array()); }, {"not a JSON object"});
 }
@@ -113,8 +129,20 @@ TEST(ToHfConfig, ComesBackEqual) {
       nullptr,
       {{"rope_type", "linear"}, {"factor", 4.0}},
       {{"rope_type", "dynamic"}, {"factor", 2.0}},
-      {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}},
-      {{"rope_type", "yarn"}, {"factor", 8.0}, {"beta_fast", 16.0}, {"beta_slow", 2.0}, {"mscale", 1.0}, {"mscale_all_dim", 0.5}, {"attention_factor", 1.1}, {"truncate", false}, {"original_max_position_embeddings", 64}},
+      {{"rope_type", "llama3"},
+       {"factor", 8.0},
+       {"low_freq_factor", 1.0},
+       {"high_freq_factor", 4.0},
+       {"original_max_position_embeddings", 64}},
+      {{"rope_type", "yarn"},
+       {"factor", 8.0},
+       {"beta_fast", 16.0},
+       {"beta_slow", 2.0},
+       {"mscale", 1.0},
+       {"mscale_all_dim", 0.5},
+       {"attention_factor", 1.1},
+       {"truncate", false},
+       {"original_max_position_embeddings", 64}},
   };
   for (const json& scaling : scalings) {
     json config = small_config();
@@ -129,11 +157,19 @@ TEST(ToHfConfig, ComesBackEqual) {
 }
 
 json small_meta() {
-  return {{"general.architecture", "llama"}, {"llama.vocab_size", 128}, {"llama.embedding_length", 48},
-          {"llama.feed_forward_length", 96}, {"llama.block_count", 2}, {"llama.attention.head_count", 6},
-          {"llama.attention.head_count_kv", 2}, {"llama.context_length", 512},
-          {"llama.attention.layer_norm_rms_epsilon", 1e-5}, {"llama.rope.freq_base", 5000.0},
-          {"llama.rope.dimension_count", 8}, {"tokenizer.ggml.bos_token_id", 1}, {"tokenizer.ggml.eos_token_id", 2},
+  return {{"general.architecture", "llama"},
+          {"llama.vocab_size", 128},
+          {"llama.embedding_length", 48},
+          {"llama.feed_forward_length", 96},
+          {"llama.block_count", 2},
+          {"llama.attention.head_count", 6},
+          {"llama.attention.head_count_kv", 2},
+          {"llama.context_length", 512},
+          {"llama.attention.layer_norm_rms_epsilon", 1e-5},
+          {"llama.rope.freq_base", 5000.0},
+          {"llama.rope.dimension_count", 8},
+          {"tokenizer.ggml.bos_token_id", 1},
+          {"tokenizer.ggml.eos_token_id", 2},
           {"tokenizer.ggml.eot_token_id", 7}};
 }
 
@@ -169,9 +205,13 @@ TEST(FromGguf, NamesWhatIsWrong) {
       {"general.architecture", "qwen3", {"\"qwen3\" is not supported"}},
       {"general.architecture", nullptr, {"`general.architecture` is missing"}},
       {"llama.block_count", nullptr, {"`llama.block_count` is missing"}},
-      {"llama.attention.head_count_kv", json::array({2, 4}), {"`llama.attention.head_count_kv` must be an integer"}},
+      {"llama.attention.head_count_kv",
+       json::array({2, 4}),
+       {"`llama.attention.head_count_kv` must be an integer"}},
       {"llama.expert_count", 8, {"mixtures of experts"}},
-      {"llama.rope.dimension_count", 4, {"`llama.rope.dimension_count` 4 differs from the head size 8"}},
+      {"llama.rope.dimension_count",
+       4,
+       {"`llama.rope.dimension_count` 4 differs from the head size 8"}},
       {"llama.attention.value_length", 16, {"`llama.attention.value_length` 16"}},
       {"llama.rope.scaling.type", "longrope", {"RoPE scaling \"longrope\""}},
       {"tokenizer.ggml.eos_token_id", -1, {"`tokenizer.ggml.eos_token_id`"}},

@@ -32,7 +32,8 @@ TEST(RopeTable, EqualsTransformers) {
     EXPECT_FLOAT_EQ(table.attention_scaling, expected["attention_scaling"].get<float>());
     for (size_t i = 0; i < table.inv_freq.size(); ++i) {
       // torch's vectorised pow is good to one unit; blends of two such values add theirs.
-      EXPECT_LE(ulps_between(table.inv_freq[i], expected["inv_freq"][i].get<float>()), 2) << "frequency " << i;
+      EXPECT_LE(ulps_between(table.inv_freq[i], expected["inv_freq"][i].get<float>()), 2)
+          << "frequency " << i;
     }
   }
 }
@@ -58,14 +59,16 @@ TEST(RopeTable, DivisorsDivide) {
 std::vector<float> divisors_of(const ArchSpec& plain, const RopeSpec& scaled) {
   ArchSpec arch = plain;
   arch.rope = scaled;
-  const std::vector<float> base = rope_table(plain, 1).inv_freq, table = rope_table(arch, 1).inv_freq;
+  const std::vector<float> base = rope_table(plain, 1).inv_freq,
+                           table = rope_table(arch, 1).inv_freq;
   std::vector<float> divisors;
   for (size_t i = 0; i < base.size(); ++i) divisors.push_back(base[i] / table[i]);
   return divisors;
 }
 
 TEST(RopeDivisors, Llama3IsRecognised) {
-  for (const auto& [factor, original] : {std::pair{8.0, 8192}, {32.0, 8192}, {8.0, 32}, {4.0, 1024}}) {
+  for (const auto& [factor, original] :
+       {std::pair{8.0, 8192}, {32.0, 8192}, {8.0, 32}, {4.0, 1024}}) {
     ArchSpec arch = small_arch();
     arch.rope.theta = 500000.0;
     RopeSpec scaled = arch.rope;
@@ -85,7 +88,8 @@ TEST(RopeDivisors, OthersAreKept) {
   std::vector<float> divisors(32, 1.0F);
   set_rope_divisors(arch, divisors, "model.gguf");
   EXPECT_TRUE(arch.rope.divisors.empty()) << "all ones change nothing";
-  for (size_t i = 0; i < divisors.size(); ++i) divisors[i] = 1.0F + 0.1F * static_cast<float>(i % 5);
+  for (size_t i = 0; i < divisors.size(); ++i)
+    divisors[i] = 1.0F + 0.1F * static_cast<float>(i % 5);
   set_rope_divisors(arch, divisors, "model.gguf");
   EXPECT_EQ(arch.rope.type, RopeType::kDefault);
   EXPECT_EQ(arch.rope.divisors, divisors);
@@ -96,7 +100,8 @@ TEST(RopeDivisors, UnsoundOnesAreRefused) {
   ArchSpec arch = small_arch();
   EXPECT_ANY_THROW(set_rope_divisors(arch, std::vector<float>(31, 1.0F), "model.gguf"));
   EXPECT_ANY_THROW(set_rope_divisors(arch, std::vector<float>(32, 0.0F), "model.gguf"));
-  EXPECT_ANY_THROW(set_rope_divisors(arch, std::vector<float>(32, std::numeric_limits<float>::quiet_NaN()), "model.gguf"));
+  EXPECT_ANY_THROW(set_rope_divisors(
+      arch, std::vector<float>(32, std::numeric_limits<float>::quiet_NaN()), "model.gguf"));
 }
 
 }  // namespace

@@ -18,8 +18,12 @@ using test::expect_error;
 const char* const kQ = "model.layers.0.self_attn.q_proj";
 
 spec::ArchSpec small_arch() {
-  return spec::ArchSpec::from_hf_config({{"model_type", "llama"}, {"vocab_size", 8}, {"hidden_size", 4},
-                                         {"intermediate_size", 6}, {"num_hidden_layers", 1}, {"num_attention_heads", 2},
+  return spec::ArchSpec::from_hf_config({{"model_type", "llama"},
+                                         {"vocab_size", 8},
+                                         {"hidden_size", 4},
+                                         {"intermediate_size", 6},
+                                         {"num_hidden_layers", 1},
+                                         {"num_attention_heads", 2},
                                          {"num_key_value_heads", 1}},
                                         "config.json");
 }
@@ -84,7 +88,8 @@ TEST(AdapterConfig, RefusesVariantsByName) {
       {"use_dora", true, "DoRA (`use_dora`) is not supported"},
       {"bias", "all", "`bias: all`"},
       {"fan_in_fan_out", true, "`fan_in_fan_out` is not supported"},
-      {"init_lora_weights", "pissa", "`init_lora_weights: pissa`, which changes the base model, is not supported"},
+      {"init_lora_weights", "pissa",
+       "`init_lora_weights: pissa`, which changes the base model, is not supported"},
       {"rank_pattern", {{"q_proj", 4}}, "`rank_pattern: {\"q_proj\":4}` is not supported"},
       {"layers_to_transform", json::array({0}), "`layers_to_transform: [0]` is not supported"},
       {"use_qalora", true, "`use_qalora: true` is not supported"},
@@ -113,12 +118,12 @@ TEST(AdapterConfig, TensorNamesArePefts) {
   EXPECT_EQ(lora_b_name(kQ), "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
 }
 
-TensorToWrite values(const std::string& name, const std::vector<int64_t>& shape, float value = 0.5F) {
+TensorToWrite values(const std::string& name, const std::vector<int64_t>& shape,
+                     float value = 0.5F) {
   size_t count = 1;
   for (const int64_t size : shape) count *= static_cast<size_t>(size);
-  return {name, DType::kF32, shape, [=](void* out) {
-            std::fill_n(static_cast<float*>(out), count, value);
-          }};
+  return {name, DType::kF32, shape,
+          [=](void* out) { std::fill_n(static_cast<float*>(out), count, value); }};
 }
 
 class Adapter : public testing::Test {
@@ -134,13 +139,15 @@ class Adapter : public testing::Test {
 
   test::TemporaryDirectory directory_;
   AdapterConfig config_{.r = 2, .target_modules = {"q_proj", "k_proj"}};
-  std::vector<TensorToWrite> tensors_ = {values(lora_a_name(kQ), {2, 4}, 0.25F), values(lora_b_name(kQ), {4, 2})};
+  std::vector<TensorToWrite> tensors_ = {values(lora_a_name(kQ), {2, 4}, 0.25F),
+                                         values(lora_b_name(kQ), {4, 2})};
 };
 
 TEST_F(Adapter, ComesBackEqual) {
   const std::string k = "model.layers.0.self_attn.k_proj";
   TensorToWrite half{lora_a_name(k), DType::kBF16, {2, 4}, [](void* out) {
-                       for (int i = 0; i < 8; ++i) static_cast<uint16_t*>(out)[i] = f32_to_bf16(1.5F);
+                       for (int i = 0; i < 8; ++i)
+                         static_cast<uint16_t*>(out)[i] = f32_to_bf16(1.5F);
                      }};
   tensors_.push_back(half);
   tensors_.push_back(values(lora_b_name(k), {2, 2}));
@@ -174,7 +181,8 @@ TEST_F(Adapter, OfAnotherModel) {
   expect_refused({lora_a_name(kQ), "has the shape [2, 6]; the model wants [2, 4]"});
   const std::string other = "model.layers.1.self_attn.q_proj";
   tensors_ = {values(lora_a_name(other), {2, 4}), values(lora_b_name(other), {4, 2})};
-  expect_refused({"no linear layer of this model", "the nearest is `model.layers.0.self_attn.q_proj`"});
+  expect_refused(
+      {"no linear layer of this model", "the nearest is `model.layers.0.self_attn.q_proj`"});
   tensors_ = {values(lora_a_name("model.norm"), {2, 4})};
   expect_refused({"`model.norm`, which is no linear layer"});
 }
@@ -185,7 +193,8 @@ TEST_F(Adapter, NotFinite) {
 }
 
 TEST_F(Adapter, UnknownTensors) {
-  tensors_.push_back(values("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", {4}));
+  tensors_.push_back(
+      values("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", {4}));
   expect_refused({"lora_magnitude_vector", "a kind of adapter that is not supported"});
   tensors_.back() = values("base_model.model.lm_head.weight", {8, 4});
   expect_refused({"neither LoRA's nor of one of `modules_to_save`"});

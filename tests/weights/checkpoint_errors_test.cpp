@@ -19,20 +19,24 @@ using test::expect_error;
 class BrokenModel : public testing::Test {
  protected:
   BrokenModel() {
-    config_ = {{"model_type", "llama"}, {"vocab_size", 8}, {"hidden_size", 4}, {"intermediate_size", 6},
-               {"num_hidden_layers", 1}, {"num_attention_heads", 2}, {"tie_word_embeddings", true}};
+    config_ = {{"model_type", "llama"},      {"vocab_size", 8},        {"hidden_size", 4},
+               {"intermediate_size", 6},     {"num_hidden_layers", 1}, {"num_attention_heads", 2},
+               {"tie_word_embeddings", true}};
     use(spec::ArchSpec::from_hf_config(config_, "config.json"));
   }
 
   void use(const spec::ArchSpec& arch) {
     tensors_.clear();
-    for (const spec::TensorSpec& spec : spec::tensor_specs(arch)) tensors_.push_back(ones(spec.name, spec.shape));
+    for (const spec::TensorSpec& spec : spec::tensor_specs(arch))
+      tensors_.push_back(ones(spec.name, spec.shape));
   }
 
-  static TensorToWrite ones(const std::string& name, const std::vector<int64_t>& shape, DType dtype = DType::kF32) {
+  static TensorToWrite ones(const std::string& name, const std::vector<int64_t>& shape,
+                            DType dtype = DType::kF32) {
     int64_t bytes = size_of(dtype);
     for (const int64_t size : shape) bytes *= size;
-    return {name, dtype, shape, [bytes](void* out) { std::memset(out, 1, static_cast<size_t>(bytes)); }};
+    return {name, dtype, shape,
+            [bytes](void* out) { std::memset(out, 1, static_cast<size_t>(bytes)); }};
   }
 
   TensorToWrite& tensor(const std::string& name) {
@@ -66,9 +70,11 @@ TEST_F(BrokenModel, IsSoundUndamaged) {
 }
 
 TEST_F(BrokenModel, NoSuchModel) {
-  expect_error([] { Checkpoint::open("/nonexistent/model"); }, {"no such model", "/nonexistent/model"});
+  expect_error([] { Checkpoint::open("/nonexistent/model"); },
+               {"no such model", "/nonexistent/model"});
   test::write_file(directory_ / "weights.bin", "x");
-  expect_error([&] { Checkpoint::open(directory_ / "weights.bin"); }, {"neither a directory nor a .gguf file"});
+  expect_error([&] { Checkpoint::open(directory_ / "weights.bin"); },
+               {"neither a directory nor a .gguf file"});
 }
 
 TEST_F(BrokenModel, NoConfig) {
@@ -97,7 +103,8 @@ TEST_F(BrokenModel, MissingTensor) {
 }
 
 TEST_F(BrokenModel, MissingTensorsAreCounted) {
-  for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) remove(fmt::format("model.layers.0.self_attn.{}.weight", name));
+  for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
+    remove(fmt::format("model.layers.0.self_attn.{}.weight", name));
   save();
   expect_refused({"missing tensors `model.layers.0.self_attn.q_proj.weight`", "and 1 more"});
 }
@@ -105,7 +112,9 @@ TEST_F(BrokenModel, MissingTensorsAreCounted) {
 TEST_F(BrokenModel, MisspelledTensor) {
   tensor("model.layers.0.mlp.up_proj.weight").name = "model.layers.0.mlp.upproj.weight";
   save();
-  expect_refused({"unknown tensor `model.layers.0.mlp.upproj.weight`", "nearest tensor of this architecture is `model.layers.0.mlp.up_proj.weight`", "model.safetensors"});
+  expect_refused({"unknown tensor `model.layers.0.mlp.upproj.weight`",
+                  "nearest tensor of this architecture is `model.layers.0.mlp.up_proj.weight`",
+                  "model.safetensors"});
 }
 
 TEST_F(BrokenModel, UnknownTensor) {
@@ -117,13 +126,15 @@ TEST_F(BrokenModel, UnknownTensor) {
 TEST_F(BrokenModel, RotaryBuffersAreSkipped) {
   tensors_.push_back(ones("model.layers.0.self_attn.rotary_emb.inv_freq", {1}));
   save();
-  EXPECT_FALSE(Checkpoint::open(directory_.path())->has("model.layers.0.self_attn.rotary_emb.inv_freq"));
+  EXPECT_FALSE(
+      Checkpoint::open(directory_.path())->has("model.layers.0.self_attn.rotary_emb.inv_freq"));
 }
 
 TEST_F(BrokenModel, WrongShape) {
   tensor("model.norm.weight") = ones("model.norm.weight", {5});
   save();
-  expect_refused({"tensor `model.norm.weight` has the shape [5]; the configuration implies [4]", "model.safetensors"});
+  expect_refused({"tensor `model.norm.weight` has the shape [5]; the configuration implies [4]",
+                  "model.safetensors"});
 }
 
 TEST_F(BrokenModel, UnsupportedDtype) {
@@ -143,7 +154,8 @@ TEST_F(BrokenModel, TiedHeadOfItsOwnIsRefused) {
   head.produce = [](void* out) { std::memset(out, 2, 128); };
   tensors_.push_back(head);
   save();
-  expect_refused({"tensor `lm_head.weight` differs from `model.embed_tokens.weight`", "tie_word_embeddings"});
+  expect_refused(
+      {"tensor `lm_head.weight` differs from `model.embed_tokens.weight`", "tie_word_embeddings"});
 }
 
 TEST_F(BrokenModel, UntiedWithoutHead) {
@@ -156,7 +168,8 @@ TEST_F(BrokenModel, GenerationConfigAddsEndTokens) {
   config_["eos_token_id"] = 2;
   save();
   test::write_file(directory_ / "generation_config.json", R"({"eos_token_id": [2, 5]})");
-  EXPECT_EQ(Checkpoint::open(directory_.path())->arch().eos_token_ids, (std::vector<int64_t>{2, 5}));
+  EXPECT_EQ(Checkpoint::open(directory_.path())->arch().eos_token_ids,
+            (std::vector<int64_t>{2, 5}));
   test::write_file(directory_ / "generation_config.json", R"({"eos_token_id": "x"})");
   expect_refused({"`eos_token_id` must be a token id", "generation_config.json"});
 }
@@ -176,7 +189,9 @@ class BrokenShards : public BrokenModel {
     index_ = json::parse(test::read_file(directory_ / kIndex));
   }
   void save_index() { test::write_file(directory_ / kIndex, index_.dump()); }
-  std::string shard_of(const std::string& name) const { return index_["weight_map"][name].get<std::string>(); }
+  std::string shard_of(const std::string& name) const {
+    return index_["weight_map"][name].get<std::string>();
+  }
 
   static constexpr const char* kIndex = "model.safetensors.index.json";
   static constexpr const char* kNorm = "model.norm.weight";
@@ -184,7 +199,9 @@ class BrokenShards : public BrokenModel {
   json index_;
 };
 
-TEST_F(BrokenShards, IsSoundUndamaged) { EXPECT_EQ(Checkpoint::open(directory_.path())->tensors().size(), 11U); }
+TEST_F(BrokenShards, IsSoundUndamaged) {
+  EXPECT_EQ(Checkpoint::open(directory_.path())->tensors().size(), 11U);
+}
 
 TEST_F(BrokenShards, MissingShard) {
   fs::remove(directory_ / shard_of(kNorm));
@@ -206,7 +223,8 @@ TEST_F(BrokenShards, TensorInTwoShards) {
 TEST_F(BrokenShards, PathsAreNotFollowed) {
   index_["weight_map"][kNorm] = "../elsewhere.safetensors";
   save_index();
-  expect_refused({"tensor `model.norm.weight` is mapped to \"../elsewhere.safetensors\", not a file name"});
+  expect_refused(
+      {"tensor `model.norm.weight` is mapped to \"../elsewhere.safetensors\", not a file name"});
 }
 
 TEST_F(BrokenShards, NoMap) {
@@ -220,7 +238,7 @@ test::GgufBuilder small_gguf() {
   test::GgufBuilder builder;
   builder.key("general.architecture", 8, test::GgufBuilder::text("llama"));
   const std::vector<std::pair<const char*, uint32_t>> sizes = {
-      {"llama.vocab_size", 8}, {"llama.embedding_length", 4}, {"llama.feed_forward_length", 6},
+      {"llama.vocab_size", 8},  {"llama.embedding_length", 4},     {"llama.feed_forward_length", 6},
       {"llama.block_count", 1}, {"llama.attention.head_count", 2}, {"llama.context_length", 16}};
   for (const auto& [key, value] : sizes) builder.key(key, 4, test::little_endian<uint32_t>(value));
   builder.key("llama.attention.layer_norm_rms_epsilon", 6, test::little_endian<float>(1e-5F));
@@ -229,10 +247,12 @@ test::GgufBuilder small_gguf() {
 
 void add_tensors(test::GgufBuilder& builder, const std::string& leave_out = "") {
   const std::vector<std::pair<std::string, std::vector<uint64_t>>> tensors = {
-      {"token_embd.weight", {4, 8}}, {"blk.0.attn_norm.weight", {4}}, {"blk.0.attn_q.weight", {4, 4}},
-      {"blk.0.attn_k.weight", {4, 4}}, {"blk.0.attn_v.weight", {4, 4}}, {"blk.0.attn_output.weight", {4, 4}},
-      {"blk.0.ffn_norm.weight", {4}}, {"blk.0.ffn_gate.weight", {4, 6}}, {"blk.0.ffn_up.weight", {4, 6}},
-      {"blk.0.ffn_down.weight", {6, 4}}, {"output_norm.weight", {4}}};
+      {"token_embd.weight", {4, 8}},   {"blk.0.attn_norm.weight", {4}},
+      {"blk.0.attn_q.weight", {4, 4}}, {"blk.0.attn_k.weight", {4, 4}},
+      {"blk.0.attn_v.weight", {4, 4}}, {"blk.0.attn_output.weight", {4, 4}},
+      {"blk.0.ffn_norm.weight", {4}},  {"blk.0.ffn_gate.weight", {4, 6}},
+      {"blk.0.ffn_up.weight", {4, 6}}, {"blk.0.ffn_down.weight", {6, 4}},
+      {"output_norm.weight", {4}}};
   for (const auto& [name, shape] : tensors) {
     if (name == leave_out) continue;
     builder.tensor(name, shape, 0, builder.data_bytes);
@@ -268,7 +288,8 @@ TEST_F(BrokenGguf, MissingAndUnknownTensors) {
   expect_refused(missing, {"missing tensor `blk.0.ffn_up.weight`", "m.gguf"});
   missing.tensor("blk.0.ffn_upp.weight", {4, 6}, 0, missing.data_bytes);
   missing.data_bytes += 128;
-  expect_refused(missing, {"unknown tensor `blk.0.ffn_upp.weight`", "nearest tensor of this architecture is `blk.0.ffn_up.weight`"});
+  expect_refused(missing, {"unknown tensor `blk.0.ffn_upp.weight`",
+                           "nearest tensor of this architecture is `blk.0.ffn_up.weight`"});
 }
 
 TEST_F(BrokenGguf, UnsupportedType) {

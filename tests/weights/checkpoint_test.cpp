@@ -32,8 +32,9 @@ std::vector<uint16_t> read_half(const Checkpoint& checkpoint, const TensorInfo& 
 
 class EveryModel : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Models, EveryModel,
-                         testing::Values("tied-gqa", "linear-bias-sharded", "llama3-gguf", "yarn-fp16", "dynamic-bf16",
-                                         "llama3-gguf/model-F32.gguf", "llama3-gguf/model-F16.gguf",
+                         testing::Values("tied-gqa", "linear-bias-sharded", "llama3-gguf",
+                                         "yarn-fp16", "dynamic-bf16", "llama3-gguf/model-F32.gguf",
+                                         "llama3-gguf/model-F16.gguf",
                                          "llama3-gguf/model-Q8_0.gguf"));
 
 TEST_P(EveryModel, HoldsWhatItsArchitectureImplies) {
@@ -52,7 +53,8 @@ TEST_P(EveryModel, EveryDtypeIsTheFp32ValuesRounded) {
   const auto checkpoint = Checkpoint::open(kModels / GetParam());
   for (const TensorInfo& info : checkpoint->tensors()) {
     const std::vector<float> values = read_f32(*checkpoint, info);
-    const std::vector<uint16_t> bf16 = read_half(*checkpoint, info, DType::kBF16), f16 = read_half(*checkpoint, info, DType::kF16);
+    const std::vector<uint16_t> bf16 = read_half(*checkpoint, info, DType::kBF16),
+                                f16 = read_half(*checkpoint, info, DType::kF16);
     for (size_t i = 0; i < values.size(); ++i) {
       ASSERT_TRUE(std::isfinite(values[i])) << info.name;
       ASSERT_EQ(bf16[i], f32_to_bf16(values[i])) << info.name << " " << i;
@@ -96,7 +98,8 @@ TEST(HfCheckpoint, ReadsTheStoredNumbers) {
   const SafetensorsFile file(kModels / "tied-gqa" / "model.safetensors");
   for (const TensorInfo& info : checkpoint->tensors()) {
     const std::vector<float> values = read_f32(*checkpoint, info);
-    EXPECT_EQ(std::memcmp(values.data(), file.find(info.name)->bytes.data(), values.size() * 4), 0) << info.name;
+    EXPECT_EQ(std::memcmp(values.data(), file.find(info.name)->bytes.data(), values.size() * 4), 0)
+        << info.name;
     EXPECT_EQ(info.format, "F32");
     EXPECT_EQ(info.stored_bytes, values.size() * 4);
   }
@@ -116,7 +119,8 @@ TEST(HfCheckpoint, ReadsOldAndNewConfigurations) {
 }
 
 TEST(GgufCheckpoint, F32IsTheHfModelBitForBit) {
-  const auto hf = Checkpoint::open(kModels / "llama3-gguf"), gguf = Checkpoint::open(kModels / "llama3-gguf/model-F32.gguf");
+  const auto hf = Checkpoint::open(kModels / "llama3-gguf"),
+             gguf = Checkpoint::open(kModels / "llama3-gguf/model-F32.gguf");
   json expected = hf->arch().to_hf_config(), config = gguf->arch().to_hf_config();
   expected.erase("eos_token_id");  // a GGUF file names one
   config.erase("eos_token_id");
@@ -129,11 +133,14 @@ TEST(GgufCheckpoint, F32IsTheHfModelBitForBit) {
 
 TEST(GgufCheckpoint, F16AndQ8AreTheRoundedHfModel) {
   const auto hf = Checkpoint::open(kModels / "llama3-gguf");
-  const auto f16 = Checkpoint::open(kModels / "llama3-gguf/model-F16.gguf"), q8 = Checkpoint::open(kModels / "llama3-gguf/model-Q8_0.gguf");
+  const auto f16 = Checkpoint::open(kModels / "llama3-gguf/model-F16.gguf"),
+             q8 = Checkpoint::open(kModels / "llama3-gguf/model-Q8_0.gguf");
   for (const TensorInfo& info : hf->tensors()) {
-    const std::vector<float> exact = read_f32(*hf, info), half = read_f32(*f16, info), eighth = read_f32(*q8, info);
+    const std::vector<float> exact = read_f32(*hf, info), half = read_f32(*f16, info),
+                             eighth = read_f32(*q8, info);
     const bool matrix = info.shape.size() == 2;
-    const float largest = *std::max_element(exact.begin(), exact.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
+    const float largest = *std::max_element(
+        exact.begin(), exact.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
     for (size_t i = 0; i < exact.size(); ++i) {
       ASSERT_EQ(half[i], matrix ? f16_to_f32(f32_to_f16(exact[i])) : exact[i]) << info.name;
       ASSERT_NEAR(eighth[i], exact[i], matrix ? std::abs(largest) / 127 : 0) << info.name;
@@ -146,7 +153,8 @@ void expect_reference_ids(const fs::path& model) {
   const fs::path directory = fs::is_directory(model) ? model : model.parent_path();
   const json reference = json::parse(test::read_file(directory / "reference.json"));
   const text::Tokenizer tokenizer = Checkpoint::open(model)->tokenizer();
-  EXPECT_EQ(tokenizer.encode(reference["text"].get<std::string>(), true), reference["text_ids"].get<std::vector<text::TokenId>>());
+  EXPECT_EQ(tokenizer.encode(reference["text"].get<std::string>(), true),
+            reference["text_ids"].get<std::vector<text::TokenId>>());
 }
 
 TEST(CheckpointText, TokenizersGiveTheReferencesIds) {
@@ -156,8 +164,10 @@ TEST(CheckpointText, TokenizersGiveTheReferencesIds) {
 }
 
 TEST(CheckpointText, TemplatesAndSpecialTexts) {
-  const auto plain = Checkpoint::open(kModels / "tied-gqa"), hf = Checkpoint::open(kModels / "llama3-gguf"),
-             gguf = Checkpoint::open(kModels / "llama3-gguf/model-F16.gguf"), bare = Checkpoint::open(kModels / "yarn-fp16");
+  const auto plain = Checkpoint::open(kModels / "tied-gqa"),
+             hf = Checkpoint::open(kModels / "llama3-gguf"),
+             gguf = Checkpoint::open(kModels / "llama3-gguf/model-F16.gguf"),
+             bare = Checkpoint::open(kModels / "yarn-fp16");
   ASSERT_TRUE(plain->chat_template() && hf->chat_template());
   EXPECT_EQ(hf->chat_template(), "{{ bos_token }}" + *plain->chat_template());
   EXPECT_EQ(gguf->chat_template(), hf->chat_template());

@@ -43,7 +43,9 @@ struct GgufBuilder {
   uint64_t num_keys = 0, num_tensors = 0;
   size_t data_bytes = 0;
 
-  static std::string text(const std::string& value) { return little_endian<uint64_t>(value.size()) + value; }
+  static std::string text(const std::string& value) {
+    return little_endian<uint64_t>(value.size()) + value;
+  }
 
   /// @param value already encoded
   GgufBuilder& key(const std::string& name, uint32_t type, const std::string& value) {
@@ -52,7 +54,8 @@ struct GgufBuilder {
     return *this;
   }
   /// @param dimensions in the file's order, fastest first
-  GgufBuilder& tensor(const std::string& name, const std::vector<uint64_t>& dimensions, uint32_t type, uint64_t offset) {
+  GgufBuilder& tensor(const std::string& name, const std::vector<uint64_t>& dimensions,
+                      uint32_t type, uint64_t offset) {
     tensors += text(name) + little_endian(static_cast<uint32_t>(dimensions.size()));
     for (const uint64_t size : dimensions) tensors += little_endian(size);
     tensors += little_endian(type) + little_endian(offset);
@@ -60,7 +63,8 @@ struct GgufBuilder {
     return *this;
   }
   std::string bytes() const {
-    std::string file = "GGUF" + little_endian(version) + little_endian(num_tensors) + little_endian(num_keys) + keys + tensors;
+    std::string file = "GGUF" + little_endian(version) + little_endian(num_tensors) +
+                       little_endian(num_keys) + keys + tensors;
     file.append((32 - file.size() % 32) % 32, '\0');
     return file + std::string(data_bytes, '\1');
   }

@@ -4,7 +4,8 @@
 #include "fuzz_entries.h"
 #include "sftrun/core/rng.h"
 
-/// The fuzz entries over sound files with random damage; the sanitizer builds see what a plain run cannot.
+/// The fuzz entries over sound files with random damage; the sanitizer builds see what a plain run
+/// cannot.
 namespace sftrun::weights {
 namespace {
 
@@ -36,8 +37,12 @@ TEST(Fuzz, Safetensors) {
   const std::string sound = test::read_file(SFTRUN_TEST_DATA "/weights/dequantised.safetensors");
   run(fuzz_safetensors, sound, 1200);
 }
-TEST(Fuzz, Gguf) { run(fuzz_gguf, test::read_file(SFTRUN_TEST_DATA "/weights/blocks.gguf"), 5000); }
-TEST(Fuzz, Json) { run(fuzz_json, test::read_file(SFTRUN_TEST_DATA "/models/tied-gqa/config.json"), 10000); }
+TEST(Fuzz, Gguf) {
+  run(fuzz_gguf, test::read_file(SFTRUN_TEST_DATA "/weights/blocks.gguf"), 5000);
+}
+TEST(Fuzz, Json) {
+  run(fuzz_json, test::read_file(SFTRUN_TEST_DATA "/models/tied-gqa/config.json"), 10000);
+}
 
 }  // namespace
 }  // namespace sftrun::weights

@@ -24,11 +24,13 @@ const std::string kData = SFTRUN_TEST_DATA "/weights/";
 
 TEST(Half, EqualsTheReadableConversions) {
   for (uint32_t half = 0; half < 0x10000; ++half) {
-    const float value = half_to_float(static_cast<uint16_t>(half)), expected = f16_to_f32(static_cast<uint16_t>(half));
+    const float value = half_to_float(static_cast<uint16_t>(half)),
+                expected = f16_to_f32(static_cast<uint16_t>(half));
     ASSERT_EQ(std::memcmp(&value, &expected, 4), 0) << half;
     ASSERT_EQ(float_to_half(value), std::isnan(value) ? ((half & 0x8000) | 0x7e00) : half);
   }
-  for (uint64_t bits = 0; bits < (1ULL << 32); bits += 4093) {  // a prime: all mantissas and exponents come by
+  for (uint64_t bits = 0; bits < (1ULL << 32);
+       bits += 4093) {  // a prime: all mantissas and exponents come by
     float value;
     const auto word = static_cast<uint32_t>(bits);
     std::memcpy(&value, &word, 4);
@@ -74,9 +76,12 @@ TEST(GgufFile, ReadsMetadataOfEveryType) {
   EXPECT_EQ(file.ints("test.long_ints").front(), -50);
   EXPECT_EQ(file.ints("test.short"), (std::vector<int64_t>{3, 1, 2}));
   EXPECT_TRUE(file.strings("absent").empty());
-  expect_error([&] { file.strings("test.long_ints"); }, {"`test.long_ints` must be an array of strings", "blocks.gguf"});
-  expect_error([&] { file.floats("test.long_ints"); }, {"`test.long_ints` must be an array of 32-bit floats"});
-  expect_error([&] { file.ints("test.long_floats"); }, {"`test.long_floats` must be an array of integers"});
+  expect_error([&] { file.strings("test.long_ints"); },
+               {"`test.long_ints` must be an array of strings", "blocks.gguf"});
+  expect_error([&] { file.floats("test.long_ints"); },
+               {"`test.long_ints` must be an array of 32-bit floats"});
+  expect_error([&] { file.ints("test.long_floats"); },
+               {"`test.long_floats` must be an array of integers"});
 }
 
 struct Corrupt {
@@ -118,40 +123,75 @@ std::vector<Corrupt> corrupt_files() {
       {"big-endian", big_endian.bytes(), "big-endian"},
       {"too many keys", many_keys.bytes(), "the file ends within a metadata"},
       {"too many tensors", many_tensors.bytes(), "the file ends within"},
-      {"long key", "GGUF" + little_endian<uint32_t>(3) + std::string(8, '\0') + little_endian<uint64_t>(1) + little_endian<uint64_t>(~0ULL), "the file ends within a metadata key"},
-      {"key not UTF-8", GgufBuilder().key("\xff", kU32, little_endian<uint32_t>(1)).bytes(), "metadata key 0 is not UTF-8"},
-      {"string not UTF-8", GgufBuilder().key("k", kString, GgufBuilder::text("\xff")).bytes(), "`k` is not UTF-8"},
-      {"duplicate key", GgufBuilder().key("k", kU32, little_endian<uint32_t>(1)).key("k", kU32, little_endian<uint32_t>(1)).bytes(), "`k` appears twice"},
-      {"unknown value type", GgufBuilder().key("k", 77, "").bytes(), "`k` has the unknown value type 77"},
-      {"unknown element type", GgufBuilder().key("k", kArray, array_of(77, 100, "")).bytes(), "`k` has the unknown element type 77"},
-      {"array past the end", GgufBuilder().key("k", kArray, array_of(kU32, 1000, "")).bytes(), "the file ends within a metadata array"},
-      {"overflowing array", GgufBuilder().key("k", kArray, array_of(kU32, 1ULL << 62, "")).bytes(), "the file ends within a metadata array"},
-      {"strings past the end", GgufBuilder().key("k", kArray, array_of(kString, 1ULL << 60, "")).bytes(), "the file ends within a metadata array"},
-      {"deep arrays", GgufBuilder().key("k", kArray, nested_arrays(100)).bytes(), "`k` is nested too deep"},
-      {"bad alignment", GgufBuilder().key("general.alignment", kU32, little_endian<uint32_t>(24)).bytes(), "`general.alignment` must be a power of two"},
-      {"tensor name not UTF-8", GgufBuilder().tensor("\xff", {8}, 0, 0).bytes(), "the name of tensor 0 is not UTF-8"},
-      {"duplicate tensor", with_data(64).tensor("t", {8}, 0, 0).tensor("t", {8}, 0, 32).bytes(), "tensor `t` appears twice"},
-      {"five dimensions", with_data(64).tensor("t", {1, 1, 1, 1, 8}, 0, 0).bytes(), "tensor `t` has 5 dimensions"},
-      {"unknown type", with_data(64).tensor("t", {8}, 99, 0).bytes(), "tensor `t` has the unknown type 99"},
-      {"partial block", with_data(64).tensor("t", {33}, 8, 0).bytes(), "tensor `t` has rows of 33, not a multiple of Q8_0's block of 32"},
-      {"overflowing shape", with_data(64).tensor("t", {huge, huge}, 0, 0).bytes(), "tensor `t` has the shape [8589934592, 8589934592], too large"},
-      {"negative size", with_data(64).tensor("t", {~0ULL}, 0, 0).bytes(), "tensor `t` is too large"},
-      {"truncated", with_data(31).tensor("t", {8}, 0, 0).bytes(), "tensor `t` lies outside the file: 32 bytes at 0 of a data part of 31"},
-      {"offset past the end", with_data(64).tensor("t", {8}, 0, ~0ULL - 31).bytes(), "tensor `t` lies outside the file"},
-      {"misaligned", with_data(64).tensor("t", {8}, 0, 4).bytes(), "tensor `t` begins at 4, not aligned to 32"},
-      {"overlap", with_data(96).tensor("t", {16}, 0, 0).tensor("u", {8}, 0, 32).bytes(), "tensor `u` overlaps tensor `t`"},
+      {"long key",
+       "GGUF" + little_endian<uint32_t>(3) + std::string(8, '\0') + little_endian<uint64_t>(1) +
+           little_endian<uint64_t>(~0ULL),
+       "the file ends within a metadata key"},
+      {"key not UTF-8", GgufBuilder().key("\xff", kU32, little_endian<uint32_t>(1)).bytes(),
+       "metadata key 0 is not UTF-8"},
+      {"string not UTF-8", GgufBuilder().key("k", kString, GgufBuilder::text("\xff")).bytes(),
+       "`k` is not UTF-8"},
+      {"duplicate key",
+       GgufBuilder()
+           .key("k", kU32, little_endian<uint32_t>(1))
+           .key("k", kU32, little_endian<uint32_t>(1))
+           .bytes(),
+       "`k` appears twice"},
+      {"unknown value type", GgufBuilder().key("k", 77, "").bytes(),
+       "`k` has the unknown value type 77"},
+      {"unknown element type", GgufBuilder().key("k", kArray, array_of(77, 100, "")).bytes(),
+       "`k` has the unknown element type 77"},
+      {"array past the end", GgufBuilder().key("k", kArray, array_of(kU32, 1000, "")).bytes(),
+       "the file ends within a metadata array"},
+      {"overflowing array", GgufBuilder().key("k", kArray, array_of(kU32, 1ULL << 62, "")).bytes(),
+       "the file ends within a metadata array"},
+      {"strings past the end",
+       GgufBuilder().key("k", kArray, array_of(kString, 1ULL << 60, "")).bytes(),
+       "the file ends within a metadata array"},
+      {"deep arrays", GgufBuilder().key("k", kArray, nested_arrays(100)).bytes(),
+       "`k` is nested too deep"},
+      {"bad alignment",
+       GgufBuilder().key("general.alignment", kU32, little_endian<uint32_t>(24)).bytes(),
+       "`general.alignment` must be a power of two"},
+      {"tensor name not UTF-8", GgufBuilder().tensor("\xff", {8}, 0, 0).bytes(),
+       "the name of tensor 0 is not UTF-8"},
+      {"duplicate tensor", with_data(64).tensor("t", {8}, 0, 0).tensor("t", {8}, 0, 32).bytes(),
+       "tensor `t` appears twice"},
+      {"five dimensions", with_data(64).tensor("t", {1, 1, 1, 1, 8}, 0, 0).bytes(),
+       "tensor `t` has 5 dimensions"},
+      {"unknown type", with_data(64).tensor("t", {8}, 99, 0).bytes(),
+       "tensor `t` has the unknown type 99"},
+      {"partial block", with_data(64).tensor("t", {33}, 8, 0).bytes(),
+       "tensor `t` has rows of 33, not a multiple of Q8_0's block of 32"},
+      {"overflowing shape", with_data(64).tensor("t", {huge, huge}, 0, 0).bytes(),
+       "tensor `t` has the shape [8589934592, 8589934592], too large"},
+      {"negative size", with_data(64).tensor("t", {~0ULL}, 0, 0).bytes(),
+       "tensor `t` is too large"},
+      {"truncated", with_data(31).tensor("t", {8}, 0, 0).bytes(),
+       "tensor `t` lies outside the file: 32 bytes at 0 of a data part of 31"},
+      {"offset past the end", with_data(64).tensor("t", {8}, 0, ~0ULL - 31).bytes(),
+       "tensor `t` lies outside the file"},
+      {"misaligned", with_data(64).tensor("t", {8}, 0, 4).bytes(),
+       "tensor `t` begins at 4, not aligned to 32"},
+      {"overlap", with_data(96).tensor("t", {16}, 0, 0).tensor("u", {8}, 0, 32).bytes(),
+       "tensor `u` overlaps tensor `t`"},
   };
 }
 
 TEST(GgufFile, RefusesWhatTheFormatForbids) {
   for (const Corrupt& corrupt : corrupt_files()) {
     SCOPED_TRACE(corrupt.what);
-    expect_error([&] { GgufFile{test::as_bytes(corrupt.bytes), "bad.gguf"}; }, {corrupt.part, "at   bad.gguf"});
+    expect_error(
+        [&] {
+          GgufFile{test::as_bytes(corrupt.bytes), "bad.gguf"};
+        },
+        {corrupt.part, "at   bad.gguf"});
   }
 }
 
 TEST(GgufFile, ReadsWhatTheBuilderWrites) {
-  const std::string bytes = with_data(64).key("k", kU32, little_endian<uint32_t>(5)).tensor("t", {4, 2}, 0, 32).bytes();
+  const std::string bytes =
+      with_data(64).key("k", kU32, little_endian<uint32_t>(5)).tensor("t", {4, 2}, 0, 32).bytes();
   const GgufFile file(test::as_bytes(bytes), "good.gguf");
   EXPECT_EQ(file.metadata()["k"], 5);
   ASSERT_NE(file.find("t"), nullptr);

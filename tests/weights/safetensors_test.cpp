@@ -15,8 +15,10 @@ using nlohmann::json;
 using test::expect_error;
 using test::safetensors_bytes;
 
-TensorToWrite counting(const std::string& name, DType dtype, std::vector<int64_t> shape, uint8_t first) {
-  const int64_t bytes = std::accumulate(shape.begin(), shape.end(), size_of(dtype), std::multiplies<>());
+TensorToWrite counting(const std::string& name, DType dtype, std::vector<int64_t> shape,
+                       uint8_t first) {
+  const int64_t bytes =
+      std::accumulate(shape.begin(), shape.end(), size_of(dtype), std::multiplies<>());
   return {name, dtype, std::move(shape), [=](void* destination) {
             auto* out = static_cast<uint8_t*>(destination);
             for (int64_t i = 0; i < bytes; ++i) out[i] = static_cast<uint8_t>(first + i);
@@ -25,9 +27,10 @@ TensorToWrite counting(const std::string& name, DType dtype, std::vector<int64_t
 
 TEST(WriteSafetensors, ComesBackEqual) {
   const test::TemporaryDirectory directory;
-  write_safetensors(directory / "m.safetensors",
-                    {counting("half", DType::kBF16, {3, 5}, 1), counting("full", DType::kF32, {2, 4}, 9),
-                     counting("empty", DType::kF32, {0, 4}, 0), counting("scalar", DType::kI64, {}, 5)});
+  write_safetensors(
+      directory / "m.safetensors",
+      {counting("half", DType::kBF16, {3, 5}, 1), counting("full", DType::kF32, {2, 4}, 9),
+       counting("empty", DType::kF32, {0, 4}, 0), counting("scalar", DType::kI64, {}, 5)});
   const SafetensorsFile file(directory / "m.safetensors");
   EXPECT_EQ(file.metadata(), (json{{"format", "pt"}}));
   ASSERT_EQ(file.entries().size(), 4U);
@@ -66,7 +69,8 @@ TEST(WriteShardedSafetensors, ShardsAsTransformers) {
   write_sharded_safetensors(directory.path(), five_tensors(), 40);
   const json index = json::parse(test::read_file(directory / "model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_size"], 4 * 56);
-  // "big" gets its own shard at once, "a" and "b" stay in the one being filled: huggingface_hub's rule.
+  // "big" gets its own shard at once, "a" and "b" stay in the one being filled: huggingface_hub's
+  // rule.
   EXPECT_EQ(index["weight_map"], (json{{"big", "model-00001-of-00003.safetensors"},
                                        {"a", "model-00002-of-00003.safetensors"},
                                        {"b", "model-00002-of-00003.safetensors"},
@@ -83,7 +87,8 @@ TEST(WriteShardedSafetensors, ReplacesAnEarlierSave) {
   write_sharded_safetensors(directory.path(), five_tensors(), 40);
   write_sharded_safetensors(directory.path(), five_tensors());
   std::vector<std::string> left;
-  for (const auto& file : std::filesystem::directory_iterator(directory.path())) left.push_back(file.path().filename());
+  for (const auto& file : std::filesystem::directory_iterator(directory.path()))
+    left.push_back(file.path().filename());
   std::sort(left.begin(), left.end());
   EXPECT_EQ(left, (std::vector<std::string>{"config.json", "model.safetensors"}));
 }
@@ -94,8 +99,10 @@ struct Corrupt {
   std::vector<std::string> parts;
 };
 
-std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& offsets) {
-  return fmt::format(R"("{}":{{"dtype":"{}","shape":{},"data_offsets":{}}})", name, dtype, shape, offsets);
+std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
+                   const std::string& offsets) {
+  return fmt::format(R"("{}":{{"dtype":"{}","shape":{},"data_offsets":{}}})", name, dtype, shape,
+                     offsets);
 }
 
 TEST(SafetensorsFile, RefusesWhatTheFormatForbids) {
@@ -106,38 +113,74 @@ TEST(SafetensorsFile, RefusesWhatTheFormatForbids) {
       {"empty file", "", {"the file ends within the header length"}},
       {"short file", "abc", {"the file ends within the header length", "truncated"}},
       {"huge header", test::little_endian<uint64_t>(1ULL << 62), {"over the limit"}},
-      {"header past the end", test::little_endian<uint64_t>(1000) + "{}", {"the file ends within the header", "1000 bytes wanted"}},
+      {"header past the end",
+       test::little_endian<uint64_t>(1000) + "{}",
+       {"the file ends within the header", "1000 bytes wanted"}},
       {"no object", safetensors_bytes("[]", 0), {"not a safetensors file"}},
       {"broken JSON", safetensors_bytes("{\"a\":\n {", 0), {"not valid JSON", ":2:"}},
       {"deep JSON", safetensors_bytes(deep, 0), {"nested deeper than 64"}},
       {"not UTF-8", safetensors_bytes("{\"\xff\":{}}", 0), {"not valid JSON"}},
       {"duplicate name", safetensors_bytes("{" + a + "," + a + "}", 8), {"`a` appears twice"}},
-      {"no object for a tensor", safetensors_bytes(R"({"a":3})", 0), {"tensor `a` is not described"}},
-      {"unknown key", safetensors_bytes(R"({"a":{"size":3}})", 0), {"tensor `a` has the unknown key `size`"}},
-      {"no dtype", safetensors_bytes(R"({"a":{"shape":[2],"data_offsets":[0,8]}})", 8), {"tensor `a` has no dtype"}},
-      {"unknown dtype", safetensors_bytes("{" + tensor("a", "Q9", "[2]", "[0,8]") + "}", 8), {"tensor `a` has the unknown dtype \"Q9\""}},
-      {"no shape", safetensors_bytes(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", 8), {"tensor `a` has no shape"}},
-      {"negative shape", safetensors_bytes("{" + tensor("a", "F32", "[-2]", "[0,8]") + "}", 8), {"tensor `a` has a bad shape"}},
-      {"shape over 64 bits", safetensors_bytes("{" + tensor("a", "F32", "[99999999999999999999]", "[0,8]") + "}", 8), {"tensor `a` has a bad shape"}},
-      {"overflowing shape", safetensors_bytes("{" + tensor("a", "F32", "[4294967296,4294967296,4]", "[0,8]") + "}", 8), {"tensor `a`", "too large"}},
-      {"overflowing bytes", safetensors_bytes("{" + tensor("a", "F64", "[4611686018427387904]", "[0,8]") + "}", 8), {"tensor `a`", "too large"}},
-      {"three offsets", safetensors_bytes("{" + tensor("a", "F32", "[2]", "[0,8,9]") + "}", 8), {"tensor `a` has bad data_offsets"}},
-      {"backward offsets", safetensors_bytes("{" + tensor("a", "F32", "[2]", "[8,0]") + "}", 8), {"tensor `a` has bad data_offsets"}},
-      {"lying size", safetensors_bytes("{" + tensor("a", "F32", "[3]", "[0,8]") + "}", 8), {"tensor `a` of shape [3] in F32 takes 12 bytes", "span 8"}},
-      {"truncated data", safetensors_bytes("{" + a + "}", 7), {"tensor `a` ends at byte 8 of a data part of 7", "truncated"}},
-      {"overlap", safetensors_bytes("{" + a + "," + tensor("b", "F32", "[2]", "[4,12]") + "}", 12), {"tensor `b` overlaps"}},
-      {"hole", safetensors_bytes("{" + a + "," + tensor("b", "F32", "[2]", "[12,20]") + "}", 20), {"tensor `b` begins after a hole"}},
-      {"bytes left", safetensors_bytes("{" + a + "}", 9), {"1 bytes at the end belong to no tensor"}},
+      {"no object for a tensor",
+       safetensors_bytes(R"({"a":3})", 0),
+       {"tensor `a` is not described"}},
+      {"unknown key",
+       safetensors_bytes(R"({"a":{"size":3}})", 0),
+       {"tensor `a` has the unknown key `size`"}},
+      {"no dtype",
+       safetensors_bytes(R"({"a":{"shape":[2],"data_offsets":[0,8]}})", 8),
+       {"tensor `a` has no dtype"}},
+      {"unknown dtype",
+       safetensors_bytes("{" + tensor("a", "Q9", "[2]", "[0,8]") + "}", 8),
+       {"tensor `a` has the unknown dtype \"Q9\""}},
+      {"no shape",
+       safetensors_bytes(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", 8),
+       {"tensor `a` has no shape"}},
+      {"negative shape",
+       safetensors_bytes("{" + tensor("a", "F32", "[-2]", "[0,8]") + "}", 8),
+       {"tensor `a` has a bad shape"}},
+      {"shape over 64 bits",
+       safetensors_bytes("{" + tensor("a", "F32", "[99999999999999999999]", "[0,8]") + "}", 8),
+       {"tensor `a` has a bad shape"}},
+      {"overflowing shape",
+       safetensors_bytes("{" + tensor("a", "F32", "[4294967296,4294967296,4]", "[0,8]") + "}", 8),
+       {"tensor `a`", "too large"}},
+      {"overflowing bytes",
+       safetensors_bytes("{" + tensor("a", "F64", "[4611686018427387904]", "[0,8]") + "}", 8),
+       {"tensor `a`", "too large"}},
+      {"three offsets",
+       safetensors_bytes("{" + tensor("a", "F32", "[2]", "[0,8,9]") + "}", 8),
+       {"tensor `a` has bad data_offsets"}},
+      {"backward offsets",
+       safetensors_bytes("{" + tensor("a", "F32", "[2]", "[8,0]") + "}", 8),
+       {"tensor `a` has bad data_offsets"}},
+      {"lying size",
+       safetensors_bytes("{" + tensor("a", "F32", "[3]", "[0,8]") + "}", 8),
+       {"tensor `a` of shape [3] in F32 takes 12 bytes", "span 8"}},
+      {"truncated data",
+       safetensors_bytes("{" + a + "}", 7),
+       {"tensor `a` ends at byte 8 of a data part of 7", "truncated"}},
+      {"overlap",
+       safetensors_bytes("{" + a + "," + tensor("b", "F32", "[2]", "[4,12]") + "}", 12),
+       {"tensor `b` overlaps"}},
+      {"hole",
+       safetensors_bytes("{" + a + "," + tensor("b", "F32", "[2]", "[12,20]") + "}", 20),
+       {"tensor `b` begins after a hole"}},
+      {"bytes left",
+       safetensors_bytes("{" + a + "}", 9),
+       {"1 bytes at the end belong to no tensor"}},
   };
   const test::TemporaryDirectory directory;
   for (const Corrupt& corrupt : cases) {
     SCOPED_TRACE(corrupt.what);
     test::write_file(directory / "bad.safetensors", corrupt.bytes);
     for (const std::string& part : corrupt.parts) {
-      expect_error([&] { SafetensorsFile{directory / "bad.safetensors"}; }, {part, "bad.safetensors"});
+      expect_error([&] { SafetensorsFile{directory / "bad.safetensors"}; },
+                   {part, "bad.safetensors"});
     }
   }
-  expect_error([&] { SafetensorsFile{directory / "absent.safetensors"}; }, {"cannot open", "absent.safetensors"});
+  expect_error([&] { SafetensorsFile{directory / "absent.safetensors"}; },
+               {"cannot open", "absent.safetensors"});
 }
 
 }  // namespace

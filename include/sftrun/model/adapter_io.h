@@ -12,7 +12,8 @@ namespace sftrun::model {
 
 /// How to build a decoder that an adapter fits.
 LoraOptions lora_options_of(const weights::AdapterConfig& config);
-weights::AdapterConfig adapter_config_of(const LoraOptions& options, const std::string& base_model_name_or_path);
+/// The configuration that peft needs to load what this decoder trained.
+weights::AdapterConfig adapter_config_of(Decoder& decoder, const std::string& base_model_name_or_path);
 
 /// Copies an adapter's values into the decoder's parameters.
 /// @throws DataError when the adapter's modules or sizes are not those that the decoder was built with.

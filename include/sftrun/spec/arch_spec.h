@@ -17,13 +17,13 @@ struct RopeSpec {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
   double factor = 1.0;
-  int64_t original_max_position_embeddings = 0;  ///< 0: the model's max_position_embeddings
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;           ///< llama3
-  double beta_fast = 32.0, beta_slow = 1.0;                       ///< yarn
+  int64_t original_max_position_embeddings = 0;          ///< 0: the model's max_position_embeddings
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< llama3
+  double beta_fast = 32.0, beta_slow = 1.0;              ///< yarn
   std::optional<double> attention_factor, mscale, mscale_all_dim;  ///< yarn
-  bool truncate = true;                                           ///< yarn
-  /// GGUF's `rope_freqs.weight` where no named type describes it: each frequency is divided by its entry, after
-  /// the scaling of `type`. Empty, or [head_dim / 2].
+  bool truncate = true;                                            ///< yarn
+  /// GGUF's `rope_freqs.weight` where no named type describes it: each frequency is divided by its
+  /// entry, after the scaling of `type`. Empty, or [head_dim / 2].
   std::vector<float> divisors;
 };
 
@@ -38,22 +38,26 @@ struct ArchSpec {
   std::vector<int64_t> eos_token_ids;
 
   /// @param config the parsed config.json   @param where its path, for errors
-  /// @throws DataError naming the key that is missing, out of range or unsupported (unknown families by name,
+  /// @throws DataError naming the key that is missing, out of range or unsupported (unknown
+  /// families by name,
   ///   with the list of known ones).
   static ArchSpec from_hf_config(const nlohmann::json& config, const std::string& where);
-  /// @param meta GGUF metadata as JSON (keys as in the file; arrays may be left out). `llama.vocab_size` is
-  /// required here, though files may lack it: the loader supplies it. Biases and tied embeddings show only in the
-  /// list of tensors, the loader sets them.
+  /// @param meta GGUF metadata as JSON (keys as in the file; arrays may be left out).
+  /// `llama.vocab_size` is required here, though files may lack it: the loader supplies it. Biases
+  /// and tied embeddings show only in the list of tensors, the loader sets them.
   static ArchSpec from_gguf(const nlohmann::json& meta, const std::string& where);
-  /// A config.json that transformers (4 and 5) loads as the same model; the caller adds `torch_dtype`.
+  /// A config.json that transformers (4 and 5) loads as the same model; the caller adds
+  /// `torch_dtype`.
   /// @throws DataError if `rope.divisors` is set: config.json has no word for it.
   nlohmann::json to_hf_config() const;
 };
 
-/// Takes over GGUF's `rope_freqs.weight` (what each frequency is divided by; Llama 3.1 and later): as the llama3
-/// scaling it was computed from where one is found that gives these divisors, else as `rope.divisors`.
+/// Takes over GGUF's `rope_freqs.weight` (what each frequency is divided by; Llama 3.1 and later):
+/// as the llama3 scaling it was computed from where one is found that gives these divisors, else as
+/// `rope.divisors`.
 /// @throws DataError unless there are head_dim / 2 positive finite divisors.
-void set_rope_divisors(ArchSpec& arch, const std::vector<float>& divisors, const std::string& where);
+void set_rope_divisors(ArchSpec& arch, const std::vector<float>& divisors,
+                       const std::string& where);
 
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
 enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead };
@@ -75,7 +79,8 @@ struct LinearSpec {
 std::vector<LinearSpec> layer_linears(const ArchSpec& arch);
 
 /// Inverse frequencies [head_dim / 2] and the factor that cos and sin are multiplied by; equal to
-/// transformers' ROPE_INIT_FUNCTIONS in fp32. `seq_len` matters to "dynamic" only: the longest position + 1 seen.
+/// transformers' ROPE_INIT_FUNCTIONS in fp32. `seq_len` matters to "dynamic" only: the longest
+/// position + 1 seen.
 struct RopeTable {
   std::vector<float> inv_freq;
   float attention_scaling = 1.0F;

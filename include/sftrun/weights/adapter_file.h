@@ -19,16 +19,20 @@ struct LoraPair {
 };
 
 struct AdapterTensors {
-  std::map<std::string, LoraPair> lora;             ///< by module: "model.layers.0.self_attn.q_proj"
-  std::map<std::string, std::vector<float>> saved;  ///< modules_to_save, by tensor: "lm_head.weight"
+  std::map<std::string, LoraPair> lora;  ///< by module: "model.layers.0.self_attn.q_proj"
+  std::map<std::string, std::vector<float>>
+      saved;  ///< modules_to_save, by tensor: "lm_head.weight"
 };
 
-/// Reads F32, F16 or BF16. @throws DataError naming file, tensor and reason: an A without its B, another rank than r,
-/// shapes that do not fit `arch`, modules that it does not have (with the nearest), values that are not finite, tensors that
-/// belong to no supported kind of adapter, none at all.
-AdapterTensors load_adapter(const std::filesystem::path& directory, const AdapterConfig& config, const spec::ArchSpec& arch);
+/// Reads F32, F16 or BF16. @throws DataError naming file, tensor and reason: an A without its B,
+/// another rank than r, shapes that do not fit `arch`, modules that it does not have (with the
+/// nearest), values that are not finite, tensors that belong to no supported kind of adapter, none
+/// at all.
+AdapterTensors load_adapter(const std::filesystem::path& directory, const AdapterConfig& config,
+                            const spec::ArchSpec& arch);
 
-/// Writes adapter_model.safetensors, then adapter_config.json, each atomically. `tensors` carry PEFT's names.
+/// Writes adapter_model.safetensors, then adapter_config.json, each atomically. `tensors` carry
+/// PEFT's names.
 void write_adapter(const std::filesystem::path& directory, const AdapterConfig& config,
                    const std::vector<TensorToWrite>& tensors);
 

@@ -27,8 +27,10 @@ struct TensorInfo {
 /// Thread-safe for reading.
 class Checkpoint {
  public:
-  /// @param path an HF directory (config.json and safetensors, single or sharded with index) or a .gguf file.
-  /// @throws DataError naming file, tensor and reason: missing or truncated files, corrupt headers, tensors that are missing,
+  /// @param path an HF directory (config.json and safetensors, single or sharded with index) or a
+  /// .gguf file.
+  /// @throws DataError naming file, tensor and reason: missing or truncated files, corrupt headers,
+  /// tensors that are missing,
   ///   unknown or of another shape than the configuration implies.
   static std::unique_ptr<Checkpoint> open(const std::filesystem::path& path);
   virtual ~Checkpoint() = default;
@@ -36,15 +38,19 @@ class Checkpoint {
   virtual const spec::ArchSpec& arch() const = 0;
   virtual const std::vector<TensorInfo>& tensors() const = 0;
   virtual bool has(const std::string& name) const = 0;
-  /// Converts (dequantises) the whole tensor into `destination` of `dtype` (kF32, kF16 or kBF16; numel() elements).
-  /// GGUF's permuted q/k rows come back in HF order.
+  /// Converts (dequantises) the whole tensor into `destination` of `dtype` (kF32, kF16 or kBF16;
+  /// numel() elements). GGUF's permuted q/k rows come back in HF order.
   virtual void read(const std::string& name, DType dtype, void* destination) const = 0;
-  /// The mapped bytes themselves where the tensor is stored contiguously in exactly `dtype` and in HF order, aligned to 16; else nullopt.
-  virtual std::optional<std::span<const std::byte>> mapped(const std::string& name, DType dtype) const = 0;
-  /// Identity of the weights (sizes, headers and a sample of the data of every tensor), for resume checks.
+  /// The mapped bytes themselves where the tensor is stored contiguously in exactly `dtype` and in
+  /// HF order, aligned to 16; else nullopt.
+  virtual std::optional<std::span<const std::byte>> mapped(const std::string& name,
+                                                           DType dtype) const = 0;
+  /// Identity of the weights (sizes, headers and a sample of the data of every tensor), for resume
+  /// checks.
   virtual std::string fingerprint() const = 0;
   virtual text::Tokenizer tokenizer() const = 0;
-  /// chat_template.jinja, tokenizer_config.json's chat_template (string, or the "default" of a list), or GGUF's metadata.
+  /// chat_template.jinja, tokenizer_config.json's chat_template (string, or the "default" of a
+  /// list), or GGUF's metadata.
   virtual std::optional<std::string> chat_template() const = 0;
   virtual text::RenderOptions render_defaults() const = 0;  ///< bos/eos/unk/pad texts
 };

@@ -12,34 +12,49 @@
 #include "sftrun/core/file.h"
 
 /// The GGUF format, versions 2 and 3, little-endian
-/// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): key-value metadata, tensor list, data.
+/// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): key-value metadata, tensor list,
+/// data.
 namespace sftrun::weights {
 
-/// How a tensor's numbers are stored; values are the file's. Known are all that gguf-py knows the size of.
+/// How a tensor's numbers are stored; values are the file's. Known are all that gguf-py knows the
+/// size of.
 enum class GgmlType : uint32_t {
-  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8,
-  kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kBF16 = 30,
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kBF16 = 30,
 };
 struct GgmlTypeInfo {
   uint32_t id = 0;
-  std::string_view name;    ///< "Q4_K"
-  int64_t block_size = 1;   ///< numbers in a block; rows are whole blocks
+  std::string_view name;   ///< "Q4_K"
+  int64_t block_size = 1;  ///< numbers in a block; rows are whole blocks
   int64_t block_bytes = 0;
-  bool readable = false;    ///< `dequantize` takes it
+  bool readable = false;  ///< `dequantize` takes it
 };
 /// nullptr for an id that no version of the format used up to now.
 const GgmlTypeInfo* ggml_type_info(uint32_t id);
 
 struct GgufTensor {
-  std::string name;            ///< as in the file: "blk.0.attn_q.weight"
-  std::vector<int64_t> shape;  ///< slowest dimension first, as PyTorch has it (the file has it reversed)
+  std::string name;  ///< as in the file: "blk.0.attn_q.weight"
+  std::vector<int64_t>
+      shape;  ///< slowest dimension first, as PyTorch has it (the file has it reversed)
   GgmlTypeInfo type;
   std::span<const std::byte> bytes;
   int64_t numel() const;
 };
 
 /// One mapped file. Everything is bounds-checked when it is opened.
-/// @throws DataError naming file and key or tensor: truncated, of another version or byte order, sizes that overflow or
+/// @throws DataError naming file and key or tensor: truncated, of another version or byte order,
+/// sizes that overflow or
 ///   point outside, overlapping or misaligned tensors, duplicate names, unknown types.
 class GgufFile {
  public:
@@ -47,13 +62,15 @@ class GgufFile {
   /// Over bytes that the caller keeps alive (tests, fuzzing).
   GgufFile(std::span<const std::byte> bytes, std::string where);
 
-  /// Scalars and strings by key, and arrays of at most 64 scalars or strings. 32-bit floats come as the shortest decimal number
-  /// that is the same float (1e-05, not 9.99999974e-06), as they stood in the configuration they were made from.
+  /// Scalars and strings by key, and arrays of at most 64 scalars or strings. 32-bit floats come as
+  /// the shortest decimal number that is the same float (1e-05, not 9.99999974e-06), as they stood
+  /// in the configuration they were made from.
   const nlohmann::json& metadata() const { return metadata_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find(const std::string& name) const;
 
-  /// Whole arrays of any length; empty if the key is missing. @throws DataError if it is of another type.
+  /// Whole arrays of any length; empty if the key is missing. @throws DataError if it is of another
+  /// type.
   std::vector<std::string> strings(const std::string& key) const;
   std::vector<float> floats(const std::string& key) const;
   std::vector<int64_t> ints(const std::string& key) const;
@@ -79,6 +96,7 @@ class GgufFile {
 /// `count` numbers from whole blocks, bit-equal to gguf-py's dequantisation.
 /// @param blocks count / block_size * block_bytes bytes, any alignment
 /// @pre type.readable and count is a multiple of block_size
-void dequantize(const GgmlTypeInfo& type, const std::byte* blocks, int64_t count, float* destination);
+void dequantize(const GgmlTypeInfo& type, const std::byte* blocks, int64_t count,
+                float* destination);
 
 }  // namespace sftrun::weights

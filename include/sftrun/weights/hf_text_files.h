@@ -7,13 +7,14 @@
 
 #include "sftrun/text/chat_template.h"
 
-/// The small files beside a Hugging Face model that say how it reads and ends text. A file that is missing is none of
-/// these functions' errors; one that is malformed is a DataError.
+/// The small files beside a Hugging Face model that say how it reads and ends text. A file that is
+/// missing is none of these functions' errors; one that is malformed is a DataError.
 namespace sftrun::weights {
 
 /// generation_config.json's eos_token_id.
 std::vector<int64_t> generation_eos_ids(const std::filesystem::path& directory);
-/// chat_template.jinja, else tokenizer_config.json's chat_template: a string, or the "default" of a list.
+/// chat_template.jinja, else tokenizer_config.json's chat_template: a string, or the "default" of a
+/// list.
 std::optional<std::string> read_chat_template(const std::filesystem::path& directory);
 /// The texts of bos, eos, unk and pad from tokenizer_config.json, else special_tokens_map.json.
 text::RenderOptions read_special_texts(const std::filesystem::path& directory);

@@ -16,13 +16,15 @@ struct AdapterConfig {
   int64_t r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;
-  std::vector<std::string> target_modules;  ///< module name endings ("q_proj"), or one regular expression when is_pattern
+  std::vector<std::string> target_modules;  ///< module name endings ("q_proj"), or one regular
+                                            ///< expression when is_pattern
   bool target_is_pattern = false;
   bool use_rslora = false;
   std::vector<std::string> modules_to_save;
   std::string task_type = "CAUSAL_LM";
 
-  /// `target_modules: "all-linear"`, which a hand-written file may hold, comes back as the one name "all-linear".
+  /// `target_modules: "all-linear"`, which a hand-written file may hold, comes back as the one name
+  /// "all-linear".
   /// @throws DataError naming what this program does not support (DoRA, other PEFT types, …).
   static AdapterConfig load(const std::filesystem::path& directory);
   nlohmann::json to_json() const;  ///< what PEFT's LoraConfig.from_pretrained reads

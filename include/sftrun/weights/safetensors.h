@@ -12,7 +12,8 @@
 #include "sftrun/core/dtype.h"
 #include "sftrun/core/file.h"
 
-/// The safetensors format (https://huggingface.co/docs/safetensors): 8-byte little-endian header length, JSON header, data.
+/// The safetensors format (https://huggingface.co/docs/safetensors): 8-byte little-endian header
+/// length, JSON header, data.
 namespace sftrun::weights {
 
 struct SafetensorsEntry {
@@ -22,7 +23,8 @@ struct SafetensorsEntry {
   std::span<const std::byte> bytes;
 };
 
-/// One mapped file. @throws DataError for anything that the format forbids (overlaps, holes, sizes that disagree, headers over 100 MB).
+/// One mapped file. @throws DataError for anything that the format forbids (overlaps, holes, sizes
+/// that disagree, headers over 100 MB).
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -41,8 +43,8 @@ class SafetensorsFile {
   nlohmann::json metadata_;
 };
 
-/// A tensor to be written: `produce` fills a buffer of exactly its size when its turn comes, so that a model of any size is
-/// written with one tensor in memory.
+/// A tensor to be written: `produce` fills a buffer of exactly its size when its turn comes, so
+/// that a model of any size is written with one tensor in memory.
 struct TensorToWrite {
   std::string name;
   DType dtype = DType::kF32;
@@ -50,13 +52,17 @@ struct TensorToWrite {
   std::function<void(void* destination)> produce;
 };
 
-/// Writes one file atomically. Metadata {"format": "pt"} as transformers expects. Tensors are laid out with wider types
-/// first, else in the order given, and the data begins at a multiple of 64 bytes.
+/// Writes one file atomically. Metadata {"format": "pt"} as transformers expects. Tensors are laid
+/// out with wider types first, else in the order given, and the data begins at a multiple of 64
+/// bytes.
 /// @throws DeviceError if it cannot be written.
-void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors);
-/// As transformers shards: model.safetensors, or model-00001-of-0000N.safetensors + model.safetensors.index.json. The index is
-/// written last; model*.safetensors files of an earlier save are removed after it.
-void write_sharded_safetensors(const std::filesystem::path& directory, const std::vector<TensorToWrite>& tensors,
+void write_safetensors(const std::filesystem::path& path,
+                       const std::vector<TensorToWrite>& tensors);
+/// As transformers shards: model.safetensors, or model-00001-of-0000N.safetensors +
+/// model.safetensors.index.json. The index is written last; model*.safetensors files of an earlier
+/// save are removed after it.
+void write_sharded_safetensors(const std::filesystem::path& directory,
+                               const std::vector<TensorToWrite>& tensors,
                                uint64_t max_shard_bytes = 5'000'000'000ULL);
 
 }  // namespace sftrun::weights
