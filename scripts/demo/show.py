@@ -28,7 +28,7 @@ def answers(sftrun, questions, output, adapter=None):
     command = [sftrun, "generate", "--model", MODEL, "--input", str(questions), "--output", str(output),
                "--max-new-tokens", "48"]
     subprocess.run(command + (["--adapter", str(adapter)] if adapter else []), check=True)
-    return [json.loads(line)["completion"].strip() for line in output.read_text().splitlines()]
+    return [json.loads(line)["generated"].strip() for line in output.read_text().splitlines()]
 
 
 def one_line(text, width=76):

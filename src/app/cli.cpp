@@ -15,12 +15,13 @@ namespace {
 constexpr std::string_view kCommandLine = "the command line";
 
 /// Flags of the interface whose features this version does not have.
-constexpr auto kLaterFlags = std::to_array<std::string_view>(
-    {"--accelerate-config", "--deepspeed"});
+constexpr auto kLaterFlags =
+    std::to_array<std::string_view>({"--accelerate-config", "--deepspeed"});
 
 std::string full_name(const CLI::App& command) {
   std::string name = command.get_name();
-  for (const CLI::App* parent = command.get_parent(); parent != nullptr; parent = parent->get_parent()) {
+  for (const CLI::App* parent = command.get_parent(); parent != nullptr;
+       parent = parent->get_parent()) {
     name = parent->get_name() + " " + name;
   }
   return name;
@@ -62,7 +63,8 @@ CLI::Validator words_validator(std::vector<std::string> words,
 
 std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
   if (flag.find('.') != std::string::npos) {
-    return fmt::format("write it without dashes: {}=VALUE", flag.substr(flag.find_first_not_of('-')));
+    return fmt::format("write it without dashes: {}=VALUE",
+                       flag.substr(flag.find_first_not_of('-')));
   }
   const std::string near = nearest(flag, flags_of(command));
   if (!near.empty()) return fmt::format("did you mean {}?", near);
@@ -95,7 +97,8 @@ HelpFormatter::HelpFormatter() {
 std::string HelpFormatter::make_option_name(const CLI::Option* option, bool is_positional) const {
   constexpr std::string_view kNegated = "{false}";  // CLI11's mark of --no-chat
   std::string name = CLI::Formatter::make_option_name(option, is_positional);
-  if (const size_t at = name.find(kNegated); at != std::string::npos) name.erase(at, kNegated.size());
+  if (const size_t at = name.find(kNegated); at != std::string::npos)
+    name.erase(at, kNegated.size());
   return name;
 }
 
@@ -119,7 +122,9 @@ CLI::App* add_command(CLI::App& parent, const std::string& name, const std::stri
   return command;
 }
 
-CLI::Validator one_of(std::vector<std::string> words) { return words_validator(std::move(words), {}); }
+CLI::Validator one_of(std::vector<std::string> words) {
+  return words_validator(std::move(words), {});
+}
 
 CLI::Validator compute_dtype() {
   return words_validator({"auto", "fp32", "bf16", "fp16"}, {{"f32", "fp32"},
@@ -129,7 +134,9 @@ CLI::Validator compute_dtype() {
                                                             {"float16", "fp16"}});
 }
 
-CLI::Validator device_name() { return one_of({"auto", "cuda", "cpu"}); }
+CLI::Validator device_name() {
+  return one_of({"auto", "cuda", "cpu"});
+}
 
 CLI::Validator at_least(int64_t min) {
   return CLI::Validator(
@@ -152,14 +159,16 @@ CLI::Validator in_range(double min, double max) {
 }
 
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
-  command.add_option("overrides", overrides,
-                     "section.key=value: overrides of the configuration, as in train.epochs=1")
+  command
+      .add_option("overrides", overrides,
+                  "section.key=value: overrides of the configuration, as in train.epochs=1")
       ->type_name("");
 }
 
 void require(bool given, const CLI::App& command, const std::string& flag) {
   if (given) return;
-  throw ConfigError(fmt::format("`{}` needs {}", full_name(command), flag), std::string(kCommandLine),
+  throw ConfigError(fmt::format("`{}` needs {}", full_name(command), flag),
+                    std::string(kCommandLine),
                     fmt::format("`{} --help` shows how to call it", full_name(command)));
 }
 
@@ -169,8 +178,8 @@ void require_config(const CLI::App& command, const std::filesystem::path& config
     return word.ends_with(".yaml") || word.ends_with(".yml");
   });
   if (config.empty() && yaml != overrides.end()) {
-    throw ConfigError(fmt::format("`{}` needs --config", full_name(command)), std::string(kCommandLine),
-                      fmt::format("write --config {}", *yaml));
+    throw ConfigError(fmt::format("`{}` needs --config", full_name(command)),
+                      std::string(kCommandLine), fmt::format("write --config {}", *yaml));
   }
   require(!config.empty(), command, "--config");
   require_exists("--config", config);
@@ -182,15 +191,16 @@ void require_at_most_one(const CLI::App& command, const std::vector<std::string>
     if (command.count(flag) > 0) given.push_back(flag);
   }
   if (given.size() <= 1) return;
-  throw ConfigError(fmt::format("{} exclude each other", join(given, " and ")), std::string(kCommandLine),
-                    "keep one of them");
+  throw ConfigError(fmt::format("{} exclude each other", join(given, " and ")),
+                    std::string(kCommandLine), "keep one of them");
 }
 
 void require_exists(const std::string& flag, const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) return;
   throw DataError(fmt::format("no such file or directory: {}", path.string()),
-                  fmt::format("{} on the command line", flag), "check the path; it is relative to the current directory");
+                  fmt::format("{} on the command line", flag),
+                  "check the path; it is relative to the current directory");
 }
 
 void require_writable_file(const std::string& flag, const std::filesystem::path& path) {
@@ -206,7 +216,8 @@ void require_writable_file(const std::string& flag, const std::filesystem::path&
   }
 }
 
-std::string checked_model(const CLI::App& command, const std::string& model, const std::string& adapter) {
+std::string checked_model(const CLI::App& command, const std::string& model,
+                          const std::string& adapter) {
   require(!model.empty() || !adapter.empty(), command, "--model");
   if (!adapter.empty()) require_exists("--adapter", adapter);
   if (model.empty()) return base_of(adapter);
@@ -224,14 +235,16 @@ void check_extras(const CLI::App& command) {
   if (extras.empty()) return;
   const std::string word = extras.front().substr(0, extras.front().find('='));
   if (!word.starts_with('-')) {
-    throw ConfigError(fmt::format("unexpected argument `{}`", extras.front()), std::string(kCommandLine),
+    throw ConfigError(fmt::format("unexpected argument `{}`", extras.front()),
+                      std::string(kCommandLine),
                       fmt::format("`{} --help` shows how to call it", full_name(command)));
   }
   if (std::find(kLaterFlags.begin(), kLaterFlags.end(), word) != kLaterFlags.end()) {
-    throw ConfigError(fmt::format("{} is not supported in this version", word), std::string(kCommandLine),
-                      "remove it; parallel.strategy ddp is what exists");
+    throw ConfigError(fmt::format("{} is not supported in this version", word),
+                      std::string(kCommandLine), "remove it; parallel.strategy ddp is what exists");
   }
-  throw ConfigError(fmt::format("unknown flag {}", word), std::string(kCommandLine), unknown_flag_fix(command, word));
+  throw ConfigError(fmt::format("unknown flag {}", word), std::string(kCommandLine),
+                    unknown_flag_fix(command, word));
 }
 
 std::vector<std::string> with_hyphens(int argc, const char* const* argv) {

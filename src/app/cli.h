@@ -62,12 +62,15 @@ void require_config(const CLI::App& command, const std::filesystem::path& config
 void require_at_most_one(const CLI::App& command, const std::vector<std::string>& flags);
 /// @throws DataError naming `flag` if there is no such file or directory.
 void require_exists(const std::string& flag, const std::filesystem::path& path);
-/// @throws ConfigError naming `flag` if `path` could not be created for want of a directory, or is one.
+/// @throws ConfigError naming `flag` if `path` could not be created for want of a directory, or is
+/// one.
 void require_writable_file(const std::string& flag, const std::filesystem::path& path);
 
-/// The model to load: `model`, or the base of `adapter` where that is all there is. Files are checked to exist.
+/// The model to load: `model`, or the base of `adapter` where that is all there is. Files are
+/// checked to exist.
 /// @throws ConfigError, DataError
-std::string checked_model(const CLI::App& command, const std::string& model, const std::string& adapter);
+std::string checked_model(const CLI::App& command, const std::string& model,
+                          const std::string& adapter);
 
 /// null for an option that was not given, else its value.
 template <class T>

@@ -18,38 +18,53 @@ nlohmann::json request(const BenchOptions& options, const CLI::App& command) {
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
   if (!options.arch.empty()) require_exists("--arch", options.arch);
   config::config_from_overrides(options.overrides);  // a mistake shows here, in milliseconds
-  return {{"arch", or_null(options.arch)},
-          {"model", options.model.empty() ? nlohmann::json(nullptr)
-                                          : nlohmann::json(checked_model(command, options.model, ""))},
-          {"seq_len", options.seq_len},
-          {"batch_size", options.batch_size},
-          {"steps", options.steps},
-          {"dtype", options.dtype},
-          {"device", options.device},
-          {"threads", or_null(options.threads)},
-          {"json", options.json},
-          {"overrides", options.overrides}};
+  return {
+      {"arch", or_null(options.arch)},
+      {"model", options.model.empty() ? nlohmann::json(nullptr)
+                                      : nlohmann::json(checked_model(command, options.model, ""))},
+      {"seq_len", options.seq_len},
+      {"batch_size", options.batch_size},
+      {"steps", options.steps},
+      {"dtype", options.dtype},
+      {"device", options.device},
+      {"threads", or_null(options.threads)},
+      {"json", options.json},
+      {"overrides", options.overrides}};
 }
 
 }  // namespace
 
 Command add_bench(CLI::App& sftrun) {
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* command =
-      add_command(sftrun, "bench", "Training throughput on synthetic tokens (LoRA r 8 on q, k, v, o unless overridden)",
-                  "sftrun bench --model models/base --seq-len 1024 --dtype bf16 tuning.lora.r=16 --json");
-  command->add_option("--arch", options->arch, "A config.json: random weights of that shape")->type_name("FILE");
-  command->add_option("-m,--model", options->model, "Directory in Hugging Face layout or .gguf file");
+  CLI::App* command = add_command(
+      sftrun, "bench",
+      "Training throughput on synthetic tokens (LoRA r 8 on q, k, v, o unless overridden)",
+      "sftrun bench --model models/base --seq-len 1024 --dtype bf16 tuning.lora.r=16 --json");
+  command->add_option("--arch", options->arch, "A config.json: random weights of that shape")
+      ->type_name("FILE");
+  command->add_option("-m,--model", options->model,
+                      "Directory in Hugging Face layout or .gguf file");
   add_overrides(*command, options->overrides);
-  command->add_option("--seq-len", options->seq_len, "Tokens per example")->check(at_least(1))->capture_default_str();
-  command->add_option("--batch-size", options->batch_size, "Examples per step")->check(at_least(1))->capture_default_str();
+  command->add_option("--seq-len", options->seq_len, "Tokens per example")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command->add_option("--batch-size", options->batch_size, "Examples per step")
+      ->check(at_least(1))
+      ->capture_default_str();
   command->add_option("--steps", options->steps, "Steps to measure, after one to warm up")
-      ->check(at_least(1))->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Numbers to compute in")->transform(compute_dtype())->capture_default_str();
-  command->add_option("--device", options->device, "Device to compute on")->check(device_name())->capture_default_str();
-  command->add_option("--threads", options->threads, "CPU threads [all the process may use]")->check(at_least(1));
+      ->check(at_least(1))
+      ->capture_default_str();
+  command->add_option("--dtype", options->dtype, "Numbers to compute in")
+      ->transform(compute_dtype())
+      ->capture_default_str();
+  command->add_option("--device", options->device, "Device to compute on")
+      ->check(device_name())
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "CPU threads [all the process may use]")
+      ->check(at_least(1));
   command->add_flag("--json", options->json, "Print one JSON object");
-  return {command, [options, command] { return run_in_engine("bench", request(*options, *command)); }};
+  return {command,
+          [options, command] { return run_in_engine("bench", request(*options, *command)); }};
 }
 
 }  // namespace sftrun::app

@@ -5,19 +5,22 @@
 namespace sftrun::app {
 namespace {
 
-Command add_action(CLI::App& config, const std::string& action, const std::string& description, bool reads_file) {
+Command add_action(CLI::App& config, const std::string& action, const std::string& description,
+                   bool reads_file) {
   auto options = std::make_shared<ConfigOptions>();
   options->action = action;
-  CLI::App* command = add_command(config, action, description,
-                                  reads_file ? "sftrun config " + action + " --config configs/run_lora.yaml"
-                                             : "sftrun config " + action + " > " +
-                                                   (action == "schema" ? "sftrun.schema.json" : "configuration.md"));
+  CLI::App* command = add_command(
+      config, action, description,
+      reads_file ? "sftrun config " + action + " --config configs/run_lora.yaml"
+                 : "sftrun config " + action + " > " +
+                       (action == "schema" ? "sftrun.schema.json" : "configuration.md"));
   if (!reads_file) return {command, [options] { return run_config(*options); }};
   command->add_option("-c,--config", options->config, "The run's YAML")->type_name("FILE");
   add_overrides(*command, options->overrides);
   command->add_flag("--json", options->json, "Print one JSON object");
-  command->add_option("--world-size", options->world_size,
-                      "Devices to resolve batch sizes for [as many as they imply, else 1]")
+  command
+      ->add_option("--world-size", options->world_size,
+                   "Devices to resolve batch sizes for [as many as they imply, else 1]")
       ->check(at_least(1));
   return {command, [options, command] {
             require_config(*command, options->config, options->overrides);
@@ -31,10 +34,14 @@ std::vector<Command> add_config(CLI::App& sftrun) {
   CLI::App* config = add_command(sftrun, "config", "Check, show and document configurations",
                                  "sftrun config check --config configs/run_lora.yaml");
   config->require_subcommand(0, 1);
-  return {add_action(*config, "check", "Judge a YAML and its overrides; says what is wrong, where and what to do", true),
-          add_action(*config, "show", "Print what would run, with every default and automatic value", true),
-          add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)", false),
-          add_action(*config, "schema", "Print a JSON Schema for editors", false)};
+  return {
+      add_action(*config, "check",
+                 "Judge a YAML and its overrides; says what is wrong, where and what to do", true),
+      add_action(*config, "show", "Print what would run, with every default and automatic value",
+                 true),
+      add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)",
+                 false),
+      add_action(*config, "schema", "Print a JSON Schema for editors", false)};
 }
 
 }  // namespace sftrun::app

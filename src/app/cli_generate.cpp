@@ -8,7 +8,7 @@ namespace {
 
 struct GenerateOptions {
   std::string model, adapter, prompt, input, output, system;
-  std::optional<bool> chat;
+  bool chat = false;  ///< only if one of --chat and --no-chat is given
   int64_t max_new_tokens = 256;
   double temperature = 0;
   std::optional<double> top_p;
@@ -19,12 +19,19 @@ struct GenerateOptions {
 
 void add_sampling_flags(CLI::App& command, GenerateOptions& options) {
   command.add_option("--max-new-tokens", options.max_new_tokens, "Tokens to stop after")
-      ->check(at_least(1))->capture_default_str();
-  command.add_option("--temperature", options.temperature, "0: always the likeliest token (greedy); 1: as the model has it")
-      ->check(in_range(0, 100))->capture_default_str();
-  command.add_option("--top-p", options.top_p, "Sample from the likeliest tokens that make up this probability [1: all]")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command
+      .add_option("--temperature", options.temperature,
+                  "0: always the likeliest token (greedy); 1: as the model has it")
+      ->check(in_range(0, 100))
+      ->capture_default_str();
+  command
+      .add_option("--top-p", options.top_p,
+                  "Sample from the likeliest tokens that make up this probability [1: all]")
       ->check(in_range(0, 1));
-  command.add_option("--top-k", options.top_k, "Sample from this many likeliest tokens [all]")->check(at_least(1));
+  command.add_option("--top-k", options.top_k, "Sample from this many likeliest tokens [all]")
+      ->check(at_least(1));
   command.add_option("--seed", options.seed, "Of the sampling [0]")->check(at_least(0));
 }
 
@@ -47,7 +54,8 @@ nlohmann::json request(const GenerateOptions& options, const CLI::App& command) 
           {"input", or_null(options.input)},
           {"output", or_null(options.output)},
           {"system", or_null(options.system)},
-          {"chat", or_null(options.chat)},
+          {"chat",
+           command.count("--chat") > 0 ? nlohmann::json(options.chat) : nlohmann::json(nullptr)},
           {"max_new_tokens", options.max_new_tokens},
           {"temperature", options.temperature},
           {"top_p", or_null(options.top_p)},
@@ -64,24 +72,39 @@ nlohmann::json request(const GenerateOptions& options, const CLI::App& command) 
 
 Command add_generate(CLI::App& sftrun) {
   auto options = std::make_shared<GenerateOptions>();
-  CLI::App* command =
-      add_command(sftrun, "generate", "Let a model, or a model with an adapter, write",
-                  "sftrun generate --adapter runs/first/adapter --prompt \"What is the capital of France?\"\n"
-                  "  sftrun generate --model models/base --input in.jsonl --output out.jsonl --temperature 0.7 --seed 1");
-  command->add_option("-m,--model", options->model, "Directory in Hugging Face layout or .gguf file [the adapter's base]");
+  CLI::App* command = add_command(
+      sftrun, "generate", "Let a model, or a model with an adapter, write",
+      "sftrun generate --adapter runs/first/adapter --prompt \"What is the capital of France?\"\n"
+      "  sftrun generate --model models/base --input in.jsonl --output out.jsonl --temperature 0.7 "
+      "--seed 1");
+  command->add_option("-m,--model", options->model,
+                      "Directory in Hugging Face layout or .gguf file [the adapter's base]");
   command->add_option("--adapter", options->adapter, "PEFT adapter to put on it")->type_name("DIR");
   command->add_option("-p,--prompt", options->prompt, "Text to answer or continue");
-  command->add_option("--input", options->input, "JSON lines: messages, prompt or text, one answer each")->type_name("FILE");
-  command->add_option("--output", options->output, "Where answers go as JSON lines (needed with --input)")->type_name("FILE");
+  command
+      ->add_option("--input", options->input,
+                   "JSON lines: messages, prompt or text, one answer each")
+      ->type_name("FILE");
+  command
+      ->add_option("--output", options->output,
+                   "Where answers go as JSON lines (needed with --input)")
+      ->type_name("FILE");
   command->add_option("--system", options->system, "System message before --prompt");
   command->add_flag("--chat,!--no-chat", options->chat,
                     "Put the prompt through the chat template, or not [if the model has one]");
   add_sampling_flags(*command, *options);
-  command->add_option("--batch-size", options->batch_size, "Records generated side by side [chosen by memory]")
+  command
+      ->add_option("--batch-size", options->batch_size,
+                   "Records generated side by side [chosen by memory]")
       ->check(at_least(1));
-  command->add_option("--device", options->device, "Device to compute on")->check(device_name())->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Numbers to compute in")->transform(compute_dtype())->capture_default_str();
-  command->add_option("--threads", options->threads, "CPU threads [all the process may use]")->check(at_least(1));
+  command->add_option("--device", options->device, "Device to compute on")
+      ->check(device_name())
+      ->capture_default_str();
+  command->add_option("--dtype", options->dtype, "Numbers to compute in")
+      ->transform(compute_dtype())
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "CPU threads [all the process may use]")
+      ->check(at_least(1));
   command->add_flag("--json", options->json, "Print one JSON object for --prompt instead of text");
   return {command, [options, command] {
             check(*options, *command);

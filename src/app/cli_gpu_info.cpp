@@ -6,7 +6,8 @@ namespace sftrun::app {
 
 Command add_gpu_info(CLI::App& sftrun) {
   auto options = std::make_shared<GpuInfoOptions>();
-  CLI::App* command = add_command(sftrun, "gpu-info", "GPUs, their state and links; CPU and memory where there is none",
+  CLI::App* command = add_command(sftrun, "gpu-info",
+                                  "GPUs, their state and links; CPU and memory where there is none",
                                   "sftrun gpu-info --json");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--watch", options->watch, "Print again every second until Ctrl-C");

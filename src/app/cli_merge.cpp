@@ -10,24 +10,32 @@ namespace sftrun::app {
 namespace {
 
 struct MergeOptions {
-  std::string model, adapter, output, dtype = "auto", max_shard_size = "5GB", format = "safetensors";
+  std::string model, adapter, output, dtype = "auto", max_shard_size = "5GB",
+                                      format = "safetensors";
 };
 
-/// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's `max_shard_size`.
+/// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's
+/// `max_shard_size`.
 int64_t parse_size(const std::string& text) {
   struct Unit {
     std::string_view name;
     double bytes;
   };
   constexpr double kKibi = 1024, kKilo = 1000;
-  const Unit units[] = {{"gib", kKibi * kKibi * kKibi}, {"mib", kKibi * kKibi}, {"kib", kKibi},
-                        {"gb", kKilo * kKilo * kKilo},  {"mb", kKilo * kKilo},  {"kb", kKilo}, {"", 1}};
+  const Unit units[] = {{"gib", kKibi * kKibi * kKibi},
+                        {"mib", kKibi * kKibi},
+                        {"kib", kKibi},
+                        {"gb", kKilo * kKilo * kKilo},
+                        {"mb", kKilo * kKilo},
+                        {"kb", kKilo},
+                        {"", 1}};
   const size_t digits = text.find_first_not_of("0123456789.");
   std::string unit = digits == std::string::npos ? "" : std::string(trim(text.substr(digits)));
   for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   double number = 0;
   for (const Unit& candidate : units) {
-    if (unit != candidate.name || !CLI::detail::lexical_cast(text.substr(0, digits), number)) continue;
+    if (unit != candidate.name || !CLI::detail::lexical_cast(text.substr(0, digits), number))
+      continue;
     if (number * candidate.bytes >= 1) return static_cast<int64_t>(number * candidate.bytes);
   }
   throw ConfigError(fmt::format("`{}` is not a size", text), "--max-shard-size on the command line",
@@ -49,7 +57,8 @@ void check(const MergeOptions& options, const CLI::App& command) {
   require(!options.adapter.empty(), command, "--adapter");
   require(!options.output.empty(), command, "--output");
   std::error_code ignored;
-  if (std::filesystem::exists(options.output, ignored) && !std::filesystem::is_empty(options.output, ignored)) {
+  if (std::filesystem::exists(options.output, ignored) &&
+      !std::filesystem::is_empty(options.output, ignored)) {
     throw ConfigError(fmt::format("{} exists and is not an empty directory", options.output),
                       "--output on the command line", "name a new directory");
   }
@@ -59,23 +68,31 @@ void check(const MergeOptions& options, const CLI::App& command) {
 
 Command add_merge(CLI::App& sftrun) {
   auto options = std::make_shared<MergeOptions>();
-  CLI::App* command = add_command(sftrun, "merge", "Fold an adapter into its base: a model of its own",
-                                  "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16");
-  command->add_option("-m,--model", options->model, "The adapter's base model [as the adapter names it]");
+  CLI::App* command =
+      add_command(sftrun, "merge", "Fold an adapter into its base: a model of its own",
+                  "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16");
+  command->add_option("-m,--model", options->model,
+                      "The adapter's base model [as the adapter names it]");
   command->add_option("--adapter", options->adapter, "PEFT adapter")->type_name("DIR");
-  command->add_option("--output", options->output, "New directory for the merged model")->type_name("DIR");
+  command->add_option("--output", options->output, "New directory for the merged model")
+      ->type_name("DIR");
   command->add_option("--dtype", options->dtype, "Type of the stored weights; auto: the base's")
-      ->transform(stored_dtype())->capture_default_str();
-  command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")->capture_default_str();
-  command->add_option("--format", options->format, "File format")->check(one_of({"safetensors"}))->capture_default_str();
+      ->transform(stored_dtype())
+      ->capture_default_str();
+  command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")
+      ->capture_default_str();
+  command->add_option("--format", options->format, "File format")
+      ->check(one_of({"safetensors"}))
+      ->capture_default_str();
   return {command, [options, command] {
             check(*options, *command);
-            return run_in_engine("merge", {{"model", checked_model(*command, options->model, options->adapter)},
-                                           {"adapter", options->adapter},
-                                           {"output", options->output},
-                                           {"dtype", options->dtype},
-                                           {"max_shard_size", parse_size(options->max_shard_size)},
-                                           {"format", options->format}});
+            return run_in_engine(
+                "merge", {{"model", checked_model(*command, options->model, options->adapter)},
+                          {"adapter", options->adapter},
+                          {"output", options->output},
+                          {"dtype", options->dtype},
+                          {"max_shard_size", parse_size(options->max_shard_size)},
+                          {"format", options->format}});
           }};
 }
 

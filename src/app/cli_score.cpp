@@ -22,24 +22,35 @@ void check(const ScoreOptions& options, const CLI::App& command) {
 Command add_score(CLI::App& sftrun) {
   auto options = std::make_shared<ScoreOptions>();
   CLI::App* command = add_command(
-      sftrun, "score", "Log-probability of each record's labelled tokens: adds \"logprob\" and \"tokens\"",
-      "sftrun score --model models/base --adapter runs/first/adapter --input in.jsonl --output out.jsonl");
-  command->add_option("-m,--model", options->model, "Directory in Hugging Face layout or .gguf file [the adapter's base]");
+      sftrun, "score",
+      "Log-probability of each record's labelled tokens: adds \"logprob\" and \"tokens\"",
+      "sftrun score --model models/base --adapter runs/first/adapter --input in.jsonl --output "
+      "out.jsonl");
+  command->add_option("-m,--model", options->model,
+                      "Directory in Hugging Face layout or .gguf file [the adapter's base]");
   command->add_option("--adapter", options->adapter, "PEFT adapter to put on it")->type_name("DIR");
-  command->add_option("--input", options->input, "JSON lines: text, messages or prompt/completion")->type_name("FILE");
-  command->add_option("--output", options->output, "Where the records go with their scores")->type_name("FILE");
-  command->add_option("--device", options->device, "Device to compute on")->check(device_name())->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Numbers to compute in")->transform(compute_dtype())->capture_default_str();
-  command->add_option("--threads", options->threads, "CPU threads [all the process may use]")->check(at_least(1));
+  command->add_option("--input", options->input, "JSON lines: text, messages or prompt/completion")
+      ->type_name("FILE");
+  command->add_option("--output", options->output, "Where the records go with their scores")
+      ->type_name("FILE");
+  command->add_option("--device", options->device, "Device to compute on")
+      ->check(device_name())
+      ->capture_default_str();
+  command->add_option("--dtype", options->dtype, "Numbers to compute in")
+      ->transform(compute_dtype())
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "CPU threads [all the process may use]")
+      ->check(at_least(1));
   return {command, [options, command] {
             check(*options, *command);
-            return run_in_engine("score", {{"model", checked_model(*command, options->model, options->adapter)},
-                                           {"adapter", or_null(options->adapter)},
-                                           {"input", options->input},
-                                           {"output", options->output},
-                                           {"device", options->device},
-                                           {"dtype", options->dtype},
-                                           {"threads", or_null(options->threads)}});
+            return run_in_engine(
+                "score", {{"model", checked_model(*command, options->model, options->adapter)},
+                          {"adapter", or_null(options->adapter)},
+                          {"input", options->input},
+                          {"output", options->output},
+                          {"device", options->device},
+                          {"dtype", options->dtype},
+                          {"threads", or_null(options->threads)}});
           }};
 }
 

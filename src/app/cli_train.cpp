@@ -29,9 +29,12 @@ CLI::Validator gpu_list() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
         for (const std::string& item : split(text, ',')) {
-          if (to_number(item, -1) < 0) return fmt::format("`{}` is neither a number of GPUs nor a list like 0,2,3", text);
+          if (to_number(item, -1) < 0)
+            return fmt::format("`{}` is neither a number of GPUs nor a list like 0,2,3", text);
         }
-        if (text == "0") return "0 is a number of GPUs; for GPU 0 alone set CUDA_VISIBLE_DEVICES=0, for none --device cpu";
+        if (text == "0")
+          return "0 is a number of GPUs; for GPU 0 alone set CUDA_VISIBLE_DEVICES=0, for none "
+                 "--device cpu";
         return {};
       },
       "N|0,2,3");
@@ -49,8 +52,8 @@ void set_master(TrainOptions& options, const std::string& master, bool port_give
   if (colon == std::string::npos || port_given) return;
   const int64_t port = to_number(master.substr(colon + 1), 0);
   if (port < 1 || port > 65535) {
-    throw ConfigError(fmt::format("`master: {}` has no port after the colon", master), "the machine file",
-                      "write host:29500");
+    throw ConfigError(fmt::format("`master: {}` has no port after the colon", master),
+                      "the machine file", "write host:29500");
   }
   options.master_port = static_cast<int>(port);
 }
@@ -59,65 +62,99 @@ void set_master(TrainOptions& options, const std::string& master, bool port_give
 void apply_machine_file(TrainOptions& options, const CLI::App& command) {
   const config::MachineSettings machine = config::load_machine_settings();
   const auto given = [&](const char* flag) { return command.count(flag) > 0; };
-  if (machine.devices && *machine.devices != "auto" && !given("--gpus") && !given("--nproc-per-node") &&
-      !given("--device")) {
-    if (*machine.devices == "cpu") options.device = "cpu";
-    else if (machine.devices->find(',') != std::string::npos) options.gpus = *machine.devices;
-    else options.nproc_per_node = *machine.devices;
+  if (machine.devices && *machine.devices != "auto" && !given("--gpus") &&
+      !given("--nproc-per-node") && !given("--device")) {
+    if (*machine.devices == "cpu")
+      options.device = "cpu";
+    else if (machine.devices->find(',') != std::string::npos)
+      options.gpus = *machine.devices;
+    else
+      options.nproc_per_node = *machine.devices;
     note(machine, fmt::format("devices: {}", *machine.devices));
   }
   if (given("--nnodes") || machine.nodes.value_or(1) == 1) return;
   options.nnodes = static_cast<int>(*machine.nodes);
-  if (!given("--node-rank") && machine.node_rank) options.node_rank = static_cast<int>(*machine.node_rank);
-  if (!given("--master-addr") && machine.master) set_master(options, *machine.master, given("--master-port"));
+  if (!given("--node-rank") && machine.node_rank)
+    options.node_rank = static_cast<int>(*machine.node_rank);
+  if (!given("--master-addr") && machine.master)
+    set_master(options, *machine.master, given("--master-port"));
   note(machine, fmt::format("nodes: {}", options.nnodes));
 }
 
 void check(const TrainOptions& options, const CLI::App& command) {
   require_config(command, options.config, options.overrides);
   if (options.node_rank >= options.nnodes) {
-    throw ConfigError(fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes),
-                      "the command line", "ranks of nodes count from 0");
+    throw ConfigError(
+        fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes),
+        "the command line", "ranks of nodes count from 0");
   }
-  if (options.resume != "auto" && options.resume != "never") require_exists("--resume", options.resume);
+  if (options.resume != "auto" && options.resume != "never")
+    require_exists("--resume", options.resume);
 }
 
 void add_launch_flags(CLI::App& command, TrainOptions& options) {
-  command.add_option("--nproc-per-node", options.nproc_per_node,
-                     "Worker processes on this machine; auto: one a GPU, or one on a machine without")
-      ->check(process_count())->capture_default_str();
-  command.add_option("--gpus", options.gpus, "How many GPUs, or which; all visible ones if not given")
-      ->check(gpu_list())->type_name("N|0,2,3");
-  command.add_option("--nnodes", options.nnodes, "Machines in the run")->check(at_least(1))->capture_default_str();
+  command
+      .add_option("--nproc-per-node", options.nproc_per_node,
+                  "Worker processes on this machine; auto: one a GPU, or one on a machine without")
+      ->check(process_count())
+      ->capture_default_str();
+  command
+      .add_option("--gpus", options.gpus, "How many GPUs, or which; all visible ones if not given")
+      ->check(gpu_list())
+      ->type_name("N|0,2,3");
+  command.add_option("--nnodes", options.nnodes, "Machines in the run")
+      ->check(at_least(1))
+      ->capture_default_str();
   command.add_option("--node-rank", options.node_rank, "Which of them this is, from 0")
-      ->check(at_least(0))->capture_default_str();
-  command.add_option("--master-addr", options.master_addr, "Address of machine 0")->capture_default_str();
-  command.add_option("--master-port", options.master_port, "Port on machine 0; 0: a free one (one machine only)")
-      ->check(in_range(0, 65535))->capture_default_str();
-  command.add_option("--max-restarts", options.max_restarts, "Times to restart from the last checkpoint after a worker failed")
-      ->check(at_least(0))->capture_default_str();
+      ->check(at_least(0))
+      ->capture_default_str();
+  command.add_option("--master-addr", options.master_addr, "Address of machine 0")
+      ->capture_default_str();
+  command
+      .add_option("--master-port", options.master_port,
+                  "Port on machine 0; 0: a free one (one machine only)")
+      ->check(in_range(0, 65535))
+      ->capture_default_str();
+  command
+      .add_option("--max-restarts", options.max_restarts,
+                  "Times to restart from the last checkpoint after a worker failed")
+      ->check(at_least(0))
+      ->capture_default_str();
 }
 
 void add_run_flags(CLI::App& command, TrainOptions& options) {
-  command.add_option("--resume", options.resume,
-                     "auto: go on from the run directory's last checkpoint; never; or a checkpoint's directory")
-      ->capture_default_str()->type_name("auto|never|DIR");
-  command.add_flag("--allow-changed-data", options.allow_changed_data, "Resume although the data set has changed");
-  command.add_flag("--allow-backend-change", options.allow_backend_change, "Resume although tuning.backend has changed");
-  command.add_flag("--dry-run", options.dry_run, "Check everything, print what would run, and stop");
-  command.add_option("--device", options.device, "Device to train on")->check(device_name())->capture_default_str();
-  command.add_option("--profile", options.profile_steps, "Profile this many steps into the run directory")
-      ->check(at_least(1))->type_name("STEPS");
+  command
+      .add_option("--resume", options.resume,
+                  "auto: go on from the run directory's last checkpoint; never; or a checkpoint's "
+                  "directory")
+      ->capture_default_str()
+      ->type_name("auto|never|DIR");
+  command.add_flag("--allow-changed-data", options.allow_changed_data,
+                   "Resume although the data set has changed");
+  command.add_flag("--allow-backend-change", options.allow_backend_change,
+                   "Resume although tuning.backend has changed");
+  command.add_flag("--dry-run", options.dry_run,
+                   "Check everything, print what would run, and stop");
+  command.add_option("--device", options.device, "Device to train on")
+      ->check(device_name())
+      ->capture_default_str();
+  command
+      .add_option("--profile", options.profile_steps,
+                  "Profile this many steps into the run directory")
+      ->check(at_least(1))
+      ->type_name("STEPS");
 }
 
 }  // namespace
 
 Command add_train(CLI::App& sftrun) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* command = add_command(sftrun, "train", "Fine-tune on all devices of this machine",
-                                  "sftrun train --config configs/run_lora.yaml train.epochs=1\n"
-                                  "  sftrun train --config configs/run_lora.yaml --gpus 0,1 --resume never");
-  command->add_option("-c,--config", options->config, "The run's YAML (docs/configuration.md)")->type_name("FILE");
+  CLI::App* command =
+      add_command(sftrun, "train", "Fine-tune on all devices of this machine",
+                  "sftrun train --config configs/run_lora.yaml train.epochs=1\n"
+                  "  sftrun train --config configs/run_lora.yaml --gpus 0,1 --resume never");
+  command->add_option("-c,--config", options->config, "The run's YAML (docs/configuration.md)")
+      ->type_name("FILE");
   add_overrides(*command, options->overrides);
   add_launch_flags(*command, *options);
   add_run_flags(*command, *options);

@@ -17,8 +17,9 @@ std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
   try {
     config::require_files(loaded);
   } catch (const DataError& error) {
-    warnings.push_back(error.where().empty() ? error.message()
-                                             : fmt::format("{} ({})", error.message(), error.where()));
+    warnings.push_back(error.where().empty()
+                           ? error.message()
+                           : fmt::format("{} ({})", error.message(), error.where()));
   }
   return warnings;
 }
@@ -26,15 +27,18 @@ std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
 Json overrides_json(const config::LoadedConfig& loaded) {
   Json overrides = Json::array();
   for (const config::Override& override : loaded.overrides) {
-    overrides.push_back({{"key", override.key}, {"value", override.value}, {"source", override.source}});
+    overrides.push_back(
+        {{"key", override.key}, {"value", override.value}, {"source", override.source}});
   }
   return overrides;
 }
 
-/// The number of devices asked about: batch_size, grad_accum and global_batch_size together say it too.
+/// The number of devices asked about: batch_size, grad_accum and global_batch_size together say it
+/// too.
 int world_size_of(const ConfigOptions& options, const config::RunConfig& config) {
   const auto& [batch, accum, global] =
-      std::tie(config.train.batch_size.value, config.train.grad_accum.value, config.train.global_batch_size.value);
+      std::tie(config.train.batch_size.value, config.train.grad_accum.value,
+               config.train.global_batch_size.value);
   if (options.world_size > 0) return options.world_size;
   if (!batch || !accum || !global || *global % (*batch * *accum) != 0) return 1;
   return static_cast<int>(*global / (*batch * *accum));
@@ -67,7 +71,8 @@ int check_as_json(const ConfigOptions& options) {
     answer["overrides"] = overrides_json(loaded);
   } catch (const config::ConfigProblems& found) {
     for (const config::Problem& problem : found.problems) {
-      problems.push_back({{"message", problem.message}, {"at", problem.where}, {"fix", problem.fix}});
+      problems.push_back(
+          {{"message", problem.message}, {"at", problem.where}, {"fix", problem.fix}});
     }
   } catch (const ConfigError& error) {
     problems.push_back({{"message", error.message()}, {"at", error.where()}, {"fix", error.fix()}});
@@ -92,8 +97,9 @@ int show(const ConfigOptions& options) {
     fmt::print("{}\n", config::to_json(loaded.config).dump(2));
   } else {
     const int world_size = world_size_of(options, loaded.config);
-    fmt::print("# {} on {} device{}\n{}{}", options.config.string(), world_size, world_size == 1 ? "" : "s",
-               overrides_text(loaded, "# "), config::to_yaml(loaded.config));
+    fmt::print("# {} on {} device{}\n{}{}", options.config.string(), world_size,
+               world_size == 1 ? "" : "s", overrides_text(loaded, "# "),
+               config::to_yaml(loaded.config));
   }
   return static_cast<int>(ExitCode::kDone);
 }
@@ -103,7 +109,8 @@ int show(const ConfigOptions& options) {
 int run_config(const ConfigOptions& options) {
   if (options.action == "check") return options.json ? check_as_json(options) : check(options);
   if (options.action == "show") return show(options);
-  fmt::print("{}", options.action == "schema" ? config::json_schema() : config::reference_markdown());
+  fmt::print("{}",
+             options.action == "schema" ? config::json_schema() : config::reference_markdown());
   return static_cast<int>(ExitCode::kDone);
 }
 

@@ -19,13 +19,15 @@ std::filesystem::path require_engine() {
                     "build it (make build), or point SFTRUN_ENGINE to it");
 }
 
-[[noreturn]] void report_load_failure(const std::filesystem::path& engine, const std::string& reason) {
-  const bool torch = reason.find("libtorch") != std::string::npos || reason.find("libc10") != std::string::npos;
-  throw DeviceError(
-      fmt::format("cannot load the engine: {}", reason), engine.string(),
-      torch ? "its LibTorch has moved or is missing: run scripts/bootstrap.sh and build again, or put the torch package's "
-              "lib directory into LD_LIBRARY_PATH"
-            : "build it again (make build)");
+[[noreturn]] void report_load_failure(const std::filesystem::path& engine,
+                                      const std::string& reason) {
+  const bool torch =
+      reason.find("libtorch") != std::string::npos || reason.find("libc10") != std::string::npos;
+  throw DeviceError(fmt::format("cannot load the engine: {}", reason), engine.string(),
+                    torch ? "its LibTorch has moved or is missing: run scripts/bootstrap.sh and "
+                            "build again, or put the torch package's "
+                            "lib directory into LD_LIBRARY_PATH"
+                          : "build it again (make build)");
 }
 
 SftrunEngineRun load_engine() {

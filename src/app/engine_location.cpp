@@ -31,14 +31,16 @@ class ElfFile {
       Elf64_Shdr section, strings;
       if (!read(header.e_shoff + static_cast<uint64_t>(i) * sizeof section, section)) return found;
       if (section.sh_type != SHT_DYNAMIC) continue;
-      if (!read(header.e_shoff + static_cast<uint64_t>(section.sh_link) * sizeof strings, strings)) return found;
+      if (!read(header.e_shoff + static_cast<uint64_t>(section.sh_link) * sizeof strings, strings))
+        return found;
       collect(section, strings, found);
     }
     return found;
   }
 
  private:
-  void collect(const Elf64_Shdr& section, const Elf64_Shdr& strings, std::vector<std::string>& found) const {
+  void collect(const Elf64_Shdr& section, const Elf64_Shdr& strings,
+               std::vector<std::string>& found) const {
     for (uint64_t at = 0; at + sizeof(Elf64_Dyn) <= section.sh_size; at += sizeof(Elf64_Dyn)) {
       Elf64_Dyn entry;
       if (!read(section.sh_offset + at, entry) || entry.d_tag == DT_NULL) return;
@@ -65,10 +67,12 @@ class ElfFile {
   MappedFile file_;
 };
 
-void add_paths(const std::string& list, const std::filesystem::path& origin, std::vector<std::filesystem::path>& paths) {
+void add_paths(const std::string& list, const std::filesystem::path& origin,
+               std::vector<std::filesystem::path>& paths) {
   for (std::string path : split(list, ':')) {
     for (const std::string token : {"$ORIGIN", "${ORIGIN}"}) {
-      if (const size_t at = path.find(token); at != std::string::npos) path.replace(at, token.size(), origin.string());
+      if (const size_t at = path.find(token); at != std::string::npos)
+        path.replace(at, token.size(), origin.string());
     }
     if (!path.empty()) paths.emplace_back(path);
   }
@@ -79,12 +83,14 @@ void add_paths(const std::string& list, const std::filesystem::path& origin, std
 std::filesystem::path executable_path() {
   std::error_code failure;
   const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", failure);
-  if (failure) throw DeviceError("cannot find this program's own file", "/proc/self/exe", "mount /proc");
+  if (failure)
+    throw DeviceError("cannot find this program's own file", "/proc/self/exe", "mount /proc");
   return path;
 }
 
 std::vector<std::filesystem::path> engine_candidates() {
-  if (const char* given = std::getenv("SFTRUN_ENGINE"); given != nullptr && *given != '\0') return {given};
+  if (const char* given = std::getenv("SFTRUN_ENGINE"); given != nullptr && *given != '\0')
+    return {given};
   const std::filesystem::path directory = executable_path().parent_path();
   return {(directory.parent_path() / "lib" / kEngineName), directory / kEngineName};
 }

@@ -26,9 +26,9 @@ constexpr auto kLaterCommands = std::to_array<std::string_view>(
     {"chat", "eval", "quantize", "memory-check", "report", "download", "doctor"});
 
 std::vector<Command> add_commands(CLI::App& sftrun) {
-  std::vector<Command> commands = {add_train(sftrun),   add_generate(sftrun), add_score(sftrun),
+  std::vector<Command> commands = {add_train(sftrun),    add_generate(sftrun), add_score(sftrun),
                                    add_tokenize(sftrun), add_preview(sftrun),  add_merge(sftrun),
-                                   add_bench(sftrun),   add_gpu_info(sftrun)};
+                                   add_bench(sftrun),    add_gpu_info(sftrun)};
   for (Command& command : add_config(sftrun)) commands.push_back(std::move(command));
   return commands;
 }
@@ -67,7 +67,8 @@ int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
     return command.run();
   }
   // No command that runs: nothing was typed, or a word that is none.
-  const CLI::App& innermost = sftrun.get_subcommands().empty() ? sftrun : *sftrun.get_subcommands().front();
+  const CLI::App& innermost =
+      sftrun.get_subcommands().empty() ? sftrun : *sftrun.get_subcommands().front();
   if (!innermost.remaining().empty()) {
     unknown_command(innermost, &innermost == &sftrun ? "sftrun" : "sftrun " + innermost.get_name());
   }
@@ -92,7 +93,8 @@ int run(int argc, char** argv) {
     fmt::print("{}", sftrun.help());
     return static_cast<int>(ExitCode::kDone);
   } catch (const CLI::ParseError& error) {
-    throw ConfigError(error.what(), "the command line", "--help after the command documents every flag");
+    throw ConfigError(error.what(), "the command line",
+                      "--help after the command documents every flag");
   }
   if (version) {
     fmt::print("{}", version_text());

@@ -14,7 +14,8 @@ namespace {
 std::optional<std::filesystem::path> torch_directory(const std::filesystem::path& engine) {
   for (const std::filesystem::path& directory : library_directories(engine)) {
     std::error_code ignored;
-    if (std::filesystem::exists(directory / "libtorch_cpu.so", ignored)) return directory.parent_path();
+    if (std::filesystem::exists(directory / "libtorch_cpu.so", ignored))
+      return directory.parent_path();
   }
   return std::nullopt;
 }
@@ -51,7 +52,8 @@ std::string line(std::string_view name, const std::string& version) {
 }
 
 std::string triple(int packed, int major_unit, int minor_unit) {
-  return fmt::format("{}.{}.{}", packed / major_unit, packed % major_unit / minor_unit, packed % minor_unit);
+  return fmt::format("{}.{}.{}", packed / major_unit, packed % major_unit / minor_unit,
+                     packed % minor_unit);
 }
 
 std::string engine_lines() {
@@ -61,8 +63,10 @@ std::string engine_lines() {
   const auto torch = torch_directory(*engine);
   if (!torch) return text + line("LibTorch", "not found where the engine looks for it");
   const std::string version = torch_version(*torch);
-  text += line("LibTorch", fmt::format("{} ({})", version.empty() ? "unknown" : version, torch->string()));
-  if (const std::string cuda = match_in_file(*torch / "version.py", "cuda[^=\n]*= '([^']+)'"); !cuda.empty()) {
+  text += line("LibTorch",
+               fmt::format("{} ({})", version.empty() ? "unknown" : version, torch->string()));
+  if (const std::string cuda = match_in_file(*torch / "version.py", "cuda[^=\n]*= '([^']+)'");
+      !cuda.empty()) {
     text += line("CUDA", cuda);
   }
   if (const std::string nccl = nccl_version(*torch); !nccl.empty()) text += line("NCCL", nccl);
@@ -73,11 +77,13 @@ std::string engine_lines() {
 
 std::string version_text() {
   constexpr int kFmtMajor = 10000, kFmtMinor = 100;
-  return line("sftrun", SFTRUN_VERSION) + engine_lines() + line("yaml-cpp", SFTRUN_YAML_CPP_VERSION) +
-         line("CLI11", CLI11_VERSION) + line("spdlog", SFTRUN_SPDLOG_VERSION) +
+  return line("sftrun", SFTRUN_VERSION) + engine_lines() +
+         line("yaml-cpp", SFTRUN_YAML_CPP_VERSION) + line("CLI11", CLI11_VERSION) +
+         line("spdlog", SFTRUN_SPDLOG_VERSION) +
          line("fmt", triple(FMT_VERSION, kFmtMajor, kFmtMinor)) +
-         line("nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
-                                           NLOHMANN_JSON_VERSION_PATCH));
+         line("nlohmann-json",
+              fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                          NLOHMANN_JSON_VERSION_PATCH));
 }
 
 }  // namespace sftrun::app

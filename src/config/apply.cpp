@@ -21,8 +21,9 @@ class Applier {
     } else if (const LaterKey* later = find_later_key(assignment.key)) {
       answer_later(*later, assignment);
     } else if (fields_.has_section(assignment.key)) {
-      problems_.push_back({fmt::format("`{}` is a section, not a key", assignment.key), assignment.place,
-                           fmt::format("set its keys one by one: {}", first_key_of(assignment.key))});
+      problems_.push_back(
+          {fmt::format("`{}` is a section, not a key", assignment.key), assignment.place,
+           fmt::format("set its keys one by one: {}", first_key_of(assignment.key))});
     } else {
       problems_.push_back({fmt::format("unknown key `{}`", assignment.key), assignment.place,
                            suggest_key(assignment.key, fields_)});
@@ -33,7 +34,8 @@ class Applier {
   void set(Field& field, const Assignment& assignment) {
     if (field.key == "data.train" && assignment.value.kind == Value::Kind::kList) {
       problems_.push_back({"`data.train` is a list, which is not supported in this version",
-                           assignment.value_place, "put all records into one file (cat a.jsonl b.jsonl > all.jsonl)"});
+                           assignment.value_place,
+                           "put all records into one file (cat a.jsonl b.jsonl > all.jsonl)"});
       return;
     }
     if (assignment.value.kind == Value::Kind::kNull) {
@@ -61,8 +63,9 @@ class Applier {
     try {
       json[nlohmann::ordered_json::json_pointer(pointer)] = to_json(assignment.value);
     } catch (const nlohmann::json::exception&) {
-      problems_.push_back({fmt::format("`{}` lies inside a value that is not a map", assignment.key),
-                           assignment.place, fmt::format("set {} as a whole", object.key)});
+      problems_.push_back(
+          {fmt::format("`{}` lies inside a value that is not a map", assignment.key),
+           assignment.place, fmt::format("set {} as a whole", object.key)});
       return;
     }
     object.assign(value_from_json(json));
@@ -70,9 +73,10 @@ class Applier {
   }
 
   Field* find_object(const std::string& key) {
-    const auto found = std::find_if(fields_.fields.begin(), fields_.fields.end(), [&](const Field& field) {
-      return field.type == FieldType::kObject && key.starts_with(field.key + ".");
-    });
+    const auto found =
+        std::find_if(fields_.fields.begin(), fields_.fields.end(), [&](const Field& field) {
+          return field.type == FieldType::kObject && key.starts_with(field.key + ".");
+        });
     return found == fields_.fields.end() ? nullptr : &*found;
   }
 
@@ -94,13 +98,14 @@ class Applier {
 
   void note(const Assignment& assignment) {
     loaded_.places[assignment.key] = assignment.place;
-    std::erase_if(loaded_.overrides, [&](const Override& old) { return old.key == assignment.key; });
+    std::erase_if(loaded_.overrides,
+                  [&](const Override& old) { return old.key == assignment.key; });
     if (assignment.layer == Layer::kRun) return;
     const nlohmann::ordered_json value = to_json(assignment.value);
-    loaded_.overrides.push_back({assignment.key,
-                                 assignment.value.kind == Value::Kind::kScalar ? assignment.value.text
-                                                                               : value.dump(),
-                                 assignment.source});
+    loaded_.overrides.push_back(
+        {assignment.key,
+         assignment.value.kind == Value::Kind::kScalar ? assignment.value.text : value.dump(),
+         assignment.source});
   }
 
   Binding& fields_;
@@ -110,7 +115,8 @@ class Applier {
 
 }  // namespace
 
-void apply(const std::vector<Assignment>& assignments, Binding& fields, LoadedConfig& loaded, Problems& problems) {
+void apply(const std::vector<Assignment>& assignments, Binding& fields, LoadedConfig& loaded,
+           Problems& problems) {
   Applier applier(fields, loaded, problems);
   for (const Assignment& assignment : assignments) applier.apply(assignment);
 }

@@ -14,14 +14,22 @@ namespace {
 
 template <class T>
 constexpr FieldType type_of() {
-  if constexpr (std::is_enum_v<T>) return FieldType::kChoice;
-  else if constexpr (std::is_same_v<T, bool>) return FieldType::kBool;
-  else if constexpr (std::is_same_v<T, int64_t>) return FieldType::kInt;
-  else if constexpr (std::is_same_v<T, AutoInt>) return FieldType::kAutoInt;
-  else if constexpr (std::is_same_v<T, double>) return FieldType::kNumber;
-  else if constexpr (std::is_same_v<T, std::string>) return FieldType::kText;
-  else if constexpr (std::is_same_v<T, std::vector<std::string>>) return FieldType::kTextList;
-  else return FieldType::kObject;
+  if constexpr (std::is_enum_v<T>)
+    return FieldType::kChoice;
+  else if constexpr (std::is_same_v<T, bool>)
+    return FieldType::kBool;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return FieldType::kInt;
+  else if constexpr (std::is_same_v<T, AutoInt>)
+    return FieldType::kAutoInt;
+  else if constexpr (std::is_same_v<T, double>)
+    return FieldType::kNumber;
+  else if constexpr (std::is_same_v<T, std::string>)
+    return FieldType::kText;
+  else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+    return FieldType::kTextList;
+  else
+    return FieldType::kObject;
 }
 
 template <class E>
@@ -51,7 +59,9 @@ class FieldCollector {
     field.help = help;
     field.example = example;
     if constexpr (std::is_enum_v<Inner>) add_words<Inner>(field);
-    field.assign = [&member, limits](const Value& value) { return parse_field(value, limits, member); };
+    field.assign = [&member, limits](const Value& value) {
+      return parse_field(value, limits, member);
+    };
     field.get = [&member] { return field_to_json(member); };
     field.reset = [&member, initial = member] { member = initial; };
     fields_.push_back(std::move(field));
@@ -94,21 +104,29 @@ std::string one_of(const std::vector<std::string>& words) {
 
 std::string Field::takes() const {
   switch (type) {
-    case FieldType::kBool: return "true or false";
-    case FieldType::kInt: return "a whole number" + number_limits(limits);
-    case FieldType::kAutoInt: return "auto or a whole number" + number_limits(limits);
-    case FieldType::kNumber: return "a number" + number_limits(limits);
-    case FieldType::kText: return limits.only.empty() ? "text" : std::string(limits.only);
-    case FieldType::kTextList: return "a list of texts";
-    case FieldType::kChoice: return one_of(words);
-    case FieldType::kObject: return "a map of keys";
+    case FieldType::kBool:
+      return "true or false";
+    case FieldType::kInt:
+      return "a whole number" + number_limits(limits);
+    case FieldType::kAutoInt:
+      return "auto or a whole number" + number_limits(limits);
+    case FieldType::kNumber:
+      return "a number" + number_limits(limits);
+    case FieldType::kText:
+      return limits.only.empty() ? "text" : std::string(limits.only);
+    case FieldType::kTextList:
+      return "a list of texts";
+    case FieldType::kChoice:
+      return one_of(words);
+    case FieldType::kObject:
+      return "a map of keys";
   }
   return {};
 }
 
 Field* Binding::find(const std::string& key) {
-  const auto found =
-      std::find_if(fields.begin(), fields.end(), [&](const Field& field) { return field.key == key; });
+  const auto found = std::find_if(fields.begin(), fields.end(),
+                                  [&](const Field& field) { return field.key == key; });
   return found == fields.end() ? nullptr : &*found;
 }
 

@@ -26,7 +26,8 @@ struct Field {
   Limits limits;
   std::vector<std::string> words, aliases, later_words;  ///< of a choice
   std::string help, example;
-  std::function<std::optional<Complaint>(const Value&)> assign;  ///< changes the member only if there is no complaint
+  std::function<std::optional<Complaint>(const Value&)>
+      assign;  ///< changes the member only if there is no complaint
   std::function<nlohmann::ordered_json()> get;
   std::function<void()> reset;  ///< to the default
 

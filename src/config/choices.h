@@ -23,7 +23,8 @@ struct Word {
 };
 
 template <class E>
-struct Words;  // one specialisation an enumeration: `all`, and `instead`, the advice for words of a later version
+struct Words;  // one specialisation an enumeration: `all`, and `instead`, the advice for words of a
+               // later version
 
 template <>
 struct Words<DTypeChoice> {
@@ -80,7 +81,8 @@ struct Words<Quant> {
       {"mxfp4", kMxfp4, WordKind::kLater},
   });
   static constexpr std::string_view instead =
-      "use none: weights train in bf16 or fp32; a quantised GGUF file is dequantised when it is loaded";
+      "use none: weights train in bf16 or fp32; a quantised GGUF file is dequantised when it is "
+      "loaded";
 };
 
 template <>

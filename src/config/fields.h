@@ -5,8 +5,9 @@
 
 #include "sftrun/config/run_config.h"
 
-/// Every field of the configuration, once: its name, its limits, what it means, an example. YAML, overrides, environment,
-/// JSON, validation, docs/configuration.md and the JSON Schema are visitors over this list; defaults are in run_config.h.
+/// Every field of the configuration, once: its name, its limits, what it means, an example. YAML,
+/// overrides, environment, JSON, validation, docs/configuration.md and the JSON Schema are visitors
+/// over this list; defaults are in run_config.h.
 namespace sftrun::config {
 
 /// What a field takes beyond its type, and how docs show it while it is not set.
@@ -14,8 +15,8 @@ struct Limits {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool above_min = false, below_max = false;  ///< the bound itself is out
-  std::string_view unset = {};                ///< the default in words, where the value implied depends on others
-  std::string_view only = {};                 ///< text fields: the one word this version takes
+  std::string_view unset = {};  ///< the default in words, where the value implied depends on others
+  std::string_view only = {};   ///< text fields: the one word this version takes
 
   constexpr Limits otherwise(std::string_view words) const {
     Limits copy = *this;
@@ -23,12 +24,24 @@ struct Limits {
     return copy;
   }
 };
-constexpr Limits any() { return {}; }
-constexpr Limits at_least(double min) { return {.min = min}; }
-constexpr Limits above(double min) { return {.min = min, .above_min = true}; }
-constexpr Limits between(double min, double max) { return {.min = min, .max = max}; }
-constexpr Limits from_until(double min, double max) { return {.min = min, .max = max, .below_max = true}; }
-constexpr Limits only(std::string_view word) { return {.only = word}; }
+constexpr Limits any() {
+  return {};
+}
+constexpr Limits at_least(double min) {
+  return {.min = min};
+}
+constexpr Limits above(double min) {
+  return {.min = min, .above_min = true};
+}
+constexpr Limits between(double min, double max) {
+  return {.min = min, .max = max};
+}
+constexpr Limits from_until(double min, double max) {
+  return {.min = min, .max = max, .below_max = true};
+}
+constexpr Limits only(std::string_view word) {
+  return {.only = word};
+}
 
 template <class Visitor>
 void visit_fields(ModelConfig& model, Visitor&& field) {
@@ -38,7 +51,8 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
   field(model.max_seq_len, "max_seq_len", at_least(1),
         "Tokens in a bin when packing; the longest example otherwise.", "2048");
   field(model.dtype, "dtype", any(),
-        "Numbers the base model computes in. auto: bf16 where the hardware multiplies it fast, else fp32.",
+        "Numbers the base model computes in. auto: bf16 where the hardware multiplies it fast, "
+        "else fp32.",
         "bf16");
   field(model.attention, "attention", only("auto"),
         "Attention implementation; chosen by what the device has.", "auto");
@@ -54,7 +68,8 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
   field(lora.target_modules, "target_modules", any(),
         "Linear layers that get an update: names (endings of module names), or all-linear.",
         "[q_proj, k_proj, v_proj, o_proj]");
-  field(lora.rslora, "rslora", any(), "Scale by alpha / sqrt(r) instead (rank-stabilised LoRA).", "true");
+  field(lora.rslora, "rslora", any(), "Scale by alpha / sqrt(r) instead (rank-stabilised LoRA).",
+        "true");
   field(lora.init_from, "init_from", any().otherwise("a fresh update"),
         "Directory of a PEFT adapter to start from.", "runs/first/adapter");
 }
@@ -62,15 +77,18 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
 template <class Visitor>
 void visit_fields(TuningConfig& tuning, Visitor&& field) {
   field(tuning.mode, "mode", any(),
-        "lora trains a low-rank update beside a frozen base, full everything, partial what `trainable` matches.",
+        "lora trains a low-rank update beside a frozen base, full everything, partial what "
+        "`trainable` matches.",
         "lora");
   field(tuning.backend, "backend", any(),
-        "fused: fused operations (`unsloth` is an alias); bnb: plain operations, the reference's numerics.",
+        "fused: fused operations (`unsloth` is an alias); bnb: plain operations, the reference's "
+        "numerics.",
         "fused");
   field(tuning.quant, "quant", any(), "Storage of the frozen base's weights.", "none");
-  field(tuning.trainable, "trainable", any(),
-        "For mode partial: regular expressions over parameter names; what one of them finds trains.",
-        "['layers\\.(28|29)\\.', 'norm']");
+  field(
+      tuning.trainable, "trainable", any(),
+      "For mode partial: regular expressions over parameter names; what one of them finds trains.",
+      "['layers\\.(28|29)\\.', 'norm']");
 }
 
 template <class Visitor>
@@ -80,23 +98,29 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "data/train.jsonl");
   field(data.val, "val", any().otherwise("none"), "JSON lines to evaluate on.", "data/val.jsonl");
   field(data.val_split, "val_split", at_least(0),
-        "Instead of `val`: the share (below 1) or number (from 1) of training records held out.", "0.05");
-  field(data.format, "format", any(), "Record format; auto looks at the records' keys.", "messages");
-  field(data.shuffle, "shuffle", any(), "A new order every epoch, the same for a given seed.", "true");
+        "Instead of `val`: the share (below 1) or number (from 1) of training records held out.",
+        "0.05");
+  field(data.format, "format", any(), "Record format; auto looks at the records' keys.",
+        "messages");
+  field(data.shuffle, "shuffle", any(), "A new order every epoch, the same for a given seed.",
+        "true");
   field(data.packing, "packing", any(),
-        "Put several examples side by side into bins of max_seq_len tokens; they never see each other.",
+        "Put several examples side by side into bins of max_seq_len tokens; they never see each "
+        "other.",
         "true");
   field(data.seed, "seed", at_least(0), "Of the order and of val_split.", "42");
   field(data.loss_on, "loss_on", any(),
         "Which tokens carry a label (`responses` is an alias of assistant).", "assistant");
-  field(data.thinking, "thinking", any(),
-        "Reasoning in earlier assistant turns: as the template has it, kept, or one example a turn.",
-        "template");
+  field(
+      data.thinking, "thinking", any(),
+      "Reasoning in earlier assistant turns: as the template has it, kept, or one example a turn.",
+      "template");
   field(data.chat_template_kwargs, "chat_template_kwargs", any(),
         "Variables handed to the chat template.", "{enable_thinking: false}");
-  field(data.too_long, "too_long", any(),
-        "What to do with an example longer than max_seq_len. auto: drop for chat, truncate for text.",
-        "truncate");
+  field(
+      data.too_long, "too_long", any(),
+      "What to do with an example longer than max_seq_len. auto: drop for chat, truncate for text.",
+      "truncate");
 }
 
 /// Keeps products of batch sizes and devices far from overflow.
@@ -108,8 +132,10 @@ void visit_batch_fields(TrainConfig& train, Visitor&& field) {
   field(train.max_steps, "max_steps", at_least(1).otherwise("by epochs"),
         "Optimizer steps to stop after, whatever epochs says.", "200");
   field(train.batch_size, "batch_size", between(1, kMaxBatch),
-        "Per device and micro-batch: bins of max_seq_len tokens when packing, examples when not.", "4");
-  field(train.grad_accum, "grad_accum", between(1, kMaxBatch), "Micro-batches per optimizer step.", "4");
+        "Per device and micro-batch: bins of max_seq_len tokens when packing, examples when not.",
+        "4");
+  field(train.grad_accum, "grad_accum", between(1, kMaxBatch), "Micro-batches per optimizer step.",
+        "4");
   field(train.global_batch_size, "global_batch_size", between(1, kMaxBatch),
         "batch_size * grad_accum * devices. With all three auto the target is 32.", "32");
 }
@@ -143,7 +169,8 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
 template <class Visitor>
 void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
   field(train.eval_strategy, "eval_strategy", any(),
-        "When to evaluate. auto: by eval_steps if given, else every epoch if there is validation data.",
+        "When to evaluate. auto: by eval_steps if given, else every epoch if there is validation "
+        "data.",
         "steps");
   field(train.eval_steps, "eval_steps", at_least(1).otherwise("none"),
         "Optimizer steps between evaluations.", "200");
@@ -163,7 +190,8 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
 template <class Visitor>
 void visit_device_fields(TrainConfig& train, Visitor&& field) {
   field(train.ddp_find_unused_parameters, "ddp_find_unused_parameters", any(),
-        "Accepted from other trainers' files; parameters without a gradient are always allowed.", "false");
+        "Accepted from other trainers' files; parameters without a gradient are always allowed.",
+        "false");
   field(train.ddp_broadcast_buffers, "ddp_broadcast_buffers", any(),
         "Accepted from other trainers' files; models here have no buffers that change.", "false");
   field(train.ddp_bucket_cap_mb, "ddp_bucket_cap_mb", at_least(1),
@@ -191,7 +219,8 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
 
 template <class Visitor>
 void visit_fields(OutputConfig& output, Visitor&& field) {
-  field(output.dir, "dir", any().otherwise("runs/<name of the yaml>"), "The run directory.", "runs/first");
+  field(output.dir, "dir", any().otherwise("runs/<name of the yaml>"), "The run directory.",
+        "runs/first");
   field(output.tensorboard, "tensorboard", any(), "Write TensorBoard event files.", "true");
 }
 

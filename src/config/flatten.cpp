@@ -41,15 +41,16 @@ class Flattener {
   /// `train.epochs: 1` is a path in an override, but one odd key in YAML.
   void report_dots(const std::string& key, const MapKey& name) {
     const size_t dot = key.rfind('.');
-    problems_.push_back({fmt::format("unknown key `{}`", key), place_in(file_, name.mark),
-                         fmt::format("write `{}:` indented below `{}:`", key.substr(dot + 1),
-                                     key.substr(0, dot))});
+    problems_.push_back(
+        {fmt::format("unknown key `{}`", key), place_in(file_, name.mark),
+         fmt::format("write `{}:` indented below `{}:`", key.substr(dot + 1), key.substr(0, dot))});
   }
 
   void add(const std::string& key, const MapKey& name, const Value& value) {
     const Mark value_mark = value.mark.line > 0 ? value.mark : name.mark;
     assignments.push_back({key, value, Layer::kRun, place_in(file_, name.mark),
-                           place_in(file_, value_mark), fmt::format("{}:{}", file_, name.mark.line)});
+                           place_in(file_, value_mark),
+                           fmt::format("{}:{}", file_, name.mark.line)});
   }
 
   const std::string& file_;
@@ -59,14 +60,13 @@ class Flattener {
 
 }  // namespace
 
-std::vector<Assignment> flatten(const Value& document, const std::string& file, const Binding& fields,
-                                Problems& problems) {
+std::vector<Assignment> flatten(const Value& document, const std::string& file,
+                                const Binding& fields, Problems& problems) {
   if (document.kind == Value::Kind::kNull) return {};
   if (document.kind != Value::Kind::kMap) {
-    problems.push_back({fmt::format("the file is {}, not a map of sections", describe(document)),
-                        place_in(file, document.mark),
-                        "begin with `model:` and its keys indented below it"});
-    return {};
+    throw ConfigProblems(
+        {{fmt::format("the file is {}, not a map of sections", describe(document)),
+          place_in(file, document.mark), "begin with `model:` and its keys indented below it"}});
   }
   Flattener flattener(file, fields, problems);
   flattener.walk(document, "");

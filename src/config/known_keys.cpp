@@ -16,16 +16,22 @@ constexpr auto kLaterKeys = std::to_array<LaterKey>({
     {"train.generation_*", true, "", ""},
     {"train.eval_accumulation_steps", true, "", ""},
     {"train.eval_do_concat_batches", true, "", ""},
-    {"train.early_stopping", false, "", "remove it; set train.max_steps, or stop the run by Ctrl-C: it keeps a checkpoint"},
+    {"train.early_stopping", false, "",
+     "remove it; set train.max_steps, or stop the run by Ctrl-C: it keeps a checkpoint"},
     {"model.revision", false, "", "download that revision and give model.name its directory"},
     {"tuning.lora.dora", false, "", "remove it; tuning.lora.rslora is what exists"},
-    {"tuning.lora.modules_to_save", false, "", "remove it, or train those parameters by tuning.mode partial"},
-    {"tuning.train_parts", false, "", "name the parameters by regular expressions in tuning.trainable"},
-    {"data.fields", false, "", "rename the records' keys to those of a known format (see docs/data.md)"},
+    {"tuning.lora.modules_to_save", false, "",
+     "remove it, or train those parameters by tuning.mode partial"},
+    {"tuning.train_parts", false, "",
+     "name the parameters by regular expressions in tuning.trainable"},
+    {"data.fields", false, "",
+     "rename the records' keys to those of a known format: messages, prompt and completion, or "
+     "text"},
     {"parallel.tp", false, "1", "remove it; parallel.strategy ddp is what exists"},
     {"parallel.pp", false, "1", "remove it; parallel.strategy ddp is what exists"},
     {"parallel.device_map", false, "", "remove it; parallel.strategy ddp is what exists"},
-    {"parallel.offload", false, "none", "remove it; set train.gradient_checkpointing: true to save memory"},
+    {"parallel.offload", false, "none",
+     "remove it; set train.gradient_checkpointing: true to save memory"},
     {"parallel.deepspeed", false, "", "remove it; parallel.strategy ddp is what exists"},
     {"parallel.accelerate", false, "", "remove it; `sftrun train --gpus N` chooses the devices"},
 });
@@ -87,7 +93,9 @@ constexpr auto kSynonyms = std::to_array<std::pair<std::string_view, std::string
     {"num_workers", "train.dataloader_num_workers"},
 });
 
-std::string leaf_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }
+std::string leaf_of(const std::string& key) {
+  return key.substr(key.rfind('.') + 1);
+}
 std::string section_of(const std::string& key) {
   const size_t dot = key.rfind('.');
   return dot == std::string::npos ? "" : key.substr(0, dot);
@@ -125,7 +133,8 @@ std::string nearest_by_leaf(const std::string& leaf, const std::vector<std::stri
   constexpr size_t kShort = 3;  // below it any other short word is "near"
   std::vector<std::string> leaves;
   for (const std::string& name : names) {
-    if (leaf.size() >= kShort || leaf_of(name).starts_with(leaf.substr(0, 1))) leaves.push_back(leaf_of(name));
+    if (leaf.size() >= kShort || leaf_of(name).starts_with(leaf.substr(0, 1)))
+      leaves.push_back(leaf_of(name));
   }
   const std::string near = nearest(leaf, leaves);
   if (near.empty()) return {};
@@ -160,7 +169,8 @@ std::string nearest_key(const std::string& key, const Binding& binding) {
     if (std::string near = nearest(leaf, top_sections(binding)); !near.empty()) return near;
   }
   if (binding.has_section(section)) {
-    if (std::string near = nearest_by_leaf(leaf, names_in(binding, section)); !near.empty()) return near;
+    if (std::string near = nearest_by_leaf(leaf, names_in(binding, section)); !near.empty())
+      return near;
   }
   if (std::string near = nearest_by_leaf(leaf, all); !near.empty()) return near;
   return nearest(key, all);

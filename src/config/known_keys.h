@@ -6,14 +6,17 @@
 
 #include "binding.h"
 
-/// Keys that are no fields of this version: those that later ones bring, and what other trainers call ours.
+/// Keys that are no fields of this version: those that later ones bring, and what other trainers
+/// call ours.
 namespace sftrun::config {
 
 /// A key of the interface whose feature this version does not have.
 struct LaterKey {
-  std::string_view key;      ///< "train.generation_*" stands for all keys that begin so
-  bool only_evaluation;      ///< it changes how a run is evaluated, not what it learns: ignored with a warning
-  std::string_view harmless; ///< a value that asks for nothing, besides null, false and empty: accepted
+  std::string_view key;  ///< "train.generation_*" stands for all keys that begin so
+  bool only_evaluation;  ///< it changes how a run is evaluated, not what it learns: ignored with a
+                         ///< warning
+  std::string_view
+      harmless;  ///< a value that asks for nothing, besides null, false and empty: accepted
   std::string_view instead;  ///< what to do now
 };
 /// nullptr if `key` is none of them. Keys inside one of them count as it.
@@ -22,7 +25,8 @@ const LaterKey* find_later_key(const std::string& key);
 /// Whether `value` asks a feature for nothing.
 bool is_harmless(const LaterKey& later, const Value& value);
 
-/// "did you mean `train.learning_rate`?" for a key that is neither a field nor a section, or where to look instead.
+/// "did you mean `train.learning_rate`?" for a key that is neither a field nor a section, or where
+/// to look instead.
 std::string suggest_key(const std::string& key, const Binding& binding);
 /// The full name of the field nearest to `key`, or "".
 std::string nearest_key(const std::string& key, const Binding& binding);

@@ -11,12 +11,14 @@
 namespace sftrun::config {
 namespace {
 
-/// A path as given if it exists from here, else the same path from the YAML's directory if that exists.
+/// A path as given if it exists from here, else the same path from the YAML's directory if that
+/// exists.
 std::string rebased(const std::string& text, const std::filesystem::path& directory) {
   if (text.empty()) return text;
   std::filesystem::path path = text;
   const char* home = std::getenv("HOME");
-  if (text.starts_with("~/") && home != nullptr) path = std::filesystem::path(home) / text.substr(2);
+  if (text.starts_with("~/") && home != nullptr)
+    path = std::filesystem::path(home) / text.substr(2);
   std::error_code ignored;
   if (path.is_absolute() || std::filesystem::exists(path, ignored)) return path.string();
   const std::filesystem::path beside = (directory / path).lexically_normal();
@@ -24,7 +26,8 @@ std::string rebased(const std::string& text, const std::filesystem::path& direct
 }
 
 void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
-  for (std::string* path : {&config.data.train, &config.data.val, &config.tuning.lora.init_from, &config.model.name}) {
+  for (std::string* path :
+       {&config.data.train, &config.data.val, &config.tuning.lora.init_from, &config.model.name}) {
     *path = rebased(*path, directory);
   }
   // A template given as text is no path; one never lies in a file name.
@@ -43,15 +46,17 @@ void drop_machine_dtype(LoadedConfig& loaded, const std::string& machine_place) 
 }
 
 /// A key whose value was refused is not missing too: what relations say about it is left out.
-void add_relations(const LoadedConfig& loaded, bool needs_data, Problems& problems, std::vector<std::string>& warnings) {
+void add_relations(const LoadedConfig& loaded, bool needs_data, Problems& problems,
+                   std::vector<std::string>& warnings) {
   Problems relations;
   validate(loaded, needs_data, relations, warnings);
   const Problems refused = problems;
   for (Problem& relation : relations) {
-    const bool consequence = std::any_of(refused.begin(), refused.end(), [&](const Problem& problem) {
-      const std::string key = problem.message.substr(0, problem.message.find('`', 1) + 1);
-      return key.starts_with('`') && relation.message.find(key) != std::string::npos;
-    });
+    const bool consequence =
+        std::any_of(refused.begin(), refused.end(), [&](const Problem& problem) {
+          const std::string key = problem.message.substr(0, problem.message.find('`', 1) + 1);
+          return key.starts_with('`') && relation.message.find(key) != std::string::npos;
+        });
     if (!consequence) problems.push_back(std::move(relation));
   }
 }
@@ -85,11 +90,14 @@ std::string LoadedConfig::place_of(const std::string& key) const {
   return found == places.end() ? "" : found->second;
 }
 
-LoadedConfig load_config(const std::filesystem::path& yaml, const std::vector<std::string>& overrides) {
+LoadedConfig load_config(const std::filesystem::path& yaml,
+                         const std::vector<std::string>& overrides) {
   return load(&yaml, overrides);
 }
 
-LoadedConfig config_from_overrides(const std::vector<std::string>& overrides) { return load(nullptr, overrides); }
+LoadedConfig config_from_overrides(const std::vector<std::string>& overrides) {
+  return load(nullptr, overrides);
+}
 
 void require_files(const LoadedConfig& loaded) {
   const auto require = [&](const std::string& key, const std::string& path) {
@@ -104,9 +112,10 @@ void require_files(const LoadedConfig& loaded) {
   require("tuning.lora.init_from", config.tuning.lora.init_from);
   std::error_code ignored;
   if (!config.model.name.empty() && !std::filesystem::exists(config.model.name, ignored)) {
-    throw DataError(fmt::format("model.name: no such directory or file: {}", config.model.name),
-                    loaded.place_of("model.name"),
-                    "give a directory in Hugging Face layout or a .gguf file; this version does not download");
+    throw DataError(
+        fmt::format("model.name: no such directory or file: {}", config.model.name),
+        loaded.place_of("model.name"),
+        "give a directory in Hugging Face layout or a .gguf file; this version does not download");
   }
 }
 

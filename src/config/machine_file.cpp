@@ -13,7 +13,8 @@
 namespace sftrun::config {
 namespace {
 
-constexpr std::string_view kExample = "devices: 2, dtype: bf16, strategy: ddp, nodes: 2, master: node-a:29500";
+constexpr std::string_view kExample =
+    "devices: 2, dtype: bf16, strategy: ddp, nodes: 2, master: node-a:29500";
 
 std::string variable(const char* name) {
   const char* text = std::getenv(name);
@@ -42,13 +43,16 @@ std::optional<Complaint> parse_devices(const Value& value, std::optional<std::st
   }
   static const std::regex kForm("auto|cpu|[0-9]+(,[0-9]+)*");
   if (!std::regex_match(text, kForm)) {
-    return Complaint{fmt::format("is {}; it takes auto, cpu, a number or a list like [0, 2, 3]", describe(value)), {}};
+    return Complaint{fmt::format("is {}; it takes auto, cpu, a number or a list like [0, 2, 3]",
+                                 describe(value)),
+                     {}};
   }
   member = text;
   return std::nullopt;
 }
 
-std::optional<Complaint> parse_setting(const std::string& key, const Value& value, MachineSettings& settings) {
+std::optional<Complaint> parse_setting(const std::string& key, const Value& value,
+                                       MachineSettings& settings) {
   if (value.kind == Value::Kind::kNull) return std::nullopt;
   if (key == "devices") return parse_devices(value, settings.devices);
   if (key == "nodes") return parse_field(value, at_least(1), settings.nodes);
@@ -64,25 +68,28 @@ std::vector<Assignment> from_machine_file(MachineSettings& settings, Problems& p
   const std::string file = settings.file.string();
   const Value document = parse_yaml(read_text_file(settings.file), file, problems);
   if (document.kind != Value::Kind::kNull && document.kind != Value::Kind::kMap) {
-    problems.push_back({fmt::format("the machine file is {}, not a map of keys", describe(document)), file,
-                        fmt::format("write keys such as {}", kExample)});
+    problems.push_back(
+        {fmt::format("the machine file is {}, not a map of keys", describe(document)), file,
+         fmt::format("write keys such as {}", kExample)});
   }
-  const std::vector<std::string> known = {"devices", "dtype", "strategy", "nodes", "node_rank", "master"};
+  const std::vector<std::string> known = {"devices", "dtype",     "strategy",
+                                          "nodes",   "node_rank", "master"};
   std::vector<Assignment> assignments;
   for (size_t i = 0; i < document.keys.size(); ++i) {
     const auto& [key, mark] = document.keys[i];
     const Value& value = document.items[i];
     const std::string place = fmt::format("{}:{}:{}", file, mark.line, mark.column);
     if (key == "dtype" || key == "strategy") {
-      assignments.push_back({key == "dtype" ? "model.dtype" : "parallel.strategy", value, Layer::kMachine, place,
-                             place, fmt::format("{}:{}", file, mark.line)});
+      assignments.push_back({key == "dtype" ? "model.dtype" : "parallel.strategy", value,
+                             Layer::kMachine, place, place, fmt::format("{}:{}", file, mark.line)});
     } else if (std::find(known.begin(), known.end(), key) == known.end()) {
       const std::string near = nearest(key, known);
       problems.push_back({fmt::format("unknown key `{}` in the machine file", key), place,
                           near.empty() ? fmt::format("its keys are {}", join(known, ", "))
                                        : fmt::format("did you mean `{}`?", near)});
     } else if (const auto complaint = parse_setting(key, value, settings)) {
-      problems.push_back({fmt::format("`{}` {}", key, complaint->what), place, std::string(complaint->fix)});
+      problems.push_back(
+          {fmt::format("`{}` {}", key, complaint->what), place, std::string(complaint->fix)});
     }
   }
   return assignments;

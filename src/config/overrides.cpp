@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "SFTRUN_";
 
-/// Text fields take an override as it stands, so that paths, patterns and templates need no YAML quoting.
+/// Text fields take an override as it stands, so that paths, patterns and templates need no YAML
+/// quoting.
 Value override_value(const std::string& text, const Field* field) {
   const std::string_view trimmed = trim(text);
   const bool quoted = trimmed.starts_with('"') || trimmed.starts_with('\'');
@@ -28,8 +29,9 @@ Value override_value(const std::string& text, const Field* field) {
 }
 
 /// Adds `key`=`text`, or a problem at `place`.
-void add(std::vector<Assignment>& assignments, const std::string& key, const std::string& text, Layer layer,
-         const std::string& place, const std::string& source, const Field* field, Problems& problems) {
+void add(std::vector<Assignment>& assignments, const std::string& key, const std::string& text,
+         Layer layer, const std::string& place, const std::string& source, const Field* field,
+         Problems& problems) {
   try {
     assignments.push_back({key, override_value(text, field), layer, place, place, source});
   } catch (const ConfigProblems& error) {
@@ -55,11 +57,12 @@ std::string mapped(std::string text, int (*function)(int)) {
   return text;
 }
 
-/// The field whose variable `name` would be with single underscores throughout: an easy slip that would do nothing.
+/// The field whose variable `name` would be with single underscores throughout: an easy slip that
+/// would do nothing.
 const Field* find_misspelt(const Binding& fields, const std::string& name) {
-  const auto found = std::find_if(fields.fields.begin(), fields.fields.end(), [&](const Field& field) {
-    return replaced(environment_name(field.key), "__", "_") == name;
-  });
+  const auto found = std::find_if(
+      fields.fields.begin(), fields.fields.end(),
+      [&](const Field& field) { return replaced(environment_name(field.key), "__", "_") == name; });
   return found == fields.fields.end() ? nullptr : &*found;
 }
 
@@ -69,15 +72,16 @@ std::string environment_name(const std::string& key) {
   return std::string(kPrefix) + mapped(replaced(key, ".", "__"), std::toupper);
 }
 
-std::vector<Assignment> from_command_line(const std::vector<std::string>& words, const Binding& fields,
-                                          Problems& problems) {
+std::vector<Assignment> from_command_line(const std::vector<std::string>& words,
+                                          const Binding& fields, Problems& problems) {
   std::vector<Assignment> assignments;
   for (const std::string& word : words) {
     const std::string place = word + " from the command line";
     const size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {
       const std::string near = nearest_key(word, fields);
-      problems.push_back({fmt::format("`{}` is not of the form section.key=value", word), "the command line",
+      problems.push_back({fmt::format("`{}` is not of the form section.key=value", word),
+                          "the command line",
                           near.empty() ? "write, for example, train.epochs=1"
                                        : fmt::format("write {}=VALUE", near)});
       continue;
@@ -99,15 +103,16 @@ std::vector<Assignment> from_environment(const Binding& fields, Problems& proble
     const std::string name(text.substr(0, equals)), value(text.substr(equals + 1));
     if (name.find("__") == std::string::npos) {
       if (const Field* meant = find_misspelt(fields, name)) {
-        warnings.push_back(fmt::format("{} in the environment has no effect; did you mean {}?", name,
-                                       environment_name(meant->key)));
+        warnings.push_back(fmt::format("{} in the environment has no effect; did you mean {}?",
+                                       name, environment_name(meant->key)));
       }
       continue;
     }
     if (value.empty()) continue;  // `export NAME=` and make's unset variables
     const std::string key = mapped(replaced(name.substr(kPrefix.size()), "__", "."), std::tolower);
     add(assignments, key, value, Layer::kEnvironment,
-        fmt::format("{}={} from the environment", name, value), name, find_field(fields, key), problems);
+        fmt::format("{}={} from the environment", name, value), name, find_field(fields, key),
+        problems);
   }
   std::sort(assignments.begin(), assignments.end(),
             [](const Assignment& a, const Assignment& b) { return a.key < b.key; });

@@ -18,7 +18,8 @@ inline Complaint wrong_type(const Value& value) {
   return {fmt::format("is {}", describe(value)), {}};
 }
 
-inline std::optional<Complaint> check_limits(double number, const Value& value, const Limits& limits) {
+inline std::optional<Complaint> check_limits(double number, const Value& value,
+                                             const Limits& limits) {
   const bool low = limits.above_min ? number <= limits.min : number < limits.min;
   const bool high = limits.below_max ? number >= limits.max : number > limits.max;
   if (low || high) return wrong_type(value);
@@ -33,7 +34,8 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits&, b
   return std::nullopt;
 }
 
-inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits, int64_t& member) {
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
+                                            int64_t& member) {
   const auto integer =
       value.kind == Value::Kind::kScalar ? parse_int(value.text) : std::optional<int64_t>();
   if (!integer) return wrong_type(value);
@@ -42,7 +44,8 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& li
   return std::nullopt;
 }
 
-inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits, AutoInt& member) {
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
+                                            AutoInt& member) {
   if (value.kind == Value::Kind::kScalar && value.text == "auto") {
     member = {};
     return std::nullopt;
@@ -53,7 +56,8 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& li
   return std::nullopt;
 }
 
-inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits, double& member) {
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
+                                            double& member) {
   const auto number =
       value.kind == Value::Kind::kScalar ? parse_double(value.text) : std::optional<double>();
   if (!number) return wrong_type(value);
@@ -62,9 +66,11 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& li
   return std::nullopt;
 }
 
-inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits, std::string& member) {
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
+                                            std::string& member) {
   if (value.kind != Value::Kind::kScalar) return wrong_type(value);
-  if (!is_valid_utf8(value.text)) return Complaint{"is not valid UTF-8", "save the file as UTF-8", false};
+  if (!is_valid_utf8(value.text))
+    return Complaint{"is not valid UTF-8", "save the file as UTF-8", false};
   if (!limits.only.empty() && value.text != limits.only) {
     return Complaint{fmt::format("is `{}`, which is not supported in this version", value.text),
                      fmt::format("use {}, or leave the key out", limits.only), false};
@@ -86,7 +92,8 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& li
   } else if (value.kind == Value::Kind::kList) {
     for (const Value& item : value.items) {
       if (auto complaint = add(item)) {
-        return Complaint{"holds an item that " + complaint->what, complaint->fix, complaint->show_takes};
+        return Complaint{"holds an item that " + complaint->what, complaint->fix,
+                         complaint->show_takes};
       }
     }
   } else {
@@ -104,8 +111,8 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits&,
 }
 
 template <class E>
-  requires std::is_enum_v<E>
-std::optional<Complaint> parse_field(const Value& value, const Limits&, E& member) {
+requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& value, const Limits&,
+                                                                E& member) {
   if (value.kind != Value::Kind::kScalar) return wrong_type(value);
   std::string text = value.text;
   for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -128,7 +135,8 @@ std::optional<Complaint> parse_field(const Value& value, const Limits&, E& membe
 }
 
 template <class T>
-std::optional<Complaint> parse_field(const Value& value, const Limits& limits, std::optional<T>& member) {
+std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
+                                     std::optional<T>& member) {
   T inner{};
   if (auto complaint = parse_field(value, limits, inner)) return complaint;
   member = inner;

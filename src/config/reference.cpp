@@ -61,7 +61,8 @@ These would change the result, so they are errors: `tuning.mode: qlora` and ever
 
 /// A table cell: bars would end it.
 std::string cell(std::string text) {
-  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) text.insert(at, "\\");
+  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2))
+    text.insert(at, "\\");
   return text;
 }
 
@@ -73,7 +74,8 @@ std::string default_text(const Field& field) {
 std::string takes_text(const Field& field) {
   if (field.words.empty()) return field.takes();
   std::string text;
-  for (const std::string& word : field.words) text += fmt::format("{}`{}`", text.empty() ? "" : ", ", word);
+  for (const std::string& word : field.words)
+    text += fmt::format("{}`{}`", text.empty() ? "" : ", ", word);
   return text;
 }
 
@@ -84,8 +86,9 @@ std::string make_variable(const Field& field) {
 }
 
 std::string row(const Field& field, bool from_make) {
-  std::string line = fmt::format("| `{}` | {} | {} | {} Example: `{}` |", field.leaf(), cell(takes_text(field)),
-                                 cell(default_text(field)), cell(field.help), cell(field.example));
+  std::string line =
+      fmt::format("| `{}` | {} | {} | {} Example: `{}` |", field.leaf(), cell(takes_text(field)),
+                  cell(default_text(field)), cell(field.help), cell(field.example));
   if (from_make) line += fmt::format(" `{}` |", make_variable(field));
   return line + "\n";
 }
@@ -98,8 +101,9 @@ std::string reference_markdown() {
   std::string text(kIntroduction);
   for (const Section& section : binding.sections) {
     const bool from_make = section.name == "train" || section.name == "model";
-    text += fmt::format("## `{}`\n{}\n\n| key | takes | default | meaning |{}\n|---|---|---|---|{}\n", section.name,
-                        section.help, from_make ? " make |" : "", from_make ? "---|" : "");
+    text += fmt::format(
+        "## `{}`\n{}\n\n| key | takes | default | meaning |{}\n|---|---|---|---|{}\n", section.name,
+        section.help, from_make ? " make |" : "", from_make ? "---|" : "");
     for (const Field& field : binding.fields) {
       if (field.section() == section.name) text += row(field, from_make);
     }

@@ -28,18 +28,20 @@ std::string neighbours(int64_t number, int64_t step) {
 }
 
 /// global / (factor * world_size), which must come out even.
-int64_t divide_global(const TrainConfig& train, int64_t factor, const std::string& factor_text, int64_t world_size,
-                      const char* quotient_name, const Places& places) {
+int64_t divide_global(const TrainConfig& train, int64_t factor, const std::string& factor_text,
+                      int64_t world_size, const char* quotient_name, const Places& places) {
   const int64_t global = *train.global_batch_size.value;
   const int64_t divisor = factor * world_size;
   if (global % divisor == 0) return global / divisor;
   const int64_t below = global / divisor;
   const std::string counts = below == 0 ? "1" : fmt::format("{} or {}", below, below + 1);
   throw ConfigError(
-      fmt::format("train.global_batch_size {} is not a multiple of {}world_size {}{}", global, factor_text, world_size,
+      fmt::format("train.global_batch_size {} is not a multiple of {}world_size {}{}", global,
+                  factor_text, world_size,
                   factor_text.empty() ? "" : fmt::format(" = {}", divisor)),
       places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
-      fmt::format("set train.global_batch_size to {} ({} {})", neighbours(global, divisor), quotient_name, counts));
+      fmt::format("set train.global_batch_size to {} ({} {})", neighbours(global, divisor),
+                  quotient_name, counts));
 }
 
 void resolve_given_global(TrainConfig& train, int64_t world_size, const Places& places) {
@@ -48,20 +50,24 @@ void resolve_given_global(TrainConfig& train, int64_t world_size, const Places& 
     const int64_t product = *batch * *accum * world_size;
     if (product == *train.global_batch_size.value) return;
     throw ConfigError(
-        fmt::format("train.global_batch_size {} is not train.batch_size {} * train.grad_accum {} * world_size {} = {}",
+        fmt::format("train.global_batch_size {} is not train.batch_size {} * train.grad_accum {} * "
+                    "world_size {} = {}",
                     *train.global_batch_size.value, *batch, *accum, world_size, product),
         places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
         "leave one of the three auto");
   }
   if (batch) {
-    train.grad_accum.value = divide_global(train, *batch, fmt::format("train.batch_size {} * ", *batch), world_size,
-                                           "grad_accum", places);
+    train.grad_accum.value =
+        divide_global(train, *batch, fmt::format("train.batch_size {} * ", *batch), world_size,
+                      "grad_accum", places);
   } else if (accum) {
-    train.batch_size.value = divide_global(train, *accum, fmt::format("train.grad_accum {} * ", *accum), world_size,
-                                           "batch_size", places);
+    train.batch_size.value =
+        divide_global(train, *accum, fmt::format("train.grad_accum {} * ", *accum), world_size,
+                      "batch_size", places);
   } else {
     divide_global(train, 1, "", world_size, "bins a device:", places);
-    const BatchShape shape = resolve_batch(world_size, kMaxAutoMicroBatch, *train.global_batch_size.value);
+    const BatchShape shape =
+        resolve_batch(world_size, kMaxAutoMicroBatch, *train.global_batch_size.value);
     train.batch_size.value = shape.micro_batch_size;
     train.grad_accum.value = shape.grad_accum_steps;
   }
@@ -88,16 +94,20 @@ void resolve_batch_sizes(TrainConfig& train, int64_t world_size, const Places& p
 
 void resolve_dtype(RunConfig& config) {
   if (config.model.dtype != DTypeChoice::kAuto) return;
-  if (config.train.bf16 == true) config.model.dtype = DTypeChoice::kBf16;
-  else if (config.train.fp16 == true) config.model.dtype = DTypeChoice::kFp16;
-  else if (config.train.bf16 == false) config.model.dtype = DTypeChoice::kFp32;
+  if (config.train.bf16 == true)
+    config.model.dtype = DTypeChoice::kBf16;
+  else if (config.train.fp16 == true)
+    config.model.dtype = DTypeChoice::kFp16;
+  else if (config.train.bf16 == false)
+    config.model.dtype = DTypeChoice::kFp32;
 }
 
 void resolve_schedule(RunConfig& config) {
   TrainConfig& train = config.train;
   const bool whole_weights =
       config.tuning.mode == TuningMode::kFull || config.tuning.mode == TuningMode::kPartial;
-  if (!train.learning_rate) train.learning_rate = whole_weights ? kFullLearningRate : kLoraLearningRate;
+  if (!train.learning_rate)
+    train.learning_rate = whole_weights ? kFullLearningRate : kLoraLearningRate;
   if (!train.warmup_ratio && !train.warmup_steps) {
     train.warmup_ratio = train.scheduler == Scheduler::kConstant ? 0 : kWarmupRatio;
   }
@@ -108,12 +118,13 @@ void resolve_evaluation(RunConfig& config) {
   if (train.eval_batch_size.is_auto()) train.eval_batch_size = train.batch_size;
   if (train.eval_strategy != EvalStrategy::kAuto) return;
   const bool has_val = !config.data.val.empty() || config.data.val_split > 0;
-  train.eval_strategy = !has_val          ? EvalStrategy::kNo
+  train.eval_strategy = !has_val           ? EvalStrategy::kNo
                         : train.eval_steps ? EvalStrategy::kSteps
                                            : EvalStrategy::kEpoch;
 }
 
-void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size, const Places& places) {
+void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,
+                 const Places& places) {
   SFTRUN_CHECK(world_size >= 1);
   resolve_dtype(config);
   resolve_batch_sizes(config.train, world_size, places);
@@ -123,7 +134,8 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
     config.tuning.quant = Quant::kNone;
   }
   if (config.parallel.strategy == Strategy::kAuto) config.parallel.strategy = Strategy::kDdp;
-  if (config.output.dir.empty()) config.output.dir = (std::filesystem::path("runs") / yaml.stem()).string();
+  if (config.output.dir.empty())
+    config.output.dir = (std::filesystem::path("runs") / yaml.stem()).string();
 }
 
 }  // namespace

@@ -11,8 +11,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 void add_limits(Json& schema, const Limits& limits) {
-  if (std::isfinite(limits.min)) schema[limits.above_min ? "exclusiveMinimum" : "minimum"] = limits.min;
-  if (std::isfinite(limits.max)) schema[limits.below_max ? "exclusiveMaximum" : "maximum"] = limits.max;
+  if (std::isfinite(limits.min))
+    schema[limits.above_min ? "exclusiveMinimum" : "minimum"] = limits.min;
+  if (std::isfinite(limits.max))
+    schema[limits.below_max ? "exclusiveMaximum" : "maximum"] = limits.max;
 }
 
 Json number_schema(const char* type, const Limits& limits) {
@@ -33,12 +35,16 @@ Json choice_schema(const Field& field) {
 
 Json type_schema(const Field& field) {
   switch (field.type) {
-    case FieldType::kBool: return {{"type", "boolean"}};
-    case FieldType::kInt: return number_schema("integer", field.limits);
+    case FieldType::kBool:
+      return {{"type", "boolean"}};
+    case FieldType::kInt:
+      return number_schema("integer", field.limits);
     case FieldType::kAutoInt: {
-      return {{"anyOf", Json::array({Json{{"const", "auto"}}, number_schema("integer", field.limits)})}};
+      return {{"anyOf",
+               Json::array({Json{{"const", "auto"}}, number_schema("integer", field.limits)})}};
     }
-    case FieldType::kNumber: return number_schema("number", field.limits);
+    case FieldType::kNumber:
+      return number_schema("number", field.limits);
     case FieldType::kText: {
       if (!field.limits.only.empty()) return {{"const", field.limits.only}};
       // A time or a name may look like a number.
@@ -48,8 +54,10 @@ Json type_schema(const Field& field) {
       const Json text = {{"type", "string"}};
       return {{"anyOf", Json::array({text, Json{{"type", "array"}, {"items", text}}})}};
     }
-    case FieldType::kChoice: return choice_schema(field);
-    case FieldType::kObject: return {{"type", "object"}};
+    case FieldType::kChoice:
+      return choice_schema(field);
+    case FieldType::kObject:
+      return {{"type", "object"}};
   }
   return {};
 }
@@ -75,7 +83,8 @@ Json& section_at(Json& root, const std::string& name) {
   size_t begin = 0;
   while (begin != std::string::npos) {
     const size_t end = name.find('.', begin);
-    schema = &(*schema)["properties"][name.substr(begin, end == std::string::npos ? end : end - begin)];
+    schema =
+        &(*schema)["properties"][name.substr(begin, end == std::string::npos ? end : end - begin)];
     begin = end == std::string::npos ? end : end + 1;
   }
   return *schema;
@@ -84,7 +93,8 @@ Json& section_at(Json& root, const std::string& name) {
 /// Keys that are accepted with a warning.
 void add_ignored_keys(Json& train) {
   const Json ignored = {{"description", "Has no effect in this version."}};
-  for (const char* key : {"predict_with_generate", "eval_accumulation_steps", "eval_do_concat_batches"}) {
+  for (const char* key :
+       {"predict_with_generate", "eval_accumulation_steps", "eval_do_concat_batches"}) {
     train["properties"][key] = ignored;
   }
   train["patternProperties"] = {{"^generation_", ignored}};
@@ -101,7 +111,8 @@ std::string json_schema() {
                  {"type", "object"},
                  {"properties", Json::object()},
                  {"additionalProperties", false}};
-  for (const Section& section : binding.sections) section_at(schema, section.name) = section_schema(section.help);
+  for (const Section& section : binding.sections)
+    section_at(schema, section.name) = section_schema(section.help);
   for (const Field& field : binding.fields) {
     section_at(schema, field.section())["properties"][field.leaf()] = field_schema(field);
   }

@@ -33,7 +33,8 @@ size_t depth_of(const std::string& section) {
 Json to_json(const RunConfig& config) {
   RunConfig copy;
   Json json = Json::object();
-  for (const Field& field : bind_copy(config, copy).fields) json[pointer_to(field.key)] = field.get();
+  for (const Field& field : bind_copy(config, copy).fields)
+    json[pointer_to(field.key)] = field.get();
   return json;
 }
 
@@ -50,7 +51,8 @@ RunConfig from_json(const Json& json) {
     const Json& value = json.at(pointer);
     if (value.is_null()) continue;
     if (const auto complaint = field.assign(value_from_json(value))) {
-      problems.push_back({fmt::format("`{}` {}", field.key, complaint->what), "configuration in JSON", complaint->fix});
+      problems.push_back({fmt::format("`{}` {}", field.key, complaint->what),
+                          "configuration in JSON", complaint->fix});
     }
   }
   throw_if_any(problems);

@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 
+#include "choices.h"
 #include "layers.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -28,7 +29,8 @@ class Judge {
   void judge_dtype() {
     const auto& [bf16, fp16] = std::pair(config_.train.bf16, config_.train.fp16);
     if (bf16 == true && fp16 == true) {
-      report("`train.bf16` and `train.fp16` are both true", {"train.bf16", "train.fp16"}, "keep one of them");
+      report("`train.bf16` and `train.fp16` are both true", {"train.bf16", "train.fp16"},
+             "keep one of them");
       return;
     }
     judge_half("train.bf16", bf16, DTypeChoice::kBf16, "bf16");
@@ -39,7 +41,8 @@ class Judge {
     const TuningConfig& tuning = config_.tuning;
     const bool lora = tuning.mode == TuningMode::kLora || tuning.mode == TuningMode::kQlora;
     if (tuning.mode == TuningMode::kPartial && tuning.trainable.empty()) {
-      report("`tuning.mode` is partial, but `tuning.trainable` names no parameters", {"tuning.mode"},
+      report("`tuning.mode` is partial, but `tuning.trainable` names no parameters",
+             {"tuning.mode"},
              "add `trainable:` below `tuning:`, for example ['layers\\.29\\.', 'norm']");
     }
     if (tuning.mode != TuningMode::kPartial && !tuning.trainable.empty()) {
@@ -47,7 +50,8 @@ class Judge {
              "set tuning.mode to partial, or remove trainable");
     }
     if (!lora && set("tuning.lora.init_from") && !tuning.lora.init_from.empty()) {
-      report("`tuning.lora.init_from` is for mode lora only", {"tuning.lora.init_from", "tuning.mode"},
+      report("`tuning.lora.init_from` is for mode lora only",
+             {"tuning.lora.init_from", "tuning.mode"},
              "set tuning.mode to lora, or merge the adapter first (sftrun merge)");
     }
     if (lora) judge_targets(tuning.lora.target_modules);
@@ -56,10 +60,13 @@ class Judge {
   void judge_data() {
     const DataConfig& data = config_.data;
     if (!data.val.empty() && data.val_split > 0) {
-      report("`data.val` and `data.val_split` are both set", {"data.val", "data.val_split"}, "keep one of them");
+      report("`data.val` and `data.val_split` are both set", {"data.val", "data.val_split"},
+             "keep one of them");
     }
-    if (data.val_split > 1 && data.val_split != static_cast<double>(static_cast<int64_t>(data.val_split))) {
-      report(fmt::format("`data.val_split` is {}; from 1 up it is a number of records", data.val_split),
+    if (data.val_split > 1 &&
+        data.val_split != static_cast<double>(static_cast<int64_t>(data.val_split))) {
+      report(fmt::format("`data.val_split` is {}; from 1 up it is a number of records",
+                         data.val_split),
              {"data.val_split"}, "write a share below 1 or a whole number");
     }
   }
@@ -69,12 +76,14 @@ class Judge {
     const bool has_val = !config_.data.val.empty() || config_.data.val_split > 0;
     const bool steps = train.eval_strategy == EvalStrategy::kSteps;
     if (steps && !train.eval_steps) {
-      report("`train.eval_strategy` is steps, but `train.eval_steps` is not set", {"train.eval_strategy"},
-             "add, for example, eval_steps: 200");
+      report("`train.eval_strategy` is steps, but `train.eval_steps` is not set",
+             {"train.eval_strategy"}, "add, for example, eval_steps: 200");
     }
-    const bool off = train.eval_strategy == EvalStrategy::kNo || train.eval_strategy == EvalStrategy::kEpoch;
+    const bool off =
+        train.eval_strategy == EvalStrategy::kNo || train.eval_strategy == EvalStrategy::kEpoch;
     if (off && train.eval_steps) {
-      warn("train.eval_steps has no effect unless train.eval_strategy is steps", "train.eval_steps");
+      warn("train.eval_steps has no effect unless train.eval_strategy is steps",
+           "train.eval_steps");
     }
     if (has_val || !needs_data || train.eval_strategy == EvalStrategy::kNo) return;
     const char* asks = steps || train.eval_strategy == EvalStrategy::kEpoch ? "train.eval_strategy"
@@ -83,7 +92,8 @@ class Judge {
                                                                             : nullptr;
     if (asks != nullptr) {
       report(fmt::format("`{}` asks for evaluation, but there is no validation data", asks), {asks},
-             "set data.val to a file or data.val_split to a share such as 0.05, or train.eval_strategy to no");
+             "set data.val to a file or data.val_split to a share such as 0.05, or "
+             "train.eval_strategy to no");
     }
   }
 
@@ -95,10 +105,12 @@ class Judge {
     }
     const bool warms = train.warmup_ratio.value_or(0) > 0 || train.warmup_steps.value_or(0) > 0;
     if (train.scheduler == Scheduler::kConstant && warms) {
-      warn("warm-up has no effect with train.scheduler constant; constant_with_warmup has one", "train.scheduler");
+      warn("warm-up has no effect with train.scheduler constant; constant_with_warmup has one",
+           "train.scheduler");
     }
     if (!parse_duration_s(train.save_every)) {
-      report(fmt::format("`train.save_every` is `{}`; it takes a time such as 90s, 10m or 1h30m", train.save_every),
+      report(fmt::format("`train.save_every` is `{}`; it takes a time such as 90s, 10m or 1h30m",
+                         train.save_every),
              {"train.save_every"}, "write 0 for checkpoints by save_steps alone");
     }
   }
@@ -107,8 +119,8 @@ class Judge {
   void judge_half(const char* key, std::optional<bool> asked, DTypeChoice dtype, const char* name) {
     const DTypeChoice chosen = config_.model.dtype;
     if (asked == true && chosen != DTypeChoice::kAuto && chosen != dtype) {
-      report(fmt::format("`{}` is true, but `model.dtype` is another", key), {key, "model.dtype"},
-             fmt::format("set model.dtype to {} or remove {}", name, key));
+      report(fmt::format("`{}` is true, but `model.dtype` is {}", key, word_of(chosen)),
+             {key, "model.dtype"}, fmt::format("set model.dtype to {} or remove {}", name, key));
     }
     if (asked == false && chosen == dtype) {
       report(fmt::format("`{}` is false, but `model.dtype` is {}", key, name), {key, "model.dtype"},
@@ -118,18 +130,22 @@ class Judge {
 
   void judge_targets(const std::vector<std::string>& targets) {
     if (targets.empty()) {
-      report("`tuning.lora.target_modules` is empty", {"tuning.lora.target_modules"}, "use all-linear");
+      report("`tuning.lora.target_modules` is empty", {"tuning.lora.target_modules"},
+             "use all-linear");
     }
     for (const std::string& target : targets) {
       if (target.find(',') == std::string::npos) continue;
-      report(fmt::format("`tuning.lora.target_modules` holds `{}`, which is no module's name", target),
-             {"tuning.lora.target_modules"}, fmt::format("write a list: [{}]", join(split(target, ','), ", ")));
+      report(
+          fmt::format("`tuning.lora.target_modules` holds `{}`, which is no module's name", target),
+          {"tuning.lora.target_modules"},
+          fmt::format("write a list: [{}]", join(split(target, ','), ", ")));
     }
   }
 
   bool set(const std::string& key) const { return loaded_.places.contains(key); }
 
-  void report(const std::string& message, std::initializer_list<const char*> keys, const std::string& fix) {
+  void report(const std::string& message, std::initializer_list<const char*> keys,
+              const std::string& fix) {
     std::vector<std::string> places;
     for (const char* key : keys) {
       if (set(key)) places.push_back(loaded_.place_of(key));
@@ -150,7 +166,8 @@ class Judge {
 
 }  // namespace
 
-void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems, std::vector<std::string>& warnings) {
+void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
+              std::vector<std::string>& warnings) {
   Judge judge(loaded, problems, warnings);
   if (needs_data) judge.require_names();
   judge.judge_dtype();

@@ -81,18 +81,24 @@ std::optional<int64_t> parse_int(std::string_view text) {
 
 std::string describe(const Value& value) {
   switch (value.kind) {
-    case Value::Kind::kNull: return "empty";
-    case Value::Kind::kScalar: return fmt::format("`{}`", value.text);
-    case Value::Kind::kList: return "a list";
-    case Value::Kind::kMap: return "a map of keys";
+    case Value::Kind::kNull:
+      return "empty";
+    case Value::Kind::kScalar:
+      return fmt::format("`{}`", value.text);
+    case Value::Kind::kList:
+      return "a list";
+    case Value::Kind::kMap:
+      return "a map of keys";
   }
   return {};
 }
 
 nlohmann::ordered_json to_json(const Value& value) {
   switch (value.kind) {
-    case Value::Kind::kNull: return nullptr;
-    case Value::Kind::kScalar: return scalar_to_json(value);
+    case Value::Kind::kNull:
+      return nullptr;
+    case Value::Kind::kScalar:
+      return scalar_to_json(value);
     case Value::Kind::kList: {
       auto list = nlohmann::ordered_json::array();
       for (const Value& item : value.items) list.push_back(to_json(item));

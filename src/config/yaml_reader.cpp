@@ -11,7 +11,9 @@ namespace {
 constexpr int kMaxDepth = 32;
 constexpr int kMaxNodes = 100'000;
 
-Mark mark_of(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1}; }
+Mark mark_of(const YAML::Mark& mark) {
+  return {mark.line + 1, mark.column + 1};
+}
 
 std::string place(const std::string& name, Mark mark) {
   return mark.line > 0 ? fmt::format("{}:{}:{}", name, mark.line, mark.column) : name;
@@ -68,7 +70,8 @@ class Converter {
     for (const Value& source : merged) merge(source, value);
   }
 
-  /// YAML 1.1's merge key: a map, or a list of maps of which earlier ones win; the map's own keys win over all.
+  /// YAML 1.1's merge key: a map, or a list of maps of which earlier ones win; the map's own keys
+  /// win over all.
   static void merge(const Value& source, Value& target) {
     if (source.kind == Value::Kind::kList) {
       for (const Value& item : source.items) merge(item, target);
@@ -99,13 +102,34 @@ class Converter {
   bool reported_size_ = false;
 };
 
+int num_lines(const std::string& text) {
+  const auto ends = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+  return text.empty() || text.back() == '\n' ? ends : ends + 1;
+}
+
+/// Whether the reader only noticed at the end that was put there for it.
+bool is_past_end(const std::string& text, const YAML::Exception& error) {
+  return error.mark.line >= num_lines(text);
+}
+
+std::string syntax_message(const std::string& text, const YAML::Exception& error) {
+  const bool open_quote = error.msg == YAML::ErrorMsg::DOC_IN_SCALAR && is_past_end(text, error);
+  return open_quote ? "a quote is not closed" : error.msg;
+}
+
+Mark syntax_mark(const std::string& text, const YAML::Exception& error) {
+  if (error.mark.is_null()) return {};
+  return is_past_end(text, error) ? Mark{std::max(1, num_lines(text)), 1} : mark_of(error.mark);
+}
+
 std::string syntax_fix(const std::string& text, const YAML::Mark& mark) {
   size_t begin = 0;
   for (int line = 0; line < mark.line && begin != std::string::npos; ++line) {
     begin = text.find('\n', begin);
     if (begin != std::string::npos) ++begin;
   }
-  if (begin == std::string::npos || begin >= text.size()) return "check brackets and quotes";
+  if (begin == std::string::npos || begin >= text.size())
+    return "look for a quote or bracket that is opened and never closed";
   const std::string line = text.substr(begin, text.find('\n', begin) - begin);
   const size_t indent = line.find_first_not_of(' ');
   if (indent != std::string::npos && line[indent] == '\t') return "indent with spaces, not tabs";
@@ -116,7 +140,9 @@ std::string syntax_fix(const std::string& text, const YAML::Mark& mark) {
 
 Value parse_yaml(const std::string& text, const std::string& name, Problems& problems) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    // yaml-cpp takes a quote that is still open at the end for closed; a document's end inside it
+    // is an error.
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text + "\n...\n");
     if (documents.empty()) return {};
     if (documents.size() > 1) {
       const Mark mark = mark_of(documents[1].Mark());
@@ -125,9 +151,8 @@ Value parse_yaml(const std::string& text, const std::string& name, Problems& pro
     }
     return Converter(name, problems).convert(documents.front());
   } catch (const YAML::Exception& error) {
-    throw ConfigProblems({{fmt::format("not valid YAML: {}", error.msg),
-                           place(name, error.mark.is_null() ? Mark{} : mark_of(error.mark)),
-                           syntax_fix(text, error.mark)}});
+    throw ConfigProblems({{fmt::format("not valid YAML: {}", syntax_message(text, error)),
+                           place(name, syntax_mark(text, error)), syntax_fix(text, error.mark)}});
   }
 }
 

@@ -26,7 +26,8 @@ std::string quoted(const std::string& text) {
 std::string number_text(double number) {
   std::string text = fmt::format("{}", number);
   const size_t exponent = text.find('e');
-  if (exponent != std::string::npos && text.find('.') == std::string::npos) text.insert(exponent, ".0");
+  if (exponent != std::string::npos && text.find('.') == std::string::npos)
+    text.insert(exponent, ".0");
   return text;
 }
 

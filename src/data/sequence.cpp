@@ -83,19 +83,23 @@ void extend_to_end(LabelledConversation& conversation) {
   conversation.runs[0].span.end = static_cast<uint32_t>(conversation.rendered.text.size());
 }
 
-std::string name_of(const text::Origin& origin, const Json& messages) {
-  if (origin.kind == text::Origin::Kind::kTemplate) return "template";
-  if (origin.kind == text::Origin::Kind::kOther) {
-    return origin.field.empty() ? "variable" : origin.field;
+/// The part that text of this origin belongs to; a role inside the template's markers counts as
+/// theirs.
+Sequence::Part part_of(const text::OriginSpan& span, const Json& messages) {
+  const text::Origin& origin = span.origin;
+  Sequence::Part part{.span = {span.begin, span.end}, .name = "template"};
+  if (origin.kind == text::Origin::Kind::kMessage && origin.field != "role") {
+    part.message = origin.message;
+    part.name = role_of(messages, static_cast<size_t>(origin.message)) + " " + origin.field;
+  } else if (origin.kind == text::Origin::Kind::kOther) {
+    part.name = origin.field.empty() ? "variable" : origin.field;
   }
-  return role_of(messages, static_cast<size_t>(origin.message)) + " " + origin.field;
+  return part;
 }
 
 std::vector<Sequence::Part> parts_of(const text::Rendered& rendered, const Json& messages) {
   std::vector<Sequence::Part> parts;
-  for (const text::OriginSpan& span : rendered.origins) {
-    parts.push_back({{span.begin, span.end}, name_of(span.origin, messages), span.origin.message});
-  }
+  for (const text::OriginSpan& span : rendered.origins) parts.push_back(part_of(span, messages));
   return parts;
 }
 

@@ -8,8 +8,9 @@ namespace sftrun::text {
 
 const uint32_t* StringSet::child(uint32_t node, char c) const {
   const auto& children = nodes_[node].children;
-  const auto found = std::lower_bound(children.begin(), children.end(), c,
-                                      [](const auto& entry, char value) { return entry.first < value; });
+  const auto found =
+      std::lower_bound(children.begin(), children.end(), c,
+                       [](const auto& entry, char value) { return entry.first < value; });
   return found != children.end() && found->first == c ? &found->second : nullptr;
 }
 
@@ -24,7 +25,8 @@ void StringSet::add(std::string_view text, TokenId id) {
     }
     const auto created = static_cast<uint32_t>(nodes_.size());
     auto& children = nodes_[node].children;
-    children.insert(std::upper_bound(children.begin(), children.end(), std::pair(c, created)), {c, created});
+    children.insert(std::upper_bound(children.begin(), children.end(), std::pair(c, created)),
+                    {c, created});
     nodes_.emplace_back();
     node = created;
   }
@@ -41,7 +43,8 @@ std::optional<StringSet::Match> StringSet::find(std::string_view text, size_t fr
       if (!next) break;
       node = *next;
       if (nodes_[node].id >= 0) {
-        longest = Match{static_cast<uint32_t>(begin), static_cast<uint32_t>(end + 1), nodes_[node].id};
+        longest =
+            Match{static_cast<uint32_t>(begin), static_cast<uint32_t>(end + 1), nodes_[node].id};
       }
     }
     if (longest) return longest;
@@ -88,14 +91,18 @@ std::vector<AddedTokens::Stretch> AddedTokens::split(std::string_view text, bool
     from = match->end;
     const AddedToken& token = *find(match->id);
     size_t begin = match->begin, end = match->end;
-    if (token.single_word && (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) continue;
+    if (token.single_word &&
+        (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end))))
+      continue;
     if (token.lstrip) begin = std::max(without_trailing_space(text.substr(0, begin)), done);
     if (token.rstrip) end += leading_space(text.substr(end));
-    if (done < begin) out.push_back({static_cast<uint32_t>(done), static_cast<uint32_t>(begin), std::nullopt});
+    if (done < begin)
+      out.push_back({static_cast<uint32_t>(done), static_cast<uint32_t>(begin), std::nullopt});
     out.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end), match->id});
     done = end;
   }
-  if (done < text.size()) out.push_back({static_cast<uint32_t>(done), static_cast<uint32_t>(text.size()), std::nullopt});
+  if (done < text.size())
+    out.push_back({static_cast<uint32_t>(done), static_cast<uint32_t>(text.size()), std::nullopt});
   return out;
 }
 

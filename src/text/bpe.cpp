@@ -13,7 +13,8 @@
 
 namespace sftrun::text {
 
-MergeTable::MergeTable(size_t num_merges) : slots_(std::bit_ceil(num_merges * 2 + 2)), mask_(slots_.size() - 1) {}
+MergeTable::MergeTable(size_t num_merges)
+    : slots_(std::bit_ceil(num_merges * 2 + 2)), mask_(slots_.size() - 1) {}
 
 void MergeTable::set(TokenId left, TokenId right, Merge merge) {
   const uint64_t key = key_of(left, right);
@@ -24,12 +25,15 @@ void MergeTable::set(TokenId left, TokenId right, Merge merge) {
 
 std::vector<std::pair<TokenId, TokenId>> MergeTable::in_order() const {
   std::vector<Slot> used;
-  std::copy_if(slots_.begin(), slots_.end(), std::back_inserter(used), [](const Slot& s) { return s.key != kFree; });
-  std::sort(used.begin(), used.end(), [](const Slot& a, const Slot& b) { return a.merge.rank < b.merge.rank; });
+  std::copy_if(slots_.begin(), slots_.end(), std::back_inserter(used),
+               [](const Slot& s) { return s.key != kFree; });
+  std::sort(used.begin(), used.end(),
+            [](const Slot& a, const Slot& b) { return a.merge.rank < b.merge.rank; });
   std::vector<std::pair<TokenId, TokenId>> out;
   out.reserve(used.size());
   for (const Slot& slot : used) {
-    out.emplace_back(static_cast<TokenId>(slot.key >> 32), static_cast<TokenId>(slot.key & UINT32_MAX));
+    out.emplace_back(static_cast<TokenId>(slot.key >> 32),
+                     static_cast<TokenId>(slot.key & UINT32_MAX));
   }
   return out;
 }
@@ -40,14 +44,17 @@ Bpe::Bpe(const BpeSource& source, const std::string& where) : options_(source.op
 }
 
 void Bpe::read_vocab(const BpeSource& source, const std::string& where) {
-  // Tables are indexed by id: an id far beyond the number of tokens is a damaged file, not a vocabulary.
+  // Tables are indexed by id: an id far beyond the number of tokens is a damaged file, not a
+  // vocabulary.
   const int64_t limit = static_cast<int64_t>(source.vocab.size()) * 4 + (1 << 20);
   TokenId largest = -1;
   for (const auto& [text, id] : source.vocab) {
-    if (id < 0 || id >= limit) throw DataError(fmt::format("the token `{}` has the impossible id {}", text, id), where);
+    if (id < 0 || id >= limit)
+      throw DataError(fmt::format("the token `{}` has the impossible id {}", text, id), where);
     largest = std::max(largest, id);
   }
-  std::vector<std::optional<std::string>> texts(static_cast<size_t>(largest) + 1), words(texts.size());
+  std::vector<std::optional<std::string>> texts(static_cast<size_t>(largest) + 1),
+      words(texts.size());
   for (const auto& [text, id] : source.vocab) {
     if (find_invalid_utf8(text) != std::string_view::npos) {
       throw DataError(fmt::format("the token {} is not valid UTF-8", id), where);
@@ -62,10 +69,12 @@ void Bpe::read_vocab(const BpeSource& source, const std::string& where) {
     byte_ids_[static_cast<size_t>(byte)] = words_.find(std::string_view(&c, 1)).value_or(-1);
   }
   if (options_.unk_token.empty()) return;
-  const bool all_bytes = std::none_of(byte_ids_.begin(), byte_ids_.end(), [](TokenId id) { return id < 0; });
+  const bool all_bytes =
+      std::none_of(byte_ids_.begin(), byte_ids_.end(), [](TokenId id) { return id < 0; });
   unk_id_ = texts_.find(options_.unk_token).value_or(-1);
   if (unk_id_ < 0 && !all_bytes) {
-    throw DataError(fmt::format("the unk_token `{}` is not in the vocabulary", options_.unk_token), where);
+    throw DataError(fmt::format("the unk_token `{}` is not in the vocabulary", options_.unk_token),
+                    where);
   }
 }
 
@@ -73,11 +82,14 @@ void Bpe::read_merges(const BpeSource& source, const std::string& where) {
   merges_ = MergeTable(source.merges.size());
   uint32_t rank = 0;
   for (const auto& [left, right] : source.merges) {
-    const auto left_id = texts_.find(left), right_id = texts_.find(right), result = texts_.find(left + right);
+    const auto left_id = texts_.find(left), right_id = texts_.find(right),
+               result = texts_.find(left + right);
     if (!left_id || !right_id || !result) {
       const std::string& missing = !left_id ? left : !right_id ? right : left + right;
-      throw DataError(fmt::format("merge {} (`{} {}`) needs the token `{}`, which is not in the vocabulary", rank + 1,
-                                  left, right, missing), where);
+      throw DataError(
+          fmt::format("merge {} (`{} {}`) needs the token `{}`, which is not in the vocabulary",
+                      rank + 1, left, right, missing),
+          where);
     }
     merges_.set(*left_id, *right_id, {rank++, *result});
   }
@@ -96,7 +108,8 @@ std::optional<std::array<uint64_t, 4>> cache_key(std::string_view word) {
 
 }  // namespace
 
-bool Bpe::take_cached(const BpeWorkspace::Slot& slot, std::vector<TokenId>& ids, std::vector<ByteSpan>* spans) const {
+bool Bpe::take_cached(const BpeWorkspace::Slot& slot, std::vector<TokenId>& ids,
+                      std::vector<ByteSpan>* spans) const {
   ids.insert(ids.end(), slot.ids.begin(), slot.ids.begin() + slot.num_ids);
   if (!spans) return true;
   uint32_t begin = 0;
@@ -166,9 +179,11 @@ void Bpe::merge_few(BpeWorkspace& workspace) const {
   std::vector<MergeTable::Merge>& merges = workspace.merges;
   if (symbols.size() < 2) return;
   merges.resize(symbols.size() - 1);
-  for (size_t i = 0; i + 1 < symbols.size(); ++i) merges[i] = merges_.find(symbols[i].id, symbols[i + 1].id);
+  for (size_t i = 0; i + 1 < symbols.size(); ++i)
+    merges[i] = merges_.find(symbols[i].id, symbols[i + 1].id);
   while (!merges.empty()) {
-    const auto best = std::min_element(merges.begin(), merges.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    const auto best = std::min_element(
+        merges.begin(), merges.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
     if (best->rank == MergeTable::kNoRank) return;
     const auto i = static_cast<size_t>(best - merges.begin());
     symbols[i] = {best->result, symbols[i].begin, symbols[i + 1].end};
@@ -196,7 +211,8 @@ void Bpe::merge_many(std::vector<Symbol>& symbols) const {
     if (left == kNone || next[left] == kNone) return;
     const TokenId left_id = symbols[left].id, right_id = symbols[next[left]].id;
     const MergeTable::Merge merge = merges_.find(left_id, right_id);
-    if (merge.rank != MergeTable::kNoRank) candidates.push({merge.rank, left, left_id, right_id, merge.result});
+    if (merge.rank != MergeTable::kNoRank)
+      candidates.push({merge.rank, left, left_id, right_id, merge.result});
   };
   for (uint32_t i = 0; i < n; ++i) {
     previous[i] = i == 0 ? kNone : i - 1;
@@ -208,7 +224,8 @@ void Bpe::merge_many(std::vector<Symbol>& symbols) const {
     candidates.pop();
     const uint32_t right = next[c.left];
     // Stale when one of the two has merged meanwhile.
-    if (right == kNone || symbols[c.left].id != c.left_id || symbols[right].id != c.right_id) continue;
+    if (right == kNone || symbols[c.left].id != c.left_id || symbols[right].id != c.right_id)
+      continue;
     symbols[c.left] = {c.result, symbols[c.left].begin, symbols[right].end};
     symbols[right].id = -1;
     next[c.left] = next[right];

@@ -14,14 +14,16 @@
 namespace sftrun::text {
 
 struct BpeOptions {
-  std::string unk_token;       ///< for bytes without a token; empty: such bytes are left out, as in the library
+  std::string
+      unk_token;  ///< for bytes without a token; empty: such bytes are left out, as in the library
   bool fuse_unk = false;       ///< one unknown token for a run of such bytes
   bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
 };
 
 struct BpeSource {
-  std::vector<std::pair<std::string, TokenId>> vocab;          ///< visible text and id
-  std::vector<std::pair<std::string, std::string>> merges;     ///< visible texts, the most wanted first
+  std::vector<std::pair<std::string, TokenId>> vocab;  ///< visible text and id
+  std::vector<std::pair<std::string, std::string>>
+      merges;  ///< visible texts, the most wanted first
   BpeOptions options;
 };
 
@@ -60,7 +62,8 @@ class MergeTable {
   size_t mask_ = 0;
 };
 
-/// What one thread keeps from word to word: scratch space, and the tokens of words it has met (bounded, direct-mapped).
+/// What one thread keeps from word to word: scratch space, and the tokens of words it has met
+/// (bounded, direct-mapped).
 class BpeWorkspace {
  public:
   static constexpr size_t kMaxWordBytes = 31, kMaxWordTokens = 7, kNumSlots = 1 << 15;
@@ -75,7 +78,8 @@ class BpeWorkspace {
   };
   Slot& slot_of(const std::array<uint64_t, 4>& key) {
     uint64_t hash = key[3];
-    for (int i = 0; i < 3; ++i) hash = (hash ^ key[static_cast<size_t>(i)]) * 0x9FB21C651E98DF25ULL, hash ^= hash >> 29;
+    for (int i = 0; i < 3; ++i)
+      hash = (hash ^ key[static_cast<size_t>(i)]) * 0x9FB21C651E98DF25ULL, hash ^= hash >> 29;
     return slots_[(hash * 0x9E3779B97F4A7C15ULL) >> 49];
   }
   std::vector<Symbol> symbols;
@@ -86,18 +90,19 @@ class BpeWorkspace {
 };
 static_assert(BpeWorkspace::kNumSlots == 1ULL << (64 - 49));
 
-/// Byte-pair encoding over bytes (arXiv:1508.07909): of all neighbours that have a merge, the one of lowest rank
-/// merges first, the leftmost of equals; until none is left. Immutable.
+/// Byte-pair encoding over bytes (arXiv:1508.07909): of all neighbours that have a merge, the one
+/// of lowest rank merges first, the leftmost of equals; until none is left. Immutable.
 class Bpe {
  public:
   /// @throws DataError for merges of unknown tokens and impossible ids
   Bpe(const BpeSource& source, const std::string& where);
 
-  /// Appends the tokens of a word (not empty), and the bytes of the word that each covers if `spans` is not null.
+  /// Appends the tokens of a word (not empty), and the bytes of the word that each covers if
+  /// `spans` is not null.
   void encode(std::string_view word, BpeWorkspace& workspace, std::vector<TokenId>& ids,
               std::vector<ByteSpan>* spans) const;
 
-  const StringTable& vocab() const { return texts_; }       ///< visible texts
+  const StringTable& vocab() const { return texts_; }  ///< visible texts
   const MergeTable& merges() const { return merges_; }
   const BpeOptions& options() const { return options_; }
 
@@ -108,11 +113,12 @@ class Bpe {
   bool start_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
   void merge_few(BpeWorkspace& workspace) const;
   void merge_many(std::vector<Symbol>& symbols) const;
-  bool take_cached(const BpeWorkspace::Slot& slot, std::vector<TokenId>& ids, std::vector<ByteSpan>* spans) const;
+  bool take_cached(const BpeWorkspace::Slot& slot, std::vector<TokenId>& ids,
+                   std::vector<ByteSpan>* spans) const;
 
   BpeOptions options_;
-  StringTable texts_;   ///< visible text of each id
-  StringTable words_;   ///< bytes of each id whose text is visible bytes throughout
+  StringTable texts_;  ///< visible text of each id
+  StringTable words_;  ///< bytes of each id whose text is visible bytes throughout
   MergeTable merges_;
   std::array<TokenId, 256> byte_ids_;  ///< -1: the byte has no token
   TokenId unk_id_ = -1;

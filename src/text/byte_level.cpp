@@ -31,7 +31,9 @@ constexpr Maps kMaps = make_maps();
 
 }  // namespace
 
-char32_t byte_to_char(unsigned char byte) { return kMaps.char_of[byte]; }
+char32_t byte_to_char(unsigned char byte) {
+  return kMaps.char_of[byte];
+}
 
 std::string bytes_to_visible(std::string_view bytes) {
   std::string out;

@@ -22,8 +22,9 @@ struct Marked {
 
 uint8_t combining_class(char32_t c) {
   if (c < 0x300) return 0;
-  const auto* run = std::upper_bound(std::begin(kCombining), std::end(kCombining), c,
-                                     [](char32_t value, const CombiningRun& r) { return value < r.first; });
+  const auto* run =
+      std::upper_bound(std::begin(kCombining), std::end(kCombining), c,
+                       [](char32_t value, const CombiningRun& r) { return value < r.first; });
   if (run == std::begin(kCombining)) return 0;
   --run;
   return c <= run->last ? run->combining_class : 0;
@@ -37,8 +38,9 @@ void decompose(char32_t c, std::vector<Marked>& out) {
     if (s % kNumT != 0) out.push_back({kTBase + s % kNumT, 0});
     return;
   }
-  const auto* found = std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), c,
-                                       [](const Decomposition& d, char32_t value) { return d.from < value; });
+  const auto* found =
+      std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), c,
+                       [](const Decomposition& d, char32_t value) { return d.from < value; });
   if (found == std::end(kDecompositions) || found->from != c) {
     out.push_back({c, combining_class(c)});
     return;
@@ -62,8 +64,8 @@ std::optional<char32_t> compose(char32_t first, char32_t second) {
   if (first >= kLBase && first < kLBase + kNumL && second >= kVBase && second < kVBase + kNumV) {
     return kSBase + ((first - kLBase) * kNumV + (second - kVBase)) * kNumT;
   }
-  if (first >= kSBase && first < kSBase + kNumS && (first - kSBase) % kNumT == 0 && second > kTBase &&
-      second < kTBase + kNumT) {
+  if (first >= kSBase && first < kSBase + kNumS && (first - kSBase) % kNumT == 0 &&
+      second > kTBase && second < kTBase + kNumT) {
     return first + (second - kTBase);
   }
   const auto found = compositions().find(uint64_t{first} << 32 | second);
@@ -77,9 +79,11 @@ void reorder(std::vector<Marked>& chars) {
       ++begin;
       continue;
     }
-    const auto end = std::find_if(begin, chars.end(), [](const Marked& m) { return m.combining_class == 0; });
-    std::stable_sort(begin, end,
-                     [](const Marked& a, const Marked& b) { return a.combining_class < b.combining_class; });
+    const auto end =
+        std::find_if(begin, chars.end(), [](const Marked& m) { return m.combining_class == 0; });
+    std::stable_sort(begin, end, [](const Marked& a, const Marked& b) {
+      return a.combining_class < b.combining_class;
+    });
     begin = end;
   }
 }
@@ -129,7 +133,8 @@ NormalizedText to_nfc(std::string_view text) {
   std::vector<Marked> chars;
   std::string run_text;
   for (size_t begin = 0; begin < text.size();) {
-    // A run reaches to the next character that nothing before it can change; runs normalise on their own.
+    // A run reaches to the next character that nothing before it can change; runs normalise on
+    // their own.
     size_t end = begin;
     chars.clear();
     do {
@@ -145,8 +150,9 @@ NormalizedText to_nfc(std::string_view text) {
     const bool same = run_text == text.substr(begin, end - begin);
     for (size_t i = 0; i < run_text.size(); ++i) {
       const size_t at = begin + i;
-      out.sources.push_back(same ? ByteSpan{static_cast<uint32_t>(at), static_cast<uint32_t>(at + 1)}
-                                 : ByteSpan{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
+      out.sources.push_back(
+          same ? ByteSpan{static_cast<uint32_t>(at), static_cast<uint32_t>(at + 1)}
+               : ByteSpan{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
     }
     out.text += run_text;
     begin = end;

@@ -16,7 +16,8 @@ struct NormalizedText {
   std::vector<ByteSpan> sources;  ///< one a byte of `text`
 };
 
-/// True if NFC leaves the text as it is, found without normalising. May answer false for a normal text.
+/// True if NFC leaves the text as it is, found without normalising. May answer false for a normal
+/// text.
 bool is_surely_nfc(std::string_view text);
 
 /// @param text valid UTF-8

@@ -25,7 +25,9 @@ struct Region {
   ~Region() { onig_region_free(region, 1); }
 };
 
-const OnigUChar* bytes(const char* p) { return reinterpret_cast<const OnigUChar*>(p); }
+const OnigUChar* bytes(const char* p) {
+  return reinterpret_cast<const OnigUChar*>(p);
+}
 
 /// onig_initialize and onig_new fill tables of the library: one thread at a time.
 std::mutex& compile_mutex() {
@@ -35,7 +37,8 @@ std::mutex& compile_mutex() {
 
 std::string error_text(int code, OnigErrorInfo* info = nullptr) {
   OnigUChar buffer[ONIG_MAX_ERROR_MESSAGE_LEN];
-  const int length = info ? onig_error_code_to_str(buffer, code, info) : onig_error_code_to_str(buffer, code);
+  const int length =
+      info ? onig_error_code_to_str(buffer, code, info) : onig_error_code_to_str(buffer, code);
   return std::string(reinterpret_cast<const char*>(buffer), static_cast<size_t>(length));
 }
 
@@ -48,11 +51,14 @@ Regex::Regex(std::string pattern, const std::string& where)
   OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
   onig_initialize(encodings, 1);
   OnigErrorInfo info{};
-  const int code = onig_new(&compiled_->regex, bytes(expanded.data()), bytes(expanded.data() + expanded.size()),
-                            ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_ONIGURUMA, &info);
+  const int code =
+      onig_new(&compiled_->regex, bytes(expanded.data()), bytes(expanded.data() + expanded.size()),
+               ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_ONIGURUMA, &info);
   if (code != ONIG_NORMAL) {
     compiled_->regex = nullptr;
-    throw DataError(fmt::format("the tokenizer's pattern `{}` is not valid: {}", pattern_, error_text(code, &info)), where);
+    throw DataError(fmt::format("the tokenizer's pattern `{}` is not valid: {}", pattern_,
+                                error_text(code, &info)),
+                    where);
   }
 }
 
@@ -66,14 +72,18 @@ void Regex::find_all(std::string_view text, std::vector<ByteSpan>& matches) cons
   const char* const end = text.data() + text.size();
   size_t from = 0;
   while (from <= text.size()) {
-    const int at = onig_search(compiled_->regex, bytes(text.data()), bytes(end), bytes(text.data() + from), bytes(end),
-                               found.region, ONIG_OPTION_NONE);
+    const int at =
+        onig_search(compiled_->regex, bytes(text.data()), bytes(end), bytes(text.data() + from),
+                    bytes(end), found.region, ONIG_OPTION_NONE);
     if (at == ONIG_MISMATCH) return;
     if (at < 0) {
-      throw DataError(fmt::format("matching the tokenizer's pattern `{}` failed: {}", pattern_, error_text(at)));
+      throw DataError(fmt::format("matching the tokenizer's pattern `{}` failed: {}", pattern_,
+                                  error_text(at)));
     }
-    const ByteSpan match{static_cast<uint32_t>(found.region->beg[0]), static_cast<uint32_t>(found.region->end[0])};
-    const bool repeats = match.begin == match.end && !matches.empty() && matches.back().end == match.end;
+    const ByteSpan match{static_cast<uint32_t>(found.region->beg[0]),
+                         static_cast<uint32_t>(found.region->end[0])};
+    const bool repeats =
+        match.begin == match.end && !matches.empty() && matches.back().end == match.end;
     if (repeats) {
       from += from < text.size() ? decode_char(text.data() + from).num_bytes : 1;
       continue;

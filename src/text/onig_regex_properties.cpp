@@ -20,7 +20,8 @@ constexpr uint32_t kSurrogates = 0xD800, kAfterSurrogates = 0xE000, kEnd = 0x110
 std::string plain_name(std::string_view name) {
   std::string out;
   for (const char c : name) {
-    if (c != ' ' && c != '-' && c != '_') out += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+    if (c != ' ' && c != '-' && c != '_')
+      out += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
   }
   return out;
 }
@@ -41,7 +42,8 @@ std::string ranges_where(bool negated, Predicate&& has) {
   uint32_t begin = kEnd;  // of the open range
   const auto close = [&](uint32_t end) {
     if (begin == kEnd) return;
-    out += begin + 1 == end ? fmt::format("\\x{{{:x}}}", begin) : fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", begin, end - 1);
+    out += begin + 1 == end ? fmt::format("\\x{{{:x}}}", begin)
+                            : fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", begin, end - 1);
     begin = kEnd;
   };
   for (uint32_t c = 0; c < kEnd; ++c) {
@@ -59,7 +61,8 @@ std::string ranges_where(bool negated, Predicate&& has) {
   return out;
 }
 
-/// The ranges of a property as they stand inside a bracket, or nothing if the tables do not have it.
+/// The ranges of a property as they stand inside a bracket, or nothing if the tables do not have
+/// it.
 std::optional<std::string> property_ranges(std::string_view name, bool negated) {
   const PropertyTable& table = PropertyTable::get();
   const std::string key = long_name_to_short(plain_name(name));
@@ -79,7 +82,8 @@ std::optional<std::string> property_ranges(std::string_view name, bool negated) 
     known = known || chosen[i];
   }
   if (!known) return std::nullopt;
-  return ranges_where(negated, [&](char32_t c) { return chosen[static_cast<size_t>(table.category(c))]; });
+  return ranges_where(negated,
+                      [&](char32_t c) { return chosen[static_cast<size_t>(table.category(c))]; });
 }
 
 /// \w, \d and their negations.
@@ -101,8 +105,10 @@ struct Escape {
 Escape read_escape(std::string_view rest) {
   if (rest.size() < 2) return {rest.size(), std::nullopt};
   const char letter = rest[1];
-  if (letter == 'w' || letter == 'W' || letter == 'd' || letter == 'D') return {2, shorthand_ranges(letter)};
-  if ((letter != 'p' && letter != 'P') || rest.size() < 4 || rest[2] != '{') return {2, std::nullopt};
+  if (letter == 'w' || letter == 'W' || letter == 'd' || letter == 'D')
+    return {2, shorthand_ranges(letter)};
+  if ((letter != 'p' && letter != 'P') || rest.size() < 4 || rest[2] != '{')
+    return {2, std::nullopt};
   const size_t end = rest.find('}', 3);
   if (end == std::string_view::npos) return {2, std::nullopt};
   std::string_view name = rest.substr(3, end - 3);

@@ -8,11 +8,13 @@
 namespace sftrun::text {
 namespace {
 
-std::vector<TokenId> ids_of(const Json& specials, const std::string& name, const std::string& where) {
+std::vector<TokenId> ids_of(const Json& specials, const std::string& name,
+                            const std::string& where) {
   const Json& ids = array_at(object_at(specials, name.c_str(), where), "ids", where);
   std::vector<TokenId> out;
   for (const Json& id : ids) {
-    if (!id.is_number_integer()) throw DataError(fmt::format("an id of the special token `{}` is no integer", name), where);
+    if (!id.is_number_integer())
+      throw DataError(fmt::format("an id of the special token `{}` is no integer", name), where);
     out.push_back(id.get<TokenId>());
   }
   return out;
@@ -23,25 +25,32 @@ void read_template(const Json& section, PostProcessor& out, const std::string& w
   for (const Json& piece : array_at(section, "single", where)) {
     if (piece.contains("Sequence")) {
       if (seen_text || string_at(piece.at("Sequence"), "id", where) != "A") {
-        throw DataError("the post-processor's template for a single text does not hold it once", where);
+        throw DataError("the post-processor's template for a single text does not hold it once",
+                        where);
       }
       seen_text = true;
       continue;
     }
     const std::string name = string_at(object_at(piece, "SpecialToken", where), "id", where);
-    const std::vector<TokenId> ids = ids_of(object_at(section, "special_tokens", where), name, where);
+    const std::vector<TokenId> ids =
+        ids_of(object_at(section, "special_tokens", where), name, where);
     std::vector<TokenId>& side = seen_text ? out.after : out.before;
     side.insert(side.end(), ids.begin(), ids.end());
   }
-  if (!seen_text) throw DataError("the post-processor's template for a single text does not hold the text", where);
+  if (!seen_text)
+    throw DataError("the post-processor's template for a single text does not hold the text",
+                    where);
 }
 
-void read_post_processor(const Json& section, PostProcessor& out, bool& has_template, const std::string& where) {
+void read_post_processor(const Json& section, PostProcessor& out, bool& has_template,
+                         const std::string& where) {
   const std::string type = string_at(section, "type", where);
   if (type == "Sequence") {
-    for (const Json& inner : array_at(section, "processors", where)) read_post_processor(inner, out, has_template, where);
+    for (const Json& inner : array_at(section, "processors", where))
+      read_post_processor(inner, out, has_template, where);
   } else if (type == "TemplateProcessing") {
-    if (has_template) throw DataError("two TemplateProcessing post-processors in a row are not supported", where);
+    if (has_template)
+      throw DataError("two TemplateProcessing post-processors in a row are not supported", where);
     has_template = true;
     read_template(section, out, where);
   } else if (type != "ByteLevel") {  // which only moves offsets
@@ -69,7 +78,8 @@ DecoderKind read_decoder(const Json& section, const std::string& where) {
   bool first = true;
   for (const Json& inner : array_at(section, "decoders", where)) {
     const std::string inner_type = string_at(inner, "type", where);
-    if (inner_type != (first ? "ByteLevel" : "Fuse")) throw unsupported(inner_type);  // ByteLevel fuses already
+    if (inner_type != (first ? "ByteLevel" : "Fuse"))
+      throw unsupported(inner_type);  // ByteLevel fuses already
     first = false;
   }
   if (first) throw unsupported("Sequence of nothing");
@@ -82,10 +92,12 @@ bool read_normalizer(const Json& section, const std::string& where) {
   if (type == "NFC") return true;
   if (type == "Sequence") {
     bool nfc = false;
-    for (const Json& inner : array_at(section, "normalizers", where)) nfc = read_normalizer(inner, where) || nfc;
+    for (const Json& inner : array_at(section, "normalizers", where))
+      nfc = read_normalizer(inner, where) || nfc;
     return nfc;
   }
-  throw DataError(fmt::format("the normalizer `{}` is not supported", type), where, "supported are NFC and Sequence");
+  throw DataError(fmt::format("the normalizer `{}` is not supported", type), where,
+                  "supported are NFC and Sequence");
 }
 
 }  // namespace sftrun::text

@@ -8,8 +8,8 @@
 
 namespace sftrun::text {
 
-/// What the model's own tokenizer puts around a text: the `post_processor` section (TemplateProcessing, ByteLevel,
-/// Sequence) for a single text.
+/// What the model's own tokenizer puts around a text: the `post_processor` section
+/// (TemplateProcessing, ByteLevel, Sequence) for a single text.
 struct PostProcessor {
   std::vector<TokenId> before, after;
 
@@ -26,7 +26,8 @@ enum class DecoderKind : uint8_t {
 /// @throws DataError naming a kind that is not supported
 DecoderKind read_decoder(const Json& section, const std::string& where);
 
-/// The `normalizer` section. Returns whether NFC is asked for. @throws DataError naming a kind that is not supported
+/// The `normalizer` section. Returns whether NFC is asked for. @throws DataError naming a kind that
+/// is not supported
 bool read_normalizer(const Json& section, const std::string& where);
 
 }  // namespace sftrun::text

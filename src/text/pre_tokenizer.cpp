@@ -45,11 +45,16 @@ Word sub_piece(const Word& piece, const Part& part) {
 
 PreTokenizer::PreTokenizer(const Json& section, const std::string& where) {
   if (!section.is_null()) read(section, where);
-  const auto num_byte_levels = std::count_if(steps_.begin(), steps_.end(), [](const Step& s) { return s.is_byte_level; });
+  const auto num_byte_levels =
+      std::count_if(steps_.begin(), steps_.end(), [](const Step& s) { return s.is_byte_level; });
   if (num_byte_levels != 1) {
-    throw DataError(fmt::format("the tokenizer has {} ByteLevel pre-tokenizers; only byte-level BPE with exactly one is "
-                                "supported", num_byte_levels), where,
-                    "use a model with a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen, SmolLM, … families)");
+    throw DataError(
+        fmt::format("the tokenizer has {} ByteLevel pre-tokenizers; only byte-level BPE with "
+                    "exactly one is "
+                    "supported",
+                    num_byte_levels),
+        where,
+        "use a model with a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen, SmolLM, … families)");
   }
 }
 
@@ -58,13 +63,16 @@ void PreTokenizer::read(const Json& section, const std::string& where) {
   if (type == "Sequence") {
     for (const Json& inner : array_at(section, "pretokenizers", where)) read(inner, where);
   } else if (type == "ByteLevel") {
-    Step step{.is_byte_level = true, .add_prefix_space = bool_at(section, "add_prefix_space", true, where)};
-    if (bool_at(section, "use_regex", true, where)) step.splitter = make_known_scanner(kGpt2Pattern);
+    Step step{.is_byte_level = true,
+              .add_prefix_space = bool_at(section, "add_prefix_space", true, where)};
+    if (bool_at(section, "use_regex", true, where))
+      step.splitter = make_known_scanner(kGpt2Pattern);
     steps_.push_back(std::move(step));
   } else if (type == "Split") {
     steps_.push_back({.splitter = make_split(section, where)});
   } else if (type == "Digits") {
-    steps_.push_back({.splitter = make_digits_splitter(bool_at(section, "individual_digits", false, where))});
+    steps_.push_back(
+        {.splitter = make_digits_splitter(bool_at(section, "individual_digits", false, where))});
   } else {
     throw DataError(fmt::format("the pre-tokenizer `{}` is not supported", type), where,
                     "supported are ByteLevel, Split, Digits and Sequence");
@@ -80,14 +88,17 @@ void PreTokenizer::run_step(size_t index, const Word& piece, WordSink& sink) con
   const Step& step = steps_[index];
   if (step.is_byte_level && step.add_prefix_space && !piece.bytes.starts_with(' ')) {
     const std::string prefixed = ' ' + std::string(piece.bytes);
-    return split_piece(step, index + 1, {.bytes = prefixed, .begin = piece.begin, .has_prefix = true}, sink);
+    return split_piece(step, index + 1,
+                       {.bytes = prefixed, .begin = piece.begin, .has_prefix = true}, sink);
   }
   split_piece(step, index + 1, piece, sink);
 }
 
-void PreTokenizer::split_piece(const Step& step, size_t next, const Word& piece, WordSink& sink) const {
+void PreTokenizer::split_piece(const Step& step, size_t next, const Word& piece,
+                               WordSink& sink) const {
   const auto pass_on = [&](const Word& part) {
-    step.is_byte_level && next < steps_.size() ? run_visible(part, next, sink) : run_step(next, part, sink);
+    step.is_byte_level&& next < steps_.size() ? run_visible(part, next, sink)
+                                              : run_step(next, part, sink);
   };
   if (!step.splitter) return pass_on(piece);
   std::vector<Part> parts;
@@ -95,7 +106,8 @@ void PreTokenizer::split_piece(const Step& step, size_t next, const Word& piece,
   for (const Part& part : parts) pass_on(sub_piece(piece, part));
 }
 
-/// Runs the steps behind ByteLevel on the visible characters and gives the sink the bytes they stand for.
+/// Runs the steps behind ByteLevel on the visible characters and gives the sink the bytes they
+/// stand for.
 void PreTokenizer::run_visible(const Word& piece, size_t index, WordSink& sink) const {
   class ToBytes final : public WordSink {
    public:
@@ -103,7 +115,8 @@ void PreTokenizer::run_visible(const Word& piece, size_t index, WordSink& sink) 
     void take(const Word& word) override {
       // Words come in order; a removed delimiter leaves a hole before one.
       begin_ += count_chars(word.begin - visible_begin_, word);
-      const auto length = static_cast<uint32_t>(std::count_if(word.bytes.begin(), word.bytes.end(), starts_char));
+      const auto length =
+          static_cast<uint32_t>(std::count_if(word.bytes.begin(), word.bytes.end(), starts_char));
       sink_.take(sub_piece(piece_, {begin_, begin_ + length, false}));
       begin_ += length;
       visible_begin_ = word.begin + static_cast<uint32_t>(word.bytes.size());
@@ -112,7 +125,8 @@ void PreTokenizer::run_visible(const Word& piece, size_t index, WordSink& sink) 
    private:
     static bool starts_char(char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }
     static uint32_t count_chars(uint32_t num_bytes, const Word& word) {
-      return static_cast<uint32_t>(std::count_if(word.bytes.data() - num_bytes, word.bytes.data(), starts_char));
+      return static_cast<uint32_t>(
+          std::count_if(word.bytes.data() - num_bytes, word.bytes.data(), starts_char));
     }
     const Word& piece_;
     WordSink& sink_;

@@ -13,8 +13,9 @@ namespace sftrun::text {
 /// A word as the model sees it.
 struct Word {
   std::string_view bytes;
-  uint32_t begin = 0;       ///< where it begins in the text
-  bool has_prefix = false;  ///< its first byte is a space that add_prefix_space put there; `begin` is behind it
+  uint32_t begin = 0;  ///< where it begins in the text
+  bool has_prefix =
+      false;  ///< its first byte is a space that add_prefix_space put there; `begin` is behind it
 };
 
 class WordSink {
@@ -23,8 +24,9 @@ class WordSink {
   virtual void take(const Word& word) = 0;
 };
 
-/// The `pre_tokenizer` section of a tokenizer.json: Split, Digits, ByteLevel and Sequences of them, ByteLevel once.
-/// What stands after ByteLevel sees its visible characters, as in the library. Immutable.
+/// The `pre_tokenizer` section of a tokenizer.json: Split, Digits, ByteLevel and Sequences of them,
+/// ByteLevel once. What stands after ByteLevel sees its visible characters, as in the library.
+/// Immutable.
 class PreTokenizer {
  public:
   /// @param section the JSON value   @throws DataError naming a kind that is not supported

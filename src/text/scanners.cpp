@@ -3,8 +3,8 @@
 #include "splitters.h"
 #include "unicode.h"
 
-/// Scanners of the patterns that nearly every byte-level tokenizer uses, alternative by alternative as the pattern
-/// has them. Tested against oniguruma with the pattern itself.
+/// Scanners of the patterns that nearly every byte-level tokenizer uses, alternative by alternative
+/// as the pattern has them. Tested against oniguruma with the pattern itself.
 namespace sftrun::text {
 namespace {
 
@@ -18,7 +18,9 @@ Kind kind_of(char32_t c) {
   return Kind::kOther;
 }
 
-bool is_space(Kind kind) { return kind >= Kind::kSpace; }
+bool is_space(Kind kind) {
+  return kind >= Kind::kSpace;
+}
 
 class AsciiKinds {
  public:
@@ -73,19 +75,28 @@ size_t contraction_length(std::string_view text, bool any_case) {
     return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
   };
   switch (letter(1)) {
-    case 's': case 't': case 'm': case 'd': return 2;
-    case 'r': case 'v': return letter(2) == 'e' ? 3 : 0;
-    case 'l': return letter(2) == 'l' ? 3 : 0;
-    default: break;
+    case 's':
+    case 't':
+    case 'm':
+    case 'd':
+      return 2;
+    case 'r':
+    case 'v':
+      return letter(2) == 'e' ? 3 : 0;
+    case 'l':
+      return letter(2) == 'l' ? 3 : 0;
+    default:
+      break;
   }
-  const bool long_s = any_case && text.size() >= 3 && text.substr(1, 2) == "\xC5\xBF";  // ſ folds to s
+  const bool long_s =
+      any_case && text.size() >= 3 && text.substr(1, 2) == "\xC5\xBF";  // ſ folds to s
   return long_s ? 3 : 0;
 }
 
 struct SpaceRun {
-  size_t end;            ///< behind the white space
-  size_t last_begin;     ///< where its last character begins
-  size_t newlines_end;   ///< behind its last \r or \n; the start of the run if there is none
+  size_t end;           ///< behind the white space
+  size_t last_begin;    ///< where its last character begins
+  size_t newlines_end;  ///< behind its last \r or \n; the start of the run if there is none
 };
 
 SpaceRun scan_spaces(const Cursor& text, size_t begin) {
@@ -121,7 +132,8 @@ size_t llama3_match_end(const Cursor& text, size_t begin, size_t max_digits) {
   const size_t second = begin + first.num_bytes;
   if (first.kind == Kind::kLetter) return text.skip(second, Kind::kLetter);
   if (first.kind == Kind::kNumber) return text.skip(begin, Kind::kNumber, max_digits);
-  if (first.kind != Kind::kNewline && text.is(second, Kind::kLetter)) return text.skip(second, Kind::kLetter);
+  if (first.kind != Kind::kNewline && text.is(second, Kind::kLetter))
+    return text.skip(second, Kind::kLetter);
   const bool after_space = text.byte(begin) == ' ' && text.is(second, Kind::kOther);
   if (first.kind == Kind::kOther || after_space) {
     const size_t end = text.skip(after_space ? second : begin, Kind::kOther);
@@ -161,10 +173,12 @@ std::unique_ptr<Splitter> make_scanner(MatchEnd match_end) {
 std::unique_ptr<Splitter> make_known_scanner(const std::string& pattern) {
   if (pattern == kGpt2Pattern) return make_scanner(gpt2_match_end);
   if (pattern == kLlama3Pattern) {
-    return make_scanner([](const Cursor& text, size_t begin) { return llama3_match_end(text, begin, 3); });
+    return make_scanner(
+        [](const Cursor& text, size_t begin) { return llama3_match_end(text, begin, 3); });
   }
   if (pattern == kQwen2Pattern) {
-    return make_scanner([](const Cursor& text, size_t begin) { return llama3_match_end(text, begin, 1); });
+    return make_scanner(
+        [](const Cursor& text, size_t begin) { return llama3_match_end(text, begin, 1); });
   }
   return nullptr;
 }

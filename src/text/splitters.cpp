@@ -63,11 +63,20 @@ void merge_with_next(std::vector<Part>& parts) {
 
 void apply_behavior(SplitBehavior behavior, std::vector<Part>& parts) {
   switch (behavior) {
-    case SplitBehavior::kIsolated: break;
-    case SplitBehavior::kRemoved: std::erase_if(parts, [](const Part& part) { return part.is_match; }); break;
-    case SplitBehavior::kMergedWithPrevious: merge_with_previous(parts); break;
-    case SplitBehavior::kMergedWithNext: merge_with_next(parts); break;
-    case SplitBehavior::kContiguous: join_contiguous(parts); break;
+    case SplitBehavior::kIsolated:
+      break;
+    case SplitBehavior::kRemoved:
+      std::erase_if(parts, [](const Part& part) { return part.is_match; });
+      break;
+    case SplitBehavior::kMergedWithPrevious:
+      merge_with_previous(parts);
+      break;
+    case SplitBehavior::kMergedWithNext:
+      merge_with_next(parts);
+      break;
+    case SplitBehavior::kContiguous:
+      join_contiguous(parts);
+      break;
   }
   std::erase_if(parts, [](const Part& part) { return part.begin == part.end; });
 }
@@ -118,7 +127,8 @@ class LiteralSplitter final : public DelimiterSplitter {
 
  private:
   void find_matches(std::string_view text, std::vector<ByteSpan>& matches) const override {
-    for (size_t at = text.find(literal_); at != std::string_view::npos; at = text.find(literal_, at + literal_.size())) {
+    for (size_t at = text.find(literal_); at != std::string_view::npos;
+         at = text.find(literal_, at + literal_.size())) {
       matches.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(at + literal_.size())});
     }
   }
@@ -128,7 +138,8 @@ class LiteralSplitter final : public DelimiterSplitter {
 class DigitsSplitter final : public DelimiterSplitter {
  public:
   explicit DigitsSplitter(bool individual)
-      : DelimiterSplitter(individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, false) {}
+      : DelimiterSplitter(individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
+                          false) {}
 
  private:
   void find_matches(std::string_view text, std::vector<ByteSpan>& matches) const override {
@@ -143,27 +154,33 @@ class DigitsSplitter final : public DelimiterSplitter {
 
 }  // namespace
 
-std::unique_ptr<Splitter> make_regex_splitter(const std::string& pattern, SplitBehavior behavior, bool invert,
-                                              const std::string& where) {
+std::unique_ptr<Splitter> make_regex_splitter(const std::string& pattern, SplitBehavior behavior,
+                                              bool invert, const std::string& where) {
   return std::make_unique<RegexSplitter>(Regex(pattern, where), behavior, invert);
 }
 
-std::unique_ptr<Splitter> make_pattern_splitter(const std::string& pattern, SplitBehavior behavior, bool invert,
-                                                const std::string& where) {
-  // Every part of a known pattern is a match, so `Removed` inverted keeps them all, as `Isolated` does.
-  const bool keeps_all = behavior == SplitBehavior::kIsolated || (behavior == SplitBehavior::kRemoved && invert);
+std::unique_ptr<Splitter> make_pattern_splitter(const std::string& pattern, SplitBehavior behavior,
+                                                bool invert, const std::string& where) {
+  // Every part of a known pattern is a match, so `Removed` inverted keeps them all, as `Isolated`
+  // does.
+  const bool keeps_all =
+      behavior == SplitBehavior::kIsolated || (behavior == SplitBehavior::kRemoved && invert);
   if (keeps_all) {
     if (auto scanner = make_known_scanner(pattern)) return scanner;
   }
   return make_regex_splitter(pattern, behavior, invert, where);
 }
 
-std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, SplitBehavior behavior, bool invert) {
-  // The library compiles the literal to a pattern, and an empty pattern matches between all characters.
+std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, SplitBehavior behavior,
+                                                bool invert) {
+  // The library compiles the literal to a pattern, and an empty pattern matches between all
+  // characters.
   if (literal.empty()) return make_regex_splitter("", behavior, invert, "Split");
   return std::make_unique<LiteralSplitter>(literal, behavior, invert);
 }
 
-std::unique_ptr<Splitter> make_digits_splitter(bool individual) { return std::make_unique<DigitsSplitter>(individual); }
+std::unique_ptr<Splitter> make_digits_splitter(bool individual) {
+  return std::make_unique<DigitsSplitter>(individual);
+}
 
 }  // namespace sftrun::text

@@ -18,13 +18,20 @@ struct Part {
 };
 
 /// What becomes of the matches (the delimiters) of a split, as the `tokenizers` library names it.
-enum class SplitBehavior : uint8_t { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+enum class SplitBehavior : uint8_t {
+  kRemoved,
+  kIsolated,
+  kMergedWithPrevious,
+  kMergedWithNext,
+  kContiguous
+};
 
 /// Immutable; `split` is safe to call from several threads.
 class Splitter {
  public:
   virtual ~Splitter() = default;
-  /// @param text valid UTF-8, not empty   @param[out] parts replaced: what remains of the text, in order
+  /// @param text valid UTF-8, not empty   @param[out] parts replaced: what remains of the text, in
+  /// order
   virtual void split(std::string_view text, std::vector<Part>& parts) const = 0;
 };
 
@@ -33,14 +40,16 @@ extern const char* const kGpt2Pattern;
 extern const char* const kLlama3Pattern;
 extern const char* const kQwen2Pattern;
 
-/// Split by a pattern. Patterns in wide use (the three above) are matched by scanners of our own, ten times as fast.
+/// Split by a pattern. Patterns in wide use (the three above) are matched by scanners of our own,
+/// ten times as fast.
 /// @throws DataError for an invalid pattern
-std::unique_ptr<Splitter> make_pattern_splitter(const std::string& pattern, SplitBehavior behavior, bool invert,
-                                                const std::string& where);
+std::unique_ptr<Splitter> make_pattern_splitter(const std::string& pattern, SplitBehavior behavior,
+                                                bool invert, const std::string& where);
 /// The same, always by oniguruma: what the scanners are tested against.
-std::unique_ptr<Splitter> make_regex_splitter(const std::string& pattern, SplitBehavior behavior, bool invert,
-                                              const std::string& where);
-std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, SplitBehavior behavior, bool invert);
+std::unique_ptr<Splitter> make_regex_splitter(const std::string& pattern, SplitBehavior behavior,
+                                              bool invert, const std::string& where);
+std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, SplitBehavior behavior,
+                                                bool invert);
 /// Runs of numeric characters, or each one, on their own.
 std::unique_ptr<Splitter> make_digits_splitter(bool individual);
 /// Scanner of a known pattern (every part a match, all isolated), or null.

@@ -44,7 +44,8 @@ Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / "tokenizer.json";
   if (!std::filesystem::exists(file)) {
     throw DataError("the model has no tokenizer.json", directory.string(),
-                    "save the tokenizer with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(…))");
+                    "save the tokenizer with transformers "
+                    "(AutoTokenizer.from_pretrained(…).save_pretrained(…))");
   }
   Tokenizer tokenizer = from_json(read_text_file(file), file.string());
   const Json config = read_json_if_present(directory / "tokenizer_config.json");
@@ -94,10 +95,13 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_to
 }
 
 std::string Tokenizer::token_bytes(TokenId id, bool skip_special_tokens) const {
-  return skip_special_tokens && is_special(id) ? std::string() : std::string(impl_->decoded_bytes(id));
+  return skip_special_tokens && is_special(id) ? std::string()
+                                               : std::string(impl_->decoded_bytes(id));
 }
 
-int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(impl_->decoded.size()); }
+int64_t Tokenizer::vocab_size() const {
+  return static_cast<int64_t>(impl_->decoded.size());
+}
 
 std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
   if (const AddedToken* added = impl_->added.find(token)) return added->id;
@@ -114,8 +118,14 @@ bool Tokenizer::is_special(TokenId id) const {
   return added && added->special;
 }
 
-std::optional<TokenId> Tokenizer::bos_id() const { return impl_->bos; }
-std::optional<TokenId> Tokenizer::eos_id() const { return impl_->eos; }
-std::string Tokenizer::to_json() const { return write_tokenizer_json(*impl_); }
+std::optional<TokenId> Tokenizer::bos_id() const {
+  return impl_->bos;
+}
+std::optional<TokenId> Tokenizer::eos_id() const {
+  return impl_->eos;
+}
+std::string Tokenizer::to_json() const {
+  return write_tokenizer_json(*impl_);
+}
 
 }  // namespace sftrun::text

@@ -31,8 +31,8 @@ WorkspacePool::Loan::~Loan() {
 
 namespace {
 
-/// Ids as the library gives them: a token of the model keeps the model's id, others are numbered on in the order of
-/// the file, whatever id it states.
+/// Ids as the library gives them: a token of the model keeps the model's id, others are numbered on
+/// in the order of the file, whatever id it states.
 std::vector<AddedToken> number_added_tokens(const std::vector<AddedToken>& stated, const Bpe& bpe) {
   std::vector<AddedToken> out;
   std::unordered_map<std::string, size_t> position_of;
@@ -50,7 +50,8 @@ std::vector<AddedToken> number_added_tokens(const std::vector<AddedToken>& state
       out[found->second].id = id;
     }
   }
-  std::stable_sort(out.begin(), out.end(), [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   return out;
 }
 
@@ -85,7 +86,8 @@ Tokenizer::Impl::Impl(TokenizerSource source, const std::string& where)
 
 StringTable Tokenizer::Impl::decode_all() const {
   size_t size = bpe.vocab().size();
-  for (const AddedToken& token : added.all()) size = std::max(size, static_cast<size_t>(token.id) + 1);
+  for (const AddedToken& token : added.all())
+    size = std::max(size, static_cast<size_t>(token.id) + 1);
   std::vector<std::optional<std::string>> out(size);
   const auto decode = [this](std::string_view text) {
     if (decoder == DecoderKind::kSpaces) return std::string(text);
@@ -93,11 +95,13 @@ StringTable Tokenizer::Impl::decode_all() const {
     return bytes ? std::move(*bytes) : std::string(text);
   };
   for (size_t i = 0; i < bpe.vocab().size(); ++i) {
-    if (const auto id = static_cast<TokenId>(i); bpe.vocab().has(id)) out[i] = decode(bpe.vocab().at(id));
+    if (const auto id = static_cast<TokenId>(i); bpe.vocab().has(id))
+      out[i] = decode(bpe.vocab().at(id));
   }
   for (const AddedToken& token : added.all()) {
     const bool normalize = token.normalized && nfc;
-    out[static_cast<size_t>(token.id)] = decode(normalize ? to_nfc(token.content).text : token.content);
+    out[static_cast<size_t>(token.id)] =
+        decode(normalize ? to_nfc(token.content).text : token.content);
   }
   return StringTable(out);
 }
@@ -108,7 +112,8 @@ std::string_view Tokenizer::Impl::decoded_bytes(TokenId id) const {
 
 /// Collects tokens, and their bytes of the original text when they are wanted.
 struct Tokenizer::Impl::Output final : WordSink {
-  Output(const Bpe& bpe, BpeWorkspace& workspace, std::vector<TokenId>& ids, std::vector<ByteSpan>* spans)
+  Output(const Bpe& bpe, BpeWorkspace& workspace, std::vector<TokenId>& ids,
+         std::vector<ByteSpan>* spans)
       : bpe(bpe), workspace(workspace), ids(ids), spans(spans) {}
 
   void take(const Word& word) override {
@@ -118,7 +123,8 @@ struct Tokenizer::Impl::Output final : WordSink {
     const auto prefix = static_cast<uint32_t>(word.has_prefix);
     for (size_t i = first; i < spans->size(); ++i) {
       ByteSpan& span = (*spans)[i];
-      span = original({word.begin + std::max(span.begin, prefix) - prefix, word.begin + std::max(span.end, prefix) - prefix});
+      span = original({word.begin + std::max(span.begin, prefix) - prefix,
+                       word.begin + std::max(span.end, prefix) - prefix});
     }
   }
   void take_token(TokenId id, ByteSpan span) {
@@ -130,10 +136,12 @@ struct Tokenizer::Impl::Output final : WordSink {
     span = {span.begin + offset, span.end + offset};
     if (!sources) return {span.begin + source_offset, span.end + source_offset};
     if (span.begin == span.end) {
-      const uint32_t at = span.begin < sources->size() ? (*sources)[span.begin].begin : sources->back().end;
+      const uint32_t at =
+          span.begin < sources->size() ? (*sources)[span.begin].begin : sources->back().end;
       return {at + source_offset, at + source_offset};
     }
-    return {(*sources)[span.begin].begin + source_offset, (*sources)[span.end - 1].end + source_offset};
+    return {(*sources)[span.begin].begin + source_offset,
+            (*sources)[span.end - 1].end + source_offset};
   }
 
   const Bpe& bpe;
@@ -145,11 +153,13 @@ struct Tokenizer::Impl::Output final : WordSink {
   const std::vector<ByteSpan>* sources = nullptr;  ///< where normalising changed the stretch
 };
 
-void Tokenizer::Impl::encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids,
-                             std::vector<ByteSpan>* spans) const {
-  if (text.size() > UINT32_MAX / 2) throw DataError("a text of more than 2 GiB cannot be tokenized in one piece");
+void Tokenizer::Impl::encode(std::string_view text, bool add_special_tokens,
+                             std::vector<TokenId>& ids, std::vector<ByteSpan>* spans) const {
+  if (text.size() > UINT32_MAX / 2)
+    throw DataError("a text of more than 2 GiB cannot be tokenized in one piece");
   if (const size_t at = find_invalid_utf8(text); at != std::string_view::npos) {
-    throw DataError(fmt::format("the text is not valid UTF-8 (byte {})", at), {}, "convert it to UTF-8");
+    throw DataError(fmt::format("the text is not valid UTF-8 (byte {})", at), {},
+                    "convert it to UTF-8");
   }
   const auto add = [&](const std::vector<TokenId>& tokens, uint32_t at) {
     if (!add_special_tokens) return;
@@ -183,8 +193,8 @@ void Tokenizer::Impl::encode_plain(std::string_view text, uint32_t begin, Output
   encode_normalized(normalized.text, begin, &normalized.sources, out);
 }
 
-void Tokenizer::Impl::encode_normalized(std::string_view text, uint32_t begin, const std::vector<ByteSpan>* sources,
-                                        Output& out) const {
+void Tokenizer::Impl::encode_normalized(std::string_view text, uint32_t begin,
+                                        const std::vector<ByteSpan>* sources, Output& out) const {
   out.source_offset = begin;
   out.sources = sources;
   out.offset = 0;

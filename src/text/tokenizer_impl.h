@@ -16,7 +16,8 @@
 
 namespace sftrun::text {
 
-/// Workspaces that calls borrow: each thread works alone on one, and what it learnt of words serves later calls.
+/// Workspaces that calls borrow: each thread works alone on one, and what it learnt of words serves
+/// later calls.
 class WorkspacePool {
  public:
   class Loan {
@@ -46,7 +47,8 @@ struct Tokenizer::Impl {
   /// What the decoder makes of one token; empty for unknown ids.
   std::string_view decoded_bytes(TokenId id) const;
 
-  Json normalizer_section, pre_tokenizer_section, post_processor_section, decoder_section;  ///< as they came
+  Json normalizer_section, pre_tokenizer_section, post_processor_section,
+      decoder_section;  ///< as they came
   Bpe bpe;
   bool nfc;
   AddedTokens added;
@@ -59,7 +61,8 @@ struct Tokenizer::Impl {
  private:
   struct Output;
   void encode_plain(std::string_view text, uint32_t begin, Output& out) const;
-  void encode_normalized(std::string_view text, uint32_t begin, const std::vector<ByteSpan>* sources, Output& out) const;
+  void encode_normalized(std::string_view text, uint32_t begin,
+                         const std::vector<ByteSpan>* sources, Output& out) const;
   StringTable decode_all() const;
   mutable WorkspacePool workspaces_;
 };

@@ -11,11 +11,12 @@
 namespace sftrun::text {
 namespace {
 
-/// Reads a tokenizer.json in one pass: vocabulary and merges (megabytes) go straight to their tables, everything
-/// else (kilobytes) into a document.
+/// Reads a tokenizer.json in one pass: vocabulary and merges (megabytes) go straight to their
+/// tables, everything else (kilobytes) into a document.
 class Reader final : public nlohmann::json_sax<Json> {
  public:
-  Reader(BpeSource& bpe, std::string_view text, const std::string& where) : bpe_(bpe), text_(text), where_(where) {}
+  Reader(BpeSource& bpe, std::string_view text, const std::string& where)
+      : bpe_(bpe), text_(text), where_(where) {}
 
   Json document;
   bool has_vocab = false, has_merges = false;
@@ -23,7 +24,9 @@ class Reader final : public nlohmann::json_sax<Json> {
   bool null() override { return scalar(nullptr); }
   bool boolean(bool value) override { return scalar(value); }
   bool number_integer(number_integer_t value) override { return number(value); }
-  bool number_unsigned(number_unsigned_t value) override { return number(static_cast<int64_t>(std::min<uint64_t>(value, INT64_MAX))); }
+  bool number_unsigned(number_unsigned_t value) override {
+    return number(static_cast<int64_t>(std::min<uint64_t>(value, INT64_MAX)));
+  }
   bool number_float(number_float_t value, const string_t&) override { return scalar(value); }
   bool binary(binary_t&) override { return false; }
 
@@ -82,10 +85,12 @@ class Reader final : public nlohmann::json_sax<Json> {
     --depth_;
     return true;
   }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
     const std::string_view before = text_.substr(0, std::min(position, text_.size()));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-    throw DataError(fmt::format("not valid JSON: {}", error.what()), fmt::format("{}:{}", where_, line));
+    throw DataError(fmt::format("not valid JSON: {}", error.what()),
+                    fmt::format("{}:{}", where_, line));
   }
 
  private:
@@ -122,15 +127,19 @@ class Reader final : public nlohmann::json_sax<Json> {
       return true;
     }
     const size_t space = value.find(' ');
-    if (space == std::string::npos || value.find(' ', space + 1) != std::string::npos) return bad_merge();
+    if (space == std::string::npos || value.find(' ', space + 1) != std::string::npos)
+      return bad_merge();
     bpe_.merges.emplace_back(value.substr(0, space), value.substr(space + 1));
     return true;
   }
   [[noreturn]] bool bad_merge() const {
-    throw DataError(fmt::format("merge {} is not a pair of tokens", bpe_.merges.size() + 1), where_);
+    throw DataError(fmt::format("merge {} is not a pair of tokens", bpe_.merges.size() + 1),
+                    where_);
   }
   [[noreturn]] bool misplaced(const char* what) const {
-    throw DataError(fmt::format("`model.{}` holds {}", section_ == Section::kVocab ? "vocab" : "merges", what), where_);
+    throw DataError(
+        fmt::format("`model.{}` holds {}", section_ == Section::kVocab ? "vocab" : "merges", what),
+        where_);
   }
 
   BpeSource& bpe_;
@@ -147,15 +156,18 @@ void require_empty(const Json& model, const char* key, const std::string& where)
   if (!model.contains(key) || model.at(key).is_null()) return;
   const Json& value = model.at(key);
   if (value == "" || value == 0.0 || value == false) return;
-  throw DataError(fmt::format("a BPE model with `{}` set to {} is not supported", key, value.dump()), where);
+  throw DataError(
+      fmt::format("a BPE model with `{}` set to {} is not supported", key, value.dump()), where);
 }
 
 BpeOptions read_options(const Json& model, const std::string& where) {
-  if (const std::string type = model.contains("type") ? string_at(model, "type", where) : "BPE"; type != "BPE") {
+  if (const std::string type = model.contains("type") ? string_at(model, "type", where) : "BPE";
+      type != "BPE") {
     throw DataError(fmt::format("the tokenizer model `{}` is not supported", type), where,
                     "use a model with a byte-level BPE tokenizer");
   }
-  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
+  for (const char* key :
+       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
     require_empty(model, key, where);
   }
   const bool has_unk = model.contains("unk_token") && !model.at("unk_token").is_null();
@@ -166,7 +178,8 @@ BpeOptions read_options(const Json& model, const std::string& where) {
 
 AddedToken read_added_token(const Json& entry, const std::string& where) {
   const int64_t id = int_at(entry, "id", where);
-  if (id < 0 || id > INT32_MAX) throw DataError(fmt::format("an added token has the impossible id {}", id), where);
+  if (id < 0 || id > INT32_MAX)
+    throw DataError(fmt::format("an added token has the impossible id {}", id), where);
   return {.id = static_cast<TokenId>(id),
           .content = string_at(entry, "content", where),
           .single_word = bool_at(entry, "single_word", false, where),
@@ -176,7 +189,9 @@ AddedToken read_added_token(const Json& entry, const std::string& where) {
           .special = bool_at(entry, "special", false, where)};
 }
 
-Json section(const Json& document, const char* key) { return document.contains(key) ? document.at(key) : Json(); }
+Json section(const Json& document, const char* key) {
+  return document.contains(key) ? document.at(key) : Json();
+}
 
 }  // namespace
 
@@ -185,14 +200,16 @@ TokenizerSource read_tokenizer_json(std::string_view text, const std::string& wh
   Reader reader(source.bpe, text, where);
   Json::sax_parse(text, &reader);
   const Json& document = reader.document;
-  if (!document.is_object() || !document.contains("model")) throw DataError("no tokenizer: `model` is missing", where);
+  if (!document.is_object() || !document.contains("model"))
+    throw DataError("no tokenizer: `model` is missing", where);
   const Json& model = object_at(document, "model", where);
   source.bpe.options = read_options(model, where);
   if (!reader.has_vocab || !reader.has_merges) {
     throw DataError("`model.vocab` (an object) or `model.merges` (a list) is missing", where);
   }
   if (document.contains("added_tokens") && !document.at("added_tokens").is_null()) {
-    for (const Json& entry : array_at(document, "added_tokens", where)) source.added.push_back(read_added_token(entry, where));
+    for (const Json& entry : array_at(document, "added_tokens", where))
+      source.added.push_back(read_added_token(entry, where));
   }
   source.normalizer = section(document, "normalizer");
   source.pre_tokenizer = section(document, "pre_tokenizer");

@@ -11,7 +11,8 @@
 
 namespace sftrun::text {
 
-/// What a tokenizer is made of, whatever file it came from; sections are as in a tokenizer.json (null: none).
+/// What a tokenizer is made of, whatever file it came from; sections are as in a tokenizer.json
+/// (null: none).
 struct TokenizerSource {
   BpeSource bpe;
   std::vector<AddedToken> added;  ///< `id` is what the file says

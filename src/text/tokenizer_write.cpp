@@ -3,7 +3,9 @@
 namespace sftrun::text {
 namespace {
 
-std::string json_string(std::string_view text) { return Json(text).dump(); }
+std::string json_string(std::string_view text) {
+  return Json(text).dump();
+}
 
 std::string added_tokens_json(const AddedTokens& tokens) {
   Json out = Json::array();
@@ -32,7 +34,8 @@ std::string vocab_json(const StringTable& vocab) {
 std::string merges_json(const Bpe& bpe) {
   std::string out;
   for (const auto& [left, right] : bpe.merges().in_order()) {
-    out += (out.empty() ? "\n[" : ",\n[") + json_string(bpe.vocab().at(left)) + ", " + json_string(bpe.vocab().at(right)) + "]";
+    out += (out.empty() ? "\n[" : ",\n[") + json_string(bpe.vocab().at(left)) + ", " +
+           json_string(bpe.vocab().at(right)) + "]";
   }
   return out;
 }
@@ -41,7 +44,9 @@ std::string merges_json(const Bpe& bpe) {
 
 std::string write_tokenizer_json(const Tokenizer::Impl& impl) {
   const BpeOptions& options = impl.bpe.options();
-  const auto field = [](const char* key, const std::string& value) { return json_string(key) + ": " + value + ",\n"; };
+  const auto field = [](const char* key, const std::string& value) {
+    return json_string(key) + ": " + value + ",\n";
+  };
   const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
   std::string out = "{\n";
   out += field("version", "\"1.0\"") + field("truncation", "null") + field("padding", "null");

@@ -30,14 +30,15 @@ PropertyTable::PropertyTable() {
 bool is_white_space(char32_t c) {
   if (c <= 0x20) return c == 0x20 || (c >= 0x09 && c <= 0x0D);
   if (c < 0x1680) return c == 0x85 || c == 0xA0;
-  return c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-         c == 0x3000;
+  return c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+         c == 0x205F || c == 0x3000;
 }
 
 bool is_rust_numeric(char32_t c) {
   if (PropertyTable::get().is_number(c)) return true;
-  return std::any_of(std::begin(kNewerNumeric), std::end(kNewerNumeric),
-                     [c](const CodePointRange& range) { return c >= range.first && c <= range.last; });
+  return std::any_of(
+      std::begin(kNewerNumeric), std::end(kNewerNumeric),
+      [c](const CodePointRange& range) { return c >= range.first && c <= range.last; });
 }
 
 const CodePointRange* han_ranges(size_t& num_ranges) {

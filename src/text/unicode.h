@@ -6,14 +6,17 @@
 #include <string>
 #include <string_view>
 
-/// UTF-8 and what the `tokenizers` library takes a code point for (tables written by scripts/fixtures/make_unicode.py).
+/// UTF-8 and what the `tokenizers` library takes a code point for (tables written by
+/// scripts/fixtures/make_unicode.py).
 namespace sftrun::text {
 
 /// General category; the order is that of the table's writer.
+// clang-format off
 enum class Category : uint8_t {
   kCn, kLu, kLl, kLt, kLm, kLo, kMn, kMc, kMe, kNd, kNl, kNo, kPc, kPd, kPs,
   kPe, kPi, kPf, kPo, kSm, kSc, kSk, kSo, kZs, kZl, kZp, kCc, kCf, kCo, kCs,
-};  // clang-format keeps the rows
+};
+// clang-format on
 
 struct CodePointRange {
   uint32_t first, last;  ///< both inside
@@ -29,7 +32,8 @@ class PropertyTable {
   bool is_letter(char32_t c) const { return in(c, Category::kLu, Category::kLo); }
   /// Number: \p{N}.
   bool is_number(char32_t c) const { return in(c, Category::kNd, Category::kNo); }
-  /// NFC may change a text with this code point (it combines, decomposes, or composes with what stands before it).
+  /// NFC may change a text with this code point (it combines, decomposes, or composes with what
+  /// stands before it).
   bool is_nfc_active(char32_t c) const { return (at(c) & 32) != 0; }
   bool is_onig_word(char32_t c) const { return (at(c) & 64) != 0; }   ///< \w of oniguruma
   bool is_rust_word(char32_t c) const { return (at(c) & 128) != 0; }  ///< \w of Rust's regex crate
@@ -41,7 +45,9 @@ class PropertyTable {
            static_cast<uint8_t>(last) - static_cast<uint8_t>(first);
   }
   uint8_t at(char32_t c) const {
-    return c < 0x110000 ? blocks_[static_cast<size_t>(block_of_[c >> kBlockBits]) << kBlockBits | (c & kBlockMask)] : 0;
+    return c < 0x110000 ? blocks_[static_cast<size_t>(block_of_[c >> kBlockBits]) << kBlockBits |
+                                  (c & kBlockMask)]
+                        : 0;
   }
   static constexpr int kBlockBits = 7;
   static constexpr uint32_t kBlockMask = (1u << kBlockBits) - 1;
@@ -75,7 +81,8 @@ void append_utf8(std::string& out, char32_t c);
 
 /// Position of the first byte that is no valid UTF-8, or npos.
 size_t find_invalid_utf8(std::string_view bytes);
-/// Bytes as text: each maximal prefix of an ill-formed sequence becomes one U+FFFD (as Rust's from_utf8_lossy).
+/// Bytes as text: each maximal prefix of an ill-formed sequence becomes one U+FFFD (as Rust's
+/// from_utf8_lossy).
 std::string utf8_lossy(std::string_view bytes);
 
 }  // namespace sftrun::text

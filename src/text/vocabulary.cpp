@@ -28,7 +28,8 @@ StringTable::StringTable(const std::vector<std::optional<std::string>>& strings)
 
 std::optional<TokenId> StringTable::find(std::string_view text) const {
   if (slots_.empty()) return std::nullopt;
-  for (size_t slot = hash_bytes(text) & (slots_.size() - 1); slots_[slot] >= 0; slot = (slot + 1) & (slots_.size() - 1)) {
+  for (size_t slot = hash_bytes(text) & (slots_.size() - 1); slots_[slot] >= 0;
+       slot = (slot + 1) & (slots_.size() - 1)) {
     if (at(slots_[slot]) == text) return slots_[slot];
   }
   return std::nullopt;

@@ -37,8 +37,12 @@ class StringTable {
   explicit StringTable(const std::vector<std::optional<std::string>>& strings);
   StringTable() = default;
 
-  size_t size() const { return offsets_.empty() ? 0 : offsets_.size() - 1; }  ///< one more than the largest id
-  bool has(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < size() && present_[static_cast<size_t>(id)]; }
+  size_t size() const {
+    return offsets_.empty() ? 0 : offsets_.size() - 1;
+  }  ///< one more than the largest id
+  bool has(TokenId id) const {
+    return id >= 0 && static_cast<size_t>(id) < size() && present_[static_cast<size_t>(id)];
+  }
   /// The string of an id that `has`.
   std::string_view at(TokenId id) const {
     const auto i = static_cast<size_t>(id);

@@ -39,7 +39,8 @@ class ConfigTest : public ::testing::Test {
 
   /// `text` below a model and data that are named.
   LoadedConfig load(const std::string& text, const std::vector<std::string>& overrides = {}) {
-    return load_config(write("run.yaml", "model: {name: m}\ndata: {train: t.jsonl}\n" + text), overrides);
+    return load_config(write("run.yaml", "model: {name: m}\ndata: {train: t.jsonl}\n" + text),
+                       overrides);
   }
 
   test::TemporaryDirectory directory_;

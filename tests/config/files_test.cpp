@@ -54,7 +54,8 @@ TEST_F(ConfigTest, ShippedConfigurationsLoad) {
     EXPECT_TRUE(loaded.warnings.empty()) << file;
     resolve(loaded, file, 2);
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"demo.yaml", "multi_gpu_config.yaml", "run_bnb.yaml", "run_full.yaml", "run_lora.yaml"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"demo.yaml", "multi_gpu_config.yaml", "run_bnb.yaml",
+                                             "run_full.yaml", "run_lora.yaml"}));
 }
 
 }  // namespace

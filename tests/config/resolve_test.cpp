@@ -13,16 +13,18 @@ struct Shape {
 
 TEST(ResolveBatch, AimsAt32) {
   const Shape shapes[] = {
-      {1, 8, 8, 4},   {2, 8, 4, 4},   // the guide's worked example: 4 * 2 GPUs * 4 = 32
-      {4, 8, 2, 4},   {8, 8, 1, 4},   {16, 8, 1, 2},  {32, 8, 1, 1},  {64, 8, 1, 1},
-      {1, 4, 4, 8},   {1, 3, 2, 16},  {1, 2, 2, 16},  {1, 1, 1, 32},  {1, 64, 8, 4},
-      {2, 3, 2, 8},   {2, 1, 1, 16},  {4, 1, 1, 8},
-      {3, 8, 2, 5},   {5, 8, 1, 6},   {6, 8, 1, 5},   {7, 8, 1, 4},   {12, 8, 1, 2},  // 32 is no multiple: 30, 30, 30, 28, 24
+      {1, 8, 8, 4}, {2, 8, 4, 4},  // the guide's worked example: 4 * 2 GPUs * 4 = 32
+      {4, 8, 2, 4}, {8, 8, 1, 4},  {16, 8, 1, 2}, {32, 8, 1, 1}, {64, 8, 1, 1},
+      {1, 4, 4, 8}, {1, 3, 2, 16}, {1, 2, 2, 16}, {1, 1, 1, 32}, {1, 64, 8, 4},
+      {2, 3, 2, 8}, {2, 1, 1, 16}, {4, 1, 1, 8},  {3, 8, 2, 5},  {5, 8, 1, 6},
+      {6, 8, 1, 5}, {7, 8, 1, 4},  {12, 8, 1, 2},  // 32 is no multiple: 30, 30, 30, 28, 24
   };
   for (const Shape& shape : shapes) {
     const BatchShape batch = resolve_batch(shape.world_size, shape.max_micro_batch);
-    EXPECT_EQ(batch.micro_batch_size, shape.micro) << shape.world_size << " ranks, at most " << shape.max_micro_batch;
-    EXPECT_EQ(batch.grad_accum_steps, shape.accum) << shape.world_size << " ranks, at most " << shape.max_micro_batch;
+    EXPECT_EQ(batch.micro_batch_size, shape.micro)
+        << shape.world_size << " ranks, at most " << shape.max_micro_batch;
+    EXPECT_EQ(batch.grad_accum_steps, shape.accum)
+        << shape.world_size << " ranks, at most " << shape.max_micro_batch;
   }
 }
 
@@ -56,12 +58,18 @@ TEST(Resolve, DerivesTheThirdBatchSize) {
   };
   const AutoInt automatic;
   const Case cases[] = {
-      {automatic, automatic, automatic, 2, 4, 4, 32}, {{6}, {4}, automatic, 2, 6, 4, 48},
-      {{4}, automatic, {32}, 2, 4, 4, 32},            {automatic, {4}, {32}, 2, 4, 4, 32},
-      {automatic, automatic, {64}, 2, 8, 4, 64},      {{1}, automatic, automatic, 2, 1, 16, 32},
-      {{6}, automatic, automatic, 2, 6, 2, 24},       {{64}, automatic, automatic, 2, 64, 1, 128},
-      {automatic, {64}, automatic, 2, 1, 64, 128},    {automatic, {2}, automatic, 1, 8, 2, 16},
-      {{2}, {2}, {8}, 2, 2, 2, 8},                    {automatic, automatic, {2}, 1, 1, 2, 2},
+      {automatic, automatic, automatic, 2, 4, 4, 32},
+      {{6}, {4}, automatic, 2, 6, 4, 48},
+      {{4}, automatic, {32}, 2, 4, 4, 32},
+      {automatic, {4}, {32}, 2, 4, 4, 32},
+      {automatic, automatic, {64}, 2, 8, 4, 64},
+      {{1}, automatic, automatic, 2, 1, 16, 32},
+      {{6}, automatic, automatic, 2, 6, 2, 24},
+      {{64}, automatic, automatic, 2, 64, 1, 128},
+      {automatic, {64}, automatic, 2, 1, 64, 128},
+      {automatic, {2}, automatic, 1, 8, 2, 16},
+      {{2}, {2}, {8}, 2, 2, 2, 8},
+      {automatic, automatic, {2}, 1, 1, 2, 2},
       {automatic, {1}, {48}, 3, 16, 1, 48},
   };
   for (const Case& c : cases) {
@@ -82,16 +90,24 @@ TEST_F(ConfigTest, BatchSizesThatDoNotDivideSayWhatWould) {
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what()),
-              "error: train.global_batch_size 30 is not a multiple of train.batch_size 4 * world_size 2 = 8\n"
-              "  at   " + file + ":3:9; train.batch_size=4 from the command line\n"
-              "  fix: set train.global_batch_size to 24 or 32 (grad_accum 3 or 4)");
+              "error: train.global_batch_size 30 is not a multiple of train.batch_size 4 * "
+              "world_size 2 = 8\n"
+              "  at   " +
+                  file +
+                  ":3:9; train.batch_size=4 from the command line\n"
+                  "  fix: set train.global_batch_size to 24 or 32 (grad_accum 3 or 4)");
   }
   RunConfig config = with_batch({}, {}, {30});
-  expect_error<ConfigError>([&] { resolve(config, "", 4); }, {"30 is not a multiple of world_size 4", "28 or 32"});
+  expect_error<ConfigError>([&] { resolve(config, "", 4); },
+                            {"30 is not a multiple of world_size 4", "28 or 32"});
   config = with_batch({4}, {4}, {30});
-  expect_error<ConfigError>([&] { resolve(config, "", 2); }, {"30 is not train.batch_size 4 * train.grad_accum 4 * world_size 2 = 32"});
+  expect_error<ConfigError>(
+      [&] { resolve(config, "", 2); },
+      {"30 is not train.batch_size 4 * train.grad_accum 4 * world_size 2 = 32"});
   config = with_batch({}, {4}, {2});
-  expect_error<ConfigError>([&] { resolve(config, "", 1); }, {"2 is not a multiple of train.grad_accum 4 * world_size 1 = 4", "set train.global_batch_size to 4 (batch_size 1)"});
+  expect_error<ConfigError>([&] { resolve(config, "", 1); },
+                            {"2 is not a multiple of train.grad_accum 4 * world_size 1 = 4",
+                             "set train.global_batch_size to 4 (batch_size 1)"});
 }
 
 TEST(Resolve, FillsInWhatOthersImply) {
@@ -103,7 +119,7 @@ TEST(Resolve, FillsInWhatOthersImply) {
   EXPECT_EQ(config.output.dir, "runs/first");
   EXPECT_EQ(config.parallel.strategy, Strategy::kDdp);
   EXPECT_EQ(config.tuning.quant, Quant::kNone);
-  EXPECT_EQ(config.data.too_long, TooLong::kAuto);  // the data's format decides
+  EXPECT_EQ(config.data.too_long, TooLong::kAuto);    // the data's format decides
   EXPECT_EQ(config.model.dtype, DTypeChoice::kAuto);  // the device decides
   const RunConfig once = config;
   resolve(config, "configs/other.yaml", 1);

@@ -17,7 +17,8 @@ RunConfig from_examples() {
   Binding binding = bind(config);
   for (const Field& field : binding.fields) {
     const auto complaint = field.assign(parse_yaml_value(field.example));
-    EXPECT_FALSE(complaint) << field.key << ": " << field.example << " " << (complaint ? complaint->what : "");
+    EXPECT_FALSE(complaint) << field.key << ": " << field.example << " "
+                            << (complaint ? complaint->what : "");
   }
   return config;
 }
@@ -25,7 +26,7 @@ RunConfig from_examples() {
 TEST(Fields, HaveNamesHelpAndExamplesThatParse) {
   RunConfig config;
   const Binding binding = bind(config);
-  EXPECT_EQ(binding.fields.size(), 67u) << "update the number, docs/configuration.md and configs/";
+  EXPECT_EQ(binding.fields.size(), 62u) << "update the number, docs/configuration.md and configs/";
   std::set<std::string> keys;
   for (const Field& field : binding.fields) {
     EXPECT_TRUE(keys.insert(field.key).second) << field.key << " is listed twice";
@@ -47,19 +48,25 @@ void expect_words_for(std::initializer_list<E> values) {
 }
 
 TEST(Words, EveryEnumeratorHasOne) {
-  expect_words_for({DTypeChoice::kAuto, DTypeChoice::kFp32, DTypeChoice::kBf16, DTypeChoice::kFp16});
-  expect_words_for({TuningMode::kLora, TuningMode::kQlora, TuningMode::kFull, TuningMode::kPartial});
+  expect_words_for(
+      {DTypeChoice::kAuto, DTypeChoice::kFp32, DTypeChoice::kBf16, DTypeChoice::kFp16});
+  expect_words_for(
+      {TuningMode::kLora, TuningMode::kQlora, TuningMode::kFull, TuningMode::kPartial});
   expect_words_for({TuningBackend::kFused, TuningBackend::kBnb});
-  expect_words_for({Quant::kAuto, Quant::kNone, Quant::kNf4, Quant::kFp8, Quant::kInt8, Quant::kGguf, Quant::kMxfp4});
-  expect_words_for({DataFormat::kAuto, DataFormat::kMessages, DataFormat::kShareGpt, DataFormat::kAlpaca,
-                    DataFormat::kPromptCompletion, DataFormat::kText});
-  expect_words_for({LossOnChoice::kAssistant, LossOnChoice::kLastAssistant, LossOnChoice::kCompletion, LossOnChoice::kAll});
+  expect_words_for({Quant::kAuto, Quant::kNone, Quant::kNf4, Quant::kFp8, Quant::kInt8,
+                    Quant::kGguf, Quant::kMxfp4});
+  expect_words_for({DataFormat::kAuto, DataFormat::kMessages, DataFormat::kShareGpt,
+                    DataFormat::kAlpaca, DataFormat::kPromptCompletion, DataFormat::kText});
+  expect_words_for({LossOnChoice::kAssistant, LossOnChoice::kLastAssistant,
+                    LossOnChoice::kCompletion, LossOnChoice::kAll});
   expect_words_for({Thinking::kTemplate, Thinking::kKeep, Thinking::kSplit});
   expect_words_for({TooLong::kAuto, TooLong::kDrop, TooLong::kTruncate, TooLong::kError});
-  expect_words_for({Scheduler::kConstant, Scheduler::kConstantWithWarmup, Scheduler::kLinear, Scheduler::kCosine,
-                    Scheduler::kCosineWithRestarts, Scheduler::kPolynomial, Scheduler::kInverseSqrt});
+  expect_words_for({Scheduler::kConstant, Scheduler::kConstantWithWarmup, Scheduler::kLinear,
+                    Scheduler::kCosine, Scheduler::kCosineWithRestarts, Scheduler::kPolynomial,
+                    Scheduler::kInverseSqrt});
   expect_words_for({Optimizer::kAdamW});
-  expect_words_for({EvalStrategy::kAuto, EvalStrategy::kNo, EvalStrategy::kSteps, EvalStrategy::kEpoch});
+  expect_words_for(
+      {EvalStrategy::kAuto, EvalStrategy::kNo, EvalStrategy::kSteps, EvalStrategy::kEpoch});
   expect_words_for({Strategy::kAuto, Strategy::kDdp});
   expect_words_for({CommBackend::kAuto, CommBackend::kNccl, CommBackend::kGloo});
 }
@@ -77,7 +84,8 @@ TEST(Json, SaysWhatIsMissing) {
   auto json = to_json(RunConfig{});
   json["train"].erase("seed");
   json["data"]["packing"] = 3;
-  test::expect_error<ConfigError>([&] { from_json(json); }, {"`train.seed` is missing", "`data.packing` is `3`"});
+  test::expect_error<ConfigError>([&] { from_json(json); },
+                                  {"`train.seed` is missing", "`data.packing` is `3`"});
 }
 
 TEST_F(ConfigTest, YamlRoundTrips) {
@@ -86,7 +94,8 @@ TEST_F(ConfigTest, YamlRoundTrips) {
   config.data.train = "a b: c#d.jsonl";
   config.data.val = "1e5";
   config.model.chat_template = "{{ bos }}\n\"quoted\" 'and' \\ \t\x01 \xe2\x82\xac";
-  config.data.chat_template_kwargs = {{"think", true}, {"list", {1, "2", nullptr}}, {"nested", {{"a-b", "x: y"}}}};
+  config.data.chat_template_kwargs = {
+      {"think", true}, {"list", {1, "2", nullptr}}, {"nested", {{"a-b", "x: y"}}}};
   config.train.adam_epsilon = 1e-8;
   config.train.learning_rate = 0.1 + 0.2;
   config.tuning.mode = TuningMode::kPartial;
@@ -124,7 +133,8 @@ TEST(Schema, DescribesEveryField) {
   RunConfig config;
   for (const Field& field : bind(config).fields) {
     std::string path = "/properties/" + field.key;
-    for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.')) path.replace(dot, 1, "/properties/");
+    for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.'))
+      path.replace(dot, 1, "/properties/");
     ASSERT_TRUE(schema.contains(nlohmann::ordered_json::json_pointer(path))) << field.key;
   }
   const auto& train = schema["properties"]["train"];

@@ -225,8 +225,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sftrun", required=True)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--keep", help="write the runs there instead of into a temporary directory")
+    parser.add_argument("--keep", help="a new directory to write the runs to, instead of a temporary one")
     args = parser.parse_args()
+    if args.keep and Path(args.keep).exists():
+        parser.error(f"--keep {args.keep}: exists, and runs in it would be resumed: give another")
     verdicts = Verdicts()
     with tempfile.TemporaryDirectory() as temporary:
         scratch = Path(args.keep or temporary)

@@ -1,9 +1,12 @@
 /// Runs our tokenizer over many strings for tests/parity/tokenizers_parity.py.
-///     tokenize_lines (--json tokenizer.json | --gguf-vocab vocab.json) [--decode | --spans | --to-json | --bench SECONDS]
-/// Reads records from standard input, each a 32-bit length (little-endian) and that many bytes; writes a JSON line for
-/// each: [ids, ids with special tokens, decoded, decoded without special tokens], or with --spans [ids, spans].
+///     tokenize_lines (--json tokenizer.json | --gguf-vocab vocab.json) [--decode | --spans |
+///     --to-json | --bench SECONDS]
+/// Reads records from standard input, each a 32-bit length (little-endian) and that many bytes;
+/// writes a JSON line for each: [ids, ids with special tokens, decoded, decoded without special
+/// tokens], or with --spans [ids, spans].
 /// --decode: a record is ids (32 bits each); the line is [decoded, decoded without special tokens].
-/// --to-json: writes the tokenizer.json. --bench: encodes all records again and again; writes bytes per second of processor time.
+/// --to-json: writes the tokenizer.json. --bench: encodes all records again and again; writes bytes
+/// per second of processor time.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -54,7 +57,8 @@ std::vector<std::string> read_records() {
 json encode_line(const Tokenizer& tokenizer, const std::string& record) {
   const auto ids = tokenizer.encode(record, false);
   const auto with_special = tokenizer.encode(record, true);
-  return json::array({ids, with_special, tokenizer.decode(ids, false), tokenizer.decode(with_special, true)});
+  return json::array(
+      {ids, with_special, tokenizer.decode(ids, false), tokenizer.decode(with_special, true)});
 }
 
 json spans_line(const Tokenizer& tokenizer, const std::string& record) {
@@ -72,7 +76,9 @@ json decode_line(const Tokenizer& tokenizer, const std::string& record) {
 
 /// Processor time, so that a busy machine does not change the answer.
 void bench(const Tokenizer& tokenizer, const std::vector<std::string>& records, double seconds) {
-  const auto seconds_since = [](std::clock_t start) { return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC; };
+  const auto seconds_since = [](std::clock_t start) {
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  };
   size_t num_bytes = 0;
   const std::clock_t start = std::clock();
   do {
@@ -86,11 +92,14 @@ void bench(const Tokenizer& tokenizer, const std::vector<std::string>& records, 
 
 int run(const std::vector<std::string>& args) {
   if (args.size() < 3 || (args[1] != "--json" && args[1] != "--gguf-vocab")) {
-    fmt::print(stderr, "usage: tokenize_lines (--json FILE | --gguf-vocab FILE) [--decode|--spans|--to-json|--bench SECONDS]\n");
+    fmt::print(stderr,
+               "usage: tokenize_lines (--json FILE | --gguf-vocab FILE) "
+               "[--decode|--spans|--to-json|--bench SECONDS]\n");
     return 2;
   }
-  const Tokenizer tokenizer = args[1] == "--json" ? Tokenizer::from_json(sftrun::read_text_file(args[2]), args[2])
-                                                  : load_gguf_vocab(args[2]);
+  const Tokenizer tokenizer = args[1] == "--json"
+                                  ? Tokenizer::from_json(sftrun::read_text_file(args[2]), args[2])
+                                  : load_gguf_vocab(args[2]);
   const std::string mode = args.size() > 3 ? args[3] : "";
   if (mode == "--to-json") {
     std::cout << tokenizer.to_json();

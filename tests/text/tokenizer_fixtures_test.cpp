@@ -41,7 +41,9 @@ TEST_P(TokenizerFixtures, IdsEqualTheLibrarys) {
   const Fixture fixture = load_fixture(GetParam());
   for (int round = 0; round < 2; ++round) {  // the second one finds its words in the cache
     for (const json& entry : fixture.strings) {
-      EXPECT_EQ(fixture.tokenizer.encode(entry[0].get<std::string>(), false), entry[1].get<std::vector<TokenId>>()) << entry[0];
+      EXPECT_EQ(fixture.tokenizer.encode(entry[0].get<std::string>(), false),
+                entry[1].get<std::vector<TokenId>>())
+          << entry[0];
     }
   }
 }
@@ -81,10 +83,12 @@ TEST_P(TokenizerFixtures, WrittenTokenizerBehavesTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerFixtures, testing::Values("gpt2", "llama3", "qwen2", "smollm", "odd", "between"),
+INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerFixtures,
+                         testing::Values("gpt2", "llama3", "qwen2", "smollm", "odd", "between"),
                          [](const auto& info) { return info.param; });
 
-/// Without normalising, removing and missing bytes, the spans are the text: no gap, no overlap, the token's own bytes.
+/// Without normalising, removing and missing bytes, the spans are the text: no gap, no overlap, the
+/// token's own bytes.
 class TokenizerTiling : public testing::TestWithParam<std::string> {};
 
 TEST_P(TokenizerTiling, SpansCoverTheTextByteForByte) {
@@ -96,14 +100,17 @@ TEST_P(TokenizerTiling, SpansCoverTheTextByteForByte) {
     for (size_t i = 0; i < encoding.ids.size(); ++i) {
       const ByteSpan span = encoding.spans[i];
       EXPECT_EQ(span.begin, end) << text;
-      EXPECT_EQ(text.substr(span.begin, span.end - span.begin), fixture.tokenizer.token_bytes(encoding.ids[i], false)) << text;
+      EXPECT_EQ(text.substr(span.begin, span.end - span.begin),
+                fixture.tokenizer.token_bytes(encoding.ids[i], false))
+          << text;
       end = span.end;
     }
     EXPECT_EQ(end, text.size()) << text;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerTiling, testing::Values("gpt2", "llama3"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerTiling, testing::Values("gpt2", "llama3"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace sftrun::text

@@ -13,7 +13,8 @@ struct Problem {
 };
 using Problems = std::vector<Problem>;
 
-/// Every problem of a configuration in one report: `what()` shows them one below the other, as `Error` shows one.
+/// Every problem of a configuration in one report: `what()` shows them one below the other, as
+/// `Error` shows one.
 struct ConfigProblems : ConfigError {
   explicit ConfigProblems(Problems all);
   Problems problems;

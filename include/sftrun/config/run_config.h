@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-/// The typed configuration of a run. Names are the YAML's; defaults are written here and nowhere else.
-/// src/config/fields.h lists each field once (name, range, help); everything else is a visitor over that list.
+/// The typed configuration of a run. Names are the YAML's; defaults are written here and nowhere
+/// else. src/config/fields.h lists each field once (name, range, help); everything else is a
+/// visitor over that list.
 namespace sftrun::config {
 
 /// "auto" or a number. Resolved before anything is loaded.
@@ -21,15 +22,33 @@ struct AutoInt {
 
 enum class DTypeChoice { kAuto, kFp32, kBf16, kFp16 };
 enum class TuningMode { kLora, kQlora, kFull, kPartial };
-enum class TuningBackend { kFused, kBnb };            ///< `unsloth` is an alias of fused
+enum class TuningBackend { kFused, kBnb };  ///< `unsloth` is an alias of fused
 enum class Quant { kAuto, kNone, kNf4, kFp8, kInt8, kGguf, kMxfp4 };
 enum class DataFormat { kAuto, kMessages, kShareGpt, kAlpaca, kPromptCompletion, kText };
-enum class LossOnChoice { kAssistant, kLastAssistant, kCompletion, kAll };  ///< `responses` is an alias of assistant
+enum class LossOnChoice {
+  kAssistant,
+  kLastAssistant,
+  kCompletion,
+  kAll
+};  ///< `responses` is an alias of assistant
 enum class Thinking { kTemplate, kKeep, kSplit };
 enum class TooLong { kAuto, kDrop, kTruncate, kError };  ///< auto: drop for chat, truncate for text
-enum class Scheduler { kConstant, kConstantWithWarmup, kLinear, kCosine, kCosineWithRestarts, kPolynomial, kInverseSqrt };
+enum class Scheduler {
+  kConstant,
+  kConstantWithWarmup,
+  kLinear,
+  kCosine,
+  kCosineWithRestarts,
+  kPolynomial,
+  kInverseSqrt
+};
 enum class Optimizer { kAdamW };
-enum class EvalStrategy { kAuto, kNo, kSteps, kEpoch };  ///< auto: steps if eval_steps is set, epoch if there is validation data
+enum class EvalStrategy {
+  kAuto,
+  kNo,
+  kSteps,
+  kEpoch
+};  ///< auto: steps if eval_steps is set, epoch if there is validation data
 enum class Strategy { kAuto, kDdp };
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class DeviceChoice { kAuto, kCuda, kCpu };
@@ -78,7 +97,7 @@ struct TrainConfig {
   AutoInt batch_size, grad_accum, global_batch_size;
   std::optional<double> learning_rate;  ///< resolved: 2e-4 for LoRA, 2e-5 for full and partial
   Scheduler scheduler = Scheduler::kCosine;
-  std::optional<double> warmup_ratio;   ///< resolved: 0.03 when warmup_steps is not given
+  std::optional<double> warmup_ratio;  ///< resolved: 0.03 when warmup_steps is not given
   std::optional<int64_t> warmup_steps;
   Optimizer optimizer = Optimizer::kAdamW;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
@@ -91,7 +110,8 @@ struct TrainConfig {
   bool eval_on_start = false;
   AutoInt eval_batch_size;
   std::optional<int64_t> save_steps;
-  std::string save_every = "10m";       ///< wall-clock time between checkpoints; "0": only by save_steps and at the end
+  std::string save_every =
+      "10m";  ///< wall-clock time between checkpoints; "0": only by save_steps and at the end
   std::optional<int64_t> save_total_limit;
   int64_t logging_steps = 1;
   bool ddp_find_unused_parameters = false, ddp_broadcast_buffers = false;
@@ -121,36 +141,45 @@ struct RunConfig {
 
 /// Where a value came from, for errors and for the list of overrides in force.
 struct Override {
-  std::string key, value, source;  ///< source: "command line", "SFTRUN_TRAIN__BATCH_SIZE", "/home/u/.config/sftrun/machine.yaml:3"
+  std::string key, value, source;  ///< source: "command line", "SFTRUN_TRAIN__BATCH_SIZE",
+                                   ///< "/home/u/.config/sftrun/machine.yaml:3"
 };
 
-/// What the machine file says about the launch rather than about the configuration: each applies where its flag is not given.
+/// What the machine file says about the launch rather than about the configuration: each applies
+/// where its flag is not given.
 struct MachineSettings {
   std::filesystem::path file;          ///< empty: there is none
   std::optional<std::string> devices;  ///< "2", "0,2,3", "cpu" or "auto"
   std::optional<int64_t> nodes, node_rank;
-  std::optional<std::string> master;   ///< "host" or "host:port"
+  std::optional<std::string> master;  ///< "host" or "host:port"
 };
 
 struct LoadedConfig {
   RunConfig config;
-  std::vector<Override> overrides;    ///< everything but the run YAML in force; one entry a key
-  std::vector<std::string> warnings;  ///< one line each: accepted keys without an effect, values that do nothing
-  std::map<std::string, std::string> places;  ///< key -> "run.yaml:12:3" or "train.batch_size=4 from the command line"
+  std::vector<Override> overrides;  ///< everything but the run YAML in force; one entry a key
+  std::vector<std::string>
+      warnings;  ///< one line each: accepted keys without an effect, values that do nothing
+  std::map<std::string, std::string>
+      places;  ///< key -> "run.yaml:12:3" or "train.batch_size=4 from the command line"
   MachineSettings machine;
 
   /// Where `key` ("data.train") was set; empty if it has its default.
   std::string place_of(const std::string& key) const;
 };
 
-/// Reads the YAML, applies machine file, environment and `key=value` overrides by precedence, checks every field and all
-/// relations between them. data.train, data.val, model.name, model.chat_template and tuning.lora.init_from that name nothing
-/// in the current directory but something beside the YAML are made to point there.
-/// @throws ConfigError holding *all* problems, each with file:line:column or its override; DataError if the YAML cannot be read.
-LoadedConfig load_config(const std::filesystem::path& yaml, const std::vector<std::string>& overrides);
-/// A configuration from overrides and environment alone (bench): neither a model nor data is asked for.
+/// Reads the YAML, applies machine file, environment and `key=value` overrides by precedence,
+/// checks every field and all relations between them. data.train, data.val, model.name,
+/// model.chat_template and tuning.lora.init_from that name nothing in the current directory but
+/// something beside the YAML are made to point there.
+/// @throws ConfigError holding *all* problems, each with file:line:column or its override;
+/// DataError if the YAML cannot be read.
+LoadedConfig load_config(const std::filesystem::path& yaml,
+                         const std::vector<std::string>& overrides);
+/// A configuration from overrides and environment alone (bench): neither a model nor data is asked
+/// for.
 LoadedConfig config_from_overrides(const std::vector<std::string>& overrides);
-/// The machine file alone: SFTRUN_MACHINE_CONFIG, or sftrun/machine.yaml in XDG_CONFIG_HOME or ~/.config. None is no error.
+/// The machine file alone: SFTRUN_MACHINE_CONFIG, or sftrun/machine.yaml in XDG_CONFIG_HOME or
+/// ~/.config. None is no error.
 MachineSettings load_machine_settings();
 /// @throws DataError naming the key's place if data.train, data.val or a model path do not exist.
 void require_files(const LoadedConfig& loaded);
@@ -166,22 +195,27 @@ inline constexpr int64_t kTargetGlobalBatch = 32;
 inline constexpr int64_t kMinAutoGradAccum = 4;
 /// Largest micro-batch the automatic choice starts from.
 inline constexpr int64_t kMaxAutoMicroBatch = 8;
-/// The largest micro-batch up to `max_micro_batch` that divides `target` over the ranks with at least kMinAutoGradAccum
-/// accumulation steps; where there are fewer to have, micro-batches of one and as many steps as there are. A target that
-/// world_size does not divide is lowered to its next multiple (at least one bin a rank). Pure.
-BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t target = kTargetGlobalBatch);
+/// The largest micro-batch up to `max_micro_batch` that divides `target` over the ranks with at
+/// least kMinAutoGradAccum accumulation steps; where there are fewer to have, micro-batches of one
+/// and as many steps as there are. A target that world_size does not divide is lowered to its next
+/// multiple (at least one bin a rank). Pure.
+BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch,
+                         int64_t target = kTargetGlobalBatch);
 
-/// Fills in every value that others imply (dtype from bf16/fp16, learning rate, warm-up, evaluation, output.dir, batch sizes;
-/// too_long stays auto until the data's format is known and dtype until the device is). Pure and idempotent.
+/// Fills in every value that others imply (dtype from bf16/fp16, learning rate, warm-up,
+/// evaluation, output.dir, batch sizes; too_long stays auto until the data's format is known and
+/// dtype until the device is). Pure and idempotent.
 /// @param world_size processes of the run   @throws ConfigError if the batch sizes do not divide
 void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size);
 /// The same; errors name the places of the values.
 void resolve(LoadedConfig& loaded, const std::filesystem::path& yaml, int world_size);
 
-nlohmann::ordered_json to_json(const RunConfig& config);           ///< every field
-RunConfig from_json(const nlohmann::ordered_json& json);           ///< inverse of to_json; @throws ConfigError
-std::string to_yaml(const RunConfig& config);                      ///< config.resolved.yaml; loads again to the same values
-std::string reference_markdown();                                  ///< docs/configuration.md
-std::string json_schema();                                         ///< for editors; draft 2020-12
+nlohmann::ordered_json to_json(const RunConfig& config);  ///< every field
+RunConfig from_json(
+    const nlohmann::ordered_json& json);  ///< inverse of to_json; @throws ConfigError
+std::string to_yaml(
+    const RunConfig& config);      ///< config.resolved.yaml; loads again to the same values
+std::string reference_markdown();  ///< docs/configuration.md
+std::string json_schema();         ///< for editors; draft 2020-12
 
 }  // namespace sftrun::config

@@ -29,6 +29,25 @@ struct AdamWParams {
   float grad_scale;                               ///< clipping factor, applied to the gradient as it is read
 };
 
+/// Queries and keys of one tile of attention on CPU.
+inline constexpr int64_t kAttentionTile = 64;
+
+/// The parts of tiled attention between its matrix products; see src/kernels/attention/attention_cpu.inl for each.
+template <typename T>
+struct AttentionKernels {
+  void (*pack_rows)(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out);
+  void (*pack_transposed)(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out);
+  void (*pair_rows)(const T* in, int64_t rows, int64_t columns, T* out);
+  void (*softmax_tile)(const float* scores, bool diagonal, int64_t depth, float* maximum, float* sum, float* acc, T* p);
+  void (*softmax_tile_backward)(const float* scores, const float* dp, const float* lse, const float* delta, float scale,
+                                bool diagonal, T* p, T* ds);
+  void (*finish_rows)(const float* acc, const float* maximum, const float* sum, int64_t valid, int64_t depth, T* out,
+                      int64_t stride, float* lse);
+  void (*row_dots)(const T* d_out, const T* out, int64_t stride, int64_t valid, int64_t depth, float* delta);
+  void (*unpack_transposed)(const float* acc, int64_t valid, int64_t depth, T* out, int64_t stride);
+  void (*sum_rows)(const float* acc, int64_t count, int64_t gap, int64_t valid, int64_t depth, T* out, int64_t stride);
+};
+
 template <typename T>
 struct RowKernels {
   /// y = w * x * rstd, rstd = 1 / sqrt(mean(x^2) + eps)   (RMSNorm, arXiv:1910.07467)
@@ -48,6 +67,7 @@ struct RowKernels {
   void (*cross_entropy)(T* logits, const int32_t* labels, float* losses, int64_t rows, int64_t vocab, float grad_scale);
   /// losses only; logits are left as they are.
   void (*cross_entropy_loss)(const T* logits, const int32_t* labels, float* losses, int64_t rows, int64_t vocab);
+  AttentionKernels<T> attention;
 };
 
 struct CpuKernels {

@@ -6,6 +6,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
+#include "tiled_attention.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -41,6 +42,7 @@ AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const BatchContext& batch,
                                   const AttentionShape& shape) {
   if (q.is_cuda()) return forward_cuda(q, k, v, batch, shape);
+  if (tiled_attention_serves(q.scalar_type(), shape)) return tiled_attention_forward(q, k, v, batch, shape);
   AttentionOutput result;
   result.out = at::empty_like(q);
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
@@ -58,6 +60,7 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionOutput& saved, const BatchContext& batch, const AttentionShape& shape) {
   if (q.is_cuda()) return backward_cuda(d_out, q, k, v, saved, batch, shape);
+  if (tiled_attention_serves(q.scalar_type(), shape)) return tiled_attention_backward(d_out, q, k, v, saved, batch, shape);
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], end = batch.cu_seqlens[i + 1];

@@ -8,6 +8,7 @@ namespace {
 
 #include "cpu/math.h"
 #include "adamw/adamw_cpu.inl"
+#include "attention/attention_cpu.inl"
 #include "cross_entropy/cross_entropy_cpu.inl"
 #include "dropout/dropout_cpu.inl"
 #include "rms_norm/rms_norm_cpu.inl"
@@ -18,6 +19,8 @@ template <typename T>
 constexpr RowKernels<T> kRowKernels = {
     rms_norm_forward<T>, rms_norm_backward<T>, rope<T>, swiglu_forward<T>, swiglu_backward<T>,
     dropout<T>, cross_entropy<T>, cross_entropy_loss<T>,
+    {pack_rows<T>, pack_transposed<T>, pair_rows<T>, softmax_tile<T>, softmax_tile_backward<T>, finish_rows<T>, row_dots<T>,
+     unpack_transposed<T>, sum_rows<T>},
 };
 
 #define SFTRUN_NAME_OF(x) #x

@@ -52,7 +52,8 @@ Value dict(Runtime& runtime, const Args& args) { return Value::dict(make_dict(ru
 
 Value make_namespace(Runtime& runtime, const Args& args) {
   auto made = std::make_shared<Namespace>();
-  for (const auto& [name, value] : make_dict(runtime, args, "namespace").entries()) {
+  const Dict attributes = make_dict(runtime, args, "namespace");
+  for (const auto& [name, value] : attributes.entries()) {
     made->set(to_text(runtime, name).bytes(), value);
   }
   return Value::object(runtime.keep(std::move(made)));

@@ -190,8 +190,8 @@ void Interpreter::run_for(const Statement& s, const Value& items, const FramePtr
   const auto loop = std::make_shared<LoopContext>(source, iterate_or_fail(source), std::move(recurse), depth0);
   const Value loop_value = Value::object(loop);
   FramePtr iteration;
-  bool any = false;
-  for (Value item; loop->advance(item); any = true) {
+  bool any_to_its_end = false;  // jinja2 takes the else branch, too, when no iteration got that far
+  for (Value item; loop->advance(item);) {
     if (iteration && iteration.use_count() == 1) {
       iteration->slots.clear();
       for (const Symbol symbol : s.unset) iteration->slots.push_back({symbol, std::nullopt});
@@ -200,14 +200,13 @@ void Interpreter::run_for(const Statement& s, const Value& items, const FramePtr
     }
     iteration->set(loop_, loop_value);
     assign(*s.target, item, iteration);
-    if (run_body(s.body, iteration) == Flow::kBreak) {
-      any = true;
-      break;
-    }
+    const Flow flow = run_body(s.body, iteration);
+    any_to_its_end = any_to_its_end || flow == Flow::kNormal;
+    if (flow == Flow::kBreak) break;
     line_ = s.line;
   }
   loop->finish();
-  if (!any) run_body(s.otherwise, inner_frame(frame, s.unset_otherwise));
+  if (!any_to_its_end) run_body(s.otherwise, inner_frame(frame, s.unset_otherwise));
 }
 
 // ---- Assignment

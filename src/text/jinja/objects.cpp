@@ -180,6 +180,21 @@ bool LoopContext::advance(Value& item) {
 
 namespace {
 
+/// Hands out what a loop has left.
+class LoopIterator : public Iterator {
+ public:
+  explicit LoopIterator(ObjectPtr loop) : loop_(std::move(loop)) {}
+  bool next(Value& out) override {
+    Value item;
+    if (!static_cast<LoopContext&>(*loop_).advance(item)) return false;
+    out = Value::tuple({item, Value::object(loop_)});
+    return true;
+  }
+
+ private:
+  ObjectPtr loop_;
+};
+
 class VectorIterator : public Iterator {
  public:
   explicit VectorIterator(std::vector<Value> items) : items_(std::move(items)) {}
@@ -209,6 +224,8 @@ int64_t LoopContext::total() const {
   }
   return *length_;
 }
+
+IteratorPtr LoopContext::iterate(const ObjectPtr& self) { return std::make_unique<LoopIterator>(self); }
 
 Value LoopContext::cycle(const Args& args) const {
   if (args.positional.empty()) fail("no items for cycling given");

