@@ -2,20 +2,22 @@
 # Proves that set-up works on a bare machine: makes a root file system with nothing but the distribution's base, git, make
 # and python3, copies this checkout into it, and runs `make build` and a command of the program there.
 #
-#   scripts/check-bare-root.sh [--suite bookworm|jammy|noble] [--root DIR] [--mirror URL] [--keep] [-- COMMAND …]
+#   scripts/check-bare-root.sh [--suite bookworm|jammy|noble] [--root DIR] [--mirror URL] [--keep] [--ccache] [-- COMMAND …]
 #
 # Needs root, debootstrap and about 15 GB. COMMAND (default: make build) runs in the copied checkout. An existing DIR that
 # holds a root file system is used again, so that a failed run can go on; without --keep it is removed at the end.
+# --ccache lends this machine's compiler cache, so that files compiled here before are not compiled again there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-suite=bookworm root= mirror= keep=no
+suite=bookworm root= mirror= keep=no lend_ccache=no
 while (($#)); do
   case "$1" in
     --suite) suite=$2 && shift ;;
     --root) root=$2 && shift ;;
     --mirror) mirror=$2 && shift ;;
     --keep) keep=yes ;;
+    --ccache) lend_ccache=yes ;;
     --) shift && break ;;
     *) sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0" >&2 && exit 2 ;;
   esac
@@ -25,6 +27,7 @@ command=("$@")
 ((${#command[@]})) || command=(make build)
 [ "$(id -u)" = 0 ] || { echo "error: a root file system can only be made by root" >&2 && exit 2; }
 command -v debootstrap >/dev/null || { echo "error: debootstrap is missing; install it" >&2 && exit 2; }
+checkout=$PWD  # the same path inside and outside
 root=${root:-$(mktemp -d)/root}
 
 say() { printf 'check-bare-root: %s\n' "$*"; }
@@ -56,12 +59,12 @@ lap "bare root is there"
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf; do
   if [ -e $file ]; then cp -L $file "$root$file"; fi
 done
-environment=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive)
+environment=(CHECKOUT="$checkout" HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive)
 for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_PROXY PIP_TRUSTED_HOST PIP_DEFAULT_TIMEOUT \
   http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
   [ -z "${!name:-}" ] || environment+=("$name=${!name}")
 done
-mkdir -p "$root/srv/sftrun"
+mkdir -p "$root$checkout"
 certificates=${PIP_CERT:-$(pip config get global.cert 2>/dev/null || true)}
 if [ -n "$certificates" ]; then  # under a name of its own: installing ca-certificates there writes the usual one anew
   cp -L "$certificates" "$root/srv/certificates.crt"
@@ -69,13 +72,16 @@ if [ -n "$certificates" ]; then  # under a name of its own: installing ca-certif
 fi
 
 git ls-files --cached --others --exclude-standard -z | xargs -0 -I{} sh -c '[ ! -e "$1" ] || printf "%s\0" "$1"' _ {} |
-  tar --null -T - -cf - | tar -C "$root/srv/sftrun" -xf -
+  tar --null -T - -cf - | tar -C "$root$checkout" -xf -
 
+ccache_dir=
+if [ $lend_ccache = yes ]; then ccache_dir=$(ccache --get-config cache_dir); fi
 # Mounts live in a namespace of their own and are gone with it.
 inside() {  # inside SCRIPT [ARGUMENTS]
   # shellcheck disable=SC2016
-  unshare --mount --pid --fork bash -c '
+  CCACHE=$ccache_dir unshare --mount --pid --fork bash -c '
     root=$1 && shift
+    [ -z "$CCACHE" ] || { mkdir -p "$root/root/.cache/ccache" && mount --bind "$CCACHE" "$root/root/.cache/ccache"; }
     mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" && mount -t tmpfs tmpfs "$root/dev/shm"
     exec chroot "$root" env -i "$@"' _ "$root" "${environment[@]}" bash -euo pipefail -c "$@"
 }
@@ -84,17 +90,17 @@ inside 'apt-get update -qq && apt-get install -y -qq --no-install-recommends git
 lap "git, make and python3 are installed, nothing else"
 
 if [ ! -e "$root/usr/bin/g++" ]; then  # not in a root that is used again
-  inside 'cd /srv/sftrun && chown -R nobody: . && rc=0
+  inside 'cd "$CHECKOUT" && chown -R nobody: . && rc=0
     setpriv --reuid=nobody --clear-groups scripts/bootstrap.sh >/tmp/no-root.txt 2>&1 || rc=$?
     cat /tmp/no-root.txt
     [ $rc = 2 ] && grep -q "apt-get install" /tmp/no-root.txt'
   lap "without root, bootstrap.sh says what to install"
 fi
 
-inside 'cd /srv/sftrun && "$@"' _ "${command[@]}"
+inside 'cd "$CHECKOUT" && "$@"' _ "${command[@]}"
 lap "done: ${command[*]}"
 
-inside 'cd /srv/sftrun && time scripts/bootstrap.sh && build/bin/sftrun --version && build/bin/sftrun gpu-info &&
+inside 'cd "$CHECKOUT" && time scripts/bootstrap.sh && build/bin/sftrun --version && build/bin/sftrun gpu-info &&
   tests/smoke/two_processes.py --sftrun build/bin/sftrun'
 lap "a second bootstrap finds everything; a run on two processes works"
 if [ $keep = no ]; then rm -rf "$root"; else say "kept: $root"; fi

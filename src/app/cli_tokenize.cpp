@@ -15,16 +15,16 @@ Command add_tokenize(CLI::App& sftrun) {
       ->type_name("PATH");
   command->add_flag("--chat", options->chat,
                     "Records are messages: render the chat template, add nothing else");
-  command->add_option("--input", options->input, "JSON lines: text, or messages with --chat")
+  command->add_option("--input", options->input, "JSON lines: text, or messages with --chat; -: standard input")
       ->type_name("FILE");
-  command->add_option("--output", options->output, "Where the records go with their ids")
+  command->add_option("--output", options->output, "Where the records go with their ids; -: standard output")
       ->type_name("FILE");
   return {command, [options, command] {
             require(!options->input.empty(), *command, "--input");
             require(!options->output.empty(), *command, "--output");
             options->model = checked_model(*command, options->model.string(), "");
-            require_exists("--input", options->input);
-            require_writable_file("--output", options->output);
+            if (options->input != "-") require_exists("--input", options->input);
+            if (options->output != "-") require_writable_file("--output", options->output);
             return run_tokenize(*options);
           }};
 }

@@ -6,6 +6,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/launch/scheduler_env.h"
 
 namespace sftrun::app {
 namespace {
@@ -58,8 +59,12 @@ void set_master(TrainOptions& options, const std::string& master, bool port_give
   options.master_port = static_cast<int>(port);
 }
 
-/// The machine file's word where no flag spoke.
+/// The machine file's word where no flag spoke. It describes launches: a worker that something else
+/// started, or this program's own, has been told its place.
 void apply_machine_file(TrainOptions& options, const CLI::App& command) {
+  const bool launcher_asked_for =
+      options.nproc_per_node != "auto" || !options.gpus.empty() || options.nnodes > 1;
+  if (launch::external_worker(launch::current_environment(), launcher_asked_for)) return;
   const config::MachineSettings machine = config::load_machine_settings();
   const auto given = [&](const char* flag) { return command.count(flag) > 0; };
   if (machine.devices && *machine.devices != "auto" && !given("--gpus") &&

@@ -44,7 +44,7 @@ int64_t divide_global(const TrainConfig& train, int64_t factor, const std::strin
                   quotient_name, counts));
 }
 
-void resolve_given_global(TrainConfig& train, int64_t world_size, const Places& places) {
+void resolve_given_global(TrainConfig& train, int64_t world_size, int64_t max_micro_batch, const Places& places) {
   const auto batch = train.batch_size.value, accum = train.grad_accum.value;
   if (batch && accum) {
     const int64_t product = *batch * *accum * world_size;
@@ -67,19 +67,19 @@ void resolve_given_global(TrainConfig& train, int64_t world_size, const Places& 
   } else {
     divide_global(train, 1, "", world_size, "bins a device:", places);
     const BatchShape shape =
-        resolve_batch(world_size, kMaxAutoMicroBatch, *train.global_batch_size.value);
+        resolve_batch(world_size, max_micro_batch, *train.global_batch_size.value);
     train.batch_size.value = shape.micro_batch_size;
     train.grad_accum.value = shape.grad_accum_steps;
   }
 }
 
-void resolve_batch_sizes(TrainConfig& train, int64_t world_size, const Places& places) {
+void resolve_batch_sizes(TrainConfig& train, int64_t world_size, int64_t max_micro_batch, const Places& places) {
   if (train.global_batch_size.value) {
-    resolve_given_global(train, world_size, places);
+    resolve_given_global(train, world_size, max_micro_batch, places);
     return;
   }
   if (train.batch_size.is_auto() && train.grad_accum.is_auto()) {
-    const BatchShape shape = resolve_batch(world_size, kMaxAutoMicroBatch);
+    const BatchShape shape = resolve_batch(world_size, max_micro_batch);
     train.batch_size.value = shape.micro_batch_size;
     train.grad_accum.value = shape.grad_accum_steps;
   } else if (train.grad_accum.is_auto()) {
@@ -87,7 +87,7 @@ void resolve_batch_sizes(TrainConfig& train, int64_t world_size, const Places& p
         std::max<int64_t>(1, kTargetGlobalBatch / world_size / *train.batch_size.value);
   } else if (train.batch_size.is_auto()) {
     const int64_t wanted = kTargetGlobalBatch / world_size / *train.grad_accum.value;
-    train.batch_size.value = std::clamp<int64_t>(wanted, 1, kMaxAutoMicroBatch);
+    train.batch_size.value = std::clamp<int64_t>(wanted, 1, max_micro_batch);
   }
   train.global_batch_size.value = *train.batch_size.value * *train.grad_accum.value * world_size;
 }
@@ -123,11 +123,11 @@ void resolve_evaluation(RunConfig& config) {
                                            : EvalStrategy::kEpoch;
 }
 
-void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,
+void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size, int64_t max_micro_batch,
                  const Places& places) {
   SFTRUN_CHECK(world_size >= 1);
   resolve_dtype(config);
-  resolve_batch_sizes(config.train, world_size, places);
+  resolve_batch_sizes(config.train, world_size, max_micro_batch, places);
   resolve_schedule(config);
   resolve_evaluation(config);
   if (config.tuning.quant == Quant::kAuto && config.tuning.mode != TuningMode::kQlora) {
@@ -150,12 +150,12 @@ BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t ta
   return {1, bins_per_rank};
 }
 
-void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size) {
-  resolve_all(config, yaml, world_size, {});
+void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size, int64_t max_micro_batch) {
+  resolve_all(config, yaml, world_size, max_micro_batch, {});
 }
 
-void resolve(LoadedConfig& loaded, const std::filesystem::path& yaml, int world_size) {
-  resolve_all(loaded.config, yaml, world_size, loaded.places);
+void resolve(LoadedConfig& loaded, const std::filesystem::path& yaml, int world_size, int64_t max_micro_batch) {
+  resolve_all(loaded.config, yaml, world_size, max_micro_batch, loaded.places);
 }
 
 }  // namespace sftrun::config

@@ -4,7 +4,7 @@
 
 #include "checkpoint_base.h"
 #include "convert.h"
-#include "hf_text_files.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "json_text.h"
 #include "sftrun/core/error.h"
 #include "sftrun/weights/safetensors.h"

@@ -1,4 +1,4 @@
-#include "hf_text_files.h"
+#include "sftrun/weights/hf_text_files.h"
 
 #include <nlohmann/json.hpp>
 

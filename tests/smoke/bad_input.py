@@ -111,10 +111,9 @@ def answer(sftrun, folder, command):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SFTRUN_")} | {"XDG_CONFIG_HOME": str(folder)}
     done = subprocess.run([str(sftrun), *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     text = done.stderr.replace(str(folder) + "/", "")
-    kept, inside = [], False
+    kept = []
     for line in text.splitlines():
-        inside = line.startswith("error:") or (inside and line.startswith("  "))
-        if inside:
+        if line.startswith("error:") or kept and not re.match(r"\[(rank \d+|\d\d:)", line):  # not the log's lines
             kept.append(line.rstrip())
     return "\n".join(kept) or "(no error printed)\n" + text, done.returncode
 

@@ -12,12 +12,12 @@ using Json = nlohmann::json;
 class Commands : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::filesystem::create_directories(path("model"));
     std::ofstream(path("data.jsonl")) << R"({"text": "hello"})"
                                       << "\n";
     std::ofstream(path("machine.yaml"))
         << "{}\n";  // of this machine nothing, whoever runs the tests
-    std::ofstream(path("run.yaml")) << "model: { name: model }\ndata: { train: data.jsonl }\n";
+    std::ofstream(path("run.yaml"))
+        << "model: { name: " SFTRUN_TEST_DATA "/models/tied-gqa }\ndata: { train: data.jsonl }\n";
   }
   std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
 
@@ -82,7 +82,7 @@ TEST_F(Commands, DryRunPrintsTheRunAndStartsNothing) {
   EXPECT_FALSE(std::filesystem::exists(path("runs")));
   // What is printed is a configuration itself.
   std::filesystem::copy_file(path("out"), path("again.yaml"));
-  EXPECT_EQ(run("", "train --config again.yaml --dry-run"), 0) << err();
+  EXPECT_EQ(run("", "train --config again.yaml --nproc-per-node 4 --dry-run"), 0) << err();
 }
 
 TEST_F(Commands, InsideTorchrunTrainIsTheWorker) {

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "sftrun/weights/hf_text_files.h"

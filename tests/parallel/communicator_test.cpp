@@ -1,0 +1,109 @@
+#include "sftrun/parallel/communicator.h"
+
+#include <ATen/ATen.h>
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
+
+#include "sftrun/core/error.h"
+#include "sftrun/parallel/grad_reducer.h"
+
+// Ranks as threads over a store on the loopback.
+namespace sftrun::parallel {
+namespace {
+
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
+  socklen_t length = sizeof address;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+void spawn(int world_size, const std::function<void(Communicator&)>& body) {
+  const int port = free_port();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < world_size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Communicator comm = Communicator::connect({rank, world_size, "127.0.0.1", port}, "gloo", at::kCPU, 30);
+      body(comm);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+class Ranks : public ::testing::TestWithParam<int> {};
+
+TEST_P(Ranks, SumGatherBarrierAndBroadcast) {
+  const int n = GetParam();
+  spawn(n, [n](Communicator& comm) {
+    for (const int64_t size : {1, 4, 1000, 100000}) {
+      const at::Tensor values = at::arange(size, at::kFloat) + comm.rank();
+      comm.all_reduce_async(values);
+      comm.wait_all();
+      EXPECT_TRUE(at::equal(values, at::arange(size, at::kFloat) * n + n * (n - 1) / 2));
+    }
+    const auto gathered = comm.all_gather({static_cast<double>(comm.rank()), 0.5});
+    ASSERT_EQ(gathered.size(), static_cast<size_t>(n));
+    for (int rank = 0; rank < n; ++rank) EXPECT_EQ(gathered[static_cast<size_t>(rank)][0], rank);
+    comm.barrier("here");
+    EXPECT_EQ(comm.broadcast("word", comm.rank() == 0 ? "yes" : "no"), "yes");
+    EXPECT_EQ(comm.counts().all_reduce, n == 1 ? 0 : 4);
+  });
+}
+
+// The buffer is summed whatever the bucket size, in groups from the last to the first.
+TEST_P(Ranks, GradReducerSumsEveryGroupOnce) {
+  const int n = GetParam();
+  for (const int64_t cap : {int64_t{1}, int64_t{200}, int64_t{1} << 20}) {
+    spawn(n, [n, cap](Communicator& comm) {
+      const at::Tensor grad = at::arange(100, at::kFloat);
+      GradReducer reducer(comm, grad, {{0, 10}, {10, 10}, {10, 60}, {60, 100}}, cap);
+      for (int64_t group = 3; group >= 0; --group) reducer.group_done(group);
+      reducer.finish();
+      EXPECT_TRUE(at::equal(grad, at::arange(100, at::kFloat) * n));
+      if (n > 1 && cap == 1) {
+        EXPECT_EQ(comm.counts().all_reduce, 3);
+      }
+      if (n > 1 && cap > 1000) {
+        EXPECT_EQ(comm.counts().all_reduce, 1);
+      }
+    });
+  }
+}
+INSTANTIATE_TEST_SUITE_P(World, Ranks, ::testing::Values(1, 2, 4));
+
+TEST(Communicator, APeerThatGoesAwayIsACommError) {
+  spawn(2, [](Communicator& comm) {
+    comm.all_gather({1.0});
+    if (comm.rank() == 1) return;  // its connections close
+    EXPECT_THROW(
+        {
+          comm.all_reduce_async(at::ones({1000}));
+          comm.wait_all();
+        },
+        CommError);
+  });
+}
+
+TEST(Communicator, NobodyThereIsACommErrorThatNamesTheAddress) {
+  const int port = free_port();
+  try {
+    Communicator::connect({1, 2, "127.0.0.1", port}, "gloo", at::kCPU, 1);
+    FAIL() << "connected to nobody";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what()).find(std::to_string(port)), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::parallel

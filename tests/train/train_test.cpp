@@ -1,0 +1,164 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "sftrun/core/file.h"
+#include "sftrun/train/checkpoint.h"
+#include "sftrun/train/identity.h"
+#include "sftrun/train/schedule.h"
+#include "sftrun/train/trainer.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+#include "support/tensors.h"
+
+namespace sftrun::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Schedule, EqualsTransformers) {
+  const auto fixture = nlohmann::json::parse(read_text_file(fs::path(SFTRUN_TEST_DATA) / "train" / "schedules.json"));
+  const std::map<std::string, config::Scheduler> kinds = {
+      {"constant", config::Scheduler::kConstant},           {"constant_with_warmup", config::Scheduler::kConstantWithWarmup},
+      {"linear", config::Scheduler::kLinear},               {"cosine", config::Scheduler::kCosine},
+      {"cosine_with_restarts", config::Scheduler::kCosineWithRestarts}, {"polynomial", config::Scheduler::kPolynomial},
+      {"inverse_sqrt", config::Scheduler::kInverseSqrt}};
+  EXPECT_EQ(fixture["cases"].size(), 3 * kinds.size());
+  for (const auto& c : fixture["cases"]) {
+    const Schedule schedule(kinds.at(c["kind"]), fixture["peak"], c["warmup"], c["total"]);
+    for (size_t step = 0; step < c["rates"].size(); ++step) {
+      EXPECT_NEAR(schedule.lr_at(static_cast<int64_t>(step)), c["rates"][step].get<double>(), 1e-15)
+          << c["kind"] << " warmup " << c["warmup"] << " step " << step;
+    }
+  }
+}
+
+TEST(Schedule, WarmupFromRatioRoundsUp) {
+  config::TrainConfig config;
+  config.warmup_ratio = 0.03;
+  EXPECT_EQ(warmup_steps_of(config, 100), 3);
+  EXPECT_EQ(warmup_steps_of(config, 101), 4);
+  config.warmup_steps = 7;
+  EXPECT_EQ(warmup_steps_of(config, 100), 7);
+}
+
+TEST(Clip, FactorIsTorchs) {
+  EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);
+  EXPECT_DOUBLE_EQ(clip_factor(4.0, 1.0), 1.0 / (4.0 + 1e-6));
+  EXPECT_EQ(clip_factor(4.0, 0), 1.0);
+}
+
+data::BatchPlan plan_of(int64_t num_examples, int64_t global_batch_size) {
+  data::BatchPlanOptions options;
+  options.packing = false;
+  options.global_batch_size = global_batch_size;
+  const std::vector<int64_t> ones(static_cast<size_t>(num_examples), 1);
+  return {ones, ones, options};
+}
+
+TEST(StepPlan, EpochsFractionsAndMaxSteps) {
+  const data::BatchPlan plan = plan_of(10, 4);  // 3 steps an epoch
+  EXPECT_EQ(StepPlan(plan, 2, {}).total_steps(), 6);
+  EXPECT_EQ(StepPlan(plan, 1.5, {}).total_steps(), 5);
+  EXPECT_EQ(StepPlan(plan, 0.1, {}).total_steps(), 1);
+  const StepPlan by_steps(plan, 1, 7);
+  EXPECT_EQ(by_steps.total_steps(), 7);
+  const StepPosition last = by_steps.position(6);
+  EXPECT_EQ(last.epoch, 2);
+  EXPECT_EQ(last.step_in_epoch, 0);
+}
+
+TEST(Identity, NamesWhatDiffers) {
+  config::RunConfig config;
+  const auto saved = identity_of(config, "m", "d", "");
+  EXPECT_NO_THROW(require_same_identity(saved, saved, "c", {}));
+  config.train.seed = 7;
+  config.train.logging_steps = 99;  // changes nothing that is computed
+  config.tuning.backend = config::TuningBackend::kBnb;
+  const auto now = identity_of(config, "m2", "d2", "");
+  test::expect_error<ConfigError>([&] { require_same_identity(saved, now, "checkpoints/step-000001", {}); },
+                                  {"another base model", "another training set", "train.seed 7 instead of 42",
+                                   "tuning.backend", "--allow-changed-data", "checkpoints/step-000001"});
+  config = {};
+  EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, "m", "d2", ""), "c", {.changed_data = true}));
+}
+
+std::unique_ptr<model::Decoder> tiny_decoder() {
+  model::DecoderOptions options;
+  options.trains = model::Trains::kPartial;
+  options.trainable = {"layernorm", "q_proj"};
+  return model::Decoder::load(weights::Checkpoint::open(fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa"), options);
+}
+
+class Checkpoints : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    decoder_ = tiny_decoder();
+    optimizer_ = std::make_unique<AdamW>(decoder_->parameters(), AdamWConfig{});
+    take_steps(*decoder_, *optimizer_, 3);
+  }
+  static void take_steps(model::Decoder& decoder, AdamW& optimizer, int count) {
+    const at::NoGradGuard no_grad;
+    for (int i = 0; i < count; ++i) {
+      for (kernels::Parameter& p : decoder.parameters().parameters()) {
+        p.grad.copy_(test::normal(p.shape, 10 + static_cast<uint64_t>(i)));
+      }
+      optimizer.step(1e-3, 1);
+    }
+  }
+  void save(int64_t step, std::optional<int64_t> limit = {}) {
+    TrainState state;
+    state.step = step;
+    state.tokens = 1234;
+    state.identity = {{"model", "m"}};
+    CheckpointStore(dir()).save(*decoder_, *optimizer_, std::nullopt, state, limit);
+  }
+  fs::path dir() const { return directory_.path() / "checkpoints"; }
+  test::TemporaryDirectory directory_;
+  std::unique_ptr<model::Decoder> decoder_;
+  std::unique_ptr<AdamW> optimizer_;
+};
+
+TEST_F(Checkpoints, RestoreEveryBitAndGoOn) {
+  fs::create_directories(dir());
+  save(3);
+  const auto other = tiny_decoder();
+  AdamW other_optimizer(other->parameters(), AdamWConfig{});
+  const fs::path latest = CheckpointStore(dir()).latest().value();
+  EXPECT_EQ(latest.filename(), "step-000003");
+  restore(latest, *other, other_optimizer);
+  EXPECT_EQ(read_train_state(latest).tokens, 1234);
+  take_steps(*decoder_, *optimizer_, 2);
+  take_steps(*other, other_optimizer, 2);
+  EXPECT_TRUE(at::equal(decoder_->parameters().master(), other->parameters().master()));
+  EXPECT_TRUE(at::equal(optimizer_->exp_avg_sq(), other_optimizer.exp_avg_sq()));
+}
+
+TEST_F(Checkpoints, OldestGoFirstAndLeftoversGo) {
+  fs::create_directories(dir() / ".unfinished-step-000009-1");
+  for (const int64_t step : {1, 2, 3, 10}) save(step, 2);
+  CheckpointStore(dir()).remove_leftovers();
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(dir())) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"step-000003", "step-000010"}));
+}
+
+TEST_F(Checkpoints, DamageIsNoticed) {
+  fs::create_directories(dir());
+  save(3);
+  const fs::path checkpoint = dir() / "step-000003";
+  fs::resize_file(checkpoint / "optimizer.safetensors", 100);
+  test::expect_error([&] { read_train_state(checkpoint); }, {"not whole", "optimizer.safetensors has 100 bytes", "remove this"});
+  std::ofstream(checkpoint / "state.json") << "{";
+  test::expect_error([&] { read_train_state(checkpoint); }, {"state file is damaged", "state.json"});
+  fs::remove(checkpoint / "state.json");
+  EXPECT_FALSE(CheckpointStore(dir()).latest().has_value());
+}
+
+}  // namespace
+}  // namespace sftrun::train
