@@ -4,11 +4,19 @@ void softmax_statistics(const T* logits, int64_t vocab, float& largest, float& s
   float top = load(logits);
 #pragma omp simd reduction(max : top)
   for (int64_t i = 0; i < vocab; ++i) top = load(logits + i) > top ? load(logits + i) : top;
-  float total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < vocab; ++i) total += exp_fast(load(logits + i) - top);
+  // fp32 within a block, fp64 across blocks: in one long fp32 sum most of a large vocabulary's small terms would fall below the
+  // last bit, and the loss would come out too low by some 1e-6.
+  constexpr int64_t kBlock = 256;
+  double total = 0;
+  for (int64_t first = 0; first < vocab; first += kBlock) {
+    const int64_t end = first + kBlock < vocab ? first + kBlock : vocab;
+    float block = 0;
+#pragma omp simd reduction(+ : block)
+    for (int64_t i = first; i < end; ++i) block += exp_fast(load(logits + i) - top);
+    total += static_cast<double>(block);
+  }
   largest = top;
-  sum = total;
+  sum = static_cast<float>(total);
 }
 
 template <typename T>
