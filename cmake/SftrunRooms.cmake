@@ -4,7 +4,7 @@
 # finds only the headers of the rooms it names in DEPS: an upward include is a compile error.
 function(sftrun_room name)
   cmake_parse_arguments(ROOM "" "" "DEPS;LIBS;PRIVATE_LIBS;EXCLUDE" ${ARGN})
-  set(view ${PROJECT_SOURCE_DIR}/build/rooms/${name})
+  set(view ${CMAKE_BINARY_DIR}/rooms/${name})
   file(MAKE_DIRECTORY ${view}/sftrun)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/sftrun/${name} ${view}/sftrun/${name} SYMBOLIC)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)

@@ -1,7 +1,9 @@
 #include <malloc.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -127,7 +129,11 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
                               worker.local_world_size, options.device);
   if (worker.supervised) {
     ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
-    return run_in_engine("worker", engine_request(options, run));
+    const int code = run_in_engine("worker", engine_request(options, run));
+    if (code == 0) return code;
+    // Unloading LibTorch takes up to seconds on a busy machine; the others and the user wait for it.
+    std::fflush(nullptr);
+    ::_exit(code);
   }
   const std::string launch =
       fmt::format("started by {}: {} workers, rendezvous {}:{}", external.scheduler,

@@ -68,23 +68,42 @@ struct Text {
   }
 };
 
+/// Where thinking begins, in the families that write it into their generation prompt.
+size_t thinking_opener(std::string_view prompt) {
+  constexpr std::string_view kOpeners[] = {"<think", "<|channel>", "<|channel|>", "<|START_THINKING|>", "[THINK]", "<seed:think"};
+  size_t first = prompt.size();
+  for (const std::string_view opener : kOpeners) first = std::min(first, prompt.find(opener));
+  return first;
+}
+
+/// What a template writes between the last byte of a conversation and the assistant's answer.
+struct Prompt {
+  std::string tail;   ///< from the conversation's last byte on
+  size_t shared = 0;  ///< the part of it that is there without a generation prompt, too
+
+  std::string_view own_part() const { return std::string_view(tail).substr(shared); }
+};
+
 /// Finds one assistant turn in the full text.
 class TurnFinder {
  public:
   TurnFinder(const ChatTemplate& chat_template, const Json& messages, const RenderOptions& options, const Text& full,
              const FindSpecials& find_specials, int32_t message)
-      : full_(full),
-        find_specials_(find_specials),
-        message_(message),
-        prompt_(render(chat_template, messages, options, message, true)),
-        before_(render(chat_template, messages, options, message, false)) {
+      : template_(chat_template), messages_(messages), options_(options), full_(full), find_specials_(find_specials), message_(message) {
+    before_ = render(message, false);
     const bool is_last = static_cast<size_t>(message) + 1 == messages.size() && !options.add_generation_prompt;
-    after_.emplace(is_last ? full : render(chat_template, messages, options, message + 1, false));
+    after_ = is_last ? full : render(message + 1, false);
+    prompt_ = prompt_after(message);
+    const int32_t asked = after_last_user();
+    if (asked != message) header_ = prompt_after(asked);
   }
 
   /// Nothing where the template leaves the message out.
   std::optional<Run> find() const {
-    if (!full_.first_of(message_) && after_->view() == before_.view()) return std::nullopt;
+    if (!full_.first_of(message_)) {
+      if (before_ && after_ && after_->view() == before_->view()) return std::nullopt;
+      if (const auto probed = find_by_probe()) return probed;
+    }
     const auto start = start_in(full_);
     if (!start) return std::nullopt;
     const size_t end = end_from(*start);
@@ -93,60 +112,113 @@ class TurnFinder {
   }
 
  private:
-  static Text render(const ChatTemplate& chat_template, const Json& messages, RenderOptions options, int32_t count,
-                     bool add_generation_prompt) {
+  /// The first messages; nothing where the template refuses them alone.
+  std::optional<Text> render(int32_t count, bool add_generation_prompt) const {
+    RenderOptions options = options_;
     options.add_generation_prompt = add_generation_prompt;
-    return Text(chat_template.render_prefix(messages, static_cast<size_t>(count), options));
-  }
-
-  /// Places in a literal text at which it may be cut: after special tokens and line ends.
-  std::vector<size_t> cuts(std::string_view literal) const {
-    std::vector<size_t> places;
-    for (const ByteSpan& special : find_specials_(literal)) places.push_back(special.end);
-    for (size_t at = literal.find('\n'); at != std::string_view::npos; at = literal.find('\n', at + 1)) {
-      places.push_back(at + 1);
+    try {
+      return Text(template_.render_prefix(messages_, static_cast<size_t>(count), options));
+    } catch (const DataError&) {
+      return std::nullopt;
     }
-    std::sort(places.begin(), places.end());
-    return places;
   }
 
-  /// Where the turn begins in a text that holds it.
+  std::optional<Prompt> prompt_after(int32_t count) const {
+    const auto with = render(count, true);
+    const auto without = count == message_ ? before_ : render(count, false);
+    if (!with || !without) return std::nullopt;
+    const auto tail = [count](const Text& text) { return text.view().substr(text.end_of_earlier(count, text.view().size())); };
+    return Prompt{std::string(tail(*with)), common_prefix(tail(*without), tail(*with))};
+  }
+
+  /// The number of messages through the last user's before the turn.
+  int32_t after_last_user() const {
+    for (int32_t count = message_; count > 0; --count) {
+      if (messages_[static_cast<size_t>(count) - 1].value("role", "") == "user") return count;
+    }
+    return message_;
+  }
+
+  /// An answer without a byte of its own is found by rendering it with one, if that changes nothing else.
+  std::optional<Run> find_by_probe() const {
+    Json messages = messages_;
+    messages[static_cast<size_t>(message_)]["content"] = "x";
+    std::optional<Text> probed;
+    try {
+      probed.emplace(template_.render(messages, options_));
+    } catch (const DataError&) {
+      return std::nullopt;
+    }
+    const auto at = probed->first_of(message_);
+    if (!at) return std::nullopt;
+    std::string without(probed->view());
+    without.erase(*at, 1);
+    if (without != full_.view()) return std::nullopt;
+    auto run = TurnFinder(template_, messages, options_, *probed, find_specials_, message_).find();
+    if (run) --run->span.end;
+    return run;
+  }
+
+  // ---- Where the turn begins
+
   std::optional<size_t> start_in(const Text& text) const {
     const auto own = text.first_of(message_);
     const size_t limit = own ? *own : text.begin_of_later(message_, 0);
     const size_t anchor = text.end_of_earlier(message_, limit);
-    const std::string_view prompt = prompt_.view().substr(prompt_.end_of_earlier(message_, prompt_.view().size()));
-    const size_t matched = common_prefix(text.view().substr(anchor), prompt);
-    if (matched == prompt.size()) return anchor + matched;
-    const std::string_view before = before_.view().substr(before_.end_of_earlier(message_, before_.view().size()));
-    const size_t shared = common_prefix(before, prompt);  // what is there without the generation prompt, too
-    if (own && anchor + matched >= *own && *own > anchor + shared) return own;
     const std::string_view region = text.view().substr(anchor, limit - anchor);
-    const auto partly = start_after_part(region, prompt, std::min(matched, region.size()), shared);
-    if (partly) return anchor + *partly;
+    size_t matched = 0;
+    if (prompt_) {
+      matched = common_prefix(text.view().substr(anchor), prompt_->tail);
+      if (matched == prompt_->tail.size()) return anchor + matched + header_at(region, matched);
+      if (own && matched >= region.size() && region.size() > prompt_->shared) return own;
+    }
+    if (const auto after_whole = after_part(region, /*thinking=*/true)) return anchor + *after_whole;
+    if (const auto cut = last_cut(matched)) return anchor + *cut;
+    if (const auto after_header = after_part(region, /*thinking=*/false)) return anchor + *after_header;
     return own;
   }
 
-  /// The text has only a part of the generation prompt (a template that opens <think> only where it thinks):
-  /// the turn begins after the longest whole part.
-  std::optional<size_t> start_after_part(std::string_view region, std::string_view prompt, size_t matched,
-                                         size_t shared) const {
-    const std::vector<size_t> places = cuts(prompt);
-    for (auto place = places.rbegin(); place != places.rend(); ++place) {
-      if (*place <= matched && *place > shared) return *place;
-    }
-    const std::string_view own_part = prompt.substr(shared);
-    if (own_part.empty()) return std::nullopt;
-    if (const size_t found = region.rfind(own_part); found != std::string_view::npos) return found + own_part.size();
-    for (auto place = places.rbegin(); place != places.rend() && *place > shared; ++place) {
-      const std::string_view part = own_part.substr(0, *place - shared);
+  /// Templates that prompt for nothing (after a tool's answer, say) may still write the header.
+  size_t header_at(std::string_view region, size_t at) const {
+    const bool prompts_for_nothing = prompt_->own_part().empty() && header_ && !header_->own_part().empty();
+    if (!prompts_for_nothing || at > region.size()) return 0;
+    const std::string_view header = header_->own_part();
+    return region.substr(at).starts_with(header) ? header.size() : 0;
+  }
+
+  /// After the generation prompt as it stands somewhere in the region: whole, or up to where its thinking begins.
+  std::optional<size_t> after_part(std::string_view region, bool thinking) const {
+    for (const std::optional<Prompt>* prompt : {&prompt_, &header_}) {
+      if (!*prompt) continue;
+      std::string_view part = (*prompt)->own_part();
+      if (!thinking) part = part.substr(0, thinking_opener(part));
+      if (part.empty()) continue;
       if (const size_t found = region.rfind(part); found != std::string_view::npos) return found + part.size();
     }
     return std::nullopt;
   }
 
+  /// The text has only the first `matched` bytes of the prompt: after the last special token or line of them.
+  /// A prompt's thinking counts as a whole or not at all.
+  std::optional<size_t> last_cut(size_t matched) const {
+    if (!prompt_) return std::nullopt;
+    const std::string_view tail = prompt_->tail;
+    const size_t opener = prompt_->shared + thinking_opener(prompt_->own_part());
+    if (opener <= matched && opener > prompt_->shared) return opener;
+    std::optional<size_t> last;
+    const auto consider = [&](size_t place) {
+      if (place <= matched && place > prompt_->shared) last = std::max(last.value_or(0), place);
+    };
+    for (const ByteSpan& special : find_specials_(tail)) consider(special.end);
+    for (size_t at = tail.find('\n'); at != std::string_view::npos; at = tail.find('\n', at + 1)) consider(at + 1);
+    return last;
+  }
+
+  // ---- Where it ends
+
   /// What the template writes after the turn's last byte when nothing follows, without white space at its end.
   std::string_view closing() const {
+    if (!after_) return {};
     size_t last = 0;
     bool own = false;
     for (const ContentSpan& span : after_->spans) {
@@ -177,7 +249,8 @@ class TurnFinder {
         if (text.substr(end).starts_with(closing_text)) return end_of_closing(end, end + closing_text.size(), bound);
       }
     }
-    return first_special(ends.front(), bound, /*directly=*/closing_text.empty()).value_or(ends.front());
+    const bool closed_by_next = after_ && closing_text.empty();
+    return first_special(ends.front(), bound, closed_by_next).value_or(ends.front());
   }
 
   /// Through the last special token of the closing. Where it holds none, the next message's header may close the turn.
@@ -190,6 +263,7 @@ class TurnFinder {
   /// The end of the first special token in [begin, bound).
   /// @param directly only white space may stand before it
   std::optional<size_t> first_special(size_t begin, size_t bound, bool directly) const {
+    if (begin >= bound) return std::nullopt;
     const std::string_view literal = full_.view().substr(begin, bound - begin);
     const std::vector<ByteSpan> specials = find_specials_(literal);
     if (specials.empty()) return std::nullopt;
@@ -197,12 +271,14 @@ class TurnFinder {
     return begin + specials.front().end;
   }
 
+  const ChatTemplate& template_;
+  const Json& messages_;
+  const RenderOptions& options_;
   const Text& full_;
   const FindSpecials& find_specials_;
   int32_t message_;
-  Text prompt_;                ///< the messages before, with the generation prompt
-  Text before_;                ///< and without
-  std::optional<Text> after_;  ///< the messages up to this one
+  std::optional<Text> before_, after_;     ///< the messages before this one, and through it
+  std::optional<Prompt> prompt_, header_;  ///< before this turn, and right after the last user's message
 };
 
 /// Runs of {% generation %} marks. A mark belongs to the message whose text it holds, else to the one before it.

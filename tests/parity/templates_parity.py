@@ -270,17 +270,29 @@ def check_origins(name, title, messages, got, failures):
                 failures.append(f"{name}, {title}: {piece!r} does not come from {content!r}")
 
 
-def classify(text, begin, end, ours, twins, stock_prompt):
+def classify(text, begin, end, ours, twins, prompts):
     """Which named difference the bytes [begin, end) are, that only one side labels."""
     piece = text[begin:end].decode()
     in_twin = any(a <= begin and end <= b for a, b in twins)
     if in_twin and not piece.strip() and any(b == begin for _, b in ours):
         return SPACE
-    if in_twin and any(a == end for a, _ in ours) and stock_prompt.endswith(piece):
+    if in_twin and any(a == end for a, _ in ours) and any(piece in prompt for prompt in prompts):
         return HEADER
     if not in_twin and any(b == end for _, b in ours) and any(b == begin for _, b in twins):
         return CLOSER
     return None
+
+
+def generation_prompts(render, source, messages, tools, kwargs):
+    """What add_generation_prompt adds before each of the assistant's turns."""
+    prompts = []
+    for i, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        bare, prompted = (render(source, messages[:i], tools, kwargs, p).get("text", "") for p in (False, True))
+        same = next((k for k, (a, b) in enumerate(zip(bare, prompted)) if a != b), min(len(bare), len(prompted)))
+        prompts.append(prompted[same:])
+    return prompts
 
 
 def difference(a, b, size):
@@ -329,13 +341,12 @@ def check_labels(render, all_templates, failures, verbose):
                     continue
                 text = stock["text"].encode()
                 ours = merged((a, b) for a, b, _ in stock["runs"])
-                prompts = [render(source, messages[:i], tools, kwargs, True).get("text", "") for i, m in enumerate(messages) if m["role"] == "assistant"]
+                prompts = generation_prompts(render, source, messages, tools, kwargs)
                 ranges = difference(ours, marked["marks"], len(text))
                 counts["same labels" if not ranges else "same but for named differences"] += 1
                 for begin, end in ranges:
-                    found = {classify(text, begin, end, ours, marked["marks"], p) for p in prompts}
-                    kind = next((k for k in (SPACE, HEADER, CLOSER) if k in found), None)
-                    kinds.setdefault((kind, name), Counter())[text[begin:end].decode()] += 1
+                    kind = classify(text, begin, end, ours, marked["marks"], prompts)
+                    kinds.setdefault((kind or "UNEXPLAINED", name), Counter())[text[begin:end].decode()] += 1
                     if kind is None:
                         counts["same but for named differences"] -= 1
                         counts["unexplained"] += 1
