@@ -79,7 +79,7 @@ if [ $lend_ccache = yes ]; then ccache_dir=$(ccache --get-config cache_dir); fi
 # Mounts live in a namespace of their own and are gone with it.
 inside() {  # inside SCRIPT [ARGUMENTS]
   # shellcheck disable=SC2016
-  CCACHE=$ccache_dir unshare --mount --pid --fork bash -c '
+  CCACHE=$ccache_dir unshare --mount --pid --fork --kill-child bash -c '
     root=$1 && shift
     [ -z "$CCACHE" ] || { mkdir -p "$root/root/.cache/ccache" && mount --bind "$CCACHE" "$root/root/.cache/ccache"; }
     mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" && mount -t tmpfs tmpfs "$root/dev/shm"

@@ -13,6 +13,8 @@ namespace sftrun::launch {
 namespace {
 
 constexpr size_t kShownLines = 10;
+constexpr const char* kFixUnknown =
+    "look at the log; the same command goes on from the last checkpoint, if there is one";
 
 double time_of(const WorkerEnd& end) {
   return end.error ? end.error->time : end.time;
@@ -70,11 +72,20 @@ std::string list_of(const std::vector<int>& ranks) {
   return join(names, ", ");
 }
 
+/// How many lines of the log come before the error that ends it, which the message says itself.
+size_t lines_before_error(const std::vector<std::string>& lines) {
+  size_t count = lines.size();
+  while (count > 0 && lines[count - 1].starts_with("  ")) --count;
+  return count > 0 && lines[count - 1].starts_with("error: ") ? count - 1 : lines.size();
+}
+
 std::string tail_of_log(const WorkerEnd& end) {
-  if (end.last_lines.empty()) return {};
+  const size_t count = lines_before_error(end.last_lines);
+  if (count == 0) return {};
   std::string text = "\n  last lines of its log:";
-  const size_t skipped = end.last_lines.size() - std::min(end.last_lines.size(), kShownLines);
-  for (size_t i = skipped; i < end.last_lines.size(); ++i) text += "\n    | " + end.last_lines[i];
+  for (size_t i = count - std::min(count, kShownLines); i < count; ++i) {
+    text += "\n    | " + end.last_lines[i];
+  }
   return text;
 }
 
@@ -152,7 +163,7 @@ Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ran
                          stopped_ranks.size() == 1 ? "was" : "were", stopped_after_s);
   }
   return Error(ExitCode::kWorkerFailed, std::move(message), std::move(where),
-               words ? words->fix : "");
+               words ? words->fix : kFixUnknown);
 }
 
 }  // namespace sftrun::launch

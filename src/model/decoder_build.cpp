@@ -52,7 +52,7 @@ class Selection {
       if (tensor.layer <= 0) names.push_back(tensor.name);
     }
     throw ConfigError("tuning.trainable matches no parameter of the model",
-                      join(options.trainable, ", "), "parameters are named like: " + join(names, ", "));
+                      "tuning.trainable: " + join(options.trainable, ", "), "parameters are named like: " + join(names, ", "));
   }
 
   bool trains(const std::string& name) const {

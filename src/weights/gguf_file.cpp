@@ -156,7 +156,8 @@ class GgufFile::Parser {
   void read_magic() {
     constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
     if (bytes_.size() < 4 || cursor_.read<uint32_t>("the header") != kMagic) {
-      throw DataError("not a GGUF file: it does not begin with \"GGUF\"", where_);
+      throw DataError("not a GGUF file: it does not begin with \"GGUF\"", where_,
+                      "give a .gguf file, or download it again");
     }
     const auto version = cursor_.read<uint32_t>("the header");
     if ((version & 0xffffU) == 0 && version != 0)

@@ -65,6 +65,21 @@ TEST(DescribeFailure, SaysWhoHowWhereAndWhatElse) {
                "  fix: lower train.batch_size");
 }
 
+TEST(DescribeFailure, TheErrorIsNotRepeatedAsTheEndOfTheLog) {
+  WorkerEnd end = end_of(0, exited(5), 5);
+  end.last_lines = {"step 1", "error: the loss is not finite", "  at   data.jsonl"};
+  EXPECT_STREQ(describe_failure(end, {}, 0).what(),
+               "error: training failed; first failure on rank 0 (local_rank 0, pid 100): the loss "
+               "is not finite\n"
+               "  last lines of its log:\n    | step 1\n"
+               "  at   data.jsonl; logs/rank-0.log");
+}
+
+TEST(DescribeFailure, AWorkerThatWasKilledHasAFix) {
+  EXPECT_NE(describe_failure(end_of(1, SIGKILL, 5), {}, 0).fix().find("last checkpoint"),
+            std::string::npos);
+}
+
 TEST(DescribeFailure, OnlyTheLastLinesOfALongLog) {
   WorkerEnd end = end_of(0, SIGABRT, 5);
   for (int i = 0; i < 30; ++i) end.last_lines.push_back("line " + std::to_string(i) + ".");

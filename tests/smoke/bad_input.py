@@ -9,6 +9,7 @@ of which the case spoils one thing. Every answer must name its exit code and com
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -34,7 +35,11 @@ GOOD_RECORD = {"messages": [{"role": "user", "content": "hello"}, {"role": "assi
 TRAIN = ["train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node", "1"]
 CHECK = ["config", "check", "--config", "run.yaml"]
 
+GENERATE = ["generate", "--model", "model", "--prompt", "hello", "--device", "cpu"]
+SCORE = ["score", "--model", "model", "--input", "train.jsonl", "--output", "scored.jsonl", "--device", "cpu"]
+
 USAGE, DATA = 2, 3
+TIMEOUT = 120  # s, of one command
 
 
 def edit(name, old, new):
@@ -62,6 +67,47 @@ def gguf_cut_short(folder):
     os.truncate(folder / "model.gguf", 30000)
 
 
+def corrupt_header(folder):
+    path = folder / "model/model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[8:12] = b"????"  # the header's first bytes, after its length
+    path.write_bytes(content)
+
+
+def shard_missing(folder):
+    shutil.rmtree(folder / "model")
+    shutil.copytree(MODELS / "linear-bias-sharded", folder / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(MODELS / "tied-gqa" / name, folder / "model" / name)
+    (folder / "model/model-00003-of-00004.safetensors").unlink()
+
+
+def all_of(*steps):
+    def spoil(folder):
+        for step in steps:
+            step(folder)
+    return spoil
+
+
+def sftrun(*command):
+    """A command that must work, before the one that must not."""
+    def run(folder):
+        done = subprocess.run([folder / "sftrun", *command], cwd=folder, env=environment(folder), capture_output=True, text=True,
+                              timeout=TIMEOUT)
+        assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stderr}"
+    return run
+
+
+def other_model(folder):
+    """A model of another width than the adapter's."""
+    shutil.copytree(MODELS / "llama3-gguf", folder / "other", ignore=shutil.ignore_patterns("reference.*", "*.gguf"))
+
+
+def damage_newest_checkpoint(folder):
+    [path] = (folder / "run/checkpoints").glob("*/adapter_model.safetensors")
+    os.truncate(path, path.stat().st_size // 2)
+
+
 def lines(*records):
     return "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in records)
 
@@ -75,41 +121,86 @@ CASES = [
     ("The configuration", None, None, None),
     ("A misspelt key", USAGE, edit("run.yaml", "max_steps: 1", "warmup_step: 10"), CHECK),
     ("Not YAML", USAGE, edit("run.yaml", "lora: { r: 4 } }", "lora: { r: 4 }"), CHECK),
+    ("A list where a number belongs", USAGE, edit("run.yaml", "max_steps: 1", "max_steps: [1]"), CHECK),
     ("Several problems at once", USAGE,
      edit("run.yaml", "train: { max_steps: 1 }", "train: { epochs: three, learning_rate: -1, scheduler: cosin }"), CHECK),
     ("A value on the command line", USAGE, None, [*CHECK, "train.batch_size=0"]),
     ("Batch sizes that do not divide", USAGE, edit("run.yaml", "max_steps: 1", "batch_size: 4, global_batch_size: 30"),
      [*TRAIN[:-1], "2"]),
     ("A module that the model does not have", USAGE, edit("run.yaml", "r: 4", "r: 4, target_modules: [q_prj]"), TRAIN),
+    ("Regular expressions that match no tensor", USAGE,
+     edit("run.yaml", "mode: lora, lora: { r: 4 }", "mode: partial, trainable: [laers]"), TRAIN),
+    ("No adapter to start from", None, edit("run.yaml", "r: 4", "r: 4, init_from: nowhere"), TRAIN),
+    ("An adapter of another rank to start from", None,
+     all_of(sftrun(*TRAIN), edit("run.yaml", "r: 4", "r: 8, init_from: run/adapter"), edit("run.yaml", "dir: run", "dir: second")),
+     TRAIN),
     ("The data", None, None, None),
     ("No data file there", None, remove("train.jsonl"), TRAIN),
     ("An empty data file", DATA, write("train.jsonl", ""), TRAIN),
     ("A line that is not JSON", DATA, write("train.jsonl", lines(GOOD_RECORD, '{"messages": [', GOOD_RECORD)), TRAIN),
     ("A record of no known form", DATA, write("train.jsonl", lines(GOOD_RECORD, {"question": "hello"})), TRAIN),
     ("Nothing to learn from", DATA, write("train.jsonl", lines({"messages": GOOD_RECORD["messages"][:1]})), TRAIN),
+    ("All examples too long", DATA, edit("run.yaml", "max_seq_len: 128", "max_seq_len: 2"), TRAIN),
     ("The model", None, None, None),
     ("No model there", DATA, edit("run.yaml", "name: model", "name: modle"), TRAIN),
     ("A model directory without weights", DATA, remove("model/model.safetensors"), TRAIN),
     ("A model file cut short (safetensors)", DATA, truncate("model/model.safetensors", 20000), TRAIN),
     ("A model file cut short (GGUF)", DATA, gguf_cut_short,
      ["generate", "--model", "model.gguf", "--prompt", "hello", "--device", "cpu"]),
+    ("A model file with a corrupt header (safetensors)", DATA, corrupt_header, TRAIN),
+    ("A shard missing", DATA, shard_missing, TRAIN),
+    ("A tensor of another shape than the configuration says", DATA,
+     edit("model/config.json", '"intermediate_size": 40', '"intermediate_size": 48'), TRAIN),
+    ("A file that is no GGUF", DATA, write("model.gguf", "not a model, but long enough to hold a header of one"),
+     ["generate", "--model", "model.gguf", "--prompt", "hello", "--device", "cpu"]),
+    ("A model directory without configuration", DATA, remove("model/config.json"), TRAIN),
+    ("A configuration of the model that is not JSON", DATA, write("model/config.json", "{"), TRAIN),
+    ("A model directory without tokenizer", DATA, remove("model/tokenizer.json"), TRAIN),
     ("An architecture that is not supported", DATA, edit("model/config.json", '"model_type": "llama"', '"model_type": "mamba"'),
      TRAIN),
-    ("A directory that is no adapter", DATA, None, ["generate", "--model", "model", "--adapter", "model", "--prompt", "hello",
-                                                    "--device", "cpu"]),
+    ("Generating with no model there", DATA, None, [a.replace("model", "modle") if a == "model" else a for a in GENERATE]),
+    ("Scoring with no model there", DATA, None, [a.replace("model", "modle") if a == "model" else a for a in SCORE]),
+    ("The adapter", None, None, None),
+    ("No adapter there", DATA, None, [*GENERATE, "--adapter", "nowhere"]),
+    ("Scoring with no adapter there", DATA, None, [*SCORE, "--adapter", "nowhere"]),
+    ("Merging with no adapter there", DATA, None, ["merge", "--model", "model", "--adapter", "nowhere", "--output", "merged"]),
+    ("Merging with no model there", DATA, sftrun(*TRAIN),
+     ["merge", "--model", "modle", "--adapter", "run/adapter", "--output", "merged"]),
+    ("A directory that is no adapter", DATA, None, [*GENERATE, "--adapter", "model"]),
+    ("An adapter for another model", DATA, all_of(sftrun(*TRAIN), other_model),
+     ["generate", "--model", "other", "--adapter", "run/adapter", "--prompt", "hello", "--device", "cpu"]),
+    ("Merging an adapter for another model", DATA, all_of(sftrun(*TRAIN), other_model),
+     ["merge", "--model", "other", "--adapter", "run/adapter", "--output", "merged"]),
+    ("The run directory", None, None, None),
+    ("A directory that cannot be written", None, all_of(write("file", ""), edit("run.yaml", "dir: run", "dir: file/run")), TRAIN),
+    ("Never resume, where checkpoints are", USAGE, sftrun(*TRAIN), [*TRAIN, "--resume", "never"]),
+    ("Resume from a directory that is not there", DATA, None, [*TRAIN, "--resume", "run/checkpoints/step-000100"]),
+    ("Resume under another configuration", USAGE,
+     sftrun(*TRAIN), [*TRAIN, "train.max_steps=2", "train.learning_rate=1e-3"]),
+    ("Resume with other data", USAGE,
+     all_of(sftrun(*TRAIN), write("train.jsonl", lines(*[GOOD_RECORD] * 5))), [*TRAIN, "train.max_steps=2"]),
+    ("Resume with another backend", USAGE, sftrun(*TRAIN), [*TRAIN, "tuning.backend=bnb"]),
+    ("Resume from a damaged checkpoint", DATA, all_of(sftrun(*TRAIN), damage_newest_checkpoint),
+     [*TRAIN, "--resume", "run/checkpoints/step-000001"]),
 ]
 
 
-def good_folder(folder):
+def good_folder(folder, program):
     shutil.copytree(MODELS / "tied-gqa", folder / "model", ignore=shutil.ignore_patterns("reference.*"))
     (folder / "run.yaml").write_text(GOOD_YAML)
     (folder / "train.jsonl").write_text(lines(*[GOOD_RECORD] * 4))
+    (folder / "sftrun").symlink_to(program)
 
 
-def answer(sftrun, folder, command):
+def environment(folder):
+    own = {k: v for k, v in os.environ.items() if not k.startswith("SFTRUN_")}
+    return own | {"XDG_CONFIG_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+
+
+def answer(folder, command):
     """The error as printed, without the log lines before it, and the exit code."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SFTRUN_")} | {"XDG_CONFIG_HOME": str(folder)}
-    done = subprocess.run([str(sftrun), *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([folder / "sftrun", *command], cwd=folder, env=environment(folder), capture_output=True, text=True,
+                          timeout=TIMEOUT)
     text = done.stderr.replace(str(folder) + "/", "")
     kept = []
     for line in text.splitlines():
@@ -118,18 +209,23 @@ def answer(sftrun, folder, command):
     return "\n".join(kept) or "(no error printed)\n" + text, done.returncode
 
 
-def run_case(sftrun, title, wanted, spoil, command):
+def run_case(program, title, wanted, spoil, command):
+    if command is None:
+        return f"### {title}\n", []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        good_folder(folder)
+        good_folder(folder, program)
         if spoil:
             spoil(folder)
-        text, code = answer(sftrun, folder, command)
+        text, code = answer(folder, command)
     problems = []
     if wanted is not None and code != wanted or wanted is None and code not in (USAGE, DATA):
         problems.append(f"{title}: exit code {code}, expected {wanted or 'that of a user error'}")
     if not text.startswith("error:"):
         problems.append(f"{title}: no error printed\n{text}")
+    repeated = [line for line in text.splitlines() if line.startswith("error:") and text.count(line) > 1]
+    if repeated:
+        problems.append(f"{title}: printed twice: {repeated[0]}\n{text}")
     if re.search(r"terminate called|Aborted|core dumped|#\d+ 0x", text):
         problems.append(f"{title}: a stack trace\n{text}")
     shown = " ".join(a if re.fullmatch(r"[-\w./=]+", a) else f'"{a}"' for a in command)
@@ -142,14 +238,10 @@ def main():
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
 
-    sections, problems = [], []
-    for title, wanted, spoil, command in CASES:
-        if command is None:
-            sections.append(f"### {title}\n")
-            continue
-        section, found = run_case(arguments.sftrun.resolve(), title, wanted, spoil, command)
-        sections.append(section)
-        problems += found
+    with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:  # the commands wait more than they compute
+        found = list(pool.map(lambda case: run_case(arguments.sftrun.resolve(), *case), CASES))
+    sections = [section for section, _ in found]
+    problems = [problem for _, of_case in found for problem in of_case]
     before, _, rest = DOCUMENT.read_text().partition(BEGIN)
     shown, _, after = rest.partition(END)
     written = "\n" + "\n".join(sections) + "\n"

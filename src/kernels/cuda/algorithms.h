@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "sftrun/kernels/cpu_table.h"
+
+#ifdef __CUDACC__
+#define SFTRUN_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define SFTRUN_HOST_DEVICE inline
+#endif
+
+/// What the CUDA kernels do to one element, compiled for the host as well so that tests compare it with `cpu_kernels()`.
+namespace sftrun::kernels::cuda {
+
+struct Pair {
+  float first, second;
+};
+
+/// (a, b) -> (a cos - b sin, b cos + a sin)
+SFTRUN_HOST_DEVICE Pair rotate(float a, float b, float cos, float sin) { return {a * cos - b * sin, b * cos + a * sin}; }
+
+SFTRUN_HOST_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+SFTRUN_HOST_DEVICE float swiglu(float gate, float up) { return gate * sigmoid(gate) * up; }
+/// The gradients of gate and up.
+SFTRUN_HOST_DEVICE Pair swiglu_gradient(float dh, float gate, float up) {
+  const float s = sigmoid(gate);
+  return {dh * up * s * (1.0F + gate * (1.0F - s)), dh * gate * s};
+}
+
+/// The 8 times 16 random bits of one block of a token's channels (Philox 4x32-10, Salmon et al., SC 2011).
+struct DropoutBits {
+  uint32_t words[4];
+  SFTRUN_HOST_DEVICE uint32_t lane(int index) const { return (words[index / 2] >> (index % 2 * 16)) & 0xffffU; }
+};
+
+/// Lane l of block b decides channel l * num_blocks + b, as in dropout_cpu.inl, bit for bit.
+SFTRUN_HOST_DEVICE DropoutBits dropout_bits(const DropoutParams& params, TokenKey token, uint32_t block) {
+  uint32_t c0 = block, c1 = token.position, c2 = token.document, c3 = params.module;
+  uint32_t k0 = static_cast<uint32_t>(params.seed) ^ params.step, k1 = static_cast<uint32_t>(params.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = 0xD2511F53ULL * c0, p1 = 0xCD9E8D57ULL * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9U;
+    k1 += 0xBB67AE85U;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+/// Largest logit so far and the sum of exp(logit - largest).
+struct SoftmaxState {
+  float largest = -3.402823466e38F;
+  float sum = 0;
+};
+
+/// A NaN never becomes the largest; it reaches the sum.
+SFTRUN_HOST_DEVICE void add_logit(SoftmaxState& state, float logit) {
+  if (logit > state.largest) {
+    state.sum = state.sum * expf(state.largest - logit) + 1.0F;
+    state.largest = logit;
+  } else {
+    state.sum += expf(logit - state.largest);
+  }
+}
+
+SFTRUN_HOST_DEVICE SoftmaxState merge(const SoftmaxState& a, const SoftmaxState& b) {
+  SoftmaxState both;
+  both.largest = a.largest > b.largest ? a.largest : b.largest;
+  both.sum = a.sum * expf(a.largest - both.largest) + b.sum * expf(b.largest - both.largest);
+  return both;
+}
+
+struct AdamWElement {
+  float param, exp_avg, exp_avg_sq;
+};
+
+/// torch.optim.AdamW's single-tensor order of operations, as adamw_cpu.inl.
+SFTRUN_HOST_DEVICE AdamWElement adamw_element(AdamWElement e, float grad, const AdamWParams& a) {
+  const float step_size = a.learning_rate / a.bias_correction1, decay = 1.0F - a.learning_rate * a.weight_decay;
+  const float g = grad * a.grad_scale;
+  e.exp_avg = e.exp_avg + (1.0F - a.beta1) * (g - e.exp_avg);
+  e.exp_avg_sq = e.exp_avg_sq * a.beta2 + (1.0F - a.beta2) * g * g;
+  const float denominator = sqrtf(e.exp_avg_sq) / a.sqrt_bias_correction2 + a.epsilon;
+  e.param = e.param * decay - step_size * (e.exp_avg / denominator);
+  return e;
+}
+
+}  // namespace sftrun::kernels::cuda
