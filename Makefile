@@ -9,6 +9,10 @@ PREFIX ?= /usr/local
 # One compiler per core, and not more than memory allows: a file that includes LibTorch takes up to 2 GiB.
 JOBS ?= $(shell awk -v n="$$(nproc)" '/MemAvailable/ {m = int($$2 / 2097152); print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
 
+# Options of scripts/bootstrap.sh, as in: make build BOOTSTRAP_FLAGS=--cpu
+BOOTSTRAP_FLAGS ?=
+bootstrap = scripts/bootstrap.sh $(BOOTSTRAP_FLAGS)
+
 CONFIG ?=
 NUM_GPUS ?= auto
 SFTRUN = $(BUILD)/bin/sftrun
@@ -21,7 +25,7 @@ OVERRIDES = $(foreach v,$(sort $(filter TRAIN_% MODEL_%,$(.VARIABLES))),$(call o
 # configure FOLDER OPTIONS: compilers are taken from the environment, once, when the folder is made.
 configure = source .cache/bootstrap.env
 configure += && CXX="$$SFTRUN_CXX" CUDACXX="$$SFTRUN_NVCC" cmake -S . -B $(1) -G Ninja $(2) --log-level=NOTICE
-with_engine = -DCMAKE_BUILD_TYPE=Release -DSFTRUN_TORCH_ROOT="$$SFTRUN_TORCH_ROOT"
+with_engine = -DCMAKE_BUILD_TYPE=Release -DSFTRUN_TORCH_ROOT="$$SFTRUN_TORCH_ROOT" -DSFTRUN_BUILD_CUDA=$${SFTRUN_NVCC:+ON}
 run_tests = ctest --test-dir $(1) --output-on-failure -j $(JOBS)
 
 .PHONY: help
@@ -29,11 +33,11 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	echo
 	echo "  Variables: CONFIG=run.yaml NUM_GPUS=$(NUM_GPUS) TRAIN_BATCH_SIZE=… MODEL_MAX_SEQ_LEN=… (any TRAIN_*, MODEL_* key)"
-	echo "             JOBS=$(JOBS) PREFIX=$(PREFIX)"
+	echo "             JOBS=$(JOBS) PREFIX=$(PREFIX) BOOTSTRAP_FLAGS=--cpu"
 
 .PHONY: setup
 setup: ## Find or install what is needed (system packages, LibTorch, CUDA compiler)
-	@scripts/bootstrap.sh
+	@$(bootstrap)
 
 .PHONY: build
 build: setup ## Set up and build into build/
@@ -42,7 +46,7 @@ build: setup ## Set up and build into build/
 
 .PHONY: test
 test: ## Set up, build and run every test
-	@scripts/bootstrap.sh --reference
+	@$(bootstrap) --reference
 	$(call configure,$(BUILD),$(with_engine))
 	ninja -C $(BUILD) -j $(JOBS)
 	$(call run_tests,$(BUILD))
@@ -66,7 +70,7 @@ gpu-info: build ## The GPUs of this machine; without one, its CPU and memory
 
 .PHONY: bench
 bench: ## Tokens per second, memory and time to the first step beside transformers + peft
-	@scripts/bootstrap.sh --reference
+	@$(bootstrap) --reference
 	$(call configure,$(BUILD),$(with_engine))
 	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN)
@@ -92,12 +96,12 @@ SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp
 
 .PHONY: format
 format: ## clang-format every source file
-	@scripts/bootstrap.sh --lint
+	@$(bootstrap) --lint
 	clang-format -i $(SOURCES)
 
 .PHONY: lint
 lint: ## clang-format (check) and clang-tidy; slow
-	@scripts/bootstrap.sh --lint
+	@$(bootstrap) --lint
 	clang-format --dry-run --Werror $(SOURCES)
 	$(call configure,$(BUILD),$(with_engine))
 	run-clang-tidy -p $(BUILD) -j $(JOBS) -quiet -extra-arg=-Wno-unknown-warning-option '$(CURDIR)/src/.*'
@@ -109,5 +113,5 @@ docs: build ## Write docs/configuration.md from the program
 
 .PHONY: fixtures
 fixtures: ## Write the test fixtures anew from the reference implementation
-	@scripts/bootstrap.sh --reference
+	@$(bootstrap) --reference
 	for script in scripts/fixtures/make_*.py; do echo "fixtures: $$script"; .venv-ref/bin/python "$$script"; done

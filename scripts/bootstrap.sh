@@ -200,6 +200,7 @@ install_cpu_torch() {
   pip_install .venv --no-deps "torch==$torch_version"
   local pins
   pins=$(sed -n 's/^Requires-Dist: *cuda-toolkit\[[^]]*\] *== *\([0-9.]*\).*/\1/p' .venv/lib/python3*/site-packages/torch-*.dist-info/METADATA | head -n 1)
+  touch .venv/cpu-only  # so that later runs without --cpu do not try to build CUDA code against it
   pip_install .venv --no-warn-conflicts "cuda-toolkit[cudart,cupti]==${pins:?the torch wheel names no cuda-toolkit}"
 }
 
@@ -263,6 +264,7 @@ setup_cuda() {
     say "CUDA: this LibTorch has none; a CPU build"
     return
   fi
+  if [ -e .venv/cpu-only ] && [[ "$torch_root" == "$PWD"/.venv/* ]]; then cpu_only=yes; fi
   [ $cpu_only = no ] && [ "$cuda" != never ] || { say "CUDA: not wanted; a CPU build" && return; }
   check_driver "$version"
   find_nvcc "$version" && return

@@ -61,21 +61,6 @@ BenchConfig bench_config(const nlohmann::json& request) {
   return bench;
 }
 
-model::DecoderOptions decoder_options(const config::RunConfig& run, const Compute& compute) {
-  model::DecoderOptions options;
-  options.dtype = compute.dtype;
-  options.device = compute.device;
-  options.ops = run.tuning.backend == config::TuningBackend::kFused ? &kernels::fused_ops() : &kernels::plain_ops();
-  options.gradient_checkpointing = run.train.gradient_checkpointing;
-  options.trains = run.tuning.mode == config::TuningMode::kFull      ? model::Trains::kFull
-                   : run.tuning.mode == config::TuningMode::kPartial ? model::Trains::kPartial
-                                                                      : model::Trains::kLora;
-  options.trainable = run.tuning.trainable;
-  options.lora = {run.tuning.lora.r, run.tuning.lora.alpha, run.tuning.lora.dropout, run.tuning.lora.rslora,
-                  run.tuning.lora.target_modules, false};
-  return options;
-}
-
 std::unique_ptr<model::Decoder> make_decoder(const nlohmann::json& request, const model::DecoderOptions& options) {
   if (const auto arch_path = get<std::string>(request, "arch")) {
     const auto json = nlohmann::json::parse(read_text_file(*arch_path), nullptr, false);

@@ -62,6 +62,27 @@ void set_threads(const nlohmann::json& request) {
   }
 }
 
+model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute) {
+  model::DecoderOptions options;
+  options.dtype = compute.dtype;
+  options.device = compute.device;
+  options.ops = config.tuning.backend == config::TuningBackend::kFused ? &kernels::fused_ops() : &kernels::plain_ops();
+  options.gradient_checkpointing = config.train.gradient_checkpointing;
+  options.seed = static_cast<uint64_t>(config.train.seed);
+  switch (config.tuning.mode) {
+    case config::TuningMode::kFull: options.trains = model::Trains::kFull; break;
+    case config::TuningMode::kPartial:
+      options.trains = model::Trains::kPartial;
+      options.trainable = config.tuning.trainable;
+      break;
+    default:
+      options.trains = model::Trains::kLora;
+      options.lora = {config.tuning.lora.r, config.tuning.lora.alpha, config.tuning.lora.dropout, config.tuning.lora.rslora,
+                      config.tuning.lora.target_modules, /*target_is_pattern=*/false};
+  }
+  return options;
+}
+
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint, const std::string& configured_template) {
   return data::make_text_model(checkpoint.tokenizer(), checkpoint.chat_template(), checkpoint.render_defaults(),
                                configured_template);

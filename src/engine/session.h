@@ -29,6 +29,9 @@ std::string device_name(at::Device device);
 /// Threads of this process: the request's, else OMP_NUM_THREADS, else all that it may use.
 void set_threads(const nlohmann::json& request);
 
+/// How to build the decoder that a configuration trains.
+model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute);
+
 /// A model opened for a command that does not train.
 struct LoadedModel {
   std::shared_ptr<const weights::Checkpoint> checkpoint;
