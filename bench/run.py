@@ -128,7 +128,7 @@ def section(by_dtype: dict[str, dict[str, list[dict]]], args) -> str:
         "",
         f"- Machine: {machine}; load average at the end {load:.1f}",
         f"- Work: {work}; {args.steps} timed steps, {args.rounds} interleaved rounds",
-        f"- sftrun: {version.splitlines()[0].strip() if version else 'version unknown'}",
+        f"- Program: {' '.join(version.splitlines()[0].split()) if version else 'version unknown'}",
         f"- Peer: {', '.join(f'{name} {number}' for name, number in peer_versions.items())}",
     ]
     for dtype, results in by_dtype.items():

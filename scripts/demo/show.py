@@ -26,7 +26,8 @@ def heldout_losses(run):
 
 def answers(sftrun, questions, output, adapter=None):
     command = [sftrun, "generate", "--model", MODEL, "--input", str(questions), "--output", str(output),
-               "--max-new-tokens", "48"]
+               "--max-new-tokens", "48",
+               "--threads", "1"]  # a token at a time is too little work to share between threads
     subprocess.run(command + (["--adapter", str(adapter)] if adapter else []), check=True)
     return [json.loads(line)["generated"].strip() for line in output.read_text().splitlines()]
 
@@ -40,7 +41,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", default="build/bin/sftrun")
     parser.add_argument("--run", type=pathlib.Path, default=pathlib.Path("runs/demo"))
-    parser.add_argument("--questions", type=int, default=8)
+    parser.add_argument("--questions", type=int, default=24, help="held-out questions to ask")
+    parser.add_argument("--show", type=int, default=6, help="how many of them to print")
     parser.add_argument("--train-seconds", type=int)
     arguments = parser.parse_args()
 
@@ -59,6 +61,8 @@ def main():
         wanted = record["messages"][-1]["content"]
         right[0] += base == wanted
         right[1] += tuned == wanted
+        if record in records[arguments.show:]:
+            continue
         print(f"\n  question  {record['messages'][1]['content']}")
         print(f"  before    {one_line(base)}")
         print(f"  after     {one_line(tuned)}{'' if tuned == wanted else '     (wanted: ' + wanted + ')'}")

@@ -143,11 +143,6 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
   command.add_option("--device", options.device, "Device to train on")
       ->check(device_name())
       ->capture_default_str();
-  command
-      .add_option("--profile", options.profile_steps,
-                  "Profile this many steps into the run directory")
-      ->check(at_least(1))
-      ->type_name("STEPS");
 }
 
 }  // namespace

@@ -24,7 +24,6 @@ struct TrainOptions {
   int max_restarts = 0;
   bool dry_run = false, allow_changed_data = false, allow_backend_change = false;
   std::string device = "auto";
-  int profile_steps = 0;
 };
 int run_train(const TrainOptions& options);
 

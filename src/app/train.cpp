@@ -104,8 +104,7 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
           {"resume", options.resume},
           {"allow_changed_data", options.allow_changed_data},
           {"allow_backend_change", options.allow_backend_change},
-          {"device", options.device},
-          {"profile", options.profile_steps}};
+          {"device", options.device}};
 }
 
 /// YAML, with what is no configuration as comments.
@@ -180,9 +179,6 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const std::str
                                         "--resume", resume,  "--device", device};
   if (options.allow_changed_data) arguments.push_back("--allow-changed-data");
   if (options.allow_backend_change) arguments.push_back("--allow-backend-change");
-  if (options.profile_steps > 0) {
-    arguments.insert(arguments.end(), {"--profile", std::to_string(options.profile_steps)});
-  }
   arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
   return {.executable = "/proc/self/exe", .arguments = std::move(arguments)};
 }

@@ -170,7 +170,9 @@ class TurnFinder {
     if (prompt_) {
       matched = common_prefix(text.view().substr(anchor), prompt_->tail);
       if (matched == prompt_->tail.size()) return anchor + matched + header_at(region, matched);
-      if (own && matched >= region.size() && region.size() > prompt_->shared) return own;
+      const size_t opener = prompt_->shared + thinking_opener(prompt_->own_part());
+      const bool whole = matched >= region.size() && opener >= region.size();  // not cut inside the prompt's thinking
+      if (own && whole && region.size() > prompt_->shared) return own;
     }
     if (const auto after_whole = after_part(region, /*thinking=*/true)) return anchor + *after_whole;
     if (const auto cut = last_cut(matched)) return anchor + *cut;

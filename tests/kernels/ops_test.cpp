@@ -84,7 +84,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(AttentionCase{9, 3, 64, {1, 63, 64, 65, 200}, at::kFloat}, AttentionCase{2, 1, 16, {5, 130}, at::kFloat},
                       AttentionCase{3, 3, 128, {77}, at::kFloat}, AttentionCase{4, 2, 8, {1, 2, 33}, at::kFloat},
                       AttentionCase{3, 1, 20, {64, 9}, at::kFloat}, AttentionCase{9, 3, 64, {1, 64, 150}, at::kBFloat16},
-                      AttentionCase{4, 2, 8, {17, 40}, at::kBFloat16}, AttentionCase{1, 1, 256, {70}, at::kFloat}));
+                      AttentionCase{4, 2, 8, {17, 40}, at::kBFloat16}, AttentionCase{1, 1, 256, {70}, at::kFloat}),
+    [](const auto& param_info) {
+      const AttentionCase& c = param_info.param;
+      return std::to_string(c.heads) + "_" + std::to_string(c.kv_heads) + "_heads_of_" + std::to_string(c.head_dim) + "_" +
+             c10::toString(c.dtype);
+    });
 
 TEST(Attention, DoesNotDependOnThreads) {
   const BatchContext batch = batch_of({100, 31}, 64);

@@ -158,7 +158,10 @@ TEST_P(RowKernels, BFloat16RoundsAsLibTorchDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, RowKernels,
                          ::testing::Combine(::testing::Values("generic", "avx2", "avx512"),
-                                            ::testing::Values(1, 7, 17, 63, 64, 65, 576, 1000)));
+                                            ::testing::Values(1, 7, 17, 63, 64, 65, 576, 1000)),
+                         [](const auto& param_info) {
+                           return std::string(std::get<0>(param_info.param)) + "_" + std::to_string(std::get<1>(param_info.param));
+                         });
 
 TEST(CpuTable, SumOfSquaresOfManyValues) {
   const at::Tensor x = normal({100003}, 15);

@@ -5,7 +5,7 @@
 ///
 /// @param command "worker", "generate", "score", "merge", "bench", "versions"
 /// @param request a JSON object. For "worker": {"config": config::to_json, "config_path", "overrides": [{key,value,source}],
-///   "resume", "allow_changed_data", "allow_backend_change", "device", "profile"}. For the others: every flag of the command by its long
+///   "resume", "allow_changed_data", "allow_backend_change", "device"}. For the others: every flag of the command by its long
 ///   name with underscores ("max_new_tokens"), typed, null when not given.
 ///   generate: model, adapter, prompt, input, output, system: text|null; chat: bool|null (null: if the model has a template);
 ///     max_new_tokens: int; temperature: number; top_p: number|null; top_k, seed, threads, batch_size: int|null; device, dtype: text;

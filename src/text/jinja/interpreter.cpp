@@ -192,6 +192,7 @@ void Interpreter::run_for(const Statement& s, const Value& items, const FramePtr
   FramePtr iteration;
   bool any_to_its_end = false;  // jinja2 takes the else branch, too, when no iteration got that far
   for (Value item; loop->advance(item);) {
+    runtime_.step();
     if (iteration && iteration.use_count() == 1) {
       iteration->slots.clear();
       for (const Symbol symbol : s.unset) iteration->slots.push_back({symbol, std::nullopt});

@@ -14,7 +14,7 @@ struct Limits {
   size_t max_work = size_t{1} << 30;          ///< bytes produced in all; a step costs kStepCost
   int max_depth = 900;                        ///< nested evaluations and calls
 };
-inline constexpr size_t kStepCost = 32;
+inline constexpr size_t kStepCost = 128;
 
 /// The state that functions, filters and methods share during one render.
 class Runtime {
