@@ -15,11 +15,16 @@ namespace {
 Value from_json(const Json& json, OriginId origin, int depth = 0) {
   if (depth > jinja::kMaxValueDepth) jinja::fail("a message or variable is nested too deeply");
   switch (json.type()) {
-    case Json::value_t::boolean: return Value::boolean(json.get<bool>()).with_origin(origin);
-    case Json::value_t::number_integer: return Value::integer(json.get<int64_t>(), origin);
-    case Json::value_t::number_unsigned: return Value::integer(json.get<uint64_t>(), origin);
-    case Json::value_t::number_float: return Value::number(json.get<double>(), origin);
-    case Json::value_t::string: return Value::string(json.get_ref<const std::string&>(), origin);
+    case Json::value_t::boolean:
+      return Value::boolean(json.get<bool>()).with_origin(origin);
+    case Json::value_t::number_integer:
+      return Value::integer(json.get<int64_t>(), origin);
+    case Json::value_t::number_unsigned:
+      return Value::integer(json.get<uint64_t>(), origin);
+    case Json::value_t::number_float:
+      return Value::number(json.get<double>(), origin);
+    case Json::value_t::string:
+      return Value::string(json.get_ref<const std::string&>(), origin);
     case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
@@ -28,17 +33,20 @@ Value from_json(const Json& json, OriginId origin, int depth = 0) {
     }
     case Json::value_t::object: {
       Dict dict;
-      for (const auto& [key, item] : json.items()) dict.set(Value::string(key, origin), from_json(item, origin, depth + 1));
+      for (const auto& [key, item] : json.items())
+        dict.set(Value::string(key, origin), from_json(item, origin, depth + 1));
       return Value::dict(std::move(dict)).with_origin(origin);
     }
     case Json::value_t::null:
     case Json::value_t::binary:
-    case Json::value_t::discarded: break;
+    case Json::value_t::discarded:
+      break;
   }
   return Value().with_origin(origin);
 }
 
-/// The message's reasoning and the key it stands under. The first key is the one most templates read.
+/// The message's reasoning and the key it stands under. The first key is the one most templates
+/// read.
 std::optional<std::string> reasoning_key(const Json& message) {
   for (const char* key : {"reasoning_content", "thinking", "reasoning"}) {
     const auto it = message.find(key);
@@ -49,19 +57,23 @@ std::optional<std::string> reasoning_key(const Json& message) {
 
 }  // namespace
 
-ChatContext::ChatContext(const jinja::SymbolTable& symbols, const Json& messages, size_t num_messages,
-                         const RenderOptions& options)
+ChatContext::ChatContext(const jinja::SymbolTable& symbols, const Json& messages,
+                         size_t num_messages, const RenderOptions& options)
     : symbols_(symbols), variables_(symbols.size()) {
   if (!messages.is_array()) jinja::fail("messages must be a list");
   for (auto& [name, function] : jinja::builtin_functions()) set(name, std::move(function));
   const std::array<std::pair<const char*, const std::string&>, 4> tokens = {
-      {{"bos_token", options.bos_token}, {"eos_token", options.eos_token}, {"unk_token", options.unk_token}, {"pad_token", options.pad_token}}};
+      {{"bos_token", options.bos_token},
+       {"eos_token", options.eos_token},
+       {"unk_token", options.unk_token},
+       {"pad_token", options.pad_token}}};
   for (const auto& [name, token] : tokens) {
     if (!token.empty()) set(name, Value::string(token, jinja::kFromOther));
   }
   set("tools", Value());
   set("documents", Value());
-  for (const auto& [name, value] : options.kwargs.items()) set(name, from_json(value, jinja::kFromOther));
+  for (const auto& [name, value] : options.kwargs.items())
+    set(name, from_json(value, jinja::kFromOther));
   if (!options.tools.is_null()) set("tools", from_json(options.tools, jinja::kFromOther));
   set("add_generation_prompt", Value::boolean(options.add_generation_prompt));
   std::vector<Value> list;
@@ -82,12 +94,14 @@ OriginId ChatContext::message_origin(int32_t message, const std::string& field) 
 }
 
 Value ChatContext::message_value(const Json& message, int32_t index) {
-  if (!message.is_object()) jinja::fail("messages[" + std::to_string(index) + "] must be an object with role and content");
+  if (!message.is_object())
+    jinja::fail("messages[" + std::to_string(index) + "] must be an object with role and content");
   const OriginId whole = message_origin(index, "");
   const auto reasoning = reasoning_key(message);
   Dict dict;
   const auto add = [&](const std::string& key, const std::string& source) {
-    dict.set(Value::string(key, whole), from_json(message.at(source), message_origin(index, source)));
+    dict.set(Value::string(key, whole),
+             from_json(message.at(source), message_origin(index, source)));
   };
   if (reasoning) add("thinking", message.contains("thinking") ? "thinking" : *reasoning);
   for (const auto& [key, value] : message.items()) add(key, key);
@@ -102,7 +116,8 @@ Rendered ChatContext::rendered(const jinja::TaggedText& text) const {
   for (const auto& [end, id] : text.runs()) {
     const OriginId source = id & ~jinja::kInGeneration;
     Origin origin;
-    if (source >= jinja::kFirstMessageOrigin) origin = message_origins_[source - jinja::kFirstMessageOrigin];
+    if (source >= jinja::kFirstMessageOrigin)
+      origin = message_origins_[source - jinja::kFirstMessageOrigin];
     if (source == jinja::kFromOther) origin.kind = Origin::Kind::kOther;
     origin.in_generation = (id & jinja::kInGeneration) != 0;
     if (!result.origins.empty() && result.origins.back().origin == origin) {

@@ -4,8 +4,9 @@
 
 namespace sftrun::text {
 
-LabelledConversation label_conversation(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
-                                        const Json& messages, const RenderOptions& options, LossOn loss_on) {
+LabelledConversation label_conversation(const ChatTemplate& chat_template,
+                                        const Tokenizer& tokenizer, const Json& messages,
+                                        const RenderOptions& options, LossOn loss_on) {
   const auto find_specials = [&tokenizer](std::string_view text) {
     const Encoding encoding = tokenizer.encode_with_spans(text, false);
     std::vector<ByteSpan> specials;
@@ -17,7 +18,8 @@ LabelledConversation label_conversation(const ChatTemplate& chat_template, const
   return label_with_specials(chat_template, messages, options, loss_on, find_specials);
 }
 
-LabelledTokens tokenize_labelled(const Tokenizer& tokenizer, const LabelledConversation& conversation) {
+LabelledTokens tokenize_labelled(const Tokenizer& tokenizer,
+                                 const LabelledConversation& conversation) {
   Encoding encoding = tokenizer.encode_with_spans(conversation.rendered.text, false);
   LabelledTokens tokens;
   tokens.mask.resize(encoding.ids.size(), 0);
@@ -25,7 +27,8 @@ LabelledTokens tokenize_labelled(const Tokenizer& tokenizer, const LabelledConve
   for (size_t i = 0; i < encoding.ids.size(); ++i) {
     const ByteSpan& span = encoding.spans[i];
     while (run < conversation.runs.size() && conversation.runs[run].span.end <= span.begin) ++run;
-    const bool overlaps = run < conversation.runs.size() && conversation.runs[run].span.begin < span.end;
+    const bool overlaps =
+        run < conversation.runs.size() && conversation.runs[run].span.begin < span.end;
     tokens.mask[i] = overlaps ? 1 : 0;
   }
   tokens.ids = std::move(encoding.ids);

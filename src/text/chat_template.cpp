@@ -19,16 +19,19 @@ struct ChatTemplate::Impl {
   std::string where(int line) const { return fmt::format("{}:{}", name, line); }
 };
 
-ChatTemplate::ChatTemplate(std::string_view source, std::string name) : impl_(std::make_unique<Impl>()) {
+ChatTemplate::ChatTemplate(std::string_view source, std::string name)
+    : impl_(std::make_unique<Impl>()) {
   impl_->source = source;
   impl_->name = std::move(name);
   if (!is_valid_utf8(source)) throw DataError("the chat template is not valid UTF-8", impl_->name);
   constexpr size_t kMaxSourceBytes = size_t{16} << 20;
-  if (source.size() > kMaxSourceBytes) throw DataError("the chat template is larger than 16 MiB", impl_->name);
+  if (source.size() > kMaxSourceBytes)
+    throw DataError("the chat template is larger than 16 MiB", impl_->name);
   try {
     impl_->parsed = jinja::parse_template(source);
   } catch (const jinja::TemplateError& error) {
-    throw DataError(fmt::format("the chat template cannot be read: {}", error.what()), impl_->where(error.line()));
+    throw DataError(fmt::format("the chat template cannot be read: {}", error.what()),
+                    impl_->where(error.line()));
   }
 }
 
@@ -36,15 +39,21 @@ ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
-bool ChatTemplate::has_generation_marks() const { return impl_->parsed.has_generation_marks; }
-const std::string& ChatTemplate::source() const { return impl_->source; }
+bool ChatTemplate::has_generation_marks() const {
+  return impl_->parsed.has_generation_marks;
+}
+const std::string& ChatTemplate::source() const {
+  return impl_->source;
+}
 
 Rendered ChatTemplate::render(const Json& messages, const RenderOptions& options) const {
   return render_prefix(messages, messages.size(), options);
 }
 
-Rendered ChatTemplate::render_prefix(const Json& messages, size_t num_messages, const RenderOptions& options) const {
-  const int64_t now = options.now_unix_s >= 0 ? options.now_unix_s : static_cast<int64_t>(std::time(nullptr));
+Rendered ChatTemplate::render_prefix(const Json& messages, size_t num_messages,
+                                     const RenderOptions& options) const {
+  const int64_t now =
+      options.now_unix_s >= 0 ? options.now_unix_s : static_cast<int64_t>(std::time(nullptr));
   jinja::Runtime runtime(jinja::Limits{}, now);
   int line = 0;
   try {
@@ -57,7 +66,8 @@ Rendered ChatTemplate::render_prefix(const Json& messages, size_t num_messages, 
       throw;
     }
   } catch (const jinja::TemplateError& error) {
-    const std::string where = line > 0 ? impl_->where(error.line() > 0 ? error.line() : line) : impl_->name;
+    const std::string where =
+        line > 0 ? impl_->where(error.line() > 0 ? error.line() : line) : impl_->name;
     throw DataError(error.what(), where);
   }
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "sftrun/core/error.h"
 
@@ -12,278 +11,8 @@ namespace {
 
 using Run = LabelledConversation::Run;
 
-/// Bytes that come from a message's own text (its role and name belong to the header).
-struct ContentSpan {
-  size_t begin, end;
-  int32_t message;
-};
-
-std::vector<ContentSpan> content_spans(const Rendered& rendered) {
-  std::vector<ContentSpan> spans;
-  for (const OriginSpan& span : rendered.origins) {
-    const Origin& origin = span.origin;
-    if (origin.kind != Origin::Kind::kMessage || origin.field == "role" || origin.field == "name") continue;
-    spans.push_back({span.begin, span.end, origin.message});
-  }
-  return spans;
-}
-
-size_t common_prefix(std::string_view a, std::string_view b) {
-  const auto [end, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  return static_cast<size_t>(end - a.begin());
-}
-
-std::string_view trimmed_right(std::string_view text) {
-  const size_t last = text.find_last_not_of(" \t\r\n");
-  return last == std::string_view::npos ? std::string_view{} : text.substr(0, last + 1);
-}
-
-/// A rendering with its content found.
-struct Text {
-  Rendered rendered;
-  std::vector<ContentSpan> spans;
-
-  explicit Text(Rendered r) : rendered(std::move(r)), spans(content_spans(rendered)) {}
-  std::string_view view() const { return rendered.text; }
-  /// The end of the last byte from a message before `message`; the text up to `limit` only.
-  size_t end_of_earlier(int32_t message, size_t limit) const {
-    size_t end = 0;
-    for (const ContentSpan& span : spans) {
-      if (span.message < message && span.end <= limit) end = std::max(end, span.end);
-    }
-    return end;
-  }
-  std::optional<size_t> first_of(int32_t message) const {
-    for (const ContentSpan& span : spans) {
-      if (span.message == message) return span.begin;
-    }
-    return std::nullopt;
-  }
-  /// Where the first byte of a message after `message` stands, from `from` on.
-  size_t begin_of_later(int32_t message, size_t from) const {
-    for (const ContentSpan& span : spans) {
-      if (span.message > message && span.begin >= from) return span.begin;
-    }
-    return view().size();
-  }
-};
-
-/// Where thinking begins, in the families that write it into their generation prompt.
-size_t thinking_opener(std::string_view prompt) {
-  constexpr std::string_view kOpeners[] = {"<think", "<|channel>", "<|channel|>", "<|START_THINKING|>", "[THINK]", "<seed:think"};
-  size_t first = prompt.size();
-  for (const std::string_view opener : kOpeners) first = std::min(first, prompt.find(opener));
-  return first;
-}
-
-/// What a template writes between the last byte of a conversation and the assistant's answer.
-struct Prompt {
-  std::string tail;   ///< from the conversation's last byte on
-  size_t shared = 0;  ///< the part of it that is there without a generation prompt, too
-
-  std::string_view own_part() const { return std::string_view(tail).substr(shared); }
-};
-
-/// Finds one assistant turn in the full text.
-class TurnFinder {
- public:
-  TurnFinder(const ChatTemplate& chat_template, const Json& messages, const RenderOptions& options, const Text& full,
-             const FindSpecials& find_specials, int32_t message)
-      : template_(chat_template), messages_(messages), options_(options), full_(full), find_specials_(find_specials), message_(message) {
-    before_ = render(message, false);
-    const bool is_last = static_cast<size_t>(message) + 1 == messages.size() && !options.add_generation_prompt;
-    after_ = is_last ? full : render(message + 1, false);
-    prompt_ = prompt_after(message);
-    const int32_t asked = after_last_user();
-    if (asked != message) header_ = prompt_after(asked);
-  }
-
-  /// Nothing where the template leaves the message out.
-  std::optional<Run> find() const {
-    if (!full_.first_of(message_)) {
-      if (before_ && after_ && after_->view() == before_->view()) return std::nullopt;
-      if (const auto probed = find_by_probe()) return probed;
-    }
-    const auto start = start_in(full_);
-    if (!start) return std::nullopt;
-    const size_t end = end_from(*start);
-    if (end <= *start) return std::nullopt;
-    return Run{{static_cast<uint32_t>(*start), static_cast<uint32_t>(end)}, message_};
-  }
-
- private:
-  /// The first messages; nothing where the template refuses them alone.
-  std::optional<Text> render(int32_t count, bool add_generation_prompt) const {
-    RenderOptions options = options_;
-    options.add_generation_prompt = add_generation_prompt;
-    try {
-      return Text(template_.render_prefix(messages_, static_cast<size_t>(count), options));
-    } catch (const DataError&) {
-      return std::nullopt;
-    }
-  }
-
-  std::optional<Prompt> prompt_after(int32_t count) const {
-    const auto with = render(count, true);
-    const auto without = count == message_ ? before_ : render(count, false);
-    if (!with || !without) return std::nullopt;
-    const auto tail = [count](const Text& text) { return text.view().substr(text.end_of_earlier(count, text.view().size())); };
-    return Prompt{std::string(tail(*with)), common_prefix(tail(*without), tail(*with))};
-  }
-
-  /// The number of messages through the last user's before the turn.
-  int32_t after_last_user() const {
-    for (int32_t count = message_; count > 0; --count) {
-      if (messages_[static_cast<size_t>(count) - 1].value("role", "") == "user") return count;
-    }
-    return message_;
-  }
-
-  /// An answer without a byte of its own is found by rendering it with one, if that changes nothing else.
-  std::optional<Run> find_by_probe() const {
-    Json messages = messages_;
-    messages[static_cast<size_t>(message_)]["content"] = "x";
-    std::optional<Text> probed;
-    try {
-      probed.emplace(template_.render(messages, options_));
-    } catch (const DataError&) {
-      return std::nullopt;
-    }
-    const auto at = probed->first_of(message_);
-    if (!at) return std::nullopt;
-    std::string without(probed->view());
-    without.erase(*at, 1);
-    if (without != full_.view()) return std::nullopt;
-    auto run = TurnFinder(template_, messages, options_, *probed, find_specials_, message_).find();
-    if (run) --run->span.end;
-    return run;
-  }
-
-  // ---- Where the turn begins
-
-  std::optional<size_t> start_in(const Text& text) const {
-    const auto own = text.first_of(message_);
-    const size_t limit = own ? *own : text.begin_of_later(message_, 0);
-    const size_t anchor = text.end_of_earlier(message_, limit);
-    const std::string_view region = text.view().substr(anchor, limit - anchor);
-    size_t matched = 0;
-    if (prompt_) {
-      matched = common_prefix(text.view().substr(anchor), prompt_->tail);
-      if (matched == prompt_->tail.size()) return anchor + matched + header_at(region, matched);
-      const size_t opener = prompt_->shared + thinking_opener(prompt_->own_part());
-      const bool whole = matched >= region.size() && opener >= region.size();  // not cut inside the prompt's thinking
-      if (own && whole && region.size() > prompt_->shared) return own;
-    }
-    if (const auto after_whole = after_part(region, /*thinking=*/true)) return anchor + *after_whole;
-    if (const auto cut = last_cut(matched)) return anchor + *cut;
-    if (const auto after_header = after_part(region, /*thinking=*/false)) return anchor + *after_header;
-    return own;
-  }
-
-  /// Templates that prompt for nothing (after a tool's answer, say) may still write the header.
-  size_t header_at(std::string_view region, size_t at) const {
-    const bool prompts_for_nothing = prompt_->own_part().empty() && header_ && !header_->own_part().empty();
-    if (!prompts_for_nothing || at > region.size()) return 0;
-    const std::string_view header = header_->own_part();
-    return region.substr(at).starts_with(header) ? header.size() : 0;
-  }
-
-  /// After the generation prompt as it stands somewhere in the region: whole, or up to where its thinking begins.
-  std::optional<size_t> after_part(std::string_view region, bool thinking) const {
-    for (const std::optional<Prompt>* prompt : {&prompt_, &header_}) {
-      if (!*prompt) continue;
-      std::string_view part = (*prompt)->own_part();
-      if (!thinking) part = part.substr(0, thinking_opener(part));
-      if (part.empty()) continue;
-      if (const size_t found = region.rfind(part); found != std::string_view::npos) return found + part.size();
-    }
-    return std::nullopt;
-  }
-
-  /// The text has only the first `matched` bytes of the prompt: after the last special token or line of them.
-  /// A prompt's thinking counts as a whole or not at all.
-  std::optional<size_t> last_cut(size_t matched) const {
-    if (!prompt_) return std::nullopt;
-    const std::string_view tail = prompt_->tail;
-    const size_t opener = prompt_->shared + thinking_opener(prompt_->own_part());
-    if (opener <= matched && opener > prompt_->shared) return opener;
-    std::optional<size_t> last;
-    const auto consider = [&](size_t place) {
-      if (place <= matched && place > prompt_->shared) last = std::max(last.value_or(0), place);
-    };
-    for (const ByteSpan& special : find_specials_(tail)) consider(special.end);
-    for (size_t at = tail.find('\n'); at != std::string_view::npos; at = tail.find('\n', at + 1)) consider(at + 1);
-    return last;
-  }
-
-  // ---- Where it ends
-
-  /// What the template writes after the turn's last byte when nothing follows, without white space at its end.
-  std::string_view closing() const {
-    if (!after_) return {};
-    size_t last = 0;
-    bool own = false;
-    for (const ContentSpan& span : after_->spans) {
-      if (span.message == message_) last = span.end, own = true;
-    }
-    if (!own) last = start_in(*after_).value_or(after_->view().size());
-    return trimmed_right(after_->view().substr(last));
-  }
-
-  /// Ends of the turn's own bytes, last first; `start` if it has none.
-  std::vector<size_t> content_ends(size_t start, size_t bound) const {
-    std::vector<size_t> ends;
-    for (const ContentSpan& span : full_.spans) {
-      if (span.message == message_ && span.end > start && span.end <= bound) ends.push_back(span.end);
-    }
-    if (ends.empty()) ends.push_back(start);
-    std::reverse(ends.begin(), ends.end());
-    return ends;
-  }
-
-  size_t end_from(size_t start) const {
-    const size_t bound = full_.begin_of_later(message_, start);
-    const std::vector<size_t> ends = content_ends(start, bound);
-    const std::string_view closing_text = closing();
-    const std::string_view text = full_.view();
-    if (!closing_text.empty()) {
-      for (const size_t end : ends) {
-        if (text.substr(end).starts_with(closing_text)) return end_of_closing(end, end + closing_text.size(), bound);
-      }
-    }
-    const bool closed_by_next = after_ && closing_text.empty();
-    return first_special(ends.front(), bound, closed_by_next).value_or(ends.front());
-  }
-
-  /// Through the last special token of the closing. Where it holds none, the next message's header may close the turn.
-  size_t end_of_closing(size_t begin, size_t end, size_t bound) const {
-    const std::vector<ByteSpan> specials = find_specials_(full_.view().substr(begin, end - begin));
-    if (!specials.empty()) return begin + specials.back().end;
-    return first_special(end, bound, true).value_or(end);
-  }
-
-  /// The end of the first special token in [begin, bound).
-  /// @param directly only white space may stand before it
-  std::optional<size_t> first_special(size_t begin, size_t bound, bool directly) const {
-    if (begin >= bound) return std::nullopt;
-    const std::string_view literal = full_.view().substr(begin, bound - begin);
-    const std::vector<ByteSpan> specials = find_specials_(literal);
-    if (specials.empty()) return std::nullopt;
-    if (directly && !trimmed_right(literal.substr(0, specials.front().begin)).empty()) return std::nullopt;
-    return begin + specials.front().end;
-  }
-
-  const ChatTemplate& template_;
-  const Json& messages_;
-  const RenderOptions& options_;
-  const Text& full_;
-  const FindSpecials& find_specials_;
-  int32_t message_;
-  std::optional<Text> before_, after_;     ///< the messages before this one, and through it
-  std::optional<Prompt> prompt_, header_;  ///< before this turn, and right after the last user's message
-};
-
-/// Runs of {% generation %} marks. A mark belongs to the message whose text it holds, else to the one before it.
+/// Runs of {% generation %} marks. A mark belongs to the message whose text it holds, else to the
+/// one before it.
 std::vector<Run> marked_runs(const Rendered& full, const Json& messages) {
   std::vector<Run> runs;
   for (const OriginSpan& span : full.origins) {
@@ -357,28 +86,33 @@ bool is_excluded(const Json& message) {
          (weight != message.end() && weight->is_number() && weight->get<double>() == 0.0);
 }
 
-std::vector<Run> find_label_runs(const ChatTemplate& chat_template, const Json& messages, const RenderOptions& options,
-                                 const Rendered& full, const FindSpecials& find_specials) {
+std::vector<Run> find_label_runs(const ChatTemplate& chat_template, const Json& messages,
+                                 const RenderOptions& options, const Rendered& full,
+                                 const FindSpecials& find_specials) {
   if (chat_template.has_generation_marks()) return marked_runs(full, messages);
-  const Text text(full);
   std::vector<Run> runs;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!is_assistant(messages[i])) continue;
-    const auto turn = TurnFinder(chat_template, messages, options, text, find_specials, static_cast<int32_t>(i)).find();
+    const auto turn =
+        find_turn(chat_template, messages, options, full, find_specials, static_cast<int32_t>(i));
     if (!turn) {
-      throw DataError(fmt::format("the chat template leaves nothing of messages[{}] (assistant) that could carry a label", i), {},
-                      "take the message out, or give it \"train\": false");
+      throw DataError(fmt::format("the chat template leaves nothing of messages[{}] (assistant) "
+                                  "that could carry a label",
+                                  i),
+                      {}, "take the message out, or give it \"train\": false");
     }
     runs.push_back(*turn);
   }
   for (size_t i = 1; i < runs.size(); ++i) {  // a turn never reaches into the next
-    runs[i - 1].span.end = std::min(runs[i - 1].span.end, std::max(runs[i].span.begin, runs[i - 1].span.begin));
+    runs[i - 1].span.end =
+        std::min(runs[i - 1].span.end, std::max(runs[i].span.begin, runs[i - 1].span.begin));
   }
   return runs;
 }
 
 LabelledConversation label_with_specials(const ChatTemplate& chat_template, const Json& messages,
-                                         const RenderOptions& options, LossOn loss_on, const FindSpecials& find_specials) {
+                                         const RenderOptions& options, LossOn loss_on,
+                                         const FindSpecials& find_specials) {
   const Json shown = without_label_keys(messages);
   LabelledConversation result;
   result.rendered = chat_template.render(shown, options);

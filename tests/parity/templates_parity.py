@@ -270,13 +270,13 @@ def check_origins(name, title, messages, got, failures):
                 failures.append(f"{name}, {title}: {piece!r} does not come from {content!r}")
 
 
-def classify(text, begin, end, ours, twins, prompts):
+def classify(rendered, begin, end, ours, twins, prompts):
     """Which named difference the bytes [begin, end) are, that only one side labels."""
-    piece = text[begin:end].decode()
+    piece = rendered[begin:end].decode()
     in_twin = any(a <= begin and end <= b for a, b in twins)
     if in_twin and not piece.strip() and any(b == begin for _, b in ours):
         return SPACE
-    if in_twin and any(a == end for a, _ in ours) and any(piece in prompt for prompt in prompts):
+    if in_twin and any(a == end for a, _ in ours) and any(piece in own or text.endswith(piece) for text, own in prompts):
         return HEADER
     if not in_twin and any(b == end for _, b in ours) and any(b == begin for _, b in twins):
         return CLOSER
@@ -284,14 +284,12 @@ def classify(text, begin, end, ours, twins, prompts):
 
 
 def generation_prompts(render, source, messages, tools, kwargs):
-    """What add_generation_prompt adds before each of the assistant's turns."""
+    """The prompt after each of the messages, and what add_generation_prompt adds to it."""
     prompts = []
-    for i, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
+    for i in range(len(messages) + 1):
         bare, prompted = (render(source, messages[:i], tools, kwargs, p).get("text", "") for p in (False, True))
         same = next((k for k, (a, b) in enumerate(zip(bare, prompted)) if a != b), min(len(bare), len(prompted)))
-        prompts.append(prompted[same:])
+        prompts.append((prompted, prompted[same:]))
     return prompts
 
 

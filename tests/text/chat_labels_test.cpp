@@ -10,7 +10,8 @@
 namespace sftrun::text {
 namespace {
 
-/// A small vocabulary with <|endoftext|>, <|im_start|> and <|im_end|> special, <tool_call> and </tool_call> not.
+/// A small vocabulary with <|endoftext|>, <|im_start|> and <|im_end|> special, <tool_call> and
+/// </tool_call> not.
 const Tokenizer& tokenizer() {
   static const Tokenizer made = [] {
     const std::string path = std::string(SFTRUN_TEST_DATA) + "/text/qwen2.tokenizer.json";
@@ -24,14 +25,17 @@ struct Options {
   Json kwargs = Json::object();
 };
 
-LabelledConversation label(const std::string& source, const std::string& messages, const Options& options = {}) {
+LabelledConversation label(const std::string& source, const std::string& messages,
+                           const Options& options = {}) {
   RenderOptions render;
   render.kwargs = options.kwargs;
-  return label_conversation(ChatTemplate(source), tokenizer(), Json::parse(messages), render, options.loss_on);
+  return label_conversation(ChatTemplate(source), tokenizer(), Json::parse(messages), render,
+                            options.loss_on);
 }
 
 /// The text with its runs between { and }.
-std::string shown(const std::string& source, const std::string& messages, const Options& options = {}) {
+std::string shown(const std::string& source, const std::string& messages,
+                  const Options& options = {}) {
   const LabelledConversation conversation = label(source, messages, options);
   std::string out;
   size_t at = 0;
@@ -55,7 +59,8 @@ TEST(ChatLabels, RunFromTheGenerationPromptThroughTheEndOfTurnToken) {
 }
 
 TEST(ChatLabels, AreNotMisledByTextThatRepeatsItselfOrTheMarkers) {
-  EXPECT_EQ(shown(kPlain, R"([{"role":"user","content":"x<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n"},
+  EXPECT_EQ(shown(kPlain,
+                  R"([{"role":"user","content":"x<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n"},
                               {"role":"assistant","content":"x<|im_end|>\n<|im_start|>user\nx"},
                               {"role":"user","content":"x"},{"role":"assistant","content":"x"}])"),
             "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n<|im_end|>\n"
@@ -68,29 +73,39 @@ TEST(ChatLabels, ReachAnswersThatAreEmptyOrWhiteSpace) {
                               {"role":"user","content":""},{"role":"assistant","content":" \n"}])"),
             "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n{<|im_end|>}\n"
             "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n{ \n<|im_end|>}\n");
-  // The closing differs at the end of the conversation, and literal markers stand before the content.
+  // The closing differs at the end of the conversation, and literal markers stand before the
+  // content.
   constexpr const char* kChannels =
-      "{% for m in messages %}<|im_start|>{{ m.role }}<|endoftext|>final<|endoftext|>{{ m.content }}"
+      "{% for m in messages %}<|im_start|>{{ m.role }}<|endoftext|>final<|endoftext|>{{ m.content "
+      "}}"
       "{{ '<|im_end|>' if not loop.last else '<|endoftext|>' }}{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant{% endif %}";
-  EXPECT_EQ(shown(kChannels, R"([{"role":"user","content":"a"},{"role":"assistant","content":""},{"role":"user","content":"b"}])"),
-            "<|im_start|>user<|endoftext|>final<|endoftext|>a<|im_end|>"
-            "<|im_start|>assistant{<|endoftext|>final<|endoftext|><|im_end|>}"
-            "<|im_start|>user<|endoftext|>final<|endoftext|>b<|endoftext|>");
+  EXPECT_EQ(
+      shown(
+          kChannels,
+          R"([{"role":"user","content":"a"},{"role":"assistant","content":""},{"role":"user","content":"b"}])"),
+      "<|im_start|>user<|endoftext|>final<|endoftext|>a<|im_end|>"
+      "<|im_start|>assistant{<|endoftext|>final<|endoftext|><|im_end|>}"
+      "<|im_start|>user<|endoftext|>final<|endoftext|>b<|endoftext|>");
 }
 
 TEST(ChatLabels, FollowTrimmedText) {
-  const std::string source = std::string(kPlain).replace(std::string(kPlain).find("m.content"), 9, "m.content|trim");
-  EXPECT_EQ(shown(source, R"([{"role":"user","content":" a "},{"role":"assistant","content":"\n b \n"}])"),
+  const std::string source =
+      std::string(kPlain).replace(std::string(kPlain).find("m.content"), 9, "m.content|trim");
+  EXPECT_EQ(shown(source,
+                  R"([{"role":"user","content":" a "},{"role":"assistant","content":"\n b \n"}])"),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{b<|im_end|>}\n");
 }
 
-/// Thinks in the last turn only, drops what earlier turns thought, and may open the thinking in its prompt.
+/// Thinks in the last turn only, drops what earlier turns thought, and may open the thinking in its
+/// prompt.
 constexpr const char* kThinking =
     "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}"
     "{%- set c = m.content.split('</think>')[-1].lstrip('\n') %}"
     "{%- if m.role == 'assistant' and loop.last %}"
-    "{%- set r = m.reasoning_content or (m.content.split('</think>')[0].split('<think>')[-1].strip('\n') if '</think>' in m.content else '') %}"
+    "{%- set r = m.reasoning_content or "
+    "(m.content.split('</think>')[0].split('<think>')[-1].strip('\n') if '</think>' in m.content "
+    "else '') %}"
     "{{- '<think>\n' + r + '\n</think>\n\n' }}{%- endif %}"
     "{{- c + '<|im_end|>\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}"
@@ -102,40 +117,54 @@ constexpr const char* kThoughts = R"([
 TEST(ChatLabels, HoldWhereTheTemplateDropsEarlierThinking) {
   EXPECT_EQ(shown(kThinking, kThoughts),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{b<|im_end|>}\n"
-            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n{<think>\nnew\n</think>\n\nd<|im_end|>}\n");
+            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n{<think>\nnew\n</"
+            "think>\n\nd<|im_end|>}\n");
 }
 
 TEST(ChatLabels, BeginAfterThinkingThatThePromptOpens) {
   EXPECT_EQ(shown(kThinking, kThoughts, {.kwargs = {{"open", "<think>\n"}}}),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{b<|im_end|>}\n"
-            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n{new\n</think>\n\nd<|im_end|>}\n");
+            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n{new\n</"
+            "think>\n\nd<|im_end|>}\n");
 }
 
 TEST(ChatLabels, TakeThePromptsEmptyThinkingAsAWholeOrNotAtAll) {
   const Options options{.kwargs = {{"open", "<think>\n\n</think>\n\n"}}};
   EXPECT_EQ(shown(kThinking, kThoughts, options),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{b<|im_end|>}\n"
-            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n{<think>\nnew\n</think>\n\nd<|im_end|>}\n");
-  EXPECT_EQ(shown(kThinking, R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"}])", options),
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n{b<|im_end|>}\n");
+            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n{<think>\nnew\n</"
+            "think>\n\nd<|im_end|>}\n");
+  EXPECT_EQ(shown(kThinking,
+                  R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"}])", options),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n\n</"
+            "think>\n\n{b<|im_end|>}\n");
 }
 
 TEST(ChatLabels, BeginInTheTextWhereItRepeatsThePromptsThinking) {
   constexpr const char* kOpens =
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
-  EXPECT_EQ(shown(kOpens, R"([{"role":"user","content":"a"},{"role":"assistant","content":"<think>\nt\n</think>\nb"}])"),
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n{t\n</think>\nb<|im_end|>}\n");
-  EXPECT_EQ(shown(kOpens, R"([{"role":"user","content":"a"},{"role":"assistant","content":"t\n</think>\nb"}])"),
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{t\n</think>\nb<|im_end|>}\n");
+  EXPECT_EQ(
+      shown(
+          kOpens,
+          R"([{"role":"user","content":"a"},{"role":"assistant","content":"<think>\nt\n</think>\nb"}])"),
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n{t\n</"
+      "think>\nb<|im_end|>}\n");
+  EXPECT_EQ(
+      shown(kOpens,
+            R"([{"role":"user","content":"a"},{"role":"assistant","content":"t\n</think>\nb"}])"),
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{t\n</think>\nb<|im_end|>}\n");
 }
 
 constexpr const char* kTools =
     "{%- for m in messages %}{%- if m.role == 'tool' %}"
-    "{{- '<|im_start|>user\n<tool_response name=\"' + (m.name or '') + '\">' + m.content + '</tool_response><|im_end|>\n' }}"
+    "{{- '<|im_start|>user\n<tool_response name=\"' + (m.name or '') + '\">' + m.content + "
+    "'</tool_response><|im_end|>\n' }}"
     "{%- else %}{{- '<|im_start|>' + m.role + '\n' + (m.content or '') }}"
-    "{%- for c in m.tool_calls or [] %}{{- '\n<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' }}"
-    "{{- c.function.arguments|tojson }}{{- '}\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}{%- endfor %}"
+    "{%- for c in m.tool_calls or [] %}{{- '\n<tool_call>\n{\"name\": \"' + c.function.name + '\", "
+    "\"arguments\": ' }}"
+    "{{- c.function.arguments|tojson }}{{- '}\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\n' "
+    "}}{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}";
 
 TEST(ChatLabels, CoverParallelToolCallsAndNotTheToolsAnswers) {
@@ -153,51 +182,69 @@ TEST(ChatLabels, CoverParallelToolCallsAndNotTheToolsAnswers) {
 TEST(ChatLabels, EndWhereTheCallEndsThoughItsNameReturnsInTheAnswersHeader) {
   constexpr const char* kNamed =
       "{%- set ns = namespace(name='') %}{%- for m in messages %}{%- if m.role == 'tool' %}"
-      "{{- '<|im_start|>' + ns.name + ' says ' + m.content + '<|im_end|>' }}{%- else %}{{- '<|im_start|>' + m.role + ':' + m.content }}"
-      "{%- if m.tool_calls %}{%- set ns.name = m.tool_calls[0].name %}{{- ' calls ' + ns.name }}{%- endif %}{{- '<|im_end|>' }}{%- endif %}{%- endfor %}"
+      "{{- '<|im_start|>' + ns.name + ' says ' + m.content + '<|im_end|>' }}{%- else %}{{- "
+      "'<|im_start|>' + m.role + ':' + m.content }}"
+      "{%- if m.tool_calls %}{%- set ns.name = m.tool_calls[0].name %}{{- ' calls ' + ns.name "
+      "}}{%- endif %}{{- '<|im_end|>' }}{%- endif %}{%- endfor %}"
       "{%- if add_generation_prompt %}{{- '<|im_start|>assistant:' }}{%- endif %}";
-  EXPECT_EQ(shown(kNamed, R"([{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"name":"f"}]},
+  EXPECT_EQ(
+      shown(
+          kNamed,
+          R"([{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"name":"f"}]},
                               {"role":"tool","content":"1"},{"role":"assistant","content":"b"}])"),
-            "<|im_start|>user:a<|im_end|><|im_start|>assistant:{ calls f<|im_end|>}"
-            "<|im_start|>f says 1<|im_end|><|im_start|>assistant:{b<|im_end|>}");
+      "<|im_start|>user:a<|im_end|><|im_start|>assistant:{ calls f<|im_end|>}"
+      "<|im_start|>f says 1<|im_end|><|im_start|>assistant:{b<|im_end|>}");
 }
 
 TEST(ChatLabels, EndWithTheNextHeaderWhereThatClosesTheTurn) {
   constexpr const char* kClosedByNext =
-      "{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}{{ m.role }}\n{{ m.content }}\n{% endfor %}"
+      "{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}{{ m.role "
+      "}}\n{{ m.content }}\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_end|>assistant\n{% endif %}";
-  EXPECT_EQ(shown(kClosedByNext, R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},
+  EXPECT_EQ(
+      shown(kClosedByNext, R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},
                                      {"role":"user","content":"c"},{"role":"assistant","content":"d"}])"),
-            "<|im_start|>user\na\n<|im_end|>assistant\n{b\n<|im_start|>}user\nc\n<|im_end|>assistant\n{d}\n");
+      "<|im_start|>user\na\n<|im_end|>assistant\n{b\n<|im_start|>}user\nc\n<|im_end|>assistant\n{d}"
+      "\n");
 }
 
 TEST(ChatLabels, NeedNoGenerationPrompt) {
   constexpr const char* kInstruct =
-      "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}<|endoftext|>{% endif %}{% endfor %}";
+      "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ "
+      "m.content }}<|endoftext|>{% endif %}{% endfor %}";
   EXPECT_EQ(shown(kInstruct, R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},
                                  {"role":"user","content":"c"},{"role":"assistant","content":"d"}])"),
             "[INST] a [/INST]{ b<|endoftext|>}[INST] c [/INST]{ d<|endoftext|>}");
 }
 
 TEST(ChatLabels, HoldWhereTheTemplateRefusesTheMessagesBeforeATurn) {
-  const std::string source = std::string("{% if not messages %}{{ raise_exception('No messages') }}{% endif %}") + kPlain;
-  EXPECT_EQ(shown(source, R"([{"role":"assistant","content":"a"},{"role":"user","content":"b"},{"role":"assistant","content":"c"}])"),
-            "<|im_start|>assistant\n{a<|im_end|>}\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n{c<|im_end|>}\n");
+  const std::string source =
+      std::string("{% if not messages %}{{ raise_exception('No messages') }}{% endif %}") + kPlain;
+  EXPECT_EQ(
+      shown(
+          source,
+          R"([{"role":"assistant","content":"a"},{"role":"user","content":"b"},{"role":"assistant","content":"c"}])"),
+      "<|im_start|>assistant\n{a<|im_end|>}\n<|im_start|>user\nb<|im_end|>\n<|im_start|>"
+      "assistant\n{c<|im_end|>}\n");
 }
 
 TEST(ChatLabels, SkipAHeaderThatAPrefilledSystemPromptPrecedes) {
   constexpr const char* kDefaultSystem =
-      "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nHelp.<|im_end|>\n{% endif %}"
-      "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+      "{% for m in messages %}{% if loop.first and m.role != 'system' "
+      "%}<|im_start|>system\nHelp.<|im_end|>\n{% endif %}"
+      "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if "
+      "add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
   EXPECT_EQ(shown(kDefaultSystem, R"([{"role":"assistant","content":"a"}])"),
             "<|im_start|>system\nHelp.<|im_end|>\n<|im_start|>assistant\n{a<|im_end|>}\n");
 }
 
 TEST(ChatLabels, ObeyTheTemplatesOwnMarks) {
   constexpr const char* kMarked =
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>\n"
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% "
+      "generation %}{{ m.content }}<|im_end|>\n"
       "{% endgeneration %}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}";
-  const std::string messages = R"([{"role":"user","content":"a"},{"role":"assistant","content":"b","train":false},
+  const std::string messages =
+      R"([{"role":"user","content":"a"},{"role":"assistant","content":"b","train":false},
                                    {"role":"user","content":"c"},{"role":"assistant","content":"d"}])";
   EXPECT_EQ(shown(kMarked, messages),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
@@ -206,32 +253,44 @@ TEST(ChatLabels, ObeyTheTemplatesOwnMarks) {
 }
 
 TEST(ChatLabels, ObeyTheRecord) {
-  const std::string messages = R"([{"role":"user","content":"a"},{"role":"assistant","content":"b","train":false},
+  const std::string messages =
+      R"([{"role":"user","content":"a"},{"role":"assistant","content":"b","train":false},
       {"role":"user","content":"c"},{"role":"assistant","content":"d","weight":0},
       {"role":"user","content":"e"},{"role":"assistant","content":"f","weight":1,"train":true},
       {"role":"user","content":"g"},{"role":"assistant","content":"h"}])";
   const auto turns = [&messages](LossOn loss_on) {
     std::string out;
-    for (const auto& run : label(kPlain, messages, {.loss_on = loss_on}).runs) out += std::to_string(run.message) + " ";
+    for (const auto& run : label(kPlain, messages, {.loss_on = loss_on}).runs)
+      out += std::to_string(run.message) + " ";
     return out;
   };
   EXPECT_EQ(turns(LossOn::kAssistant), "5 7 ");
   EXPECT_EQ(turns(LossOn::kLastAssistant), "7 ");
-  EXPECT_EQ(shown(kPlain, R"([{"role":"user","content":"a"},{"role":"assistant","content":"b","train":false},{"role":"user","content":"c"}])",
-                  {.loss_on = LossOn::kAll}),
-            "{<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n}b<|im_end|>{\n<|im_start|>user\nc<|im_end|>\n}");
-  EXPECT_EQ(shown(kPlain, R"([{"role":"user","content":"a"}])", {.loss_on = LossOn::kAll}), "{<|im_start|>user\na<|im_end|>\n}");
+  EXPECT_EQ(
+      shown(
+          kPlain,
+          R"([{"role":"user","content":"a"},{"role":"assistant","content":"b","train":false},{"role":"user","content":"c"}])",
+          {.loss_on = LossOn::kAll}),
+      "{<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n}b<|im_end|>{\n<|im_start|>user\nc<|"
+      "im_end|>\n}");
+  EXPECT_EQ(shown(kPlain, R"([{"role":"user","content":"a"}])", {.loss_on = LossOn::kAll}),
+            "{<|im_start|>user\na<|im_end|>\n}");
 }
 
 TEST(ChatLabels, KeepTheTrainersKeysFromTheTemplate) {
-  EXPECT_EQ(label("{{ messages|tojson }}", R"([{"role":"user","content":"a","train":false,"weight":0.5}])").rendered.text,
+  EXPECT_EQ(label("{{ messages|tojson }}",
+                  R"([{"role":"user","content":"a","train":false,"weight":0.5}])")
+                .rendered.text,
             R"([{"role": "user", "content": "a"}])");
 }
 
 TEST(ChatLabels, RefuseATemplateThatLeavesAnAnswerOut) {
-  constexpr const char* kUsersOnly = "{% for m in messages if m.role == 'user' %}<|im_start|>{{ m.content }}{% endfor %}";
+  constexpr const char* kUsersOnly =
+      "{% for m in messages if m.role == 'user' %}<|im_start|>{{ m.content }}{% endfor %}";
   try {
-    label(kUsersOnly, R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}])");
+    label(
+        kUsersOnly,
+        R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}])");
     FAIL() << "labelled";
   } catch (const DataError& error) {
     EXPECT_NE(error.message().find("messages[1]"), std::string::npos) << error.message();
@@ -239,8 +298,9 @@ TEST(ChatLabels, RefuseATemplateThatLeavesAnAnswerOut) {
 }
 
 TEST(ChatLabels, BecomeAMaskOverTokens) {
-  const LabelledConversation conversation =
-      label(kPlain, R"([{"role":"user","content":"good day"},{"role":"assistant","content":"some words"}])");
+  const LabelledConversation conversation = label(
+      kPlain,
+      R"([{"role":"user","content":"good day"},{"role":"assistant","content":"some words"}])");
   const LabelledTokens tokens = tokenize_labelled(tokenizer(), conversation);
   EXPECT_EQ(tokens.ids, tokenizer().encode(conversation.rendered.text, false));
   ASSERT_EQ(tokens.mask.size(), tokens.ids.size());
@@ -249,7 +309,8 @@ TEST(ChatLabels, BecomeAMaskOverTokens) {
   for (size_t i = 0; i < tokens.ids.size(); ++i) {
     if (tokens.mask[i] != 0) labelled += tokenizer().id_to_token(tokens.ids[i]);
   }
-  EXPECT_EQ(labelled, "some\xC4\xA0words<|im_end|>");  // Ġ is how byte-level vocabularies write a space
+  EXPECT_EQ(labelled,
+            "some\xC4\xA0words<|im_end|>");  // Ġ is how byte-level vocabularies write a space
 }
 
 }  // namespace

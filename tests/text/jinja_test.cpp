@@ -16,9 +16,11 @@ std::string line_of(const DataError& error) {
   return colon == std::string::npos ? "" : error.where().substr(colon + 1);
 }
 
-/// Every case of scripts/fixtures/make_jinja.py: the text jinja2 made, or an error on the same line.
+/// Every case of scripts/fixtures/make_jinja.py: the text jinja2 made, or an error on the same
+/// line.
 TEST(Jinja, DoesWhatPythonDoes) {
-  const Json fixture = Json::parse(read_text_file(std::string(SFTRUN_TEST_DATA) + "/text/jinja_cases.json"));
+  const Json fixture =
+      Json::parse(read_text_file(std::string(SFTRUN_TEST_DATA) + "/text/jinja_cases.json"));
   Json variables = fixture.at("vars");
   const Json messages = variables.at("messages");
   variables.erase("messages");
@@ -32,7 +34,8 @@ TEST(Jinja, DoesWhatPythonDoes) {
     try {
       const Rendered rendered = ChatTemplate(source).render(messages, options);
       if (fails) {
-        ADD_FAILURE() << "rendered '" << rendered.text << "', Python raises " << test_case.at("error");
+        ADD_FAILURE() << "rendered '" << rendered.text << "', Python raises "
+                      << test_case.at("error");
       } else {
         EXPECT_EQ(rendered.text, test_case.at("text").get<std::string>());
       }
@@ -52,8 +55,9 @@ std::string origins_of(const Rendered& rendered) {
   for (const OriginSpan& span : rendered.origins) {
     const Origin& origin = span.origin;
     const std::string name = origin.kind == Origin::Kind::kTemplate ? "T"
-                             : origin.kind == Origin::Kind::kOther  ? "O"
-                                                                    : std::to_string(origin.message) + "." + origin.field;
+                             : origin.kind == Origin::Kind::kOther
+                                 ? "O"
+                                 : std::to_string(origin.message) + "." + origin.field;
     out += "[" + name + (origin.in_generation ? "/G" : "") + "|" +
            rendered.text.substr(span.begin, span.end - span.begin) + "]";
   }
@@ -81,23 +85,32 @@ TEST(Provenance, FollowsTextThroughEveryOperationThatKeepsCharacters) {
       {"{{ bos_token }}a{{ messages[0].content }}", "[O|<s>][T|a][0.content|  ab,cd  ]"},
       {"{{ '<' + messages[0]['content'] | trim + '>' }}", "[T|<][0.content|ab,cd][T|>]"},
       {"{{ messages[0].content.strip().split(',')[1] }}", "[0.content|cd]"},
-      {"{{ messages[0].content[2:4] ~ '-' ~ messages[0].content[::-1]|trim }}", "[0.content|ab][T|-][0.content|dc,ba]"},
+      {"{{ messages[0].content[2:4] ~ '-' ~ messages[0].content[::-1]|trim }}",
+       "[0.content|ab][T|-][0.content|dc,ba]"},
       {"{{ messages[0].content|trim|replace(',', ';') }}", "[0.content|ab][T|;][0.content|cd]"},
       {"{{ messages[0].content.strip().upper().lstrip('A') }}", "[0.content|B,CD]"},
-      {"{{ messages[0].content|trim|title }}{{ messages[0].content|trim|capitalize }}", "[0.content|Ab,cdAb,cd]"},
-      {"{{ messages|map(attribute='content')|map('trim')|join('+') }}", "[0.content|ab,cd][T|+][1.content|x<y>\"q\"]"},
+      {"{{ messages[0].content|trim|title }}{{ messages[0].content|trim|capitalize }}",
+       "[0.content|Ab,cdAb,cd]"},
+      {"{{ messages|map(attribute='content')|map('trim')|join('+') }}",
+       "[0.content|ab,cd][T|+][1.content|x<y>\"q\"]"},
       {"{{ '%s:%s' % (messages[0].role, messages[1].n) }}", "[0.role|user][T|:][1.n|5]"},
       {"{{ '{}/{}'.format(messages[1].n, 'z') }}", "[1.n|5][T|/z]"},
       {"{{ messages[1].content|tojson }}", "[1.content|\"x<y>\\\"q\\\"\"]"},
-      {"{{ messages[1].tool_calls[0].function.arguments|tojson }}", "[1.tool_calls|{\"k\": [\"v\", 1]}]"},
-      {"{{ messages[1].tool_calls }}", "[1.tool_calls|[{'function': {'name': 'f', 'arguments': {'k': ['v', 1]}}}]]"},
-      {"{% for k, v in messages[1].tool_calls[0].function.arguments.items() %}{{ k }}={{ v[0] }}{% endfor %}",
+      {"{{ messages[1].tool_calls[0].function.arguments|tojson }}",
+       "[1.tool_calls|{\"k\": [\"v\", 1]}]"},
+      {"{{ messages[1].tool_calls }}",
+       "[1.tool_calls|[{'function': {'name': 'f', 'arguments': {'k': ['v', 1]}}}]]"},
+      {"{% for k, v in messages[1].tool_calls[0].function.arguments.items() %}{{ k }}={{ v[0] }}{% "
+       "endfor %}",
        "[1.tool_calls|k][T|=][1.tool_calls|v]"},
-      {"{{ messages[1].reasoning_content }}{{ messages[1].thinking }}{{ messages[1].reasoning }}", "[1.reasoning|whywhywhy]"},
+      {"{{ messages[1].reasoning_content }}{{ messages[1].thinking }}{{ messages[1].reasoning }}",
+       "[1.reasoning|whywhywhy]"},
       {"{{ messages[1].content|e }}", "[1.content|x&lt;y&gt;&#34;q&#34;]"},
-      {"{% set x %}[{{ messages[0].content|trim }}]{% endset %}{{ x[1:3] }}{{ x|length }}", "[0.content|ab][T|7]"},
+      {"{% set x %}[{{ messages[0].content|trim }}]{% endset %}{{ x[1:3] }}{{ x|length }}",
+       "[0.content|ab][T|7]"},
       {"{% macro m(t) %}<{{ t }}>{% endmacro %}{{ m(messages[1].n) }}", "[T|<][1.n|5][T|>]"},
-      {"{% set ns = namespace(s='') %}{% for m in messages %}{% set ns.s = ns.s + m.role[0] %}{% endfor %}{{ ns.s }}",
+      {"{% set ns = namespace(s='') %}{% for m in messages %}{% set ns.s = ns.s + m.role[0] %}{% "
+       "endfor %}{{ ns.s }}",
        "[0.role|u][1.role|a]"},
       {"{{ messages[0].content|indent(1, true) }}", "[T| ][0.content|  ab,cd  ]"},
       {"{{ messages[0].content.strip().center(9, '*') }}", "[T|**][0.content|ab,cd][T|**]"},
@@ -105,17 +118,20 @@ TEST(Provenance, FollowsTextThroughEveryOperationThatKeepsCharacters) {
       {"{{ messages[1].n + 1 }}{{ messages[0].content|length }}", "[T|69]"},
       {"{% filter upper %}a{{ messages[0].role }}{% endfilter %}", "[T|A][0.role|USER]"},
       {"a{% generation %}b{{ messages[1].n }}{% endgeneration %}c", "[T|a][T/G|b][1.n/G|5][T|c]"},
-      {"{% macro m() %}{% generation %}{{ messages[1].n }}{% endgeneration %}{% endmacro %}{% set x = m() %}-{{ x }}-",
+      {"{% macro m() %}{% generation %}{{ messages[1].n }}{% endgeneration %}{% endmacro %}{% set "
+       "x = m() %}-{{ x }}-",
        "[T|-][1.n/G|5][T|-]"},
   };
   for (const OriginCase& test_case : cases) {
-    EXPECT_EQ(origins(test_case.source, messages, {{"who", "me"}}), test_case.expected) << test_case.source;
+    EXPECT_EQ(origins(test_case.source, messages, {{"who", "me"}}), test_case.expected)
+        << test_case.source;
   }
 }
 
 std::string message_of(const std::string& source, const Json& messages = Json::array()) {
   try {
-    return "rendered " + std::to_string(ChatTemplate(source).render(messages, {}).text.size()) + " bytes";
+    return "rendered " + std::to_string(ChatTemplate(source).render(messages, {}).text.size()) +
+           " bytes";
   } catch (const DataError& error) {
     return error.message();
   }
@@ -142,7 +158,9 @@ TEST(JinjaLimits, HostileTemplatesEndInAnError) {
   expect_error(repeated("{% if 1 %}", 100'000), "nested too deeply");
   expect_error(repeated("{% for i in x %}", 100'000), "nested too deeply");
   expect_error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recurses too deeply");
-  expect_error("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}", "recurses too deeply");
+  expect_error(
+      "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
+      "recurses too deeply");
   expect_error("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}", "recurses too deeply");
   expect_error("{{ range(1000000000000)|list }}", "Range too big");
   expect_error("{{ 'x' * 1000000000000 }}", "more than 64 MiB");
@@ -150,14 +168,33 @@ TEST(JinjaLimits, HostileTemplatesEndInAnError) {
   expect_error("{{ 'x'.center(1000000000) }}", "more than 64 MiB");
   expect_error("{{ '%1000000000d' % 1 }}", "width too big");
   expect_error("{{ '{:>1000000000}'.format(1) }}", "too large");
-  expect_error("{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "more than 64 MiB");
-  expect_error("{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = ns.l + ns.l %}{% endfor %}", "more than 64 MiB");
-  expect_error("{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}{% endfor %}", "nested too deeply");
-  expect_error("{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}", "holds too many others");
-  expect_error("{% set ns = namespace(g=[]) %}{% for i in range(100000) %}{% set ns.g = ns.g|map('upper') %}{% endfor %}", "nested too deeply");
-  expect_error("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}", "nests or recurses too deeply");
-  expect_error("{% for a in range(100000) %}{% for b in range(100000) %}{{ b }}{% endfor %}{% endfor %}", "too much work");
-  expect_error("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}", "too much work");
+  expect_error(
+      "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% "
+      "endfor %}",
+      "more than 64 MiB");
+  expect_error(
+      "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = ns.l + ns.l %}{% "
+      "endfor %}",
+      "more than 64 MiB");
+  expect_error(
+      "{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}{% endfor "
+      "%}",
+      "nested too deeply");
+  expect_error(
+      "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% "
+      "endfor %}",
+      "holds too many others");
+  expect_error(
+      "{% set ns = namespace(g=[]) %}{% for i in range(100000) %}{% set ns.g = ns.g|map('upper') "
+      "%}{% endfor %}",
+      "nested too deeply");
+  expect_error("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}",
+               "nests or recurses too deeply");
+  expect_error(
+      "{% for a in range(100000) %}{% for b in range(100000) %}{{ b }}{% endfor %}{% endfor %}",
+      "too much work");
+  expect_error("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+               "too much work");
   expect_error("{{ 10 ** 100 }}", "integer is too large");
   expect_error("{{ 99999999999999999999999999999999999999999999 }}", "integer is too large");
   expect_error("{{ 2 ** 119 * 2 ** 119 }}", "integer is too large");
@@ -165,9 +202,16 @@ TEST(JinjaLimits, HostileTemplatesEndInAnError) {
 
 TEST(JinjaLimits, CyclesAndClosuresAreFreed) {
   // (The leak checker of the sanitizer build judges these.)
-  EXPECT_EQ(message_of("{% set ns = namespace() %}{% set ns.me = [ns] %}{% set ns.l = namespace(o=ns) %}x"), "rendered 1 bytes");
-  EXPECT_EQ(message_of("{% set ns = namespace() %}{% macro m() %}{{ ns.x }}{% endmacro %}{% set ns.m = m %}x"), "rendered 1 bytes");
-  EXPECT_EQ(message_of("{% set ns = namespace() %}{% for i in [1, 2] %}{% set ns.l = loop %}{% set ns.c = loop.cycle %}"
+  EXPECT_EQ(
+      message_of(
+          "{% set ns = namespace() %}{% set ns.me = [ns] %}{% set ns.l = namespace(o=ns) %}x"),
+      "rendered 1 bytes");
+  EXPECT_EQ(
+      message_of(
+          "{% set ns = namespace() %}{% macro m() %}{{ ns.x }}{% endmacro %}{% set ns.m = m %}x"),
+      "rendered 1 bytes");
+  EXPECT_EQ(message_of("{% set ns = namespace() %}{% for i in [1, 2] %}{% set ns.l = loop %}{% set "
+                       "ns.c = loop.cycle %}"
                        "{% if loop.changed(loop) %}{% endif %}{% endfor %}{{ ns.c('a', 'b') }}"),
             "rendered 1 bytes");
 }
@@ -200,11 +244,15 @@ TEST(ChatTemplate, GivesTemplatesTheVariablesTheyExpect) {
   options.kwargs = {{"enable_thinking", false}};
   options.add_generation_prompt = true;
   options.now_unix_s = 86400 * 365;
-  const ChatTemplate shows("{{ bos_token }}{{ eos_token is defined }}{{ tools[0].name }}{{ enable_thinking }}"
-                           "{{ add_generation_prompt }}{{ strftime_now('%Y') }}{{ documents }}");
+  const ChatTemplate shows(
+      "{{ bos_token }}{{ eos_token is defined }}{{ tools[0].name }}{{ enable_thinking }}"
+      "{{ add_generation_prompt }}{{ strftime_now('%Y') }}{{ documents }}");
   EXPECT_EQ(shows.render(Json::array(), options).text, "<s>FalsefFalseTrue1971None");
-  const Json messages = Json::parse(R"([{"role": "user", "content": 12345678901234567890}, {"role": "x"}])");
-  EXPECT_EQ(ChatTemplate("{{ messages|length }}{{ messages[0].content }}").render_prefix(messages, 1, {}).text,
+  const Json messages =
+      Json::parse(R"([{"role": "user", "content": 12345678901234567890}, {"role": "x"}])");
+  EXPECT_EQ(ChatTemplate("{{ messages|length }}{{ messages[0].content }}")
+                .render_prefix(messages, 1, {})
+                .text,
             "112345678901234567890");
 }
 

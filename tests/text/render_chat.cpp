@@ -1,8 +1,11 @@
-// Renders conversations for tests/parity/templates_parity.py: one JSON request a line in, one JSON answer a line out.
+// Renders conversations for tests/parity/templates_parity.py: one JSON request a line in, one JSON
+// answer a line out.
 //
-//   request: {"template": path} or {"source": text}, "messages", "tools", "kwargs", "tokens" {bos_token, …},
+//   request: {"template": path} or {"source": text}, "messages", "tools", "kwargs", "tokens"
+//   {bos_token, …},
 //            "add_generation_prompt", "now", "labels" (whether to find them)
-//   answer:  {"text", "origins": [[begin, end, kind, message, field, in_generation]], "runs": [[begin, end, message]]}
+//   answer:  {"text", "origins": [[begin, end, kind, message, field, in_generation]], "runs":
+//   [[begin, end, message]]}
 //            or {"error", "where"}
 #include <fmt/format.h>
 
@@ -22,17 +25,21 @@ using sftrun::text::Json;
 
 /// Stands in for a tokenizer: what special tokens of the stock families look like.
 std::vector<ByteSpan> marker_spans(std::string_view text) {
-  constexpr std::string_view kWords[] = {"<s>", "</s>", "<eos>", "<bos>", "<end_of_turn>", "<start_of_turn>", "<end_of_utterance>"};
+  constexpr std::string_view kWords[] = {
+      "<s>", "</s>", "<eos>", "<bos>", "<end_of_turn>", "<start_of_turn>", "<end_of_utterance>"};
   std::vector<ByteSpan> spans;
   for (size_t at = text.find('<'); at != std::string_view::npos; at = text.find('<', at + 1)) {
     const size_t close = text.find('>', at);
     if (close == std::string_view::npos) break;
     const std::string_view marker = text.substr(at, close + 1 - at);
-    const bool one_word = marker.find_first_of(" \n", 1) == std::string_view::npos && marker.find('<', 1) == std::string_view::npos;
+    const bool one_word = marker.find_first_of(" \n", 1) == std::string_view::npos &&
+                          marker.find('<', 1) == std::string_view::npos;
     const std::string_view inside = marker.substr(1, marker.size() - 2);
-    const bool barred = inside.starts_with("|") || inside.ends_with("|") || inside.starts_with("\xEF\xBD\x9C");
+    const bool barred =
+        inside.starts_with("|") || inside.ends_with("|") || inside.starts_with("\xEF\xBD\x9C");
     const bool known = std::find(std::begin(kWords), std::end(kWords), marker) != std::end(kWords);
-    if (one_word && (barred || known)) spans.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(close + 1)});
+    if (one_word && (barred || known))
+      spans.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(close + 1)});
   }
   return spans;
 }
@@ -61,17 +68,20 @@ Json answer(const Json& request) {
   options.pad_token = tokens.value("pad_token", "");
   sftrun::text::LabelledConversation conversation;
   if (request.value("labels", false)) {
-    conversation = sftrun::text::label_with_specials(chat_template, request.at("messages"), options,
-                                                     sftrun::text::LossOn::kAssistant, marker_spans);
+    conversation =
+        sftrun::text::label_with_specials(chat_template, request.at("messages"), options,
+                                          sftrun::text::LossOn::kAssistant, marker_spans);
   } else {
     conversation.rendered = chat_template.render(request.at("messages"), options);
   }
   Json origins = Json::array(), runs = Json::array();
   for (const auto& span : conversation.rendered.origins) {
     const auto& o = span.origin;
-    origins.push_back({span.begin, span.end, static_cast<int>(o.kind), o.message, o.field, o.in_generation});
+    origins.push_back(
+        {span.begin, span.end, static_cast<int>(o.kind), o.message, o.field, o.in_generation});
   }
-  for (const auto& run : conversation.runs) runs.push_back({run.span.begin, run.span.end, run.message});
+  for (const auto& run : conversation.runs)
+    runs.push_back({run.span.begin, run.span.end, run.message});
   return {{"text", conversation.rendered.text}, {"origins", origins}, {"runs", runs}};
 }
 

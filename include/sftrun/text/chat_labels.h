@@ -8,9 +8,10 @@
 
 /// Which bytes of a rendered conversation the assistant produced.
 ///
-/// A label run starts where the generation prompt ends (what the template appends with add_generation_prompt) and runs
-/// through the end-of-turn token, wherever the template emits it; found from the origins of the emitted bytes,
-/// never by searching the text for markers. {% generation %} marks, where a template has them, decide instead.
+/// A label run starts where the generation prompt ends (what the template appends with
+/// add_generation_prompt) and runs through the end-of-turn token, wherever the template emits it;
+/// found from the origins of the emitted bytes, never by searching the text for markers. {%
+/// generation %} marks, where a template has them, decide instead.
 namespace sftrun::text {
 
 enum class LossOn : uint8_t { kAssistant, kLastAssistant, kAll };
@@ -25,16 +26,20 @@ struct LabelledConversation {
 };
 
 /// Per-message `"train": false` (or `"weight": 0`) takes a turn's label away.
-/// @throws DataError as `ChatTemplate::render`, and when an assistant message left no trace to label.
-LabelledConversation label_conversation(const ChatTemplate& chat_template, const Tokenizer& tokenizer, const Json& messages,
+/// @throws DataError as `ChatTemplate::render`, and when an assistant message left no trace to
+/// label.
+LabelledConversation label_conversation(const ChatTemplate& chat_template,
+                                        const Tokenizer& tokenizer, const Json& messages,
                                         const RenderOptions& options, LossOn loss_on);
 
-/// Tokens of the text (no special tokens added) and, for each, 1 where any of its bytes lie in a run.
+/// Tokens of the text (no special tokens added) and, for each, 1 where any of its bytes lie in a
+/// run.
 struct LabelledTokens {
   std::vector<TokenId> ids;
   std::vector<uint8_t> mask;
   std::vector<ByteSpan> spans;
 };
-LabelledTokens tokenize_labelled(const Tokenizer& tokenizer, const LabelledConversation& conversation);
+LabelledTokens tokenize_labelled(const Tokenizer& tokenizer,
+                                 const LabelledConversation& conversation);
 
 }  // namespace sftrun::text

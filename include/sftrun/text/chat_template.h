@@ -7,8 +7,9 @@
 #include <string_view>
 #include <vector>
 
-/// Chat templates: Jinja as Hugging Face renders it (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks,
-/// loop controls, tojson with ensure_ascii off, raise_exception, strftime_now, {% generation %}), with the origin of every byte.
+/// Chat templates: Jinja as Hugging Face renders it (ImmutableSandboxedEnvironment, trim_blocks,
+/// lstrip_blocks, loop controls, tojson with ensure_ascii off, raise_exception, strftime_now, {%
+/// generation %}), with the origin of every byte.
 namespace sftrun::text {
 
 /// Ordered, as dictionaries are in Python: templates iterate and print them.
@@ -18,7 +19,8 @@ using Json = nlohmann::ordered_json;
 struct Origin {
   enum class Kind : uint8_t {
     kTemplate,  ///< literal text of the template, or a value it computed
-    kMessage,   ///< a field of a message, possibly through filters that keep characters (trim, slices, split, …)
+    kMessage,   ///< a field of a message, possibly through filters that keep characters (trim,
+                ///< slices, split, …)
     kOther,     ///< another variable (tools, bos_token, kwargs)
   };
   Kind kind = Kind::kTemplate;
@@ -39,10 +41,11 @@ struct Rendered {
 
 struct RenderOptions {
   bool add_generation_prompt = false;
-  Json tools;                              ///< null or array
-  Json kwargs = Json::object();            ///< chat_template_kwargs, visible as variables
-  std::string bos_token, eos_token, unk_token, pad_token;  ///< empty: the template sees them undefined
-  int64_t now_unix_s = -1;                 ///< what strftime_now sees; -1: the clock (local time)
+  Json tools;                    ///< null or array
+  Json kwargs = Json::object();  ///< chat_template_kwargs, visible as variables
+  std::string bos_token, eos_token, unk_token,
+      pad_token;            ///< empty: the template sees them undefined
+  int64_t now_unix_s = -1;  ///< what strftime_now sees; -1: the clock (local time)
 };
 
 /// Immutable; `render` is safe to call from several threads.
@@ -54,12 +57,13 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  /// @param messages array of {"role", "content", …}; where one of reasoning_content, thinking and reasoning is given,
-  /// the template sees the first two, as transformers hands them over
+  /// @param messages array of {"role", "content", …}; where one of reasoning_content, thinking and
+  /// reasoning is given, the template sees the first two, as transformers hands them over
   /// @throws DataError carrying raise_exception's text, or the template line of a run-time error.
   Rendered render(const Json& messages, const RenderOptions& options) const;
   /// The same for the first `num_messages` messages.
-  Rendered render_prefix(const Json& messages, size_t num_messages, const RenderOptions& options) const;
+  Rendered render_prefix(const Json& messages, size_t num_messages,
+                         const RenderOptions& options) const;
   /// Whether the template marks the assistant's text itself.
   bool has_generation_marks() const;
   const std::string& source() const;

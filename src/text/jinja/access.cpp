@@ -23,11 +23,13 @@ Value no_attribute(const Value& value, std::string_view name) {
 
 Value no_element(Runtime& runtime, const Value& value, const Value& key) {
   if (key.is_string()) return no_attribute(value, key.bytes());
-  return Value::undefined(fmt::format("{} has no element {}", described_type(value), to_repr(runtime, key).bytes()));
+  return Value::undefined(
+      fmt::format("{} has no element {}", described_type(value), to_repr(runtime, key).bytes()));
 }
 
 Value unsafe_attribute(const Value& value, std::string_view name) {
-  return Value::undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)));
+  return Value::undefined(
+      fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)));
 }
 
 /// What Python's getattr() finds, as far as the sandbox shows it.
@@ -39,8 +41,10 @@ std::optional<Value> own_attribute(Runtime& runtime, const Value& value, std::st
     if (auto found = value.object()->attribute(runtime, name)) return found;
     if (value.object_as<DictView>() == nullptr) return std::nullopt;
   }
-  if (value.is_integral() && (name == "real" || name == "numerator")) return Value::integer(value.integral());
-  if (value.is_integral() && (name == "imag" || name == "denominator")) return Value::integer(name == "imag" ? 0 : 1);
+  if (value.is_integral() && (name == "real" || name == "numerator"))
+    return Value::integer(value.integral());
+  if (value.is_integral() && (name == "imag" || name == "denominator"))
+    return Value::integer(name == "imag" ? 0 : 1);
   if (changes_its_object(value, name)) return unsafe_attribute(value, name);
   if (const auto method = find_method(value, name)) {
     return Value::object(std::make_shared<BoundMethod>(value, std::string(name), method));
@@ -102,7 +106,8 @@ struct Bounds {
 };
 
 Int slice_index(const Value& value) {
-  if (!value.is_integral()) fail("slice indices must be integers or None or have an __index__ method");
+  if (!value.is_integral())
+    fail("slice indices must be integers or None or have an __index__ method");
   return value.integral();
 }
 
@@ -126,7 +131,8 @@ Bounds slice_bounds(Int length, const Value& start, const Value& stop, const Val
 
 std::vector<size_t> slice_positions(const Bounds& bounds) {
   std::vector<size_t> positions;
-  for (Int at = bounds.start; bounds.step > 0 ? at < bounds.stop : at > bounds.stop; at += bounds.step) {
+  for (Int at = bounds.start; bounds.step > 0 ? at < bounds.stop : at > bounds.stop;
+       at += bounds.step) {
     positions.push_back(static_cast<size_t>(at));
   }
   return positions;
@@ -137,20 +143,24 @@ TaggedText slice_text(const TaggedText& text, const Bounds& bounds) {
     const auto start = static_cast<size_t>(bounds.start);
     const auto count = static_cast<size_t>(std::max<Int>(bounds.stop - bounds.start, 0));
     const size_t begin = unicode::byte_offset(text.bytes(), start);
-    const size_t end = begin + unicode::byte_offset(std::string_view(text.bytes()).substr(begin), count);
+    const size_t end =
+        begin + unicode::byte_offset(std::string_view(text.bytes()).substr(begin), count);
     return text.slice(begin, end);
   }
   std::vector<size_t> offsets;  // of every code point
-  for (size_t at = 0; at < text.size(); at += unicode::sequence_length(text.bytes(), at)) offsets.push_back(at);
+  for (size_t at = 0; at < text.size(); at += unicode::sequence_length(text.bytes(), at))
+    offsets.push_back(at);
   offsets.push_back(text.size());
   TaggedText out;
-  for (const size_t position : slice_positions(bounds)) out.append(text, offsets[position], offsets[position + 1]);
+  for (const size_t position : slice_positions(bounds))
+    out.append(text, offsets[position], offsets[position + 1]);
   return out;
 }
 
 }  // namespace
 
-Value get_slice(Runtime& runtime, const Value& value, const Value& start, const Value& stop, const Value& step) {
+Value get_slice(Runtime& runtime, const Value& value, const Value& start, const Value& stop,
+                const Value& step) {
   require_defined(value);
   auto* range = value.object_as<Range>();
   if (!value.is_string() && !value.is_sequence() && range == nullptr) {
@@ -160,7 +170,8 @@ Value get_slice(Runtime& runtime, const Value& value, const Value& start, const 
   const Bounds bounds = slice_bounds(length_of(value), start, stop, step);
   if (range != nullptr) {
     const auto at = [range](Int index) { return range->at(static_cast<int64_t>(index)); };
-    return Value::object(std::make_shared<Range>(at(bounds.start), at(bounds.stop), range->step() * bounds.step));  // both fit 63 bits
+    return Value::object(std::make_shared<Range>(at(bounds.start), at(bounds.stop),
+                                                 range->step() * bounds.step));  // both fit 63 bits
   }
   if (value.is_string()) {
     runtime.charge(value.text().size());
@@ -169,7 +180,8 @@ Value get_slice(Runtime& runtime, const Value& value, const Value& start, const 
   std::vector<Value> items;
   for (const size_t position : slice_positions(bounds)) items.push_back(value.items()[position]);
   runtime.charge(items.size() * sizeof(Value));
-  const Value slice = value.is_tuple() ? Value::tuple(std::move(items)) : Value::list(std::move(items));
+  const Value slice =
+      value.is_tuple() ? Value::tuple(std::move(items)) : Value::list(std::move(items));
   return slice.with_origin(value.origin());
 }
 
@@ -181,9 +193,12 @@ Value get_path(Runtime& runtime, const Value& value, const Value& path) {
   while (true) {
     const size_t dot = rest.find('.');
     const std::string_view part = rest.substr(0, dot);
-    const bool is_index = !part.empty() && part.size() < 18 &&
-                          std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-    found = get_item(runtime, found, is_index ? Value::integer(std::stoll(std::string(part))) : Value::string(part));
+    const bool is_index =
+        !part.empty() && part.size() < 18 &&
+        std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    found =
+        get_item(runtime, found,
+                 is_index ? Value::integer(std::stoll(std::string(part))) : Value::string(part));
     if (dot == std::string_view::npos) return found;
     rest = rest.substr(dot + 1);
   }

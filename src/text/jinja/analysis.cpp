@@ -36,15 +36,17 @@ struct Scope {
   /// After branches of which one will have run: what only some assign may keep its earlier value.
   void merge(const std::vector<Scope>& branches) {
     std::set<Symbol> stored_in_branches;
-    for (const Scope& branch : branches) stored_in_branches.insert(branch.stores.begin(), branch.stores.end());
+    for (const Scope& branch : branches)
+      stored_in_branches.insert(branch.stores.begin(), branch.stores.end());
     std::vector<Symbol> conditional;
-    std::set_difference(stored_in_branches.begin(), stored_in_branches.end(), stores.begin(), stores.end(),
-                        std::back_inserter(conditional));
+    std::set_difference(stored_in_branches.begin(), stored_in_branches.end(), stores.begin(),
+                        stores.end(), std::back_inserter(conditional));
     for (const Scope& branch : branches) {
       for (const auto& [name, how] : branch.loads) loads[name] = how;
       stores.insert(branch.stores.begin(), branch.stores.end());
     }
-    for (const Symbol name : conditional) loads[name] = outer_knows(name) ? Load::kOuter : Load::kContext;
+    for (const Symbol name : conditional)
+      loads[name] = outer_knows(name) ? Load::kOuter : Load::kContext;
   }
   std::vector<Symbol> unset() const {
     std::vector<Symbol> names;
@@ -85,10 +87,12 @@ class Analyser {
   }
 
  private:
-  // ---- Names of one scope: what stands in it directly, nested scopes only with what they evaluate outside.
+  // ---- Names of one scope: what stands in it directly, nested scopes only with what they evaluate
+  // outside.
 
   void load_names(const Expr& expr, Scope& scope) {
-    if (expr.kind == ExprKind::kName || expr.kind == ExprKind::kNamespaceRef) scope.load(expr.symbol);
+    if (expr.kind == ExprKind::kName || expr.kind == ExprKind::kNamespaceRef)
+      scope.load(expr.symbol);
     for_each_child(expr, [&](const Expr& child) { load_names(child, scope); });
   }
   void load_names(const ExprPtr& expr, Scope& scope) {
@@ -96,7 +100,8 @@ class Analyser {
   }
   void store_names(const Expr& target, Scope& scope, bool as_parameter) {
     if (target.kind == ExprKind::kNamespaceRef) scope.load(target.symbol);
-    if (target.kind == ExprKind::kName) as_parameter ? scope.declare(target.symbol) : scope.store(target.symbol);
+    if (target.kind == ExprKind::kName)
+      as_parameter ? scope.declare(target.symbol) : scope.store(target.symbol);
     for (const ExprPtr& item : target.operands) store_names(*item, scope, as_parameter);
   }
 
@@ -108,16 +113,28 @@ class Analyser {
       case StatementKind::kPrint:
         for (const ExprPtr& expr : s.expressions) load_names(expr, scope);
         break;
-      case StatementKind::kIf: collect_if(s, scope); break;
-      case StatementKind::kFor: load_names(s.value, scope); break;
+      case StatementKind::kIf:
+        collect_if(s, scope);
+        break;
+      case StatementKind::kFor:
+        load_names(s.value, scope);
+        break;
       case StatementKind::kSet:
         load_names(s.value, scope);
         store_names(*s.target, scope, false);
         break;
-      case StatementKind::kSetBlock: store_names(*s.target, scope, false); break;
-      case StatementKind::kFilterBlock: load_names(s.filter, scope); break;
-      case StatementKind::kMacro: scope.store(s.symbol); break;
-      case StatementKind::kCallBlock: load_names(s.value, scope); break;
+      case StatementKind::kSetBlock:
+        store_names(*s.target, scope, false);
+        break;
+      case StatementKind::kFilterBlock:
+        load_names(s.filter, scope);
+        break;
+      case StatementKind::kMacro:
+        scope.store(s.symbol);
+        break;
+      case StatementKind::kCallBlock:
+        load_names(s.value, scope);
+        break;
       case StatementKind::kWith:
         for (const ExprPtr& value : s.expressions) load_names(value, scope);
         break;
@@ -125,7 +142,8 @@ class Analyser {
       case StatementKind::kGeneration:
       case StatementKind::kBlock:
       case StatementKind::kBreak:
-      case StatementKind::kContinue: break;
+      case StatementKind::kContinue:
+        break;
     }
   }
 
@@ -158,7 +176,8 @@ class Analyser {
     for (const auto& statement : body) descend(*statement, scope, soft);
   }
 
-  void scoped_body(Body& body, const Scope& parent, std::vector<Symbol>& unset, const ExprPtr& filter = nullptr) {
+  void scoped_body(Body& body, const Scope& parent, std::vector<Symbol>& unset,
+                   const ExprPtr& filter = nullptr) {
     Scope scope = nested(parent);
     if (filter) load_names(filter, scope);
     collect(body, scope);
@@ -175,9 +194,13 @@ class Analyser {
         for (const Body& body : s.bodies) descend(body, scope, true);
         descend(s.otherwise, scope, true);
         break;
-      case StatementKind::kFor: descend_for(s, scope); break;
+      case StatementKind::kFor:
+        descend_for(s, scope);
+        break;
       case StatementKind::kMacro:
-      case StatementKind::kCallBlock: descend_macro(s, scope); break;
+      case StatementKind::kCallBlock:
+        descend_macro(s, scope);
+        break;
       case StatementKind::kWith: {
         Scope inner = nested(scope);
         for (const ExprPtr& target : s.targets) store_names(*target, inner, true);
@@ -187,8 +210,12 @@ class Analyser {
         break;
       }
       case StatementKind::kSetBlock:
-      case StatementKind::kGeneration: scoped_body(s.body, scope, s.unset); break;
-      case StatementKind::kFilterBlock: scoped_body(s.body, scope, s.unset, s.filter); break;
+      case StatementKind::kGeneration:
+        scoped_body(s.body, scope, s.unset);
+        break;
+      case StatementKind::kFilterBlock:
+        scoped_body(s.body, scope, s.unset, s.filter);
+        break;
       case StatementKind::kBlock: {
         Scope alone;
         collect(s.body, alone);
@@ -200,7 +227,8 @@ class Analyser {
       case StatementKind::kPrint:
       case StatementKind::kSet:
       case StatementKind::kBreak:
-      case StatementKind::kContinue: break;
+      case StatementKind::kContinue:
+        break;
     }
   }
 
@@ -271,9 +299,11 @@ class Analyser {
       visit_pointer(s->target, true);
       for (const ExprPtr& target : s->targets) visit_pointer(target, true);
       for (const ExprPtr& expr : s->expressions) visit_pointer(expr, false);
-      for (const ExprPtr* expr : {&s->value, &s->filter, &s->condition}) visit_pointer(*expr, false);
+      for (const ExprPtr* expr : {&s->value, &s->filter, &s->condition})
+        visit_pointer(*expr, false);
       if (s->macro) {
-        for (const Parameter& parameter : s->macro->parameters) visit_pointer(parameter.otherwise, false);
+        for (const Parameter& parameter : s->macro->parameters)
+          visit_pointer(parameter.otherwise, false);
       }
       for (const Body& inner : s->bodies) find_undeclared(inner, wanted, used);
       find_undeclared(s->body, wanted, used);
@@ -303,6 +333,8 @@ class Analyser {
 
 }  // namespace
 
-void analyse(Template& parsed) { Analyser(parsed).run(); }
+void analyse(Template& parsed) {
+  Analyser(parsed).run();
+}
 
 }  // namespace sftrun::text::jinja

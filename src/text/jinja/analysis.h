@@ -4,8 +4,9 @@
 
 namespace sftrun::text::jinja {
 
-/// What jinja2's compiler works out before a template runs: which names a scope leaves unset until it assigns
-/// them, which of caller, kwargs and varargs a macro uses, and that filters and tests exist.
+/// What jinja2's compiler works out before a template runs: which names a scope leaves unset until
+/// it assigns them, which of caller, kwargs and varargs a macro uses, and that filters and tests
+/// exist.
 /// @throws TemplateError with the line.
 void analyse(Template& parsed);
 

@@ -36,27 +36,27 @@ class SymbolTable {
 };
 
 enum class ExprKind : uint8_t {
-  kConst,       // constant
-  kName,        // symbol
+  kConst,         // constant
+  kName,          // symbol
   kNamespaceRef,  // symbol.name, as an assignment's target
-  kTuple,       // operands
-  kList,        // operands
-  kDict,        // operands: key, value, key, value, …
-  kCondition,   // operands: test, then, otherwise (may be null)
-  kOr,          // operands: 2
-  kAnd,         // operands: 2
-  kNot,         // operands: 1
-  kCompare,     // operands: n + 1, operators: n
-  kBinary,      // operands: 2, name: the operator
-  kNegate,      // operands: 1
-  kPlus,        // operands: 1
-  kConcat,      // operands: n
-  kAttribute,   // operands: 1, name
-  kItem,        // operands: 2
-  kSlice,       // operands: object, start, stop, step (each may be null)
-  kCall,        // operands: 1, arguments
-  kFilter,      // operands: 1 (null: the block's text), name, arguments
-  kTest,        // operands: 1, name, arguments
+  kTuple,         // operands
+  kList,          // operands
+  kDict,          // operands: key, value, key, value, …
+  kCondition,     // operands: test, then, otherwise (may be null)
+  kOr,            // operands: 2
+  kAnd,           // operands: 2
+  kNot,           // operands: 1
+  kCompare,       // operands: n + 1, operators: n
+  kBinary,        // operands: 2, name: the operator
+  kNegate,        // operands: 1
+  kPlus,          // operands: 1
+  kConcat,        // operands: n
+  kAttribute,     // operands: 1, name
+  kItem,          // operands: 2
+  kSlice,         // operands: object, start, stop, step (each may be null)
+  kCall,          // operands: 1, arguments
+  kFilter,        // operands: 1 (null: the block's text), name, arguments
+  kTest,          // operands: 1, name, arguments
 };
 
 struct Expr;
@@ -83,12 +83,12 @@ struct Expr {
 };
 
 enum class StatementKind : uint8_t {
-  kText,        // text
-  kPrint,       // expressions
-  kIf,          // tests and bodies in turn, then otherwise
+  kText,   // text
+  kPrint,  // expressions
+  kIf,     // tests and bodies in turn, then otherwise
   kFor,
-  kSet,         // target = value
-  kSetBlock,    // target, filter (may be null), body
+  kSet,          // target = value
+  kSetBlock,     // target, filter (may be null), body
   kFilterBlock,  // filter, body
   kMacro,
   kCallBlock,   // value: the call; a macro in all else
@@ -126,8 +126,8 @@ struct Statement {
   Body body, otherwise;
   std::vector<ExprPtr> targets;  ///< of with
   ExprPtr target, value, filter, condition;
-  bool recursive = false;   ///< for … recursive
-  bool scoped = false;      ///< block … scoped
+  bool recursive = false;  ///< for … recursive
+  bool scoped = false;     ///< block … scoped
   std::unique_ptr<MacroDefinition> macro;
   /// Names that this statement's scope assigns before it reads them: undefined until then, whatever
   /// the context holds (filled by the analysis).

@@ -39,7 +39,8 @@ Dict make_dict(Runtime& runtime, const Args& args, const char* function) {
   } else if (!args.positional.empty()) {
     for (const Value& pair : to_vector(runtime, args.positional[0])) {
       std::vector<Value> parts = to_vector(runtime, pair);
-      if (parts.size() != 2) fail("dictionary update sequence element has the wrong length; 2 is required");
+      if (parts.size() != 2)
+        fail("dictionary update sequence element has the wrong length; 2 is required");
       dict.set(std::move(parts[0]), std::move(parts[1]));
     }
   }
@@ -48,7 +49,9 @@ Dict make_dict(Runtime& runtime, const Args& args, const char* function) {
   return dict;
 }
 
-Value dict(Runtime& runtime, const Args& args) { return Value::dict(make_dict(runtime, args, "dict")); }
+Value dict(Runtime& runtime, const Args& args) {
+  return Value::dict(make_dict(runtime, args, "dict"));
+}
 
 Value make_namespace(Runtime& runtime, const Args& args) {
   auto made = std::make_shared<Namespace>();
@@ -89,11 +92,12 @@ class Cycler : public Object {
   std::optional<Value> attribute(Runtime&, std::string_view name) override {
     const std::vector<Value>& items = items_.items();
     const auto bound = [this, self = shared_from_this()](bool reset) {
-      return Value::object(std::make_shared<Function>("cycler", [this, self, reset](Runtime&, const Args&) {
-        const Value now = items_.items()[at_];
-        at_ = reset ? 0 : (at_ + 1) % items_.items().size();
-        return reset ? Value() : now;
-      }));
+      return Value::object(
+          std::make_shared<Function>("cycler", [this, self, reset](Runtime&, const Args&) {
+            const Value now = items_.items()[at_];
+            at_ = reset ? 0 : (at_ + 1) % items_.items().size();
+            return reset ? Value() : now;
+          }));
     };
     if (name == "current") return items[at_];
     if (name == "items") return items_;
@@ -119,11 +123,12 @@ Value joiner(Runtime&, const Args& args) {
   const Value separator = params.given(0) ? *params[0] : Value::string(", ");
   if (separator.depth() > 0) fail("joiner needs a string");
   const auto used = std::make_shared<bool>(false);
-  return Value::object(std::make_shared<Function>("joiner", [separator, used](Runtime&, const Args&) {
-    const bool first = !*used;
-    *used = true;
-    return first ? Value::string("") : separator;
-  }));
+  return Value::object(
+      std::make_shared<Function>("joiner", [separator, used](Runtime&, const Args&) {
+        const bool first = !*used;
+        *used = true;
+        return first ? Value::string("") : separator;
+      }));
 }
 
 }  // namespace

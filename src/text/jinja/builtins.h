@@ -8,7 +8,8 @@
 
 namespace sftrun::text::jinja {
 
-/// The functions every chat template sees: range, dict, namespace, cycler, joiner, raise_exception, strftime_now.
+/// The functions every chat template sees: range, dict, namespace, cycler, joiner, raise_exception,
+/// strftime_now.
 std::vector<std::pair<std::string, Value>> builtin_functions();
 
 }  // namespace sftrun::text::jinja

@@ -18,7 +18,8 @@ struct NamedMethod {
 
 template <size_t N>
 Method find_in(const NamedMethod (&methods)[N], std::string_view name) {
-  const auto it = std::find_if(std::begin(methods), std::end(methods), [name](const auto& m) { return m.name == name; });
+  const auto it = std::find_if(std::begin(methods), std::end(methods),
+                               [name](const auto& m) { return m.name == name; });
   return it == std::end(methods) ? nullptr : it->method;
 }
 
@@ -53,8 +54,9 @@ Value sequence_count(Runtime& runtime, const Value& self, const Args& args) {
   const Params params("count", args, {"value"});
   runtime.charge(self.num_nodes());
   const Value& wanted = params.required(0);
-  return Value::integer(std::count_if(self.items().begin(), self.items().end(),
-                                      [&wanted](const Value& item) { return equal(item, wanted); }));
+  return Value::integer(
+      std::count_if(self.items().begin(), self.items().end(),
+                    [&wanted](const Value& item) { return equal(item, wanted); }));
 }
 
 Value sequence_index(Runtime& runtime, const Value& self, const Args& args) {
@@ -79,7 +81,8 @@ constexpr NamedMethod kSequenceMethods[] = {{"count", sequence_count}, {"index",
 Value bit_length(Runtime&, const Value& self, const Args& args) {
   const Params params("bit_length", args, {});
   int bits = 0;
-  for (Int rest = self.integral() < 0 ? -self.integral() : self.integral(); rest != 0; rest >>= 1) ++bits;
+  for (Int rest = self.integral() < 0 ? -self.integral() : self.integral(); rest != 0; rest >>= 1)
+    ++bits;
   return Value::integer(bits);
 }
 
@@ -92,7 +95,8 @@ Value is_integer(Runtime&, const Value& self, const Args& args) {
 
 Method find_container_method(const Value& value, std::string_view name) {
   if (value.is_dict()) return find_in(kDictMethods, name);
-  if (value.is_sequence()) return value.is_list() && name == "copy" ? list_copy : find_in(kSequenceMethods, name);
+  if (value.is_sequence())
+    return value.is_list() && name == "copy" ? list_copy : find_in(kSequenceMethods, name);
   if (value.is_integral() && name == "bit_length") return bit_length;
   if (value.is_float() && name == "is_integer") return is_integer;
   return nullptr;
@@ -104,7 +108,8 @@ Method find_method(const Value& value, std::string_view name) {
 
 bool changes_its_object(const Value& value, std::string_view name) {
   constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-  constexpr std::string_view kList[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
+  constexpr std::string_view kList[] = {"append", "clear", "pop",    "reverse",
+                                        "insert", "sort",  "extend", "remove"};
   const auto among = [name](const auto& names) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };

@@ -5,7 +5,8 @@
 
 namespace sftrun::text::jinja {
 
-/// What went wrong in a template. The interpreter knows the line; the public API turns this into a DataError.
+/// What went wrong in a template. The interpreter knows the line; the public API turns this into a
+/// DataError.
 class TemplateError : public std::runtime_error {
  public:
   explicit TemplateError(const std::string& message, int line = 0)

@@ -19,11 +19,16 @@ Value Interpreter::evaluate(const Expr& expr, const FramePtr& frame) {
   switch (expr.kind) {
     case ExprKind::kConst:
     case ExprKind::kName:
-    case ExprKind::kNamespaceRef: break;
-    case ExprKind::kTuple: return Value::tuple(evaluate_all(expr.operands, frame));
-    case ExprKind::kList: return Value::list(evaluate_all(expr.operands, frame));
-    case ExprKind::kDict: return evaluate_dict(expr, frame);
-    case ExprKind::kCondition: return evaluate_condition(expr, frame);
+    case ExprKind::kNamespaceRef:
+      break;
+    case ExprKind::kTuple:
+      return Value::tuple(evaluate_all(expr.operands, frame));
+    case ExprKind::kList:
+      return Value::list(evaluate_all(expr.operands, frame));
+    case ExprKind::kDict:
+      return evaluate_dict(expr, frame);
+    case ExprKind::kCondition:
+      return evaluate_condition(expr, frame);
     case ExprKind::kOr: {
       Value left = operand(0);
       return truthy(left) ? left : operand(1);
@@ -32,26 +37,36 @@ Value Interpreter::evaluate(const Expr& expr, const FramePtr& frame) {
       Value left = operand(0);
       return truthy(left) ? operand(1) : left;
     }
-    case ExprKind::kNot: return Value::boolean(!truthy(operand(0)));
-    case ExprKind::kCompare: return evaluate_compare(expr, frame);
+    case ExprKind::kNot:
+      return Value::boolean(!truthy(operand(0)));
+    case ExprKind::kCompare:
+      return evaluate_compare(expr, frame);
     case ExprKind::kBinary: {
       const Value left = operand(0), right = operand(1);
       line_ = expr.line;
       return binary(runtime_, expr.name, left, right);
     }
-    case ExprKind::kNegate: return negate(operand(0));
-    case ExprKind::kPlus: return plus(operand(0));
-    case ExprKind::kConcat: return evaluate_concat(expr, frame);
-    case ExprKind::kAttribute: return get_attribute(runtime_, operand(0), expr.name);
+    case ExprKind::kNegate:
+      return negate(operand(0));
+    case ExprKind::kPlus:
+      return plus(operand(0));
+    case ExprKind::kConcat:
+      return evaluate_concat(expr, frame);
+    case ExprKind::kAttribute:
+      return get_attribute(runtime_, operand(0), expr.name);
     case ExprKind::kItem: {
       const Value object = operand(0), key = operand(1);
       line_ = expr.line;
       return get_item(runtime_, object, key);
     }
-    case ExprKind::kSlice: return evaluate_slice(expr, frame);
-    case ExprKind::kCall: return evaluate_call(expr, frame);
-    case ExprKind::kFilter: return apply_filters(expr, nullptr, frame);
-    case ExprKind::kTest: return evaluate_test(expr, frame);
+    case ExprKind::kSlice:
+      return evaluate_slice(expr, frame);
+    case ExprKind::kCall:
+      return evaluate_call(expr, frame);
+    case ExprKind::kFilter:
+      return apply_filters(expr, nullptr, frame);
+    case ExprKind::kTest:
+      return evaluate_test(expr, frame);
   }
   return Value();
 }
@@ -105,12 +120,15 @@ Value Interpreter::evaluate_dict(const Expr& expr, const FramePtr& frame) {
 }
 
 Value Interpreter::evaluate_slice(const Expr& expr, const FramePtr& frame) {
-  const auto part = [&](size_t index) { return expr.operands[index] ? evaluate(*expr.operands[index], frame) : Value(); };
+  const auto part = [&](size_t index) {
+    return expr.operands[index] ? evaluate(*expr.operands[index], frame) : Value();
+  };
   const Value object = part(0), start = part(1), stop = part(2), step = part(3);
   return get_slice(runtime_, object, start, stop, step);
 }
 
-std::vector<Value> Interpreter::evaluate_all(const std::vector<ExprPtr>& exprs, const FramePtr& frame) {
+std::vector<Value> Interpreter::evaluate_all(const std::vector<ExprPtr>& exprs,
+                                             const FramePtr& frame) {
   std::vector<Value> values;
   values.reserve(exprs.size());
   for (const ExprPtr& expr : exprs) values.push_back(evaluate(*expr, frame));
@@ -120,9 +138,11 @@ std::vector<Value> Interpreter::evaluate_all(const std::vector<ExprPtr>& exprs, 
 Args Interpreter::evaluate_arguments(const Arguments& arguments, const FramePtr& frame) {
   Args args;
   args.positional = evaluate_all(arguments.positional, frame);
-  for (const auto& [name, expr] : arguments.named) args.named.emplace_back(name, evaluate(*expr, frame));
+  for (const auto& [name, expr] : arguments.named)
+    args.named.emplace_back(name, evaluate(*expr, frame));
   if (arguments.star) {
-    for (Value& value : to_vector(runtime_, evaluate(*arguments.star, frame))) args.positional.push_back(std::move(value));
+    for (Value& value : to_vector(runtime_, evaluate(*arguments.star, frame)))
+      args.positional.push_back(std::move(value));
   }
   if (arguments.double_star) {
     const Value named = evaluate(*arguments.double_star, frame);
@@ -145,7 +165,8 @@ Value Interpreter::evaluate_call(const Expr& expr, const FramePtr& frame) {
 /// @param block_text stands in for the operand that the filter of a block does not have
 Value Interpreter::apply_filters(const Expr& expr, const Value* block_text, const FramePtr& frame) {
   const bool innermost = expr.operands[0] == nullptr;
-  const bool of_block = innermost || (block_text != nullptr && expr.operands[0]->kind == ExprKind::kFilter);
+  const bool of_block =
+      innermost || (block_text != nullptr && expr.operands[0]->kind == ExprKind::kFilter);
   const Value value = innermost  ? *block_text
                       : of_block ? apply_filters(*expr.operands[0], block_text, frame)
                                  : evaluate(*expr.operands[0], frame);

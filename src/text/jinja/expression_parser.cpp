@@ -10,7 +10,9 @@ namespace {
 constexpr int kMaxSyntaxDepth = 200;      ///< of the parser's own recursion
 constexpr int kMaxExpressionDepth = 300;  ///< of the tree it makes (long chains grow it too)
 
-int depth_of(const ExprPtr& expr) { return expr ? expr->depth : 0; }
+int depth_of(const ExprPtr& expr) {
+  return expr ? expr->depth : 0;
+}
 
 }  // namespace
 
@@ -61,18 +63,22 @@ ExprPtr ExpressionParser::node(ExprKind kind, int line, std::vector<ExprPtr> ope
   auto expr = std::make_unique<Expr>();
   expr->kind = kind;
   expr->line = line;
-  for (const ExprPtr& operand : operands) expr->depth = std::max(expr->depth, depth_of(operand) + 1);
+  for (const ExprPtr& operand : operands)
+    expr->depth = std::max(expr->depth, depth_of(operand) + 1);
   check_depth(*expr);
   expr->operands = std::move(operands);
   return expr;
 }
 
 void ExpressionParser::check_depth(const Expr& expr) const {
-  if (expr.depth > kMaxExpressionDepth) fail("an expression is nested too deeply or too long", expr.line);
+  if (expr.depth > kMaxExpressionDepth)
+    fail("an expression is nested too deeply or too long", expr.line);
 }
 
 void ExpressionParser::set_arguments(Expr& expr, Arguments arguments) const {
-  const auto grow = [&expr](const ExprPtr& child) { expr.depth = std::max(expr.depth, depth_of(child) + 1); };
+  const auto grow = [&expr](const ExprPtr& child) {
+    expr.depth = std::max(expr.depth, depth_of(child) + 1);
+  };
   for (const ExprPtr& child : arguments.positional) grow(child);
   for (const auto& [name, child] : arguments.named) grow(child);
   grow(arguments.star);
@@ -104,7 +110,8 @@ ExprPtr ExpressionParser::condition() {
     const int line = advance().line;
     ExprPtr tested = disjunction();
     ExprPtr otherwise = skip_name("else") ? condition() : nullptr;
-    then = node(ExprKind::kCondition, line, operands(std::move(tested), std::move(then), std::move(otherwise)));
+    then = node(ExprKind::kCondition, line,
+                operands(std::move(tested), std::move(then), std::move(otherwise)));
   }
   return then;
 }
@@ -142,8 +149,9 @@ ExprPtr ExpressionParser::comparison() {
   while (true) {
     const Token& token = current();
     constexpr std::string_view kOperators[] = {"==", "!=", "<", "<=", ">", ">="};
-    const bool is_operator = token.type == TokenType::kOperator &&
-                             std::find(std::begin(kOperators), std::end(kOperators), token.text) != std::end(kOperators);
+    const bool is_operator =
+        token.type == TokenType::kOperator &&
+        std::find(std::begin(kOperators), std::end(kOperators), token.text) != std::end(kOperators);
     if (is_operator) {
       operators.push_back(advance().text);
     } else if (skip_name("in")) {
@@ -184,7 +192,8 @@ ExprPtr ExpressionParser::concatenation() {
 
 ExprPtr ExpressionParser::product() {
   ExprPtr left = power();
-  while (current().is_op("*") || current().is_op("/") || current().is_op("//") || current().is_op("%")) {
+  while (current().is_op("*") || current().is_op("/") || current().is_op("//") ||
+         current().is_op("%")) {
     const Token& op = advance();
     left = node(ExprKind::kBinary, op.line, operands(std::move(left), power()));
     left->name = op.text;
@@ -222,12 +231,15 @@ ExprPtr ExpressionParser::unary(bool with_filter) {
 ExprPtr ExpressionParser::primary(bool with_namespace) {
   const Token& token = current();
   switch (token.type) {
-    case TokenType::kName: return name_or_constant(with_namespace);
-    case TokenType::kString: return string_constant();
+    case TokenType::kName:
+      return name_or_constant(with_namespace);
+    case TokenType::kString:
+      return string_constant();
     case TokenType::kInteger:
     case TokenType::kFloat: {
       ExprPtr expr = node(ExprKind::kConst, token.line);
-      expr->constant = token.type == TokenType::kFloat ? Value::number(token.number) : Value::integer(token.integer);
+      expr->constant = token.type == TokenType::kFloat ? Value::number(token.number)
+                                                       : Value::integer(token.integer);
       advance();
       return expr;
     }
@@ -240,7 +252,8 @@ ExprPtr ExpressionParser::primary(bool with_namespace) {
       if (token.is_op("[")) return list();
       if (token.is_op("{")) return dict();
       [[fallthrough]];
-    default: fail(fmt::format("unexpected '{}'", describe(token)), token.line);
+    default:
+      fail(fmt::format("unexpected '{}'", describe(token)), token.line);
   }
 }
 
@@ -303,11 +316,12 @@ ExprPtr ExpressionParser::dict() {
 
 bool ExpressionParser::tuple_ends(std::string_view end_name) const {
   const Token& token = current();
-  return token.type == TokenType::kVariableEnd || token.type == TokenType::kBlockEnd || token.is_op(")") ||
-         (!end_name.empty() && token.is_name(end_name));
+  return token.type == TokenType::kVariableEnd || token.type == TokenType::kBlockEnd ||
+         token.is_op(")") || (!end_name.empty() && token.is_name(end_name));
 }
 
-ExprPtr ExpressionParser::tuple(bool with_condition, std::string_view end_name, bool parenthesised) {
+ExprPtr ExpressionParser::tuple(bool with_condition, std::string_view end_name,
+                                bool parenthesised) {
   const int line = current().line;
   std::vector<ExprPtr> items;
   bool is_tuple = false;

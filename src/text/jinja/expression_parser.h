@@ -30,7 +30,8 @@ class ExpressionParser {
 
   ExprPtr expression(bool with_condition = true);
   /// One expression, or several with commas between: a tuple. Ends before `end_name`, if given.
-  ExprPtr tuple(bool with_condition = true, std::string_view end_name = {}, bool parenthesised = false);
+  ExprPtr tuple(bool with_condition = true, std::string_view end_name = {},
+                bool parenthesised = false);
   /// A name, a tuple of names, or (with_namespace) a namespace's attribute.
   ExprPtr assignment_target(std::string_view end_name, bool with_namespace);
   ExprPtr filters(ExprPtr operand, bool start_inline);

@@ -13,7 +13,9 @@ namespace {
 
 constexpr int kMaxPrecision = 1000;
 
-bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
+bool is_align(char c) {
+  return c == '<' || c == '>' || c == '^' || c == '=';
+}
 
 int parse_count(std::string_view text, size_t& at) {
   int value = 0;
@@ -28,7 +30,8 @@ std::string in_base(Int value, int base, bool upper) {
   if (value == 0) return "0";
   std::string digits;
   for (; value != 0; value /= base) {
-    digits.push_back((upper ? "0123456789ABCDEF" : "0123456789abcdef")[static_cast<int>(value % base)]);
+    digits.push_back(
+        (upper ? "0123456789ABCDEF" : "0123456789abcdef")[static_cast<int>(value % base)]);
   }
   std::reverse(digits.begin(), digits.end());
   return digits;
@@ -48,10 +51,13 @@ std::string float_digits(const FormatSpec& spec, double value) {
   } else if (spec.type == 0 && spec.precision < 0) {
     digits = print_float(value);
   } else {
-    digits = spec.alternate ? fmt::format("{:#.{}g}", value, std::max(precision, 1)) : fmt::format("{:.{}g}", value, std::max(precision, 1));
+    digits = spec.alternate ? fmt::format("{:#.{}g}", value, std::max(precision, 1))
+                            : fmt::format("{:.{}g}", value, std::max(precision, 1));
     if (spec.type == 0 && digits.find_first_of(".e") == std::string::npos) digits += ".0";
   }
-  if (upper) std::transform(digits.begin(), digits.end(), digits.begin(), [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
+  if (upper)
+    std::transform(digits.begin(), digits.end(), digits.begin(),
+                   [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
   return spec.type == '%' ? digits + "%" : digits;
 }
 
@@ -67,11 +73,16 @@ std::string grouped(const std::string& digits, char separator) {
 
 std::string integer_digits(const FormatSpec& spec, Int magnitude) {
   switch (spec.type) {
-    case 'b': return (spec.alternate ? "0b" : "") + in_base(magnitude, 2, false);
-    case 'o': return (spec.alternate ? "0o" : "") + in_base(magnitude, 8, false);
-    case 'x': return (spec.alternate ? "0x" : "") + in_base(magnitude, 16, false);
-    case 'X': return (spec.alternate ? "0X" : "") + in_base(magnitude, 16, true);
-    default: return print_integer(magnitude);
+    case 'b':
+      return (spec.alternate ? "0b" : "") + in_base(magnitude, 2, false);
+    case 'o':
+      return (spec.alternate ? "0o" : "") + in_base(magnitude, 8, false);
+    case 'x':
+      return (spec.alternate ? "0x" : "") + in_base(magnitude, 16, false);
+    case 'X':
+      return (spec.alternate ? "0X" : "") + in_base(magnitude, 16, true);
+    default:
+      return print_integer(magnitude);
   }
 }
 
@@ -90,7 +101,8 @@ FormatSpec parse_format_spec(std::string_view text) {
     at = 1;
   }
   const auto take = [&](std::string_view among) {
-    return at < text.size() && among.find(text[at]) != std::string_view::npos ? text[at++] : char{0};
+    return at < text.size() && among.find(text[at]) != std::string_view::npos ? text[at++]
+                                                                              : char{0};
   };
   if (const char sign = take("+- ")) spec.sign = sign;
   spec.alternate = take("#") != 0;
@@ -112,11 +124,13 @@ FormatSpec parse_format_spec(std::string_view text) {
 
 std::string format_number(Runtime& runtime, const FormatSpec& spec, const Value& value) {
   constexpr std::string_view kFloatTypes = "eEfFgG%";
-  const bool as_float = value.is_float() || (spec.type != 0 && kFloatTypes.find(spec.type) != std::string_view::npos);
+  const bool as_float =
+      value.is_float() || (spec.type != 0 && kFloatTypes.find(spec.type) != std::string_view::npos);
   bool negative = false;
   std::string digits;
   if (as_float) {
-    if (spec.type != 0 && spec.type != 'n' && kFloatTypes.find(spec.type) == std::string_view::npos) {
+    if (spec.type != 0 && spec.type != 'n' &&
+        kFloatTypes.find(spec.type) == std::string_view::npos) {
       fail(fmt::format("Unknown format code '{}' for object of type 'float'", spec.type));
     }
     negative = std::signbit(value.as_double()) && !std::isnan(value.as_double());
@@ -135,7 +149,8 @@ std::string format_number(Runtime& runtime, const FormatSpec& spec, const Value&
     runtime.charge(width);
     const size_t prefix = digits.size() > 1 && digits[0] == '0' && spec.alternate ? 2 : 0;
     std::string padded = sign + digits.substr(0, prefix);
-    for (size_t size = padded.size() + digits.size() - prefix; size < width; ++size) padded += spec.fill;
+    for (size_t size = padded.size() + digits.size() - prefix; size < width; ++size)
+      padded += spec.fill;
     return padded + digits.substr(prefix);
   }
   return pad(runtime, spec, TaggedText(sign + digits), '>').bytes();

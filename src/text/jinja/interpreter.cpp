@@ -45,7 +45,8 @@ class Interpreter::Capture {
   TaggedText text_;
 };
 
-Interpreter::Interpreter(const Template& parsed, Runtime& runtime, std::vector<std::optional<Value>> context)
+Interpreter::Interpreter(const Template& parsed, Runtime& runtime,
+                         std::vector<std::optional<Value>> context)
     : template_(parsed),
       runtime_(runtime),
       context_(std::move(context)),
@@ -110,9 +111,14 @@ Flow Interpreter::run_statement(const Statement& s, const FramePtr& frame) {
     case StatementKind::kPrint:
       for (const ExprPtr& expr : s.expressions) print(evaluate(*expr, frame));
       break;
-    case StatementKind::kIf: return run_if(s, frame);
-    case StatementKind::kFor: run_for(s, evaluate(*s.value, frame), frame, 0); break;
-    case StatementKind::kSet: assign(*s.target, evaluate(*s.value, frame), frame); break;
+    case StatementKind::kIf:
+      return run_if(s, frame);
+    case StatementKind::kFor:
+      run_for(s, evaluate(*s.value, frame), frame, 0);
+      break;
+    case StatementKind::kSet:
+      assign(*s.target, evaluate(*s.value, frame), frame);
+      break;
     case StatementKind::kSetBlock: {
       Value text = Value::string(captured_body(s, frame));
       assign(*s.target, s.filter ? apply_filters(*s.filter, &text, frame) : text, frame);
@@ -123,18 +129,27 @@ Flow Interpreter::run_statement(const Statement& s, const FramePtr& frame) {
       print(apply_filters(*s.filter, &text, frame));
       break;
     }
-    case StatementKind::kMacro: define_macro(s, frame); break;
-    case StatementKind::kCallBlock: run_call_block(s, frame); break;
+    case StatementKind::kMacro:
+      define_macro(s, frame);
+      break;
+    case StatementKind::kCallBlock:
+      run_call_block(s, frame);
+      break;
     case StatementKind::kGeneration: {
       TaggedText text = captured_body(s, frame);
       text.mark_generation();
       print(Value::string(std::move(text)));
       break;
     }
-    case StatementKind::kWith: return run_with(s, frame);
-    case StatementKind::kBlock: run_body(s.body, inner_frame(s.scoped ? frame : root_, s.unset)); break;
-    case StatementKind::kBreak: return Flow::kBreak;
-    case StatementKind::kContinue: return Flow::kContinue;
+    case StatementKind::kWith:
+      return run_with(s, frame);
+    case StatementKind::kBlock:
+      run_body(s.body, inner_frame(s.scoped ? frame : root_, s.unset));
+      break;
+    case StatementKind::kBreak:
+      return Flow::kBreak;
+    case StatementKind::kContinue:
+      return Flow::kContinue;
   }
   return Flow::kNormal;
 }
@@ -148,7 +163,8 @@ Flow Interpreter::run_if(const Statement& s, const FramePtr& frame) {
 
 Flow Interpreter::run_with(const Statement& s, const FramePtr& frame) {
   const FramePtr inner = inner_frame(frame, s.unset);
-  for (size_t i = 0; i < s.targets.size(); ++i) assign(*s.targets[i], evaluate(*s.expressions[i], frame), inner);
+  for (size_t i = 0; i < s.targets.size(); ++i)
+    assign(*s.targets[i], evaluate(*s.expressions[i], frame), inner);
   return run_body(s.body, inner);
 }
 
@@ -176,7 +192,8 @@ Value Interpreter::filtered_items(const Statement& s, const Value& items, const 
   });
 }
 
-void Interpreter::run_for(const Statement& s, const Value& items, const FramePtr& frame, int depth0) {
+void Interpreter::run_for(const Statement& s, const Value& items, const FramePtr& frame,
+                          int depth0) {
   const Value source = s.condition ? filtered_items(s, items, frame) : items;
   LoopContext::Recurse recurse;
   if (s.recursive) {
@@ -187,7 +204,8 @@ void Interpreter::run_for(const Statement& s, const Value& items, const FramePtr
       return Value::string(capture.take());
     };
   }
-  const auto loop = std::make_shared<LoopContext>(source, iterate_or_fail(source), std::move(recurse), depth0);
+  const auto loop =
+      std::make_shared<LoopContext>(source, iterate_or_fail(source), std::move(recurse), depth0);
   const Value loop_value = Value::object(loop);
   FramePtr iteration;
   bool any_to_its_end = false;  // jinja2 takes the else branch, too, when no iteration got that far
@@ -253,7 +271,8 @@ void Interpreter::bind_parameters(const Statement& s, const Args& args, const Fr
   const MacroDefinition& macro = *s.macro;
   std::vector<std::pair<std::string, Value>> named = args.named;
   const auto take_named = [&named](const std::string& name) -> std::optional<Value> {
-    const auto it = std::find_if(named.begin(), named.end(), [&name](const auto& n) { return n.first == name; });
+    const auto it = std::find_if(named.begin(), named.end(),
+                                 [&name](const auto& n) { return n.first == name; });
     if (it == named.end()) return std::nullopt;
     Value value = std::move(it->second);
     named.erase(it);
@@ -262,7 +281,8 @@ void Interpreter::bind_parameters(const Statement& s, const Args& args, const Fr
   std::vector<const Parameter*> missing;
   for (size_t i = 0; i < macro.parameters.size(); ++i) {
     const Parameter& parameter = macro.parameters[i];
-    std::optional<Value> value = i < args.positional.size() ? args.positional[i] : take_named(parameter.name);
+    std::optional<Value> value =
+        i < args.positional.size() ? args.positional[i] : take_named(parameter.name);
     if (!value) missing.push_back(&parameter);
     frame->set(parameter.symbol, std::move(value));
   }
@@ -277,17 +297,19 @@ void Interpreter::bind_parameters(const Statement& s, const Args& args, const Fr
     fail(fmt::format("macro '{}' takes no keyword argument '{}'", macro.name, named.front().first));
   }
   const size_t taken = std::min(args.positional.size(), macro.parameters.size());
-  std::vector<Value> extra(args.positional.begin() + static_cast<ptrdiff_t>(taken), args.positional.end());
+  std::vector<Value> extra(args.positional.begin() + static_cast<ptrdiff_t>(taken),
+                           args.positional.end());
   if (macro.uses_varargs) {
     frame->set(varargs_, Value::tuple(std::move(extra)));
   } else if (!extra.empty()) {
-    fail(fmt::format("macro '{}' takes not more than {} argument(s)", macro.name, macro.parameters.size()));
+    fail(fmt::format("macro '{}' takes not more than {} argument(s)", macro.name,
+                     macro.parameters.size()));
   }
   for (const Parameter* parameter : missing) {
-    frame->set(parameter->symbol,
-               parameter->otherwise
-                   ? evaluate(*parameter->otherwise, frame)
-                   : Value::undefined(fmt::format("parameter '{}' was not provided", parameter->name)));
+    frame->set(parameter->symbol, parameter->otherwise
+                                      ? evaluate(*parameter->otherwise, frame)
+                                      : Value::undefined(fmt::format(
+                                            "parameter '{}' was not provided", parameter->name)));
   }
 }
 

@@ -82,7 +82,8 @@ class Interpreter {
   Runtime& runtime_;
   std::vector<std::optional<Value>> context_;
   FramePtr root_;
-  std::vector<FramePtr> kept_frames_;  ///< those that macros refer to, emptied at the end to break cycles
+  std::vector<FramePtr>
+      kept_frames_;  ///< those that macros refer to, emptied at the end to break cycles
   TaggedText* out_ = nullptr;
   int line_ = 1;
   Symbol loop_, caller_, kwargs_, varargs_;

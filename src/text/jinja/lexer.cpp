@@ -10,9 +10,12 @@
 namespace sftrun::text::jinja {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 bool is_name_byte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c) || (c & 0x80) != 0;
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c) ||
+         (c & 0x80) != 0;
 }
 
 /// \r\n and \r become \n, and one newline at the end goes, as keep_trailing_newline=False has it.
@@ -87,7 +90,8 @@ class Lexer {
 
   void root() {
     size_t tag = source_.find('{', at_);
-    while (tag != std::string::npos && !starts_with("{%", tag) && !starts_with("{{", tag) && !starts_with("{#", tag)) {
+    while (tag != std::string::npos && !starts_with("{%", tag) && !starts_with("{{", tag) &&
+           !starts_with("{#", tag)) {
       tag = source_.find('{', tag + 1);
     }
     if (tag == std::string::npos) {
@@ -98,7 +102,10 @@ class Lexer {
     if (kind == '%') {
       if (const size_t body = raw_body(tag); body != std::string::npos) return raw(tag, body);
     }
-    const char sign = tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+') ? source_[tag + 2] : ' ';
+    const char sign =
+        tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+')
+            ? source_[tag + 2]
+            : ' ';
     push_data(tag, sign, kind == '{');
     advance_to(tag + (sign == ' ' ? 2 : 3));
     if (kind == '#') return comment();
@@ -120,7 +127,8 @@ class Lexer {
   void raw(size_t tag, size_t body) {
     push_data(tag, source_[tag + 2], false);
     advance_to(body);
-    for (size_t end = source_.find("{%", at_); end != std::string::npos; end = source_.find("{%", end + 1)) {
+    for (size_t end = source_.find("{%", at_); end != std::string::npos;
+         end = source_.find("{%", end + 1)) {
       const char sign = end + 2 < source_.size() ? source_[end + 2] : ' ';
       size_t at = skip_space(end + (sign == '-' || sign == '+' ? 3 : 2));
       if (!starts_with("endraw", at)) continue;
@@ -192,16 +200,20 @@ class Lexer {
     size_t end = at_ + 1;
     while (end < source_.size() && source_[end] != quote) end += source_[end] == '\\' ? 2 : 1;
     if (end >= source_.size()) fail("unexpected char '" + std::string(1, quote) + "'", line_);
-    push(TokenType::kString, unescape_literal(std::string_view(source_).substr(at_ + 1, end - at_ - 1), line_));
+    push(TokenType::kString,
+         unescape_literal(std::string_view(source_).substr(at_ + 1, end - at_ - 1), line_));
     advance_to(end + 1);
   }
 
   /// The end of digits, single underscores between them allowed.
   size_t digits_end(size_t at, const char* alphabet = "0123456789") const {
     const std::string_view allowed(alphabet);
-    const auto is_allowed = [&](size_t i) { return i < source_.size() && allowed.find(source_[i]) != allowed.npos; };
+    const auto is_allowed = [&](size_t i) {
+      return i < source_.size() && allowed.find(source_[i]) != allowed.npos;
+    };
     if (!is_allowed(at)) return at;
-    while (is_allowed(at) || (at < source_.size() && source_[at] == '_' && is_allowed(at + 1))) ++at;
+    while (is_allowed(at) || (at < source_.size() && source_[at] == '_' && is_allowed(at + 1)))
+      ++at;
     return at;
   }
 
@@ -241,7 +253,10 @@ class Lexer {
     int base = 10;
     if (source_[at_] == '0' && at_ + 1 < source_.size()) {
       const char kind = static_cast<char>(source_[at_ + 1] | 0x20);
-      const char* alphabet = kind == 'x' ? "0123456789abcdefABCDEF" : kind == 'o' ? "01234567" : kind == 'b' ? "01" : "";
+      const char* alphabet = kind == 'x'   ? "0123456789abcdefABCDEF"
+                             : kind == 'o' ? "01234567"
+                             : kind == 'b' ? "01"
+                                           : "";
       const size_t prefixed = digits_end(at_ + 2, alphabet);
       if (prefixed > at_ + 2) {
         base = kind == 'x' ? 16 : kind == 'o' ? 8 : 2;
@@ -261,7 +276,8 @@ class Lexer {
     Int value = 0;
     for (const char c : digits) {
       const int digit = is_digit(c) ? c - '0' : (c | 0x20) - 'a' + 10;
-      if (__builtin_mul_overflow(value, Int{base}, &value) || __builtin_add_overflow(value, Int{digit}, &value)) {
+      if (__builtin_mul_overflow(value, Int{base}, &value) ||
+          __builtin_add_overflow(value, Int{digit}, &value)) {
         fail("integer is too large", line_);
       }
     }
@@ -269,17 +285,20 @@ class Lexer {
   }
 
   void operation(std::vector<char>& open) {
-    constexpr std::array<std::string_view, 26> kOperators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
-                                                             "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
-                                                             ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
-    const auto op = std::find_if(kOperators.begin(), kOperators.end(), [this](auto o) { return starts_with(o); });
-    if (op == kOperators.end()) fail("unexpected char '" + std::string(1, source_[at_]) + "'", line_);
+    constexpr std::array<std::string_view, 26> kOperators = {
+        "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
+        "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+    const auto op = std::find_if(kOperators.begin(), kOperators.end(),
+                                 [this](auto o) { return starts_with(o); });
+    if (op == kOperators.end())
+      fail("unexpected char '" + std::string(1, source_[at_]) + "'", line_);
     const char c = (*op)[0];
     if (c == '{' || c == '(' || c == '[') {
       open.push_back(c == '{' ? '}' : c == '(' ? ')' : ']');
     } else if (c == '}' || c == ')' || c == ']') {
       if (open.empty()) fail("unexpected '" + std::string(*op) + "'", line_);
-      if (open.back() != c) fail("unexpected '" + std::string(*op) + "', expected '" + open.back() + "'", line_);
+      if (open.back() != c)
+        fail("unexpected '" + std::string(*op) + "', expected '" + open.back() + "'", line_);
       open.pop_back();
     }
     push(TokenType::kOperator, std::string(*op));
@@ -297,21 +316,33 @@ class Lexer {
 
 std::string describe(const Token& token) {
   switch (token.type) {
-    case TokenType::kData: return "template data / text";
-    case TokenType::kVariableBegin: return "begin of print statement";
-    case TokenType::kVariableEnd: return "end of print statement";
-    case TokenType::kBlockBegin: return "begin of statement block";
-    case TokenType::kBlockEnd: return "end of statement block";
-    case TokenType::kString: return "string";
-    case TokenType::kInteger: return "integer";
-    case TokenType::kFloat: return "float";
-    case TokenType::kEnd: return "end of template";
+    case TokenType::kData:
+      return "template data / text";
+    case TokenType::kVariableBegin:
+      return "begin of print statement";
+    case TokenType::kVariableEnd:
+      return "end of print statement";
+    case TokenType::kBlockBegin:
+      return "begin of statement block";
+    case TokenType::kBlockEnd:
+      return "end of statement block";
+    case TokenType::kString:
+      return "string";
+    case TokenType::kInteger:
+      return "integer";
+    case TokenType::kFloat:
+      return "float";
+    case TokenType::kEnd:
+      return "end of template";
     case TokenType::kName:
-    case TokenType::kOperator: return token.text;
+    case TokenType::kOperator:
+      return token.text;
   }
   return {};
 }
 
-std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(); }
+std::vector<Token> tokenize(std::string_view source) {
+  return Lexer(source).run();
+}
 
 }  // namespace sftrun::text::jinja

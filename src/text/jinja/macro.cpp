@@ -10,7 +10,8 @@ std::optional<Value> Macro::attribute(Runtime&, std::string_view name) {
   if (name == "caller") return Value::boolean(macro.uses_caller);
   if (name == "arguments") {
     std::vector<Value> names;
-    for (const Parameter& parameter : macro.parameters) names.push_back(Value::string(parameter.name));
+    for (const Parameter& parameter : macro.parameters)
+      names.push_back(Value::string(parameter.name));
     return Value::tuple(std::move(names));
   }
   return std::nullopt;

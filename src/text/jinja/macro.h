@@ -16,7 +16,9 @@ class Macro : public Object {
   }
   std::optional<Value> attribute(Runtime&, std::string_view name) override;
   bool callable() const override { return true; }
-  Value call(Runtime&, const Args& args) override { return interpreter_.call_macro(statement_, closure_, args); }
+  Value call(Runtime&, const Args& args) override {
+    return interpreter_.call_macro(statement_, closure_, args);
+  }
 
  private:
   Interpreter& interpreter_;

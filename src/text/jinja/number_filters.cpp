@@ -16,7 +16,9 @@ namespace {
 Value abs_filter(Runtime&, const Value& value, const Args& args) {
   const Params params("abs", args, {});
   if (value.is_float()) return Value::number(std::fabs(value.as_double()), value.origin());
-  if (value.is_integral()) return Value::integer(value.integral() < 0 ? -value.integral() : value.integral(), value.origin());
+  if (value.is_integral())
+    return Value::integer(value.integral() < 0 ? -value.integral() : value.integral(),
+                          value.origin());
   fail("bad operand type for abs(): '" + type_name(value) + "'");
 }
 
@@ -39,7 +41,9 @@ std::optional<Int> parse_int(const TaggedText& text, int base) {
   std::string_view bytes = stripped.bytes();
   const bool negative = bytes.starts_with('-');
   if (negative || bytes.starts_with('+')) bytes.remove_prefix(1);
-  const auto has_prefix = [&bytes](char kind) { return bytes.size() > 2 && bytes[0] == '0' && (bytes[1] | 0x20) == kind; };
+  const auto has_prefix = [&bytes](char kind) {
+    return bytes.size() > 2 && bytes[0] == '0' && (bytes[1] | 0x20) == kind;
+  };
   if ((base == 16 || base == 0) && has_prefix('x')) bytes.remove_prefix(2), base = 16;
   if ((base == 8 || base == 0) && has_prefix('o')) bytes.remove_prefix(2), base = 8;
   if ((base == 2 || base == 0) && has_prefix('b')) bytes.remove_prefix(2), base = 2;
@@ -49,7 +53,9 @@ std::optional<Int> parse_int(const TaggedText& text, int base) {
   Int value = 0;
   for (const char c : *digits) {
     const char low = static_cast<char>(c | 0x20);
-    const int digit = c >= '0' && c <= '9' ? c - '0' : low >= 'a' && low <= 'z' ? low - 'a' + 10 : 99;
+    const int digit = c >= '0' && c <= '9'       ? c - '0'
+                      : low >= 'a' && low <= 'z' ? low - 'a' + 10
+                                                 : 99;
     if (digit >= base) return std::nullopt;
     if (__builtin_mul_overflow(value, Int{base}, &value)) fail("integer is too large");
     value = checked_integer(value + digit);
@@ -70,7 +76,8 @@ std::optional<double> parse_float(const TaggedText& text) {
   const char* end = digits->data() + digits->size();
   const auto result = std::from_chars(digits->data(), end, value);
   if (result.ptr != end) return std::nullopt;
-  if (result.ec == std::errc::result_out_of_range) value = digits->find("e-") != std::string::npos ? 0.0 : HUGE_VAL;
+  if (result.ec == std::errc::result_out_of_range)
+    value = digits->find("e-") != std::string::npos ? 0.0 : HUGE_VAL;
   if (std::isnan(value) && digits->find('(') != std::string::npos) return std::nullopt;
   return negative ? -value : value;
 }
@@ -85,9 +92,11 @@ Value int_filter(Runtime&, const Value& value, const Args& args) {
   const Value otherwise = params.given(0) ? *params[0] : Value::integer(0);
   if (value.is_undefined()) fail(value.undefined().message);
   if (value.is_integral()) return Value::integer(value.integral(), value.origin());
-  if (value.is_float()) return std::isfinite(value.as_double()) ? truncated(value.as_double()) : otherwise;
+  if (value.is_float())
+    return std::isfinite(value.as_double()) ? truncated(value.as_double()) : otherwise;
   if (!value.is_string()) return otherwise;
-  if (const auto number = parse_int(value.text(), static_cast<int>(params.integer(1, 10)))) return Value::integer(*number);
+  if (const auto number = parse_int(value.text(), static_cast<int>(params.integer(1, 10))))
+    return Value::integer(*number);
   const auto number = parse_float(value.text());  // "42.23" counts as 42
   return number && std::isfinite(*number) ? truncated(*number) : otherwise;
 }
@@ -113,7 +122,8 @@ Value round_filter(Runtime&, const Value& value, const Args& args) {
   const Params params("round", args, {"precision", "method"});
   const std::string method = params.given(1) ? params.text(1).bytes() : "common";
   const auto precision = static_cast<int>(std::clamp<Int>(params.integer(0, 0), -400, 400));
-  if (method != "common" && method != "ceil" && method != "floor") fail("method must be common, ceil or floor");
+  if (method != "common" && method != "ceil" && method != "floor")
+    fail("method must be common, ceil or floor");
   if (!value.is_number()) fail("type " + type_name(value) + " doesn't define __round__ method");
   if (method == "common") {
     if (value.is_float()) return Value::number(round_to(value.as_double(), precision));
@@ -129,8 +139,9 @@ Value round_filter(Runtime&, const Value& value, const Args& args) {
 Value filesizeformat(Runtime&, const Value& value, const Args& args) {
   const Params params("filesizeformat", args, {"binary"});
   const bool binary = params.flag(0, false);
-  const auto parsed = value.is_number() ? std::optional(value.as_double())
-                      : value.is_string() ? parse_float(value.text()) : std::nullopt;
+  const auto parsed = value.is_number()   ? std::optional(value.as_double())
+                      : value.is_string() ? parse_float(value.text())
+                                          : std::nullopt;
   if (!parsed) fail("filesizeformat needs a number");
   const double base = binary ? 1024 : 1000;
   if (*parsed == 1) return Value::string("1 Byte");
@@ -139,18 +150,22 @@ Value filesizeformat(Runtime&, const Value& value, const Args& args) {
   double unit = base;
   size_t i = 0;
   while (i + 1 < kPrefixes.size() && *parsed >= unit * base) unit *= base, ++i;
-  const std::string prefix = binary ? std::string(1, i == 0 ? 'K' : kPrefixes[i]) + "iB" : std::string(1, kPrefixes[i]) + "B";
+  const std::string prefix = binary ? std::string(1, i == 0 ? 'K' : kPrefixes[i]) + "iB"
+                                    : std::string(1, kPrefixes[i]) + "B";
   return Value::string(fmt::format("{:.1f} {}", *parsed / unit, prefix));
 }
 
-constexpr NamedFilter kFilters[] = {{"abs", abs_filter},     {"int", int_filter},
-                                    {"float", float_filter}, {"round", round_filter},
+constexpr NamedFilter kFilters[] = {{"abs", abs_filter},
+                                    {"int", int_filter},
+                                    {"float", float_filter},
+                                    {"round", round_filter},
                                     {"filesizeformat", filesizeformat}};
 
 }  // namespace
 
 Filter find_number_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters), [name](const auto& f) { return f.name == name; });
+  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters),
+                               [name](const auto& f) { return f.name == name; });
   return it == std::end(kFilters) ? nullptr : it->filter;
 }
 

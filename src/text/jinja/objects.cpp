@@ -103,13 +103,18 @@ std::string DictView::repr(Runtime& runtime) const {
 }
 
 IteratorPtr DictView::iterate(const ObjectPtr& self) {
-  return std::make_unique<IndexedIterator>(self, dict_.dict().size(), [this](size_t i) { return element(i); });
+  return std::make_unique<IndexedIterator>(self, dict_.dict().size(),
+                                           [this](size_t i) { return element(i); });
 }
 
 // ---- Generator
 
-std::string Generator::repr(Runtime&) const { return fmt::format("<{} object at 0x0>", type_); }
-IteratorPtr Generator::iterate(const ObjectPtr& self) { return std::make_unique<SharedIterator>(self); }
+std::string Generator::repr(Runtime&) const {
+  return fmt::format("<{} object at 0x0>", type_);
+}
+IteratorPtr Generator::iterate(const ObjectPtr& self) {
+  return std::make_unique<SharedIterator>(self);
+}
 
 Value make_generator(std::string type, const Value& source, int captured_depth,
                      std::function<bool(Iterator&, Value&)> step) {
@@ -135,12 +140,15 @@ std::optional<Value> Namespace::attribute(Runtime&, std::string_view name) {
 
 void Namespace::set(const std::string& name, Value value) {
   if (name.starts_with('_')) {
-    fail(fmt::format("Chat templates cannot store underscore-prefixed attributes on a namespace, but got '{}'", name));
+    fail(fmt::format(
+        "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '{}'",
+        name));
   }
   depth_ = std::max(depth_, value.depth() + 1);
   if (depth_ > kMaxValueDepth) fail("values are nested too deeply");
-  const auto known = std::find_if(attributes_.begin(), attributes_.end(),
-                                  [&name](const auto& attribute) { return attribute.first == name; });
+  const auto known =
+      std::find_if(attributes_.begin(), attributes_.end(),
+                   [&name](const auto& attribute) { return attribute.first == name; });
   if (known != attributes_.end()) {
     known->second = std::move(value);
   } else {
@@ -155,7 +163,10 @@ std::string BoundMethod::repr(Runtime&) const {
 // ---- LoopContext
 
 LoopContext::LoopContext(Value items, IteratorPtr iterator, Recurse recurse, int depth0)
-    : items_(std::move(items)), iterator_(std::move(iterator)), recurse_(std::move(recurse)), depth0_(depth0) {}
+    : items_(std::move(items)),
+      iterator_(std::move(iterator)),
+      recurse_(std::move(recurse)),
+      depth0_(depth0) {}
 
 bool LoopContext::peek() const {
   if (after_) return true;
@@ -225,7 +236,9 @@ int64_t LoopContext::total() const {
   return *length_;
 }
 
-IteratorPtr LoopContext::iterate(const ObjectPtr& self) { return std::make_unique<LoopIterator>(self); }
+IteratorPtr LoopContext::iterate(const ObjectPtr& self) {
+  return std::make_unique<LoopIterator>(self);
+}
 
 Value LoopContext::cycle(const Args& args) const {
   if (args.positional.empty()) fail("no items for cycling given");
@@ -255,21 +268,26 @@ std::optional<Value> LoopContext::attribute(Runtime&, std::string_view name) {
   if (name == "revindex0") return integer(total() - index0_ - 1);
   if (name == "depth") return integer(depth0_ + 1);
   if (name == "depth0") return integer(depth0_);
-  if (name == "previtem") return index0_ == 0 ? Value::undefined("there is no previous item") : before_;
+  if (name == "previtem")
+    return index0_ == 0 ? Value::undefined("there is no previous item") : before_;
   if (name == "nextitem") return peek() ? *after_ : Value::undefined("there is no next item");
   if (name == "cycle") {
     return Value::object(std::make_shared<Function>(
-        "cycle", [this, self = shared_from_this()](Runtime&, const Args& args) { return cycle(args); }));
+        "cycle",
+        [this, self = shared_from_this()](Runtime&, const Args& args) { return cycle(args); }));
   }
   if (name == "changed") {
     return Value::object(std::make_shared<Function>(
-        "changed",
-        [this, self = shared_from_this()](Runtime&, const Args& args) { return Value::boolean(changed(args)); }));
+        "changed", [this, self = shared_from_this()](Runtime&, const Args& args) {
+          return Value::boolean(changed(args));
+        }));
   }
   return std::nullopt;
 }
 
-std::string LoopContext::repr(Runtime&) const { return fmt::format("<LoopContext {}/{}>", index0_ + 1, total()); }
+std::string LoopContext::repr(Runtime&) const {
+  return fmt::format("<LoopContext {}/{}>", index0_ + 1, total());
+}
 
 Value LoopContext::call(Runtime&, const Args& args) {
   if (!recurse_) fail("The loop must have the 'recursive' marker to be called recursively.");

@@ -64,7 +64,8 @@ class Generator : public Object {
   IteratorPtr items_;
   int depth_;
 };
-/// A generator over `source` that yields what `step` makes of its items; `step` returns false to end.
+/// A generator over `source` that yields what `step` makes of its items; `step` returns false to
+/// end.
 /// @param captured_depth of the deepest value that `step` holds
 Value make_generator(std::string type, const Value& source, int captured_depth,
                      std::function<bool(Iterator& source, Value& out)> step);
@@ -75,7 +76,8 @@ class Namespace : public Object {
   std::string type_name() const override { return "TemplateNamespace"; }
   std::string repr(Runtime& runtime) const override;
   std::optional<Value> attribute(Runtime& runtime, std::string_view name) override;
-  void set(const std::string& name, Value value);  ///< @throws TemplateError for names that begin with _
+  void set(const std::string& name,
+           Value value);  ///< @throws TemplateError for names that begin with _
   void release() override { attributes_.clear(); }
   int depth() const override { return depth_; }
 
@@ -90,7 +92,10 @@ class Function : public Object {
   using Body = std::function<Value(Runtime&, const Args&)>;
   Function(std::string name, Body body) : name_(std::move(name)), body_(std::move(body)) {}
   std::string type_name() const override { return "function"; }
-  std::string repr(Runtime& runtime) const override { (void)runtime; return "<function " + name_ + ">"; }
+  std::string repr(Runtime& runtime) const override {
+    (void)runtime;
+    return "<function " + name_ + ">";
+  }
   bool callable() const override { return true; }
   Value call(Runtime& runtime, const Args& args) override { return body_(runtime, args); }
 
@@ -103,7 +108,8 @@ class Function : public Object {
 class BoundMethod : public Object {
  public:
   using Body = Value (*)(Runtime&, const Value& self, const Args&);
-  BoundMethod(Value self, std::string name, Body body) : self_(std::move(self)), name_(std::move(name)), body_(body) {}
+  BoundMethod(Value self, std::string name, Body body)
+      : self_(std::move(self)), name_(std::move(name)), body_(body) {}
   std::string type_name() const override { return "builtin_function_or_method"; }
   std::string repr(Runtime& runtime) const override;
   bool callable() const override { return true; }

@@ -19,10 +19,13 @@ namespace {
   if (op == "+" && a.is_string()) {
     fail(fmt::format("can only concatenate str (not \"{}\") to str", type_name(b)));
   }
-  fail(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", op, type_name(a), type_name(b)));
+  fail(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", op, type_name(a),
+                   type_name(b)));
 }
 
-[[noreturn]] void fail_overflow() { fail("integer is too large"); }
+[[noreturn]] void fail_overflow() {
+  fail("integer is too large");
+}
 
 Int floor_divide(Int a, Int b) {
   const Int quotient = a / b;
@@ -52,7 +55,8 @@ Value integer_arithmetic(std::string_view op, Int a, Int b) {
   if (op == "*") overflow = __builtin_mul_overflow(a, b, &result);
   if (op == "**") return integer_power(a, b);
   const bool divides = op == "/" || op == "//" || op == "%";
-  if (divides && b == 0) fail(op == "/" ? "division by zero" : "integer division or modulo by zero");
+  if (divides && b == 0)
+    fail(op == "/" ? "division by zero" : "integer division or modulo by zero");
   if (op == "/") return Value::number(static_cast<double>(a) / static_cast<double>(b));
   if (op == "//") result = floor_divide(a, b);
   if (op == "%") result = a - floor_divide(a, b) * b;
@@ -82,17 +86,20 @@ Value float_arithmetic(std::string_view op, double a, double b) {
     if (a == 0.0 && b < 0.0) fail("0.0 cannot be raised to a negative power");
     if (a < 0.0 && std::floor(b) != b) fail("complex numbers are not supported");
     const double result = std::pow(a, b);
-    if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) fail("Numerical result out of range");
+    if (std::isinf(result) && std::isfinite(a) && std::isfinite(b))
+      fail("Numerical result out of range");
     return Value::number(result);
   }
-  if (b == 0.0) fail(op == "/" ? "float division by zero" : "float floor division or modulo by zero");
+  if (b == 0.0)
+    fail(op == "/" ? "float division by zero" : "float floor division or modulo by zero");
   if (op == "/") return Value::number(a / b);
   return Value::number(op == "//" ? float_floor_divide(a, b) : float_modulo(a, b));
 }
 
 Value repeat(Runtime& runtime, const Value& value, Int times) {
   const Int count = std::clamp<Int>(times, 0, Int{1} << 40);
-  const size_t unit = value.is_string() ? value.text().size() : value.items().size() * sizeof(Value);
+  const size_t unit =
+      value.is_string() ? value.text().size() : value.items().size() * sizeof(Value);
   const Int total = unit == 0 ? Int{0} : count * static_cast<Int>(unit);
   runtime.charge(static_cast<size_t>(std::min<Int>(total, Int{1} << 62)));
   if (value.is_string()) {
@@ -140,7 +147,9 @@ Value binary(Runtime& runtime, std::string_view op, const Value& a, const Value&
   if (op == "+" && a.is_sequence() && b.is_sequence() && a.is_tuple() == b.is_tuple()) {
     return join_sequences(runtime, a, b);
   }
-  const auto repeatable = [](const Value& value) { return value.is_string() || value.is_sequence(); };
+  const auto repeatable = [](const Value& value) {
+    return value.is_string() || value.is_sequence();
+  };
   if (op == "*" && repeatable(a) && b.is_integral()) return repeat(runtime, a, b.integral());
   if (op == "*" && repeatable(b) && a.is_integral()) return repeat(runtime, b, a.integral());
   fail_operands(op, a, b);
@@ -188,7 +197,8 @@ bool compare(Runtime& runtime, std::string_view op, const Value& a, const Value&
   runtime.charge(std::min(a.num_nodes(), b.num_nodes()));
   if (op == "==") return equal(a, b);
   if (op == "!=") return !equal(a, b);
-  const bool with_nan = a.is_number() && b.is_number() && (std::isnan(a.as_double()) || std::isnan(b.as_double()));
+  const bool with_nan =
+      a.is_number() && b.is_number() && (std::isnan(a.as_double()) || std::isnan(b.as_double()));
   if (with_nan) return false;
   if (op == "<") return less(a, b);
   if (op == ">") return less(b, a);

@@ -43,17 +43,20 @@ class Parser : public ExpressionParser {
         expect(TokenType::kBlockEnd, "end of statement block");
       }
     }
-    if (end_tags.size() > 0) fail(looking_for("Unexpected end of template.", end_tags), current().line);
+    if (end_tags.size() > 0)
+      fail(looking_for("Unexpected end of template.", end_tags), current().line);
     return body;
   }
 
   bool at_end_tag(EndTags end_tags) const {
-    return std::any_of(end_tags.begin(), end_tags.end(), [this](auto name) { return current().is_name(name); });
+    return std::any_of(end_tags.begin(), end_tags.end(),
+                       [this](auto name) { return current().is_name(name); });
   }
 
   static std::string looking_for(const std::string& found, EndTags end_tags) {
     if (end_tags.size() == 0) return found;
-    return fmt::format("{} The following tags were looked for: '{}'", found, fmt::join(end_tags, "' or '"));
+    return fmt::format("{} The following tags were looked for: '{}'", found,
+                       fmt::join(end_tags, "' or '"));
   }
 
   /// The body of a tag: past its `%}`, up to one of the end tags.
@@ -93,7 +96,8 @@ class Parser : public ExpressionParser {
     if (name == "break" || name == "continue") {
       return statement(name == "break" ? StatementKind::kBreak : StatementKind::kContinue, line);
     }
-    const bool needs_loader = name == "include" || name == "import" || name == "from" || name == "extends";
+    const bool needs_loader =
+        name == "include" || name == "import" || name == "from" || name == "extends";
     if (needs_loader || name == "autoescape") {
       fail(fmt::format("{{% {} %}} does not work in chat templates", name), line);
     }

@@ -60,10 +60,12 @@ ExprPtr ExpressionParser::subscript(ExprPtr operand) {
       is_tuple = true;
     }
     keys.push_back(expression());
-    if (keys.size() == 1 && skip_op(":")) return slice(std::move(operands[0]), std::move(keys[0]), line);
+    if (keys.size() == 1 && skip_op(":"))
+      return slice(std::move(operands[0]), std::move(keys[0]), line);
   }
   expect_op("]");
-  operands.push_back(keys.size() == 1 && !is_tuple ? std::move(keys[0]) : node(ExprKind::kTuple, line, std::move(keys)));
+  operands.push_back(keys.size() == 1 && !is_tuple ? std::move(keys[0])
+                                                   : node(ExprKind::kTuple, line, std::move(keys)));
   return node(ExprKind::kItem, line, std::move(operands));
 }
 
@@ -72,7 +74,9 @@ ExprPtr ExpressionParser::slice(ExprPtr operand, ExprPtr start, int line) {
   std::vector<ExprPtr> parts;
   parts.push_back(std::move(operand));
   parts.push_back(std::move(start));
-  const auto part = [this] { return current().is_op(":") || current().is_op("]") ? nullptr : expression(); };
+  const auto part = [this] {
+    return current().is_op(":") || current().is_op("]") ? nullptr : expression();
+  };
   parts.push_back(part());
   parts.push_back(skip_op(":") ? part() : nullptr);
   expect_op("]");
@@ -160,11 +164,13 @@ ExprPtr ExpressionParser::test(ExprPtr operand) {
   Arguments given;
   const Token& token = current();
   const bool starts_operand = token.type == TokenType::kName || token.type == TokenType::kString ||
-                              token.type == TokenType::kInteger || token.type == TokenType::kFloat ||
-                              token.is_op("[") || token.is_op("{");
+                              token.type == TokenType::kInteger ||
+                              token.type == TokenType::kFloat || token.is_op("[") ||
+                              token.is_op("{");
   if (token.is_op("(")) {
     given = arguments();
-  } else if (starts_operand && !token.is_name("else") && !token.is_name("or") && !token.is_name("and")) {
+  } else if (starts_operand && !token.is_name("else") && !token.is_name("or") &&
+             !token.is_name("and")) {
     if (token.is_name("is")) fail("You cannot chain multiple tests with is", token.line);
     const Nesting nesting(*this);
     given.positional.push_back(postfix(primary()));

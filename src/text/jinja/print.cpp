@@ -13,7 +13,8 @@ namespace sftrun::text::jinja {
 
 std::string print_integer(Int value) {
   __extension__ using Unsigned = unsigned __int128;
-  Unsigned rest = value < 0 ? Unsigned{0} - static_cast<Unsigned>(value) : static_cast<Unsigned>(value);
+  Unsigned rest =
+      value < 0 ? Unsigned{0} - static_cast<Unsigned>(value) : static_cast<Unsigned>(value);
   std::string digits;
   do {
     digits.push_back(static_cast<char>('0' + static_cast<int>(rest % 10)));
@@ -28,7 +29,8 @@ std::string print_float(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   std::array<char, 64> buffer;
-  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific);
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                    std::chars_format::scientific);
   const std::string_view shortest(buffer.data(), static_cast<size_t>(result.ptr - buffer.data()));
   const size_t e = shortest.find('e');
   const std::string_view mantissa = shortest.substr(0, e);
@@ -41,9 +43,11 @@ std::string print_float(double value) {
   constexpr int kFirstLongExponent = 16;  // Python switches to exponents below 1e-4 and from 1e16
   if (exponent < -4 || exponent >= kFirstLongExponent) {
     const std::string fraction = digits.size() > 1 ? "." + digits.substr(1) : "";
-    return fmt::format("{}{}{}e{}{:02d}", sign, digits[0], fraction, exponent < 0 ? '-' : '+', std::abs(exponent));
+    return fmt::format("{}{}{}e{}{:02d}", sign, digits[0], fraction, exponent < 0 ? '-' : '+',
+                       std::abs(exponent));
   }
-  if (exponent < 0) return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (exponent < 0)
+    return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
   const auto whole = static_cast<size_t>(exponent) + 1;
   if (digits.size() <= whole) return sign + digits + std::string(whole - digits.size(), '0') + ".0";
   return sign + digits.substr(0, whole) + "." + digits.substr(whole);
@@ -161,10 +165,10 @@ TaggedText escape_html(Runtime& runtime, const TaggedText& text) {
   const std::string& bytes = text.bytes();
   for (size_t at = 0; at < bytes.size(); ++at) {
     const char c = bytes[at];
-    const char* entity = c == '&'   ? "&amp;"
-                         : c == '<' ? "&lt;"
-                         : c == '>' ? "&gt;"
-                         : c == '"' ? "&#34;"
+    const char* entity = c == '&'    ? "&amp;"
+                         : c == '<'  ? "&lt;"
+                         : c == '>'  ? "&gt;"
+                         : c == '"'  ? "&#34;"
                          : c == '\'' ? "&#39;"
                                      : nullptr;
     if (entity == nullptr) continue;

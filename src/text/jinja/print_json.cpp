@@ -12,14 +12,22 @@ namespace {
 /// The escape of an ASCII character inside a JSON string, or "" if it stands for itself.
 std::string json_escape(char32_t code) {
   switch (code) {
-    case '"': return "\\\"";
-    case '\\': return "\\\\";
-    case '\n': return "\\n";
-    case '\r': return "\\r";
-    case '\t': return "\\t";
-    case '\f': return "\\f";
-    case '\b': return "\\b";
-    default: return code < 0x20 ? fmt::format("\\u{:04x}", static_cast<uint32_t>(code)) : "";
+    case '"':
+      return "\\\"";
+    case '\\':
+      return "\\\\";
+    case '\n':
+      return "\\n";
+    case '\r':
+      return "\\r";
+    case '\t':
+      return "\\t";
+    case '\f':
+      return "\\f";
+    case '\b':
+      return "\\b";
+    default:
+      return code < 0x20 ? fmt::format("\\u{:04x}", static_cast<uint32_t>(code)) : "";
   }
 }
 

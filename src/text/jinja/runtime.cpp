@@ -15,17 +15,21 @@ Value call_value(Runtime& runtime, const Value& callee, const Args& args) {
   return keep_alive->call(runtime, args);
 }
 
-Params::Params(std::string_view function, const Args& args, std::initializer_list<std::string_view> names)
+Params::Params(std::string_view function, const Args& args,
+               std::initializer_list<std::string_view> names)
     : function_(function), names_(names), values_(names.size(), nullptr) {
   if (args.positional.size() > names_.size()) {
-    fail(fmt::format("{}() takes at most {} arguments ({} given)", function_, names_.size(), args.positional.size()));
+    fail(fmt::format("{}() takes at most {} arguments ({} given)", function_, names_.size(),
+                     args.positional.size()));
   }
   for (size_t i = 0; i < args.positional.size(); ++i) values_[i] = &args.positional[i];
   for (const auto& [name, value] : args.named) {
     const auto it = std::find(names_.begin(), names_.end(), name);
-    if (it == names_.end()) fail(fmt::format("{}() got an unexpected keyword argument '{}'", function_, name));
+    if (it == names_.end())
+      fail(fmt::format("{}() got an unexpected keyword argument '{}'", function_, name));
     const auto index = static_cast<size_t>(it - names_.begin());
-    if (values_[index] != nullptr) fail(fmt::format("{}() got multiple values for argument '{}'", function_, name));
+    if (values_[index] != nullptr)
+      fail(fmt::format("{}() got multiple values for argument '{}'", function_, name));
     values_[index] = &value;
   }
 }
@@ -55,7 +59,8 @@ const TaggedText& Params::text(size_t index) const {
   const Value& value = required(index);
   if (value.is_undefined()) fail(value.undefined().message);
   if (!value.is_string()) {
-    fail(fmt::format("{}() argument '{}' must be str, not {}", function_, names_[index], type_name(value)));
+    fail(fmt::format("{}() argument '{}' must be str, not {}", function_, names_[index],
+                     type_name(value)));
   }
   return value.text();
 }

@@ -8,11 +8,12 @@
 
 namespace sftrun::text::jinja {
 
-/// What one render may spend. A chat template is other people's code: it must end, and fit in memory.
+/// What one render may spend. A chat template is other people's code: it must end, and fit in
+/// memory.
 struct Limits {
-  size_t max_text_bytes = size_t{64} << 20;   ///< of any one string
-  size_t max_work = size_t{1} << 30;          ///< bytes produced in all; a step costs kStepCost
-  int max_depth = 900;                        ///< nested evaluations and calls
+  size_t max_text_bytes = size_t{64} << 20;  ///< of any one string
+  size_t max_work = size_t{1} << 30;         ///< bytes produced in all; a step costs kStepCost
+  int max_depth = 900;                       ///< nested evaluations and calls
 };
 inline constexpr size_t kStepCost = 128;
 
@@ -73,7 +74,8 @@ Value call_value(Runtime& runtime, const Value& callee, const Args& args);
 class Params {
  public:
   /// @throws TemplateError for unknown, repeated or too many arguments.
-  Params(std::string_view function, const Args& args, std::initializer_list<std::string_view> names);
+  Params(std::string_view function, const Args& args,
+         std::initializer_list<std::string_view> names);
   /// The argument, or null when it was not given.
   const Value* operator[](size_t index) const { return values_[index]; }
   const Value& required(size_t index) const;

@@ -34,7 +34,8 @@ Value first(Runtime&, const Value& value, const Args& args) {
   return any ? item : Value::undefined("No first item, sequence was empty.");
 }
 
-/// The items from the end; Python's reversed(). @throws TemplateError for what has no order or no length
+/// The items from the end; Python's reversed(). @throws TemplateError for what has no order or no
+/// length
 std::vector<Value> reversed(Runtime& runtime, const Value& value) {
   auto* object = value.is_object() ? value.object().get() : nullptr;
   if (value.is_none() || value.is_number() || (object != nullptr && !object->length())) {
@@ -52,7 +53,8 @@ Value last(Runtime& runtime, const Value& value, const Args& args) {
 }
 
 Value pass_on(const std::string& type, const Value& source) {
-  return make_generator(type, source, 0, [](Iterator& items, Value& out) { return items.next(out); });
+  return make_generator(type, source, 0,
+                        [](Iterator& items, Value& out) { return items.next(out); });
 }
 
 Value reverse(Runtime& runtime, const Value& value, const Args& args) {
@@ -66,7 +68,8 @@ Value reverse(Runtime& runtime, const Value& value, const Args& args) {
     std::reverse(items.begin(), items.end());
     return Value::list(std::move(items));
   }
-  return pass_on(value.is_list() ? "list_reverseiterator" : "reversed", Value::list(reversed(runtime, value)));
+  return pass_on(value.is_list() ? "list_reverseiterator" : "reversed",
+                 Value::list(reversed(runtime, value)));
 }
 
 // ---- Sorting
@@ -83,7 +86,8 @@ Value sort_key(Runtime& runtime, const Value& item, const Value& attributes, boo
     keys.push_back(case_sensitive ? key : ignoring_case(key));
   };
   if (attributes.is_string()) {
-    for (TaggedText& path : split(attributes.text(), ",", -1, false)) add(Value::string(std::move(path)));
+    for (TaggedText& path : split(attributes.text(), ",", -1, false))
+      add(Value::string(std::move(path)));
   } else {
     add(attributes);
   }
@@ -91,7 +95,8 @@ Value sort_key(Runtime& runtime, const Value& item, const Value& attributes, boo
 }
 
 /// Stable, by keys made once. Descending order keeps equal items as they stood, as Python's does.
-std::vector<Value> sorted(Runtime& runtime, std::vector<Value> items, std::vector<Value> keys, bool descending) {
+std::vector<Value> sorted(Runtime& runtime, std::vector<Value> items, std::vector<Value> keys,
+                          bool descending) {
   std::vector<size_t> order(items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -109,7 +114,8 @@ Value sort(Runtime& runtime, const Value& value, const Args& args) {
   std::vector<Value> items = to_vector(runtime, value);
   const Value attribute = params.given(2) ? *params[2] : Value();
   std::vector<Value> keys;
-  for (const Value& item : items) keys.push_back(sort_key(runtime, item, attribute, params.flag(1, false)));
+  for (const Value& item : items)
+    keys.push_back(sort_key(runtime, item, attribute, params.flag(1, false)));
   return Value::list(sorted(runtime, std::move(items), std::move(keys), params.flag(0, false)));
 }
 
@@ -143,8 +149,12 @@ Value extreme(Runtime& runtime, const Value& value, const Args& args, bool small
   }
   return best ? *best : Value::undefined("No aggregated item, sequence was empty.");
 }
-Value min_filter(Runtime& runtime, const Value& value, const Args& args) { return extreme(runtime, value, args, true); }
-Value max_filter(Runtime& runtime, const Value& value, const Args& args) { return extreme(runtime, value, args, false); }
+Value min_filter(Runtime& runtime, const Value& value, const Args& args) {
+  return extreme(runtime, value, args, true);
+}
+Value max_filter(Runtime& runtime, const Value& value, const Args& args) {
+  return extreme(runtime, value, args, false);
+}
 
 Value sum(Runtime& runtime, const Value& value, const Args& args) {
   const Params params("sum", args, {"attribute", "start"});
@@ -165,7 +175,8 @@ Value items(Runtime&, const Value& value, const Args& args) {
   const Params params("items", args, {});
   if (value.is_undefined()) return pass_on("generator", Value::list({}));
   if (!value.is_dict()) fail("Can only get item pairs from a mapping.");
-  return pass_on("generator", Value::object(std::make_shared<DictView>(value, DictView::Part::kItems)));
+  return pass_on("generator",
+                 Value::object(std::make_shared<DictView>(value, DictView::Part::kItems)));
 }
 
 Value unique(Runtime& runtime, const Value& value, const Args& args) {
@@ -217,7 +228,8 @@ Value slice(Runtime& runtime, const Value& value, const Args& args) {
   for (Int i = 0; i < slices; ++i) {
     const bool extra = i < length % slices;
     const Int end = begin + length / slices + (extra ? 1 : 0);
-    std::vector<Value> column(all.begin() + static_cast<ptrdiff_t>(begin), all.begin() + static_cast<ptrdiff_t>(end));
+    std::vector<Value> column(all.begin() + static_cast<ptrdiff_t>(begin),
+                              all.begin() + static_cast<ptrdiff_t>(end));
     if (params.given_not_none(1) && !extra) column.push_back(*params[1]);
     runtime.charge(sizeof(Value) * (column.size() + 1));
     columns.push_back(Value::list(std::move(column)));
@@ -258,7 +270,9 @@ Value groupby(Runtime& runtime, const Value& value, const Args& args) {
     const Value key = get_path(runtime, item, *params[0]);
     return key.is_undefined() && params.given_not_none(1) ? *params[1] : key;
   };
-  const auto key_of = [&](const Value& item) { return case_sensitive ? plain_key(item) : ignoring_case(plain_key(item)); };
+  const auto key_of = [&](const Value& item) {
+    return case_sensitive ? plain_key(item) : ignoring_case(plain_key(item));
+  };
   std::vector<Value> items = to_vector(runtime, value), keys;
   for (const Value& item : items) keys.push_back(key_of(item));
   items = sorted(runtime, std::move(items), std::move(keys), false);
@@ -267,26 +281,33 @@ Value groupby(Runtime& runtime, const Value& value, const Args& args) {
     const Value key = key_of(items[begin]);
     size_t end = begin + 1;
     while (end < items.size() && equal(key_of(items[end]), key)) ++end;
-    std::vector<Value> members(items.begin() + static_cast<ptrdiff_t>(begin), items.begin() + static_cast<ptrdiff_t>(end));
+    std::vector<Value> members(items.begin() + static_cast<ptrdiff_t>(begin),
+                               items.begin() + static_cast<ptrdiff_t>(end));
     const Value grouper = plain_key(members.front());
-    groups.push_back(Value::object(std::make_shared<Group>(grouper, Value::list(std::move(members)))));
+    groups.push_back(
+        Value::object(std::make_shared<Group>(grouper, Value::list(std::move(members)))));
     begin = end;
   }
   return Value::list(std::move(groups));
 }
 
 constexpr NamedFilter kFilters[] = {
-    {"length", length},   {"default", default_filter}, {"list", list},     {"first", first},
-    {"last", last},       {"items", items},            {"d", default_filter}, {"count", length},
-    {"dictsort", dictsort}, {"reverse", reverse},      {"sort", sort},     {"unique", unique},
-    {"min", min_filter},  {"max", max_filter},         {"sum", sum},       {"batch", batch},
-    {"slice", slice},     {"groupby", groupby},
+    {"length", length},     {"default", default_filter},
+    {"list", list},         {"first", first},
+    {"last", last},         {"items", items},
+    {"d", default_filter},  {"count", length},
+    {"dictsort", dictsort}, {"reverse", reverse},
+    {"sort", sort},         {"unique", unique},
+    {"min", min_filter},    {"max", max_filter},
+    {"sum", sum},           {"batch", batch},
+    {"slice", slice},       {"groupby", groupby},
 };
 
 }  // namespace
 
 Filter find_sequence_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters), [name](const auto& f) { return f.name == name; });
+  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters),
+                               [name](const auto& f) { return f.name == name; });
   return it == std::end(kFilters) ? nullptr : it->filter;
 }
 

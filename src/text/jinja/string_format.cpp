@@ -120,7 +120,8 @@ class PercentFormatter {
   void character(const FormatSpec& spec, const Value& value) {
     TaggedText text;
     if (value.is_integral()) {
-      if (value.integral() < 0 || value.integral() > 0x10FFFF) fail("%c arg not in range(0x110000)");
+      if (value.integral() < 0 || value.integral() > 0x10FFFF)
+        fail("%c arg not in range(0x110000)");
       std::string bytes;
       unicode::append_utf8(bytes, static_cast<char32_t>(value.integral()));
       text.append(bytes, value.origin());
@@ -137,7 +138,8 @@ class PercentFormatter {
       fail(fmt::format("unsupported format character '{}'", spec.type));
     }
     if (!value.is_number()) {
-      fail(fmt::format("%{} format: a real number is required, not {}", spec.type, type_name(value)));
+      fail(fmt::format("%{} format: a real number is required, not {}", spec.type,
+                       type_name(value)));
     }
     if (zero && spec.align == 0) {
       spec.fill = "0";
@@ -149,7 +151,8 @@ class PercentFormatter {
     if (integral && value.is_float() && !decimal) fail("an integer is required, not float");
     Value shown = value;
     if (integral && value.is_float()) {
-      if (!std::isfinite(value.as_double()) || std::fabs(value.as_double()) > 1e36) fail("cannot convert float to integer");
+      if (!std::isfinite(value.as_double()) || std::fabs(value.as_double()) > 1e36)
+        fail("cannot convert float to integer");
       shown = Value::integer(static_cast<Int>(value.as_double()));
     }
     out_.append(format_number(runtime_, spec, shown), value.origin());
@@ -213,10 +216,13 @@ class BraceFormatter {
     Value value = lookup(text.substr(0, name_end));
     std::string_view rest = text.substr(name_end);
     if (rest.starts_with('!')) {
-      if (rest.size() < 2 || (rest.size() > 2 && rest[2] != ':')) fail("expected ':' after conversion specifier");
+      if (rest.size() < 2 || (rest.size() > 2 && rest[2] != ':'))
+        fail("expected ':' after conversion specifier");
       const char conversion = rest[1];
-      if (conversion != 's' && conversion != 'r' && conversion != 'a') fail("Unknown conversion specifier");
-      value = Value::string(conversion == 's' ? to_text(runtime_, value) : to_repr(runtime_, value));
+      if (conversion != 's' && conversion != 'r' && conversion != 'a')
+        fail("Unknown conversion specifier");
+      value =
+          Value::string(conversion == 's' ? to_text(runtime_, value) : to_repr(runtime_, value));
       rest.remove_prefix(2);
     }
     std::string specification;
@@ -231,11 +237,14 @@ class BraceFormatter {
     Value value = first(name.substr(0, end));
     for (size_t at = end; at < name.size();) {
       const bool item = name[at] == '[';
-      const size_t stop = item ? name.find(']', at) : std::min(name.find_first_of(".[", at + 1), name.size());
+      const size_t stop =
+          item ? name.find(']', at) : std::min(name.find_first_of(".[", at + 1), name.size());
       if (stop == std::string_view::npos) fail("Missing ']' in format string");
       const std::string_view part = name.substr(at + 1, stop - at - 1);
       if (part.empty()) fail("Empty attribute in format string");
-      value = item ? get_item(runtime_, value, is_number(part) ? Value::integer(std::stoll(std::string(part))) : Value::string(part))
+      value = item ? get_item(runtime_, value,
+                              is_number(part) ? Value::integer(std::stoll(std::string(part)))
+                                              : Value::string(part))
                    : get_attribute(runtime_, value, part);
       at = item ? stop + 1 : stop;
     }
@@ -249,8 +258,11 @@ class BraceFormatter {
 
   Value first(std::string_view name) {
     if (name.empty() || is_number(name)) {
-      const size_t index = name.empty() ? next_++ : static_cast<size_t>(std::stoll(std::string(name)));
-      if (index >= args_.positional.size()) fail("Replacement index " + std::to_string(index) + " out of range for positional args tuple");
+      const size_t index =
+          name.empty() ? next_++ : static_cast<size_t>(std::stoll(std::string(name)));
+      if (index >= args_.positional.size())
+        fail("Replacement index " + std::to_string(index) +
+             " out of range for positional args tuple");
       return args_.positional[index];
     }
     for (const auto& [known, value] : args_.named) {
@@ -274,8 +286,8 @@ Value brace_format(Runtime& runtime, const Value& format, const Args& args) {
   return Value::string(BraceFormatter(runtime, args).run(format.text(), 1), format.str().safe);
 }
 
-TaggedText paid_replace(Runtime& runtime, const TaggedText& text, std::string_view old, const TaggedText& with,
-                        int64_t count) {
+TaggedText paid_replace(Runtime& runtime, const TaggedText& text, std::string_view old,
+                        const TaggedText& with, int64_t count) {
   runtime.charge(text.size() + count_replacements(text, old, count) * with.size());
   return replace(text, old, with, count);
 }

@@ -57,7 +57,8 @@ class Unescaper {
 
   void octal() {
     char32_t code = 0;
-    for (int i = 0; i < 3 && at_ < literal_.size() && literal_[at_] >= '0' && literal_[at_] <= '7'; ++i) {
+    for (int i = 0; i < 3 && at_ < literal_.size() && literal_[at_] >= '0' && literal_[at_] <= '7';
+         ++i) {
       code = code * 8 + static_cast<char32_t>(literal_[at_++] - '0');
     }
     unicode::append_utf8(out_, code);
@@ -71,11 +72,13 @@ class Unescaper {
       code = code * 16 + static_cast<char32_t>(digit);
       ++at_;
     }
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail("illegal Unicode character", line_);
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
+      fail("illegal Unicode character", line_);
     unicode::append_utf8(out_, code);
   }
 
-  /// jinja2 turns the character into a \x or \u escape first, whose backslash the one before it then escapes.
+  /// jinja2 turns the character into a \x or \u escape first, whose backslash the one before it
+  /// then escapes.
   void non_ascii() {
     const auto [code, num_bytes] = unicode::decode(literal_, at_);
     const auto number = static_cast<uint32_t>(code);
@@ -93,6 +96,8 @@ class Unescaper {
 
 }  // namespace
 
-std::string unescape_literal(std::string_view literal, int line) { return Unescaper(literal, line).run(); }
+std::string unescape_literal(std::string_view literal, int line) {
+  return Unescaper(literal, line).run();
+}
 
 }  // namespace sftrun::text::jinja

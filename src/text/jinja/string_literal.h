@@ -5,7 +5,8 @@
 
 namespace sftrun::text::jinja {
 
-/// The value of a quoted literal's inside: Python's escapes, unknown ones kept with their backslash.
+/// The value of a quoted literal's inside: Python's escapes, unknown ones kept with their
+/// backslash.
 /// @throws TemplateError for a broken escape.
 std::string unescape_literal(std::string_view literal, int line);
 

@@ -14,7 +14,9 @@
 namespace sftrun::text::jinja {
 namespace {
 
-Value like(const Value& self, TaggedText text) { return Value::string(std::move(text), self.str().safe); }
+Value like(const Value& self, TaggedText text) {
+  return Value::string(std::move(text), self.str().safe);
+}
 
 /// A method without arguments that maps the text to another.
 template <TaggedText (*convert)(const TaggedText&)>
@@ -24,8 +26,12 @@ Value mapped(Runtime& runtime, const Value& self, const Args& args) {
   return like(self, convert(self.text()));
 }
 
-TaggedText lower(const TaggedText& text) { return with_case(text, unicode::Case::kLower); }
-TaggedText upper(const TaggedText& text) { return with_case(text, unicode::Case::kUpper); }
+TaggedText lower(const TaggedText& text) {
+  return with_case(text, unicode::Case::kLower);
+}
+TaggedText upper(const TaggedText& text) {
+  return with_case(text, unicode::Case::kUpper);
+}
 
 template <Side side>
 Value stripped(Runtime& runtime, const Value& self, const Args& args) {
@@ -44,13 +50,16 @@ Value split_result(Runtime& runtime, const Value& self, std::vector<TaggedText> 
   return Value::list(std::move(items));
 }
 
-int64_t as_count(Int value) { return static_cast<int64_t>(std::clamp<Int>(value, -1, Int{1} << 60)); }
+int64_t as_count(Int value) {
+  return static_cast<int64_t>(std::clamp<Int>(value, -1, Int{1} << 60));
+}
 
 template <bool from_right>
 Value split_method(Runtime& runtime, const Value& self, const Args& args) {
   const Params params("split", args, {"sep", "maxsplit"});
   const int64_t max_splits = as_count(params.integer(1, -1));
-  if (!params.given_not_none(0)) return split_result(runtime, self, split_on_space(self.text(), max_splits, from_right));
+  if (!params.given_not_none(0))
+    return split_result(runtime, self, split_on_space(self.text(), max_splits, from_right));
   const std::string& separator = params.text(0).bytes();
   if (separator.empty()) fail("empty separator");
   return split_result(runtime, self, split(self.text(), separator, max_splits, from_right));
@@ -69,7 +78,9 @@ Value partition(Runtime& runtime, const Value& self, const Args& args) {
   const std::string& bytes = self.bytes();
   runtime.charge(bytes.size());
   const size_t found = from_right ? bytes.rfind(separator) : bytes.find(separator);
-  const auto part = [&](size_t begin, size_t end) { return like(self, self.text().slice(begin, end)); };
+  const auto part = [&](size_t begin, size_t end) {
+    return like(self, self.text().slice(begin, end));
+  };
   if (found == std::string::npos) {
     const Value empty = Value::string("");
     return from_right ? Value::tuple({empty, empty, self}) : Value::tuple({self, empty, empty});
@@ -78,7 +89,8 @@ Value partition(Runtime& runtime, const Value& self, const Args& args) {
   return Value::tuple({part(0, found), part(found, after), part(after, bytes.size())});
 }
 
-/// The bytes that optional start and end arguments (in code points) select; nothing if start lies beyond the end.
+/// The bytes that optional start and end arguments (in code points) select; nothing if start lies
+/// beyond the end.
 struct Window {
   size_t begin = 0, end = 0;
   bool valid = true;
@@ -99,10 +111,13 @@ template <bool at_end>
 Value starts_or_ends(Runtime& runtime, const Value& self, const Args& args) {
   const Params params(at_end ? "endswith" : "startswith", args, {"prefix", "start", "end"});
   const Window part = window(self, params, 1);
-  const std::string_view text = std::string_view(self.bytes()).substr(part.begin, part.end - part.begin);
+  const std::string_view text =
+      std::string_view(self.bytes()).substr(part.begin, part.end - part.begin);
   const auto matches = [&](const Value& affix) {
     if (affix.is_undefined()) fail(affix.undefined().message);
-    if (!affix.is_string()) fail(fmt::format("{} first arg must be str or a tuple of str, not {}", at_end ? "endswith" : "startswith", type_name(affix)));
+    if (!affix.is_string())
+      fail(fmt::format("{} first arg must be str or a tuple of str, not {}",
+                       at_end ? "endswith" : "startswith", type_name(affix)));
     runtime.step();
     return part.valid && (at_end ? text.ends_with(affix.bytes()) : text.starts_with(affix.bytes()));
   };
@@ -148,10 +163,13 @@ Value count(Runtime& runtime, const Value& self, const Args& args) {
   const std::string& wanted = params.text(0).bytes();
   const Window part = window(self, params, 1);
   if (!part.valid) return Value::integer(0);
-  const std::string_view text = std::string_view(self.bytes()).substr(part.begin, part.end - part.begin);
+  const std::string_view text =
+      std::string_view(self.bytes()).substr(part.begin, part.end - part.begin);
   if (wanted.empty()) return Value::integer(static_cast<Int>(unicode::length(text)) + 1);
   Int total = 0;
-  for (size_t at = text.find(wanted); at != std::string_view::npos; at = text.find(wanted, at + wanted.size())) ++total;
+  for (size_t at = text.find(wanted); at != std::string_view::npos;
+       at = text.find(wanted, at + wanted.size()))
+    ++total;
   return Value::integer(total);
 }
 
@@ -159,7 +177,8 @@ Value replace_method(Runtime& runtime, const Value& self, const Args& args) {
   const Params params("replace", args, {"old", "new", "count"});
   TaggedText with = params.text(1);
   if (self.str().safe && !params[1]->str().safe) with = escape_html(runtime, with);
-  return like(self, paid_replace(runtime, self.text(), params.text(0).bytes(), with, as_count(params.integer(2, -1))));
+  return like(self, paid_replace(runtime, self.text(), params.text(0).bytes(), with,
+                                 as_count(params.integer(2, -1))));
 }
 
 Value join(Runtime& runtime, const Value& self, const Args& args) {
@@ -169,11 +188,13 @@ Value join(Runtime& runtime, const Value& self, const Args& args) {
   size_t index = 0;
   for (Value item; iterator->next(item); ++index) {
     if (item.is_undefined() || !item.is_string()) {
-      fail(fmt::format("sequence item {}: expected str instance, {} found", index, type_name(item)));
+      fail(
+          fmt::format("sequence item {}: expected str instance, {} found", index, type_name(item)));
     }
     runtime.charge(self.text().size() + item.text().size());
     if (index > 0) out.append(self.text());
-    out.append(self.str().safe && !item.str().safe ? escape_html(runtime, item.text()) : item.text());
+    out.append(self.str().safe && !item.str().safe ? escape_html(runtime, item.text())
+                                                   : item.text());
     runtime.check_size(out.size());
   }
   return like(self, std::move(out));
@@ -186,7 +207,8 @@ Value justified(Runtime& runtime, const Value& self, const Args& args) {
   spec.width = static_cast<int>(std::clamp<Int>(params.integer(0, 0), 0, 1 << 27));
   params.required(0);
   if (params.given(1)) spec.fill = params.text(1).bytes();
-  if (unicode::length(spec.fill) != 1) fail("The fill character must be exactly one character long");
+  if (unicode::length(spec.fill) != 1)
+    fail("The fill character must be exactly one character long");
   if (side == '^') {  // Python's center puts the odd space left where width is odd
     const Int missing = spec.width - length_of(self);
     if (missing > 0 && missing % 2 == 1 && spec.width % 2 == 1) {
@@ -218,8 +240,10 @@ Value without_affix(Runtime& runtime, const Value& self, const Args& args) {
   runtime.charge(self.text().size());
   const std::string& affix = params.text(0).bytes();
   const size_t size = self.text().size();
-  if (suffix && !affix.empty() && self.bytes().ends_with(affix)) return like(self, self.text().slice(0, size - affix.size()));
-  if (!suffix && self.bytes().starts_with(affix)) return like(self, self.text().slice(affix.size(), size));
+  if (suffix && !affix.empty() && self.bytes().ends_with(affix))
+    return like(self, self.text().slice(0, size - affix.size()));
+  if (!suffix && self.bytes().starts_with(affix))
+    return like(self, self.text().slice(affix.size(), size));
   return self;
 }
 
@@ -259,11 +283,16 @@ Value all_are(Runtime& runtime, const Value& self, const Args& args) {
   return Value::boolean(true);
 }
 
-bool is_ascii_code(char32_t code) { return code < 0x80; }
-bool is_identifier_code(char32_t code) { return code == '_' || unicode::is_alnum(code); }
+bool is_ascii_code(char32_t code) {
+  return code < 0x80;
+}
+bool is_identifier_code(char32_t code) {
+  return code == '_' || unicode::is_alnum(code);
+}
 
 Value isidentifier(Runtime& runtime, const Value& self, const Args& args) {
-  if (self.text().empty() || unicode::is_decimal(unicode::decode(self.bytes(), 0).code)) return Value::boolean(false);
+  if (self.text().empty() || unicode::is_decimal(unicode::decode(self.bytes(), 0).code))
+    return Value::boolean(false);
   return all_are<is_identifier_code>(runtime, self, args);
 }
 
@@ -276,7 +305,8 @@ Value is_of_case(Runtime& runtime, const Value& self, const Args& args) {
   for (size_t at = 0; at < self.text().size();) {
     const auto [code, num_bytes] = unicode::decode(self.bytes(), at);
     const bool is_lower = unicode::is_lower(code), is_upper = unicode::is_upper(code);
-    if (unicode::is_title(code) || (lower_wanted ? is_upper : is_lower)) return Value::boolean(false);
+    if (unicode::is_title(code) || (lower_wanted ? is_upper : is_lower))
+      return Value::boolean(false);
     any = any || is_lower || is_upper;
     at += num_bytes;
   }
@@ -289,7 +319,8 @@ Value istitle(Runtime& runtime, const Value& self, const Args& args) {
   bool any = false, after_letter = false;
   for (size_t at = 0; at < self.text().size();) {
     const auto [code, num_bytes] = unicode::decode(self.bytes(), at);
-    const bool capital = unicode::is_upper(code) || unicode::is_title(code), small = unicode::is_lower(code);
+    const bool capital = unicode::is_upper(code) || unicode::is_title(code),
+               small = unicode::is_lower(code);
     if ((capital && after_letter) || (small && !after_letter)) return Value::boolean(false);
     after_letter = capital || small;
     any = any || after_letter;
@@ -362,8 +393,9 @@ constexpr NamedMethod kMethods[] = {
 }  // namespace
 
 Method find_string_method(std::string_view name) {
-  const auto it = std::lower_bound(std::begin(kMethods), std::end(kMethods), name,
-                                   [](const NamedMethod& method, std::string_view wanted) { return method.name < wanted; });
+  const auto it = std::lower_bound(
+      std::begin(kMethods), std::end(kMethods), name,
+      [](const NamedMethod& method, std::string_view wanted) { return method.name < wanted; });
   return it != std::end(kMethods) && it->name == name ? it->method : nullptr;
 }
 

@@ -19,20 +19,48 @@ bool alone(Runtime&, const Value& value, const Args& args) {
   return holds(value);
 }
 
-bool is_defined(const Value& value) { return !value.is_undefined(); }
-bool is_undefined(const Value& value) { return value.is_undefined(); }
-bool is_none(const Value& value) { return value.is_none(); }
-bool is_boolean(const Value& value) { return value.is_bool(); }
-bool is_true(const Value& value) { return value.is_bool() && value.boolean(); }
-bool is_false(const Value& value) { return value.is_bool() && !value.boolean(); }
-bool is_integer(const Value& value) { return value.is_int(); }
-bool is_float(const Value& value) { return value.is_float(); }
-bool is_number(const Value& value) { return value.is_number(); }
-bool is_string(const Value& value) { return value.is_string(); }
-bool is_mapping(const Value& value) { return value.is_dict(); }
-bool is_iterable(const Value& value) { return iterate(value) != nullptr; }
-bool is_callable(const Value& value) { return value.is_object() && value.object()->callable(); }
-bool is_escaped(const Value& value) { return value.is_string() && value.str().safe; }
+bool is_defined(const Value& value) {
+  return !value.is_undefined();
+}
+bool is_undefined(const Value& value) {
+  return value.is_undefined();
+}
+bool is_none(const Value& value) {
+  return value.is_none();
+}
+bool is_boolean(const Value& value) {
+  return value.is_bool();
+}
+bool is_true(const Value& value) {
+  return value.is_bool() && value.boolean();
+}
+bool is_false(const Value& value) {
+  return value.is_bool() && !value.boolean();
+}
+bool is_integer(const Value& value) {
+  return value.is_int();
+}
+bool is_float(const Value& value) {
+  return value.is_float();
+}
+bool is_number(const Value& value) {
+  return value.is_number();
+}
+bool is_string(const Value& value) {
+  return value.is_string();
+}
+bool is_mapping(const Value& value) {
+  return value.is_dict();
+}
+bool is_iterable(const Value& value) {
+  return iterate(value) != nullptr;
+}
+bool is_callable(const Value& value) {
+  return value.is_object() && value.object()->callable();
+}
+bool is_escaped(const Value& value) {
+  return value.is_string() && value.str().safe;
+}
 
 /// Has a length and can be indexed.
 bool is_sequence(const Value& value) {
@@ -137,7 +165,8 @@ constexpr NamedTest kTests[] = {
 }  // namespace
 
 Test find_test(std::string_view name) {
-  const auto it = std::find_if(std::begin(kTests), std::end(kTests), [name](const auto& t) { return t.name == name; });
+  const auto it = std::find_if(std::begin(kTests), std::end(kTests),
+                               [name](const auto& t) { return t.name == name; });
   return it == std::end(kTests) ? nullptr : it->test;
 }
 

@@ -14,7 +14,9 @@
 namespace sftrun::text::jinja {
 namespace {
 
-bool is_safe(const Value& value) { return value.is_string() && value.str().safe; }
+bool is_safe(const Value& value) {
+  return value.is_string() && value.str().safe;
+}
 
 /// A filter without arguments on str(value), Markup staying Markup.
 template <TaggedText (*convert)(const TaggedText&)>
@@ -25,8 +27,12 @@ Value mapped(Runtime& runtime, const Value& value, const Args& args) {
   return Value::string(convert(text), is_safe(value));
 }
 
-TaggedText lower(const TaggedText& text) { return with_case(text, unicode::Case::kLower); }
-TaggedText upper(const TaggedText& text) { return with_case(text, unicode::Case::kUpper); }
+TaggedText lower(const TaggedText& text) {
+  return with_case(text, unicode::Case::kLower);
+}
+TaggedText upper(const TaggedText& text) {
+  return with_case(text, unicode::Case::kUpper);
+}
 
 /// jinja2's own idea of a title: words also begin after - ( { [ <.
 TaggedText jinja_title(const TaggedText& text) {
@@ -34,9 +40,13 @@ TaggedText jinja_title(const TaggedText& text) {
   bool at_start = true;
   for (size_t at = 0; at < text.size();) {
     const auto [code, num_bytes] = unicode::decode(text.bytes(), at);
-    const bool splits = unicode::is_space(code) || (code < 0x80 && std::string_view("-({[<").find(static_cast<char>(code)) != std::string_view::npos);
+    const bool splits = unicode::is_space(code) ||
+                        (code < 0x80 && std::string_view("-({[<").find(static_cast<char>(code)) !=
+                                            std::string_view::npos);
     const TaggedText character = text.slice(at, at + num_bytes);
-    out.append(splits ? character : with_case(character, at_start ? unicode::Case::kUpper : unicode::Case::kLower));
+    out.append(
+        splits ? character
+               : with_case(character, at_start ? unicode::Case::kUpper : unicode::Case::kLower));
     at_start = splits;
     at += num_bytes;
   }
@@ -62,8 +72,9 @@ Value replace_filter(Runtime& runtime, const Value& value, const Args& args) {
   const TaggedText text = to_text(runtime, value), old = to_text(runtime, params.required(0)),
                    with = to_text(runtime, params.required(1));
   const Int count = params.given_not_none(2) ? params.integer(2, -1) : Int{-1};
-  return Value::string(paid_replace(runtime, text, old.bytes(), with,
-                                    static_cast<int64_t>(std::clamp<Int>(count, -1, Int{1} << 60))));
+  return Value::string(
+      paid_replace(runtime, text, old.bytes(), with,
+                   static_cast<int64_t>(std::clamp<Int>(count, -1, Int{1} << 60))));
 }
 
 Value join(Runtime& runtime, const Value& value, const Args& args) {
@@ -89,12 +100,17 @@ JsonStyle json_style(const Params& params) {
   if (params.given_not_none(1)) {
     const Value& indent = *params[1];
     constexpr Int kWidest = 1024;
-    style.indent = indent.is_string() ? indent.bytes() : std::string(static_cast<size_t>(std::clamp<Int>(params.integer(1, 0), 0, kWidest)), ' ');
+    style.indent =
+        indent.is_string()
+            ? indent.bytes()
+            : std::string(static_cast<size_t>(std::clamp<Int>(params.integer(1, 0), 0, kWidest)),
+                          ' ');
     style.item_separator = ",";
   }
   if (params.given_not_none(2)) {
     const std::vector<Value>* pair = params[2]->is_sequence() ? &params[2]->items() : nullptr;
-    if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_string() || !(*pair)[1].is_string()) {
+    if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_string() ||
+        !(*pair)[1].is_string()) {
       fail("tojson: separators must be a pair of strings");
     }
     style.item_separator = (*pair)[0].bytes();
@@ -140,10 +156,12 @@ Value center(Runtime& runtime, const Value& value, const Args& args) {
   const Params params("center", args, {"width"});
   const Int width = std::clamp<Int>(params.integer(0, 80), 0, 1 << 27);
   const TaggedText text = to_text(runtime, value);
-  const auto missing = static_cast<int64_t>(width) - static_cast<int64_t>(unicode::length(text.bytes()));
+  const auto missing =
+      static_cast<int64_t>(width) - static_cast<int64_t>(unicode::length(text.bytes()));
   if (missing <= 0) return Value::string(text, is_safe(value));
   runtime.charge(static_cast<size_t>(missing) + text.size());
-  const int64_t left = missing / 2 + (missing & static_cast<int64_t>(width) & 1);  // as Python's str.center
+  const int64_t left =
+      missing / 2 + (missing & static_cast<int64_t>(width) & 1);  // as Python's str.center
   TaggedText out(std::string(static_cast<size_t>(left), ' '));
   out.append(text);
   out.append(std::string(static_cast<size_t>(missing - left), ' '), kFromTemplate);
@@ -155,7 +173,8 @@ std::string url_quote(std::string_view text, bool for_query) {
   std::string out;
   for (const char c : text) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (letter || std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !for_query)) {
+    if (letter || std::string_view("_.-~").find(c) != std::string_view::npos ||
+        (c == '/' && !for_query)) {
       out.push_back(c);
     } else if (c == ' ' && for_query) {
       out.push_back('+');
@@ -168,11 +187,13 @@ std::string url_quote(std::string_view text, bool for_query) {
 
 Value urlencode(Runtime& runtime, const Value& value, const Args& args) {
   const Params params("urlencode", args, {});
-  if (value.is_string() || !iterate(value)) return Value::string(url_quote(to_text(runtime, value).bytes(), false));
+  if (value.is_string() || !iterate(value))
+    return Value::string(url_quote(to_text(runtime, value).bytes(), false));
   std::string out;
   const auto add = [&](const Value& key, const Value& item) {
     if (!out.empty()) out.push_back('&');
-    out += url_quote(to_text(runtime, key).bytes(), true) + "=" + url_quote(to_text(runtime, item).bytes(), true);
+    out += url_quote(to_text(runtime, key).bytes(), true) + "=" +
+           url_quote(to_text(runtime, item).bytes(), true);
     runtime.charge(out.size());
   };
   if (value.is_dict()) {
@@ -195,7 +216,8 @@ Value striptags(Runtime& runtime, const Value& value, const Args& args) {
   const auto remove_all = [&bytes](std::string_view open, std::string_view close) {
     std::string kept;
     size_t at = 0;
-    for (size_t begin = bytes.find(open); begin != std::string::npos; begin = bytes.find(open, at)) {
+    for (size_t begin = bytes.find(open); begin != std::string::npos;
+         begin = bytes.find(open, at)) {
       const size_t end = bytes.find(close, begin);
       if (end == std::string::npos) break;
       kept += bytes.substr(at, begin - at);
@@ -210,9 +232,11 @@ Value striptags(Runtime& runtime, const Value& value, const Args& args) {
     words += (words.empty() ? "" : " ") + word.bytes();
   }
   const std::pair<std::string_view, std::string_view> entities[] = {
-      {"&lt;", "<"}, {"&gt;", ">"}, {"&#34;", "\""}, {"&quot;", "\""}, {"&#39;", "'"}, {"&amp;", "&"}};
+      {"&lt;", "<"},    {"&gt;", ">"},  {"&#34;", "\""},
+      {"&quot;", "\""}, {"&#39;", "'"}, {"&amp;", "&"}};
   TaggedText plain(words);
-  for (const auto& [entity, character] : entities) plain = replace(plain, entity, TaggedText(std::string(character)), -1);
+  for (const auto& [entity, character] : entities)
+    plain = replace(plain, entity, TaggedText(std::string(character)), -1);
   return Value::string(std::move(plain));
 }
 
@@ -261,7 +285,8 @@ constexpr NamedFilter kFilters[] = {
 }  // namespace
 
 Filter find_text_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters), [name](const auto& f) { return f.name == name; });
+  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters),
+                               [name](const auto& f) { return f.name == name; });
   return it == std::end(kFilters) ? nullptr : it->filter;
 }
 

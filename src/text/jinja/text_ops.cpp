@@ -15,13 +15,15 @@ constexpr const char* kFinalSigma = "\xCF\x82";
 /// Greek's capital sigma is written differently at the end of a word.
 bool is_final_sigma(std::string_view bytes, size_t at) {
   const size_t after = at + unicode::sequence_length(bytes, at);
-  const bool letter_before = at > 0 && is_cased(unicode::decode(bytes, unicode::previous(bytes, at)).code);
+  const bool letter_before =
+      at > 0 && is_cased(unicode::decode(bytes, unicode::previous(bytes, at)).code);
   return letter_before && (after >= bytes.size() || !is_cased(unicode::decode(bytes, after).code));
 }
 
 void append_with_case(TaggedText& out, const TaggedText& text, size_t at, unicode::Case to) {
   const char32_t code = unicode::decode(text.bytes(), at).code;
-  const bool final_sigma = code == kSigma && to == unicode::Case::kLower && is_final_sigma(text.bytes(), at);
+  const bool final_sigma =
+      code == kSigma && to == unicode::Case::kLower && is_final_sigma(text.bytes(), at);
   out.append(final_sigma ? kFinalSigma : unicode::converted(code, to), text.origin_at(at));
 }
 
@@ -74,7 +76,9 @@ TaggedText with_case(const TaggedText& text, unicode::Case to) {
 }
 
 TaggedText capitalize(const TaggedText& text) {
-  return convert(text, [](char32_t, bool first) { return first ? unicode::Case::kTitle : unicode::Case::kLower; });
+  return convert(text, [](char32_t, bool first) {
+    return first ? unicode::Case::kTitle : unicode::Case::kLower;
+  });
 }
 
 TaggedText title_words(const TaggedText& text) {
@@ -92,7 +96,8 @@ TaggedText swap_case(const TaggedText& text) {
   });
 }
 
-TaggedText replace(const TaggedText& text, std::string_view old, const TaggedText& with, int64_t count) {
+TaggedText replace(const TaggedText& text, std::string_view old, const TaggedText& with,
+                   int64_t count) {
   TaggedText out;
   const std::string& bytes = text.bytes();
   size_t at = 0;
@@ -121,17 +126,21 @@ size_t count_replacements(const TaggedText& text, std::string_view old, int64_t 
   const size_t most = count < 0 ? bytes.size() + 1 : static_cast<size_t>(count);
   if (old.empty()) return std::min(most, unicode::length(bytes) + 1);
   size_t found = 0;
-  for (size_t at = bytes.find(old); at != std::string::npos && found < most; at = bytes.find(old, at + old.size())) ++found;
+  for (size_t at = bytes.find(old); at != std::string::npos && found < most;
+       at = bytes.find(old, at + old.size()))
+    ++found;
   return found;
 }
 
-std::vector<TaggedText> split(const TaggedText& text, std::string_view separator, int64_t max_splits, bool from_right) {
+std::vector<TaggedText> split(const TaggedText& text, std::string_view separator,
+                              int64_t max_splits, bool from_right) {
   const std::string& bytes = text.bytes();
   std::vector<TaggedText> parts;
   if (!from_right) {
     size_t at = 0;
     for (size_t found = bytes.find(separator, at);
-         found != std::string::npos && (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits);
+         found != std::string::npos &&
+         (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits);
          found = bytes.find(separator, at)) {
       parts.push_back(text.slice(at, found));
       at = found + separator.size();
@@ -140,7 +149,8 @@ std::vector<TaggedText> split(const TaggedText& text, std::string_view separator
     return parts;
   }
   size_t end = bytes.size();
-  while (end >= separator.size() && (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits)) {
+  while (end >= separator.size() &&
+         (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits)) {
     const size_t found = bytes.rfind(separator, end - separator.size());
     if (found == std::string::npos) break;
     parts.push_back(text.slice(found + separator.size(), end));
@@ -151,7 +161,8 @@ std::vector<TaggedText> split(const TaggedText& text, std::string_view separator
   return parts;
 }
 
-std::vector<TaggedText> split_on_space(const TaggedText& text, int64_t max_splits, bool from_right) {
+std::vector<TaggedText> split_on_space(const TaggedText& text, int64_t max_splits,
+                                       bool from_right) {
   std::vector<TaggedText> parts;
   TaggedText rest = strip(text, std::nullopt, from_right ? Side::kRight : Side::kLeft);
   while (!rest.empty()) {
@@ -160,11 +171,15 @@ std::vector<TaggedText> split_on_space(const TaggedText& text, int64_t max_split
       break;
     }
     size_t begin = from_right ? rest.size() : 0, end = begin;
-    const auto is_space_at = [&rest](size_t at) { return unicode::is_space(unicode::decode(rest.bytes(), at).code); };
+    const auto is_space_at = [&rest](size_t at) {
+      return unicode::is_space(unicode::decode(rest.bytes(), at).code);
+    };
     if (from_right) {
-      while (begin > 0 && !is_space_at(unicode::previous(rest.bytes(), begin))) begin = unicode::previous(rest.bytes(), begin);
+      while (begin > 0 && !is_space_at(unicode::previous(rest.bytes(), begin)))
+        begin = unicode::previous(rest.bytes(), begin);
     } else {
-      while (end < rest.size() && !is_space_at(end)) end += unicode::sequence_length(rest.bytes(), end);
+      while (end < rest.size() && !is_space_at(end))
+        end += unicode::sequence_length(rest.bytes(), end);
     }
     parts.push_back(rest.slice(begin, end));
     rest = from_right ? strip(rest.slice(0, begin), std::nullopt, Side::kRight)
@@ -175,8 +190,8 @@ std::vector<TaggedText> split_on_space(const TaggedText& text, int64_t max_split
 }
 
 bool is_line_break(char32_t code) {
-  return (code >= 0x0A && code <= 0x0D) || (code >= 0x1C && code <= 0x1E) || code == 0x85 || code == 0x2028 ||
-         code == 0x2029;
+  return (code >= 0x0A && code <= 0x0D) || (code >= 0x1C && code <= 0x1E) || code == 0x85 ||
+         code == 0x2028 || code == 0x2029;
 }
 
 std::vector<TaggedText> split_lines(const TaggedText& text, bool keep_ends) {

@@ -8,8 +8,8 @@
 #include "jinja/tagged_text.h"
 #include "jinja/unicode.h"
 
-/// Python's str operations on tagged text: characters that survive keep their origin, changed ones take
-/// the origin of what they replace.
+/// Python's str operations on tagged text: characters that survive keep their origin, changed ones
+/// take the origin of what they replace.
 namespace sftrun::text::jinja {
 
 enum class Side : uint8_t { kLeft = 1, kRight = 2, kBoth = 3 };
@@ -22,13 +22,15 @@ TaggedText title_words(const TaggedText& text);  ///< str.title
 TaggedText swap_case(const TaggedText& text);
 
 /// @param count most replacements; negative: all
-TaggedText replace(const TaggedText& text, std::string_view old, const TaggedText& with, int64_t count);
+TaggedText replace(const TaggedText& text, std::string_view old, const TaggedText& with,
+                   int64_t count);
 
 /// How many replacements that makes.
 size_t count_replacements(const TaggedText& text, std::string_view old, int64_t count);
 
 /// @param max_splits negative: no limit
-std::vector<TaggedText> split(const TaggedText& text, std::string_view separator, int64_t max_splits, bool from_right);
+std::vector<TaggedText> split(const TaggedText& text, std::string_view separator,
+                              int64_t max_splits, bool from_right);
 std::vector<TaggedText> split_on_space(const TaggedText& text, int64_t max_splits, bool from_right);
 std::vector<TaggedText> split_lines(const TaggedText& text, bool keep_ends);
 

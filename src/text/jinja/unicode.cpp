@@ -36,13 +36,20 @@ bool in_ranges(std::span<const Range> ranges, char32_t code) {
   return find_range<Range>(ranges, code) != nullptr;
 }
 
-bool is_continuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
+bool is_continuation(unsigned char byte) {
+  return (byte & 0xC0) == 0x80;
+}
 
 }  // namespace
 
 Decoded decode(std::string_view text, size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
-  const uint32_t num_bytes = lead < 0x80 ? 1 : lead < 0xC2 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 1;
+  const uint32_t num_bytes = lead < 0x80   ? 1
+                             : lead < 0xC2 ? 1
+                             : lead < 0xE0 ? 2
+                             : lead < 0xF0 ? 3
+                             : lead < 0xF5 ? 4
+                                           : 1;
   if (num_bytes == 1 || at + num_bytes > text.size()) return {lead, 1};
   char32_t code = lead & (0x7FU >> num_bytes);
   for (uint32_t i = 1; i < num_bytes; ++i) {
@@ -53,11 +60,14 @@ Decoded decode(std::string_view text, size_t at) {
   return {code, num_bytes};
 }
 
-size_t sequence_length(std::string_view text, size_t at) { return decode(text, at).num_bytes; }
+size_t sequence_length(std::string_view text, size_t at) {
+  return decode(text, at).num_bytes;
+}
 
 size_t previous(std::string_view text, size_t at) {
   size_t start = at - 1;
-  while (start > 0 && at - start < 4 && is_continuation(static_cast<unsigned char>(text[start]))) --start;
+  while (start > 0 && at - start < 4 && is_continuation(static_cast<unsigned char>(text[start])))
+    --start;
   return start + sequence_length(text, start) == at ? start : at - 1;
 }
 
@@ -98,26 +108,46 @@ size_t byte_offset(std::string_view text, size_t code_points) {
 }
 
 bool is_space(char32_t code) {
-  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 ||
-         code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||
-         code == 0x202F || code == 0x205F || code == 0x3000;
+  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 ||
+         code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
+         code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
 }
-bool is_printable(char32_t code) { return in_ranges(kPrintable, code); }
-bool is_alpha(char32_t code) { return in_ranges(kAlpha, code); }
-bool is_decimal(char32_t code) { return in_ranges(kDecimal, code); }
-bool is_digit(char32_t code) { return in_ranges(kDigit, code); }
-bool is_numeric(char32_t code) { return in_ranges(kNumeric, code); }
-bool is_alnum(char32_t code) { return is_alpha(code) || is_decimal(code) || is_digit(code) || is_numeric(code); }
-bool is_lower(char32_t code) { return in_ranges(kLower, code); }
-bool is_upper(char32_t code) { return in_ranges(kUpper, code); }
-bool is_title(char32_t code) { return in_ranges(kTitle, code); }
+bool is_printable(char32_t code) {
+  return in_ranges(kPrintable, code);
+}
+bool is_alpha(char32_t code) {
+  return in_ranges(kAlpha, code);
+}
+bool is_decimal(char32_t code) {
+  return in_ranges(kDecimal, code);
+}
+bool is_digit(char32_t code) {
+  return in_ranges(kDigit, code);
+}
+bool is_numeric(char32_t code) {
+  return in_ranges(kNumeric, code);
+}
+bool is_alnum(char32_t code) {
+  return is_alpha(code) || is_decimal(code) || is_digit(code) || is_numeric(code);
+}
+bool is_lower(char32_t code) {
+  return in_ranges(kLower, code);
+}
+bool is_upper(char32_t code) {
+  return in_ranges(kUpper, code);
+}
+bool is_title(char32_t code) {
+  return in_ranges(kTitle, code);
+}
 
 namespace {
 
-std::string mapped(char32_t code, std::span<const Mapping> mappings, std::span<const Expansion> expansions) {
+std::string mapped(char32_t code, std::span<const Mapping> mappings,
+                   std::span<const Expansion> expansions) {
   std::string out;
-  const auto expansion = std::lower_bound(expansions.begin(), expansions.end(), code,
-                                          [](const Expansion& e, char32_t wanted) { return e.code < wanted; });
+  const auto expansion =
+      std::lower_bound(expansions.begin(), expansions.end(), code,
+                       [](const Expansion& e, char32_t wanted) { return e.code < wanted; });
   if (expansion != expansions.end() && expansion->code == code) {
     for (const char32_t to : expansion->to) {
       if (to != 0) append_utf8(out, to);
@@ -134,9 +164,12 @@ std::string mapped(char32_t code, std::span<const Mapping> mappings, std::span<c
 
 std::string converted(char32_t code, Case to) {
   switch (to) {
-    case Case::kLower: return mapped(code, kToLower, kToLowerExpansions);
-    case Case::kUpper: return mapped(code, kToUpper, kToUpperExpansions);
-    case Case::kTitle: return mapped(code, kToTitle, kToTitleExpansions);
+    case Case::kLower:
+      return mapped(code, kToLower, kToLowerExpansions);
+    case Case::kUpper:
+      return mapped(code, kToUpper, kToUpperExpansions);
+    case Case::kTitle:
+      return mapped(code, kToTitle, kToTitleExpansions);
   }
   return {};
 }

@@ -18,8 +18,8 @@ size_t sequence_length(std::string_view text, size_t at);  ///< bytes of the cod
 size_t previous(std::string_view text, size_t at);  ///< start of the code point that ends at `at`
 void append_utf8(std::string& out, char32_t code);
 
-size_t length(std::string_view text);                              ///< in code points
-size_t byte_offset(std::string_view text, size_t code_points);     ///< text.size() when beyond the end
+size_t length(std::string_view text);                           ///< in code points
+size_t byte_offset(std::string_view text, size_t code_points);  ///< text.size() when beyond the end
 bool is_ascii(std::string_view text);
 
 bool is_space(char32_t code);

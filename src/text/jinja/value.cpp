@@ -162,12 +162,24 @@ const Value* Dict::find(std::string_view key) const {
 
 // ---- Object
 
-std::string Object::repr(Runtime&) const { return "<" + type_name() + " object>"; }
-std::optional<Value> Object::attribute(Runtime&, std::string_view) { return std::nullopt; }
-std::optional<Value> Object::item(const Value&) { return std::nullopt; }
-std::optional<int64_t> Object::length() { return std::nullopt; }
-IteratorPtr Object::iterate(const ObjectPtr&) { return nullptr; }
-Value Object::call(Runtime&, const Args&) { fail("'" + type_name() + "' object is not callable"); }
+std::string Object::repr(Runtime&) const {
+  return "<" + type_name() + " object>";
+}
+std::optional<Value> Object::attribute(Runtime&, std::string_view) {
+  return std::nullopt;
+}
+std::optional<Value> Object::item(const Value&) {
+  return std::nullopt;
+}
+std::optional<int64_t> Object::length() {
+  return std::nullopt;
+}
+IteratorPtr Object::iterate(const ObjectPtr&) {
+  return nullptr;
+}
+Value Object::call(Runtime&, const Args&) {
+  fail("'" + type_name() + "' object is not callable");
+}
 
 // ---- Questions about values
 
@@ -218,7 +230,8 @@ bool equal(const Value& a, const Value& b) {
   }
   if (a.is_sequence() && b.is_sequence()) {
     return a.is_tuple() == b.is_tuple() && (&a.sequence() == &b.sequence() ||
-           std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(), equal));
+                                            std::equal(a.items().begin(), a.items().end(),
+                                                       b.items().begin(), b.items().end(), equal));
   }
   if (a.is_dict() && b.is_dict()) return &a.dict() == &b.dict() || equal_dicts(a.dict(), b.dict());
   if (a.is_object() && b.is_object()) return a.object()->equals(*b.object());
@@ -226,7 +239,8 @@ bool equal(const Value& a, const Value& b) {
 }
 
 bool less(const Value& a, const Value& b) {
-  if (a.is_string() && b.is_string()) return a.bytes() < b.bytes();  // UTF-8 keeps the code points' order
+  if (a.is_string() && b.is_string())
+    return a.bytes() < b.bytes();  // UTF-8 keeps the code points' order
   if (a.is_integral() && b.is_integral()) return a.integral() < b.integral();
   if (a.is_number() && b.is_number()) return a.as_double() < b.as_double();
   if (a.is_sequence() && b.is_sequence() && a.is_tuple() == b.is_tuple()) {

@@ -14,8 +14,9 @@
 #include "jinja/error.h"
 #include "jinja/tagged_text.h"
 
-/// The values a template computes with: Python's, as far as a sandboxed Jinja template can see them.
-/// Containers never change after they are made (the sandbox forbids it), so they are shared, not copied.
+/// The values a template computes with: Python's, as far as a sandboxed Jinja template can see
+/// them. Containers never change after they are made (the sandbox forbids it), so they are shared,
+/// not copied.
 namespace sftrun::text::jinja {
 
 class Value;
@@ -25,8 +26,10 @@ class Object;
 /// Wide enough for every integer a JSON file can hold and for products of them.
 __extension__ typedef __int128 Int;
 
-inline constexpr int kMaxValueDepth = 400;  ///< keeps recursion over values far from the stack's end
-inline constexpr size_t kMaxValueNodes = size_t{8} << 20;  ///< as a walk over it counts, shared parts each time
+inline constexpr int kMaxValueDepth =
+    400;  ///< keeps recursion over values far from the stack's end
+inline constexpr size_t kMaxValueNodes =
+    size_t{8} << 20;  ///< as a walk over it counts, shared parts each time
 
 struct None {};
 struct Undefined {
@@ -82,7 +85,9 @@ class Value {
   const Undefined& undefined() const { return *std::get<UndefinedPtr>(data_); }
   bool boolean() const { return std::get<bool>(data_); }
   Int integral() const { return is_bool() ? Int{boolean()} : std::get<Int>(data_); }
-  double as_double() const { return is_float() ? std::get<double>(data_) : static_cast<double>(integral()); }
+  double as_double() const {
+    return is_float() ? std::get<double>(data_) : static_cast<double>(integral());
+  }
   const Str& str() const { return *std::get<StrPtr>(data_); }
   const TaggedText& text() const { return str().text; }
   const std::string& bytes() const { return str().text.bytes(); }
@@ -96,7 +101,9 @@ class Value {
     return is_object() ? dynamic_cast<T*>(object().get()) : nullptr;
   }
 
-  OriginId origin() const { return origin_; }  ///< of what printing a number or a container's frame yields
+  OriginId origin() const {
+    return origin_;
+  }  ///< of what printing a number or a container's frame yields
   Value with_origin(OriginId origin) const;
   int depth() const;         ///< 0 for what holds no other values
   size_t num_nodes() const;  ///< steps of a walk over it
@@ -104,7 +111,8 @@ class Value {
   bool same_as(const Value& other) const;
 
  private:
-  std::variant<None, UndefinedPtr, bool, Int, double, StrPtr, SequencePtr, DictPtr, ObjectPtr> data_;
+  std::variant<None, UndefinedPtr, bool, Int, double, StrPtr, SequencePtr, DictPtr, ObjectPtr>
+      data_;
   OriginId origin_ = kFromTemplate;
 };
 
@@ -142,7 +150,8 @@ class Iterator {
 };
 using IteratorPtr = std::unique_ptr<Iterator>;
 
-/// Everything that is not plain data: ranges, views, generators, namespaces, macros, functions, loop.
+/// Everything that is not plain data: ranges, views, generators, namespaces, macros, functions,
+/// loop.
 class Object : public std::enable_shared_from_this<Object> {
  public:
   virtual ~Object() = default;
@@ -151,7 +160,7 @@ class Object : public std::enable_shared_from_this<Object> {
   virtual std::optional<Value> attribute(Runtime& runtime, std::string_view name);
   virtual std::optional<Value> item(const Value& key);
   virtual std::optional<int64_t> length();
-  virtual bool has_items() const { return false; }  ///< Python's hasattr(x, "__getitem__")
+  virtual bool has_items() const { return false; }     ///< Python's hasattr(x, "__getitem__")
   virtual IteratorPtr iterate(const ObjectPtr& self);  ///< null: not iterable
   virtual bool callable() const { return false; }
   virtual Value call(Runtime& runtime, const Args& args);

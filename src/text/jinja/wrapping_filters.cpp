@@ -16,7 +16,8 @@ Value indent(Runtime& runtime, const Value& value, const Args& args) {
   if (params.given(0) && params[0]->is_string()) {
     indention = params[0]->text();
   } else if (params.given(0)) {
-    indention = TaggedText(std::string(static_cast<size_t>(std::clamp<Int>(params.integer(0, 4), 0, 1 << 16)), ' '));
+    indention = TaggedText(
+        std::string(static_cast<size_t>(std::clamp<Int>(params.integer(0, 4), 0, 1 << 16)), ' '));
   }
   const bool first = params.flag(1, false), blank = params.flag(2, false);
   TaggedText text = value.text();
@@ -42,13 +43,16 @@ Value truncate(Runtime& runtime, const Value& value, const Args& args) {
   const Params params("truncate", args, {"length", "killwords", "end", "leeway"});
   if (!value.is_string()) fail("truncate needs a string, not " + type_name(value));
   const TaggedText end = params.given(2) ? params.text(2) : TaggedText("...");
-  const Int length = params.integer(0, 255), leeway = params.given_not_none(3) ? params.integer(3, 5) : Int{5};
+  const Int length = params.integer(0, 255),
+            leeway = params.given_not_none(3) ? params.integer(3, 5) : Int{5};
   const auto end_length = static_cast<Int>(unicode::length(end.bytes()));
-  if (length < end_length) fail("expected length >= " + print_integer(end_length) + ", got " + print_integer(length));
+  if (length < end_length)
+    fail("expected length >= " + print_integer(end_length) + ", got " + print_integer(length));
   if (leeway < 0) fail("expected leeway >= 0, got " + print_integer(leeway));
   runtime.charge(value.text().size());
   if (static_cast<Int>(unicode::length(value.bytes())) <= length + leeway) return value;
-  TaggedText kept = value.text().slice(0, unicode::byte_offset(value.bytes(), static_cast<size_t>(length - end_length)));
+  TaggedText kept = value.text().slice(
+      0, unicode::byte_offset(value.bytes(), static_cast<size_t>(length - end_length)));
   if (!params.flag(1, false)) {
     const size_t space = kept.bytes().rfind(' ');
     if (space != std::string::npos) kept = kept.slice(0, space);
@@ -73,12 +77,14 @@ Value wordcount(Runtime& runtime, const Value& value, const Args& args) {
   return Value::integer(words);
 }
 
-constexpr NamedFilter kFilters[] = {{"indent", indent}, {"truncate", truncate}, {"wordcount", wordcount}};
+constexpr NamedFilter kFilters[] = {
+    {"indent", indent}, {"truncate", truncate}, {"wordcount", wordcount}};
 
 }  // namespace
 
 Filter find_wrapping_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters), [name](const auto& f) { return f.name == name; });
+  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters),
+                               [name](const auto& f) { return f.name == name; });
   return it == std::end(kFilters) ? nullptr : it->filter;
 }
 

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "sftrun/text/chat_labels.h"
+
+namespace sftrun::text {
+
+/// Where special tokens stand in a piece of literal text.
+using FindSpecials = std::function<std::vector<ByteSpan>(std::string_view text)>;
+
+/// The turn of one assistant message in `full`, which is what the template makes of all messages.
+///
+/// A turn begins where the generation prompt of the conversation before it ends, and ends with the
+/// end-of-turn token after its last byte. Both are aligned with `full` by origins: at the last byte
+/// that comes from an earlier message (begin) or from this one (end), so that templates which
+/// render history otherwise than the last turn do no harm. Nothing where the template leaves the
+/// message out.
+std::optional<LabelledConversation::Run> find_turn(
+    const ChatTemplate& chat_template, const Json& messages, const RenderOptions& options,
+    const Rendered& full, const FindSpecials& find_specials, int32_t message);
+
+}  // namespace sftrun::text
