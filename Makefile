@@ -92,7 +92,7 @@ tsan: setup ## The same under ThreadSanitizer (build-tsan/)
 	$(call run_tests,build-tsan)
 , := ,
 
-SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh' '*.inl')
 
 .PHONY: format
 format: ## clang-format every source file

@@ -15,9 +15,13 @@ Command add_tokenize(CLI::App& sftrun) {
       ->type_name("PATH");
   command->add_flag("--chat", options->chat,
                     "Records are messages: render the chat template, add nothing else");
-  command->add_option("--input", options->input, "JSON lines: text, or messages with --chat; -: standard input")
+  command
+      ->add_option("--input", options->input,
+                   "JSON lines: text, or messages with --chat; -: standard input")
       ->type_name("FILE");
-  command->add_option("--output", options->output, "Where the records go with their ids; -: standard output")
+  command
+      ->add_option("--output", options->output,
+                   "Where the records go with their ids; -: standard output")
       ->type_name("FILE");
   return {command, [options, command] {
             require(!options->input.empty(), *command, "--input");

@@ -8,8 +8,9 @@
 
 #include "sftrun/config/run_config.h"
 
-/// One function per subcommand that runs in the front, called with arguments already parsed and checked for form.
-/// Each returns the process's exit code and throws sftrun::Error for what a user can mend.
+/// One function per subcommand that runs in the front, called with arguments already parsed and
+/// checked for form. Each returns the process's exit code and throws sftrun::Error for what a user
+/// can mend.
 namespace sftrun::app {
 
 struct TrainOptions {
@@ -55,10 +56,12 @@ struct ConfigOptions {
 };
 int run_config(const ConfigOptions& options);
 
-/// Commands that compute: loads the engine beside this executable and calls it. @param request see engine_api.h
+/// Commands that compute: loads the engine beside this executable and calls it. @param request see
+/// engine_api.h
 int run_in_engine(const std::string& command, const nlohmann::json& request);
 
-/// Names and versions of this program and the libraries it uses, LibTorch's and NCCL's read without loading them.
+/// Names and versions of this program and the libraries it uses, LibTorch's and NCCL's read without
+/// loading them.
 std::string version_text();
 
 }  // namespace sftrun::app

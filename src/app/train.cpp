@@ -45,30 +45,35 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
   }
 }
 
-/// The largest micro-batch that fits, for train.batch_size: auto. From total memory, not what happens to be free, so that
-/// launcher and workers come to the same answer.
-int64_t largest_micro_batch(const config::LoadedConfig& loaded, int local_world_size, const std::string& device) {
+/// The largest micro-batch that fits, for train.batch_size: auto. From total memory, not what
+/// happens to be free, so that launcher and workers come to the same answer.
+int64_t largest_micro_batch(const config::LoadedConfig& loaded, int local_world_size,
+                            const std::string& device) {
   const config::RunConfig& config = loaded.config;
   if (!config.train.batch_size.is_auto()) return config::kMaxAutoMicroBatch;
   config::require_files(loaded);
   const auto arch = weights::Checkpoint::open(config.model.name)->arch();
-  ::malloc_trim(0);  // a GGUF file's vocabulary was parsed and dropped; the launcher stays small while workers run
+  ::malloc_trim(0);  // a GGUF file's vocabulary was parsed and dropped; the launcher stays small
+                     // while workers run
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
   const bool may_be_half = config.model.dtype != config::DTypeChoice::kFp32;
   std::optional<uint64_t> gpu_bytes;  // of the smallest
   if (device != "cpu") {
     for (const launch::GpuInfo& gpu : launch::query_gpus().gpus) {
-      if (gpu.memory_total_bytes) gpu_bytes = std::min(gpu_bytes.value_or(UINT64_MAX), *gpu.memory_total_bytes);
+      if (gpu.memory_total_bytes)
+        gpu_bytes = std::min(gpu_bytes.value_or(UINT64_MAX), *gpu.memory_total_bytes);
     }
   }
-  if (gpu_bytes) return plan::max_micro_batch(arch, config, *gpu_bytes, may_be_half ? kHalfBytes : kFullBytes);
+  if (gpu_bytes)
+    return plan::max_micro_batch(arch, config, *gpu_bytes, may_be_half ? kHalfBytes : kFullBytes);
   const bool half = may_be_half && __builtin_cpu_supports("avx512bf16");
-  const uint64_t share = observe::memory_info().total_bytes / static_cast<uint64_t>(local_world_size);
+  const uint64_t share =
+      observe::memory_info().total_bytes / static_cast<uint64_t>(local_world_size);
   return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes);
 }
 
-Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& yaml, int world_size, int local_world_size,
-                const std::string& device) {
+Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& yaml, int world_size,
+                int local_world_size, const std::string& device) {
   const Json before = config::to_json(loaded.config);
   config::resolve(loaded, yaml, world_size, largest_micro_batch(loaded, local_world_size, device));
   Run run;
@@ -123,14 +128,15 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   launch::Environment complete = env;
   complete.insert(external.variables.begin(), external.variables.end());
   const launch::WorkerEnv worker = launch::worker_env(complete);
-  const Run run = resolve_run(config::load_config(options.config, options.overrides),
-                              options.config, worker.world_size,
-                              worker.local_world_size, options.device);
+  const Run run =
+      resolve_run(config::load_config(options.config, options.overrides), options.config,
+                  worker.world_size, worker.local_world_size, options.device);
   if (worker.supervised) {
     ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
     const int code = run_in_engine("worker", engine_request(options, run));
     if (code == 0) return code;
-    // Unloading LibTorch takes up to seconds on a busy machine; the others and the user wait for it.
+    // Unloading LibTorch takes up to seconds on a busy machine; the others and the user wait for
+    // it.
     std::fflush(nullptr);
     ::_exit(code);
   }
@@ -188,7 +194,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   const launch::Machine machine = launch::this_machine(has_cuda_kernels());
   const launch::LaunchPlan plan =
       launch::make_plan(launch_request(options, loaded.config, env), machine);
-  const Run run = resolve_run(std::move(loaded), options.config, plan.world_size(), plan.local_world_size, plan.device);
+  const Run run = resolve_run(std::move(loaded), options.config, plan.world_size(),
+                              plan.local_world_size, plan.device);
   config::require_files(run.loaded);
   if (options.dry_run) {
     print_dry_run(run, launch::describe(plan));

@@ -44,7 +44,8 @@ int64_t divide_global(const TrainConfig& train, int64_t factor, const std::strin
                   quotient_name, counts));
 }
 
-void resolve_given_global(TrainConfig& train, int64_t world_size, int64_t max_micro_batch, const Places& places) {
+void resolve_given_global(TrainConfig& train, int64_t world_size, int64_t max_micro_batch,
+                          const Places& places) {
   const auto batch = train.batch_size.value, accum = train.grad_accum.value;
   if (batch && accum) {
     const int64_t product = *batch * *accum * world_size;
@@ -73,7 +74,8 @@ void resolve_given_global(TrainConfig& train, int64_t world_size, int64_t max_mi
   }
 }
 
-void resolve_batch_sizes(TrainConfig& train, int64_t world_size, int64_t max_micro_batch, const Places& places) {
+void resolve_batch_sizes(TrainConfig& train, int64_t world_size, int64_t max_micro_batch,
+                         const Places& places) {
   if (train.global_batch_size.value) {
     resolve_given_global(train, world_size, max_micro_batch, places);
     return;
@@ -123,8 +125,8 @@ void resolve_evaluation(RunConfig& config) {
                                            : EvalStrategy::kEpoch;
 }
 
-void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size, int64_t max_micro_batch,
-                 const Places& places) {
+void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,
+                 int64_t max_micro_batch, const Places& places) {
   SFTRUN_CHECK(world_size >= 1);
   resolve_dtype(config);
   resolve_batch_sizes(config.train, world_size, max_micro_batch, places);
@@ -150,11 +152,13 @@ BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t ta
   return {1, bins_per_rank};
 }
 
-void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size, int64_t max_micro_batch) {
+void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size,
+             int64_t max_micro_batch) {
   resolve_all(config, yaml, world_size, max_micro_batch, {});
 }
 
-void resolve(LoadedConfig& loaded, const std::filesystem::path& yaml, int world_size, int64_t max_micro_batch) {
+void resolve(LoadedConfig& loaded, const std::filesystem::path& yaml, int world_size,
+             int64_t max_micro_batch) {
   resolve_all(loaded.config, yaml, world_size, max_micro_batch, loaded.places);
 }
 

@@ -4,14 +4,22 @@ namespace sftrun {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "fp32";
-    case DType::kF16: return "fp16";
-    case DType::kBF16: return "bf16";
-    case DType::kF64: return "fp64";
-    case DType::kI64: return "int64";
-    case DType::kI32: return "int32";
-    case DType::kU8: return "uint8";
-    case DType::kOther: return "other";
+    case DType::kF32:
+      return "fp32";
+    case DType::kF16:
+      return "fp16";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF64:
+      return "fp64";
+    case DType::kI64:
+      return "int64";
+    case DType::kI32:
+      return "int32";
+    case DType::kU8:
+      return "uint8";
+    case DType::kOther:
+      return "other";
   }
   return "other";
 }

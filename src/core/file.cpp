@@ -16,22 +16,28 @@ namespace sftrun {
 namespace fs = std::filesystem;
 namespace {
 
-std::string reason() { return std::strerror(errno); }
+std::string reason() {
+  return std::strerror(errno);
+}
 
 std::string fix_for_write(int error) {
   switch (error) {
     case ENOSPC:
-    case EDQUOT: return "free disk space, or choose another output.dir";
+    case EDQUOT:
+      return "free disk space, or choose another output.dir";
     case EACCES:
     case EPERM:
-    case EROFS: return "choose a directory you may write to";
-    default: return {};
+    case EROFS:
+      return "choose a directory you may write to";
+    default:
+      return {};
   }
 }
 
 [[noreturn]] void throw_write_error(const fs::path& path) {
   const int error = errno;
-  throw DeviceError(fmt::format("cannot write: {}", std::strerror(error)), path.string(), fix_for_write(error));
+  throw DeviceError(fmt::format("cannot write: {}", std::strerror(error)), path.string(),
+                    fix_for_write(error));
 }
 
 void write_all(int fd, const fs::path& path, const void* data, size_t num_bytes) {
@@ -52,7 +58,8 @@ std::string read_text_file(const fs::path& path) {
   if (fd < 0) throw DataError(fmt::format("cannot open file: {}", reason()), path.string());
   std::string text;
   struct stat info {};
-  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) text.reserve(static_cast<size_t>(info.st_size));
+  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+    text.reserve(static_cast<size_t>(info.st_size));
   char buffer[1 << 16];
   for (;;) {
     const ssize_t got = ::read(fd, buffer, sizeof buffer);
@@ -95,7 +102,9 @@ MappedFile::~MappedFile() {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
@@ -118,7 +127,9 @@ AtomicFile::~AtomicFile() {
   ::unlink(temporary_.c_str());
 }
 
-void AtomicFile::write(const void* data, size_t num_bytes) { write_all(fd_, target_, data, num_bytes); }
+void AtomicFile::write(const void* data, size_t num_bytes) {
+  write_all(fd_, target_, data, num_bytes);
+}
 
 void AtomicFile::commit() {
   SFTRUN_CHECK(fd_ >= 0);
@@ -141,7 +152,8 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
 
 void sync_directory(const fs::path& path) {
   const int fd = ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;  // some file systems do not open directories; the rename itself is still atomic
+  if (fd < 0)
+    return;  // some file systems do not open directories; the rename itself is still atomic
   ::fsync(fd);
   ::close(fd);
 }
@@ -162,7 +174,8 @@ LineFile::LineFile(const fs::path& path) : path_(path) {
 LineFile::~LineFile() {
   if (fd_ >= 0) ::close(fd_);
 }
-LineFile::LineFile(LineFile&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+LineFile::LineFile(LineFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
 LineFile& LineFile::operator=(LineFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);

@@ -37,7 +37,9 @@ Fingerprint& Fingerprint::add(std::string_view text) {
   return add(text.data(), text.size());
 }
 
-Fingerprint& Fingerprint::add(uint64_t value) { return add(&value, sizeof value); }
+Fingerprint& Fingerprint::add(uint64_t value) {
+  return add(&value, sizeof value);
+}
 
 std::string Fingerprint::hex() const {
   return fmt::format("{:016x}{:016x}", mix(a_ ^ length_), mix(b_ + length_));

@@ -12,11 +12,16 @@ namespace {
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::kDebug: return spdlog::level::debug;
-    case Level::kInfo: return spdlog::level::info;
-    case Level::kWarn: return spdlog::level::warn;
-    case Level::kError: return spdlog::level::err;
-    case Level::kOff: return spdlog::level::off;
+    case Level::kDebug:
+      return spdlog::level::debug;
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarn:
+      return spdlog::level::warn;
+    case Level::kError:
+      return spdlog::level::err;
+    case Level::kOff:
+      return spdlog::level::off;
   }
   return spdlog::level::off;
 }
@@ -34,8 +39,9 @@ std::shared_ptr<spdlog::logger> make_logger(const Options& options) {
   auto logger = std::make_shared<spdlog::logger>("sftrun", sinks.begin(), sinks.end());
   logger->set_level(spdlog::level::debug);
   logger->flush_on(spdlog::level::info);
-  logger->set_pattern(options.rank ? fmt::format("[%H:%M:%S.%e] [%^%l%$] [rank {}] %v", *options.rank)
-                                   : "[%H:%M:%S.%e] [%^%l%$] %v");
+  logger->set_pattern(options.rank
+                          ? fmt::format("[%H:%M:%S.%e] [%^%l%$] [rank {}] %v", *options.rank)
+                          : "[%H:%M:%S.%e] [%^%l%$] %v");
   return logger;
 }
 
@@ -65,6 +71,8 @@ void write(Level level, std::string_view message) {
   current()->log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }
 
-void flush() { current()->flush(); }
+void flush() {
+  current()->flush();
+}
 
 }  // namespace sftrun::log

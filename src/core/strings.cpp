@@ -15,7 +15,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
         continue;
       }
       const size_t substitution = a[i - 1] == b[j - 1] ? 0 : 1;
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + substitution});
+      cost[i][j] =
+          std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + substitution});
       const bool transposed = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
       if (transposed) cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
     }
@@ -75,10 +76,14 @@ bool is_valid_utf8(std::string_view text) {
       ++i;
       continue;
     }
-    if ((lead & 0xe0) == 0xc0) extra = 1, code = lead & 0x1f, least = 0x80;
-    else if ((lead & 0xf0) == 0xe0) extra = 2, code = lead & 0x0f, least = 0x800;
-    else if ((lead & 0xf8) == 0xf0) extra = 3, code = lead & 0x07, least = 0x10000;
-    else return false;
+    if ((lead & 0xe0) == 0xc0)
+      extra = 1, code = lead & 0x1f, least = 0x80;
+    else if ((lead & 0xf0) == 0xe0)
+      extra = 2, code = lead & 0x0f, least = 0x800;
+    else if ((lead & 0xf8) == 0xf0)
+      extra = 3, code = lead & 0x07, least = 0x10000;
+    else
+      return false;
     if (i + extra >= text.size()) return false;
     for (size_t k = 1; k <= extra; ++k) {
       const auto byte = static_cast<uint8_t>(text[i + k]);

@@ -48,11 +48,20 @@ std::optional<double> parse_duration_s(std::string_view text) {
     double unit_s = 1;
     if (!text.empty()) {
       switch (text.front()) {
-        case 's': unit_s = 1; break;
-        case 'm': unit_s = 60; break;
-        case 'h': unit_s = 3600; break;
-        case 'd': unit_s = 86400; break;
-        default: return std::nullopt;
+        case 's':
+          unit_s = 1;
+          break;
+        case 'm':
+          unit_s = 60;
+          break;
+        case 'h':
+          unit_s = 3600;
+          break;
+        case 'd':
+          unit_s = 86400;
+          break;
+        default:
+          return std::nullopt;
       }
       text.remove_prefix(1);
     }

@@ -5,7 +5,8 @@
 #include "sftrun/parallel/nccl_factory.h"
 
 // What include/sftrun/parallel/nccl_factory.h asks for.
-extern "C" void sftrun_nccl_backend(void* store, int rank, int world, long timeout_ms, void* result) {
+extern "C" void sftrun_nccl_backend(void* store, int rank, int world, long timeout_ms,
+                                    void* result) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = std::chrono::milliseconds(timeout_ms);
   const auto& shared_store = *static_cast<c10::intrusive_ptr<c10d::Store>*>(store);

@@ -6,23 +6,29 @@
 #include "cuda/launch.h"
 #include "sftrun/kernels/cuda_registry.h"
 
-// Tensors in, launches out: checks what a kernel relies on, allocates results, launches on the current stream of x's device.
+// Tensors in, launches out: checks what a kernel relies on, allocates results, launches on the
+// current stream of x's device.
 namespace sftrun::kernels {
 namespace {
 
 cuda::Type type_of(const at::Tensor& x) {
   switch (x.scalar_type()) {
-    case at::kFloat: return cuda::Type::kFloat32;
-    case at::kBFloat16: return cuda::Type::kBFloat16;
-    case at::kHalf: return cuda::Type::kFloat16;
-    default: TORCH_CHECK(false, "the CUDA kernels have no ", x.scalar_type());
+    case at::kFloat:
+      return cuda::Type::kFloat32;
+    case at::kBFloat16:
+      return cuda::Type::kBFloat16;
+    case at::kHalf:
+      return cuda::Type::kFloat16;
+    default:
+      TORCH_CHECK(false, "the CUDA kernels have no ", x.scalar_type());
   }
 }
 
 /// The current stream of a tensor's device, which is the current device while this lives.
 class Launch {
  public:
-  explicit Launch(const at::Tensor& x) : guard_(x.device()), stream_(c10::cuda::getCurrentCUDAStream()) {}
+  explicit Launch(const at::Tensor& x)
+      : guard_(x.device()), stream_(c10::cuda::getCurrentCUDAStream()) {}
   cuda::Stream stream() const { return stream_.stream(); }
   void check() const { C10_CUDA_KERNEL_LAUNCH_CHECK(); }
 
@@ -42,23 +48,30 @@ void check_same(const at::Tensor& x, const at::Tensor& like) {
   TORCH_CHECK(x.sizes() == like.sizes(), "operands of shapes ", x.sizes(), " and ", like.sizes());
 }
 
-void check_self(const at::Tensor& x) { TORCH_CHECK(x.is_contiguous(), "an operand of a CUDA kernel is not contiguous"); }
+void check_self(const at::Tensor& x) {
+  TORCH_CHECK(x.is_contiguous(), "an operand of a CUDA kernel is not contiguous");
+}
 
-at::Tensor float_rows(const at::Tensor& x) { return at::empty({x.size(0)}, x.options().dtype(at::kFloat)); }
+at::Tensor float_rows(const at::Tensor& x) {
+  return at::empty({x.size(0)}, x.options().dtype(at::kFloat));
+}
 
-std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps) {
+std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
+                                                   double eps) {
   check_self(x);
   check_operand(weight, x, x.scalar_type());
   TORCH_CHECK(weight.numel() == x.size(1));
   at::Tensor y = at::empty_like(x), rstd = float_rows(x);
   const Launch launch(x);
-  cuda::launch_rms_norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), y.data_ptr(), rstd.data_ptr<float>(), x.size(0),
-                                x.size(1), static_cast<float>(eps), launch.stream());
+  cuda::launch_rms_norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), y.data_ptr(),
+                                rstd.data_ptr<float>(), x.size(0), x.size(1),
+                                static_cast<float>(eps), launch.stream());
   launch.check();
   return {y, rstd};
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd) {
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor& rstd) {
   check_self(x);
   check_same(dy, x);
   check_operand(weight, x, x.scalar_type());
@@ -66,21 +79,24 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
   TORCH_CHECK(weight.numel() == x.size(1) && rstd.numel() == x.size(0));
   at::Tensor dx = at::empty_like(x);
   const Launch launch(x);
-  cuda::launch_rms_norm_backward(type_of(x), dy.data_ptr(), x.data_ptr(), weight.data_ptr(), rstd.data_ptr<float>(),
-                                 dx.data_ptr(), x.size(0), x.size(1), launch.stream());
+  cuda::launch_rms_norm_backward(type_of(x), dy.data_ptr(), x.data_ptr(), weight.data_ptr(),
+                                 rstd.data_ptr<float>(), dx.data_ptr(), x.size(0), x.size(1),
+                                 launch.stream());
   launch.check();
   return dx;
 }
 
-void rope(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, double sign) {
+void rope(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
+          double sign) {
   check_self(x);
   check_operand(cos, x, at::kFloat);
   check_operand(sin, x, at::kFloat);
   TORCH_CHECK(x.size(1) % head_dim == 0 && head_dim % 2 == 0);
   TORCH_CHECK(cos.numel() == x.size(0) * (head_dim / 2) && sin.numel() == cos.numel());
   const Launch launch(x);
-  cuda::launch_rope(type_of(x), x.data_ptr(), cos.data_ptr<float>(), sin.data_ptr<float>(), x.size(0), x.size(1) / head_dim,
-                    head_dim, static_cast<float>(sign), launch.stream());
+  cuda::launch_rope(type_of(x), x.data_ptr(), cos.data_ptr<float>(), sin.data_ptr<float>(),
+                    x.size(0), x.size(1) / head_dim, head_dim, static_cast<float>(sign),
+                    launch.stream());
   launch.check();
 }
 
@@ -89,7 +105,8 @@ at::Tensor swiglu_forward(const at::Tensor& gate, const at::Tensor& up) {
   check_same(up, gate);
   at::Tensor h = at::empty_like(gate);
   const Launch launch(gate);
-  cuda::launch_swiglu_forward(type_of(gate), gate.data_ptr(), up.data_ptr(), h.data_ptr(), gate.numel(), launch.stream());
+  cuda::launch_swiglu_forward(type_of(gate), gate.data_ptr(), up.data_ptr(), h.data_ptr(),
+                              gate.numel(), launch.stream());
   launch.check();
   return h;
 }
@@ -99,7 +116,8 @@ void swiglu_backward(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
   check_same(dh, gate);
   check_same(up, gate);
   const Launch launch(gate);
-  cuda::launch_swiglu_backward(type_of(gate), dh.data_ptr(), gate.data_ptr(), up.data_ptr(), gate.numel(), launch.stream());
+  cuda::launch_swiglu_backward(type_of(gate), dh.data_ptr(), gate.data_ptr(), up.data_ptr(),
+                               gate.numel(), launch.stream());
   launch.check();
 }
 
@@ -110,20 +128,23 @@ at::Tensor dropout(const at::Tensor& x, const at::Tensor& token_keys, const Drop
   TORCH_CHECK(token_keys.numel() == 2 * x.size(0));
   at::Tensor y = at::empty_like(x);
   const Launch launch(x);
-  cuda::launch_dropout(type_of(x), x.data_ptr(), y.data_ptr(), static_cast<const TokenKey*>(token_keys.data_ptr()), x.size(0),
-                       x.size(1), params, launch.stream());
+  cuda::launch_dropout(type_of(x), x.data_ptr(), y.data_ptr(),
+                       static_cast<const TokenKey*>(token_keys.data_ptr()), x.size(0), x.size(1),
+                       params, launch.stream());
   launch.check();
   return y;
 }
 
-at::Tensor launch_losses(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, bool with_gradient) {
+at::Tensor launch_losses(const at::Tensor& logits, const at::Tensor& labels, double grad_scale,
+                         bool with_gradient) {
   check_self(logits);
   check_operand(labels, logits, at::kInt);
   TORCH_CHECK(labels.numel() == logits.size(0));
   at::Tensor losses = float_rows(logits);
   const Launch launch(logits);
-  cuda::launch_cross_entropy(type_of(logits), logits.data_ptr(), labels.data_ptr<int32_t>(), losses.data_ptr<float>(),
-                             logits.size(0), logits.size(1), static_cast<float>(grad_scale), with_gradient, launch.stream());
+  cuda::launch_cross_entropy(type_of(logits), logits.data_ptr(), labels.data_ptr<int32_t>(),
+                             losses.data_ptr<float>(), logits.size(0), logits.size(1),
+                             static_cast<float>(grad_scale), with_gradient, launch.stream());
   launch.check();
   return losses;
 }
@@ -135,19 +156,23 @@ at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels
   return launch_losses(logits, labels, 0, false);
 }
 
-void adamw(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, at::Tensor& compute,
-           int64_t begin, int64_t end, const AdamWParams& params) {
-  for (const at::Tensor* operand : {&std::as_const(master), &grad, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {
+void adamw(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
+           at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params) {
+  for (const at::Tensor* operand :
+       {&std::as_const(master), &grad, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {
     check_operand(*operand, master, at::kFloat);
     TORCH_CHECK(0 <= begin && begin <= end && end <= operand->numel());
   }
   check_operand(compute, master, compute.scalar_type());
   TORCH_CHECK(end <= compute.numel());
   const bool own_copy = compute.data_ptr() != master.data_ptr();
-  void* copy = own_copy ? static_cast<char*>(compute.data_ptr()) + begin * static_cast<int64_t>(compute.element_size()) : nullptr;
+  void* copy = own_copy ? static_cast<char*>(compute.data_ptr()) +
+                              begin * static_cast<int64_t>(compute.element_size())
+                        : nullptr;
   const Launch launch(master);
-  cuda::launch_adamw(type_of(compute), master.data_ptr<float>() + begin, grad.data_ptr<float>() + begin,
-                     exp_avg.data_ptr<float>() + begin, exp_avg_sq.data_ptr<float>() + begin, copy, end - begin, params,
+  cuda::launch_adamw(type_of(compute), master.data_ptr<float>() + begin,
+                     grad.data_ptr<float>() + begin, exp_avg.data_ptr<float>() + begin,
+                     exp_avg_sq.data_ptr<float>() + begin, copy, end - begin, params,
                      launch.stream());
   launch.check();
 }
@@ -158,8 +183,8 @@ double sum_of_squares(const at::Tensor& flat) {
   const auto options = flat.options().dtype(at::kDouble);
   at::Tensor partial = at::empty({chunks}, options), total = at::empty({1}, options);
   const Launch launch(flat);
-  cuda::launch_sum_of_squares(flat.data_ptr<float>(), flat.numel(), partial.data_ptr<double>(), total.data_ptr<double>(),
-                              launch.stream());
+  cuda::launch_sum_of_squares(flat.data_ptr<float>(), flat.numel(), partial.data_ptr<double>(),
+                              total.data_ptr<double>(), launch.stream());
   launch.check();
   return total.item<double>();
 }
@@ -180,4 +205,6 @@ constexpr CudaKernels kKernels = {
 }  // namespace
 }  // namespace sftrun::kernels
 
-extern "C" const sftrun::kernels::CudaKernels* sftrun_cuda_kernels() { return &sftrun::kernels::kKernels; }
+extern "C" const sftrun::kernels::CudaKernels* sftrun_cuda_kernels() {
+  return &sftrun::kernels::kKernels;
+}

@@ -2,7 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-/// The engine's commands. Each takes the request of app/engine_api.h and returns the process's exit code.
+/// The engine's commands. Each takes the request of app/engine_api.h and returns the process's exit
+/// code.
 namespace sftrun::engine {
 
 int run_worker(const nlohmann::json& request);

@@ -9,7 +9,8 @@ struct CudaStatus {
   std::string reason;  ///< why there are none
 };
 
-/// Loads libtorch_cuda and libsftrun_cuda once, if this machine has an NVIDIA driver, and registers what they bring.
+/// Loads libtorch_cuda and libsftrun_cuda once, if this machine has an NVIDIA driver, and registers
+/// what they bring.
 CudaStatus load_cuda_library();
 
 }  // namespace sftrun::engine

@@ -16,8 +16,10 @@ namespace {
 using Command = int (*)(const nlohmann::json&);
 
 Command find(const std::string& name) {
-  static const std::map<std::string, Command> commands = {{"worker", run_worker}, {"generate", run_generate},
-                                                          {"score", run_score},   {"merge", run_merge},
+  static const std::map<std::string, Command> commands = {{"worker", run_worker},
+                                                          {"generate", run_generate},
+                                                          {"score", run_score},
+                                                          {"merge", run_merge},
                                                           {"bench", run_bench}};
   const auto found = commands.find(name);
   SFTRUN_CHECK(found != commands.end());
@@ -26,8 +28,9 @@ Command find(const std::string& name) {
 
 int fail(ExitCode code, const std::string& text) {
   log::flush();
-  launch::write_error_file(text, static_cast<int>(code));  // a launcher reports it, once for all ranks
-  std::fprintf(stderr, "%s\n", text.c_str());              // and the rank's own log has it from here
+  launch::write_error_file(text,
+                           static_cast<int>(code));  // a launcher reports it, once for all ranks
+  std::fprintf(stderr, "%s\n", text.c_str());        // and the rank's own log has it from here
   return static_cast<int>(code);
 }
 
@@ -42,7 +45,8 @@ std::string out_of_memory_text(const char* what) {
 /// LibTorch's errors end with a C++ stack trace, which belongs in the log, not before the user.
 std::string libtorch_text(const c10::Error& e) {
   log::debug("{}", e.what());
-  return Error(ExitCode::kWorkerFailed, std::string("LibTorch: ") + e.what_without_backtrace()).what();
+  return Error(ExitCode::kWorkerFailed, std::string("LibTorch: ") + e.what_without_backtrace())
+      .what();
 }
 
 int guarded(const char* command, const char* request) {
@@ -64,7 +68,8 @@ int guarded(const char* command, const char* request) {
 }  // namespace
 }  // namespace sftrun::engine
 
-extern "C" __attribute__((visibility("default"))) int sftrun_engine_run(const char* command, const char* request) {
+extern "C" __attribute__((visibility("default"))) int sftrun_engine_run(const char* command,
+                                                                        const char* request) {
   const int code = sftrun::engine::guarded(command, request);
   sftrun::log::flush();
   return code;

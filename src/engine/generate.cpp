@@ -25,7 +25,8 @@ struct Job {
 
 class GenerateCommand {
  public:
-  explicit GenerateCommand(const nlohmann::json& request) : request_(request), model_(load_model(request)) {
+  explicit GenerateCommand(const nlohmann::json& request)
+      : request_(request), model_(load_model(request)) {
     options_.max_new_tokens = request.at("max_new_tokens").get<int64_t>();
     options_.temperature = request.at("temperature").get<double>();
     options_.top_p = get<double>(request, "top_p").value_or(1.0);
@@ -35,13 +36,15 @@ class GenerateCommand {
     if (const auto eos = model_.text.tokenizer->eos_id()) options_.stop_tokens.push_back(*eos);
     chat_ = get<bool>(request, "chat").value_or(model_.text.chat_template != nullptr);
     if (chat_ && !model_.text.chat_template) {
-      throw ConfigError("the model has no chat template", "--chat", "leave --chat away, or give a model with a chat template");
+      throw ConfigError("the model has no chat template", "--chat",
+                        "leave --chat away, or give a model with a chat template");
     }
   }
 
   int run() {
     if (const auto prompt = get<std::string>(request_, "prompt")) return answer(*prompt);
-    return answer_file(request_.at("input").get<std::string>(), request_.at("output").get<std::string>());
+    return answer_file(request_.at("input").get<std::string>(),
+                       request_.at("output").get<std::string>());
   }
 
  private:
@@ -65,12 +68,14 @@ class GenerateCommand {
     } else {
       tokens = model_.text.tokenizer->encode(prompt, /*add_special_tokens=*/true);
     }
-    if (tokens.empty()) throw ConfigError("the prompt is empty", "--prompt", "give at least one character");
+    if (tokens.empty())
+      throw ConfigError("the prompt is empty", "--prompt", "give at least one character");
     return tokens;
   }
 
   int answer(const std::string& prompt) {
-    const bool json = request_.value("json", false), stream = !json && get<std::string>(request_, "output") == std::nullopt;
+    const bool json = request_.value("json", false),
+               stream = !json && get<std::string>(request_, "output") == std::nullopt;
     const auto tokens = prompt_tokens(prompt);
     std::string shown;
     std::vector<int32_t> so_far;
@@ -82,8 +87,9 @@ class GenerateCommand {
       std::fflush(stdout);
       shown = text;
     };
-    const auto results = model::generate(*model_.decoder, {tokens}, {0}, options_,
-                                         stream ? std::function<void(size_t, int32_t)>(print_new) : nullptr);
+    const auto results =
+        model::generate(*model_.decoder, {tokens}, {0}, options_,
+                        stream ? std::function<void(size_t, int32_t)>(print_new) : nullptr);
     const std::string text = model_.text.tokenizer->decode(results[0].tokens, true);
     if (stream) {
       std::fwrite(text.data() + shown.size(), 1, text.size() - shown.size(), stdout);
@@ -96,8 +102,10 @@ class GenerateCommand {
                          {"completion_tokens", results[0].tokens.size()},
                          {"finish_reason", results[0].stopped ? "stop" : "length"}};
     const std::string line = object.dump() + "\n";
-    if (const auto output = get<std::string>(request_, "output")) write_file_atomically(*output, line);
-    else std::fwrite(line.data(), 1, line.size(), stdout);
+    if (const auto output = get<std::string>(request_, "output"))
+      write_file_atomically(*output, line);
+    else
+      std::fwrite(line.data(), 1, line.size(), stdout);
     return 0;
   }
 
@@ -108,10 +116,12 @@ class GenerateCommand {
     const Json& record = job.record;
     const Json tools = record.contains("tools") ? record["tools"] : Json();
     if (record.contains("messages") && record["messages"].is_array()) {
-      if (!model_.text.chat_template) throw DataError("the model has no chat template, which messages need", where);
+      if (!model_.text.chat_template)
+        throw DataError("the model has no chat template, which messages need", where);
       Json messages = record["messages"];
       // An answer that is already there is what is to be written anew.
-      if (!messages.empty() && messages.back().value("role", "") == "assistant") messages.erase(messages.size() - 1);
+      if (!messages.empty() && messages.back().value("role", "") == "assistant")
+        messages.erase(messages.size() - 1);
       job.prompt = chat_tokens(messages, tools);
     } else if (record.contains("prompt") && record["prompt"].is_array()) {
       job.prompt = chat_tokens(record["prompt"], tools);
@@ -152,8 +162,10 @@ class GenerateCommand {
       }
       log::info("{}/{} records", end, jobs.size());
     }
-    if (output == "-") std::fwrite(text.data(), 1, text.size(), stdout);
-    else write_file_atomically(output, text);
+    if (output == "-")
+      std::fwrite(text.data(), 1, text.size(), stdout);
+    else
+      write_file_atomically(output, text);
     return 0;
   }
 
@@ -165,6 +177,8 @@ class GenerateCommand {
 
 }  // namespace
 
-int run_generate(const nlohmann::json& request) { return GenerateCommand(request).run(); }
+int run_generate(const nlohmann::json& request) {
+  return GenerateCommand(request).run();
+}
 
 }  // namespace sftrun::engine

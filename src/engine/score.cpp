@@ -8,9 +8,9 @@
 #include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/data/batch_plan.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/batch_plan.h"
 #include "sftrun/data/json_lines.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/sequence.h"
@@ -28,18 +28,20 @@ struct ScoredRecord {
   int64_t num_labelled = 0;
 };
 
-/// All but the first for text, the completion for prompt/completion, the assistant turns for messages. Texts are scored as they
-/// are: no end token is appended.
+/// All but the first for text, the completion for prompt/completion, the assistant turns for
+/// messages. Texts are scored as they are: no end token is appended.
 void tokenize(ScoredRecord& scored, const data::TextModel& text) {
   data::SequenceOptions options;
   options.append_eos = false;
   const data::RecordFormat format = data::detect_format(scored.record, scored.where).format;
-  const data::Sequence sequence = data::SequenceBuilder(format, text, options).build(scored.record, scored.where).at(0);
+  const data::Sequence sequence =
+      data::SequenceBuilder(format, text, options).build(scored.record, scored.where).at(0);
   scored.tokens = sequence.ids;
   scored.mask = sequence.mask;
 }
 
-std::vector<ScoredRecord> read_records(const std::string& content, const std::string& name, const data::TextModel& text) {
+std::vector<ScoredRecord> read_records(const std::string& content, const std::string& name,
+                                       const data::TextModel& text) {
   const std::vector<data::JsonLine> lines = data::split_json_lines(content, name);
   std::vector<ScoredRecord> records(lines.size());
   data::parallel_for(static_cast<int64_t>(lines.size()), at::get_num_threads(), [&](int64_t i) {
@@ -69,16 +71,19 @@ void score(std::vector<ScoredRecord>& records, model::Decoder& decoder) {
   for (size_t first = 0; first < records.size();) {
     std::vector<data::Example> examples;
     size_t end = first, tokens = 0;
-    while (end < records.size() && (end == first || tokens + records[end].tokens.size() <= kTokens)) {
+    while (end < records.size() &&
+           (end == first || tokens + records[end].tokens.size() <= kTokens)) {
       tokens += records[end].tokens.size();
       if (!records[end].tokens.empty()) examples.push_back(to_example(records[end]));
       ++end;
     }
     std::vector<data::Bin> bins;
     for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
-    const data::Batch batch = data::make_batch(examples, bins, 0, static_cast<int64_t>(bins.size()));
+    const data::Batch batch =
+        data::make_batch(examples, bins, 0, static_cast<int64_t>(bins.size()));
     if (batch.num_tokens() > 0) {
-      const model::PackedBatch packed = model::prepare_batch(batch, decoder.rope(), decoder.options().device, {});
+      const model::PackedBatch packed =
+          model::prepare_batch(batch, decoder.rope(), decoder.options().device, {});
       const at::Tensor losses = decoder.token_losses(packed).cpu();
       const float* loss = losses.data_ptr<float>();
       size_t example = 0;
@@ -100,9 +105,11 @@ void score(std::vector<ScoredRecord>& records, model::Decoder& decoder) {
 
 int run_score(const nlohmann::json& request) {
   LoadedModel model = load_model(request);
-  const auto input = request.at("input").get<std::string>(), output = request.at("output").get<std::string>();
+  const auto input = request.at("input").get<std::string>(),
+             output = request.at("output").get<std::string>();
   const std::string content = read_text_file(input == "-" ? "/dev/stdin" : input);
-  std::vector<ScoredRecord> records = read_records(content, input == "-" ? "<stdin>" : input, model.text);
+  std::vector<ScoredRecord> records =
+      read_records(content, input == "-" ? "<stdin>" : input, model.text);
   score(records, *model.decoder);
   std::string text;
   double total = 0;

@@ -16,13 +16,16 @@ namespace sftrun::engine {
 namespace {
 
 /// Whether this processor multiplies bf16 in hardware; without that bf16 is slower than fp32 here.
-bool cpu_multiplies_bf16() { return __builtin_cpu_supports("avx512bf16"); }
+bool cpu_multiplies_bf16() {
+  return __builtin_cpu_supports("avx512bf16");
+}
 
 at::ScalarType choose_dtype(const std::string& dtype, at::Device device) {
   if (dtype == "fp32") return at::kFloat;
   if (dtype == "bf16") return at::kBFloat16;
   if (dtype == "fp16") {
-    if (device.is_cpu()) throw ConfigError("fp16 is not computed on a CPU", "model.dtype", "use bf16 or fp32");
+    if (device.is_cpu())
+      throw ConfigError("fp16 is not computed on a CPU", "model.dtype", "use bf16 or fp32");
     return at::kHalf;
   }
   return device.is_cuda() || cpu_multiplies_bf16() ? at::kBFloat16 : at::kFloat;
@@ -36,10 +39,11 @@ Compute choose_compute(const std::string& device, const std::string& dtype, int 
   if (device != "cpu") {
     const CudaStatus status = load_cuda_library();
     if (status.num_devices > 0) {
-      compute.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % status.num_devices));
+      compute.device =
+          at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % status.num_devices));
     } else if (device == "cuda") {
-      throw DeviceError("CUDA was asked for and is not available: " + status.reason, "--device cuda",
-                        "use --device cpu, or see `sftrun gpu-info`");
+      throw DeviceError("CUDA was asked for and is not available: " + status.reason,
+                        "--device cuda", "use --device cpu, or see `sftrun gpu-info`");
     }
   }
   compute.dtype = choose_dtype(dtype, compute.device);
@@ -66,26 +70,34 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
   model::DecoderOptions options;
   options.dtype = compute.dtype;
   options.device = compute.device;
-  options.ops = config.tuning.backend == config::TuningBackend::kFused ? &kernels::fused_ops() : &kernels::plain_ops();
+  options.ops = config.tuning.backend == config::TuningBackend::kFused ? &kernels::fused_ops()
+                                                                       : &kernels::plain_ops();
   options.gradient_checkpointing = config.train.gradient_checkpointing;
   options.seed = static_cast<uint64_t>(config.train.seed);
   switch (config.tuning.mode) {
-    case config::TuningMode::kFull: options.trains = model::Trains::kFull; break;
+    case config::TuningMode::kFull:
+      options.trains = model::Trains::kFull;
+      break;
     case config::TuningMode::kPartial:
       options.trains = model::Trains::kPartial;
       options.trainable = config.tuning.trainable;
       break;
     default:
       options.trains = model::Trains::kLora;
-      options.lora = {config.tuning.lora.r, config.tuning.lora.alpha, config.tuning.lora.dropout, config.tuning.lora.rslora,
-                      config.tuning.lora.target_modules, /*target_is_pattern=*/false};
+      options.lora = {config.tuning.lora.r,
+                      config.tuning.lora.alpha,
+                      config.tuning.lora.dropout,
+                      config.tuning.lora.rslora,
+                      config.tuning.lora.target_modules,
+                      /*target_is_pattern=*/false};
   }
   return options;
 }
 
-data::TextModel text_model_of(const weights::Checkpoint& checkpoint, const std::string& configured_template) {
-  return data::make_text_model(checkpoint.tokenizer(), checkpoint.chat_template(), checkpoint.render_defaults(),
-                               configured_template);
+data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
+                              const std::string& configured_template) {
+  return data::make_text_model(checkpoint.tokenizer(), checkpoint.chat_template(),
+                               checkpoint.render_defaults(), configured_template);
 }
 
 LoadedModel load_model(const nlohmann::json& request) {

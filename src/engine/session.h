@@ -20,8 +20,9 @@ struct Compute {
   at::ScalarType dtype = at::kFloat;
 };
 
-/// @param device "auto", "cpu", "cuda"   @param dtype "auto", "fp32", "bf16", "fp16"   @param local_rank which GPU
-/// Loads the CUDA library where it is needed. @throws DeviceError when CUDA was asked for and cannot be had.
+/// @param device "auto", "cpu", "cuda"   @param dtype "auto", "fp32", "bf16", "fp16"   @param
+/// local_rank which GPU Loads the CUDA library where it is needed. @throws DeviceError when CUDA
+/// was asked for and cannot be had.
 Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank);
 std::string dtype_name(at::ScalarType dtype);  ///< "fp32", "bf16", "fp16"
 std::string device_name(at::Device device);
@@ -40,7 +41,8 @@ struct LoadedModel {
 };
 /// Reads "model", "adapter", "device", "dtype", "threads" of the request.
 LoadedModel load_model(const nlohmann::json& request);
-data::TextModel text_model_of(const weights::Checkpoint& checkpoint, const std::string& configured_template);
+data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
+                              const std::string& configured_template);
 
 /// A string or number of the request; nullopt when null or absent.
 template <typename T>

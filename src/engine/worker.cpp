@@ -27,7 +27,8 @@ namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr double kMeetTimeoutS = 1800;  // LibTorch's own default: loading a large model takes a while
+constexpr double kMeetTimeoutS =
+    1800;  // LibTorch's own default: loading a large model takes a while
 
 double unix_time_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -49,7 +50,8 @@ void configure_logging(const launch::WorkerEnv& env, const fs::path& run_dir) {
 std::string choose_backend(config::CommBackend wanted, at::Device device) {
   if (wanted == config::CommBackend::kNccl) {
     if (device.is_cpu()) {
-      throw ConfigError("NCCL needs GPUs and this run computes on the CPU", "parallel.backend", "use gloo or auto");
+      throw ConfigError("NCCL needs GPUs and this run computes on the CPU", "parallel.backend",
+                        "use gloo or auto");
     }
     return "nccl";
   }
@@ -59,17 +61,22 @@ std::string choose_backend(config::CommBackend wanted, at::Device device) {
 
 std::string dtype_choice(config::DTypeChoice dtype) {
   switch (dtype) {
-    case config::DTypeChoice::kFp32: return "fp32";
-    case config::DTypeChoice::kBf16: return "bf16";
-    case config::DTypeChoice::kFp16: return "fp16";
-    case config::DTypeChoice::kAuto: return "auto";
+    case config::DTypeChoice::kFp32:
+      return "fp32";
+    case config::DTypeChoice::kBf16:
+      return "bf16";
+    case config::DTypeChoice::kFp16:
+      return "fp16";
+    case config::DTypeChoice::kAuto:
+      return "auto";
   }
   invariant_failed(__FILE__, __LINE__, "a known dtype");
 }
 
 config::DTypeChoice choice_of(at::ScalarType dtype) {
-  return dtype == at::kFloat ? config::DTypeChoice::kFp32
-                             : dtype == at::kBFloat16 ? config::DTypeChoice::kBf16 : config::DTypeChoice::kFp16;
+  return dtype == at::kFloat      ? config::DTypeChoice::kFp32
+         : dtype == at::kBFloat16 ? config::DTypeChoice::kBf16
+                                  : config::DTypeChoice::kFp16;
 }
 
 /// The data of a run, read once per rank.
@@ -84,7 +91,8 @@ Data load_data(const config::RunConfig& config, const data::TextModel& text) {
     loaded.val = data::load_dataset(config, config.data.val, text, at::get_num_threads());
     loaded.train = std::move(train);
   } else if (config.data.val_split > 0) {
-    auto [first, second] = data::split_dataset(std::move(train), config.data.val_split, static_cast<uint64_t>(config.data.seed));
+    auto [first, second] = data::split_dataset(std::move(train), config.data.val_split,
+                                               static_cast<uint64_t>(config.data.seed));
     loaded.train = std::move(first);
     loaded.val = std::move(second);
   } else {
@@ -110,21 +118,24 @@ class Worker {
   int run() {
     configure_logging(env_, run_dir_);
     set_threads(request_);
-    compute_ = choose_compute(get<std::string>(request_, "device").value_or("auto"), dtype_choice(config_.model.dtype),
-                              env_.local_rank);
+    compute_ = choose_compute(get<std::string>(request_, "device").value_or("auto"),
+                              dtype_choice(config_.model.dtype), env_.local_rank);
     config_.model.dtype = choice_of(compute_.dtype);
-    comm_ = parallel::Communicator::connect({env_.rank, env_.world_size, env_.master_addr, env_.master_port},
-                                            choose_backend(config_.parallel.backend, compute_.device), compute_.device,
-                                            kMeetTimeoutS);
+    comm_ = parallel::Communicator::connect(
+        {env_.rank, env_.world_size, env_.master_addr, env_.master_port},
+        choose_backend(config_.parallel.backend, compute_.device), compute_.device, kMeetTimeoutS);
     tell("loading");
     checkpoint_ = weights::Checkpoint::open(config_.model.name);
     tell("tokenizing");
-    const data::TextModel text = text_model_of(*checkpoint_, config_.model.chat_template);
+    const auto resume_from = find_resume();
+    rendered_at_unix_s_ = rendering_time(resume_from);
+    data::TextModel text = text_model_of(*checkpoint_, config_.model.chat_template);
+    text.render_defaults.now_unix_s = rendered_at_unix_s_;
     data_ = load_data(config_, text);
     identity_ = train::identity_of(config_, checkpoint_->fingerprint(), data_.train->fingerprint(),
                                    data_.val ? data_.val->fingerprint() : "");
     require_same_on_all_ranks();
-    const auto resume_from = find_resume();
+    if (resume_from) require_resumable(*resume_from);
     tell("loading");
     decoder_ = model::Decoder::load(checkpoint_, decoder_options(config_, compute_));
     if (!config_.tuning.lora.init_from.empty() && !resume_from) {
@@ -144,13 +155,16 @@ class Worker {
   }
 
   void require_same_on_all_ranks() {
-    const std::string mine = Fingerprint().add(identity_.dump()).add(config::to_json(config_).dump()).hex();
-    const double head = static_cast<double>(std::stoull(mine.substr(0, 13), nullptr, 16));  // 52 bits: exact in fp64
+    const std::string mine =
+        Fingerprint().add(identity_.dump()).add(config::to_json(config_).dump()).hex();
+    const double head = static_cast<double>(
+        std::stoull(mine.substr(0, 13), nullptr, 16));  // 52 bits: exact in fp64
     const auto ranks = comm_.all_gather({head});
     for (size_t rank = 1; rank < ranks.size(); ++rank) {
       if (ranks[rank][0] == ranks[0][0]) continue;
-      throw ConfigError(fmt::format("rank {} sees another model, data set or configuration than rank 0", rank), {},
-                        "all ranks must read the same files and flags");
+      throw ConfigError(
+          fmt::format("rank {} sees another model, data set or configuration than rank 0", rank),
+          {}, "all ranks must read the same files and flags");
     }
   }
 
@@ -162,20 +176,33 @@ class Worker {
       from = store.latest();
     } else if (resume == "never") {
       if (store.latest()) {
-        throw ConfigError("the run directory already holds checkpoints", run_dir_.string(),
-                          "choose another output.dir, or resume with --resume auto; nothing is overwritten");
+        throw ConfigError(
+            "the run directory already holds checkpoints", run_dir_.string(),
+            "choose another output.dir, or resume with --resume auto; nothing is overwritten");
       }
     } else {
       from = fs::path(resume);
       if (!fs::exists(*from / "state.json")) {
-        throw ConfigError("there is no checkpoint to resume from", from->string(), "name a folder like checkpoints/step-000100");
+        throw ConfigError("there is no checkpoint to resume from", from->string(),
+                          "name a folder like checkpoints/step-000100");
       }
     }
-    if (!from) return std::nullopt;
-    train::require_same_identity(train::read_train_state(*from).identity, identity_, from->string(),
-                                 {request_.value("allow_changed_data", false), request_.value("allow_backend_change", false)});
-    log::info("resuming from {}", from->string());
     return from;
+  }
+
+  /// What templates that print the date see: one moment for all ranks and all parts of a run, so
+  /// that its tokens stay.
+  int64_t rendering_time(const std::optional<fs::path>& resume_from) {
+    const int64_t mine = resume_from ? train::read_train_state(*resume_from).rendered_at_unix_s
+                                     : static_cast<int64_t>(unix_time_s());
+    return static_cast<int64_t>(comm_.all_gather({static_cast<double>(mine)})[0][0]);
+  }
+
+  void require_resumable(const fs::path& from) const {
+    train::require_same_identity(train::read_train_state(from).identity, identity_, from.string(),
+                                 {request_.value("allow_changed_data", false),
+                                  request_.value("allow_backend_change", false)});
+    log::info("resuming from {}", from.string());
   }
 
   int train(const std::optional<fs::path>& resume_from) {
@@ -188,6 +215,7 @@ class Worker {
     inputs.train = &*data_.train;
     inputs.val = data_.val ? &*data_.val : nullptr;
     inputs.identity = identity_;
+    inputs.rendered_at_unix_s = rendered_at_unix_s_;
     if (decoder_->options().trains == model::Trains::kLora) {
       inputs.adapter = model::adapter_config_of(*decoder_, base_model_name(config_.model.name));
     }
@@ -204,7 +232,9 @@ class Worker {
     write_report(trainer, "running", 0, 0);
     const train::TrainOutcome outcome = trainer.run();
     if (outcome.exit_code == 0) export_result(adapter);
-    const char* status = outcome.exit_code == 0 ? "done" : outcome.exit_code == 130 ? "interrupted" : "stopped";
+    const char* status = outcome.exit_code == 0     ? "done"
+                         : outcome.exit_code == 130 ? "interrupted"
+                                                    : "stopped";
     report_.finished_at = unix_time_s();
     write_report(trainer, status, outcome.first_step, outcome.last_step);
     comm_.barrier("end");
@@ -228,31 +258,44 @@ class Worker {
     if (!is_main()) return;
     write_file_atomically(run_dir_ / "config.resolved.yaml", config::to_yaml(config_));
     const kernels::ParameterStore& store = decoder_->parameters();
-    log::info("model {} ({}, {} layers, {}), backend {}, {} on {}, {} thread{}", config_.model.name, decoder_->arch().family,
-              decoder_->arch().num_layers, format_bytes(decoder_->base_bytes()), backend_name(), dtype_name(compute_.dtype),
-              device_name(compute_.device), at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s");
-    log::info("training {} of {} parameters' values in {} tensors", format_count(static_cast<uint64_t>(store.numel())),
-              config::to_json(config_)["tuning"]["mode"].get<std::string>(), store.parameters().size());
-    log::info("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} a step", trainer.total_steps(),
-              *config_.train.batch_size.value, *config_.train.grad_accum.value, env_.world_size,
+    log::info("model {} ({}, {} layers, {}), backend {}, {} on {}, {} thread{}", config_.model.name,
+              decoder_->arch().family, decoder_->arch().num_layers,
+              format_bytes(decoder_->base_bytes()), backend_name(), dtype_name(compute_.dtype),
+              device_name(compute_.device), at::get_num_threads(),
+              at::get_num_threads() == 1 ? "" : "s");
+    log::info("training {} of {} parameters' values in {} tensors",
+              format_count(static_cast<uint64_t>(store.numel())),
+              config::to_json(config_)["tuning"]["mode"].get<std::string>(),
+              store.parameters().size());
+    log::info("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} a step",
+              trainer.total_steps(), *config_.train.batch_size.value,
+              *config_.train.grad_accum.value, env_.world_size,
               *config_.train.global_batch_size.value,
-              config_.data.packing ? fmt::format("bins of {} tokens", config_.model.max_seq_len) : "examples");
+              config_.data.packing ? fmt::format("bins of {} tokens", config_.model.max_seq_len)
+                                   : "examples");
   }
 
-  std::string backend_name() const { return config_.tuning.backend == config::TuningBackend::kFused ? "fused" : "bnb"; }
+  std::string backend_name() const {
+    return config_.tuning.backend == config::TuningBackend::kFused ? "fused" : "bnb";
+  }
 
-  void write_report(const train::Trainer& trainer, const char* status, int64_t first_step, int64_t last_step) {
+  void write_report(const train::Trainer& trainer, const char* status, int64_t first_step,
+                    int64_t last_step) {
     kernels::ParameterStore& store = decoder_->parameters();
     const kernels::MemoryStats memory = kernels::cpu_memory_stats();
     const uint64_t held = memory.peak_bytes > static_bytes_ ? memory.peak_bytes - static_bytes_ : 0;
     const double optimizer = static_cast<double>(trainer.optimizer_bytes());
-    const double activations = held > trainer.optimizer_bytes() ? static_cast<double>(held) - optimizer : 0;
-    const double copy_bytes = store.compute().is_same(store.master()) ? 0.0 : static_cast<double>(store.compute().nbytes());
+    const double activations =
+        held > trainer.optimizer_bytes() ? static_cast<double>(held) - optimizer : 0;
+    const double copy_bytes = store.compute().is_same(store.master())
+                                  ? 0.0
+                                  : static_cast<double>(store.compute().nbytes());
     const parallel::CollectiveCounts counts = comm_.counts();
     const auto ranks = comm_.all_gather({static_cast<double>(decoder_->base_bytes()),
                                          static_cast<double>(store.master().nbytes()) + copy_bytes,
-                                         static_cast<double>(store.grad().nbytes()), optimizer, activations,
-                                         static_cast<double>(counts.all_reduce), static_cast<double>(counts.all_gather)});
+                                         static_cast<double>(store.grad().nbytes()), optimizer,
+                                         activations, static_cast<double>(counts.all_reduce),
+                                         static_cast<double>(counts.all_gather)});
     if (!is_main()) return;
     report_.version = SFTRUN_VERSION;
     report_.backend = backend_name();
@@ -271,8 +314,9 @@ class Worker {
     report_.ranks.clear();
     for (const auto& r : ranks) {
       observe::RankReport rank;
-      rank.bytes = {static_cast<uint64_t>(r[0]), static_cast<uint64_t>(r[1]), static_cast<uint64_t>(r[2]),
-                    static_cast<uint64_t>(r[3]), static_cast<uint64_t>(r[4])};
+      rank.bytes = {static_cast<uint64_t>(r[0]), static_cast<uint64_t>(r[1]),
+                    static_cast<uint64_t>(r[2]), static_cast<uint64_t>(r[3]),
+                    static_cast<uint64_t>(r[4])};
       rank.collectives.all_reduce = static_cast<int64_t>(r[5]);
       rank.collectives.all_gather = static_cast<int64_t>(r[6]);
       report_.ranks.push_back(rank);
@@ -292,27 +336,34 @@ class Worker {
       weights::write_adapter(temporary, *adapter, model::trained_tensors(*decoder_));
     } else {
       const DType dtype = compute_.dtype == at::kFloat ? DType::kF32 : DType::kBF16;
-      weights::write_sharded_safetensors(temporary, model::model_tensors(*decoder_, *checkpoint_, dtype));
+      weights::write_sharded_safetensors(temporary,
+                                         model::model_tensors(*decoder_, *checkpoint_, dtype));
     }
-    model::write_model_text_files(*checkpoint_, config_.model.name, temporary, /*with_config=*/!adapter);
+    model::write_model_text_files(*checkpoint_, config_.model.name, temporary,
+                                  /*with_config=*/!adapter);
     sync_directory(temporary);
     fs::remove_all(target, code);
     fs::rename(temporary, target, code);
-    if (code) throw DeviceError("cannot put the result into place: " + code.message(), target.string());
+    if (code)
+      throw DeviceError("cannot put the result into place: " + code.message(), target.string());
     sync_directory(run_dir_);
   }
 
   void conclude(const train::TrainOutcome& outcome, int64_t total_steps) const {
     if (outcome.exit_code != 0) {
-      log::info("stopped after step {} of {} with a checkpoint; the same command goes on from there", outcome.last_step, total_steps);
+      log::info(
+          "stopped after step {} of {} with a checkpoint; the same command goes on from there",
+          outcome.last_step, total_steps);
       return;
     }
     if (outcome.first_step == total_steps) log::info("this run was already complete");
     if (outcome.first_eval_loss && outcome.last_eval_loss) {
-      log::info("validation loss {:.4f} -> {:.4f}", *outcome.first_eval_loss, *outcome.last_eval_loss);
+      log::info("validation loss {:.4f} -> {:.4f}", *outcome.first_eval_loss,
+                *outcome.last_eval_loss);
     }
     const bool is_adapter = decoder_->options().trains == model::Trains::kLora;
-    log::info("{}: {}", is_adapter ? "adapter" : "model", (run_dir_ / (is_adapter ? "adapter" : "model")).string());
+    log::info("{}: {}", is_adapter ? "adapter" : "model",
+              (run_dir_ / (is_adapter ? "adapter" : "model")).string());
   }
 
   const nlohmann::json& request_;
@@ -323,6 +374,7 @@ class Worker {
   parallel::Communicator comm_;
   launch::StatusWriter status_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
+  int64_t rendered_at_unix_s_ = 0;
   Data data_;
   nlohmann::ordered_json identity_;
   std::unique_ptr<model::Decoder> decoder_;
@@ -332,6 +384,8 @@ class Worker {
 
 }  // namespace
 
-int run_worker(const nlohmann::json& request) { return Worker(request).run(); }
+int run_worker(const nlohmann::json& request) {
+  return Worker(request).run();
+}
 
 }  // namespace sftrun::engine

@@ -5,16 +5,24 @@
 
 namespace sftrun::kernels {
 
-namespace isa_generic { extern const CpuKernels kTable; }
-namespace isa_avx2 { extern const CpuKernels kTable; }
-namespace isa_avx512 { extern const CpuKernels kTable; }
+namespace isa_generic {
+extern const CpuKernels kTable;
+}
+namespace isa_avx2 {
+extern const CpuKernels kTable;
+}
+namespace isa_avx512 {
+extern const CpuKernels kTable;
+}
 
 namespace {
 
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
 const CpuKernels& choose() {

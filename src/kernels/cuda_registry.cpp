@@ -15,8 +15,12 @@ std::optional<CudaKernels>& registered() {
 
 }  // namespace
 
-void register_cuda_kernels(const CudaKernels& kernels) { registered() = kernels; }
-bool has_cuda_kernels() { return registered().has_value(); }
+void register_cuda_kernels(const CudaKernels& kernels) {
+  registered() = kernels;
+}
+bool has_cuda_kernels() {
+  return registered().has_value();
+}
 
 const CudaKernels& cuda_kernels() {
   if (!registered()) {

@@ -15,9 +15,9 @@
 namespace sftrun::kernels {
 namespace {
 
-constexpr size_t kHeaderBytes = 64;              // keeps data on a cache line; holds the block's size
-constexpr size_t kLargestSmall = 64 * 1024;      // below this glibc is fast and reuses by itself
-constexpr size_t kStepsPerDoubling = 8;          // size classes: at most 12.5% is lost to rounding
+constexpr size_t kHeaderBytes = 64;          // keeps data on a cache line; holds the block's size
+constexpr size_t kLargestSmall = 64 * 1024;  // below this glibc is fast and reuses by itself
+constexpr size_t kStepsPerDoubling = 8;      // size classes: at most 12.5% is lost to rounding
 
 size_t round_up(size_t num_bytes) {
   if (num_bytes <= kLargestSmall) return (num_bytes + 63) & ~size_t{63};
@@ -63,11 +63,13 @@ class CachingCpuAllocator final : public c10::Allocator {
       trim();
       block = std::aligned_alloc(64, bytes + kHeaderBytes);
     }
-    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "out of memory: cannot allocate ", num_bytes, " bytes");
+    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "out of memory: cannot allocate ",
+                     num_bytes, " bytes");
     *static_cast<size_t*>(block) = bytes;
     const uint64_t now = allocated_.fetch_add(bytes) + bytes;
     uint64_t seen = peak_.load();
-    while (now > seen && !peak_.compare_exchange_weak(seen, now)) {}
+    while (now > seen && !peak_.compare_exchange_weak(seen, now)) {
+    }
     ++count_;
     return static_cast<char*>(block) + kHeaderBytes;
   }
@@ -122,9 +124,17 @@ void CachingCpuAllocator::release(void* data) {
 
 }  // namespace
 
-void install_cpu_allocator() { c10::SetCPUAllocator(&allocator(), /*priority=*/1); }
-MemoryStats cpu_memory_stats() { return allocator().stats(); }
-void reset_cpu_peak() { allocator().reset_peak(); }
-void trim_cpu_cache() { allocator().trim(); }
+void install_cpu_allocator() {
+  c10::SetCPUAllocator(&allocator(), /*priority=*/1);
+}
+MemoryStats cpu_memory_stats() {
+  return allocator().stats();
+}
+void reset_cpu_peak() {
+  allocator().reset_peak();
+}
+void trim_cpu_cache() {
+  allocator().trim();
+}
 
 }  // namespace sftrun::kernels

@@ -12,7 +12,9 @@ namespace sftrun::kernels {
 namespace {
 
 // Rows a thread takes at least: below this, starting threads costs more than it saves.
-int64_t grain(int64_t channels) { return std::max<int64_t>(1, 32768 / std::max<int64_t>(1, channels)); }
+int64_t grain(int64_t channels) {
+  return std::max<int64_t>(1, 32768 / std::max<int64_t>(1, channels));
+}
 
 template <typename T>
 T* data(const at::Tensor& tensor) {
@@ -33,7 +35,8 @@ void for_dtype(const at::Tensor& tensor, Body&& body) {
 
 }  // namespace
 
-std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps) {
+std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
+                                                   double eps) {
   if (x.is_cuda()) return cuda_kernels().rms_norm_forward(x, weight, eps);
   at::Tensor y = at::empty_like(x);
   at::Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
@@ -41,14 +44,16 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
   for_dtype(x, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     at::parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
-      kernels.rms_norm_forward(data<T>(x) + begin * hidden, data<T>(weight), data<T>(y) + begin * hidden,
-                               data<float>(rstd) + begin, end - begin, hidden, static_cast<float>(eps));
+      kernels.rms_norm_forward(data<T>(x) + begin * hidden, data<T>(weight),
+                               data<T>(y) + begin * hidden, data<float>(rstd) + begin, end - begin,
+                               hidden, static_cast<float>(eps));
     });
   });
   return {y, rstd};
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd) {
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor& rstd) {
   if (x.is_cuda()) return cuda_kernels().rms_norm_backward(dy, x, weight, rstd);
   at::Tensor dx = at::empty_like(x);
   const int64_t hidden = x.size(1);
@@ -56,8 +61,9 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
     using T = std::remove_pointer_t<decltype(type)>;
     at::parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
       const int64_t first = begin * hidden;
-      kernels.rms_norm_backward(data<T>(dy) + first, data<T>(x) + first, data<T>(weight), data<float>(rstd) + begin,
-                                data<T>(dx) + first, end - begin, hidden);
+      kernels.rms_norm_backward(data<T>(dy) + first, data<T>(x) + first, data<T>(weight),
+                                data<float>(rstd) + begin, data<T>(dx) + first, end - begin,
+                                hidden);
     });
   });
   return dx;
@@ -74,7 +80,8 @@ void rope_(at::Tensor& x, const BatchContext& batch, int64_t head_dim, double si
     using T = std::remove_pointer_t<decltype(type)>;
     at::parallel_for(0, x.size(0), grain(x.size(1)), [&](int64_t begin, int64_t end) {
       kernels.rope(data<T>(x) + begin * x.size(1), data<float>(batch.cos) + begin * half,
-                   data<float>(batch.sin) + begin * half, end - begin, heads, head_dim, static_cast<float>(sign));
+                   data<float>(batch.sin) + begin * half, end - begin, heads, head_dim,
+                   static_cast<float>(sign));
     });
   });
 }
@@ -85,7 +92,8 @@ at::Tensor swiglu_forward(const at::Tensor& gate, const at::Tensor& up) {
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     at::parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
-      kernels.swiglu_forward(data<T>(gate) + begin, data<T>(up) + begin, data<T>(h) + begin, end - begin);
+      kernels.swiglu_forward(data<T>(gate) + begin, data<T>(up) + begin, data<T>(h) + begin,
+                             end - begin);
     });
   });
   return h;
@@ -96,12 +104,14 @@ void swiglu_backward_(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     at::parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
-      kernels.swiglu_backward(data<T>(dh) + begin, data<T>(gate) + begin, data<T>(up) + begin, end - begin);
+      kernels.swiglu_backward(data<T>(dh) + begin, data<T>(gate) + begin, data<T>(up) + begin,
+                              end - begin);
     });
   });
 }
 
-at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability, uint32_t module) {
+at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability,
+                   uint32_t module) {
   DropoutParams params;
   params.seed = batch.dropout_seed;
   params.step = batch.step;
@@ -115,8 +125,8 @@ at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probab
   for_dtype(x, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     at::parallel_for(0, x.size(0), grain(channels), [&](int64_t begin, int64_t end) {
-      kernels.dropout(data<T>(x) + begin * channels, data<T>(y) + begin * channels, batch.token_keys.data() + begin,
-                      end - begin, channels, params);
+      kernels.dropout(data<T>(x) + begin * channels, data<T>(y) + begin * channels,
+                      batch.token_keys.data() + begin, end - begin, channels, params);
     });
   });
   return y;
@@ -129,8 +139,9 @@ at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, 
   for_dtype(logits, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
-      kernels.cross_entropy(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin, data<float>(losses) + begin,
-                            end - begin, vocab, static_cast<float>(grad_scale));
+      kernels.cross_entropy(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin,
+                            data<float>(losses) + begin, end - begin, vocab,
+                            static_cast<float>(grad_scale));
     });
   });
   return losses;
@@ -150,13 +161,15 @@ at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels) {
   return losses;
 }
 
-void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, at::Tensor& compute,
-            int64_t begin, int64_t end, const AdamWParams& params) {
-  if (master.is_cuda()) return cuda_kernels().adamw(master, grad, exp_avg, exp_avg_sq, compute, begin, end, params);
+void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
+            at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params) {
+  if (master.is_cuda())
+    return cuda_kernels().adamw(master, grad, exp_avg, exp_avg_sq, compute, begin, end, params);
   uint16_t* copy = compute.scalar_type() == at::kBFloat16 ? data<uint16_t>(compute) : nullptr;
   at::parallel_for(begin, end, 16384, [&](int64_t first, int64_t last) {
-    cpu_kernels().adamw(data<float>(master) + first, data<float>(grad) + first, data<float>(exp_avg) + first,
-                        data<float>(exp_avg_sq) + first, copy ? copy + first : nullptr, last - first, params);
+    cpu_kernels().adamw(data<float>(master) + first, data<float>(grad) + first,
+                        data<float>(exp_avg) + first, data<float>(exp_avg_sq) + first,
+                        copy ? copy + first : nullptr, last - first, params);
   });
 }
 
@@ -168,8 +181,8 @@ double sum_of_squares(const at::Tensor& flat) {
   at::parallel_for(0, num_chunks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       const int64_t first = chunk * kChunk;
-      partial[static_cast<size_t>(chunk)] =
-          cpu_kernels().sum_of_squares(data<float>(flat) + first, std::min(kChunk, flat.numel() - first));
+      partial[static_cast<size_t>(chunk)] = cpu_kernels().sum_of_squares(
+          data<float>(flat) + first, std::min(kChunk, flat.numel() - first));
     }
   });
   double total = 0;

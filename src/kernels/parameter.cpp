@@ -7,11 +7,13 @@
 namespace sftrun::kernels {
 namespace {
 
-constexpr int64_t kAlignment = 16;  // elements: each parameter starts on a cache line of the fp32 buffers
+constexpr int64_t kAlignment =
+    16;  // elements: each parameter starts on a cache line of the fp32 buffers
 
 }  // namespace
 
-Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t group, bool decays) {
+Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t group,
+                               bool decays) {
   SFTRUN_CHECK(parameters_.empty() || parameters_.back().group <= group);
   Parameter parameter;
   parameter.name = std::move(name);
@@ -30,7 +32,8 @@ void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device) {
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
   master_ = at::zeros({flat_size_}, fp32);
   grad_ = at::zeros({flat_size_}, fp32);
-  compute_ = compute_dtype == at::kFloat ? master_ : at::zeros({flat_size_}, fp32.dtype(compute_dtype));
+  compute_ =
+      compute_dtype == at::kFloat ? master_ : at::zeros({flat_size_}, fp32.dtype(compute_dtype));
   for (Parameter& parameter : parameters_) {
     const auto view = [&](const at::Tensor& flat) {
       return flat.narrow(0, parameter.offset, parameter.numel).view(parameter.shape);
@@ -66,9 +69,13 @@ std::pair<int64_t, int64_t> ParameterStore::group_range(int64_t group) const {
   return begin < end ? std::pair{begin, end} : std::pair<int64_t, int64_t>{0, 0};
 }
 
-int64_t ParameterStore::num_groups() const { return parameters_.empty() ? 0 : parameters_.back().group + 1; }
+int64_t ParameterStore::num_groups() const {
+  return parameters_.empty() ? 0 : parameters_.back().group + 1;
+}
 
-void ParameterStore::zero_grad() { grad_.zero_(); }
+void ParameterStore::zero_grad() {
+  grad_.zero_();
+}
 
 void ParameterStore::refresh_compute() {
   if (!compute_.is_same(master_)) compute_.copy_(master_);

@@ -93,6 +93,15 @@ std::string who(const WorkerEnd& end) {
   return fmt::format("rank {} (local_rank {}, pid {})", end.rank, end.local_rank, end.pid);
 }
 
+/// The step the worker names itself, or else what it was last heard doing.
+std::string when(const WorkerEnd& end) {
+  if (end.error && end.error->step) return fmt::format(" at step {}", *end.error->step);
+  if (!end.last_status) return {};
+  std::string text = fmt::format(" while {}", phase_name(end.last_status->phase));
+  if (end.last_status->step > 0) text += fmt::format(", after step {}", end.last_status->step);
+  return text;
+}
+
 Error killed_for_memory(const WorkerEnd& end) {
   return OutOfMemoryError(
       fmt::format("out of memory: the kernel's OOM killer took {}", who(end)), end.log.string(),
@@ -150,8 +159,7 @@ Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ran
     return Error(*code, who(end) + " " + how_it_ended(end) + tail_of_log(end), end.log.string());
   }
   if (end.oom_killed) return killed_for_memory(end);
-  std::string message = "training failed; first failure on " + who(end);
-  if (end.error && end.error->step) message += fmt::format(" at step {}", *end.error->step);
+  std::string message = "training failed; first failure on " + who(end) + when(end);
   message += ": " + (words ? words->message : how_it_ended(end));
   if (words && has_crashed(end)) message += ", then " + how_it_ended(end);
   message += tail_of_log(end);

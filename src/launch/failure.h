@@ -9,6 +9,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/launch/error_file.h"
+#include "sftrun/launch/status.h"
 
 namespace sftrun::launch {
 
@@ -16,11 +17,12 @@ namespace sftrun::launch {
 struct WorkerEnd {
   int rank = 0, local_rank = 0;
   pid_t pid = 0;
-  int wait_status = 0;               ///< as waitpid gives it
-  double time = 0;                   ///< when it was noticed, seconds since the epoch
-  std::optional<WorkerError> error;  ///< what it wrote itself
-  bool was_told_to_end = false;      ///< because another had failed
-  bool oom_killed = false;           ///< SIGKILL while the kernel's count of OOM kills rose
+  int wait_status = 0;                ///< as waitpid gives it
+  double time = 0;                    ///< when it was noticed, seconds since the epoch
+  std::optional<WorkerError> error;   ///< what it wrote itself
+  std::optional<Status> last_status;  ///< the last it said of its progress
+  bool was_told_to_end = false;       ///< because another had failed
+  bool oom_killed = false;            ///< SIGKILL while the kernel's count of OOM kills rose
   std::filesystem::path log;
   std::vector<std::string> last_lines;
 };

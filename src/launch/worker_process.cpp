@@ -79,7 +79,7 @@ void WorkerProcess::read_status() {
   bool closed = false;
   const std::string bytes = read_available(child_.status.get(), closed);
   status_.add(bytes, [&](std::string_view line) {
-    if (const auto status = parse_status(line)) newest_status_ = status;
+    if (const auto status = parse_status(line)) newest_status_ = last_status_ = status;
   });
   if (closed) child_.status.reset();
 }
@@ -150,6 +150,7 @@ bool WorkerProcess::reap() {
                    .wait_status = status,
                    .time = time,
                    .error = read_error_file(options_.error_file),
+                   .last_status = last_status_,
                    .log = options_.log,
                    .last_lines = {last_lines_.begin(), last_lines_.end()}};
   return true;

@@ -60,7 +60,8 @@ class WorkerProcess {
   LineSplitter out_, err_, status_;
   LineFilter out_filter_, err_filter_;
   std::deque<std::string> last_lines_;
-  std::optional<Status> newest_status_;
+  std::optional<Status> newest_status_;  ///< until somebody takes it
+  std::optional<Status> last_status_;
   std::optional<WorkerEnd> end_;
   bool was_killed_ = false;
 };

@@ -8,6 +8,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
 #include "sftrun/weights/adapter_file.h"
 
 namespace sftrun::model {
@@ -24,7 +25,8 @@ LoraOptions lora_options_of(const weights::AdapterConfig& config) {
   return options;
 }
 
-weights::AdapterConfig adapter_config_of(Decoder& decoder, const std::string& base_model_name_or_path) {
+weights::AdapterConfig adapter_config_of(Decoder& decoder,
+                                         const std::string& base_model_name_or_path) {
   const LoraOptions& options = decoder.options().lora;
   weights::AdapterConfig config;
   config.base_model_name_or_path = base_model_name_or_path;
@@ -44,17 +46,40 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder, const std::string& ba
     }
   }
   std::sort(config.target_modules.begin(), config.target_modules.end());
-  config.target_modules.erase(std::unique(config.target_modules.begin(), config.target_modules.end()),
-                              config.target_modules.end());
+  config.target_modules.erase(
+      std::unique(config.target_modules.begin(), config.target_modules.end()),
+      config.target_modules.end());
   return config;
 }
 
+namespace {
+
+/// A and B fit only the rank they were made with; another scale changes what they mean.
+void require_same_update(const weights::AdapterConfig& config, const LoraOptions& lora,
+                         const fs::path& directory) {
+  if (config.r != lora.r) {
+    throw ConfigError(
+        fmt::format("the adapter's r is {}, the run's tuning.lora.r is {}", config.r, lora.r),
+        directory.string(), fmt::format("set tuning.lora.r: {}", config.r));
+  }
+  if (lora_options_of(config).scaling() != lora.scaling()) {
+    log::warn(
+        "the adapter in {} was made with a scaling of {:.4g}, this run uses {:.4g} "
+        "(tuning.lora.alpha, r, rslora)",
+        directory.string(), lora_options_of(config).scaling(), lora.scaling());
+  }
+}
+
+}  // namespace
+
 void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   const auto config = weights::AdapterConfig::load(directory);
+  require_same_update(config, decoder.options().lora, directory);
   const auto tensors = weights::load_adapter(directory, config, decoder.arch());
   if (!tensors.saved.empty()) {
-    throw DataError(fmt::format("the adapter carries whole modules ({})", tensors.saved.begin()->first), directory.string(),
-                    "train such modules with tuning.mode: partial");
+    throw DataError(
+        fmt::format("the adapter carries whole modules ({})", tensors.saved.begin()->first),
+        directory.string(), "train such modules with tuning.mode: partial");
   }
   const at::NoGradGuard no_grad;
   size_t used = 0;
@@ -62,14 +87,16 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     for (kernels::Linear* linear : layer.linears()) {
       const auto found = tensors.lora.find(linear->name);
       if (linear->lora.has_value() != (found != tensors.lora.end())) {
-        throw DataError(fmt::format("the adapter {} {}", linear->lora ? "lacks" : "also holds", linear->name), directory.string(),
-                        "its target_modules differ from tuning.lora.target_modules");
+        throw DataError(
+            fmt::format("the adapter {} {}", linear->lora ? "lacks" : "also holds", linear->name),
+            directory.string(), "its target_modules differ from tuning.lora.target_modules");
       }
       if (!linear->lora) continue;
       const auto copy = [&](kernels::Parameter& to, const std::vector<float>& from) {
         if (to.numel != static_cast<int64_t>(from.size())) {
-          throw DataError(fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel), directory.string(),
-                          "the adapter's r differs from tuning.lora.r");
+          throw DataError(
+              fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel),
+              directory.string(), "it belongs to a model of another size");
         }
         to.master.copy_(at::from_blob(const_cast<float*>(from.data()), to.shape, at::kFloat));
       };
@@ -93,8 +120,11 @@ std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder) {
   return tensors;
 }
 
-std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base, DType dtype) {
-  const at::ScalarType type = dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
+std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base,
+                                                  DType dtype) {
+  const at::ScalarType type = dtype == DType::kF32   ? at::kFloat
+                              : dtype == DType::kF16 ? at::kHalf
+                                                     : at::kBFloat16;
   std::vector<weights::TensorToWrite> tensors;
   for (const weights::TensorInfo& info : base.tensors()) {
     if (const kernels::Parameter* parameter = decoder.parameters().find(info.name)) {
@@ -103,21 +133,26 @@ std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weight
                            at::from_blob(destination, master.sizes(), type).copy_(master);
                          }});
     } else {
-      tensors.push_back({info.name, dtype, info.shape,
-                         [&base, name = info.name, dtype](void* destination) { base.read(name, dtype, destination); }});
+      tensors.push_back(
+          {info.name, dtype, info.shape, [&base, name = info.name, dtype](void* destination) {
+             base.read(name, dtype, destination);
+           }});
     }
   }
   return tensors;
 }
 
-void write_model_text_files(const weights::Checkpoint& base, const fs::path& base_path, const fs::path& directory,
-                            bool with_config) {
-  static constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                               "generation_config.json", "chat_template.jinja"};
-  if (with_config) write_file_atomically(directory / "config.json", base.arch().to_hf_config().dump(2) + "\n");
+void write_model_text_files(const weights::Checkpoint& base, const fs::path& base_path,
+                            const fs::path& directory, bool with_config) {
+  static constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json",
+                                               "special_tokens_map.json", "generation_config.json",
+                                               "chat_template.jinja"};
+  if (with_config)
+    write_file_atomically(directory / "config.json", base.arch().to_hf_config().dump(2) + "\n");
   if (fs::is_directory(base_path)) {
     for (const char* name : kTextFiles) {
-      if (fs::exists(base_path / name)) write_file_atomically(directory / name, read_text_file(base_path / name));
+      if (fs::exists(base_path / name))
+        write_file_atomically(directory / name, read_text_file(base_path / name));
     }
     return;
   }

@@ -18,18 +18,22 @@ struct BlockRun {
 
 }  // namespace
 
-at::Tensor Decoder::embed(const at::Tensor& tokens) const { return embedding_.index_select(0, tokens); }
+at::Tensor Decoder::embed(const at::Tensor& tokens) const {
+  return embedding_.index_select(0, tokens);
+}
 
 kernels::AttentionShape Decoder::attention_shape() const {
-  return {arch_.num_heads, arch_.num_kv_heads, arch_.head_dim, 1.0 / std::sqrt(static_cast<double>(arch_.head_dim))};
+  return {arch_.num_heads, arch_.num_kv_heads, arch_.head_dim,
+          1.0 / std::sqrt(static_cast<double>(arch_.head_dim))};
 }
 
 // norm, attention, residual, norm, feed-forward, residual.
-at::Tensor Decoder::block(Layer& layer, const at::Tensor& x, const kernels::BatchContext& batch) const {
+at::Tensor Decoder::block(Layer& layer, const at::Tensor& x,
+                          const kernels::BatchContext& batch) const {
   const at::Tensor attention_input = ops_.rms_norm(x, layer.input_norm);
   auto qkv = ops_.linears(attention_input, {&layer.q, &layer.k, &layer.v}, batch);
-  const at::Tensor attended =
-      ops_.attention(std::move(qkv[0]), std::move(qkv[1]), std::move(qkv[2]), batch, attention_shape());
+  const at::Tensor attended = ops_.attention(std::move(qkv[0]), std::move(qkv[1]),
+                                             std::move(qkv[2]), batch, attention_shape());
   qkv.clear();
   at::Tensor middle = ops_.linears(attended, {&layer.o}, batch)[0].add_(x);
 
@@ -38,9 +42,12 @@ at::Tensor Decoder::block(Layer& layer, const at::Tensor& x, const kernels::Batc
   return ops_.linears(ops_.swiglu(gate_up[0], gate_up[1]), {&layer.down}, batch)[0].add_(middle);
 }
 
-bool Decoder::trains_below(int64_t group) const { return !store_.empty() && first_trained_group_ < group; }
+bool Decoder::trains_below(int64_t group) const {
+  return !store_.empty() && first_trained_group_ < group;
+}
 
-double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done) {
+double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
+                                 const GroupDone& done) {
   const int64_t num_layers = arch_.num_layers, head_group = num_layers + 1;
   if (batch.num_tokens() == 0) {
     for (int64_t group = head_group; group >= 0; --group) done(group);
@@ -73,7 +80,8 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, co
   for (int64_t l = num_layers - 1; l >= 0; --l) {
     BlockRun run = std::move(runs[static_cast<size_t>(l)]);
     if (run.input.defined()) {
-      if (!run.output.defined()) run.output = block(layers_[static_cast<size_t>(l)], run.input, batch.context);
+      if (!run.output.defined())
+        run.output = block(layers_[static_cast<size_t>(l)], run.input, batch.context);
       torch::autograd::backward({run.output}, {grad});
       grad = run.input.requires_grad() ? run.input.grad() : at::Tensor();
     }
@@ -88,7 +96,8 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, co
 }
 
 // Only rows that carry a label reach the final norm and the head.
-double Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden, double grad_scale, at::Tensor& grad) {
+double Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
+                                      double grad_scale, at::Tensor& grad) {
   const bool needs_grad = trains_below(arch_.num_layers + 1);
   const bool plain = &ops_ == &kernels::plain_ops();
   const auto loss_of = plain ? kernels::head_loss_plain : kernels::head_loss;
@@ -98,7 +107,8 @@ double Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor
     const at::AutoGradMode grad_mode(!store_.empty());
     normed = ops_.rms_norm(input, final_norm_);
   }
-  const kernels::HeadLoss result = loss_of(normed.detach(), head_, batch.labels, grad_scale, !store_.empty());
+  const kernels::HeadLoss result =
+      loss_of(normed.detach(), head_, batch.labels, grad_scale, !store_.empty());
   if (normed.requires_grad()) torch::autograd::backward({normed}, {result.grad_hidden});
   if (needs_grad) {
     grad = at::zeros_like(hidden);
@@ -117,25 +127,30 @@ double Decoder::loss(const PackedBatch& batch) {
   if (batch.num_tokens() == 0) return 0;
   const at::NoGradGuard no_grad;
   const at::Tensor rows = hidden_without_grad(batch).index_select(0, batch.label_rows);
-  return kernels::head_loss(ops_.rms_norm(rows, final_norm_), head_, batch.labels, 1.0, /*with_grad=*/false).loss_sum;
+  return kernels::head_loss(ops_.rms_norm(rows, final_norm_), head_, batch.labels, 1.0,
+                            /*with_grad=*/false)
+      .loss_sum;
 }
 
 at::Tensor Decoder::token_losses(const PackedBatch& batch) {
   const at::NoGradGuard no_grad;
-  const at::Tensor rows = ops_.rms_norm(hidden_without_grad(batch).index_select(0, batch.label_rows), final_norm_);
+  const at::Tensor rows =
+      ops_.rms_norm(hidden_without_grad(batch).index_select(0, batch.label_rows), final_norm_);
   constexpr int64_t kRows = 256;
   std::vector<at::Tensor> parts;
   for (int64_t first = 0; first < rows.size(0); first += kRows) {
     const int64_t count = std::min(kRows, rows.size(0) - first);
-    parts.push_back(kernels::token_losses(kernels::matmul_nt(rows.narrow(0, first, count), head_.weight),
-                                          batch.labels.narrow(0, first, count)));
+    parts.push_back(
+        kernels::token_losses(kernels::matmul_nt(rows.narrow(0, first, count), head_.weight),
+                              batch.labels.narrow(0, first, count)));
   }
   return parts.empty() ? at::empty({0}, at::kFloat) : at::cat(parts);
 }
 
 at::Tensor Decoder::logits(const PackedBatch& batch, const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
-  const at::Tensor normed = ops_.rms_norm(hidden_without_grad(batch).index_select(0, rows), final_norm_);
+  const at::Tensor normed =
+      ops_.rms_norm(hidden_without_grad(batch).index_select(0, rows), final_norm_);
   return kernels::matmul_nt(normed, head_.weight);
 }
 

@@ -17,10 +17,14 @@ namespace {
 
 DType to_dtype(at::ScalarType type) {
   switch (type) {
-    case at::kFloat: return DType::kF32;
-    case at::kBFloat16: return DType::kBF16;
-    case at::kHalf: return DType::kF16;
-    default: invariant_failed(__FILE__, __LINE__, "a floating-point compute dtype");
+    case at::kFloat:
+      return DType::kF32;
+    case at::kBFloat16:
+      return DType::kBF16;
+    case at::kHalf:
+      return DType::kF16;
+    default:
+      invariant_failed(__FILE__, __LINE__, "a floating-point compute dtype");
   }
 }
 
@@ -35,12 +39,14 @@ bool decays(const spec::TensorSpec& tensor) {
 /// Which base tensors train, by name.
 class Selection {
  public:
-  Selection(const DecoderOptions& options, const std::vector<spec::TensorSpec>& tensors) : options_(options) {
+  Selection(const DecoderOptions& options, const std::vector<spec::TensorSpec>& tensors)
+      : options_(options) {
     for (const std::string& pattern : options.trainable) {
       try {
         patterns_.emplace_back(pattern, std::regex::ECMAScript);
       } catch (const std::regex_error& e) {
-        throw ConfigError(fmt::format("tuning.trainable: `{}` is not a regular expression: {}", pattern, e.what()));
+        throw ConfigError(fmt::format("tuning.trainable: `{}` is not a regular expression: {}",
+                                      pattern, e.what()));
       }
     }
     if (options.trains != Trains::kPartial) return;
@@ -52,7 +58,8 @@ class Selection {
       if (tensor.layer <= 0) names.push_back(tensor.name);
     }
     throw ConfigError("tuning.trainable matches no parameter of the model",
-                      "tuning.trainable: " + join(options.trainable, ", "), "parameters are named like: " + join(names, ", "));
+                      "tuning.trainable: " + join(options.trainable, ", "),
+                      "parameters are named like: " + join(names, ", "));
   }
 
   bool trains(const std::string& name) const {
@@ -70,7 +77,8 @@ class Selection {
 };
 
 bool targets(const LoraOptions& lora, const std::string& module) {
-  if (lora.target_is_pattern) return std::regex_match(module, std::regex(lora.target_modules.at(0)));
+  if (lora.target_is_pattern)
+    return std::regex_match(module, std::regex(lora.target_modules.at(0)));
   for (const std::string& target : lora.target_modules) {
     if (target == "all-linear" || ends_with_module(module, target)) return true;
   }
@@ -88,11 +96,13 @@ void require_targets_exist(const LoraOptions& lora, const std::vector<spec::Line
     bool found = false;
     for (const spec::LinearSpec& linear : linears) {
       // A target may name a layer too ("layers.3.self_attn.q_proj"); its last words decide.
-      found = found || ends_with_module(linear.module, target) || ends_with_module(target, linear.module);
+      found = found || ends_with_module(linear.module, target) ||
+              ends_with_module(target, linear.module);
     }
     if (found) continue;
     const std::string guess = nearest(target, names);
-    throw ConfigError(fmt::format("tuning.lora.target_modules: no linear layer is named `{}`", target), {},
+    throw ConfigError(fmt::format("no linear layer is named `{}`", target),
+                      "tuning.lora.target_modules",
                       (guess.empty() ? std::string() : fmt::format("did you mean `{}`? ", guess)) +
                           "there are: " + join(names, ", ") + "; or all-linear");
   }
@@ -128,23 +138,28 @@ class DecoderBuilder {
     kernels::Parameter** parameter;
   };
 
-  void declare_tensor(const std::string& name, int64_t group, at::Tensor* weight, kernels::Parameter** parameter) {
+  void declare_tensor(const std::string& name, int64_t group, at::Tensor* weight,
+                      kernels::Parameter** parameter) {
     const spec::TensorSpec& tensor = *by_name_.at(name);
-    if (selection_.trains(name)) *parameter = d_.store_.add(name, tensor.shape, group, decays(tensor));
+    if (selection_.trains(name))
+      *parameter = d_.store_.add(name, tensor.shape, group, decays(tensor));
     slots_.push_back({name, weight, parameter});
   }
 
-  void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer, uint32_t number) {
+  void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
+                      uint32_t number) {
     linear.name = fmt::format("model.layers.{}.{}", layer, spec.module);
     declare_tensor(linear.name + ".weight", layer + 1, &linear.weight, &linear.weight_parameter);
-    if (spec.bias) declare_tensor(linear.name + ".bias", layer + 1, &linear.bias, &linear.bias_parameter);
+    if (spec.bias)
+      declare_tensor(linear.name + ".bias", layer + 1, &linear.bias, &linear.bias_parameter);
     const LoraOptions& lora = d_.options_.lora;
     if (d_.options_.trains != Trains::kLora || !targets(lora, linear.name)) return;
     kernels::LoraAdapter adapter;
-    adapter.a = d_.store_.add(weights::lora_a_name(linear.name), {lora.r, spec.in_features}, layer + 1, true);
-    adapter.b = d_.store_.add(weights::lora_b_name(linear.name), {spec.out_features, lora.r}, layer + 1, true);
-    const auto r = static_cast<double>(lora.r);
-    adapter.scale = lora.rslora ? lora.alpha / std::sqrt(r) : lora.alpha / r;
+    adapter.a = d_.store_.add(weights::lora_a_name(linear.name), {lora.r, spec.in_features},
+                              layer + 1, true);
+    adapter.b = d_.store_.add(weights::lora_b_name(linear.name), {spec.out_features, lora.r},
+                              layer + 1, true);
+    adapter.scale = lora.scaling();
     adapter.dropout = lora.dropout;
     adapter.module_number = number;
     linear.lora = adapter;
@@ -158,12 +173,14 @@ class DecoderBuilder {
       Layer& layer = d_.layers_[static_cast<size_t>(l)];
       const std::string prefix = fmt::format("model.layers.{}.", l);
       layer.input_norm.eps = layer.post_attention_norm.eps = d_.arch_.rms_norm_eps;
-      declare_tensor(prefix + "input_layernorm.weight", l + 1, &layer.input_norm.weight, &layer.input_norm.parameter);
+      declare_tensor(prefix + "input_layernorm.weight", l + 1, &layer.input_norm.weight,
+                     &layer.input_norm.parameter);
       const auto members = layer.linears();
       SFTRUN_CHECK_EQ(members.size(), linears_.size());
-      for (size_t i = 0; i < members.size(); ++i) declare_linear(*members[i], linears_[i], l, number++);
-      declare_tensor(prefix + "post_attention_layernorm.weight", l + 1, &layer.post_attention_norm.weight,
-                     &layer.post_attention_norm.parameter);
+      for (size_t i = 0; i < members.size(); ++i)
+        declare_linear(*members[i], linears_[i], l, number++);
+      declare_tensor(prefix + "post_attention_layernorm.weight", l + 1,
+                     &layer.post_attention_norm.weight, &layer.post_attention_norm.parameter);
     }
     const int64_t last = d_.arch_.num_layers + 1;
     d_.final_norm_.eps = d_.arch_.rms_norm_eps;
@@ -203,7 +220,8 @@ class DecoderBuilder {
         const double bound = 1.0 / std::sqrt(static_cast<double>(a.shape[1]));
         at::Tensor values = at::empty(a.shape, at::kFloat);
         float* data = values.data_ptr<float>();
-        for (int64_t i = 0; i < a.numel; ++i) data[i] = static_cast<float>((2 * stream.next_unit() - 1) * bound);
+        for (int64_t i = 0; i < a.numel; ++i)
+          data[i] = static_cast<float>((2 * stream.next_unit() - 1) * bound);
         a.master.copy_(values);
         linear->lora->b->master.zero_();
       }
@@ -225,39 +243,49 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
       ops_(options_.ops ? *options_.ops : kernels::fused_ops()),
       rope_(arch_) {}
 
-void Decoder::build(const WeightSource& source) { DecoderBuilder(*this, source).run(); }
+void Decoder::build(const WeightSource& source) {
+  DecoderBuilder(*this, source).run();
+}
 
-std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint> checkpoint, const DecoderOptions& options) {
+std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint> checkpoint,
+                                       const DecoderOptions& options) {
   std::unique_ptr<Decoder> decoder(new Decoder(checkpoint->arch(), options));
   decoder->checkpoint_ = checkpoint;
   const bool on_cpu = options.device.is_cpu();
-  decoder->build([&](const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype) {
-    // Used where it lies when nothing has to be converted: pages are read when first touched and shared between processes.
-    const auto mapped = on_cpu ? checkpoint->mapped(name, to_dtype(dtype)) : std::nullopt;
-    if (mapped) {
-      auto* address = const_cast<std::byte*>(mapped->data());
-      return at::from_blob(address, shape, [checkpoint](void*) {}, at::TensorOptions().dtype(dtype));
-    }
-    at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype));
-    checkpoint->read(name, to_dtype(dtype), tensor.data_ptr());
-    return tensor;
-  });
+  decoder->build(
+      [&](const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype) {
+        // Used where it lies when nothing has to be converted: pages are read when first touched
+        // and shared between processes.
+        const auto mapped = on_cpu ? checkpoint->mapped(name, to_dtype(dtype)) : std::nullopt;
+        if (mapped) {
+          auto* address = const_cast<std::byte*>(mapped->data());
+          return at::from_blob(
+              address, shape, [checkpoint](void*) {}, at::TensorOptions().dtype(dtype));
+        }
+        at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype));
+        checkpoint->read(name, to_dtype(dtype), tensor.data_ptr());
+        return tensor;
+      });
   return decoder;
 }
 
-std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch, const DecoderOptions& options) {
+std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
+                                         const DecoderOptions& options) {
   std::unique_ptr<Decoder> decoder(new Decoder(arch, options));
   uint64_t number = 0;
-  decoder->build([&](const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype) {
-    at::Tensor tensor = at::empty(shape, at::kFloat);
-    float* data = tensor.data_ptr<float>();
-    RandomStream stream(options.seed, number++);
-    const bool is_norm = name.ends_with("norm.weight");
-    for (int64_t i = 0; i < tensor.numel(); ++i) {
-      data[i] = is_norm ? 1.0F : static_cast<float>((stream.next_unit() - 0.5) * 0.0692820323);  // uniform, deviation 0.02
-    }
-    return tensor.to(dtype);
-  });
+  decoder->build(
+      [&](const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype) {
+        at::Tensor tensor = at::empty(shape, at::kFloat);
+        float* data = tensor.data_ptr<float>();
+        RandomStream stream(options.seed, number++);
+        const bool is_norm = name.ends_with("norm.weight");
+        for (int64_t i = 0; i < tensor.numel(); ++i) {
+          data[i] = is_norm ? 1.0F
+                            : static_cast<float>((stream.next_unit() - 0.5) *
+                                                 0.0692820323);  // uniform, deviation 0.02
+        }
+        return tensor.to(dtype);
+      });
   return decoder;
 }
 

@@ -18,19 +18,24 @@ struct LayerCache {
 };
 
 struct Sequence {
-  size_t index = 0;     // of its prompt
+  size_t index = 0;  // of its prompt
   uint64_t stream = 0;
-  int64_t length = 0;   // tokens in the cache
-  int32_t next = 0;     // the token to feed
+  int64_t length = 0;  // tokens in the cache
+  int32_t next = 0;    // the token to feed
   std::vector<LayerCache> layers;
 };
 
 class Generator {
  public:
-  Generator(Decoder& decoder, const SamplingOptions& options, const std::function<void(size_t, int32_t)>& on_token)
-      : decoder_(decoder), options_(options), on_token_(on_token), shape_(decoder.attention_shape()) {}
+  Generator(Decoder& decoder, const SamplingOptions& options,
+            const std::function<void(size_t, int32_t)>& on_token)
+      : decoder_(decoder),
+        options_(options),
+        on_token_(on_token),
+        shape_(decoder.attention_shape()) {}
 
-  std::vector<Generation> run(const std::vector<std::vector<int32_t>>& prompts, const std::vector<uint64_t>& streams) {
+  std::vector<Generation> run(const std::vector<std::vector<int32_t>>& prompts,
+                              const std::vector<uint64_t>& streams) {
     results_.resize(prompts.size());
     std::vector<Sequence> active;
     for (size_t i = 0; i < prompts.size(); ++i) {
@@ -77,7 +82,8 @@ class Generator {
     return sequence;
   }
 
-  /// One token of each sequence: products are shared, attention is each sequence's own. -> logits [n, vocab]
+  /// One token of each sequence: products are shared, attention is each sequence's own. -> logits
+  /// [n, vocab]
   at::Tensor step(std::vector<Sequence>& active) {
     std::vector<int64_t> positions;
     at::Tensor tokens = at::empty({static_cast<int64_t>(active.size())}, at::kLong);
@@ -107,19 +113,22 @@ class Generator {
   struct Projections {
     at::Tensor q, k, v;
   };
-  Projections project(Layer& layer, const at::Tensor& hidden, const kernels::BatchContext& context) {
+  Projections project(Layer& layer, const at::Tensor& hidden,
+                      const kernels::BatchContext& context) {
     const auto& ops = kernels::fused_ops();
-    auto qkv = ops.linears(ops.rms_norm(hidden, layer.input_norm), {&layer.q, &layer.k, &layer.v}, context);
+    auto qkv = ops.linears(ops.rms_norm(hidden, layer.input_norm), {&layer.q, &layer.k, &layer.v},
+                           context);
     kernels::rope_(qkv[0], context, shape_.head_dim, 1);
     kernels::rope_(qkv[1], context, shape_.head_dim, 1);
     return {qkv[0], qkv[1], qkv[2]};
   }
 
-  at::Tensor finish(Layer& layer, const at::Tensor& hidden, const at::Tensor& attended, const kernels::BatchContext& context) {
+  at::Tensor finish(Layer& layer, const at::Tensor& hidden, const at::Tensor& attended,
+                    const kernels::BatchContext& context) {
     const auto& ops = kernels::fused_ops();
     at::Tensor middle = ops.linears(attended, {&layer.o}, context)[0].add_(hidden);
-    const auto gate_up =
-        ops.linears(ops.rms_norm(middle, layer.post_attention_norm), {&layer.gate, &layer.up}, context);
+    const auto gate_up = ops.linears(ops.rms_norm(middle, layer.post_attention_norm),
+                                     {&layer.gate, &layer.up}, context);
     return ops.linears(ops.swiglu(gate_up[0], gate_up[1]), {&layer.down}, context)[0].add_(middle);
   }
 
@@ -143,7 +152,8 @@ class Generator {
         larger.narrow(1, 0, first).copy_(to.narrow(1, 0, first));
         to = larger;
       }
-      to.narrow(1, first, count).copy_(from.view({count, shape_.num_kv_heads, shape_.head_dim}).transpose(0, 1));
+      to.narrow(1, first, count)
+          .copy_(from.view({count, shape_.num_kv_heads, shape_.head_dim}).transpose(0, 1));
     };
     write(cache.keys, k);
     write(cache.values, v);
@@ -153,14 +163,17 @@ class Generator {
   at::Tensor attend(const at::Tensor& q, const LayerCache& cache, int64_t length) const {
     const int64_t group = shape_.num_heads / shape_.num_kv_heads;
     const at::Tensor queries = q.view({shape_.num_kv_heads, group, shape_.head_dim});
-    const at::Tensor scores = at::matmul(queries, cache.keys.narrow(1, 0, length).transpose(1, 2)).to(at::kFloat) * shape_.scale;
+    const at::Tensor scores =
+        at::matmul(queries, cache.keys.narrow(1, 0, length).transpose(1, 2)).to(at::kFloat) *
+        shape_.scale;
     const at::Tensor weights = at::softmax(scores, -1).to(q.scalar_type());
     return at::matmul(weights, cache.values.narrow(1, 0, length)).reshape({1, -1});
   }
 
   void choose(Sequence& sequence, const at::Tensor& logits) const {
-    sequence.next = sample_token(logits.data_ptr<float>(), logits.numel(), options_, sequence.stream,
-                                 static_cast<uint64_t>(results_[sequence.index].tokens.size()));
+    sequence.next =
+        sample_token(logits.data_ptr<float>(), logits.numel(), options_, sequence.stream,
+                     static_cast<uint64_t>(results_[sequence.index].tokens.size()));
   }
 
   /// Records the chosen token; false when the sequence is finished.
@@ -188,7 +201,8 @@ class Generator {
 }  // namespace
 
 std::vector<Generation> generate(Decoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
-                                 const std::vector<uint64_t>& streams, const SamplingOptions& options,
+                                 const std::vector<uint64_t>& streams,
+                                 const SamplingOptions& options,
                                  const std::function<void(size_t, int32_t)>& on_token) {
   SFTRUN_CHECK_EQ(prompts.size(), streams.size());
   const at::NoGradGuard no_grad;

@@ -8,12 +8,16 @@
 
 namespace sftrun::model {
 
-int32_t sample_token(const float* logits, int64_t vocab, const SamplingOptions& options, uint64_t stream, uint64_t position) {
-  if (options.temperature <= 0) return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
+int32_t sample_token(const float* logits, int64_t vocab, const SamplingOptions& options,
+                     uint64_t stream, uint64_t position) {
+  if (options.temperature <= 0)
+    return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
   std::vector<int32_t> order(static_cast<size_t>(vocab));
   std::iota(order.begin(), order.end(), 0);
   int64_t kept = options.top_k ? std::clamp<int64_t>(*options.top_k, 1, vocab) : vocab;
-  const auto larger = [&](int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
+  const auto larger = [&](int32_t a, int32_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  };
   const bool sorts = options.top_p < 1 || kept < vocab;
   if (sorts) std::partial_sort(order.begin(), order.begin() + kept, order.end(), larger);
   const double top = sorts ? logits[order[0]] : *std::max_element(logits, logits + vocab);
@@ -26,7 +30,8 @@ int32_t sample_token(const float* logits, int64_t vocab, const SamplingOptions& 
   if (options.top_p < 1) {
     double reached = 0;
     int64_t count = 0;
-    while (count < kept && (count == 0 || reached < options.top_p * total)) reached += weights[static_cast<size_t>(count++)];
+    while (count < kept && (count == 0 || reached < options.top_p * total))
+      reached += weights[static_cast<size_t>(count++)];
     kept = count;
     total = reached;
   }

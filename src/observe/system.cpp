@@ -84,7 +84,8 @@ uint64_t room_under(uint64_t limit, uint64_t used, const fs::path& stat,
   return limit - std::min(limit, used);
 }
 
-/// Every group on the way to the root counts: an outer one with a larger limit may have less room left.
+/// Every group on the way to the root counts: an outer one with a larger limit may have less room
+/// left.
 void apply_limit(MemoryInfo& info, std::optional<uint64_t> limit, uint64_t used,
                  const fs::path& stat, std::string_view cache_key) {
   if (!limit) return;

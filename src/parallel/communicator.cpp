@@ -16,7 +16,9 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-Milliseconds to_ms(double seconds) { return Milliseconds(static_cast<int64_t>(seconds * 1e3)); }
+Milliseconds to_ms(double seconds) {
+  return Milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -32,7 +34,9 @@ std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& master
 }
 
 /// torchrun's agent hosts the store itself; elsewhere rank 0 does.
-bool hosts_store(int rank) { return rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE") != "True"; }
+bool hosts_store(int rank) {
+  return rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
+}
 
 /// LibTorch's errors carry a C++ stack trace after their first line; people need the first.
 std::string first_line(const char* what) {
@@ -71,7 +75,8 @@ Communicator::~Communicator() = default;
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 
-Communicator Communicator::connect(const Identity& identity, const std::string& backend, at::Device device, double timeout_s) {
+Communicator Communicator::connect(const Identity& identity, const std::string& backend,
+                                   at::Device device, double timeout_s) {
   auto impl = std::make_unique<Impl>();
   impl->identity = identity;
   impl->device = device;
@@ -87,31 +92,43 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
     options.timeout = to_ms(std::min(timeout_s, 300.0));
     auto tcp = c10::make_intrusive<c10d::TCPStore>(identity.master_addr, options);
     const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT");
-    impl->store = c10::make_intrusive<c10d::PrefixStore>("sftrun/" + (attempt.empty() ? "0" : attempt), tcp);
+    impl->store =
+        c10::make_intrusive<c10d::PrefixStore>("sftrun/" + (attempt.empty() ? "0" : attempt), tcp);
     impl->store->setTimeout(impl->timeout);
     if (backend == "nccl") {
-      impl->group = make_nccl_backend(impl->store, identity.rank, identity.world_size, impl->timeout);
+      impl->group =
+          make_nccl_backend(impl->store, identity.rank, identity.world_size, impl->timeout);
     } else {
       auto gloo = c10d::ProcessGroupGloo::Options::create(impl->timeout);
       gloo->devices.push_back(gloo_device(identity.master_addr));
-      impl->group = c10::make_intrusive<c10d::ProcessGroupGloo>(impl->store, identity.rank, identity.world_size, gloo);
+      impl->group = c10::make_intrusive<c10d::ProcessGroupGloo>(impl->store, identity.rank,
+                                                                identity.world_size, gloo);
     }
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    throw CommError(fmt::format("rank {} could not meet the other {} ranks: {}", identity.rank, identity.world_size - 1,
-                                first_line(e.what())),
+    throw CommError(fmt::format("rank {} could not meet the other {} ranks: {}", identity.rank,
+                                identity.world_size - 1, first_line(e.what())),
                     fmt::format("{}:{} ({})", identity.master_addr, identity.master_port, backend),
-                    "check that rank 0 runs there and that the port is free and reachable; GLOO_SOCKET_IFNAME or "
+                    "check that rank 0 runs there and that the port is free and reachable; "
+                    "GLOO_SOCKET_IFNAME or "
                     "NCCL_SOCKET_IFNAME name the network interface");
   }
   return Communicator(std::move(impl));
 }
 
-int Communicator::rank() const { return impl_->identity.rank; }
-int Communicator::world_size() const { return impl_->identity.world_size; }
-std::string Communicator::backend() const { return impl_->backend; }
-const CollectiveCounts& Communicator::counts() const { return impl_->counts; }
+int Communicator::rank() const {
+  return impl_->identity.rank;
+}
+int Communicator::world_size() const {
+  return impl_->identity.world_size;
+}
+std::string Communicator::backend() const {
+  return impl_->backend;
+}
+const CollectiveCounts& Communicator::counts() const {
+  return impl_->counts;
+}
 
 void Communicator::all_reduce_async(const at::Tensor& tensor) {
   if (!impl_->group) return;
@@ -151,7 +168,8 @@ void Communicator::barrier(const std::string& name) {
   if (!impl_->group) return;
   const std::string count = "barrier/" + name, open = count + "/open";
   impl_->guarded("barrier", [&] {
-    if (impl_->store->add(count, 1) == world_size()) impl_->store->set(open, std::vector<uint8_t>{1});
+    if (impl_->store->add(count, 1) == world_size())
+      impl_->store->set(open, std::vector<uint8_t>{1});
     // Short waits, so that a signal or a lost launcher is noticed between them.
     while (!impl_->store->check({open})) std::this_thread::sleep_for(Milliseconds(5));
   });

@@ -6,8 +6,8 @@
 
 namespace sftrun::parallel {
 
-GradReducer::GradReducer(Communicator& comm, at::Tensor flat_grad, std::vector<std::pair<int64_t, int64_t>> ranges,
-                         int64_t bucket_cap_bytes)
+GradReducer::GradReducer(Communicator& comm, at::Tensor flat_grad,
+                         std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bucket_cap_bytes)
     : comm_(comm),
       flat_grad_(std::move(flat_grad)),
       ranges_(std::move(ranges)),

@@ -14,13 +14,19 @@ NcclFactory& registered() {
 
 }  // namespace
 
-void register_nccl_factory(NcclFactory factory) { registered() = factory; }
-bool has_nccl() { return registered() != nullptr; }
+void register_nccl_factory(NcclFactory factory) {
+  registered() = factory;
+}
+bool has_nccl() {
+  return registered() != nullptr;
+}
 
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int world_size,
                                                     std::chrono::milliseconds timeout) {
   if (!has_nccl()) {
-    throw DeviceError("NCCL is not available: the CUDA library is not loaded", "parallel.backend: nccl",
+    throw DeviceError("NCCL is not available: the CUDA library is not loaded",
+                      "parallel.backend: nccl",
                       "use parallel.backend: gloo, or build where a CUDA compiler is installed");
   }
   c10::intrusive_ptr<c10d::Store> store_copy = store;

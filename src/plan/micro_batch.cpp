@@ -15,36 +15,45 @@ int64_t num_parameters(const spec::ArchSpec& arch) {
 
 int64_t num_lora_parameters(const spec::ArchSpec& arch, int64_t r) {
   int64_t per_layer = 0;
-  for (const spec::LinearSpec& linear : spec::layer_linears(arch)) per_layer += r * (linear.in_features + linear.out_features);
+  for (const spec::LinearSpec& linear : spec::layer_linears(arch))
+    per_layer += r * (linear.in_features + linear.out_features);
   return per_layer * arch.num_layers;
 }
 
 }  // namespace
 
-int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes, bool gradient_checkpointing) {
+int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
+                                   bool gradient_checkpointing) {
   const int64_t queries = arch.num_heads * arch.head_dim, keys = arch.num_kv_heads * arch.head_dim;
-  // input, normed input, middle, normed middle; q and attention; k and v; gate, up and their product
+  // input, normed input, middle, normed middle; q and attention; k and v; gate, up and their
+  // product
   const int64_t block = 4 * arch.hidden_size + 2 * queries + 2 * keys + 3 * arch.intermediate_size;
   const int64_t temporaries = 4 * arch.hidden_size + 2 * queries + 2 * arch.intermediate_size;
-  const int64_t kept = gradient_checkpointing ? arch.num_layers * arch.hidden_size + block : arch.num_layers * block;
+  const int64_t kept =
+      gradient_checkpointing ? arch.num_layers * arch.hidden_size + block : arch.num_layers * block;
   return (kept + temporaries) * element_bytes;
 }
 
-int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config, int64_t element_bytes) {
-  const bool whole = config.tuning.mode == config::TuningMode::kFull || config.tuning.mode == config::TuningMode::kPartial;
+int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                     int64_t element_bytes) {
+  const bool whole = config.tuning.mode == config::TuningMode::kFull ||
+                     config.tuning.mode == config::TuningMode::kPartial;
   const int64_t base = num_parameters(arch);
   const int64_t trained = whole ? base : num_lora_parameters(arch, config.tuning.lora.r);
-  // master, gradient and two moments in fp32, and the copy in the compute dtype where that is another
+  // master, gradient and two moments in fp32, and the copy in the compute dtype where that is
+  // another
   const int64_t per_trained = 4 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
   return (whole ? 0 : base * element_bytes) + trained * per_trained;
 }
 
-int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config, uint64_t memory_bytes,
-                        int64_t element_bytes) {
+int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
+                        uint64_t memory_bytes, int64_t element_bytes) {
   constexpr double kUsable = 0.8;
-  const double left = kUsable * static_cast<double>(memory_bytes) - static_cast<double>(static_bytes(arch, config, element_bytes));
+  const double left = kUsable * static_cast<double>(memory_bytes) -
+                      static_cast<double>(static_bytes(arch, config, element_bytes));
   const double bin = static_cast<double>(config.model.max_seq_len) *
-                     static_cast<double>(activation_bytes_per_token(arch, element_bytes, config.train.gradient_checkpointing));
+                     static_cast<double>(activation_bytes_per_token(
+                         arch, element_bytes, config.train.gradient_checkpointing));
   return std::clamp<int64_t>(static_cast<int64_t>(left / bin), 1, config::kMaxAutoMicroBatch);
 }
 

@@ -4,8 +4,8 @@
 
 namespace sftrun::train {
 
-data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset, bool shuffle,
-                                int64_t global_batch_size) {
+data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
+                                bool shuffle, int64_t global_batch_size) {
   std::vector<int64_t> lengths, label_tokens;
   for (const data::Example& example : dataset.examples()) {
     lengths.push_back(static_cast<int64_t>(example.tokens.size()));
@@ -22,7 +22,8 @@ data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dat
 
 Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
     : val_(val),
-      plan_(make_batch_plan(config, val, /*shuffle=*/false, static_cast<int64_t>(val.examples().size()))),
+      plan_(make_batch_plan(config, val, /*shuffle=*/false,
+                            static_cast<int64_t>(val.examples().size()))),
       micro_batch_size_(config.train.eval_batch_size.value.value_or(1)) {}
 
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Communicator& comm) const {
@@ -30,9 +31,12 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Communicator& comm)
   const std::vector<data::Bin> bins = plan_.global_batch(0, 0);  // one batch holds the whole set
   const auto num_bins = static_cast<int64_t>(bins.size());
   double loss_sum = 0, label_tokens = 0;
-  for (int64_t first = comm.rank() * micro_batch_size_; first < num_bins; first += comm.world_size() * micro_batch_size_) {
-    const data::Batch batch = data::make_batch(val_.examples(), bins, first, std::min(micro_batch_size_, num_bins - first));
-    loss_sum += decoder.loss(model::prepare_batch(batch, decoder.rope(), decoder.options().device, {}));
+  for (int64_t first = comm.rank() * micro_batch_size_; first < num_bins;
+       first += comm.world_size() * micro_batch_size_) {
+    const data::Batch batch = data::make_batch(val_.examples(), bins, first,
+                                               std::min(micro_batch_size_, num_bins - first));
+    loss_sum +=
+        decoder.loss(model::prepare_batch(batch, decoder.rope(), decoder.options().device, {}));
     label_tokens += static_cast<double>(batch.label_tokens);
   }
   double total_loss = 0, total_tokens = 0;

@@ -10,7 +10,10 @@
 namespace sftrun::train {
 
 AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig config)
-    : store_(store), config_(config), exp_avg_(at::zeros_like(store.master())), exp_avg_sq_(at::zeros_like(store.master())) {
+    : store_(store),
+      config_(config),
+      exp_avg_(at::zeros_like(store.master())),
+      exp_avg_sq_(at::zeros_like(store.master())) {
   for (const kernels::Parameter& parameter : store.parameters()) {
     if (!segments_.empty() && segments_.back().decays == parameter.decays) {
       segments_.back().end = parameter.offset + parameter.numel;
@@ -33,12 +36,14 @@ void AdamW::step(double learning_rate, double grad_scale) {
   params.grad_scale = static_cast<float>(grad_scale);
   for (const Segment& segment : segments_) {
     params.weight_decay = segment.decays ? static_cast<float>(config_.weight_decay) : 0.0F;
-    kernels::adamw_(store_.master(), store_.grad(), exp_avg_, exp_avg_sq_, store_.compute(), segment.begin, segment.end,
-                    params);
+    kernels::adamw_(store_.master(), store_.grad(), exp_avg_, exp_avg_sq_, store_.compute(),
+                    segment.begin, segment.end, params);
   }
 }
 
-double grad_norm(kernels::ParameterStore& store) { return std::sqrt(kernels::sum_of_squares(store.grad())); }
+double grad_norm(kernels::ParameterStore& store) {
+  return std::sqrt(kernels::sum_of_squares(store.grad()));
+}
 
 double clip_factor(double norm, double max_norm) {
   if (max_norm <= 0) return 1;

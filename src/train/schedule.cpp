@@ -14,7 +14,8 @@ Schedule::Schedule(config::Scheduler kind, double peak, int64_t warmup_steps, in
 double Schedule::lr_at(int64_t step) const {
   const bool warms_up = kind_ != config::Scheduler::kConstant;
   if (warms_up && step < warmup_steps_) {
-    return peak_ * static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, warmup_steps_));
+    return peak_ * static_cast<double>(step) /
+           static_cast<double>(std::max<int64_t>(1, warmup_steps_));
   }
   return peak_ * factor_after_warmup(static_cast<double>(step));
 }
@@ -24,11 +25,16 @@ double Schedule::factor_after_warmup(double step) const {
   const double progress = (step - warmup) / std::max(1.0, total - warmup);
   switch (kind_) {
     case config::Scheduler::kConstant:
-    case config::Scheduler::kConstantWithWarmup: return 1;
-    case config::Scheduler::kLinear: return std::max(0.0, (total - step) / std::max(1.0, total - warmup));
-    case config::Scheduler::kCosine: return std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+    case config::Scheduler::kConstantWithWarmup:
+      return 1;
+    case config::Scheduler::kLinear:
+      return std::max(0.0, (total - step) / std::max(1.0, total - warmup));
+    case config::Scheduler::kCosine:
+      return std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * progress)));
     case config::Scheduler::kCosineWithRestarts:  // one cycle, transformers' default
-      return progress >= 1 ? 0 : std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * std::fmod(progress, 1.0))));
+      return progress >= 1
+                 ? 0
+                 : std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * std::fmod(progress, 1.0))));
     case config::Scheduler::kPolynomial: {  // to lr_end 1e-7 with power 1
       constexpr double kEnd = 1e-7;
       if (step > total) return kEnd / peak_;
@@ -44,7 +50,8 @@ double Schedule::factor_after_warmup(double step) const {
 
 int64_t warmup_steps_of(const config::TrainConfig& config, int64_t total_steps) {
   if (config.warmup_steps) return *config.warmup_steps;
-  return static_cast<int64_t>(std::ceil(config.warmup_ratio.value_or(0) * static_cast<double>(total_steps)));
+  return static_cast<int64_t>(
+      std::ceil(config.warmup_ratio.value_or(0) * static_cast<double>(total_steps)));
 }
 
 }  // namespace sftrun::train

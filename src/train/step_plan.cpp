@@ -16,14 +16,16 @@ StepPlan::StepPlan(const data::BatchPlan& plan, double epochs, std::optional<int
     steps_in_epoch_.push_back(in_epoch);
     const bool whole = max_steps || left >= 1;
     steps += whole ? in_epoch
-                   : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(left * static_cast<double>(in_epoch))));
+                   : std::max<int64_t>(
+                         1, static_cast<int64_t>(std::ceil(left * static_cast<double>(in_epoch))));
   }
   total_steps_ = max_steps ? *max_steps : steps;
 }
 
 StepPosition StepPlan::position(int64_t step) const {
   for (size_t epoch = 0; epoch < steps_in_epoch_.size(); ++epoch) {
-    if (step < steps_in_epoch_[epoch]) return {static_cast<int64_t>(epoch), step, steps_in_epoch_[epoch]};
+    if (step < steps_in_epoch_[epoch])
+      return {static_cast<int64_t>(epoch), step, steps_in_epoch_[epoch]};
     step -= steps_in_epoch_[epoch];
   }
   invariant_failed(__FILE__, __LINE__, "step < total_steps");

@@ -17,11 +17,14 @@ double now_s() {
 
 std::vector<std::pair<int64_t, int64_t>> group_ranges(const kernels::ParameterStore& store) {
   std::vector<std::pair<int64_t, int64_t>> ranges;
-  for (int64_t group = 0; group < store.num_groups(); ++group) ranges.push_back(store.group_range(group));
+  for (int64_t group = 0; group < store.num_groups(); ++group)
+    ranges.push_back(store.group_range(group));
   return ranges;
 }
 
-AdamWConfig adamw_config(const config::TrainConfig& c) { return {c.adam_beta1, c.adam_beta2, c.adam_epsilon, c.weight_decay}; }
+AdamWConfig adamw_config(const config::TrainConfig& c) {
+  return {c.adam_beta1, c.adam_beta2, c.adam_epsilon, c.weight_decay};
+}
 
 }  // namespace
 
@@ -29,16 +32,17 @@ AdamWConfig adamw_config(const config::TrainConfig& c) { return {c.adam_beta1, c
 struct Trainer::StepReport {
   double loss = 0, grad_norm = 0, learning_rate = 0, seconds = 0;
   int64_t label_tokens = 0, tokens = 0;
-  int64_t own_label_tokens = 0;              // of this rank
-  std::vector<double> loss_per_rank;         // each rank's mean over its own labels
-  std::vector<uint64_t> peak_memory_bytes;   // per rank
-  int stop_exit_code = 0;                    // the largest of all ranks
-  bool save_due = false;                     // by rank 0's clock
+  int64_t own_label_tokens = 0;             // of this rank
+  std::vector<double> loss_per_rank;        // each rank's mean over its own labels
+  std::vector<uint64_t> peak_memory_bytes;  // per rank
+  int stop_exit_code = 0;                   // the largest of all ranks
+  bool save_due = false;                    // by rank 0's clock
 };
 
 Trainer::Trainer(TrainerInputs inputs)
     : in_(std::move(inputs)),
-      plan_(make_batch_plan(in_.config, *in_.train, in_.config.data.shuffle, *in_.config.train.global_batch_size.value)),
+      plan_(make_batch_plan(in_.config, *in_.train, in_.config.data.shuffle,
+                            *in_.config.train.global_batch_size.value)),
       steps_(plan_, in_.config.train.epochs, in_.config.train.max_steps),
       schedule_(in_.config.train.scheduler, *in_.config.train.learning_rate,
                 warmup_steps_of(in_.config.train, steps_.total_steps()), steps_.total_steps()),
@@ -51,6 +55,7 @@ Trainer::Trainer(TrainerInputs inputs)
       last_save_s_(now_s()) {
   if (in_.val) evaluator_.emplace(in_.config, *in_.val);
   state_.identity = in_.identity;
+  state_.rendered_at_unix_s = in_.rendered_at_unix_s;
   if (in_.resume_from) {
     restore(*in_.resume_from, *in_.decoder, optimizer_);
     state_ = read_train_state(*in_.resume_from);
@@ -81,7 +86,8 @@ TrainOutcome Trainer::run() {
     state_.trained_seconds += report.seconds;
     log_step(step, report);
     const bool last = state_.step == total;
-    if (evaluator_ && (last || evaluation_due(state_.step, steps_.position(step)))) evaluate(state_.step);
+    if (evaluator_ && (last || evaluation_due(state_.step, steps_.position(step))))
+      evaluate(state_.step);
     const auto& every = in_.config.train.save_steps;
     const bool by_steps = every && state_.step % *every == 0;
     const bool stopping = report.stop_exit_code != 0 && !last;
@@ -99,8 +105,10 @@ Trainer::StepReport Trainer::train_step(int64_t step) {
   const double start = now_s();
   StepReport report;
   const StepPosition position = steps_.position(step);
-  const std::vector<data::Bin> global_batch = plan_.global_batch(position.epoch, position.step_in_epoch);
-  report.label_tokens = plan_.label_tokens(global_batch);  // all ranks know all examples: nothing to communicate
+  const std::vector<data::Bin> global_batch =
+      plan_.global_batch(position.epoch, position.step_in_epoch);
+  report.label_tokens =
+      plan_.label_tokens(global_batch);  // all ranks know all examples: nothing to communicate
   in_.decoder->parameters().zero_grad();
   const double loss_sum = forward_backward(global_batch, report.label_tokens, step, report);
   reducer_.finish();  // sum, not mean: losses are already divided by label_tokens
@@ -108,32 +116,37 @@ Trainer::StepReport Trainer::train_step(int64_t step) {
   gather(report, loss_sum);
   require_finite(report, global_batch, step);  // before any weight moves
   report.learning_rate = schedule_.lr_at(step);
-  optimizer_.step(report.learning_rate, clip_factor(report.grad_norm, in_.config.train.max_grad_norm));
+  optimizer_.step(report.learning_rate,
+                  clip_factor(report.grad_norm, in_.config.train.max_grad_norm));
   report.seconds = now_s() - start;
   return report;
 }
 
-double Trainer::forward_backward(const std::vector<data::Bin>& global_batch, int64_t label_tokens, int64_t step,
-                                 StepReport& report) {
+double Trainer::forward_backward(const std::vector<data::Bin>& global_batch, int64_t label_tokens,
+                                 int64_t step, StepReport& report) {
   const config::TrainConfig& train = in_.config.train;
   const int64_t micro_batch_size = *train.batch_size.value, accum = *train.grad_accum.value;
-  const model::Randomness randomness{static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step), /*training=*/true};
+  const model::Randomness randomness{static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step),
+                                     /*training=*/true};
   const double grad_scale = 1.0 / static_cast<double>(label_tokens);
   double loss_sum = 0;
   for (int64_t micro_step = 0; micro_step < accum; ++micro_step) {
-    const int64_t first = (micro_step * in_.comm->world_size() + in_.comm->rank()) * micro_batch_size;
-    const data::Batch batch = data::make_batch(in_.train->examples(), global_batch, first, micro_batch_size);
+    const int64_t first =
+        (micro_step * in_.comm->world_size() + in_.comm->rank()) * micro_batch_size;
+    const data::Batch batch =
+        data::make_batch(in_.train->examples(), global_batch, first, micro_batch_size);
     report.own_label_tokens += batch.label_tokens;
     const bool last = micro_step + 1 == accum;
     loss_sum += in_.decoder->forward_backward(
-        model::prepare_batch(batch, in_.decoder->rope(), in_.decoder->options().device, randomness), grad_scale,
-        [&](int64_t group) {
+        model::prepare_batch(batch, in_.decoder->rope(), in_.decoder->options().device, randomness),
+        grad_scale, [&](int64_t group) {
           if (last) reducer_.group_done(group);
         });
   }
   for (const data::Bin& bin : global_batch) {
     for (const int64_t example : bin) {
-      report.tokens += static_cast<int64_t>(in_.train->examples()[static_cast<size_t>(example)].tokens.size());
+      report.tokens +=
+          static_cast<int64_t>(in_.train->examples()[static_cast<size_t>(example)].tokens.size());
     }
   }
   return loss_sum;
@@ -142,9 +155,10 @@ double Trainer::forward_backward(const std::vector<data::Bin>& global_batch, int
 /// One small all-gather a step carries everything that ranks must agree on.
 void Trainer::gather(StepReport& report, double loss_sum) {
   const bool save_due = save_every_s_ > 0 && now_s() - last_save_s_ >= save_every_s_;
-  const auto ranks = in_.comm->all_gather({loss_sum, static_cast<double>(report.own_label_tokens),
-                                           static_cast<double>(in_.hooks.peak_memory_bytes()),
-                                           static_cast<double>(in_.hooks.stop_exit_code()), save_due ? 1.0 : 0.0});
+  const auto ranks =
+      in_.comm->all_gather({loss_sum, static_cast<double>(report.own_label_tokens),
+                            static_cast<double>(in_.hooks.peak_memory_bytes()),
+                            static_cast<double>(in_.hooks.stop_exit_code()), save_due ? 1.0 : 0.0});
   double total = 0;
   for (const auto& rank : ranks) {
     total += rank[0];
@@ -156,28 +170,33 @@ void Trainer::gather(StepReport& report, double loss_sum) {
   report.loss = total / static_cast<double>(report.label_tokens);
 }
 
-void Trainer::require_finite(const StepReport& report, const std::vector<data::Bin>& global_batch, int64_t step) const {
+void Trainer::require_finite(const StepReport& report, const std::vector<data::Bin>& global_batch,
+                             int64_t step) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
   std::vector<std::string> records;
   constexpr size_t kShown = 16;
   for (const data::Bin& bin : global_batch) {
     for (const int64_t example : bin) {
       if (records.size() < kShown) {
-        records.push_back(std::to_string(in_.train->examples()[static_cast<size_t>(example)].record + 1));
+        records.push_back(
+            std::to_string(in_.train->examples()[static_cast<size_t>(example)].record + 1));
       }
     }
   }
   throw Error(ExitCode::kWorkerFailed,
               fmt::format("{} is not finite at step {}; no weight was changed by this step",
                           std::isfinite(report.loss) ? "the gradient norm" : "the loss", step + 1),
-              fmt::format("{}, records {} (of this step's batch)", in_.config.data.train, join(records, ", ")),
-              "lower train.learning_rate, use model.dtype fp32, or look at these records; the last checkpoint is good");
+              fmt::format("{}, records {} (of this step's batch)", in_.config.data.train,
+                          join(records, ", ")),
+              "lower train.learning_rate, use model.dtype fp32, or look at these records; the last "
+              "checkpoint is good");
 }
 
 void Trainer::log_step(int64_t step, const StepReport& report) {
   const int64_t done = step + 1;
   const StepPosition position = steps_.position(step);
-  progress_.add({done, report.loss, report.grad_norm, report.learning_rate, report.tokens, report.seconds});
+  progress_.add(
+      {done, report.loss, report.grad_norm, report.learning_rate, report.tokens, report.seconds});
   TrainEvent event;
   event.step = done;
   event.total_steps = steps_.total_steps();
@@ -189,8 +208,8 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   if (!is_main()) return;
   observe::TrainMetrics m;
   m.step = done;
-  m.epoch = static_cast<double>(position.epoch) +
-            static_cast<double>(position.step_in_epoch + 1) / static_cast<double>(position.steps_in_epoch);
+  m.epoch = static_cast<double>(position.epoch) + static_cast<double>(position.step_in_epoch + 1) /
+                                                      static_cast<double>(position.steps_in_epoch);
   m.loss = report.loss;
   m.grad_norm = report.grad_norm;
   m.learning_rate = report.learning_rate;
@@ -209,7 +228,8 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   events_.scalar("train/epoch", m.epoch, done);
   for (size_t rank = 0; rank < m.loss_per_rank.size(); ++rank) {
     events_.scalar(fmt::format("rank_{}/loss", rank), m.loss_per_rank[rank], done);
-    events_.scalar(fmt::format("rank_{}/peak_memory_bytes", rank), static_cast<double>(m.peak_memory_bytes[rank]), done);
+    events_.scalar(fmt::format("rank_{}/peak_memory_bytes", rank),
+                   static_cast<double>(m.peak_memory_bytes[rank]), done);
   }
   events_.flush();
   const int64_t every = std::max<int64_t>(1, in_.config.train.logging_steps);
@@ -218,9 +238,12 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
 
 bool Trainer::evaluation_due(int64_t steps_done, const StepPosition& position) const {
   switch (in_.config.train.eval_strategy) {
-    case config::EvalStrategy::kSteps: return steps_done % in_.config.train.eval_steps.value_or(500) == 0;
-    case config::EvalStrategy::kEpoch: return position.step_in_epoch + 1 == position.steps_in_epoch;
-    default: return false;
+    case config::EvalStrategy::kSteps:
+      return steps_done % in_.config.train.eval_steps.value_or(500) == 0;
+    case config::EvalStrategy::kEpoch:
+      return position.step_in_epoch + 1 == position.steps_in_epoch;
+    default:
+      return false;
   }
 }
 
@@ -239,15 +262,17 @@ void Trainer::evaluate(int64_t steps_done) {
   events_.scalar("eval/loss", m.eval_loss, steps_done);
   events_.scalar("eval/perplexity", m.eval_perplexity, steps_done);
   events_.flush();
-  log::info("step {}/{} eval_loss {:.4f} perplexity {:.3f} ({} label tokens, {})", steps_done, steps_.total_steps(),
-            m.eval_loss, m.eval_perplexity, result.label_tokens, format_duration(result.seconds));
+  log::info("step {}/{} eval_loss {:.4f} perplexity {:.3f} ({} label tokens, {})", steps_done,
+            steps_.total_steps(), m.eval_loss, m.eval_perplexity, result.label_tokens,
+            format_duration(result.seconds));
 }
 
 void Trainer::save(int64_t steps_done) {
   in_.hooks.on_event({"saving", steps_done, steps_.total_steps(), {}, {}, {}, {}});
   if (is_main()) {
     metrics_.sync();
-    checkpoints_.save(*in_.decoder, optimizer_, in_.adapter, state_, in_.config.train.save_total_limit);
+    checkpoints_.save(*in_.decoder, optimizer_, in_.adapter, state_,
+                      in_.config.train.save_total_limit);
     log::info("step {}/{} checkpoint written", steps_done, steps_.total_steps());
   }
   in_.comm->barrier(fmt::format("save-{}", steps_done));

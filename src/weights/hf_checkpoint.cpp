@@ -4,9 +4,9 @@
 
 #include "checkpoint_base.h"
 #include "convert.h"
-#include "sftrun/weights/hf_text_files.h"
 #include "json_text.h"
 #include "sftrun/core/error.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 #include "tensor_check.h"
 

@@ -66,7 +66,8 @@ json parse_json(std::string_view text, const std::string& where) {
         error.what();  // "[json.exception.parse_error.101] parse error at …: reason"
     const size_t colon = reason.find(": ");
     if (colon != std::string::npos) reason = reason.substr(colon + 2);
-    throw DataError("not valid JSON: " + reason, where + ":" + position_of(text, error.byte));
+    throw DataError("not valid JSON: " + reason, where + ":" + position_of(text, error.byte),
+                    "the file is damaged or cut short: download or copy it again");
   } catch (const json::out_of_range&) {
     throw DataError("not valid JSON: a number is too large", where);
   }

@@ -121,7 +121,8 @@ json read_header(ByteCursor& cursor, const std::string& where) {
   const std::span<const std::byte> bytes = cursor.take(length, "the header");
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!text.starts_with('{'))
-    throw DataError("not a safetensors file: the header is not a JSON object", where, kFixTruncated);
+    throw DataError("not a safetensors file: the header is not a JSON object", where,
+                    kFixTruncated);
   return parse_json(text, where);
 }
 

@@ -145,6 +145,16 @@ TEST(Thinking, KwargsReachTheTemplate) {
             kKept);  // the record's own wins
 }
 
+TEST(Templates, SeeTheTimeOfTheRunNotOfTheMoment) {
+  TextModel model = test::toy_model("{{ strftime_now('%Y') }}{{ messages[1].content }}");
+  model.render_defaults.now_unix_s = 86400 * 366;  // 1971
+  const auto sequences = build(
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
+      RecordFormat::kMessages, {}, model);
+  ASSERT_EQ(sequences.size(), 1U);
+  EXPECT_EQ(sequences[0].text, "1971a");
+}
+
 TEST(Strings, TextIsLearntWithItsEnd) {
   const Sequence text = build(R"({"text": "hé"})", RecordFormat::kText).at(0);
   EXPECT_EQ(text.ids, (std::vector<int32_t>{'h', 0xC3, 0xA9, test::kEos}));

@@ -20,14 +20,17 @@ std::vector<float> values(int64_t n, uint64_t seed) {
 TEST(CudaAlgorithms, DropoutMaskIsTheCpusBitForBit) {
   for (const int64_t channels : {1, 7, 8, 9, 513, 1100}) {
     const std::vector<TokenKey> tokens = {{0, 0}, {3, 17}, {70000, 4095}};
-    const DropoutParams params{.seed = 0x123456789abcdef0ULL, .step = 41, .module = 9, .threshold = 20000, .scale = 1.25F};
+    const DropoutParams params{
+        .seed = 0x123456789abcdef0ULL, .step = 41, .module = 9, .threshold = 20000, .scale = 1.25F};
     const std::vector<float> x(tokens.size() * static_cast<size_t>(channels), 1.0F);
     std::vector<float> expected(x.size()), y(x.size(), -1.0F);
-    cpu_kernels().f32.dropout(x.data(), expected.data(), tokens.data(), static_cast<int64_t>(tokens.size()), channels, params);
+    cpu_kernels().f32.dropout(x.data(), expected.data(), tokens.data(),
+                              static_cast<int64_t>(tokens.size()), channels, params);
     const int64_t num_blocks = (channels + 7) / 8;
     for (size_t row = 0; row < tokens.size(); ++row) {
       for (int64_t block = 0; block < num_blocks; ++block) {
-        const cuda::DropoutBits bits = cuda::dropout_bits(params, tokens[row], static_cast<uint32_t>(block));
+        const cuda::DropoutBits bits =
+            cuda::dropout_bits(params, tokens[row], static_cast<uint32_t>(block));
         for (int lane = 0; lane < 8 && lane * num_blocks + block < channels; ++lane) {
           y[row * static_cast<size_t>(channels) + static_cast<size_t>(lane * num_blocks + block)] =
               bits.lane(lane) >= params.threshold ? params.scale : 0.0F;
@@ -90,8 +93,14 @@ TEST(CudaAlgorithms, SoftmaxCarriesNan) {
 
 TEST(CudaAlgorithms, AdamW) {
   constexpr int64_t kN = 100;
-  const AdamWParams params{.learning_rate = 1e-2F, .beta1 = 0.9F, .beta2 = 0.999F, .epsilon = 1e-8F, .weight_decay = 0.1F,
-                           .bias_correction1 = 0.271F, .sqrt_bias_correction2 = 0.0547F, .grad_scale = 0.5F};
+  const AdamWParams params{.learning_rate = 1e-2F,
+                           .beta1 = 0.9F,
+                           .beta2 = 0.999F,
+                           .epsilon = 1e-8F,
+                           .weight_decay = 0.1F,
+                           .bias_correction1 = 0.271F,
+                           .sqrt_bias_correction2 = 0.0547F,
+                           .grad_scale = 0.5F};
   const auto grad = values(kN, 7), param = values(kN, 8), m = values(kN, 9);
   std::vector<float> v = values(kN, 10);
   for (float& value : v) value *= value;

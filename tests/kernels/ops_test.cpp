@@ -28,10 +28,12 @@ BatchContext batch_of(const std::vector<int32_t>& lengths, int64_t head_dim) {
     batch.max_seqlen = std::max(batch.max_seqlen, length);
     positions.push_back(at::arange(length, at::kFloat));
     for (int32_t i = 0; i < length; ++i) {
-      batch.token_keys.push_back({static_cast<uint32_t>(batch.cu_seqlens.size()), static_cast<uint32_t>(i)});
+      batch.token_keys.push_back(
+          {static_cast<uint32_t>(batch.cu_seqlens.size()), static_cast<uint32_t>(i)});
     }
   }
-  const at::Tensor angle = at::cat(positions).unsqueeze(1) * at::pow(10000.0, -at::arange(head_dim / 2, at::kFloat) * 2 / head_dim);
+  const at::Tensor angle = at::cat(positions).unsqueeze(1) *
+                           at::pow(10000.0, -at::arange(head_dim / 2, at::kFloat) * 2 / head_dim);
   batch.cos = at::cos(angle).contiguous();
   batch.sin = at::sin(angle).contiguous();
   batch.training = true;
@@ -50,10 +52,13 @@ class Attention : public ::testing::TestWithParam<AttentionCase> {};
 TEST_P(Attention, ForwardAndBackward) {
   const AttentionCase& c = GetParam();
   const BatchContext batch = batch_of(c.lengths, c.head_dim);
-  const AttentionShape shape{c.heads, c.kv_heads, c.head_dim, 1 / std::sqrt(static_cast<double>(c.head_dim))};
+  const AttentionShape shape{c.heads, c.kv_heads, c.head_dim,
+                             1 / std::sqrt(static_cast<double>(c.head_dim))};
   const int64_t tokens = batch.cu_seqlens.back();
-  const at::Tensor q = normal({tokens, c.heads * c.head_dim}, 1, c.dtype), k = normal({tokens, c.kv_heads * c.head_dim}, 2, c.dtype);
-  const at::Tensor v = normal({tokens, c.kv_heads * c.head_dim}, 3, c.dtype), d_out = normal(q.sizes(), 4, c.dtype);
+  const at::Tensor q = normal({tokens, c.heads * c.head_dim}, 1, c.dtype),
+                   k = normal({tokens, c.kv_heads * c.head_dim}, 2, c.dtype);
+  const at::Tensor v = normal({tokens, c.kv_heads * c.head_dim}, 3, c.dtype),
+                   d_out = normal(q.sizes(), 4, c.dtype);
   const AttentionOutput output = attention_forward(q, k, v, batch, shape);
   const AttentionGrads grads = attention_backward(d_out, q, k, v, output, batch, shape);
 
@@ -63,12 +68,19 @@ TEST_P(Attention, ForwardAndBackward) {
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
     const auto heads_of = [&](const at::Tensor& t, int64_t heads) {
-      return t.narrow(0, begin, length).view({length, heads, c.head_dim}).transpose(0, 1).repeat_interleave(c.heads / heads, 0);
+      return t.narrow(0, begin, length)
+          .view({length, heads, c.head_dim})
+          .transpose(0, 1)
+          .repeat_interleave(c.heads / heads, 0);
     };
     const at::Tensor masked = at::ones({length, length}, at::kBool).triu(1);
     const at::Tensor scores =
-        (at::matmul(heads_of(q64, c.heads), heads_of(k64, c.kv_heads).transpose(1, 2)) * shape.scale).masked_fill(masked, -INFINITY);
-    outputs.push_back(at::matmul(at::softmax(scores, -1), heads_of(v64, c.kv_heads)).transpose(0, 1).reshape({length, -1}));
+        (at::matmul(heads_of(q64, c.heads), heads_of(k64, c.kv_heads).transpose(1, 2)) *
+         shape.scale)
+            .masked_fill(masked, -INFINITY);
+    outputs.push_back(at::matmul(at::softmax(scores, -1), heads_of(v64, c.kv_heads))
+                          .transpose(0, 1)
+                          .reshape({length, -1}));
   }
   const at::Tensor expected = at::cat(outputs);
   torch::autograd::backward({expected}, {d_out.to(at::kDouble)});
@@ -81,14 +93,18 @@ TEST_P(Attention, ForwardAndBackward) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Attention,
-    ::testing::Values(AttentionCase{9, 3, 64, {1, 63, 64, 65, 200}, at::kFloat}, AttentionCase{2, 1, 16, {5, 130}, at::kFloat},
-                      AttentionCase{3, 3, 128, {77}, at::kFloat}, AttentionCase{4, 2, 8, {1, 2, 33}, at::kFloat},
-                      AttentionCase{3, 1, 20, {64, 9}, at::kFloat}, AttentionCase{9, 3, 64, {1, 64, 150}, at::kBFloat16},
-                      AttentionCase{4, 2, 8, {17, 40}, at::kBFloat16}, AttentionCase{1, 1, 256, {70}, at::kFloat}),
+    ::testing::Values(AttentionCase{9, 3, 64, {1, 63, 64, 65, 200}, at::kFloat},
+                      AttentionCase{2, 1, 16, {5, 130}, at::kFloat},
+                      AttentionCase{3, 3, 128, {77}, at::kFloat},
+                      AttentionCase{4, 2, 8, {1, 2, 33}, at::kFloat},
+                      AttentionCase{3, 1, 20, {64, 9}, at::kFloat},
+                      AttentionCase{9, 3, 64, {1, 64, 150}, at::kBFloat16},
+                      AttentionCase{4, 2, 8, {17, 40}, at::kBFloat16},
+                      AttentionCase{1, 1, 256, {70}, at::kFloat}),
     [](const auto& param_info) {
       const AttentionCase& c = param_info.param;
-      return std::to_string(c.heads) + "_" + std::to_string(c.kv_heads) + "_heads_of_" + std::to_string(c.head_dim) + "_" +
-             c10::toString(c.dtype);
+      return std::to_string(c.heads) + "_" + std::to_string(c.kv_heads) + "_heads_of_" +
+             std::to_string(c.head_dim) + "_" + c10::toString(c.dtype);
     });
 
 TEST(Attention, DoesNotDependOnThreads) {
@@ -111,7 +127,8 @@ TEST(Matmul, EveryShapeAgreesWithLibTorch) {
   for (const int64_t rows : {1, 8, 33, 100}) {
     for (const int64_t columns : {1, 8, 64, 129}) {
       for (const int64_t depth : {1, 16, 64, 300}) {
-        const at::Tensor x = normal({rows, depth}, 1), w = normal({columns, depth}, 2), g = normal({rows, columns}, 3);
+        const at::Tensor x = normal({rows, depth}, 1), w = normal({columns, depth}, 2),
+                         g = normal({rows, columns}, 3);
         const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
         EXPECT_TRUE(close(matmul_nt(x, w), at::mm(wide(x), wide(w).t()), 1e-5));
         EXPECT_TRUE(close(matmul_nn(g, w), at::mm(wide(g), wide(w)), 1e-5));
@@ -154,7 +171,8 @@ struct LinearUnderTest {
     store.allocate(at::kFloat, at::kCPU);
     const at::NoGradGuard no_grad;
     uint64_t seed = 50;
-    for (Parameter& parameter : store.parameters()) parameter.master.copy_(normal(parameter.shape, ++seed));
+    for (Parameter& parameter : store.parameters())
+      parameter.master.copy_(normal(parameter.shape, ++seed));
     linear.weight = trains_weight ? linear.weight_parameter->compute : normal({24, 40}, 60);
     linear.bias = trains_weight ? linear.bias_parameter->compute : normal({24}, 61);
   }

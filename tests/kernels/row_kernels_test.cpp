@@ -33,7 +33,8 @@ class RowKernels : public ::testing::TestWithParam<std::tuple<const char*, int64
 TEST_P(RowKernels, RmsNormForwardAndBackward) {
   constexpr int64_t kRows = 5;
   constexpr double kEps = 1e-5;
-  const at::Tensor x = normal({kRows, size_}, 1), w = normal({size_}, 2), dy = normal({kRows, size_}, 3);
+  const at::Tensor x = normal({kRows, size_}, 1), w = normal({size_}, 2),
+                   dy = normal({kRows, size_}, 3);
   at::Tensor y = at::empty_like(x), rstd = at::empty({kRows}), dx = at::empty_like(x);
   const auto f = [](const at::Tensor& t) { return t.data_ptr<float>(); };
   table_->f32.rms_norm_forward(f(x), f(w), f(y), f(rstd), kRows, size_, static_cast<float>(kEps));
@@ -42,7 +43,8 @@ TEST_P(RowKernels, RmsNormForwardAndBackward) {
   const at::Tensor expected = xd * at::rsqrt(xd.pow(2).mean(-1, true) + kEps) * wd;
   EXPECT_TRUE(close(y, expected, 2e-6));
   // d/dx by the definition: s (w dy) - x s^3 / H sum(w dy x)
-  const at::Tensor s = at::rsqrt(xd.detach().pow(2).mean(-1, true) + kEps), g = wd * dy.to(at::kDouble);
+  const at::Tensor s = at::rsqrt(xd.detach().pow(2).mean(-1, true) + kEps),
+                   g = wd * dy.to(at::kDouble);
   const at::Tensor expected_dx = s * g - xd.detach() * s.pow(3) * (g * xd.detach()).mean(-1, true);
   // With one channel the two terms cancel but for eps, and only rounding is left.
   EXPECT_TRUE(close(dx, expected_dx, size_ == 1 ? 1e-3 : 5e-6));
@@ -51,9 +53,12 @@ TEST_P(RowKernels, RmsNormForwardAndBackward) {
 TEST_P(RowKernels, SwigluForwardAndBackward) {
   const at::Tensor gate = normal({size_}, 4) * 4, up = normal({size_}, 5), dh = normal({size_}, 6);
   at::Tensor h = at::empty_like(gate), dgate = gate.clone(), dup = up.clone();
-  table_->f32.swiglu_forward(gate.data_ptr<float>(), up.data_ptr<float>(), h.data_ptr<float>(), size_);
-  table_->f32.swiglu_backward(dh.data_ptr<float>(), dgate.data_ptr<float>(), dup.data_ptr<float>(), size_);
-  const at::Tensor g = gate.to(at::kDouble), u = up.to(at::kDouble), d = dh.to(at::kDouble), s = at::sigmoid(g);
+  table_->f32.swiglu_forward(gate.data_ptr<float>(), up.data_ptr<float>(), h.data_ptr<float>(),
+                             size_);
+  table_->f32.swiglu_backward(dh.data_ptr<float>(), dgate.data_ptr<float>(), dup.data_ptr<float>(),
+                              size_);
+  const at::Tensor g = gate.to(at::kDouble), u = up.to(at::kDouble), d = dh.to(at::kDouble),
+                   s = at::sigmoid(g);
   EXPECT_TRUE(close(h, g * s * u, 2e-6));
   EXPECT_TRUE(close(dgate, d * u * s * (1 + g * (1 - s)), 4e-6));
   EXPECT_TRUE(close(dup, d * g * s, 2e-6));
@@ -63,10 +68,13 @@ TEST_P(RowKernels, CrossEntropyAndItsGradient) {
   constexpr int64_t kRows = 3;
   const at::Tensor logits = normal({kRows, size_}, 7) * 5;
   std::vector<int32_t> labels;
-  for (int64_t row = 0; row < kRows; ++row) labels.push_back(static_cast<int32_t>(row * (size_ - 1) / kRows));
+  for (int64_t row = 0; row < kRows; ++row)
+    labels.push_back(static_cast<int32_t>(row * (size_ - 1) / kRows));
   at::Tensor work = logits.clone(), losses = at::empty({kRows}), only = at::empty({kRows});
-  table_->f32.cross_entropy_loss(logits.data_ptr<float>(), labels.data(), only.data_ptr<float>(), kRows, size_);
-  table_->f32.cross_entropy(work.data_ptr<float>(), labels.data(), losses.data_ptr<float>(), kRows, size_, 0.25F);
+  table_->f32.cross_entropy_loss(logits.data_ptr<float>(), labels.data(), only.data_ptr<float>(),
+                                 kRows, size_);
+  table_->f32.cross_entropy(work.data_ptr<float>(), labels.data(), losses.data_ptr<float>(), kRows,
+                            size_, 0.25F);
   const at::Tensor log_p = at::log_softmax(logits.to(at::kDouble), -1);
   at::Tensor expected = log_p.exp() * 0.25;
   for (int64_t row = 0; row < kRows; ++row) {
@@ -82,7 +90,8 @@ TEST_P(RowKernels, CrossEntropyOfNotANumberIsNotANumber) {
   at::Tensor logits = normal({1, size_}, 8), losses = at::zeros({1});
   logits[0][size_ - 1] = std::nan("");
   const int32_t label = 0;
-  table_->f32.cross_entropy_loss(logits.data_ptr<float>(), &label, losses.data_ptr<float>(), 1, size_);
+  table_->f32.cross_entropy_loss(logits.data_ptr<float>(), &label, losses.data_ptr<float>(), 1,
+                                 size_);
   EXPECT_TRUE(std::isnan(losses[0].item<float>()));
 }
 
@@ -102,11 +111,13 @@ TEST_P(RowKernels, DropoutIsThePublishedGenerator) {
     for (int64_t c = 0; c < size_; ++c) {
       const auto block = static_cast<uint32_t>(c % num_blocks);
       const int64_t lane = c / num_blocks;
-      const Philox4 words = philox4x32({block, tokens[row].position, tokens[row].document, params.module},
-                                       {static_cast<uint32_t>(params.seed) ^ params.step,
-                                        static_cast<uint32_t>(params.seed >> 32)});
+      const Philox4 words =
+          philox4x32({block, tokens[row].position, tokens[row].document, params.module},
+                     {static_cast<uint32_t>(params.seed) ^ params.step,
+                      static_cast<uint32_t>(params.seed >> 32)});
       const uint32_t bits = words[static_cast<size_t>(lane / 2)] >> (lane % 2 ? 16 : 0) & 0xffffU;
-      const float expected = bits >= params.threshold ? x[row][c].item<float>() * params.scale : 0.0F;
+      const float expected =
+          bits >= params.threshold ? x[row][c].item<float>() * params.scale : 0.0F;
       ASSERT_EQ(y[row][c].item<float>(), expected) << "row " << row << " channel " << c;
     }
   }
@@ -117,30 +128,42 @@ TEST_P(RowKernels, RopeRotatesAndTurnsBack) {
   const at::Tensor x = normal({2, heads * head_dim}, 10), angle = normal({2, head_dim / 2}, 11);
   const at::Tensor cos = at::cos(angle).contiguous(), sin = at::sin(angle).contiguous();
   at::Tensor y = x.clone();
-  table_->f32.rope(y.data_ptr<float>(), cos.data_ptr<float>(), sin.data_ptr<float>(), 2, heads, head_dim, 1);
+  table_->f32.rope(y.data_ptr<float>(), cos.data_ptr<float>(), sin.data_ptr<float>(), 2, heads,
+                   head_dim, 1);
   const at::Tensor parts = x.view({2, heads, 2, head_dim / 2}).to(at::kDouble);
-  const at::Tensor a = parts.select(2, 0), b = parts.select(2, 1), c = cos.unsqueeze(1), s = sin.unsqueeze(1);
-  const at::Tensor expected = at::stack({a * c - b * s, b * c + a * s}, 2).view({2, heads * head_dim});
+  const at::Tensor a = parts.select(2, 0), b = parts.select(2, 1), c = cos.unsqueeze(1),
+                   s = sin.unsqueeze(1);
+  const at::Tensor expected =
+      at::stack({a * c - b * s, b * c + a * s}, 2).view({2, heads * head_dim});
   EXPECT_TRUE(close(y, expected, 1e-6));
-  table_->f32.rope(y.data_ptr<float>(), cos.data_ptr<float>(), sin.data_ptr<float>(), 2, heads, head_dim, -1);
+  table_->f32.rope(y.data_ptr<float>(), cos.data_ptr<float>(), sin.data_ptr<float>(), 2, heads,
+                   head_dim, -1);
   EXPECT_TRUE(close(y, x, 1e-6));
 }
 
 TEST_P(RowKernels, AdamWStepByStep) {
   at::Tensor param = normal({size_}, 12), m = at::zeros({size_}), v = at::zeros({size_});
-  at::Tensor p64 = param.to(at::kDouble), m64 = at::zeros({size_}, at::kDouble), v64 = at::zeros({size_}, at::kDouble);
+  at::Tensor p64 = param.to(at::kDouble), m64 = at::zeros({size_}, at::kDouble),
+             v64 = at::zeros({size_}, at::kDouble);
   std::vector<uint16_t> copy(static_cast<size_t>(size_));
   for (int step = 1; step <= 3; ++step) {
     const at::Tensor grad = normal({size_}, 20 + static_cast<uint64_t>(step));
-    const AdamWParams params{1e-2F, 0.9F, 0.999F, 1e-8F, 0.1F, 1 - std::pow(0.9F, static_cast<float>(step)),
-                             std::sqrt(1 - std::pow(0.999F, static_cast<float>(step))), 0.5F};
-    table_->adamw(param.data_ptr<float>(), grad.data_ptr<float>(), m.data_ptr<float>(), v.data_ptr<float>(), copy.data(), size_,
-                  params);
+    const AdamWParams params{1e-2F,
+                             0.9F,
+                             0.999F,
+                             1e-8F,
+                             0.1F,
+                             1 - std::pow(0.9F, static_cast<float>(step)),
+                             std::sqrt(1 - std::pow(0.999F, static_cast<float>(step))),
+                             0.5F};
+    table_->adamw(param.data_ptr<float>(), grad.data_ptr<float>(), m.data_ptr<float>(),
+                  v.data_ptr<float>(), copy.data(), size_, params);
     const at::Tensor g = grad.to(at::kDouble) * 0.5;  // torch.optim.AdamW
     p64 *= 1 - 1e-2 * 0.1;
     m64 = 0.9 * m64 + 0.1 * g;
     v64 = 0.999 * v64 + 0.001 * g * g;
-    p64 -= 1e-2 / (1 - std::pow(0.9, step)) * m64 / (v64.sqrt() / std::sqrt(1 - std::pow(0.999, step)) + 1e-8);
+    p64 -= 1e-2 / (1 - std::pow(0.9, step)) * m64 /
+           (v64.sqrt() / std::sqrt(1 - std::pow(0.999, step)) + 1e-8);
   }
   EXPECT_TRUE(close(param, p64, 1e-5));
   const at::Tensor rounded = param.to(at::kBFloat16);
@@ -148,7 +171,8 @@ TEST_P(RowKernels, AdamWStepByStep) {
 }
 
 TEST_P(RowKernels, BFloat16RoundsAsLibTorchDoes) {
-  const at::Tensor gate = normal({size_}, 13, at::kBFloat16), up = normal({size_}, 14, at::kBFloat16);
+  const at::Tensor gate = normal({size_}, 13, at::kBFloat16),
+                   up = normal({size_}, 14, at::kBFloat16);
   at::Tensor h = at::empty_like(gate);
   const auto bits = [](const at::Tensor& t) { return static_cast<uint16_t*>(t.data_ptr()); };
   table_->bf16.swiglu_forward(bits(gate), bits(up), bits(h), size_);
@@ -160,12 +184,14 @@ INSTANTIATE_TEST_SUITE_P(Sizes, RowKernels,
                          ::testing::Combine(::testing::Values("generic", "avx2", "avx512"),
                                             ::testing::Values(1, 7, 17, 63, 64, 65, 576, 1000)),
                          [](const auto& param_info) {
-                           return std::string(std::get<0>(param_info.param)) + "_" + std::to_string(std::get<1>(param_info.param));
+                           return std::string(std::get<0>(param_info.param)) + "_" +
+                                  std::to_string(std::get<1>(param_info.param));
                          });
 
 TEST(CpuTable, SumOfSquaresOfManyValues) {
   const at::Tensor x = normal({100003}, 15);
-  EXPECT_NEAR(cpu_kernels().sum_of_squares(x.data_ptr<float>(), x.numel()), x.to(at::kDouble).pow(2).sum().item<double>(), 1e-2);
+  EXPECT_NEAR(cpu_kernels().sum_of_squares(x.data_ptr<float>(), x.numel()),
+              x.to(at::kDouble).pow(2).sum().item<double>(), 1e-2);
 }
 
 }  // namespace

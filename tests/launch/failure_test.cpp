@@ -65,6 +65,21 @@ TEST(DescribeFailure, SaysWhoHowWhereAndWhatElse) {
                "  fix: lower train.batch_size");
 }
 
+TEST(DescribeFailure, AWorkerThatNamesNoStepWasLastHeardOf) {
+  WorkerEnd end = end_of(0, SIGKILL, 5);
+  end.last_status = Status{.phase = Phase::kEvaluating, .step = 40, .total_steps = 100};
+  EXPECT_STREQ(
+      describe_failure(end, {}, 0).what(),
+      "error: training failed; first failure on rank 0 (local_rank 0, pid 100) while "
+      "evaluating, after step 40: killed by SIGKILL (Killed)\n"
+      "  at   logs/rank-0.log\n"
+      "  fix: look at the log; the same command goes on from the last checkpoint, if there "
+      "is one");
+  end.last_status = Status{.phase = Phase::kLoading};
+  EXPECT_NE(describe_failure(end, {}, 0).message().find("pid 100) while loading: killed"),
+            std::string::npos);
+}
+
 TEST(DescribeFailure, TheErrorIsNotRepeatedAsTheEndOfTheLog) {
   WorkerEnd end = end_of(0, exited(5), 5);
   end.last_lines = {"step 1", "error: the loss is not finite", "  at   data.jsonl"};

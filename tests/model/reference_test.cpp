@@ -12,7 +12,8 @@
 #include "support/expect_error.h"
 #include "support/tensors.h"
 
-// The decoder against what transformers gave for tiny random models (scripts/fixtures/make_models.py).
+// The decoder against what transformers gave for tiny random models
+// (scripts/fixtures/make_models.py).
 namespace sftrun::model {
 namespace {
 
@@ -36,7 +37,8 @@ Reference read_reference(const fs::path& directory) {
   for (int i = 0; file.find("input_ids." + std::to_string(i)) != nullptr; ++i) {
     const at::Tensor ids = tensor_of(*file.find("input_ids." + std::to_string(i)), at::kLong);
     data::Example example;
-    for (int64_t t = 0; t < ids.numel(); ++t) example.tokens.push_back(static_cast<int32_t>(ids[t].item<int64_t>()));
+    for (int64_t t = 0; t < ids.numel(); ++t)
+      example.tokens.push_back(static_cast<int32_t>(ids[t].item<int64_t>()));
     example.labels.assign(example.tokens.begin() + 1, example.tokens.end());
     example.labels.push_back(data::kIgnoreIndex);
     example.label_tokens = ids.numel() - 1;
@@ -61,9 +63,12 @@ DecoderOptions training(Trains trains, const kernels::BlockOps& ops) {
   return options;
 }
 
-fs::path model_path(const std::string& kind) { return fs::path(SFTRUN_TEST_DATA) / "models" / kind; }
+fs::path model_path(const std::string& kind) {
+  return fs::path(SFTRUN_TEST_DATA) / "models" / kind;
+}
 
-const char* const kKinds[] = {"tied-gqa", "linear-bias-sharded", "llama3-gguf", "dynamic-bf16", "yarn-fp16"};
+const char* const kKinds[] = {"tied-gqa", "linear-bias-sharded", "llama3-gguf", "dynamic-bf16",
+                              "yarn-fp16"};
 
 class ReferenceModels : public ::testing::TestWithParam<const char*> {
  protected:
@@ -84,7 +89,8 @@ TEST_P(ReferenceModels, Logits) {
   const at::Tensor logits = decoder->logits(both, at::arange(both.num_tokens()));
   EXPECT_TRUE(close(logits, at::cat(reference_.logits), 1e-4));
   const PackedBatch second = packed(*decoder, {reference_.examples[1]});
-  EXPECT_TRUE(close(decoder->logits(second, at::arange(second.num_tokens())), reference_.logits[1], 1e-4));
+  EXPECT_TRUE(
+      close(decoder->logits(second, at::arange(second.num_tokens())), reference_.logits[1], 1e-4));
 }
 
 // Full training: the loss, and every parameter's gradient norm, by both backends.
@@ -94,12 +100,14 @@ TEST_P(ReferenceModels, LossAndGradients) {
     const PackedBatch batch = packed(*decoder, reference_.examples);
     const double label_tokens = static_cast<double>(batch.labels.numel());
     const double loss_sum = decoder->forward_backward(batch, 1 / label_tokens, [](int64_t) {});
-    EXPECT_NEAR(loss_sum / label_tokens / reference_.json["loss"].get<double>(), 1, 1e-5) << ops->name;
+    EXPECT_NEAR(loss_sum / label_tokens / reference_.json["loss"].get<double>(), 1, 1e-5)
+        << ops->name;
     size_t compared = 0;
     for (const auto& [name, norm] : reference_.json["grad_norms"].items()) {
       const kernels::Parameter* parameter = decoder->parameters().find(name);
       ASSERT_NE(parameter, nullptr) << name;
-      EXPECT_NEAR(parameter->grad.norm().item<double>() / norm.get<double>(), 1, 1e-3) << ops->name << " " << name;
+      EXPECT_NEAR(parameter->grad.norm().item<double>() / norm.get<double>(), 1, 1e-3)
+          << ops->name << " " << name;
       ++compared;
     }
     EXPECT_EQ(compared, decoder->parameters().parameters().size());
@@ -113,7 +121,8 @@ TEST_P(ReferenceModels, CheckpointingGivesTheSameBits) {
     options.gradient_checkpointing = checkpointing;
     const auto decoder = load(options);
     const at::NoGradGuard no_grad;
-    for (kernels::Parameter& p : decoder->parameters().parameters()) p.master.copy_(test::normal(p.shape, 5) * 0.1);
+    for (kernels::Parameter& p : decoder->parameters().parameters())
+      p.master.copy_(test::normal(p.shape, 5) * 0.1);
     {
       const at::AutoGradMode grad_mode(true);
       decoder->forward_backward(packed(*decoder, reference_.examples), 0.1, [](int64_t) {});
@@ -124,11 +133,13 @@ TEST_P(ReferenceModels, CheckpointingGivesTheSameBits) {
   EXPECT_GT(grads[0].abs().max().item<double>(), 0);
 }
 
-// Greedy generation with a cache picks what the whole forward pass picks, also beside another sequence.
+// Greedy generation with a cache picks what the whole forward pass picks, also beside another
+// sequence.
 TEST_P(ReferenceModels, GenerationAgreesWithTheForwardPass) {
   const auto decoder = load({});
   SamplingOptions options;
-  // "dynamic" turns the whole sequence anew as it grows; cached keys keep their angles, in transformers as here.
+  // "dynamic" turns the whole sequence anew as it grows; cached keys keep their angles, in
+  // transformers as here.
   const bool is_dynamic = decoder->arch().rope.type == spec::RopeType::kDynamic;
   options.max_new_tokens = is_dynamic ? 1 : 12;
   const std::vector<int32_t>& a = reference_.examples[0].tokens;
@@ -147,17 +158,20 @@ TEST_P(ReferenceModels, GenerationAgreesWithTheForwardPass) {
     so_far.tokens.push_back(token);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, ReferenceModels, ::testing::ValuesIn(kKinds), [](const auto& param_info) {
-  std::string name = param_info.param;
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Kinds, ReferenceModels, ::testing::ValuesIn(kKinds),
+                         [](const auto& param_info) {
+                           std::string name = param_info.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
 
 TEST(ReferenceModelsGguf, Fp32EqualsTheDirectory) {
   const Reference reference = read_reference(model_path("llama3-gguf"));
-  const auto decoder = Decoder::load(weights::Checkpoint::open(model_path("llama3-gguf") / "model-F32.gguf"), {});
+  const auto decoder =
+      Decoder::load(weights::Checkpoint::open(model_path("llama3-gguf") / "model-F32.gguf"), {});
   const PackedBatch batch = packed(*decoder, reference.examples);
-  EXPECT_TRUE(close(decoder->logits(batch, at::arange(batch.num_tokens())), at::cat(reference.logits), 1e-4));
+  EXPECT_TRUE(close(decoder->logits(batch, at::arange(batch.num_tokens())),
+                    at::cat(reference.logits), 1e-4));
 }
 
 TEST(Targets, NothingMatchedIsAnErrorThatNamesWhatThereIs) {
@@ -168,11 +182,13 @@ TEST(Targets, NothingMatchedIsAnErrorThatNamesWhatThereIs) {
       {"no linear layer is named `q_prj`", "did you mean `q_proj`?", "down_proj"});
   options = training(Trains::kPartial, kernels::fused_ops());
   options.trainable = {"nowhere"};
-  test::expect_error<ConfigError>([&] { Decoder::load(weights::Checkpoint::open(model_path("tied-gqa")), options); },
-                                  {"tuning.trainable matches no parameter", "model.norm.weight"});
+  test::expect_error<ConfigError>(
+      [&] { Decoder::load(weights::Checkpoint::open(model_path("tied-gqa")), options); },
+      {"tuning.trainable matches no parameter", "model.norm.weight"});
   options.trainable = {"("};
-  test::expect_error<ConfigError>([&] { Decoder::load(weights::Checkpoint::open(model_path("tied-gqa")), options); },
-                                  {"`(` is not a regular expression"});
+  test::expect_error<ConfigError>(
+      [&] { Decoder::load(weights::Checkpoint::open(model_path("tied-gqa")), options); },
+      {"`(` is not a regular expression"});
 }
 
 TEST(Sampling, IsAFunctionOfSeedAndFollowsTheDistribution) {

@@ -1,5 +1,6 @@
-// Writes the event files that tests/parity/tensorboard_parity.py reads with the tensorboard package:
-// a run of 5 steps, then its continuation from step 3 to step 6 with other values. usage: write_event_files DIRECTORY
+// Writes the event files that tests/parity/tensorboard_parity.py reads with the tensorboard
+// package: a run of 5 steps, then its continuation from step 3 to step 6 with other values. usage:
+// write_event_files DIRECTORY
 #include <cstdio>
 
 #include "sftrun/core/error.h"

@@ -34,7 +34,8 @@ void spawn(int world_size, const std::function<void(Communicator&)>& body) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world_size; ++rank) {
     ranks.emplace_back([&, rank] {
-      Communicator comm = Communicator::connect({rank, world_size, "127.0.0.1", port}, "gloo", at::kCPU, 30);
+      Communicator comm =
+          Communicator::connect({rank, world_size, "127.0.0.1", port}, "gloo", at::kCPU, 30);
       body(comm);
     });
   }
@@ -101,7 +102,8 @@ TEST(Communicator, NobodyThereIsACommErrorThatNamesTheAddress) {
     Communicator::connect({1, 2, "127.0.0.1", port}, "gloo", at::kCPU, 1);
     FAIL() << "connected to nobody";
   } catch (const CommError& error) {
-    EXPECT_NE(std::string(error.what()).find(std::to_string(port)), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(std::to_string(port)), std::string::npos)
+        << error.what();
   }
 }
 

@@ -9,8 +9,10 @@ namespace {
 spec::ArchSpec small() {
   spec::ArchSpec arch;
   arch.family = "llama";
-  arch.vocab_size = 49152, arch.hidden_size = 576, arch.intermediate_size = 1536, arch.num_layers = 30;
-  arch.num_heads = 9, arch.num_kv_heads = 3, arch.head_dim = 64, arch.max_position_embeddings = 2048;
+  arch.vocab_size = 49152, arch.hidden_size = 576, arch.intermediate_size = 1536,
+  arch.num_layers = 30;
+  arch.num_heads = 9, arch.num_kv_heads = 3, arch.head_dim = 64,
+  arch.max_position_embeddings = 2048;
   arch.tie_word_embeddings = true;
   return arch;
 }
@@ -19,7 +21,8 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 TEST(MicroBatch, ActivationsOfABlockAddUp) {
   const spec::ArchSpec arch = small();
-  const int64_t block = 4 * 576 + 2 * 576 + 2 * 192 + 3 * 1536, temporaries = 4 * 576 + 2 * 576 + 2 * 1536;
+  const int64_t block = 4 * 576 + 2 * 576 + 2 * 192 + 3 * 1536,
+                temporaries = 4 * 576 + 2 * 576 + 2 * 1536;
   EXPECT_EQ(activation_bytes_per_token(arch, 4, false), (30 * block + temporaries) * 4);
   EXPECT_EQ(activation_bytes_per_token(arch, 2, true), (30 * 576 + block + temporaries) * 2);
 }
@@ -28,7 +31,8 @@ TEST(MicroBatch, StaticBytesOfLoraAndFull) {
   config::RunConfig config;
   config.tuning.lora.r = 8;
   const int64_t base = 134515008;  // of the published model
-  const int64_t lora = 30 * 8 * ((576 + 576) + 2 * (576 + 192) + (576 + 576) + 2 * (576 + 1536) + (1536 + 576));
+  const int64_t lora =
+      30 * 8 * ((576 + 576) + 2 * (576 + 192) + (576 + 576) + 2 * (576 + 1536) + (1536 + 576));
   EXPECT_EQ(static_bytes(small(), config, 4), base * 4 + lora * 16);
   EXPECT_EQ(static_bytes(small(), config, 2), base * 2 + lora * 18);
   config.tuning.mode = config::TuningMode::kFull;

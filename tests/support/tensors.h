@@ -12,18 +12,22 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// A mismatch prints where it is worst and both values.
-inline ::testing::AssertionResult close(const at::Tensor& actual, const at::Tensor& expected, double tolerance) {
+inline ::testing::AssertionResult close(const at::Tensor& actual, const at::Tensor& expected,
+                                        double tolerance) {
   if (actual.sizes() != expected.sizes()) {
-    return ::testing::AssertionFailure() << "shapes differ: " << actual.sizes() << " and " << expected.sizes();
+    return ::testing::AssertionFailure()
+           << "shapes differ: " << actual.sizes() << " and " << expected.sizes();
   }
   if (actual.numel() == 0) return ::testing::AssertionSuccess();
   const double error = relative_error(actual, expected);
   if (error <= tolerance) return ::testing::AssertionSuccess();
-  const at::Tensor difference = (actual.detach().to(at::kDouble) - expected.detach().to(at::kDouble)).abs().flatten();
+  const at::Tensor difference =
+      (actual.detach().to(at::kDouble) - expected.detach().to(at::kDouble)).abs().flatten();
   const int64_t worst = difference.argmax().item<int64_t>();
-  return ::testing::AssertionFailure() << "relative error " << error << " over " << tolerance << ", worst at flat index " << worst
-                                       << ": " << actual.flatten()[worst].item<double>() << " instead of "
-                                       << expected.flatten()[worst].item<double>();
+  return ::testing::AssertionFailure()
+         << "relative error " << error << " over " << tolerance << ", worst at flat index " << worst
+         << ": " << actual.flatten()[worst].item<double>() << " instead of "
+         << expected.flatten()[worst].item<double>();
 }
 
 /// Seeded normal values, the same on every machine.
@@ -35,6 +39,8 @@ inline at::Tensor normal(at::IntArrayRef shape, uint64_t seed, at::ScalarType dt
 }
 
 /// fp32 products and reductions agree to about this; bf16 carries 8 bits.
-inline double tolerance_for(at::ScalarType dtype) { return dtype == at::kFloat ? 2e-5 : 2e-2; }
+inline double tolerance_for(at::ScalarType dtype) {
+  return dtype == at::kFloat ? 2e-5 : 2e-2;
+}
 
 }  // namespace sftrun::test

@@ -21,11 +21,15 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(Schedule, EqualsTransformers) {
-  const auto fixture = nlohmann::json::parse(read_text_file(fs::path(SFTRUN_TEST_DATA) / "train" / "schedules.json"));
+  const auto fixture = nlohmann::json::parse(
+      read_text_file(fs::path(SFTRUN_TEST_DATA) / "train" / "schedules.json"));
   const std::map<std::string, config::Scheduler> kinds = {
-      {"constant", config::Scheduler::kConstant},           {"constant_with_warmup", config::Scheduler::kConstantWithWarmup},
-      {"linear", config::Scheduler::kLinear},               {"cosine", config::Scheduler::kCosine},
-      {"cosine_with_restarts", config::Scheduler::kCosineWithRestarts}, {"polynomial", config::Scheduler::kPolynomial},
+      {"constant", config::Scheduler::kConstant},
+      {"constant_with_warmup", config::Scheduler::kConstantWithWarmup},
+      {"linear", config::Scheduler::kLinear},
+      {"cosine", config::Scheduler::kCosine},
+      {"cosine_with_restarts", config::Scheduler::kCosineWithRestarts},
+      {"polynomial", config::Scheduler::kPolynomial},
       {"inverse_sqrt", config::Scheduler::kInverseSqrt}};
   EXPECT_EQ(fixture["cases"].size(), 3 * kinds.size());
   for (const auto& c : fixture["cases"]) {
@@ -80,18 +84,21 @@ TEST(Identity, NamesWhatDiffers) {
   config.train.logging_steps = 99;  // changes nothing that is computed
   config.tuning.backend = config::TuningBackend::kBnb;
   const auto now = identity_of(config, "m2", "d2", "");
-  test::expect_error<ConfigError>([&] { require_same_identity(saved, now, "checkpoints/step-000001", {}); },
-                                  {"another base model", "another training set", "train.seed 7 instead of 42",
-                                   "tuning.backend", "--allow-changed-data", "checkpoints/step-000001"});
+  test::expect_error<ConfigError>(
+      [&] { require_same_identity(saved, now, "checkpoints/step-000001", {}); },
+      {"another base model", "another training set", "train.seed 7 instead of 42", "tuning.backend",
+       "--allow-changed-data", "checkpoints/step-000001"});
   config = {};
-  EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, "m", "d2", ""), "c", {.changed_data = true}));
+  EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, "m", "d2", ""), "c",
+                                        {.changed_data = true}));
 }
 
 std::unique_ptr<model::Decoder> tiny_decoder() {
   model::DecoderOptions options;
   options.trains = model::Trains::kPartial;
   options.trainable = {"layernorm", "q_proj"};
-  return model::Decoder::load(weights::Checkpoint::open(fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa"), options);
+  return model::Decoder::load(
+      weights::Checkpoint::open(fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa"), options);
 }
 
 class Checkpoints : public ::testing::Test {
@@ -114,6 +121,7 @@ class Checkpoints : public ::testing::Test {
     TrainState state;
     state.step = step;
     state.tokens = 1234;
+    state.rendered_at_unix_s = 1'700'000'000;
     state.identity = {{"model", "m"}};
     CheckpointStore(dir()).save(*decoder_, *optimizer_, std::nullopt, state, limit);
   }
@@ -132,10 +140,22 @@ TEST_F(Checkpoints, RestoreEveryBitAndGoOn) {
   EXPECT_EQ(latest.filename(), "step-000003");
   restore(latest, *other, other_optimizer);
   EXPECT_EQ(read_train_state(latest).tokens, 1234);
+  EXPECT_EQ(read_train_state(latest).rendered_at_unix_s, 1'700'000'000);
   take_steps(*decoder_, *optimizer_, 2);
   take_steps(*other, other_optimizer, 2);
   EXPECT_TRUE(at::equal(decoder_->parameters().master(), other->parameters().master()));
   EXPECT_TRUE(at::equal(optimizer_->exp_avg_sq(), other_optimizer.exp_avg_sq()));
+}
+
+TEST_F(Checkpoints, AnAbandonedCourseIsReplaced) {
+  fs::create_directories(dir());
+  save(3);
+  take_steps(*decoder_, *optimizer_, 1);
+  save(3);
+  const auto other = tiny_decoder();
+  AdamW other_optimizer(other->parameters(), AdamWConfig{});
+  restore(dir() / "step-000003", *other, other_optimizer);
+  EXPECT_TRUE(at::equal(decoder_->parameters().master(), other->parameters().master()));
 }
 
 TEST_F(Checkpoints, OldestGoFirstAndLeftoversGo) {
@@ -153,9 +173,16 @@ TEST_F(Checkpoints, DamageIsNoticed) {
   save(3);
   const fs::path checkpoint = dir() / "step-000003";
   fs::resize_file(checkpoint / "optimizer.safetensors", 100);
-  test::expect_error([&] { read_train_state(checkpoint); }, {"not whole", "optimizer.safetensors has 100 bytes", "remove this"});
+  test::expect_error([&] { read_train_state(checkpoint); },
+                     {"not whole", "optimizer.safetensors has 100 bytes", "remove this"});
+  for (const char* damaged : {"{", "[]", R"({"step": "x", "files": {}})"}) {
+    std::ofstream(checkpoint / "state.json") << damaged;
+    test::expect_error([&] { read_train_state(checkpoint); },
+                       {"state file is damaged", "state.json"});
+  }
   std::ofstream(checkpoint / "state.json") << "{";
-  test::expect_error([&] { read_train_state(checkpoint); }, {"state file is damaged", "state.json"});
+  test::expect_error([&] { read_train_state(checkpoint); },
+                     {"state file is damaged", "state.json"});
   fs::remove(checkpoint / "state.json");
   EXPECT_FALSE(CheckpointStore(dir()).latest().has_value());
 }

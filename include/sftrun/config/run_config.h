@@ -205,7 +205,8 @@ BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch,
 /// Fills in every value that others imply (dtype from bf16/fp16, learning rate, warm-up,
 /// evaluation, output.dir, batch sizes; too_long stays auto until the data's format is known and
 /// dtype until the device is). Pure and idempotent.
-/// @param world_size processes of the run   @param max_micro_batch the largest automatic micro-batch (what fits the device)
+/// @param world_size processes of the run   @param max_micro_batch the largest automatic
+/// micro-batch (what fits the device)
 /// @throws ConfigError if the batch sizes do not divide
 void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size,
              int64_t max_micro_batch = kMaxAutoMicroBatch);

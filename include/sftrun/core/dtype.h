@@ -12,13 +12,18 @@ enum class DType { kF32, kF16, kBF16, kF64, kI64, kI32, kU8, kOther };
 constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kF64:
-    case DType::kI64: return 8;
+    case DType::kI64:
+      return 8;
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kF16:
-    case DType::kBF16: return 2;
-    case DType::kU8: return 1;
-    case DType::kOther: return 0;
+    case DType::kBF16:
+      return 2;
+    case DType::kU8:
+      return 1;
+    case DType::kOther:
+      return 0;
   }
   return 0;
 }

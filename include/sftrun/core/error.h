@@ -12,12 +12,12 @@ namespace sftrun {
 /// Exit codes of the process; docs/errors.md explains them to users.
 enum class ExitCode : int {
   kDone = 0,
-  kUsage = 2,           ///< bad usage or configuration
-  kData = 3,            ///< bad data or model file
-  kOutOfMemory = 4,     ///< also when the kernel's OOM killer took a worker
-  kWorkerFailed = 5,    ///< a worker failed, or the world around it did
-  kStopped = 75,        ///< stopped on request, with a checkpoint (SIGTERM, SIGUSR1)
-  kInterrupted = 130,   ///< Ctrl-C, with a checkpoint
+  kUsage = 2,          ///< bad usage or configuration
+  kData = 3,           ///< bad data or model file
+  kOutOfMemory = 4,    ///< also when the kernel's OOM killer took a worker
+  kWorkerFailed = 5,   ///< a worker failed, or the world around it did
+  kStopped = 75,       ///< stopped on request, with a checkpoint (SIGTERM, SIGUSR1)
+  kInterrupted = 130,  ///< Ctrl-C, with a checkpoint
 };
 
 /// An error a person reads. `what()` renders
@@ -69,16 +69,16 @@ struct CommError : Error {
 }  // namespace sftrun
 
 /// Guards an invariant: never triggered by user input.
-#define SFTRUN_CHECK(condition)                                                     \
-  do {                                                                              \
-    if (!(condition)) ::sftrun::invariant_failed(__FILE__, __LINE__, #condition);   \
+#define SFTRUN_CHECK(condition)                                                   \
+  do {                                                                            \
+    if (!(condition)) ::sftrun::invariant_failed(__FILE__, __LINE__, #condition); \
   } while (false)
 /// The same, printing both values.
-#define SFTRUN_CHECK_EQ(a, b)                                                                   \
-  do {                                                                                          \
-    const auto& sftrun_a = (a);                                                                 \
-    const auto& sftrun_b = (b);                                                                 \
-    if (!(sftrun_a == sftrun_b))                                                                \
-      ::sftrun::invariant_failed(__FILE__, __LINE__,                                            \
+#define SFTRUN_CHECK_EQ(a, b)                                                                     \
+  do {                                                                                            \
+    const auto& sftrun_a = (a);                                                                   \
+    const auto& sftrun_b = (b);                                                                   \
+    if (!(sftrun_a == sftrun_b))                                                                  \
+      ::sftrun::invariant_failed(__FILE__, __LINE__,                                              \
                                  fmt::format("{} == {} ({} vs {})", #a, #b, sftrun_a, sftrun_b)); \
   } while (false)

@@ -35,7 +35,8 @@ class MappedFile {
 };
 
 /// A file written under a temporary name in the same directory and renamed into place by `commit`,
-/// after fsync of the data and before fsync of the directory. Destroyed uncommitted, it leaves nothing.
+/// after fsync of the data and before fsync of the directory. Destroyed uncommitted, it leaves
+/// nothing.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);

@@ -14,9 +14,10 @@ namespace sftrun::log {
 enum class Level { kDebug, kInfo, kWarn, kError, kOff };
 
 struct Options {
-  std::optional<int> rank;                      ///< shown in each line when set
-  Level console = Level::kInfo;                 ///< least level that reaches stderr
-  std::optional<std::filesystem::path> file;    ///< every line from debug up also goes here (appended)
+  std::optional<int> rank;       ///< shown in each line when set
+  Level console = Level::kInfo;  ///< least level that reaches stderr
+  std::optional<std::filesystem::path>
+      file;  ///< every line from debug up also goes here (appended)
 };
 
 /// Sets up this process's (or shared library's) logger; may be called again. Thread-safe.

@@ -7,8 +7,8 @@
 
 namespace sftrun {
 
-/// The candidate with the smallest edit distance (optimal string alignment) to `word`, or "" when none is
-/// near enough to be what was meant (distance over a third of the longer word, plus one).
+/// The candidate with the smallest edit distance (optimal string alignment) to `word`, or "" when
+/// none is near enough to be what was meant (distance over a third of the longer word, plus one).
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 std::vector<std::string> split(std::string_view text, char separator);

@@ -5,13 +5,15 @@
 
 #include "sftrun/data/example.h"
 
-/// A global batch is an ordered list of bins, a pure function of (seed, epoch, step), formed before it is dealt to ranks
-/// and micro-batches: runs on any number of ranks with any accumulation see the same global batches.
+/// A global batch is an ordered list of bins, a pure function of (seed, epoch, step), formed before
+/// it is dealt to ranks and micro-batches: runs on any number of ranks with any accumulation see
+/// the same global batches.
 namespace sftrun::data {
 
 struct BatchPlanOptions {
   int64_t max_seq_len = 2048;
-  int64_t global_batch_size = 32;  ///< bins per optimizer step (bins hold one example each without packing)
+  int64_t global_batch_size =
+      32;  ///< bins per optimizer step (bins hold one example each without packing)
   bool packing = true, shuffle = true;
   uint64_t seed = 42;
 };
@@ -19,14 +21,18 @@ struct BatchPlanOptions {
 /// A bin: indices of examples whose lengths add up to at most max_seq_len.
 using Bin = std::vector<int64_t>;
 
-/// Bins are packed first-fit decreasing over windows of the epoch's (shuffled) order, their order shuffled too; without
-/// packing a bin is one example. Every example appears exactly once an epoch. Not thread-safe: it keeps one epoch's bins.
+/// Bins are packed first-fit decreasing over windows of the epoch's (shuffled) order, their order
+/// shuffled too; without packing a bin is one example. Every example appears exactly once an epoch.
+/// Not thread-safe: it keeps one epoch's bins.
 class BatchPlan {
  public:
-  /// @param lengths tokens of each example, in [1, max_seq_len]   @param label_tokens labels of each example
-  BatchPlan(std::vector<int64_t> lengths, std::vector<int64_t> label_tokens, BatchPlanOptions options);
+  /// @param lengths tokens of each example, in [1, max_seq_len]   @param label_tokens labels of
+  /// each example
+  BatchPlan(std::vector<int64_t> lengths, std::vector<int64_t> label_tokens,
+            BatchPlanOptions options);
 
-  int64_t steps_per_epoch(int64_t epoch) const;  ///< the last global batch of an epoch may be shorter, never dropped
+  int64_t steps_per_epoch(
+      int64_t epoch) const;  ///< the last global batch of an epoch may be shorter, never dropped
   /// Bins of optimizer step `step_in_epoch` of `epoch`, in [0, steps_per_epoch(epoch)).
   std::vector<Bin> global_batch(int64_t epoch, int64_t step_in_epoch) const;
   int64_t label_tokens(const std::vector<Bin>& bins) const;
@@ -40,14 +46,16 @@ class BatchPlan {
   mutable std::vector<Bin> cached_bins_;
 };
 
-/// The bins of micro-batch `micro_step` on `rank`: slice [(micro_step * world_size + rank) * micro_batch_size, + micro_batch_size)
-/// of the global batch; empty past its end.
-std::vector<Bin> deal(const std::vector<Bin>& global_batch, int64_t micro_step, int rank, int world_size,
-                      int64_t micro_batch_size);
+/// The bins of micro-batch `micro_step` on `rank`: slice [(micro_step * world_size + rank) *
+/// micro_batch_size, + micro_batch_size) of the global batch; empty past its end.
+std::vector<Bin> deal(const std::vector<Bin>& global_batch, int64_t micro_step, int rank,
+                      int world_size, int64_t micro_batch_size);
 
-/// Concatenates the bins' examples. `document_keys` are the documents' positions in the global batch's own order, so that
-/// they do not depend on the dealing. Past the end of the global batch the batch is empty: T = 0, cu_seqlens = {0}.
+/// Concatenates the bins' examples. `document_keys` are the documents' positions in the global
+/// batch's own order, so that they do not depend on the dealing. Past the end of the global batch
+/// the batch is empty: T = 0, cu_seqlens = {0}.
 /// @param global_batch the whole, to number its documents
-Batch make_batch(const std::vector<Example>& examples, const std::vector<Bin>& global_batch, int64_t first_bin, int64_t num_bins);
+Batch make_batch(const std::vector<Example>& examples, const std::vector<Bin>& global_batch,
+                 int64_t first_bin, int64_t num_bins);
 
 }  // namespace sftrun::data

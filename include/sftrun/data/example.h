@@ -9,19 +9,22 @@ namespace sftrun::data {
 /// The label of a position that carries none; PyTorch's ignore_index.
 inline constexpr int32_t kIgnoreIndex = -100;
 
-/// One tokenised training example. `labels[i]` is the token to predict *at* position i from tokens 0..i, already
-/// shifted: labels[i] == tokens[i + 1] or kIgnoreIndex; the last is always kIgnoreIndex.
+/// One tokenised training example. `labels[i]` is the token to predict *at* position i from tokens
+/// 0..i, already shifted: labels[i] == tokens[i + 1] or kIgnoreIndex; the last is always
+/// kIgnoreIndex.
 struct Example {
   std::vector<int32_t> tokens, labels;
-  int64_t record = -1;        ///< index of the record in the data set, for messages
-  int64_t label_tokens = 0;   ///< count of labels != kIgnoreIndex
+  int64_t record = -1;       ///< index of the record in the data set, for messages
+  int64_t label_tokens = 0;  ///< count of labels != kIgnoreIndex
 };
 
-/// Several documents side by side; no padding, no attention mask. Documents never attend to each other.
+/// Several documents side by side; no padding, no attention mask. Documents never attend to each
+/// other.
 struct Batch {
   std::vector<int32_t> tokens, labels, position_ids;  ///< [T]
-  std::vector<int32_t> cu_seqlens;                    ///< [n + 1], starts with 0, ends with T; no empty documents
-  std::vector<int64_t> document_keys;                 ///< [n] identity of each document in this step, for counter-based dropout
+  std::vector<int32_t> cu_seqlens;  ///< [n + 1], starts with 0, ends with T; no empty documents
+  std::vector<int64_t>
+      document_keys;  ///< [n] identity of each document in this step, for counter-based dropout
   int32_t max_seqlen = 0;
   int64_t label_tokens = 0;
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }

@@ -6,7 +6,8 @@
 #include <string_view>
 #include <vector>
 
-/// JSON lines: one JSON object a line, UTF-8. A byte-order mark, CRLF line ends and blank lines are accepted.
+/// JSON lines: one JSON object a line, UTF-8. A byte-order mark, CRLF line ends and blank lines are
+/// accepted.
 namespace sftrun::data {
 
 /// Ordered, so that keys come out as they went in.
@@ -18,15 +19,18 @@ struct JsonLine {
 };
 
 /// The lines of `content` that are not blank.
-/// @param name of the file, for errors   @throws DataError if the file is one JSON array, saying how to convert it
+/// @param name of the file, for errors   @throws DataError if the file is one JSON array, saying
+/// how to convert it
 std::vector<JsonLine> split_json_lines(std::string_view content, const std::string& name);
 
 /// @param where "file:line", for errors
-/// @throws DataError at file:line:column for invalid UTF-8, malformed JSON, or JSON that is no object
+/// @throws DataError at file:line:column for invalid UTF-8, malformed JSON, or JSON that is no
+/// object
 Json parse_json_line(std::string_view line, const std::string& where);
 
-/// The record with `additions` at its end, as one line. What the record's own line holds is copied byte for byte, unless a key
-/// of `additions` stands in it already: then that key's value is replaced.
+/// The record with `additions` at its end, as one line. What the record's own line holds is copied
+/// byte for byte, unless a key of `additions` stands in it already: then that key's value is
+/// replaced.
 std::string extend_json_line(std::string_view line, const Json& record, const Json& additions);
 
 }  // namespace sftrun::data

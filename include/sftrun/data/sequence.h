@@ -14,7 +14,8 @@ namespace sftrun::data {
 enum class RecordFormat { kMessages, kShareGpt, kPromptCompletion, kAlpaca, kText };
 std::string name_of(RecordFormat format);  ///< as `data.format` has it
 
-/// The format of a record and why: the first whose keys it holds, of messages, sharegpt, prompt_completion, alpaca, text.
+/// The format of a record and why: the first whose keys it holds, of messages, sharegpt,
+/// prompt_completion, alpaca, text.
 struct DetectedFormat {
   RecordFormat format = RecordFormat::kText;
   std::string reason;  ///< "it has \"messages\""
@@ -25,9 +26,10 @@ DetectedFormat detect_format(const Json& record, const std::string& where);
 /// One sequence, before it is cut to length and its labels are shifted.
 struct Sequence {
   std::vector<text::TokenId> ids;
-  std::vector<uint8_t> mask;          ///< 1: the token is to be learnt
-  std::vector<text::ByteSpan> spans;  ///< bytes of `text` that each token covers; empty for added BOS and EOS
-  std::string text;                   ///< what was tokenised
+  std::vector<uint8_t> mask;  ///< 1: the token is to be learnt
+  std::vector<text::ByteSpan>
+      spans;         ///< bytes of `text` that each token covers; empty for added BOS and EOS
+  std::string text;  ///< what was tokenised
   struct Part {
     text::ByteSpan span;
     std::string name;      ///< "user content", "template", "completion", …
@@ -40,27 +42,32 @@ struct SequenceOptions {
   config::LossOnChoice loss_on = config::LossOnChoice::kAssistant;
   config::Thinking thinking = config::Thinking::kTemplate;
   Json chat_template_kwargs = Json::object();
-  bool append_eos = true;  ///< after texts and string completions; conversations end as their template has it
+  bool append_eos =
+      true;  ///< after texts and string completions; conversations end as their template has it
   bool with_parts = false;
 };
 
 /// Turns records of one format into sequences. What is learnt (mask) depends on `loss_on`:
 ///
-///   record                              assistant               last_assistant   completion              all
-///   messages, sharegpt, alpaca          every assistant turn    the last turn    the last turn           everything
-///   prompt_completion of message lists  those in `completion`   the last turn    all after the prompt    everything
-///   prompt_completion of strings        completion              completion       completion              everything
-///   text                                everything              everything       everything              everything
+///   record                              assistant               last_assistant   completion all
+///   messages, sharegpt, alpaca          every assistant turn    the last turn    the last turn
+///   everything prompt_completion of message lists  those in `completion`   the last turn    all
+///   after the prompt    everything prompt_completion of strings        completion completion
+///   completion              everything text                                everything everything
+///   everything              everything
 ///
-/// Conversations (the first two) are rendered by the chat template and get no special tokens but those it writes. Alpaca
-/// records are a user turn "instruction\n\ninput" and an assistant turn; for a model without a chat template, the strings
-/// "instruction\n\ninput\n\n" and output. Texts and strings get the tokenizer's own special tokens and an EOS at the end; a
-/// token that crosses from prompt to completion is learnt.
+/// Conversations (the first two) are rendered by the chat template and get no special tokens but
+/// those it writes. Alpaca records are a user turn "instruction\n\ninput" and an assistant turn;
+/// for a model without a chat template, the strings "instruction\n\ninput\n\n" and output. Texts
+/// and strings get the tokenizer's own special tokens and an EOS at the end; a token that crosses
+/// from prompt to completion is learnt.
 ///
-/// A record may carry "tools" and "chat_template_kwargs" (over the configuration's); a message `"train": false` or
-/// `"weight": 0`. `thinking: split` with `loss_on: assistant` makes a sequence of each user turn and what answers it, after
-/// all that stands before it, so that every answer is learnt with its reasoning where the template drops that of earlier
-/// turns; `keep` asks the template, by the variables that templates read, to keep it.
+/// A record may carry "tools" and "chat_template_kwargs" (over the configuration's); a message
+/// `"train": false` or
+/// `"weight": 0`. `thinking: split` with `loss_on: assistant` makes a sequence of each user turn
+/// and what answers it, after all that stands before it, so that every answer is learnt with its
+/// reasoning where the template drops that of earlier turns; `keep` asks the template, by the
+/// variables that templates read, to keep it.
 ///
 /// Immutable; safe to use from several threads.
 class SequenceBuilder {
@@ -69,7 +76,8 @@ class SequenceBuilder {
 
   /// @param where "file:line", for errors
   /// @return one sequence, or with `thinking: split` one or more
-  /// @throws DataError for keys that are missing or of the wrong type, for conversations when the model has no chat template, and
+  /// @throws DataError for keys that are missing or of the wrong type, for conversations when the
+  /// model has no chat template, and
   ///   for what the template refuses
   std::vector<Sequence> build(const Json& record, const std::string& where) const;
 

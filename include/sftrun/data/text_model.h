@@ -17,8 +17,10 @@ struct TextModel {
 };
 
 /// @param own_template the checkpoint's chat template, if it has one
-/// @param configured model.chat_template: a file, or the template itself; empty: the checkpoint's own
-/// @throws ConfigError if the configured file does not exist   @throws DataError if the template does not parse
+/// @param configured model.chat_template: a file, or the template itself; empty: the checkpoint's
+/// own
+/// @throws ConfigError if the configured file does not exist   @throws DataError if the template
+/// does not parse
 TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::string>& own_template,
                           text::RenderOptions render_defaults, const std::string& configured);
 

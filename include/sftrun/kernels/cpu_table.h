@@ -2,11 +2,12 @@
 
 #include <cstdint>
 
-/// The CPU kernels as plain functions over rows, without LibTorch. src/kernels/cpu/kernels_isa.cpp is compiled once for each
-/// instruction set and fills one table; `cpu_kernels()` picks the best that this processor has.
+/// The CPU kernels as plain functions over rows, without LibTorch. src/kernels/cpu/kernels_isa.cpp
+/// is compiled once for each instruction set and fills one table; `cpu_kernels()` picks the best
+/// that this processor has.
 ///
-/// All are serial and own no memory: callers split rows over threads, so results do not depend on the number of threads.
-/// T is float, or uint16_t holding bfloat16. Arithmetic is in fp32.
+/// All are serial and own no memory: callers split rows over threads, so results do not depend on
+/// the number of threads. T is float, or uint16_t holding bfloat16. Arithmetic is in fp32.
 namespace sftrun::kernels {
 
 /// Who a token is, wherever it is computed: the key of counter-based randomness.
@@ -26,47 +27,58 @@ struct DropoutParams {
 struct AdamWParams {
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   float bias_correction1, sqrt_bias_correction2;  ///< 1 - beta1^t, sqrt(1 - beta2^t)
-  float grad_scale;                               ///< clipping factor, applied to the gradient as it is read
+  float grad_scale;  ///< clipping factor, applied to the gradient as it is read
 };
 
 /// Queries and keys of one tile of attention on CPU.
 inline constexpr int64_t kAttentionTile = 64;
 
-/// The parts of tiled attention between its matrix products; see src/kernels/attention/attention_cpu.inl for each.
+/// The parts of tiled attention between its matrix products; see
+/// src/kernels/attention/attention_cpu.inl for each.
 template <typename T>
 struct AttentionKernels {
   void (*pack_rows)(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out);
   void (*pack_transposed)(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out);
   void (*pair_rows)(const T* in, int64_t rows, int64_t columns, T* out);
-  void (*softmax_tile)(const float* scores, bool diagonal, int64_t depth, float* maximum, float* sum, float* acc, T* p);
-  void (*softmax_tile_backward)(const float* scores, const float* dp, const float* lse, const float* delta, float scale,
-                                bool diagonal, T* p, T* ds);
-  void (*finish_rows)(const float* acc, const float* maximum, const float* sum, int64_t valid, int64_t depth, T* out,
-                      int64_t stride, float* lse);
-  void (*row_dots)(const T* d_out, const T* out, int64_t stride, int64_t valid, int64_t depth, float* delta);
+  void (*softmax_tile)(const float* scores, bool diagonal, int64_t depth, float* maximum,
+                       float* sum, float* acc, T* p);
+  void (*softmax_tile_backward)(const float* scores, const float* dp, const float* lse,
+                                const float* delta, float scale, bool diagonal, T* p, T* ds);
+  void (*finish_rows)(const float* acc, const float* maximum, const float* sum, int64_t valid,
+                      int64_t depth, T* out, int64_t stride, float* lse);
+  void (*row_dots)(const T* d_out, const T* out, int64_t stride, int64_t valid, int64_t depth,
+                   float* delta);
   void (*unpack_transposed)(const float* acc, int64_t valid, int64_t depth, T* out, int64_t stride);
-  void (*sum_rows)(const float* acc, int64_t count, int64_t gap, int64_t valid, int64_t depth, T* out, int64_t stride);
+  void (*sum_rows)(const float* acc, int64_t count, int64_t gap, int64_t valid, int64_t depth,
+                   T* out, int64_t stride);
 };
 
 template <typename T>
 struct RowKernels {
   /// y = w * x * rstd, rstd = 1 / sqrt(mean(x^2) + eps)   (RMSNorm, arXiv:1910.07467)
-  void (*rms_norm_forward)(const T* x, const T* weight, T* y, float* rstd, int64_t rows, int64_t hidden, float eps);
+  void (*rms_norm_forward)(const T* x, const T* weight, T* y, float* rstd, int64_t rows,
+                           int64_t hidden, float eps);
   /// dx = rstd * (w dy - x rstd^2 mean(w dy x))
-  void (*rms_norm_backward)(const T* dy, const T* x, const T* weight, const float* rstd, T* dx, int64_t rows,
-                            int64_t hidden);
-  /// Rotates halves in place: (a, b) -> (a cos - b sin, b cos + a sin), sin times `sign`. cos, sin [rows, head_dim / 2].
-  void (*rope)(T* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t head_dim, float sign);
+  void (*rms_norm_backward)(const T* dy, const T* x, const T* weight, const float* rstd, T* dx,
+                            int64_t rows, int64_t hidden);
+  /// Rotates halves in place: (a, b) -> (a cos - b sin, b cos + a sin), sin times `sign`. cos, sin
+  /// [rows, head_dim / 2].
+  void (*rope)(T* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
+               int64_t head_dim, float sign);
   /// h = silu(gate) * up
   void (*swiglu_forward)(const T* gate, const T* up, T* h, int64_t n);
   /// Overwrites gate and up with their gradients.
   void (*swiglu_backward)(const T* dh, T* gate, T* up, int64_t n);
   /// y = x * mask * scale; the mask is a function of (seed, step, module, token, channel) alone.
-  void (*dropout)(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels, DropoutParams params);
-  /// losses[i] = -log softmax(logits[i])[labels[i]]; then logits become (softmax - onehot) * grad_scale.
-  void (*cross_entropy)(T* logits, const int32_t* labels, float* losses, int64_t rows, int64_t vocab, float grad_scale);
+  void (*dropout)(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels,
+                  DropoutParams params);
+  /// losses[i] = -log softmax(logits[i])[labels[i]]; then logits become (softmax - onehot) *
+  /// grad_scale.
+  void (*cross_entropy)(T* logits, const int32_t* labels, float* losses, int64_t rows,
+                        int64_t vocab, float grad_scale);
   /// losses only; logits are left as they are.
-  void (*cross_entropy_loss)(const T* logits, const int32_t* labels, float* losses, int64_t rows, int64_t vocab);
+  void (*cross_entropy_loss)(const T* logits, const int32_t* labels, float* losses, int64_t rows,
+                             int64_t vocab);
   AttentionKernels<T> attention;
 };
 
@@ -74,13 +86,15 @@ struct CpuKernels {
   const char* isa;
   RowKernels<float> f32;
   RowKernels<uint16_t> bf16;
-  /// torch.optim.AdamW's update on n elements; `compute_copy` (bfloat16) is refreshed when not null.
-  void (*adamw)(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, uint16_t* compute_copy, int64_t n,
-                AdamWParams params);
+  /// torch.optim.AdamW's update on n elements; `compute_copy` (bfloat16) is refreshed when not
+  /// null.
+  void (*adamw)(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
+                uint16_t* compute_copy, int64_t n, AdamWParams params);
   double (*sum_of_squares)(const float* x, int64_t n);
 };
 
-/// The table for this processor: avx512, avx2 or generic. SFTRUN_ISA in the environment names a lesser one (for tests).
+/// The table for this processor: avx512, avx2 or generic. SFTRUN_ISA in the environment names a
+/// lesser one (for tests).
 const CpuKernels& cpu_kernels();
 /// A table by name; null if this processor lacks it.
 const CpuKernels* cpu_kernels_by_name(const char* isa);

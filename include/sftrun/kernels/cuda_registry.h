@@ -2,20 +2,26 @@
 
 #include "sftrun/kernels/ops.h"
 
-/// The CUDA side of `ops.h`, filled by libsftrun_cuda.so when it is loaded (only where there is a GPU). Same contracts as there.
+/// The CUDA side of `ops.h`, filled by libsftrun_cuda.so when it is loaded (only where there is a
+/// GPU). Same contracts as there.
 namespace sftrun::kernels {
 
 struct CudaKernels {
-  std::pair<at::Tensor, at::Tensor> (*rms_norm_forward)(const at::Tensor& x, const at::Tensor& weight, double eps);
-  at::Tensor (*rms_norm_backward)(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd);
-  void (*rope)(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim, double sign);
+  std::pair<at::Tensor, at::Tensor> (*rms_norm_forward)(const at::Tensor& x,
+                                                        const at::Tensor& weight, double eps);
+  at::Tensor (*rms_norm_backward)(const at::Tensor& dy, const at::Tensor& x,
+                                  const at::Tensor& weight, const at::Tensor& rstd);
+  void (*rope)(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
+               double sign);
   at::Tensor (*swiglu_forward)(const at::Tensor& gate, const at::Tensor& up);
   void (*swiglu_backward)(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
-  at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys, const DropoutParams& params);
+  at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys,
+                        const DropoutParams& params);
   at::Tensor (*cross_entropy)(at::Tensor& logits, const at::Tensor& labels, double grad_scale);
   at::Tensor (*cross_entropy_loss)(const at::Tensor& logits, const at::Tensor& labels);
-  void (*adamw)(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, at::Tensor& compute,
-                int64_t begin, int64_t end, const AdamWParams& params);
+  void (*adamw)(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,
+                at::Tensor& exp_avg_sq, at::Tensor& compute, int64_t begin, int64_t end,
+                const AdamWParams& params);
   double (*sum_of_squares)(const at::Tensor& flat);
 };
 

@@ -11,23 +11,27 @@
 /// A linear layer is a base weight plus an optional adapter.
 namespace sftrun::kernels {
 
-/// Low-rank update beside a frozen weight (LoRA, arXiv:2106.09685, section 4.1): y += scale * B A dropout(x).
+/// Low-rank update beside a frozen weight (LoRA, arXiv:2106.09685, section 4.1): y += scale * B A
+/// dropout(x).
 struct LoraAdapter {
-  Parameter* a = nullptr;      ///< [r, in_features]
-  Parameter* b = nullptr;      ///< [out_features, r]
-  double scale = 1;            ///< alpha / r, or alpha / sqrt(r) (rsLoRA)
+  Parameter* a = nullptr;  ///< [r, in_features]
+  Parameter* b = nullptr;  ///< [out_features, r]
+  double scale = 1;        ///< alpha / r, or alpha / sqrt(r) (rsLoRA)
   double dropout = 0;
   uint32_t module_number = 0;  ///< key of the dropout's randomness; unique in the model
 };
 
 struct Linear {
-  std::string name;  ///< HF name: "model.layers.0.self_attn.q_proj"
-  at::Tensor weight, bias;  ///< in the compute dtype, [out_features, in_features] and [out_features] or undefined; views of their parameters if trained
+  std::string name;         ///< HF name: "model.layers.0.self_attn.q_proj"
+  at::Tensor weight, bias;  ///< in the compute dtype, [out_features, in_features] and
+                            ///< [out_features] or undefined; views of their parameters if trained
   Parameter* weight_parameter = nullptr;
   Parameter* bias_parameter = nullptr;
   std::optional<LoraAdapter> lora;
 
-  bool trains() const { return weight_parameter != nullptr || bias_parameter != nullptr || lora.has_value(); }
+  bool trains() const {
+    return weight_parameter != nullptr || bias_parameter != nullptr || lora.has_value();
+  }
 };
 
 struct Norm {

@@ -2,8 +2,9 @@
 
 #include <cstdint>
 
-/// The engine's own CPU allocator. ATen's caches nothing and keeps no statistics, and glibc maps and unmaps every large
-/// temporary anew (16 ms for 50 MB, 1.6 ms when reused). This one keeps freed blocks by size class and counts.
+/// The engine's own CPU allocator. ATen's caches nothing and keeps no statistics, and glibc maps
+/// and unmaps every large temporary anew (16 ms for 50 MB, 1.6 ms when reused). This one keeps
+/// freed blocks by size class and counts.
 namespace sftrun::kernels {
 
 struct MemoryStats {
@@ -17,7 +18,8 @@ struct MemoryStats {
 void install_cpu_allocator();
 MemoryStats cpu_memory_stats();
 void reset_cpu_peak();
-/// Gives cached blocks back to the operating system (after loading, before evaluation of another shape).
+/// Gives cached blocks back to the operating system (after loading, before evaluation of another
+/// shape).
 void trim_cpu_cache();
 
 }  // namespace sftrun::kernels

@@ -8,35 +8,43 @@
 
 #include "sftrun/kernels/cpu_table.h"
 
-/// Operations on tensors, without autograd: forward and backward side by side. Each runs on CPU (fp32, bf16) through
-/// `cpu_kernels()` and on CUDA through the kernels that libsftrun_cuda registers. Tensors are contiguous unless said otherwise.
+/// Operations on tensors, without autograd: forward and backward side by side. Each runs on CPU
+/// (fp32, bf16) through `cpu_kernels()` and on CUDA through the kernels that libsftrun_cuda
+/// registers. Tensors are contiguous unless said otherwise.
 namespace sftrun::kernels {
 
 /// What one packed batch looks like to the operations. T tokens in n documents.
 struct BatchContext {
-  at::Tensor cos, sin;                ///< [T, head_dim / 2] fp32, of each token's position
-  std::vector<int32_t> cu_seqlens;    ///< [n + 1]
-  at::Tensor cu_seqlens_device;       ///< the same on the device (CUDA only)
+  at::Tensor cos, sin;              ///< [T, head_dim / 2] fp32, of each token's position
+  std::vector<int32_t> cu_seqlens;  ///< [n + 1]
+  at::Tensor cu_seqlens_device;     ///< the same on the device (CUDA only)
   int32_t max_seqlen = 0;
-  std::vector<TokenKey> token_keys;   ///< [T]; empty when nothing is random
-  at::Tensor token_keys_device;       ///< [T, 2] int32 (CUDA only)
+  std::vector<TokenKey> token_keys;  ///< [T]; empty when nothing is random
+  at::Tensor token_keys_device;      ///< [T, 2] int32 (CUDA only)
   uint64_t dropout_seed = 0;
   uint32_t step = 0;
-  bool training = false;              ///< dropout is on
+  bool training = false;  ///< dropout is on
 };
 
-// ---- Products. On CPU each (op, dtype, size) goes to whichever of MKL and oneDNN measured faster at start.
-at::Tensor matmul_nt(const at::Tensor& x, const at::Tensor& w);  ///< x [T, K], w [N, K] -> x w^T [T, N]
-at::Tensor matmul_nn(const at::Tensor& g, const at::Tensor& w);  ///< g [T, N], w [N, K] -> g w [T, K]
-at::Tensor matmul_tn(const at::Tensor& g, const at::Tensor& x);  ///< g [T, N], x [T, K] -> g^T x [N, K]
+// ---- Products. On CPU each (op, dtype, size) goes to whichever of MKL and oneDNN measured faster
+// at start.
+at::Tensor matmul_nt(const at::Tensor& x,
+                     const at::Tensor& w);  ///< x [T, K], w [N, K] -> x w^T [T, N]
+at::Tensor matmul_nn(const at::Tensor& g,
+                     const at::Tensor& w);  ///< g [T, N], w [N, K] -> g w [T, K]
+at::Tensor matmul_tn(const at::Tensor& g,
+                     const at::Tensor& x);  ///< g [T, N], x [T, K] -> g^T x [N, K]
 
 // ---- RMSNorm: x [T, H], weight [H].
-std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps);  ///< {y, rstd [T]}
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd);
+std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
+                                                   double eps);  ///< {y, rstd [T]}
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor& rstd);
 /// sum over tokens of dy x rstd: [H] fp32.
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd);
 
-/// Rotates x [T, heads * head_dim] in place by the batch's angles (sign -1: the inverse, which is the backward).
+/// Rotates x [T, heads * head_dim] in place by the batch's angles (sign -1: the inverse, which is
+/// the backward).
 void rope_(at::Tensor& x, const BatchContext& batch, int64_t head_dim, double sign);
 
 at::Tensor swiglu_forward(const at::Tensor& gate, const at::Tensor& up);
@@ -44,9 +52,11 @@ at::Tensor swiglu_forward(const at::Tensor& gate, const at::Tensor& up);
 void swiglu_backward_(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
 
 /// Counter-based dropout of x [T, channels]; its own backward with the same parameters.
-at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability, uint32_t module);
+at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability,
+                   uint32_t module);
 
-/// Causal attention within each document. q [T, heads * head_dim], k and v [T, kv_heads * head_dim].
+/// Causal attention within each document. q [T, heads * head_dim], k and v [T, kv_heads *
+/// head_dim].
 struct AttentionShape {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   double scale = 0;  ///< 1 / sqrt(head_dim)
@@ -55,21 +65,24 @@ struct AttentionOutput {
   at::Tensor out;               ///< [T, heads * head_dim]
   std::vector<at::Tensor> lse;  ///< log-sum-exp: per document on CPU, one tensor on CUDA
 };
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const BatchContext& batch,
-                                  const AttentionShape& shape);
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const BatchContext& batch, const AttentionShape& shape);
 struct AttentionGrads {
   at::Tensor dq, dk, dv;
 };
-AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const AttentionOutput& saved, const BatchContext& batch, const AttentionShape& shape);
+AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
+                                  const at::Tensor& v, const AttentionOutput& saved,
+                                  const BatchContext& batch, const AttentionShape& shape);
 
-/// Overwrites logits [N, vocab] with the gradient of grad_scale * sum of losses; returns losses [N] fp32. labels [N] int32, all valid.
+/// Overwrites logits [N, vocab] with the gradient of grad_scale * sum of losses; returns losses [N]
+/// fp32. labels [N] int32, all valid.
 at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double grad_scale);
 at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels);
 
-/// AdamW on [begin, end) of flat fp32 buffers; `compute` (may be the same tensor as master) is refreshed.
-void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, at::Tensor& compute,
-            int64_t begin, int64_t end, const AdamWParams& params);
+/// AdamW on [begin, end) of flat fp32 buffers; `compute` (may be the same tensor as master) is
+/// refreshed.
+void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
+            at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params);
 /// Sum of squares in fp64, in an order that does not depend on the number of threads.
 double sum_of_squares(const at::Tensor& flat);
 

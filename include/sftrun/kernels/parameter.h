@@ -7,20 +7,23 @@
 #include <string>
 #include <vector>
 
-/// Trainable parameters, all in flat buffers: one fp32 master, one gradient, and a copy in the compute dtype where that is not
-/// fp32. One buffer makes the optimizer, clipping and reduction single passes over memory.
+/// Trainable parameters, all in flat buffers: one fp32 master, one gradient, and a copy in the
+/// compute dtype where that is not fp32. One buffer makes the optimizer, clipping and reduction
+/// single passes over memory.
 namespace sftrun::kernels {
 
 struct Parameter {
   std::string name;  ///< HF or PEFT name: "model.layers.0.self_attn.q_proj.lora_A.weight"
   std::vector<int64_t> shape;
-  int64_t group = 0;     ///< order of use: 0 embedding, 1 + layer, num_layers + 1 final norm and head
-  bool decays = true;    ///< whether weight decay applies (not to norms and biases, as transformers' Trainer)
-  int64_t offset = 0;    ///< first element in the flat buffers
+  int64_t group = 0;  ///< order of use: 0 embedding, 1 + layer, num_layers + 1 final norm and head
+  bool decays =
+      true;  ///< whether weight decay applies (not to norms and biases, as transformers' Trainer)
+  int64_t offset = 0;  ///< first element in the flat buffers
   int64_t numel = 0;
-  at::Tensor master;     ///< fp32 view; an autograd leaf whose .grad is `grad`
-  at::Tensor grad;       ///< fp32 view, summed into
-  at::Tensor compute;    ///< view in the compute dtype: what products read (== master when that is fp32)
+  at::Tensor master;  ///< fp32 view; an autograd leaf whose .grad is `grad`
+  at::Tensor grad;    ///< fp32 view, summed into
+  at::Tensor
+      compute;  ///< view in the compute dtype: what products read (== master when that is fp32)
 };
 
 /// Owns the parameters. Addresses stay valid for its lifetime.
@@ -49,7 +52,8 @@ class ParameterStore {
   int64_t num_groups() const;
 
   void zero_grad();
-  /// Copies the masters into the compute copies (after loading; the optimizer does it itself in a step).
+  /// Copies the masters into the compute copies (after loading; the optimizer does it itself in a
+  /// step).
   void refresh_compute();
 
  private:

@@ -13,18 +13,24 @@ namespace sftrun::model {
 /// How to build a decoder that an adapter fits.
 LoraOptions lora_options_of(const weights::AdapterConfig& config);
 /// The configuration that peft needs to load what this decoder trained.
-weights::AdapterConfig adapter_config_of(Decoder& decoder, const std::string& base_model_name_or_path);
+weights::AdapterConfig adapter_config_of(Decoder& decoder,
+                                         const std::string& base_model_name_or_path);
 
 /// Copies an adapter's values into the decoder's parameters.
-/// @throws DataError when the adapter's modules or sizes are not those that the decoder was built with.
+/// @throws DataError when the adapter's modules or sizes are not those that the decoder was built
+/// with.
 void load_adapter_weights(Decoder& decoder, const std::filesystem::path& directory);
 
-/// All trained parameters as fp32 tensors under their own names (PEFT's for adapters, Hugging Face's for base weights).
+/// All trained parameters as fp32 tensors under their own names (PEFT's for adapters, Hugging
+/// Face's for base weights).
 std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder);
-/// The whole model in `dtype`, trained parameters from their fp32 masters: what model.safetensors holds.
-std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base, DType dtype);
+/// The whole model in `dtype`, trained parameters from their fp32 masters: what model.safetensors
+/// holds.
+std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base,
+                                                  DType dtype);
 
-/// Copies config, tokenizer and template of a base model (directory or GGUF) into `directory`, so that it loads by itself.
+/// Copies config, tokenizer and template of a base model (directory or GGUF) into `directory`, so
+/// that it loads by itself.
 void write_model_text_files(const weights::Checkpoint& base, const std::filesystem::path& base_path,
                             const std::filesystem::path& directory, bool with_config);
 

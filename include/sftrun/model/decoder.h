@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,8 +23,15 @@ struct LoraOptions {
   int64_t r = 16;
   double alpha = 32, dropout = 0;
   bool rslora = false;
-  std::vector<std::string> target_modules = {"all-linear"};  ///< name endings, as peft matches them, or "all-linear"
-  bool target_is_pattern = false;  ///< target_modules holds one regular expression over whole module names
+  std::vector<std::string> target_modules = {
+      "all-linear"};  ///< name endings, as peft matches them, or "all-linear"
+  bool target_is_pattern =
+      false;  ///< target_modules holds one regular expression over whole module names
+
+  /// The factor of B·A·x (rsLoRA: arXiv 2312.03732).
+  double scaling() const {
+    return alpha / (rslora ? std::sqrt(static_cast<double>(r)) : static_cast<double>(r));
+  }
 };
 
 enum class Trains { kNothing, kLora, kFull, kPartial };
@@ -34,7 +42,8 @@ struct DecoderOptions {
   const kernels::BlockOps* ops = nullptr;  ///< null: fused
   Trains trains = Trains::kNothing;
   LoraOptions lora;
-  std::vector<std::string> trainable;  ///< regular expressions over parameter names (kPartial), searched as in Python's re.search
+  std::vector<std::string> trainable;  ///< regular expressions over parameter names (kPartial),
+                                       ///< searched as in Python's re.search
   bool gradient_checkpointing = false;
   uint64_t seed = 42;  ///< of freshly initialised adapters
 };
@@ -45,18 +54,22 @@ struct Layer {
   std::vector<kernels::Linear*> linears() { return {&q, &k, &v, &o, &gate, &up, &down}; }
 };
 
-/// Where frozen and initial weights come from: fills `destination` (fp32, bf16 or fp16, contiguous, on CPU).
-using WeightSource = std::function<at::Tensor(const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype)>;
+/// Where frozen and initial weights come from: fills `destination` (fp32, bf16 or fp16, contiguous,
+/// on CPU).
+using WeightSource = std::function<at::Tensor(
+    const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype)>;
 
 class Decoder {
  public:
   /// Keeps the checkpoint's mapping alive where weights are used in place.
   /// @throws ConfigError when target_modules or trainable match nothing, naming what there is.
-  static std::unique_ptr<Decoder> load(std::shared_ptr<const weights::Checkpoint> checkpoint, const DecoderOptions& options);
+  static std::unique_ptr<Decoder> load(std::shared_ptr<const weights::Checkpoint> checkpoint,
+                                       const DecoderOptions& options);
   /// Random weights of the right shapes (benchmarks): uniform with standard deviation 0.02.
   static std::unique_ptr<Decoder> random(const spec::ArchSpec& arch, const DecoderOptions& options);
 
-  /// Called when all gradients of a parameter group are complete for this micro-batch, in backward order.
+  /// Called when all gradients of a parameter group are complete for this micro-batch, in backward
+  /// order.
   using GroupDone = std::function<void(int64_t group)>;
 
   /// Adds the gradient of grad_scale * (sum of token losses) to the parameters' gradients.
@@ -86,7 +99,8 @@ class Decoder {
   void build(const WeightSource& source);
   at::Tensor block(Layer& layer, const at::Tensor& x, const kernels::BatchContext& batch) const;
   at::Tensor hidden_without_grad(const PackedBatch& batch);
-  double head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden, double grad_scale, at::Tensor& grad);
+  double head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
+                               double grad_scale, at::Tensor& grad);
   bool trains_below(int64_t group) const;
 
   spec::ArchSpec arch_;

@@ -12,9 +12,9 @@ namespace sftrun::model {
 
 /// A micro-batch on its device, as the decoder takes it. T tokens, N of them with a label.
 struct PackedBatch {
-  at::Tensor tokens;       ///< [T] int64
-  at::Tensor label_rows;   ///< [N] int64: positions that carry a label, ascending
-  at::Tensor labels;       ///< [N] int32
+  at::Tensor tokens;      ///< [T] int64
+  at::Tensor label_rows;  ///< [N] int64: positions that carry a label, ascending
+  at::Tensor labels;      ///< [N] int32
   kernels::BatchContext context;
   int64_t num_tokens() const { return tokens.defined() ? tokens.size(0) : 0; }
 };
@@ -29,10 +29,12 @@ struct Randomness {
 class RopeCache {
  public:
   explicit RopeCache(spec::ArchSpec arch) : arch_(std::move(arch)) {}
-  /// Fills context.cos and context.sin [T, head_dim / 2] for documents of the given cumulative lengths, each from position 0.
+  /// Fills context.cos and context.sin [T, head_dim / 2] for documents of the given cumulative
+  /// lengths, each from position 0.
   void fill(kernels::BatchContext& context, at::Device device);
   /// The row of one position in a sequence that is `seq_len` long so far (generation).
-  void fill_positions(kernels::BatchContext& context, const std::vector<int64_t>& positions, at::Device device);
+  void fill_positions(kernels::BatchContext& context, const std::vector<int64_t>& positions,
+                      at::Device device);
 
  private:
   void grow(int64_t positions);
@@ -41,6 +43,7 @@ class RopeCache {
 };
 
 /// @param batch as formed by data::make_batch; may be empty (T = 0)
-PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, at::Device device, const Randomness& randomness);
+PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, at::Device device,
+                          const Randomness& randomness);
 
 }  // namespace sftrun::model

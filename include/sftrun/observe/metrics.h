@@ -12,9 +12,9 @@ namespace sftrun::observe {
 
 /// One optimizer step. Keys in the file are these names.
 struct TrainMetrics {
-  int64_t step = 0;  ///< optimizer steps done, from 1
-  double epoch = 0;  ///< passes over the data done, a fraction
-  double loss = 0;   ///< mean over the label tokens of the global batch
+  int64_t step = 0;      ///< optimizer steps done, from 1
+  double epoch = 0;      ///< passes over the data done, a fraction
+  double loss = 0;       ///< mean over the label tokens of the global batch
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   int64_t label_tokens = 0, tokens = 0;  ///< of the global batch
@@ -32,8 +32,8 @@ struct EvalMetrics {
   double eval_seconds = 0;
 };
 
-/// Appends lines, each in one write. Numbers are written in the shortest form that reads back to the same double;
-/// those that are not finite as null, which JSON has instead. Not thread-safe.
+/// Appends lines, each in one write. Numbers are written in the shortest form that reads back to
+/// the same double; those that are not finite as null, which JSON has instead. Not thread-safe.
 class MetricsWriter {
  public:
   MetricsWriter() = default;  ///< closed: `write` does nothing (ranks other than 0)
@@ -46,8 +46,8 @@ class MetricsWriter {
   LineFile file_;
 };
 
-/// Cuts a metrics file back to the lines of steps up to `step`, atomically, so that a resumed run writes no step twice.
-/// A last line torn by a crash goes too. Does nothing if there is no file.
+/// Cuts a metrics file back to the lines of steps up to `step`, atomically, so that a resumed run
+/// writes no step twice. A last line torn by a crash goes too. Does nothing if there is no file.
 /// @throws DataError naming the line if an earlier line is not one of ours.
 void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step);
 

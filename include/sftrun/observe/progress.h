@@ -9,14 +9,14 @@ namespace sftrun::observe {
 struct ProgressStep {
   int64_t step = 0;  ///< optimizer steps done, from 1
   double loss = 0, grad_norm = 0, learning_rate = 0;
-  int64_t tokens = 0;       ///< of the global batch
+  int64_t tokens = 0;  ///< of the global batch
   double step_seconds = 0;
 };
 
 /// Formats progress:
 ///     step 17/200 loss 1.8342 grad_norm 0.912 lr 1.96e-04 tok/s 48210 eta 3m 20s
-/// Rate and remaining time come from exponentially weighted means over about the last 20 steps; the first step (loading,
-/// warming up) counts only until there is a second.
+/// Rate and remaining time come from exponentially weighted means over about the last 20 steps; the
+/// first step (loading, warming up) counts only until there is a second.
 class ProgressMeter {
  public:
   explicit ProgressMeter(int64_t total_steps) : total_steps_(total_steps) {}

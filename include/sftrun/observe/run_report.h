@@ -24,23 +24,25 @@ struct RankReport {
 };
 
 struct RunReport {
-  std::string version;         ///< of sftrun
-  std::string backend;         ///< tuning.backend as resolved: "fused", "bnb"
-  std::string comm_backend;    ///< "nccl", "gloo"; empty on one process
-  std::string strategy;        ///< as resolved: "single", "ddp", …
-  std::string dtype;           ///< of computation
-  std::string base_model;      ///< name or path as configured
+  std::string version;       ///< of sftrun
+  std::string backend;       ///< tuning.backend as resolved: "fused", "bnb"
+  std::string comm_backend;  ///< "nccl", "gloo"; empty on one process
+  std::string strategy;      ///< as resolved: "single", "ddp", …
+  std::string dtype;         ///< of computation
+  std::string base_model;    ///< name or path as configured
   std::string base_model_fingerprint, dataset_fingerprint, config_fingerprint;
   int world_size = 1;
   std::vector<std::string> device_names;  ///< per rank
   std::string status;                     ///< "running", "done", "stopped", "interrupted", "failed"
-  int64_t first_step = 0, last_step = 0;  ///< of this process's part of the run; the resumed checkpoint's step and the last done
+  int64_t first_step = 0, last_step = 0;  ///< of this process's part of the run; the resumed
+                                          ///< checkpoint's step and the last done
   double started_at = 0;                  ///< Unix time, seconds
   std::optional<double> finished_at;
   std::vector<RankReport> ranks;
 
   nlohmann::ordered_json to_json() const;
-  /// Keys that are missing keep their defaults. @throws DataError naming `where` for values of the wrong type.
+  /// Keys that are missing keep their defaults. @throws DataError naming `where` for values of the
+  /// wrong type.
   static RunReport from_json(const nlohmann::ordered_json& json, const std::string& where);
 };
 

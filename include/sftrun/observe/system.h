@@ -4,7 +4,8 @@
 #include <filesystem>
 #include <string>
 
-/// What the operating system says of this process and machine. Nothing here throws: what cannot be read is 0 or empty.
+/// What the operating system says of this process and machine. Nothing here throws: what cannot be
+/// read is 0 or empty.
 namespace sftrun::observe {
 
 struct ProcessMemory {
@@ -24,7 +25,8 @@ struct MemoryInfo {
 MemoryInfo memory_info(const std::filesystem::path& proc = "/proc",
                        const std::filesystem::path& cgroup = "/sys/fs/cgroup");
 
-/// Processors this process may keep busy: its affinity mask, or the control group's CPU quota where that is less; at least 1.
+/// Processors this process may keep busy: its affinity mask, or the control group's CPU quota where
+/// that is less; at least 1.
 double available_cpus(const std::filesystem::path& proc = "/proc",
                       const std::filesystem::path& cgroup = "/sys/fs/cgroup");
 

@@ -7,16 +7,20 @@
 #include <string>
 #include <string_view>
 
-/// TensorBoard event files: TFRecords (length, masked CRC32C, data, masked CRC32C) of `Event` messages.
-/// Formats: tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto, framework/summary.proto.
+/// TensorBoard event files: TFRecords (length, masked CRC32C, data, masked CRC32C) of `Event`
+/// messages. Formats: tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto,
+/// framework/summary.proto.
 namespace sftrun::observe {
 
-/// Writes one event file, `<directory>/events.out.tfevents.<unix time>.<host>.<pid>`. Not thread-safe.
+/// Writes one event file, `<directory>/events.out.tfevents.<unix time>.<host>.<pid>`. Not
+/// thread-safe.
 class EventWriter {
  public:
   EventWriter();  ///< closed: writes nothing
-  /// @param resumed_from the checkpoint's step when the run is resumed: event files already in the directory are cut back to
-  ///   it, and the new file begins with a SessionLog START that makes readers forget later steps they have already seen.
+  /// @param resumed_from the checkpoint's step when the run is resumed: event files already in the
+  /// directory are cut back to
+  ///   it, and the new file begins with a SessionLog START that makes readers forget later steps
+  ///   they have already seen.
   /// @throws DeviceError if the file cannot be written.
   explicit EventWriter(const std::filesystem::path& directory,
                        std::optional<int64_t> resumed_from = std::nullopt);
@@ -38,7 +42,8 @@ class EventWriter {
   std::unique_ptr<File> file_;
 };
 
-/// Rewrites every event file in `directory` without events of steps after `step` and without torn or corrupt tails.
+/// Rewrites every event file in `directory` without events of steps after `step` and without torn
+/// or corrupt tails.
 void truncate_events_to_step(const std::filesystem::path& directory, int64_t step);
 
 }  // namespace sftrun::observe

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-/// The processes of a run and what they say to each other: c10d's collectives (Gloo on CPU, NCCL on GPUs) and its store.
+/// The processes of a run and what they say to each other: c10d's collectives (Gloo on CPU, NCCL on
+/// GPUs) and its store.
 namespace sftrun::parallel {
 
 struct Identity {
@@ -25,8 +26,10 @@ class Communicator {
  public:
   /// One process: collectives are the identity and need no network.
   Communicator();
-  /// Meets the others. @param backend "gloo" or "nccl" @throws CommError naming the address when they do not come in time.
-  static Communicator connect(const Identity& identity, const std::string& backend, at::Device device, double timeout_s);
+  /// Meets the others. @param backend "gloo" or "nccl" @throws CommError naming the address when
+  /// they do not come in time.
+  static Communicator connect(const Identity& identity, const std::string& backend,
+                              at::Device device, double timeout_s);
   ~Communicator();
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -35,12 +38,14 @@ class Communicator {
   int world_size() const;
   std::string backend() const;  ///< "none", "gloo", "nccl"
 
-  /// Starts summing `tensor` over all ranks in place; every rank ends with the same bits. The tensor must live until `wait_all`.
+  /// Starts summing `tensor` over all ranks in place; every rank ends with the same bits. The
+  /// tensor must live until `wait_all`.
   void all_reduce_async(const at::Tensor& tensor);
   void wait_all();
   /// values [n] of each rank, in order of rank: [world_size][n]. n must be the same everywhere.
   std::vector<std::vector<double>> all_gather(const std::vector<double>& values);
-  /// Waits until all ranks have come here, on the store and not in a collective: whoever comes first may wait for hours.
+  /// Waits until all ranks have come here, on the store and not in a collective: whoever comes
+  /// first may wait for hours.
   void barrier(const std::string& name);
   /// Rank 0's text, to all.
   std::string broadcast(const std::string& name, const std::string& text);

@@ -8,16 +8,22 @@
 /// How much memory a training step needs, from the architecture alone.
 namespace sftrun::plan {
 
-/// Bytes that a token's activations hold at the peak of the backward pass with fused operations: what each block saves (its
-/// inputs, normed inputs, q, k, v, attention, gate, up and their product), or with checkpointing only the blocks' inputs and
-/// one block; and one block's temporaries. @param element_bytes 2 or 4
-int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes, bool gradient_checkpointing);
+/// Bytes that a token's activations hold at the peak of the backward pass with fused operations:
+/// what each block saves (its inputs, normed inputs, q, k, v, attention, gate, up and their
+/// product), or with checkpointing only the blocks' inputs and one block; and one block's
+/// temporaries. @param element_bytes 2 or 4
+int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
+                                   bool gradient_checkpointing);
 
-/// Bytes of weights, gradients, optimizer state and compute copies on one device, without activations.
-int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config, int64_t element_bytes);
+/// Bytes of weights, gradients, optimizer state and compute copies on one device, without
+/// activations.
+int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                     int64_t element_bytes);
 
-/// The largest micro-batch, in bins of max_seq_len tokens (or examples that long), that fits a device with `memory_bytes`;
-/// at least 1 and at most config::kMaxAutoMicroBatch. A fifth of the memory is left to everything that is not counted.
-int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config, uint64_t memory_bytes, int64_t element_bytes);
+/// The largest micro-batch, in bins of max_seq_len tokens (or examples that long), that fits a
+/// device with `memory_bytes`; at least 1 and at most config::kMaxAutoMicroBatch. A fifth of the
+/// memory is left to everything that is not counted.
+int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
+                        uint64_t memory_bytes, int64_t element_bytes);
 
 }  // namespace sftrun::plan

@@ -22,8 +22,9 @@ struct ByteSpan {
 
 struct Encoding {
   std::vector<TokenId> ids;
-  /// Bytes of the input each token covers; empty for added BOS/EOS. A token of part of a character covers those
-  /// bytes alone; where NFC rewrote characters, their tokens cover all of the bytes they were written from.
+  /// Bytes of the input each token covers; empty for added BOS/EOS. A token of part of a character
+  /// covers those bytes alone; where NFC rewrote characters, their tokens cover all of the bytes
+  /// they were written from.
   std::vector<ByteSpan> spans;
 };
 
@@ -33,7 +34,8 @@ struct GgufVocab {
   std::string pre;    ///< tokenizer.ggml.pre: "smollm", "llama-bpe", "qwen2", …
   std::vector<std::string> tokens, merges;
   std::vector<float> scores;
-  std::vector<int32_t> token_types;  ///< llama.cpp's: 1 normal, 2 unknown, 3 control, 4 user-defined, 6 byte
+  std::vector<int32_t>
+      token_types;  ///< llama.cpp's: 1 normal, 2 unknown, 3 control, 4 user-defined, 6 byte
   std::optional<TokenId> bos, eos, unk, pad;
   bool add_bos = false, add_eos = false;
 };
@@ -41,8 +43,8 @@ struct GgufVocab {
 /// Immutable after construction; all const methods are safe to call from several threads.
 class Tokenizer {
  public:
-  /// @param directory holding tokenizer.json, and tokenizer_config.json / special_tokens_map.json if present
-  /// (they name BOS and EOS). @throws DataError
+  /// @param directory holding tokenizer.json, and tokenizer_config.json / special_tokens_map.json
+  /// if present (they name BOS and EOS). @throws DataError
   static Tokenizer from_directory(const std::filesystem::path& directory);
   static Tokenizer from_json(std::string_view tokenizer_json, const std::string& where);
   static Tokenizer from_gguf(const GgufVocab& vocab, const std::string& where);
@@ -54,7 +56,8 @@ class Tokenizer {
   Encoding encode_with_spans(std::string_view text, bool add_special_tokens) const;
   /// Invalid UTF-8 sequences decode to U+FFFD as the library's do.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
-  /// The raw bytes of one token (for streaming output); "" for special tokens when skipped, and for unknown ids.
+  /// The raw bytes of one token (for streaming output); "" for special tokens when skipped, and for
+  /// unknown ids.
   std::string token_bytes(TokenId id, bool skip_special_tokens = true) const;
 
   int64_t vocab_size() const;  ///< one more than the largest id
@@ -63,7 +66,8 @@ class Tokenizer {
   bool is_special(TokenId id) const;
   std::optional<TokenId> bos_id() const;
   std::optional<TokenId> eos_id() const;
-  /// A tokenizer.json with the same behaviour, so that merged models and adapters carry their tokenizer.
+  /// A tokenizer.json with the same behaviour, so that merged models and adapters carry their
+  /// tokenizer.
   std::string to_json() const;
 
   ~Tokenizer();

@@ -29,7 +29,7 @@ class Evaluator {
 };
 
 /// The plan of batches that a configuration asks for.
-data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset, bool shuffle,
-                                int64_t global_batch_size);
+data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
+                                bool shuffle, int64_t global_batch_size);
 
 }  // namespace sftrun::train

@@ -17,7 +17,8 @@ struct AdamWConfig {
 class AdamW {
  public:
   AdamW(kernels::ParameterStore& store, AdamWConfig config);
-  /// One update with gradients times `grad_scale` (clipping). Weight decay skips norms and biases, as transformers' Trainer.
+  /// One update with gradients times `grad_scale` (clipping). Weight decay skips norms and biases,
+  /// as transformers' Trainer.
   void step(double learning_rate, double grad_scale);
 
   at::Tensor& exp_avg() { return exp_avg_; }        ///< [flat] fp32
@@ -40,7 +41,8 @@ class AdamW {
 
 /// L2 norm of all gradients.
 double grad_norm(kernels::ParameterStore& store);
-/// What gradients are multiplied by so that their norm is at most max_norm (torch.nn.utils.clip_grad_norm_); 1 when max_norm is 0.
+/// What gradients are multiplied by so that their norm is at most max_norm
+/// (torch.nn.utils.clip_grad_norm_); 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);
 
 }  // namespace sftrun::train

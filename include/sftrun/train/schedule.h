@@ -20,7 +20,8 @@ class Schedule {
   int64_t warmup_steps_, total_steps_;
 };
 
-/// warmup_steps if given, else ceil(warmup_ratio * total_steps), as transformers' TrainingArguments.
+/// warmup_steps if given, else ceil(warmup_ratio * total_steps), as transformers'
+/// TrainingArguments.
 int64_t warmup_steps_of(const config::TrainConfig& config, int64_t total_steps);
 
 }  // namespace sftrun::train

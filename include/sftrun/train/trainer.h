@@ -34,7 +34,9 @@ struct TrainEvent {
   std::optional<uint64_t> memory_bytes;
 };
 struct Hooks {
-  std::function<int()> stop_exit_code = [] { return 0; };  ///< not 0: stop after this step with a checkpoint
+  std::function<int()> stop_exit_code = [] {
+    return 0;
+  };  ///< not 0: stop after this step with a checkpoint
   std::function<void(const TrainEvent&)> on_event = [](const TrainEvent&) {};
   std::function<uint64_t()> peak_memory_bytes = [] { return uint64_t{0}; };
 };
@@ -47,6 +49,7 @@ struct TrainerInputs {
   const data::Dataset* train = nullptr;
   const data::Dataset* val = nullptr;  ///< null: none
   nlohmann::ordered_json identity;
+  int64_t rendered_at_unix_s = 0;                 ///< see TrainState
   std::optional<weights::AdapterConfig> adapter;  ///< set when an adapter is trained
   std::optional<std::filesystem::path> resume_from;
   Hooks hooks;
@@ -85,9 +88,11 @@ class Trainer {
  private:
   struct StepReport;
   StepReport train_step(int64_t step);
-  double forward_backward(const std::vector<data::Bin>& global_batch, int64_t label_tokens, int64_t step, StepReport& report);
+  double forward_backward(const std::vector<data::Bin>& global_batch, int64_t label_tokens,
+                          int64_t step, StepReport& report);
   void gather(StepReport& report, double loss_sum);
-  void require_finite(const StepReport& report, const std::vector<data::Bin>& global_batch, int64_t step) const;
+  void require_finite(const StepReport& report, const std::vector<data::Bin>& global_batch,
+                      int64_t step) const;
   void log_step(int64_t step, const StepReport& report);
   void evaluate(int64_t steps_done);
   void save(int64_t steps_done);

@@ -1,6 +1,7 @@
-// The order of operations is torch.optim.AdamW's single-tensor path (torch/optim/adamw.py), so that runs compare to rounding.
-inline void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, uint16_t* compute_copy, int64_t n,
-                  AdamWParams a) {
+// The order of operations is torch.optim.AdamW's single-tensor path (torch/optim/adamw.py), so that
+// runs compare to rounding.
+inline void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
+                  uint16_t* compute_copy, int64_t n, AdamWParams a) {
   const float step_size = a.learning_rate / a.bias_correction1;
   const float decay = 1.0F - a.learning_rate * a.weight_decay;
 #pragma omp simd

@@ -17,32 +17,43 @@ at::Tensor document_view(const at::Tensor& x, int64_t begin, int64_t end, int64_
   return x.narrow(0, begin, end - begin).view({1, end - begin, heads, head_dim}).transpose(1, 2);
 }
 
-at::Tensor flat(const at::Tensor& x, int64_t heads, int64_t head_dim) { return x.reshape({-1, heads * head_dim}); }
+at::Tensor flat(const at::Tensor& x, int64_t heads, int64_t head_dim) {
+  return x.reshape({-1, heads * head_dim});
+}
 
-AttentionOutput forward_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const BatchContext& batch,
-                             const AttentionShape& s) {
-  const auto heads_of = [&](const at::Tensor& x) { return x.view({x.size(0), x.size(1) / s.head_dim, s.head_dim}); };
+AttentionOutput forward_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             const BatchContext& batch, const AttentionShape& s) {
+  const auto heads_of = [&](const at::Tensor& x) {
+    return x.view({x.size(0), x.size(1) / s.head_dim, s.head_dim});
+  };
   auto [out, lse, rng, unused, mask] = at::_flash_attention_forward(
-      heads_of(q), heads_of(k), heads_of(v), batch.cu_seqlens_device, batch.cu_seqlens_device, batch.max_seqlen,
-      batch.max_seqlen, /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, s.scale);
+      heads_of(q), heads_of(k), heads_of(v), batch.cu_seqlens_device, batch.cu_seqlens_device,
+      batch.max_seqlen, batch.max_seqlen, /*dropout_p=*/0.0, /*is_causal=*/true,
+      /*return_debug_mask=*/false, s.scale);
   return {flat(out, s.num_heads, s.head_dim), {lse, rng, unused}};
 }
 
-AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                             const AttentionOutput& saved, const BatchContext& batch, const AttentionShape& s) {
-  const auto heads_of = [&](const at::Tensor& x) { return x.view({x.size(0), x.size(1) / s.head_dim, s.head_dim}); };
+AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const AttentionOutput& saved,
+                             const BatchContext& batch, const AttentionShape& s) {
+  const auto heads_of = [&](const at::Tensor& x) {
+    return x.view({x.size(0), x.size(1) / s.head_dim, s.head_dim});
+  };
   auto [dq, dk, dv] = at::_flash_attention_backward(
-      heads_of(d_out), heads_of(q), heads_of(k), heads_of(v), heads_of(saved.out), saved.lse[0], batch.cu_seqlens_device,
-      batch.cu_seqlens_device, batch.max_seqlen, batch.max_seqlen, 0.0, true, saved.lse[1], saved.lse[2], s.scale);
-  return {flat(dq, s.num_heads, s.head_dim), flat(dk, s.num_kv_heads, s.head_dim), flat(dv, s.num_kv_heads, s.head_dim)};
+      heads_of(d_out), heads_of(q), heads_of(k), heads_of(v), heads_of(saved.out), saved.lse[0],
+      batch.cu_seqlens_device, batch.cu_seqlens_device, batch.max_seqlen, batch.max_seqlen, 0.0,
+      true, saved.lse[1], saved.lse[2], s.scale);
+  return {flat(dq, s.num_heads, s.head_dim), flat(dk, s.num_kv_heads, s.head_dim),
+          flat(dv, s.num_kv_heads, s.head_dim)};
 }
 
 }  // namespace
 
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const BatchContext& batch,
-                                  const AttentionShape& shape) {
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const BatchContext& batch, const AttentionShape& shape) {
   if (q.is_cuda()) return forward_cuda(q, k, v, batch, shape);
-  if (tiled_attention_serves(q.scalar_type(), shape)) return tiled_attention_forward(q, k, v, batch, shape);
+  if (tiled_attention_serves(q.scalar_type(), shape))
+    return tiled_attention_forward(q, k, v, batch, shape);
   AttentionOutput result;
   result.out = at::empty_like(q);
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
@@ -50,23 +61,29 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
     SFTRUN_CHECK(begin < end);  // ATen divides by the length
     auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         document_view(q, begin, end, shape.head_dim), document_view(k, begin, end, shape.head_dim),
-        document_view(v, begin, end, shape.head_dim), 0.0, /*is_causal=*/true, std::nullopt, shape.scale);
+        document_view(v, begin, end, shape.head_dim), 0.0, /*is_causal=*/true, std::nullopt,
+        shape.scale);
     document_view(result.out, begin, end, shape.head_dim).copy_(out);
     result.lse.push_back(lse);
   }
   return result;
 }
 
-AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const AttentionOutput& saved, const BatchContext& batch, const AttentionShape& shape) {
+AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
+                                  const at::Tensor& v, const AttentionOutput& saved,
+                                  const BatchContext& batch, const AttentionShape& shape) {
   if (q.is_cuda()) return backward_cuda(d_out, q, k, v, saved, batch, shape);
-  if (tiled_attention_serves(q.scalar_type(), shape)) return tiled_attention_backward(d_out, q, k, v, saved, batch, shape);
+  if (tiled_attention_serves(q.scalar_type(), shape))
+    return tiled_attention_backward(d_out, q, k, v, saved, batch, shape);
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], end = batch.cu_seqlens[i + 1];
-    const auto view = [&](const at::Tensor& x) { return document_view(x, begin, end, shape.head_dim); };
+    const auto view = [&](const at::Tensor& x) {
+      return document_view(x, begin, end, shape.head_dim);
+    };
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        view(d_out), view(q), view(k), view(v), view(saved.out), saved.lse[i], 0.0, true, std::nullopt, shape.scale);
+        view(d_out), view(q), view(k), view(v), view(saved.out), saved.lse[i], 0.0, true,
+        std::nullopt, shape.scale);
     view(grads.dq).copy_(dq);
     view(grads.dk).copy_(dk);
     view(grads.dv).copy_(dv);

@@ -1,13 +1,16 @@
-// The parts of tiled attention between the products. A tile is kTile queries by kTile keys; rows and columns past the end of a
-// document are zeros in the packed operands, and the causal mask removes them.
-// Suffixes: Q queries, K keys, D head_dim. "paired" is the layout that bf16 products want of their right operand: rows two by two.
+// The parts of tiled attention between the products. A tile is kTile queries by kTile keys; rows
+// and columns past the end of a document are zeros in the packed operands, and the causal mask
+// removes them. Suffixes: Q queries, K keys, D head_dim. "paired" is the layout that bf16 products
+// want of their right operand: rows two by two.
 
 /// out_RD = rows [0, valid) of src (row stride `stride`), zeros below.
 template <typename T>
 void pack_rows(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out) {
   for (int64_t r = 0; r < kAttentionTile; ++r) {
-    if (r < valid) __builtin_memcpy(out + r * depth, src + r * stride, static_cast<size_t>(depth) * sizeof(T));
-    else __builtin_memset(out + r * depth, 0, static_cast<size_t>(depth) * sizeof(T));
+    if (r < valid)
+      __builtin_memcpy(out + r * depth, src + r * stride, static_cast<size_t>(depth) * sizeof(T));
+    else
+      __builtin_memset(out + r * depth, 0, static_cast<size_t>(depth) * sizeof(T));
   }
 }
 
@@ -15,7 +18,8 @@ void pack_rows(const T* src, int64_t stride, int64_t valid, int64_t depth, T* ou
 template <typename T>
 void pack_transposed(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out) {
   for (int64_t r = 0; r < kAttentionTile; ++r) {
-    for (int64_t d = 0; d < depth; ++d) out[d * kAttentionTile + r] = r < valid ? src[r * stride + d] : T{0};
+    for (int64_t d = 0; d < depth; ++d)
+      out[d * kAttentionTile + r] = r < valid ? src[r * stride + d] : T{0};
   }
 }
 
@@ -34,10 +38,12 @@ void pair_rows(const T* in, int64_t rows, int64_t columns, T* out) {
   }
 }
 
-/// One step of the online softmax (FlashAttention-2, arXiv:2307.08691, algorithm 1) for a tile of scaled scores_QK: updates each
-/// query's running maximum and sum, rescales its accumulator acc_QD, writes p_QK = exp(score - maximum).
+/// One step of the online softmax (FlashAttention-2, arXiv:2307.08691, algorithm 1) for a tile of
+/// scaled scores_QK: updates each query's running maximum and sum, rescales its accumulator acc_QD,
+/// writes p_QK = exp(score - maximum).
 template <typename T>
-void softmax_tile(const float* scores, bool diagonal, int64_t depth, float* maximum, float* sum, float* acc, T* p) {
+void softmax_tile(const float* scores, bool diagonal, int64_t depth, float* maximum, float* sum,
+                  float* acc, T* p) {
   for (int64_t q = 0; q < kAttentionTile; ++q) {
     const float* row = scores + q * kAttentionTile;
     T* out = p + q * kAttentionTile;
@@ -62,10 +68,11 @@ void softmax_tile(const float* scores, bool diagonal, int64_t depth, float* maxi
   }
 }
 
-/// Transposed tiles of the backward pass: p_KQ = exp(scores_KQ * scale - lse_Q), ds_KQ = p (dp_KQ - delta_Q) scale.
+/// Transposed tiles of the backward pass: p_KQ = exp(scores_KQ * scale - lse_Q), ds_KQ = p (dp_KQ -
+/// delta_Q) scale.
 template <typename T>
-void softmax_tile_backward(const float* scores, const float* dp, const float* lse, const float* delta, float scale,
-                           bool diagonal, T* p, T* ds) {
+void softmax_tile_backward(const float* scores, const float* dp, const float* lse,
+                           const float* delta, float scale, bool diagonal, T* p, T* ds) {
   for (int64_t k = 0; k < kAttentionTile; ++k) {
     const int64_t first = diagonal ? k : 0, base = k * kAttentionTile;
     for (int64_t q = 0; q < first; ++q) p[base + q] = ds[base + q] = T{0};
@@ -80,8 +87,8 @@ void softmax_tile_backward(const float* scores, const float* dp, const float* ls
 
 /// out rows [0, valid) (stride `stride`) = acc_QD / sum_Q, and lse = maximum + log(sum).
 template <typename T>
-void finish_rows(const float* acc, const float* maximum, const float* sum, int64_t valid, int64_t depth, T* out,
-                 int64_t stride, float* lse) {
+void finish_rows(const float* acc, const float* maximum, const float* sum, int64_t valid,
+                 int64_t depth, T* out, int64_t stride, float* lse) {
   for (int64_t q = 0; q < valid; ++q) {
     const float inverse = 1.0F / sum[q];
     for (int64_t d = 0; d < depth; ++d) store(out + q * stride + d, acc[q * depth + d] * inverse);
@@ -91,12 +98,14 @@ void finish_rows(const float* acc, const float* maximum, const float* sum, int64
 
 /// delta_Q = sum over D of d_out * out, of rows [0, valid); 0 below.
 template <typename T>
-void row_dots(const T* d_out, const T* out, int64_t stride, int64_t valid, int64_t depth, float* delta) {
+void row_dots(const T* d_out, const T* out, int64_t stride, int64_t valid, int64_t depth,
+              float* delta) {
   for (int64_t q = 0; q < kAttentionTile; ++q) {
     float dot = 0;
     if (q < valid) {
 #pragma omp simd reduction(+ : dot)
-      for (int64_t d = 0; d < depth; ++d) dot += load(d_out + q * stride + d) * load(out + q * stride + d);
+      for (int64_t d = 0; d < depth; ++d)
+        dot += load(d_out + q * stride + d) * load(out + q * stride + d);
     }
     delta[q] = dot;
   }
@@ -110,9 +119,11 @@ void unpack_transposed(const float* acc, int64_t valid, int64_t depth, T* out, i
   }
 }
 
-/// out rows [0, valid) = sum over `count` accumulators [kTile, D], `gap` elements apart (the query heads of a group).
+/// out rows [0, valid) = sum over `count` accumulators [kTile, D], `gap` elements apart (the query
+/// heads of a group).
 template <typename T>
-void sum_rows(const float* acc, int64_t count, int64_t gap, int64_t valid, int64_t depth, T* out, int64_t stride) {
+void sum_rows(const float* acc, int64_t count, int64_t gap, int64_t valid, int64_t depth, T* out,
+              int64_t stride) {
   for (int64_t r = 0; r < valid; ++r) {
 #pragma omp simd
     for (int64_t d = 0; d < depth; ++d) {

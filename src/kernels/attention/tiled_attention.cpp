@@ -22,8 +22,10 @@ void product(int64_t m, int64_t n, int64_t k, bool add, const float* a, const fl
   blas::brgemm(m, n, k, k, n, n, add, a, b, c);
 }
 /// The same in bf16; B comes with its rows paired.
-void product(int64_t m, int64_t n, int64_t k, bool add, const uint16_t* a, const uint16_t* b, float* c) {
-  blas::brgemm(m, n, k, k, n, n, add, reinterpret_cast<const at::BFloat16*>(a), reinterpret_cast<const at::BFloat16*>(b), c,
+void product(int64_t m, int64_t n, int64_t k, bool add, const uint16_t* a, const uint16_t* b,
+             float* c) {
+  blas::brgemm(m, n, k, k, n, n, add, reinterpret_cast<const at::BFloat16*>(a),
+               reinterpret_cast<const at::BFloat16*>(b), c,
                /*is_vnni=*/true);
 }
 
@@ -32,8 +34,10 @@ constexpr bool kPaired = std::is_same_v<T, uint16_t>;
 
 template <typename T>
 const AttentionKernels<T>& kernels_for() {
-  if constexpr (kPaired<T>) return cpu_kernels().bf16.attention;
-  else return cpu_kernels().f32.attention;
+  if constexpr (kPaired<T>)
+    return cpu_kernels().bf16.attention;
+  else
+    return cpu_kernels().f32.attention;
 }
 
 struct Document {
@@ -50,8 +54,8 @@ std::vector<Document> documents_of(const BatchContext& batch) {
   return documents;
 }
 
-/// Runs body(item) for every item; threads take turns, so that cheap and dear items spread evenly. Which thread runs an item
-/// does not change its result.
+/// Runs body(item) for every item; threads take turns, so that cheap and dear items spread evenly.
+/// Which thread runs an item does not change its result.
 template <typename Body>
 void for_items(int64_t count, Body&& body) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(1, count));
@@ -67,7 +71,8 @@ void for_items(int64_t count, Body&& body) {
 template <typename T>
 class RightOperand {
  public:
-  RightOperand(int64_t rows, int64_t columns) : rows_(rows), columns_(columns), scratch_(kPaired<T> ? rows * columns : 0) {}
+  RightOperand(int64_t rows, int64_t columns)
+      : rows_(rows), columns_(columns), scratch_(kPaired<T> ? rows * columns : 0) {}
   /// `fill` writes the plain [rows, columns] to its argument.
   template <typename Fill>
   void write(T* to, Fill&& fill) {
@@ -93,35 +98,45 @@ struct Operands {
 };
 
 template <typename T>
-Operands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& s) {
-  return {static_cast<const T*>(q.const_data_ptr()), static_cast<const T*>(k.const_data_ptr()),
-          static_cast<const T*>(v.const_data_ptr()), q.size(1), k.size(1), s.head_dim, s.num_heads / s.num_kv_heads};
+Operands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                        const AttentionShape& s) {
+  return {static_cast<const T*>(q.const_data_ptr()),
+          static_cast<const T*>(k.const_data_ptr()),
+          static_cast<const T*>(v.const_data_ptr()),
+          q.size(1),
+          k.size(1),
+          s.head_dim,
+          s.num_heads / s.num_kv_heads};
 }
 
 /// Forward of one query tile of one head: its keys and values are packed as it goes.
 template <typename T>
-void forward_tile(const Operands<T>& in, const Document& doc, int64_t head, int64_t q_tile, float scale, const T* k_packed,
-                  const T* v_packed, T* out, float* lse) {
+void forward_tile(const Operands<T>& in, const Document& doc, int64_t head, int64_t q_tile,
+                  float scale, const T* k_packed, const T* v_packed, T* out, float* lse) {
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, tile_size = kTile * depth;
   std::vector<T> queries(static_cast<size_t>(tile_size)), p(kTile * kTile);
   std::vector<float> scores(kTile * kTile), acc(static_cast<size_t>(tile_size), 0.0F);
-  std::vector<float> maximum(kTile, -1e30F), sum(kTile, 0.0F);  // finite: the difference of two infinities is NaN
+  std::vector<float> maximum(kTile, -1e30F),
+      sum(kTile, 0.0F);  // finite: the difference of two infinities is NaN
   const int64_t row = doc.begin + q_tile * kTile, valid = doc.rows_in(q_tile);
-  kernels.pack_rows(in.q + row * in.q_stride + head * depth, in.q_stride, valid, depth, queries.data());
+  kernels.pack_rows(in.q + row * in.q_stride + head * depth, in.q_stride, valid, depth,
+                    queries.data());
   for (int64_t k_tile = 0; k_tile <= q_tile; ++k_tile) {
-    product(kTile, kTile, depth, false, queries.data(), k_packed + k_tile * tile_size, scores.data());
+    product(kTile, kTile, depth, false, queries.data(), k_packed + k_tile * tile_size,
+            scores.data());
     for (float& score : scores) score *= scale;
-    kernels.softmax_tile(scores.data(), k_tile == q_tile, depth, maximum.data(), sum.data(), acc.data(), p.data());
+    kernels.softmax_tile(scores.data(), k_tile == q_tile, depth, maximum.data(), sum.data(),
+                         acc.data(), p.data());
     product(kTile, depth, kTile, true, p.data(), v_packed + k_tile * tile_size, acc.data());
   }
-  kernels.finish_rows(acc.data(), maximum.data(), sum.data(), valid, depth, out + row * in.q_stride + head * depth,
-                      in.q_stride, lse + row);
+  kernels.finish_rows(acc.data(), maximum.data(), sum.data(), valid, depth,
+                      out + row * in.q_stride + head * depth, in.q_stride, lse + row);
 }
 
 template <typename T>
-AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const BatchContext& batch,
-                        const AttentionShape& shape) {
+AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                        const BatchContext& batch, const AttentionShape& shape) {
   const Operands<T> in = operands_of<T>(q, k, v, shape);
   const auto& kernels = kernels_for<T>();
   const int64_t depth = shape.head_dim, tile_size = kTile * depth, num_tokens = q.size(0);
@@ -150,14 +165,18 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
     total_tiles += doc.tiles();
   }
   // Keys transposed and values as they are, tile by tile: [kv_heads][tiles][kTile * depth].
-  const at::Tensor packed = at::empty({2, shape.num_kv_heads * total_tiles * tile_size}, q.options());
+  const at::Tensor packed =
+      at::empty({2, shape.num_kv_heads * total_tiles * tile_size}, q.options());
   auto* k_packed = static_cast<T*>(packed.data_ptr());
   T* v_packed = k_packed + shape.num_kv_heads * total_tiles * tile_size;
-  const auto slot = [&](int64_t kv_head, int64_t tile) { return (kv_head * total_tiles + tile) * tile_size; };
+  const auto slot = [&](int64_t kv_head, int64_t tile) {
+    return (kv_head * total_tiles + tile) * tile_size;
+  };
   for_items(static_cast<int64_t>(packs.size()), [&](int64_t i) {
     const Item& item = packs[static_cast<size_t>(i)];
     const int64_t row = item.doc->begin + item.tile * kTile, valid = item.doc->rows_in(item.tile);
-    const int64_t source = row * in.kv_stride + item.index * depth, to = slot(item.index, item.first_tile + item.tile);
+    const int64_t source = row * in.kv_stride + item.index * depth,
+                  to = slot(item.index, item.first_tile + item.tile);
     RightOperand<T>(depth, kTile).write(k_packed + to, [&](T* plain) {
       kernels.pack_transposed(in.k + source, in.kv_stride, valid, depth, plain);
     });
@@ -168,8 +187,8 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
   for_items(static_cast<int64_t>(queries.size()), [&](int64_t i) {
     const Item& item = queries[static_cast<size_t>(i)];
     const int64_t from = slot(item.index / in.group, item.first_tile);
-    forward_tile(in, *item.doc, item.index, item.tile, static_cast<float>(shape.scale), k_packed + from, v_packed + from, out,
-                 lse + item.index * num_tokens);
+    forward_tile(in, *item.doc, item.index, item.tile, static_cast<float>(shape.scale),
+                 k_packed + from, v_packed + from, out, lse + item.index * num_tokens);
   });
   return result;
 }
@@ -177,49 +196,59 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
 /// Everything one head of one document needs, packed tile by tile.
 template <typename T>
 struct BackwardHead {
-  std::vector<T> k, v, k_transposed;        // left operands
+  std::vector<T> k, v, k_transposed;                        // left operands
   std::vector<T> q, q_transposed, d_out, d_out_transposed;  // right operands
-  std::vector<float> lse, delta;            // [tiles * kTile]
-  std::vector<float> dq_transposed;         // [tiles][depth, kTile]
+  std::vector<float> lse, delta;                            // [tiles * kTile]
+  std::vector<float> dq_transposed;                         // [tiles][depth, kTile]
 
   BackwardHead(int64_t tiles, int64_t depth) {
     const auto size = static_cast<size_t>(tiles * kTile * depth);
-    for (std::vector<T>* operand : {&k, &v, &k_transposed, &q, &q_transposed, &d_out, &d_out_transposed}) operand->resize(size);
-    lse.assign(static_cast<size_t>(tiles * kTile), 1e30F);  // exp(score - 1e30) is 0 for rows past the end
+    for (std::vector<T>* operand :
+         {&k, &v, &k_transposed, &q, &q_transposed, &d_out, &d_out_transposed})
+      operand->resize(size);
+    lse.assign(static_cast<size_t>(tiles * kTile),
+               1e30F);  // exp(score - 1e30) is 0 for rows past the end
     delta.resize(static_cast<size_t>(tiles * kTile));
     dq_transposed.assign(size, 0.0F);
   }
 };
 
 template <typename T>
-BackwardHead<T> pack_head(const Operands<T>& in, const T* d_out, const T* out, const float* lse, const Document& doc,
-                          int64_t head) {
+BackwardHead<T> pack_head(const Operands<T>& in, const T* d_out, const T* out, const float* lse,
+                          const Document& doc, int64_t head) {
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth;
   BackwardHead<T> packed(doc.tiles(), depth);
   RightOperand<T> by_rows(kTile, depth), transposed(depth, kTile);
   for (int64_t tile = 0; tile < doc.tiles(); ++tile) {
-    const int64_t row = doc.begin + tile * kTile, valid = doc.rows_in(tile), to = tile * kTile * depth;
-    const int64_t at_q = row * in.q_stride + head * depth, at_kv = row * in.kv_stride + head / in.group * depth;
+    const int64_t row = doc.begin + tile * kTile, valid = doc.rows_in(tile),
+                  to = tile * kTile * depth;
+    const int64_t at_q = row * in.q_stride + head * depth,
+                  at_kv = row * in.kv_stride + head / in.group * depth;
     kernels.pack_rows(in.k + at_kv, in.kv_stride, valid, depth, packed.k.data() + to);
     kernels.pack_rows(in.v + at_kv, in.kv_stride, valid, depth, packed.v.data() + to);
-    kernels.pack_transposed(in.k + at_kv, in.kv_stride, valid, depth, packed.k_transposed.data() + to);
+    kernels.pack_transposed(in.k + at_kv, in.kv_stride, valid, depth,
+                            packed.k_transposed.data() + to);
     const auto pack_both = [&](const T* source, std::vector<T>& rows, std::vector<T>& columns) {
-      by_rows.write(rows.data() + to, [&](T* p) { kernels.pack_rows(source, in.q_stride, valid, depth, p); });
-      transposed.write(columns.data() + to, [&](T* p) { kernels.pack_transposed(source, in.q_stride, valid, depth, p); });
+      by_rows.write(rows.data() + to,
+                    [&](T* p) { kernels.pack_rows(source, in.q_stride, valid, depth, p); });
+      transposed.write(columns.data() + to, [&](T* p) {
+        kernels.pack_transposed(source, in.q_stride, valid, depth, p);
+      });
     };
     pack_both(in.q + at_q, packed.q, packed.q_transposed);
     pack_both(d_out + at_q, packed.d_out, packed.d_out_transposed);
     std::copy_n(lse + row, valid, packed.lse.begin() + tile * kTile);
-    kernels.row_dots(d_out + at_q, out + at_q, in.q_stride, valid, depth, packed.delta.data() + tile * kTile);
+    kernels.row_dots(d_out + at_q, out + at_q, in.q_stride, valid, depth,
+                     packed.delta.data() + tile * kTile);
   }
   return packed;
 }
 
 /// dq of one head, and its share of dk and dv [tiles * kTile, depth] fp32.
 template <typename T>
-void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& doc, int64_t head, float scale, T* dq, float* dk,
-                   float* dv) {
+void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& doc, int64_t head,
+                   float scale, T* dq, float* dk, float* dv) {
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, size = kTile * depth, tiles = doc.tiles();
   std::vector<float> scores(kTile * kTile), dp(kTile * kTile);
@@ -228,12 +257,17 @@ void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& do
   for (int64_t k_tile = 0; k_tile < tiles; ++k_tile) {
     for (int64_t q_tile = k_tile; q_tile < tiles; ++q_tile) {
       const bool first = q_tile == k_tile;
-      product(kTile, kTile, depth, false, h.k.data() + k_tile * size, h.q_transposed.data() + q_tile * size, scores.data());
-      product(kTile, kTile, depth, false, h.v.data() + k_tile * size, h.d_out_transposed.data() + q_tile * size, dp.data());
-      kernels.softmax_tile_backward(scores.data(), dp.data(), h.lse.data() + q_tile * kTile, h.delta.data() + q_tile * kTile,
-                                    scale, first, p.data(), ds.data());
-      product(kTile, depth, kTile, !first, p.data(), h.d_out.data() + q_tile * size, dv + k_tile * size);
-      product(kTile, depth, kTile, !first, ds.data(), h.q.data() + q_tile * size, dk + k_tile * size);
+      product(kTile, kTile, depth, false, h.k.data() + k_tile * size,
+              h.q_transposed.data() + q_tile * size, scores.data());
+      product(kTile, kTile, depth, false, h.v.data() + k_tile * size,
+              h.d_out_transposed.data() + q_tile * size, dp.data());
+      kernels.softmax_tile_backward(scores.data(), dp.data(), h.lse.data() + q_tile * kTile,
+                                    h.delta.data() + q_tile * kTile, scale, first, p.data(),
+                                    ds.data());
+      product(kTile, depth, kTile, !first, p.data(), h.d_out.data() + q_tile * size,
+              dv + k_tile * size);
+      product(kTile, depth, kTile, !first, ds.data(), h.q.data() + q_tile * size,
+              dk + k_tile * size);
       right.write(ds_right.data(), [&](T* plain) { std::copy(ds.begin(), ds.end(), plain); });
       product(depth, kTile, kTile, true, h.k_transposed.data() + k_tile * size, ds_right.data(),
               h.dq_transposed.data() + q_tile * size);
@@ -241,13 +275,15 @@ void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& do
   }
   for (int64_t tile = 0; tile < tiles; ++tile) {
     kernels.unpack_transposed(h.dq_transposed.data() + tile * size, doc.rows_in(tile), depth,
-                              dq + (doc.begin + tile * kTile) * in.q_stride + head * depth, in.q_stride);
+                              dq + (doc.begin + tile * kTile) * in.q_stride + head * depth,
+                              in.q_stride);
   }
 }
 
 template <typename T>
-AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                        const AttentionOutput& saved, const BatchContext& batch, const AttentionShape& shape) {
+AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
+                        const at::Tensor& v, const AttentionOutput& saved,
+                        const BatchContext& batch, const AttentionShape& shape) {
   const Operands<T> in = operands_of<T>(q, k, v, shape);
   const auto& kernels = kernels_for<T>();
   const int64_t depth = shape.head_dim, num_tokens = q.size(0);
@@ -261,17 +297,21 @@ AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::
     float* dk = partial.data_ptr<float>();
     float* dv = dk + shape.num_heads * head_size;
     for_items(shape.num_heads, [&](int64_t head) {
-      BackwardHead<T> packed = pack_head(in, d_out_data, out_data, lse + head * num_tokens, doc, head);
-      backward_head(in, packed, doc, head, static_cast<float>(shape.scale), static_cast<T*>(grads.dq.data_ptr()),
-                    dk + head * head_size, dv + head * head_size);
+      BackwardHead<T> packed =
+          pack_head(in, d_out_data, out_data, lse + head * num_tokens, doc, head);
+      backward_head(in, packed, doc, head, static_cast<float>(shape.scale),
+                    static_cast<T*>(grads.dq.data_ptr()), dk + head * head_size,
+                    dv + head * head_size);
     });
     for_items(shape.num_kv_heads * doc.tiles(), [&](int64_t i) {
       const int64_t kv_head = i / doc.tiles(), tile = i % doc.tiles();
       const int64_t from = kv_head * in.group * head_size + tile * kTile * depth;
       const int64_t to = (doc.begin + tile * kTile) * in.kv_stride + kv_head * depth;
       const int64_t valid = doc.rows_in(tile);
-      kernels.sum_rows(dk + from, in.group, head_size, valid, depth, static_cast<T*>(grads.dk.data_ptr()) + to, in.kv_stride);
-      kernels.sum_rows(dv + from, in.group, head_size, valid, depth, static_cast<T*>(grads.dv.data_ptr()) + to, in.kv_stride);
+      kernels.sum_rows(dk + from, in.group, head_size, valid, depth,
+                       static_cast<T*>(grads.dk.data_ptr()) + to, in.kv_stride);
+      kernels.sum_rows(dv + from, in.group, head_size, valid, depth,
+                       static_cast<T*>(grads.dv.data_ptr()) + to, in.kv_stride);
     });
   }
   return grads;
@@ -287,13 +327,17 @@ bool tiled_attention_serves(at::ScalarType dtype, const AttentionShape& shape) {
   return dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16"));
 }
 
-AttentionOutput tiled_attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const BatchContext& batch,
+AttentionOutput tiled_attention_forward(const at::Tensor& q, const at::Tensor& k,
+                                        const at::Tensor& v, const BatchContext& batch,
                                         const AttentionShape& shape) {
-  return q.scalar_type() == at::kFloat ? forward<float>(q, k, v, batch, shape) : forward<uint16_t>(q, k, v, batch, shape);
+  return q.scalar_type() == at::kFloat ? forward<float>(q, k, v, batch, shape)
+                                       : forward<uint16_t>(q, k, v, batch, shape);
 }
 
-AttentionGrads tiled_attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                        const AttentionOutput& saved, const BatchContext& batch, const AttentionShape& shape) {
+AttentionGrads tiled_attention_backward(const at::Tensor& d_out, const at::Tensor& q,
+                                        const at::Tensor& k, const at::Tensor& v,
+                                        const AttentionOutput& saved, const BatchContext& batch,
+                                        const AttentionShape& shape) {
   return q.scalar_type() == at::kFloat ? backward<float>(d_out, q, k, v, saved, batch, shape)
                                        : backward<uint16_t>(d_out, q, k, v, saved, batch, shape);
 }

@@ -6,7 +6,9 @@
 namespace sftrun::kernels::SFTRUN_ISA {
 namespace {
 
+// The kernels below use these.
 #include "cpu/math.h"
+
 #include "adamw/adamw_cpu.inl"
 #include "attention/attention_cpu.inl"
 #include "cross_entropy/cross_entropy_cpu.inl"
@@ -17,10 +19,16 @@ namespace {
 
 template <typename T>
 constexpr RowKernels<T> kRowKernels = {
-    rms_norm_forward<T>, rms_norm_backward<T>, rope<T>, swiglu_forward<T>, swiglu_backward<T>,
-    dropout<T>, cross_entropy<T>, cross_entropy_loss<T>,
-    {pack_rows<T>, pack_transposed<T>, pair_rows<T>, softmax_tile<T>, softmax_tile_backward<T>, finish_rows<T>, row_dots<T>,
-     unpack_transposed<T>, sum_rows<T>},
+    rms_norm_forward<T>,
+    rms_norm_backward<T>,
+    rope<T>,
+    swiglu_forward<T>,
+    swiglu_backward<T>,
+    dropout<T>,
+    cross_entropy<T>,
+    cross_entropy_loss<T>,
+    {pack_rows<T>, pack_transposed<T>, pair_rows<T>, softmax_tile<T>, softmax_tile_backward<T>,
+     finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>},
 };
 
 #define SFTRUN_NAME_OF(x) #x
@@ -29,6 +37,7 @@ constexpr RowKernels<T> kRowKernels = {
 }  // namespace
 
 extern const CpuKernels kTable;
-const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA), kRowKernels<float>, kRowKernels<uint16_t>, adamw, sum_of_squares};
+const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA), kRowKernels<float>, kRowKernels<uint16_t>,
+                           adamw, sum_of_squares};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

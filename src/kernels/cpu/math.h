@@ -5,8 +5,12 @@
 
 // Included by kernels_isa.cpp inside the namespace of one instruction set.
 
-inline float load(const float* p) { return *p; }
-inline void store(float* p, float value) { *p = value; }
+inline float load(const float* p) {
+  return *p;
+}
+inline void store(float* p, float value) {
+  *p = value;
+}
 
 inline float load(const uint16_t* p) {
   const uint32_t bits = static_cast<uint32_t>(*p) << 16;
@@ -19,7 +23,8 @@ inline void store(uint16_t* p, float value) {
   *p = static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? 0x7fc0U : rounded);
 }
 
-// exp to about 1 ulp over [-87, 88] (Cephes' polynomial), flushing to exp(-87) below: vectorises everywhere, unlike libm's.
+// exp to about 1 ulp over [-87, 88] (Cephes' polynomial), flushing to exp(-87) below: vectorises
+// everywhere, unlike libm's.
 inline float exp_fast(float x) {
   x = x < -87.0F ? -87.0F : x;
   x = x > 88.0F ? 88.0F : x;
@@ -38,4 +43,6 @@ inline float exp_fast(float x) {
   return p * __builtin_bit_cast(float, power);
 }
 
-inline float sigmoid_fast(float x) { return 1.0F / (1.0F + exp_fast(-x)); }
+inline float sigmoid_fast(float x) {
+  return 1.0F / (1.0F + exp_fast(-x));
+}

@@ -1,6 +1,7 @@
 #include "cuda/device.cuh"
 
-// One block for each row: one pass over the logits for the softmax's statistics, one more to overwrite them.
+// One block for each row: one pass over the logits for the softmax's statistics, one more to
+// overwrite them.
 namespace sftrun::kernels::cuda {
 namespace {
 
@@ -21,35 +22,44 @@ __device__ __forceinline__ SoftmaxState merge_over_block(SoftmaxState state) {
 
 template <typename T, bool kGradient>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy(T* logits, const int32_t* labels, float* losses, int64_t vocab, float grad_scale) {
+    cross_entropy(T* logits, const int32_t* labels, float* losses, int64_t vocab,
+                  float grad_scale) {
   const int64_t row = blockIdx.x;
   logits += row * vocab;
   const int64_t label = labels[row];
-  const float at_label = load(logits + label);  // in every thread before the barrier below: it is overwritten after
+  const float at_label =
+      load(logits + label);  // in every thread before the barrier below: it is overwritten after
   SoftmaxState state;
   for (int64_t i = threadIdx.x; i < vocab; i += kThreads) add_logit(state, load(logits + i));
   state = merge_over_block(state);
   const float loss = state.largest + logf(state.sum) - at_label;
   if (threadIdx.x == 0) losses[row] = loss;
   if constexpr (kGradient) {
-    const float scale = grad_scale / state.sum, gradient_at_label = (expf(-loss) - 1.0F) * grad_scale;
+    const float scale = grad_scale / state.sum,
+                gradient_at_label = (expf(-loss) - 1.0F) * grad_scale;
     for (int64_t i = threadIdx.x; i < vocab; i += kThreads) {
-      store(logits + i, i == label ? gradient_at_label : expf(load(logits + i) - state.largest) * scale);
+      store(logits + i,
+            i == label ? gradient_at_label : expf(load(logits + i) - state.largest) * scale);
     }
   }
 }
 
 }  // namespace
 
-void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses, int64_t rows, int64_t vocab,
-                          float grad_scale, bool with_gradient, Stream stream) {
+void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses,
+                          int64_t rows, int64_t vocab, float grad_scale, bool with_gradient,
+                          Stream stream) {
   if (rows == 0) return;
   const auto grid = static_cast<unsigned>(rows);
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     T* typed = static_cast<T*>(logits);
-    if (with_gradient) cross_entropy<T, true><<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, grad_scale);
-    else cross_entropy<T, false><<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, grad_scale);
+    if (with_gradient)
+      cross_entropy<T, true>
+          <<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, grad_scale);
+    else
+      cross_entropy<T, false>
+          <<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, grad_scale);
   });
 }
 

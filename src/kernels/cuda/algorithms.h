@@ -11,7 +11,8 @@
 #define SFTRUN_HOST_DEVICE inline
 #endif
 
-/// What the CUDA kernels do to one element, compiled for the host as well so that tests compare it with `cpu_kernels()`.
+/// What the CUDA kernels do to one element, compiled for the host as well so that tests compare it
+/// with `cpu_kernels()`.
 namespace sftrun::kernels::cuda {
 
 struct Pair {
@@ -19,26 +20,37 @@ struct Pair {
 };
 
 /// (a, b) -> (a cos - b sin, b cos + a sin)
-SFTRUN_HOST_DEVICE Pair rotate(float a, float b, float cos, float sin) { return {a * cos - b * sin, b * cos + a * sin}; }
+SFTRUN_HOST_DEVICE Pair rotate(float a, float b, float cos, float sin) {
+  return {a * cos - b * sin, b * cos + a * sin};
+}
 
-SFTRUN_HOST_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
-SFTRUN_HOST_DEVICE float swiglu(float gate, float up) { return gate * sigmoid(gate) * up; }
+SFTRUN_HOST_DEVICE float sigmoid(float x) {
+  return 1.0F / (1.0F + expf(-x));
+}
+SFTRUN_HOST_DEVICE float swiglu(float gate, float up) {
+  return gate * sigmoid(gate) * up;
+}
 /// The gradients of gate and up.
 SFTRUN_HOST_DEVICE Pair swiglu_gradient(float dh, float gate, float up) {
   const float s = sigmoid(gate);
   return {dh * up * s * (1.0F + gate * (1.0F - s)), dh * gate * s};
 }
 
-/// The 8 times 16 random bits of one block of a token's channels (Philox 4x32-10, Salmon et al., SC 2011).
+/// The 8 times 16 random bits of one block of a token's channels (Philox 4x32-10, Salmon et al., SC
+/// 2011).
 struct DropoutBits {
   uint32_t words[4];
-  SFTRUN_HOST_DEVICE uint32_t lane(int index) const { return (words[index / 2] >> (index % 2 * 16)) & 0xffffU; }
+  SFTRUN_HOST_DEVICE uint32_t lane(int index) const {
+    return (words[index / 2] >> (index % 2 * 16)) & 0xffffU;
+  }
 };
 
 /// Lane l of block b decides channel l * num_blocks + b, as in dropout_cpu.inl, bit for bit.
-SFTRUN_HOST_DEVICE DropoutBits dropout_bits(const DropoutParams& params, TokenKey token, uint32_t block) {
+SFTRUN_HOST_DEVICE DropoutBits dropout_bits(const DropoutParams& params, TokenKey token,
+                                            uint32_t block) {
   uint32_t c0 = block, c1 = token.position, c2 = token.document, c3 = params.module;
-  uint32_t k0 = static_cast<uint32_t>(params.seed) ^ params.step, k1 = static_cast<uint32_t>(params.seed >> 32);
+  uint32_t k0 = static_cast<uint32_t>(params.seed) ^ params.step,
+           k1 = static_cast<uint32_t>(params.seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = 0xD2511F53ULL * c0, p1 = 0xCD9E8D57ULL * c2;
     c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
@@ -80,7 +92,8 @@ struct AdamWElement {
 
 /// torch.optim.AdamW's single-tensor order of operations, as adamw_cpu.inl.
 SFTRUN_HOST_DEVICE AdamWElement adamw_element(AdamWElement e, float grad, const AdamWParams& a) {
-  const float step_size = a.learning_rate / a.bias_correction1, decay = 1.0F - a.learning_rate * a.weight_decay;
+  const float step_size = a.learning_rate / a.bias_correction1,
+              decay = 1.0F - a.learning_rate * a.weight_decay;
   const float g = grad * a.grad_scale;
   e.exp_avg = e.exp_avg + (1.0F - a.beta1) * (g - e.exp_avg);
   e.exp_avg_sq = e.exp_avg_sq * a.beta2 + (1.0F - a.beta2) * g * g;

@@ -6,33 +6,39 @@
 
 struct CUstream_st;
 
-/// Launches of the CUDA kernels, on raw device pointers and without LibTorch: nvcc takes half a minute to read ATen's headers.
-/// Contracts are those of `RowKernels`; nothing is launched for empty input. Errors are left for cudaGetLastError().
+/// Launches of the CUDA kernels, on raw device pointers and without LibTorch: nvcc takes half a
+/// minute to read ATen's headers. Contracts are those of `RowKernels`; nothing is launched for
+/// empty input. Errors are left for cudaGetLastError().
 namespace sftrun::kernels::cuda {
 
 enum class Type { kFloat32, kBFloat16, kFloat16 };
 using Stream = CUstream_st*;
 
-void launch_rms_norm_forward(Type type, const void* x, const void* weight, void* y, float* rstd, int64_t rows, int64_t hidden,
-                             float eps, Stream stream);
-void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight, const float* rstd, void* dx,
-                              int64_t rows, int64_t hidden, Stream stream);
-void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t head_dim,
-                 float sign, Stream stream);
-void launch_swiglu_forward(Type type, const void* gate, const void* up, void* h, int64_t n, Stream stream);
-void launch_swiglu_backward(Type type, const void* dh, void* gate, void* up, int64_t n, Stream stream);
-void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows, int64_t channels,
-                    const DropoutParams& params, Stream stream);
+void launch_rms_norm_forward(Type type, const void* x, const void* weight, void* y, float* rstd,
+                             int64_t rows, int64_t hidden, float eps, Stream stream);
+void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight,
+                              const float* rstd, void* dx, int64_t rows, int64_t hidden,
+                              Stream stream);
+void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t rows,
+                 int64_t heads, int64_t head_dim, float sign, Stream stream);
+void launch_swiglu_forward(Type type, const void* gate, const void* up, void* h, int64_t n,
+                           Stream stream);
+void launch_swiglu_backward(Type type, const void* dh, void* gate, void* up, int64_t n,
+                            Stream stream);
+void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows,
+                    int64_t channels, const DropoutParams& params, Stream stream);
 /// Overwrites logits with the gradient if `with_gradient`.
-void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses, int64_t rows, int64_t vocab,
-                          float grad_scale, bool with_gradient, Stream stream);
+void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses,
+                          int64_t rows, int64_t vocab, float grad_scale, bool with_gradient,
+                          Stream stream);
 /// `compute`, of type `type`, may be null: then only the fp32 master is updated.
-void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq, void* compute, int64_t n,
-                  const AdamWParams& params, Stream stream);
+void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
+                  void* compute, int64_t n, const AdamWParams& params, Stream stream);
 
 /// Elements that one block sums; the partial sums are [ceil(n / this)] fp64.
 inline constexpr int64_t kSumChunk = 65536;
 /// total [1] fp64 = sum of x^2, in an order that depends on n alone.
-void launch_sum_of_squares(const float* x, int64_t n, double* partial, double* total, Stream stream);
+void launch_sum_of_squares(const float* x, int64_t n, double* partial, double* total,
+                           Stream stream);
 
 }  // namespace sftrun::kernels::cuda

@@ -1,12 +1,14 @@
 #include "cuda/device.cuh"
 
-// One thread for each Philox block of 8 channels of a token; neighbouring threads write neighbouring channels.
+// One thread for each Philox block of 8 channels of a token; neighbouring threads write
+// neighbouring channels.
 namespace sftrun::kernels::cuda {
 namespace {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    dropout(const T* x, T* y, const TokenKey* tokens, int64_t channels, int64_t num_blocks, DropoutParams params) {
+    dropout(const T* x, T* y, const TokenKey* tokens, int64_t channels, int64_t num_blocks,
+            DropoutParams params) {
   const int64_t row = blockIdx.x;
   const int64_t block = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (block >= num_blocks) return;
@@ -22,15 +24,16 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows, int64_t channels,
-                    const DropoutParams& params, Stream stream) {
+void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows,
+                    int64_t channels, const DropoutParams& params, Stream stream) {
   if (rows == 0 || channels == 0) return;
   const int64_t num_blocks = (channels + 7) / 8;
-  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((num_blocks + kThreads - 1) / kThreads));
+  const dim3 grid(static_cast<unsigned>(rows),
+                  static_cast<unsigned>((num_blocks + kThreads - 1) / kThreads));
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    dropout<T><<<grid, kThreads, 0, stream>>>(static_cast<const T*>(x), static_cast<T*>(y), tokens, channels, num_blocks,
-                                              params);
+    dropout<T><<<grid, kThreads, 0, stream>>>(static_cast<const T*>(x), static_cast<T*>(y), tokens,
+                                              channels, num_blocks, params);
   });
 }
 

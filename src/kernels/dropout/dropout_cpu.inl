@@ -1,7 +1,9 @@
-// One Philox call yields 16 random bits for each of 8 channels. Channel c takes lane c / num_blocks of block c % num_blocks,
-// so that neighbouring channels are neighbouring blocks and the loops vectorise. dropout_reference.h says the same in plain loops.
+// One Philox call yields 16 random bits for each of 8 channels. Channel c takes lane c / num_blocks
+// of block c % num_blocks, so that neighbouring channels are neighbouring blocks and the loops
+// vectorise. dropout_reference.h says the same in plain loops.
 template <typename T>
-void dropout(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels, DropoutParams params) {
+void dropout(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels,
+             DropoutParams params) {
   constexpr int64_t kChunk = 64;
   const int64_t num_blocks = (channels + 7) / 8;
   uint32_t words[4][kChunk];
@@ -11,8 +13,10 @@ void dropout(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t cha
       const int64_t count = num_blocks - first < kChunk ? num_blocks - first : kChunk;
 #pragma omp simd
       for (int64_t i = 0; i < kChunk; ++i) {
-        uint32_t c0 = static_cast<uint32_t>(first + i), c1 = token.position, c2 = token.document, c3 = params.module;
-        uint32_t k0 = static_cast<uint32_t>(params.seed) ^ params.step, k1 = static_cast<uint32_t>(params.seed >> 32);
+        uint32_t c0 = static_cast<uint32_t>(first + i), c1 = token.position, c2 = token.document,
+                 c3 = params.module;
+        uint32_t k0 = static_cast<uint32_t>(params.seed) ^ params.step,
+                 k1 = static_cast<uint32_t>(params.seed >> 32);
         for (int round = 0; round < 10; ++round) {
           const uint64_t p0 = 0xD2511F53ULL * c0, p1 = 0xCD9E8D57ULL * c2;
           c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;

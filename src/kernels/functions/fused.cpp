@@ -21,15 +21,16 @@ const T& unpack(AutogradContext* ctx, const char* key) {
   return *reinterpret_cast<const T*>(ctx->saved_data[key].toInt());
 }
 
-/// A leaf that makes outputs require a gradient when only parameters do: they are not in the graph, their gradients go straight
-/// into the flat buffer.
+/// A leaf that makes outputs require a gradient when only parameters do: they are not in the graph,
+/// their gradients go straight into the flat buffer.
 at::Tensor anchor() {
   static const at::Tensor leaf = at::zeros({0}).requires_grad_();
   return leaf;
 }
 
 struct RmsNormFunction : Function<RmsNormFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/, int64_t norm_address) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
+                            int64_t norm_address) {
     const Norm& norm = *reinterpret_cast<const Norm*>(norm_address);
     auto [y, rstd] = rms_norm_forward(x, norm.weight, norm.eps);
     ctx->save_for_backward({x, rstd});
@@ -54,7 +55,8 @@ at::Tensor rms_norm(const at::Tensor& x, const Norm& norm) {
 using Group = std::vector<const Linear*>;
 
 /// y += scale * dropout(x) A^T B^T; returns dropout(x) A^T [T, r], which the gradient of B needs.
-at::Tensor add_lora(at::Tensor& y, const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
+at::Tensor add_lora(at::Tensor& y, const at::Tensor& x, const LoraAdapter& lora,
+                    const BatchContext& batch) {
   const bool drops = batch.training && lora.dropout > 0;
   const at::Tensor kept = drops ? dropout(x, batch, lora.dropout, lora.module_number) : x;
   at::Tensor low = matmul_nt(kept, lora.a->compute);
@@ -63,8 +65,8 @@ at::Tensor add_lora(at::Tensor& y, const at::Tensor& x, const LoraAdapter& lora,
 }
 
 /// Gradients of A and B, and the adapter's share of dx.
-void lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& low, const LoraAdapter& lora,
-                   const BatchContext& batch, at::Tensor& dx) {
+void lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& low,
+                   const LoraAdapter& lora, const BatchContext& batch, at::Tensor& dx) {
   const bool drops = batch.training && lora.dropout > 0;
   const at::Tensor d_low = at::mm(dy, lora.b->compute).mul_(lora.scale);  // [T, r]
   lora.b->grad.add_(at::mm(dy.t(), low), lora.scale);
@@ -79,8 +81,8 @@ void lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& 
 }
 
 struct LinearsFunction : Function<LinearsFunction> {
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/, Group group,
-                               int64_t batch_address) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x,
+                               const at::Tensor& /*anchor*/, Group group, int64_t batch_address) {
     const BatchContext& batch = *reinterpret_cast<const BatchContext*>(batch_address);
     variable_list outputs, saved = {x};
     c10::List<int64_t> addresses;
@@ -110,8 +112,10 @@ struct LinearsFunction : Function<LinearsFunction> {
       const at::Tensor dy = grads[i].contiguous();
       if (needs_dx) {
         at::Tensor part = matmul_nn(dy, linear.weight);
-        if (dx.defined()) dx.add_(part);
-        else dx = std::move(part);
+        if (dx.defined())
+          dx.add_(part);
+        else
+          dx = std::move(part);
       }
       if (linear.weight_parameter) linear.weight_parameter->grad.add_(matmul_tn(dy, x));
       if (linear.bias_parameter) linear.bias_parameter->grad.add_(dy.sum(0, false, at::kFloat));
@@ -121,17 +125,19 @@ struct LinearsFunction : Function<LinearsFunction> {
   }
 };
 
-std::vector<at::Tensor> linears(const at::Tensor& x, const Group& group, const BatchContext& batch) {
+std::vector<at::Tensor> linears(const at::Tensor& x, const Group& group,
+                                const BatchContext& batch) {
   bool trains = false;
   for (const Linear* linear : group) trains = trains || linear->trains();
   return LinearsFunction::apply(x, trains ? anchor() : at::empty({0}), group, pack(batch));
 }
 
 struct AttentionFunction : Function<AttentionFunction> {
-  static at::Tensor forward(AutogradContext* ctx, at::Tensor q, at::Tensor k, at::Tensor v, int64_t batch_address,
-                            AttentionShape shape) {
+  static at::Tensor forward(AutogradContext* ctx, at::Tensor q, at::Tensor k, at::Tensor v,
+                            int64_t batch_address, AttentionShape shape) {
     const BatchContext& batch = *reinterpret_cast<const BatchContext*>(batch_address);
-    rope_(q, batch, shape.head_dim, 1);  // q and k are this layer's own products and nobody else saved them
+    rope_(q, batch, shape.head_dim,
+          1);  // q and k are this layer's own products and nobody else saved them
     rope_(k, batch, shape.head_dim, 1);
     AttentionOutput result = attention_forward(q, k, v, batch, shape);
     variable_list saved = {q, k, v, result.out};
@@ -146,18 +152,21 @@ struct AttentionFunction : Function<AttentionFunction> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const BatchContext& batch = unpack<BatchContext>(ctx, "batch");
-    const AttentionShape shape{ctx->saved_data["heads"].toInt(), ctx->saved_data["kv_heads"].toInt(),
-                               ctx->saved_data["head_dim"].toInt(), ctx->saved_data["scale"].toDouble()};
+    const AttentionShape shape{
+        ctx->saved_data["heads"].toInt(), ctx->saved_data["kv_heads"].toInt(),
+        ctx->saved_data["head_dim"].toInt(), ctx->saved_data["scale"].toDouble()};
     const auto saved = ctx->get_saved_variables();
     const AttentionOutput output{saved[3], {saved.begin() + 4, saved.end()}};
-    AttentionGrads d = attention_backward(grads[0].contiguous(), saved[0], saved[1], saved[2], output, batch, shape);
+    AttentionGrads d = attention_backward(grads[0].contiguous(), saved[0], saved[1], saved[2],
+                                          output, batch, shape);
     rope_(d.dq, batch, shape.head_dim, -1);
     rope_(d.dk, batch, shape.head_dim, -1);
     return {d.dq, d.dk, d.dv, at::Tensor(), at::Tensor()};
   }
 };
 
-at::Tensor attention(at::Tensor q, at::Tensor k, at::Tensor v, const BatchContext& batch, const AttentionShape& shape) {
+at::Tensor attention(at::Tensor q, at::Tensor k, at::Tensor v, const BatchContext& batch,
+                     const AttentionShape& shape) {
   return AttentionFunction::apply(std::move(q), std::move(k), std::move(v), pack(batch), shape);
 }
 
@@ -168,12 +177,15 @@ struct SwigluFunction : Function<SwigluFunction> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
-    swiglu_backward_(grads[0].contiguous(), saved[0], saved[1]);  // gate and up are needed no more: reuse them
+    swiglu_backward_(grads[0].contiguous(), saved[0],
+                     saved[1]);  // gate and up are needed no more: reuse them
     return {saved[0], saved[1]};
   }
 };
 
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) { return SwigluFunction::apply(gate, up); }
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  return SwigluFunction::apply(gate, up);
+}
 
 }  // namespace
 

@@ -4,7 +4,8 @@
 
 #include "sftrun/kernels/functions.h"
 
-/// Plain operations with the reference's numerics: transformers' modeling_llama.py and peft's lora/layer.py, line by line.
+/// Plain operations with the reference's numerics: transformers' modeling_llama.py and peft's
+/// lora/layer.py, line by line.
 namespace sftrun::kernels {
 namespace {
 
@@ -33,7 +34,8 @@ at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const Batch
   return at::linear(at::linear(input, lora.a->master), lora.b->master) * lora.scale;
 }
 
-std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<const Linear*>& group, const BatchContext& batch) {
+std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<const Linear*>& group,
+                                const BatchContext& batch) {
   std::vector<at::Tensor> outputs;
   for (const Linear* linear : group) {
     std::optional<at::Tensor> bias;
@@ -50,26 +52,34 @@ at::Tensor rotate(const at::Tensor& x, const BatchContext& batch, int64_t head_d
   const at::Tensor heads = x.view({x.size(0), -1, head_dim});
   const at::Tensor cos = at::cat({batch.cos, batch.cos}, -1).unsqueeze(1).to(x.scalar_type());
   const at::Tensor sin = at::cat({batch.sin, batch.sin}, -1).unsqueeze(1).to(x.scalar_type());
-  const at::Tensor low = heads.narrow(-1, 0, head_dim / 2), high = heads.narrow(-1, head_dim / 2, head_dim / 2);
+  const at::Tensor low = heads.narrow(-1, 0, head_dim / 2),
+                   high = heads.narrow(-1, head_dim / 2, head_dim / 2);
   return heads * cos + at::cat({-high, low}, -1) * sin;
 }
 
-at::Tensor attention(at::Tensor q, at::Tensor k, at::Tensor v, const BatchContext& batch, const AttentionShape& shape) {
-  const at::Tensor q_rotated = rotate(q, batch, shape.head_dim), k_rotated = rotate(k, batch, shape.head_dim);
+at::Tensor attention(at::Tensor q, at::Tensor k, at::Tensor v, const BatchContext& batch,
+                     const AttentionShape& shape) {
+  const at::Tensor q_rotated = rotate(q, batch, shape.head_dim),
+                   k_rotated = rotate(k, batch, shape.head_dim);
   const at::Tensor v_heads = v.view({v.size(0), shape.num_kv_heads, shape.head_dim});
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
-    const auto document = [&](const at::Tensor& x) { return x.narrow(0, begin, length).transpose(0, 1).unsqueeze(0); };
-    const at::Tensor out =
-        at::scaled_dot_product_attention(document(q_rotated), document(k_rotated), document(v_heads), std::nullopt, 0.0,
-                                         /*is_causal=*/true, shape.scale, /*enable_gqa=*/true);
-    outputs.push_back(out.squeeze(0).transpose(0, 1).reshape({length, shape.num_heads * shape.head_dim}));
+    const auto document = [&](const at::Tensor& x) {
+      return x.narrow(0, begin, length).transpose(0, 1).unsqueeze(0);
+    };
+    const at::Tensor out = at::scaled_dot_product_attention(
+        document(q_rotated), document(k_rotated), document(v_heads), std::nullopt, 0.0,
+        /*is_causal=*/true, shape.scale, /*enable_gqa=*/true);
+    outputs.push_back(
+        out.squeeze(0).transpose(0, 1).reshape({length, shape.num_heads * shape.head_dim}));
   }
   return at::cat(outputs, 0);
 }
 
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) { return at::silu(gate) * up; }
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  return at::silu(gate) * up;
+}
 
 }  // namespace
 
@@ -78,8 +88,8 @@ const BlockOps& plain_ops() {
   return ops;
 }
 
-HeadLoss head_loss_plain(const at::Tensor& hidden, const Linear& head, const at::Tensor& labels, double grad_scale,
-                         bool with_grad) {
+HeadLoss head_loss_plain(const at::Tensor& hidden, const Linear& head, const at::Tensor& labels,
+                         double grad_scale, bool with_grad) {
   constexpr int64_t kRows = 256;
   HeadLoss result;
   if (with_grad) result.grad_hidden = at::empty_like(hidden);
@@ -87,9 +97,10 @@ HeadLoss head_loss_plain(const at::Tensor& hidden, const Linear& head, const at:
     const int64_t rows = std::min(kRows, hidden.size(0) - first);
     const at::AutoGradMode grad_mode(with_grad);
     const at::Tensor input = hidden.narrow(0, first, rows).detach().requires_grad_(with_grad);
-    const at::Tensor logits = at::linear(input, value_of(head.weight_parameter, head.weight)).to(at::kFloat);
-    const at::Tensor loss =
-        at::cross_entropy_loss(logits, labels.narrow(0, first, rows).to(at::kLong), {}, at::Reduction::Sum);
+    const at::Tensor logits =
+        at::linear(input, value_of(head.weight_parameter, head.weight)).to(at::kFloat);
+    const at::Tensor loss = at::cross_entropy_loss(
+        logits, labels.narrow(0, first, rows).to(at::kLong), {}, at::Reduction::Sum);
     result.loss_sum += loss.item<double>();
     if (!with_grad) continue;
     torch::autograd::backward({loss}, {at::full_like(loss, grad_scale)});

@@ -1,19 +1,22 @@
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 
 #include <chrono>
 #include <functional>
 
 #include "sftrun/kernels/ops.h"
 
-/// fp32 products on CPU: LibTorch sends them to MKL, which uses about half of a processor that is not Intel's; oneDNN, reached
-/// through an operator that LibTorch registers, is often twice as fast there. Measured once per process, on a product of ordinary size.
+/// fp32 products on CPU: LibTorch sends them to MKL, which uses about half of a processor that is
+/// not Intel's; oneDNN, reached through an operator that LibTorch registers, is often twice as fast
+/// there. Measured once per process, on a product of ordinary size.
 namespace sftrun::kernels {
 namespace {
 
-using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
-                                   c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                   const std::optional<at::Tensor>&, std::string_view,
+                                   c10::List<std::optional<at::Scalar>>,
+                                   std::optional<std::string_view>);
 
 const c10::TypedOperatorHandle<LinearPointwise>* find_onednn_linear() {
   static const auto handle = []() -> std::optional<c10::TypedOperatorHandle<LinearPointwise>> {
@@ -26,7 +29,8 @@ const c10::TypedOperatorHandle<LinearPointwise>* find_onednn_linear() {
 
 /// x [T, K] (any strides), w [N, K] (any strides) -> x w^T
 at::Tensor onednn_linear(const at::Tensor& x, const at::Tensor& w) {
-  return find_onednn_linear()->call(x, w, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+  return find_onednn_linear()->call(x, w, std::nullopt, "none",
+                                    c10::List<std::optional<at::Scalar>>(), "");
 }
 
 double seconds_of(const std::function<void()>& body) {
@@ -35,7 +39,8 @@ double seconds_of(const std::function<void()>& body) {
   for (int round = 0; round < 3; ++round) {
     const auto start = std::chrono::steady_clock::now();
     body();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return best;
 }
@@ -54,7 +59,8 @@ bool onednn_is_faster() {
   return faster;
 }
 
-/// oneDNN wins on products of some size; a thin side (LoRA's rank) or few rows (generation) go to MKL.
+/// oneDNN wins on products of some size; a thin side (LoRA's rank) or few rows (generation) go to
+/// MKL.
 bool use_onednn(const at::Tensor& a, int64_t rows, int64_t columns, int64_t depth) {
   constexpr int64_t kThin = 32;
   if (!a.is_cpu() || a.scalar_type() != at::kFloat) return false;

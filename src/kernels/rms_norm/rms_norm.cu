@@ -14,18 +14,21 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x; i < hidden; i += kThreads) sum += load(x + i) * load(x + i);
   const float scale = 1.0F / sqrtf(block_sum(sum) / static_cast<float>(hidden) + eps);
   if (threadIdx.x == 0) rstd[row] = scale;
-  for (int64_t i = threadIdx.x; i < hidden; i += kThreads) store(y + i, load(x + i) * scale * load(weight + i));
+  for (int64_t i = threadIdx.x; i < hidden; i += kThreads)
+    store(y + i, load(x + i) * scale * load(weight + i));
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_backward(const T* dy, const T* x, const T* weight, const float* rstd, T* dx, int64_t hidden) {
+    rms_norm_backward(const T* dy, const T* x, const T* weight, const float* rstd, T* dx,
+                      int64_t hidden) {
   const int64_t row = blockIdx.x;
   dy += row * hidden;
   x += row * hidden;
   dx += row * hidden;
   float dot = 0;
-  for (int64_t i = threadIdx.x; i < hidden; i += kThreads) dot += load(dy + i) * load(weight + i) * load(x + i);
+  for (int64_t i = threadIdx.x; i < hidden; i += kThreads)
+    dot += load(dy + i) * load(weight + i) * load(x + i);
   const float scale = rstd[row];
   const float back = block_sum(dot) / static_cast<float>(hidden) * scale * scale;
   for (int64_t i = threadIdx.x; i < hidden; i += kThreads) {
@@ -35,23 +38,26 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_rms_norm_forward(Type type, const void* x, const void* weight, void* y, float* rstd, int64_t rows, int64_t hidden,
-                             float eps, Stream stream) {
+void launch_rms_norm_forward(Type type, const void* x, const void* weight, void* y, float* rstd,
+                             int64_t rows, int64_t hidden, float eps, Stream stream) {
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     rms_norm_forward<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(y), rstd, hidden, eps);
+        static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(y), rstd, hidden,
+        eps);
   });
 }
 
-void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight, const float* rstd, void* dx,
-                              int64_t rows, int64_t hidden, Stream stream) {
+void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight,
+                              const float* rstd, void* dx, int64_t rows, int64_t hidden,
+                              Stream stream) {
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     rms_norm_backward<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<const T*>(weight), rstd, static_cast<T*>(dx), hidden);
+        static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<const T*>(weight), rstd,
+        static_cast<T*>(dx), hidden);
   });
 }
 

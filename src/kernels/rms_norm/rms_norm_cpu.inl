@@ -1,5 +1,6 @@
 template <typename T>
-void rms_norm_forward(const T* x, const T* weight, T* y, float* rstd, int64_t rows, int64_t hidden, float eps) {
+void rms_norm_forward(const T* x, const T* weight, T* y, float* rstd, int64_t rows, int64_t hidden,
+                      float eps) {
   for (int64_t row = 0; row < rows; ++row, x += hidden, y += hidden) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -12,7 +13,8 @@ void rms_norm_forward(const T* x, const T* weight, T* y, float* rstd, int64_t ro
 }
 
 template <typename T>
-void rms_norm_backward(const T* dy, const T* x, const T* weight, const float* rstd, T* dx, int64_t rows, int64_t hidden) {
+void rms_norm_backward(const T* dy, const T* x, const T* weight, const float* rstd, T* dx,
+                       int64_t rows, int64_t hidden) {
   for (int64_t row = 0; row < rows; ++row, dy += hidden, x += hidden, dx += hidden) {
     float dot = 0;
 #pragma omp simd reduction(+ : dot)

@@ -23,13 +23,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t head_dim,
-                 float sign, Stream stream) {
+void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t rows,
+                 int64_t heads, int64_t head_dim, float sign, Stream stream) {
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    rope<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(static_cast<T*>(x), cos, sin, static_cast<int>(heads),
-                                                                 static_cast<int>(head_dim), sign);
+    rope<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+        static_cast<T*>(x), cos, sin, static_cast<int>(heads), static_cast<int>(head_dim), sign);
   });
 }
 

@@ -4,7 +4,8 @@ namespace sftrun::kernels::cuda {
 namespace {
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) swiglu_forward(const T* gate, const T* up, T* h, int64_t n) {
+__global__ void __launch_bounds__(kThreads)
+    swiglu_forward(const T* gate, const T* up, T* h, int64_t n) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
     store(h + i, swiglu(load(gate + i), load(up + i)));
@@ -12,7 +13,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward(const T* gate, const 
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) swiglu_backward(const T* dh, T* gate, T* up, int64_t n) {
+__global__ void __launch_bounds__(kThreads)
+    swiglu_backward(const T* dh, T* gate, T* up, int64_t n) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
     const Pair gradient = swiglu_gradient(load(dh + i), load(gate + i), load(up + i));
@@ -23,21 +25,23 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward(const T* dh, T* gate
 
 }  // namespace
 
-void launch_swiglu_forward(Type type, const void* gate, const void* up, void* h, int64_t n, Stream stream) {
+void launch_swiglu_forward(Type type, const void* gate, const void* up, void* h, int64_t n,
+                           Stream stream) {
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    swiglu_forward<T><<<grid_of(n), kThreads, 0, stream>>>(static_cast<const T*>(gate), static_cast<const T*>(up),
-                                                          static_cast<T*>(h), n);
+    swiglu_forward<T><<<grid_of(n), kThreads, 0, stream>>>(
+        static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<T*>(h), n);
   });
 }
 
-void launch_swiglu_backward(Type type, const void* dh, void* gate, void* up, int64_t n, Stream stream) {
+void launch_swiglu_backward(Type type, const void* dh, void* gate, void* up, int64_t n,
+                            Stream stream) {
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    swiglu_backward<T><<<grid_of(n), kThreads, 0, stream>>>(static_cast<const T*>(dh), static_cast<T*>(gate),
-                                                           static_cast<T*>(up), n);
+    swiglu_backward<T><<<grid_of(n), kThreads, 0, stream>>>(
+        static_cast<const T*>(dh), static_cast<T*>(gate), static_cast<T*>(up), n);
   });
 }
 
