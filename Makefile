@@ -79,6 +79,12 @@ bench: ## Tokens per second, memory and time to the first step beside transforme
 install: build ## Install below PREFIX= (default /usr/local)
 	@cmake --install $(BUILD) --prefix $(call quote,$(PREFIX))
 
+.PHONY: release
+release: ## Build into build-release/ with CUDA code for every supported GPU
+	@$(bootstrap) --cuda always
+	$(call configure,build-release,$(with_engine) -DSFTRUN_CUDA_ARCHS=release -DSFTRUN_BUILD_TESTS=OFF)
+	ninja -C build-release -j $(JOBS)
+
 .PHONY: asan
 asan: setup ## Unit tests of the rooms without LibTorch under AddressSanitizer and UBSan (build-asan/)
 	@$(call configure,build-asan,-DSFTRUN_BUILD_ENGINE=OFF -DSFTRUN_SANITIZE=address$(,)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo)

@@ -208,3 +208,8 @@ constexpr CudaKernels kKernels = {
 extern "C" const sftrun::kernels::CudaKernels* sftrun_cuda_kernels() {
   return &sftrun::kernels::kKernels;
 }
+
+/// What the kernels were compiled for, as CMake's CUDA_ARCHITECTURES.
+extern "C" const char* sftrun_cuda_architectures() {
+  return SFTRUN_CUDA_ARCHITECTURES;
+}

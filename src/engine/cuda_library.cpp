@@ -6,7 +6,9 @@
 
 #include <array>
 #include <filesystem>
+#include <vector>
 
+#include "sftrun/kernels/cuda_archs.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/parallel/nccl_factory.h"
 
@@ -25,10 +27,14 @@ std::string last_dl_error() {
   return error ? error : "unknown error";
 }
 
-/// Names the first card that the kernels are not built for (older than sm_80); empty if there is
-/// none. Asks the driver, with CUDA's driver API declared here: the engine is built without CUDA's
+struct Card {
+  int ordinal = 0, major = 0, minor = 0;
+  std::string name;
+};
+
+/// Asks the driver, with CUDA's driver API declared here: the engine is built without CUDA's
 /// headers.
-std::string too_old_card(void* driver) {
+std::vector<Card> cards_of(void* driver) {
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
   const auto count_of = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
   const auto get = reinterpret_cast<int (*)(int*, int)>(dlsym(driver, "cuDeviceGet"));
@@ -40,24 +46,52 @@ std::string too_old_card(void* driver) {
                 kComputeMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
   int count = 0;
   if (init(0) != 0 || count_of(&count) != 0) return {};
+  std::vector<Card> cards;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    int device = 0, major = 0, minor = 0;
-    if (get(&device, ordinal) != 0 || attribute(&major, kComputeMajor, device) != 0 || major >= 8)
+    Card card{.ordinal = ordinal, .name = "unnamed"};
+    int device = 0;
+    if (get(&device, ordinal) != 0 || attribute(&card.major, kComputeMajor, device) != 0 ||
+        attribute(&card.minor, kComputeMinor, device) != 0) {
       continue;
+    }
     std::array<char, 256> name{};
-    if (name_of(name.data(), static_cast<int>(name.size()) - 1, device) != 0) name = {"unnamed"};
-    if (attribute(&minor, kComputeMinor, device) != 0) minor = 0;
-    return fmt::format(
-        "GPU {} ({}) is sm_{}{}; sm_80 or newer is needed (CUDA_VISIBLE_DEVICES can leave it out)",
-        ordinal, name.data(), major, minor);
+    if (name_of(name.data(), static_cast<int>(name.size()) - 1, device) == 0)
+      card.name = name.data();
+    cards.push_back(std::move(card));
+  }
+  return cards;
+}
+
+std::string described(const Card& card) {
+  return fmt::format("GPU {} ({}) is sm_{}{}", card.ordinal, card.name, card.major, card.minor);
+}
+
+constexpr const char* kLeaveOut = "(CUDA_VISIBLE_DEVICES can leave it out)";
+
+/// Names the first card older than Ampere; empty if there is none.
+std::string too_old_card(const std::vector<Card>& cards) {
+  for (const Card& card : cards) {
+    if (card.major < 8)
+      return fmt::format("{}; sm_80 or newer is needed {}", described(card), kLeaveOut);
   }
   return {};
 }
 
-CudaStatus load() {
-  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (driver == nullptr) return {0, "no NVIDIA driver (libcuda.so.1) on this machine"};
-  if (std::string refusal = too_old_card(driver); !refusal.empty()) return {0, std::move(refusal)};
+/// Names the first card that this build holds no code for; empty if there is none.
+std::string unbuilt_card(const std::vector<Card>& cards, const std::string& built) {
+  for (const Card& card : cards) {
+    if (kernels::cuda_code_runs_on(built, card.major, card.minor)) continue;
+    return fmt::format(
+        "{}, and this build holds CUDA code for {} only; build again on this machine, or with "
+        "-DSFTRUN_CUDA_ARCHS=release {}",
+        described(card), built, kLeaveOut);
+  }
+  return {};
+}
+
+CudaStatus load_with(void* driver) {
+  const std::vector<Card> cards = cards_of(driver);
+  if (std::string refusal = too_old_card(cards); !refusal.empty()) return {0, std::move(refusal)};
   // Before the first CUDA query: LibTorch caches its answer.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     return {0, "this LibTorch has no CUDA: " + last_dl_error()};
@@ -69,8 +103,12 @@ CudaStatus load() {
   const auto kernels =
       reinterpret_cast<const kernels::CudaKernels* (*)()>(dlsym(library, "sftrun_cuda_kernels"));
   const auto nccl = reinterpret_cast<parallel::NcclFactory>(dlsym(library, "sftrun_nccl_backend"));
-  if (kernels == nullptr || nccl == nullptr)
+  const auto architectures =
+      reinterpret_cast<const char* (*)()>(dlsym(library, "sftrun_cuda_architectures"));
+  if (kernels == nullptr || nccl == nullptr || architectures == nullptr)
     return {0, path.string() + " belongs to another build"};
+  if (std::string refusal = unbuilt_card(cards, architectures()); !refusal.empty())
+    return {0, std::move(refusal)};
   kernels::register_cuda_kernels(*kernels());
   parallel::register_nccl_factory(nccl);
   const int devices =
@@ -79,6 +117,14 @@ CudaStatus load() {
                 at::globalContext().getAcceleratorHooksInterface(at::kCUDA).deviceCount())
           : 0;
   return {devices, devices > 0 ? "" : "the driver reports no usable GPU"};
+}
+
+CudaStatus load() {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver == nullptr) return {0, "no NVIDIA driver (libcuda.so.1) on this machine"};
+  CudaStatus status = load_with(driver);
+  status.has_driver = true;
+  return status;
 }
 
 }  // namespace

@@ -6,7 +6,8 @@ namespace sftrun::engine {
 
 struct CudaStatus {
   int num_devices = 0;
-  std::string reason;  ///< why there are none
+  std::string reason;       ///< why there are none
+  bool has_driver = false;  ///< NVIDIA's driver is there
 };
 
 /// Loads libtorch_cuda and libsftrun_cuda once, if this machine has an NVIDIA driver, and registers

@@ -8,6 +8,7 @@
 
 #include "cuda_library.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
 #include "sftrun/kernels/memory.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/observe/system.h"
@@ -44,6 +45,8 @@ Compute choose_compute(const std::string& device, const std::string& dtype, int 
     } else if (device == "cuda") {
       throw DeviceError("CUDA was asked for and is not available: " + status.reason,
                         "--device cuda", "use --device cpu, or see `sftrun gpu-info`");
+    } else if (status.has_driver) {
+      log::warn("computing on the CPU: {}", status.reason);
     }
   }
   compute.dtype = choose_dtype(dtype, compute.device);
@@ -84,12 +87,10 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
       break;
     default:
       options.trains = model::Trains::kLora;
-      options.lora = {config.tuning.lora.r,
-                      config.tuning.lora.alpha,
-                      config.tuning.lora.dropout,
-                      config.tuning.lora.rslora,
-                      config.tuning.lora.target_modules,
-                      /*target_is_pattern=*/false};
+      options.lora = {
+          config.tuning.lora.r,       config.tuning.lora.alpha,          config.tuning.lora.dropout,
+          config.tuning.lora.rslora,  config.tuning.lora.target_modules,
+          /*target_is_pattern=*/false};
   }
   return options;
 }
