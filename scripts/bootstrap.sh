@@ -8,7 +8,7 @@
 #   --cuda WHEN   the CUDA compiler: auto (default) uses a toolkit that is there, and installs the compiler's Python
 #                 packages where there is a GPU but no toolkit; never; always
 #   --reference   also .venv-ref: the reference implementation that the parity tests compare with
-#   --lint        also clang-format and clang-tidy
+#   --lint        also clang, clang-format and clang-tidy
 #
 # LibTorch is taken from the first of: SFTRUN_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, the active Python environment, .venv
 # (made here, with the torch wheel). System packages need root; without it the command to run is printed.
@@ -97,6 +97,7 @@ missing_packages() {
   command -v mold >/dev/null || echo mold
   find_python >/dev/null || echo python3-venv
   if [ $lint = yes ]; then
+    command -v clang++ >/dev/null || echo clang
     command -v clang-format >/dev/null || echo clang-format
     command -v clang-tidy >/dev/null || echo clang-tidy
   fi

@@ -1,0 +1,28 @@
+#include <string>
+
+#include "data/toy_model.h"
+#include "fuzz.h"
+#include "sftrun/data/json_lines.h"
+#include "sftrun/data/sequence.h"
+
+/// Lines of a data file, through to labelled tokens. A line that can be read can be extended.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace sftrun;
+  static const data::TextModel model = data::test::toy_model();
+  fuzz::expecting_errors([&] {
+    for (const data::JsonLine& line :
+         data::split_json_lines(fuzz::text_of(data, size), "data.jsonl")) {
+      fuzz::expecting_errors([&] {
+        const data::Json record = data::parse_json_line(line.text, "data.jsonl:1");
+        const auto extended = data::extend_json_line(line.text, record, {{"score", 1}});
+        if (data::parse_json_line(extended, "extended").at("score") != 1) __builtin_trap();
+        const auto format = data::detect_format(record, "data.jsonl:1").format;
+        for (const auto& sequence :
+             data::SequenceBuilder(format, model, {}).build(record, "data.jsonl:1")) {
+          if (sequence.ids.size() != sequence.mask.size()) __builtin_trap();
+        }
+      });
+    }
+  });
+  return 0;
+}
