@@ -38,8 +38,7 @@ std::filesystem::path require_engine() {
 /// library when it is loaded.
 void limit_spinning() {
   constexpr int kKeepTheUsers = 0;
-  if (std::getenv("OMP_WAIT_POLICY") == nullptr)
-    ::setenv("GOMP_SPINCOUNT", "10000", kKeepTheUsers);
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "10000", kKeepTheUsers);
 }
 
 SftrunEngineRun load_engine() {

@@ -187,8 +187,10 @@ std::string versions_text(const GpuReport& report) {
 
 std::string text_of(const HostInfo& host) {
   std::string text = fmt::format("\nCPU: {}\n", host.model.empty() ? "unknown model" : host.model);
-  text += fmt::format("  cores        {} physical, {} logical; this process may use {}",
-                      host.physical_cores, host.logical_cpus, host.allowed.size());
+  const std::string physical =  // unknown where /sys is not mounted
+      host.physical_cores > 0 ? fmt::format("{} physical, ", host.physical_cores) : "";
+  text += fmt::format("  cores        {}{} logical; this process may use {}", physical,
+                      host.logical_cpus, host.allowed.size());
   if (host.available_cpus < static_cast<double>(host.allowed.size()))
     text += fmt::format(", with a quota of {:g}", host.available_cpus);
   text += fmt::format("\n  features     {}\n",

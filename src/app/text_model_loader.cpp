@@ -12,11 +12,13 @@ data::TextModel load_text_model(const std::filesystem::path& model,
                               ignored)) {  // a directory; its weights need not be there
     return data::make_text_model(text::Tokenizer::from_directory(model),
                                  weights::read_chat_template(model),
-                                 weights::read_special_texts(model), configured_template);
+                                 weights::read_special_texts(model), configured_template,
+                                 weights::generation_eos_ids(model));
   }
   const auto checkpoint = weights::Checkpoint::open(model);
   return data::make_text_model(checkpoint->tokenizer(), checkpoint->chat_template(),
-                               checkpoint->render_defaults(), configured_template);
+                               checkpoint->render_defaults(), configured_template,
+                               checkpoint->arch().eos_token_ids);
 }
 
 }  // namespace sftrun::app

@@ -125,6 +125,17 @@ struct Words<Thinking> {
 };
 
 template <>
+struct Words<EmptyThinking> {
+  using enum EmptyThinking;
+  static constexpr auto all = std::to_array<Word<EmptyThinking>>({
+      {"warn", kWarn},
+      {"drop", kDrop},
+      {"keep", kKeep},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
 struct Words<TooLong> {
   using enum TooLong;
   static constexpr auto all = std::to_array<Word<TooLong>>({

@@ -115,6 +115,10 @@ void visit_fields(DataConfig& data, Visitor&& field) {
       data.thinking, "thinking", any(),
       "Reasoning in earlier assistant turns: as the template has it, kept, or one example a turn.",
       "template");
+  field(data.empty_thinking, "empty_thinking", any(),
+        "Answers that begin with empty reasoning (`<think></think>`) as the template writes it: "
+        "learnt with a warning, learnt without that part (drop), or learnt.",
+        "drop");
   field(data.chat_template_kwargs, "chat_template_kwargs", any(),
         "Variables handed to the chat template.", "{enable_thinking: false}");
   field(

@@ -9,12 +9,16 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "sftrun/core/error.h"
 
 namespace sftrun {
 namespace fs = std::filesystem;
 namespace {
+
+/// Hidden, and never the beginning of a name that readers of a folder look for.
+constexpr const char* kTemporaryPrefix = ".tmp-";
 
 std::string reason() {
   return std::strerror(errno);
@@ -115,8 +119,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
   static std::atomic<unsigned> counter{0};
-  temporary_ = target_;
-  temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), counter++);
+  const std::string name = target_.filename().string();
+  temporary_ = target_.parent_path() /
+               fmt::format("{}{}-{}-{}", kTemporaryPrefix, ::getpid(), counter++, name);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) throw_write_error(target_);
 }
@@ -125,6 +130,16 @@ AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
   ::close(fd_);
   ::unlink(temporary_.c_str());
+}
+
+void remove_temporaries(const fs::path& directory) {
+  std::error_code code;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(directory, code)) {
+    if (entry.path().filename().string().starts_with(kTemporaryPrefix))
+      found.push_back(entry.path());
+  }
+  for (const fs::path& path : found) fs::remove(path, code);
 }
 
 void AtomicFile::write(const void* data, size_t num_bytes) {
@@ -148,6 +163,15 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);
   file.commit();
+}
+
+void shrink_file(const fs::path& path, std::string_view content, std::string_view kept) {
+  if (!content.starts_with(kept)) return write_file_atomically(path, kept);
+  std::error_code code;
+  fs::resize_file(path, kept.size(), code);
+  if (code) {
+    throw DeviceError("cannot shorten: " + code.message(), path.string(), "is the file writable?");
+  }
 }
 
 void sync_directory(const fs::path& path) {

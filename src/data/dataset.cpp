@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "endings.h"
 #include "fit.h"
 #include "record_file.h"
 #include "sftrun/core/error.h"
@@ -19,17 +20,21 @@ struct Outcome {
   Fate fate = Fate::kKept;
   int64_t length = 0;  ///< before truncation
   Example example;     ///< when kept
+  Ending ending = Ending::kStop;
+  int64_t num_empty_thinking = 0;
 };
 
 SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts) {
   return {.loss_on = data.loss_on,
           .thinking = data.thinking,
+          .empty_thinking = data.empty_thinking,
           .chat_template_kwargs = data.chat_template_kwargs,
           .with_parts = with_parts};
 }
 
 std::vector<std::vector<Outcome>> process(const RecordFile& file, const SequenceBuilder& builder,
-                                          const LengthRule& rule, int num_threads) {
+                                          const TextModel& model, const LengthRule& rule,
+                                          int num_threads) {
   std::vector<std::vector<Outcome>> outcomes(file.size());
   parallel_for(static_cast<int64_t>(file.size()), num_threads, [&](int64_t index) {
     const auto record = static_cast<size_t>(index);
@@ -38,6 +43,9 @@ std::vector<std::vector<Outcome>> process(const RecordFile& file, const Sequence
                       .length = static_cast<int64_t>(sequence.ids.size())};
       if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
         outcome.example = to_example(sequence, rule.max_seq_len, index);
+        outcome.example.line = file.line_number(record);
+        outcome.ending = ending_of(outcome.example, model);
+        outcome.num_empty_thinking = sequence.num_empty_thinking;
       }
       outcomes[record].push_back(std::move(outcome));
     }
@@ -71,6 +79,7 @@ std::string fingerprint_of(const RecordFile& file, RecordFormat format,
       .add(static_cast<uint64_t>(format))
       .add(static_cast<uint64_t>(config.data.loss_on))
       .add(static_cast<uint64_t>(config.data.thinking))
+      .add(static_cast<uint64_t>(config.data.empty_thinking))
       .add(static_cast<uint64_t>(rule.too_long))
       .add(static_cast<uint64_t>(rule.max_seq_len))
       .hex();
@@ -119,15 +128,14 @@ std::string shorten(const std::string& text) {
   refuse_too_long(file, rule, shortest, length);
 }
 
-/// Where the first few records with a fate are.
+/// Where the first few records are of which an example is such.
+template <typename Predicate>
 std::string name_records(const RecordFile& file, const std::vector<std::vector<Outcome>>& outcomes,
-                         Fate fate) {
+                         Predicate is_such) {
   constexpr size_t kShown = 3;
   std::vector<std::string> places;
   for (size_t record = 0; record < outcomes.size(); ++record) {
-    const bool has = std::any_of(outcomes[record].begin(), outcomes[record].end(),
-                                 [&](const Outcome& outcome) { return outcome.fate == fate; });
-    if (!has) continue;
+    if (std::none_of(outcomes[record].begin(), outcomes[record].end(), is_such)) continue;
     if (places.size() == kShown) return join(places, ", ") + ", …";
     places.push_back(file.where(record));
   }
@@ -143,7 +151,10 @@ void log_outcome(const RecordFile& file, const std::vector<std::vector<Outcome>>
       100.0 * static_cast<double>(stats.num_label_tokens) / static_cast<double>(stats.num_tokens),
       stats.longest);
   const auto warn = [&](int64_t number, Fate fate, const std::string& what) {
-    if (number > 0) log::warn("data: {} {}: {}", number, what, name_records(file, outcomes, fate));
+    if (number == 0) return;
+    log::warn(
+        "data: {} {}: {}", number, what,
+        name_records(file, outcomes, [&](const Outcome& outcome) { return outcome.fate == fate; }));
   };
   warn(stats.num_dropped_too_long, Fate::kTooLong,
        fmt::format("examples left out, longer than model.max_seq_len = {}", rule.max_seq_len));
@@ -153,6 +164,79 @@ void log_outcome(const RecordFile& file, const std::vector<std::vector<Outcome>>
        fmt::format("examples left out, no label within their first {} tokens", rule.max_seq_len));
   warn(stats.num_without_labels, Fate::kWithoutLabels,
        "examples left out, no token carries a label");
+}
+
+/// Counts of how the kept examples end.
+struct Endings {
+  int64_t kept = 0, stop = 0, special = 0;
+  const Example* first = nullptr;
+};
+
+Endings endings_of(const std::vector<std::vector<Outcome>>& outcomes) {
+  Endings endings;
+  for (const auto& record : outcomes) {
+    for (const Outcome& outcome : record) {
+      if (outcome.example.tokens.empty()) continue;
+      if (endings.first == nullptr) endings.first = &outcome.example;
+      ++endings.kept;
+      endings.stop += outcome.ending == Ending::kStop ? 1 : 0;
+      endings.special += outcome.ending == Ending::kSpecial ? 1 : 0;
+    }
+  }
+  return endings;
+}
+
+/// A model that never learns its end-of-turn token answers without end.
+void require_learnt_ends(const RecordFile& file, const std::vector<std::vector<Outcome>>& outcomes,
+                         const TextModel& model, bool ends_are_meant) {
+  const Endings endings = endings_of(outcomes);
+  if (endings.kept == 0) return;
+  const auto none = [](const Outcome& outcome) {
+    return !outcome.example.tokens.empty() && outcome.ending == Ending::kNone;
+  };
+  const int64_t without = endings.kept - endings.stop - endings.special;
+  const std::string stops = stop_tokens_of(model);
+  if (without == endings.kept && ends_are_meant) {
+    throw DataError(
+        fmt::format("no example learns an end-of-turn token, so the trained model would not know "
+                    "where to stop; the last answer of this one, as it would be learnt, is\n{}",
+                    shorten(last_answer(*endings.first, *model.tokenizer))),
+        file.where(static_cast<size_t>(endings.first->record)),
+        fmt::format("let the chat template write a stop token of the model ({}) after each answer, "
+                    "inside its generation marks if it has any (sftrun preview shows the labels); "
+                    "where examples are cut off, raise model.max_seq_len",
+                    stops));
+  }
+  if (without > 0) {
+    log::warn("data: {} of {} examples do not learn an end-of-turn token: {}", without,
+              endings.kept, name_records(file, outcomes, none));
+  }
+  if (endings.stop == 0 && endings.special > 0) {
+    log::warn(
+        "data: answers end in `{}`, which is no token that generation with this model stops at "
+        "({}): add its id to eos_token_id in the model's generation_config.json",
+        last_token(*endings.first, *model.tokenizer), stops);
+  }
+}
+
+void warn_of_empty_thinking(const RecordFile& file,
+                            const std::vector<std::vector<Outcome>>& outcomes,
+                            config::EmptyThinking choice) {
+  if (choice == config::EmptyThinking::kKeep) return;
+  int64_t count = 0;
+  const auto has = [](const Outcome& outcome) { return outcome.num_empty_thinking > 0; };
+  for (const auto& record : outcomes) {
+    for (const Outcome& outcome : record) count += outcome.num_empty_thinking;
+  }
+  if (count == 0) return;
+  if (choice == config::EmptyThinking::kDrop) {
+    log::info("data: the empty reasoning of {} answers carries no label", count);
+    return;
+  }
+  log::warn(
+      "data: {} answers begin with empty reasoning, which teaches the model not to reason: {}; "
+      "data.empty_thinking: drop leaves it unlearnt, keep says that it is meant",
+      count, name_records(file, outcomes, has));
 }
 
 }  // namespace
@@ -167,7 +251,11 @@ Dataset load_dataset(const config::RunConfig& config, const std::filesystem::pat
                                 sequence_options(config.data, /*with_parts=*/false));
   const LengthRule rule = length_rule(config, detected.format);
 
-  auto outcomes = process(file, builder, rule, num_threads);
+  auto outcomes = process(file, builder, model, rule, num_threads);
+  const bool ends_are_meant =
+      detected.format != RecordFormat::kText && config.data.loss_on != config::LossOnChoice::kAll;
+  require_learnt_ends(file, outcomes, model, ends_are_meant);
+  warn_of_empty_thinking(file, outcomes, config.data.empty_thinking);
   DatasetStats stats{.num_records = static_cast<int64_t>(file.size())};
   std::vector<Example> examples;
   for (auto& record : outcomes) {

@@ -40,6 +40,21 @@ std::string optional_string(const Json& record, const char* key, const std::stri
   throw DataError(fmt::format("\"{}\" must be a string, not {}", key, it->type_name()), where);
 }
 
+/// What takes a turn's label away must be meant so: a `"train": "false"` would be learnt.
+void check_turn_weight(const Json& message, const std::string& name, const std::string& where) {
+  const auto train = message.find("train");
+  if (train != message.end() && !train->is_boolean()) {
+    throw DataError(fmt::format("{}.train must be true or false, not {}", name, train->dump()),
+                    where);
+  }
+  const auto weight = message.find("weight");
+  if (weight == message.end()) return;
+  if (!weight->is_number() || (*weight != 0 && *weight != 1)) {
+    throw DataError(fmt::format("{}.weight must be 0 or 1, not {}", name, weight->dump()), where,
+                    "a turn is learnt or not; other weights are not supported");
+  }
+}
+
 void check_messages(const Json& messages, const char* key, const std::string& where) {
   if (!messages.is_array()) {
     throw DataError(
@@ -53,6 +68,7 @@ void check_messages(const Json& messages, const char* key, const std::string& wh
       throw DataError(fmt::format("{}[{}] is no message: it needs a \"role\"", key, i), where,
                       R"(write {"role": "user", "content": "…"})");
     }
+    check_turn_weight(message, fmt::format("{}[{}]", key, i), where);
     const auto content = message.find("content");
     const bool usable = content == message.end() || content->is_null() || content->is_string() ||
                         content->is_array();

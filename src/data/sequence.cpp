@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "empty_thinking.h"
 #include "record.h"
 #include "sftrun/core/error.h"
 #include "sftrun/text/chat_labels.h"
@@ -115,13 +116,33 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   if (options.loss_on == LossOnChoice::kCompletion && num_prompt_messages > 0) {
     extend_to_end(conversation);
   }
+  const int64_t num_empty_thinking =
+      find_empty_thinking(conversation, options.empty_thinking == config::EmptyThinking::kDrop);
   text::LabelledTokens tokens = text::tokenize_labelled(*model.tokenizer, conversation);
   Sequence sequence{.ids = std::move(tokens.ids),
                     .mask = std::move(tokens.mask),
-                    .spans = std::move(tokens.spans)};
+                    .spans = std::move(tokens.spans),
+                    .num_empty_thinking = num_empty_thinking};
   if (options.with_parts) sequence.parts = parts_of(conversation.rendered, messages);
   sequence.text = std::move(conversation.rendered.text);
   return sequence;
+}
+
+/// A model that saw one BOS in pre-training sees two: nothing fails, it only gets worse.
+void refuse_doubled_bos(const Sequence& sequence, const text::Tokenizer& tokenizer,
+                        const std::string& where) {
+  const auto bos = tokenizer.bos_id();
+  const auto& ids = sequence.ids;
+  if (!bos || ids.size() < 2 || ids[0] != *bos || ids[1] != *bos) return;
+  const bool by_tokenizer = sequence.spans[0].begin == sequence.spans[0].end;
+  std::string shown;
+  for (size_t i = 0; i < std::min<size_t>(ids.size(), 8); ++i)
+    shown += (i == 0 ? "" : " ") + tokenizer.id_to_token(ids[i]);
+  throw DataError(
+      fmt::format("the example begins with {} twice: {} …", tokenizer.id_to_token(*bos), shown),
+      where,
+      by_tokenizer ? "the tokenizer adds one itself: take it out of the text"
+                   : "take one of them out of the text or the chat template");
 }
 
 bool has_label(const Sequence& sequence) {
@@ -186,6 +207,13 @@ SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceO
     : format_(format), model_(std::move(model)), options_(std::move(options)) {}
 
 std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where) const {
+  std::vector<Sequence> sequences = build_unchecked(record, where);
+  for (const Sequence& sequence : sequences) refuse_doubled_bos(sequence, *model_.tokenizer, where);
+  return sequences;
+}
+
+std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
+                                                       const std::string& where) const {
   const bool has_template = model_.chat_template != nullptr;
   const RecordShape shape = shape_of(record, format_, has_template, where);
   if (const auto* plain = std::get_if<PlainText>(&shape))

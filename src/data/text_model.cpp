@@ -1,5 +1,6 @@
 #include "sftrun/data/text_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -17,9 +18,15 @@ bool is_template_text(const std::string& text) {
 }  // namespace
 
 TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::string>& own_template,
-                          text::RenderOptions render_defaults, const std::string& configured) {
+                          text::RenderOptions render_defaults, const std::string& configured,
+                          const std::vector<int64_t>& eos_token_ids) {
   TextModel model{.tokenizer = std::make_shared<const text::Tokenizer>(std::move(tokenizer)),
                   .render_defaults = std::move(render_defaults)};
+  for (const int64_t id : eos_token_ids) model.stop_ids.push_back(static_cast<text::TokenId>(id));
+  if (const auto eos = model.tokenizer->eos_id()) {
+    if (std::find(model.stop_ids.begin(), model.stop_ids.end(), *eos) == model.stop_ids.end())
+      model.stop_ids.push_back(*eos);
+  }
   const auto parse = [](std::string_view source, std::string name) {
     return std::make_shared<const text::ChatTemplate>(source, std::move(name));
   };

@@ -32,8 +32,7 @@ class GenerateCommand {
     options_.top_p = get<double>(request, "top_p").value_or(1.0);
     options_.top_k = get<int64_t>(request, "top_k");
     options_.seed = static_cast<uint64_t>(get<int64_t>(request, "seed").value_or(0));
-    options_.stop_tokens = model_.checkpoint->arch().eos_token_ids;
-    if (const auto eos = model_.text.tokenizer->eos_id()) options_.stop_tokens.push_back(*eos);
+    options_.stop_tokens = {model_.text.stop_ids.begin(), model_.text.stop_ids.end()};
     chat_ = get<bool>(request, "chat").value_or(model_.text.chat_template != nullptr);
     if (chat_ && !model_.text.chat_template) {
       throw ConfigError("the model has no chat template", "--chat",

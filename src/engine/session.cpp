@@ -98,7 +98,8 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                               const std::string& configured_template) {
   return data::make_text_model(checkpoint.tokenizer(), checkpoint.chat_template(),
-                               checkpoint.render_defaults(), configured_template);
+                               checkpoint.render_defaults(), configured_template,
+                               checkpoint.arch().eos_token_ids);
 }
 
 LoadedModel load_model(const nlohmann::json& request) {

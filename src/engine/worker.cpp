@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "commands.h"
+#include "run_result.h"
 #include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -168,26 +169,47 @@ class Worker {
     }
   }
 
+  /// Rank 0 decides: the ranks may see the folder at different moments.
   std::optional<fs::path> find_resume() {
     const std::string resume = get<std::string>(request_, "resume").value_or("auto");
-    const train::CheckpointStore store(run_dir_ / "checkpoints");
-    std::optional<fs::path> from;
-    if (resume == "auto") {
-      from = store.latest();
-    } else if (resume == "never") {
-      if (store.latest()) {
+    if (resume != "auto" && resume != "never") return explicit_checkpoint(resume);
+    double step = 0;
+    if (is_main()) {
+      const train::CheckpointStore store(run_dir_ / "checkpoints");
+      if (resume == "never" && store.holds_any()) {
         throw ConfigError(
             "the run directory already holds checkpoints", run_dir_.string(),
             "choose another output.dir, or resume with --resume auto; nothing is overwritten");
       }
-    } else {
-      from = fs::path(resume);
-      if (!fs::exists(*from / "state.json")) {
-        throw ConfigError("there is no checkpoint to resume from", from->string(),
-                          "name a folder like checkpoints/step-000100");
-      }
+      if (const auto latest = store.latest())
+        step = static_cast<double>(train::read_train_state(*latest).step);
+      else
+        require_no_results();
     }
+    const auto from_step = static_cast<int64_t>(comm_.all_gather({step})[0][0]);
+    if (from_step == 0) return std::nullopt;
+    return train::CheckpointStore(run_dir_ / "checkpoints").path_of(from_step);
+  }
+
+  static fs::path explicit_checkpoint(const std::string& resume) {
+    const fs::path from(resume);
+    if (!fs::exists(from / "state.json")) {
+      throw ConfigError("there is no checkpoint to resume from", from.string(),
+                        "name a folder like checkpoints/step-000100");
+    }
+    train::verify_checkpoint(from);
     return from;
+  }
+
+  /// A run that has no checkpoint has no results either: these are another's.
+  void require_no_results() const {
+    for (const char* name : {"adapter", "model"}) {
+      if (!fs::exists(run_dir_ / name)) continue;
+      throw ConfigError(
+          fmt::format("the run directory holds {} but no checkpoint of this run", name),
+          (run_dir_ / name).string(),
+          "choose another output.dir, or move this away; nothing is overwritten");
+    }
   }
 
   /// What templates that print the date see: one moment for all ranks and all parts of a run, so
@@ -223,7 +245,9 @@ class Worker {
     inputs.hooks.stop_exit_code = [&] { return stop.exit_code(); };
     inputs.hooks.peak_memory_bytes = [] { return observe::process_memory().peak_resident_bytes; };
     inputs.hooks.on_event = [&](const train::TrainEvent& event) { forward(event); };
-    const auto adapter = inputs.adapter;
+    const RunResult result{run_dir_, inputs.adapter, *checkpoint_, config_.model.name,
+                           compute_.dtype};
+    if (is_main()) require_disk_space(result, *decoder_);
     kernels::reset_cpu_peak();
     static_bytes_ = kernels::cpu_memory_stats().allocated_bytes;
     train::Trainer trainer(std::move(inputs));
@@ -231,7 +255,9 @@ class Worker {
     report_.started_at = unix_time_s();
     write_report(trainer, "running", 0, 0);
     const train::TrainOutcome outcome = trainer.run();
-    if (outcome.exit_code == 0) export_result(adapter);
+    const bool was_complete = outcome.first_step == trainer.total_steps();
+    if (is_main() && outcome.exit_code == 0 && !(was_complete && result.exists()))
+      export_result(result, *decoder_);
     const char* status = outcome.exit_code == 0     ? "done"
                          : outcome.exit_code == 130 ? "interrupted"
                                                     : "stopped";
@@ -322,31 +348,6 @@ class Worker {
       report_.ranks.push_back(rank);
     }
     observe::write_run_report(run_dir_ / "run.json", report_);
-  }
-
-  /// adapter/ or model/, written aside and renamed, so that it is whole or not there.
-  void export_result(const std::optional<weights::AdapterConfig>& adapter) {
-    if (!is_main()) return;
-    const fs::path target = run_dir_ / (adapter ? "adapter" : "model");
-    const fs::path temporary = run_dir_ / (adapter ? ".unfinished-adapter" : ".unfinished-model");
-    std::error_code code;
-    fs::remove_all(temporary, code);
-    make_directories(temporary);
-    if (adapter) {
-      weights::write_adapter(temporary, *adapter, model::trained_tensors(*decoder_));
-    } else {
-      const DType dtype = compute_.dtype == at::kFloat ? DType::kF32 : DType::kBF16;
-      weights::write_sharded_safetensors(temporary,
-                                         model::model_tensors(*decoder_, *checkpoint_, dtype));
-    }
-    model::write_model_text_files(*checkpoint_, config_.model.name, temporary,
-                                  /*with_config=*/!adapter);
-    sync_directory(temporary);
-    fs::remove_all(target, code);
-    fs::rename(temporary, target, code);
-    if (code)
-      throw DeviceError("cannot put the result into place: " + code.message(), target.string());
-    sync_directory(run_dir_);
   }
 
   void conclude(const train::TrainOutcome& outcome, int64_t total_steps) const {

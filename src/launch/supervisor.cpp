@@ -35,6 +35,7 @@ int supervise(const SuperviseOptions& options) {
                       "choose another, or leave it out to get a free one");
   }
   make_directories(options.run_dir / "logs");
+  remove_temporaries(options.run_dir / "logs");
   const SignalFd signals;
   Guardian guardian;
   Console console(Console::detect());

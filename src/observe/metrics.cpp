@@ -69,7 +69,7 @@ void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step) {
     if (line_step && *line_step <= step) kept.append(line).push_back('\n');
     begin = end + 1;
   }
-  if (kept.size() != text.size()) write_file_atomically(path, kept);
+  if (kept.size() != text.size()) shrink_file(path, text, kept);
 }
 
 }  // namespace sftrun::observe

@@ -114,7 +114,11 @@ void truncate_events_to_step(const fs::path& directory, int64_t step) {
       const auto record_step = event_step(record);
       if (record_step && *record_step <= step) append_tf_record(kept, record);
     }
-    if (kept.size() != content.size()) write_file_atomically(entry.path(), kept);
+    if (kept.empty()) {
+      fs::remove(entry.path());
+    } else if (kept.size() != content.size()) {
+      shrink_file(entry.path(), content, kept);
+    }
   }
 }
 

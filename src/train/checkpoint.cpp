@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "checkpoint_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
@@ -18,11 +20,11 @@ namespace sftrun::train {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kStateFile = "state.json";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kTrainableFile = "trainable.safetensors";
 constexpr const char* kAdapterFile = "adapter_model.safetensors";
 constexpr const char* kUnfinished = ".unfinished-";
+constexpr const char* kAbandoned = "abandoned-";
 
 std::string step_name(int64_t step) {
   return fmt::format("step-{:06}", step);
@@ -38,16 +40,26 @@ std::optional<int64_t> step_of(const fs::path& path) {
   return std::stoll(digits);
 }
 
-/// step, path of every complete checkpoint, ascending.
+/// step, path of everything named as a checkpoint, ascending.
 std::vector<std::pair<int64_t, fs::path>> list(const fs::path& directory) {
   std::vector<std::pair<int64_t, fs::path>> found;
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(directory, code)) {
     const auto step = step_of(entry.path());
-    if (step && fs::exists(entry.path() / kStateFile)) found.emplace_back(*step, entry.path());
+    if (step) found.emplace_back(*step, entry.path());
   }
   std::sort(found.begin(), found.end());
   return found;
+}
+
+void set_aside(const fs::path& directory, const fs::path& checkpoint) {
+  const fs::path aside = directory / (kAbandoned + checkpoint.filename().string());
+  std::error_code code;
+  fs::remove_all(aside, code);
+  fs::rename(checkpoint, aside, code);
+  if (code) throw DeviceError("cannot rename: " + code.message(), checkpoint.string());
+  log::warn("{} does not belong to this course of the run: it is now {}", checkpoint.string(),
+            aside.filename().string());
 }
 
 /// Renamed first: a crash in the middle of removing must not leave half a checkpoint under its
@@ -60,6 +72,15 @@ void discard(const fs::path& directory, const fs::path& checkpoint) {
   fs::rename(checkpoint, doomed, code);
   if (!code) fs::remove_all(doomed, code);
 }
+
+/// A disk that is full while a checkpoint is written gets its space back.
+struct RemovedUnlessRenamed {
+  const fs::path& path;
+  ~RemovedUnlessRenamed() {
+    std::error_code code;
+    fs::remove_all(path, code);
+  }
+};
 
 std::vector<weights::TensorToWrite> optimizer_tensors(model::Decoder& decoder, AdamW& optimizer) {
   std::vector<weights::TensorToWrite> tensors;
@@ -78,53 +99,6 @@ std::vector<weights::TensorToWrite> optimizer_tensors(model::Decoder& decoder, A
   return tensors;
 }
 
-void write_state(const fs::path& directory, const TrainState& state, int64_t optimizer_steps) {
-  nlohmann::ordered_json json;
-  json["format"] = 1;
-  json["step"] = state.step;
-  json["optimizer_steps"] = optimizer_steps;
-  json["tokens"] = state.tokens;
-  json["trained_seconds"] = state.trained_seconds;
-  json["rendered_at_unix_s"] = state.rendered_at_unix_s;
-  json["identity"] = state.identity;
-  nlohmann::ordered_json files;  // lengths, so that a file cut short by a copy is noticed
-  for (const auto& entry : fs::directory_iterator(directory))
-    files[entry.path().filename().string()] = entry.file_size();
-  json["files"] = files;
-  write_file_atomically(directory / kStateFile, json.dump(2) + "\n");
-}
-
-nlohmann::ordered_json read_state_json(const fs::path& checkpoint) {
-  const fs::path path = checkpoint / kStateFile;
-  nlohmann::ordered_json json =
-      nlohmann::ordered_json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
-  const std::string fix = "remove this checkpoint folder to resume from the one before it";
-  const auto is = [&](const char* key, auto has_type) {
-    return json.contains(key) && (json[key].*has_type)();
-  };
-  using Json = nlohmann::ordered_json;
-  const bool usable = json.is_object() && is("step", &Json::is_number_unsigned) &&
-                      is("optimizer_steps", &Json::is_number_unsigned) &&
-                      is("tokens", &Json::is_number_unsigned) &&
-                      is("trained_seconds", &Json::is_number) &&
-                      is("rendered_at_unix_s", &Json::is_number_integer) &&
-                      is("identity", &Json::is_object) && is("files", &Json::is_object);
-  if (!usable) throw DataError("the checkpoint's state file is damaged", path.string(), fix);
-  for (const auto& [name, bytes] : json["files"].items()) {
-    if (!bytes.is_number_unsigned())
-      throw DataError("the checkpoint's state file is damaged", path.string(), fix);
-    std::error_code code;
-    const auto size = fs::file_size(checkpoint / name, code);
-    if (code || size != bytes.get<uint64_t>()) {
-      throw DataError(
-          fmt::format("the checkpoint is not whole: {} has {} bytes, expected {}", name,
-                      code ? std::string("no") : std::to_string(size), bytes.get<uint64_t>()),
-          checkpoint.string(), fix);
-    }
-  }
-  return json;
-}
-
 void copy_into(const weights::SafetensorsFile& file, const fs::path& path, const std::string& name,
                const at::Tensor& destination) {
   const weights::SafetensorsEntry* entry = file.find(name);
@@ -141,8 +115,35 @@ void copy_into(const weights::SafetensorsFile& file, const fs::path& path, const
 
 std::optional<fs::path> CheckpointStore::latest() const {
   const auto found = list(directory_);
-  if (found.empty()) return std::nullopt;
-  return found.back().second;
+  std::optional<DataError> newest_damage;
+  for (auto checkpoint = found.rbegin(); checkpoint != found.rend(); ++checkpoint) {
+    try {
+      verify_checkpoint(checkpoint->second);
+      return checkpoint->second;
+    } catch (const DataError& error) {
+      log::warn("passing over {}: {}", checkpoint->second.string(), error.message());
+      if (!newest_damage) newest_damage = error;
+    }
+  }
+  if (!newest_damage) return std::nullopt;
+  throw DataError(fmt::format("no checkpoint of the run is whole ({} looked at); the newest: {}",
+                              found.size(), newest_damage->message()),
+                  directory_.string(),
+                  "restore one from a copy, or move this folder away to start over");
+}
+
+fs::path CheckpointStore::path_of(int64_t step) const {
+  return directory_ / step_name(step);
+}
+
+bool CheckpointStore::holds_any() const {
+  return !list(directory_).empty();
+}
+
+void CheckpointStore::set_later_aside(int64_t step) const {
+  for (const auto& [later, checkpoint] : list(directory_)) {
+    if (later > step) set_aside(directory_, checkpoint);
+  }
 }
 
 void CheckpointStore::remove_leftovers() const {
@@ -158,10 +159,15 @@ void CheckpointStore::remove_leftovers() const {
 void CheckpointStore::save(model::Decoder& decoder, AdamW& optimizer,
                            const std::optional<weights::AdapterConfig>& adapter,
                            const TrainState& state, std::optional<int64_t> total_limit) const {
-  const fs::path target = directory_ / step_name(state.step);
+  const fs::path target = path_of(state.step);
   const fs::path temporary =
       directory_ / fmt::format("{}{}-{}", kUnfinished, step_name(state.step), ::getpid());
-  make_directories(temporary);
+  const RemovedUnlessRenamed cleanup{temporary};
+  std::error_code code;
+  if (!fs::create_directories(temporary, code) && code) {
+    throw DeviceError("cannot make a folder for the checkpoint: " + code.message(),
+                      temporary.string(), "is the disk full, or the folder not writable?");
+  }
   if (adapter) {
     weights::write_adapter(temporary, *adapter, model::trained_tensors(decoder));
   } else {
@@ -170,14 +176,15 @@ void CheckpointStore::save(model::Decoder& decoder, AdamW& optimizer,
   weights::write_safetensors(temporary / kOptimizerFile, optimizer_tensors(decoder, optimizer));
   write_state(temporary, state, optimizer.steps());
   sync_directory(temporary);
-  // Where a run went back to an earlier checkpoint, its steps replace those of the abandoned
-  // course.
-  if (fs::exists(target)) discard(directory_, target);
   if (std::rename(temporary.c_str(), target.c_str()) != 0) {
     throw DeviceError("cannot rename the finished checkpoint into place", target.string(),
                       "is the folder writable?");
   }
   sync_directory(directory_);
+  keep_newest(total_limit);
+}
+
+void CheckpointStore::keep_newest(std::optional<int64_t> total_limit) const {
   if (!total_limit) return;
   const auto found = list(directory_);
   for (size_t i = 0; i + static_cast<size_t>(*total_limit) < found.size(); ++i)

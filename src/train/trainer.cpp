@@ -2,11 +2,14 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
+#include <set>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/kernels/ops.h"
 
 namespace sftrun::train {
 namespace {
@@ -21,6 +24,9 @@ std::vector<std::pair<int64_t, int64_t>> group_ranges(const kernels::ParameterSt
     ranges.push_back(store.group_range(group));
   return ranges;
 }
+
+constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();  // of a rank without labels
+constexpr int64_t kBeforeAll = -1;  // also before the events of step 0
 
 AdamWConfig adamw_config(const config::TrainConfig& c) {
   return {c.adam_beta1, c.adam_beta2, c.adam_epsilon, c.weight_decay};
@@ -37,6 +43,8 @@ struct Trainer::StepReport {
   std::vector<uint64_t> peak_memory_bytes;  // per rank
   int stop_exit_code = 0;                   // the largest of all ranks
   bool save_due = false;                    // by rank 0's clock
+  // The first bin of the first micro-batch whose loss is not finite; -1 for none.
+  int64_t not_finite_at = -1;
 };
 
 Trainer::Trainer(TrainerInputs inputs)
@@ -60,16 +68,21 @@ Trainer::Trainer(TrainerInputs inputs)
     restore(*in_.resume_from, *in_.decoder, optimizer_);
     state_ = read_train_state(*in_.resume_from);
     state_.identity = in_.identity;
+    saved_step_ = state_.step;
   }
   if (!is_main()) return;
   make_directories(in_.run_dir / "checkpoints");
   checkpoints_.remove_leftovers();
-  observe::truncate_metrics_to_step(in_.run_dir / "metrics.jsonl", state_.step);
+  checkpoints_.set_later_aside(state_.step);
+  checkpoints_.keep_newest(in_.config.train.save_total_limit);
+  remove_temporaries(in_.run_dir);
+  remove_temporaries(in_.run_dir / "tensorboard");
+  const int64_t kept_steps = in_.resume_from ? state_.step : kBeforeAll;
+  observe::truncate_metrics_to_step(in_.run_dir / "metrics.jsonl", kept_steps);
   metrics_ = observe::MetricsWriter(in_.run_dir / "metrics.jsonl");
   if (in_.config.output.tensorboard) {
     make_directories(in_.run_dir / "tensorboard");
-    events_ = observe::EventWriter(in_.run_dir / "tensorboard",
-                                   in_.resume_from ? std::optional(state_.step) : std::nullopt);
+    events_ = observe::EventWriter(in_.run_dir / "tensorboard", kept_steps);
     events_.text("config", "```yaml\n" + config::to_yaml(in_.config) + "```", state_.step);
   }
 }
@@ -77,6 +90,7 @@ Trainer::Trainer(TrainerInputs inputs)
 TrainOutcome Trainer::run() {
   const int64_t total = steps_.total_steps();
   outcome_.first_step = outcome_.last_step = state_.step;
+  in_.hooks.on_event({"training", state_.step, total, {}, {}, {}, {}});
   const bool fresh = state_.step == 0;
   if (fresh && evaluator_ && in_.config.train.eval_on_start) evaluate(0);
   for (int64_t step = state_.step; step < total; ++step) {
@@ -142,6 +156,7 @@ double Trainer::forward_backward(const std::vector<data::Bin>& global_batch, int
         grad_scale, [&](int64_t group) {
           if (last) reducer_.group_done(group);
         });
+    if (!std::isfinite(loss_sum) && report.not_finite_at < 0) report.not_finite_at = first;
   }
   for (const data::Bin& bin : global_batch) {
     for (const int64_t example : bin) {
@@ -158,13 +173,17 @@ void Trainer::gather(StepReport& report, double loss_sum) {
   const auto ranks =
       in_.comm->all_gather({loss_sum, static_cast<double>(report.own_label_tokens),
                             static_cast<double>(in_.hooks.peak_memory_bytes()),
-                            static_cast<double>(in_.hooks.stop_exit_code()), save_due ? 1.0 : 0.0});
+                            static_cast<double>(in_.hooks.stop_exit_code()), save_due ? 1.0 : 0.0,
+                            static_cast<double>(report.not_finite_at)});
   double total = 0;
+  report.not_finite_at = -1;
   for (const auto& rank : ranks) {
     total += rank[0];
-    report.loss_per_rank.push_back(rank[1] > 0 ? rank[0] / rank[1] : 0);
+    report.loss_per_rank.push_back(rank[1] > 0 ? rank[0] / rank[1] : kNoLoss);
     report.peak_memory_bytes.push_back(static_cast<uint64_t>(rank[2]));
     report.stop_exit_code = std::max(report.stop_exit_code, static_cast<int>(rank[3]));
+    const auto not_finite_at = static_cast<int64_t>(rank[5]);
+    if (report.not_finite_at < 0) report.not_finite_at = not_finite_at;
   }
   report.save_due = ranks[0][4] != 0;
   report.loss = total / static_cast<double>(report.label_tokens);
@@ -173,23 +192,36 @@ void Trainer::gather(StepReport& report, double loss_sum) {
 void Trainer::require_finite(const StepReport& report, const std::vector<data::Bin>& global_batch,
                              int64_t step) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
-  std::vector<std::string> records;
-  constexpr size_t kShown = 16;
-  for (const data::Bin& bin : global_batch) {
-    for (const int64_t example : bin) {
-      if (records.size() < kShown) {
-        records.push_back(
-            std::to_string(in_.train->examples()[static_cast<size_t>(example)].record + 1));
-      }
-    }
-  }
+  const int64_t micro_batch_size = *in_.config.train.batch_size.value;
+  const bool is_located = report.not_finite_at >= 0;
+  const int64_t first = is_located ? report.not_finite_at : 0;
+  const int64_t end = is_located ? first + micro_batch_size : INT64_MAX;
   throw Error(ExitCode::kWorkerFailed,
               fmt::format("{} is not finite at step {}; no weight was changed by this step",
                           std::isfinite(report.loss) ? "the gradient norm" : "the loss", step + 1),
-              fmt::format("{}, records {} (of this step's batch)", in_.config.data.train,
-                          join(records, ", ")),
-              "lower train.learning_rate, use model.dtype fp32, or look at these records; the last "
-              "checkpoint is good");
+              fmt::format("{}, {} of {}", in_.config.data.train, lines_of(global_batch, first, end),
+                          is_located ? "the micro-batch in which it arose" : "this step's batch"),
+              fmt::format("look at these records, lower train.learning_rate, or use model.dtype "
+                          "fp32; {}",
+                          newest_saved()));
+}
+
+/// The lines of the records in bins [first, end) of a batch, as "lines 3, 4, …".
+std::string Trainer::lines_of(const std::vector<data::Bin>& global_batch, int64_t first,
+                              int64_t end) const {
+  constexpr size_t kShown = 16;
+  std::set<int64_t> numbers;  // in the order of the file
+  for (int64_t bin = first; bin < std::min(end, static_cast<int64_t>(global_batch.size())); ++bin) {
+    for (const int64_t example : global_batch[static_cast<size_t>(bin)])
+      numbers.insert(in_.train->examples()[static_cast<size_t>(example)].line);
+  }
+  std::vector<std::string> lines;
+  for (const int64_t number : numbers) lines.push_back(std::to_string(number));
+  const char* noun = lines.size() == 1 ? "line" : "lines";
+  if (lines.size() <= kShown) return fmt::format("{} {}", noun, join(lines, ", "));
+  const size_t more = lines.size() - kShown;
+  lines.resize(kShown);
+  return fmt::format("{} {} and {} more", noun, join(lines, ", "), more);
 }
 
 void Trainer::log_step(int64_t step, const StepReport& report) {
@@ -227,7 +259,8 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   events_.scalar("train/step_seconds", m.step_seconds, done);
   events_.scalar("train/epoch", m.epoch, done);
   for (size_t rank = 0; rank < m.loss_per_rank.size(); ++rank) {
-    events_.scalar(fmt::format("rank_{}/loss", rank), m.loss_per_rank[rank], done);
+    if (std::isfinite(m.loss_per_rank[rank]))
+      events_.scalar(fmt::format("rank_{}/loss", rank), m.loss_per_rank[rank], done);
     events_.scalar(fmt::format("rank_{}/peak_memory_bytes", rank),
                    static_cast<double>(m.peak_memory_bytes[rank]), done);
   }
@@ -252,6 +285,11 @@ void Trainer::evaluate(int64_t steps_done) {
   const EvalResult result = evaluator_->run(*in_.decoder, *in_.comm);
   if (!outcome_.first_eval_loss) outcome_.first_eval_loss = result.loss;
   outcome_.last_eval_loss = result.loss;
+  if (!std::isfinite(result.loss)) {
+    log::warn("step {}: the validation loss is not finite, while the training loss is; look at {}",
+              steps_done,
+              in_.config.data.val.empty() ? in_.config.data.train : in_.config.data.val);
+  }
   if (!is_main()) return;
   observe::EvalMetrics m;
   m.step = steps_done;
@@ -267,7 +305,29 @@ void Trainer::evaluate(int64_t steps_done) {
             format_duration(result.seconds));
 }
 
+/// What the last update made of the weights nobody has looked at yet. All ranks see the same.
+void Trainer::require_finite_state(int64_t steps_done) {
+  const auto is_finite = [](const at::Tensor& flat) {
+    return std::isfinite(kernels::sum_of_squares(flat));
+  };
+  if (is_finite(in_.decoder->parameters().master()) && is_finite(optimizer_.exp_avg()) &&
+      is_finite(optimizer_.exp_avg_sq())) {
+    return;
+  }
+  throw Error(
+      ExitCode::kWorkerFailed,
+      fmt::format("the weights are not finite after step {}; they are not saved", steps_done),
+      in_.run_dir.string(),
+      fmt::format("lower train.learning_rate or train.weight_decay; {}", newest_saved()));
+}
+
+std::string Trainer::newest_saved() const {
+  if (saved_step_ == 0) return "no checkpoint was written yet";
+  return fmt::format("the newest checkpoint is of step {}", saved_step_);
+}
+
 void Trainer::save(int64_t steps_done) {
+  require_finite_state(steps_done);
   in_.hooks.on_event({"saving", steps_done, steps_.total_steps(), {}, {}, {}, {}});
   if (is_main()) {
     metrics_.sync();
@@ -277,6 +337,7 @@ void Trainer::save(int64_t steps_done) {
   }
   in_.comm->barrier(fmt::format("save-{}", steps_done));
   last_save_s_ = now_s();
+  saved_step_ = steps_done;
 }
 
 }  // namespace sftrun::train

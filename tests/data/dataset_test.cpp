@@ -231,5 +231,76 @@ TEST_F(Datasets, PreviewDecidesAsTrainingDoes) {
   EXPECT_THROW(preview_dataset(config_, path, model_, 4), DataError);
 }
 
+/// ChatML with the turns closed by `end`, inside generation marks or not.
+TextModel model_ending_in(const std::string& end) {
+  return test::toy_model(
+      "{%- for m in messages -%}{%- if m.role == 'assistant' -%}{% generation %}{{ m.content }}" +
+      end + "{%- else -%}{{ m.content }}{%- endif -%}{%- endfor -%}");
+}
+
+TEST_F(Datasets, AModelThatWouldNeverStopIsRefused) {
+  model_ = model_ending_in("{% endgeneration %}");  // no end at all
+  const DataError no_end = failure(chat("q", "first") + chat("q", "second"));
+  EXPECT_NE(no_end.message().find("would not know where to stop"), std::string::npos);
+  EXPECT_NE(no_end.message().find("\nfirst"), std::string::npos) << no_end.message();
+  EXPECT_TRUE(no_end.where().ends_with("train.jsonl:1")) << no_end.where();
+  EXPECT_NE(no_end.fix().find("`<|im_end|>`"), std::string::npos) << no_end.fix();
+  model_ = model_ending_in("{% endgeneration %}<|im_end|>");  // outside what is learnt
+  EXPECT_EQ(failure(chat("q", "first")).message(), failure(chat("q", "first")).message());
+  model_ = model_ending_in("<|im_end|>{% endgeneration %}");
+  EXPECT_EQ(load(chat("q", "a")).examples().size(), 1U);
+  model_ = model_ending_in("<|im_end|>{{ '\\n' }}{% endgeneration %}");
+  EXPECT_EQ(load(chat("q", "a")).examples().size(), 1U);
+  model_ = model_ending_in("</s>{% endgeneration %}");  // special: learnt, with a warning
+  model_.stop_ids = {test::kImEnd};
+  EXPECT_EQ(load(chat("q", "a")).examples().size(), 1U);
+}
+
+TEST_F(Datasets, EndsThatAreCutOffAreNotLearnt) {
+  config_.model.max_seq_len = 40;
+  config_.data.too_long = TooLong::kTruncate;
+  const std::string long_chat = chat("q", std::string(60, 'x'));
+  EXPECT_NE(failure(long_chat).fix().find("raise model.max_seq_len"), std::string::npos);
+  EXPECT_EQ(load(long_chat + chat("q", "a")).examples().size(), 2U) << "one is learnt";
+  EXPECT_EQ(load(R"({"text": ")" + std::string(60, 'x') + "\"}").examples().size(), 1U)
+      << "a text may end anywhere";
+}
+
+TEST_F(Datasets, ADoubledBosIsRefused) {
+  model_ = test::toy_model(test::kChatMl, /*adds_bos=*/true);
+  EXPECT_EQ(load(R"({"text": "ab"})").examples().size(), 1U);
+  const DataError in_text = failure(R"({"text": "<s>ab"})");
+  EXPECT_EQ(in_text.message(), "the example begins with <s> twice: <s> <s> a b </s> …");
+  EXPECT_NE(in_text.fix().find("the tokenizer adds one"), std::string::npos);
+  model_ = test::toy_model(std::string("{{ bos_token }}{{ bos_token }}") + test::kChatMl);
+  EXPECT_NE(failure(chat("q", "a")).fix().find("chat template"), std::string::npos);
+}
+
+TEST_F(Datasets, EmptyReasoningIsLeftUnlearntWhenAsked) {
+  model_ = test::toy_model(
+      "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\\n' }}"
+      "{%- if m.role == 'assistant' -%}{{ '<think>\\n\\n</think>\\n\\n' }}{%- endif -%}"
+      "{{ m.content + '<|im_end|>' }}{%- endfor -%}"
+      "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}");
+  const std::string content = chat("q", "abc");
+  const auto labels = [&] { return load(content).stats().num_label_tokens; };
+  EXPECT_EQ(labels(), 19 + 4) << "<think></think> with four newlines, abc, <|im_end|>";
+  config_.data.empty_thinking = config::EmptyThinking::kDrop;
+  EXPECT_EQ(labels(), 4);
+}
+
+TEST_F(Datasets, ATurnIsLearntOrNot) {
+  const auto with = [](const char* extra) {
+    return std::string(R"({"messages": [{"role": "user", "content": "q"}, )") +
+           R"({"role": "assistant", "content": "a", )" + extra + "}]}\n";
+  };
+  for (const char* wrong : {R"("weight": 0.5)", R"("weight": "0")", R"("weight": -1)",
+                            R"("train": 0)", R"("train": "false")"}) {
+    const DataError error = failure(with(wrong));
+    EXPECT_TRUE(error.message().starts_with("messages[1].")) << wrong << ": " << error.message();
+  }
+  EXPECT_EQ(load(with(R"("weight": 1.0, "train": true)")).examples().size(), 1U);
+}
+
 }  // namespace
 }  // namespace sftrun::data

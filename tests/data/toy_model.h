@@ -105,7 +105,7 @@ inline TextModel toy_model(const std::string& chat_template = kChatMl, bool adds
   write_file_atomically(dir / "tokenizer_config.json",
                         R"({"bos_token": "<s>", "eos_token": "</s>"})");
   return make_text_model(text::Tokenizer::from_directory(dir.path()), std::nullopt,
-                         {.bos_token = "<s>", .eos_token = "</s>"}, chat_template);
+                         {.bos_token = "<s>", .eos_token = "</s>"}, chat_template, {kImEnd});
 }
 
 }  // namespace sftrun::data::test

@@ -9,12 +9,14 @@ its exit code, its error printed once, and no process behind.
 
 import argparse
 import concurrent.futures
+import json
 import os
 import pathlib
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -112,9 +114,36 @@ def not_a_number(folder):
     """Gradients that overflow: no weight moves, and the message names the records."""
     ended = Run(folder, 1, "train.max_steps=20", "train.epochs=100", "train.learning_rate=1", "train.warmup_ratio=0",
                 "tuning.lora.alpha=1e30", "train.save_steps=1").end()
-    expect_error(ended, 5, "not finite at step", r"\n  at   train\.jsonl, records \d", r"\n  fix: ")
+    expect_error(ended, 5, "not finite at step", r"\n  at   train\.jsonl, lines 1, 2, 3, 4 of this step's batch", r"\n  fix: ")
     expect(not checkpoints(folder), f"written after the overflow in step 1: {checkpoints(folder)}")
     expect(not (folder / "run/adapter").exists(), "an adapter is written")
+
+
+def untie_with_a_bad_weight(folder, token):
+    """Gives the model a head of its own, and one token's embedding a number that is none."""
+    bad_input.edit("model/config.json", '"tie_word_embeddings": true', '"tie_word_embeddings": false')(folder)
+    path = folder / "model/model.safetensors"
+    content = path.read_bytes()
+    (header_bytes,) = struct.unpack_from("<Q", content)
+    header, data = json.loads(content[8:8 + header_bytes]), bytearray(content[8 + header_bytes:])
+    embedding = header["model.embed_tokens.weight"]
+    begin, end = embedding["data_offsets"]
+    header["lm_head.weight"] = embedding | {"data_offsets": [len(data), len(data) + end - begin]}
+    data += data[begin:end]
+    struct.pack_into("<f", data, begin + token * embedding["shape"][1] * 4, float("nan"))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def one_bad_record(folder):
+    """A weight that is no number, which one record alone touches: its line is named, by whichever rank has it."""
+    bad = {"messages": [{"role": "user", "content": "~"}, bad_input.GOOD_RECORD["messages"][1]]}
+    (folder / "train.jsonl").write_text("\n" + bad_input.lines(*[bad_input.GOOD_RECORD] * 3, bad))
+    untie_with_a_bad_weight(folder, json.loads((folder / "model/tokenizer.json").read_text())["model"]["vocab"]["~"])
+    ended = Run(folder, 2, "train.max_steps=4", "data.packing=false", "train.batch_size=1", "train.grad_accum=2").end()
+    expect_error(ended, 5, "the loss is not finite at step 1", r"train\.jsonl, line 5 of the micro-batch in which it arose")
+    expect(not checkpoints(folder), f"written: {checkpoints(folder)}")
 
 
 def stopped(folder, number, code):
@@ -162,7 +191,8 @@ def changed_data_allowed(folder):
     expect("resuming from" in text, "it starts afresh", text)
 
 
-CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, interrupted, terminated, second_run, changed_data_allowed]
+CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, interrupted, terminated, second_run,
+         changed_data_allowed]
 
 
 def run_case(program, case):

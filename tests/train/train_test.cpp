@@ -147,15 +147,38 @@ TEST_F(Checkpoints, RestoreEveryBitAndGoOn) {
   EXPECT_TRUE(at::equal(optimizer_->exp_avg_sq(), other_optimizer.exp_avg_sq()));
 }
 
-TEST_F(Checkpoints, AnAbandonedCourseIsReplaced) {
+TEST_F(Checkpoints, LaterOnesAreSetAsideNotLost) {
   fs::create_directories(dir());
+  for (const int64_t step : {1, 2, 3}) save(step);
+  CheckpointStore(dir()).set_later_aside(1);
+  EXPECT_EQ(CheckpointStore(dir()).latest().value().filename(), "step-000001");
+  EXPECT_TRUE(fs::exists(dir() / "abandoned-step-000002" / "state.json"));
+  EXPECT_TRUE(fs::exists(dir() / "abandoned-step-000003" / "state.json"));
   save(3);
-  take_steps(*decoder_, *optimizer_, 1);
-  save(3);
-  const auto other = tiny_decoder();
-  AdamW other_optimizer(other->parameters(), AdamWConfig{});
-  restore(dir() / "step-000003", *other, other_optimizer);
-  EXPECT_TRUE(at::equal(decoder_->parameters().master(), other->parameters().master()));
+  EXPECT_EQ(CheckpointStore(dir()).latest().value().filename(), "step-000003");
+}
+
+TEST_F(Checkpoints, TheNewestWholeOneCounts) {
+  fs::create_directories(dir());
+  const CheckpointStore store(dir());
+  EXPECT_FALSE(store.latest().has_value());
+  EXPECT_FALSE(store.holds_any());
+  for (const int64_t step : {1, 2, 3, 4}) save(step);
+  fs::remove(dir() / "step-000004" / "state.json");
+  {  // of the right length, with other bytes
+    std::fstream file(dir() / "step-000003" / "trainable.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-4, std::ios::end);
+    file.write("\xff\xff\xff\xff", 4);
+  }
+  EXPECT_EQ(store.latest().value().filename(), "step-000002");
+  test::expect_error([&] { verify_checkpoint(dir() / "step-000003"); },
+                     {"damaged", "trainable.safetensors holds other bytes"});
+  fs::remove(dir() / "step-000002" / "optimizer.safetensors");
+  fs::resize_file(dir() / "step-000001" / "optimizer.safetensors", 10);
+  test::expect_error([&] { store.latest(); }, {"no checkpoint of the run is whole (4 looked at)",
+                                               "state.json is missing", "move this folder away"});
+  EXPECT_TRUE(store.holds_any());
 }
 
 TEST_F(Checkpoints, OldestGoFirstAndLeftoversGo) {
@@ -184,7 +207,7 @@ TEST_F(Checkpoints, DamageIsNoticed) {
   test::expect_error([&] { read_train_state(checkpoint); },
                      {"state file is damaged", "state.json"});
   fs::remove(checkpoint / "state.json");
-  EXPECT_FALSE(CheckpointStore(dir()).latest().has_value());
+  test::expect_error([&] { read_train_state(checkpoint); }, {"state.json is missing"});
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ enum class LossOnChoice {
   kAll
 };  ///< `responses` is an alias of assistant
 enum class Thinking { kTemplate, kKeep, kSplit };
+enum class EmptyThinking { kWarn, kDrop, kKeep };
 enum class TooLong { kAuto, kDrop, kTruncate, kError };  ///< auto: drop for chat, truncate for text
 enum class Scheduler {
   kConstant,
@@ -87,6 +88,7 @@ struct DataConfig {
   int64_t seed = 42;
   LossOnChoice loss_on = LossOnChoice::kAssistant;
   Thinking thinking = Thinking::kTemplate;
+  EmptyThinking empty_thinking = EmptyThinking::kWarn;
   nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();
   TooLong too_long = TooLong::kAuto;
 };

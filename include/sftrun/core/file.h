@@ -54,8 +54,16 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+/// Removes what AtomicFile objects of processes that were killed have left in `directory`. Nobody
+/// may be writing there.
+void remove_temporaries(const std::filesystem::path& directory);
+
 /// `AtomicFile` in one call.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+/// Leaves `kept` of a file that holds `content`: cut where that is its beginning, which needs no
+/// space on a full disk, else written anew. @throws DeviceError
+void shrink_file(const std::filesystem::path& path, std::string_view content,
+                 std::string_view kept);
 
 /// fsync of a directory, so that renames in it survive a power cut.
 void sync_directory(const std::filesystem::path& path);

@@ -35,12 +35,14 @@ struct Sequence {
     std::string name;      ///< "user content", "template", "completion", …
     int32_t message = -1;  ///< index into the record's messages, -1 for none
   };
-  std::vector<Part> parts;  ///< in order, covering `text`; only when asked for
+  std::vector<Part> parts;         ///< in order, covering `text`; only when asked for
+  int64_t num_empty_thinking = 0;  ///< answers that begin with empty reasoning
 };
 
 struct SequenceOptions {
   config::LossOnChoice loss_on = config::LossOnChoice::kAssistant;
   config::Thinking thinking = config::Thinking::kTemplate;
+  config::EmptyThinking empty_thinking = config::EmptyThinking::kWarn;
   Json chat_template_kwargs = Json::object();
   bool append_eos =
       true;  ///< after texts and string completions; conversations end as their template has it
@@ -82,6 +84,8 @@ class SequenceBuilder {
   std::vector<Sequence> build(const Json& record, const std::string& where) const;
 
  private:
+  std::vector<Sequence> build_unchecked(const Json& record, const std::string& where) const;
+
   RecordFormat format_;
   TextModel model_;
   SequenceOptions options_;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sftrun/text/chat_template.h"
 #include "sftrun/text/tokenizer.h"
@@ -14,14 +15,17 @@ struct TextModel {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  ///< null: the model has none
   text::RenderOptions render_defaults;                      ///< bos/eos texts
+  std::vector<text::TokenId> stop_ids;                      ///< where generation stops
 };
 
 /// @param own_template the checkpoint's chat template, if it has one
 /// @param configured model.chat_template: a file, or the template itself; empty: the checkpoint's
 /// own
+/// @param eos_token_ids the model's; the tokenizer's EOS is added
 /// @throws ConfigError if the configured file does not exist   @throws DataError if the template
 /// does not parse
 TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::string>& own_template,
-                          text::RenderOptions render_defaults, const std::string& configured);
+                          text::RenderOptions render_defaults, const std::string& configured,
+                          const std::vector<int64_t>& eos_token_ids);
 
 }  // namespace sftrun::data

@@ -18,9 +18,8 @@ class EventWriter {
  public:
   EventWriter();  ///< closed: writes nothing
   /// @param resumed_from the checkpoint's step when the run is resumed: event files already in the
-  /// directory are cut back to
-  ///   it, and the new file begins with a SessionLog START that makes readers forget later steps
-  ///   they have already seen.
+  /// directory are cut back to it (-1: to nothing), and the new file begins with a SessionLog START
+  /// that makes readers forget later steps they have already seen.
   /// @throws DeviceError if the file cannot be written.
   explicit EventWriter(const std::filesystem::path& directory,
                        std::optional<int64_t> resumed_from = std::nullopt);
@@ -43,7 +42,7 @@ class EventWriter {
 };
 
 /// Rewrites every event file in `directory` without events of steps after `step` and without torn
-/// or corrupt tails.
+/// or corrupt tails; files of which nothing stays are removed.
 void truncate_events_to_step(const std::filesystem::path& directory, int64_t step);
 
 }  // namespace sftrun::observe

@@ -27,10 +27,19 @@ class CheckpointStore {
  public:
   explicit CheckpointStore(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  /// The newest complete checkpoint.
+  /// The newest checkpoint that is whole, byte for byte; warns of newer ones that are not.
+  /// @throws DataError where there are checkpoints and none is whole: starting afresh in silence
+  /// would overwrite what may be rescued
   std::optional<std::filesystem::path> latest() const;
+  std::filesystem::path path_of(int64_t step) const;
+  /// Whether anything here is named as a checkpoint, whole or not.
+  bool holds_any() const;
+  /// Renames checkpoints of later steps to abandoned-step-…: a run went back to an earlier one.
+  void set_later_aside(int64_t step) const;
   /// Removes what a crash while saving left behind.
   void remove_leftovers() const;
+  /// Removes the oldest beyond `total_limit`.
+  void keep_newest(std::optional<int64_t> total_limit) const;
   /// Writes step-<step>, then removes the oldest beyond `total_limit`.
   /// @param adapter the PEFT configuration when an adapter is trained; nullopt for base weights
   void save(model::Decoder& decoder, AdamW& optimizer,
@@ -41,6 +50,8 @@ class CheckpointStore {
   std::filesystem::path directory_;
 };
 
+/// Reads every byte of the checkpoint. @throws DataError if a file is missing, cut or changed.
+void verify_checkpoint(const std::filesystem::path& checkpoint);
 /// @throws DataError naming file and tensor when the checkpoint is not whole or does not fit the
 /// decoder.
 TrainState read_train_state(const std::filesystem::path& checkpoint);

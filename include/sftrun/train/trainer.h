@@ -93,6 +93,10 @@ class Trainer {
   void gather(StepReport& report, double loss_sum);
   void require_finite(const StepReport& report, const std::vector<data::Bin>& global_batch,
                       int64_t step) const;
+  std::string lines_of(const std::vector<data::Bin>& global_batch, int64_t first,
+                       int64_t end) const;
+  void require_finite_state(int64_t steps_done);
+  std::string newest_saved() const;
   void log_step(int64_t step, const StepReport& report);
   void evaluate(int64_t steps_done);
   void save(int64_t steps_done);
@@ -114,6 +118,7 @@ class Trainer {
   TrainState state_;
   double save_every_s_ = 0;
   double last_save_s_ = 0;  // on the monotonic clock
+  int64_t saved_step_ = 0;  // of the newest checkpoint; 0 for none
 };
 
 }  // namespace sftrun::train

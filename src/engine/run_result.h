@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "sftrun/model/decoder.h"
+#include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/peft.h"
+
+/// What a run leaves behind: adapter/ or model/ in its directory.
+namespace sftrun::engine {
+
+struct RunResult {
+  std::filesystem::path run_dir;
+  std::optional<weights::AdapterConfig> adapter;  ///< nullopt: the whole model
+  const weights::Checkpoint& base;
+  std::string base_name;  ///< as the configuration names it
+  at::ScalarType dtype;   ///< of a whole model's file: fp32, else bf16
+
+  std::filesystem::path target() const { return run_dir / (adapter ? "adapter" : "model"); }
+  bool exists() const { return std::filesystem::exists(target()); }
+};
+
+/// Written aside and renamed, so that it is whole or not there. An earlier one is kept under
+/// another name. @throws DeviceError
+void export_result(const RunResult& result, model::Decoder& decoder);
+
+/// Before the first step: whether the disk takes a checkpoint and the result. Warns if it takes no
+/// second checkpoint, which is written before the first goes.
+/// @throws DeviceError with the figures
+void require_disk_space(const RunResult& result, model::Decoder& decoder);
+
+}  // namespace sftrun::engine

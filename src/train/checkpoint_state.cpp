@@ -1,0 +1,97 @@
+#include "checkpoint_state.h"
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/hash.h"
+
+namespace sftrun::train {
+namespace fs = std::filesystem;
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFix =
+    "restore it from a copy, or remove this checkpoint folder to resume from the one before it";
+
+std::string fingerprint_of(const fs::path& path) {
+  const MappedFile file(path);
+  return Fingerprint().add(file.bytes().data(), file.bytes().size()).hex();
+}
+
+[[noreturn]] void fail_damaged(const fs::path& checkpoint) {
+  throw DataError("the checkpoint's state file is damaged", (checkpoint / kStateFile).string(),
+                  kFix);
+}
+
+bool is_usable(const Json& json) {
+  const auto is = [&](const char* key, auto has_type) {
+    return json.contains(key) && (json[key].*has_type)();
+  };
+  return json.is_object() && is("step", &Json::is_number_unsigned) &&
+         is("optimizer_steps", &Json::is_number_unsigned) &&
+         is("tokens", &Json::is_number_unsigned) && is("trained_seconds", &Json::is_number) &&
+         is("rendered_at_unix_s", &Json::is_number_integer) && is("identity", &Json::is_object) &&
+         is("files", &Json::is_object);
+}
+
+bool describes_a_file(const Json& entry) {
+  return entry.is_object() && entry.contains("bytes") && entry["bytes"].is_number_unsigned() &&
+         entry.contains("fingerprint") && entry["fingerprint"].is_string();
+}
+
+void check_length(const fs::path& checkpoint, const std::string& name, uint64_t expected) {
+  std::error_code code;
+  const auto size = fs::file_size(checkpoint / name, code);
+  if (!code && size == expected) return;
+  throw DataError(code ? fmt::format("the checkpoint is not whole: {} is missing", name)
+                       : fmt::format("the checkpoint is not whole: {} has {} bytes, expected {}",
+                                     name, size, expected),
+                  checkpoint.string(), kFix);
+}
+
+}  // namespace
+
+void write_state(const fs::path& directory, const TrainState& state, int64_t optimizer_steps) {
+  Json json;
+  json["format"] = 2;
+  json["step"] = state.step;
+  json["optimizer_steps"] = optimizer_steps;
+  json["tokens"] = state.tokens;
+  json["trained_seconds"] = state.trained_seconds;
+  json["rendered_at_unix_s"] = state.rendered_at_unix_s;
+  json["identity"] = state.identity;
+  Json files = Json::object();
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    files[entry.path().filename().string()] = {{"bytes", entry.file_size()},
+                                               {"fingerprint", fingerprint_of(entry.path())}};
+  }
+  json["files"] = files;
+  write_file_atomically(directory / kStateFile, json.dump(2) + "\n");
+}
+
+Json read_state_json(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kStateFile;
+  if (!fs::exists(path)) {
+    throw DataError(fmt::format("the checkpoint is not whole: {} is missing", kStateFile),
+                    checkpoint.string(), kFix);
+  }
+  Json json = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  if (!is_usable(json)) fail_damaged(checkpoint);
+  for (const auto& [name, entry] : json["files"].items()) {
+    if (!describes_a_file(entry)) fail_damaged(checkpoint);
+    check_length(checkpoint, name, entry["bytes"].get<uint64_t>());
+  }
+  return json;
+}
+
+void verify_checkpoint(const fs::path& checkpoint) {
+  const Json json = read_state_json(checkpoint);
+  for (const auto& [name, entry] : json["files"].items()) {
+    if (fingerprint_of(checkpoint / name) == entry["fingerprint"].get<std::string>()) continue;
+    throw DataError(
+        fmt::format("the checkpoint is damaged: {} holds other bytes than were written", name),
+        checkpoint.string(), kFix);
+  }
+}
+
+}  // namespace sftrun::train

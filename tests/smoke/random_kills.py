@@ -1,0 +1,382 @@
+#!/usr/bin/env python3
+"""Kills a run on two processes at random moments, again and again, and compares the result with the undisturbed run's.
+
+    tests/smoke/random_kills.py --sftrun build/bin/sftrun [--kills 100] [--seed 1]
+    tests/smoke/random_kills.py --sftrun build/bin/sftrun --seed 1 --run 17    # one disturbed run again
+
+Standard library only. SIGKILL for the launcher, a worker, both workers, or a worker and the launcher: while loading, in
+a step, a checkpoint or an evaluation, and while the result is written. After each kill no process may be left, the
+launcher (where it lives) must say which worker it lost, and every checkpoint must be whole; then the same command goes
+on. In the end metrics, TensorBoard events, checkpoints and adapter must be those of the undisturbed run, bit for bit.
+The choices follow from the seed, the moments only nearly: the folder of a run that fails is kept.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+
+import bad_input
+import broken_runs
+import two_processes
+
+STEPS, SAVE_STEPS, EVAL_STEPS = 24, 3, 4
+YAML = f"""\
+model: {{ name: model, max_seq_len: 128 }}
+tuning: {{ mode: lora, lora: {{ r: 4, alpha: 8, dropout: 0.1, target_modules: all-linear }} }}
+data: {{ train: train.jsonl, val: val.jsonl }}
+train:
+  {{ max_steps: {STEPS}, epochs: 50, global_batch_size: 4, learning_rate: 2.0e-3, warmup_steps: 2, eval_on_start: true,
+     eval_steps: {EVAL_STEPS}, save_steps: {SAVE_STEPS}, save_total_limit: 3 }}
+output: {{ dir: run, tensorboard: true }}
+"""
+# Of metrics.jsonl: what a clock or the memory says.
+MEASURED = {"tokens_per_second", "step_seconds", "peak_memory_bytes", "eval_seconds", "gpu_utilization"}
+COMPUTED_EVENTS = {"train/loss", "train/grad_norm", "train/learning_rate", "eval/loss", "rank_0/loss", "rank_1/loss"}
+
+TARGETS = ["launcher", "worker", "both workers", "worker and launcher"]
+PHASES = ["load", "step", "evaluation", "checkpoint", "result"]
+MOST_KILLS = 5  # of one run
+MOST_PROBLEMS = 10  # then it ends early
+POLL = 0.001  # s
+UNTIL_GONE = 10  # s, from a kill until no process is left
+PATIENCE = 60  # s, for a run to end or to come as far as a kill needs
+
+Kill = collections.namedtuple("Kill", "aim times delay target rank")
+Outcome = collections.namedtuple("Outcome", "number kills slowest_end problem")
+
+
+# What the run directory says while a run goes on
+
+def metrics(folder):
+    """The whole lines; one that is torn is none."""
+    path = folder / "run/metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def steps_done(folder):
+    return sum("loss" in line for line in metrics(folder))
+
+
+def evaluates(folder):
+    """Whether the newest line is of a step that an evaluation follows."""
+    lines = metrics(folder)
+    return bool(lines) and "loss" in lines[-1] and lines[-1]["step"] % EVAL_STEPS == 0
+
+
+def saves(folder):
+    return any((folder / "run/checkpoints").glob(".unfinished-*"))
+
+
+def newest_checkpoint(folder):
+    return max((int(name.removeprefix("step-")) for name in broken_runs.checkpoints(folder)), default=0)
+
+
+def writes_result(folder):
+    return newest_checkpoint(folder) == STEPS
+
+
+# A kill comes `delay` seconds after one of these has grown `times` times.
+SIGNS = {"step": steps_done, "evaluation": evaluates, "checkpoint begins": saves, "checkpoint ends": newest_checkpoint,
+         "result": writes_result}
+
+
+def written(folder):
+    """When the metrics were last written, and the newest checkpoint: a run changes neither before it has loaded."""
+    path = folder / "run/metrics.jsonl"
+    return (path.stat().st_mtime_ns if path.exists() else 0), newest_checkpoint(folder)
+
+
+def phase_reached(folder, before):
+    """What a kill has interrupted; `before` is what was written before the start. A step comes first, then its line of
+    metrics, its evaluation, its checkpoint."""
+    lines, saved = metrics(folder), newest_checkpoint(folder)
+    step = lines[-1]["step"] if lines else 0
+    if written(folder) == before:
+        return "load"
+    if saves(folder):
+        return "checkpoint"
+    if saved == STEPS:
+        return "result"
+    if step <= saved == before[1]:  # the lines after the checkpoint are gone, no step is done
+        return "load"
+    if evaluates(folder):
+        return "evaluation"
+    return "checkpoint" if step % SAVE_STEPS == 0 and saved < step else "step"
+
+
+# Kills
+
+def choose_kill(choice, load_s, life_s):
+    aim = choice.choice(["load", "any time", *SIGNS])
+    if aim in SIGNS:
+        times, delay = choice.randint(1, 4) if aim != "result" else 1, choice.choice([0, choice.uniform(0, 0.04)])
+    else:
+        times, delay = 0, choice.uniform(0, load_s if aim == "load" else life_s)
+    return Kill(aim, times, delay, choice.choice(TARGETS), choice.choice(["0", "1"]))
+
+
+def wait_for_moment(run, kill):
+    """False if the run ended before."""
+    end = time.monotonic() + PATIENCE
+    sign = SIGNS.get(kill.aim, lambda folder: 0)
+    last, times = sign(run.folder), kill.times
+    while times > 0 and run.process.poll() is None:
+        now = sign(run.folder)
+        times -= now > last
+        last = now
+        broken_runs.expect(time.monotonic() < end, f"no {kill.aim} within {PATIENCE} s", run.errors.read_text())
+        time.sleep(POLL)
+    time.sleep(kill.delay)
+    return run.process.poll() is None
+
+
+def victims(run, kill):
+    """Process ids, waited for where the workers have not started; none if the run ended before."""
+    end = time.monotonic() + PATIENCE
+    wanted = {"launcher": [], "both workers": ["0", "1"]}.get(kill.target, [kill.rank])
+    while run.process.poll() is None:
+        workers = [pid for pid, rank in broken_runs.processes_in(run.folder).items() if rank in wanted]
+        if len(workers) == len(wanted):
+            return workers + [run.process.pid] * ("launcher" in kill.target)
+        broken_runs.expect(time.monotonic() < end, f"workers {wanted} do not start", run.errors.read_text())
+        time.sleep(POLL)
+    return []
+
+
+def strike(run, kill, choice):
+    pids = victims(run, kill)
+    choice.shuffle(pids)
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it was about to end
+            pass
+
+
+def expect_all_gone(folder, killed_at):
+    while left := broken_runs.processes_in(folder):
+        broken_runs.expect(time.monotonic() < killed_at + UNTIL_GONE, f"left after {UNTIL_GONE} s: {left}")
+        time.sleep(POLL)
+
+
+def expect_end_of_killed(ended, kill):
+    if "launcher" not in kill.target:
+        lost = kill.rank if kill.target == "worker" else r"\d"
+        broken_runs.expect_error(ended, 5, f"error: .*first failure on rank {lost} ", "SIGKILL", r"\n  fix: ")
+    else:
+        broken_runs.expect(ended[0] in (-signal.SIGKILL, 5), f"exit code {ended[0]}", ended[1])
+
+
+# What a run leaves
+
+def expect_whole_safetensors(path):
+    content = path.read_bytes()
+    [header_bytes] = struct.unpack_from("<Q", content)
+    header = json.loads(content[8:8 + header_bytes])
+    end = max(tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__")
+    expected = 8 + header_bytes + end
+    broken_runs.expect(len(content) == expected, f"{path}: {len(content)} bytes, not {expected}")
+
+
+def expect_whole_folder(folder, lengths):
+    """All files that it must hold, each of its length (None: any)."""
+    for name, length in lengths.items():
+        path = folder / name
+        broken_runs.expect(path.exists(), f"{path} is missing")
+        broken_runs.expect(length in (None, path.stat().st_size), f"{path}: {path.stat().st_size} bytes, not {length}")
+        if path.suffix == ".safetensors":
+            expect_whole_safetensors(path)
+
+
+def expect_nothing_corrupt(folder, reference):
+    for name in broken_runs.checkpoints(folder):
+        checkpoint = folder / "run/checkpoints" / name
+        files = json.loads((checkpoint / "state.json").read_text())["files"]
+        expect_whole_folder(checkpoint, {name: file["bytes"] for name, file in files.items()})
+    if (folder / "run/adapter").exists():
+        expect_whole_folder(folder / "run/adapter", dict.fromkeys(os.listdir(reference / "run/adapter")))
+    if (folder / "run/run.json").exists():
+        json.loads((folder / "run/run.json").read_text())
+
+
+def computed(folder):
+    """metrics.jsonl without what differs from run to run."""
+    return [{key: value for key, value in line.items() if key not in MEASURED} for line in metrics(folder)]
+
+
+def protobuf_fields(message):
+    """Number and value of each field: an integer, or bytes."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        number, wire_type = divmod(varint(), 8)
+        if wire_type == 0:
+            yield number, varint()
+        else:
+            length = varint() if wire_type == 2 else {1: 8, 5: 4}[wire_type]
+            yield number, message[at:at + length]
+            at += length
+
+
+def events(folder):
+    """Tag, step and value of every computed scalar that TensorBoard would find."""
+    found = []
+    for path in (folder / "run/tensorboard").glob("*tfevents*"):
+        content, at = path.read_bytes(), 0
+        while at < len(content):
+            [length] = struct.unpack_from("<Q", content, at)
+            event = dict(protobuf_fields(content[at + 12:at + 12 + length]))
+            at += 12 + length + 4
+            for _, value in protobuf_fields(event.get(5, b"")):
+                parts = dict(protobuf_fields(value))
+                tag = parts[1].decode()
+                if tag in COMPUTED_EVENTS:
+                    found.append((tag, event.get(2, 0), parts[2]))
+    return sorted(found)
+
+
+def expect_equal(what, actual, expected):
+    differing = [f"  {a}\n  not {e}" for a, e in zip(actual, expected) if a != e]
+    broken_runs.expect(len(actual) == len(expected) and not differing,
+                       f"{what}: {len(actual)}, in the undisturbed run {len(expected)}; first difference:",
+                       "".join(differing[:1]))
+
+
+def expect_same_result(folder, reference):
+    expect_equal("lines of metrics", computed(folder), computed(reference))
+    expect_equal("TensorBoard's events", events(folder), events(reference))
+    for name in broken_runs.checkpoints(reference):
+        for file in ("adapter_model.safetensors", "optimizer.safetensors"):
+            expect_same_bytes(folder, reference, f"checkpoints/{name}/{file}")
+    expect_same_bytes(folder, reference, "adapter/adapter_model.safetensors")
+    names = [str(path.relative_to(folder)) for path in (folder / "run").rglob("*")]
+    unfinished = [name for name in names if ".unfinished" in name or ".tmp-" in name]
+    broken_runs.expect(not unfinished, f"left unfinished: {unfinished}")
+
+
+def expect_same_bytes(folder, reference, name):
+    same = (folder / "run" / name).read_bytes() == (reference / "run" / name).read_bytes()
+    broken_runs.expect(same, f"{name} differs from that of the undisturbed run")
+
+
+# Runs
+
+def prepare(folder, program):
+    bad_input.good_folder(folder, program)
+    (folder / "run.yaml").write_text(YAML)
+    two_processes.write_lines(folder / "train.jsonl", [two_processes.record(n) for n in range(2, 66)])
+    two_processes.write_lines(folder / "val.jsonl", [two_processes.record(n) for n in range(66, 114)])
+
+
+def undisturbed(folder):
+    """Seconds until the first step was done, and until the end."""
+    start = time.monotonic()
+    run = broken_runs.Run(folder, 2).wait_for_steps(1)
+    load_s = time.monotonic() - start
+    code, text, _ = run.end()
+    broken_runs.expect(code == 0, f"the undisturbed run ends with {code}", text)
+    return load_s, time.monotonic() - start
+
+
+def kill_once(folder, reference, kill, choice):
+    """The phase that was interrupted, None if the run was complete before; and the seconds until all had ended."""
+    before = written(folder)
+    run = broken_runs.Run(folder, 2)
+    if wait_for_moment(run, kill):
+        strike(run, kill, choice)
+    killed_at = time.monotonic()
+    ended = run.process.wait(timeout=UNTIL_GONE), run.errors.read_text(), 0
+    expect_all_gone(folder, killed_at)
+    slowest_end = time.monotonic() - killed_at
+    if ended[0] == 0:
+        return None, slowest_end
+    expect_end_of_killed(ended, kill)
+    expect_nothing_corrupt(folder, reference)
+    return phase_reached(folder, before), slowest_end
+
+
+def disturbed(number, program, reference, seed, load_s, life_s):
+    """One run with its kills, until it has ended by itself."""
+    choice = random.Random(f"{seed} {number}")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"random-kills-{seed}-{number}-")).resolve()
+    prepare(folder, program)
+    kills, kill, slowest_end = [], None, 0
+    try:
+        for _ in range(choice.randint(1, MOST_KILLS)):
+            kill = choose_kill(choice, load_s, life_s)
+            phase, end_s = kill_once(folder, reference, kill, choice)
+            slowest_end = max(slowest_end, end_s)
+            if phase is None:
+                break
+            kills.append((kill.target, phase))
+        code, text, _ = broken_runs.Run(folder, 2).end()
+        broken_runs.expect(code == 0, f"the last run ends with {code}", text)
+        expect_same_result(folder, reference)
+    except Exception as failure:  # whatever it is, the folder must be named
+        for pid in broken_runs.processes_in(folder):
+            os.kill(pid, signal.SIGKILL)
+        problem = (f"seed {seed}, run {number}, after {len(kills)} kills {kills}, last {kill}; kept in {folder}\n"
+                   f"{type(failure).__name__}: {failure}")
+        return Outcome(number, kills, slowest_end, problem)
+    shutil.rmtree(folder)
+    return Outcome(number, kills, slowest_end, None)
+
+
+def counts(names, seen):
+    return ", ".join(f"{name} {seen.count(name)}" for name in names)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    parser.add_argument("--kills", type=int, default=100, help="at least so many (default 100)")
+    parser.add_argument("--seed", type=int, default=1, help="of the choices (default 1)")
+    parser.add_argument("--run", type=int, help="only the disturbed run of this number")
+    arguments = parser.parse_args()
+    program = arguments.sftrun.resolve()
+
+    outcomes, problems, kills = [], [], []
+    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        reference = pathlib.Path(name).resolve()
+        prepare(reference, program)
+        times = undisturbed(reference)
+        numbers = [arguments.run] if arguments.run else [1, 2]
+        while numbers:
+            found = list(pool.map(lambda n: disturbed(n, program, reference, arguments.seed, *times), numbers))
+            outcomes += found
+            problems += [outcome.problem for outcome in found if outcome.problem]
+            kills += [kill for outcome in found for kill in outcome.kills]
+            enough = arguments.run or len(kills) >= arguments.kills or len(problems) >= MOST_PROBLEMS
+            numbers = [] if enough else [number + 2 for number in numbers]
+    for problem in problems:
+        print("FAIL", problem)
+    print(f"{len(kills)} kills ({counts(TARGETS, [target for target, _ in kills])}; "
+          f"{counts(PHASES, [phase for _, phase in kills])}), {len(outcomes)} runs, all processes gone after at most "
+          f"{max(outcome.slowest_end for outcome in outcomes):.1f} s, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
