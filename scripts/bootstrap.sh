@@ -7,7 +7,8 @@
 #   --cpu         a LibTorch without CUDA: the CPU-only wheel if the package index has one
 #   --cuda WHEN   the CUDA compiler: auto (default) uses a toolkit that is there, and installs the compiler's Python
 #                 packages where there is a GPU but no toolkit; never; always
-#   --reference   also .venv-ref: the reference implementation that the parity tests compare with
+#   --reference   also .venv-ref: the reference implementation that the parity tests compare with; as root also Open MPI
+#                 and Slurm, which tests start the program with
 #   --lint        also clang, clang-format and clang-tidy
 #
 # LibTorch is taken from the first of: SFTRUN_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, the active Python environment, .venv
@@ -96,6 +97,10 @@ missing_packages() {
   command -v ccache >/dev/null || echo ccache
   command -v mold >/dev/null || echo mold
   find_python >/dev/null || echo python3-venv
+  if [ $reference = yes ] && [ "$(id -u)" = 0 ]; then  # launchers that the tests start the program with
+    command -v mpirun >/dev/null || echo openmpi-bin
+    command -v slurmctld >/dev/null && command -v munged >/dev/null || echo slurmctld slurmd slurm-client munge
+  fi
   if [ $lint = yes ]; then
     command -v clang++ >/dev/null || echo clang
     command -v clang-format >/dev/null || echo clang-format

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""The program as the worker of launchers that are not its own: torchrun, mpirun and Slurm, where they are installed.
+
+    tests/smoke/external_launchers.py --sftrun build/bin/sftrun      # with a Python that has torch
+
+A run started by each, on two processes, must compute what the program's own launcher computes, bit for bit; a worker of
+torchrun's that is killed must end the whole run; Slurm's SIGUSR1 must leave a checkpoint from which the job goes on.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import bad_input
+import broken_runs
+import random_kills
+import slurm_cluster
+
+OPTIONS = ["train.max_steps=6", "train.epochs=50", "train.global_batch_size=4", "train.learning_rate=2.0e-3"]
+TRAIN = ["train", "--config", "run.yaml", "--device", "cpu"]
+PATIENCE = 120  # s
+STOPPED = 75
+
+
+def own(folder):
+    return [folder / "sftrun", *TRAIN, "--nproc-per-node", "2"]
+
+
+def torchrun(folder):
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python",
+            folder / "sftrun", *TRAIN]
+
+
+def mpirun(folder):
+    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", folder / "sftrun", *TRAIN]
+
+
+def srun(folder):
+    return ["srun", "-n2", folder / "sftrun", *TRAIN]
+
+
+def address():
+    """Where the ranks meet, for launchers that do not say."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+
+
+def environment(folder, launcher, more):
+    return bad_input.environment(folder) | more | ({} if launcher is srun else address())
+
+
+class Folder:
+    """A good run's folder, and a process that runs there."""
+
+    def __init__(self, program):
+        self.directory = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.directory.name).resolve()
+        bad_input.good_folder(self.path, program)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.directory.cleanup()
+
+    def start(self, launcher, variables, *more):
+        with (self.path / "output").open("w") as output:
+            return subprocess.Popen([*launcher(self.path), *more], cwd=self.path, stdout=output, stderr=output,
+                                    env=environment(self.path, launcher, variables))
+
+    def output(self):
+        return (self.path / "output").read_text()
+
+    def wait_for_steps(self, process, count):
+        end = time.monotonic() + PATIENCE
+        while random_kills.steps_done(self.path) < count:
+            assert process.poll() is None and time.monotonic() < end, self.output()
+            time.sleep(0.05)
+
+
+def trained(launcher, program, variables):
+    """What the run computed, and its adapter's bytes."""
+    with Folder(program) as folder:
+        code = folder.start(launcher, variables, *OPTIONS).wait(timeout=PATIENCE)
+        assert code == 0, f"{launcher.__name__}: exit code {code}\n{folder.output()}"
+        return random_kills.computed(folder.path), (folder.path / "run/adapter/adapter_model.safetensors").read_bytes()
+
+
+def ends_when_a_worker_is_killed(launcher, program):
+    with Folder(program) as folder:
+        process = folder.start(launcher, {}, *broken_runs.LONG)
+        folder.wait_for_steps(process, 2)
+        [victim] = [pid for pid, rank in broken_runs.processes_in(folder.path).items() if rank == "1"]
+        os.kill(victim, 9)
+        assert process.wait(timeout=PATIENCE) != 0, "the launcher reports success"
+        left = broken_runs.processes_in(folder.path)
+        assert not left, f"left behind: {left}"
+
+
+def stops_and_goes_on(program, variables):
+    """As Slurm announces the end of a job's time (--signal=USR1)."""
+    with Folder(program) as folder:
+        process = folder.start(srun, variables, *broken_runs.LONG)
+        folder.wait_for_steps(process, 2)
+        subprocess.run(["scancel", "--signal=USR1", "--user=root"], env=variables, check=True)
+        code = process.wait(timeout=PATIENCE)
+        assert code == STOPPED, f"exit code {code}\n{folder.output()}"
+        [name] = broken_runs.checkpoints(folder.path)
+        done = random_kills.steps_done(folder.path)
+        process = folder.start(srun, variables, *broken_runs.LONG)
+        folder.wait_for_steps(process, done + 1)
+        subprocess.run(["scancel", "--signal=TERM", "--user=root"], env=variables, check=True)
+        process.wait(timeout=PATIENCE)
+        assert f"resuming from run/checkpoints/{name}" in folder.output(), folder.output()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    program = parser.parse_args().sftrun.resolve()
+    expected = trained(own, program, {})
+    assert len(expected[0]) == 6, expected[0]
+
+    def check(launcher, variables):
+        assert trained(launcher, program, variables) == expected, f"{launcher.__name__} computes something else"
+        print(f"{launcher.__name__}: the same run, bit for bit", flush=True)
+
+    check(torchrun, {})
+    ends_when_a_worker_is_killed(torchrun, program)
+    print("torchrun: ends when a worker is killed", flush=True)
+    if shutil.which("mpirun"):
+        check(mpirun, {})
+    else:
+        print("mpirun: not installed")
+    if obstacle := slurm_cluster.why_not():
+        print(f"Slurm: {obstacle}")
+    else:
+        with slurm_cluster.cluster() as variables:
+            check(srun, variables)
+            stops_and_goes_on(program, variables)
+        print("srun: SIGUSR1 leaves a checkpoint, and the job goes on from it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
