@@ -11,6 +11,8 @@ import pathlib
 import subprocess
 import sys
 
+from prepare import SYSTEM
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 LEAST_DROP = 0.10
@@ -74,7 +76,8 @@ def main():
         print(f"  training took  {arguments.train_seconds} s, start to end")
     print(f"""
 The adapter is in {arguments.run}/adapter (PEFT layout). What to do next:
-  {arguments.sftrun} generate --model {MODEL} --adapter {arguments.run}/adapter --prompt "Where is Kyoto, Japan?"
+  {arguments.sftrun} generate --model {MODEL} --adapter {arguments.run}/adapter \
+      --system "{SYSTEM}" --prompt "Kyoto, Japan"
   {arguments.sftrun} merge --model {MODEL} --adapter {arguments.run}/adapter --output models/demo
   {arguments.sftrun} preview --config configs/demo.yaml        # what the model saw, and which tokens carry a label
   edit configs/demo.yaml: model.name and data.train are all that your own run needs (README.md)""")

@@ -85,8 +85,12 @@ int check_as_json(const ConfigOptions& options) {
 
 int check(const ConfigOptions& options) {
   const config::LoadedConfig loaded = load_resolved(options);
-  warn(all_warnings(loaded));
-  fmt::print("{}{}: good\n", overrides_text(loaded, ""), options.config.string());
+  const std::vector<std::string> warnings = all_warnings(loaded);
+  warn(warnings);
+  fmt::print("{}{}: good{}\n", overrides_text(loaded, ""), options.config.string(),
+             warnings.empty() ? ""
+                              : fmt::format(", but for the {} warned of",
+                                            warnings.size() == 1 ? "one thing" : "things"));
   return static_cast<int>(ExitCode::kDone);
 }
 

@@ -83,9 +83,13 @@ int run(int argc, char** argv) {
   sftrun.require_subcommand(0, 1);
   sftrun.footer(kFooter);
   bool version = false;
-  sftrun.add_flag("--version", version, "Print versions of sftrun and its libraries");
+  sftrun.add_flag("-v,--version", version, "Print versions of sftrun and its libraries");
   const std::vector<Command> commands = add_commands(sftrun);
   std::vector<std::string> words = with_hyphens(argc, argv);
+  if (!words.empty() && words.front() == "help") {  // as in `sftrun help train`
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
     sftrun.parse(std::move(words));

@@ -94,10 +94,9 @@ struct Words<DataFormat> {
       {"alpaca", kAlpaca},
       {"prompt_completion", kPromptCompletion},
       {"text", kText},
-      {"sharegpt", kShareGpt, WordKind::kLater},
+      {"sharegpt", kShareGpt},
   });
-  static constexpr std::string_view instead =
-      "write the records as {\"messages\": [{\"role\": …, \"content\": …}]}";
+  static constexpr std::string_view instead = "";
 };
 
 template <>

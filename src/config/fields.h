@@ -151,7 +151,9 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "Peak learning rate, reached when warm-up ends.", "1e-4");
   field(train.scheduler, "scheduler", any(), "Learning rate after warm-up.", "cosine");
   field(train.warmup_ratio, "warmup_ratio", between(0, 1).otherwise("0.03 without warmup_steps"),
-        "Linear warm-up, as a share of all steps.", "0.1");
+        "Linear warm-up, as a share of all steps; as in transformers it begins at 0, so the first "
+        "step does not move the weights.",
+        "0.1");
   field(train.warmup_steps, "warmup_steps", at_least(0).otherwise("by warmup_ratio"),
         "Linear warm-up, in optimizer steps.", "20");
   field(train.optimizer, "optimizer", any(), "AdamW with decoupled weight decay.", "adamw");

@@ -68,20 +68,13 @@ void count(Fate fate, DatasetStats& stats) {
   if (fate == Fate::kWithoutLabels) ++stats.num_without_labels;
 }
 
-std::string fingerprint_of(const RecordFile& file, RecordFormat format,
-                           const config::RunConfig& config, const LengthRule& rule,
-                           const TextModel& model) {
+/// Of what is read. How it is read (data.*, model.max_seq_len) is compared setting by setting.
+std::string fingerprint_of(const RecordFile& file, RecordFormat format, const TextModel& model) {
   return Fingerprint()
       .add(file.content())
       .add(model.tokenizer->to_json())
       .add(model.chat_template ? model.chat_template->source() : std::string())
-      .add(config.data.chat_template_kwargs.dump())
       .add(static_cast<uint64_t>(format))
-      .add(static_cast<uint64_t>(config.data.loss_on))
-      .add(static_cast<uint64_t>(config.data.thinking))
-      .add(static_cast<uint64_t>(config.data.empty_thinking))
-      .add(static_cast<uint64_t>(rule.too_long))
-      .add(static_cast<uint64_t>(rule.max_seq_len))
       .hex();
 }
 
@@ -268,7 +261,7 @@ Dataset load_dataset(const config::RunConfig& config, const std::filesystem::pat
   }
   if (examples.empty()) refuse_empty(file, builder, rule, outcomes);
   log_outcome(file, outcomes, stats, rule);
-  return {std::move(examples), stats, fingerprint_of(file, detected.format, config, rule, model),
+  return {std::move(examples), stats, fingerprint_of(file, detected.format, model),
           detected.format};
 }
 

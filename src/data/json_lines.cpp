@@ -63,9 +63,14 @@ Json parse_json_line(std::string_view line, const std::string& where) {
                     where, "write one {…} a line");
   } catch (const Json::parse_error& error) {
     const bool unfinished = line == "{" || line.ends_with(',') || line.ends_with('[');
-    throw DataError(
-        "malformed JSON: " + reason_of(error), fmt::format("{}:{}", where, error.byte),
-        unfinished ? "a record must stand on one line: jq -c . in.json > out.jsonl" : "");
+    const char* fix =
+        unfinished ? "a record must stand on one line: jq -c . in.json > out.jsonl"
+        : line.starts_with('{')
+            ? "mend the line: one {…} a line"
+            : "data are JSON lines, one {…} a line, not CSV or plain text; lines of text become "
+              "records by: jq -Rc '{text: .}' in.txt > out.jsonl";
+    throw DataError("malformed JSON: " + reason_of(error), fmt::format("{}:{}", where, error.byte),
+                    fix);
   } catch (const Json::exception& error) {  // a number beyond double's range
     throw DataError(fmt::format("malformed JSON: {}", error.what()), where);
   }

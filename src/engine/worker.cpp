@@ -133,6 +133,7 @@ class Worker {
     data::TextModel text = text_model_of(*checkpoint_, config_.model.chat_template);
     text.render_defaults.now_unix_s = rendered_at_unix_s_;
     data_ = load_data(config_, text);
+    if (const int code = stop_before_training()) return code;
     identity_ = train::identity_of(config_, checkpoint_->fingerprint(), data_.train->fingerprint(),
                                    data_.val ? data_.val->fingerprint() : "");
     require_same_on_all_ranks();
@@ -143,6 +144,7 @@ class Worker {
       model::load_adapter_weights(*decoder_, config_.tuning.lora.init_from);
       log::info("adapter initialised from {}", config_.tuning.lora.init_from);
     }
+    if (const int code = stop_before_training()) return code;
     return train(resume_from);
   }
 
@@ -153,6 +155,15 @@ class Worker {
     launch::Status status;
     status.phase = launch::parse_phase(phase).value_or(launch::Phase::kLoading);
     status_.write(status);
+  }
+
+  /// The exit code of a stop that any rank was asked for while the run was being prepared; 0: none.
+  int stop_before_training() {
+    double code = 0;
+    for (const auto& rank : comm_.all_gather({static_cast<double>(stop_.exit_code())}))
+      code = std::max(code, rank[0]);
+    if (code != 0 && is_main()) log::info("stopped before the first step; nothing was lost");
+    return static_cast<int>(code);
   }
 
   void require_same_on_all_ranks() {
@@ -228,7 +239,6 @@ class Worker {
   }
 
   int train(const std::optional<fs::path>& resume_from) {
-    const launch::StopSignals stop;
     train::TrainerInputs inputs;
     inputs.config = config_;
     inputs.run_dir = run_dir_;
@@ -242,7 +252,7 @@ class Worker {
       inputs.adapter = model::adapter_config_of(*decoder_, base_model_name(config_.model.name));
     }
     inputs.resume_from = resume_from;
-    inputs.hooks.stop_exit_code = [&] { return stop.exit_code(); };
+    inputs.hooks.stop_exit_code = [&] { return stop_.exit_code(); };
     inputs.hooks.peak_memory_bytes = [] { return observe::process_memory().peak_resident_bytes; };
     inputs.hooks.on_event = [&](const train::TrainEvent& event) { forward(event); };
     const RunResult result{run_dir_, inputs.adapter, *checkpoint_, config_.model.name,
@@ -299,6 +309,13 @@ class Worker {
               *config_.train.global_batch_size.value,
               config_.data.packing ? fmt::format("bins of {} tokens", config_.model.max_seq_len)
                                    : "examples");
+    constexpr int64_t kFewSteps = 10;
+    if (trainer.total_steps() < kFewSteps && !config_.train.max_steps) {
+      log::warn(
+          "the run has only {} optimizer steps: little will be learnt; lower "
+          "train.global_batch_size ({}) or raise train.epochs ({:g})",
+          trainer.total_steps(), *config_.train.global_batch_size.value, config_.train.epochs);
+    }
   }
 
   std::string backend_name() const {
@@ -373,6 +390,7 @@ class Worker {
   fs::path run_dir_;
   Compute compute_;
   parallel::Communicator comm_;
+  launch::StopSignals stop_;
   launch::StatusWriter status_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
   int64_t rendered_at_unix_s_ = 0;

@@ -39,6 +39,9 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 /// We read signals from a descriptor and so block them; the worker is to get them.
 void unblock_signals() {
+  // A shell's background jobs ignore SIGINT; a worker must hear it from us before its own handlers
+  // are there.
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) ::signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -155,8 +155,16 @@ void WorkerGroup::reap() {
     if (!worker->reap()) continue;
     guardian_.release(worker->pid());
     last_end_time_ = epoch_s();
-    if (is_at_fault(*worker->end()) && state_ != State::kFailing) end_the_others();
+    if (has_died_of_stop(*worker->end()))
+      kill_all();  // before it listened: there is nothing to save, and the others would wait for it
+    else if (is_at_fault(*worker->end()) && state_ != State::kFailing)
+      end_the_others();
   }
+}
+
+bool WorkerGroup::has_died_of_stop(const WorkerEnd& end) const {
+  return state_ == State::kStopping && WIFSIGNALED(end.wait_status) &&
+         WTERMSIG(end.wait_status) == stop_signal_;
 }
 
 bool WorkerGroup::is_at_fault(const WorkerEnd& end) const {

@@ -40,6 +40,7 @@ class WorkerGroup {
   void answer_stop(int signal);
   void pause();
   void reap();
+  bool has_died_of_stop(const WorkerEnd& end) const;
   bool is_at_fault(const WorkerEnd& end) const;
   bool was_told_to_end(const WorkerProcess& worker) const;
   void end_the_others();

@@ -31,12 +31,12 @@ PATIENCE = 120  # s, until a run has come as far as a case needs
 class Run:
     """`sftrun train` in the background."""
 
-    def __init__(self, folder, processes, *more):
+    def __init__(self, folder, processes, *more, prefix=()):
         self.folder = folder
         command = [*bad_input.TRAIN[:-1], str(processes), *more]
         self.errors = folder / "stderr"
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen([folder / "sftrun", *command], cwd=folder, env=bad_input.environment(folder),
+            self.process = subprocess.Popen([*prefix, folder / "sftrun", *command], cwd=folder, env=bad_input.environment(folder),
                                             stdout=subprocess.DEVNULL, stderr=errors)
 
     def wait_for_steps(self, count=2):
@@ -160,6 +160,19 @@ def stopped(folder, number, code):
     expect(f"resuming from run/checkpoints/{name}" in text, "it starts afresh", text)
 
 
+def interrupted_early(folder):
+    """Ctrl-C at any moment of the start, also from a shell that ignores it for its background jobs."""
+    for delay in (0.1, 0.2, 0.3, 0.4, 0.6):
+        for prefix in ((), ("sh", "-c", 'trap "" INT; exec "$0" "$@"')):
+            run = Run(folder, 2, *LONG, prefix=prefix)
+            time.sleep(delay)
+            run.process.send_signal(signal.SIGINT)
+            code, text, seconds = run.end()
+            expect(code == 130, f"exit code {code} after {delay} s", text)
+            expect("error:" not in text and seconds < 20, f"ended after {seconds} s", text)
+            shutil.rmtree(folder / "run", ignore_errors=True)
+
+
 def interrupted(folder):
     """Ctrl-C, and the same command again."""
     stopped(folder, signal.SIGINT, 130)
@@ -191,8 +204,8 @@ def changed_data_allowed(folder):
     expect("resuming from" in text, "it starts afresh", text)
 
 
-CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, interrupted, terminated, second_run,
-         changed_data_allowed]
+CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, interrupted_early, interrupted, terminated,
+         second_run, changed_data_allowed]
 
 
 def run_case(program, case):

@@ -38,7 +38,7 @@ class Dataset {
   const DatasetStats& stats() const { return stats_; }
   const std::string& fingerprint() const {
     return fingerprint_;
-  }  ///< of contents, tokenizer, template and options
+  }  ///< of contents, tokenizer and template
   RecordFormat format() const { return format_; }
 
  private:
