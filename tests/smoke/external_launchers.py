@@ -135,18 +135,27 @@ def main():
     check(torchrun, {})
     ends_when_a_worker_is_killed(torchrun, program)
     print("torchrun: ends when a worker is killed", flush=True)
-    if shutil.which("mpirun"):
-        check(mpirun, {})
-    else:
+    if not shutil.which("mpirun"):
         print("mpirun: not installed")
+    elif subprocess.run([*mpirun(pathlib.Path())[:-len(TRAIN) - 1], "true"], capture_output=True).returncode != 0:
+        print("mpirun: starts nothing on this machine")
+    else:
+        check(mpirun, {})
+    check_slurm(check, program)
+    return 0
+
+
+def check_slurm(check, program):
     if obstacle := slurm_cluster.why_not():
         print(f"Slurm: {obstacle}")
-    else:
+        return
+    try:
         with slurm_cluster.cluster() as variables:
             check(srun, variables)
             stops_and_goes_on(program, variables)
         print("srun: SIGUSR1 leaves a checkpoint, and the job goes on from it")
-    return 0
+    except slurm_cluster.Unavailable as obstacle:
+        print(f"Slurm: {obstacle}")
 
 
 if __name__ == "__main__":
