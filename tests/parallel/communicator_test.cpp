@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <functional>
 #include <thread>
 
@@ -30,6 +31,9 @@ int free_port() {
 }
 
 void spawn(int world_size, const std::function<void(Communicator&)>& body) {
+  // LibTorch's flight recorder is one for the process and adds a process group's entry without a
+  // lock: groups of several threads, which only tests have, would race there.
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const int port = free_port();
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world_size; ++rank) {
