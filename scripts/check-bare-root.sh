@@ -41,7 +41,7 @@ fi
 case "$suite" in
   jammy | noble)
     [ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ] ||
-      { echo "error: Ubuntu's archive keys are missing; apt-get install ubuntu-keyring" >&2 && exit 2; }
+      { echo "error: Ubuntu's archive keys are missing; apt-get install ubuntu-archive-keyring (Debian) or ubuntu-keyring (Ubuntu)" >&2 && exit 2; }
     ;;
 esac
 if [ ! -x "$root/usr/bin/apt-get" ]; then
