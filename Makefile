@@ -102,7 +102,7 @@ SECONDS_EACH ?= 600
 .PHONY: fuzz
 fuzz: ## The readers of files under libFuzzer, SECONDS_EACH=600 for each (build-fuzz/)
 	@$(bootstrap) --lint
-	source .cache/bootstrap.env && CXX=clang++ cmake -S . -B build-fuzz -G Ninja -DSFTRUN_BUILD_ENGINE=OFF -DSFTRUN_BUILD_TESTS=OFF \
+	CXX=clang++ cmake -S . -B build-fuzz -G Ninja -DSFTRUN_BUILD_ENGINE=OFF -DSFTRUN_BUILD_TESTS=OFF \
 	  -DSFTRUN_BUILD_FUZZERS=ON -DSFTRUN_SANITIZE=fuzzer-no-link$(,)address$(,)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=NOTICE
 	ninja -C build-fuzz -j $(JOBS) fuzzers
 	tests/fuzz/run.py --build build-fuzz --seconds $(SECONDS_EACH) --jobs $(JOBS)

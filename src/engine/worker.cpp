@@ -129,7 +129,9 @@ class Worker {
     checkpoint_ = weights::Checkpoint::open(config_.model.name);
     tell("tokenizing");
     const auto resume_from = find_resume();
-    rendered_at_unix_s_ = rendering_time(resume_from);
+    std::optional<train::TrainState> saved;
+    if (resume_from) saved = train::read_train_state(*resume_from);
+    rendered_at_unix_s_ = rendering_time(saved);
     data::TextModel text = text_model_of(*checkpoint_, config_.model.chat_template);
     text.render_defaults.now_unix_s = rendered_at_unix_s_;
     data_ = load_data(config_, text);
@@ -137,7 +139,7 @@ class Worker {
     identity_ = train::identity_of(config_, checkpoint_->fingerprint(), data_.train->fingerprint(),
                                    data_.val ? data_.val->fingerprint() : "");
     require_same_on_all_ranks();
-    if (resume_from) require_resumable(*resume_from);
+    if (resume_from) require_resumable(*resume_from, *saved);
     tell("loading");
     decoder_ = model::Decoder::load(checkpoint_, decoder_options(config_, compute_));
     if (!config_.tuning.lora.init_from.empty() && !resume_from) {
@@ -202,13 +204,13 @@ class Worker {
     return train::CheckpointStore(run_dir_ / "checkpoints").path_of(from_step);
   }
 
-  static fs::path explicit_checkpoint(const std::string& resume) {
+  fs::path explicit_checkpoint(const std::string& resume) const {
     const fs::path from(resume);
     if (!fs::exists(from / "state.json")) {
       throw ConfigError("there is no checkpoint to resume from", from.string(),
                         "name a folder like checkpoints/step-000100");
     }
-    train::verify_checkpoint(from);
+    if (is_main()) train::verify_checkpoint(from);  // reads every byte: once, not on every rank
     return from;
   }
 
@@ -225,14 +227,13 @@ class Worker {
 
   /// What templates that print the date see: one moment for all ranks and all parts of a run, so
   /// that its tokens stay.
-  int64_t rendering_time(const std::optional<fs::path>& resume_from) {
-    const int64_t mine = resume_from ? train::read_train_state(*resume_from).rendered_at_unix_s
-                                     : static_cast<int64_t>(unix_time_s());
+  int64_t rendering_time(const std::optional<train::TrainState>& saved) {
+    const int64_t mine = saved ? saved->rendered_at_unix_s : static_cast<int64_t>(unix_time_s());
     return static_cast<int64_t>(comm_.all_gather({static_cast<double>(mine)})[0][0]);
   }
 
-  void require_resumable(const fs::path& from) const {
-    train::require_same_identity(train::read_train_state(from).identity, identity_, from.string(),
+  void require_resumable(const fs::path& from, const train::TrainState& saved) const {
+    train::require_same_identity(saved.identity, identity_, from.string(),
                                  {request_.value("allow_changed_data", false),
                                   request_.value("allow_backend_change", false)});
     log::info("resuming from {}", from.string());

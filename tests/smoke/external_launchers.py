@@ -11,7 +11,6 @@ import argparse
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -47,9 +46,8 @@ def srun(folder):
 
 def address():
     """Where the ranks meet, for launchers that do not say."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    [port] = slurm_cluster.free_ports(1)
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def environment(folder, launcher, more):
