@@ -132,14 +132,17 @@ AtomicFile::~AtomicFile() {
   ::unlink(temporary_.c_str());
 }
 
-void remove_temporaries(const fs::path& directory) {
+void remove_entries(const fs::path& directory, std::string_view prefix) {
   std::error_code code;
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(directory, code)) {
-    if (entry.path().filename().string().starts_with(kTemporaryPrefix))
-      found.push_back(entry.path());
+    if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path());
   }
-  for (const fs::path& path : found) fs::remove(path, code);
+  for (const fs::path& path : found) fs::remove_all(path, code);
+}
+
+void remove_temporaries(const fs::path& directory) {
+  remove_entries(directory, kTemporaryPrefix);
 }
 
 void AtomicFile::write(const void* data, size_t num_bytes) {

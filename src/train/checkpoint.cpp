@@ -147,13 +147,7 @@ void CheckpointStore::set_later_aside(int64_t step) const {
 }
 
 void CheckpointStore::remove_leftovers() const {
-  std::error_code code;
-  std::vector<fs::path> leftovers;
-  for (const auto& entry : fs::directory_iterator(directory_, code)) {
-    if (entry.path().filename().string().starts_with(kUnfinished))
-      leftovers.push_back(entry.path());
-  }
-  for (const fs::path& path : leftovers) fs::remove_all(path, code);
+  remove_entries(directory_, kUnfinished);
 }
 
 void CheckpointStore::save(model::Decoder& decoder, AdamW& optimizer,

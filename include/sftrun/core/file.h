@@ -54,6 +54,9 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+/// Removes the files and folders in `directory` whose names begin with `prefix`, as far as that is
+/// possible. Never throws for a directory that is not there.
+void remove_entries(const std::filesystem::path& directory, std::string_view prefix);
 /// Removes what AtomicFile objects of processes that were killed have left in `directory`. Nobody
 /// may be writing there.
 void remove_temporaries(const std::filesystem::path& directory);
