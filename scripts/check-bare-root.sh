@@ -51,8 +51,12 @@ if [ ! -x "$root/usr/bin/apt-get" ]; then
   mkdir -p "$root"
   components=main
   case "$suite" in jammy | noble) components=main,universe ;; esac
+  recipe=  # a debootstrap older than an Ubuntu lacks its script; all of Ubuntu's are one and the same
+  if [ ! -e "/usr/share/debootstrap/scripts/$suite" ]; then
+    recipe=/usr/share/debootstrap/scripts/jammy mirror=${mirror:-http://archive.ubuntu.com/ubuntu}
+  fi
   # shellcheck disable=SC2086
-  debootstrap $([ $check_gpg = yes ] || echo --no-check-gpg) --variant=minbase --components=$components "$suite" "$root" $mirror >"$root/../debootstrap.log" 2>&1 ||
+  debootstrap $([ $check_gpg = yes ] || echo --no-check-gpg) --variant=minbase --components=$components "$suite" "$root" $mirror $recipe >"$root/../debootstrap.log" 2>&1 ||
     { tail -n 5 "$root/../debootstrap.log" >&2 && echo "error: debootstrap of $suite failed; is its mirror reachable?" >&2 && exit 5; }
 fi
 lap "bare root is there"
