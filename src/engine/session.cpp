@@ -73,8 +73,9 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
   model::DecoderOptions options;
   options.dtype = compute.dtype;
   options.device = compute.device;
-  options.ops = config.tuning.backend == config::TuningBackend::kFused ? &kernels::fused_ops()
-                                                                       : &kernels::plain_ops();
+  options.backend = config.tuning.backend == config::TuningBackend::kFused
+                        ? &kernels::fused_backend()
+                        : &kernels::plain_backend();
   options.gradient_checkpointing = config.train.gradient_checkpointing;
   options.seed = static_cast<uint64_t>(config.train.seed);
   switch (config.tuning.mode) {

@@ -53,17 +53,21 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd) {
-  if (x.is_cuda()) return cuda_kernels().rms_norm_backward(dy, x, weight, rstd);
+                             const at::Tensor& rstd, const at::Tensor& residual) {
+  if (x.is_cuda()) {
+    at::Tensor dx = cuda_kernels().rms_norm_backward(dy, x, weight, rstd);
+    return residual.defined() ? dx.add_(residual) : dx;
+  }
   at::Tensor dx = at::empty_like(x);
   const int64_t hidden = x.size(1);
   for_dtype(x, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
+    const T* beside = residual.defined() ? data<T>(residual) : nullptr;
     at::parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
       const int64_t first = begin * hidden;
       kernels.rms_norm_backward(data<T>(dy) + first, data<T>(x) + first, data<T>(weight),
-                                data<float>(rstd) + begin, data<T>(dx) + first, end - begin,
-                                hidden);
+                                data<float>(rstd) + begin, beside ? beside + first : nullptr,
+                                data<T>(dx) + first, end - begin, hidden);
     });
   });
   return dx;

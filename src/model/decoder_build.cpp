@@ -240,7 +240,7 @@ class DecoderBuilder {
 Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
     : arch_(std::move(arch)),
       options_(std::move(options)),
-      ops_(options_.ops ? *options_.ops : kernels::fused_ops()),
+      backend_(options_.backend ? *options_.backend : kernels::fused_backend()),
       rope_(arch_) {}
 
 void Decoder::build(const WeightSource& source) {

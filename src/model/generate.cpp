@@ -71,11 +71,11 @@ class Generator {
     Sequence sequence{index, stream, length, 0, {}};
     at::Tensor hidden = decoder_.embed(packed.tokens);
     for (Layer& layer : decoder_.layers()) {
-      auto [q, k, v] = project(layer, hidden, packed.context);
+      auto [q, k, v] = kernels::attention_inputs(layer, hidden, packed.context, shape_);
       LayerCache cache{reserve(length), reserve(length)};
       store(cache, 0, k, v);
       const at::Tensor attended = kernels::attention_forward(q, k, v, packed.context, shape_).out;
-      hidden = finish(layer, hidden, attended, packed.context);
+      hidden = kernels::after_attention(layer, hidden, attended, packed.context);
       sequence.layers.push_back(std::move(cache));
     }
     choose(sequence, head(hidden.narrow(0, length - 1, 1))[0]);
@@ -96,7 +96,7 @@ class Generator {
     at::Tensor hidden = decoder_.embed(tokens.to(device()));
     for (size_t l = 0; l < decoder_.layers().size(); ++l) {
       Layer& layer = decoder_.layers()[l];
-      auto [q, k, v] = project(layer, hidden, context);
+      auto [q, k, v] = kernels::attention_inputs(layer, hidden, context, shape_);
       at::Tensor attended = at::empty_like(q);
       for (size_t i = 0; i < active.size(); ++i) {
         const auto row = static_cast<int64_t>(i);
@@ -104,37 +104,17 @@ class Generator {
         store(cache, active[i].length, k.narrow(0, row, 1), v.narrow(0, row, 1));
         attended.narrow(0, row, 1).copy_(attend(q.narrow(0, row, 1), cache, active[i].length + 1));
       }
-      hidden = finish(layer, hidden, attended, context);
+      hidden = kernels::after_attention(layer, hidden, attended, context);
     }
     for (Sequence& sequence : active) ++sequence.length;
     return head(hidden);
   }
 
-  struct Projections {
-    at::Tensor q, k, v;
-  };
-  Projections project(Layer& layer, const at::Tensor& hidden,
-                      const kernels::BatchContext& context) {
-    const auto& ops = kernels::fused_ops();
-    auto qkv = ops.linears(ops.rms_norm(hidden, layer.input_norm), {&layer.q, &layer.k, &layer.v},
-                           context);
-    kernels::rope_(qkv[0], context, shape_.head_dim, 1);
-    kernels::rope_(qkv[1], context, shape_.head_dim, 1);
-    return {qkv[0], qkv[1], qkv[2]};
-  }
-
-  at::Tensor finish(Layer& layer, const at::Tensor& hidden, const at::Tensor& attended,
-                    const kernels::BatchContext& context) {
-    const auto& ops = kernels::fused_ops();
-    at::Tensor middle = ops.linears(attended, {&layer.o}, context)[0].add_(hidden);
-    const auto gate_up = ops.linears(ops.rms_norm(middle, layer.post_attention_norm),
-                                     {&layer.gate, &layer.up}, context);
-    return ops.linears(ops.swiglu(gate_up[0], gate_up[1]), {&layer.down}, context)[0].add_(middle);
-  }
-
   at::Tensor head(const at::Tensor& hidden) {
-    const at::Tensor normed = kernels::fused_ops().rms_norm(hidden, decoder_.final_norm());
-    return kernels::matmul_nt(normed, decoder_.head().weight).to(at::kFloat).cpu().contiguous();
+    return kernels::matmul_nt(decoder_.final_normed(hidden), decoder_.head().weight)
+        .to(at::kFloat)
+        .cpu()
+        .contiguous();
   }
 
   at::Tensor reserve(int64_t length) const {

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "sftrun/kernels/functions.h"
+#include "sftrun/kernels/backend.h"
 #include "sftrun/kernels/memory.h"
 #include "support/tensors.h"
 
@@ -123,16 +123,65 @@ TEST(Attention, DoesNotDependOnThreads) {
   EXPECT_TRUE(at::equal(many_grads.dq, one_grads.dq));
 }
 
-TEST(Matmul, EveryShapeAgreesWithLibTorch) {
-  for (const int64_t rows : {1, 8, 33, 100}) {
-    for (const int64_t columns : {1, 8, 64, 129}) {
-      for (const int64_t depth : {1, 16, 64, 300}) {
-        const at::Tensor x = normal({rows, depth}, 1), w = normal({columns, depth}, 2),
-                         g = normal({rows, columns}, 3);
-        const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
-        EXPECT_TRUE(close(matmul_nt(x, w), at::mm(wide(x), wide(w).t()), 1e-5));
-        EXPECT_TRUE(close(matmul_nn(g, w), at::mm(wide(g), wide(w)), 1e-5));
-        EXPECT_TRUE(close(matmul_tn(g, x), at::mm(wide(g).t(), wide(x)), 1e-5));
+at::Tensor wide(const at::Tensor& tensor) {
+  return tensor.to(at::kDouble);
+}
+
+// rows, columns, depth, rank of a second product (0: none), dtype
+using MatmulCase = std::tuple<int64_t, int64_t, int64_t, int64_t, at::ScalarType>;
+class Matmul : public ::testing::TestWithParam<MatmulCase> {};
+
+// Own kernels and LibTorch's: few rows, odd sizes, rows that overlap blocks, wide panels, pieces of
+// the depth, operands whose rows lie apart.
+TEST_P(Matmul, SumsOfProductsAgreeWithFp64) {
+  const auto [rows, columns, depth, rank, dtype] = GetParam();
+  const auto random = [&, type = dtype](std::vector<int64_t> shape, uint64_t seed) {
+    return normal(shape, seed).to(type);
+  };
+  // Of inputs rounded to bf16, sums in fp32 lie within the rounding of the result.
+  const double tolerance = dtype == at::kFloat ? 2e-5 : 6e-3;
+  const at::Tensor x = random({rows, depth + 6}, 1).narrow(1, 2, depth),
+                   w = random({columns, depth}, 2), v = random({depth, columns}, 3),
+                   residual = random({rows, columns}, 4), bias = random({columns}, 5);
+  EXPECT_TRUE(close(matmul_nt(x, w), at::mm(wide(x), wide(w).t()), tolerance));
+  EXPECT_TRUE(close(matmul_sum({{x, v, false}}), at::mm(wide(x), wide(v)), tolerance));
+  EXPECT_TRUE(close(matmul_sum({{x, w, true}}, residual, bias),
+                    at::mm(wide(x), wide(w).t()) + wide(residual) + wide(bias), 2 * tolerance));
+  if (rank == 0) return;
+  const at::Tensor low = random({rows, rank}, 6), a = random({rank, columns}, 7);
+  const at::Tensor expected =
+      at::mm(wide(x), wide(w).t()) + at::mm(wide(low), wide(a)) + wide(residual);
+  const std::vector<Product> terms = {{x, w, true}, {low, a, false}};
+  const at::Tensor sum = matmul_sum(terms, residual);
+  EXPECT_TRUE(close(sum, expected, 2 * tolerance));
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  EXPECT_TRUE(at::equal(matmul_sum(terms, residual), sum));
+  at::set_num_threads(threads);
+}
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Matmul,
+    ::testing::Values(
+        MatmulCase{1, 1, 1, 1, at::kFloat}, MatmulCase{8, 64, 16, 0, at::kFloat},
+        MatmulCase{33, 129, 300, 4, at::kFloat}, MatmulCase{64, 64, 64, 8, at::kFloat},
+        MatmulCase{65, 17, 31, 3, at::kFloat}, MatmulCase{127, 200, 1111, 16, at::kFloat},
+        MatmulCase{1500, 8, 96, 2, at::kFloat}, MatmulCase{40, 64, 64, 8, at::kBFloat16},
+        MatmulCase{64, 40, 64, 8, at::kBFloat16}, MatmulCase{100, 129, 302, 4, at::kBFloat16},
+        MatmulCase{100, 64, 31, 1, at::kBFloat16}, MatmulCase{191, 70, 2500, 16, at::kBFloat16},
+        MatmulCase{1500, 24, 96, 2, at::kBFloat16}));
+
+TEST(Matmul, TransposedProductsAddUp) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t rows : {1, 33, 600}) {
+      for (const int64_t columns : {1, 8, 33, 100}) {
+        for (const int64_t depth : {3, 16, 130}) {
+          const at::Tensor g = normal({rows, columns}, 3).to(dtype),
+                           x = normal({rows, depth + 1}, 1).to(dtype).narrow(1, 0, depth);
+          at::Tensor out = normal({columns, depth}, 8);
+          const at::Tensor expected = wide(out) + at::mm(wide(g).t(), wide(x));
+          add_matmul_tn_(out, g, x);
+          EXPECT_TRUE(close(out, expected, dtype == at::kFloat ? 2e-5 : 6e-3));
+        }
       }
     }
   }
@@ -151,74 +200,118 @@ TEST(Dropout, KeepsTheMeanAndItsOwnMask) {
   EXPECT_FALSE(at::equal(first, dropout(ones, batch, 0.1, 3)));
 }
 
-/// A linear layer with everything: bias, adapter, dropout, trained weight.
-struct LinearUnderTest {
+/// A layer with everything: biases, adapters, dropout, and (if wanted) trained weights.
+struct LayerUnderTest {
+  static constexpr int64_t kHidden = 64, kKv = 32, kInner = 96;
   ParameterStore store;
-  Linear linear;
-  explicit LinearUnderTest(bool trains_weight) {
-    linear.name = "l";
-    if (trains_weight) {
-      linear.weight_parameter = store.add("w", {24, 40}, 0, true);
-      linear.bias_parameter = store.add("b", {24}, 0, false);
+  Layer layer;
+  uint32_t modules = 0;
+
+  explicit LayerUnderTest(bool trains_weights) {
+    using Shape = std::vector<int64_t>;
+    const auto declare = [&](Linear& linear, const char* name, int64_t out, int64_t in) {
+      linear.name = name;
+      if (trains_weights) {
+        linear.weight_parameter = store.add(linear.name + ".w", Shape{out, in}, 0, true);
+        linear.bias_parameter = store.add(linear.name + ".b", Shape{out}, 0, false);
+      }
+      LoraAdapter lora;
+      lora.a = store.add(linear.name + ".lora_a", Shape{4, in}, 0, true);
+      lora.b = store.add(linear.name + ".lora_b", Shape{out, 4}, 0, true);
+      lora.scale = 1.5;
+      lora.dropout = linear.name == "k" || linear.name == "down" ? 0.2 : 0;
+      lora.module_number = ++modules;
+      linear.lora = lora;
+    };
+    declare(layer.q, "q", kHidden, kHidden);
+    declare(layer.k, "k", kKv, kHidden);
+    declare(layer.v, "v", kKv, kHidden);
+    declare(layer.o, "o", kHidden, kHidden);
+    declare(layer.gate, "gate", kInner, kHidden);
+    declare(layer.up, "up", kInner, kHidden);
+    declare(layer.down, "down", kHidden, kInner);
+    for (Norm* norm : {&layer.input_norm, &layer.post_attention_norm}) {
+      if (trains_weights) norm->parameter = store.add("norm", {kHidden}, 0, false);
     }
-    LoraAdapter lora;
-    lora.a = store.add("a", {4, 40}, 0, true);
-    lora.b = store.add("bb", {24, 4}, 0, true);
-    lora.scale = 1.5;
-    lora.dropout = 0.2;
-    lora.module_number = 9;
-    linear.lora = lora;
     store.allocate(at::kFloat, at::kCPU);
     const at::NoGradGuard no_grad;
     uint64_t seed = 50;
     for (Parameter& parameter : store.parameters())
-      parameter.master.copy_(normal(parameter.shape, ++seed));
-    linear.weight = trains_weight ? linear.weight_parameter->compute : normal({24, 40}, 60);
-    linear.bias = trains_weight ? linear.bias_parameter->compute : normal({24}, 61);
+      parameter.master.copy_(normal(parameter.shape, ++seed) * 0.2);
+    for (Linear* linear : layer.linears()) {
+      const int64_t out = linear->lora->b->shape[0], in = linear->lora->a->shape[1];
+      linear->weight =
+          trains_weights ? linear->weight_parameter->compute : normal({out, in}, ++seed) * 0.2;
+      linear->bias = trains_weights ? linear->bias_parameter->compute : normal({out}, ++seed);
+    }
+    for (Norm* norm : {&layer.input_norm, &layer.post_attention_norm})
+      norm->weight = norm->parameter ? norm->parameter->compute : normal({kHidden}, ++seed);
   }
 };
 
-class FusedAndPlain : public ::testing::TestWithParam<bool> {};
+// Whether weights train, tokens of the second document
+class Backends : public ::testing::TestWithParam<std::tuple<bool, int32_t>> {};
 
-TEST_P(FusedAndPlain, LinearsGiveTheSameValuesAndGradients) {
-  BatchContext batch = batch_of({10, 7}, 8);
-  const at::Tensor x = normal({17, 40}, 70), dy = normal({17, 24}, 71);
+TEST_P(Backends, GiveTheSameValuesAndGradients) {
+  const auto [trains_weights, length] = GetParam();
+  constexpr int64_t kHidden = LayerUnderTest::kHidden;
+  const AttentionShape shape{4, 2, 16, 0.25};
+  const BatchContext batch = batch_of({10, length}, shape.head_dim);
+  const at::Tensor x = normal({10 + length, kHidden}, 70), dy = normal({10 + length, kHidden}, 71);
   std::vector<at::Tensor> outputs, dx, flat_grads;
-  for (const BlockOps* ops : {&fused_ops(), &plain_ops()}) {
-    LinearUnderTest test(GetParam());
-    const at::Tensor input = x.clone().requires_grad_();
-    const at::Tensor y = ops->linears(input, {&test.linear}, batch)[0];
-    torch::autograd::backward({y}, {dy});
-    outputs.push_back(y.detach());
-    dx.push_back(input.grad());
+  for (const Backend* backend : {&fused_backend(), &plain_backend()}) {
+    LayerUnderTest test(trains_weights);
+    std::unique_ptr<LayerRun> run;
+    outputs.push_back(backend->layer_forward(test.layer, x, batch, shape, &run));
+    EXPECT_TRUE(
+        at::equal(outputs.back(), backend->layer_forward(test.layer, x, batch, shape, nullptr)));
+    dx.push_back(run->backward(dy, /*needs_input_grad=*/true));
     flat_grads.push_back(test.store.grad().clone());
+    // What lies before the first trained layer needs no gradient; the parameters' stay the same.
+    test.store.zero_grad();
+    backend->layer_forward(test.layer, x, batch, shape, &run);
+    EXPECT_FALSE(run->backward(dy, /*needs_input_grad=*/false).defined());
+    EXPECT_TRUE(at::equal(test.store.grad(), flat_grads.back()));
   }
   EXPECT_TRUE(close(outputs[0], outputs[1], 1e-5));
-  EXPECT_TRUE(close(dx[0], dx[1], 1e-5));
-  EXPECT_TRUE(close(flat_grads[0], flat_grads[1], 1e-5));
+  EXPECT_TRUE(close(dx[0], dx[1], 2e-5));
+  EXPECT_TRUE(close(flat_grads[0], flat_grads[1], 2e-5));
   EXPECT_GT(flat_grads[0].abs().max().item<double>(), 0.1);
 }
-INSTANTIATE_TEST_SUITE_P(TrainsWeight, FusedAndPlain, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(TrainsWeights, Backends,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(7, 150)));
 
 TEST(HeadLoss, EqualsCrossEntropyAndItsGradients) {
   ParameterStore store;
   Linear head;
   head.weight_parameter = store.add("lm_head.weight", {301, 32}, 0, true);
+  Norm norm;
+  norm.parameter = store.add("norm.weight", {32}, 0, false);
   store.allocate(at::kFloat, at::kCPU);
   {
     const at::NoGradGuard no_grad;
     head.weight_parameter->master.copy_(normal({301, 32}, 80));
+    norm.parameter->master.copy_(normal({32}, 82));
   }
   head.weight = head.weight_parameter->compute;
   const at::Tensor hidden = normal({150, 32}, 81), labels = at::arange(150, at::kInt) * 2;
-  const HeadLoss fused = head_loss(hidden, head, labels, 0.01, true);
-  const at::Tensor fused_weight_grad = store.grad().clone();
-  store.zero_grad();
-  const HeadLoss plain = head_loss_plain(hidden, head, labels, 0.01, true);
+  norm.weight = norm.parameter->compute;
+  const auto run = [&](const Backend& backend, HeadGrad wanted) {
+    store.zero_grad();
+    return backend.head_loss(hidden, norm, head, labels, 0.01, wanted);
+  };
+  const HeadLoss fused = run(fused_backend(), HeadGrad::kInput);
+  const at::Tensor fused_grads = store.grad().clone();
+  const HeadLoss plain = run(plain_backend(), HeadGrad::kInput);
   EXPECT_NEAR(fused.loss_sum / plain.loss_sum, 1, 1e-6);
-  EXPECT_TRUE(close(fused.grad_hidden, plain.grad_hidden, 1e-5));
-  EXPECT_TRUE(close(fused_weight_grad, store.grad(), 1e-5));
-  EXPECT_NEAR(head_loss(hidden, head, labels, 1, false).loss_sum / plain.loss_sum, 1, 1e-6);
+  EXPECT_TRUE(close(fused.grad_input, plain.grad_input, 1e-5));
+  EXPECT_TRUE(close(fused_grads, store.grad(), 1e-5));
+  for (const Backend* backend : {&fused_backend(), &plain_backend()}) {
+    EXPECT_FALSE(run(*backend, HeadGrad::kParameters).grad_input.defined());
+    EXPECT_TRUE(close(store.grad(), fused_grads, 1e-5));
+    EXPECT_NEAR(run(*backend, HeadGrad::kNone).loss_sum / plain.loss_sum, 1, 1e-6);
+    EXPECT_EQ(store.grad().abs().max().item<double>(), 0);
+  }
 }
 
 TEST(CpuAllocator, CountsReusesAndAligns) {

@@ -38,7 +38,7 @@ TEST_P(RowKernels, RmsNormForwardAndBackward) {
   at::Tensor y = at::empty_like(x), rstd = at::empty({kRows}), dx = at::empty_like(x);
   const auto f = [](const at::Tensor& t) { return t.data_ptr<float>(); };
   table_->f32.rms_norm_forward(f(x), f(w), f(y), f(rstd), kRows, size_, static_cast<float>(kEps));
-  table_->f32.rms_norm_backward(f(dy), f(x), f(w), f(rstd), f(dx), kRows, size_);
+  table_->f32.rms_norm_backward(f(dy), f(x), f(w), f(rstd), nullptr, f(dx), kRows, size_);
   const at::Tensor xd = x.to(at::kDouble).requires_grad_(), wd = w.to(at::kDouble);
   const at::Tensor expected = xd * at::rsqrt(xd.pow(2).mean(-1, true) + kEps) * wd;
   EXPECT_TRUE(close(y, expected, 2e-6));
@@ -48,6 +48,9 @@ TEST_P(RowKernels, RmsNormForwardAndBackward) {
   const at::Tensor expected_dx = s * g - xd.detach() * s.pow(3) * (g * xd.detach()).mean(-1, true);
   // With one channel the two terms cancel but for eps, and only rounding is left.
   EXPECT_TRUE(close(dx, expected_dx, size_ == 1 ? 1e-3 : 5e-6));
+  at::Tensor beside = at::empty_like(x);
+  table_->f32.rms_norm_backward(f(dy), f(x), f(w), f(rstd), f(y), f(beside), kRows, size_);
+  EXPECT_TRUE(close(beside, dx.to(at::kDouble) + y.to(at::kDouble), 1e-6));
 }
 
 TEST_P(RowKernels, SwigluForwardAndBackward) {

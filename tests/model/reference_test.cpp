@@ -56,10 +56,10 @@ PackedBatch packed(Decoder& decoder, const std::vector<data::Example>& examples)
   return prepare_batch(batch, decoder.rope(), at::kCPU, {});
 }
 
-DecoderOptions training(Trains trains, const kernels::BlockOps& ops) {
+DecoderOptions training(Trains trains, const kernels::Backend& backend) {
   DecoderOptions options;
   options.trains = trains;
-  options.ops = &ops;
+  options.backend = &backend;
   return options;
 }
 
@@ -95,19 +95,19 @@ TEST_P(ReferenceModels, Logits) {
 
 // Full training: the loss, and every parameter's gradient norm, by both backends.
 TEST_P(ReferenceModels, LossAndGradients) {
-  for (const kernels::BlockOps* ops : {&kernels::fused_ops(), &kernels::plain_ops()}) {
-    const auto decoder = load(training(Trains::kFull, *ops));
+  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+    const auto decoder = load(training(Trains::kFull, *backend));
     const PackedBatch batch = packed(*decoder, reference_.examples);
     const double label_tokens = static_cast<double>(batch.labels.numel());
     const double loss_sum = decoder->forward_backward(batch, 1 / label_tokens, [](int64_t) {});
     EXPECT_NEAR(loss_sum / label_tokens / reference_.json["loss"].get<double>(), 1, 1e-5)
-        << ops->name;
+        << backend->name;
     size_t compared = 0;
     for (const auto& [name, norm] : reference_.json["grad_norms"].items()) {
       const kernels::Parameter* parameter = decoder->parameters().find(name);
       ASSERT_NE(parameter, nullptr) << name;
       EXPECT_NEAR(parameter->grad.norm().item<double>() / norm.get<double>(), 1, 1e-3)
-          << ops->name << " " << name;
+          << backend->name << " " << name;
       ++compared;
     }
     EXPECT_EQ(compared, decoder->parameters().parameters().size());
@@ -117,7 +117,7 @@ TEST_P(ReferenceModels, LossAndGradients) {
 TEST_P(ReferenceModels, CheckpointingGivesTheSameBits) {
   std::vector<at::Tensor> grads;
   for (const bool checkpointing : {false, true}) {
-    DecoderOptions options = training(Trains::kLora, kernels::fused_ops());
+    DecoderOptions options = training(Trains::kLora, kernels::fused_backend());
     options.gradient_checkpointing = checkpointing;
     const auto decoder = load(options);
     const at::NoGradGuard no_grad;
@@ -175,12 +175,12 @@ TEST(ReferenceModelsGguf, Fp32EqualsTheDirectory) {
 }
 
 TEST(Targets, NothingMatchedIsAnErrorThatNamesWhatThereIs) {
-  DecoderOptions options = training(Trains::kLora, kernels::fused_ops());
+  DecoderOptions options = training(Trains::kLora, kernels::fused_backend());
   options.lora.target_modules = {"q_prj"};
   test::expect_error<ConfigError>(
       [&] { Decoder::load(weights::Checkpoint::open(model_path("tied-gqa")), options); },
       {"no linear layer is named `q_prj`", "did you mean `q_proj`?", "down_proj"});
-  options = training(Trains::kPartial, kernels::fused_ops());
+  options = training(Trains::kPartial, kernels::fused_backend());
   options.trainable = {"nowhere"};
   test::expect_error<ConfigError>(
       [&] { Decoder::load(weights::Checkpoint::open(model_path("tied-gqa")), options); },

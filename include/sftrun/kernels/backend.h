@@ -2,45 +2,59 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
+#include <memory>
 
-#include "sftrun/kernels/linear.h"
+#include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/ops.h"
 
-/// What a block is made of, with autograd. Two implementations of one contract: `fused` saves
-/// little, works in place and sums parameter gradients straight into their flat buffer; `plain`
-/// composes ATen operations as transformers and peft do. Gradients of parameters end up in
-/// `Parameter::grad` either way. Linears, norms and the batch must outlive the backward pass.
+/// Two implementations of a decoder layer and of the loss, under one contract: `fused` has its
+/// backward pass written out, keeps little, works in place and sums parameter gradients straight
+/// into their flat buffer; `plain` composes ATen operations as transformers and peft do, under
+/// autograd. Gradients of parameters end up in `Parameter::grad` either way.
 namespace sftrun::kernels {
 
-struct BlockOps {
-  const char* name;
-  at::Tensor (*rms_norm)(const at::Tensor& x, const Norm& norm);
-  /// Linears that share their input: x [T, in] -> one [T, out] each.
-  std::vector<at::Tensor> (*linears)(const at::Tensor& x, const std::vector<const Linear*>& group,
-                                     const BatchContext& batch);
-  /// Rotates q and k (which it may overwrite) and attends. -> [T, heads * head_dim]
-  at::Tensor (*attention)(at::Tensor q, at::Tensor k, at::Tensor v, const BatchContext& batch,
-                          const AttentionShape& shape);
-  at::Tensor (*swiglu)(const at::Tensor& gate, const at::Tensor& up);
+/// A layer's forward pass, waiting for its backward pass. The layer and the batch must outlive it.
+class LayerRun {
+ public:
+  virtual ~LayerRun() = default;
+  /// Once. Adds to the parameters' gradients.
+  /// @param grad gradient of the layer's output [T, hidden]
+  /// @return gradient of its input; undefined when !needs_input_grad
+  virtual at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) = 0;
 };
 
-const BlockOps& fused_ops();
-const BlockOps& plain_ops();
+enum class HeadGrad { kNone, kParameters, kInput };  ///< each includes those before it
 
-/// The language-model head and the cross-entropy loss as one operation over chunks of rows: logits
-/// [N, vocab] never exist. The gradient is computed in the forward pass.
 struct HeadLoss {
-  double loss_sum = 0;  ///< sum over rows, not yet scaled
-  at::Tensor
-      grad_hidden;  ///< [N, hidden], gradient of grad_scale * loss_sum; undefined without gradients
+  double loss_sum = 0;    ///< sum over rows, not yet scaled
+  at::Tensor grad_input;  ///< [N, hidden], gradient of grad_scale * loss_sum (kInput)
 };
-/// @param hidden [N, hidden] rows that carry a label   @param labels [N] int32
-/// @param grad_scale 1 / label tokens of the global batch   @param with_grad false: loss only
-HeadLoss head_loss(const at::Tensor& hidden, const Linear& head, const at::Tensor& labels,
-                   double grad_scale, bool with_grad);
-/// The same by plain operations in fp32 (`plain` backend).
-HeadLoss head_loss_plain(const at::Tensor& hidden, const Linear& head, const at::Tensor& labels,
-                         double grad_scale, bool with_grad);
+
+struct Backend {
+  const char* name;
+  /// x [T, hidden] -> [T, hidden]. Keeps what the backward pass needs in `run`; null: nothing.
+  at::Tensor (*layer_forward)(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                              const AttentionShape& shape, std::unique_ptr<LayerRun>* run);
+  /// Final norm, language-model head and cross-entropy over chunks of rows: logits [N, vocab] never
+  /// exist. The gradient is computed in the forward pass.
+  /// @param input [N, hidden] rows that carry a label   @param labels [N] int32
+  /// @param grad_scale 1 / label tokens of the global batch
+  HeadLoss (*head_loss)(const at::Tensor& input, const Norm& norm, const Linear& head,
+                        const at::Tensor& labels, double grad_scale, HeadGrad wanted);
+};
+
+const Backend& fused_backend();
+const Backend& plain_backend();
+
+// ---- The two halves of the fused forward pass, for generation, whose attention reads a cache.
+
+struct AttentionInputs {
+  at::Tensor q, k, v;  ///< [T, heads * head_dim], q and k rotated
+};
+AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                                 const AttentionShape& shape);
+/// @param x the layer's input   @param attended [T, heads * head_dim]   @return its output
+at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Tensor& attended,
+                           const BatchContext& batch);
 
 }  // namespace sftrun::kernels

@@ -40,8 +40,8 @@ struct AttentionKernels {
   void (*pack_rows)(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out);
   void (*pack_transposed)(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out);
   void (*pair_rows)(const T* in, int64_t rows, int64_t columns, T* out);
-  void (*softmax_tile)(const float* scores, bool diagonal, int64_t depth, float* maximum,
-                       float* sum, float* acc, T* p);
+  void (*softmax_tile)(const float* scores, float scale, bool diagonal, int64_t depth,
+                       float* maximum, float* sum, float* acc, T* p);
   void (*softmax_tile_backward)(const float* scores, const float* dp, const float* lse,
                                 const float* delta, float scale, bool diagonal, T* p, T* ds);
   void (*finish_rows)(const float* acc, const float* maximum, const float* sum, int64_t valid,
@@ -53,14 +53,28 @@ struct AttentionKernels {
                    T* out, int64_t stride);
 };
 
+/// The parts of tiled products around LibTorch's brgemm; see src/kernels/matmul/matmul_cpu.inl.
+template <typename T>
+struct MatmulKernels {
+  void (*pack_panel)(const T* w, int64_t stride, int64_t valid, int64_t width, int64_t depth,
+                     T* panel);
+  void (*pack_panel_transposed)(const T* w, int64_t stride, int64_t valid, int64_t width,
+                                int64_t depth, T* panel);
+  void (*finish_product)(const float* acc, int64_t width, int64_t rows, int64_t columns,
+                         const T* residual, const T* bias, T* out, int64_t stride);
+  void (*add_thin_product)(const T* thin, int64_t thin_stride, int64_t thin_columns, const T* wide,
+                           int64_t wide_stride, int64_t wide_columns, int64_t rows, float* out,
+                           int64_t out_thin_stride, int64_t out_wide_stride);
+};
+
 template <typename T>
 struct RowKernels {
   /// y = w * x * rstd, rstd = 1 / sqrt(mean(x^2) + eps)   (RMSNorm, arXiv:1910.07467)
   void (*rms_norm_forward)(const T* x, const T* weight, T* y, float* rstd, int64_t rows,
                            int64_t hidden, float eps);
-  /// dx = rstd * (w dy - x rstd^2 mean(w dy x))
-  void (*rms_norm_backward)(const T* dy, const T* x, const T* weight, const float* rstd, T* dx,
-                            int64_t rows, int64_t hidden);
+  /// dx = residual + rstd * (w dy - x rstd^2 mean(w dy x)); residual may be null
+  void (*rms_norm_backward)(const T* dy, const T* x, const T* weight, const float* rstd,
+                            const T* residual, T* dx, int64_t rows, int64_t hidden);
   /// Rotates halves in place: (a, b) -> (a cos - b sin, b cos + a sin), sin times `sign`. cos, sin
   /// [rows, head_dim / 2].
   void (*rope)(T* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
@@ -80,6 +94,7 @@ struct RowKernels {
   void (*cross_entropy_loss)(const T* logits, const int32_t* labels, float* losses, int64_t rows,
                              int64_t vocab);
   AttentionKernels<T> attention;
+  MatmulKernels<T> matmul;
 };
 
 struct CpuKernels {

@@ -26,20 +26,28 @@ struct BatchContext {
   bool training = false;  ///< dropout is on
 };
 
-// ---- Products. On CPU each (op, dtype, size) goes to whichever of MKL and oneDNN measured faster
-// at start.
+// ---- Products.
+/// One summand: x [T, K] times w^T, w [N, K] (`transposed`), or times w [K, N]. Rows may lie
+/// further apart than they are long.
+struct Product {
+  at::Tensor x, w;
+  bool transposed = false;
+};
+/// residual [T, N] + bias [N] + the products: [T, N]. Residual and bias may be undefined. On CPU
+/// summed in fp32 and rounded once where own kernels serve, else in the order given.
+at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual = {},
+                      const at::Tensor& bias = {});
 at::Tensor matmul_nt(const at::Tensor& x,
                      const at::Tensor& w);  ///< x [T, K], w [N, K] -> x w^T [T, N]
-at::Tensor matmul_nn(const at::Tensor& g,
-                     const at::Tensor& w);  ///< g [T, N], w [N, K] -> g w [T, K]
-at::Tensor matmul_tn(const at::Tensor& g,
-                     const at::Tensor& x);  ///< g [T, N], x [T, K] -> g^T x [N, K]
+/// out [N, K] fp32 += g^T x, g [T, N], x [T, K].
+void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x);
 
 // ---- RMSNorm: x [T, H], weight [H].
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                    double eps);  ///< {y, rstd [T]}
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd);
+                             const at::Tensor& rstd,
+                             const at::Tensor& residual);  ///< dx, plus residual if defined
 /// sum over tokens of dy x rstd: [H] fp32.
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd);
 

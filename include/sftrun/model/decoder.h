@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "sftrun/kernels/functions.h"
-#include "sftrun/kernels/linear.h"
+#include "sftrun/kernels/backend.h"
+#include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/parameter.h"
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/spec/arch_spec.h"
@@ -39,7 +39,7 @@ enum class Trains { kNothing, kLora, kFull, kPartial };
 struct DecoderOptions {
   at::ScalarType dtype = at::kFloat;  ///< of weights and activations
   at::Device device = at::kCPU;
-  const kernels::BlockOps* ops = nullptr;  ///< null: fused
+  const kernels::Backend* backend = nullptr;  ///< null: fused
   Trains trains = Trains::kNothing;
   LoraOptions lora;
   std::vector<std::string> trainable;  ///< regular expressions over parameter names (kPartial),
@@ -48,11 +48,7 @@ struct DecoderOptions {
   uint64_t seed = 42;  ///< of freshly initialised adapters
 };
 
-struct Layer {
-  kernels::Norm input_norm, post_attention_norm;
-  kernels::Linear q, k, v, o, gate, up, down;
-  std::vector<kernels::Linear*> linears() { return {&q, &k, &v, &o, &gate, &up, &down}; }
-};
+using kernels::Layer;
 
 /// Where frozen and initial weights come from: fills `destination` (fp32, bf16 or fp16, contiguous,
 /// on CPU).
@@ -88,8 +84,8 @@ class Decoder {
   RopeCache& rope() { return rope_; }
   std::vector<Layer>& layers() { return layers_; }
   const kernels::Linear& head() const { return head_; }
-  const kernels::Norm& final_norm() const { return final_norm_; }
   at::Tensor embed(const at::Tensor& tokens) const;
+  at::Tensor final_normed(const at::Tensor& hidden) const;  ///< without gradients
   kernels::AttentionShape attention_shape() const;
   /// Bytes of frozen weights on the device.
   uint64_t base_bytes() const { return base_bytes_; }
@@ -97,15 +93,15 @@ class Decoder {
  private:
   Decoder(spec::ArchSpec arch, DecoderOptions options);
   void build(const WeightSource& source);
-  at::Tensor block(Layer& layer, const at::Tensor& x, const kernels::BatchContext& batch) const;
   at::Tensor hidden_without_grad(const PackedBatch& batch);
+  /// Returns the loss and writes the gradient of `hidden` where anything below trains.
   double head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
                                double grad_scale, at::Tensor& grad);
   bool trains_below(int64_t group) const;
 
   spec::ArchSpec arch_;
   DecoderOptions options_;
-  const kernels::BlockOps& ops_;
+  const kernels::Backend& backend_;
   RopeCache rope_;
   kernels::ParameterStore store_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;

@@ -39,22 +39,22 @@ void pair_rows(const T* in, int64_t rows, int64_t columns, T* out) {
 }
 
 /// One step of the online softmax (FlashAttention-2, arXiv:2307.08691, algorithm 1) for a tile of
-/// scaled scores_QK: updates each query's running maximum and sum, rescales its accumulator acc_QD,
-/// writes p_QK = exp(score - maximum).
+/// scores_QK * scale (scale > 0): updates each query's running maximum and sum, rescales its
+/// accumulator acc_QD, writes p_QK = exp(score - maximum).
 template <typename T>
-void softmax_tile(const float* scores, bool diagonal, int64_t depth, float* maximum, float* sum,
-                  float* acc, T* p) {
+void softmax_tile(const float* scores, float scale, bool diagonal, int64_t depth, float* maximum,
+                  float* sum, float* acc, T* p) {
   for (int64_t q = 0; q < kAttentionTile; ++q) {
     const float* row = scores + q * kAttentionTile;
     T* out = p + q * kAttentionTile;
     const int64_t limit = diagonal ? q + 1 : kAttentionTile;
     float top = maximum[q];
 #pragma omp simd reduction(max : top)
-    for (int64_t k = 0; k < limit; ++k) top = row[k] > top ? row[k] : top;
+    for (int64_t k = 0; k < limit; ++k) top = row[k] * scale > top ? row[k] * scale : top;
     float total = 0;
 #pragma omp simd reduction(+ : total)
     for (int64_t k = 0; k < limit; ++k) {
-      const float e = exp_fast(row[k] - top);
+      const float e = exp_fast(row[k] * scale - top);
       total += e;
       store(out + k, e);
     }

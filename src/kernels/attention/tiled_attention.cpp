@@ -5,6 +5,7 @@
 #include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -67,6 +68,21 @@ void for_items(int64_t count, Body&& body) {
   });
 }
 
+/// Working memory of one item, not initialised. Allocated through LibTorch: the heads' operands are
+/// of the size that malloc would map, and have the system clear, anew each time.
+template <typename T>
+class Scratch {
+ public:
+  explicit Scratch(int64_t elements)
+      : memory_(at::empty({elements * static_cast<int64_t>(sizeof(T))}, at::kByte)),
+        data_(reinterpret_cast<T*>(memory_.data_ptr<uint8_t>())) {}
+  T* data() const { return data_; }
+
+ private:
+  at::Tensor memory_;
+  T* data_;
+};
+
 /// A right operand [rows, columns] in the layout that products of T want.
 template <typename T>
 class RightOperand {
@@ -86,7 +102,7 @@ class RightOperand {
 
  private:
   int64_t rows_, columns_;
-  std::vector<T> scratch_;
+  Scratch<T> scratch_;
 };
 
 template <typename T>
@@ -115,18 +131,18 @@ void forward_tile(const Operands<T>& in, const Document& doc, int64_t head, int6
                   float scale, const T* k_packed, const T* v_packed, T* out, float* lse) {
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, tile_size = kTile * depth;
-  std::vector<T> queries(static_cast<size_t>(tile_size)), p(kTile * kTile);
-  std::vector<float> scores(kTile * kTile), acc(static_cast<size_t>(tile_size), 0.0F);
-  std::vector<float> maximum(kTile, -1e30F),
-      sum(kTile, 0.0F);  // finite: the difference of two infinities is NaN
+  const Scratch<T> queries(tile_size), p(kTile * kTile);
+  const Scratch<float> scores(kTile * kTile), acc(tile_size);
+  std::fill_n(acc.data(), tile_size, 0.0F);
+  std::array<float, kTile> maximum, sum{};
+  maximum.fill(-1e30F);  // finite: the difference of two infinities is NaN
   const int64_t row = doc.begin + q_tile * kTile, valid = doc.rows_in(q_tile);
   kernels.pack_rows(in.q + row * in.q_stride + head * depth, in.q_stride, valid, depth,
                     queries.data());
   for (int64_t k_tile = 0; k_tile <= q_tile; ++k_tile) {
     product(kTile, kTile, depth, false, queries.data(), k_packed + k_tile * tile_size,
             scores.data());
-    for (float& score : scores) score *= scale;
-    kernels.softmax_tile(scores.data(), k_tile == q_tile, depth, maximum.data(), sum.data(),
+    kernels.softmax_tile(scores.data(), scale, k_tile == q_tile, depth, maximum.data(), sum.data(),
                          acc.data(), p.data());
     product(kTile, depth, kTile, true, p.data(), v_packed + k_tile * tile_size, acc.data());
   }
@@ -196,20 +212,29 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
 /// Everything one head of one document needs, packed tile by tile.
 template <typename T>
 struct BackwardHead {
-  std::vector<T> k, v, k_transposed;                        // left operands
-  std::vector<T> q, q_transposed, d_out, d_out_transposed;  // right operands
-  std::vector<float> lse, delta;                            // [tiles * kTile]
-  std::vector<float> dq_transposed;                         // [tiles][depth, kTile]
+  Scratch<T> k, v, k_transposed;                        // left operands
+  Scratch<T> q, q_transposed, d_out, d_out_transposed;  // right operands
+  Scratch<float> lse, delta;                            // [tiles * kTile]
+  Scratch<float> dq_transposed;                         // [tiles][depth, kTile]
 
-  BackwardHead(int64_t tiles, int64_t depth) {
-    const auto size = static_cast<size_t>(tiles * kTile * depth);
-    for (std::vector<T>* operand :
-         {&k, &v, &k_transposed, &q, &q_transposed, &d_out, &d_out_transposed})
-      operand->resize(size);
-    lse.assign(static_cast<size_t>(tiles * kTile),
-               1e30F);  // exp(score - 1e30) is 0 for rows past the end
-    delta.resize(static_cast<size_t>(tiles * kTile));
-    dq_transposed.assign(size, 0.0F);
+  BackwardHead(int64_t tiles, int64_t depth)
+      : BackwardHead(tiles * kTile, tiles * kTile * depth, Sized{}) {}
+
+ private:
+  struct Sized {};
+  BackwardHead(int64_t rows, int64_t size, Sized)
+      : k(size),
+        v(size),
+        k_transposed(size),
+        q(size),
+        q_transposed(size),
+        d_out(size),
+        d_out_transposed(size),
+        lse(rows),
+        delta(rows),
+        dq_transposed(size) {
+    std::fill_n(lse.data(), rows, 1e30F);  // exp(score - 1e30) is 0 for rows past the end
+    std::fill_n(dq_transposed.data(), size, 0.0F);
   }
 };
 
@@ -229,7 +254,7 @@ BackwardHead<T> pack_head(const Operands<T>& in, const T* d_out, const T* out, c
     kernels.pack_rows(in.v + at_kv, in.kv_stride, valid, depth, packed.v.data() + to);
     kernels.pack_transposed(in.k + at_kv, in.kv_stride, valid, depth,
                             packed.k_transposed.data() + to);
-    const auto pack_both = [&](const T* source, std::vector<T>& rows, std::vector<T>& columns) {
+    const auto pack_both = [&](const T* source, const Scratch<T>& rows, const Scratch<T>& columns) {
       by_rows.write(rows.data() + to,
                     [&](T* p) { kernels.pack_rows(source, in.q_stride, valid, depth, p); });
       transposed.write(columns.data() + to, [&](T* p) {
@@ -238,7 +263,7 @@ BackwardHead<T> pack_head(const Operands<T>& in, const T* d_out, const T* out, c
     };
     pack_both(in.q + at_q, packed.q, packed.q_transposed);
     pack_both(d_out + at_q, packed.d_out, packed.d_out_transposed);
-    std::copy_n(lse + row, valid, packed.lse.begin() + tile * kTile);
+    std::copy_n(lse + row, valid, packed.lse.data() + tile * kTile);
     kernels.row_dots(d_out + at_q, out + at_q, in.q_stride, valid, depth,
                      packed.delta.data() + tile * kTile);
   }
@@ -251,8 +276,9 @@ void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& do
                    float scale, T* dq, float* dk, float* dv) {
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, size = kTile * depth, tiles = doc.tiles();
-  std::vector<float> scores(kTile * kTile), dp(kTile * kTile);
-  std::vector<T> p(kTile * kTile), ds(kTile * kTile), ds_right(kTile * kTile);
+  constexpr int64_t kSquare = kTile * kTile;
+  const Scratch<float> scores(kSquare), dp(kSquare);
+  const Scratch<T> p(kSquare), ds(kSquare), ds_right(kSquare);
   RightOperand<T> right(kTile, kTile);
   for (int64_t k_tile = 0; k_tile < tiles; ++k_tile) {
     for (int64_t q_tile = k_tile; q_tile < tiles; ++q_tile) {
@@ -268,7 +294,7 @@ void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& do
               dv + k_tile * size);
       product(kTile, depth, kTile, !first, ds.data(), h.q.data() + q_tile * size,
               dk + k_tile * size);
-      right.write(ds_right.data(), [&](T* plain) { std::copy(ds.begin(), ds.end(), plain); });
+      right.write(ds_right.data(), [&](T* plain) { std::copy_n(ds.data(), kSquare, plain); });
       product(depth, kTile, kTile, true, h.k_transposed.data() + k_tile * size, ds_right.data(),
               h.dq_transposed.data() + q_tile * size);
     }

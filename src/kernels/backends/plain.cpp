@@ -2,7 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "sftrun/kernels/functions.h"
+#include "sftrun/kernels/backend.h"
 
 /// Plain operations with the reference's numerics: transformers' modeling_llama.py and peft's
 /// lora/layer.py, line by line.
@@ -34,7 +34,7 @@ at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const Batch
   return at::linear(at::linear(input, lora.a->master), lora.b->master) * lora.scale;
 }
 
-std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<const Linear*>& group,
+std::vector<at::Tensor> linears(const at::Tensor& x, const LinearGroup& group,
                                 const BatchContext& batch) {
   std::vector<at::Tensor> outputs;
   for (const Linear* linear : group) {
@@ -81,32 +81,67 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   return at::silu(gate) * up;
 }
 
-}  // namespace
-
-const BlockOps& plain_ops() {
-  static const BlockOps ops{"plain", rms_norm, linears, attention, swiglu};
-  return ops;
+at::Tensor forward(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                   const AttentionShape& shape) {
+  const auto qkv = linears(rms_norm(x, l.input_norm), {&l.q, &l.k, &l.v}, batch);
+  const at::Tensor attended = attention(qkv[0], qkv[1], qkv[2], batch, shape);
+  const at::Tensor middle = x + linears(attended, {&l.o}, batch)[0];
+  const auto gate_up = linears(rms_norm(middle, l.post_attention_norm), {&l.gate, &l.up}, batch);
+  return middle + linears(swiglu(gate_up[0], gate_up[1]), {&l.down}, batch)[0];
 }
 
-HeadLoss head_loss_plain(const at::Tensor& hidden, const Linear& head, const at::Tensor& labels,
-                         double grad_scale, bool with_grad) {
-  constexpr int64_t kRows = 256;
-  HeadLoss result;
-  if (with_grad) result.grad_hidden = at::empty_like(hidden);
-  for (int64_t first = 0; first < hidden.size(0); first += kRows) {
-    const int64_t rows = std::min(kRows, hidden.size(0) - first);
-    const at::AutoGradMode grad_mode(with_grad);
-    const at::Tensor input = hidden.narrow(0, first, rows).detach().requires_grad_(with_grad);
-    const at::Tensor logits =
-        at::linear(input, value_of(head.weight_parameter, head.weight)).to(at::kFloat);
-    const at::Tensor loss = at::cross_entropy_loss(
-        logits, labels.narrow(0, first, rows).to(at::kLong), {}, at::Reduction::Sum);
-    result.loss_sum += loss.item<double>();
-    if (!with_grad) continue;
-    torch::autograd::backward({loss}, {at::full_like(loss, grad_scale)});
-    result.grad_hidden.narrow(0, first, rows).copy_(input.grad());
+class PlainRun final : public LayerRun {
+ public:
+  at::Tensor input, output;
+  at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
+    if (output.requires_grad()) torch::autograd::backward({output}, {grad});
+    return needs_input_grad ? input.grad() : at::Tensor();
   }
+};
+
+at::Tensor layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                         const AttentionShape& shape, std::unique_ptr<LayerRun>* run) {
+  const at::AutoGradMode grad_mode(run != nullptr);
+  if (run == nullptr) return forward(layer, x, batch, shape);
+  auto kept = std::make_unique<PlainRun>();
+  kept->input = x.detach().requires_grad_();
+  kept->output = forward(layer, kept->input, batch, shape);
+  at::Tensor y = kept->output.detach();
+  *run = std::move(kept);
+  return y;
+}
+
+HeadLoss head_loss(const at::Tensor& input, const Norm& norm, const Linear& head,
+                   const at::Tensor& labels, double grad_scale, HeadGrad wanted) {
+  constexpr int64_t kRows = 256;
+  const at::AutoGradMode grad_mode(wanted != HeadGrad::kNone);
+  const at::Tensor rows = input.detach().requires_grad_(wanted == HeadGrad::kInput);
+  const at::Tensor normed = rms_norm(rows, norm);
+  HeadLoss result;
+  at::Tensor d_normed = normed.requires_grad() ? at::empty_like(normed) : at::Tensor();
+  for (int64_t first = 0; first < input.size(0); first += kRows) {
+    const int64_t count = std::min(kRows, input.size(0) - first);
+    const at::Tensor chunk =
+        normed.narrow(0, first, count).detach().requires_grad_(d_normed.defined());
+    const at::Tensor logits =
+        at::linear(chunk, value_of(head.weight_parameter, head.weight)).to(at::kFloat);
+    const at::Tensor loss = at::cross_entropy_loss(
+        logits, labels.narrow(0, first, count).to(at::kLong), {}, at::Reduction::Sum);
+    result.loss_sum += loss.item<double>();
+    if (!loss.requires_grad()) continue;
+    torch::autograd::backward({loss}, {at::full_like(loss, grad_scale)});
+    if (d_normed.defined()) d_normed.narrow(0, first, count).copy_(chunk.grad());
+  }
+  if (d_normed.defined()) torch::autograd::backward({normed}, {d_normed});
+  if (wanted == HeadGrad::kInput) result.grad_input = rows.grad();
   return result;
+}
+
+}  // namespace
+
+const Backend& plain_backend() {
+  static const Backend backend{"plain", layer_forward, head_loss};
+  return backend;
 }
 
 }  // namespace sftrun::kernels

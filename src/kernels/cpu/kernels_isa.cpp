@@ -2,6 +2,9 @@
 #include "sftrun/kernels/cpu_table.h"
 
 #include <cstring>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 namespace sftrun::kernels::SFTRUN_ISA {
 namespace {
@@ -13,6 +16,7 @@ namespace {
 #include "attention/attention_cpu.inl"
 #include "cross_entropy/cross_entropy_cpu.inl"
 #include "dropout/dropout_cpu.inl"
+#include "matmul/matmul_cpu.inl"
 #include "rms_norm/rms_norm_cpu.inl"
 #include "rope/rope_cpu.inl"
 #include "swiglu/swiglu_cpu.inl"
@@ -29,6 +33,7 @@ constexpr RowKernels<T> kRowKernels = {
     cross_entropy_loss<T>,
     {pack_rows<T>, pack_transposed<T>, pair_rows<T>, softmax_tile<T>, softmax_tile_backward<T>,
      finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>},
+    {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>},
 };
 
 #define SFTRUN_NAME_OF(x) #x

@@ -1,11 +1,14 @@
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 
 #include <chrono>
 #include <functional>
 
+#include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
+#include "tiled_matmul.h"
 
 /// fp32 products on CPU: LibTorch sends them to MKL, which uses about half of a processor that is
 /// not Intel's; oneDNN, reached through an operator that LibTorch registers, is often twice as fast
@@ -59,29 +62,82 @@ bool onednn_is_faster() {
   return faster;
 }
 
+constexpr int64_t kThin = 32;  // a rank, not a layer's width
+
 /// oneDNN wins on products of some size; a thin side (LoRA's rank) or few rows (generation) go to
 /// MKL.
 bool use_onednn(const at::Tensor& a, int64_t rows, int64_t columns, int64_t depth) {
-  constexpr int64_t kThin = 32;
   if (!a.is_cpu() || a.scalar_type() != at::kFloat) return false;
   return rows >= kThin && columns >= kThin && depth >= kThin && onednn_is_faster();
 }
 
-}  // namespace
-
-at::Tensor matmul_nt(const at::Tensor& x, const at::Tensor& w) {
-  if (use_onednn(x, x.size(0), w.size(0), x.size(1))) return onednn_linear(x, w);
-  return at::linear(x, w);
+at::Tensor product_of(const Product& term) {
+  const auto& [x, w, transposed] = term;
+  if (use_onednn(x, x.size(0), w.size(transposed ? 0 : 1), x.size(1)))
+    return onednn_linear(x, transposed ? w : w.t());
+  return transposed ? at::linear(x, w) : at::mm(x, w);
 }
 
-at::Tensor matmul_nn(const at::Tensor& g, const at::Tensor& w) {
-  if (use_onednn(g, g.size(0), w.size(1), g.size(1))) return onednn_linear(g, w.t());
-  return at::mm(g, w);
-}
-
+/// g^T x, g [T, N], x [T, K]
 at::Tensor matmul_tn(const at::Tensor& g, const at::Tensor& x) {
   if (use_onednn(g, g.size(1), x.size(1), g.size(0))) return onednn_linear(g.t(), x.t());
   return at::mm(g.t(), x);
+}
+
+/// out += g^T x where g or x has few columns: one pass over the other, split over its columns.
+template <typename T>
+void add_thin(const MatmulKernels<T>& kernels, at::Tensor& out, const at::Tensor& g,
+              const at::Tensor& x) {
+  SFTRUN_CHECK(g.stride(1) == 1 && x.stride(1) == 1 && out.scalar_type() == at::kFloat);
+  const bool g_is_thin = g.size(1) <= x.size(1);
+  const at::Tensor &thin = g_is_thin ? g : x, &wide = g_is_thin ? x : g;
+  const int64_t thin_step = out.stride(g_is_thin ? 0 : 1),
+                wide_step = out.stride(g_is_thin ? 1 : 0);
+  constexpr int64_t kColumns = 64;  // of a part: whole cache lines of the wide side
+  const int64_t parts = (wide.size(1) + kColumns - 1) / kColumns;
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t first = part * kColumns;
+      kernels.add_thin_product(static_cast<const T*>(thin.const_data_ptr()), thin.stride(0),
+                               thin.size(1), static_cast<const T*>(wide.const_data_ptr()) + first,
+                               wide.stride(0), std::min(kColumns, wide.size(1) - first),
+                               wide.size(0), out.data_ptr<float>() + first * wide_step, thin_step,
+                               wide_step);
+    }
+  });
+}
+
+}  // namespace
+
+at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual,
+                      const at::Tensor& bias) {
+  if (tiled_matmul_serves(terms)) {
+    const Product& first = terms.front();
+    at::Tensor out =
+        at::empty({first.x.size(0), first.w.size(first.transposed ? 0 : 1)}, first.x.options());
+    tiled_matmul_sum(terms, residual, bias, out);
+    return out;
+  }
+  at::Tensor out = product_of(terms.front());
+  for (size_t i = 1; i < terms.size(); ++i)
+    out.addmm_(terms[i].x, terms[i].transposed ? terms[i].w.t() : terms[i].w);
+  if (bias.defined()) out.add_(bias);
+  if (residual.defined()) out.add_(residual);
+  return out;
+}
+
+at::Tensor matmul_nt(const at::Tensor& x, const at::Tensor& w) {
+  return matmul_sum({{x, w, /*transposed=*/true}});
+}
+
+void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
+  if (!g.is_cpu() || std::min(g.size(1), x.size(1)) > kThin) {
+    out.add_(matmul_tn(g, x));
+  } else if (g.scalar_type() == at::kFloat) {
+    add_thin<float>(cpu_kernels().f32.matmul, out, g, x);
+  } else {
+    add_thin<uint16_t>(cpu_kernels().bf16.matmul, out, g, x);
+  }
 }
 
 }  // namespace sftrun::kernels

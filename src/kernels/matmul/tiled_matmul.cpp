@@ -1,0 +1,260 @@
+#include "tiled_matmul.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "sftrun/core/error.h"
+
+/// The output is cut into panels of up to 64 columns, and these into runs of row blocks: the items
+/// that threads take. An item packs its panel of the right operands, which stays in the
+/// second-level cache, and multiplies its row blocks by it; each block's fp32 accumulators get
+/// residual and bias and are rounded once. So several products cost one pass over the output, and
+/// no thread waits for another's packing. Operands too deep for that are taken in stages, with the
+/// accumulators of all row blocks kept between them. Which thread runs an item changes nothing.
+namespace sftrun::kernels {
+namespace {
+
+constexpr int64_t kRows = 64, kPanel = 64, kVector = 16;
+constexpr int64_t kStageBytes = 512 * 1024;  // of packed right operands
+constexpr int64_t kStagedBlocks = 16;        // row blocks of a staged item: 256 KiB of accumulators
+constexpr int64_t kItemsPerThread = 8;       // at least, where that leaves enough rows
+constexpr int64_t kFewestBlocks = 4;         // fewer rows do not pay for packing
+
+/// One right operand and what multiplies it, as raw memory.
+template <typename T>
+struct Operand {
+  const T* x;
+  const T* w;
+  int64_t x_stride, w_stride, depth;
+  bool transposed;
+};
+
+template <typename T>
+std::vector<Operand<T>> operands_of(const std::vector<Product>& terms) {
+  std::vector<Operand<T>> operands;
+  for (const Product& term : terms) {
+    operands.push_back({static_cast<const T*>(term.x.const_data_ptr()),
+                        static_cast<const T*>(term.w.const_data_ptr()), term.x.stride(0),
+                        term.w.stride(0), term.x.size(1), term.transposed});
+  }
+  return operands;
+}
+
+void block_product(int64_t columns, int64_t depth, bool add, const float* x, int64_t x_stride,
+                   const float* packed, float* acc) {
+  at::native::cpublas::brgemm(kRows, columns, depth, x_stride, columns, columns, add, x, packed,
+                              acc);
+}
+void block_product(int64_t columns, int64_t depth, bool add, const uint16_t* x, int64_t x_stride,
+                   const uint16_t* packed, float* acc) {
+  at::native::cpublas::brgemm(kRows, columns, depth, x_stride, columns, columns, add,
+                              reinterpret_cast<const at::BFloat16*>(x),
+                              reinterpret_cast<const at::BFloat16*>(packed), acc,
+                              /*is_vnni=*/true);
+}
+
+/// A piece of one operand's depth, packed.
+struct Piece {
+  size_t operand;
+  int64_t first, depth;
+};
+using Stage = std::vector<Piece>;  // as many pieces as the packing buffer holds
+
+/// Most depth that a stage holds, for panels of full width.
+template <typename T>
+constexpr int64_t kStageDepth = kStageBytes / static_cast<int64_t>(sizeof(T)) / kPanel;
+
+template <typename T>
+std::vector<Stage> stages_of(const std::vector<Operand<T>>& operands) {
+  std::vector<Stage> stages(1);
+  int64_t room = kStageDepth<T>;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    for (int64_t k = 0; k < operands[i].depth;) {
+      if (room == 0) {
+        stages.emplace_back();
+        room = kStageDepth<T>;
+      }
+      const int64_t depth = std::min(room, operands[i].depth - k);
+      stages.back().push_back({i, k, depth});
+      k += depth;
+      room -= depth;
+    }
+  }
+  return stages;
+}
+
+/// How an output [rows, columns] is cut.
+struct Cut {
+  int64_t num_rows, num_columns, panels, runs, blocks;  // blocks: of the whole output
+  Cut(int64_t rows, int64_t columns, bool staged, int64_t threads)
+      : num_rows(rows),
+        num_columns(columns),
+        panels((columns + kPanel - 1) / kPanel),
+        runs(1),
+        blocks((rows + kRows - 1) / kRows) {
+    const int64_t for_threads = (kItemsPerThread * threads + panels - 1) / panels;
+    runs = std::min(for_threads, std::max<int64_t>(1, blocks / kFewestBlocks));
+    if (staged) runs = std::max(runs, (blocks + kStagedBlocks - 1) / kStagedBlocks);
+  }
+  int64_t items() const { return panels * runs; }
+  int64_t first_block(int64_t run) const { return run * blocks / runs; }
+  /// The last block ends with the last row: it overlaps the one before rather than read past it.
+  int64_t first_row(int64_t block) const { return std::min(block * kRows, num_rows - kRows); }
+};
+
+template <typename T>
+class TiledProduct {
+ public:
+  TiledProduct(std::vector<Operand<T>> operands, int64_t rows, int64_t columns, const T* residual,
+               const T* bias, T* out)
+      : operands_(std::move(operands)),
+        stages_(stages_of(operands_)),
+        cut_(rows, columns, stages_.size() > 1, at::get_num_threads()),
+        residual_(residual),
+        bias_(bias),
+        out_(out) {}
+
+  void run() const {
+    constexpr int64_t kPacked = kStageBytes / static_cast<int64_t>(sizeof(float));
+    const int64_t kept_blocks = stages_.size() > 1 ? kStagedBlocks : 1;
+    const int64_t scratch = kPacked + kept_blocks * kRows * kPanel;  // floats a thread
+    const int64_t threads = std::min<int64_t>(at::get_num_threads(), cut_.items());
+    const at::Tensor memory = at::empty({threads, scratch}, at::kFloat);
+    std::atomic<int64_t> next{0};
+    at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t thread = begin; thread < end; ++thread) {
+        float* packed = memory.data_ptr<float>() + thread * scratch;
+        for (int64_t item = next++; item < cut_.items(); item = next++)
+          run_item(item, reinterpret_cast<T*>(packed), packed + kPacked);
+      }
+      at::native::cpublas::brgemm_release();
+    });
+  }
+
+ private:
+  /// One panel of the output: columns [first, first + valid), computed `width` wide.
+  struct Panel {
+    int64_t first, valid, width;
+  };
+
+  void run_item(int64_t item, T* packed, float* acc) const {
+    const int64_t column = item / cut_.runs * kPanel, run = item % cut_.runs,
+                  valid = std::min(kPanel, cut_.num_columns - column);
+    const Panel panel{column, valid, (valid + kVector - 1) / kVector * kVector};
+    const int64_t first = cut_.first_block(run), last = cut_.first_block(run + 1);
+    const bool staged = stages_.size() > 1;
+    for (size_t stage = 0; stage < stages_.size(); ++stage) {
+      pack(stages_[stage], panel, packed);
+      for (int64_t block = first; block < last; ++block) {
+        float* block_acc = staged ? acc + (block - first) * kRows * kPanel : acc;
+        if (stage + 1 == stages_.size()) prefetch(block, panel);
+        multiply(stages_[stage], panel, block, stage > 0, packed, block_acc);
+        if (stage + 1 == stages_.size()) finish(block, panel, block_acc);
+      }
+    }
+  }
+
+  void pack(const Stage& stage, const Panel& panel, T* packed) const {
+    const auto& kernels = kernels_for();
+    for (const Piece& piece : stage) {
+      const Operand<T>& o = operands_[piece.operand];
+      if (o.transposed) {
+        kernels.pack_panel_transposed(o.w + panel.first * o.w_stride + piece.first, o.w_stride,
+                                      panel.valid, panel.width, piece.depth, packed);
+      } else {
+        kernels.pack_panel(o.w + piece.first * o.w_stride + panel.first, o.w_stride, panel.valid,
+                           panel.width, piece.depth, packed);
+      }
+      packed += piece.depth * panel.width;
+    }
+  }
+
+  void multiply(const Stage& stage, const Panel& panel, int64_t block, bool add, const T* packed,
+                float* acc) const {
+    for (const Piece& piece : stage) {
+      const Operand<T>& o = operands_[piece.operand];
+      block_product(panel.width, piece.depth, add,
+                    o.x + cut_.first_row(block) * o.x_stride + piece.first, o.x_stride, packed,
+                    acc);
+      packed += piece.depth * panel.width;
+      add = true;
+    }
+  }
+
+  /// What `finish` touches is two lines a row, too short for the processor to see it coming.
+  void prefetch(int64_t block, const Panel& panel) const {
+    constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+    for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, cut_.num_rows); ++row) {
+      const int64_t at = row * cut_.num_columns + panel.first;
+      for (int64_t c = 0; c < panel.valid; c += kLine) {
+        __builtin_prefetch(out_ + at + c, 1);
+        if (residual_) __builtin_prefetch(residual_ + at + c);
+      }
+    }
+  }
+
+  /// Rounds one block's accumulators into the rows of it that no earlier block has written.
+  void finish(int64_t block, const Panel& panel, const float* acc) const {
+    const int64_t row = block * kRows, skip = row - cut_.first_row(block),
+                  at = row * cut_.num_columns + panel.first;
+    kernels_for().finish_product(acc + skip * panel.width, panel.width, kRows - skip, panel.valid,
+                                 residual_ ? residual_ + at : nullptr,
+                                 bias_ ? bias_ + panel.first : nullptr, out_ + at,
+                                 cut_.num_columns);
+  }
+
+  static const MatmulKernels<T>& kernels_for() {
+    if constexpr (std::is_same_v<T, float>)
+      return cpu_kernels().f32.matmul;
+    else
+      return cpu_kernels().bf16.matmul;
+  }
+
+  std::vector<Operand<T>> operands_;
+  std::vector<Stage> stages_;
+  Cut cut_;
+  const T* residual_;
+  const T* bias_;
+  T* out_;
+};
+
+template <typename T>
+void run(const std::vector<Product>& terms, const at::Tensor& residual, const at::Tensor& bias,
+         at::Tensor& out) {
+  const auto pointer = [](const at::Tensor& tensor) {
+    return tensor.defined() ? static_cast<const T*>(tensor.const_data_ptr()) : nullptr;
+  };
+  TiledProduct<T>(operands_of<T>(terms), out.size(0), out.size(1), pointer(residual), pointer(bias),
+                  static_cast<T*>(out.data_ptr()))
+      .run();
+}
+
+}  // namespace
+
+bool tiled_matmul_serves(const std::vector<Product>& terms) {
+  const at::Tensor& first = terms.front().x;
+  const bool bf16 = first.scalar_type() == at::kBFloat16;
+  if (!first.is_cpu() || first.size(0) < kRows || (!bf16 && first.scalar_type() != at::kFloat))
+    return false;
+  if (!__builtin_cpu_supports("avx512f") || (bf16 && !__builtin_cpu_supports("avx512bf16")))
+    return false;
+  return std::all_of(terms.begin(), terms.end(), [&](const Product& term) {
+    return term.x.stride(1) == 1 && term.w.stride(1) == 1 && (!bf16 || term.x.size(1) % 2 == 0);
+  });
+}
+
+void tiled_matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual,
+                      const at::Tensor& bias, at::Tensor& out) {
+  SFTRUN_CHECK(out.is_contiguous());
+  SFTRUN_CHECK(!residual.defined() || residual.is_contiguous());
+  if (out.scalar_type() == at::kFloat)
+    run<float>(terms, residual, bias, out);
+  else
+    run<uint16_t>(terms, residual, bias, out);
+}
+
+}  // namespace sftrun::kernels
