@@ -1,8 +1,24 @@
+#include <filesystem>
 #include <memory>
 
 #include "cli.h"
+#include "sftrun/core/error.h"
 
 namespace sftrun::app {
+namespace {
+
+/// A page may replace a page, not a data file named by mistake.
+void require_page(const std::string& flag, const std::filesystem::path& path) {
+  require_writable_file(flag, path);
+  std::error_code ignored;
+  const bool is_page = path.extension() == ".html" || path.extension() == ".htm";
+  if (is_page || !std::filesystem::exists(path, ignored)) return;
+  throw ConfigError(fmt::format("{} exists and is no page", path.string()),
+                    fmt::format("{} on the command line", flag),
+                    "name a file that ends in .html; nothing else is overwritten");
+}
+
+}  // namespace
 
 Command add_preview(CLI::App& sftrun) {
   auto options = std::make_shared<PreviewOptions>();
@@ -18,7 +34,7 @@ Command add_preview(CLI::App& sftrun) {
       ->type_name("FILE");
   return {command, [options, command] {
             require_config(*command, options->config, options->overrides);
-            if (options->html) require_writable_file("--html", *options->html);
+            if (options->html) require_page("--html", *options->html);
             return run_preview(*options);
           }};
 }

@@ -21,7 +21,8 @@ struct Outcome {
   int64_t length = 0;  ///< before truncation
   Example example;     ///< when kept
   Ending ending = Ending::kStop;
-  int64_t num_empty_thinking = 0;
+  int64_t num_empty_thinking = 0, num_control_tokens = 0;
+  LeftOut left_out;
 };
 
 SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts) {
@@ -46,6 +47,8 @@ std::vector<std::vector<Outcome>> process(const RecordFile& file, const Sequence
         outcome.example.line = file.line_number(record);
         outcome.ending = ending_of(outcome.example, model);
         outcome.num_empty_thinking = sequence.num_empty_thinking;
+        outcome.num_control_tokens = sequence.num_control_tokens;
+        outcome.left_out = sequence.left_out;
       }
       outcomes[record].push_back(std::move(outcome));
     }
@@ -212,24 +215,71 @@ void require_learnt_ends(const RecordFile& file, const std::vector<std::vector<O
   }
 }
 
+/// Logs "data: <number> <what>: <the first records>; <advice>" where number_of an outcome is not 0.
+template <typename NumberOf>
+void warn_where(const RecordFile& file, const std::vector<std::vector<Outcome>>& outcomes,
+                NumberOf number_of, const std::string& what, const std::string& advice) {
+  int64_t count = 0;
+  for (const auto& record : outcomes) {
+    for (const Outcome& outcome : record) count += number_of(outcome);
+  }
+  if (count == 0) return;
+  const auto has = [&](const Outcome& outcome) { return number_of(outcome) > 0; };
+  log::warn("data: {} {}: {}; {}", count, what, name_records(file, outcomes, has), advice);
+}
+
 void warn_of_empty_thinking(const RecordFile& file,
                             const std::vector<std::vector<Outcome>>& outcomes,
                             config::EmptyThinking choice) {
-  if (choice == config::EmptyThinking::kKeep) return;
-  int64_t count = 0;
-  const auto has = [](const Outcome& outcome) { return outcome.num_empty_thinking > 0; };
-  for (const auto& record : outcomes) {
-    for (const Outcome& outcome : record) count += outcome.num_empty_thinking;
+  const auto number = [](const Outcome& outcome) { return outcome.num_empty_thinking; };
+  if (choice == config::EmptyThinking::kWarn) {
+    warn_where(file, outcomes, number,
+               "answers begin with empty reasoning, which teaches the model not to reason",
+               "data.empty_thinking: drop leaves it unlearnt, keep says that it is meant");
+  } else if (choice == config::EmptyThinking::kDrop) {
+    int64_t count = 0;
+    for (const auto& record : outcomes) {
+      for (const Outcome& outcome : record) count += number(outcome);
+    }
+    if (count > 0) log::info("data: the empty reasoning of {} answers carries no label", count);
   }
-  if (count == 0) return;
-  if (choice == config::EmptyThinking::kDrop) {
-    log::info("data: the empty reasoning of {} answers carries no label", count);
-    return;
-  }
-  log::warn(
-      "data: {} answers begin with empty reasoning, which teaches the model not to reason: {}; "
-      "data.empty_thinking: drop leaves it unlearnt, keep says that it is meant",
-      count, name_records(file, outcomes, has));
+}
+
+void warn_of_what_templates_do(const RecordFile& file,
+                               const std::vector<std::vector<Outcome>>& outcomes) {
+  const std::string other_template =
+      "they are not learnt; set model.chat_template to a template that writes them";
+  warn_where(
+      file, outcomes, [](const Outcome& outcome) { return outcome.left_out.tool_calls; },
+      "answers call tools, and the chat template leaves the calls out", other_template);
+  warn_where(
+      file, outcomes, [](const Outcome& outcome) { return outcome.left_out.reasoning; },
+      "answers come with reasoning, and the chat template leaves it out", other_template);
+  warn_where(
+      file, outcomes, [](const Outcome& outcome) { return outcome.left_out.tools; },
+      "conversations name tools, and the chat template leaves them out",
+      "the model is not told of them; set model.chat_template to a template that writes them");
+  warn_where(
+      file, outcomes, [](const Outcome& outcome) { return outcome.num_control_tokens; },
+      "messages hold control tokens of the model in their text",
+      "they are read as if the chat template had written them; take them out where that is not "
+      "meant");
+}
+
+/// A tokenizer that begins texts with BOS belongs to a model that has always seen one.
+void warn_of_missing_bos(const RecordFile& file, const std::vector<std::vector<Outcome>>& outcomes,
+                         const text::Tokenizer& tokenizer) {
+  const auto bos = tokenizer.bos_id();
+  const std::vector<text::TokenId> plain = tokenizer.encode("a", /*add_special_tokens=*/true);
+  if (!bos || plain.empty() || plain.front() != *bos) return;
+  warn_where(
+      file, outcomes,
+      [&](const Outcome& outcome) {
+        return outcome.example.tokens.empty() || outcome.example.tokens.front() == *bos ? 0 : 1;
+      },
+      fmt::format("conversations begin without {}, which the tokenizer puts before texts",
+                  tokenizer.id_to_token(*bos)),
+      "let the chat template begin with {{ bos_token }}");
 }
 
 }  // namespace
@@ -249,6 +299,9 @@ Dataset load_dataset(const config::RunConfig& config, const std::filesystem::pat
       detected.format != RecordFormat::kText && config.data.loss_on != config::LossOnChoice::kAll;
   require_learnt_ends(file, outcomes, model, ends_are_meant);
   warn_of_empty_thinking(file, outcomes, config.data.empty_thinking);
+  warn_of_what_templates_do(file, outcomes);
+  if (detected.format != RecordFormat::kText && model.chat_template)
+    warn_of_missing_bos(file, outcomes, *model.tokenizer);
   DatasetStats stats{.num_records = static_cast<int64_t>(file.size())};
   std::vector<Example> examples;
   for (auto& record : outcomes) {

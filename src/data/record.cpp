@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "content_parts.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 
@@ -78,6 +79,8 @@ void check_messages(const Json& messages, const char* key, const std::string& wh
                       content->type_name()),
           where);
     }
+    if (content != message.end() && content->is_array())
+      check_parts(*content, fmt::format("{}[{}].content", key, i), where);
   }
 }
 

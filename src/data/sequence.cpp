@@ -4,7 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "content_parts.h"
 #include "empty_thinking.h"
+#include "left_out.h"
 #include "record.h"
 #include "sftrun/core/error.h"
 #include "sftrun/text/chat_labels.h"
@@ -119,10 +121,13 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   const int64_t num_empty_thinking =
       find_empty_thinking(conversation, options.empty_thinking == config::EmptyThinking::kDrop);
   text::LabelledTokens tokens = text::tokenize_labelled(*model.tokenizer, conversation);
+  const int64_t num_control_tokens = count_control_tokens(conversation, tokens, *model.tokenizer);
   Sequence sequence{.ids = std::move(tokens.ids),
                     .mask = std::move(tokens.mask),
                     .spans = std::move(tokens.spans),
-                    .num_empty_thinking = num_empty_thinking};
+                    .num_empty_thinking = num_empty_thinking,
+                    .num_control_tokens = num_control_tokens,
+                    .left_out = find_left_out(conversation, shown, render.tools)};
   if (options.with_parts) sequence.parts = parts_of(conversation.rendered, messages);
   sequence.text = std::move(conversation.rendered.text);
   return sequence;
@@ -149,15 +154,16 @@ bool has_label(const Sequence& sequence) {
   return std::find(sequence.mask.begin(), sequence.mask.end(), 1) != sequence.mask.end();
 }
 
-std::vector<Sequence> build_conversation(const Conversation& conversation, const TextModel& model,
-                                         const SequenceOptions& options) {
+std::vector<Sequence> build_conversation(const Conversation& conversation, bool joins_parts,
+                                         const TextModel& model, const SequenceOptions& options) {
   text::RenderOptions render = model.render_defaults;
   render.tools = conversation.tools;
   if (options.thinking == config::Thinking::kKeep) ask_to_keep_thinking(render.kwargs);
   merge_into(render.kwargs, options.chat_template_kwargs);
   merge_into(render.kwargs, conversation.kwargs);
 
-  const Json& messages = conversation.messages;
+  const Json messages =
+      joins_parts ? with_parts_joined(conversation.messages) : conversation.messages;
   const size_t num_prompt = conversation.num_prompt_messages;
   const bool split =
       options.thinking == config::Thinking::kSplit && options.loss_on == LossOnChoice::kAssistant;
@@ -204,7 +210,9 @@ Sequence build_text(const PlainText& record, const TextModel& model,
 }  // namespace
 
 SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options)
-    : format_(format), model_(std::move(model)), options_(std::move(options)) {}
+    : format_(format), model_(std::move(model)), options_(std::move(options)) {
+  joins_parts_ = model_.chat_template != nullptr && !reads_parts(model_);
+}
 
 std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where) const {
   std::vector<Sequence> sequences = build_unchecked(record, where);
@@ -223,7 +231,7 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
                     "use the model's instruct version, or set model.chat_template to a Jinja file");
   }
   try {
-    return build_conversation(std::get<Conversation>(shape), model_, options_);
+    return build_conversation(std::get<Conversation>(shape), joins_parts_, model_, options_);
   } catch (const DataError& error) {
     throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),
                     error.fix());

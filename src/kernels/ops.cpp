@@ -1,10 +1,10 @@
 #include "sftrun/kernels/ops.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <cmath>
 
+#include "parallel.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cuda_registry.h"
 
@@ -43,7 +43,7 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
   const int64_t hidden = x.size(1);
   for_dtype(x, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    at::parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
+    parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
       kernels.rms_norm_forward(data<T>(x) + begin * hidden, data<T>(weight),
                                data<T>(y) + begin * hidden, data<float>(rstd) + begin, end - begin,
                                hidden, static_cast<float>(eps));
@@ -63,7 +63,7 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
   for_dtype(x, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const T* beside = residual.defined() ? data<T>(residual) : nullptr;
-    at::parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
+    parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
       const int64_t first = begin * hidden;
       kernels.rms_norm_backward(data<T>(dy) + first, data<T>(x) + first, data<T>(weight),
                                 data<float>(rstd) + begin, beside ? beside + first : nullptr,
@@ -82,7 +82,7 @@ void rope_(at::Tensor& x, const BatchContext& batch, int64_t head_dim, double si
   const int64_t heads = x.size(1) / head_dim, half = head_dim / 2;
   for_dtype(x, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    at::parallel_for(0, x.size(0), grain(x.size(1)), [&](int64_t begin, int64_t end) {
+    parallel_for(0, x.size(0), grain(x.size(1)), [&](int64_t begin, int64_t end) {
       kernels.rope(data<T>(x) + begin * x.size(1), data<float>(batch.cos) + begin * half,
                    data<float>(batch.sin) + begin * half, end - begin, heads, head_dim,
                    static_cast<float>(sign));
@@ -95,7 +95,7 @@ at::Tensor swiglu_forward(const at::Tensor& gate, const at::Tensor& up) {
   at::Tensor h = at::empty_like(gate);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    at::parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
+    parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
       kernels.swiglu_forward(data<T>(gate) + begin, data<T>(up) + begin, data<T>(h) + begin,
                              end - begin);
     });
@@ -107,7 +107,7 @@ void swiglu_backward_(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
   if (gate.is_cuda()) return cuda_kernels().swiglu_backward(dh, gate, up);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    at::parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
+    parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
       kernels.swiglu_backward(data<T>(dh) + begin, data<T>(gate) + begin, data<T>(up) + begin,
                               end - begin);
     });
@@ -128,7 +128,7 @@ at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probab
   const int64_t channels = x.size(1);
   for_dtype(x, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    at::parallel_for(0, x.size(0), grain(channels), [&](int64_t begin, int64_t end) {
+    parallel_for(0, x.size(0), grain(channels), [&](int64_t begin, int64_t end) {
       kernels.dropout(data<T>(x) + begin * channels, data<T>(y) + begin * channels,
                       batch.token_keys.data() + begin, end - begin, channels, params);
     });
@@ -142,7 +142,7 @@ at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, 
   const int64_t vocab = logits.size(1);
   for_dtype(logits, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
       kernels.cross_entropy(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin,
                             data<float>(losses) + begin, end - begin, vocab,
                             static_cast<float>(grad_scale));
@@ -157,7 +157,7 @@ at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels) {
   const int64_t vocab = logits.size(1);
   for_dtype(logits, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
       kernels.cross_entropy_loss(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin,
                                  data<float>(losses) + begin, end - begin, vocab);
     });
@@ -170,7 +170,7 @@ void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at:
   if (master.is_cuda())
     return cuda_kernels().adamw(master, grad, exp_avg, exp_avg_sq, compute, begin, end, params);
   uint16_t* copy = compute.scalar_type() == at::kBFloat16 ? data<uint16_t>(compute) : nullptr;
-  at::parallel_for(begin, end, 16384, [&](int64_t first, int64_t last) {
+  parallel_for(begin, end, 16384, [&](int64_t first, int64_t last) {
     cpu_kernels().adamw(data<float>(master) + first, data<float>(grad) + first,
                         data<float>(exp_avg) + first, data<float>(exp_avg_sq) + first,
                         copy ? copy + first : nullptr, last - first, params);
@@ -182,7 +182,7 @@ double sum_of_squares(const at::Tensor& flat) {
   constexpr int64_t kChunk = 65536;
   const int64_t num_chunks = (flat.numel() + kChunk - 1) / kChunk;
   std::vector<double> partial(static_cast<size_t>(num_chunks));
-  at::parallel_for(0, num_chunks, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, num_chunks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       const int64_t first = chunk * kChunk;
       partial[static_cast<size_t>(chunk)] = cpu_kernels().sum_of_squares(

@@ -9,6 +9,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/observe/system.h"
 
@@ -32,7 +33,11 @@ RunLock::RunLock(const std::filesystem::path& run_dir, int node_rank) {
                       path.string(), "choose an output.dir that you may write to");
   }
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return;  // file systems without locks (some NFS): go on without
+    if (errno != EWOULDBLOCK) {  // some network file systems
+      log::warn("{}: this file system has no locks ({}): make sure that one run uses it at a time",
+                run_dir.string(), std::strerror(errno));
+      return;
+    }
     const std::string owner = read_owner(fd_);
     ::close(fd_);
     throw ConfigError(fmt::format("another run is using this run directory: {}", owner),

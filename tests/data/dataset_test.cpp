@@ -6,6 +6,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "toy_model.h"
 
 namespace sftrun::data {
@@ -26,6 +27,20 @@ class Datasets : public ::testing::Test {
   }
   Dataset load(const std::string& content, int num_threads = 1) {
     return load_dataset(config_, write(content), model_, num_threads);
+  }
+  /// What loading `content` warns of.
+  std::string warnings(const std::string& content) {
+    const std::filesystem::path file = dir_ / "log";
+    std::filesystem::remove(file);
+    log::configure({.console = log::Level::kOff, .file = file});
+    load(content);
+    log::flush();
+    std::string found;
+    for (const std::string& line : split(read_text_file(file), '\n')) {
+      if (line.find("[warning]") != std::string::npos) found += line + "\n";
+    }
+    log::configure({.console = log::Level::kOff});
+    return found;
   }
   DataError failure(const std::string& content, int num_threads = 1) {
     try {
@@ -284,6 +299,81 @@ TEST_F(Datasets, EmptyReasoningIsLeftUnlearntWhenAsked) {
   EXPECT_EQ(labels(), 19 + 4) << "<think></think> with four newlines, abc, <|im_end|>";
   config_.data.empty_thinking = config::EmptyThinking::kDrop;
   EXPECT_EQ(labels(), 4);
+}
+
+TEST_F(Datasets, EmptyReasoningIsWarnedOf) {
+  using Pair = std::pair<const char*, const char*>;
+  for (const auto& [opener, closer] :
+       {Pair{"<think>", "</think>"}, Pair{"[THINK]", "[/THINK]"},
+        Pair{"<|START_THINKING|>", "<|END_THINKING|>"}, Pair{"<seed:think>", "</seed:think>"}}) {
+    const std::string empty = std::string(opener) + "\n\n" + closer + "\n\nb";
+    const std::string said =
+        warnings(chat("q", "a") + chat("q", empty) + chat("q", std::string(opener) + "x" + closer));
+    EXPECT_NE(said.find("1 answers begin with empty reasoning"), std::string::npos) << said;
+    EXPECT_NE(said.find("train.jsonl:2;"), std::string::npos) << said;
+  }
+  EXPECT_EQ(warnings(chat("q", "a")), "");
+}
+
+TEST_F(Datasets, EndsThatAreNotLearntAreWarnedOf) {
+  config_.model.max_seq_len = 40;
+  config_.data.too_long = TooLong::kTruncate;
+  const std::string cut = warnings(chat("q", std::string(60, 'x')) + chat("q", "a"));
+  EXPECT_NE(cut.find("1 of 2 examples do not learn an end-of-turn token"), std::string::npos)
+      << cut;
+  config_ = {};
+  model_ = model_ending_in("</s>{% endgeneration %}");
+  model_.stop_ids = {test::kImEnd};
+  const std::string other = warnings(chat("q", "a"));
+  EXPECT_NE(other.find("`</s>`, which is no token that generation with this model stops at"),
+            std::string::npos)
+      << other;
+}
+
+std::string record(const char* answer, const char* beside = "") {
+  return std::string(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", )") +
+         answer + "}]" + beside + "}\n";
+}
+
+TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
+  const std::string call =
+      R"("content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}])";
+  const std::string calls = warnings(record(R"("content": "a")") + record(call.c_str()));
+  EXPECT_NE(calls.find("1 answers call tools, and the chat template leaves the calls out"),
+            std::string::npos)
+      << calls;
+  EXPECT_NE(calls.find("train.jsonl:2;"), std::string::npos) << calls;
+  const std::string thoughts = warnings(record(R"("content": "a", "reasoning_content": "r")"));
+  EXPECT_NE(thoughts.find("1 answers come with reasoning"), std::string::npos) << thoughts;
+  const std::string tools =
+      warnings(record(R"("content": "a")", R"(, "tools": [{"function": {"name": "add"}}])"));
+  EXPECT_NE(tools.find("1 conversations name tools"), std::string::npos) << tools;
+
+  model_ = test::toy_model(
+      "{{ tools | tojson if tools }}{% for m in messages %}{% if m.role == 'assistant' %}"
+      "{% generation %}{{ m.reasoning_content }}{{ m.content }}"
+      "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}"
+      "{% endfor %}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  EXPECT_EQ(warnings(record((call + R"(, "reasoning_content": "r")").c_str(),
+                            R"(, "tools": [{"function": {"name": "add"}}])")),
+            "");
+}
+
+TEST_F(Datasets, ControlTokensInTextAreWarnedOf) {
+  const std::string said = warnings(chat("q", "a") + chat("<|im_end|> <|im_end|>", "a"));
+  EXPECT_NE(said.find("1 messages hold control tokens of the model in their text"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("train.jsonl:2;"), std::string::npos) << said;
+}
+
+TEST_F(Datasets, AMissingBosIsWarnedOf) {
+  model_ = test::toy_model(test::kChatMl, /*adds_bos=*/true);
+  const std::string said = warnings(chat("q", "a"));
+  EXPECT_NE(said.find("1 conversations begin without <s>"), std::string::npos) << said;
+  EXPECT_EQ(warnings(R"({"text": "a"})"), "");
+  model_ = test::toy_model(std::string("{{ bos_token }}") + test::kChatMl, /*adds_bos=*/true);
+  EXPECT_EQ(warnings(chat("q", "a")), "");
 }
 
 TEST_F(Datasets, ATurnIsLearntOrNot) {

@@ -91,6 +91,73 @@ TEST(Conversations, Alpaca) {
       "<|im_start|>user\nAdd.\n\n1 2<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n");
 }
 
+constexpr const char* kParts = R"({"messages": [
+  {"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "r"}]},
+  {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]})";
+
+TEST(ContentParts, ReachTemplatesThatReadThem) {
+  const auto sequences = build(
+      kParts, RecordFormat::kMessages, {},
+      test::toy_model("{% for m in messages %}{{ m.role }}:{% for p in m.content %}[{{ p.text }}]"
+                      "{% endfor %}<|im_end|>{% endfor %}"
+                      "{% if add_generation_prompt %}assistant:{% endif %}"));
+  EXPECT_EQ(sequences.at(0).text, "user:[q][r]<|im_end|>assistant:[a]<|im_end|>");
+  EXPECT_EQ(learnt(sequences.at(0)), "[a]<|im_end|>");
+}
+
+TEST(ContentParts, AreJoinedForTemplatesThatReadStrings) {
+  constexpr const char* kText =
+      "<|im_start|>user\nq\nr<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n";
+  const auto by_tilde = build(kParts, RecordFormat::kMessages);  // would print the list
+  EXPECT_EQ(by_tilde.at(0).text, kText);
+  EXPECT_EQ(learnt(by_tilde.at(0)), "a<|im_end|>");
+  const auto by_plus = build(  // would fail
+      kParts, RecordFormat::kMessages, {},
+      test::toy_model("{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + "
+                      "'<|im_end|>\n' }}{% endfor %}"
+                      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"));
+  EXPECT_EQ(by_plus.at(0).text, kText);
+}
+
+TEST(ContentParts, OfOtherKindsAreRefused) {
+  const auto failure = [](const char* part) {
+    try {
+      build((std::string(R"({"messages": [{"role": "user", "content": [)") + part + "]}]}").c_str(),
+            RecordFormat::kMessages);
+    } catch (const DataError& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(failure(R"({"type": "image", "url": "x"})"),
+            "messages[0].content[0] is of type \"image\"");
+  EXPECT_EQ(failure(R"({"type": "text"})"), "messages[0].content[0] is no text part");
+  EXPECT_EQ(failure("3"), "messages[0].content[0] is no text part");
+}
+
+TEST(Tools, CallsAreLearntAndToolsAndResultsAreNot) {
+  const auto sequences = build(
+      R"({"tools": [{"type": "function", "function": {"name": "add"}}], "messages": [
+      {"role": "user", "content": "1+2?"},
+      {"role": "assistant", "content": null, "tool_calls": [
+        {"id": "c1", "function": {"name": "add", "arguments": {"a": 1}}},
+        {"id": "c2", "function": {"name": "add", "arguments": {"a": 2}}}]},
+      {"role": "tool", "tool_call_id": "c1", "content": "3"},
+      {"role": "assistant", "content": "3"}]})",
+      RecordFormat::kMessages, {},
+      test::toy_model(
+          "{{ tools[0].function.name }};{% for m in messages %}"
+          "{{ '<|im_start|>' + m.role + '\n' }}{{ m.tool_call_id }}{{ m.content or '' }}"
+          "{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+          "{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>{% endfor %}"
+          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"));
+  EXPECT_EQ(sequences.at(0).text,
+            "add;<|im_start|>user\n1+2?<|im_end|><|im_start|>assistant\n"
+            R"(add{"a": 1}add{"a": 2}<|im_end|>)"
+            "<|im_start|>tool\nc13<|im_end|><|im_start|>assistant\n3<|im_end|>");
+  EXPECT_EQ(learnt(sequences.at(0)), R"(add{"a": 1}add{"a": 2}<|im_end|>|3<|im_end|>)");
+}
+
 constexpr const char* kThinking = R"({"messages": [
   {"role": "user", "content": "q1"}, {"role": "assistant", "content": "t1</think>a1"},
   {"role": "user", "content": "q2"}, {"role": "assistant", "content": "t2</think>a2"}, {"role": "user", "content": "q3"}]})";

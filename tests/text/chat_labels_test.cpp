@@ -167,6 +167,39 @@ constexpr const char* kTools =
     "}}{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}";
 
+TEST(ChatLabels, CoverACompletionThatOnlyClosesItsThinking) {
+  constexpr const char* kClosing =
+      R"([{"role":"user","content":"a"},{"role":"assistant","content":"t\n</think>\n\nb"}])";
+  EXPECT_EQ(shown(kThinking, kClosing),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+            "{<think>\nt\n</think>\n\nb<|im_end|>}\n");
+  Options opens;
+  opens.kwargs["open"] = "<think>\n";
+  EXPECT_EQ(shown(kThinking, kClosing, opens),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+            "<think>\n{t\n</think>\n\nb<|im_end|>}\n");
+}
+
+TEST(ChatLabels, CoverReasoningOfItsOwnField) {
+  EXPECT_EQ(shown(kThinking, R"([{"role":"user","content":"a"},
+                {"role":"assistant","content":"b","reasoning_content":"r"}])"),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+            "{<think>\nr\n</think>\n\nb<|im_end|>}\n");
+}
+
+TEST(ChatLabels, CoverContentParts) {
+  constexpr const char* kParts =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}"
+      "{{ m.content }}{% else %}{% for p in m.content or [] %}{{ p.text }}{% endfor %}{% endif %}"
+      "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  EXPECT_EQ(shown(kParts, R"([{"role":"user","content":[{"type":"text","text":"a"}]},
+                {"role":"assistant","content":[{"type":"text","text":"b"},
+                                               {"type":"text","text":"c"}]}])"),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{bc<|im_end|>}\n");
+  EXPECT_EQ(shown(kParts, R"([{"role":"user","content":"a"},{"role":"assistant","content":null}])"),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{<|im_end|>}\n");
+}
+
 TEST(ChatLabels, CoverParallelToolCallsAndNotTheToolsAnswers) {
   EXPECT_EQ(shown(kTools, R"([{"role":"user","content":"a"},
       {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"x":1}}},{"function":{"name":"g","arguments":{}}}]},

@@ -23,6 +23,13 @@ struct DetectedFormat {
 /// @param where "file:line"   @throws DataError listing the keys it has and those it could have
 DetectedFormat detect_format(const Json& record, const std::string& where);
 
+/// What a conversation holds and its template leaves out of the text.
+struct LeftOut {
+  int64_t tool_calls = 0;  ///< learnt answers without the calls they make
+  int64_t reasoning = 0;   ///< 1: the last learnt answer without its reasoning
+  int64_t tools = 0;       ///< 1: none of the record's tools
+};
+
 /// One sequence, before it is cut to length and its labels are shifted.
 struct Sequence {
   std::vector<text::TokenId> ids;
@@ -37,6 +44,8 @@ struct Sequence {
   };
   std::vector<Part> parts;         ///< in order, covering `text`; only when asked for
   int64_t num_empty_thinking = 0;  ///< answers that begin with empty reasoning
+  int64_t num_control_tokens = 0;  ///< messages whose own text holds control tokens of the model
+  LeftOut left_out;
 };
 
 struct SequenceOptions {
@@ -71,6 +80,9 @@ struct SequenceOptions {
 /// reasoning where the template drops that of earlier turns; `keep` asks the template, by the
 /// variables that templates read, to keep it.
 ///
+/// Content may be a list of text parts; for a template that reads strings only they are joined by
+/// newlines.
+///
 /// Immutable; safe to use from several threads.
 class SequenceBuilder {
  public:
@@ -89,6 +101,7 @@ class SequenceBuilder {
   RecordFormat format_;
   TextModel model_;
   SequenceOptions options_;
+  bool joins_parts_ = false;  ///< the chat template reads content that is a string only
 };
 
 }  // namespace sftrun::data

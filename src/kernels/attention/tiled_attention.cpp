@@ -1,7 +1,6 @@
 #include "tiled_attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "../parallel.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::kernels {
@@ -60,7 +60,7 @@ std::vector<Document> documents_of(const BatchContext& batch) {
 template <typename Body>
 void for_items(int64_t count, Body&& body) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(1, count));
-  at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+  parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
     for (int64_t thread = first; thread < last; ++thread) {
       for (int64_t item = thread; item < count; item += threads) body(item);
     }

@@ -1,11 +1,11 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 
 #include <chrono>
 #include <functional>
 
+#include "../parallel.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
 #include "tiled_matmul.h"
@@ -95,7 +95,7 @@ void add_thin(const MatmulKernels<T>& kernels, at::Tensor& out, const at::Tensor
                 wide_step = out.stride(g_is_thin ? 1 : 0);
   constexpr int64_t kColumns = 64;  // of a part: whole cache lines of the wide side
   const int64_t parts = (wide.size(1) + kColumns - 1) / kColumns;
-  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       const int64_t first = part * kColumns;
       kernels.add_thin_product(static_cast<const T*>(thin.const_data_ptr()), thin.stride(0),

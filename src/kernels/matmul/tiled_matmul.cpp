@@ -1,12 +1,12 @@
 #include "tiled_matmul.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
 #include <atomic>
 
+#include "../parallel.h"
 #include "sftrun/core/error.h"
 
 /// The output is cut into panels of up to 64 columns, and these into runs of row blocks: the items
@@ -125,7 +125,7 @@ class TiledProduct {
     const int64_t threads = std::min<int64_t>(at::get_num_threads(), cut_.items());
     const at::Tensor memory = at::empty({threads, scratch}, at::kFloat);
     std::atomic<int64_t> next{0};
-    at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t thread = begin; thread < end; ++thread) {
         float* packed = memory.data_ptr<float>() + thread * scratch;
         for (int64_t item = next++; item < cut_.items(); item = next++)

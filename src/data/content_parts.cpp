@@ -1,0 +1,54 @@
+#include "content_parts.h"
+
+#include <vector>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::data {
+namespace {
+
+Json probe(const Json& content) {
+  return Json::array({{{"role", "user"}, {"content", content}}});
+}
+
+}  // namespace
+
+void check_parts(const Json& parts, const std::string& name, const std::string& where) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Json& part = parts[i];
+    const bool typed = part.is_object() && part.contains("type") && part["type"].is_string();
+    if (typed && part["type"] != "text") {
+      throw DataError(fmt::format("{}[{}] is of type {}", name, i, part["type"].dump()), where,
+                      "sftrun trains on text: leave such records out");
+    }
+    if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) {
+      throw DataError(fmt::format("{}[{}] is no text part", name, i), where,
+                      R"(write {"type": "text", "text": "…"})");
+    }
+  }
+}
+
+bool reads_parts(const TextModel& model) {
+  try {
+    const Json parts = Json::array({{{"type", "text"}, {"text", "sftrun"}}});
+    const std::string text = model.chat_template->render(probe(parts), model.render_defaults).text;
+    const auto holds = [&](const char* what) { return text.find(what) != std::string::npos; };
+    return holds("sftrun") && !holds(": 'sftrun'") && !holds(R"(: "sftrun")");
+  } catch (const DataError&) {  // a template for strings adds them together
+    return false;
+  }
+}
+
+Json with_parts_joined(Json messages) {
+  for (Json& message : messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_array()) continue;
+    std::vector<std::string> texts;
+    for (const Json& part : *content) texts.push_back(part["text"].get<std::string>());
+    *content = join(texts, "\n");
+  }
+  return messages;
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,79 @@
+#include "left_out.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+namespace sftrun::data {
+namespace {
+
+using text::LabelledConversation;
+using text::Origin;
+
+bool is_given(const Json& message, const char* key) {
+  const auto value = message.find(key);
+  return value != message.end() && !value->is_null() && !value->empty() && *value != Json("");
+}
+
+bool shows(const text::Rendered& rendered, int32_t message, const std::set<std::string>& fields) {
+  return std::any_of(rendered.origins.begin(), rendered.origins.end(),
+                     [&](const text::OriginSpan& span) {
+                       return span.origin.kind == Origin::Kind::kMessage &&
+                              span.origin.message == message && fields.contains(span.origin.field);
+                     });
+}
+
+/// Tools reach the text through `tojson` or field by field; their names stand there either way.
+bool shows_a_tool(const std::string& text, const Json& tools) {
+  return std::any_of(tools.begin(), tools.end(), [&](const Json& tool) {
+    const Json& function = tool.is_object() && tool.contains("function") ? tool["function"] : tool;
+    if (!function.is_object() || !function.contains("name") || !function["name"].is_string())
+      return true;  // of a kind we do not know
+    return text.find(function["name"].get<std::string>()) != std::string::npos;
+  });
+}
+
+}  // namespace
+
+LeftOut find_left_out(const LabelledConversation& conversation, const Json& messages,
+                      const Json& tools) {
+  const std::set<std::string> reasoning = {"reasoning_content", "thinking", "reasoning"};
+  LeftOut left_out;
+  std::set<int32_t> learnt;
+  for (const LabelledConversation::Run& run : conversation.runs) learnt.insert(run.message);
+  for (const int32_t message : learnt) {
+    if (message < 0 || static_cast<size_t>(message) >= messages.size()) continue;
+    const Json& answer = messages[static_cast<size_t>(message)];
+    if (is_given(answer, "tool_calls") &&
+        !shows(conversation.rendered, message, {"tool_calls", "function_call"}))
+      ++left_out.tool_calls;
+    const bool is_last = message == *learnt.rbegin();  // of earlier ones many templates drop it
+    const bool reasons = std::any_of(reasoning.begin(), reasoning.end(), [&](const auto& key) {
+      return is_given(answer, key.c_str());
+    });
+    if (is_last && reasons && !shows(conversation.rendered, message, reasoning))
+      ++left_out.reasoning;
+  }
+  if (tools.is_array() && !tools.empty() && !shows_a_tool(conversation.rendered.text, tools))
+    left_out.tools = 1;
+  return left_out;
+}
+
+int64_t count_control_tokens(const LabelledConversation& conversation,
+                             const text::LabelledTokens& tokens, const text::Tokenizer& tokenizer) {
+  std::set<int32_t> messages;
+  const auto& origins = conversation.rendered.origins;
+  size_t at = 0;
+  for (size_t i = 0; i < tokens.ids.size(); ++i) {
+    if (!tokenizer.is_special(tokens.ids[i])) continue;
+    while (at < origins.size() && origins[at].end <= tokens.spans[i].begin) ++at;
+    if (at == origins.size()) break;
+    const Origin& origin = origins[at].origin;
+    const bool whole = tokens.spans[i].end <= origins[at].end;
+    if (whole && origin.kind == Origin::Kind::kMessage && origin.field != "role")
+      messages.insert(origin.message);
+  }
+  return static_cast<int64_t>(messages.size());
+}
+
+}  // namespace sftrun::data

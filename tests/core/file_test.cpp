@@ -1,0 +1,97 @@
+#include "sftrun/core/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun {
+namespace {
+
+namespace fs = std::filesystem;
+using test::expect_error;
+
+/// While it lives, no file of this process may grow past `num_bytes`: what a full disk looks like.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t num_bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{num_bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = SIG_DFL;
+};
+
+size_t entries(const fs::path& directory) {
+  return static_cast<size_t>(
+      std::distance(fs::directory_iterator(directory), fs::directory_iterator()));
+}
+
+TEST(AtomicFile, IsThereAsAWholeOrNotAtAll) {
+  const test::TemporaryDirectory dir;
+  {
+    AtomicFile file(dir / "f");
+    file.write("abc", 3);
+    EXPECT_FALSE(fs::exists(dir / "f"));
+  }
+  EXPECT_EQ(entries(dir.path()), 0U) << "what was not committed leaves nothing";
+  write_file_atomically(dir / "f", "first");
+  {
+    AtomicFile file(dir / "f");
+    file.write("second", 6);
+    EXPECT_EQ(read_text_file(dir / "f"), "first");
+    file.commit();
+  }
+  EXPECT_EQ(read_text_file(dir / "f"), "second");
+  EXPECT_EQ(entries(dir.path()), 1U);
+}
+
+TEST(AtomicFile, AFullDiskLeavesTheOldFileAndNothingElse) {
+  const test::TemporaryDirectory dir;
+  write_file_atomically(dir / "f", "old");
+  {
+    const FileSizeLimit limit(10);
+    expect_error<DeviceError>([&] { write_file_atomically(dir / "f", std::string(4096, 'x')); },
+                              {"cannot write", "f"});
+  }
+  EXPECT_EQ(read_text_file(dir / "f"), "old");
+  EXPECT_EQ(entries(dir.path()), 1U);
+}
+
+TEST(LineFile, AFullDiskIsAnErrorThatSaysSo) {
+  LineFile file("/dev/full");
+  expect_error<DeviceError>([&] { file.append("x"); },
+                            {"cannot write", "/dev/full", "No space left", "free"});
+}
+
+TEST(LineFile, LinesFollowEachOther) {
+  const test::TemporaryDirectory dir;
+  LineFile(dir / "f").append("a");
+  LineFile(dir / "f").append("b");
+  EXPECT_EQ(read_text_file(dir / "f"), "a\nb\n");
+}
+
+TEST(RemoveEntries, TakesThosePrefixedAndNoOthers) {
+  const test::TemporaryDirectory dir;
+  write_file_atomically(dir / ".x-1", "");
+  fs::create_directories(dir / ".x-2" / "deep");
+  write_file_atomically(dir / "x", "");
+  remove_entries(dir.path(), ".x-");
+  EXPECT_EQ(entries(dir.path()), 1U);
+  remove_entries(dir / "missing", "");
+}
+
+}  // namespace
+}  // namespace sftrun
