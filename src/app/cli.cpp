@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
@@ -65,6 +66,12 @@ std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
   if (flag.find('.') != std::string::npos) {
     return fmt::format("write it without dashes: {}=VALUE",
                        flag.substr(flag.find_first_not_of('-')));
+  }
+  if (command.get_option_no_throw("overrides") != nullptr) {
+    std::string name = flag.substr(flag.find_first_not_of('-'));
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (const std::string setting = config::setting_named(name); !setting.empty())
+      return fmt::format("settings are written without dashes: {}=VALUE", setting);
   }
   const std::string near = nearest(flag, flags_of(command));
   if (!near.empty()) return fmt::format("did you mean {}?", near);

@@ -128,6 +128,14 @@ std::string same_leaf(const std::string& leaf, const std::vector<std::string>& n
   return found == names.end() ? "" : *found;
 }
 
+/// What `leaf` names exactly, here or in another trainer.
+std::string named(const std::string& leaf, const std::vector<std::string>& names) {
+  const auto synonym = std::find_if(kSynonyms.begin(), kSynonyms.end(),
+                                    [&](const auto& pair) { return pair.first == leaf; });
+  if (synonym != kSynonyms.end()) return std::string(synonym->second);
+  return same_leaf(leaf, names);
+}
+
 /// The one of `names` whose last part is nearest to `leaf`.
 std::string nearest_by_leaf(const std::string& leaf, const std::vector<std::string>& names) {
   constexpr size_t kShort = 3;  // below it any other short word is "near"
@@ -158,13 +166,15 @@ bool is_harmless(const LaterKey& later, const Value& value) {
   return value.text.empty() || value.text == later.harmless || parse_bool(value.text) == false;
 }
 
+std::string setting_named(const std::string& name) {
+  RunConfig defaults;
+  return named(name, names_in(bind(defaults), ""));
+}
+
 std::string nearest_key(const std::string& key, const Binding& binding) {
   const std::string leaf = leaf_of(key), section = section_of(key);
-  const auto synonym = std::find_if(kSynonyms.begin(), kSynonyms.end(),
-                                    [&](const auto& pair) { return pair.first == leaf; });
-  if (synonym != kSynonyms.end()) return std::string(synonym->second);
   const std::vector<std::string> all = names_in(binding, "");
-  if (std::string same = same_leaf(leaf, all); !same.empty()) return same;
+  if (std::string same = named(leaf, all); !same.empty()) return same;
   if (section.empty()) {
     if (std::string near = nearest(leaf, top_sections(binding)); !near.empty()) return near;
   }

@@ -104,6 +104,8 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown command `sftrun config chek`", "did you mean `sftrun config check`?"], "config", "chek")
         self.expect(USAGE, ["unknown flag --confg", "did you mean --config?"], "train", "--confg", "run.yaml")
         self.expect(USAGE, ["unknown flag --max-new-token", "did you mean --max-new-tokens?"], "generate", "--max-new-token=3")
+        self.expect(USAGE, ["unknown flag --lr", "train.learning_rate=VALUE"], "train", "--lr", "1e-4")
+        self.expect(USAGE, ["unknown flag --batch-size", "train.batch_size=VALUE"], "train", "--batch_size=4")
         self.expect(USAGE, ["unknown flag --train.batch_size", "train.batch_size=VALUE"], "train", "--train.batch_size=4")
         self.expect(USAGE, ["unexpected argument `more`"], "gpu-info", "more")
         self.expect(USAGE, ["`sftrun eval` is not in this version"], "eval", "--config", "run.yaml")

@@ -220,7 +220,9 @@ nlohmann::ordered_json to_json(const RunConfig& config);  ///< every field
 RunConfig from_json(
     const nlohmann::ordered_json& json);  ///< inverse of to_json; @throws ConfigError
 std::string to_yaml(
-    const RunConfig& config);      ///< config.resolved.yaml; loads again to the same values
+    const RunConfig& config);  ///< config.resolved.yaml; loads again to the same values
+/// The setting whose last part is `name`, or that another trainer calls so; "" if none.
+std::string setting_named(const std::string& name);
 std::string reference_markdown();  ///< docs/configuration.md
 std::string json_schema();         ///< for editors; draft 2020-12
 
