@@ -69,11 +69,13 @@ gpu-info: build ## The GPUs of this machine; without one, its CPU and memory
 	@$(SFTRUN) gpu-info
 
 .PHONY: bench
-bench: ## Tokens per second, memory and time to the first step beside transformers + peft
+bench: ## Tokens per second, memory and time to the first step beside transformers + peft: synthetic, and chat data
 	@$(bootstrap) --reference
 	$(call configure,$(BUILD),$(with_engine))
 	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine
+	scripts/demo/prepare.py
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN)
+	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --chat
 
 .PHONY: install
 install: build ## Install below PREFIX= (default /usr/local)
@@ -85,16 +87,25 @@ release: ## Build into build-release/ with CUDA code for every supported GPU
 	$(call configure,build-release,$(with_engine) -DSFTRUN_CUDA_ARCHS=release -DSFTRUN_BUILD_TESTS=OFF)
 	ninja -C build-release -j $(JOBS)
 
+# Whole suites under sanitizers: our code is compiled for them, LibTorch is not (tests/sanitizers/*.supp say what follows from
+# that). Without optimisation that would hide or move what they look for.
+with_sanitizers = -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DSFTRUN_TORCH_ROOT="$$SFTRUN_TORCH_ROOT"
+with_sanitizers += -DSFTRUN_BUILD_CUDA=OFF
+
 .PHONY: asan
-asan: setup ## Unit tests of the rooms without LibTorch under AddressSanitizer and UBSan (build-asan/)
-	@$(call configure,build-asan,-DSFTRUN_BUILD_ENGINE=OFF -DSFTRUN_SANITIZE=address$(,)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo)
+asan: ## The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer (build-asan/)
+	@$(bootstrap) --reference
+	$(call configure,build-asan,$(with_sanitizers) -DSFTRUN_SANITIZE=address$(,)undefined)
 	ninja -C build-asan -j $(JOBS)
+	export LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/lsan.supp UBSAN_OPTIONS=print_stacktrace=1
 	$(call run_tests,build-asan)
 
 .PHONY: tsan
-tsan: setup ## The same under ThreadSanitizer (build-tsan/)
-	@$(call configure,build-tsan,-DSFTRUN_BUILD_ENGINE=OFF -DSFTRUN_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo)
+tsan: ## The whole suite under ThreadSanitizer (build-tsan/)
+	@$(bootstrap) --reference
+	$(call configure,build-tsan,$(with_sanitizers) -DSFTRUN_SANITIZE=thread)
 	ninja -C build-tsan -j $(JOBS)
+	export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/sanitizers/tsan.supp halt_on_error=1 second_deadlock_stack=1"
 	$(call run_tests,build-tsan)
 , := ,
 

@@ -1,7 +1,10 @@
 """Training throughput, memory and time to the first step: `sftrun bench` against transformers + peft, interleaved.
 
     python bench/run.py --sftrun build/bin/sftrun                 # appends a dated section to bench/RESULTS.md
+    python bench/run.py --sftrun build/bin/sftrun --chat          # the same on conversations instead of synthetic tokens
     python bench/run.py --sftrun build/bin/sftrun --no-record     # prints the table only
+
+Both sides load the demo's model where scripts/demo/prepare.py has fetched it, else get random weights of --arch.
 
 Each measurement is a process of its own; the two sides take turns (A B A B …), so that a slow minute of the machine hits
 both. Both get the same processors. Figures are medians over rounds; a ratio above 1 is in sftrun's favour.
@@ -17,7 +20,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import chat
+
 HERE = Path(__file__).resolve().parent
+CACHE = HERE.parent / ".cache"  # what scripts/demo/prepare.py writes
+DEMO_MODEL = CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+DEMO_DATA = CACHE / "demo" / "train.jsonl"
+DEFAULT_ARCH = HERE / "arch" / "llama-135m.json"
 INTERESTING_FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"]
 SIDES = ["sftrun", "peer"]
 # name, key of the JSON, how to print, whether larger is better
@@ -33,8 +42,18 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sftrun", required=True, help="the program to measure")
     parser.add_argument("--peer-python", default=sys.executable, help="a Python with torch, transformers, peft")
-    parser.add_argument("--arch", default=str(HERE / "arch" / "llama-135m.json"))
-    parser.add_argument("--model", help="directory in Hugging Face layout, instead of --arch")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--model", help="directory in Hugging Face layout [the demo's, if fetched]")
+    source.add_argument("--arch", help="config.json: random weights [bench/arch/llama-135m.json, if no model]")
+    parser.add_argument("--chat", action="store_true", help="train on conversations; only the assistant's tokens labelled")
+    parser.add_argument("--chat-data", default=str(DEMO_DATA), help="JSON lines of messages [the demo's]")
+    parser.add_argument(
+        "--peer-loss",
+        choices=["transformers", "trl"],
+        default="transformers",
+        help="the peer's loss: the model's own over all logits at once; or TRL's, whose tiles of 4096 tokens by 32768\n"
+        "vocabulary entries take more memory than all logits at sizes such as the default ones on a CPU",
+    )
     parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=4)
@@ -47,15 +66,33 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.rounds < 3 and not args.no_record:
         parser.error("fewer than 3 rounds are not worth recording: give --rounds 3 or --no-record")
+    if args.chat and args.device != "cpu":
+        parser.error("--chat measures on the CPU only: metrics.jsonl has the memory of the process, not of a GPU")
+    if not args.model and not args.arch:
+        args.model = demo_model(args)
+        args.arch = None if args.model else str(DEFAULT_ARCH)
+    if args.chat and not (args.model and Path(args.chat_data).exists()):
+        parser.error("--chat needs a model and conversations: run scripts/demo/prepare.py, or give both")
     return args
 
 
+def demo_model(args) -> str | None:
+    """The demo's model in Hugging Face layout, which the peer reads as well; None if it was not fetched."""
+    if not DEMO_MODEL.exists():
+        return None
+    command = [args.peer_python, "-W", "ignore", str(HERE / "demo_directory.py"), str(DEMO_MODEL)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip().splitlines()[-1]
+
+
 def command_of(side: str, dtype: str, args) -> list[str]:
+    """Of every side but `sftrun` with --chat, which bench/chat.py measures."""
     work = ["--model", args.model] if args.model else ["--arch", args.arch]
-    work += ["--seq-len", str(args.seq_len), "--batch-size", str(args.batch_size)]
+    batch_size = args.peer_batch_size if args.chat else args.batch_size
+    work += ["--seq-len", str(args.seq_len), "--batch-size", str(batch_size)]
     work += ["--steps", str(args.steps), "--dtype", dtype, "--device", args.device]
     if side == "sftrun":
         return [args.sftrun, "bench", *work, "--threads", str(args.threads), "--json"]
+    work += ["--loss", args.peer_loss] + (["--chat", args.chat_data] if args.chat else [])
     peer = [args.peer_python, "-W", "ignore", str(HERE / "peer_train.py")]
     return [*peer, *work, "--threads", str(args.threads)]
 
@@ -63,9 +100,20 @@ def command_of(side: str, dtype: str, args) -> list[str]:
 def measure(side: str, dtype: str, args) -> dict:
     processors = sorted(os.sched_getaffinity(0))[: args.threads]
     threads = str(len(processors))
+    env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if args.chat and side == "sftrun":
+        result = chat.measure_sftrun(dtype, processors, env, args)
+    else:
+        result = measure_command(side, dtype, processors, env, args)
+    peak = result["peak_memory_bytes"]
+    result["peak_memory_mib"] = (max(peak) if isinstance(peak, list) else peak) / 2**20
+    return result
+
+
+def measure_command(side: str, dtype: str, processors: list[int], env: dict[str, str], args) -> dict:
     process = subprocess.run(
         command_of(side, dtype, args),
-        env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        env=env,
         preexec_fn=lambda: os.sched_setaffinity(0, processors),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -73,10 +121,7 @@ def measure(side: str, dtype: str, args) -> dict:
     )
     if process.returncode != 0:
         sys.exit(f"{side} {dtype} failed with {process.returncode}:\n{process.stderr[-4000:]}")
-    result = json.loads(process.stdout.strip().splitlines()[-1] if side == "peer" else process.stdout)
-    peak = result["peak_memory_bytes"]
-    result["peak_memory_mib"] = (max(peak) if isinstance(peak, list) else peak) / 2**20
-    return result
+    return json.loads(process.stdout.strip().splitlines()[-1] if side == "peer" else process.stdout)
 
 
 def run_rounds(dtype: str, args) -> dict[str, list[dict]]:
@@ -84,6 +129,8 @@ def run_rounds(dtype: str, args) -> dict[str, list[dict]]:
     for round_index in range(args.rounds):
         for side in SIDES:
             result = measure(side, dtype, args)
+            if args.chat and side == "peer":
+                args.conversations.require_same_as(result["data"])
             results[side].append(result)
             speed = f"{result['tokens_per_second']:.1f} tokens/s"
             print(f"  {dtype} round {round_index + 1}/{args.rounds} {side}: {speed}", flush=True)
@@ -115,6 +162,37 @@ def accelerator() -> str:
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def synthetic_work(args) -> list[str]:
+    work = f"LoRA r 8 on q, k, v, o; {args.batch_size} x {args.seq_len} tokens a step, all labelled"
+    weights = "loaded by both" if args.model else "random"
+    loss = "; peer with TRL's loss, in tiles" if args.peer_loss == "trl" else ""
+    rounds = f"{args.steps} timed steps, {args.rounds} interleaved rounds"
+    return [f"- Work: {work}; weights {weights}; {rounds}{loss}"]
+
+
+def chat_work(by_dtype: dict[str, dict[str, list[dict]]], args) -> list[str]:
+    """What each side does in a step; the padding of both is measured."""
+    data = args.conversations
+    runs = {side: [r for results in by_dtype.values() for r in results[side]] for side in SIDES}
+    filled = {side: f"{statistics.mean(r['filled'] for r in runs[side]):.0%}" for side in SIDES}
+    tokens = {side: round(statistics.mean(t for r in runs[side] for t in r["step_tokens"])) for side in SIDES}
+    loss = {"transformers": "transformers' loss, all logits at once", "trl": "TRL's loss, in tiles"}[args.peer_loss]
+    source = "the demo's, made by scripts/demo/prepare.py" if data.path == DEMO_DATA else data.path.name
+    left_out = f"; {data.num_left_out} longer ones left out" if data.num_left_out else ""
+    return [
+        "- Work: LoRA r 8 on q, k, v, o; conversations, only the assistant's tokens labelled; tokens/s counts every token "
+        f"but padding; {args.steps} timed steps, {args.rounds} interleaved rounds",
+        f"- Data: {source}: {len(data.lengths)} conversations of at most {args.seq_len} tokens{left_out}; "
+        f"{data.length_at(0.5)} tokens at the median, {data.length_at(0.95)} at 95%, {max(data.lengths)} the longest; "
+        f"{data.label_tokens / data.tokens:.0%} of the tokens labelled",
+        f"- sftrun's step: `train` with packing, one micro-batch of {args.batch_size} bins of {args.seq_len} tokens, "
+        f"{filled['sftrun']} filled: {tokens['sftrun']} tokens; saves after the last step only",
+        f"- Peer's step: {args.peer_batch_size} conversations, which hold {args.batch_size} x {args.seq_len} tokens on "
+        f"average, padded to the longest of them, {filled['peer']} filled: {tokens['peer']} tokens; attention mask; {loss}; "
+        "no gradient checkpointing",
+    ]
+
+
 def section(by_dtype: dict[str, dict[str, list[dict]]], args) -> str:
     peer_versions = next(iter(by_dtype.values()))["peer"][0]["versions"]
     version = subprocess.run([args.sftrun, "--version"], capture_output=True, text=True).stdout
@@ -122,12 +200,13 @@ def section(by_dtype: dict[str, dict[str, list[dict]]], args) -> str:
     if args.device == "cuda":
         machine += f"; {accelerator()}"
     load = os.getloadavg()[0]
-    work = f"LoRA r 8 on q, k, v, o; {args.batch_size} x {args.seq_len} tokens a step, all labelled"
+    name = Path(args.model).name if args.model else Path(args.arch).stem
+    work = chat_work(by_dtype, args) if args.chat else synthetic_work(args)
     lines = [
-        f"## {datetime.date.today().isoformat()}: {Path(args.model or args.arch).stem}, {args.device}",
+        f"## {datetime.date.today().isoformat()}: {name}{', chat data' if args.chat else ''}, {args.device}",
         "",
         f"- Machine: {machine}; load average at the end {load:.1f}",
-        f"- Work: {work}; {args.steps} timed steps, {args.rounds} interleaved rounds",
+        *work,
         f"- Program: {' '.join(version.splitlines()[0].split()) if version else 'version unknown'}",
         f"- Peer: {', '.join(f'{name} {number}' for name, number in peer_versions.items())}",
     ]
@@ -144,6 +223,9 @@ def record(text: str, path: Path) -> None:
 
 def main() -> None:
     args = parse_arguments()
+    if args.chat:
+        args.conversations = chat.read_conversations(Path(args.chat_data), args)
+        args.peer_batch_size = args.conversations.filling(args.batch_size * args.seq_len)
     by_dtype = {dtype: run_rounds(dtype, args) for dtype in args.dtypes}
     text = section(by_dtype, args)
     print("\n" + text)

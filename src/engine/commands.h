@@ -1,10 +1,18 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 /// The engine's commands. Each takes the request of app/engine_api.h and returns the process's exit
 /// code.
 namespace sftrun::engine {
+
+struct Failure {
+  int code = 0;      ///< the process's exit code
+  std::string text;  ///< as it was told
+};
+/// Inside a handler: tells the user, the rank's log and the launcher of the exception being handled.
+Failure report_failure();
 
 int run_worker(const nlohmann::json& request);
 int run_generate(const nlohmann::json& request);

@@ -26,12 +26,12 @@ Command find(const std::string& name) {
   return found->second;
 }
 
-int fail(ExitCode code, const std::string& text) {
+Failure fail(ExitCode code, const std::string& text) {
   log::flush();
   launch::write_error_file(text,
                            static_cast<int>(code));  // a launcher reports it, once for all ranks
   std::fprintf(stderr, "%s\n", text.c_str());        // and the rank's own log has it from here
-  return static_cast<int>(code);
+  return {static_cast<int>(code), text};
 }
 
 std::string out_of_memory_text(const char* what) {
@@ -52,6 +52,16 @@ std::string libtorch_text(const c10::Error& e) {
 int guarded(const char* command, const char* request) {
   try {
     return find(command)(nlohmann::json::parse(request));
+  } catch (...) {
+    return report_failure().code;
+  }
+}
+
+}  // namespace
+
+Failure report_failure() {
+  try {
+    throw;
   } catch (const Error& e) {
     return fail(e.code(), e.what());
   } catch (const c10::OutOfMemoryError& e) {
@@ -65,7 +75,6 @@ int guarded(const char* command, const char* request) {
   }
 }
 
-}  // namespace
 }  // namespace sftrun::engine
 
 extern "C" __attribute__((visibility("default"))) int sftrun_engine_run(const char* command,

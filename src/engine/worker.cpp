@@ -150,6 +150,9 @@ class Worker {
     return train(resume_from);
   }
 
+  /// Under launchers that leave the other ranks running, they learn that this one has failed.
+  void abandon(const std::string& why) noexcept { comm_.abandon(why); }
+
  private:
   bool is_main() const { return env_.rank == 0; }
 
@@ -405,7 +408,16 @@ class Worker {
 }  // namespace
 
 int run_worker(const nlohmann::json& request) {
-  return Worker(request).run();
+  Worker worker(request);
+  try {
+    return worker.run();
+  } catch (...) {
+    // Told while the communicator still stands: when it goes the other ranks fail too, and what
+    // they say must not be the first word.
+    const Failure failure = report_failure();
+    worker.abandon(failure.text);
+    return failure.code;
+  }
 }
 
 }  // namespace sftrun::engine

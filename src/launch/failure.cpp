@@ -141,8 +141,11 @@ bool has_failed(const WorkerEnd& end) {
 }
 
 const WorkerEnd* first_failure(const std::vector<WorkerEnd>& ends) {
+  // A rank that wrote down an error of its own may have been told to end before it could.
   const auto order = [](const WorkerEnd& end) {
-    return std::tuple(end.was_told_to_end, end.error && end.error->peer_lost, time_of(end));
+    const bool lost_a_peer = end.error && end.error->peer_lost;
+    return std::tuple(end.was_told_to_end && (!end.error || lost_a_peer), lost_a_peer,
+                      time_of(end));
   };
   const WorkerEnd* first = nullptr;
   for (const WorkerEnd& end : ends) {

@@ -16,6 +16,8 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
+constexpr const char* kFailure = "failure";  // key of the store: why a rank will not come
+
 Milliseconds to_ms(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
@@ -167,12 +169,31 @@ std::vector<std::vector<double>> Communicator::all_gather(const std::vector<doub
 void Communicator::barrier(const std::string& name) {
   if (!impl_->group) return;
   const std::string count = "barrier/" + name, open = count + "/open";
+  std::string failure;
   impl_->guarded("barrier", [&] {
     if (impl_->store->add(count, 1) == world_size())
       impl_->store->set(open, std::vector<uint8_t>{1});
     // Short waits, so that a signal or a lost launcher is noticed between them.
-    while (!impl_->store->check({open})) std::this_thread::sleep_for(Milliseconds(5));
+    while (!impl_->store->check({open}) && failure.empty()) {
+      if (impl_->store->check({kFailure})) {
+        const std::vector<uint8_t> bytes = impl_->store->get(kFailure);
+        failure.assign(bytes.begin(), bytes.end());
+      }
+      std::this_thread::sleep_for(Milliseconds(5));
+    }
   });
+  if (!failure.empty()) throw CommError(failure, {}, "see the log of that rank");
+}
+
+void Communicator::abandon(const std::string& why) noexcept {
+  if (!impl_->group) return;
+  try {
+    std::string cause = first_line(why.c_str());
+    if (cause.starts_with("error: ")) cause = cause.substr(7);
+    const std::string text = fmt::format("rank {} failed: {}", rank(), cause);
+    impl_->store->set(kFailure, std::vector<uint8_t>(text.begin(), text.end()));
+  } catch (const std::exception&) {  // the store went first; the others see that themselves
+  }
 }
 
 std::string Communicator::broadcast(const std::string& name, const std::string& text) {

@@ -146,6 +146,10 @@ void CheckpointStore::set_later_aside(int64_t step) const {
   }
 }
 
+void CheckpointStore::require_writable() const {
+  const AtomicFile probe(directory_ / "probe");  // gone with this scope
+}
+
 void CheckpointStore::remove_leftovers() const {
   remove_entries(directory_, kUnfinished);
 }

@@ -72,6 +72,7 @@ Trainer::Trainer(TrainerInputs inputs)
   }
   if (!is_main()) return;
   make_directories(in_.run_dir / "checkpoints");
+  checkpoints_.require_writable();
   checkpoints_.remove_leftovers();
   checkpoints_.set_later_aside(state_.step);
   checkpoints_.keep_newest(in_.config.train.save_total_limit);
@@ -90,7 +91,7 @@ Trainer::Trainer(TrainerInputs inputs)
 TrainOutcome Trainer::run() {
   const int64_t total = steps_.total_steps();
   outcome_.first_step = outcome_.last_step = state_.step;
-  in_.hooks.on_event({"training", state_.step, total, {}, {}, {}, {}});
+  tell("training", state_.step);
   const bool fresh = state_.step == 0;
   if (fresh && evaluator_ && in_.config.train.eval_on_start) evaluate(0);
   for (int64_t step = state_.step; step < total; ++step) {
@@ -224,19 +225,23 @@ std::string Trainer::lines_of(const std::vector<data::Bin>& global_batch, int64_
   return fmt::format("{} {} and {} more", noun, join(lines, ", "), more);
 }
 
+void Trainer::tell(const char* phase, int64_t steps_done) {
+  event_.phase = phase;
+  event_.step = steps_done;
+  event_.total_steps = steps_.total_steps();
+  in_.hooks.on_event(event_);
+}
+
 void Trainer::log_step(int64_t step, const StepReport& report) {
   const int64_t done = step + 1;
   const StepPosition position = steps_.position(step);
   progress_.add(
       {done, report.loss, report.grad_norm, report.learning_rate, report.tokens, report.seconds});
-  TrainEvent event;
-  event.step = done;
-  event.total_steps = steps_.total_steps();
-  event.loss = report.loss;
-  event.tokens_per_second = progress_.tokens_per_second();
-  event.eta_s = progress_.seconds_left();
-  event.memory_bytes = in_.hooks.peak_memory_bytes();
-  in_.hooks.on_event(event);
+  event_.loss = report.loss;
+  event_.tokens_per_second = progress_.tokens_per_second();
+  event_.eta_s = progress_.seconds_left();
+  event_.memory_bytes = in_.hooks.peak_memory_bytes();
+  tell("training", done);
   if (!is_main()) return;
   observe::TrainMetrics m;
   m.step = done;
@@ -281,8 +286,9 @@ bool Trainer::evaluation_due(int64_t steps_done, const StepPosition& position) c
 }
 
 void Trainer::evaluate(int64_t steps_done) {
-  in_.hooks.on_event({"evaluating", steps_done, steps_.total_steps(), {}, {}, {}, {}});
+  tell("evaluating", steps_done);
   const EvalResult result = evaluator_->run(*in_.decoder, *in_.comm);
+  tell("training", steps_done);
   if (!outcome_.first_eval_loss) outcome_.first_eval_loss = result.loss;
   outcome_.last_eval_loss = result.loss;
   if (!std::isfinite(result.loss)) {
@@ -328,7 +334,7 @@ std::string Trainer::newest_saved() const {
 
 void Trainer::save(int64_t steps_done) {
   require_finite_state(steps_done);
-  in_.hooks.on_event({"saving", steps_done, steps_.total_steps(), {}, {}, {}, {}});
+  tell("saving", steps_done);
   if (is_main()) {
     metrics_.sync();
     checkpoints_.save(*in_.decoder, optimizer_, in_.adapter, state_,
@@ -338,6 +344,7 @@ void Trainer::save(int64_t steps_done) {
   in_.comm->barrier(fmt::format("save-{}", steps_done));
   last_save_s_ = now_s();
   saved_step_ = steps_done;
+  tell("training", steps_done);
 }
 
 }  // namespace sftrun::train

@@ -51,6 +51,16 @@ TEST(FirstFailure, NeverOneThatWasToldToEnd) {
   EXPECT_EQ(first_failure(ends)->rank, 1);
 }
 
+TEST(FirstFailure, AnErrorOfItsOwnComesBeforeWhatTheOthersMadeOfIt) {
+  std::vector<WorkerEnd> ends = {end_of(0, SIGTERM, 6), end_of(1, exited(5), 5.2)};
+  ends[0].was_told_to_end = true;  // by the launcher, when rank 1 had ended
+  ends[0].error = error_at(5);
+  ends[1].error = error_at(5.1, /*peer_lost=*/true);
+  EXPECT_EQ(first_failure(ends)->rank, 0);
+  ends[0].error->peer_lost = true;
+  EXPECT_EQ(first_failure(ends)->rank, 1);
+}
+
 TEST(DescribeFailure, SaysWhoHowWhereAndWhatElse) {
   WorkerEnd end = end_of(1, exited(5), 5);
   end.error = error_at(5);

@@ -101,7 +101,9 @@ TEST(System, ThisProcess) {
     EXPECT_GT(process_memory().resident_bytes, before.resident_bytes + kBytes / 2);
   }
   EXPECT_GT(process_memory().peak_resident_bytes, before.resident_bytes + kBytes / 2);
+#ifndef __SANITIZE_ADDRESS__  // which keeps freed memory for a while
   EXPECT_LT(process_memory().resident_bytes, before.resident_bytes + kBytes / 2);
+#endif
   EXPECT_FALSE(host_name().empty());
   EXPECT_GE(logical_cpus(), 1);
 }

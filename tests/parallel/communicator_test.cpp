@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <thread>
@@ -63,6 +64,26 @@ TEST_P(Ranks, SumGatherBarrierAndBroadcast) {
     comm.barrier("here");
     EXPECT_EQ(comm.broadcast("word", comm.rank() == 0 ? "yes" : "no"), "yes");
     EXPECT_EQ(comm.counts().all_reduce, n == 1 ? 0 : 4);
+  });
+}
+
+TEST_P(Ranks, ABarrierEndsWhenARankAbandonsTheRun) {
+  const int n = GetParam();
+  if (n == 1) return;  // waits for nobody
+  std::atomic<int> ended{0};
+  spawn(n, [&](Communicator& comm) {
+    if (comm.rank() == n - 1) {
+      comm.abandon("out of luck\nstack trace");
+    } else {
+      try {
+        comm.barrier("end");
+        ADD_FAILURE() << "the barrier opened";
+      } catch (const CommError& error) {
+        EXPECT_EQ(error.message(), "rank " + std::to_string(n - 1) + " failed: out of luck");
+      }
+    }
+    ++ended;
+    while (comm.rank() == 0 && ended < n) std::this_thread::yield();  // it hosts the store
   });
 }
 

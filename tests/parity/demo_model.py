@@ -119,13 +119,13 @@ def _write_tokenizer(reader: GGUFReader, directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(names, indent=2))
 
 
-def hf_directory(cache: Path) -> Path:
-    """The dequantised model in `cache` (540 MB), made on first use."""
+def hf_directory(cache: Path, gguf: Path | None = None) -> Path:
+    """The dequantised model in `cache` (540 MB), made on first use; from the package's file, or the same file elsewhere."""
     directory = cache / "smollm2-135m-instruct-fp32"
     complete = directory / "complete"
     if not complete.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        reader = GGUFReader(gguf_path())
+        reader = GGUFReader(gguf or gguf_path())
         _write_weights(reader, directory)
         _write_config(reader, directory)
         _write_tokenizer(reader, directory)

@@ -6,6 +6,7 @@
 For every template of the installed trl and the one in the SmolLM2 GGUF, over conversations of many kinds: the texts
 are equal, or both refuse. For every stock template with a twin that has {% generation %} marks, wherever the two
 render the same text: the bytes labelled by alignment are those the twin marks, but for the differences named below.
+Templates without a twin, and conversations that a twin renders in another way, are compared with labels written by hand.
 """
 
 import argparse
@@ -147,6 +148,16 @@ CONVERSATIONS = {
         ],
         [WEATHER],
     ),
+    "parallel calls as text": (
+        [
+            user("Both?"),
+            {"role": "assistant", "content": None, "tool_calls": [call("get_weather", '{"city": "Oslo"}', "call_1"), call("get_weather", '{"city": "Åre"}', "call_2")]},
+            tool("Sunny", name="get_weather", tool_call_id="call_1"),
+            tool("Snow", name="get_weather", tool_call_id="call_2"),
+            assistant("Sunny and snow."),
+        ],
+        [WEATHER],
+    ),
     "reasoned tool rounds": (
         [
             user("Weather?"),
@@ -169,6 +180,78 @@ KWARGS = [{}, {"enable_thinking": False}, {"enable_thinking": True}, {"reasoning
 HEADER = "the twin marks (part of) the header that the generation prompt already holds"
 SPACE = "the twin marks white space after the end-of-turn token"
 CLOSER = "the twin leaves out the token that closes the turn"
+
+# A twin that renders less than half of the conversations as its template does; HAND has labels for these instead.
+FEW_COMPARABLE = {
+    "glm4moe": "the twin writes <|user|> or <|observation|> after the last turn, where the template leaves it open",
+    "qwen3": "the twin writes reasoning, or its empty tags, in every turn, the template only after the last question",
+}
+
+# What is labelled in each turn, without kwargs: from the end of the header that the generation prompt holds, through the
+# token that ends the turn. Written by hand from the templates.
+CHATML_CALLS = (
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 2, "where": {"lat": 59.9, "deep": [1, null, true]}}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Åre", "note": "line\\nbreak \\"quoted\\""}}\n</tool_call><|im_end|>'
+)
+DEEPSEEK_CALLS = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": \"Oslo\"}\n```<｜tool▁call▁end｜>\n"
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": \"Åre\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>"
+)
+GLM_CALLS = (
+    "\n<think></think>\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n"
+    '<arg_key>where</arg_key>\n<arg_value>{"lat": 59.9, "deep": [1, null, true]}</arg_value>\n</tool_call>\n'
+    '<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Åre</arg_value>\n<arg_key>note</arg_key>\n<arg_value>line\nbreak "quoted"</arg_value>\n</tool_call><|observation|>'
+)
+GEMMA_CALLS = (
+    '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:2,where:{deep:[1,NULL,true],lat:59.9}}<tool_call|>'
+    '<|tool_call>call:get_weather{city:<|"|>Åre<|"|>,note:<|"|>line\nbreak "quoted"<|"|>}<tool_call|>'
+)
+GEMMA4_OLD, GEMMA4 = ["gemma4", "gemma4_v2", "gemma4_v3", "gemma4_v4"], ["gemma4_v5"]
+LFM2_MARKED = ["lfm2_2_5", "lfm2_2_5_v2", "lfm2_2_5_vl"]  # they have marks of their own, with a line break at the end
+LLAMA3, DEEPSEEK = ["llama3_1", "llama3_2"], ["deepseek_r1_distill", "deepseekv3"]
+HAND = [
+    # Reasoning of earlier turns that the template drops is not learnt; the answer without it is.
+    (["qwen3"], "reasoning", ["<think>\nOne and one.\n</think>\n\n2<|im_end|>"]),
+    (["qwen3"], "reasoning multi", ["2<|im_end|>", "<think>\n Two\nand two.\n</think>\n\n4<|im_end|>"]),
+    (["qwen3"], "think in text", ["2<|im_end|>", "<think>\nTwo.\n</think>\n\n4<|im_end|>"]),
+    (["qwen3_5_think"], "reasoning multi", ["2<|im_end|>", "Two\nand two.\n</think>\n\n4<|im_end|>"]),  # <think> is the prompt's
+    (["glm4moe"], "think in text", ["\n<think></think>\n2<|user|>", "\n<think>Two.</think>\n4"]),
+    (["deepseek_r1_distill"], "think in text", ["\n\n2<｜end▁of▁sentence｜>", "\n\n4<｜end▁of▁sentence｜>"]),
+    (GEMMA4_OLD, "reasoning multi", ["2<turn|>", "4<turn|>"]),
+    (GEMMA4, "reasoning multi", ["2<turn|>", "<|channel>thought\n Two\nand two.\n\n<channel|>4<turn|>"]),
+    (LFM2_MARKED, "reasoning multi", ["2<|im_end|>\n", "<think> Two\nand two.\n</think>4<|im_end|>\n"]),
+    (["gptoss"], "reasoning multi", [
+        "<|channel|>final<|message|>2<|end|>",
+        "<|channel|>analysis<|message|> Two\nand two.\n<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>",
+    ]),
+    # A completion that holds only the closing tag.
+    (["qwen3"], "only a closing think", ["<think>\nOne.\n</think>\n\n2<|im_end|>"]),
+    (["qwen3_5_think"], "only a closing think", ["One.\n</think>\n\n2<|im_end|>"]),
+    (["glm4moe"], "only a closing think", ["\n<think>One.</think>\n2"]),
+    (["deepseek_r1_distill"], "only a closing think", ["\n\n2<｜end▁of▁sentence｜>"]),
+    (LLAMA3, "only a closing think", ["One.</think>\n\n2<|eot_id|>"]),
+    (["smollm2 (GGUF)"], "only a closing think", ["One.</think>\n\n2<|im_end|>"]),
+    # Parallel calls are one turn, their results none.
+    (["qwen3"], "parallel calls", [CHATML_CALLS, "Sunny and snow.<|im_end|>", "<think>\n\n</think>\n\nWelcome.<|im_end|>"]),
+    (["glm4moe"], "parallel calls", [GLM_CALLS, "\n<think></think>\nSunny and snow.<|user|>", "\n<think></think>\nWelcome."]),
+    (DEEPSEEK, "parallel calls as text", [DEEPSEEK_CALLS, "Sunny and snow.<｜end▁of▁sentence｜>"]),
+    (["gemma4_v2"], "parallel calls", [GEMMA_CALLS.replace("NULL", "None") + "<turn|>", "Sunny and snow.<turn|>", "Welcome.<turn|>"]),
+    # A turn that the next message closes: with its header, or its first token.
+    (["glm4moe"], "multi", ["\n<think></think>\n1<|user|>", "\n<think></think>\n2<|user|>", "\n<think></think>\n3"]),
+    (["gemma4", "gemma4_v3", "gemma4_v4"], "parallel calls",
+     [GEMMA_CALLS.replace("NULL", "None") + "<|tool_response>", "Sunny and snow.<turn|>", "Welcome.<turn|>"]),
+    (GEMMA4, "parallel calls", [GEMMA_CALLS.replace("NULL", "null") + "<|tool_response>", "Sunny and snow.<turn|>", "Welcome.<turn|>"]),
+    (GEMMA4, "answers in a row", ["b", "c<turn|>", "e<turn|>"]),  # one turn to the template: "bc<turn|>"
+    # The rest of what has no twin.
+    (GEMMA4_OLD + GEMMA4, "multi", ["1<turn|>", "2<turn|>", "3<turn|>"]),
+    (LFM2_MARKED, "multi", ["1<|im_end|>\n", "2<|im_end|>\n", "3<|im_end|>\n"]),
+    (LLAMA3, "multi", ["1<|eot_id|>", "2<|eot_id|>", "3<|eot_id|>"]),
+    (LLAMA3, "tool round", [
+        '{"name": "get_weather", "parameters": {"city": "Oslo", "days": 2, "where": {"lat": 59.9, "deep": [1, null, true]}}}<|eot_id|>',
+        "It is sunny.<|eot_id|>",
+    ]),
+    (["smollm2 (GGUF)"], "multi", ["1<|im_end|>", "2<|im_end|>", "3<|im_end|>"]),
+]
 
 
 class Renderer:
@@ -317,8 +400,36 @@ def difference(a, b, size):
     return ranges
 
 
+def check_labels_by_hand(render, all_templates, failures):
+    """HAND holds, and has something for each template that its twin, if any, says little about."""
+    for names, title, wanted in HAND:
+        for name in names:
+            messages, tools = CONVERSATIONS[title]
+            answer = render(all_templates[name], messages, tools, {}, labels=True)
+            text = answer.get("text", "").encode()
+            got = [text[begin:end].decode() for begin, end, _ in answer.get("runs", [])]
+            if got != wanted:
+                failures.append(f"{name}, {title}: labels {got or answer}\n  by hand {wanted}")
+    by_hand = {name for names, _, _ in HAND for name in names}
+    without_twin = {name for name in all_templates if not name.endswith("_training") and f"{name}_training" not in all_templates}
+    for name in sorted((without_twin | FEW_COMPARABLE.keys()) - by_hand):
+        failures.append(f"{name}: no labels written by hand")
+    return sum(len(names) for names, _, _ in HAND)
+
+
+def check_share_comparable(comparable, other, failures):
+    """Each twin says something about its template."""
+    for name in sorted(comparable.keys() | other.keys()):
+        few = comparable[name] < max(1, other[name])
+        if few and name not in FEW_COMPARABLE:
+            failures.append(f"{name}: its twin renders {comparable[name]} conversations alike and {other[name]} not; give the reason in FEW_COMPARABLE")
+        if not few and name in FEW_COMPARABLE:
+            failures.append(f"{name}: its twin renders {comparable[name]} conversations alike and {other[name]} not; take it out of FEW_COMPARABLE")
+
+
 def check_labels(render, all_templates, failures, verbose):
     counts = Counter()
+    comparable, other = Counter(), Counter()  # conversations that a template renders, by whether its twin renders them alike
     kinds = {}
     for name, source in all_templates.items():
         twin = all_templates.get(f"{name}_training")
@@ -338,7 +449,9 @@ def check_labels(render, all_templates, failures, verbose):
                         failures.append(f"{name}_training, {title}: marks {marked['marks']} read as {got}")
                 if "text" not in stock or stock.get("text") != marked.get("text"):
                     counts["not comparable"] += 1
+                    other[name] += "text" in stock
                     continue
+                comparable[name] += 1
                 text = stock["text"].encode()
                 ours = merged((a, b) for a, b, _ in stock["runs"])
                 prompts = generation_prompts(render, source, messages, tools, kwargs)
@@ -356,6 +469,9 @@ def check_labels(render, all_templates, failures, verbose):
                         )
     for (kind, name), pieces in sorted(kinds.items(), key=str):
         print(f"  {kind}: {name}: {dict(pieces.most_common(4))}")
+    check_share_comparable(comparable, other, failures)
+    few = ", ".join(f"{name} {count}" for name, count in comparable.most_common()[:-4:-1])
+    print(f"fewest comparable conversations: {few}")
     return counts
 
 
@@ -371,10 +487,11 @@ def main():
     print(f"{len(all_templates)} templates, {len(CONVERSATIONS)} conversations: {dict(texts)}")
     labels = check_labels(render, all_templates, failures, arguments.verbose)
     print(f"labels against marked twins: {dict(labels)}")
+    print(f"labels written by hand: {check_labels_by_hand(render, all_templates, failures)}")
     for failure in failures[: None if arguments.verbose else 20]:
         print(failure)
     print(f"{len(failures)} failures")
-    sys.exit(1 if failures or texts["equal"] < 5000 or labels["same labels"] < 200 else 0)
+    sys.exit(1 if failures or texts["equal"] < 5000 else 0)
 
 
 main()

@@ -15,13 +15,15 @@ import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 
+import errors_document
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests/data/models"
-DOCUMENT = ROOT / "docs/errors.md"
 BEGIN, END = "<!-- answers: written by tests/smoke/bad_input.py --write -->\n", "<!-- end of answers -->\n"
 
 GOOD_YAML = """\
@@ -36,6 +38,7 @@ TRAIN = ["train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node",
 CHECK = ["config", "check", "--config", "run.yaml"]
 
 GENERATE = ["generate", "--model", "model", "--prompt", "hello", "--device", "cpu"]
+GENERATE_GGUF = [a.replace("model", "model.gguf") if a == "model" else a for a in GENERATE]
 SCORE = ["score", "--model", "model", "--input", "train.jsonl", "--output", "scored.jsonl", "--device", "cpu"]
 
 USAGE, DATA = 2, 3
@@ -51,7 +54,7 @@ def edit(name, old, new):
 
 
 def write(name, text):
-    return lambda folder: (folder / name).write_text(text)
+    return lambda folder: (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
 def truncate(name, keep_bytes):
@@ -65,6 +68,37 @@ def remove(name):
 def gguf_cut_short(folder):
     shutil.copyfile(MODELS / "llama3-gguf/model-Q8_0.gguf", folder / "model.gguf")
     os.truncate(folder / "model.gguf", 30000)
+
+
+def read_safetensors(path):
+    """The header, and the bytes after it."""
+    content = path.read_bytes()
+    (header_bytes,) = struct.unpack_from("<Q", content)
+    return json.loads(content[8:8 + header_bytes]), bytearray(content[8 + header_bytes:])
+
+
+def write_safetensors(path, header, data):
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def move_tensor(name, to):
+    """A header that says the tensor is elsewhere in the file."""
+    def spoil(folder):
+        header, data = read_safetensors(folder / "model/model.safetensors")
+        header[name]["data_offsets"] = to(*header[name]["data_offsets"], header)
+        write_safetensors(folder / "model/model.safetensors", header, data)
+    return spoil
+
+
+def lying_gguf(after, at, number):
+    """A GGUF file whose integer of eight bytes, `at` bytes after a name in it, is another."""
+    def spoil(folder):
+        content = bytearray((MODELS / "llama3-gguf/model-Q8_0.gguf").read_bytes())
+        struct.pack_into("<Q", content, content.index(after) + len(after) + at, number)
+        (folder / "model.gguf").write_bytes(content)
+    return spoil
 
 
 def corrupt_header(folder):
@@ -112,6 +146,9 @@ def lines(*records):
     return "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in records)
 
 
+LATIN_1_RECORD = '{"messages": [{"role": "user", "content": "caf\u00e9"}, {"role": "assistant", "content": "yes"}]}'
+
+
 # title, exit code, what is spoilt, command
 CASES = [
     ("The command line", None, None, None),
@@ -138,6 +175,7 @@ CASES = [
     ("No data file there", None, remove("train.jsonl"), TRAIN),
     ("An empty data file", DATA, write("train.jsonl", ""), TRAIN),
     ("A line that is not JSON", DATA, write("train.jsonl", lines(GOOD_RECORD, '{"messages": [', GOOD_RECORD)), TRAIN),
+    ("Not UTF-8", DATA, write("train.jsonl", lines(GOOD_RECORD).encode() + lines(LATIN_1_RECORD).encode("latin-1")), TRAIN),
     ("A record of no known form", DATA, write("train.jsonl", lines(GOOD_RECORD, {"question": "hello"})), TRAIN),
     ("Nothing to learn from", DATA, write("train.jsonl", lines({"messages": GOOD_RECORD["messages"][:1]})), TRAIN),
     ("A beginning-of-sequence token twice", DATA,
@@ -153,16 +191,31 @@ CASES = [
     ("No model there", DATA, edit("run.yaml", "name: model", "name: modle"), TRAIN),
     ("A model directory without weights", DATA, remove("model/model.safetensors"), TRAIN),
     ("A model file cut short (safetensors)", DATA, truncate("model/model.safetensors", 20000), TRAIN),
-    ("A model file cut short (GGUF)", DATA, gguf_cut_short,
-     ["generate", "--model", "model.gguf", "--prompt", "hello", "--device", "cpu"]),
+    ("A model file cut short (GGUF)", DATA, gguf_cut_short, GENERATE_GGUF),
     ("A model file with a corrupt header (safetensors)", DATA, corrupt_header, TRAIN),
     ("A shard missing", DATA, shard_missing, TRAIN),
     ("A tensor of another shape than the configuration says", DATA,
      edit("model/config.json", '"intermediate_size": 40', '"intermediate_size": 48'), TRAIN),
-    ("A file that is no GGUF", DATA, write("model.gguf", "not a model, but long enough to hold a header of one"),
-     ["generate", "--model", "model.gguf", "--prompt", "hello", "--device", "cpu"]),
+    ("A tensor outside the file (safetensors)", DATA,
+     move_tensor("model.norm.weight", lambda begin, end, _: [begin + 10**6, end + 10**6]), TRAIN),
+    ("A tensor at an offset of more than 63 bits (safetensors)", DATA,
+     move_tensor("model.norm.weight", lambda begin, end, _: [2**63, 2**63 + end - begin]), TRAIN),
+    ("A tensor that ends before it begins (safetensors)", DATA,
+     move_tensor("model.norm.weight", lambda begin, end, _: [end, begin]), TRAIN),
+    ("Two tensors at one place (safetensors)", DATA,
+     move_tensor("model.layers.0.self_attn.v_proj.weight",
+                 lambda begin, end, header: header["model.layers.0.self_attn.k_proj.weight"]["data_offsets"]), TRAIN),
+    ("More tensors than the file can hold (GGUF)", DATA, lying_gguf(b"GGUF", 4, 2**60), GENERATE_GGUF),
+    ("A name longer than the file (GGUF)", DATA, lying_gguf(b"GGUF", 20, 2**63), GENERATE_GGUF),
+    ("More tokens than the file can hold (GGUF)", DATA, lying_gguf(b"tokenizer.ggml.tokens", 8, 2**61), GENERATE_GGUF),
+    ("A tensor larger than memory (GGUF)", DATA, lying_gguf(b"blk.0.ffn_down.weight", 4, 2**62), GENERATE_GGUF),
+    ("A file that is no GGUF", DATA, write("model.gguf", "not a model, but long enough to hold a header of one"), GENERATE_GGUF),
     ("A model directory without configuration", DATA, remove("model/config.json"), TRAIN),
     ("A configuration of the model that is not JSON", DATA, write("model/config.json", "{"), TRAIN),
+    ("A model without attention heads", DATA,
+     edit("model/config.json", '"num_attention_heads": 6', '"num_attention_heads": 0'), TRAIN),
+    ("A model without key and value heads", DATA,
+     edit("model/config.json", '"num_key_value_heads": 2', '"num_key_value_heads": 0'), TRAIN),
     ("A model directory without tokenizer", DATA, remove("model/tokenizer.json"), TRAIN),
     ("An architecture that is not supported", DATA, edit("model/config.json", '"model_type": "llama"', '"model_type": "mamba"'),
      TRAIN),
@@ -208,15 +261,11 @@ def environment(folder):
 
 
 def answer(folder, command):
-    """The error as printed, without the log lines before it, and the exit code."""
+    """The error as printed, and the exit code."""
     done = subprocess.run([folder / "sftrun", *command], cwd=folder, env=environment(folder), capture_output=True, text=True,
                           timeout=TIMEOUT)
     text = done.stderr.replace(str(folder) + "/", "")
-    kept = []
-    for line in text.splitlines():
-        if line.startswith("error:") or kept and not re.match(r"\[(rank \d+|\d\d:)", line):  # not the log's lines
-            kept.append(line.rstrip())
-    return "\n".join(kept) or "(no error printed)\n" + text, done.returncode
+    return errors_document.printed_error(text) or "(no error printed)\n" + text, done.returncode
 
 
 def run_case(program, title, wanted, spoil, command):
@@ -252,14 +301,8 @@ def main():
         found = list(pool.map(lambda case: run_case(arguments.sftrun.resolve(), *case), CASES))
     sections = [section for section, _ in found]
     problems = [problem for _, of_case in found for problem in of_case]
-    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    shown, _, after = rest.partition(END)
-    written = "\n" + "\n".join(sections) + "\n"
-    if arguments.write:
-        DOCUMENT.write_text(before + BEGIN + written + END + after)
-    elif shown != written:
-        problems += [f"not in docs/errors.md:\n{s}" for s in sections if s not in shown]
-        problems.append("docs/errors.md shows other answers; look at the difference, then run this script with --write")
+    parts = ["\n", *(section + "\n" for section in sections)]
+    problems += errors_document.compare_or_write(BEGIN, END, parts, arguments.write)
     for problem in problems:
         print("FAIL", problem)
     print(f"{sum(c[3] is not None for c in CASES)} cases, {len(problems)} problems")

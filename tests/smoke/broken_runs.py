@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What happens to a run from outside: workers that die, signals, a second run, a port in use, numbers that overflow.
+"""What happens to a run from outside: workers that die, signals, a second run, a full disk, numbers that overflow.
 
-    tests/smoke/broken_runs.py --sftrun build/bin/sftrun
+    tests/smoke/broken_runs.py --sftrun build/bin/sftrun            # a test
+    tests/smoke/broken_runs.py --sftrun build/bin/sftrun --write    # writes the table into docs/errors.md
 
-Standard library only. docs/errors.md names the cases. Each runs in a folder of its own, with a tiny model, and must leave
-its exit code, its error printed once, and no process behind.
+Standard library only. Each case runs in a folder of its own, with a tiny model, and must leave its exit code, its error
+printed once, and no process behind. It returns exit code and words for its row of the table in docs/errors.md, which
+begins with the first line of its docstring: an error's row holds what the program printed.
 """
 
 import argparse
@@ -23,7 +25,14 @@ import tempfile
 import time
 
 import bad_input
+import disk_faults
+import errors_document
 
+BEGIN, END = "<!-- table: written by tests/smoke/broken_runs.py --write -->\n", "<!-- end of table -->\n"
+GOES_ON = "a checkpoint; the same command goes on from it"
+
+SANITIZED = False
+TWO_STEPS = ["train.max_steps=2", "train.save_steps=1"]
 LONG = ["train.max_steps=1000000", "train.epochs=1000000", "train.save_every=0"]
 PATIENCE = 120  # s, until a run has come as far as a case needs
 
@@ -33,6 +42,7 @@ class Run:
 
     def __init__(self, folder, processes, *more, prefix=()):
         self.folder = folder
+        self.metrics = folder / "run/metrics.jsonl"
         command = [*bad_input.TRAIN[:-1], str(processes), *more]
         self.errors = folder / "stderr"
         with self.errors.open("w") as errors:
@@ -40,8 +50,8 @@ class Run:
                                             stdout=subprocess.DEVNULL, stderr=errors)
 
     def wait_for_steps(self, count=2):
-        metrics, end = self.folder / "run/metrics.jsonl", time.monotonic() + PATIENCE
-        while not metrics.exists() or metrics.read_text().count("\n") < count:
+        end = time.monotonic() + PATIENCE
+        while not self.metrics.exists() or self.metrics.read_text().count("\n") < count:
             assert self.process.poll() is None, f"ended early: {self.errors.read_text()}"
             assert time.monotonic() < end, f"no step: {self.errors.read_text()}"
             time.sleep(0.05)
@@ -73,6 +83,12 @@ def checkpoints(folder):
     return sorted(path.name for path in (folder / "run/checkpoints").glob("step-*"))
 
 
+def steps(folder):
+    """Of the training lines in metrics.jsonl."""
+    lines = map(json.loads, (folder / "run/metrics.jsonl").read_text().splitlines())
+    return [line["step"] for line in lines if "loss" in line]
+
+
 def expect(holds, what, text=""):
     assert holds, f"{what}\n{text}"
 
@@ -84,66 +100,126 @@ def expect_error(ended, code, *parts):
     expect(len(errors) == 1, f"{len(errors)} errors printed, expected 1", text)
     for part in parts:
         expect(re.search(part, text), f"the message has no /{part}/", text)
+    return code, errors_document.in_a_cell(errors_document.printed_error(text))
 
+
+def expect_success(ended, *parts):
+    code, text, _ = ended
+    expect(code == 0, f"exit code {code}", text)
+    for part in parts:
+        expect(re.search(part, text), f"the log has no /{part}/", text)
+
+
+def train_two_steps(folder):
+    expect_success(Run(folder, 1, *TWO_STEPS).end())
+    expect(checkpoints(folder) == ["step-000001", "step-000002"], f"checkpoints: {checkpoints(folder)}")
+
+
+# The cases
 
 def worker_killed(folder):
-    """A worker killed with SIGKILL."""
+    """A worker is killed (`kill -9`)."""
     run = Run(folder, 2, *LONG).wait_for_steps()
     [victim] = [pid for pid, rank in processes_in(folder).items() if rank == "1"]
     os.kill(victim, signal.SIGKILL)
     ended = run.end()
-    expect_error(ended, 5, r"error: .*rank 1", "SIGKILL", r"\n  at   run/logs/rank-1.log")
+    row = expect_error(ended, 5, r"error: .*rank 1", "SIGKILL", r"\n  at   run/logs/rank-1.log")
     expect(ended[2] < 30, f"the others ended {ended[2]:.0f} s later")
+    return row
 
 
 def worker_fails_at_start(folder):
     """Both workers find the model file cut short: one error, not two."""
     os.truncate(folder / "model/model.safetensors", 20000)
-    expect_error(Run(folder, 2).end(), 3, "ends at byte", r"\n  at   model/model.safetensors", r"\n  fix: ")
+    return expect_error(Run(folder, 2).end(), 3, "ends at byte", r"\n  at   model/model.safetensors", r"\n  fix: ")
 
 
 def port_in_use(folder):
+    """The port of `--master-port` is taken."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        expect_error(Run(folder, 2, "--master-port", port).end(), 2, f"port {port} is already in use", r"\n  at   --master-port", r"\n  fix: ")
+        return expect_error(Run(folder, 2, "--master-port", port).end(), 2, f"port {port} is already in use",
+                            r"\n  at   --master-port", r"\n  fix: ")
 
 
-def not_a_number(folder):
-    """Gradients that overflow: no weight moves, and the message names the records."""
-    ended = Run(folder, 1, "train.max_steps=20", "train.epochs=100", "train.learning_rate=1", "train.warmup_ratio=0",
-                "tuning.lora.alpha=1e30", "train.save_steps=1").end()
-    expect_error(ended, 5, "not finite at step", r"\n  at   train\.jsonl, lines 1, 2, 3, 4 of this step's batch", r"\n  fix: ")
-    expect(not checkpoints(folder), f"written after the overflow in step 1: {checkpoints(folder)}")
+def expect_nothing_saved(folder):
+    expect(not checkpoints(folder), f"written: {checkpoints(folder)}")
     expect(not (folder / "run/adapter").exists(), "an adapter is written")
 
 
-def untie_with_a_bad_weight(folder, token):
-    """Gives the model a head of its own, and one token's embedding a number that is none."""
+def not_a_number(folder):
+    """Gradients overflow: no weight moves, and the message names the records."""
+    ended = Run(folder, 1, "train.max_steps=20", "train.epochs=100", "train.learning_rate=1", "train.warmup_ratio=0",
+                "tuning.lora.alpha=1e30", "train.save_steps=1").end()
+    row = expect_error(ended, 5, "not finite at step 1;", r"\n  at   train\.jsonl, lines 1, 2, 3, 4 of this step's batch",
+                       r"\n  fix: .*no checkpoint was written yet")
+    expect_nothing_saved(folder)
+    return row
+
+
+def one_ranks_gradient(folder):
+    """One record and two processes: only one rank's gradients overflow, and all stop."""
+    (folder / "train.jsonl").write_text("\n\n" + bad_input.lines(bad_input.GOOD_RECORD))
+    ended = Run(folder, 2, "train.max_steps=4", "train.epochs=4", "data.packing=false", "train.batch_size=1", "train.grad_accum=1",
+                "train.learning_rate=1", "train.warmup_ratio=0", "train.save_steps=1", "tuning.lora.alpha=1e30").end()
+    row = expect_error(ended, 5, "the gradient norm is not finite at step 1;", r"\n  at   train\.jsonl, line 3 of this step's batch")
+    expect_nothing_saved(folder)
+    expect(not steps(folder), f"steps counted: {steps(folder)}")
+    return row
+
+
+BAD_RECORD = {"messages": [{"role": "user", "content": "~"}, bad_input.GOOD_RECORD["messages"][1]]}
+
+
+def untie_with_a_bad_weight(folder):
+    """Gives the model a head of its own, and the embedding of BAD_RECORD's token a number that is none."""
+    token = json.loads((folder / "model/tokenizer.json").read_text())["model"]["vocab"]["~"]
     bad_input.edit("model/config.json", '"tie_word_embeddings": true', '"tie_word_embeddings": false')(folder)
     path = folder / "model/model.safetensors"
-    content = path.read_bytes()
-    (header_bytes,) = struct.unpack_from("<Q", content)
-    header, data = json.loads(content[8:8 + header_bytes]), bytearray(content[8 + header_bytes:])
+    header, data = bad_input.read_safetensors(path)
     embedding = header["model.embed_tokens.weight"]
     begin, end = embedding["data_offsets"]
     header["lm_head.weight"] = embedding | {"data_offsets": [len(data), len(data) + end - begin]}
     data += data[begin:end]
     struct.pack_into("<f", data, begin + token * embedding["shape"][1] * 4, float("nan"))
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    bad_input.write_safetensors(path, header, data)
 
 
 def one_bad_record(folder):
-    """A weight that is no number, which one record alone touches: its line is named, by whichever rank has it."""
-    bad = {"messages": [{"role": "user", "content": "~"}, bad_input.GOOD_RECORD["messages"][1]]}
-    (folder / "train.jsonl").write_text("\n" + bad_input.lines(*[bad_input.GOOD_RECORD] * 3, bad))
-    untie_with_a_bad_weight(folder, json.loads((folder / "model/tokenizer.json").read_text())["model"]["vocab"]["~"])
+    """A weight is no number, which one record alone touches: its line is named, by whichever rank has it."""
+    (folder / "train.jsonl").write_text("\n" + bad_input.lines(*[bad_input.GOOD_RECORD] * 3, BAD_RECORD))
+    untie_with_a_bad_weight(folder)
     ended = Run(folder, 2, "train.max_steps=4", "data.packing=false", "train.batch_size=1", "train.grad_accum=2").end()
-    expect_error(ended, 5, "the loss is not finite at step 1", r"train\.jsonl, line 5 of the micro-batch in which it arose")
-    expect(not checkpoints(folder), f"written: {checkpoints(folder)}")
+    row = expect_error(ended, 5, "the loss is not finite at step 1", r"train\.jsonl, line 5 of the micro-batch in which it arose")
+    expect_nothing_saved(folder)
+    return row
+
+
+def third_step_bad(folder):
+    """The loss is not finite at step 3: the checkpoints of steps 1 and 2 stay, and the newest is named."""
+    (folder / "train.jsonl").write_text(bad_input.lines(*[bad_input.GOOD_RECORD] * 2, BAD_RECORD))
+    untie_with_a_bad_weight(folder)
+    ended = Run(folder, 1, "train.max_steps=9", "train.epochs=3", "train.save_steps=1", "data.shuffle=false", "data.packing=false",
+                "train.batch_size=1", "train.grad_accum=1").end()
+    row = expect_error(ended, 5, "the loss is not finite at step 3;", r"\n  at   train\.jsonl, line 3 of",
+                       r"\n  fix: .*the newest checkpoint is of step 2")
+    expect(checkpoints(folder) == ["step-000001", "step-000002"], f"checkpoints: {checkpoints(folder)}")
+    expect(steps(folder) == [1, 2], f"steps counted: {steps(folder)}")
+    expect(not (folder / "run/adapter").exists(), "an adapter is written")
+    return row
+
+
+def weights_overflow(folder):
+    """Loss and gradients are finite, and the update makes weights that are not: they are not saved."""
+    ended = Run(folder, 1, *TWO_STEPS, "train.learning_rate=1", "train.weight_decay=1e39", "train.scheduler=constant",
+                "train.warmup_ratio=0").end()
+    row = expect_error(ended, 5, "the weights are not finite after step 1;", r"\n  at   run; ",
+                       r"\n  fix: .*no checkpoint was written yet")
+    expect_nothing_saved(folder)
+    expect(steps(folder) == [1], f"steps counted: {steps(folder)}")
+    return row
 
 
 def stopped(folder, number, code):
@@ -158,10 +234,13 @@ def stopped(folder, number, code):
     code_again, text, _ = again.end()
     expect(code_again == code, f"exit code {code_again} when resumed", text)
     expect(f"resuming from run/checkpoints/{name}" in text, "it starts afresh", text)
+    return code, GOES_ON
 
 
 def interrupted_early(folder):
-    """Ctrl-C at any moment of the start, also from a shell that ignores it for its background jobs."""
+    """Ctrl-C at any moment of the start, also under a shell that ignores it for its background jobs."""
+    if SANITIZED:
+        raise disk_faults.Skipped("with sanitizers the program itself starts later than that")
     for delay in (0.1, 0.2, 0.3, 0.4, 0.6):
         for prefix in ((), ("sh", "-c", 'trap "" INT; exec "$0" "$@"')):
             run = Run(folder, 2, *LONG, prefix=prefix)
@@ -171,70 +250,215 @@ def interrupted_early(folder):
             expect(code == 130, f"exit code {code} after {delay} s", text)
             expect("error:" not in text and seconds < 20, f"ended after {seconds} s", text)
             shutil.rmtree(folder / "run", ignore_errors=True)
+    return 130, "ends without an error"
 
 
 def interrupted(folder):
     """Ctrl-C, and the same command again."""
-    stopped(folder, signal.SIGINT, 130)
+    return stopped(folder, signal.SIGINT, 130)
 
 
 def terminated(folder):
     """SIGTERM, and the same command again."""
-    stopped(folder, signal.SIGTERM, 75)
+    return stopped(folder, signal.SIGTERM, 75)
 
 
 def second_run(folder):
-    """A second run in the run directory of one that is running."""
+    """A second run in the run directory of one that is running, which goes on."""
     first = Run(folder, 1, *LONG).wait_for_steps()
     done = subprocess.run([folder / "sftrun", *bad_input.TRAIN], cwd=folder, env=bad_input.environment(folder),
                           capture_output=True, text=True, timeout=PATIENCE)
+    row = expect_error((done.returncode, done.stderr, 0), 2, f"another run is using this run directory: pid {first.process.pid} on ",
+                       r"\n  at   run/\.lock\n", r"\n  fix: ")
+    first.wait_for_steps(len(steps(folder)) + 2)
     first.process.send_signal(signal.SIGINT)
-    first.end()
-    expect_error((done.returncode, done.stderr, 0), 2, r"\n  at   run", r"\n  fix: ")
+    code, text, _ = first.end()
+    expect(code == 130 and "error:" not in text, f"exit code {code} of the first run", text)
+    done = steps(folder)
+    expect(done == list(range(1, len(done) + 1)), f"steps of the first run: {done}")
+    expect(checkpoints(folder) == [f"step-{done[-1]:06}"], f"checkpoints of the first run: {checkpoints(folder)}")
+    return row
+
+
+def launcher_killed_and_started_again_at_once(folder):
+    """The launcher is killed (`kill -9`), and the same command started while its workers may still end."""
+    command = ["train.max_steps=20", "train.epochs=20", "train.save_steps=1"]
+    first = Run(folder, 2, *command).wait_for_steps(3)
+    first.process.kill()
+    second = Run(folder, 2, *command)
+    expect(first.process.wait() == -signal.SIGKILL, "the first run ended before it was killed")
+    ended = second.end()
+    if ended[0] != 0:
+        expect_error(ended, 2, "another run is using this run directory", r"\n  fix: wait for it")
+        wait_until_none_left(folder)
+        ended = Run(folder, 2, *command).end()
+    expect_success(ended, "resuming from run/checkpoints/step-")
+    expect(steps(folder) == list(range(1, 21)), f"steps: {steps(folder)}")
+    return 0, "the workers end with their launcher; the second run goes on from the last checkpoint, and no step counts twice"
 
 
 def changed_data_allowed(folder):
-    """Data may change between a run and its continuation if the user says so."""
-    expect(Run(folder, 1, *LONG[1:], "train.max_steps=2", "train.save_steps=1").end()[0] == 0, "the first run fails")
+    """Other data, and `--allow-changed-data`."""
+    train_two_steps(folder)
     (folder / "train.jsonl").write_text(bad_input.lines(*[bad_input.GOOD_RECORD] * 5))
-    for name in checkpoints(folder)[1:]:
-        shutil.rmtree(folder / "run/checkpoints" / name)
-    code, text, _ = Run(folder, 1, *LONG[1:], "train.max_steps=2", "train.save_steps=1", "--allow-changed-data").end()
-    expect(code == 0, f"exit code {code}", text)
-    expect("resuming from" in text, "it starts afresh", text)
+    shutil.rmtree(folder / "run/checkpoints/step-000002")
+    expect_success(Run(folder, 1, *TWO_STEPS, "--allow-changed-data").end(), "resuming from run/checkpoints/step-000001")
+    return 0, "goes on from the last checkpoint with the new data"
 
 
-CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, interrupted_early, interrupted, terminated,
-         second_run, changed_data_allowed]
+def goes_back(folder):
+    """`--resume` names a checkpoint before the run's end."""
+    train_two_steps(folder)
+    expect_success(Run(folder, 1, *TWO_STEPS, "--resume", "run/checkpoints/step-000001").end(),
+                   "resuming from run/checkpoints/step-000001", "step-000002 .*it is now abandoned-step-000002")
+    found = sorted(os.listdir(folder / "run/checkpoints"))
+    expect(found == ["abandoned-step-000002", "step-000001", "step-000002"], f"checkpoints: {found}")
+    expect((folder / "run/adapter").exists() and (folder / "run/adapter.old-1").exists(), "the earlier result is not kept")
+    expect(steps(folder) == [1, 2], f"steps counted: {steps(folder)}")
+    return 0, "later checkpoints are now `abandoned-step-…`, the earlier result `adapter.old-1`; the metrics hold each step once"
+
+
+def damaged_newest_is_passed_over(folder):
+    """The newest checkpoint is damaged."""
+    train_two_steps(folder)
+    os.truncate(folder / "run/checkpoints/step-000002/state.json", 20)
+    expect_success(Run(folder, 1, *TWO_STEPS).end(), "passing over run/checkpoints/step-000002: the checkpoint's state file is damaged",
+                   "resuming from run/checkpoints/step-000001")
+    expect(steps(folder) == [1, 2], f"steps counted: {steps(folder)}")
+    return 0, "says so and goes on from the one before it"
+
+
+def expect_only_step_1(folder):
+    found = os.listdir(folder / "run/checkpoints")
+    expect(found == ["step-000001"], f"checkpoints: {found}")
+    expect(not list((folder / "run").glob(".unfinished*")), f"left over: {os.listdir(folder / 'run')}")
+    expect(not (folder / "run/adapter").exists(), "an adapter is written")
+
+
+def disk_full(folder):
+    """A checkpoint's second file does not fit (here under `ulimit -f`): what was written of it goes, the one before it stays."""
+    train_two_steps(folder)
+    shutil.rmtree(folder / "run/checkpoints/step-000002")
+    shutil.rmtree(folder / "run/adapter")
+    below_optimizer_file = ("sh", "-c", 'trap "" XFSZ; ulimit -f 40; exec "$0" "$@"')  # blocks of 512 bytes
+    row = expect_error(Run(folder, 1, *TWO_STEPS, prefix=below_optimizer_file).end(), 5, "while saving, after step 2: cannot write: ",
+                       r"\n  at   run/checkpoints/.*optimizer\.safetensors")
+    expect_only_step_1(folder)
+    expect_success(Run(folder, 1, *TWO_STEPS).end(), "resuming from run/checkpoints/step-000001")
+    expect(steps(folder) == [1, 2], f"steps counted: {steps(folder)}")
+    return row
+
+
+def disk_fills_up(folder):
+    """The disk fills up while the run goes on; the same command is refused until there is space."""
+    command = ["train.max_steps=50", "train.epochs=50", "train.save_steps=1"]  # some 40 checkpoints fit
+    with disk_faults.small_disk(folder) as (prefix, run_dir):
+        _, said = expect_error(Run(folder, 1, *command, prefix=prefix).end(), 5, "cannot write: No space left on device",
+                               r"\n  fix: free disk space")
+        found = sorted(os.listdir(run_dir / "checkpoints"))
+        expect(10 < len(found) < 50 and found[0] == "step-000001" and found[-1] == f"step-{len(found):06}", f"left: {found}")
+        expect_error(Run(folder, 1, *command, prefix=prefix).end(), 5, "the disk has .* free")
+        for name in found[:-1]:
+            shutil.rmtree(run_dir / "checkpoints" / name)
+        expect_success(Run(folder, 1, *command, prefix=prefix).end(), f"resuming from run/checkpoints/{found[-1]}")
+    return 5, "`cannot write: No space left on device`; " + re.search("`fix: .*", said).group()  # in one file or another
+
+
+def disk_space_checked_first(folder):
+    """Too little disk space for a checkpoint and the result is found before the first step."""
+    if SANITIZED:
+        raise disk_faults.Skipped("a sanitizer's library must be loaded first")
+    row = expect_error(Run(folder, 2, prefix=disk_faults.almost_full(folder)).end(), 5, r"the disk has 400\.00 KiB free, and a checkpoint",
+                       r"\n  at   run; ", r"\n  fix: free disk space")
+    expect_nothing_saved(folder)
+    expect(not (folder / "run/metrics.jsonl").exists(), "a step was made")
+    return row
+
+
+def run_directory_read_only(folder):
+    """The run directory may not be written."""
+    with disk_faults.read_only(folder, "run") as prefix:
+        row = expect_error(Run(folder, 2, prefix=prefix).end(), 2, "cannot write in the run directory: Permission denied",
+                           r"\n  at   run/\.lock", r"\n  fix: choose an output\.dir that you may write to")
+        expect(not os.listdir(folder / "run"), f"written: {os.listdir(folder / 'run')}")
+    return row
+
+
+def checkpoints_read_only(folder):
+    """The run directory may be written, the folder `checkpoints` in it not: found before the first step."""
+    with disk_faults.read_only(folder, "run/checkpoints") as prefix:
+        row = expect_error(Run(folder, 2, prefix=prefix).end(), 5, "while loading: cannot write: Permission denied",
+                           r"\n  at   run/checkpoints/", r"\n  fix: choose a directory you may write to")
+        expect(not os.listdir(folder / "run/checkpoints"), "something is written")
+        expect(not (folder / "run/adapter").exists(), "an adapter is written")
+    return row
+
+
+CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, one_ranks_gradient, third_step_bad,
+         weights_overflow, disk_full, disk_fills_up, disk_space_checked_first, run_directory_read_only, checkpoints_read_only,
+         interrupted_early, interrupted, terminated, second_run, launcher_killed_and_started_again_at_once, goes_back,
+         damaged_newest_is_passed_over, changed_data_allowed]
+
+
+def wait_until_none_left(folder):
+    end = time.monotonic() + 10
+    while processes_in(folder) and time.monotonic() < end:
+        time.sleep(0.1)
+    expect(not processes_in(folder), f"processes left behind: {processes_in(folder)}")
 
 
 def run_case(program, case):
+    """Exit code and words for the table, None if skipped; and what is wrong, None if nothing is."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name).resolve()
         bad_input.good_folder(folder, program)
         try:
-            case(folder)
-            end = time.monotonic() + 10
-            while processes_in(folder) and time.monotonic() < end:
-                time.sleep(0.1)
-            expect(not processes_in(folder), f"processes left behind: {processes_in(folder)}")
-        except (AssertionError, ValueError, subprocess.TimeoutExpired) as failure:
-            return f"FAIL {case.__name__}: {failure}"
+            answer = case(folder)
+            wait_until_none_left(folder)
+            return answer, None
+        except disk_faults.Skipped as reason:
+            print(f"SKIPPED {case.__name__}: {reason}")
+            return None, None
+        except Exception as failure:  # whatever it is, the case must be named
+            return None, f"FAIL {case.__name__}: {type(failure).__name__}: {failure}"
         finally:
             for pid in processes_in(folder):
                 os.kill(pid, signal.SIGKILL)
-    return None
+
+
+def rows(answers):
+    """The table; a case without an answer keeps the row that it has."""
+    shown = errors_document.shown_between(BEGIN, END)
+    for case, answer in zip(CASES, answers):
+        if answer:
+            code, said = answer
+            yield f"| {case.__doc__.splitlines()[0].removesuffix('.')} | {code} | {said} | `{case.__name__}` |\n"
+        else:
+            yield from re.findall(rf"^\| .* \| `{case.__name__}` \|\n", shown, re.MULTILINE)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
-    program = parser.parse_args().sftrun.resolve()
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--sanitized", action="store_true", help="the program was built with sanitizers")
+    parser.add_argument("--case", help="only this one, without the table")
+    arguments = parser.parse_args()
+    global SANITIZED
+    SANITIZED = arguments.sanitized
+    program = arguments.sftrun.resolve()
+    chosen = [case for case in CASES if arguments.case in (None, case.__name__)]
+    assert chosen, f"no case {arguments.case}"
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        failures = [failure for failure in pool.map(lambda case: run_case(program, case), CASES) if failure]
+        found = list(pool.map(lambda case: run_case(program, case), chosen))
+    failures = [failure for _, failure in found if failure]
+    if not arguments.case:
+        head = "| what happens | exit code | what is said or done | case |\n|---|---|---|---|\n"
+        parts = ["\n" + head, *rows([answer for answer, _ in found]), "\n"]
+        failures += errors_document.compare_or_write(BEGIN, END, parts, arguments.write)
     for failure in failures:
         print(failure)
-    print(f"{len(CASES)} cases, {len(failures)} problems")
+    print(f"{len(chosen)} cases, {len(failures)} problems")
     return 1 if failures else 0
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""One whole run as a user makes it, on two processes, with a tiny model and toy records. Standard library only.
+"""Whole runs as a user makes them, on two processes, with a tiny model and toy records. Standard library only.
 
     tests/smoke/two_processes.py --sftrun build/bin/sftrun
 
 Checks the exit code, that the loss falls, every file of the run directory, that no worker is left behind, and that the
-adapter answers. The numbers themselves are compared with the reference in tests/parity.
+adapter answers. Where batches do not divide evenly, one and two processes must compute the same. The numbers themselves
+are compared with the reference in tests/parity.
 """
 
 import argparse
@@ -25,6 +26,18 @@ data: {{ train: {folder}/toy.jsonl, val: {folder}/held-out.jsonl }}
 train: {{ max_steps: {steps}, epochs: 50, global_batch_size: 4, learning_rate: 2.0e-2, warmup_steps: 0, eval_strategy: epoch }}
 output: {{ dir: {folder}/run }}
 """
+# Five records by four: every second step has one record, and one of two ranks none.
+UNEVEN_RECORDS, UNEVEN_EPOCHS = 5, 3
+UNEVEN_RUN = """\
+model: {{ name: {model}, max_seq_len: 128, dtype: fp32 }}
+tuning: {{ mode: lora, lora: {{ r: 4, alpha: 8, target_modules: all-linear }} }}
+data: {{ train: {folder}/uneven.jsonl, val: {folder}/uneven-held-out.jsonl, packing: false }}
+train:
+  {{ epochs: {epochs}, batch_size: 1, global_batch_size: 4, learning_rate: 2.0e-3, warmup_steps: 0, eval_batch_size: 1,
+     eval_on_start: true, eval_strategy: epoch }}
+output: {{ dir: {folder}/run-{processes} }}
+"""
+RELATIVE = 1.0e-5  # sums in another order, in fp32
 EXPECTED_FILES = ["config.resolved.yaml", "run.json", "metrics.jsonl", "logs/rank-0.log", "logs/rank-1.log",
                   "adapter/adapter_model.safetensors", "adapter/adapter_config.json"]
 
@@ -55,6 +68,41 @@ def processes_mentioning(text):
     return found
 
 
+def metrics(run_directory):
+    return [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def long_record(number):
+    """The longer, the larger its number: a mean over ranks or micro-batches is not the mean over tokens."""
+    return {"messages": [{"role": "user", "content": f"Count to {number}."},
+                         {"role": "assistant", "content": " ".join(map(str, range(1, number + 1)))}]}
+
+
+def uneven_losses(sftrun, folder, processes):
+    """What is compared of each line of the metrics: name, step and loss."""
+    path = folder / f"uneven-{processes}.yaml"
+    path.write_text(UNEVEN_RUN.format(model=MODEL, folder=folder, epochs=UNEVEN_EPOCHS, processes=processes))
+    run([sftrun, "train", "--config", path, "--nproc-per-node", str(processes), "--device", "cpu"], check=True)
+    return [(name, line["step"], line[name]) for line in metrics(folder / f"run-{processes}")
+            for name in ("loss", "eval_loss") if name in line]
+
+
+def check_uneven_batches(sftrun, folder):
+    """Neither a short last batch nor a rank without records changes what is computed."""
+    write_lines(folder / "uneven.jsonl", [long_record(2 * n + 1) for n in range(UNEVEN_RECORDS)])
+    write_lines(folder / "uneven-held-out.jsonl", [long_record(n) for n in (3, 8, 14)])
+    one, two = (uneven_losses(sftrun, folder, processes) for processes in (1, 2))
+    expected = [("loss", step) for step in range(1, 2 * UNEVEN_EPOCHS + 1)]
+    expected += [("eval_loss", 2 * epoch) for epoch in range(UNEVEN_EPOCHS + 1)]
+    failures = []
+    for processes, losses in ((1, one), (2, two)):
+        if sorted(line[:2] for line in losses) != sorted(expected):
+            failures.append(f"losses of these steps on {processes} processes: {[line[:2] for line in losses]}")
+    failures += [f"{name} of step {step}: {a} on one process, {b} on two" for (name, step, a), (*_, b) in zip(one, two)
+                 if not abs(a - b) <= RELATIVE * abs(a)]
+    return failures
+
+
 def check(sftrun, folder):
     failures = []
     expect = lambda what, holds: failures.append(what) if not holds else None  # noqa: E731
@@ -70,7 +118,7 @@ def check(sftrun, folder):
         return failures
     expect("no worker is left behind", not processes_mentioning(str(folder)))
 
-    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    lines = metrics(folder / "run")
     losses = [line["loss"] for line in lines if "loss" in line]
     expect(f"{STEPS} training lines, not {len(losses)}", len(losses) == STEPS)
     expect(f"the loss falls: {losses[0]} to {losses[-1]}", losses[-1] < 0.8 * losses[0])
@@ -89,7 +137,7 @@ def main():
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
     sftrun = parser.parse_args().sftrun.resolve()
     with tempfile.TemporaryDirectory() as folder:
-        failures = check(sftrun, pathlib.Path(folder))
+        failures = check(sftrun, pathlib.Path(folder)) + check_uneven_batches(sftrun, pathlib.Path(folder))
     for failure in failures:
         print(f"FAIL {failure}")
     print("smoke: failed" if failures else "smoke: ok")

@@ -70,7 +70,7 @@ json spans_line(const Tokenizer& tokenizer, const std::string& record) {
 
 json decode_line(const Tokenizer& tokenizer, const std::string& record) {
   std::vector<TokenId> ids(record.size() / sizeof(TokenId));
-  std::memcpy(ids.data(), record.data(), ids.size() * sizeof(TokenId));
+  if (!ids.empty()) std::memcpy(ids.data(), record.data(), ids.size() * sizeof(TokenId));
   return json::array({tokenizer.decode(ids, false), tokenizer.decode(ids, true)});
 }
 

@@ -45,8 +45,10 @@ class Communicator {
   /// values [n] of each rank, in order of rank: [world_size][n]. n must be the same everywhere.
   std::vector<std::vector<double>> all_gather(const std::vector<double>& values);
   /// Waits until all ranks have come here, on the store and not in a collective: whoever comes
-  /// first may wait for hours.
+  /// first may wait for hours. @throws CommError when one has abandoned the run
   void barrier(const std::string& name);
+  /// Tells the ranks that wait in `barrier` that this one will not come, and why.
+  void abandon(const std::string& why) noexcept;
   /// Rank 0's text, to all.
   std::string broadcast(const std::string& name, const std::string& text);
   const CollectiveCounts& counts() const;

@@ -36,6 +36,8 @@ class CheckpointStore {
   bool holds_any() const;
   /// Renames checkpoints of later steps to abandoned-step-…: a run went back to an earlier one.
   void set_later_aside(int64_t step) const;
+  /// Before a run has anything to lose. @throws DeviceError when nothing can be written here
+  void require_writable() const;
   /// Removes what a crash while saving left behind.
   void remove_leftovers() const;
   /// Removes the oldest beyond `total_limit`.

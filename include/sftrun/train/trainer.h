@@ -97,6 +97,7 @@ class Trainer {
                        int64_t end) const;
   void require_finite_state(int64_t steps_done);
   std::string newest_saved() const;
+  void tell(const char* phase, int64_t steps_done);
   void log_step(int64_t step, const StepReport& report);
   void evaluate(int64_t steps_done);
   void save(int64_t steps_done);
@@ -119,6 +120,7 @@ class Trainer {
   double save_every_s_ = 0;
   double last_save_s_ = 0;  // on the monotonic clock
   int64_t saved_step_ = 0;  // of the newest checkpoint; 0 for none
+  TrainEvent event_;  // as last told: a new phase keeps the last step's figures
 };
 
 }  // namespace sftrun::train

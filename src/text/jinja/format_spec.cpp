@@ -28,11 +28,9 @@ int parse_count(std::string_view text, size_t& at) {
 
 std::string in_base(Int value, int base, bool upper) {
   if (value == 0) return "0";
+  const std::string_view alphabet = upper ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string digits;
-  for (; value != 0; value /= base) {
-    digits.push_back(
-        (upper ? "0123456789ABCDEF" : "0123456789abcdef")[static_cast<int>(value % base)]);
-  }
+  for (; value != 0; value /= base) digits.push_back(alphabet[static_cast<size_t>(value % base)]);
   std::reverse(digits.begin(), digits.end());
   return digits;
 }
