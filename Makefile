@@ -97,7 +97,8 @@ asan: ## The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer (
 	@$(bootstrap) --reference
 	$(call configure,build-asan,$(with_sanitizers) -DSFTRUN_SANITIZE=address$(,)undefined)
 	ninja -C build-asan -j $(JOBS)
-	export LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/lsan.supp UBSAN_OPTIONS=print_stacktrace=1
+	export ASAN_OPTIONS=intercept_tls_get_addr=0 UBSAN_OPTIONS=print_stacktrace=1
+	export LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/lsan.supp
 	$(call run_tests,build-asan)
 
 .PHONY: tsan

@@ -33,6 +33,8 @@ std::string fix_for_write(int error) {
     case EPERM:
     case EROFS:
       return "choose a directory you may write to";
+    case EFBIG:
+      return "raise the limit on the size of files (ulimit -f), or choose another file system";
     default:
       return {};
   }

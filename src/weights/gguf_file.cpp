@@ -6,6 +6,7 @@
 
 #include "byte_cursor.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
 #include "sftrun/weights/gguf.h"
 #include "shape_math.h"
 
@@ -143,8 +144,8 @@ class GgufFile::Parser {
 
   void run() {
     read_magic();
-    const auto num_tensors = cursor_.read<uint64_t>("the header");
-    const auto num_keys = cursor_.read<uint64_t>("the header");
+    const uint64_t num_tensors = read_count("tensors");
+    const uint64_t num_keys = read_count("metadata keys");
     for (uint64_t i = 0; i < num_keys; ++i) read_key(i);
     const uint64_t alignment = read_alignment();
     for (uint64_t i = 0; i < num_tensors; ++i) read_tensor(i);
@@ -166,6 +167,17 @@ class GgufFile::Parser {
       throw DataError(fmt::format("GGUF version {} is not supported", version), where_,
                       "supported are versions 2 and 3");
     }
+  }
+
+  uint64_t read_count(const char* what) {
+    constexpr uint64_t kFewestBytes = 12;  // of a tensor or key: a name's length and a type
+    const auto count = cursor_.read<uint64_t>("the header");
+    if (count > cursor_.remaining() / kFewestBytes) {
+      throw DataError(fmt::format("the header speaks of {} {}, more than {} can hold", count, what,
+                                  format_bytes(bytes_.size())),
+                      where_, "the file is corrupt: download or copy it again");
+    }
+    return count;
   }
 
   void read_key(uint64_t number) {
