@@ -107,6 +107,14 @@ MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void MappedFile::release(std::span<const std::byte> part) const {
+  if (!data_ || part.data() < data_ || part.data() + part.size() > data_ + size_) return;
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = static_cast<size_t>(part.data() - data_), last = first + part.size();
+  const size_t begin = (first + page - 1) / page * page, end = last / page * page;  // whole pages
+  if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),

@@ -193,13 +193,14 @@ class DecoderBuilder {
 
   void fill() {
     const at::NoGradGuard no_grad;
+    const bool stays = d_.options_.device.is_cpu();
     for (const Slot& slot : slots_) {
       const std::vector<int64_t>& shape = by_name_.at(slot.name)->shape;
       if (kernels::Parameter* parameter = *slot.parameter) {
-        parameter->master.copy_(source_(slot.name, shape, at::kFloat));
+        parameter->master.copy_(source_(slot.name, shape, at::kFloat, /*stays=*/false));
         *slot.weight = parameter->compute;
       } else {
-        *slot.weight = source_(slot.name, shape, d_.options_.dtype).to(d_.options_.device);
+        *slot.weight = source_(slot.name, shape, d_.options_.dtype, stays).to(d_.options_.device);
         d_.base_bytes_ += slot.weight->nbytes();
       }
     }
@@ -251,21 +252,20 @@ std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint
                                        const DecoderOptions& options) {
   std::unique_ptr<Decoder> decoder(new Decoder(checkpoint->arch(), options));
   decoder->checkpoint_ = checkpoint;
-  const bool on_cpu = options.device.is_cpu();
-  decoder->build(
-      [&](const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype) {
-        // Used where it lies when nothing has to be converted: pages are read when first touched
-        // and shared between processes.
-        const auto mapped = on_cpu ? checkpoint->mapped(name, to_dtype(dtype)) : std::nullopt;
-        if (mapped) {
-          auto* address = const_cast<std::byte*>(mapped->data());
-          return at::from_blob(
-              address, shape, [checkpoint](void*) {}, at::TensorOptions().dtype(dtype));
-        }
-        at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype));
-        checkpoint->read(name, to_dtype(dtype), tensor.data_ptr());
-        return tensor;
-      });
+  decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,
+                     at::ScalarType dtype, bool stays) {
+    // Used where it lies when nothing has to be converted: pages are read when first touched
+    // and shared between processes.
+    const auto mapped = stays ? checkpoint->mapped(name, to_dtype(dtype)) : std::nullopt;
+    if (mapped) {
+      auto* address = const_cast<std::byte*>(mapped->data());
+      return at::from_blob(
+          address, shape, [checkpoint](void*) {}, at::TensorOptions().dtype(dtype));
+    }
+    at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype));
+    checkpoint->read(name, to_dtype(dtype), tensor.data_ptr());
+    return tensor;
+  });
   return decoder;
 }
 
@@ -273,19 +273,19 @@ std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
                                          const DecoderOptions& options) {
   std::unique_ptr<Decoder> decoder(new Decoder(arch, options));
   uint64_t number = 0;
-  decoder->build(
-      [&](const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype) {
-        at::Tensor tensor = at::empty(shape, at::kFloat);
-        float* data = tensor.data_ptr<float>();
-        RandomStream stream(options.seed, number++);
-        const bool is_norm = name.ends_with("norm.weight");
-        for (int64_t i = 0; i < tensor.numel(); ++i) {
-          data[i] = is_norm ? 1.0F
-                            : static_cast<float>((stream.next_unit() - 0.5) *
-                                                 0.0692820323);  // uniform, deviation 0.02
-        }
-        return tensor.to(dtype);
-      });
+  decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,
+                     at::ScalarType dtype, bool /*stays*/) {
+    at::Tensor tensor = at::empty(shape, at::kFloat);
+    float* data = tensor.data_ptr<float>();
+    RandomStream stream(options.seed, number++);
+    const bool is_norm = name.ends_with("norm.weight");
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      data[i] = is_norm ? 1.0F
+                        : static_cast<float>((stream.next_unit() - 0.5) *
+                                             0.0692820323);  // uniform, deviation 0.02
+    }
+    return tensor.to(dtype);
+  });
   return decoder;
 }
 

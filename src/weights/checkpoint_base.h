@@ -17,6 +17,9 @@ class CheckpointBase : public Checkpoint {
  protected:
   /// Adds in the order of `tensor_specs`.
   void add(TensorInfo info, std::span<const std::byte> stored);
+  static bool is_aligned(std::span<const std::byte> stored, DType dtype) {
+    return reinterpret_cast<uintptr_t>(stored.data()) % static_cast<size_t>(size_of(dtype)) == 0;
+  }
   size_t index_of(const std::string& name) const;  ///< @throws DataError with the nearest name
 
   spec::ArchSpec arch_;

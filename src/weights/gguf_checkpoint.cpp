@@ -68,19 +68,23 @@ class GgufCheckpoint final : public CheckpointBase {
     const size_t i = index_of(name);
     const GgufTensor& tensor = *sources_[i];
     auto* out = static_cast<std::byte*>(destination);
-    if (!has_permuted_rows(name)) return decode(tensor, 0, tensor.numel(), dtype, out);
+    if (!has_permuted_rows(name)) {
+      decode(tensor, 0, tensor.numel(), dtype, out);
+      return file_.release(tensor.bytes);
+    }
     const int64_t rows = tensor.shape[0], row_size = tensor.numel() / rows;
     for (int64_t row = 0; row < rows; ++row) {
       decode(tensor, stored_row(row, arch_.head_dim) * row_size, row_size, dtype,
              out + row * row_size * size_of(dtype));
     }
+    file_.release(tensor.bytes);
   }
 
   std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                    DType dtype) const override {
     const size_t i = index_of(name);
-    const bool aligned = reinterpret_cast<uintptr_t>(stored_[i].data()) % 16 == 0;
-    if (has_permuted_rows(name) || !aligned || plain_dtype(sources_[i]->type) != dtype)
+    if (has_permuted_rows(name) || !is_aligned(stored_[i], dtype) ||
+        plain_dtype(sources_[i]->type) != dtype)
       return std::nullopt;
     return stored_[i];
   }

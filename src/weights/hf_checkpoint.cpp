@@ -90,13 +90,14 @@ class HfCheckpoint final : public CheckpointBase {
     const size_t i = index_of(name);
     convert(*float_dtype(tensors_[i].format), stored_[i].data(), dtype,
             static_cast<std::byte*>(destination), tensors_[i].numel());
+    for (const auto& file : files_) file->content.release(stored_[i]);
   }
 
   std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                    DType dtype) const override {
     const size_t i = index_of(name);
-    const bool aligned = reinterpret_cast<uintptr_t>(stored_[i].data()) % 16 == 0;
-    if (!aligned || float_dtype(tensors_[i].format) != dtype) return std::nullopt;
+    if (!is_aligned(stored_[i], dtype) || float_dtype(tensors_[i].format) != dtype)
+      return std::nullopt;
     return stored_[i];
   }
 

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
@@ -81,6 +84,24 @@ TEST(LineFile, LinesFollowEachOther) {
   LineFile(dir / "f").append("a");
   LineFile(dir / "f").append("b");
   EXPECT_EQ(read_text_file(dir / "f"), "a\nb\n");
+}
+
+TEST(MappedFile, ReleasedPagesAreReadAgain) {
+  const test::TemporaryDirectory dir;
+  std::string content(1 << 20, 'a');
+  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i % 251);
+  write_file_atomically(dir / "f", content);
+  const MappedFile file(dir / "f");
+  const auto same = [&] {
+    return std::memcmp(file.bytes().data(), content.data(), content.size()) == 0;
+  };
+  EXPECT_TRUE(same());
+  file.release(file.bytes().subspan(5000, 500'000));
+  file.release({});
+  EXPECT_TRUE(same());
+  std::vector<std::byte> others(1 << 16, std::byte{7});  // not the mapping's: left alone
+  file.release(others);
+  EXPECT_EQ(std::count(others.begin(), others.end(), std::byte{7}), 1 << 16);
 }
 
 TEST(RemoveEntries, TakesThosePrefixedAndNoOthers) {

@@ -27,6 +27,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::filesystem::path& path() const { return path_; }
+  /// Takes the pages of `part` out of the process's memory; touched again, they are read again.
+  /// Nothing happens for bytes that are not this mapping's.
+  void release(std::span<const std::byte> part) const;
 
  private:
   std::filesystem::path path_;

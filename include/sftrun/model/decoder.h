@@ -50,10 +50,10 @@ struct DecoderOptions {
 
 using kernels::Layer;
 
-/// Where frozen and initial weights come from: fills `destination` (fp32, bf16 or fp16, contiguous,
-/// on CPU).
+/// Where frozen and initial weights come from: contiguous, on CPU. What is to stay may be used
+/// where it lies in a file; what is copied anyway is better read.
 using WeightSource = std::function<at::Tensor(
-    const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype)>;
+    const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype, bool stays)>;
 
 class Decoder {
  public:

@@ -39,10 +39,11 @@ class Checkpoint {
   virtual const std::vector<TensorInfo>& tensors() const = 0;
   virtual bool has(const std::string& name) const = 0;
   /// Converts (dequantises) the whole tensor into `destination` of `dtype` (kF32, kF16 or kBF16;
-  /// numel() elements). GGUF's permuted q/k rows come back in HF order.
+  /// numel() elements). GGUF's permuted q/k rows come back in HF order. The file's pages leave the
+  /// process's memory again.
   virtual void read(const std::string& name, DType dtype, void* destination) const = 0;
   /// The mapped bytes themselves where the tensor is stored contiguously in exactly `dtype` and in
-  /// HF order, aligned to 16; else nullopt.
+  /// HF order, aligned to its elements; else nullopt.
   virtual std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                            DType dtype) const = 0;
   /// Identity of the weights (sizes, headers and a sample of the data of every tensor), for resume

@@ -75,6 +75,7 @@ class GgufFile {
   std::vector<float> floats(const std::string& key) const;
   std::vector<int64_t> ints(const std::string& key) const;
   const std::string& where() const { return where_; }
+  void release(std::span<const std::byte> part) const { file_.release(part); }  ///< see MappedFile
 
  private:
   struct Array {

@@ -33,6 +33,7 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const SafetensorsEntry* find(const std::string& name) const;
   const nlohmann::json& metadata() const { return metadata_; }
+  void release(std::span<const std::byte> part) const { file_.release(part); }  ///< see MappedFile
 
  private:
   void parse(std::span<const std::byte> bytes, const std::string& where);
