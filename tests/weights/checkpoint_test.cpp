@@ -75,7 +75,7 @@ TEST_P(EveryModel, MappedBytesAreTheReadOnes) {
       checkpoint->read(info.name, dtype, read.data());
       ASSERT_EQ(mapped->size(), read.size());
       EXPECT_EQ(std::memcmp(mapped->data(), read.data(), read.size()), 0) << info.name;
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(mapped->data()) % 16, 0U);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(mapped->data()) % size_of(dtype), 0U);
     }
   }
   if (std::string(GetParam()).ends_with("F32.gguf")) {
