@@ -11,7 +11,8 @@ struct Failure {
   int code = 0;      ///< the process's exit code
   std::string text;  ///< as it was told
 };
-/// Inside a handler: tells the user, the rank's log and the launcher of the exception being handled.
+/// Inside a handler: tells the user, the rank's log and the launcher of the exception being
+/// handled.
 Failure report_failure();
 
 int run_worker(const nlohmann::json& request);

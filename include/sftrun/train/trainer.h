@@ -120,7 +120,7 @@ class Trainer {
   double save_every_s_ = 0;
   double last_save_s_ = 0;  // on the monotonic clock
   int64_t saved_step_ = 0;  // of the newest checkpoint; 0 for none
-  TrainEvent event_;  // as last told: a new phase keeps the last step's figures
+  TrainEvent event_;        // as last told: a new phase keeps the last step's figures
 };
 
 }  // namespace sftrun::train
