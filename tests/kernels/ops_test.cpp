@@ -207,7 +207,7 @@ struct LayerUnderTest {
   Layer layer;
   uint32_t modules = 0;
 
-  explicit LayerUnderTest(bool trains_weights) {
+  LayerUnderTest(bool trains_weights, at::ScalarType dtype) {
     using Shape = std::vector<int64_t>;
     const auto declare = [&](Linear& linear, const char* name, int64_t out, int64_t in) {
       linear.name = name;
@@ -233,34 +233,37 @@ struct LayerUnderTest {
     for (Norm* norm : {&layer.input_norm, &layer.post_attention_norm}) {
       if (trains_weights) norm->parameter = store.add("norm", {kHidden}, 0, false);
     }
-    store.allocate(at::kFloat, at::kCPU);
+    store.allocate(dtype, at::kCPU);
     const at::NoGradGuard no_grad;
     uint64_t seed = 50;
     for (Parameter& parameter : store.parameters())
       parameter.master.copy_(normal(parameter.shape, ++seed) * 0.2);
+    store.refresh_compute();
+    const auto frozen = [&](std::vector<int64_t> shape) { return normal(shape, ++seed).to(dtype); };
     for (Linear* linear : layer.linears()) {
       const int64_t out = linear->lora->b->shape[0], in = linear->lora->a->shape[1];
-      linear->weight =
-          trains_weights ? linear->weight_parameter->compute : normal({out, in}, ++seed) * 0.2;
-      linear->bias = trains_weights ? linear->bias_parameter->compute : normal({out}, ++seed);
+      linear->weight = trains_weights ? linear->weight_parameter->compute : frozen({out, in}) * 0.2;
+      linear->bias = trains_weights ? linear->bias_parameter->compute : frozen({out});
     }
     for (Norm* norm : {&layer.input_norm, &layer.post_attention_norm})
-      norm->weight = norm->parameter ? norm->parameter->compute : normal({kHidden}, ++seed);
+      norm->weight = norm->parameter ? norm->parameter->compute : frozen({kHidden});
   }
 };
 
-// Whether weights train, tokens of the second document
-class Backends : public ::testing::TestWithParam<std::tuple<bool, int32_t>> {};
+// Whether weights train, tokens of the second document, dtype
+class Backends : public ::testing::TestWithParam<std::tuple<bool, int32_t, at::ScalarType>> {};
 
 TEST_P(Backends, GiveTheSameValuesAndGradients) {
-  const auto [trains_weights, length] = GetParam();
+  const auto [trains_weights, length, dtype] = GetParam();
+  const double tolerance = dtype == at::kFloat ? 2e-5 : 3e-2;
   constexpr int64_t kHidden = LayerUnderTest::kHidden;
   const AttentionShape shape{4, 2, 16, 0.25};
   const BatchContext batch = batch_of({10, length}, shape.head_dim);
-  const at::Tensor x = normal({10 + length, kHidden}, 70), dy = normal({10 + length, kHidden}, 71);
+  const at::Tensor x = normal({10 + length, kHidden}, 70).to(dtype),
+                   dy = normal({10 + length, kHidden}, 71).to(dtype);
   std::vector<at::Tensor> outputs, dx, flat_grads;
   for (const Backend* backend : {&fused_backend(), &plain_backend()}) {
-    LayerUnderTest test(trains_weights);
+    LayerUnderTest test(trains_weights, dtype);
     std::unique_ptr<LayerRun> run;
     outputs.push_back(backend->layer_forward(test.layer, x, batch, shape, &run));
     EXPECT_TRUE(
@@ -273,13 +276,14 @@ TEST_P(Backends, GiveTheSameValuesAndGradients) {
     EXPECT_FALSE(run->backward(dy, /*needs_input_grad=*/false).defined());
     EXPECT_TRUE(at::equal(test.store.grad(), flat_grads.back()));
   }
-  EXPECT_TRUE(close(outputs[0], outputs[1], 1e-5));
-  EXPECT_TRUE(close(dx[0], dx[1], 2e-5));
-  EXPECT_TRUE(close(flat_grads[0], flat_grads[1], 2e-5));
+  EXPECT_TRUE(close(outputs[0], outputs[1], tolerance));
+  EXPECT_TRUE(close(dx[0], dx[1], tolerance));
+  EXPECT_TRUE(close(flat_grads[0], flat_grads[1], tolerance));
   EXPECT_GT(flat_grads[0].abs().max().item<double>(), 0.1);
 }
 INSTANTIATE_TEST_SUITE_P(TrainsWeights, Backends,
-                         ::testing::Combine(::testing::Bool(), ::testing::Values(7, 150)));
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(7, 150),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)));
 
 TEST(HeadLoss, EqualsCrossEntropyAndItsGradients) {
   ParameterStore store;
