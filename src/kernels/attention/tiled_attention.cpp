@@ -1,7 +1,6 @@
 #include "tiled_attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "../brgemm.h"
 #include "../parallel.h"
 #include "sftrun/core/error.h"
 
@@ -16,18 +16,10 @@ namespace sftrun::kernels {
 namespace {
 
 constexpr int64_t kTile = kAttentionTile;
-namespace blas = at::native::cpublas;
 
-/// C [m, n] (+)= A [m, k] B [k, n], leading dimensions as wide as the matrices.
-void product(int64_t m, int64_t n, int64_t k, bool add, const float* a, const float* b, float* c) {
-  blas::brgemm(m, n, k, k, n, n, add, a, b, c);
-}
-/// The same in bf16; B comes with its rows paired.
-void product(int64_t m, int64_t n, int64_t k, bool add, const uint16_t* a, const uint16_t* b,
-             float* c) {
-  blas::brgemm(m, n, k, k, n, n, add, reinterpret_cast<const at::BFloat16*>(a),
-               reinterpret_cast<const at::BFloat16*>(b), c,
-               /*is_vnni=*/true);
+template <typename T>
+void product(int64_t m, int64_t n, int64_t k, bool add, const T* a, const T* b, float* c) {
+  brgemm(m, n, k, add, a, /*a_stride=*/k, b, c);
 }
 
 template <typename T>
@@ -35,10 +27,7 @@ constexpr bool kPaired = std::is_same_v<T, uint16_t>;
 
 template <typename T>
 const AttentionKernels<T>& kernels_for() {
-  if constexpr (kPaired<T>)
-    return cpu_kernels().bf16.attention;
-  else
-    return cpu_kernels().f32.attention;
+  return row_kernels<T>().attention;
 }
 
 struct Document {
@@ -64,7 +53,7 @@ void for_items(int64_t count, Body&& body) {
     for (int64_t thread = first; thread < last; ++thread) {
       for (int64_t item = thread; item < count; item += threads) body(item);
     }
-    blas::brgemm_release();
+    at::native::cpublas::brgemm_release();
   });
 }
 
@@ -349,8 +338,7 @@ bool tiled_attention_serves(at::ScalarType dtype, const AttentionShape& shape) {
   constexpr int64_t kLeastDepth = 16, kMostDepth = 256;
   const int64_t depth = shape.head_dim;
   if (depth < kLeastDepth || depth > kMostDepth || depth % 16 != 0) return false;
-  if (!__builtin_cpu_supports("avx512f")) return false;
-  return dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16"));
+  return brgemm_serves(dtype);
 }
 
 AttentionOutput tiled_attention_forward(const at::Tensor& q, const at::Tensor& k,

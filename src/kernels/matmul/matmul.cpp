@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 
+#include "../brgemm.h"
 #include "../parallel.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
@@ -91,8 +92,7 @@ at::Tensor matmul_tn(const at::Tensor& g, const at::Tensor& x) {
 
 /// out += g^T x where g or x has few columns: one pass over the other, split over its columns.
 template <typename T>
-void add_thin(const MatmulKernels<T>& kernels, at::Tensor& out, const at::Tensor& g,
-              const at::Tensor& x) {
+void add_thin(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
   SFTRUN_CHECK(g.stride(1) == 1 && x.stride(1) == 1 && out.scalar_type() == at::kFloat);
   const bool g_is_thin = g.size(1) <= x.size(1);
   const at::Tensor &thin = g_is_thin ? g : x, &wide = g_is_thin ? x : g;
@@ -103,11 +103,11 @@ void add_thin(const MatmulKernels<T>& kernels, at::Tensor& out, const at::Tensor
   parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       const int64_t first = part * kColumns;
-      kernels.add_thin_product(static_cast<const T*>(thin.const_data_ptr()), thin.stride(0),
-                               thin.size(1), static_cast<const T*>(wide.const_data_ptr()) + first,
-                               wide.stride(0), std::min(kColumns, wide.size(1) - first),
-                               wide.size(0), out.data_ptr<float>() + first * wide_step, thin_step,
-                               wide_step);
+      row_kernels<T>().matmul.add_thin_product(
+          static_cast<const T*>(thin.const_data_ptr()), thin.stride(0), thin.size(1),
+          static_cast<const T*>(wide.const_data_ptr()) + first, wide.stride(0),
+          std::min(kColumns, wide.size(1) - first), wide.size(0),
+          out.data_ptr<float>() + first * wide_step, thin_step, wide_step);
     }
   });
 }
@@ -139,9 +139,9 @@ void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
   if (!g.is_cpu() || std::min(g.size(1), x.size(1)) > kThin) {
     out.add_(matmul_tn(g, x));
   } else if (g.scalar_type() == at::kFloat) {
-    add_thin<float>(cpu_kernels().f32.matmul, out, g, x);
+    add_thin<float>(out, g, x);
   } else {
-    add_thin<uint16_t>(cpu_kernels().bf16.matmul, out, g, x);
+    add_thin<uint16_t>(out, g, x);
   }
 }
 

@@ -1,11 +1,11 @@
 #include "tiled_matmul.h"
 
 #include <ATen/ATen.h>
-#include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
 #include <atomic>
 
+#include "../brgemm.h"
 #include "../parallel.h"
 #include "sftrun/core/error.h"
 
@@ -42,19 +42,6 @@ std::vector<Operand<T>> operands_of(const std::vector<Product>& terms) {
                         term.w.stride(0), term.x.size(1), term.transposed});
   }
   return operands;
-}
-
-void block_product(int64_t columns, int64_t depth, bool add, const float* x, int64_t x_stride,
-                   const float* packed, float* acc) {
-  at::native::cpublas::brgemm(kRows, columns, depth, x_stride, columns, columns, add, x, packed,
-                              acc);
-}
-void block_product(int64_t columns, int64_t depth, bool add, const uint16_t* x, int64_t x_stride,
-                   const uint16_t* packed, float* acc) {
-  at::native::cpublas::brgemm(kRows, columns, depth, x_stride, columns, columns, add,
-                              reinterpret_cast<const at::BFloat16*>(x),
-                              reinterpret_cast<const at::BFloat16*>(packed), acc,
-                              /*is_vnni=*/true);
 }
 
 /// A piece of one operand's depth, packed.
@@ -177,9 +164,8 @@ class TiledProduct {
                 float* acc) const {
     for (const Piece& piece : stage) {
       const Operand<T>& o = operands_[piece.operand];
-      block_product(panel.width, piece.depth, add,
-                    o.x + cut_.first_row(block) * o.x_stride + piece.first, o.x_stride, packed,
-                    acc);
+      brgemm(kRows, panel.width, piece.depth, add,
+             o.x + cut_.first_row(block) * o.x_stride + piece.first, o.x_stride, packed, acc);
       packed += piece.depth * panel.width;
       add = true;
     }
@@ -207,12 +193,7 @@ class TiledProduct {
                                  cut_.num_columns);
   }
 
-  static const MatmulKernels<T>& kernels_for() {
-    if constexpr (std::is_same_v<T, float>)
-      return cpu_kernels().f32.matmul;
-    else
-      return cpu_kernels().bf16.matmul;
-  }
+  static const MatmulKernels<T>& kernels_for() { return row_kernels<T>().matmul; }
 
   std::vector<Operand<T>> operands_;
   std::vector<Stage> stages_;
@@ -238,10 +219,7 @@ void run(const std::vector<Product>& terms, const at::Tensor& residual, const at
 bool tiled_matmul_serves(const std::vector<Product>& terms) {
   const at::Tensor& first = terms.front().x;
   const bool bf16 = first.scalar_type() == at::kBFloat16;
-  if (!first.is_cpu() || first.size(0) < kRows || (!bf16 && first.scalar_type() != at::kFloat))
-    return false;
-  if (!__builtin_cpu_supports("avx512f") || (bf16 && !__builtin_cpu_supports("avx512bf16")))
-    return false;
+  if (!first.is_cpu() || first.size(0) < kRows || !brgemm_serves(first.scalar_type())) return false;
   return std::all_of(terms.begin(), terms.end(), [&](const Product& term) {
     return term.x.stride(1) == 1 && term.w.stride(1) == 1 && (!bf16 || term.x.size(1) % 2 == 0);
   });
