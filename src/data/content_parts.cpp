@@ -40,7 +40,7 @@ bool reads_parts(const TextModel& model) {
   }
 }
 
-Json with_parts_joined(Json messages) {
+void join_parts(Json& messages) {
   for (Json& message : messages) {
     const auto content = message.find("content");
     if (content == message.end() || !content->is_array()) continue;
@@ -48,7 +48,6 @@ Json with_parts_joined(Json messages) {
     for (const Json& part : *content) texts.push_back(part["text"].get<std::string>());
     *content = join(texts, "\n");
   }
-  return messages;
 }
 
 }  // namespace sftrun::data

@@ -17,8 +17,7 @@ void check_parts(const Json& parts, const std::string& name, const std::string& 
 /// itself, or fail.
 bool reads_parts(const TextModel& model);
 
-/// The messages with their text parts joined by newlines, as vLLM hands them to templates for
-/// strings.
-Json with_parts_joined(Json messages);
+/// Joins the messages' text parts by newlines, as vLLM hands them to templates for strings.
+void join_parts(Json& messages);
 
 }  // namespace sftrun::data

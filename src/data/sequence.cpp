@@ -154,16 +154,15 @@ bool has_label(const Sequence& sequence) {
   return std::find(sequence.mask.begin(), sequence.mask.end(), 1) != sequence.mask.end();
 }
 
-std::vector<Sequence> build_conversation(const Conversation& conversation, bool joins_parts,
-                                         const TextModel& model, const SequenceOptions& options) {
+std::vector<Sequence> build_conversation(const Conversation& conversation, const TextModel& model,
+                                         const SequenceOptions& options) {
   text::RenderOptions render = model.render_defaults;
   render.tools = conversation.tools;
   if (options.thinking == config::Thinking::kKeep) ask_to_keep_thinking(render.kwargs);
   merge_into(render.kwargs, options.chat_template_kwargs);
   merge_into(render.kwargs, conversation.kwargs);
 
-  const Json messages =
-      joins_parts ? with_parts_joined(conversation.messages) : conversation.messages;
+  const Json& messages = conversation.messages;
   const size_t num_prompt = conversation.num_prompt_messages;
   const bool split =
       options.thinking == config::Thinking::kSplit && options.loss_on == LossOnChoice::kAssistant;
@@ -223,7 +222,7 @@ std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::stri
 std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
                                                        const std::string& where) const {
   const bool has_template = model_.chat_template != nullptr;
-  const RecordShape shape = shape_of(record, format_, has_template, where);
+  RecordShape shape = shape_of(record, format_, has_template, where);
   if (const auto* plain = std::get_if<PlainText>(&shape))
     return {build_text(*plain, model_, options_)};
   if (!has_template) {
@@ -231,7 +230,9 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
                     "use the model's instruct version, or set model.chat_template to a Jinja file");
   }
   try {
-    return build_conversation(std::get<Conversation>(shape), joins_parts_, model_, options_);
+    auto& conversation = std::get<Conversation>(shape);
+    if (joins_parts_) join_parts(conversation.messages);
+    return build_conversation(conversation, model_, options_);
   } catch (const DataError& error) {
     throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),
                     error.fix());
