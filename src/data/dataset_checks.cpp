@@ -105,14 +105,21 @@ void require_learnt_ends(const RecordFile& file, const Outcomes& outcomes, const
   }
 }
 
+/// The sum of number_of over all outcomes.
+template <typename NumberOf>
+int64_t total_of(const Outcomes& outcomes, NumberOf number_of) {
+  int64_t total = 0;
+  for (const auto& record : outcomes) {
+    for (const Outcome& outcome : record) total += number_of(outcome);
+  }
+  return total;
+}
+
 /// Logs "data: <number> <what>: <the first records>; <advice>" where number_of an outcome is not 0.
 template <typename NumberOf>
 void warn_where(const RecordFile& file, const Outcomes& outcomes, NumberOf number_of,
                 const std::string& what, const std::string& advice) {
-  int64_t count = 0;
-  for (const auto& record : outcomes) {
-    for (const Outcome& outcome : record) count += number_of(outcome);
-  }
+  const int64_t count = total_of(outcomes, number_of);
   if (count == 0) return;
   const auto has = [&](const Outcome& outcome) { return number_of(outcome) > 0; };
   log::warn("data: {} {}: {}; {}", count, what, name_records(file, outcomes, has), advice);
@@ -126,10 +133,7 @@ void warn_of_empty_thinking(const RecordFile& file, const Outcomes& outcomes,
                "answers begin with empty reasoning, which teaches the model not to reason",
                "data.empty_thinking: drop leaves it unlearnt, keep says that it is meant");
   } else if (choice == config::EmptyThinking::kDrop) {
-    int64_t count = 0;
-    for (const auto& record : outcomes) {
-      for (const Outcome& outcome : record) count += number(outcome);
-    }
+    const int64_t count = total_of(outcomes, number);
     if (count > 0) log::info("data: the empty reasoning of {} answers carries no label", count);
   }
 }
