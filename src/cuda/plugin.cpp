@@ -57,21 +57,21 @@ at::Tensor float_rows(const at::Tensor& x) {
 }
 
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                                   double eps) {
+                                                   double eps, double offset) {
   check_self(x);
   check_operand(weight, x, x.scalar_type());
   TORCH_CHECK(weight.numel() == x.size(1));
   at::Tensor y = at::empty_like(x), rstd = float_rows(x);
   const Launch launch(x);
-  cuda::launch_rms_norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), y.data_ptr(),
-                                rstd.data_ptr<float>(), x.size(0), x.size(1),
-                                static_cast<float>(eps), launch.stream());
+  cuda::launch_rms_norm_forward(
+      type_of(x), x.data_ptr(), weight.data_ptr(), y.data_ptr(), rstd.data_ptr<float>(), x.size(0),
+      x.size(1), static_cast<float>(eps), static_cast<float>(offset), launch.stream());
   launch.check();
   return {y, rstd};
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd) {
+                             const at::Tensor& rstd, double offset) {
   check_self(x);
   check_same(dy, x);
   check_operand(weight, x, x.scalar_type());
@@ -81,7 +81,7 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
   const Launch launch(x);
   cuda::launch_rms_norm_backward(type_of(x), dy.data_ptr(), x.data_ptr(), weight.data_ptr(),
                                  rstd.data_ptr<float>(), dx.data_ptr(), x.size(0), x.size(1),
-                                 launch.stream());
+                                 static_cast<float>(offset), launch.stream());
   launch.check();
   return dx;
 }
@@ -91,33 +91,33 @@ void rope(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t h
   check_self(x);
   check_operand(cos, x, at::kFloat);
   check_operand(sin, x, at::kFloat);
-  TORCH_CHECK(x.size(1) % head_dim == 0 && head_dim % 2 == 0);
-  TORCH_CHECK(cos.numel() == x.size(0) * (head_dim / 2) && sin.numel() == cos.numel());
+  TORCH_CHECK(cos.dim() == 2 && cos.size(0) == x.size(0) && sin.numel() == cos.numel());
+  TORCH_CHECK(x.size(1) % head_dim == 0 && 2 * cos.size(1) <= head_dim);
   const Launch launch(x);
   cuda::launch_rope(type_of(x), x.data_ptr(), cos.data_ptr<float>(), sin.data_ptr<float>(),
-                    x.size(0), x.size(1) / head_dim, head_dim, static_cast<float>(sign),
-                    launch.stream());
+                    x.size(0), x.size(1) / head_dim, head_dim, 2 * cos.size(1),
+                    static_cast<float>(sign), launch.stream());
   launch.check();
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate, const at::Tensor& up) {
+at::Tensor gated_forward(Activation activation, const at::Tensor& gate, const at::Tensor& up) {
   check_self(gate);
   check_same(up, gate);
   at::Tensor h = at::empty_like(gate);
   const Launch launch(gate);
-  cuda::launch_swiglu_forward(type_of(gate), gate.data_ptr(), up.data_ptr(), h.data_ptr(),
-                              gate.numel(), launch.stream());
+  cuda::launch_gated_forward(type_of(gate), activation, gate.data_ptr(), up.data_ptr(),
+                             h.data_ptr(), gate.numel(), launch.stream());
   launch.check();
   return h;
 }
 
-void swiglu_backward(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
+void gated_backward(Activation activation, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
   check_self(gate);
   check_same(dh, gate);
   check_same(up, gate);
   const Launch launch(gate);
-  cuda::launch_swiglu_backward(type_of(gate), dh.data_ptr(), gate.data_ptr(), up.data_ptr(),
-                               gate.numel(), launch.stream());
+  cuda::launch_gated_backward(type_of(gate), activation, dh.data_ptr(), gate.data_ptr(),
+                              up.data_ptr(), gate.numel(), launch.stream());
   launch.check();
 }
 
@@ -135,8 +135,8 @@ at::Tensor dropout(const at::Tensor& x, const at::Tensor& token_keys, const Drop
   return y;
 }
 
-at::Tensor launch_losses(const at::Tensor& logits, const at::Tensor& labels, double grad_scale,
-                         bool with_gradient) {
+at::Tensor launch_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap,
+                         double grad_scale, bool with_gradient) {
   check_self(logits);
   check_operand(labels, logits, at::kInt);
   TORCH_CHECK(labels.numel() == logits.size(0));
@@ -144,16 +144,18 @@ at::Tensor launch_losses(const at::Tensor& logits, const at::Tensor& labels, dou
   const Launch launch(logits);
   cuda::launch_cross_entropy(type_of(logits), logits.data_ptr(), labels.data_ptr<int32_t>(),
                              losses.data_ptr<float>(), logits.size(0), logits.size(1),
-                             static_cast<float>(grad_scale), with_gradient, launch.stream());
+                             static_cast<float>(softcap), static_cast<float>(grad_scale),
+                             with_gradient, launch.stream());
   launch.check();
   return losses;
 }
 
-at::Tensor cross_entropy(at::Tensor& logits, const at::Tensor& labels, double grad_scale) {
-  return launch_losses(logits, labels, grad_scale, true);
+at::Tensor cross_entropy(at::Tensor& logits, const at::Tensor& labels, double softcap,
+                         double grad_scale) {
+  return launch_losses(logits, labels, softcap, grad_scale, true);
 }
-at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels) {
-  return launch_losses(logits, labels, 0, false);
+at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels, double softcap) {
+  return launch_losses(logits, labels, softcap, 0, false);
 }
 
 void adamw(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
@@ -193,8 +195,8 @@ constexpr CudaKernels kKernels = {
     .rms_norm_forward = rms_norm_forward,
     .rms_norm_backward = rms_norm_backward,
     .rope = rope,
-    .swiglu_forward = swiglu_forward,
-    .swiglu_backward = swiglu_backward,
+    .gated_forward = gated_forward,
+    .gated_backward = gated_backward,
     .dropout = dropout,
     .cross_entropy = cross_entropy,
     .cross_entropy_loss = cross_entropy_loss,

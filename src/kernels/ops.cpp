@@ -36,8 +36,8 @@ void for_dtype(const at::Tensor& tensor, Body&& body) {
 }  // namespace
 
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                                   double eps) {
-  if (x.is_cuda()) return cuda_kernels().rms_norm_forward(x, weight, eps);
+                                                   double eps, double offset) {
+  if (x.is_cuda()) return cuda_kernels().rms_norm_forward(x, weight, eps, offset);
   at::Tensor y = at::empty_like(x);
   at::Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   const int64_t hidden = x.size(1);
@@ -46,16 +46,16 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
     parallel_for(0, x.size(0), grain(hidden), [&](int64_t begin, int64_t end) {
       kernels.rms_norm_forward(data<T>(x) + begin * hidden, data<T>(weight),
                                data<T>(y) + begin * hidden, data<float>(rstd) + begin, end - begin,
-                               hidden, static_cast<float>(eps));
+                               hidden, static_cast<float>(eps), static_cast<float>(offset));
     });
   });
   return {y, rstd};
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd, const at::Tensor& residual) {
+                             const at::Tensor& rstd, const at::Tensor& residual, double offset) {
   if (x.is_cuda()) {
-    at::Tensor dx = cuda_kernels().rms_norm_backward(dy, x, weight, rstd);
+    at::Tensor dx = cuda_kernels().rms_norm_backward(dy, x, weight, rstd, offset);
     return residual.defined() ? dx.add_(residual) : dx;
   }
   at::Tensor dx = at::empty_like(x);
@@ -67,7 +67,8 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
       const int64_t first = begin * hidden;
       kernels.rms_norm_backward(data<T>(dy) + first, data<T>(x) + first, data<T>(weight),
                                 data<float>(rstd) + begin, beside ? beside + first : nullptr,
-                                data<T>(dx) + first, end - begin, hidden);
+                                data<T>(dx) + first, end - begin, hidden,
+                                static_cast<float>(offset));
     });
   });
   return dx;
@@ -77,39 +78,40 @@ at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const
   return (dy.to(at::kFloat) * x.to(at::kFloat) * rstd.unsqueeze(1)).sum(0);
 }
 
-void rope_(at::Tensor& x, const BatchContext& batch, int64_t head_dim, double sign) {
-  if (x.is_cuda()) return cuda_kernels().rope(x, batch.cos, batch.sin, head_dim, sign);
-  const int64_t heads = x.size(1) / head_dim, half = head_dim / 2;
+void rope_(at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sign) {
+  if (x.is_cuda()) return cuda_kernels().rope(x, angles.cos, angles.sin, head_dim, sign);
+  const int64_t heads = x.size(1) / head_dim, half = angles.cos.size(1);
   for_dtype(x, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     parallel_for(0, x.size(0), grain(x.size(1)), [&](int64_t begin, int64_t end) {
-      kernels.rope(data<T>(x) + begin * x.size(1), data<float>(batch.cos) + begin * half,
-                   data<float>(batch.sin) + begin * half, end - begin, heads, head_dim,
+      kernels.rope(data<T>(x) + begin * x.size(1), data<float>(angles.cos) + begin * half,
+                   data<float>(angles.sin) + begin * half, end - begin, heads, head_dim, 2 * half,
                    static_cast<float>(sign));
     });
   });
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate, const at::Tensor& up) {
-  if (gate.is_cuda()) return cuda_kernels().swiglu_forward(gate, up);
+at::Tensor gated_forward(Activation activation, const at::Tensor& gate, const at::Tensor& up) {
+  if (gate.is_cuda()) return cuda_kernels().gated_forward(activation, gate, up);
   at::Tensor h = at::empty_like(gate);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
-      kernels.swiglu_forward(data<T>(gate) + begin, data<T>(up) + begin, data<T>(h) + begin,
-                             end - begin);
+      kernels.gated_forward(activation, data<T>(gate) + begin, data<T>(up) + begin,
+                            data<T>(h) + begin, end - begin);
     });
   });
   return h;
 }
 
-void swiglu_backward_(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
-  if (gate.is_cuda()) return cuda_kernels().swiglu_backward(dh, gate, up);
+void gated_backward_(Activation activation, const at::Tensor& dh, at::Tensor& gate,
+                     at::Tensor& up) {
+  if (gate.is_cuda()) return cuda_kernels().gated_backward(activation, dh, gate, up);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
-      kernels.swiglu_backward(data<T>(dh) + begin, data<T>(gate) + begin, data<T>(up) + begin,
-                              end - begin);
+      kernels.gated_backward(activation, data<T>(dh) + begin, data<T>(gate) + begin,
+                             data<T>(up) + begin, end - begin);
     });
   });
 }
@@ -136,8 +138,9 @@ at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probab
   return y;
 }
 
-at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double grad_scale) {
-  if (logits.is_cuda()) return cuda_kernels().cross_entropy(logits, labels, grad_scale);
+at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double softcap,
+                                  double grad_scale) {
+  if (logits.is_cuda()) return cuda_kernels().cross_entropy(logits, labels, softcap, grad_scale);
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   const int64_t vocab = logits.size(1);
   for_dtype(logits, [&](const auto& kernels, auto* type) {
@@ -145,21 +148,22 @@ at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, 
     parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
       kernels.cross_entropy(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin,
                             data<float>(losses) + begin, end - begin, vocab,
-                            static_cast<float>(grad_scale));
+                            static_cast<float>(softcap), static_cast<float>(grad_scale));
     });
   });
   return losses;
 }
 
-at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels) {
-  if (logits.is_cuda()) return cuda_kernels().cross_entropy_loss(logits, labels);
+at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap) {
+  if (logits.is_cuda()) return cuda_kernels().cross_entropy_loss(logits, labels, softcap);
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   const int64_t vocab = logits.size(1);
   for_dtype(logits, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
       kernels.cross_entropy_loss(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin,
-                                 data<float>(losses) + begin, end - begin, vocab);
+                                 data<float>(losses) + begin, end - begin, vocab,
+                                 static_cast<float>(softcap));
     });
   });
   return losses;

@@ -3,22 +3,19 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <cmath>
-
 #include "sftrun/core/error.h"
 
 namespace sftrun::model {
+
 at::Tensor Decoder::embed(const at::Tensor& tokens) const {
-  return embedding_.index_select(0, tokens);
+  at::Tensor rows = embedding_.index_select(0, tokens);
+  return arch_.embedding_scale == 1 ? rows : rows.mul_(embedding_scale());
 }
 
-kernels::AttentionShape Decoder::attention_shape() const {
-  return {arch_.num_heads, arch_.num_kv_heads, arch_.head_dim,
-          1.0 / std::sqrt(static_cast<double>(arch_.head_dim))};
-}
-
-at::Tensor Decoder::final_normed(const at::Tensor& hidden) const {
-  return kernels::rms_norm_forward(hidden, final_norm_.weight, final_norm_.eps).first;
+// Rounded to the compute dtype, as Gemma does.
+double Decoder::embedding_scale() const {
+  return at::scalar_tensor(arch_.embedding_scale, at::TensorOptions().dtype(options_.dtype))
+      .item<double>();
 }
 
 bool Decoder::trains_below(int64_t group) const {
@@ -33,7 +30,6 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
     return 0;
   }
   const at::NoGradGuard no_grad;
-  const kernels::AttentionShape shape = attention_shape();
   // Of each layer that a gradient passes: its run, or its input when it is to run again.
   std::vector<std::unique_ptr<kernels::LayerRun>> runs(static_cast<size_t>(num_layers));
   std::vector<at::Tensor> inputs(static_cast<size_t>(num_layers));
@@ -42,8 +38,7 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
     const auto i = static_cast<size_t>(l);
     const bool keeps = trains_below(l + 2) && !options_.gradient_checkpointing;
     if (trains_below(l + 2) && options_.gradient_checkpointing) inputs[i] = hidden;
-    hidden = backend_.layer_forward(layers_[i], hidden, batch.context, shape,
-                                    keeps ? &runs[i] : nullptr);
+    hidden = backend_.layer_forward(layers_[i], hidden, batch.context, keeps ? &runs[i] : nullptr);
   }
 
   at::Tensor grad;
@@ -53,7 +48,7 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
   for (int64_t l = num_layers - 1; l >= 0; --l) {
     const auto i = static_cast<size_t>(l);
     if (inputs[i].defined()) {
-      backend_.layer_forward(layers_[i], inputs[i], batch.context, shape, &runs[i]);
+      backend_.layer_forward(layers_[i], inputs[i], batch.context, &runs[i]);
       inputs[i].reset();
     }
     if (runs[i]) {
@@ -63,7 +58,7 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
     done(l + 1);
   }
   if (embedding_parameter_)
-    embedding_parameter_->grad.index_add_(0, batch.tokens, grad.to(at::kFloat));
+    embedding_parameter_->grad.index_add_(0, batch.tokens, grad.to(at::kFloat), embedding_scale());
   done(0);
   return loss_sum;
 }
@@ -75,9 +70,8 @@ double Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor
   const HeadGrad wanted = trains_below(arch_.num_layers + 1) ? HeadGrad::kInput
                           : !store_.empty()                  ? HeadGrad::kParameters
                                                              : HeadGrad::kNone;
-  const kernels::HeadLoss result =
-      backend_.head_loss(hidden.index_select(0, batch.label_rows), final_norm_, head_, batch.labels,
-                         grad_scale, wanted);
+  const kernels::HeadLoss result = backend_.head_loss(hidden.index_select(0, batch.label_rows),
+                                                      head_, batch.labels, grad_scale, wanted);
   if (wanted == HeadGrad::kInput) {
     grad = at::zeros_like(hidden);
     grad.index_copy_(0, batch.label_rows, result.grad_input);
@@ -88,7 +82,7 @@ double Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor
 at::Tensor Decoder::hidden_without_grad(const PackedBatch& batch) {
   at::Tensor hidden = embed(batch.tokens);
   for (const Layer& layer : layers_)
-    hidden = backend_.layer_forward(layer, hidden, batch.context, attention_shape(), nullptr);
+    hidden = backend_.layer_forward(layer, hidden, batch.context, nullptr);
   return hidden;
 }
 
@@ -96,29 +90,18 @@ double Decoder::loss(const PackedBatch& batch) {
   if (batch.num_tokens() == 0) return 0;
   const at::NoGradGuard no_grad;
   const at::Tensor rows = hidden_without_grad(batch).index_select(0, batch.label_rows);
-  return backend_.head_loss(rows, final_norm_, head_, batch.labels, 1.0, kernels::HeadGrad::kNone)
-      .loss_sum;
+  return backend_.head_loss(rows, head_, batch.labels, 1.0, kernels::HeadGrad::kNone).loss_sum;
 }
 
 at::Tensor Decoder::token_losses(const PackedBatch& batch) {
   const at::NoGradGuard no_grad;
-  const at::Tensor rows =
-      final_normed(hidden_without_grad(batch).index_select(0, batch.label_rows));
-  constexpr int64_t kRows = 256;
-  std::vector<at::Tensor> parts;
-  for (int64_t first = 0; first < rows.size(0); first += kRows) {
-    const int64_t count = std::min(kRows, rows.size(0) - first);
-    parts.push_back(
-        kernels::token_losses(kernels::matmul_nt(rows.narrow(0, first, count), head_.weight),
-                              batch.labels.narrow(0, first, count)));
-  }
-  return parts.empty() ? at::empty({0}, at::kFloat) : at::cat(parts);
+  return kernels::label_losses(head_, hidden_without_grad(batch).index_select(0, batch.label_rows),
+                               batch.labels);
 }
 
 at::Tensor Decoder::logits(const PackedBatch& batch, const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
-  const at::Tensor normed = final_normed(hidden_without_grad(batch).index_select(0, rows));
-  return kernels::matmul_nt(normed, head_.weight);
+  return kernels::logits_of(head_, hidden_without_grad(batch).index_select(0, rows));
 }
 
 }  // namespace sftrun::model

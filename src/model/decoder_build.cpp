@@ -76,6 +76,65 @@ class Selection {
   std::vector<std::regex> patterns_;
 };
 
+kernels::Linear& member(Layer& layer, spec::LinearSlot slot) {
+  switch (slot) {
+    case spec::LinearSlot::kQ:
+      return layer.q;
+    case spec::LinearSlot::kK:
+      return layer.k;
+    case spec::LinearSlot::kV:
+      return layer.v;
+    case spec::LinearSlot::kQkv:
+      return layer.qkv;
+    case spec::LinearSlot::kO:
+      return layer.o;
+    case spec::LinearSlot::kGate:
+      return layer.gate;
+    case spec::LinearSlot::kUp:
+      return layer.up;
+    case spec::LinearSlot::kGateUp:
+      return layer.gate_up;
+    case spec::LinearSlot::kDown:
+      return layer.down;
+  }
+  invariant_failed(__FILE__, __LINE__, "every LinearSlot is a member");
+}
+
+kernels::Norm& member(Layer& layer, spec::NormSlot slot) {
+  switch (slot) {
+    case spec::NormSlot::kAttentionIn:
+      return layer.attention_in;
+    case spec::NormSlot::kQuery:
+      return layer.q_norm;
+    case spec::NormSlot::kKey:
+      return layer.k_norm;
+    case spec::NormSlot::kAttentionOut:
+      return layer.attention_out;
+    case spec::NormSlot::kFeedForwardIn:
+      return layer.feed_forward_in;
+    case spec::NormSlot::kFeedForwardOut:
+      return layer.feed_forward_out;
+  }
+  invariant_failed(__FILE__, __LINE__, "every NormSlot is a member");
+}
+
+/// What a layer does beside its weights.
+void describe(Layer& layer, const spec::ArchSpec& arch, const spec::LayerSpec& spec) {
+  const double scale = arch.attention_scale > 0
+                           ? arch.attention_scale
+                           : 1.0 / std::sqrt(static_cast<double>(arch.head_dim));
+  layer.attention = {.num_heads = arch.num_heads,
+                     .num_kv_heads = arch.num_kv_heads,
+                     .head_dim = arch.head_dim,
+                     .scale = scale,
+                     .window = spec.window,
+                     .softcap = arch.attention_softcap};
+  layer.rope = spec.rope;
+  layer.residual_scale = arch.residual_scale;
+  layer.activation = arch.activation == spec::Activation::kSilu ? kernels::Activation::kSilu
+                                                                : kernels::Activation::kGeluTanh;
+}
+
 bool targets(const LoraOptions& lora, const std::string& module) {
   if (lora.target_is_pattern)
     return std::regex_match(module, std::regex(lora.target_modules.at(0)));
@@ -165,30 +224,34 @@ class DecoderBuilder {
     linear.lora = adapter;
   }
 
+  void declare_norm(kernels::Norm& norm, const std::string& name, int64_t group) {
+    norm.eps = d_.arch_.rms_norm_eps;
+    norm.offset = d_.arch_.norm_adds_one ? 1 : 0;
+    declare_tensor(name + ".weight", group, &norm.weight, &norm.parameter);
+  }
+
   void declare() {
     declare_tensor("model.embed_tokens.weight", 0, &d_.embedding_, &d_.embedding_parameter_);
+    const std::vector<spec::NormSpec> norms = spec::layer_norms(d_.arch_);
     d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
     uint32_t number = 0;
     for (int64_t l = 0; l < d_.arch_.num_layers; ++l) {
       Layer& layer = d_.layers_[static_cast<size_t>(l)];
-      const std::string prefix = fmt::format("model.layers.{}.", l);
-      layer.input_norm.eps = layer.post_attention_norm.eps = d_.arch_.rms_norm_eps;
-      declare_tensor(prefix + "input_layernorm.weight", l + 1, &layer.input_norm.weight,
-                     &layer.input_norm.parameter);
-      const auto members = layer.linears();
-      SFTRUN_CHECK_EQ(members.size(), linears_.size());
-      for (size_t i = 0; i < members.size(); ++i)
-        declare_linear(*members[i], linears_[i], l, number++);
-      declare_tensor(prefix + "post_attention_layernorm.weight", l + 1,
-                     &layer.post_attention_norm.weight, &layer.post_attention_norm.parameter);
+      describe(layer, d_.arch_, d_.arch_.layers[static_cast<size_t>(l)]);
+      for (const spec::NormSpec& norm : norms)
+        declare_norm(member(layer, norm.slot), fmt::format("model.layers.{}.{}", l, norm.module),
+                     l + 1);
+      for (const spec::LinearSpec& linear : linears_)
+        declare_linear(member(layer, linear.slot), linear, l, number++);
     }
     const int64_t last = d_.arch_.num_layers + 1;
-    d_.final_norm_.eps = d_.arch_.rms_norm_eps;
-    declare_tensor("model.norm.weight", last, &d_.final_norm_.weight, &d_.final_norm_.parameter);
-    d_.head_.name = "lm_head";
-    if (!d_.arch_.tie_word_embeddings) {
-      declare_tensor("lm_head.weight", last, &d_.head_.weight, &d_.head_.weight_parameter);
-    }
+    declare_norm(d_.head_.norm, "model.norm", last);
+    d_.head_.logit_scale = d_.arch_.logit_scale;
+    d_.head_.softcap = d_.arch_.final_softcap;
+    kernels::Linear& head = d_.head_.linear;
+    head.name = "lm_head";
+    if (!d_.arch_.tie_word_embeddings)
+      declare_tensor("lm_head.weight", last, &head.weight, &head.weight_parameter);
   }
 
   void fill() {
@@ -205,8 +268,8 @@ class DecoderBuilder {
       }
     }
     if (d_.arch_.tie_word_embeddings) {
-      d_.head_.weight = d_.embedding_;
-      d_.head_.weight_parameter = d_.embedding_parameter_;
+      d_.head_.linear.weight = d_.embedding_;
+      d_.head_.linear.weight_parameter = d_.embedding_parameter_;
     }
   }
 
@@ -242,7 +305,7 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
     : arch_(std::move(arch)),
       options_(std::move(options)),
       backend_(options_.backend ? *options_.backend : kernels::fused_backend()),
-      rope_(arch_) {}
+      rope_(arch_.ropes) {}
 
 void Decoder::build(const WeightSource& source) {
   DecoderBuilder(*this, source).run();
@@ -279,8 +342,9 @@ std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
     float* data = tensor.data_ptr<float>();
     RandomStream stream(options.seed, number++);
     const bool is_norm = name.ends_with("norm.weight");
+    const float norm_weight = arch.norm_adds_one ? 0.0F : 1.0F;
     for (int64_t i = 0; i < tensor.numel(); ++i) {
-      data[i] = is_norm ? 1.0F
+      data[i] = is_norm ? norm_weight
                         : static_cast<float>((stream.next_unit() - 0.5) *
                                              0.0692820323);  // uniform, deviation 0.02
     }

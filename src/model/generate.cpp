@@ -29,25 +29,29 @@ class Generator {
  public:
   Generator(Decoder& decoder, const SamplingOptions& options,
             const std::function<void(size_t, int32_t)>& on_token)
-      : decoder_(decoder),
-        options_(options),
-        on_token_(on_token),
-        shape_(decoder.attention_shape()) {}
+      : decoder_(decoder), options_(options), on_token_(on_token) {}
 
   std::vector<Generation> run(const std::vector<std::vector<int32_t>>& prompts,
                               const std::vector<uint64_t>& streams) {
     results_.resize(prompts.size());
+    prompts_ = &prompts;
     std::vector<Sequence> active;
     for (size_t i = 0; i < prompts.size(); ++i) {
       Sequence sequence = prefill(prompts[i], i, streams[i]);
       if (accept(sequence)) active.push_back(std::move(sequence));
     }
     while (!active.empty()) {
-      const at::Tensor logits = step(active);
-      for (size_t i = 0; i < active.size(); ++i) choose(active[i], logits[static_cast<int64_t>(i)]);
+      std::vector<Sequence> read_again = take_switching(active);
+      if (!active.empty()) {
+        const at::Tensor logits = step(active);
+        for (size_t i = 0; i < active.size(); ++i)
+          choose(active[i], logits[static_cast<int64_t>(i)]);
+      }
       std::vector<Sequence> still;
-      for (Sequence& sequence : active) {
-        if (accept(sequence)) still.push_back(std::move(sequence));
+      for (std::vector<Sequence>* sequences : {&active, &read_again}) {
+        for (Sequence& sequence : *sequences) {
+          if (accept(sequence)) still.push_back(std::move(sequence));
+        }
       }
       active = std::move(still);
     }
@@ -55,6 +59,25 @@ class Generator {
   }
 
  private:
+  /// Takes out the sequences whose next token makes every position turn otherwise, and reads them
+  /// anew, that token included; as transformers does.
+  std::vector<Sequence> take_switching(std::vector<Sequence>& active) {
+    const int64_t limit = decoder_.rope().switches_after();
+    std::vector<Sequence> switching, others;
+    for (Sequence& sequence : active) {
+      if (limit == 0 || sequence.length != limit) {
+        others.push_back(std::move(sequence));
+        continue;
+      }
+      std::vector<int32_t> tokens = (*prompts_)[sequence.index];
+      const std::vector<int32_t>& generated = results_[sequence.index].tokens;
+      tokens.insert(tokens.end(), generated.begin(), generated.end());
+      switching.push_back(prefill(tokens, sequence.index, sequence.stream));
+    }
+    active = std::move(others);
+    return switching;
+  }
+
   /// Runs the prompt through the packed path and keeps its keys and values.
   Sequence prefill(const std::vector<int32_t>& prompt, size_t index, uint64_t stream) {
     const auto length = static_cast<int64_t>(prompt.size());
@@ -71,10 +94,11 @@ class Generator {
     Sequence sequence{index, stream, length, 0, {}};
     at::Tensor hidden = decoder_.embed(packed.tokens);
     for (Layer& layer : decoder_.layers()) {
-      auto [q, k, v] = kernels::attention_inputs(layer, hidden, packed.context, shape_);
-      LayerCache cache{reserve(length), reserve(length)};
+      auto [q, k, v] = kernels::attention_inputs(layer, hidden, packed.context);
+      LayerCache cache{reserve(layer.attention, length), reserve(layer.attention, length)};
       store(cache, 0, k, v);
-      const at::Tensor attended = kernels::attention_forward(q, k, v, packed.context, shape_).out;
+      const at::Tensor attended =
+          kernels::attention_forward(q, k, v, packed.context, layer.attention).out;
       hidden = kernels::after_attention(layer, hidden, attended, packed.context);
       sequence.layers.push_back(std::move(cache));
     }
@@ -96,13 +120,14 @@ class Generator {
     at::Tensor hidden = decoder_.embed(tokens.to(device()));
     for (size_t l = 0; l < decoder_.layers().size(); ++l) {
       Layer& layer = decoder_.layers()[l];
-      auto [q, k, v] = kernels::attention_inputs(layer, hidden, context, shape_);
+      auto [q, k, v] = kernels::attention_inputs(layer, hidden, context);
       at::Tensor attended = at::empty_like(q);
       for (size_t i = 0; i < active.size(); ++i) {
         const auto row = static_cast<int64_t>(i);
         LayerCache& cache = active[i].layers[l];
         store(cache, active[i].length, k.narrow(0, row, 1), v.narrow(0, row, 1));
-        attended.narrow(0, row, 1).copy_(attend(q.narrow(0, row, 1), cache, active[i].length + 1));
+        attended.narrow(0, row, 1).copy_(
+            attend(layer.attention, q.narrow(0, row, 1), cache, active[i].length + 1));
       }
       hidden = kernels::after_attention(layer, hidden, attended, context);
     }
@@ -111,15 +136,12 @@ class Generator {
   }
 
   at::Tensor head(const at::Tensor& hidden) {
-    return kernels::matmul_nt(decoder_.final_normed(hidden), decoder_.head().weight)
-        .to(at::kFloat)
-        .cpu()
-        .contiguous();
+    return kernels::logits_of(decoder_.head(), hidden).to(at::kFloat).cpu().contiguous();
   }
 
-  at::Tensor reserve(int64_t length) const {
+  at::Tensor reserve(const kernels::AttentionShape& shape, int64_t length) const {
     const int64_t capacity = length + std::min<int64_t>(options_.max_new_tokens, 64);
-    return at::empty({shape_.num_kv_heads, capacity, shape_.head_dim},
+    return at::empty({shape.num_kv_heads, capacity, shape.head_dim},
                      at::TensorOptions().dtype(decoder_.options().dtype).device(device()));
   }
 
@@ -132,22 +154,24 @@ class Generator {
         larger.narrow(1, 0, first).copy_(to.narrow(1, 0, first));
         to = larger;
       }
-      to.narrow(1, first, count)
-          .copy_(from.view({count, shape_.num_kv_heads, shape_.head_dim}).transpose(0, 1));
+      to.narrow(1, first, count).copy_(from.view({count, to.size(0), to.size(2)}).transpose(0, 1));
     };
     write(cache.keys, k);
     write(cache.values, v);
   }
 
-  /// softmax(q k^T * scale) v of one token: q [1, heads * head_dim].
-  at::Tensor attend(const at::Tensor& q, const LayerCache& cache, int64_t length) const {
-    const int64_t group = shape_.num_heads / shape_.num_kv_heads;
-    const at::Tensor queries = q.view({shape_.num_kv_heads, group, shape_.head_dim});
-    const at::Tensor scores =
-        at::matmul(queries, cache.keys.narrow(1, 0, length).transpose(1, 2)).to(at::kFloat) *
-        shape_.scale;
+  /// softmax(q k^T * scale) v of one token over what it sees: q [1, heads * head_dim].
+  at::Tensor attend(const kernels::AttentionShape& shape, const at::Tensor& q,
+                    const LayerCache& cache, int64_t length) const {
+    const int64_t group = shape.num_heads / shape.num_kv_heads;
+    const int64_t seen = shape.window > 0 ? std::min(shape.window, length) : length;
+    const auto visible = [&](const at::Tensor& x) { return x.narrow(1, length - seen, seen); };
+    const at::Tensor queries = q.view({shape.num_kv_heads, group, shape.head_dim});
+    at::Tensor scores =
+        at::matmul(queries, visible(cache.keys).transpose(1, 2)).to(at::kFloat) * shape.scale;
+    if (shape.softcap > 0) scores = scores.div_(shape.softcap).tanh_().mul_(shape.softcap);
     const at::Tensor weights = at::softmax(scores, -1).to(q.scalar_type());
-    return at::matmul(weights, cache.values.narrow(1, 0, length)).reshape({1, -1});
+    return at::matmul(weights, visible(cache.values)).reshape({1, -1});
   }
 
   void choose(Sequence& sequence, const at::Tensor& logits) const {
@@ -174,7 +198,7 @@ class Generator {
   Decoder& decoder_;
   const SamplingOptions& options_;
   const std::function<void(size_t, int32_t)>& on_token_;
-  kernels::AttentionShape shape_;
+  const std::vector<std::vector<int32_t>>* prompts_ = nullptr;
   std::vector<Generation> results_;
 };
 

@@ -20,6 +20,23 @@ void write_angles(const spec::RopeTable& table, int64_t position, float* cos, fl
   }
 }
 
+/// Room for the angles of `rows` tokens.
+kernels::RopeAngles angles_for(const spec::RopeSpec& rope, int64_t rows) {
+  const int64_t half = rope.rotary_dim / 2;
+  return {at::empty({rows, half}, at::kFloat), at::empty({rows, half}, at::kFloat)};
+}
+
+void write_row(kernels::RopeAngles& angles, int64_t row, const spec::RopeTable& table,
+               int64_t position) {
+  const int64_t half = angles.cos.size(1);
+  write_angles(table, position, angles.cos.data_ptr<float>() + row * half,
+               angles.sin.data_ptr<float>() + row * half);
+}
+
+kernels::RopeAngles on(at::Device device, const kernels::RopeAngles& angles) {
+  return {angles.cos.to(device), angles.sin.to(device)};
+}
+
 template <typename T>
 at::Tensor to_tensor(const std::vector<T>& values, at::ScalarType dtype, at::Device device) {
   at::Tensor host =
@@ -34,56 +51,61 @@ at::Tensor to_tensor(const std::vector<T>& values, at::ScalarType dtype, at::Dev
 
 }  // namespace
 
-void RopeCache::grow(int64_t positions) {
-  const int64_t have = cos_.defined() ? cos_.size(0) : 0;
+void RopeCache::Table::grow(int64_t positions) {
+  const int64_t have = angles.cos.defined() ? angles.cos.size(0) : 0;
   if (positions <= have) return;
-  const int64_t half = arch_.head_dim / 2, size = std::max(positions, have * 2);
-  const spec::RopeTable table = spec::rope_table(arch_, size);
-  cos_ = at::empty({size, half}, at::kFloat);
-  sin_ = at::empty({size, half}, at::kFloat);
-  for (int64_t position = 0; position < size; ++position) {
-    write_angles(table, position, cos_.data_ptr<float>() + position * half,
-                 sin_.data_ptr<float>() + position * half);
+  const int64_t size = std::max(positions, have * 2);
+  const spec::RopeTable table = spec::rope_table(rope, size);
+  angles = angles_for(rope, size);
+  for (int64_t position = 0; position < size; ++position)
+    write_row(angles, position, table, position);
+}
+
+kernels::RopeAngles RopeCache::Table::of_documents(const std::vector<int32_t>& cu_seqlens,
+                                                   int32_t max_seqlen) {
+  kernels::RopeAngles result = angles_for(rope, cu_seqlens.empty() ? 0 : cu_seqlens.back());
+  if (!rope.by_length()) grow(max_seqlen);
+  for (size_t i = 0; i + 1 < cu_seqlens.size(); ++i) {
+    const int64_t begin = cu_seqlens[i], length = cu_seqlens[i + 1] - begin;
+    if (rope.by_length()) {
+      const spec::RopeTable table = spec::rope_table(rope, length);
+      for (int64_t p = 0; p < length; ++p) write_row(result, begin + p, table, p);
+    } else {
+      result.cos.narrow(0, begin, length).copy_(angles.cos.narrow(0, 0, length));
+      result.sin.narrow(0, begin, length).copy_(angles.sin.narrow(0, 0, length));
+    }
   }
+  return result;
+}
+
+kernels::RopeAngles RopeCache::Table::of_positions(const std::vector<int64_t>& positions) const {
+  kernels::RopeAngles result = angles_for(rope, static_cast<int64_t>(positions.size()));
+  for (size_t row = 0; row < positions.size(); ++row) {
+    write_row(result, static_cast<int64_t>(row), spec::rope_table(rope, positions[row] + 1),
+              positions[row]);
+  }
+  return result;
 }
 
 void RopeCache::fill(kernels::BatchContext& context, at::Device device) {
-  const int64_t half = arch_.head_dim / 2,
-                total = context.cu_seqlens.empty() ? 0 : context.cu_seqlens.back();
-  at::Tensor cos = at::empty({total, half}, at::kFloat), sin = at::empty({total, half}, at::kFloat);
-  const bool by_length =
-      arch_.rope.type ==
-      spec::RopeType::kDynamic;  // its frequencies depend on the document's length
-  if (!by_length) grow(context.max_seqlen);
-  for (size_t i = 0; i + 1 < context.cu_seqlens.size(); ++i) {
-    const int64_t begin = context.cu_seqlens[i], length = context.cu_seqlens[i + 1] - begin;
-    if (by_length) {
-      const spec::RopeTable table = spec::rope_table(arch_, length);
-      for (int64_t p = 0; p < length; ++p) {
-        write_angles(table, p, cos.data_ptr<float>() + (begin + p) * half,
-                     sin.data_ptr<float>() + (begin + p) * half);
-      }
-    } else {
-      cos.narrow(0, begin, length).copy_(cos_.narrow(0, 0, length));
-      sin.narrow(0, begin, length).copy_(sin_.narrow(0, 0, length));
-    }
-  }
-  context.cos = cos.to(device);
-  context.sin = sin.to(device);
+  context.ropes.clear();
+  for (Table& table : tables_)
+    context.ropes.push_back(on(device, table.of_documents(context.cu_seqlens, context.max_seqlen)));
 }
 
 void RopeCache::fill_positions(kernels::BatchContext& context,
                                const std::vector<int64_t>& positions, at::Device device) {
-  const int64_t half = arch_.head_dim / 2, rows = static_cast<int64_t>(positions.size());
-  at::Tensor cos = at::empty({rows, half}, at::kFloat), sin = at::empty({rows, half}, at::kFloat);
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t position = positions[static_cast<size_t>(row)];
-    const spec::RopeTable table = spec::rope_table(arch_, position + 1);
-    write_angles(table, position, cos.data_ptr<float>() + row * half,
-                 sin.data_ptr<float>() + row * half);
+  context.ropes.clear();
+  for (const Table& table : tables_)
+    context.ropes.push_back(on(device, table.of_positions(positions)));
+}
+
+int64_t RopeCache::switches_after() const {
+  for (const Table& table : tables_) {
+    if (table.rope.type == spec::RopeType::kLongRope)
+      return table.rope.original_max_position_embeddings;
   }
-  context.cos = cos.to(device);
-  context.sin = sin.to(device);
+  return 0;
 }
 
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, at::Device device,

@@ -8,16 +8,32 @@
 namespace sftrun::spec {
 namespace {
 
-constexpr std::array<std::pair<RopeType, const char*>, 5> kRopeTypes = {{
+constexpr std::array<std::pair<RopeType, const char*>, 6> kRopeTypes = {{
     {RopeType::kDefault, "default"},
     {RopeType::kLinear, "linear"},
     {RopeType::kDynamic, "dynamic"},
     {RopeType::kYarn, "yarn"},
     {RopeType::kLlama3, "llama3"},
+    {RopeType::kLongRope, "longrope"},
 }};
 
 void require(bool holds, const std::string& message, const std::string& where) {
   if (!holds) throw DataError(message, where);
+}
+
+void check_rope(const RopeSpec& rope, const std::string& where) {
+  require(
+      rope.rotary_dim > 0 && rope.rotary_dim % 2 == 0,
+      fmt::format("rotary position embeddings need an even head_dim; it is {}", rope.rotary_dim),
+      where);
+  require(rope.type != RopeType::kDynamic || rope.rotary_dim > 2,
+          "dynamic RoPE scaling needs a head_dim of at least 4", where);
+  require(rope.type != RopeType::kLlama3 || rope.high_freq_factor > rope.low_freq_factor,
+          fmt::format("llama3 RoPE scaling needs high_freq_factor {} above low_freq_factor {}",
+                      rope.high_freq_factor, rope.low_freq_factor),
+          where);
+  require(rope.theta > 1.0, fmt::format("the RoPE base must be above 1; it is {}", rope.theta),
+          where);
 }
 
 }  // namespace
@@ -27,20 +43,13 @@ void check_arch(const ArchSpec& arch, const std::string& where) {
           fmt::format("{} attention heads cannot share {} key-value heads: not a multiple",
                       arch.num_heads, arch.num_kv_heads),
           where);
-  require(arch.head_dim % 2 == 0,
-          fmt::format("rotary position embeddings need an even head_dim; it is {}", arch.head_dim),
-          where);
   require(arch.num_heads * arch.head_dim <= kMostSize,
           fmt::format("{} heads of size {} are too large", arch.num_heads, arch.head_dim), where);
-  require(arch.rope.type != RopeType::kDynamic || arch.head_dim > 2,
-          "dynamic RoPE scaling needs a head_dim of at least 4", where);
   require(
-      arch.rope.type != RopeType::kLlama3 || arch.rope.high_freq_factor > arch.rope.low_freq_factor,
-      fmt::format("llama3 RoPE scaling needs high_freq_factor {} above low_freq_factor {}",
-                  arch.rope.high_freq_factor, arch.rope.low_freq_factor),
+      static_cast<int64_t>(arch.layers.size()) == arch.num_layers,
+      fmt::format("{} layers are described, and there are {}", arch.layers.size(), arch.num_layers),
       where);
-  require(arch.rope.theta > 1.0,
-          fmt::format("the RoPE base must be above 1; it is {}", arch.rope.theta), where);
+  for (const RopeSpec& rope : arch.ropes) check_rope(rope, where);
 }
 
 std::string name_of(RopeType type) {
@@ -54,6 +63,7 @@ RopeType parse_rope_type(const std::string& name, const std::string& where) {
   std::string known_names;
   for (const auto& [type, known] : kRopeTypes) {
     if (name == known) return type;
+    if (name == "su" && type == RopeType::kLongRope) return type;  // its first name
     known_names += (known_names.empty() ? "" : ", ") + std::string(known);
   }
   throw DataError(fmt::format("RoPE scaling \"{}\" is not supported", name), where,

@@ -31,6 +31,7 @@ void read_sizes(const JsonFields& llama, ArchSpec& arch) {
   arch.head_dim =
       llama.get_int("attention.key_length", arch.hidden_size / arch.num_heads, 1, kMostSize);
   arch.max_position_embeddings = llama.require_int("context_length", 1, kMostSize);
+  arch.layers.resize(static_cast<size_t>(arch.num_layers));
 }
 
 void refuse_unsupported(const JsonFields& llama, const ArchSpec& arch) {
@@ -58,16 +59,17 @@ RopeType scaling_type(const JsonFields& llama) {
                   "supported in GGUF files are none, linear, yarn and rope_freqs.weight");
 }
 
-RopeSpec read_rope(const JsonFields& llama, int64_t max_position_embeddings) {
-  RopeSpec rope;
+RopeSpec read_rope(const JsonFields& llama, const ArchSpec& arch) {
+  RopeSpec rope{.rotary_dim = arch.head_dim,
+                .max_position_embeddings = arch.max_position_embeddings};
   rope.type = scaling_type(llama);
   rope.theta = llama.get_positive("rope.freq_base", 10000.0);
   if (rope.type == RopeType::kDefault) return rope;
   rope.factor =
       llama.get_positive("rope.scaling.factor", llama.get_positive("rope.scale_linear", 1.0));
   if (rope.type != RopeType::kYarn) return rope;
-  rope.original_max_position_embeddings =
-      llama.get_int("rope.scaling.original_context_length", max_position_embeddings, 1, kMostSize);
+  rope.original_max_position_embeddings = llama.get_int("rope.scaling.original_context_length",
+                                                        arch.max_position_embeddings, 1, kMostSize);
   rope.beta_fast = llama.get_positive("rope.scaling.yarn_beta_fast", rope.beta_fast);
   rope.beta_slow = llama.get_positive("rope.scaling.yarn_beta_slow", rope.beta_slow);
   const double attention = llama.get_positive("rope.scaling.attn_factor", 1.0);
@@ -94,11 +96,10 @@ void read_special_tokens(const JsonFields& general, ArchSpec& arch) {
 }
 
 /// Whether llama3 scaling with these parameters divides the frequencies by `divisors`.
-bool explains(const ArchSpec& arch, const RopeSpec& candidate, const std::vector<float>& divisors) {
-  ArchSpec plain = arch, scaled = arch;
-  plain.rope = {.theta = candidate.theta};
-  scaled.rope = candidate;
-  const RopeTable base = rope_table(plain, 1), table = rope_table(scaled, 1);
+bool explains(const RopeSpec& candidate, const std::vector<float>& divisors) {
+  RopeSpec plain = candidate;
+  plain.type = RopeType::kDefault;
+  const RopeTable base = rope_table(plain, 1), table = rope_table(candidate, 1);
   for (size_t i = 0; i < divisors.size(); ++i) {
     const double divisor = static_cast<double>(base.inv_freq[i]) / table.inv_freq[i];
     if (std::abs(divisor - divisors[i]) > 1e-4 * divisors[i]) return false;
@@ -124,37 +125,40 @@ ArchSpec ArchSpec::from_gguf(const json& meta, const std::string& where) {
   read_sizes(llama, arch);
   refuse_unsupported(llama, arch);
   arch.rms_norm_eps = llama.require_positive("attention.layer_norm_rms_epsilon");
-  arch.rope = read_rope(llama, arch.max_position_embeddings);
+  arch.ropes = {read_rope(llama, arch)};
   read_special_tokens(general, arch);
   check_arch(arch, where);
   return arch;
 }
 
-void set_rope_divisors(ArchSpec& arch, const std::vector<float>& divisors,
+void set_rope_divisors(RopeSpec& rope, const std::vector<float>& divisors,
                        const std::string& where) {
-  const bool sound = static_cast<int64_t>(divisors.size()) == arch.head_dim / 2 &&
+  const int64_t count = rope.rotary_dim / 2;
+  const bool sound = static_cast<int64_t>(divisors.size()) == count &&
                      std::all_of(divisors.begin(), divisors.end(),
                                  [](float d) { return std::isfinite(d) && d > 0; });
   if (!sound) {
-    throw DataError(fmt::format("rope_freqs.weight must hold head_dim / 2 = {} positive numbers",
-                                arch.head_dim / 2),
-                    where);
+    throw DataError(
+        fmt::format("rope_freqs.weight must hold head_dim / 2 = {} positive numbers", count),
+        where);
   }
   if (std::all_of(divisors.begin(), divisors.end(), [](float d) { return d == 1.0F; })) return;
-  arch.rope.divisors = divisors;
-  if (arch.rope.type != RopeType::kDefault) return;
+  rope.divisors = divisors;
+  if (rope.type != RopeType::kDefault) return;
+  RopeSpec candidate = rope;
+  candidate.type = RopeType::kLlama3;
+  candidate.divisors.clear();
+  candidate.factor = largest_factor(divisors);
   // Every Llama 3 uses low 1 and high 4, over 8192 original positions; tiny test models use fewer.
-  RopeSpec candidate{
-      .type = RopeType::kLlama3, .theta = arch.rope.theta, .factor = largest_factor(divisors)};
   candidate.original_max_position_embeddings = 8192;
-  if (explains(arch, candidate, divisors)) {
-    arch.rope = candidate;
+  if (explains(candidate, divisors)) {
+    rope = candidate;
     return;
   }
   for (int64_t original = 16; original <= (1 << 20); original *= 2) {
     candidate.original_max_position_embeddings = original;
-    if (!explains(arch, candidate, divisors)) continue;
-    arch.rope = candidate;
+    if (!explains(candidate, divisors)) continue;
+    rope = candidate;
     return;
   }
 }

@@ -36,7 +36,8 @@ spec::ArchSpec read_arch(const GgufFile& file) {
     meta["llama.vocab_size"] = embedding->shape[0];
   }
   spec::ArchSpec arch = spec::ArchSpec::from_gguf(meta, file.where());
-  arch.attention_bias = file.find("blk.0.attn_q.bias") != nullptr;
+  arch.qkv_bias = file.find("blk.0.attn_q.bias") != nullptr;
+  arch.o_bias = file.find("blk.0.attn_output.bias") != nullptr;
   arch.mlp_bias = file.find("blk.0.ffn_gate.bias") != nullptr;
   arch.tie_word_embeddings = file.find("output.weight") == nullptr;
   if (const GgufTensor* divisors = file.find(kRopeDivisors)) {
@@ -45,7 +46,7 @@ spec::ArchSpec read_arch(const GgufFile& file) {
     }
     std::vector<float> values(static_cast<size_t>(divisors->numel()));
     if (!values.empty()) std::memcpy(values.data(), divisors->bytes.data(), divisors->bytes.size());
-    spec::set_rope_divisors(arch, values, file.where());
+    spec::set_rope_divisors(arch.ropes[0], values, file.where());
   }
   return arch;
 }

@@ -41,18 +41,39 @@ TEST(CudaAlgorithms, DropoutMaskIsTheCpusBitForBit) {
   }
 }
 
-TEST(CudaAlgorithms, SwigluAndItsGradient) {
+TEST(CudaAlgorithms, GatesAndTheirGradients) {
   constexpr int64_t kN = 300;
   const auto gate = values(kN, 1), up = values(kN, 2), dh = values(kN, 3);
-  std::vector<float> h(kN), dgate = gate, dup = up;
-  cpu_kernels().f32.swiglu_forward(gate.data(), up.data(), h.data(), kN);
-  cpu_kernels().f32.swiglu_backward(dh.data(), dgate.data(), dup.data(), kN);
-  for (size_t i = 0; i < kN; ++i) {
-    const cuda::Pair gradient = cuda::swiglu_gradient(dh[i], gate[i], up[i]);
-    EXPECT_NEAR(cuda::swiglu(gate[i], up[i]), h[i], 2e-6);
-    EXPECT_NEAR(gradient.first, dgate[i], 4e-6);
-    EXPECT_NEAR(gradient.second, dup[i], 4e-6);
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    std::vector<float> h(kN), dgate = gate, dup = up;
+    cpu_kernels().f32.gated_forward(activation, gate.data(), up.data(), h.data(), kN);
+    cpu_kernels().f32.gated_backward(activation, dh.data(), dgate.data(), dup.data(), kN);
+    for (size_t i = 0; i < kN; ++i) {
+      const cuda::Pair gradient = cuda::gated_gradient(activation, dh[i], gate[i], up[i]);
+      EXPECT_NEAR(cuda::gated(activation, gate[i], up[i]), h[i], 2e-6);
+      EXPECT_NEAR(gradient.first, dgate[i], 4e-6);
+      EXPECT_NEAR(gradient.second, dup[i], 4e-6);
+    }
   }
+}
+
+TEST(CudaAlgorithms, CappedLogitsAndTheirSlope) {
+  constexpr int64_t kVocab = 40;
+  constexpr float kCap = 3;
+  const auto logits = values(kVocab, 7);
+  std::vector<float> gradient = logits;
+  const int32_t label = 5;
+  float loss = 0;
+  cpu_kernels().f32.cross_entropy(gradient.data(), &label, &loss, 1, kVocab, kCap, 1.0F);
+  cuda::SoftmaxState state;
+  for (const float logit : logits) cuda::add_logit(state, cuda::capped(logit, kCap));
+  for (size_t i = 0; i < kVocab; ++i) {
+    const float value = cuda::capped(logits[i], kCap);
+    const float expected = (std::exp(value - state.largest) / state.sum - (i == 5 ? 1.0F : 0.0F)) *
+                           cuda::cap_slope(value, kCap);
+    EXPECT_NEAR(gradient[i], expected, 2e-6);
+  }
+  EXPECT_NEAR(loss, state.largest + std::log(state.sum) - cuda::capped(logits[5], kCap), 2e-6);
 }
 
 TEST(CudaAlgorithms, Rotation) {
@@ -60,7 +81,7 @@ TEST(CudaAlgorithms, Rotation) {
   const auto angles = values(kHalf, 4), x = values(2 * kHalf, 5);
   std::vector<float> cos(kHalf), sin(kHalf), y = x;
   for (size_t i = 0; i < kHalf; ++i) cos[i] = std::cos(angles[i]), sin[i] = std::sin(angles[i]);
-  cpu_kernels().f32.rope(y.data(), cos.data(), sin.data(), 1, 1, 2 * kHalf, -1.0F);
+  cpu_kernels().f32.rope(y.data(), cos.data(), sin.data(), 1, 1, 2 * kHalf, 2 * kHalf, -1.0F);
   for (size_t i = 0; i < kHalf; ++i) {
     const cuda::Pair rotated = cuda::rotate(x[i], x[i + kHalf], cos[i], -sin[i]);
     EXPECT_NEAR(rotated.first, y[i], 1e-6);
@@ -74,7 +95,7 @@ TEST(CudaAlgorithms, SoftmaxInPiecesGivesTheLoss) {
   for (float& logit : logits) logit *= 5.0F;
   const int32_t label = 123;
   float expected = 0;
-  cpu_kernels().f32.cross_entropy_loss(logits.data(), &label, &expected, 1, kVocab);
+  cpu_kernels().f32.cross_entropy_loss(logits.data(), &label, &expected, 1, kVocab, 0.0F);
   cuda::SoftmaxState total;  // threads without logits merge as well
   for (size_t thread = 0; thread < kThreads; ++thread) {
     cuda::SoftmaxState state;

@@ -34,8 +34,7 @@ BatchContext batch_of(const std::vector<int32_t>& lengths, int64_t head_dim) {
   }
   const at::Tensor angle = at::cat(positions).unsqueeze(1) *
                            at::pow(10000.0, -at::arange(head_dim / 2, at::kFloat) * 2 / head_dim);
-  batch.cos = at::cos(angle).contiguous();
-  batch.sin = at::sin(angle).contiguous();
+  batch.ropes = {{at::cos(angle).contiguous(), at::sin(angle).contiguous()}};
   batch.training = true;
   return batch;
 }
@@ -44,6 +43,8 @@ struct AttentionCase {
   int64_t heads, kv_heads, head_dim;
   std::vector<int32_t> lengths;
   at::ScalarType dtype;
+  int64_t window = 0;
+  double softcap = 0;
 };
 
 class Attention : public ::testing::TestWithParam<AttentionCase> {};
@@ -52,8 +53,9 @@ class Attention : public ::testing::TestWithParam<AttentionCase> {};
 TEST_P(Attention, ForwardAndBackward) {
   const AttentionCase& c = GetParam();
   const BatchContext batch = batch_of(c.lengths, c.head_dim);
-  const AttentionShape shape{c.heads, c.kv_heads, c.head_dim,
-                             1 / std::sqrt(static_cast<double>(c.head_dim))};
+  const AttentionShape shape{c.heads,    c.kv_heads,
+                             c.head_dim, 1 / std::sqrt(static_cast<double>(c.head_dim)),
+                             c.window,   c.softcap};
   const int64_t tokens = batch.cu_seqlens.back();
   const at::Tensor q = normal({tokens, c.heads * c.head_dim}, 1, c.dtype),
                    k = normal({tokens, c.kv_heads * c.head_dim}, 2, c.dtype);
@@ -73,11 +75,13 @@ TEST_P(Attention, ForwardAndBackward) {
           .transpose(0, 1)
           .repeat_interleave(c.heads / heads, 0);
     };
-    const at::Tensor masked = at::ones({length, length}, at::kBool).triu(1);
-    const at::Tensor scores =
-        (at::matmul(heads_of(q64, c.heads), heads_of(k64, c.kv_heads).transpose(1, 2)) *
-         shape.scale)
-            .masked_fill(masked, -INFINITY);
+    const at::Tensor distance = at::arange(length).unsqueeze(1) - at::arange(length);
+    at::Tensor masked = distance < 0;
+    if (c.window > 0) masked = masked.logical_or(distance >= c.window);
+    at::Tensor scores =
+        at::matmul(heads_of(q64, c.heads), heads_of(k64, c.kv_heads).transpose(1, 2)) * shape.scale;
+    if (c.softcap > 0) scores = at::tanh(scores / c.softcap) * c.softcap;
+    scores = scores.masked_fill(masked, -INFINITY);
     outputs.push_back(at::matmul(at::softmax(scores, -1), heads_of(v64, c.kv_heads))
                           .transpose(0, 1)
                           .reshape({length, -1}));
@@ -100,11 +104,24 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{3, 1, 20, {64, 9}, at::kFloat},
                       AttentionCase{9, 3, 64, {1, 64, 150}, at::kBFloat16},
                       AttentionCase{4, 2, 8, {17, 40}, at::kBFloat16},
-                      AttentionCase{1, 1, 256, {70}, at::kFloat}),
+                      AttentionCase{1, 1, 256, {70}, at::kFloat},
+                      AttentionCase{4, 2, 32, {1, 64, 200}, at::kFloat, 2},
+                      AttentionCase{4, 2, 32, {5, 130, 200}, at::kFloat, 63},
+                      AttentionCase{4, 2, 32, {65, 300}, at::kFloat, 64},
+                      AttentionCase{4, 2, 32, {65, 300}, at::kFloat, 65},
+                      AttentionCase{2, 1, 16, {300}, at::kFloat, 129},
+                      AttentionCase{2, 1, 16, {40, 300}, at::kBFloat16, 100},
+                      AttentionCase{4, 2, 32, {3, 150}, at::kFloat, 0, 1.5},
+                      AttentionCase{4, 2, 32, {3, 150}, at::kFloat, 70, 1.5},
+                      AttentionCase{4, 2, 32, {3, 150}, at::kBFloat16, 70, 1.5},
+                      AttentionCase{4, 2, 8, {17, 40}, at::kFloat, 9},
+                      AttentionCase{4, 2, 8, {17, 40}, at::kFloat, 0, 2.0},
+                      AttentionCase{4, 2, 8, {17, 40}, at::kBFloat16, 9, 2.0}),
     [](const auto& param_info) {
       const AttentionCase& c = param_info.param;
       return std::to_string(c.heads) + "_" + std::to_string(c.kv_heads) + "_heads_of_" +
-             std::to_string(c.head_dim) + "_" + c10::toString(c.dtype);
+             std::to_string(c.head_dim) + "_" + c10::toString(c.dtype) + "_window_" +
+             std::to_string(c.window) + (c.softcap > 0 ? "_capped" : "");
     });
 
 TEST(Attention, DoesNotDependOnThreads) {
@@ -200,6 +217,32 @@ TEST(Dropout, KeepsTheMeanAndItsOwnMask) {
   EXPECT_FALSE(at::equal(first, dropout(ones, batch, 0.1, 3)));
 }
 
+/// How a layer of some family differs from Llama's.
+struct LayerKind {
+  const char* name;
+  bool norms_before = true, norms_after = false, fused = false;
+  int64_t qk_norm = 0;  // channels that one norm of q or k spans: 0, the head's or all heads'
+  double offset = 0, softcap = 0, residual_scale = 1;
+  int64_t window = 0;
+  int rope = 0;
+  Activation activation = Activation::kSilu;
+};
+
+const LayerKind kLlamaLayer{"llama"};
+const LayerKind kLayerKinds[] = {
+    kLlamaLayer,
+    {.name = "gemma",
+     .norms_after = true,
+     .qk_norm = 16,
+     .offset = 1,
+     .softcap = 2,
+     .window = 9,
+     .activation = Activation::kGeluTanh},
+    {.name = "olmo", .norms_before = false, .norms_after = true, .qk_norm = 64},
+    {.name = "phi", .fused = true, .window = 70},
+    {.name = "granite", .residual_scale = 0.3, .rope = -1},
+};
+
 /// A layer with everything: biases, adapters, dropout, and (if wanted) trained weights.
 struct LayerUnderTest {
   static constexpr int64_t kHidden = 64, kKv = 32, kInner = 96;
@@ -207,7 +250,39 @@ struct LayerUnderTest {
   Layer layer;
   uint32_t modules = 0;
 
-  LayerUnderTest(bool trains_weights, at::ScalarType dtype) {
+  LayerUnderTest(const LayerKind& kind, bool trains_weights, at::ScalarType dtype) {
+    describe(kind);
+    declare_linears(kind, trains_weights);
+    const std::vector<std::pair<Norm*, int64_t>> norms = norms_of(kind);
+    for (const auto& [norm, size] : norms) {
+      norm->offset = kind.offset;
+      if (trains_weights) norm->parameter = store.add("norm", {size}, 0, false);
+    }
+    store.allocate(dtype, at::kCPU);
+    const at::NoGradGuard no_grad;
+    uint64_t seed = 50;
+    for (Parameter& parameter : store.parameters())
+      parameter.master.copy_(normal(parameter.shape, ++seed) * 0.2);
+    store.refresh_compute();
+    const auto frozen = [&](std::vector<int64_t> shape) { return normal(shape, ++seed).to(dtype); };
+    for (Linear* linear : layer.linears()) {
+      const int64_t out = linear->lora->b->shape[0], in = linear->lora->a->shape[1];
+      linear->weight = trains_weights ? linear->weight_parameter->compute : frozen({out, in}) * 0.2;
+      linear->bias = trains_weights ? linear->bias_parameter->compute : frozen({out});
+    }
+    for (const auto& [norm, size] : norms)
+      norm->weight = norm->parameter ? norm->parameter->compute : frozen({size});
+  }
+
+ private:
+  void describe(const LayerKind& kind) {
+    layer.attention = {4, 2, 16, 0.25, kind.window, kind.softcap};
+    layer.rope = kind.rope;
+    layer.activation = kind.activation;
+    layer.residual_scale = kind.residual_scale;
+  }
+
+  void declare_linears(const LayerKind& kind, bool trains_weights) {
     using Shape = std::vector<int64_t>;
     const auto declare = [&](Linear& linear, const char* name, int64_t out, int64_t in) {
       linear.name = name;
@@ -223,56 +298,60 @@ struct LayerUnderTest {
       lora.module_number = ++modules;
       linear.lora = lora;
     };
-    declare(layer.q, "q", kHidden, kHidden);
-    declare(layer.k, "k", kKv, kHidden);
-    declare(layer.v, "v", kKv, kHidden);
+    if (kind.fused) {
+      declare(layer.qkv, "qkv", kHidden + 2 * kKv, kHidden);
+      declare(layer.gate_up, "gate_up", 2 * kInner, kHidden);
+    } else {
+      declare(layer.q, "q", kHidden, kHidden);
+      declare(layer.k, "k", kKv, kHidden);
+      declare(layer.v, "v", kKv, kHidden);
+      declare(layer.gate, "gate", kInner, kHidden);
+      declare(layer.up, "up", kInner, kHidden);
+    }
     declare(layer.o, "o", kHidden, kHidden);
-    declare(layer.gate, "gate", kInner, kHidden);
-    declare(layer.up, "up", kInner, kHidden);
     declare(layer.down, "down", kHidden, kInner);
-    for (Norm* norm : {&layer.input_norm, &layer.post_attention_norm}) {
-      if (trains_weights) norm->parameter = store.add("norm", {kHidden}, 0, false);
+  }
+
+  std::vector<std::pair<Norm*, int64_t>> norms_of(const LayerKind& kind) {
+    std::vector<std::pair<Norm*, int64_t>> norms;
+    if (kind.norms_before) {
+      norms.emplace_back(&layer.attention_in, kHidden);
+      norms.emplace_back(&layer.feed_forward_in, kHidden);
     }
-    store.allocate(dtype, at::kCPU);
-    const at::NoGradGuard no_grad;
-    uint64_t seed = 50;
-    for (Parameter& parameter : store.parameters())
-      parameter.master.copy_(normal(parameter.shape, ++seed) * 0.2);
-    store.refresh_compute();
-    const auto frozen = [&](std::vector<int64_t> shape) { return normal(shape, ++seed).to(dtype); };
-    for (Linear* linear : layer.linears()) {
-      const int64_t out = linear->lora->b->shape[0], in = linear->lora->a->shape[1];
-      linear->weight = trains_weights ? linear->weight_parameter->compute : frozen({out, in}) * 0.2;
-      linear->bias = trains_weights ? linear->bias_parameter->compute : frozen({out});
+    if (kind.norms_after) {
+      norms.emplace_back(&layer.attention_out, kHidden);
+      norms.emplace_back(&layer.feed_forward_out, kHidden);
     }
-    for (Norm* norm : {&layer.input_norm, &layer.post_attention_norm})
-      norm->weight = norm->parameter ? norm->parameter->compute : frozen({kHidden});
+    if (kind.qk_norm > 0) {
+      norms.emplace_back(&layer.q_norm, kind.qk_norm);
+      norms.emplace_back(&layer.k_norm, std::min(kind.qk_norm, kKv));
+    }
+    return norms;
   }
 };
 
-// Whether weights train, tokens of the second document, dtype
-class Backends : public ::testing::TestWithParam<std::tuple<bool, int32_t, at::ScalarType>> {};
+// What layer, whether weights train, tokens of the second document, dtype
+using BackendCase = std::tuple<LayerKind, bool, int32_t, at::ScalarType>;
+class Backends : public ::testing::TestWithParam<BackendCase> {};
 
 TEST_P(Backends, GiveTheSameValuesAndGradients) {
-  const auto [trains_weights, length, dtype] = GetParam();
-  const double tolerance = dtype == at::kFloat ? 2e-5 : 3e-2;
+  const auto [kind, trains_weights, length, dtype] = GetParam();
+  const double tolerance = dtype == at::kFloat ? 2e-5 : 6e-2;
   constexpr int64_t kHidden = LayerUnderTest::kHidden;
-  const AttentionShape shape{4, 2, 16, 0.25};
-  const BatchContext batch = batch_of({10, length}, shape.head_dim);
+  const BatchContext batch = batch_of({10, length}, 16);
   const at::Tensor x = normal({10 + length, kHidden}, 70).to(dtype),
                    dy = normal({10 + length, kHidden}, 71).to(dtype);
   std::vector<at::Tensor> outputs, dx, flat_grads;
   for (const Backend* backend : {&fused_backend(), &plain_backend()}) {
-    LayerUnderTest test(trains_weights, dtype);
+    LayerUnderTest test(kind, trains_weights, dtype);
     std::unique_ptr<LayerRun> run;
-    outputs.push_back(backend->layer_forward(test.layer, x, batch, shape, &run));
-    EXPECT_TRUE(
-        at::equal(outputs.back(), backend->layer_forward(test.layer, x, batch, shape, nullptr)));
+    outputs.push_back(backend->layer_forward(test.layer, x, batch, &run));
+    EXPECT_TRUE(at::equal(outputs.back(), backend->layer_forward(test.layer, x, batch, nullptr)));
     dx.push_back(run->backward(dy, /*needs_input_grad=*/true));
     flat_grads.push_back(test.store.grad().clone());
     // What lies before the first trained layer needs no gradient; the parameters' stay the same.
     test.store.zero_grad();
-    backend->layer_forward(test.layer, x, batch, shape, &run);
+    backend->layer_forward(test.layer, x, batch, &run);
     EXPECT_FALSE(run->backward(dy, /*needs_input_grad=*/false).defined());
     EXPECT_TRUE(at::equal(test.store.grad(), flat_grads.back()));
   }
@@ -281,28 +360,41 @@ TEST_P(Backends, GiveTheSameValuesAndGradients) {
   EXPECT_TRUE(close(flat_grads[0], flat_grads[1], tolerance));
   EXPECT_GT(flat_grads[0].abs().max().item<double>(), 0.1);
 }
-INSTANTIATE_TEST_SUITE_P(TrainsWeights, Backends,
-                         ::testing::Combine(::testing::Bool(), ::testing::Values(7, 150),
-                                            ::testing::Values(at::kFloat, at::kBFloat16)));
+std::string name_of_case(const ::testing::TestParamInfo<BackendCase>& param_info) {
+  const auto& [kind, trains_weights, length, dtype] = param_info.param;
+  return std::string(kind.name) + (trains_weights ? "_full_" : "_lora_") + std::to_string(length) +
+         "_" + c10::toString(dtype);
+}
+INSTANTIATE_TEST_SUITE_P(Layers, Backends,
+                         ::testing::Combine(::testing::ValuesIn(kLayerKinds), ::testing::Bool(),
+                                            ::testing::Values(7, 150),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)),
+                         name_of_case);
 
-TEST(HeadLoss, EqualsCrossEntropyAndItsGradients) {
+// As it is; and with scaled, capped logits.
+class HeadLosses : public ::testing::TestWithParam<double> {};
+
+TEST_P(HeadLosses, EqualCrossEntropyAndItsGradients) {
   ParameterStore store;
-  Linear head;
-  head.weight_parameter = store.add("lm_head.weight", {301, 32}, 0, true);
-  Norm norm;
+  Head head;
+  head.softcap = GetParam();
+  head.logit_scale = GetParam() > 0 ? 0.5 : 1;
+  Linear& linear = head.linear;
+  linear.weight_parameter = store.add("lm_head.weight", {301, 32}, 0, true);
+  Norm& norm = head.norm;
   norm.parameter = store.add("norm.weight", {32}, 0, false);
   store.allocate(at::kFloat, at::kCPU);
   {
     const at::NoGradGuard no_grad;
-    head.weight_parameter->master.copy_(normal({301, 32}, 80));
+    linear.weight_parameter->master.copy_(normal({301, 32}, 80));
     norm.parameter->master.copy_(normal({32}, 82));
   }
-  head.weight = head.weight_parameter->compute;
+  linear.weight = linear.weight_parameter->compute;
   const at::Tensor hidden = normal({150, 32}, 81), labels = at::arange(150, at::kInt) * 2;
   norm.weight = norm.parameter->compute;
   const auto run = [&](const Backend& backend, HeadGrad wanted) {
     store.zero_grad();
-    return backend.head_loss(hidden, norm, head, labels, 0.01, wanted);
+    return backend.head_loss(hidden, head, labels, 0.01, wanted);
   };
   const HeadLoss fused = run(fused_backend(), HeadGrad::kInput);
   const at::Tensor fused_grads = store.grad().clone();
@@ -316,7 +408,13 @@ TEST(HeadLoss, EqualsCrossEntropyAndItsGradients) {
     EXPECT_NEAR(run(*backend, HeadGrad::kNone).loss_sum / plain.loss_sum, 1, 1e-6);
     EXPECT_EQ(store.grad().abs().max().item<double>(), 0);
   }
+  EXPECT_NEAR(label_losses(head, hidden, labels).sum().item<double>() / plain.loss_sum, 1, 1e-6);
+  const at::Tensor log_p = at::log_softmax(logits_of(head, hidden), -1);
+  EXPECT_NEAR(
+      -log_p.gather(1, labels.to(at::kLong).unsqueeze(1)).sum().item<double>() / plain.loss_sum, 1,
+      1e-6);
 }
+INSTANTIATE_TEST_SUITE_P(SoftCap, HeadLosses, ::testing::Values(0.0, 5.0));
 
 TEST(CpuAllocator, CountsReusesAndAligns) {
   install_cpu_allocator();

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <tuple>
@@ -37,8 +38,9 @@ TEST_P(RowKernels, RmsNormForwardAndBackward) {
                    dy = normal({kRows, size_}, 3);
   at::Tensor y = at::empty_like(x), rstd = at::empty({kRows}), dx = at::empty_like(x);
   const auto f = [](const at::Tensor& t) { return t.data_ptr<float>(); };
-  table_->f32.rms_norm_forward(f(x), f(w), f(y), f(rstd), kRows, size_, static_cast<float>(kEps));
-  table_->f32.rms_norm_backward(f(dy), f(x), f(w), f(rstd), nullptr, f(dx), kRows, size_);
+  table_->f32.rms_norm_forward(f(x), f(w), f(y), f(rstd), kRows, size_, static_cast<float>(kEps),
+                               0.0F);
+  table_->f32.rms_norm_backward(f(dy), f(x), f(w), f(rstd), nullptr, f(dx), kRows, size_, 0.0F);
   const at::Tensor xd = x.to(at::kDouble).requires_grad_(), wd = w.to(at::kDouble);
   const at::Tensor expected = xd * at::rsqrt(xd.pow(2).mean(-1, true) + kEps) * wd;
   EXPECT_TRUE(close(y, expected, 2e-6));
@@ -49,44 +51,92 @@ TEST_P(RowKernels, RmsNormForwardAndBackward) {
   // With one channel the two terms cancel but for eps, and only rounding is left.
   EXPECT_TRUE(close(dx, expected_dx, size_ == 1 ? 1e-3 : 5e-6));
   at::Tensor beside = at::empty_like(x);
-  table_->f32.rms_norm_backward(f(dy), f(x), f(w), f(rstd), f(y), f(beside), kRows, size_);
+  table_->f32.rms_norm_backward(f(dy), f(x), f(w), f(rstd), f(y), f(beside), kRows, size_, 0.0F);
   EXPECT_TRUE(close(beside, dx.to(at::kDouble) + y.to(at::kDouble), 1e-6));
 }
 
-TEST_P(RowKernels, SwigluForwardAndBackward) {
-  const at::Tensor gate = normal({size_}, 4) * 4, up = normal({size_}, 5), dh = normal({size_}, 6);
-  at::Tensor h = at::empty_like(gate), dgate = gate.clone(), dup = up.clone();
-  table_->f32.swiglu_forward(gate.data_ptr<float>(), up.data_ptr<float>(), h.data_ptr<float>(),
-                             size_);
-  table_->f32.swiglu_backward(dh.data_ptr<float>(), dgate.data_ptr<float>(), dup.data_ptr<float>(),
-                              size_);
-  const at::Tensor g = gate.to(at::kDouble), u = up.to(at::kDouble), d = dh.to(at::kDouble),
-                   s = at::sigmoid(g);
-  EXPECT_TRUE(close(h, g * s * u, 2e-6));
-  EXPECT_TRUE(close(dgate, d * u * s * (1 + g * (1 - s)), 4e-6));
-  EXPECT_TRUE(close(dup, d * g * s, 2e-6));
+// Gemma's norm multiplies by 1 + weight.
+TEST_P(RowKernels, RmsNormOffsetIsAddedToTheWeight) {
+  constexpr int64_t kRows = 3;
+  const at::Tensor x = normal({kRows, size_}, 1), w = normal({size_}, 2),
+                   dy = normal({kRows, size_}, 3), shifted = w + 1;
+  const auto f = [](const at::Tensor& t) { return t.data_ptr<float>(); };
+  at::Tensor y[2], dx[2], rstd = at::empty({kRows});
+  for (int i = 0; i < 2; ++i) {
+    y[i] = at::empty_like(x), dx[i] = at::empty_like(x);
+    const at::Tensor& weight = i == 0 ? w : shifted;
+    const float offset = i == 0 ? 1.0F : 0.0F;
+    table_->f32.rms_norm_forward(f(x), f(weight), f(y[i]), f(rstd), kRows, size_, 1e-6F, offset);
+    table_->f32.rms_norm_backward(f(dy), f(x), f(weight), f(rstd), nullptr, f(dx[i]), kRows, size_,
+                                  offset);
+  }
+  EXPECT_TRUE(close(y[0], y[1], 1e-6));
+  EXPECT_LT((dx[0] - dx[1]).abs().max().item<double>(), 1e-5);
 }
 
+TEST_P(RowKernels, RopeTurnsTheFirstChannelsOfEachHead) {
+  constexpr int64_t kRows = 2, kHeads = 3;
+  const int64_t half = (size_ + 1) / 2, head_dim = 2 * half + 5;
+  const at::Tensor x = normal({kRows, kHeads, head_dim}, 1), angle = normal({kRows, half}, 2),
+                   cos = at::cos(angle), sin = at::sin(angle);
+  at::Tensor y = x.clone();
+  table_->f32.rope(y.data_ptr<float>(), cos.data_ptr<float>(), sin.data_ptr<float>(), kRows, kHeads,
+                   head_dim, 2 * half, 1.0F);
+  const at::Tensor a = x.narrow(2, 0, half), b = x.narrow(2, half, half), c = cos.unsqueeze(1),
+                   s = sin.unsqueeze(1);
+  EXPECT_TRUE(close(y.narrow(2, 0, half), a * c - b * s, 1e-6));
+  EXPECT_TRUE(close(y.narrow(2, half, half), b * c + a * s, 1e-6));
+  EXPECT_TRUE(at::equal(y.narrow(2, 2 * half, 5), x.narrow(2, 2 * half, 5)));
+}
+
+TEST_P(RowKernels, GatesForwardAndBackward) {
+  const at::Tensor gate = normal({size_}, 4) * 4, up = normal({size_}, 5), dh = normal({size_}, 6);
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    at::Tensor h = at::empty_like(gate), dgate = gate.clone(), dup = up.clone();
+    table_->f32.gated_forward(activation, gate.data_ptr<float>(), up.data_ptr<float>(),
+                              h.data_ptr<float>(), size_);
+    table_->f32.gated_backward(activation, dh.data_ptr<float>(), dgate.data_ptr<float>(),
+                               dup.data_ptr<float>(), size_);
+    const at::Tensor g = gate.to(at::kDouble).requires_grad_(), u = up.to(at::kDouble),
+                     d = dh.to(at::kDouble);
+    const at::Tensor activated =
+        activation == Activation::kSilu ? at::silu(g) : at::gelu(g, "tanh");
+    torch::autograd::backward({activated}, {d * u});
+    // Values near 0 have the absolute error of those around 1.
+    const auto largest_difference = [](const at::Tensor& a, const at::Tensor& b) {
+      return (a.to(at::kDouble) - b).abs().max().item<double>();
+    };
+    EXPECT_LT(largest_difference(h, activated * u), 1e-5);
+    EXPECT_LT(largest_difference(dgate, g.grad()), 1e-5);
+    EXPECT_LT(largest_difference(dup, d * activated), 1e-5);
+  }
+}
+
+// As they are, and soft-capped at 4.
 TEST_P(RowKernels, CrossEntropyAndItsGradient) {
   constexpr int64_t kRows = 3;
   const at::Tensor logits = normal({kRows, size_}, 7) * 5;
   std::vector<int32_t> labels;
   for (int64_t row = 0; row < kRows; ++row)
     labels.push_back(static_cast<int32_t>(row * (size_ - 1) / kRows));
-  at::Tensor work = logits.clone(), losses = at::empty({kRows}), only = at::empty({kRows});
-  table_->f32.cross_entropy_loss(logits.data_ptr<float>(), labels.data(), only.data_ptr<float>(),
-                                 kRows, size_);
-  table_->f32.cross_entropy(work.data_ptr<float>(), labels.data(), losses.data_ptr<float>(), kRows,
-                            size_, 0.25F);
-  const at::Tensor log_p = at::log_softmax(logits.to(at::kDouble), -1);
-  at::Tensor expected = log_p.exp() * 0.25;
-  for (int64_t row = 0; row < kRows; ++row) {
-    const int64_t label = labels[static_cast<size_t>(row)];
-    EXPECT_NEAR(losses[row].item<double>(), -log_p[row][label].item<double>(), 2e-5);
-    EXPECT_EQ(losses[row].item<float>(), only[row].item<float>());
-    expected[row][label] -= 0.25;
+  for (const float cap : {0.0F, 4.0F}) {
+    at::Tensor work = logits.clone(), losses = at::empty({kRows}), only = at::empty({kRows});
+    table_->f32.cross_entropy_loss(logits.data_ptr<float>(), labels.data(), only.data_ptr<float>(),
+                                   kRows, size_, cap);
+    table_->f32.cross_entropy(work.data_ptr<float>(), labels.data(), losses.data_ptr<float>(),
+                              kRows, size_, cap, 0.25F);
+    const at::Tensor exact = logits.to(at::kDouble).requires_grad_();
+    const at::Tensor log_p = at::log_softmax(cap > 0 ? at::tanh(exact / cap) * cap : exact, -1);
+    at::Tensor total = at::zeros({}, at::kDouble);
+    for (int64_t row = 0; row < kRows; ++row) {
+      const at::Tensor loss = -log_p[row][labels[static_cast<size_t>(row)]];
+      EXPECT_NEAR(losses[row].item<double>(), loss.item<double>(), 2e-5);
+      EXPECT_EQ(losses[row].item<float>(), only[row].item<float>());
+      total = total + loss;
+    }
+    torch::autograd::backward({total * 0.25});
+    EXPECT_LT((work.to(at::kDouble) - exact.grad()).abs().max().item<double>(), 1e-6);
   }
-  EXPECT_LT((work.to(at::kDouble) - expected).abs().max().item<double>(), 1e-6);
 }
 
 TEST_P(RowKernels, CrossEntropyOfNotANumberIsNotANumber) {
@@ -94,7 +144,7 @@ TEST_P(RowKernels, CrossEntropyOfNotANumberIsNotANumber) {
   logits[0][size_ - 1] = std::nan("");
   const int32_t label = 0;
   table_->f32.cross_entropy_loss(logits.data_ptr<float>(), &label, losses.data_ptr<float>(), 1,
-                                 size_);
+                                 size_, 0.0F);
   EXPECT_TRUE(std::isnan(losses[0].item<float>()));
 }
 
@@ -132,7 +182,7 @@ TEST_P(RowKernels, RopeRotatesAndTurnsBack) {
   const at::Tensor cos = at::cos(angle).contiguous(), sin = at::sin(angle).contiguous();
   at::Tensor y = x.clone();
   table_->f32.rope(y.data_ptr<float>(), cos.data_ptr<float>(), sin.data_ptr<float>(), 2, heads,
-                   head_dim, 1);
+                   head_dim, head_dim, 1);
   const at::Tensor parts = x.view({2, heads, 2, head_dim / 2}).to(at::kDouble);
   const at::Tensor a = parts.select(2, 0), b = parts.select(2, 1), c = cos.unsqueeze(1),
                    s = sin.unsqueeze(1);
@@ -140,7 +190,7 @@ TEST_P(RowKernels, RopeRotatesAndTurnsBack) {
       at::stack({a * c - b * s, b * c + a * s}, 2).view({2, heads * head_dim});
   EXPECT_TRUE(close(y, expected, 1e-6));
   table_->f32.rope(y.data_ptr<float>(), cos.data_ptr<float>(), sin.data_ptr<float>(), 2, heads,
-                   head_dim, -1);
+                   head_dim, head_dim, -1);
   EXPECT_TRUE(close(y, x, 1e-6));
 }
 
@@ -178,7 +228,7 @@ TEST_P(RowKernels, BFloat16RoundsAsLibTorchDoes) {
                    up = normal({size_}, 14, at::kBFloat16);
   at::Tensor h = at::empty_like(gate);
   const auto bits = [](const at::Tensor& t) { return static_cast<uint16_t*>(t.data_ptr()); };
-  table_->bf16.swiglu_forward(bits(gate), bits(up), bits(h), size_);
+  table_->bf16.gated_forward(Activation::kSilu, bits(gate), bits(up), bits(h), size_);
   const at::Tensor g = gate.to(at::kFloat);
   EXPECT_TRUE(close(h, g * at::sigmoid(g) * up.to(at::kFloat), 8e-3));
 }

@@ -4,12 +4,10 @@
 
 #include <filesystem>
 
-#include "sftrun/core/file.h"
-#include "sftrun/data/batch_plan.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/generate.h"
-#include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
+#include "support/reference.h"
 #include "support/tensors.h"
 
 // The decoder against what transformers gave for tiny random models
@@ -19,42 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::close;
-
-/// Two documents of a fixture and what the reference made of them.
-struct Reference {
-  std::vector<data::Example> examples;
-  std::vector<at::Tensor> logits;
-  nlohmann::json json;
-};
-
-at::Tensor tensor_of(const weights::SafetensorsEntry& entry, at::ScalarType type) {
-  return at::from_blob(const_cast<std::byte*>(entry.bytes.data()), entry.shape, type).clone();
-}
-
-Reference read_reference(const fs::path& directory) {
-  Reference reference;
-  const weights::SafetensorsFile file(directory / "reference.safetensors");
-  for (int i = 0; file.find("input_ids." + std::to_string(i)) != nullptr; ++i) {
-    const at::Tensor ids = tensor_of(*file.find("input_ids." + std::to_string(i)), at::kLong);
-    data::Example example;
-    for (int64_t t = 0; t < ids.numel(); ++t)
-      example.tokens.push_back(static_cast<int32_t>(ids[t].item<int64_t>()));
-    example.labels.assign(example.tokens.begin() + 1, example.tokens.end());
-    example.labels.push_back(data::kIgnoreIndex);
-    example.label_tokens = ids.numel() - 1;
-    reference.examples.push_back(example);
-    reference.logits.push_back(tensor_of(*file.find("logits." + std::to_string(i)), at::kFloat));
-  }
-  reference.json = nlohmann::json::parse(read_text_file(directory / "reference.json"));
-  return reference;
-}
-
-PackedBatch packed(Decoder& decoder, const std::vector<data::Example>& examples) {
-  std::vector<data::Bin> bins;
-  for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
-  const data::Batch batch = data::make_batch(examples, bins, 0, static_cast<int64_t>(bins.size()));
-  return prepare_batch(batch, decoder.rope(), at::kCPU, {});
-}
+using test::packed;
+using test::read_reference;
+using test::Reference;
 
 DecoderOptions training(Trains trains, const kernels::Backend& backend) {
   DecoderOptions options;
@@ -140,7 +105,7 @@ TEST_P(ReferenceModels, GenerationAgreesWithTheForwardPass) {
   SamplingOptions options;
   // "dynamic" turns the whole sequence anew as it grows; cached keys keep their angles, in
   // transformers as here.
-  const bool is_dynamic = decoder->arch().rope.type == spec::RopeType::kDynamic;
+  const bool is_dynamic = decoder->arch().ropes[0].type == spec::RopeType::kDynamic;
   options.max_new_tokens = is_dynamic ? 1 : 12;
   const std::vector<int32_t>& a = reference_.examples[0].tokens;
   const std::vector<int32_t>& b = reference_.examples[1].tokens;

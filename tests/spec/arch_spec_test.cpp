@@ -47,7 +47,7 @@ TEST(FromHfConfig, ReadsEveryField) {
   EXPECT_EQ(arch.head_dim, 16);
   EXPECT_EQ(arch.max_position_embeddings, 512);
   EXPECT_EQ(arch.rms_norm_eps, 1e-5);
-  EXPECT_TRUE(arch.tie_word_embeddings && arch.attention_bias && arch.mlp_bias);
+  EXPECT_TRUE(arch.tie_word_embeddings && arch.qkv_bias && arch.o_bias && arch.mlp_bias);
   EXPECT_EQ(arch.bos_token_id, 1);
   EXPECT_EQ(arch.eos_token_ids, (std::vector<int64_t>{2, 7}));
 }
@@ -63,8 +63,8 @@ TEST(FromHfConfig, DefaultsAreTransformers) {
   EXPECT_EQ(arch.num_kv_heads, 6);
   EXPECT_EQ(arch.head_dim, 8);
   EXPECT_EQ(arch.rms_norm_eps, 1e-6);
-  EXPECT_EQ(arch.rope.type, RopeType::kDefault);
-  EXPECT_EQ(arch.rope.theta, 10000.0);
+  EXPECT_EQ(arch.ropes[0].type, RopeType::kDefault);
+  EXPECT_EQ(arch.ropes[0].theta, 10000.0);
   EXPECT_FALSE(arch.tie_word_embeddings || arch.bos_token_id.has_value());
   EXPECT_TRUE(arch.eos_token_ids.empty());
 }
@@ -73,10 +73,10 @@ TEST(FromHfConfig, OldRopeKeysWinAsInTransformers) {
   json config = small_config();
   config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 7.0}};
   config["rope_theta"] = 5000.0;
-  EXPECT_EQ(parse(config).rope.theta, 7.0);
+  EXPECT_EQ(parse(config).ropes[0].theta, 7.0);
   config["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
-  EXPECT_EQ(parse(config).rope.type, RopeType::kLinear);
-  EXPECT_EQ(parse(config).rope.theta, 5000.0);
+  EXPECT_EQ(parse(config).ropes[0].type, RopeType::kLinear);
+  EXPECT_EQ(parse(config).ropes[0].theta, 5000.0);
 }
 
 struct BadConfig {
@@ -107,8 +107,11 @@ TEST(FromHfConfig, NamesWhatIsWrong) {
       {"hidden_act", "gelu", {"`hidden_act` \"gelu\" is not supported"}},
       {"quantization_config", {{"quant_method", "gptq"}}, {"quantised by \"gptq\""}},
       {"rope_scaling",
-       {{"type", "longrope"}},
-       {"RoPE scaling \"longrope\"", "default, linear, dynamic, yarn, llama3"}},
+       {{"type", "spiral"}},
+       {"RoPE scaling \"spiral\"", "default, linear, dynamic, yarn, llama3, longrope"}},
+      {"rope_scaling",
+       {{"type", "longrope"}, {"short_factor", {1, 2}}},
+       {"`rope_scaling.short_factor` must be a list of 4 numbers", "it is [1,2]"}},
       {"rope_scaling", {{"type", "linear"}}, {"`rope_scaling.factor` is missing"}},
       {"rope_scaling",
        {{"type", "llama3"}, {"factor", 8}},
@@ -125,6 +128,85 @@ TEST(FromHfConfig, NamesWhatIsWrong) {
       expect_error([&] { parse(config); }, {part, "at   m/config.json"});
   }
   expect_error([] { parse(json::array()); }, {"not a JSON object"});
+}
+
+json config_of(const char* family, const json& changes) {
+  json config = small_config();
+  config["model_type"] = family;
+  config.update(changes);
+  return config;
+}
+
+std::vector<int64_t> windows_of(const ArchSpec& arch) {
+  std::vector<int64_t> windows;
+  for (const LayerSpec& layer : arch.layers) windows.push_back(layer.window);
+  return windows;
+}
+using Windows = std::vector<int64_t>;
+
+// The text part of google/gemma-3-4b-it's config.json says no more than this.
+TEST(FamilyDefaults, AreThoseOfTransformers) {
+  const ArchSpec arch = parse({{"model_type", "gemma3_text"},
+                               {"hidden_size", 2560},
+                               {"intermediate_size", 10240},
+                               {"num_hidden_layers", 34},
+                               {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                               {"sliding_window", 1024}});
+  EXPECT_EQ(arch.vocab_size, 262208);
+  EXPECT_EQ(arch.num_heads, 8);
+  EXPECT_EQ(arch.num_kv_heads, 4);
+  EXPECT_EQ(arch.head_dim, 256);
+  EXPECT_TRUE(arch.tie_word_embeddings);
+  EXPECT_EQ(arch.layers[4].window, 1024);
+  EXPECT_EQ(arch.layers[4].rope, 1);
+  EXPECT_EQ(arch.layers[5].window, 0);
+  EXPECT_EQ(arch.layers[5].rope, 0);
+  EXPECT_EQ(arch.ropes[0].type, RopeType::kLinear);
+  EXPECT_EQ(arch.ropes[0].factor, 8.0);
+  EXPECT_EQ(arch.ropes[0].theta, 1e6);
+  EXPECT_EQ(arch.ropes[1].type, RopeType::kDefault);
+  EXPECT_EQ(arch.ropes[1].theta, 1e4);
+  EXPECT_EQ(parse(config_of("qwen3", json::object())).head_dim, 128);
+  EXPECT_EQ(parse(config_of("smollm3", json::object())).ropes[0].theta, 2e6);
+  EXPECT_EQ(windows_of(parse(config_of("mistral", json::object()))), (Windows{4096, 4096}));
+}
+
+TEST(FamilyKeys, WindowsAreReadAsTransformersReadsThem) {
+  EXPECT_EQ(windows_of(parse(config_of("mistral", {{"sliding_window", nullptr}}))),
+            (Windows{0, 0}));
+  const json qwen = {{"sliding_window", 7}, {"max_window_layers", 1}};
+  EXPECT_EQ(windows_of(parse(config_of("qwen2", qwen))), (Windows{0, 0}));
+  json sliding = qwen;
+  sliding["use_sliding_window"] = true;
+  EXPECT_EQ(windows_of(parse(config_of("qwen2", sliding))), (Windows{0, 7}));
+  sliding["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_EQ(windows_of(parse(config_of("qwen3", sliding))), (Windows{7, 0}));
+  EXPECT_EQ(windows_of(parse(config_of("gemma2", {{"sliding_window", 5}}))), (Windows{5, 0}));
+  EXPECT_EQ(windows_of(parse(
+                config_of("gemma3_text", {{"sliding_window", 5}, {"sliding_window_pattern", 2}}))),
+            (Windows{5, 0}));
+}
+
+TEST(FamilyKeys, NamesWhatIsWrong) {
+  const std::vector<std::pair<json, std::string>> cases = {
+      {config_of("gemma2", {{"layer_types", {"full_attention"}}}),
+       "`layer_types` must be a list of 2 types"},
+      {config_of("gemma2", {{"layer_types", {"full_attention", "chunked_attention"}}}),
+       "`layer_types` must be \"full_attention\" or \"sliding_attention\""},
+      {config_of("gemma2", {{"sliding_window", nullptr}}), "`sliding_window` is missing"},
+      {config_of("gemma3_text", {{"use_bidirectional_attention", true}}),
+       "`use_bidirectional_attention` is not supported"},
+      {config_of("gemma2", {{"hidden_activation", "relu"}}),
+       "`hidden_activation` \"relu\" is not supported"},
+      {config_of("smollm3", {{"no_rope_layers", {1}}}),
+       "`no_rope_layers` must be a list of 2 numbers"},
+      {config_of("phi3", {{"partial_rotary_factor", 1.5}}),
+       "`partial_rotary_factor` 1.5 is not supported"},
+      {config_of("phi3", {{"rope_scaling", {{"type", "su"}, {"short_factor", {1, 1, 1, -1}}}}}),
+       "`rope_scaling.short_factor` must be a list of 4 numbers greater than 0"},
+  };
+  for (const auto& [config, message] : cases)
+    expect_error([&, &bad = config] { parse(bad); }, {message, "at   m/config.json"});
 }
 
 TEST(ToHfConfig, ComesBackEqual) {
@@ -189,18 +271,18 @@ TEST(FromGguf, ReadsRopeScaling) {
   json meta = small_meta();
   meta["llama.rope.scaling.type"] = "linear";
   meta["llama.rope.scaling.factor"] = 4.0;
-  EXPECT_EQ(ArchSpec::from_gguf(meta, "m.gguf").rope.type, RopeType::kLinear);
-  EXPECT_EQ(ArchSpec::from_gguf(meta, "m.gguf").rope.factor, 4.0);
+  EXPECT_EQ(ArchSpec::from_gguf(meta, "m.gguf").ropes[0].type, RopeType::kLinear);
+  EXPECT_EQ(ArchSpec::from_gguf(meta, "m.gguf").ropes[0].factor, 4.0);
   meta["llama.rope.scaling.type"] = "yarn";
   meta["llama.rope.scaling.original_context_length"] = 128;
   const ArchSpec yarn = ArchSpec::from_gguf(meta, "m.gguf");
-  EXPECT_EQ(yarn.rope.type, RopeType::kYarn);
-  EXPECT_EQ(yarn.rope.original_max_position_embeddings, 128);
-  EXPECT_FALSE(yarn.rope.attention_factor.has_value());
+  EXPECT_EQ(yarn.ropes[0].type, RopeType::kYarn);
+  EXPECT_EQ(yarn.ropes[0].original_max_position_embeddings, 128);
+  EXPECT_FALSE(yarn.ropes[0].attention_factor.has_value());
   json old = small_meta();
   old["llama.rope.scale_linear"] = 2.0;
-  EXPECT_EQ(ArchSpec::from_gguf(old, "m.gguf").rope.type, RopeType::kLinear);
-  EXPECT_EQ(ArchSpec::from_gguf(old, "m.gguf").rope.factor, 2.0);
+  EXPECT_EQ(ArchSpec::from_gguf(old, "m.gguf").ropes[0].type, RopeType::kLinear);
+  EXPECT_EQ(ArchSpec::from_gguf(old, "m.gguf").ropes[0].factor, 2.0);
 }
 
 TEST(FromGguf, NamesWhatIsWrong) {
@@ -239,14 +321,15 @@ TEST(TensorSpecs, CountAndShapes) {
   EXPECT_EQ(tied.front().name, "model.embed_tokens.weight");
   EXPECT_EQ(tied.back().name, "model.norm.weight");
   EXPECT_EQ(tied[1].name, "model.layers.0.input_layernorm.weight");
-  EXPECT_EQ(tied[2].name, "model.layers.0.self_attn.q_proj.weight");
-  EXPECT_EQ(tied[2].shape, (std::vector<int64_t>{96, 48}));
-  EXPECT_EQ(tied[3].shape, (std::vector<int64_t>{32, 48}));
-  EXPECT_EQ(tied[5].shape, (std::vector<int64_t>{48, 96}));
+  EXPECT_EQ(tied[2].name, "model.layers.0.post_attention_layernorm.weight");
+  EXPECT_EQ(tied[3].name, "model.layers.0.self_attn.q_proj.weight");
+  EXPECT_EQ(tied[3].shape, (std::vector<int64_t>{96, 48}));
+  EXPECT_EQ(tied[4].shape, (std::vector<int64_t>{32, 48}));
+  EXPECT_EQ(tied[6].shape, (std::vector<int64_t>{48, 96}));
   EXPECT_EQ(tied[10].layer, 1);
-  EXPECT_EQ(tied[2].numel(), 96 * 48);
+  EXPECT_EQ(tied[3].numel(), 96 * 48);
   arch.tie_word_embeddings = false;
-  arch.attention_bias = arch.mlp_bias = true;
+  arch.qkv_bias = arch.o_bias = arch.mlp_bias = true;
   const std::vector<TensorSpec> full = tensor_specs(arch);
   EXPECT_EQ(full.size(), 3U + 2U * 16U);
   EXPECT_EQ(full.back().name, "lm_head.weight");

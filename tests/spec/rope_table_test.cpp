@@ -27,7 +27,7 @@ TEST(RopeTable, EqualsTransformers) {
   for (const json& expected : cases) {
     SCOPED_TRACE(expected["config"].dump());
     const ArchSpec arch = ArchSpec::from_hf_config(expected["config"], "config.json");
-    const RopeTable table = rope_table(arch, expected["seq_len"].get<int64_t>());
+    const RopeTable table = rope_table(arch.ropes[0], expected["seq_len"].get<int64_t>());
     ASSERT_EQ(table.inv_freq.size(), expected["inv_freq"].size());
     EXPECT_FLOAT_EQ(table.attention_scaling, expected["attention_scaling"].get<float>());
     for (size_t i = 0; i < table.inv_freq.size(); ++i) {
@@ -38,29 +38,25 @@ TEST(RopeTable, EqualsTransformers) {
   }
 }
 
-ArchSpec small_arch() {
-  ArchSpec arch;
-  arch.family = "llama";
-  arch.num_heads = arch.num_kv_heads = 1;
-  arch.head_dim = 64;
-  arch.max_position_embeddings = 2048;
-  return arch;
+RopeSpec small_rope() {
+  RopeSpec rope;
+  rope.rotary_dim = 64;
+  rope.max_position_embeddings = 2048;
+  return rope;
 }
 
 TEST(RopeTable, DivisorsDivide) {
-  ArchSpec arch = small_arch();
-  const std::vector<float> plain = rope_table(arch, 1).inv_freq;
-  arch.rope.divisors.assign(32, 2.0F);
-  const std::vector<float> divided = rope_table(arch, 1).inv_freq;
+  RopeSpec rope = small_rope();
+  const std::vector<float> plain = rope_table(rope, 1).inv_freq;
+  rope.divisors.assign(32, 2.0F);
+  const std::vector<float> divided = rope_table(rope, 1).inv_freq;
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(divided[i], plain[i] / 2.0F);
 }
 
 /// What llama.cpp's converter writes for these parameters, in fp32.
-std::vector<float> divisors_of(const ArchSpec& plain, const RopeSpec& scaled) {
-  ArchSpec arch = plain;
-  arch.rope = scaled;
+std::vector<float> divisors_of(const RopeSpec& plain, const RopeSpec& scaled) {
   const std::vector<float> base = rope_table(plain, 1).inv_freq,
-                           table = rope_table(arch, 1).inv_freq;
+                           table = rope_table(scaled, 1).inv_freq;
   std::vector<float> divisors;
   for (size_t i = 0; i < base.size(); ++i) divisors.push_back(base[i] / table[i]);
   return divisors;
@@ -69,39 +65,42 @@ std::vector<float> divisors_of(const ArchSpec& plain, const RopeSpec& scaled) {
 TEST(RopeDivisors, Llama3IsRecognised) {
   for (const auto& [factor, original] :
        {std::pair{8.0, 8192}, {32.0, 8192}, {8.0, 32}, {4.0, 1024}}) {
-    ArchSpec arch = small_arch();
-    arch.rope.theta = 500000.0;
-    RopeSpec scaled = arch.rope;
+    RopeSpec rope = small_rope();
+    rope.theta = 500000.0;
+    RopeSpec scaled = rope;
     scaled.type = RopeType::kLlama3;
     scaled.factor = factor;
     scaled.original_max_position_embeddings = original;
-    set_rope_divisors(arch, divisors_of(arch, scaled), "model.gguf");
-    EXPECT_EQ(arch.rope.type, RopeType::kLlama3);
-    EXPECT_EQ(arch.rope.factor, factor);
-    EXPECT_EQ(arch.rope.original_max_position_embeddings, original);
-    EXPECT_TRUE(arch.rope.divisors.empty());
+    set_rope_divisors(rope, divisors_of(rope, scaled), "model.gguf");
+    EXPECT_EQ(rope.type, RopeType::kLlama3);
+    EXPECT_EQ(rope.factor, factor);
+    EXPECT_EQ(rope.original_max_position_embeddings, original);
+    EXPECT_TRUE(rope.divisors.empty());
   }
 }
 
 TEST(RopeDivisors, OthersAreKept) {
-  ArchSpec arch = small_arch();
+  ArchSpec arch;
+  arch.family = "llama";
+  RopeSpec& rope = arch.ropes[0];
+  rope = small_rope();
   std::vector<float> divisors(32, 1.0F);
-  set_rope_divisors(arch, divisors, "model.gguf");
-  EXPECT_TRUE(arch.rope.divisors.empty()) << "all ones change nothing";
+  set_rope_divisors(rope, divisors, "model.gguf");
+  EXPECT_TRUE(rope.divisors.empty()) << "all ones change nothing";
   for (size_t i = 0; i < divisors.size(); ++i)
     divisors[i] = 1.0F + 0.1F * static_cast<float>(i % 5);
-  set_rope_divisors(arch, divisors, "model.gguf");
-  EXPECT_EQ(arch.rope.type, RopeType::kDefault);
-  EXPECT_EQ(arch.rope.divisors, divisors);
+  set_rope_divisors(rope, divisors, "model.gguf");
+  EXPECT_EQ(rope.type, RopeType::kDefault);
+  EXPECT_EQ(rope.divisors, divisors);
   EXPECT_ANY_THROW(arch.to_hf_config());
 }
 
 TEST(RopeDivisors, UnsoundOnesAreRefused) {
-  ArchSpec arch = small_arch();
-  EXPECT_ANY_THROW(set_rope_divisors(arch, std::vector<float>(31, 1.0F), "model.gguf"));
-  EXPECT_ANY_THROW(set_rope_divisors(arch, std::vector<float>(32, 0.0F), "model.gguf"));
+  RopeSpec rope = small_rope();
+  EXPECT_ANY_THROW(set_rope_divisors(rope, std::vector<float>(31, 1.0F), "model.gguf"));
+  EXPECT_ANY_THROW(set_rope_divisors(rope, std::vector<float>(32, 0.0F), "model.gguf"));
   EXPECT_ANY_THROW(set_rope_divisors(
-      arch, std::vector<float>(32, std::numeric_limits<float>::quiet_NaN()), "model.gguf"));
+      rope, std::vector<float>(32, std::numeric_limits<float>::quiet_NaN()), "model.gguf"));
 }
 
 }  // namespace

@@ -277,7 +277,7 @@ TEST_F(BrokenGguf, IsSoundUndamaged) {
   add_tensors(builder);
   const auto checkpoint = open(builder);
   EXPECT_TRUE(checkpoint->arch().tie_word_embeddings);
-  EXPECT_FALSE(checkpoint->arch().attention_bias);
+  EXPECT_FALSE(checkpoint->arch().qkv_bias);
   expect_error([&] { checkpoint->tokenizer(); }, {"no vocabulary", "m.gguf"});
   EXPECT_EQ(checkpoint->chat_template(), std::nullopt);
 }

@@ -107,12 +107,12 @@ TEST(HfCheckpoint, ReadsTheStoredNumbers) {
 
 TEST(HfCheckpoint, ReadsOldAndNewConfigurations) {
   const auto linear = Checkpoint::open(kModels / "linear-bias-sharded");
-  EXPECT_EQ(linear->arch().rope.type, spec::RopeType::kLinear);
-  EXPECT_EQ(linear->arch().rope.theta, 5000.0);
-  EXPECT_TRUE(linear->arch().attention_bias && linear->arch().mlp_bias);
+  EXPECT_EQ(linear->arch().ropes[0].type, spec::RopeType::kLinear);
+  EXPECT_EQ(linear->arch().ropes[0].theta, 5000.0);
+  EXPECT_TRUE(linear->arch().qkv_bias && linear->arch().mlp_bias);
   const auto yarn = Checkpoint::open(kModels / "yarn-fp16");
-  EXPECT_EQ(yarn->arch().rope.type, spec::RopeType::kYarn);
-  EXPECT_EQ(yarn->arch().rope.original_max_position_embeddings, 32);
+  EXPECT_EQ(yarn->arch().ropes[0].type, spec::RopeType::kYarn);
+  EXPECT_EQ(yarn->arch().ropes[0].original_max_position_embeddings, 32);
   EXPECT_EQ(yarn->arch().head_dim, 16);
   const auto llama3 = Checkpoint::open(kModels / "llama3-gguf");
   EXPECT_EQ(llama3->arch().eos_token_ids, (std::vector<int64_t>{3, 0}));

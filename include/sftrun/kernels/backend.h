@@ -34,13 +34,13 @@ struct Backend {
   const char* name;
   /// x [T, hidden] -> [T, hidden]. Keeps what the backward pass needs in `run`; null: nothing.
   at::Tensor (*layer_forward)(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                              const AttentionShape& shape, std::unique_ptr<LayerRun>* run);
+                              std::unique_ptr<LayerRun>* run);
   /// Final norm, language-model head and cross-entropy over chunks of rows: logits [N, vocab] never
   /// exist. The gradient is computed in the forward pass.
   /// @param input [N, hidden] rows that carry a label   @param labels [N] int32
   /// @param grad_scale 1 / label tokens of the global batch
-  HeadLoss (*head_loss)(const at::Tensor& input, const Norm& norm, const Linear& head,
-                        const at::Tensor& labels, double grad_scale, HeadGrad wanted);
+  HeadLoss (*head_loss)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                        double grad_scale, HeadGrad wanted);
 };
 
 const Backend& fused_backend();
@@ -51,10 +51,14 @@ const Backend& plain_backend();
 struct AttentionInputs {
   at::Tensor q, k, v;  ///< [T, heads * head_dim], q and k rotated
 };
-AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                                 const AttentionShape& shape);
+AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
+                                 const BatchContext& batch);
 /// @param x the layer's input   @param attended [T, heads * head_dim]   @return its output
 at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Tensor& attended,
                            const BatchContext& batch);
+/// Logits [N, vocab] of rows that went through the last layer, scaled and capped.
+at::Tensor logits_of(const Head& head, const at::Tensor& hidden);
+/// -log p of each row's label [N] fp32.
+at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels);
 
 }  // namespace sftrun::kernels

@@ -30,8 +30,18 @@ struct AdamWParams {
   float grad_scale;  ///< clipping factor, applied to the gradient as it is read
 };
 
+/// What a feed-forward half's gate passes through: silu, or gelu in its tanh approximation
+/// (arXiv:1606.08415).
+enum class Activation { kSilu, kGeluTanh };
+
 /// Queries and keys of one tile of attention on CPU.
 inline constexpr int64_t kAttentionTile = 64;
+
+/// Which keys of a tile its queries see: query q those from q + first on, up to and without q +
+/// last, each cut to the tile.
+struct TileMask {
+  int64_t first = 0, last = 0;
+};
 
 /// The parts of tiled attention between its matrix products; see
 /// src/kernels/attention/attention_cpu.inl for each.
@@ -40,10 +50,12 @@ struct AttentionKernels {
   void (*pack_rows)(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out);
   void (*pack_transposed)(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out);
   void (*pair_rows)(const T* in, int64_t rows, int64_t columns, T* out);
-  void (*softmax_tile)(const float* scores, float scale, bool diagonal, int64_t depth,
+  void (*cap_scores)(float* scores, float scale, float cap);
+  void (*softmax_tile)(const float* scores, float scale, TileMask mask, int64_t depth,
                        float* maximum, float* sum, float* acc, T* p);
   void (*softmax_tile_backward)(const float* scores, const float* dp, const float* lse,
-                                const float* delta, float scale, bool diagonal, T* p, T* ds);
+                                const float* delta, float scale, float cap, TileMask mask, T* p,
+                                T* ds);
   void (*finish_rows)(const float* acc, const float* maximum, const float* sum, int64_t valid,
                       int64_t depth, T* out, int64_t stride, float* lse);
   void (*row_dots)(const T* d_out, const T* out, int64_t stride, int64_t valid, int64_t depth,
@@ -69,30 +81,31 @@ struct MatmulKernels {
 
 template <typename T>
 struct RowKernels {
-  /// y = w * x * rstd, rstd = 1 / sqrt(mean(x^2) + eps)   (RMSNorm, arXiv:1910.07467)
+  /// y = w * x * rstd, rstd = 1 / sqrt(mean(x^2) + eps), w = offset + weight
+  /// (RMSNorm, arXiv:1910.07467)
   void (*rms_norm_forward)(const T* x, const T* weight, T* y, float* rstd, int64_t rows,
-                           int64_t hidden, float eps);
+                           int64_t hidden, float eps, float offset);
   /// dx = residual + rstd * (w dy - x rstd^2 mean(w dy x)); residual may be null
   void (*rms_norm_backward)(const T* dy, const T* x, const T* weight, const float* rstd,
-                            const T* residual, T* dx, int64_t rows, int64_t hidden);
-  /// Rotates halves in place: (a, b) -> (a cos - b sin, b cos + a sin), sin times `sign`. cos, sin
-  /// [rows, head_dim / 2].
+                            const T* residual, T* dx, int64_t rows, int64_t hidden, float offset);
+  /// Rotates the halves of each head's first `rotary_dim` channels in place: (a, b) -> (a cos - b
+  /// sin, b cos + a sin), sin times `sign`. cos, sin [rows, rotary_dim / 2].
   void (*rope)(T* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
-               int64_t head_dim, float sign);
-  /// h = silu(gate) * up
-  void (*swiglu_forward)(const T* gate, const T* up, T* h, int64_t n);
+               int64_t head_dim, int64_t rotary_dim, float sign);
+  /// h = activation(gate) * up
+  void (*gated_forward)(Activation activation, const T* gate, const T* up, T* h, int64_t n);
   /// Overwrites gate and up with their gradients.
-  void (*swiglu_backward)(const T* dh, T* gate, T* up, int64_t n);
+  void (*gated_backward)(Activation activation, const T* dh, T* gate, T* up, int64_t n);
   /// y = x * mask * scale; the mask is a function of (seed, step, module, token, channel) alone.
   void (*dropout)(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels,
                   DropoutParams params);
-  /// losses[i] = -log softmax(logits[i])[labels[i]]; then logits become (softmax - onehot) *
-  /// grad_scale.
+  /// losses[i] = -log softmax(z)[labels[i]] with z = logits[i], or cap * tanh(logits[i] / cap)
+  /// where cap > 0; then logits become their gradients times grad_scale.
   void (*cross_entropy)(T* logits, const int32_t* labels, float* losses, int64_t rows,
-                        int64_t vocab, float grad_scale);
+                        int64_t vocab, float cap, float grad_scale);
   /// losses only; logits are left as they are.
   void (*cross_entropy_loss)(const T* logits, const int32_t* labels, float* losses, int64_t rows,
-                             int64_t vocab);
+                             int64_t vocab, float cap);
   AttentionKernels<T> attention;
   MatmulKernels<T> matmul;
 };

@@ -8,17 +8,21 @@ namespace sftrun::kernels {
 
 struct CudaKernels {
   std::pair<at::Tensor, at::Tensor> (*rms_norm_forward)(const at::Tensor& x,
-                                                        const at::Tensor& weight, double eps);
+                                                        const at::Tensor& weight, double eps,
+                                                        double offset);
   at::Tensor (*rms_norm_backward)(const at::Tensor& dy, const at::Tensor& x,
-                                  const at::Tensor& weight, const at::Tensor& rstd);
+                                  const at::Tensor& weight, const at::Tensor& rstd, double offset);
   void (*rope)(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
                double sign);
-  at::Tensor (*swiglu_forward)(const at::Tensor& gate, const at::Tensor& up);
-  void (*swiglu_backward)(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
+  at::Tensor (*gated_forward)(Activation activation, const at::Tensor& gate, const at::Tensor& up);
+  void (*gated_backward)(Activation activation, const at::Tensor& dh, at::Tensor& gate,
+                         at::Tensor& up);
   at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys,
                         const DropoutParams& params);
-  at::Tensor (*cross_entropy)(at::Tensor& logits, const at::Tensor& labels, double grad_scale);
-  at::Tensor (*cross_entropy_loss)(const at::Tensor& logits, const at::Tensor& labels);
+  at::Tensor (*cross_entropy)(at::Tensor& logits, const at::Tensor& labels, double softcap,
+                              double grad_scale);
+  at::Tensor (*cross_entropy_loss)(const at::Tensor& logits, const at::Tensor& labels,
+                                   double softcap);
   void (*adamw)(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,
                 at::Tensor& exp_avg_sq, at::Tensor& compute, int64_t begin, int64_t end,
                 const AdamWParams& params);

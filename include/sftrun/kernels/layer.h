@@ -3,14 +3,40 @@
 #include <vector>
 
 #include "sftrun/kernels/linear.h"
+#include "sftrun/kernels/ops.h"
 
-/// The weights of one decoder layer (Llama: modeling_llama.py, LlamaDecoderLayer).
+/// The weights of one decoder layer, and how it uses them.
 namespace sftrun::kernels {
 
+/// Attention, then feed-forward, each: x + residual_scale * norm_out(f(norm_in(x))).
 struct Layer {
-  Norm input_norm, post_attention_norm;
-  Linear q, k, v, o, gate, up, down;
-  std::vector<Linear*> linears() { return {&q, &k, &v, &o, &gate, &up, &down}; }
+  Norm attention_in, attention_out, feed_forward_in, feed_forward_out;
+  Norm q_norm, k_norm;  ///< before the rotation: of each head, or of all heads together
+  /// q, k and v, or all three in one; likewise gate and up.
+  Linear q, k, v, qkv, o, gate, up, gate_up, down;
+  AttentionShape attention;
+  int rope = 0;  ///< index in `BatchContext::ropes`; -1: none
+  Activation activation = Activation::kSilu;
+  double residual_scale = 1;
+
+  bool fuses_qkv() const { return qkv.weight.defined(); }
+  bool fuses_gate_up() const { return gate_up.weight.defined(); }
+  /// Those that are there.
+  std::vector<Linear*> linears() {
+    std::vector<Linear*> present;
+    for (Linear* linear : {&q, &k, &v, &qkv, &o, &gate, &up, &gate_up, &down}) {
+      if (!linear->name.empty()) present.push_back(linear);
+    }
+    return present;
+  }
+};
+
+/// The final norm and the language-model head: logits = logit_scale * W norm(x), then capped.
+struct Head {
+  Norm norm;
+  Linear linear;
+  double logit_scale = 1;
+  double softcap = 0;  ///< logits become cap * tanh(logit / cap); 0: no cap
 };
 
 /// Linears that share their input.

@@ -34,10 +34,13 @@ struct Linear {
   }
 };
 
+/// RMSNorm; one without a weight is not there.
 struct Norm {
   at::Tensor weight;  ///< [hidden], compute dtype
   Parameter* parameter = nullptr;
   double eps = 1e-6;
+  double offset = 0;  ///< added to the weight: 1 in Gemma
+  bool defined() const { return weight.defined(); }
 };
 
 }  // namespace sftrun::kernels

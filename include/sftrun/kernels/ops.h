@@ -14,8 +14,11 @@
 namespace sftrun::kernels {
 
 /// What one packed batch looks like to the operations. T tokens in n documents.
+struct RopeAngles {
+  at::Tensor cos, sin;  ///< [T, rotary_dim / 2] fp32, of each token's position
+};
 struct BatchContext {
-  at::Tensor cos, sin;              ///< [T, head_dim / 2] fp32, of each token's position
+  std::vector<RopeAngles> ropes;    ///< of each way to turn that the model has
   std::vector<int32_t> cu_seqlens;  ///< [n + 1]
   at::Tensor cu_seqlens_device;     ///< the same on the device (CUDA only)
   int32_t max_seqlen = 0;
@@ -43,21 +46,22 @@ at::Tensor matmul_nt(const at::Tensor& x,
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x);
 
 // ---- RMSNorm: x [T, H], weight [H].
+/// Times offset + weight (0, or Gemma's 1). Returns {y, rstd [T]}.
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                                   double eps);  ///< {y, rstd [T]}
+                                                   double eps, double offset = 0);
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd,
-                             const at::Tensor& residual);  ///< dx, plus residual if defined
+                             const at::Tensor& rstd, const at::Tensor& residual,
+                             double offset = 0);  ///< dx, plus residual if defined
 /// sum over tokens of dy x rstd: [H] fp32.
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd);
 
-/// Rotates x [T, heads * head_dim] in place by the batch's angles (sign -1: the inverse, which is
-/// the backward).
-void rope_(at::Tensor& x, const BatchContext& batch, int64_t head_dim, double sign);
+/// Rotates x [T, heads * head_dim] in place by each token's angles (sign -1: the inverse, which is
+/// the backward): the first rotary_dim channels of each head.
+void rope_(at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sign);
 
-at::Tensor swiglu_forward(const at::Tensor& gate, const at::Tensor& up);
+at::Tensor gated_forward(Activation activation, const at::Tensor& gate, const at::Tensor& up);
 /// Overwrites gate and up with their gradients.
-void swiglu_backward_(const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
+void gated_backward_(Activation activation, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
 
 /// Counter-based dropout of x [T, channels]; its own backward with the same parameters.
 at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability,
@@ -67,7 +71,9 @@ at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probab
 /// head_dim].
 struct AttentionShape {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  double scale = 0;  ///< 1 / sqrt(head_dim)
+  double scale = 0;    ///< of scores: 1 / sqrt(head_dim)
+  int64_t window = 0;  ///< keys that a query sees, its own included; 0: all before it
+  double softcap = 0;  ///< scores become cap * tanh(score / cap); 0: no cap
 };
 struct AttentionOutput {
   at::Tensor out;               ///< [T, heads * head_dim]
@@ -83,9 +89,11 @@ AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, 
                                   const BatchContext& batch, const AttentionShape& shape);
 
 /// Overwrites logits [N, vocab] with the gradient of grad_scale * sum of losses; returns losses [N]
-/// fp32. labels [N] int32, all valid.
-at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double grad_scale);
-at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels);
+/// fp32. labels [N] int32, all valid. A `softcap` above 0 makes cap * tanh(logit / cap) of them
+/// first.
+at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double softcap,
+                                  double grad_scale);
+at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap);
 
 /// AdamW on [begin, end) of flat fp32 buffers; `compute` (may be the same tensor as master) is
 /// refreshed.

@@ -83,10 +83,8 @@ class Decoder {
   const DecoderOptions& options() const { return options_; }
   RopeCache& rope() { return rope_; }
   std::vector<Layer>& layers() { return layers_; }
-  const kernels::Linear& head() const { return head_; }
+  const kernels::Head& head() const { return head_; }
   at::Tensor embed(const at::Tensor& tokens) const;
-  at::Tensor final_normed(const at::Tensor& hidden) const;  ///< without gradients
-  kernels::AttentionShape attention_shape() const;
   /// Bytes of frozen weights on the device.
   uint64_t base_bytes() const { return base_bytes_; }
 
@@ -98,6 +96,7 @@ class Decoder {
   double head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
                                double grad_scale, at::Tensor& grad);
   bool trains_below(int64_t group) const;
+  double embedding_scale() const;
 
   spec::ArchSpec arch_;
   DecoderOptions options_;
@@ -108,8 +107,7 @@ class Decoder {
   at::Tensor embedding_;
   kernels::Parameter* embedding_parameter_ = nullptr;
   std::vector<Layer> layers_;
-  kernels::Norm final_norm_;
-  kernels::Linear head_;
+  kernels::Head head_;
   int64_t first_trained_group_ = 0;
   uint64_t base_bytes_ = 0;
 

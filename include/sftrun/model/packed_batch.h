@@ -28,18 +28,27 @@ struct Randomness {
 /// Cosines and sines of rotary embeddings by position, computed once and grown on demand.
 class RopeCache {
  public:
-  explicit RopeCache(spec::ArchSpec arch) : arch_(std::move(arch)) {}
-  /// Fills context.cos and context.sin [T, head_dim / 2] for documents of the given cumulative
-  /// lengths, each from position 0.
+  explicit RopeCache(const std::vector<spec::RopeSpec>& ropes) {
+    for (const spec::RopeSpec& rope : ropes) tables_.push_back({rope, {}});
+  }
+  /// Fills context.ropes for documents of the given cumulative lengths, each from position 0.
   void fill(kernels::BatchContext& context, at::Device device);
-  /// The row of one position in a sequence that is `seq_len` long so far (generation).
+  /// The length of a sequence past which all its positions turn otherwise (LongRoPE), so that what
+  /// was computed of it is void; 0: there is none.
+  int64_t switches_after() const;
+  /// Rows of single positions, each the last of its sequence so far (generation).
   void fill_positions(kernels::BatchContext& context, const std::vector<int64_t>& positions,
                       at::Device device);
 
  private:
-  void grow(int64_t positions);
-  spec::ArchSpec arch_;
-  at::Tensor cos_, sin_;  // [positions, head_dim / 2] on CPU
+  struct Table {
+    spec::RopeSpec rope;
+    kernels::RopeAngles angles;  // of positions from 0 on, on CPU
+    void grow(int64_t positions);
+    kernels::RopeAngles of_documents(const std::vector<int32_t>& cu_seqlens, int32_t max_seqlen);
+    kernels::RopeAngles of_positions(const std::vector<int64_t>& positions) const;
+  };
+  std::vector<Table> tables_;
 };
 
 /// @param batch as formed by data::make_batch; may be empty (T = 0)

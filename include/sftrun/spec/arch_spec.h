@@ -9,22 +9,47 @@
 /// A model family is data: what the one `Decoder` needs to know to run a checkpoint.
 namespace sftrun::spec {
 
-enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLlama3 };
+enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
 
 /// Rotary position embedding (RoFormer, arXiv:2104.09864) and its scaling variants, named as in
 /// transformers' modeling_rope_utils.py.
 struct RopeSpec {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
+  int64_t rotary_dim = 0;  ///< channels of a head that turn, the first ones; the others stay
+  int64_t max_position_embeddings = 0;
   double factor = 1.0;
-  int64_t original_max_position_embeddings = 0;          ///< 0: the model's max_position_embeddings
+  int64_t original_max_position_embeddings = 0;          ///< 0: max_position_embeddings
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< llama3
   double beta_fast = 32.0, beta_slow = 1.0;              ///< yarn
-  std::optional<double> attention_factor, mscale, mscale_all_dim;  ///< yarn
-  bool truncate = true;                                            ///< yarn
+  std::optional<double> attention_factor;                ///< yarn, longrope
+  std::optional<double> mscale, mscale_all_dim;          ///< yarn
+  bool truncate = true;                                  ///< yarn
+  /// longrope: each frequency is divided by its entry, [rotary_dim / 2]; long ones serve sequences
+  /// of more than original_max_position_embeddings.
+  std::vector<float> short_factor, long_factor;
   /// GGUF's `rope_freqs.weight` where no named type describes it: each frequency is divided by its
-  /// entry, after the scaling of `type`. Empty, or [head_dim / 2].
+  /// entry, after the scaling of `type`. Empty, or [rotary_dim / 2].
   std::vector<float> divisors;
+
+  /// Whether the frequencies depend on how long the sequence is.
+  bool by_length() const { return type == RopeType::kDynamic || type == RopeType::kLongRope; }
+};
+
+enum class Activation { kSilu, kGeluTanh };
+
+/// Where a layer norms: before attention and feed-forward (Llama), after them (OLMo 2), or both
+/// (Gemma).
+enum class NormPlacement { kBefore, kAfter, kBoth };
+
+/// RMS norms of queries and keys before their rotation: of each head (Qwen 3), or of all heads
+/// together (OLMo 2).
+enum class QkNorm { kNone, kPerHead, kWhole };
+
+/// What differs from layer to layer.
+struct LayerSpec {
+  int64_t window = 0;  ///< keys that a query sees, its own included; 0: all before it
+  int rope = 0;        ///< index in `ArchSpec::ropes`; -1: no position embedding
 };
 
 struct ArchSpec {
@@ -32,8 +57,18 @@ struct ArchSpec {
   int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
-  RopeSpec rope;
-  bool tie_word_embeddings = false, attention_bias = false, mlp_bias = false;
+  std::vector<RopeSpec> ropes = {{}};
+  std::vector<LayerSpec> layers;  ///< [num_layers]
+  bool tie_word_embeddings = false, qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool fused_projections = false;  ///< one matrix for q, k, v and one for gate, up (Phi-3)
+  Activation activation = Activation::kSilu;
+  NormPlacement norms = NormPlacement::kBefore;
+  bool norm_adds_one = false;  ///< norms multiply by 1 + weight (Gemma)
+  QkNorm qk_norm = QkNorm::kNone;
+  double attention_scale = 0;    ///< of scores; 0: 1 / sqrt(head_dim)
+  double attention_softcap = 0;  ///< scores become cap * tanh(score / cap); 0: no cap
+  double final_softcap = 0;      ///< logits likewise
+  double embedding_scale = 1, residual_scale = 1, logit_scale = 1;
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
 
@@ -48,15 +83,15 @@ struct ArchSpec {
   static ArchSpec from_gguf(const nlohmann::json& meta, const std::string& where);
   /// A config.json that transformers (4 and 5) loads as the same model; the caller adds
   /// `torch_dtype`.
-  /// @throws DataError if `rope.divisors` is set: config.json has no word for it.
+  /// @throws DataError if a rope's `divisors` are set: config.json has no word for them.
   nlohmann::json to_hf_config() const;
 };
 
 /// Takes over GGUF's `rope_freqs.weight` (what each frequency is divided by; Llama 3.1 and later):
 /// as the llama3 scaling it was computed from where one is found that gives these divisors, else as
-/// `rope.divisors`.
-/// @throws DataError unless there are head_dim / 2 positive finite divisors.
-void set_rope_divisors(ArchSpec& arch, const std::vector<float>& divisors,
+/// `divisors`.
+/// @throws DataError unless there are rotary_dim / 2 positive finite divisors.
+void set_rope_divisors(RopeSpec& rope, const std::vector<float>& divisors,
                        const std::string& where);
 
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
@@ -70,21 +105,41 @@ struct TensorSpec {
 };
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch);
 
+/// What a linear module is to its layer.
+enum class LinearSlot { kQ, kK, kV, kQkv, kO, kGate, kUp, kGateUp, kDown };
+
 /// The linear modules of a layer by HF name ("q_proj" … "down_proj"), with their sizes.
 struct LinearSpec {
+  LinearSlot slot = LinearSlot::kQ;
   std::string module;  ///< "self_attn.q_proj"
   int64_t in_features = 0, out_features = 0;
   bool bias = false;
 };
 std::vector<LinearSpec> layer_linears(const ArchSpec& arch);
 
-/// Inverse frequencies [head_dim / 2] and the factor that cos and sin are multiplied by; equal to
-/// transformers' ROPE_INIT_FUNCTIONS in fp32. `seq_len` matters to "dynamic" only: the longest
-/// position + 1 seen.
+/// What a norm is to its layer.
+enum class NormSlot {
+  kAttentionIn,
+  kQuery,
+  kKey,
+  kAttentionOut,
+  kFeedForwardIn,
+  kFeedForwardOut,
+};
+struct NormSpec {
+  NormSlot slot = NormSlot::kAttentionIn;
+  std::string module;  ///< "input_layernorm"
+  int64_t size = 0;
+};
+std::vector<NormSpec> layer_norms(const ArchSpec& arch);
+
+/// Inverse frequencies [rotary_dim / 2] and the factor that cos and sin are multiplied by; equal to
+/// transformers' ROPE_INIT_FUNCTIONS in fp32. `seq_len`, the longest position + 1 seen, matters to
+/// "dynamic" and "longrope" only.
 struct RopeTable {
   std::vector<float> inv_freq;
   float attention_scaling = 1.0F;
 };
-RopeTable rope_table(const ArchSpec& arch, int64_t seq_len);
+RopeTable rope_table(const RopeSpec& rope, int64_t seq_len);
 
 }  // namespace sftrun::spec

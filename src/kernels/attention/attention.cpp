@@ -4,6 +4,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
+#include "composed_attention.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
 #include "tiled_attention.h"
@@ -21,15 +22,31 @@ at::Tensor flat(const at::Tensor& x, int64_t heads, int64_t head_dim) {
   return x.reshape({-1, heads * head_dim});
 }
 
+/// FlashAttention on CUDA has no fp32, and as LibTorch offers it no soft cap; LibTorch's kernel for
+/// CPU has neither windows nor caps.
+bool must_compose(const at::Tensor& q, const AttentionShape& shape) {
+  if (q.is_cuda()) return shape.softcap > 0 || q.scalar_type() == at::kFloat;
+  return !tiled_attention_serves(q.scalar_type(), shape) && (shape.softcap > 0 || shape.window > 0);
+}
+
+/// Keys before and after its own that a query sees, as FlashAttention takes them.
+struct Window {
+  std::optional<int64_t> left, right;
+};
+Window window_of(const AttentionShape& shape) {
+  return shape.window == 0 ? Window{} : Window{shape.window - 1, 0};
+}
+
 AttentionOutput forward_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const BatchContext& batch, const AttentionShape& s) {
   const auto heads_of = [&](const at::Tensor& x) {
     return x.view({x.size(0), x.size(1) / s.head_dim, s.head_dim});
   };
+  const Window window = window_of(s);
   auto [out, lse, rng, unused, mask] = at::_flash_attention_forward(
       heads_of(q), heads_of(k), heads_of(v), batch.cu_seqlens_device, batch.cu_seqlens_device,
       batch.max_seqlen, batch.max_seqlen, /*dropout_p=*/0.0, /*is_causal=*/true,
-      /*return_debug_mask=*/false, s.scale);
+      /*return_debug_mask=*/false, s.scale, window.left, window.right);
   return {flat(out, s.num_heads, s.head_dim), {lse, rng, unused}};
 }
 
@@ -39,10 +56,11 @@ AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const
   const auto heads_of = [&](const at::Tensor& x) {
     return x.view({x.size(0), x.size(1) / s.head_dim, s.head_dim});
   };
+  const Window window = window_of(s);
   auto [dq, dk, dv] = at::_flash_attention_backward(
       heads_of(d_out), heads_of(q), heads_of(k), heads_of(v), heads_of(saved.out), saved.lse[0],
       batch.cu_seqlens_device, batch.cu_seqlens_device, batch.max_seqlen, batch.max_seqlen, 0.0,
-      true, saved.lse[1], saved.lse[2], s.scale);
+      true, saved.lse[1], saved.lse[2], s.scale, window.left, window.right);
   return {flat(dq, s.num_heads, s.head_dim), flat(dk, s.num_kv_heads, s.head_dim),
           flat(dv, s.num_kv_heads, s.head_dim)};
 }
@@ -51,6 +69,7 @@ AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const BatchContext& batch, const AttentionShape& shape) {
+  if (must_compose(q, shape)) return composed_attention_forward(q, k, v, batch, shape);
   if (q.is_cuda()) return forward_cuda(q, k, v, batch, shape);
   if (tiled_attention_serves(q.scalar_type(), shape))
     return tiled_attention_forward(q, k, v, batch, shape);
@@ -72,6 +91,8 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                                   const at::Tensor& v, const AttentionOutput& saved,
                                   const BatchContext& batch, const AttentionShape& shape) {
+  if (must_compose(q, shape))
+    return composed_attention_backward(d_out, q, k, v, saved, batch, shape);
   if (q.is_cuda()) return backward_cuda(d_out, q, k, v, saved, batch, shape);
   if (tiled_attention_serves(q.scalar_type(), shape))
     return tiled_attention_backward(d_out, q, k, v, saved, batch, shape);

@@ -38,27 +38,40 @@ void pair_rows(const T* in, int64_t rows, int64_t columns, T* out) {
   }
 }
 
+/// scores_QK become cap * tanh(scores * scale / cap).
+inline void cap_scores(float* scores, float scale, float cap) {
+#pragma omp simd
+  for (int64_t i = 0; i < kAttentionTile * kAttentionTile; ++i)
+    scores[i] = cap * tanh_fast(scores[i] * scale / cap);
+}
+
+/// An end of what a query (or key) sees, cut to the tile.
+inline int64_t in_tile(int64_t i) {
+  return i < 0 ? 0 : (i > kAttentionTile ? kAttentionTile : i);
+}
+
 /// One step of the online softmax (FlashAttention-2, arXiv:2307.08691, algorithm 1) for a tile of
 /// scores_QK * scale (scale > 0): updates each query's running maximum and sum, rescales its
-/// accumulator acc_QD, writes p_QK = exp(score - maximum).
+/// accumulator acc_QD, writes p_QK = exp(score - maximum), 0 where the mask hides the key.
 template <typename T>
-void softmax_tile(const float* scores, float scale, bool diagonal, int64_t depth, float* maximum,
+void softmax_tile(const float* scores, float scale, TileMask mask, int64_t depth, float* maximum,
                   float* sum, float* acc, T* p) {
   for (int64_t q = 0; q < kAttentionTile; ++q) {
     const float* row = scores + q * kAttentionTile;
     T* out = p + q * kAttentionTile;
-    const int64_t limit = diagonal ? q + 1 : kAttentionTile;
+    const int64_t first = in_tile(q + mask.first), limit = in_tile(q + mask.last);
     float top = maximum[q];
 #pragma omp simd reduction(max : top)
-    for (int64_t k = 0; k < limit; ++k) top = row[k] * scale > top ? row[k] * scale : top;
+    for (int64_t k = first; k < limit; ++k) top = row[k] * scale > top ? row[k] * scale : top;
     float total = 0;
+    for (int64_t k = 0; k < first; ++k) out[k] = T{0};
 #pragma omp simd reduction(+ : total)
-    for (int64_t k = 0; k < limit; ++k) {
+    for (int64_t k = first; k < limit; ++k) {
       const float e = exp_fast(row[k] * scale - top);
       total += e;
       store(out + k, e);
     }
-    for (int64_t k = limit; k < kAttentionTile; ++k) out[k] = T{0};
+    for (int64_t k = limit > first ? limit : first; k < kAttentionTile; ++k) out[k] = T{0};
     const float rescale = exp_fast(maximum[q] - top);
     maximum[q] = top;
     sum[q] = sum[q] * rescale + total;
@@ -69,19 +82,27 @@ void softmax_tile(const float* scores, float scale, bool diagonal, int64_t depth
 }
 
 /// Transposed tiles of the backward pass: p_KQ = exp(scores_KQ * scale - lse_Q), ds_KQ = p (dp_KQ -
-/// delta_Q) scale.
+/// delta_Q) scale. Under a cap, scores hold what `cap_scores` made of them, and the slope of tanh
+/// joins in.
 template <typename T>
 void softmax_tile_backward(const float* scores, const float* dp, const float* lse,
-                           const float* delta, float scale, bool diagonal, T* p, T* ds) {
+                           const float* delta, float scale, float cap, TileMask mask, T* p, T* ds) {
+  const float score_scale = cap > 0 ? 1.0F : scale, inverse_cap = cap > 0 ? 1.0F / cap : 0.0F;
   for (int64_t k = 0; k < kAttentionTile; ++k) {
-    const int64_t first = diagonal ? k : 0, base = k * kAttentionTile;
+    // Query q sees keys from q + mask.first to q + mask.last: key k is seen from k - mask.last + 1.
+    const int64_t first = in_tile(k - mask.last + 1), limit = in_tile(k - mask.first + 1),
+                  base = k * kAttentionTile;
     for (int64_t q = 0; q < first; ++q) p[base + q] = ds[base + q] = T{0};
 #pragma omp simd
-    for (int64_t q = first; q < kAttentionTile; ++q) {
-      const float probability = exp_fast(scores[base + q] * scale - lse[q]);
+    for (int64_t q = first; q < limit; ++q) {
+      const float score = scores[base + q], tanh_of = score * inverse_cap;
+      const float probability = exp_fast(score * score_scale - lse[q]);
       store(p + base + q, probability);
-      store(ds + base + q, probability * (dp[base + q] - delta[q]) * scale);
+      store(ds + base + q,
+            probability * (dp[base + q] - delta[q]) * scale * (1.0F - tanh_of * tanh_of));
     }
+    for (int64_t q = limit > first ? limit : first; q < kAttentionTile; ++q)
+      p[base + q] = ds[base + q] = T{0};
   }
 }
 

@@ -44,6 +44,41 @@ std::vector<Document> documents_of(const BatchContext& batch) {
   return documents;
 }
 
+/// What one tile of queries sees, and what is done to its scores.
+class Scores {
+ public:
+  explicit Scores(const AttentionShape& shape)
+      : scale_(static_cast<float>(shape.scale)),
+        cap_(static_cast<float>(shape.softcap)),
+        window_(shape.window) {}
+
+  /// The first tile of keys that a tile of queries sees; the last one is its own.
+  int64_t first_key_tile(int64_t q_tile) const {
+    return window_ == 0 ? 0 : std::max<int64_t>(0, q_tile * kTile - window_ + 1) / kTile;
+  }
+  /// The last tile of queries that sees a tile of keys; the first one is its own.
+  int64_t last_query_tile(int64_t k_tile, int64_t tiles) const {
+    if (window_ == 0) return tiles - 1;
+    return std::min(tiles - 1, ((k_tile + 1) * kTile + window_ - 2) / kTile);
+  }
+  TileMask mask(int64_t q_tile, int64_t k_tile) const {
+    const int64_t offset = (q_tile - k_tile) * kTile;
+    return {window_ == 0 ? -kTile : offset - window_ + 1, offset + 1};
+  }
+  /// Caps a tile's scores where there is a cap; they are scaled then.
+  void cap(float* scores) const {
+    if (cap_ > 0) kernels_for<float>().cap_scores(scores, scale_, cap_);
+  }
+  /// What scores are still to be multiplied by after `cap`.
+  float left_scale() const { return cap_ > 0 ? 1.0F : scale_; }
+  float scale() const { return scale_; }
+  float softcap() const { return cap_; }
+
+ private:
+  float scale_, cap_;
+  int64_t window_;
+};
+
 /// Runs body(item) for every item; threads take turns, so that cheap and dear items spread evenly.
 /// Which thread runs an item does not change its result.
 template <typename Body>
@@ -117,7 +152,7 @@ Operands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
 /// Forward of one query tile of one head: its keys and values are packed as it goes.
 template <typename T>
 void forward_tile(const Operands<T>& in, const Document& doc, int64_t head, int64_t q_tile,
-                  float scale, const T* k_packed, const T* v_packed, T* out, float* lse) {
+                  const Scores& of, const T* k_packed, const T* v_packed, T* out, float* lse) {
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, tile_size = kTile * depth;
   const Scratch<T> queries(tile_size), p(kTile * kTile);
@@ -128,11 +163,12 @@ void forward_tile(const Operands<T>& in, const Document& doc, int64_t head, int6
   const int64_t row = doc.begin + q_tile * kTile, valid = doc.rows_in(q_tile);
   kernels.pack_rows(in.q + row * in.q_stride + head * depth, in.q_stride, valid, depth,
                     queries.data());
-  for (int64_t k_tile = 0; k_tile <= q_tile; ++k_tile) {
+  for (int64_t k_tile = of.first_key_tile(q_tile); k_tile <= q_tile; ++k_tile) {
     product(kTile, kTile, depth, false, queries.data(), k_packed + k_tile * tile_size,
             scores.data());
-    kernels.softmax_tile(scores.data(), scale, k_tile == q_tile, depth, maximum.data(), sum.data(),
-                         acc.data(), p.data());
+    of.cap(scores.data());
+    kernels.softmax_tile(scores.data(), of.left_scale(), of.mask(q_tile, k_tile), depth,
+                         maximum.data(), sum.data(), acc.data(), p.data());
     product(kTile, depth, kTile, true, p.data(), v_packed + k_tile * tile_size, acc.data());
   }
   kernels.finish_rows(acc.data(), maximum.data(), sum.data(), valid, depth,
@@ -145,6 +181,7 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
   const Operands<T> in = operands_of<T>(q, k, v, shape);
   const auto& kernels = kernels_for<T>();
   const int64_t depth = shape.head_dim, tile_size = kTile * depth, num_tokens = q.size(0);
+  const Scores scores(shape);
   AttentionOutput result;
   result.out = at::empty_like(q);
   result.lse.push_back(at::empty({shape.num_heads, num_tokens}, at::kFloat));
@@ -192,8 +229,8 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
   for_items(static_cast<int64_t>(queries.size()), [&](int64_t i) {
     const Item& item = queries[static_cast<size_t>(i)];
     const int64_t from = slot(item.index / in.group, item.first_tile);
-    forward_tile(in, *item.doc, item.index, item.tile, static_cast<float>(shape.scale),
-                 k_packed + from, v_packed + from, out, lse + item.index * num_tokens);
+    forward_tile(in, *item.doc, item.index, item.tile, scores, k_packed + from, v_packed + from,
+                 out, lse + item.index * num_tokens);
   });
   return result;
 }
@@ -262,7 +299,7 @@ BackwardHead<T> pack_head(const Operands<T>& in, const T* d_out, const T* out, c
 /// dq of one head, and its share of dk and dv [tiles * kTile, depth] fp32.
 template <typename T>
 void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& doc, int64_t head,
-                   float scale, T* dq, float* dk, float* dv) {
+                   const Scores& of, T* dq, float* dk, float* dv) {
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, size = kTile * depth, tiles = doc.tiles();
   constexpr int64_t kSquare = kTile * kTile;
@@ -270,15 +307,16 @@ void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& do
   const Scratch<T> p(kSquare), ds(kSquare), ds_right(kSquare);
   RightOperand<T> right(kTile, kTile);
   for (int64_t k_tile = 0; k_tile < tiles; ++k_tile) {
-    for (int64_t q_tile = k_tile; q_tile < tiles; ++q_tile) {
+    for (int64_t q_tile = k_tile; q_tile <= of.last_query_tile(k_tile, tiles); ++q_tile) {
       const bool first = q_tile == k_tile;
       product(kTile, kTile, depth, false, h.k.data() + k_tile * size,
               h.q_transposed.data() + q_tile * size, scores.data());
       product(kTile, kTile, depth, false, h.v.data() + k_tile * size,
               h.d_out_transposed.data() + q_tile * size, dp.data());
+      of.cap(scores.data());
       kernels.softmax_tile_backward(scores.data(), dp.data(), h.lse.data() + q_tile * kTile,
-                                    h.delta.data() + q_tile * kTile, scale, first, p.data(),
-                                    ds.data());
+                                    h.delta.data() + q_tile * kTile, of.scale(), of.softcap(),
+                                    of.mask(q_tile, k_tile), p.data(), ds.data());
       product(kTile, depth, kTile, !first, p.data(), h.d_out.data() + q_tile * size,
               dv + k_tile * size);
       product(kTile, depth, kTile, !first, ds.data(), h.q.data() + q_tile * size,
@@ -302,6 +340,7 @@ AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::
   const Operands<T> in = operands_of<T>(q, k, v, shape);
   const auto& kernels = kernels_for<T>();
   const int64_t depth = shape.head_dim, num_tokens = q.size(0);
+  const Scores scores(shape);
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const auto* d_out_data = static_cast<const T*>(d_out.const_data_ptr());
   const auto* out_data = static_cast<const T*>(saved.out.const_data_ptr());
@@ -314,9 +353,8 @@ AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::
     for_items(shape.num_heads, [&](int64_t head) {
       BackwardHead<T> packed =
           pack_head(in, d_out_data, out_data, lse + head * num_tokens, doc, head);
-      backward_head(in, packed, doc, head, static_cast<float>(shape.scale),
-                    static_cast<T*>(grads.dq.data_ptr()), dk + head * head_size,
-                    dv + head * head_size);
+      backward_head(in, packed, doc, head, scores, static_cast<T*>(grads.dq.data_ptr()),
+                    dk + head * head_size, dv + head * head_size);
     });
     for_items(shape.num_kv_heads * doc.tiles(), [&](int64_t i) {
       const int64_t kv_head = i / doc.tiles(), tile = i % doc.tiles();

@@ -3,10 +3,10 @@
 #include "sftrun/kernels/ops.h"
 
 /// Causal attention on CPU in tiles of 64 x 64 on oneDNN's block products
-/// (at::native::cpublas::brgemm): whole tiles above the diagonal are skipped, which LibTorch's own
-/// kernel computes. Operands are packed and padded with zeros to whole tiles, so that every product
-/// has one of a few shapes, whatever the documents' lengths (each new shape would be compiled at
-/// run time).
+/// (at::native::cpublas::brgemm): whole tiles above the diagonal or before the window are skipped,
+/// which LibTorch's own kernel computes. Operands are packed and padded with zeros to whole tiles,
+/// so that every product has one of a few shapes, whatever the documents' lengths (each new shape
+/// would be compiled at run time).
 namespace sftrun::kernels {
 
 /// Whether this processor and these sizes suit it; the answer is the same for the forward and the

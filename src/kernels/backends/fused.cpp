@@ -8,28 +8,58 @@
 namespace sftrun::kernels {
 namespace {
 
+struct Normed {
+  at::Tensor y, rstd;
+};
+
+/// x itself where there is no norm.
+Normed normed(const at::Tensor& x, const Norm& norm) {
+  if (!norm.defined()) return {x, {}};
+  auto [y, rstd] = rms_norm_forward(x, norm.weight, norm.eps, norm.offset);
+  return {y, rstd};
+}
+
 /// The normed input that a group's parameter gradients read: computed again, not kept.
 at::Tensor normed_again(const at::Tensor& x, const Norm& norm, const LinearGroup& group) {
-  return trains(group) ? rms_norm_forward(x, norm.weight, norm.eps).first : at::Tensor();
+  return trains(group) ? normed(x, norm).y : at::Tensor();
 }
 
 /// Backward of norm(x) beside a residual path: returns residual_grad + the norm's gradient.
 at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& x, const Norm& norm,
                          const at::Tensor& rstd, const at::Tensor& residual_grad, bool needs_dx) {
+  if (!norm.defined()) {
+    if (!needs_dx) return {};
+    return residual_grad.defined() ? dy + residual_grad : dy;
+  }
   if (norm.parameter) norm.parameter->grad.add_(rms_norm_weight_grad(dy, x, rstd));
   if (!needs_dx) return {};
-  return rms_norm_backward(dy, x, norm.weight, rstd, residual_grad);
+  return rms_norm_backward(dy, x, norm.weight, rstd, residual_grad, norm.offset);
 }
 
+/// Heads as rows of their own, or all heads in one row, whichever the norm is for.
+at::Tensor rows_of(const at::Tensor& x, const Norm& norm) {
+  return x.view({-1, norm.weight.numel()});
+}
+
+/// What a half's last linear and the norm after it leave for the way back.
+struct Joined {
+  at::Tensor y, rstd;  ///< the linear's result, where a norm follows
+  LowRank low;
+};
+
 struct AttentionHalf {
-  at::Tensor x, rstd, q, k, v;
+  at::Tensor x, rstd;
+  at::Tensor q, k, v;         ///< as attention reads them, or before norms and rotation
+  at::Tensor q_rstd, k_rstd;  ///< where q and k are normed
   AttentionOutput attention;
-  LowRank qkv_low, o_low;
+  LowRank qkv_low;
+  Joined joined;
 };
 
 struct FeedForwardHalf {
   at::Tensor x, rstd, gate, up;
-  LowRank gate_up_low, down_low;
+  LowRank gate_up_low;
+  Joined joined;
 };
 
 /// The passes of one layer, each writing what its backward needs to a half when it is not null.
@@ -37,93 +67,182 @@ class Passes {
  public:
   Passes(const Layer& layer, const BatchContext& batch) : l_(layer), batch_(batch) {}
 
-  AttentionInputs project(const at::Tensor& x, const AttentionShape& shape, AttentionHalf* keep) {
-    auto [normed, rstd] = rms_norm_forward(x, l_.input_norm.weight, l_.input_norm.eps);
-    auto qkv = linears_forward(normed, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
-    rope_(qkv[0], batch_, shape.head_dim, 1);
-    rope_(qkv[1], batch_, shape.head_dim, 1);
-    if (keep) keep->rstd = rstd;
-    return {qkv[0], qkv[1], qkv[2]};
+  AttentionInputs project(const at::Tensor& x, AttentionHalf* keep) {
+    const Normed in = normed(x, l_.attention_in);
+    auto qkv = linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
+    if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
+    if (keep) keep->rstd = in.rstd;
+    if (!l_.q_norm.defined()) {
+      rotate(qkv[0], 1);
+      rotate(qkv[1], 1);
+      if (keep) keep->q = qkv[0], keep->k = qkv[1], keep->v = qkv[2];
+      return {qkv[0], qkv[1], qkv[2]};
+    }
+    const Normed q = normed(rows_of(qkv[0], l_.q_norm), l_.q_norm),
+                 k = normed(rows_of(qkv[1], l_.k_norm), l_.k_norm);
+    if (keep) {
+      keep->q = qkv[0], keep->k = qkv[1], keep->v = qkv[2];
+      keep->q_rstd = q.rstd, keep->k_rstd = k.rstd;
+    }
+    return {rotated(q.y.view_as(qkv[0])), rotated(k.y.view_as(qkv[1])), qkv[2]};
   }
 
   at::Tensor add_attended(const at::Tensor& x, const at::Tensor& attended, AttentionHalf* keep) {
-    return linears_forward(attended, {&l_.o}, batch_, keep ? &keep->o_low : nullptr, x)[0];
+    return join(x, attended, l_.o, l_.attention_out, keep ? &keep->joined : nullptr);
   }
 
-  at::Tensor attention_half(const at::Tensor& x, const AttentionShape& shape, AttentionHalf* keep) {
-    AttentionInputs in = project(x, shape, keep);
-    AttentionOutput attention = attention_forward(in.q, in.k, in.v, batch_, shape);
+  at::Tensor attention_half(const at::Tensor& x, AttentionHalf* keep) {
+    const AttentionInputs in = project(x, keep);
+    AttentionOutput attention = attention_forward(in.q, in.k, in.v, batch_, l_.attention);
     at::Tensor y = add_attended(x, attention.out, keep);
     if (keep) {
       keep->x = x;
-      keep->q = std::move(in.q), keep->k = std::move(in.k), keep->v = std::move(in.v);
       keep->attention = std::move(attention);
     }
     return y;
   }
 
   at::Tensor feed_forward_half(const at::Tensor& x, FeedForwardHalf* keep) {
-    const Norm& norm = l_.post_attention_norm;
-    auto [normed, rstd] = rms_norm_forward(x, norm.weight, norm.eps);
+    Normed in = normed(x, l_.feed_forward_in);
     auto gate_up =
-        linears_forward(normed, gate_up_group(), batch_, keep ? &keep->gate_up_low : nullptr);
-    normed.reset();
-    const at::Tensor h = swiglu_forward(gate_up[0], gate_up[1]);
-    at::Tensor y = linears_forward(h, {&l_.down}, batch_, keep ? &keep->down_low : nullptr, x)[0];
+        linears_forward(in.y, gate_up_group(), batch_, keep ? &keep->gate_up_low : nullptr);
+    in.y.reset();
+    if (l_.fuses_gate_up()) {
+      const int64_t inner = gate_up[0].size(1) / 2;
+      gate_up = parts(gate_up[0], {inner, inner});
+    }
+    const at::Tensor h = gated_forward(l_.activation, gate_up[0], gate_up[1]);
+    at::Tensor y = join(x, h, l_.down, l_.feed_forward_out, keep ? &keep->joined : nullptr);
     if (keep) {
-      keep->x = x, keep->rstd = rstd;
+      keep->x = x, keep->rstd = in.rstd;
       keep->gate = std::move(gate_up[0]), keep->up = std::move(gate_up[1]);
     }
     return y;
   }
 
   at::Tensor feed_forward_backward(FeedForwardHalf half, const at::Tensor& grad, bool needs_dx) {
-    const Norm& norm = l_.post_attention_norm;
+    const Norm& norm = l_.feed_forward_in;
     const LinearGroup down = {&l_.down};
     const bool through_norm = needs_dx || norm.parameter != nullptr,
                through_down = through_norm || trains(gate_up_group());
-    at::Tensor h = trains(down) ? swiglu_forward(half.gate, half.up) : at::Tensor();
-    at::Tensor dh = linears_backward({grad}, h, half.down_low, down, batch_, through_down);
+    at::Tensor h = trains(down) ? gated_forward(l_.activation, half.gate, half.up) : at::Tensor();
+    at::Tensor dh = join_backward(grad, h, l_.down, l_.feed_forward_out, half.joined, through_down);
     h.reset();
     if (!through_down) return {};
-    swiglu_backward_(dh, half.gate, half.up);  // they become their own gradients
+    gated_backward_(l_.activation, dh, half.gate, half.up);  // they become their own gradients
     dh.reset();
+    std::vector<at::Tensor> grads = {std::move(half.gate), std::move(half.up)};
+    if (l_.fuses_gate_up()) grads = {at::cat(grads, 1)};
     const at::Tensor d_normed =
-        linears_backward({half.gate, half.up}, normed_again(half.x, norm, gate_up_group()),
-                         half.gate_up_low, gate_up_group(), batch_, through_norm);
-    half.gate.reset();
-    half.up.reset();
+        linears_backward(grads, normed_again(half.x, norm, gate_up_group()), half.gate_up_low,
+                         gate_up_group(), batch_, through_norm);
+    grads.clear();
     if (!through_norm) return {};
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
   }
 
-  at::Tensor attention_half_backward(AttentionHalf half, const at::Tensor& grad,
-                                     const AttentionShape& shape, bool needs_dx) {
-    const Norm& norm = l_.input_norm;
+  at::Tensor attention_half_backward(AttentionHalf half, const at::Tensor& grad, bool needs_dx) {
+    const Norm& norm = l_.attention_in;
     const bool through_norm = needs_dx || norm.parameter != nullptr,
-               through_attention = through_norm || trains(qkv_group());
-    const at::Tensor d_attended = linears_backward({grad}, half.attention.out, half.o_low, {&l_.o},
-                                                   batch_, through_attention);
+               through_attention = through_norm || trains(qkv_group()) ||
+                                   l_.q_norm.parameter != nullptr || l_.k_norm.parameter != nullptr;
+    const at::Tensor d_attended = join_backward(grad, half.attention.out, l_.o, l_.attention_out,
+                                                half.joined, through_attention);
     if (!through_attention) return {};
-    AttentionGrads d =
-        attention_backward(d_attended, half.q, half.k, half.v, half.attention, batch_, shape);
-    rope_(d.dq, batch_, shape.head_dim, -1);
-    rope_(d.dk, batch_, shape.head_dim, -1);
-    const at::Tensor d_normed =
-        linears_backward({d.dq, d.dk, d.dv}, normed_again(half.x, norm, qkv_group()), half.qkv_low,
-                         qkv_group(), batch_, through_norm);
+    AttentionGrads d = through_attention_backward(half, d_attended);
+    std::vector<at::Tensor> grads = {std::move(d.dq), std::move(d.dk), std::move(d.dv)};
+    if (l_.fuses_qkv()) grads = {at::cat(grads, 1)};
+    const at::Tensor d_normed = linears_backward(grads, normed_again(half.x, norm, qkv_group()),
+                                                 half.qkv_low, qkv_group(), batch_, through_norm);
     if (!through_norm) return {};
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
   }
 
   /// Whether anything before the feed-forward half needs its gradient.
   bool attention_half_trains() const {
-    return l_.input_norm.parameter != nullptr || trains(qkv_group()) || l_.o.trains();
+    for (const Norm* norm : {&l_.attention_in, &l_.attention_out, &l_.q_norm, &l_.k_norm}) {
+      if (norm->parameter != nullptr) return true;
+    }
+    return trains(qkv_group()) || l_.o.trains();
   }
 
  private:
-  LinearGroup qkv_group() const { return {&l_.q, &l_.k, &l_.v}; }
-  LinearGroup gate_up_group() const { return {&l_.gate, &l_.up}; }
+  LinearGroup qkv_group() const {
+    if (l_.fuses_qkv()) return {&l_.qkv};
+    return {&l_.q, &l_.k, &l_.v};
+  }
+  LinearGroup gate_up_group() const {
+    if (l_.fuses_gate_up()) return {&l_.gate_up};
+    return {&l_.gate, &l_.up};
+  }
+  int64_t query_size() const { return l_.attention.num_heads * l_.attention.head_dim; }
+  int64_t key_size() const { return l_.attention.num_kv_heads * l_.attention.head_dim; }
+
+  /// Neighbouring columns as tensors of their own.
+  static std::vector<at::Tensor> parts(const at::Tensor& x, const std::vector<int64_t>& sizes) {
+    std::vector<at::Tensor> result;
+    int64_t first = 0;
+    for (const int64_t size : sizes) {
+      result.push_back(x.narrow(1, first, size).contiguous());
+      first += size;
+    }
+    return result;
+  }
+
+  void rotate(at::Tensor& x, double sign) const {
+    if (l_.rope < 0) return;
+    rope_(x, batch_.ropes[static_cast<size_t>(l_.rope)], l_.attention.head_dim, sign);
+  }
+  at::Tensor rotated(at::Tensor x) const {
+    rotate(x, 1);
+    return x;
+  }
+
+  /// x + residual_scale * norm(linear(h)), in one pass where there is neither norm nor scale.
+  at::Tensor join(const at::Tensor& x, const at::Tensor& h, const Linear& linear, const Norm& norm,
+                  Joined* keep) {
+    LowRank* low = keep ? &keep->low : nullptr;
+    if (!norm.defined() && l_.residual_scale == 1)
+      return linears_forward(h, {&linear}, batch_, low, x)[0];
+    const at::Tensor y = linears_forward(h, {&linear}, batch_, low)[0];
+    const Normed out = normed(y, norm);
+    if (keep && norm.defined()) keep->y = y, keep->rstd = out.rstd;
+    return at::add(x, out.y, l_.residual_scale);
+  }
+
+  /// The gradient of h; that of x is `grad` itself.
+  at::Tensor join_backward(const at::Tensor& grad, const at::Tensor& h, const Linear& linear,
+                           const Norm& norm, Joined& kept, bool needs_dh) {
+    const at::Tensor scaled = l_.residual_scale == 1 ? grad : grad * l_.residual_scale;
+    const at::Tensor dy =
+        norm_backward(scaled, kept.y, norm, kept.rstd, {}, needs_dh || linear.trains());
+    kept.y.reset();
+    if (!dy.defined()) return {};
+    return linears_backward({dy}, h, kept.low, {&linear}, batch_, needs_dh);
+  }
+
+  /// Of q, k and v as the linears gave them.
+  AttentionGrads through_attention_backward(AttentionHalf& half, const at::Tensor& d_attended) {
+    if (!l_.q_norm.defined()) {
+      AttentionGrads d = attention_backward(d_attended, half.q, half.k, half.v, half.attention,
+                                            batch_, l_.attention);
+      rotate(d.dq, -1);
+      rotate(d.dk, -1);
+      return d;
+    }
+    const at::Tensor q_rows = rows_of(half.q, l_.q_norm), k_rows = rows_of(half.k, l_.k_norm);
+    AttentionGrads d =
+        attention_backward(d_attended, rotated(normed(q_rows, l_.q_norm).y.view_as(half.q)),
+                           rotated(normed(k_rows, l_.k_norm).y.view_as(half.k)), half.v,
+                           half.attention, batch_, l_.attention);
+    rotate(d.dq, -1);
+    rotate(d.dk, -1);
+    d.dq = norm_backward(rows_of(d.dq, l_.q_norm), q_rows, l_.q_norm, half.q_rstd, {}, true)
+               .view_as(half.q);
+    d.dk = norm_backward(rows_of(d.dk, l_.k_norm), k_rows, l_.k_norm, half.k_rstd, {}, true)
+               .view_as(half.k);
+    return d;
+  }
 
   const Layer& l_;
   const BatchContext& batch_;
@@ -131,12 +250,10 @@ class Passes {
 
 class FusedRun final : public LayerRun {
  public:
-  FusedRun(const Layer& layer, const BatchContext& batch, const AttentionShape& shape)
-      : passes_(layer, batch), shape_(shape) {}
+  FusedRun(const Layer& layer, const BatchContext& batch) : passes_(layer, batch) {}
 
   at::Tensor forward(const at::Tensor& x) {
-    return passes_.feed_forward_half(passes_.attention_half(x, shape_, &attention_),
-                                     &feed_forward_);
+    return passes_.feed_forward_half(passes_.attention_half(x, &attention_), &feed_forward_);
   }
 
   at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
@@ -145,24 +262,23 @@ class FusedRun final : public LayerRun {
     const at::Tensor middle =
         passes_.feed_forward_backward(std::move(feed_forward_), grad.contiguous(), needs_middle);
     if (!needs_middle) return {};
-    return passes_.attention_half_backward(std::move(attention_), middle, shape_, needs_input_grad);
+    return passes_.attention_half_backward(std::move(attention_), middle, needs_input_grad);
   }
 
  private:
   Passes passes_;
-  AttentionShape shape_;
   AttentionHalf attention_;
   FeedForwardHalf feed_forward_;
 };
 
 at::Tensor layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                         const AttentionShape& shape, std::unique_ptr<LayerRun>* run) {
+                         std::unique_ptr<LayerRun>* run) {
   const at::NoGradGuard no_grad;
   if (run == nullptr) {
     Passes passes(layer, batch);
-    return passes.feed_forward_half(passes.attention_half(x, shape, nullptr), nullptr);
+    return passes.feed_forward_half(passes.attention_half(x, nullptr), nullptr);
   }
-  auto kept = std::make_unique<FusedRun>(layer, batch, shape);
+  auto kept = std::make_unique<FusedRun>(layer, batch);
   at::Tensor y = kept->forward(x);
   *run = std::move(kept);
   return y;
@@ -180,45 +296,71 @@ double sum_in_fp64(const at::Tensor& losses) {
   return losses.sum(at::kDouble).item<double>();
 }
 
-HeadLoss head_loss(const at::Tensor& input, const Norm& norm, const Linear& head,
-                   const at::Tensor& labels, double grad_scale, HeadGrad wanted) {
+/// Scaled, not yet capped.
+at::Tensor raw_logits(const Head& head, const at::Tensor& normed_rows) {
+  at::Tensor logits = matmul_nt(normed_rows, head.linear.weight);
+  return head.logit_scale == 1 ? logits : logits.mul_(head.logit_scale);
+}
+
+HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                   double grad_scale, HeadGrad wanted) {
   const at::NoGradGuard no_grad;
-  const int64_t num_rows = input.size(0), step = chunk_rows(input, head.weight.size(0));
-  auto [normed, rstd] = rms_norm_forward(input, norm.weight, norm.eps);
-  const bool needs_d_normed = wanted == HeadGrad::kInput || norm.parameter != nullptr;
+  const Linear& linear = head.linear;
+  const int64_t num_rows = input.size(0), step = chunk_rows(input, linear.weight.size(0));
+  const Normed in = normed(input, head.norm);
+  const bool needs_d_normed = wanted == HeadGrad::kInput || head.norm.parameter != nullptr;
   at::Tensor d_normed =
       wanted != HeadGrad::kNone && needs_d_normed ? at::empty_like(input) : at::Tensor();
   HeadLoss result;
   for (int64_t first = 0; first < num_rows; first += step) {
     const int64_t rows = std::min(step, num_rows - first);
-    const at::Tensor chunk = normed.narrow(0, first, rows),
+    const at::Tensor chunk = in.y.narrow(0, first, rows),
                      chunk_labels = labels.narrow(0, first, rows);
-    at::Tensor logits = matmul_nt(chunk, head.weight);
+    at::Tensor logits = raw_logits(head, chunk);
     if (wanted == HeadGrad::kNone) {
-      result.loss_sum += sum_in_fp64(token_losses(logits, chunk_labels));
+      result.loss_sum += sum_in_fp64(token_losses(logits, chunk_labels, head.softcap));
       continue;
     }
-    result.loss_sum += sum_in_fp64(token_losses_and_grad_(logits, chunk_labels, grad_scale));
+    result.loss_sum += sum_in_fp64(
+        token_losses_and_grad_(logits, chunk_labels, head.softcap, grad_scale * head.logit_scale));
     if (d_normed.defined())
-      d_normed.narrow(0, first, rows).copy_(matmul_sum({{logits, head.weight, false}}));
-    if (head.weight_parameter) add_matmul_tn_(head.weight_parameter->grad, logits, chunk);
+      d_normed.narrow(0, first, rows).copy_(matmul_sum({{logits, linear.weight, false}}));
+    if (linear.weight_parameter) add_matmul_tn_(linear.weight_parameter->grad, logits, chunk);
   }
   if (d_normed.defined())
-    result.grad_input = norm_backward(d_normed, input, norm, rstd, {}, wanted == HeadGrad::kInput);
+    result.grad_input =
+        norm_backward(d_normed, input, head.norm, in.rstd, {}, wanted == HeadGrad::kInput);
   return result;
 }
 
 }  // namespace
 
-AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                                 const AttentionShape& shape) {
-  return Passes(layer, batch).project(x, shape, nullptr);
+AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
+                                 const BatchContext& batch) {
+  return Passes(layer, batch).project(x, nullptr);
 }
 
 at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Tensor& attended,
                            const BatchContext& batch) {
   Passes passes(layer, batch);
   return passes.feed_forward_half(passes.add_attended(x, attended, nullptr), nullptr);
+}
+
+at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {
+  at::Tensor logits = raw_logits(head, normed(hidden, head.norm).y);
+  return head.softcap > 0 ? logits.div_(head.softcap).tanh_().mul_(head.softcap) : logits;
+}
+
+at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels) {
+  const int64_t num_rows = hidden.size(0), step = chunk_rows(hidden, head.linear.weight.size(0));
+  at::Tensor losses = at::empty({num_rows}, hidden.options().dtype(at::kFloat));
+  for (int64_t first = 0; first < num_rows; first += step) {
+    const int64_t rows = std::min(step, num_rows - first);
+    const at::Tensor chunk = normed(hidden.narrow(0, first, rows), head.norm).y;
+    losses.narrow(0, first, rows)
+        .copy_(token_losses(raw_logits(head, chunk), labels.narrow(0, first, rows), head.softcap));
+  }
+  return losses;
 }
 
 const Backend& fused_backend() {

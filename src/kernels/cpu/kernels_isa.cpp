@@ -16,23 +16,23 @@ namespace {
 #include "attention/attention_cpu.inl"
 #include "cross_entropy/cross_entropy_cpu.inl"
 #include "dropout/dropout_cpu.inl"
+#include "gated/gated_cpu.inl"
 #include "matmul/matmul_cpu.inl"
 #include "rms_norm/rms_norm_cpu.inl"
 #include "rope/rope_cpu.inl"
-#include "swiglu/swiglu_cpu.inl"
 
 template <typename T>
 constexpr RowKernels<T> kRowKernels = {
     rms_norm_forward<T>,
     rms_norm_backward<T>,
     rope<T>,
-    swiglu_forward<T>,
-    swiglu_backward<T>,
+    gated_forward<T>,
+    gated_backward<T>,
     dropout<T>,
     cross_entropy<T>,
     cross_entropy_loss<T>,
-    {pack_rows<T>, pack_transposed<T>, pair_rows<T>, softmax_tile<T>, softmax_tile_backward<T>,
-     finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>},
+    {pack_rows<T>, pack_transposed<T>, pair_rows<T>, cap_scores, softmax_tile<T>,
+     softmax_tile_backward<T>, finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>},
     {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>},
 };
 

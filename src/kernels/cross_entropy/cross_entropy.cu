@@ -22,15 +22,16 @@ __device__ __forceinline__ SoftmaxState merge_over_block(SoftmaxState state) {
 
 template <typename T, bool kGradient>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy(T* logits, const int32_t* labels, float* losses, int64_t vocab,
+    cross_entropy(T* logits, const int32_t* labels, float* losses, int64_t vocab, float softcap,
                   float grad_scale) {
   const int64_t row = blockIdx.x;
   logits += row * vocab;
   const int64_t label = labels[row];
-  const float at_label =
-      load(logits + label);  // in every thread before the barrier below: it is overwritten after
+  // In every thread before the barrier below: it is overwritten after.
+  const float at_label = capped(load(logits + label), softcap);
   SoftmaxState state;
-  for (int64_t i = threadIdx.x; i < vocab; i += kThreads) add_logit(state, load(logits + i));
+  for (int64_t i = threadIdx.x; i < vocab; i += kThreads)
+    add_logit(state, capped(load(logits + i), softcap));
   state = merge_over_block(state);
   const float loss = state.largest + logf(state.sum) - at_label;
   if (threadIdx.x == 0) losses[row] = loss;
@@ -38,8 +39,9 @@ __global__ void __launch_bounds__(kThreads)
     const float scale = grad_scale / state.sum,
                 gradient_at_label = (expf(-loss) - 1.0F) * grad_scale;
     for (int64_t i = threadIdx.x; i < vocab; i += kThreads) {
-      store(logits + i,
-            i == label ? gradient_at_label : expf(load(logits + i) - state.largest) * scale);
+      const float value = capped(load(logits + i), softcap);
+      const float gradient = i == label ? gradient_at_label : expf(value - state.largest) * scale;
+      store(logits + i, gradient * cap_slope(value, softcap));
     }
   }
 }
@@ -47,8 +49,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses,
-                          int64_t rows, int64_t vocab, float grad_scale, bool with_gradient,
-                          Stream stream) {
+                          int64_t rows, int64_t vocab, float softcap, float grad_scale,
+                          bool with_gradient, Stream stream) {
   if (rows == 0) return;
   const auto grid = static_cast<unsigned>(rows);
   for_type(type, [&](auto* null) {
@@ -56,10 +58,10 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
     T* typed = static_cast<T*>(logits);
     if (with_gradient)
       cross_entropy<T, true>
-          <<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, grad_scale);
+          <<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, softcap, grad_scale);
     else
       cross_entropy<T, false>
-          <<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, grad_scale);
+          <<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, softcap, grad_scale);
   });
 }
 

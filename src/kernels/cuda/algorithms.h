@@ -27,13 +27,33 @@ SFTRUN_HOST_DEVICE Pair rotate(float a, float b, float cos, float sin) {
 SFTRUN_HOST_DEVICE float sigmoid(float x) {
   return 1.0F / (1.0F + expf(-x));
 }
-SFTRUN_HOST_DEVICE float swiglu(float gate, float up) {
-  return gate * sigmoid(gate) * up;
+
+/// silu(x) = x sigmoid(x); gelu's tanh approximation is x sigmoid(2 u), u = sqrt(2 / pi) (x +
+/// 0.044715 x^3).
+struct GateSlope {
+  float inner, slope;  ///< what the sigmoid takes, and its derivative
+};
+SFTRUN_HOST_DEVICE GateSlope gate_slope(Activation activation, float x) {
+  if (activation == Activation::kSilu) return {x, 1.0F};
+  constexpr float kTwiceRoot = 1.5957691216057308F, kCubic = 0.044715F;
+  return {kTwiceRoot * (x + kCubic * x * x * x), kTwiceRoot * (1.0F + 3.0F * kCubic * x * x)};
+}
+SFTRUN_HOST_DEVICE float gated(Activation activation, float gate, float up) {
+  return gate * sigmoid(gate_slope(activation, gate).inner) * up;
 }
 /// The gradients of gate and up.
-SFTRUN_HOST_DEVICE Pair swiglu_gradient(float dh, float gate, float up) {
-  const float s = sigmoid(gate);
-  return {dh * up * s * (1.0F + gate * (1.0F - s)), dh * gate * s};
+SFTRUN_HOST_DEVICE Pair gated_gradient(Activation activation, float dh, float gate, float up) {
+  const GateSlope of = gate_slope(activation, gate);
+  const float s = sigmoid(of.inner);
+  return {dh * up * s * (1.0F + gate * (1.0F - s) * of.slope), dh * gate * s};
+}
+
+/// A logit, soft-capped where `cap` > 0, and the slope of that at a capped value.
+SFTRUN_HOST_DEVICE float capped(float logit, float cap) {
+  return cap > 0 ? cap * tanhf(logit / cap) : logit;
+}
+SFTRUN_HOST_DEVICE float cap_slope(float value, float cap) {
+  return cap > 0 ? 1.0F - value / cap * (value / cap) : 1.0F;
 }
 
 /// The 8 times 16 random bits of one block of a token's channels (Philox 4x32-10, Salmon et al., SC

@@ -15,22 +15,22 @@ enum class Type { kFloat32, kBFloat16, kFloat16 };
 using Stream = CUstream_st*;
 
 void launch_rms_norm_forward(Type type, const void* x, const void* weight, void* y, float* rstd,
-                             int64_t rows, int64_t hidden, float eps, Stream stream);
+                             int64_t rows, int64_t hidden, float eps, float offset, Stream stream);
 void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight,
                               const float* rstd, void* dx, int64_t rows, int64_t hidden,
-                              Stream stream);
+                              float offset, Stream stream);
 void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t rows,
-                 int64_t heads, int64_t head_dim, float sign, Stream stream);
-void launch_swiglu_forward(Type type, const void* gate, const void* up, void* h, int64_t n,
-                           Stream stream);
-void launch_swiglu_backward(Type type, const void* dh, void* gate, void* up, int64_t n,
-                            Stream stream);
+                 int64_t heads, int64_t head_dim, int64_t rotary_dim, float sign, Stream stream);
+void launch_gated_forward(Type type, Activation activation, const void* gate, const void* up,
+                          void* h, int64_t n, Stream stream);
+void launch_gated_backward(Type type, Activation activation, const void* dh, void* gate, void* up,
+                           int64_t n, Stream stream);
 void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows,
                     int64_t channels, const DropoutParams& params, Stream stream);
 /// Overwrites logits with the gradient if `with_gradient`.
 void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses,
-                          int64_t rows, int64_t vocab, float grad_scale, bool with_gradient,
-                          Stream stream);
+                          int64_t rows, int64_t vocab, float softcap, float grad_scale,
+                          bool with_gradient, Stream stream);
 /// `compute`, of type `type`, may be null: then only the fp32 master is updated.
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
                   void* compute, int64_t n, const AdamWParams& params, Stream stream);

@@ -6,8 +6,9 @@ namespace {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    rope(T* x, const float* cos, const float* sin, int heads, int head_dim, float sign) {
-  const int half = head_dim / 2;
+    rope(T* x, const float* cos, const float* sin, int heads, int head_dim, int rotary_dim,
+         float sign) {
+  const int half = rotary_dim / 2;
   const int64_t row = blockIdx.x;
   x += row * heads * head_dim;
   cos += row * half;
@@ -24,12 +25,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t rows,
-                 int64_t heads, int64_t head_dim, float sign, Stream stream) {
+                 int64_t heads, int64_t head_dim, int64_t rotary_dim, float sign, Stream stream) {
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     rope<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        static_cast<T*>(x), cos, sin, static_cast<int>(heads), static_cast<int>(head_dim), sign);
+        static_cast<T*>(x), cos, sin, static_cast<int>(heads), static_cast<int>(head_dim),
+        static_cast<int>(rotary_dim), sign);
   });
 }
 

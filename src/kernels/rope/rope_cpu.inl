@@ -1,7 +1,7 @@
 template <typename T>
 void rope(T* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t head_dim,
-          float sign) {
-  const int64_t half = head_dim / 2;
+          int64_t rotary_dim, float sign) {
+  const int64_t half = rotary_dim / 2;
   for (int64_t row = 0; row < rows; ++row, cos += half, sin += half) {
     for (int64_t head = 0; head < heads; ++head, x += head_dim) {
       T* low = x;

@@ -1,0 +1,47 @@
+// Gated feed-forward halves (GLU variants, arXiv:2002.05202): each activation with its derivative.
+
+struct Silu {
+  static float value(float x) { return x * sigmoid_fast(x); }
+  static float derivative(float x) {
+    const float s = sigmoid_fast(x);
+    return s * (1.0F + x * (1.0F - s));
+  }
+};
+
+/// 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+struct GeluTanh {
+  static constexpr float kTwiceRoot = 1.5957691216057308F, kCubic = 0.044715F;  // 2 sqrt(2 / pi)
+  static float value(float x) { return x * sigmoid_fast(kTwiceRoot * (x + kCubic * x * x * x)); }
+  static float derivative(float x) {
+    const float s = sigmoid_fast(kTwiceRoot * (x + kCubic * x * x * x));
+    return s + x * s * (1.0F - s) * kTwiceRoot * (1.0F + 3.0F * kCubic * x * x);
+  }
+};
+
+template <typename A, typename T>
+void gated_forward_by(const T* gate, const T* up, T* h, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) store(h + i, A::value(load(gate + i)) * load(up + i));
+}
+
+template <typename A, typename T>
+void gated_backward_by(const T* dh, T* gate, T* up, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = load(gate + i), u = load(up + i), d = load(dh + i);
+    store(gate + i, d * u * A::derivative(g));
+    store(up + i, d * A::value(g));
+  }
+}
+
+template <typename T>
+void gated_forward(Activation activation, const T* gate, const T* up, T* h, int64_t n) {
+  if (activation == Activation::kSilu) return gated_forward_by<Silu>(gate, up, h, n);
+  gated_forward_by<GeluTanh>(gate, up, h, n);
+}
+
+template <typename T>
+void gated_backward(Activation activation, const T* dh, T* gate, T* up, int64_t n) {
+  if (activation == Activation::kSilu) return gated_backward_by<Silu>(dh, gate, up, n);
+  gated_backward_by<GeluTanh>(dh, gate, up, n);
+}

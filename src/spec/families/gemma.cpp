@@ -1,0 +1,85 @@
+#include <cmath>
+
+#include "../arch_checks.h"
+#include "../family.h"
+#include "sftrun/core/error.h"
+
+/// Gemma 2 and 3: norms on both sides that multiply by 1 + weight, a scaled embedding, GELU,
+/// windows in some layers; soft caps (2), norms of q and k and a RoPE of their own for the windowed
+/// layers (3).
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+void read_gemma(const JsonFields& config, ArchSpec& arch) {
+  if (config.get_bool("use_bidirectional_attention", false)) {
+    throw DataError("`use_bidirectional_attention` is not supported", config.where(),
+                    "such a model looks ahead: it embeds texts, and does not continue them");
+  }
+  read_attention_bias(config, arch);
+  arch.norms = NormPlacement::kBoth;
+  arch.norm_adds_one = true;
+  arch.embedding_scale = std::sqrt(static_cast<double>(arch.hidden_size));
+  arch.attention_scale = 1 / std::sqrt(config.require_positive("query_pre_attn_scalar"));
+  arch.attention_softcap = config.get_positive("attn_logit_softcapping", 0);
+  arch.final_softcap = config.get_positive("final_logit_softcapping", 0);
+}
+
+void write_gemma(const ArchSpec& arch, json& config) {
+  const auto or_null = [](double value) { return value > 0 ? json(value) : json(nullptr); };
+  config["attention_bias"] = arch.qkv_bias;
+  config["query_pre_attn_scalar"] = std::lround(1 / (arch.attention_scale * arch.attention_scale));
+  config["attn_logit_softcapping"] = or_null(arch.attention_softcap);
+  config["final_logit_softcapping"] = or_null(arch.final_softcap);
+  config["sliding_window"] = window_of(arch);
+  write_layer_types(arch, config);
+}
+
+void read_gemma2(const JsonFields& config, ArchSpec& arch) {
+  read_gemma(config, arch);
+  read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMostSize),
+                   [](int64_t layer) { return layer % 2 == 0; });
+}
+
+void read_gemma3(const JsonFields& config, ArchSpec& arch) {
+  read_gemma(config, arch);
+  arch.qk_norm = QkNorm::kPerHead;
+  const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize),
+                period = config.get_int("sliding_window_pattern", 6, 1, kMostLayers);
+  read_layer_types(config, arch, window, [](int64_t) { return false; });
+  if (!config.has("layer_types")) {
+    for (size_t i = 0; i < arch.layers.size(); ++i)
+      arch.layers[i].window = (static_cast<int64_t>(i) + 1) % period != 0 ? window : 0;
+  }
+}
+
+}  // namespace
+
+const Family kGemma2 = {
+    .model_type = "gemma2",
+    .model_class = "Gemma2ForCausalLM",
+    .defaults = R"({"vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
+                    "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+                    "head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": true,
+                    "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
+                    "sliding_window": 4096, "attn_logit_softcapping": 50.0,
+                    "final_logit_softcapping": 30.0, "bos_token_id": 2, "eos_token_id": 1})",
+    .read = read_gemma2,
+    .write = write_gemma,
+};
+
+const Family kGemma3 = {
+    .model_type = "gemma3_text",
+    .model_class = "Gemma3ForCausalLM",
+    .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+                    "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+                    "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": true,
+                    "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
+                    "sliding_window": 4096, "bos_token_id": 2, "eos_token_id": 1})",
+    .theta_by_layer_type = RopeThetas{.full = 1'000'000.0, .sliding = 10'000.0},
+    .read = read_gemma3,
+    .write = write_gemma,
+};
+
+}  // namespace sftrun::spec

@@ -1,0 +1,36 @@
+#include "../family.h"
+
+/// Granite 3: Llama with a factor on embedding, scores, residual branches and logits.
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+void read_granite(const JsonFields& config, ArchSpec& arch) {
+  read_attention_bias(config, arch);
+  arch.mlp_bias = config.get_bool("mlp_bias", false);
+  arch.embedding_scale = config.get_positive("embedding_multiplier", 1);
+  arch.attention_scale = config.get_positive("attention_multiplier", 1);
+  arch.residual_scale = config.get_positive("residual_multiplier", 1);
+  arch.logit_scale = 1 / config.get_positive("logits_scaling", 1);
+}
+
+void write_granite(const ArchSpec& arch, json& config) {
+  config["attention_bias"] = arch.qkv_bias;
+  config["mlp_bias"] = arch.mlp_bias;
+  config["embedding_multiplier"] = arch.embedding_scale;
+  config["attention_multiplier"] = arch.attention_scale;
+  config["residual_multiplier"] = arch.residual_scale;
+  config["logits_scaling"] = 1 / arch.logit_scale;
+}
+
+}  // namespace
+
+const Family kGranite = {
+    .model_type = "granite",
+    .model_class = "GraniteForCausalLM",
+    .read = read_granite,
+    .write = write_granite,
+};
+
+}  // namespace sftrun::spec

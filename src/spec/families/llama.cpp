@@ -1,0 +1,91 @@
+#include "../arch_checks.h"
+#include "../family.h"
+#include "sftrun/core/error.h"
+
+/// Llama 1 to 3.2 and what is built alike: SmolLM 2, TinyLlama, Yi, …; Mistral and SmolLM 3 differ
+/// in which layers see how far and turn what.
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+void read_biases(const JsonFields& config, ArchSpec& arch) {
+  read_attention_bias(config, arch);
+  arch.mlp_bias = config.get_bool("mlp_bias", false);
+}
+
+void write_biases(const ArchSpec& arch, json& config) {
+  config["attention_bias"] = arch.qkv_bias;
+  config["mlp_bias"] = arch.mlp_bias;
+}
+
+void read_mistral(const JsonFields& config, ArchSpec& arch) {
+  set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
+}
+
+void write_mistral(const ArchSpec& arch, json& config) {
+  config["sliding_window"] = window_of(arch) > 0 ? json(window_of(arch)) : json(nullptr);
+}
+
+/// Layers without position embedding: `no_rope_layers` holds 1 for those that have it.
+void read_positions(const JsonFields& config, ArchSpec& arch) {
+  const int64_t interval = config.get_int("no_rope_layer_interval", 4, 1, kMostLayers);
+  const std::vector<int64_t> turns = config.get_ids("no_rope_layers");
+  if (!turns.empty() && turns.size() != arch.layers.size())
+    config.fail("no_rope_layers", fmt::format("a list of {} numbers", arch.layers.size()));
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    const bool rotates =
+        turns.empty() ? (static_cast<int64_t>(i) + 1) % interval != 0 : turns[i] != 0;
+    arch.layers[i].rope = rotates ? 0 : -1;
+  }
+}
+
+void read_smollm3(const JsonFields& config, ArchSpec& arch) {
+  read_biases(config, arch);
+  read_positions(config, arch);
+  const bool slides = config.get_bool("use_sliding_window", false);
+  const int64_t window = slides ? config.get_int("sliding_window", 0, 1, kMostSize) : 0;
+  if (config.has("layer_types")) {
+    read_layer_types(config, arch, window, [](int64_t) { return false; });
+  } else if (window > 0) {
+    for (LayerSpec& layer : arch.layers) layer.window = layer.rope < 0 ? window : 0;
+  }
+}
+
+void write_smollm3(const ArchSpec& arch, json& config) {
+  write_biases(arch, config);
+  write_layer_types(arch, config);
+  config["use_sliding_window"] = window_of(arch) > 0;
+  config["sliding_window"] = window_of(arch) > 0 ? json(window_of(arch)) : json(nullptr);
+  config["no_rope_layers"] = json::array();
+  for (const LayerSpec& layer : arch.layers)
+    config["no_rope_layers"].push_back(layer.rope < 0 ? 0 : 1);
+}
+
+}  // namespace
+
+const Family kLlama = {
+    .model_type = "llama",
+    .model_class = "LlamaForCausalLM",
+    .read = read_biases,
+    .write = write_biases,
+};
+
+const Family kMistral = {
+    .model_type = "mistral",
+    .model_class = "MistralForCausalLM",
+    .defaults = R"({"sliding_window": 4096, "max_position_embeddings": 131072})",
+    .read = read_mistral,
+    .write = write_mistral,
+};
+
+const Family kSmolLm3 = {
+    .model_type = "smollm3",
+    .model_class = "SmolLM3ForCausalLM",
+    .defaults = R"({"rope_theta": 2000000.0, "tie_word_embeddings": true,
+                    "max_position_embeddings": 32768})",
+    .read = read_smollm3,
+    .write = write_smollm3,
+};
+
+}  // namespace sftrun::spec

@@ -1,0 +1,52 @@
+#include "../arch_checks.h"
+#include "../family.h"
+
+/// OLMo 2 (norms after attention and feed-forward, and of all of q and k) and 3 (windows in three
+/// layers of four, too).
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+void read_olmo2(const JsonFields& config, ArchSpec& arch) {
+  read_attention_bias(config, arch);
+  arch.norms = NormPlacement::kAfter;
+  arch.qk_norm = QkNorm::kWhole;
+}
+
+void write_olmo2(const ArchSpec& arch, json& config) {
+  config["attention_bias"] = arch.qkv_bias;
+}
+
+void read_olmo3(const JsonFields& config, ArchSpec& arch) {
+  read_olmo2(config, arch);
+  read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMostSize),
+                   [](int64_t layer) { return (layer + 1) % 4 != 0; });
+}
+
+void write_olmo3(const ArchSpec& arch, json& config) {
+  write_olmo2(arch, config);
+  config["sliding_window"] = window_of(arch);
+  write_layer_types(arch, config);
+}
+
+}  // namespace
+
+const Family kOlmo2 = {
+    .model_type = "olmo2",
+    .model_class = "Olmo2ForCausalLM",
+    .defaults = R"({"rms_norm_eps": 1e-5})",
+    .read = read_olmo2,
+    .write = write_olmo2,
+};
+
+const Family kOlmo3 = {
+    .model_type = "olmo3",
+    .model_class = "Olmo3ForCausalLM",
+    .defaults = R"({"rms_norm_eps": 1e-5, "sliding_window": 4096})",
+    .theta_by_layer_type = RopeThetas{.full = 500'000.0, .sliding = 500'000.0},
+    .read = read_olmo3,
+    .write = write_olmo3,
+};
+
+}  // namespace sftrun::spec

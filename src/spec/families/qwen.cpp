@@ -1,0 +1,62 @@
+#include "../arch_checks.h"
+#include "../family.h"
+
+/// Qwen 2, 2.5 (biases of q, k, v) and 3 (norms of q and k instead).
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+/// From layer `max_window_layers` on, and only where `use_sliding_window` says so.
+void read_windows(const JsonFields& config, ArchSpec& arch) {
+  if (!config.get_bool("use_sliding_window", false)) return;
+  const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize);
+  if (config.has("layer_types"))
+    return read_layer_types(config, arch, window, [](int64_t) { return false; });
+  const int64_t first = config.get_int("max_window_layers", 28, 0, kMostLayers);
+  for (size_t i = 0; i < arch.layers.size(); ++i)
+    arch.layers[i].window = static_cast<int64_t>(i) >= first ? window : 0;
+}
+
+void write_windows(const ArchSpec& arch, json& config) {
+  config["use_sliding_window"] = window_of(arch) > 0;
+  if (window_of(arch) == 0) return;
+  config["sliding_window"] = window_of(arch);
+  write_layer_types(arch, config);
+}
+
+void read_qwen2(const JsonFields& config, ArchSpec& arch) {
+  arch.qkv_bias = true;
+  read_windows(config, arch);
+}
+
+void read_qwen3(const JsonFields& config, ArchSpec& arch) {
+  read_attention_bias(config, arch);
+  arch.qk_norm = QkNorm::kPerHead;
+  read_windows(config, arch);
+}
+
+void write_qwen3(const ArchSpec& arch, json& config) {
+  config["attention_bias"] = arch.qkv_bias;
+  write_windows(arch, config);
+}
+
+}  // namespace
+
+const Family kQwen2 = {
+    .model_type = "qwen2",
+    .model_class = "Qwen2ForCausalLM",
+    .defaults = R"({"sliding_window": 4096, "max_position_embeddings": 32768})",
+    .read = read_qwen2,
+    .write = write_windows,
+};
+
+const Family kQwen3 = {
+    .model_type = "qwen3",
+    .model_class = "Qwen3ForCausalLM",
+    .defaults = R"({"sliding_window": 4096, "max_position_embeddings": 32768, "head_dim": 128})",
+    .read = read_qwen3,
+    .write = write_qwen3,
+};
+
+}  // namespace sftrun::spec

@@ -1,0 +1,68 @@
+#include "family.h"
+
+#include "arch_checks.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::spec {
+
+using nlohmann::json;
+
+const std::vector<const Family*>& families() {
+  static const std::vector<const Family*> all = {&kLlama,  &kMistral, &kQwen2,  &kQwen3,
+                                                 &kGemma2, &kGemma3,  &kPhi3,   &kSmolLm3,
+                                                 &kOlmo2,  &kOlmo3,   &kGranite};
+  return all;
+}
+
+const Family& family_named(const std::string& model_type, const std::string& where) {
+  std::vector<std::string> names;
+  for (const Family* family : families()) {
+    if (family->model_type == model_type) return *family;
+    names.emplace_back(family->model_type);
+  }
+  throw DataError(fmt::format("the model family \"{}\" is not supported", model_type), where,
+                  "supported families: " + join(names, ", "));
+}
+
+void set_windows(ArchSpec& arch, int64_t window) {
+  for (LayerSpec& layer : arch.layers) layer.window = window;
+}
+
+void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,
+                      bool (*slides)(int64_t layer)) {
+  const json* types = config.find("layer_types");
+  if (types && (!types->is_array() || types->size() != arch.layers.size()))
+    config.fail("layer_types", fmt::format("a list of {} types", arch.layers.size()));
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    bool sliding = slides(static_cast<int64_t>(i));
+    if (types) {
+      const json& type = (*types)[i];
+      sliding = type == "sliding_attention";
+      if (!sliding && type != "full_attention")
+        config.fail("layer_types", R"("full_attention" or "sliding_attention" for each layer)");
+    }
+    if (sliding && window == 0) config.fail_missing("sliding_window");
+    arch.layers[i].window = sliding ? window : 0;
+  }
+}
+
+void write_layer_types(const ArchSpec& arch, json& config) {
+  json types = json::array();
+  for (const LayerSpec& layer : arch.layers)
+    types.push_back(layer.window > 0 ? "sliding_attention" : "full_attention");
+  config["layer_types"] = types;
+}
+
+int64_t window_of(const ArchSpec& arch) {
+  for (const LayerSpec& layer : arch.layers) {
+    if (layer.window > 0) return layer.window;
+  }
+  return 0;
+}
+
+void read_attention_bias(const JsonFields& config, ArchSpec& arch) {
+  arch.qkv_bias = arch.o_bias = config.get_bool("attention_bias", false);
+}
+
+}  // namespace sftrun::spec

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "json_fields.h"
+#include "sftrun/spec/arch_spec.h"
+
+/// The families: each says in its own file (families/) how it differs from Llama.
+namespace sftrun::spec {
+
+/// RoPE bases of layers that see everything and of those with a window.
+struct RopeThetas {
+  double full = 10000.0, sliding = 10000.0;
+};
+
+struct Family {
+  std::string_view model_type;   ///< "gemma2"
+  std::string_view model_class;  ///< "Gemma2ForCausalLM"
+  /// What transformers' configuration class takes for keys that a config.json leaves out, where
+  /// that is not what `ArchSpec` has.
+  const char* defaults = "{}";
+  bool partial_rotary = false;  ///< understands `partial_rotary_factor`
+  /// Set where windowed layers have a RoPE of their own: what both take by default.
+  std::optional<RopeThetas> theta_by_layer_type;
+  /// From a config.json whose common keys but RoPE are read, with the defaults filled in.
+  void (*read)(const JsonFields& config, ArchSpec& arch) = nullptr;
+  /// The other way round: adds to a config.json that has the common keys.
+  void (*write)(const ArchSpec& arch, nlohmann::json& config) = nullptr;
+};
+
+extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3, kPhi3, kOlmo2,
+    kOlmo3, kGranite;
+
+const std::vector<const Family*>& families();
+/// @throws DataError naming the families there are
+const Family& family_named(const std::string& model_type, const std::string& where);
+
+// ---- What several families share.
+
+/// Fills `arch.layers` with one window for all layers; 0: none.
+void set_windows(ArchSpec& arch, int64_t window);
+/// Reads `layer_types` ("full_attention", "sliding_attention"), or takes `slides(layer)` where the
+/// key is missing: sliding layers get the window.
+void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,
+                      bool (*slides)(int64_t layer));
+void write_layer_types(const ArchSpec& arch, nlohmann::json& config);
+/// The window of the first layer that has one; 0: none has.
+int64_t window_of(const ArchSpec& arch);
+
+/// `attention_bias` for q, k, v and o alike.
+void read_attention_bias(const JsonFields& config, ArchSpec& arch);
+
+}  // namespace sftrun::spec

@@ -1,0 +1,195 @@
+#include "hf_rope.h"
+
+#include "arch_checks.h"
+#include "sftrun/core/error.h"
+
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFull = "full_attention";
+constexpr const char* kSliding = "sliding_attention";
+
+const json& empty_object() {
+  static const json empty = json::object();
+  return empty;
+}
+
+/// One RoPE's own keys, beside the configuration that may hold some of them at its top level.
+class RopeReader {
+ public:
+  RopeReader(const JsonFields& config, const JsonFields& fields, const Family& family,
+             const ArchSpec& arch)
+      : config_(config), fields_(fields), family_(family), arch_(arch) {}
+
+  RopeSpec read(double theta) const {
+    RopeSpec rope;
+    rope.type = parse_rope_type(
+        fields_.get_string("rope_type", fields_.get_string("type", "default")), config_.where());
+    rope.theta = fields_.get_positive("rope_theta", theta);
+    rope.max_position_embeddings = arch_.max_position_embeddings;
+    rope.rotary_dim = rotary_dim();
+    if (rope.type == RopeType::kDefault) return rope;
+    read_factor(rope);
+    if (rope.type == RopeType::kLlama3) {
+      rope.low_freq_factor = fields_.require_positive("low_freq_factor");
+      rope.high_freq_factor = fields_.require_positive("high_freq_factor");
+    }
+    if (rope.type == RopeType::kYarn) read_yarn(rope);
+    if (rope.type == RopeType::kLongRope) {
+      rope.short_factor = factors("short_factor", rope.rotary_dim / 2);
+      rope.long_factor = factors("long_factor", rope.rotary_dim / 2);
+    }
+    const bool scales = rope.type == RopeType::kYarn || rope.type == RopeType::kLongRope;
+    if (scales && fields_.has("attention_factor"))
+      rope.attention_factor = fields_.require_positive("attention_factor");
+    return rope;
+  }
+
+ private:
+  int64_t rotary_dim() const {
+    const double partial = fields_.get_positive("partial_rotary_factor",
+                                                config_.get_positive("partial_rotary_factor", 1.0));
+    if (partial == 1.0) return arch_.head_dim;
+    if (!family_.partial_rotary || partial > 1.0) {
+      throw DataError(fmt::format("`partial_rotary_factor` {} is not supported", partial),
+                      config_.where());
+    }
+    return static_cast<int64_t>(static_cast<double>(arch_.head_dim) * partial);
+  }
+
+  void read_factor(RopeSpec& rope) const {
+    const bool has_original = rope.type == RopeType::kYarn || rope.type == RopeType::kLlama3 ||
+                              rope.type == RopeType::kLongRope;
+    if (has_original) {
+      // A value at the top level wins, as in transformers (Phi-3 writes it there).
+      rope.original_max_position_embeddings =
+          config_.get_int("original_max_position_embeddings",
+                          fields_.get_int("original_max_position_embeddings",
+                                          arch_.max_position_embeddings, 1, kMostSize),
+                          1, kMostSize);
+    }
+    const bool may_lack = rope.type == RopeType::kYarn || rope.type == RopeType::kLongRope;
+    rope.factor = may_lack && !fields_.has("factor")
+                      ? static_cast<double>(arch_.max_position_embeddings) /
+                            static_cast<double>(rope.original_max_position_embeddings)
+                      : fields_.require_positive("factor");
+  }
+
+  void read_yarn(RopeSpec& rope) const {
+    rope.beta_fast = fields_.get_positive("beta_fast", 32.0);
+    rope.beta_slow = fields_.get_positive("beta_slow", 1.0);
+    if (fields_.has("mscale")) rope.mscale = fields_.require_positive("mscale");
+    if (fields_.has("mscale_all_dim"))
+      rope.mscale_all_dim = fields_.require_positive("mscale_all_dim");
+    rope.truncate = fields_.get_bool("truncate", true);
+  }
+
+  std::vector<float> factors(const char* key, int64_t count) const {
+    const std::string expected =
+        fmt::format("a list of {} numbers greater than 0 (half the channels that turn)", count);
+    const json* list = fields_.find(key);
+    if (!list || !list->is_array() || static_cast<int64_t>(list->size()) != count)
+      fields_.fail(key, expected);
+    std::vector<float> values;
+    for (const json& item : *list) {
+      if (!item.is_number() || !(item.get<double>() > 0)) fields_.fail(key, expected);
+      values.push_back(item.get<float>());
+    }
+    return values;
+  }
+
+  const JsonFields& config_;
+  const JsonFields& fields_;
+  const Family& family_;
+  const ArchSpec& arch_;
+};
+
+/// rope_parameters of transformers 5, or rope_scaling + rope_theta of 4 and earlier. As
+/// transformers reads it, rope_scaling wins where both are there.
+std::string key_of_rope(const JsonFields& config) {
+  const json* scaling = config.find("rope_scaling");
+  return scaling && !scaling->empty() ? "rope_scaling" : "rope_parameters";
+}
+
+void read_ropes_by_layer_type(const JsonFields& config, const Family& family, ArchSpec& arch) {
+  const RopeThetas thetas = *family.theta_by_layer_type;
+  const std::string key = key_of_rope(config);
+  const json* object = config.find(key);
+  const bool by_type = object && (object->contains(kFull) || object->contains(kSliding));
+  const auto part = [&](const char* name) -> const json& {
+    const auto found = by_type ? object->find(name) : json::const_iterator();
+    return by_type && found != object->end() && !found->is_null() ? *found : empty_object();
+  };
+  // The words of transformers 4 scale the layers that see everything, and those alone.
+  const json& full = by_type || !object ? part(kFull) : *object;
+  const std::string full_path = by_type ? fmt::format("{}.{}.", key, kFull) : key + ".";
+  const JsonFields full_fields(full, config.where(), {}, full_path),
+      sliding_fields(part(kSliding), config.where(), {}, fmt::format("{}.{}.", key, kSliding));
+  arch.ropes = {
+      RopeReader(config, full_fields, family, arch)
+          .read(config.get_positive("rope_theta", thetas.full)),
+      RopeReader(config, sliding_fields, family, arch)
+          .read(config.get_positive("rope_local_base_freq", thetas.sliding)),
+  };
+  for (LayerSpec& layer : arch.layers) layer.rope = layer.window > 0 ? 1 : 0;
+}
+
+/// Null where there is nothing but a base.
+json scaling_json(const RopeSpec& rope) {
+  if (!rope.divisors.empty()) {
+    throw DataError("the RoPE frequencies of this model cannot be expressed in a config.json", {},
+                    "its rope_freqs.weight follows no scaling that transformers knows");
+  }
+  if (rope.type == RopeType::kDefault) return nullptr;
+  json scaling = {{"rope_type", name_of(rope.type)}, {"factor", rope.factor}};
+  if (rope.original_max_position_embeddings > 0) {
+    scaling["original_max_position_embeddings"] = rope.original_max_position_embeddings;
+  }
+  if (rope.type == RopeType::kLlama3) {
+    scaling["low_freq_factor"] = rope.low_freq_factor;
+    scaling["high_freq_factor"] = rope.high_freq_factor;
+  }
+  if (rope.attention_factor) scaling["attention_factor"] = *rope.attention_factor;
+  if (rope.type == RopeType::kYarn) {
+    scaling["beta_fast"] = rope.beta_fast;
+    scaling["beta_slow"] = rope.beta_slow;
+    if (rope.mscale) scaling["mscale"] = *rope.mscale;
+    if (rope.mscale_all_dim) scaling["mscale_all_dim"] = *rope.mscale_all_dim;
+    if (!rope.truncate) scaling["truncate"] = false;
+  }
+  if (rope.type == RopeType::kLongRope) {
+    scaling["short_factor"] = rope.short_factor;
+    scaling["long_factor"] = rope.long_factor;
+  }
+  return scaling;
+}
+
+}  // namespace
+
+void read_ropes(const JsonFields& config, const Family& family, ArchSpec& arch) {
+  if (family.theta_by_layer_type) return read_ropes_by_layer_type(config, family, arch);
+  const std::string key = key_of_rope(config);
+  const json* object = config.find(key);
+  const JsonFields fields(object ? *object : empty_object(), config.where(), {}, key + ".");
+  arch.ropes = {RopeReader(config, fields, family, arch)
+                    .read(config.get_positive("rope_theta", RopeSpec{}.theta))};
+}
+
+void write_ropes(const ArchSpec& arch, const Family& family, json& config) {
+  const RopeSpec& rope = arch.ropes.at(0);
+  config["rope_theta"] = rope.theta;
+  config["rope_scaling"] = scaling_json(rope);
+  if (rope.rotary_dim != arch.head_dim) {
+    config["partial_rotary_factor"] =
+        static_cast<double>(rope.rotary_dim) / static_cast<double>(arch.head_dim);
+  }
+  if (!family.theta_by_layer_type) return;
+  const RopeSpec& sliding = arch.ropes.at(1);
+  SFTRUN_CHECK(sliding.type == RopeType::kDefault && sliding.divisors.empty());
+  if (sliding.theta != family.theta_by_layer_type->sliding)
+    config["rope_local_base_freq"] = sliding.theta;
+}
+
+}  // namespace sftrun::spec

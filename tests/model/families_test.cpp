@@ -1,0 +1,151 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "sftrun/model/generate.h"
+#include "support/expect_error.h"
+#include "support/reference.h"
+#include "support/tensors.h"
+
+// Every family against what transformers gave for a tiny random model of it
+// (scripts/fixtures/make_families.py).
+namespace sftrun::model {
+namespace {
+
+namespace fs = std::filesystem;
+using test::close;
+using test::packed;
+using test::read_reference;
+using test::Reference;
+using test::tensor_of;
+
+fs::path directory_of(const std::string& kind) {
+  return fs::path(SFTRUN_TEST_DATA) / "families" / kind;
+}
+
+class Families : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    reference_ = read_reference(directory_of(GetParam()));
+    ASSERT_EQ(reference_.examples.size(), 2U);
+  }
+  static std::unique_ptr<Decoder> load(const DecoderOptions& options) {
+    return Decoder::load(weights::Checkpoint::open(directory_of(GetParam())), options);
+  }
+  static at::Tensor expected(const std::string& name, at::ScalarType type) {
+    const weights::SafetensorsFile file(directory_of(GetParam()) / "reference.safetensors");
+    const auto* entry = file.find(name);
+    return entry ? tensor_of(*entry, type) : at::Tensor();
+  }
+  Reference reference_;
+};
+
+// Packed side by side or one by one.
+TEST_P(Families, Logits) {
+  const auto decoder = load({});
+  const PackedBatch both = packed(*decoder, reference_.examples);
+  EXPECT_TRUE(close(decoder->logits(both, at::arange(both.num_tokens())),
+                    at::cat(reference_.logits), 1e-5));
+  const PackedBatch second = packed(*decoder, {reference_.examples[1]});
+  EXPECT_TRUE(
+      close(decoder->logits(second, at::arange(second.num_tokens())), reference_.logits[1], 1e-5));
+}
+
+// The loss and, element by element, the gradient of every parameter.
+TEST_P(Families, LossAndGradients) {
+  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+    SCOPED_TRACE(backend->name);
+    DecoderOptions options;
+    options.trains = Trains::kFull;
+    options.backend = backend;
+    const auto decoder = load(options);
+    const PackedBatch batch = packed(*decoder, reference_.examples);
+    const double label_tokens = static_cast<double>(batch.labels.numel());
+    const double loss_sum = decoder->forward_backward(batch, 1 / label_tokens, [](int64_t) {});
+    EXPECT_NEAR(loss_sum / label_tokens / reference_.json["loss"].get<double>(), 1, 1e-6);
+    // Where a gradient is 0 by nature (a key's bias without RoPE), both have rounding left.
+    const double largest = decoder->parameters().grad().abs().max().item<double>();
+    for (const kernels::Parameter& parameter : decoder->parameters().parameters()) {
+      const at::Tensor gradient = expected("grad." + parameter.name, at::kFloat);
+      ASSERT_TRUE(gradient.defined()) << parameter.name;
+      if (gradient.abs().max().item<double>() < 1e-6 * largest) {
+        EXPECT_LT(parameter.grad.abs().max().item<double>(), 1e-6 * largest) << parameter.name;
+      } else {
+        EXPECT_TRUE(close(parameter.grad, gradient, 1e-4)) << parameter.name;
+      }
+    }
+  }
+}
+
+// Every adapter has a gradient, the same by both backends; running layers again changes no bit.
+TEST_P(Families, AdaptersOfBothBackendsAndCheckpointing) {
+  std::vector<at::Tensor> grads;
+  for (const auto& [backend, checkpointing] :
+       {std::pair{&kernels::fused_backend(), false}, std::pair{&kernels::fused_backend(), true},
+        std::pair{&kernels::plain_backend(), false}}) {
+    DecoderOptions options;
+    options.trains = Trains::kLora;
+    options.backend = backend;
+    options.gradient_checkpointing = checkpointing;
+    const auto decoder = load(options);
+    uint64_t seed = 7;
+    for (kernels::Parameter& p : decoder->parameters().parameters()) {
+      const at::NoGradGuard no_grad;
+      p.master.copy_(test::normal(p.shape, ++seed) * 0.1);
+    }
+    decoder->forward_backward(packed(*decoder, reference_.examples), 0.1, [](int64_t) {});
+    grads.push_back(decoder->parameters().grad().clone());
+    for (const kernels::Parameter& p : decoder->parameters().parameters())
+      EXPECT_GT(p.grad.abs().max().item<double>(), 0) << p.name;
+  }
+  EXPECT_TRUE(at::equal(grads[0], grads[1]));
+  EXPECT_TRUE(close(grads[0], grads[2], 2e-5));
+}
+
+// With a cache, beside another sequence, what transformers generates.
+TEST_P(Families, Generation) {
+  const auto decoder = load({});
+  std::vector<std::vector<int32_t>> prompts;
+  for (const data::Example& example : reference_.examples) prompts.push_back(example.tokens);
+  SamplingOptions options;
+  const at::Tensor first = expected("generated.0", at::kLong);
+  options.max_new_tokens = first.numel();
+  const auto results = generate(*decoder, prompts, {0, 1}, options);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const at::Tensor ids = expected("generated." + std::to_string(i), at::kLong);
+    const std::vector<int32_t> tokens(ids.data_ptr<int64_t>(),
+                                      ids.data_ptr<int64_t>() + ids.numel());
+    EXPECT_EQ(results[i].tokens, tokens) << "prompt " << i;
+  }
+}
+
+// What is written for a model loads as the same model.
+TEST_P(Families, ConfigComesBackTheSame) {
+  const spec::ArchSpec arch = weights::Checkpoint::open(directory_of(GetParam()))->arch();
+  const nlohmann::json written = arch.to_hf_config();
+  const spec::ArchSpec again = spec::ArchSpec::from_hf_config(written, "config.json");
+  EXPECT_EQ(again.to_hf_config(), written);
+  ASSERT_EQ(again.layers.size(), arch.layers.size());
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    EXPECT_EQ(again.layers[i].window, arch.layers[i].window) << "layer " << i;
+    EXPECT_EQ(again.layers[i].rope, arch.layers[i].rope) << "layer " << i;
+  }
+  ASSERT_EQ(again.ropes.size(), arch.ropes.size());
+  for (size_t i = 0; i < arch.ropes.size(); ++i) {
+    for (const int64_t length : {8, 100}) {
+      EXPECT_EQ(spec::rope_table(again.ropes[i], length).inv_freq,
+                spec::rope_table(arch.ropes[i], length).inv_freq);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Families,
+                         ::testing::Values("llama", "mistral", "smollm3", "qwen2", "qwen3",
+                                           "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "granite"),
+                         [](const auto& param_info) { return std::string(param_info.param); });
+
+}  // namespace
+}  // namespace sftrun::model
