@@ -87,7 +87,8 @@ int run_merge(const nlohmann::json& request) {
   make_directories(temporary);
   weights::write_sharded_safetensors(
       temporary, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
-  model::write_model_text_files(*base, base_path, temporary, /*with_config=*/true);
+  model::write_config(*base, base_path, temporary, dtype);
+  model::write_text_files(*base, base_path, temporary);
   fs::remove(output, code);  // the front made sure that it is empty or absent
   fs::rename(temporary, output, code);
   if (code)

@@ -142,13 +142,24 @@ std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weight
   return tensors;
 }
 
-void write_model_text_files(const weights::Checkpoint& base, const fs::path& base_path,
-                            const fs::path& directory, bool with_config) {
+void write_config(const weights::Checkpoint& base, const fs::path& base_path,
+                  const fs::path& directory, DType dtype) {
+  using nlohmann::ordered_json;
+  const bool is_directory = fs::is_directory(base_path);
+  ordered_json config = is_directory
+                            ? ordered_json::parse(read_text_file(base_path / "config.json"))
+                            : ordered_json(base.arch().to_hf_config());
+  // transformers 5 writes `dtype`, 4 `torch_dtype`; both read either.
+  const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
+  config[key] = dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
+  write_file_atomically(directory / "config.json", config.dump(2) + "\n");
+}
+
+void write_text_files(const weights::Checkpoint& base, const fs::path& base_path,
+                      const fs::path& directory) {
   static constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json",
                                                "special_tokens_map.json", "generation_config.json",
                                                "chat_template.jinja"};
-  if (with_config)
-    write_file_atomically(directory / "config.json", base.arch().to_hf_config().dump(2) + "\n");
   if (fs::is_directory(base_path)) {
     for (const char* name : kTextFiles) {
       if (fs::exists(base_path / name))

@@ -25,6 +25,13 @@ const Family& family_named(const std::string& model_type, const std::string& whe
                   "supported families: " + join(names, ", "));
 }
 
+const Family* family_of_gguf(const std::string& architecture) {
+  for (const Family* family : families()) {
+    if (!family->gguf.empty() && family->gguf == architecture) return family;
+  }
+  return nullptr;
+}
+
 void set_windows(ArchSpec& arch, int64_t window) {
   for (LayerSpec& layer : arch.layers) layer.window = window;
 }

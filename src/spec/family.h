@@ -26,16 +26,25 @@ struct Family {
   bool partial_rotary = false;  ///< understands `partial_rotary_factor`
   /// Set where windowed layers have a RoPE of their own: what both take by default.
   std::optional<RopeThetas> theta_by_layer_type;
+  /// What every model of the family has, whatever its file says.
+  void (*traits)(ArchSpec& arch) = nullptr;
   /// From a config.json whose common keys but RoPE are read, with the defaults filled in.
   void (*read)(const JsonFields& config, ArchSpec& arch) = nullptr;
   /// The other way round: adds to a config.json that has the common keys.
   void (*write)(const ArchSpec& arch, nlohmann::json& config) = nullptr;
+
+  std::string_view gguf = {};  ///< general.architecture; empty: llama.cpp has another name for it
+  bool gguf_interleaves = false;  ///< stores the halves of each head of q and k interleaved
+  /// From metadata whose common keys are read. @param meta below the architecture's prefix
+  void (*read_gguf)(const JsonFields& meta, ArchSpec& arch) = nullptr;
 };
 
 extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3, kPhi3, kOlmo2,
     kOlmo3, kGranite;
 
 const std::vector<const Family*>& families();
+/// Null: none is stored under this general.architecture.
+const Family* family_of_gguf(const std::string& architecture);
 /// @throws DataError naming the families there are
 const Family& family_named(const std::string& model_type, const std::string& where);
 

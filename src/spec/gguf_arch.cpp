@@ -2,8 +2,10 @@
 #include <cmath>
 
 #include "arch_checks.h"
+#include "family.h"
 #include "json_fields.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/spec/arch_spec.h"
 
 /// GGUF metadata, as https://github.com/ggml-org/ggml/blob/master/docs/gguf.md describes it.
@@ -12,67 +14,71 @@ namespace {
 
 using nlohmann::json;
 
-void check_architecture(const JsonFields& general) {
+const Family& family_of(const JsonFields& general) {
   const std::string name = general.get_string("general.architecture", "");
   if (name.empty()) general.fail_missing("general.architecture");
-  if (name != "llama") {
-    throw DataError(fmt::format("the architecture \"{}\" is not supported", name), general.where(),
-                    "supported GGUF architectures: llama");
+  if (const Family* family = family_of_gguf(name)) return *family;
+  std::vector<std::string> known;
+  for (const Family* family : families()) {
+    if (!family->gguf.empty()) known.emplace_back(family->gguf);
   }
+  throw DataError(fmt::format("the architecture \"{}\" is not supported", name), general.where(),
+                  "supported GGUF architectures: " + join(known, ", "));
 }
 
-void read_sizes(const JsonFields& llama, ArchSpec& arch) {
-  arch.vocab_size = llama.require_int("vocab_size", 1, kMostSize);
-  arch.hidden_size = llama.require_int("embedding_length", 1, kMostSize);
-  arch.intermediate_size = llama.require_int("feed_forward_length", 1, kMostSize);
-  arch.num_layers = llama.require_int("block_count", 1, kMostLayers);
-  arch.num_heads = llama.require_int("attention.head_count", 1, kMostSize);
-  arch.num_kv_heads = llama.get_int("attention.head_count_kv", arch.num_heads, 1, kMostSize);
+void read_sizes(const JsonFields& meta, ArchSpec& arch) {
+  arch.vocab_size = meta.require_int("vocab_size", 1, kMostSize);
+  arch.hidden_size = meta.require_int("embedding_length", 1, kMostSize);
+  arch.intermediate_size = meta.require_int("feed_forward_length", 1, kMostSize);
+  arch.num_layers = meta.require_int("block_count", 1, kMostLayers);
+  arch.num_heads = meta.require_int("attention.head_count", 1, kMostSize);
+  arch.num_kv_heads = meta.get_int("attention.head_count_kv", arch.num_heads, 1, kMostSize);
   arch.head_dim =
-      llama.get_int("attention.key_length", arch.hidden_size / arch.num_heads, 1, kMostSize);
-  arch.max_position_embeddings = llama.require_int("context_length", 1, kMostSize);
+      meta.get_int("attention.key_length", arch.hidden_size / arch.num_heads, 1, kMostSize);
+  arch.max_position_embeddings = meta.require_int("context_length", 1, kMostSize);
   arch.layers.resize(static_cast<size_t>(arch.num_layers));
 }
 
-void refuse_unsupported(const JsonFields& llama, const ArchSpec& arch) {
-  if (llama.get_int("expert_count", 0, 0, kMostSize) > 0) {
-    throw DataError("mixtures of experts are not supported", llama.where());
+void refuse_unsupported(const JsonFields& meta, const Family& family, const ArchSpec& arch) {
+  if (meta.get_int("expert_count", 0, 0, kMostSize) > 0) {
+    throw DataError("mixtures of experts are not supported", meta.where());
   }
-  for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
-    const int64_t size = llama.get_int(key, arch.head_dim, 1, kMostSize);
-    if (size != arch.head_dim) {
-      throw DataError(fmt::format("`{}` {} differs from the head size {}: not supported",
-                                  llama.full_name(key), size, arch.head_dim),
-                      llama.where());
-    }
-  }
+  const auto require_head_size = [&](const char* key) {
+    const int64_t size = meta.get_int(key, arch.head_dim, 1, kMostSize);
+    if (size == arch.head_dim) return;
+    throw DataError(fmt::format("`{}` {} differs from the head size {}: not supported",
+                                meta.full_name(key), size, arch.head_dim),
+                    meta.where());
+  };
+  require_head_size("attention.value_length");
+  if (!family.partial_rotary) require_head_size("rope.dimension_count");
 }
 
-RopeType scaling_type(const JsonFields& llama) {
+RopeType scaling_type(const JsonFields& meta) {
   // rope.scale_linear is what files had before rope.scaling.*.
-  const std::string otherwise = llama.has("rope.scale_linear") ? "linear" : "none";
-  const std::string name = llama.get_string("rope.scaling.type", otherwise);
+  const std::string otherwise = meta.has("rope.scale_linear") ? "linear" : "none";
+  const std::string name = meta.get_string("rope.scaling.type", otherwise);
   if (name == "none") return RopeType::kDefault;
   if (name == "linear") return RopeType::kLinear;
   if (name == "yarn") return RopeType::kYarn;
-  throw DataError(fmt::format("RoPE scaling \"{}\" is not supported", name), llama.where(),
+  throw DataError(fmt::format("RoPE scaling \"{}\" is not supported", name), meta.where(),
                   "supported in GGUF files are none, linear, yarn and rope_freqs.weight");
 }
 
-RopeSpec read_rope(const JsonFields& llama, const ArchSpec& arch) {
-  RopeSpec rope{.rotary_dim = arch.head_dim,
+RopeSpec read_rope(const JsonFields& meta, const ArchSpec& arch) {
+  RopeSpec rope{.rotary_dim = meta.get_int("rope.dimension_count", arch.head_dim, 1, arch.head_dim),
                 .max_position_embeddings = arch.max_position_embeddings};
-  rope.type = scaling_type(llama);
-  rope.theta = llama.get_positive("rope.freq_base", 10000.0);
+  rope.type = scaling_type(meta);
+  rope.theta = meta.get_positive("rope.freq_base", 10000.0);
   if (rope.type == RopeType::kDefault) return rope;
   rope.factor =
-      llama.get_positive("rope.scaling.factor", llama.get_positive("rope.scale_linear", 1.0));
+      meta.get_positive("rope.scaling.factor", meta.get_positive("rope.scale_linear", 1.0));
   if (rope.type != RopeType::kYarn) return rope;
-  rope.original_max_position_embeddings = llama.get_int("rope.scaling.original_context_length",
-                                                        arch.max_position_embeddings, 1, kMostSize);
-  rope.beta_fast = llama.get_positive("rope.scaling.yarn_beta_fast", rope.beta_fast);
-  rope.beta_slow = llama.get_positive("rope.scaling.yarn_beta_slow", rope.beta_slow);
-  const double attention = llama.get_positive("rope.scaling.attn_factor", 1.0);
+  rope.original_max_position_embeddings = meta.get_int("rope.scaling.original_context_length",
+                                                       arch.max_position_embeddings, 1, kMostSize);
+  rope.beta_fast = meta.get_positive("rope.scaling.yarn_beta_fast", rope.beta_fast);
+  rope.beta_slow = meta.get_positive("rope.scaling.yarn_beta_slow", rope.beta_slow);
+  const double attention = meta.get_positive("rope.scaling.attn_factor", 1.0);
   // llama.cpp multiplies YaRN's own factor by this one; transformers' attention_factor is the
   // product.
   if (attention != 1.0) rope.attention_factor = attention * (0.1 * std::log(rope.factor) + 1.0);
@@ -116,19 +122,49 @@ double largest_factor(const std::vector<float>& divisors) {
 
 }  // namespace
 
-ArchSpec ArchSpec::from_gguf(const json& meta, const std::string& where) {
-  const JsonFields general(meta, where);
-  check_architecture(general);
-  const JsonFields llama(meta, where, "llama.");
+ArchSpec ArchSpec::from_gguf(const json& metadata, const std::string& where) {
+  const JsonFields general(metadata, where);
+  const Family& family = family_of(general);
+  const JsonFields meta(metadata, where, fmt::format("{}.", family.gguf));
   ArchSpec arch;
-  arch.family = "llama";
-  read_sizes(llama, arch);
-  refuse_unsupported(llama, arch);
-  arch.rms_norm_eps = llama.require_positive("attention.layer_norm_rms_epsilon");
-  arch.ropes = {read_rope(llama, arch)};
+  arch.family = family.model_type;
+  if (family.traits) family.traits(arch);
+  read_sizes(meta, arch);
+  refuse_unsupported(meta, family, arch);
+  arch.rms_norm_eps = meta.require_positive("attention.layer_norm_rms_epsilon");
+  arch.ropes = {read_rope(meta, arch)};
+  if (family.read_gguf) family.read_gguf(meta, arch);
   read_special_tokens(general, arch);
   check_arch(arch, where);
   return arch;
+}
+
+bool gguf_interleaves_heads(const ArchSpec& arch) {
+  return family_named(arch.family, {}).gguf_interleaves;
+}
+
+void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor,
+                          const std::vector<float>& long_factor, const std::string& where) {
+  const auto sound = [&](const std::vector<float>& factors) {
+    return static_cast<int64_t>(factors.size()) == rope.rotary_dim / 2 &&
+           std::all_of(factors.begin(), factors.end(),
+                       [](float f) { return std::isfinite(f) && f > 0; });
+  };
+  if (!sound(short_factor) || !sound(long_factor)) {
+    throw DataError(fmt::format("rope_factors_short.weight and rope_factors_long.weight must hold "
+                                "{} positive numbers each",
+                                rope.rotary_dim / 2),
+                    where);
+  }
+  if (rope.original_max_position_embeddings == 0) {
+    throw DataError("there are LongRoPE factors, but no rope.scaling.original_context_length",
+                    where);
+  }
+  rope.type = RopeType::kLongRope;
+  rope.short_factor = short_factor;
+  rope.long_factor = long_factor;
+  rope.factor = static_cast<double>(rope.max_position_embeddings) /
+                static_cast<double>(rope.original_max_position_embeddings);
 }
 
 void set_rope_divisors(RopeSpec& rope, const std::vector<float>& divisors,

@@ -75,6 +75,7 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
   const json merged = with_defaults(config_json, family);
   const JsonFields config(merged, where);
   refuse_quantized(config);
+  if (family.traits) family.traits(arch);
   read_sizes(config, arch);
   arch.activation = read_activation(config);
   arch.rms_norm_eps = config.get_positive("rms_norm_eps", 1e-6);
@@ -107,6 +108,7 @@ json ArchSpec::to_hf_config() const {
       {"tie_word_embeddings", tie_word_embeddings},
       {"bos_token_id", bos_token_id ? json(*bos_token_id) : json(nullptr)},
       {"eos_token_id", ids_json(eos_token_ids)},
+      {"pad_token_id", nullptr},  // some classes' own lies outside a smaller vocabulary
   };
   write_ropes(*this, family_of_model, config);
   family_of_model.write(*this, config);

@@ -16,6 +16,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kRopeDivisors = "rope_freqs.weight";
+constexpr const char* kShortFactors = "rope_factors_short.weight";
+constexpr const char* kLongFactors = "rope_factors_long.weight";
 constexpr const char* kEmbedding = "token_embd.weight";
 constexpr int64_t kChunk =
     8192;  ///< numbers converted at a time, a multiple of every block size; 32 KB stay in cache
@@ -28,26 +30,41 @@ void refuse_split(const GgufFile& file) {
                   file.where(), "join the parts with llama.cpp's `llama-gguf-split --merge`");
 }
 
+/// The numbers of a small tensor beside the weights; empty if it is not there.
+std::vector<float> read_aside(const GgufFile& file, const char* name) {
+  const GgufTensor* tensor = file.find(name);
+  if (!tensor) return {};
+  if (tensor->type.id != static_cast<uint32_t>(GgmlType::kF32))
+    throw DataError(fmt::format("tensor `{}` must be F32", name), file.where());
+  std::vector<float> values(static_cast<size_t>(tensor->numel()));
+  if (!values.empty()) std::memcpy(values.data(), tensor->bytes.data(), tensor->bytes.size());
+  return values;
+}
+
+void read_rope_tensors(const GgufFile& file, spec::RopeSpec& rope) {
+  if (file.find(kRopeDivisors))
+    spec::set_rope_divisors(rope, read_aside(file, kRopeDivisors), file.where());
+  if (file.find(kShortFactors) || file.find(kLongFactors))
+    spec::set_longrope_factors(rope, read_aside(file, kShortFactors),
+                               read_aside(file, kLongFactors), file.where());
+}
+
 /// Metadata with what only the list of tensors says filled in.
 spec::ArchSpec read_arch(const GgufFile& file) {
   json meta = file.metadata();
-  const GgufTensor* embedding = file.find(kEmbedding);
-  if (!meta.contains("llama.vocab_size") && embedding && embedding->shape.size() == 2) {
-    meta["llama.vocab_size"] = embedding->shape[0];
+  const auto architecture = meta.find("general.architecture");
+  if (architecture != meta.end() && architecture->is_string()) {
+    const std::string key = architecture->get<std::string>() + ".vocab_size";
+    const GgufTensor* embedding = file.find(kEmbedding);
+    if (!meta.contains(key) && embedding && embedding->shape.size() == 2)
+      meta[key] = embedding->shape[0];
   }
   spec::ArchSpec arch = spec::ArchSpec::from_gguf(meta, file.where());
   arch.qkv_bias = file.find("blk.0.attn_q.bias") != nullptr;
   arch.o_bias = file.find("blk.0.attn_output.bias") != nullptr;
   arch.mlp_bias = file.find("blk.0.ffn_gate.bias") != nullptr;
   arch.tie_word_embeddings = file.find("output.weight") == nullptr;
-  if (const GgufTensor* divisors = file.find(kRopeDivisors)) {
-    if (divisors->type.id != static_cast<uint32_t>(GgmlType::kF32)) {
-      throw DataError(fmt::format("tensor `{}` must be F32", kRopeDivisors), file.where());
-    }
-    std::vector<float> values(static_cast<size_t>(divisors->numel()));
-    if (!values.empty()) std::memcpy(values.data(), divisors->bytes.data(), divisors->bytes.size());
-    spec::set_rope_divisors(arch.ropes[0], values, file.where());
-  }
+  read_rope_tensors(file, arch.ropes[0]);
   return arch;
 }
 
@@ -62,6 +79,7 @@ class GgufCheckpoint final : public CheckpointBase {
     where_ = file_.where();
     refuse_split(file_);
     arch_ = read_arch(file_);
+    names_ = gguf_names(arch_);
     list_tensors();
   }
 
@@ -69,6 +87,10 @@ class GgufCheckpoint final : public CheckpointBase {
     const size_t i = index_of(name);
     const GgufTensor& tensor = *sources_[i];
     auto* out = static_cast<std::byte*>(destination);
+    if (is_norm_plus_one(i)) {
+      read_norm(tensor, dtype, out);
+      return file_.release(tensor.bytes);
+    }
     if (!has_permuted_rows(name)) {
       decode(tensor, 0, tensor.numel(), dtype, out);
       return file_.release(tensor.bytes);
@@ -84,7 +106,7 @@ class GgufCheckpoint final : public CheckpointBase {
   std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                    DType dtype) const override {
     const size_t i = index_of(name);
-    if (has_permuted_rows(name) || !is_aligned(stored_[i], dtype) ||
+    if (is_norm_plus_one(i) || has_permuted_rows(name) || !is_aligned(stored_[i], dtype) ||
         plain_dtype(sources_[i]->type) != dtype)
       return std::nullopt;
     return stored_[i];
@@ -99,11 +121,27 @@ class GgufCheckpoint final : public CheckpointBase {
   text::RenderOptions render_defaults() const override { return read_gguf_special_texts(file_); }
 
  private:
+  bool has_permuted_rows(const std::string& name) const {
+    return interleaves_ && holds_head_rows(name);
+  }
+  /// llama.cpp adds the 1 of such norms when it converts.
+  bool is_norm_plus_one(size_t i) const {
+    return arch_.norm_adds_one && roles_[i] == spec::TensorRole::kNorm;
+  }
+  static void read_norm(const GgufTensor& tensor, DType dtype, std::byte* out) {
+    std::vector<float> values(static_cast<size_t>(tensor.numel()));
+    auto* bytes = reinterpret_cast<std::byte*>(values.data());
+    decode(tensor, 0, tensor.numel(), DType::kF32, bytes);
+    for (float& value : values) value -= 1.0F;
+    convert(DType::kF32, bytes, dtype, out, tensor.numel());
+  }
+
   void list_tensors() {
+    interleaves_ = spec::gguf_interleaves_heads(arch_);
     const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch_);
     check_names(specs);
     for (const spec::TensorSpec& spec : specs) {
-      const GgufTensor* tensor = file_.find(gguf_name(spec.name));
+      const GgufTensor* tensor = file_.find(names_.at(spec.name));
       if (!tensor->type.readable) {
         throw DataError(
             fmt::format("tensor `{}` is stored as {}, which is not supported", tensor->name,
@@ -113,15 +151,18 @@ class GgufCheckpoint final : public CheckpointBase {
       add({spec.name, spec.shape, std::string(tensor->type.name), tensor->bytes.size()},
           tensor->bytes);
       sources_.push_back(tensor);
+      roles_.push_back(spec.role);
     }
   }
 
   /// In the file's own names, which the user can look up.
   void check_names(std::vector<spec::TensorSpec> specs) const {
-    for (spec::TensorSpec& spec : specs) spec.name = gguf_name(spec.name);
+    for (spec::TensorSpec& spec : specs) spec.name = names_.at(spec.name);
     std::vector<FoundTensor> found;
     for (const GgufTensor& tensor : file_.tensors()) {
-      if (tensor.name != kRopeDivisors) found.push_back({tensor.name, tensor.shape, where_});
+      const bool aside = tensor.name == kRopeDivisors || tensor.name == kShortFactors ||
+                         tensor.name == kLongFactors;
+      if (!aside) found.push_back({tensor.name, tensor.shape, where_});
     }
     check_tensors(specs, found, where_);
   }
@@ -144,7 +185,10 @@ class GgufCheckpoint final : public CheckpointBase {
   }
 
   GgufFile file_;
+  std::map<std::string, std::string> names_;
+  bool interleaves_ = false;
   std::vector<const GgufTensor*> sources_;
+  std::vector<spec::TensorRole> roles_;
 };
 
 }  // namespace

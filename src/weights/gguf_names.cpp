@@ -1,56 +1,75 @@
 #include "gguf_names.h"
 
-#include <array>
-#include <string_view>
-#include <utility>
-
 #include "sftrun/core/error.h"
 
 namespace sftrun::weights {
 namespace {
 
-constexpr std::string_view kLayers = "model.layers.";
-
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOutside = {{
-    {"model.embed_tokens", "token_embd"},
-    {"model.norm", "output_norm"},
-    {"lm_head", "output"},
-}};
-constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kInLayer = {{
-    {"input_layernorm", "attn_norm"},
-    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"},
-    {"post_attention_layernorm", "ffn_norm"},
-    {"mlp.gate_proj", "ffn_gate"},
-    {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},
-}};
-
-template <typename Table>
-std::string_view look_up(const Table& table, std::string_view module) {
-  for (const auto& [hf, gguf] : table) {
-    if (hf == module) return gguf;
+const char* name_of(spec::LinearSlot slot) {
+  switch (slot) {
+    case spec::LinearSlot::kQ:
+      return "attn_q";
+    case spec::LinearSlot::kK:
+      return "attn_k";
+    case spec::LinearSlot::kV:
+      return "attn_v";
+    case spec::LinearSlot::kQkv:
+      return "attn_qkv";
+    case spec::LinearSlot::kO:
+      return "attn_output";
+    case spec::LinearSlot::kGate:
+      return "ffn_gate";
+    case spec::LinearSlot::kUp:
+    case spec::LinearSlot::kGateUp:  // Phi-3's two in one keep this name
+      return "ffn_up";
+    case spec::LinearSlot::kDown:
+      return "ffn_down";
   }
-  invariant_failed(__FILE__, __LINE__, fmt::format("`{}` has a GGUF name", module));
+  invariant_failed(__FILE__, __LINE__, "every LinearSlot has a GGUF name");
+}
+
+const char* name_of(spec::NormSlot slot) {
+  switch (slot) {
+    case spec::NormSlot::kAttentionIn:
+      return "attn_norm";
+    case spec::NormSlot::kQuery:
+      return "attn_q_norm";
+    case spec::NormSlot::kKey:
+      return "attn_k_norm";
+    case spec::NormSlot::kAttentionOut:
+      return "post_attention_norm";
+    case spec::NormSlot::kFeedForwardIn:
+      return "ffn_norm";
+    case spec::NormSlot::kFeedForwardOut:
+      return "post_ffw_norm";
+  }
+  invariant_failed(__FILE__, __LINE__, "every NormSlot has a GGUF name");
 }
 
 }  // namespace
 
-std::string gguf_name(const std::string& hf_name) {
-  const std::string_view name = hf_name;
-  const size_t kind = name.rfind('.');
-  SFTRUN_CHECK(kind != std::string_view::npos);
-  const std::string_view module = name.substr(0, kind), suffix = name.substr(kind);
-  if (!module.starts_with(kLayers)) return fmt::format("{}{}", look_up(kOutside, module), suffix);
-  const size_t dot = module.find('.', kLayers.size());
-  SFTRUN_CHECK(dot != std::string_view::npos);
-  const std::string_view layer = module.substr(kLayers.size(), dot - kLayers.size());
-  return fmt::format("blk.{}.{}{}", layer, look_up(kInLayer, module.substr(dot + 1)), suffix);
+std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
+  std::map<std::string, std::string> names = {
+      {"model.embed_tokens.weight", "token_embd.weight"},
+      {"model.norm.weight", "output_norm.weight"},
+      {"lm_head.weight", "output.weight"},
+  };
+  const auto add = [&](int64_t layer, const std::string& module, const char* name) {
+    for (const char* kind : {"weight", "bias"}) {
+      names[fmt::format("model.layers.{}.{}.{}", layer, module, kind)] =
+          fmt::format("blk.{}.{}.{}", layer, name, kind);
+    }
+  };
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::NormSpec& norm : spec::layer_norms(arch))
+      add(layer, norm.module, name_of(norm.slot));
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch))
+      add(layer, linear.module, name_of(linear.slot));
+  }
+  return names;
 }
 
-bool has_permuted_rows(const std::string& hf_name) {
+bool holds_head_rows(const std::string& hf_name) {
   return hf_name.find(".self_attn.q_proj.") != std::string::npos ||
          hf_name.find(".self_attn.k_proj.") != std::string::npos;
 }

@@ -1,18 +1,20 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+
+#include "sftrun/spec/arch_spec.h"
 
 namespace sftrun::weights {
 
-/// llama.cpp's name of a Llama tensor: "model.layers.3.self_attn.q_proj.weight" is
-/// "blk.3.attn_q.weight".
-/// @pre `hf_name` is one that `tensor_specs` gives
-std::string gguf_name(const std::string& hf_name);
+/// llama.cpp's name of every tensor that `tensor_specs` gives: "model.layers.3.self_attn.q_proj.
+/// weight" is "blk.3.attn_q.weight".
+std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch);
 
-/// Whether llama.cpp stores the rows of this tensor with the two halves of each head interleaved,
-/// for its rotation of neighbouring pairs: weights and biases of q and k.
-bool has_permuted_rows(const std::string& hf_name);
+/// Whether this tensor's rows have the two halves of each head interleaved where a family has it
+/// so: weights and biases of q and k.
+bool holds_head_rows(const std::string& hf_name);
 
 /// The row of the file that is row `row` in Hugging Face's order.
 constexpr int64_t stored_row(int64_t row, int64_t head_dim) {

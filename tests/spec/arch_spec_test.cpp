@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "support/expect_error.h"
@@ -285,9 +286,68 @@ TEST(FromGguf, ReadsRopeScaling) {
   EXPECT_EQ(ArchSpec::from_gguf(old, "m.gguf").ropes[0].factor, 2.0);
 }
 
+json meta_of(const std::string& architecture, const json& changes) {
+  const json llama = small_meta();
+  json meta = json::object();
+  const std::string prefix = "llama.";
+  for (const auto& [key, value] : llama.items()) {
+    const bool own = key.starts_with(prefix);
+    meta[own ? architecture + "." + key.substr(prefix.size()) : key] = value;
+  }
+  meta["general.architecture"] = architecture;
+  for (const auto& [key, value] : changes.items()) meta[architecture + "." + key] = value;
+  return meta;
+}
+
+ArchSpec parse_gguf(const std::string& architecture, const json& changes) {
+  return ArchSpec::from_gguf(meta_of(architecture, changes), "m.gguf");
+}
+
+TEST(FromGguf, KnowsWhatMetadataDoesNotSay) {
+  const ArchSpec gemma2 = parse_gguf("gemma2", {{"attn_logit_softcapping", 50.0}});
+  EXPECT_EQ(windows_of(gemma2), (Windows{4096, 0}));
+  EXPECT_EQ(gemma2.attention_softcap, 50.0);
+  EXPECT_DOUBLE_EQ(gemma2.attention_scale, 1 / std::sqrt(8.0));
+  EXPECT_DOUBLE_EQ(gemma2.embedding_scale, std::sqrt(48.0));
+  EXPECT_EQ(gemma2.activation, Activation::kGeluTanh);
+  // The 27B models divide by hidden_size / heads, whatever their head_dim.
+  const json large = {{"block_count", 62},
+                      {"attention.key_length", 16},
+                      {"attention.sliding_window", 9},
+                      {"rope.dimension_count", 16}};
+  const ArchSpec gemma3 = parse_gguf("gemma3", large);
+  EXPECT_DOUBLE_EQ(gemma3.attention_scale, 1 / std::sqrt(8.0));
+  EXPECT_EQ(gemma3.layers[4].window, 9);
+  EXPECT_EQ(gemma3.layers[5].window, 0);
+  EXPECT_EQ(gemma3.ropes[1].theta, 10000.0);
+  EXPECT_EQ(parse_gguf("olmo2", {{"attention.sliding_window", 5}}).family, "olmo3");
+  EXPECT_EQ(parse_gguf("olmo2", json::object()).family, "olmo2");
+  EXPECT_EQ(parse_gguf("smollm3", {{"block_count", 4}}).layers[3].rope, -1);
+  EXPECT_EQ(parse_gguf("phi3", {{"rope.dimension_count", 6}}).ropes[0].rotary_dim, 6);
+}
+
+TEST(LongRopeFactors, AreTakenOrRefused) {
+  RopeSpec rope;
+  rope.rotary_dim = 4;
+  rope.max_position_embeddings = 64;
+  const std::vector<float> factors = {1.0F, 2.0F}, bad = {1.0F, -2.0F};
+  expect_error([&] { set_longrope_factors(rope, factors, factors, "m.gguf"); },
+               {"no rope.scaling.original_context_length"});
+  rope.original_max_position_embeddings = 16;
+  expect_error([&] { set_longrope_factors(rope, factors, bad, "m.gguf"); },
+               {"must hold 2 positive numbers each", "m.gguf"});
+  expect_error([&] { set_longrope_factors(rope, {}, factors, "m.gguf"); },
+               {"must hold 2 positive numbers each"});
+  set_longrope_factors(rope, factors, factors, "m.gguf");
+  EXPECT_EQ(rope.type, RopeType::kLongRope);
+  EXPECT_EQ(rope.factor, 4.0);
+}
+
 TEST(FromGguf, NamesWhatIsWrong) {
   const std::vector<BadConfig> cases = {
-      {"general.architecture", "qwen3", {"\"qwen3\" is not supported"}},
+      {"general.architecture",
+       "mamba",
+       {"\"mamba\" is not supported", "llama, qwen2, qwen3, gemma2, gemma3, phi3, smollm3"}},
       {"general.architecture", nullptr, {"`general.architecture` is missing"}},
       {"llama.block_count", nullptr, {"`llama.block_count` is missing"}},
       {"llama.attention.head_count_kv",

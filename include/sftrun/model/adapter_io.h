@@ -29,9 +29,12 @@ std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder);
 std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base,
                                                   DType dtype);
 
-/// Copies config, tokenizer and template of a base model (directory or GGUF) into `directory`, so
-/// that it loads by itself.
-void write_model_text_files(const weights::Checkpoint& base, const std::filesystem::path& base_path,
-                            const std::filesystem::path& directory, bool with_config);
+/// Copies tokenizer and template of a base model (directory or GGUF) into `directory`.
+void write_text_files(const weights::Checkpoint& base, const std::filesystem::path& base_path,
+                      const std::filesystem::path& directory);
+/// Writes the config.json of a model whose weights are stored in `dtype`: the base's own but for
+/// that, or for a GGUF file one that means the same.
+void write_config(const weights::Checkpoint& base, const std::filesystem::path& base_path,
+                  const std::filesystem::path& directory, DType dtype);
 
 }  // namespace sftrun::model

@@ -87,12 +87,21 @@ struct ArchSpec {
   nlohmann::json to_hf_config() const;
 };
 
+/// Whether llama.cpp stores the rows of q and k with the two halves of each head interleaved, for
+/// its rotation of neighbouring pairs.
+bool gguf_interleaves_heads(const ArchSpec& arch);
+
 /// Takes over GGUF's `rope_freqs.weight` (what each frequency is divided by; Llama 3.1 and later):
 /// as the llama3 scaling it was computed from where one is found that gives these divisors, else as
 /// `divisors`.
 /// @throws DataError unless there are rotary_dim / 2 positive finite divisors.
 void set_rope_divisors(RopeSpec& rope, const std::vector<float>& divisors,
                        const std::string& where);
+
+/// Takes over GGUF's `rope_factors_short.weight` and `rope_factors_long.weight` (LongRoPE).
+/// @throws DataError unless there are rotary_dim / 2 positive finite numbers of each.
+void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor,
+                          const std::vector<float>& long_factor, const std::string& where);
 
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
 enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead };

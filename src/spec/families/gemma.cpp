@@ -12,15 +12,28 @@ namespace {
 
 using nlohmann::json;
 
+void gemma_traits(ArchSpec& arch) {
+  arch.norms = NormPlacement::kBoth;
+  arch.norm_adds_one = true;
+  arch.activation = Activation::kGeluTanh;
+}
+
+void gemma3_traits(ArchSpec& arch) {
+  gemma_traits(arch);
+  arch.qk_norm = QkNorm::kPerHead;
+}
+
+double embedding_scale_of(const ArchSpec& arch) {
+  return std::sqrt(static_cast<double>(arch.hidden_size));
+}
+
 void read_gemma(const JsonFields& config, ArchSpec& arch) {
   if (config.get_bool("use_bidirectional_attention", false)) {
     throw DataError("`use_bidirectional_attention` is not supported", config.where(),
                     "such a model looks ahead: it embeds texts, and does not continue them");
   }
   read_attention_bias(config, arch);
-  arch.norms = NormPlacement::kBoth;
-  arch.norm_adds_one = true;
-  arch.embedding_scale = std::sqrt(static_cast<double>(arch.hidden_size));
+  arch.embedding_scale = embedding_scale_of(arch);
   arch.attention_scale = 1 / std::sqrt(config.require_positive("query_pre_attn_scalar"));
   arch.attention_softcap = config.get_positive("attn_logit_softcapping", 0);
   arch.final_softcap = config.get_positive("final_logit_softcapping", 0);
@@ -44,13 +57,42 @@ void read_gemma2(const JsonFields& config, ArchSpec& arch) {
 
 void read_gemma3(const JsonFields& config, ArchSpec& arch) {
   read_gemma(config, arch);
-  arch.qk_norm = QkNorm::kPerHead;
   const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize),
                 period = config.get_int("sliding_window_pattern", 6, 1, kMostLayers);
   read_layer_types(config, arch, window, [](int64_t) { return false; });
   if (!config.has("layer_types")) {
     for (size_t i = 0; i < arch.layers.size(); ++i)
       arch.layers[i].window = (static_cast<int64_t>(i) + 1) % period != 0 ? window : 0;
+  }
+}
+
+/// Metadata does not say what scores are multiplied by; llama.cpp knows it from the number of
+/// layers: the models of 27 billion parameters do not go by head_dim.
+void read_gemma_gguf(const JsonFields& meta, ArchSpec& arch, int64_t layers_of_27b) {
+  arch.embedding_scale = embedding_scale_of(arch);
+  const int64_t divisor =
+      arch.num_layers == layers_of_27b ? arch.hidden_size / arch.num_heads : arch.head_dim;
+  arch.attention_scale = 1 / std::sqrt(static_cast<double>(divisor));
+  arch.attention_softcap = meta.get_positive("attn_logit_softcapping", 0);
+  arch.final_softcap = meta.get_positive("final_logit_softcapping", 0);
+}
+
+void read_gemma2_gguf(const JsonFields& meta, ArchSpec& arch) {
+  read_gemma_gguf(meta, arch, 46);
+  const int64_t window = meta.get_int("attention.sliding_window", 4096, 1, kMostSize);
+  for (size_t i = 0; i < arch.layers.size(); i += 2) arch.layers[i].window = window;
+}
+
+void read_gemma3_gguf(const JsonFields& meta, ArchSpec& arch) {
+  read_gemma_gguf(meta, arch, 62);
+  const int64_t window = meta.require_int("attention.sliding_window", 1, kMostSize),
+                period = meta.get_int("attention.sliding_window_pattern", 6, 1, kMostLayers);
+  RopeSpec sliding{.theta = meta.get_positive("rope.freq_base_swa", 10000.0),
+                   .rotary_dim = arch.head_dim,
+                   .max_position_embeddings = arch.max_position_embeddings};
+  arch.ropes.push_back(sliding);
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    if ((static_cast<int64_t>(i) + 1) % period != 0) arch.layers[i] = {.window = window, .rope = 1};
   }
 }
 
@@ -65,8 +107,11 @@ const Family kGemma2 = {
                     "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
                     "sliding_window": 4096, "attn_logit_softcapping": 50.0,
                     "final_logit_softcapping": 30.0, "bos_token_id": 2, "eos_token_id": 1})",
+    .traits = gemma_traits,
     .read = read_gemma2,
     .write = write_gemma,
+    .gguf = "gemma2",
+    .read_gguf = read_gemma2_gguf,
 };
 
 const Family kGemma3 = {
@@ -78,8 +123,11 @@ const Family kGemma3 = {
                     "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
                     "sliding_window": 4096, "bos_token_id": 2, "eos_token_id": 1})",
     .theta_by_layer_type = RopeThetas{.full = 1'000'000.0, .sliding = 10'000.0},
+    .traits = gemma3_traits,
     .read = read_gemma3,
     .write = write_gemma,
+    .gguf = "gemma3",
+    .read_gguf = read_gemma3_gguf,
 };
 
 }  // namespace sftrun::spec

@@ -24,6 +24,13 @@ void write_granite(const ArchSpec& arch, json& config) {
   config["logits_scaling"] = 1 / arch.logit_scale;
 }
 
+void read_granite_gguf(const JsonFields& meta, ArchSpec& arch) {
+  arch.embedding_scale = meta.get_positive("embedding_scale", 1);
+  arch.attention_scale = meta.get_positive("attention.scale", 0);
+  arch.residual_scale = meta.get_positive("residual_scale", 1);
+  arch.logit_scale = 1 / meta.get_positive("logit_scale", 1);
+}
+
 }  // namespace
 
 const Family kGranite = {
@@ -31,6 +38,9 @@ const Family kGranite = {
     .model_class = "GraniteForCausalLM",
     .read = read_granite,
     .write = write_granite,
+    .gguf = "granite",
+    .gguf_interleaves = true,
+    .read_gguf = read_granite_gguf,
 };
 
 }  // namespace sftrun::spec

@@ -40,6 +40,11 @@ void read_positions(const JsonFields& config, ArchSpec& arch) {
   }
 }
 
+/// Metadata has no word for it: llama.cpp knows that every fourth layer has none.
+void read_positions_gguf(const JsonFields& /*meta*/, ArchSpec& arch) {
+  for (size_t i = 3; i < arch.layers.size(); i += 4) arch.layers[i].rope = -1;
+}
+
 void read_smollm3(const JsonFields& config, ArchSpec& arch) {
   read_biases(config, arch);
   read_positions(config, arch);
@@ -69,6 +74,8 @@ const Family kLlama = {
     .model_class = "LlamaForCausalLM",
     .read = read_biases,
     .write = write_biases,
+    .gguf = "llama",
+    .gguf_interleaves = true,
 };
 
 const Family kMistral = {
@@ -86,6 +93,9 @@ const Family kSmolLm3 = {
                     "max_position_embeddings": 32768})",
     .read = read_smollm3,
     .write = write_smollm3,
+    .gguf = "smollm3",
+    .gguf_interleaves = true,
+    .read_gguf = read_positions_gguf,
 };
 
 }  // namespace sftrun::spec

@@ -8,8 +8,7 @@ namespace {
 
 using nlohmann::json;
 
-void read_olmo2(const JsonFields& config, ArchSpec& arch) {
-  read_attention_bias(config, arch);
+void olmo_traits(ArchSpec& arch) {
   arch.norms = NormPlacement::kAfter;
   arch.qk_norm = QkNorm::kWhole;
 }
@@ -19,7 +18,7 @@ void write_olmo2(const ArchSpec& arch, json& config) {
 }
 
 void read_olmo3(const JsonFields& config, ArchSpec& arch) {
-  read_olmo2(config, arch);
+  read_attention_bias(config, arch);
   read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMostSize),
                    [](int64_t layer) { return (layer + 1) % 4 != 0; });
 }
@@ -30,14 +29,31 @@ void write_olmo3(const ArchSpec& arch, json& config) {
   write_layer_types(arch, config);
 }
 
+/// OLMo 3 goes by OLMo 2's name there, with a window: then three layers of four have it, and turn
+/// without scaling.
+void read_olmo_gguf(const JsonFields& meta, ArchSpec& arch) {
+  const int64_t window = meta.get_int("attention.sliding_window", 0, 0, kMostSize);
+  if (window == 0) return;
+  arch.family = kOlmo3.model_type;
+  RopeSpec sliding = arch.ropes[0];
+  sliding.type = RopeType::kDefault;
+  arch.ropes.push_back(sliding);
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    if (i % 4 != 3) arch.layers[i] = {.window = window, .rope = 1};
+  }
+}
+
 }  // namespace
 
 const Family kOlmo2 = {
     .model_type = "olmo2",
     .model_class = "Olmo2ForCausalLM",
     .defaults = R"({"rms_norm_eps": 1e-5})",
-    .read = read_olmo2,
+    .traits = olmo_traits,
+    .read = read_attention_bias,
     .write = write_olmo2,
+    .gguf = "olmo2",
+    .read_gguf = read_olmo_gguf,
 };
 
 const Family kOlmo3 = {
@@ -45,6 +61,7 @@ const Family kOlmo3 = {
     .model_class = "Olmo3ForCausalLM",
     .defaults = R"({"rms_norm_eps": 1e-5, "sliding_window": 4096})",
     .theta_by_layer_type = RopeThetas{.full = 500'000.0, .sliding = 500'000.0},
+    .traits = olmo_traits,
     .read = read_olmo3,
     .write = write_olmo3,
 };

@@ -8,8 +8,11 @@ namespace {
 
 using nlohmann::json;
 
-void read_phi3(const JsonFields& config, ArchSpec& arch) {
+void phi3_traits(ArchSpec& arch) {
   arch.fused_projections = true;
+}
+
+void read_phi3(const JsonFields& config, ArchSpec& arch) {
   set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
 }
 
@@ -20,6 +23,16 @@ void write_phi3(const ArchSpec& arch, json& config) {
   if (original > 0) config["original_max_position_embeddings"] = original;
 }
 
+/// The factors of LongRoPE are tensors: `set_longrope_factors`.
+void read_phi3_gguf(const JsonFields& meta, ArchSpec& arch) {
+  set_windows(arch, meta.get_int("attention.sliding_window", 0, 0, kMostSize));
+  RopeSpec& rope = arch.ropes[0];
+  rope.original_max_position_embeddings =
+      meta.get_int("rope.scaling.original_context_length", 0, 0, kMostSize);
+  if (meta.has("rope.scaling.attn_factor"))
+    rope.attention_factor = meta.require_positive("rope.scaling.attn_factor");
+}
+
 }  // namespace
 
 const Family kPhi3 = {
@@ -28,8 +41,11 @@ const Family kPhi3 = {
     .defaults = R"({"rms_norm_eps": 1e-5, "max_position_embeddings": 4096,
                     "original_max_position_embeddings": 4096})",
     .partial_rotary = true,
+    .traits = phi3_traits,
     .read = read_phi3,
     .write = write_phi3,
+    .gguf = "phi3",
+    .read_gguf = read_phi3_gguf,
 };
 
 }  // namespace sftrun::spec

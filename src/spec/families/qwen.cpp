@@ -25,14 +25,16 @@ void write_windows(const ArchSpec& arch, json& config) {
   write_layer_types(arch, config);
 }
 
-void read_qwen2(const JsonFields& config, ArchSpec& arch) {
+void qwen2_traits(ArchSpec& arch) {
   arch.qkv_bias = true;
-  read_windows(config, arch);
+}
+
+void qwen3_traits(ArchSpec& arch) {
+  arch.qk_norm = QkNorm::kPerHead;
 }
 
 void read_qwen3(const JsonFields& config, ArchSpec& arch) {
   read_attention_bias(config, arch);
-  arch.qk_norm = QkNorm::kPerHead;
   read_windows(config, arch);
 }
 
@@ -47,16 +49,20 @@ const Family kQwen2 = {
     .model_type = "qwen2",
     .model_class = "Qwen2ForCausalLM",
     .defaults = R"({"sliding_window": 4096, "max_position_embeddings": 32768})",
-    .read = read_qwen2,
+    .traits = qwen2_traits,
+    .read = read_windows,
     .write = write_windows,
+    .gguf = "qwen2",
 };
 
 const Family kQwen3 = {
     .model_type = "qwen3",
     .model_class = "Qwen3ForCausalLM",
     .defaults = R"({"sliding_window": 4096, "max_position_embeddings": 32768, "head_dim": 128})",
+    .traits = qwen3_traits,
     .read = read_qwen3,
     .write = write_qwen3,
+    .gguf = "qwen3",
 };
 
 }  // namespace sftrun::spec

@@ -1,0 +1,464 @@
+"""Parity of every model family of scripts/fixtures/families.py, on tiny random models, in fp32 on the CPU.
+
+    python tests/parity/families_parity.py --sftrun build/bin/sftrun [--only llama gemma3 …] [--write]
+
+score      `sftrun score`, which packs its records, against transformers record by record
+LoRA       5 steps of all linear layers from one PEFT adapter, unpacked and packed: loss to 1e-5 relative and gradient norm to
+           1e-4 of the reference; the adapter that was written, loaded by PEFT, gives the reference's logits
+full       the same of all parameters; transformers loads the model that was written
+generate   greedy continuations of three prompts side by side, of each alone by transformers
+merge      the merged model, loaded by transformers, gives the logits of the adapter on its base
+gguf       the model as a GGUF file scores as its directory does, and merged with an adapter becomes a directory that
+           transformers loads, with the logits of the adapter on the directory; transformers' own reader finds the weights
+
+--write puts the table of what was measured into docs/models.md; without it that page must have these families and columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import re
+import shutil
+import string
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness import (  # noqa: I001  (sets sys.path)
+    REPOSITORY,
+    Sftrun,
+    Verdicts,
+    compare_metrics,
+    load_adapter,
+    relative_to_largest,
+)
+
+import peft
+import torch
+import transformers
+import yaml
+import family_gguf
+from families import KINDS, build, load, save
+from peft import LoraConfig, PeftModel, get_peft_model
+from reference_training import IGNORE_INDEX, Document, Recipe, encode_record, logits_of, train
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+DOCUMENT = REPOSITORY / "docs" / "models.md"
+TOKENIZER = REPOSITORY / "tests" / "data" / "train" / "models" / "tied"  # one token a character, no BOS
+FIRST_SEED = 1000  # those of tests/data/families are below 100
+SCORE, LOSS, GRAD_NORM, TRAINED_LOGITS, MERGED_LOGITS = 1e-5, 1e-5, 1e-4, 1e-3, 1e-4
+GGUF_WEIGHT = 1e-6  # of norms that llama.cpp adds 1 to
+ON_CPU, IN_FP32 = ["--device", "cpu"], ["--dtype", "fp32"]
+NEW_TOKENS, NEAR_TIE = 24, 1e-3
+SCORED_LENGTHS = [1, 2, 3, 5, 8, 12, 17, 26, 40, 61, 88, 120]
+TRAINED_LENGTHS = [4, 9, 23, 47, 70, 96]  # the packed run's batch is three bins of 128
+PROMPT_LENGTHS = [13, 3, 40, 20, 7, 60, 30, 10]  # the first three without near ties
+RANK = 4
+
+
+def five_steps(learning_rate: float) -> Recipe:
+    """Every step takes all documents, so that packing cannot change which ones."""
+    return Recipe(
+        max_steps=5,
+        global_batch_size=len(TRAINED_LENGTHS),
+        learning_rate=learning_rate,
+        scheduler="cosine",
+        warmup_steps=0,
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+    )
+
+
+RECIPES = {"LoRA": five_steps(1e-2), "full": five_steps(2e-3)}
+BATCHES = {
+    "unpacked": {"data__packing": False, "train__batch_size": 3, "train__grad_accum": 2},
+    "packed": {"data__packing": True, "train__batch_size": 3, "train__grad_accum": 1},
+}
+# Of docs/models.md: the verdicts whose worst value a column holds.
+COLUMNS = {
+    "score": ["score: log-probability"],
+    "LoRA loss, unpacked": ["LoRA unpacked: loss"],
+    "LoRA loss, packed": ["LoRA packed: loss"],
+    "LoRA gradient norm": ["LoRA unpacked: grad_norm", "LoRA packed: grad_norm"],
+    "full loss": ["full unpacked: loss", "full packed: loss"],
+    "merged logits": ["merge: logits"],
+    "GGUF": ["gguf: log-probability", "gguf: logits of what it merges to"],
+}
+
+
+@dataclass
+class Measured(Verdicts):
+    """Remembers the values, too."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    def below(self, what: str, value: float, limit: float) -> None:
+        self.values[what] = value
+        super().below(what, value, limit)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family's model in `directory`, and what is run on it."""
+
+    name: str
+    sftrun: Sftrun
+    verdicts: Measured
+    directory: Path
+    tokenizer: Tokenizer
+
+    @property
+    def base(self) -> Path:
+        return self.directory / "base"
+
+    def below(self, what: str, value: float, limit: float) -> None:
+        self.verdicts.below(f"{self.name}, {what}", value, limit)
+
+    def expect(self, what: str, holds: bool, detail: str = "") -> None:
+        self.verdicts.expect(f"{self.name}, {what}", holds, detail)
+
+
+def make_case(name: str, sftrun: Sftrun, verdicts: Measured, scratch: Path) -> Case:
+    case = Case(name, sftrun, verdicts, scratch / name, Tokenizer.from_file(str(TOKENIZER / "tokenizer.json")))
+    save(build(KINDS[name], FIRST_SEED + list(KINDS).index(name)), case.base)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TOKENIZER / file, case.base)
+    return case
+
+
+def texts(lengths: list[int], seed: int) -> list[dict]:
+    characters = string.ascii_letters + string.digits + " .,:;!?()\n"
+    rng = random.Random(seed)
+    return [{"text": "".join(rng.choices(characters, k=length))} for length in lengths]
+
+
+def probe(case: Case) -> list[int]:
+    """Token ids whose logits say whether two models are the same one."""
+    return case.tokenizer.encode(texts([100], seed=4)[0]["text"]).ids
+
+
+# ---- Scores
+
+
+def scored_document(text: str, tokenizer: Tokenizer) -> Document:
+    """Labels as `score` counts them: no EOS is added, for nobody wrote one."""
+    tokens = tokenizer.encode(text).ids
+    return Document(tokens, [IGNORE_INDEX] + tokens[1:])
+
+
+def log_probability(model, document: Document) -> float:
+    log_probabilities = logits_of(model, document.tokens)[:-1].double().log_softmax(-1)
+    return log_probabilities.gather(1, torch.tensor(document.labels[1:], dtype=torch.long)[:, None]).sum().item()
+
+
+def check_score(case: Case) -> None:
+    records, model = texts(SCORED_LENGTHS, seed=1), load(case.base)
+    scores = case.sftrun.jsonl("score", records, case.directory, "--model", str(case.base), *ON_CPU, *IN_FP32)
+    documents = [scored_document(record["text"], case.tokenizer) for record in records]
+    counts = [score["tokens"] for score in scores]
+    case.expect("score: labelled tokens", counts == [document.label_tokens for document in documents], str(counts))
+    expected = [log_probability(model, document) for document in documents]
+    worst = max(abs(s["logprob"] - e) / max(abs(e), 1.0) for s, e in zip(scores, expected))
+    case.below("score: log-probability", worst, SCORE)
+
+
+# ---- Training
+
+
+def write_adapter(base: Path, adapter: Path) -> Path:
+    torch.manual_seed(21)
+    config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(load(base), config)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # zeros would hide the gradient of lora_A
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(adapter, save_embedding_layers=False)
+    return adapter
+
+
+def write_run_yaml(case: Case, mode: str, recipe: Recipe) -> Path:
+    tuning: dict = {"mode": mode.lower()}
+    if mode == "LoRA":
+        adapter = write_adapter(case.base, case.directory / "init_adapter")
+        tuning["lora"] = {"r": RANK, "alpha": 2 * RANK, "target_modules": ["all-linear"], "init_from": str(adapter)}
+    records = case.directory / "records.jsonl"
+    records.write_text("".join(json.dumps(record) + "\n" for record in texts(TRAINED_LENGTHS, seed=2)))
+    config = {
+        "model": {"name": str(case.base), "max_seq_len": 128, "dtype": "fp32"},
+        "tuning": tuning,
+        "data": {"train": str(records), "format": "text", "shuffle": False},
+        "train": {
+            "max_steps": recipe.max_steps,
+            "learning_rate": recipe.learning_rate,
+            "scheduler": recipe.scheduler,
+            "warmup_steps": recipe.warmup_steps,
+            "weight_decay": recipe.weight_decay,
+            "max_grad_norm": recipe.max_grad_norm,
+            "eval_strategy": "no",
+            "save_every": "0",
+        },
+        "output": {"tensorboard": False},
+    }
+    path = case.directory / f"{mode}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def train_reference(case: Case, mode: str, recipe: Recipe):
+    """@return metrics, and the trained model"""
+    model = load(case.base)
+    if mode == "LoRA":
+        model = PeftModel.from_pretrained(model, case.directory / "init_adapter", is_trainable=True)
+    eos = case.tokenizer.token_to_id("<|eos|>")
+    documents = [encode_record(record, case.tokenizer, eos) for record in texts(TRAINED_LENGTHS, seed=2)]
+    return train(model, documents, recipe), model
+
+
+def load_trained(case: Case, run: Path):
+    return load_adapter(load(case.base), run / "adapter") if (run / "adapter").exists() else load(run / "model")
+
+
+def check_training(case: Case, mode: str) -> None:
+    config = write_run_yaml(case, mode, RECIPES[mode])
+    reference, model = train_reference(case, mode, RECIPES[mode])
+    expected = logits_of(model, probe(case))
+    for batches, settings in BATCHES.items():
+        name, run = f"{mode} {batches}", case.directory / f"{mode}-{batches}"
+        metrics = case.sftrun.train(config, run, **settings)
+        compare_metrics(case.verdicts, f"{case.name}, {name}", metrics, reference, LOSS, GRAD_NORM)
+        logits = logits_of(load_trained(case, run), probe(case))
+        case.below(f"{name}: logits of what it wrote", relative_to_largest(logits, expected), TRAINED_LOGITS)
+
+
+def check_lora(case: Case) -> None:
+    check_training(case, "LoRA")
+    check_names(case)
+
+
+def check_full(case: Case) -> None:
+    check_training(case, "full")
+
+
+def layer_names(adapter: Path) -> set[str]:
+    """PEFT names the layers that all-linear chose by their paths, sftrun by their last part."""
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    return {name.rsplit(".")[-1] for name in config["target_modules"]}
+
+
+def check_names(case: Case) -> None:
+    theirs, ours = case.directory / "init_adapter", case.directory / "LoRA-unpacked" / "adapter"
+    layers = layer_names(ours)
+    case.expect("LoRA: layers of all-linear", layers == layer_names(theirs), ", ".join(sorted(layers)))
+    tensors, expected = (set(load_file(adapter / "adapter_model.safetensors")) for adapter in (ours, theirs))
+    case.expect("LoRA: tensor names of the adapter", tensors == expected, f"{len(tensors)} tensors")
+
+
+def check_merge(case: Case) -> None:
+    adapter, merged = case.directory / "LoRA-unpacked" / "adapter", case.directory / "merged"
+    case.sftrun.run("merge", "--adapter", str(adapter), "--output", str(merged), "--dtype", "f32")
+    expected = logits_of(load_adapter(load(case.base), adapter), probe(case))
+    case.below("merge: logits", relative_to_largest(logits_of(load(merged), probe(case)), expected), MERGED_LOGITS)
+
+
+# ---- GGUF
+
+
+def save_gguf(case: Case) -> tuple[Path, Path]:
+    """A model that a GGUF file can describe, as directory and as file."""
+    kind = KINDS[case.name]
+    changes = family_gguf.KNOWN_BY_HEART.get(case.name, {})
+    model = build(dataclasses.replace(kind, config={**kind.config, **changes}), FIRST_SEED)
+    directory, file = case.directory / "gguf-base", case.directory / "model.gguf"
+    save(model, directory)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TOKENIZER / name, directory)
+    family_gguf.write(file, model, TOKENIZER / "tokenizer.json")
+    if kind.family in family_gguf.READ_BY_TRANSFORMERS:
+        difference = family_gguf.weight_difference_in_transformers(file, model)
+        case.below("gguf: weights as transformers reads them", difference, GGUF_WEIGHT)
+    return directory, file
+
+
+def check_gguf(case: Case) -> None:
+    directory, file = save_gguf(case)
+    records = texts(SCORED_LENGTHS, seed=1)
+    ours, expected = (
+        case.sftrun.jsonl("score", records, case.directory, "--model", str(model), *ON_CPU, *IN_FP32)
+        for model in (file, directory)
+    )
+    worst = max(abs(a["logprob"] - b["logprob"]) / max(abs(b["logprob"]), 1.0) for a, b in zip(ours, expected, strict=True))
+    case.below("gguf: log-probability", worst, SCORE)
+    adapter, merged = write_adapter(directory, case.directory / "gguf-adapter"), case.directory / "gguf-merged"
+    case.sftrun.run("merge", "--model", str(file), "--adapter", str(adapter), "--output", str(merged), "--dtype", "f32")
+    logits = logits_of(load_adapter(load(directory), adapter), probe(case))
+    difference = relative_to_largest(logits_of(load(merged), probe(case)), logits)
+    case.below("gguf: logits of what it merges to", difference, MERGED_LOGITS)
+
+
+# ---- Generation
+
+
+@torch.no_grad()
+def continuation(model, prompt: list[int]) -> list[int] | None:
+    """None where two tokens are so near that rounding may choose either."""
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=NEW_TOKENS,
+        pad_token_id=model.generation_config.eos_token_id,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    first, second = torch.cat(out.logits).topk(2).values.unbind(-1)
+    return out.sequences[0, len(prompt) :].tolist() if (first - second).min() >= NEAR_TIE else None
+
+
+def greedy_references(case: Case) -> list[tuple[dict, str]]:
+    model, found = load(case.base), []
+    for record in texts(PROMPT_LENGTHS, seed=3):
+        tokens = continuation(model, case.tokenizer.encode(record["text"]).ids)
+        if tokens is not None:
+            found.append(({"prompt": record["text"]}, case.tokenizer.decode(tokens)))
+        if len(found) == 3:
+            return found
+    raise RuntimeError("near ties in the continuations of nearly every prompt: give the model another seed")
+
+
+def check_generate(case: Case) -> None:
+    references = greedy_references(case)
+    greedy = ["--no-chat", "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS), *ON_CPU, *IN_FP32]
+    prompts = [record for record, _ in references]
+    answers = case.sftrun.jsonl("generate", prompts, case.directory, "--model", str(case.base), *greedy)
+    for answer, (record, expected) in zip(answers, references, strict=True):
+        same = answer["generated"] == expected
+        detail = "" if same else f"{answer['generated']!r}, reference {expected!r}"
+        case.expect(f"generate: after {len(record['prompt'])} tokens", same, detail)
+
+
+# ---- The page
+
+
+def short(limit: float) -> str:
+    return f"{limit:.0e}".replace("e-0", "e-")
+
+
+ABOUT = """\
+# Models
+
+A model's family is the `model_type` of its config.json. For each one that sftrun knows, the table says how far it is from transformers
+and PEFT on a tiny model with random weights, in which what sets the family apart is switched on. The numbers are relative differences,
+the largest that was seen; released models differ from the test models in size, weights and stored precision, and were not run for it.
+
+"""
+BELOW = f"""
+Everything is computed in fp32 on the CPU; windows are shorter than most of the texts.
+Reference: VERSIONS.
+
+This page was written by `tests/parity/families_parity.py --write`. Without `--write` (in `ctest`: `parity.families`) the script measures
+again, and fails beyond the limits and where families or columns of the page are not its own.
+
+| column | what is compared | limit |
+|---|---|---|
+| score | log-probabilities of {len(SCORED_LENGTHS)} texts of up to {max(SCORED_LENGTHS)} tokens by `sftrun score`, which packs them, and of each alone | {short(SCORE)} |
+| LoRA loss | every loss of 5 steps on all linear layers, without and with packing; the reference takes each document alone | {short(LOSS)} |
+| LoRA gradient norm | that of every step, before clipping; the worse of both runs | {short(GRAD_NORM)} |
+| full loss | as LoRA loss, of all parameters; the worse of both runs | {short(LOSS)} |
+| merged logits | `sftrun merge` of the trained adapter, loaded by transformers, and the adapter on its base in PEFT | {short(MERGED_LOGITS)} |
+| GGUF | the model as a GGUF file: scores against those of its directory, and logits of what it merges to with an adapter; the worse of both. `mistral` is stored under the name `llama`, without windows; `olmo3` as `olmo2` with a window | {short(MERGED_LOGITS)} |
+| generation | {NEW_TOKENS} tokens of greedy `sftrun generate` after three prompts, and of each alone with transformers' cache | equal |
+
+What training wrote, loaded by PEFT or transformers, gives the logits of the model that the reference trained, to {short(TRAINED_LOGITS)} of the largest.
+
+## Released models of each family
+The `model_type` of config.json decides; these have one of the table's.
+
+"""
+
+
+def cell(name: str, checks: list[str], values: dict[str, float]) -> str:
+    measured = [values.get(f"{name}, {check}", float("nan")) for check in checks]
+    return f"{max(measured):.0e}"
+
+
+def table_line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def row(name: str, verdicts: Measured) -> str:
+    differs = any(failure.startswith(f"{name}, generate") for failure in verdicts.failures)
+    cells = [cell(name, checks, verdicts.values) for checks in COLUMNS.values()]
+    first = [f"`{KINDS[name].family}`", KINDS[name].exercises]
+    return table_line([*first, *cells, "differs" if differs else "equal"])
+
+
+def page(verdicts: Measured) -> str:
+    header = ["family", "what its test model has", *COLUMNS, "generation"]
+    lines = [table_line(header), "|" + "---|" * len(header)]
+    lines += [row(name, verdicts) for name in KINDS]
+    versions = ", ".join(f"{package.__name__} {package.__version__}" for package in (transformers, peft, torch))
+    models = [f"- `{kind.family}`: {kind.models}.\n" for kind in KINDS.values()]
+    return ABOUT + "\n".join(lines) + "\n" + BELOW.replace("VERSIONS", versions) + "".join(models)
+
+
+def without_measurements(text: str) -> str:
+    return re.sub(r"(?<=\| )(\de[-+]\d\d|nan|equal|differs)(?= \|)|(?<=Reference: ).*", "…", text)
+
+
+def check_page(verdicts: Measured) -> None:
+    there = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
+    holds = without_measurements(there) == without_measurements(page(verdicts))
+    advice = "" if holds else "run tests/parity/families_parity.py with --write"
+    verdicts.expect(f"{DOCUMENT.relative_to(REPOSITORY)} has these families and columns", holds, advice)
+
+
+def write_page(verdicts: Measured) -> None:
+    if verdicts.failures:
+        return print(f"\n{DOCUMENT} is not written: not all checks hold")
+    DOCUMENT.write_text(page(verdicts), encoding="utf-8")
+
+
+CHECKS = {
+    "score": check_score,
+    "LoRA": check_lora,
+    "full": check_full,
+    "generate": check_generate,
+    "merge": check_merge,
+    "gguf": check_gguf,
+}
+
+
+def check_family(case: Case) -> None:
+    for name, check in CHECKS.items():
+        try:
+            check(case)
+        except Exception as error:  # transformers raises all kinds at what it cannot load
+            case.expect(name, False, f"{type(error).__name__}: {error}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sftrun", required=True)
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    args = parser.parse_args()
+    if args.write and set(args.only) != set(KINDS):
+        parser.error("--write needs all families: leave out --only")
+    torch.set_num_threads(1)  # the models are tiny
+    transformers.logging.set_verbosity_error()
+    verdicts = Measured()
+    for name in args.only:
+        with tempfile.TemporaryDirectory() as scratch:
+            check_family(make_case(name, Sftrun(args.sftrun), verdicts, Path(scratch)))
+    write_page(verdicts) if args.write else check_page(verdicts)
+    return verdicts.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
