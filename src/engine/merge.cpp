@@ -69,12 +69,13 @@ int run_merge(const nlohmann::json& request) {
     const std::string module =
         info.name.ends_with(".weight") ? info.name.substr(0, info.name.size() - 7) : info.name;
     const auto pair = adapter.lora.find(module);
-    const std::string name = info.name;
+    const std::string name = info.name, file_name = info.file_name();
     const std::vector<int64_t> shape = info.shape;
     if (pair == adapter.lora.end()) {
-      tensors.push_back({name, dtype, shape, [&, name](void* to) { base->read(name, dtype, to); }});
+      tensors.push_back(
+          {file_name, dtype, shape, [&, name](void* to) { base->read(name, dtype, to); }});
     } else {
-      tensors.push_back({name, dtype, shape, [&, name, shape, pair](void* to) {
+      tensors.push_back({file_name, dtype, shape, [&, name, shape, pair](void* to) {
                            merge_tensor(*base, name, shape, pair->second, config.r, scale, dtype,
                                         to);
                          }});

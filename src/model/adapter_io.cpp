@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/weights/adapter_file.h"
 
 namespace sftrun::model {
@@ -25,6 +26,27 @@ LoraOptions lora_options_of(const weights::AdapterConfig& config) {
   return options;
 }
 
+namespace {
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '.') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+/// Other parts of the model have modules of the same names: peft would adapt those, too.
+void restrict_to_text_part(weights::AdapterConfig& config, const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const std::string& target : config.target_modules) names.push_back(escaped(target));
+  config.target_is_pattern = true;
+  config.target_modules = {fmt::format("{}(?:.*\\.)?(?:{})", escaped(prefix), join(names, "|"))};
+}
+
+}  // namespace
+
 weights::AdapterConfig adapter_config_of(Decoder& decoder,
                                          const std::string& base_model_name_or_path) {
   const LoraOptions& options = decoder.options().lora;
@@ -36,7 +58,7 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
   config.use_rslora = options.rslora;
   config.target_is_pattern = options.target_is_pattern;
   for (const std::string& target : options.target_modules) {
-    if (target != "all-linear") {
+    if (options.target_is_pattern || target != "all-linear") {
       config.target_modules.push_back(target);
       continue;
     }
@@ -49,6 +71,8 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
   config.target_modules.erase(
       std::unique(config.target_modules.begin(), config.target_modules.end()),
       config.target_modules.end());
+  if (decoder.arch().prefix != spec::ArchSpec{}.prefix && !config.target_is_pattern)
+    restrict_to_text_part(config, decoder.arch().prefix);
   return config;
 }
 
@@ -129,14 +153,14 @@ std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weight
   for (const weights::TensorInfo& info : base.tensors()) {
     if (const kernels::Parameter* parameter = decoder.parameters().find(info.name)) {
       const at::Tensor master = parameter->master.detach();
-      tensors.push_back({info.name, dtype, info.shape, [master, type](void* destination) {
+      tensors.push_back({info.file_name(), dtype, info.shape, [master, type](void* destination) {
                            at::from_blob(destination, master.sizes(), type).copy_(master);
                          }});
     } else {
-      tensors.push_back(
-          {info.name, dtype, info.shape, [&base, name = info.name, dtype](void* destination) {
-             base.read(name, dtype, destination);
-           }});
+      tensors.push_back({info.file_name(), dtype, info.shape,
+                         [&base, name = info.name, dtype](void* destination) {
+                           base.read(name, dtype, destination);
+                         }});
     }
   }
   return tensors;

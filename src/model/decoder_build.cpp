@@ -207,7 +207,7 @@ class DecoderBuilder {
 
   void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
                       uint32_t number) {
-    linear.name = fmt::format("model.layers.{}.{}", layer, spec.module);
+    linear.name = fmt::format("{}layers.{}.{}", d_.arch_.prefix, layer, spec.module);
     declare_tensor(linear.name + ".weight", layer + 1, &linear.weight, &linear.weight_parameter);
     if (spec.bias)
       declare_tensor(linear.name + ".bias", layer + 1, &linear.bias, &linear.bias_parameter);
@@ -231,7 +231,8 @@ class DecoderBuilder {
   }
 
   void declare() {
-    declare_tensor("model.embed_tokens.weight", 0, &d_.embedding_, &d_.embedding_parameter_);
+    declare_tensor(d_.arch_.prefix + "embed_tokens.weight", 0, &d_.embedding_,
+                   &d_.embedding_parameter_);
     const std::vector<spec::NormSpec> norms = spec::layer_norms(d_.arch_);
     d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
     uint32_t number = 0;
@@ -239,13 +240,13 @@ class DecoderBuilder {
       Layer& layer = d_.layers_[static_cast<size_t>(l)];
       describe(layer, d_.arch_, d_.arch_.layers[static_cast<size_t>(l)]);
       for (const spec::NormSpec& norm : norms)
-        declare_norm(member(layer, norm.slot), fmt::format("model.layers.{}.{}", l, norm.module),
-                     l + 1);
+        declare_norm(member(layer, norm.slot),
+                     fmt::format("{}layers.{}.{}", d_.arch_.prefix, l, norm.module), l + 1);
       for (const spec::LinearSpec& linear : linears_)
         declare_linear(member(layer, linear.slot), linear, l, number++);
     }
     const int64_t last = d_.arch_.num_layers + 1;
-    declare_norm(d_.head_.norm, "model.norm", last);
+    declare_norm(d_.head_.norm, d_.arch_.prefix + "norm", last);
     d_.head_.logit_scale = d_.arch_.logit_scale;
     d_.head_.softcap = d_.arch_.final_softcap;
     kernels::Linear& head = d_.head_.linear;

@@ -20,6 +20,7 @@ const Family& family_named(const std::string& model_type, const std::string& whe
   for (const Family* family : families()) {
     if (family->model_type == model_type) return *family;
     names.emplace_back(family->model_type);
+    if (!family->text_part_of.empty()) names.emplace_back(family->text_part_of);
   }
   throw DataError(fmt::format("the model family \"{}\" is not supported", model_type), where,
                   "supported families: " + join(names, ", "));
@@ -28,6 +29,13 @@ const Family& family_named(const std::string& model_type, const std::string& whe
 const Family* family_of_gguf(const std::string& architecture) {
   for (const Family* family : families()) {
     if (!family->gguf.empty() && family->gguf == architecture) return family;
+  }
+  return nullptr;
+}
+
+const Family* family_of_text_part(const std::string& model_type) {
+  for (const Family* family : families()) {
+    if (!family->text_part_of.empty() && family->text_part_of == model_type) return family;
   }
   return nullptr;
 }

@@ -20,6 +20,8 @@ struct RopeThetas {
 struct Family {
   std::string_view model_type;   ///< "gemma2"
   std::string_view model_class;  ///< "Gemma2ForCausalLM"
+  /// The model_type of which this is the text part, described under `text_config`; or empty.
+  std::string_view text_part_of = {};
   /// What transformers' configuration class takes for keys that a config.json leaves out, where
   /// that is not what `ArchSpec` has.
   const char* defaults = "{}";
@@ -45,6 +47,8 @@ extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3
 const std::vector<const Family*>& families();
 /// Null: none is stored under this general.architecture.
 const Family* family_of_gguf(const std::string& architecture);
+/// Null: no family is the text part of this model_type.
+const Family* family_of_text_part(const std::string& model_type);
 /// @throws DataError naming the families there are
 const Family& family_named(const std::string& model_type, const std::string& where);
 

@@ -64,14 +64,34 @@ json with_defaults(const json& config, const Family& family) {
   return merged;
 }
 
+/// The text model of a larger one, which sees images as well: trained on text, the rest stays as it
+/// is.
+ArchSpec read_text_part(const JsonFields& config, const Family& family) {
+  refuse_quantized(config);
+  const json* text = config.find("text_config");
+  if (!text) config.fail_missing("text_config");
+  if (!text->is_object()) config.fail("text_config", "an object");
+  json part = *text;
+  part["model_type"] = family.model_type;
+  for (const char* key : {"bos_token_id", "eos_token_id", "tie_word_embeddings"}) {
+    if (!part.contains(key) && config.has(key)) part[key] = *config.find(key);
+  }
+  ArchSpec arch = ArchSpec::from_hf_config(part, config.where());
+  arch.prefix = "model.language_model.";
+  return arch;
+}
+
 }  // namespace
 
 ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& where) {
   const JsonFields as_written(config_json, where);
+  const std::string model_type = as_written.get_string("model_type", "");
+  if (model_type.empty()) as_written.fail_missing("model_type");
+  if (const Family* family = family_of_text_part(model_type))
+    return read_text_part(as_written, *family);
+  const Family& family = family_named(model_type, where);
   ArchSpec arch;
-  arch.family = as_written.get_string("model_type", "");
-  if (arch.family.empty()) as_written.fail_missing("model_type");
-  const Family& family = family_named(arch.family, where);
+  arch.family = model_type;
   const json merged = with_defaults(config_json, family);
   const JsonFields config(merged, where);
   refuse_quantized(config);

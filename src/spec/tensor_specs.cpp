@@ -7,8 +7,13 @@
 namespace sftrun::spec {
 namespace {
 
-void add_linear(std::vector<TensorSpec>& specs, const LinearSpec& linear, int64_t layer) {
-  const std::string prefix = fmt::format("model.layers.{}.{}", layer, linear.module);
+std::string name_in_layer(const ArchSpec& arch, int64_t layer, const std::string& module) {
+  return fmt::format("{}layers.{}.{}", arch.prefix, layer, module);
+}
+
+void add_linear(std::vector<TensorSpec>& specs, const ArchSpec& arch, const LinearSpec& linear,
+                int64_t layer) {
+  const std::string prefix = name_in_layer(arch, layer, linear.module);
   specs.push_back({.name = prefix + ".weight",
                    .shape = {linear.out_features, linear.in_features},
                    .role = TensorRole::kLinear,
@@ -20,8 +25,9 @@ void add_linear(std::vector<TensorSpec>& specs, const LinearSpec& linear, int64_
                    .layer = layer});
 }
 
-void add_norm(std::vector<TensorSpec>& specs, const NormSpec& norm, int64_t layer) {
-  specs.push_back({.name = fmt::format("model.layers.{}.{}.weight", layer, norm.module),
+void add_norm(std::vector<TensorSpec>& specs, const ArchSpec& arch, const NormSpec& norm,
+              int64_t layer) {
+  specs.push_back({.name = name_in_layer(arch, layer, norm.module) + ".weight",
                    .shape = {norm.size},
                    .role = TensorRole::kNorm,
                    .layer = layer});
@@ -91,15 +97,16 @@ std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
   const std::vector<LinearSpec> linears = layer_linears(arch);
   const std::vector<NormSpec> norms = layer_norms(arch);
   std::vector<TensorSpec> specs;
-  specs.push_back({.name = "model.embed_tokens.weight",
+  specs.push_back({.name = arch.prefix + "embed_tokens.weight",
                    .shape = {arch.vocab_size, arch.hidden_size},
                    .role = TensorRole::kEmbedding});
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const NormSpec& norm : norms) add_norm(specs, norm, layer);
-    for (const LinearSpec& linear : linears) add_linear(specs, linear, layer);
+    for (const NormSpec& norm : norms) add_norm(specs, arch, norm, layer);
+    for (const LinearSpec& linear : linears) add_linear(specs, arch, linear, layer);
   }
-  specs.push_back(
-      {.name = "model.norm.weight", .shape = {arch.hidden_size}, .role = TensorRole::kNorm});
+  specs.push_back({.name = arch.prefix + "norm.weight",
+                   .shape = {arch.hidden_size},
+                   .role = TensorRole::kNorm});
   if (!arch.tie_word_embeddings) {
     specs.push_back({.name = "lm_head.weight",
                      .shape = {arch.vocab_size, arch.hidden_size},

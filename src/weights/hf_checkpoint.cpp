@@ -19,7 +19,6 @@ using nlohmann::json;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
 [[noreturn]] void fail_no_config(const fs::path& directory) {
   if (fs::exists(directory / "adapter_config.json")) {
@@ -69,6 +68,22 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
     shard_of[name] = shard;
   }
   return shard_of;
+}
+
+/// Files keep the names that the text part had on its own below one prefix, transformers' models do
+/// not.
+std::string name_in_model(const std::string& stored) {
+  constexpr std::string_view kModel = "language_model.model.", kHeadOf = "language_model.lm_head.";
+  if (stored.starts_with(kModel)) return "model.language_model." + stored.substr(kModel.size());
+  if (stored.starts_with(kHeadOf)) return "lm_head." + stored.substr(kHeadOf.size());
+  return stored;
+}
+
+/// What a model that sees images has beside its text model.
+bool is_of_another_part(const std::string& stored) {
+  const std::string_view name =
+      stored.starts_with("model.") ? std::string_view(stored).substr(6) : std::string_view(stored);
+  return name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.");
 }
 
 /// Buffers that some versions of transformers saved and all recompute.
@@ -136,7 +151,8 @@ class HfCheckpoint final : public CheckpointBase {
       open_file(directory_ / shard);
     }
     for (const auto& [name, shard] : shard_of) {
-      const auto found = located_.find(name);
+      if (is_ignorable(name)) continue;
+      const auto found = located_.find(in_model(name));
       if (found == located_.end() || found->second.file->filename() != shard) {
         throw DataError(
             fmt::format("tensor `{}` is not in {}, where the index has it", name, shard),
@@ -150,7 +166,7 @@ class HfCheckpoint final : public CheckpointBase {
     for (const SafetensorsEntry& entry : files_.back()->content.entries()) {
       if (is_ignorable(entry.name)) continue;
       const auto [position, added] =
-          located_.emplace(entry.name, Located{&entry, &files_.back()->path});
+          located_.emplace(in_model(entry.name), Located{&entry, &files_.back()->path});
       if (!added) {
         throw DataError(fmt::format("tensor `{}` is also in {}", entry.name,
                                     position->second.file->filename().string()),
@@ -161,7 +177,8 @@ class HfCheckpoint final : public CheckpointBase {
 
   /// A tied model may carry its head all the same; it must then be the embedding.
   void drop_tied_head() {
-    const auto head = located_.find(kHead), embedding = located_.find(kEmbedding);
+    const std::string embedding_name = arch_.prefix + "embed_tokens.weight";
+    const auto head = located_.find(kHead), embedding = located_.find(embedding_name);
     if (!arch_.tie_word_embeddings || head == located_.end() || embedding == located_.end()) return;
     const SafetensorsEntry &a = *head->second.entry, &b = *embedding->second.entry;
     const bool equal =
@@ -169,7 +186,7 @@ class HfCheckpoint final : public CheckpointBase {
         (a.bytes.empty() || std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0);
     if (!equal) {
       throw DataError(fmt::format("tensor `{}` differs from `{}`, to which config.json ties it",
-                                  kHead, kEmbedding),
+                                  kHead, embedding_name),
                       head->second.file->string(),
                       "set \"tie_word_embeddings\": false in config.json, or remove the tensor");
     }
@@ -179,8 +196,14 @@ class HfCheckpoint final : public CheckpointBase {
   void list_tensors() {
     const std::vector<spec::TensorSpec> expected = spec::tensor_specs(arch_);
     std::vector<FoundTensor> found;
-    for (const auto& [name, located] : located_)
-      found.push_back({name, located.entry->shape, located.file->string()});
+    std::vector<std::string> others;
+    for (const auto& [name, located] : located_) {
+      if (has_other_parts() && is_of_another_part(name)) {
+        others.push_back(name);
+      } else {
+        found.push_back({name, located.entry->shape, located.file->string()});
+      }
+    }
     check_tensors(expected, found, where_);
     for (const spec::TensorSpec& spec : expected) {
       const Located& located = located_.at(spec.name);
@@ -189,9 +212,22 @@ class HfCheckpoint final : public CheckpointBase {
                                     spec.name, located.entry->dtype),
                         located.file->string(), "supported are F32, F16 and BF16");
       }
-      add({spec.name, spec.shape, located.entry->dtype, located.entry->bytes.size()},
-          located.entry->bytes);
+      add_located(spec.name, located);
     }
+    for (const std::string& name : others) {
+      const Located& located = located_.at(name);
+      if (float_dtype(located.entry->dtype)) add_located(name, located);  // else a buffer
+    }
+  }
+
+  void add_located(const std::string& name, const Located& located) {
+    const SafetensorsEntry& entry = *located.entry;
+    add({name, entry.shape, entry.dtype, entry.bytes.size(), entry.name}, entry.bytes);
+  }
+
+  bool has_other_parts() const { return arch_.prefix != spec::ArchSpec{}.prefix; }
+  std::string in_model(const std::string& stored) const {
+    return has_other_parts() ? name_in_model(stored) : stored;
   }
 
   struct File {

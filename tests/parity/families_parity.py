@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import random
 import re
 import shutil
@@ -59,6 +60,7 @@ SCORED_LENGTHS = [1, 2, 3, 5, 8, 12, 17, 26, 40, 61, 88, 120]
 TRAINED_LENGTHS = [4, 9, 23, 47, 70, 96]  # the packed run's batch is three bins of 128
 PROMPT_LENGTHS = [13, 3, 40, 20, 7, 60, 30, 10]  # the first three without near ties
 RANK = 4
+TEXT_PART_LINEAR = r"model\.language_model\..*_proj"  # of a model that sees images as well
 
 
 def five_steps(learning_rate: float) -> Recipe:
@@ -74,6 +76,7 @@ def five_steps(learning_rate: float) -> Recipe:
     )
 
 
+LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 RECIPES = {"LoRA": five_steps(1e-2), "full": five_steps(2e-3)}
 BATCHES = {
     "unpacked": {"data__packing": False, "train__batch_size": 3, "train__grad_accum": 2},
@@ -172,8 +175,11 @@ def check_score(case: Case) -> None:
 
 def write_adapter(base: Path, adapter: Path) -> Path:
     torch.manual_seed(21)
-    config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
-    model = get_peft_model(load(base), config)
+    model = load(base)
+    has_text_part = hasattr(model.config, "text_config")
+    targets = TEXT_PART_LINEAR if has_text_part else "all-linear"
+    config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=targets, task_type="CAUSAL_LM")
+    model = get_peft_model(model, config)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # zeros would hide the gradient of lora_A
             torch.nn.init.normal_(parameter, std=0.1)
@@ -245,9 +251,12 @@ def check_full(case: Case) -> None:
 
 
 def layer_names(adapter: Path) -> set[str]:
-    """PEFT names the layers that all-linear chose by their paths, sftrun by their last part."""
-    config = json.loads((adapter / "adapter_config.json").read_text())
-    return {name.rsplit(".")[-1] for name in config["target_modules"]}
+    """PEFT names the layers that all-linear chose by their paths, sftrun by their last part; both write a pattern where
+    another part of the model has layers of the same names."""
+    targets = json.loads((adapter / "adapter_config.json").read_text())["target_modules"]
+    if isinstance(targets, str):
+        return set(LAYERS if targets == TEXT_PART_LINEAR else re.findall(r"\w+_proj", targets))
+    return {name.rsplit(".")[-1] for name in targets}
 
 
 def check_names(case: Case) -> None:
@@ -285,6 +294,8 @@ def save_gguf(case: Case) -> tuple[Path, Path]:
 
 
 def check_gguf(case: Case) -> None:
+    if KINDS[case.name].family not in family_gguf.ARCHITECTURES:  # stored as its text part
+        return
     directory, file = save_gguf(case)
     records = texts(SCORED_LENGTHS, seed=1)
     ours, expected = (
@@ -384,7 +395,7 @@ The `model_type` of config.json decides; these have one of the table's.
 
 def cell(name: str, checks: list[str], values: dict[str, float]) -> str:
     measured = [values.get(f"{name}, {check}", float("nan")) for check in checks]
-    return f"{max(measured):.0e}"
+    return "–" if math.isnan(max(measured)) else f"{max(measured):.0e}"
 
 
 def table_line(cells: list[str]) -> str:
@@ -408,7 +419,7 @@ def page(verdicts: Measured) -> str:
 
 
 def without_measurements(text: str) -> str:
-    return re.sub(r"(?<=\| )(\de[-+]\d\d|nan|equal|differs)(?= \|)|(?<=Reference: ).*", "…", text)
+    return re.sub(r"(?<=\| )(\de[-+]\d\d|–|equal|differs)(?= \|)|(?<=Reference: ).*", "…", text)
 
 
 def check_page(verdicts: Measured) -> None:

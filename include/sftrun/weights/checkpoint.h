@@ -17,10 +17,12 @@
 namespace sftrun::weights {
 
 struct TensorInfo {
-  std::string name;            ///< HF name
+  std::string name;            ///< transformers' name for it in the loaded model
   std::vector<int64_t> shape;  ///< HF order: [out_features, in_features]
   std::string format;          ///< as stored: "F32", "BF16", "Q4_1", …
   uint64_t stored_bytes = 0;
+  std::string stored_name = {};  ///< in a directory's files, where that is another
+  const std::string& file_name() const { return stored_name.empty() ? name : stored_name; }
   int64_t numel() const;
 };
 
@@ -36,6 +38,8 @@ class Checkpoint {
   virtual ~Checkpoint() = default;
 
   virtual const spec::ArchSpec& arch() const = 0;
+  /// Those of the text model, in the order of `tensor_specs`; then those of a larger model's other
+  /// parts, which only `read` knows.
   virtual const std::vector<TensorInfo>& tensors() const = 0;
   virtual bool has(const std::string& name) const = 0;
   /// Converts (dequantises) the whole tensor into `destination` of `dtype` (kF32, kF16 or kBF16;
