@@ -60,13 +60,19 @@ void Bpe::read_vocab(const BpeSource& source, const std::string& where) {
       throw DataError(fmt::format("the token {} is not valid UTF-8", id), where);
     }
     texts[static_cast<size_t>(id)] = text;
-    words[static_cast<size_t>(id)] = visible_to_bytes(text);
+    words[static_cast<size_t>(id)] = options_.characters ? text : visible_to_bytes(text);
   }
   texts_ = StringTable(texts);
   words_ = StringTable(words);
+  read_bytes(where);
+}
+
+void Bpe::read_bytes(const std::string& where) {
   for (int byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
-    byte_ids_[static_cast<size_t>(byte)] = words_.find(std::string_view(&c, 1)).value_or(-1);
+    const auto id = options_.characters ? texts_.find(fmt::format("<0x{:02X}>", byte))
+                                        : words_.find(std::string_view(&c, 1));
+    byte_ids_[static_cast<size_t>(byte)] = id.value_or(-1);
   }
   if (options_.unk_token.empty()) return;
   const bool all_bytes =
@@ -150,9 +156,52 @@ void Bpe::encode(std::string_view word, BpeWorkspace& workspace, std::vector<Tok
   }
 }
 
+/// The tokens of a character's bytes; false where one of them has none.
+bool Bpe::fall_back(std::string_view character, uint32_t begin,
+                    std::vector<Symbol>& symbols) const {
+  const auto id_of = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
+  if (!options_.byte_fallback ||
+      std::any_of(character.begin(), character.end(), [&](char c) { return id_of(c) < 0; }))
+    return false;
+  for (const char c : character) {
+    symbols.push_back({id_of(c), begin, begin + 1});
+    ++begin;
+  }
+  return true;
+}
+
+/// One symbol a character. Returns whether every character has a token of its own.
+bool Bpe::start_characters(std::string_view word, std::vector<Symbol>& symbols) const {
+  bool every_one_known = true, after_unknown = false;
+  for (uint32_t begin = 0, end = 0; begin < word.size(); begin = end) {
+    end = begin + 1;
+    while (end < word.size() && (static_cast<uint8_t>(word[end]) & 0xC0) == 0x80) ++end;
+    const std::string_view character = word.substr(begin, end - begin);
+    if (const auto id = texts_.find(character)) {
+      symbols.push_back({*id, begin, end});
+      after_unknown = false;
+      continue;
+    }
+    every_one_known = false;
+    if (fall_back(character, begin, symbols)) {
+      after_unknown = false;
+      continue;
+    }
+    if (unk_id_ < 0) continue;
+    if (after_unknown && options_.fuse_unk) {
+      symbols.back().end = end;
+    } else {
+      symbols.push_back({unk_id_, begin, end});
+    }
+    after_unknown = true;
+  }
+  return every_one_known;
+}
+
 /// One symbol a byte. Returns whether every byte has a token of its own.
 bool Bpe::start_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
   symbols.clear();
+  if (options_.characters) return start_characters(word, symbols);
   bool every_byte_known = true, after_unknown = false;
   for (uint32_t i = 0; i < word.size(); ++i) {
     const TokenId id = byte_ids_[static_cast<unsigned char>(word[i])];

@@ -14,6 +14,10 @@
 namespace sftrun::text {
 
 struct BpeOptions {
+  /// Tokens begin as characters, and texts of the vocabulary are meant as they stand
+  /// (SentencePiece); else as bytes, in their visible writing (GPT-2).
+  bool characters = false;
+  bool byte_fallback = false;  ///< of characters: one without a token is its bytes' <0x..> tokens
   std::string
       unk_token;  ///< for bytes without a token; empty: such bytes are left out, as in the library
   bool fuse_unk = false;       ///< one unknown token for a run of such bytes
@@ -111,6 +115,9 @@ class Bpe {
   void read_vocab(const BpeSource& source, const std::string& where);
   void read_merges(const BpeSource& source, const std::string& where);
   bool start_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
+  bool start_characters(std::string_view word, std::vector<Symbol>& symbols) const;
+  bool fall_back(std::string_view character, uint32_t begin, std::vector<Symbol>& symbols) const;
+  void read_bytes(const std::string& where);
   void merge_few(BpeWorkspace& workspace) const;
   void merge_many(std::vector<Symbol>& symbols) const;
   bool take_cached(const BpeWorkspace::Slot& slot, std::vector<TokenId>& ids,
@@ -118,9 +125,9 @@ class Bpe {
 
   BpeOptions options_;
   StringTable texts_;  ///< visible text of each id
-  StringTable words_;  ///< bytes of each id whose text is visible bytes throughout
+  StringTable words_;  ///< bytes of each id whose text is visible bytes throughout; or its text
   MergeTable merges_;
-  std::array<TokenId, 256> byte_ids_;  ///< -1: the byte has no token
+  std::array<TokenId, 256> byte_ids_;  ///< of bytes, or of their fallbacks; -1: there is none
   TokenId unk_id_ = -1;
 };
 

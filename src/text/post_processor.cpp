@@ -66,38 +66,4 @@ PostProcessor::PostProcessor(const Json& section, const std::string& where) {
   if (!section.is_null()) read_post_processor(section, *this, has_template, where);
 }
 
-DecoderKind read_decoder(const Json& section, const std::string& where) {
-  if (section.is_null()) return DecoderKind::kSpaces;
-  const auto unsupported = [&](const std::string& type) {
-    return DataError(fmt::format("the decoder `{}` is not supported here", type), where,
-                     "supported are ByteLevel, and a Sequence of it (and Fuse)");
-  };
-  const std::string type = string_at(section, "type", where);
-  if (type == "ByteLevel") return DecoderKind::kByteLevel;
-  if (type != "Sequence") throw unsupported(type);
-  bool first = true;
-  for (const Json& inner : array_at(section, "decoders", where)) {
-    const std::string inner_type = string_at(inner, "type", where);
-    if (inner_type != (first ? "ByteLevel" : "Fuse"))
-      throw unsupported(inner_type);  // ByteLevel fuses already
-    first = false;
-  }
-  if (first) throw unsupported("Sequence of nothing");
-  return DecoderKind::kByteLevel;
-}
-
-bool read_normalizer(const Json& section, const std::string& where) {
-  if (section.is_null()) return false;
-  const std::string type = string_at(section, "type", where);
-  if (type == "NFC") return true;
-  if (type == "Sequence") {
-    bool nfc = false;
-    for (const Json& inner : array_at(section, "normalizers", where))
-      nfc = read_normalizer(inner, where) || nfc;
-    return nfc;
-  }
-  throw DataError(fmt::format("the normalizer `{}` is not supported", type), where,
-                  "supported are NFC and Sequence");
-}
-
 }  // namespace sftrun::text

@@ -18,16 +18,4 @@ struct PostProcessor {
   PostProcessor(const Json& section, const std::string& where);
 };
 
-/// The `decoder` section: how tokens become text again.
-enum class DecoderKind : uint8_t {
-  kSpaces,     ///< none: visible tokens joined by spaces
-  kByteLevel,  ///< ByteLevel, also within a Sequence
-};
-/// @throws DataError naming a kind that is not supported
-DecoderKind read_decoder(const Json& section, const std::string& where);
-
-/// The `normalizer` section. Returns whether NFC is asked for. @throws DataError naming a kind that
-/// is not supported
-bool read_normalizer(const Json& section, const std::string& where);
-
 }  // namespace sftrun::text

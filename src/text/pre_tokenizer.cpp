@@ -47,15 +47,20 @@ PreTokenizer::PreTokenizer(const Json& section, const std::string& where) {
   if (!section.is_null()) read(section, where);
   const auto num_byte_levels =
       std::count_if(steps_.begin(), steps_.end(), [](const Step& s) { return s.is_byte_level; });
-  if (num_byte_levels != 1) {
-    throw DataError(
-        fmt::format("the tokenizer has {} ByteLevel pre-tokenizers; only byte-level BPE with "
-                    "exactly one is "
-                    "supported",
-                    num_byte_levels),
-        where,
-        "use a model with a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen, SmolLM, … families)");
+  if (num_byte_levels > 1) {
+    throw DataError(fmt::format("the tokenizer has {} ByteLevel pre-tokenizers: not supported",
+                                num_byte_levels),
+                    where);
   }
+}
+
+bool has_byte_level(const Json& section) {
+  if (!section.is_object()) return false;
+  const auto type = section.find("type");
+  if (type != section.end() && *type == "ByteLevel") return true;
+  const auto inner = section.find("pretokenizers");
+  return inner != section.end() && inner->is_array() &&
+         std::any_of(inner->begin(), inner->end(), has_byte_level);
 }
 
 void PreTokenizer::read(const Json& section, const std::string& where) {
@@ -73,9 +78,15 @@ void PreTokenizer::read(const Json& section, const std::string& where) {
   } else if (type == "Digits") {
     steps_.push_back(
         {.splitter = make_digits_splitter(bool_at(section, "individual_digits", false, where))});
+  } else if (type == "Metaspace" && steps_.empty()) {
+    if (bool_at(section, "split", true, where)) {
+      steps_.push_back({.splitter = make_literal_splitter(string_at(section, "replacement", where),
+                                                          SplitBehavior::kMergedWithNext, false)});
+    }
   } else {
-    throw DataError(fmt::format("the pre-tokenizer `{}` is not supported", type), where,
-                    "supported are ByteLevel, Split, Digits and Sequence");
+    throw DataError(fmt::format("the pre-tokenizer `{}` is not supported{}", type,
+                                type == "Metaspace" ? " behind another" : ""),
+                    where, "supported are ByteLevel, Split, Digits, Sequence, and Metaspace alone");
   }
 }
 

@@ -24,9 +24,13 @@ class WordSink {
   virtual void take(const Word& word) = 0;
 };
 
+/// Whether a `pre_tokenizer` section holds a ByteLevel: the model's tokens are then made of bytes,
+/// else of characters.
+bool has_byte_level(const Json& section);
+
 /// The `pre_tokenizer` section of a tokenizer.json: Split, Digits, ByteLevel and Sequences of them,
-/// ByteLevel once. What stands after ByteLevel sees its visible characters, as in the library.
-/// Immutable.
+/// ByteLevel at most once; or Metaspace alone, whose writing of spaces is not done here. What
+/// stands after ByteLevel sees its visible characters, as in the library. Immutable.
 class PreTokenizer {
  public:
   /// @param section the JSON value   @throws DataError naming a kind that is not supported

@@ -82,16 +82,12 @@ Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special_to
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
-  const bool spaces = impl_->decoder == DecoderKind::kSpaces;
-  std::string bytes;
-  bool first = true;
+  Decoder::Joiner joiner(impl_->decoder);
   for (const TokenId id : ids) {
     if (!impl_->decoded.has(id) || (skip_special_tokens && is_special(id))) continue;
-    if (spaces && !first) bytes += ' ';
-    bytes += impl_->decoded.at(id);
-    first = false;
+    joiner.take(impl_->text_of(id), impl_->decoded.at(id));
   }
-  return utf8_lossy(bytes);
+  return joiner.finish();
 }
 
 std::string Tokenizer::token_bytes(TokenId id, bool skip_special_tokens) const {
@@ -109,8 +105,7 @@ std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
 }
 
 std::string Tokenizer::id_to_token(TokenId id) const {
-  if (const AddedToken* added = impl_->added.find(id)) return added->content;
-  return impl_->bpe.vocab().has(id) ? std::string(impl_->bpe.vocab().at(id)) : std::string();
+  return std::string(impl_->text_of(id));
 }
 
 bool Tokenizer::is_special(TokenId id) const {

@@ -6,8 +6,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "byte_level.h"
-#include "nfc.h"
 #include "sftrun/core/error.h"
 #include "unicode.h"
 
@@ -63,6 +61,12 @@ void check_added_tokens(const std::vector<AddedToken>& tokens, const std::string
   }
 }
 
+std::optional<Metaspace> read_metaspace(const Json& section, const std::string& where) {
+  if (!section.is_object() || !section.contains("type") || section.at("type") != "Metaspace")
+    return std::nullopt;
+  return Metaspace(section, where);
+}
+
 }  // namespace
 
 Tokenizer::Impl::Impl(TokenizerSource source, const std::string& where)
@@ -71,16 +75,15 @@ Tokenizer::Impl::Impl(TokenizerSource source, const std::string& where)
       post_processor_section(std::move(source.post_processor)),
       decoder_section(std::move(source.decoder)),
       bpe(source.bpe, where),
-      nfc(read_normalizer(normalizer_section, where)),
+      normalizer(normalizer_section, where),
+      metaspace(read_metaspace(pre_tokenizer_section, where)),
       pre_tokenizer(pre_tokenizer_section, where),
       post_processor(post_processor_section, where),
-      decoder(read_decoder(decoder_section, where)),
+      decoder(decoder_section, where),
       bos(source.bos),
       eos(source.eos) {
   check_added_tokens(source.added, where);
-  added = AddedTokens(number_added_tokens(source.added, bpe), [this](const std::string& content) {
-    return nfc ? to_nfc(content).text : content;
-  });
+  added = AddedTokens(number_added_tokens(source.added, bpe), normalizer);
   decoded = decode_all();
 }
 
@@ -89,19 +92,14 @@ StringTable Tokenizer::Impl::decode_all() const {
   for (const AddedToken& token : added.all())
     size = std::max(size, static_cast<size_t>(token.id) + 1);
   std::vector<std::optional<std::string>> out(size);
-  const auto decode = [this](std::string_view text) {
-    if (decoder == DecoderKind::kSpaces) return std::string(text);
-    auto bytes = visible_to_bytes(text);
-    return bytes ? std::move(*bytes) : std::string(text);
-  };
+  const auto decode = [this](std::string_view text) { return decoder.bytes_of(text); };
   for (size_t i = 0; i < bpe.vocab().size(); ++i) {
     if (const auto id = static_cast<TokenId>(i); bpe.vocab().has(id))
       out[i] = decode(bpe.vocab().at(id));
   }
   for (const AddedToken& token : added.all()) {
-    const bool normalize = token.normalized && nfc;
     out[static_cast<size_t>(token.id)] =
-        decode(normalize ? to_nfc(token.content).text : token.content);
+        decode(token.normalized ? normalizer(token.content) : token.content);
   }
   return StringTable(out);
 }
@@ -188,8 +186,9 @@ void Tokenizer::Impl::encode(std::string_view text, bool add_special_tokens,
 
 /// A stretch without tokens that are sought in the text as it is.
 void Tokenizer::Impl::encode_plain(std::string_view text, uint32_t begin, Output& out) const {
-  if (!nfc || is_surely_nfc(text)) return encode_normalized(text, begin, nullptr, out);
-  const NormalizedText normalized = to_nfc(text);
+  if (text.empty()) return;
+  if (normalizer.surely_keeps(text)) return encode_normalized(text, begin, nullptr, out);
+  const NormalizedText normalized = normalizer.run(text, out.spans != nullptr);
   encode_normalized(normalized.text, begin, &normalized.sources, out);
 }
 
@@ -198,15 +197,31 @@ void Tokenizer::Impl::encode_normalized(std::string_view text, uint32_t begin,
   out.source_offset = begin;
   out.sources = sources;
   out.offset = 0;
-  if (!added.has_any(true)) return pre_tokenizer.run(text, out);
+  if (!added.has_any(true)) return encode_piece(text, out);
   for (const AddedTokens::Stretch& stretch : added.split(text, true)) {
     out.offset = stretch.begin;
     if (stretch.id) {
       out.take_token(*stretch.id, {0, stretch.end - stretch.begin});
     } else {
-      pre_tokenizer.run(text.substr(stretch.begin, stretch.end - stretch.begin), out);
+      encode_piece(text.substr(stretch.begin, stretch.end - stretch.begin), out);
     }
   }
+}
+
+/// A piece of normalised text without tokens.
+void Tokenizer::Impl::encode_piece(std::string_view piece, Output& out) const {
+  if (!metaspace || piece.empty()) return pre_tokenizer.run(piece, out);
+  const bool is_first = out.offset == 0 && out.source_offset == 0;
+  NormalizedText spaced = metaspace->run(piece, is_first, out.spans != nullptr);
+  const std::vector<ByteSpan>* const sources = out.sources;
+  const uint32_t offset = out.offset;
+  for (ByteSpan& span : spaced.sources) span = {span.begin + offset, span.end + offset};
+  if (sources) spaced.sources = through(*sources, spaced.sources);
+  out.sources = &spaced.sources;
+  out.offset = 0;
+  pre_tokenizer.run(spaced.text, out);
+  out.sources = sources;
+  out.offset = offset;
 }
 
 }  // namespace sftrun::text

@@ -9,6 +9,8 @@
 
 #include "added_tokens.h"
 #include "bpe.h"
+#include "decoder.h"
+#include "normalizer.h"
 #include "post_processor.h"
 #include "pre_tokenizer.h"
 #include "sftrun/text/tokenizer.h"
@@ -44,17 +46,23 @@ struct Tokenizer::Impl {
 
   void encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids,
               std::vector<ByteSpan>* spans) const;
+  /// A token as the files write it; empty for unknown ids.
+  std::string_view text_of(TokenId id) const {
+    if (const AddedToken* token = added.find(id)) return token->content;
+    return bpe.vocab().has(id) ? bpe.vocab().at(id) : std::string_view();
+  }
   /// What the decoder makes of one token; empty for unknown ids.
   std::string_view decoded_bytes(TokenId id) const;
 
   Json normalizer_section, pre_tokenizer_section, post_processor_section,
       decoder_section;  ///< as they came
   Bpe bpe;
-  bool nfc;
+  Normalizer normalizer;
+  std::optional<Metaspace> metaspace;
   AddedTokens added;
   PreTokenizer pre_tokenizer;
   PostProcessor post_processor;
-  DecoderKind decoder;
+  Decoder decoder;
   StringTable decoded;  ///< by id
   std::optional<TokenId> bos, eos;
 
@@ -63,6 +71,7 @@ struct Tokenizer::Impl {
   void encode_plain(std::string_view text, uint32_t begin, Output& out) const;
   void encode_normalized(std::string_view text, uint32_t begin,
                          const std::vector<ByteSpan>* sources, Output& out) const;
+  void encode_piece(std::string_view piece, Output& out) const;
   StringTable decode_all() const;
   mutable WorkspacePool workspaces_;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "json_access.h"
+#include "pre_tokenizer.h"
 #include "sftrun/core/error.h"
 #include "tokenizer_source.h"
 
@@ -164,14 +165,13 @@ BpeOptions read_options(const Json& model, const std::string& where) {
   if (const std::string type = model.contains("type") ? string_at(model, "type", where) : "BPE";
       type != "BPE") {
     throw DataError(fmt::format("the tokenizer model `{}` is not supported", type), where,
-                    "use a model with a byte-level BPE tokenizer");
+                    "use a model with a BPE tokenizer");
   }
-  for (const char* key :
-       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
+  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
     require_empty(model, key, where);
-  }
   const bool has_unk = model.contains("unk_token") && !model.at("unk_token").is_null();
-  return {.unk_token = has_unk ? string_at(model, "unk_token", where) : "",
+  return {.byte_fallback = bool_at(model, "byte_fallback", false, where),
+          .unk_token = has_unk ? string_at(model, "unk_token", where) : "",
           .fuse_unk = bool_at(model, "fuse_unk", false, where),
           .ignore_merges = bool_at(model, "ignore_merges", false, where)};
 }
@@ -215,6 +215,7 @@ TokenizerSource read_tokenizer_json(std::string_view text, const std::string& wh
   source.pre_tokenizer = section(document, "pre_tokenizer");
   source.post_processor = section(document, "post_processor");
   source.decoder = section(document, "decoder");
+  source.bpe.options.characters = !has_byte_level(source.pre_tokenizer);
   return source;
 }
 

@@ -59,7 +59,8 @@ std::string write_tokenizer_json(const Tokenizer::Impl& impl) {
   out += field("type", "\"BPE\"") + field("dropout", "null");
   out += field("unk_token", options.unk_token.empty() ? "null" : json_string(options.unk_token));
   out += field("continuing_subword_prefix", "null") + field("end_of_word_suffix", "null");
-  out += field("fuse_unk", flag(options.fuse_unk)) + field("byte_fallback", "false");
+  out += field("fuse_unk", flag(options.fuse_unk)) +
+         field("byte_fallback", flag(options.byte_fallback));
   out += field("ignore_merges", flag(options.ignore_merges));
   out += "\"vocab\": {" + vocab_json(impl.bpe.vocab()) + "\n},\n";
   out += "\"merges\": [" + merges_json(impl.bpe) + "\n]\n}\n}\n";

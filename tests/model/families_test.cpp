@@ -144,7 +144,8 @@ TEST_P(Families, ConfigComesBackTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Families,
                          ::testing::Values("llama", "mistral", "smollm3", "qwen2", "qwen3",
-                                           "gemma2", "gemma3", "gemma3_images", "phi3", "olmo2", "olmo3", "granite"),
+                                           "gemma2", "gemma3", "gemma3_images", "phi3", "olmo2",
+                                           "olmo3", "granite"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

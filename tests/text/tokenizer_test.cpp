@@ -158,12 +158,23 @@ TEST(TokenizerErrors, NameWhatIsNotSupported) {
   document["normalizer"] = {{"type", "NFKC"}};
   EXPECT_NE(load_error(document).find("the normalizer `NFKC` is not supported"), std::string::npos);
   document = small_tokenizer();
-  document["pre_tokenizer"] = {{"type", "Metaspace"}};
-  EXPECT_NE(load_error(document).find("the pre-tokenizer `Metaspace` is not supported"),
+  document["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  EXPECT_NE(load_error(document).find("the pre-tokenizer `BertPreTokenizer` is not supported"),
             std::string::npos);
   document = small_tokenizer();
-  document["pre_tokenizer"] = nullptr;
-  EXPECT_NE(load_error(document).find("0 ByteLevel pre-tokenizers"), std::string::npos);
+  const ordered_json byte_level = {{"type", "ByteLevel"}},
+                     metaspace = {{"type", "Metaspace"}, {"replacement", "_"}};
+  document["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {byte_level, byte_level}}};
+  EXPECT_NE(load_error(document).find("2 ByteLevel pre-tokenizers"), std::string::npos);
+  document["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {byte_level, metaspace}}};
+  EXPECT_NE(load_error(document).find("`Metaspace` is not supported behind another"),
+            std::string::npos);
+  document = small_tokenizer();
+  document["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "b"}};
+  EXPECT_NE(load_error(document).find("Replace is supported with a String"), std::string::npos);
+  document = small_tokenizer();
+  document["decoder"] = {{"type", "Sequence"}, {"decoders", {byte_level, {{"type", "Strip"}}}}};
+  EXPECT_NE(load_error(document).find("the decoder `Strip` behind ByteLevel"), std::string::npos);
   document = small_tokenizer();
   document["post_processor"] = {{"type", "BertProcessing"}};
   EXPECT_NE(load_error(document).find("the post-processor `BertProcessing` is not supported"),
