@@ -72,6 +72,7 @@ text::GgufVocab read_gguf_vocab(const GgufFile& file) {
   vocab.pad = id_at(file, "padding", size);
   vocab.add_bos = flag_at(file, "tokenizer.ggml.add_bos_token", adds_bos_by_default(vocab));
   vocab.add_eos = flag_at(file, "tokenizer.ggml.add_eos_token", false);
+  vocab.add_space_prefix = flag_at(file, "tokenizer.ggml.add_space_prefix", true);
   return vocab;
 }
 

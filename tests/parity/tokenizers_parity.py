@@ -165,6 +165,46 @@ def compare_written(helper, source, tokenizer, name, strings):
     expect(name, "vocabulary of the written tokenizer.json", written.get_vocab(), tokenizer.get_vocab())
 
 
+def train_pieces(folder, add_space_prefix):
+    """A SentencePiece model as Llama 2's (with a space before every text) or Gemma's, and its vocabulary as GGUF files hold it."""
+    import sentencepiece
+
+    fuzz = FuzzText("pieces")
+    corpus = folder / "corpus.txt"
+    corpus.write_text("\n".join([fuzz.pseudo_words() for _ in range(3000)] + [fuzz.sentence() for _ in range(600)]), encoding="utf-8")
+    prefix = folder / f"pieces-{add_space_prefix}"
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(corpus), model_prefix=str(prefix), model_type="bpe", vocab_size=1500, byte_fallback=True, character_coverage=0.98,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=add_space_prefix, split_digits=True,
+        minloglevel=2)
+    model = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
+    kinds = [(model.is_unknown, 2), (model.is_control, 3), (model.is_byte, 6)]
+    size = model.get_piece_size()
+    vocab = {"model": "llama", "pre": "default", "tokens": [model.id_to_piece(i) for i in range(size)], "merges": [],
+             "scores": [model.get_score(i) for i in range(size)], "bos": model.bos_id(), "eos": model.eos_id(), "unk": model.unk_id(),
+             "token_types": [next((kind for test, kind in kinds if test(i)), 1) for i in range(size)],
+             "add_bos": True, "add_space_prefix": add_space_prefix}
+    path = prefix.with_suffix(".json")
+    path.write_text(json.dumps(vocab))
+    return path, model
+
+
+def compare_sentencepiece(helper, folder, count):
+    """SentencePiece vocabularies of GGUF files against the sentencepiece library itself."""
+    for add_space_prefix in (True, False):
+        path, model = train_pieces(folder, add_space_prefix)
+        name = f"SentencePiece, GGUF, {'a' if add_space_prefix else 'no'} space before texts"
+        strings = [text for text in FuzzText("sentencepiece").strings(count) if text and "\0" not in text]
+        lines = lines_of(run_helper(helper, ("--gguf-vocab", str(path)), [text.encode() for text in strings]))
+        expect(name, "number of answers", len(lines), len(strings))
+        for text, line in zip(strings, lines):
+            ids, with_special, decoded, _ = json.loads(line)
+            expect(name, f"ids of {text!r}", ids, model.encode(text))
+            expect(name, f"ids with BOS of {text!r}", with_special, [model.bos_id(), *model.encode(text)])
+            expect(name, f"decoded {text!r}", decoded, text)
+        print(f"{name}: equal on {len(strings)} strings")
+
+
 def bench(helper, source, tokenizer, name):
     """One thread, the same documents, interleaved; megabytes a second of processor time."""
     fuzz = FuzzText("bench")
@@ -191,6 +231,8 @@ def main():
     parser.add_argument("--bench", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if not args.bench and (not args.only or args.only in "SentencePiece"):
+            compare_sentencepiece(args.helper, pathlib.Path(folder), args.count)
         for name, source, tokenizer in [*fixtures(), *real_models(pathlib.Path(folder))]:
             if args.only and args.only not in name:
                 continue

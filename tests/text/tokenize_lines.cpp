@@ -37,6 +37,9 @@ Tokenizer load_gguf_vocab(const std::string& path) {
   vocab.token_types = document.at("token_types").get<std::vector<int32_t>>();
   if (document.contains("bos")) vocab.bos = document.at("bos").get<TokenId>();
   if (document.contains("eos")) vocab.eos = document.at("eos").get<TokenId>();
+  if (document.contains("unk")) vocab.unk = document.at("unk").get<TokenId>();
+  vocab.scores = document.value("scores", std::vector<float>());
+  vocab.add_space_prefix = document.value("add_space_prefix", true);
   vocab.add_bos = document.value("add_bos", false);
   vocab.add_eos = document.value("add_eos", false);
   return Tokenizer::from_gguf(vocab, path);

@@ -272,8 +272,15 @@ TEST(TokenizerGguf, RefusesWhatItCannotRead) {
     return error_of([&] { Tokenizer::from_gguf(vocab, "m.gguf"); });
   };
   EXPECT_NE(error([](GgufVocab& v) {
+              v.model = "bert";
+            }).find("the GGUF tokenizer model `bert` is not supported"),
+            std::string::npos);
+  EXPECT_NE(error([](GgufVocab& v) {
               v.model = "llama";
-            }).find("the GGUF tokenizer model `llama` is not supported"),
+              v.scores = {0.0F};
+            }).find("tokens but 1 scores"),
+            std::string::npos);
+  EXPECT_NE(error([](GgufVocab& v) { v.unk = 99; }).find("tokenizer.ggml.unknown_token_id is 99"),
             std::string::npos);
   EXPECT_NE(error([](GgufVocab& v) { v.pre = "tekken"; }).find("`tekken` is not supported"),
             std::string::npos);

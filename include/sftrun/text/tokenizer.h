@@ -38,6 +38,7 @@ struct GgufVocab {
       token_types;  ///< llama.cpp's: 1 normal, 2 unknown, 3 control, 4 user-defined, 6 byte
   std::optional<TokenId> bos, eos, unk, pad;
   bool add_bos = false, add_eos = false;
+  bool add_space_prefix = true;  ///< of SentencePiece vocabularies: a space before every text
 };
 
 /// Immutable after construction; all const methods are safe to call from several threads.
