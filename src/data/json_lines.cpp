@@ -56,6 +56,11 @@ Json parse_json_line(std::string_view line, const std::string& where) {
     throw DataError("invalid UTF-8", fmt::format("{}:{}", where, invalid_utf8_column(line)),
                     "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)");
   }
+  // The parser takes a NUL for the end, and would leave what follows unread.
+  if (const size_t nul = line.find('\0'); nul != std::string_view::npos) {
+    throw DataError("malformed JSON: a NUL byte", fmt::format("{}:{}", where, nul + 1),
+                    "the file is damaged, or no text: write it again");
+  }
   try {
     Json record = Json::parse(line);
     if (record.is_object()) return record;

@@ -197,6 +197,8 @@ Json section(const Json& document, const char* key) {
 
 TokenizerSource read_tokenizer_json(std::string_view text, const std::string& where) {
   TokenizerSource source;
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
+    throw DataError(fmt::format("not valid JSON: a NUL byte (byte {})", nul), where);
   Reader reader(source.bpe, text, where);
   Json::sax_parse(text, &reader);
   const Json& document = reader.document;

@@ -59,6 +59,11 @@ class KeyWatch {
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& where) {
+  // The parser takes a NUL for the end, and would leave what follows unread.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    throw DataError("not valid JSON: a NUL byte", where + ":" + position_of(text, nul + 1),
+                    "the file is damaged or cut short: download or copy it again");
+  }
   try {
     return json::parse(text, KeyWatch(where));
   } catch (const json::parse_error& error) {

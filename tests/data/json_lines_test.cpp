@@ -54,6 +54,15 @@ TEST(JsonLines, MalformedJsonNamesLineAndColumn) {
   EXPECT_EQ(failure.message.find("json.exception"), std::string::npos) << failure.message;
 }
 
+// The JSON parser takes a NUL for the end of its input.
+TEST(JsonLines, WhatFollowsANulIsNotPassedOver) {
+  using namespace std::string_view_literals;
+  const Failure failure =
+      failure_of([] { parse_json_line("{\"text\": \"a\"}\0\"b\"}"sv, "f.jsonl:2"); });
+  EXPECT_EQ(failure.where, "f.jsonl:2:14");
+  EXPECT_EQ(failure.message, "malformed JSON: a NUL byte");
+}
+
 TEST(JsonLines, ARecordOverSeveralLinesGetsAHint) {
   EXPECT_NE(failure_of([] { parse_json_line("{", "f:1"); }).fix.find("jq -c ."), std::string::npos);
   EXPECT_NE(failure_of([] { parse_json_line("{\"a\": 1,", "f:1"); }).fix.find("jq -c ."),

@@ -119,6 +119,7 @@ TEST(SafetensorsFile, RefusesWhatTheFormatForbids) {
       {"no object", safetensors_bytes("[]", 0), {"not a safetensors file"}},
       {"broken JSON", safetensors_bytes("{\"a\":\n {", 0), {"not valid JSON", ":2:"}},
       {"deep JSON", safetensors_bytes(deep, 0), {"nested deeper than 64"}},
+      {"a NUL", safetensors_bytes(std::string("{}\0 {", 5), 0), {"a NUL byte", ":1:"}},
       {"not UTF-8", safetensors_bytes("{\"\xff\":{}}", 0), {"not valid JSON"}},
       {"duplicate name", safetensors_bytes("{" + a + "," + a + "}", 8), {"`a` appears twice"}},
       {"no object for a tensor",
