@@ -56,8 +56,11 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
         "bf16");
   field(model.attention, "attention", only("auto"),
         "Attention implementation; chosen by what the device has.", "auto");
-  field(model.chat_template, "chat_template", any().otherwise("the model's own"),
-        "A Jinja chat template: a file, or the template itself.", "templates/chatml.jinja");
+  field(
+      model.chat_template, "chat_template", any().otherwise("the model's own"),
+      "A Jinja chat template: a file, the template itself, or the name of a built-in one (chatml, "
+      "llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, alpaca).",
+      "chatml");
 }
 
 template <class Visitor>

@@ -30,9 +30,12 @@ void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
        {&config.data.train, &config.data.val, &config.tuning.lora.init_from, &config.model.name}) {
     *path = rebased(*path, directory);
   }
-  // A template given as text is no path; one never lies in a file name.
+  // A template given as text is no path (these characters never lie in a file name), the name of a
+  // built-in one neither, though a folder may be called so.
   if (config.model.chat_template.find_first_of("{\n") == std::string::npos) {
-    config.model.chat_template = rebased(config.model.chat_template, directory);
+    const std::string path = rebased(config.model.chat_template, directory);
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(path, ignored)) config.model.chat_template = path;
   }
 }
 

@@ -6,6 +6,8 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/text/builtin_templates.h"
 
 namespace sftrun::data {
 namespace {
@@ -30,13 +32,17 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
   const auto parse = [](std::string_view source, std::string name) {
     return std::make_shared<const text::ChatTemplate>(source, std::move(name));
   };
-  if (is_template_text(configured)) {
+  const std::string_view builtin = text::builtin_template(configured);
+  if (!builtin.empty()) {
+    model.chat_template = parse(builtin, "the built-in chat template " + configured);
+  } else if (is_template_text(configured)) {
     model.chat_template = parse(configured, "model.chat_template");
   } else if (!configured.empty()) {
     if (!std::filesystem::exists(configured)) {
       throw ConfigError("no such chat template file",
                         fmt::format("model.chat_template: {}", configured),
-                        "give a path to a Jinja file, or the template itself");
+                        "give a path to a Jinja file, the template itself, or one of " +
+                            join(text::builtin_template_names(), ", "));
     }
     model.chat_template = parse(read_text_file(configured), configured);
   } else if (own_template) {

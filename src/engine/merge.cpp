@@ -11,6 +11,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 
 /// W + scale * B A, tensor by tensor: the memory of one tensor, whatever the model's size.
@@ -90,6 +91,8 @@ int run_merge(const nlohmann::json& request) {
       temporary, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
   model::write_config(*base, base_path, temporary, dtype);
   model::write_text_files(*base, base_path, temporary);
+  if (const auto trained_with = weights::read_chat_template(adapter_path))
+    write_file_atomically(temporary / "chat_template.jinja", *trained_with);
   fs::remove(output, code);  // the front made sure that it is empty or absent
   fs::rename(temporary, output, code);
   if (code)

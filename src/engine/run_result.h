@@ -19,6 +19,8 @@ struct RunResult {
   const weights::Checkpoint& base;
   std::string base_name;  ///< as the configuration names it
   at::ScalarType dtype;   ///< of a whole model's file: fp32, else bf16
+  /// The template that was trained with, where it is not the base's own.
+  std::optional<std::string> chat_template = {};
 
   std::filesystem::path target() const { return run_dir / (adapter ? "adapter" : "model"); }
   bool exists() const { return std::filesystem::exists(target()); }

@@ -12,6 +12,7 @@
 #include "sftrun/kernels/memory.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/observe/system.h"
+#include "sftrun/weights/hf_text_files.h"
 
 namespace sftrun::engine {
 namespace {
@@ -103,17 +104,23 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                                checkpoint.arch().eos_token_ids);
 }
 
+/// An adapter is used with the template that it was trained with; empty: the base's own.
+std::string template_of_adapter(const std::optional<std::string>& adapter) {
+  if (!adapter) return {};
+  return weights::read_chat_template(*adapter).value_or("");
+}
+
 LoadedModel load_model(const nlohmann::json& request) {
   set_threads(request);
   const Compute compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
                                          get<std::string>(request, "dtype").value_or("auto"), 0);
   LoadedModel loaded;
   loaded.checkpoint = weights::Checkpoint::open(request.at("model").get<std::string>());
-  loaded.text = text_model_of(*loaded.checkpoint, "");
+  const auto adapter = get<std::string>(request, "adapter");
+  loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(adapter));
   model::DecoderOptions options;
   options.dtype = compute.dtype;
   options.device = compute.device;
-  const auto adapter = get<std::string>(request, "adapter");
   if (adapter) {
     options.trains = model::Trains::kLora;
     options.lora = model::lora_options_of(weights::AdapterConfig::load(*adapter));

@@ -133,6 +133,7 @@ class Worker {
     if (resume_from) saved = train::read_train_state(*resume_from);
     rendered_at_unix_s_ = rendering_time(saved);
     data::TextModel text = text_model_of(*checkpoint_, config_.model.chat_template);
+    if (!config_.model.chat_template.empty()) configured_template_ = text.chat_template->source();
     text.render_defaults.now_unix_s = rendered_at_unix_s_;
     data_ = load_data(config_, text);
     if (const int code = stop_before_training()) return code;
@@ -259,8 +260,8 @@ class Worker {
     inputs.hooks.stop_exit_code = [&] { return stop_.exit_code(); };
     inputs.hooks.peak_memory_bytes = [] { return observe::process_memory().peak_resident_bytes; };
     inputs.hooks.on_event = [&](const train::TrainEvent& event) { forward(event); };
-    const RunResult result{run_dir_, inputs.adapter, *checkpoint_, config_.model.name,
-                           compute_.dtype};
+    const RunResult result{run_dir_,           inputs.adapter, *checkpoint_,
+                           config_.model.name, compute_.dtype, configured_template_};
     if (is_main()) require_disk_space(result, *decoder_);
     kernels::reset_cpu_peak();
     static_bytes_ = kernels::cpu_memory_stats().allocated_bytes;
@@ -400,6 +401,7 @@ class Worker {
   int64_t rendered_at_unix_s_ = 0;
   Data data_;
   nlohmann::ordered_json identity_;
+  std::optional<std::string> configured_template_;
   std::unique_ptr<model::Decoder> decoder_;
   observe::RunReport report_;
   uint64_t static_bytes_ = 0;

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 
 #include "sftrun/core/error.h"
+#include "sftrun/text/builtin_templates.h"
 #include "toy_model.h"
 
 namespace sftrun::data {
@@ -45,6 +47,34 @@ TEST(Conversations, RenderedWithNothingAdded) {
             "<|im_start|>user\nq2<|im_end|>\n<|im_start|>assistant\na2<|im_end|>\n");
   EXPECT_EQ(sequences[0].ids.front(), test::kImStart);
   EXPECT_EQ(sequences[0].ids.back(), '\n');
+}
+
+// Every built-in template: the answers and their ends are learnt, and nothing else.
+TEST(BuiltinTemplates, AnswersAndTheirEndsAreLearnt) {
+  const std::map<std::string, std::string> ends = {
+      {"chatml", "<|im_end|>"}, {"llama3", "<|eot_id|>"},   {"llama2", " </s>"},
+      {"mistral", "</s>"},      {"gemma", "<end_of_turn>"}, {"phi3", "<|end|>"},
+      {"zephyr", "</s>"},       {"vicuna", "</s>"},         {"alpaca", "</s>"}};
+  ASSERT_EQ(text::builtin_template_names().size(), ends.size());
+  for (const std::string& name : text::builtin_template_names()) {
+    SCOPED_TRACE(name);
+    TextModel model = test::toy_model();
+    model.chat_template =
+        std::make_shared<const text::ChatTemplate>(text::builtin_template(name), name);
+    model.render_defaults.bos_token = "<s>";
+    model.render_defaults.eos_token = "</s>";
+    const auto sequences = build(kTwoTurns, RecordFormat::kMessages, {}, model);
+    ASSERT_EQ(sequences.size(), 1U);
+    const std::string& end = ends.at(name);
+    std::string run = learnt(sequences[0]);
+    if (run.starts_with(' ')) {  // where an answer begins behind a space, the space is learnt, too
+      EXPECT_EQ(run, " a1" + end + "| a2" + end);
+    } else {
+      EXPECT_EQ(run, "a1" + end + "|a2" + end);
+    }
+    EXPECT_NE(sequences[0].text.find("S"), std::string::npos);
+    EXPECT_NE(sequences[0].text.find("q2"), std::string::npos);
+  }
 }
 
 TEST(Conversations, LossOn) {

@@ -103,6 +103,26 @@ def check_uneven_batches(sftrun, folder):
     return failures
 
 
+def check_configured_template(sftrun, folder):
+    """A built-in template that was trained with goes with the adapter, and is what it is asked, scored and merged with."""
+    out = folder / "vicuna"
+    run([sftrun, "train", "--config", folder / "run.yaml", "--device", "cpu", "model.chat_template=vicuna", "train.max_steps=1",
+         f"output.dir={out}"], check=True)
+    run([sftrun, "merge", "--adapter", out / "adapter", "--output", out / "merged"], check=True)
+    failures = [f"{name}/chat_template.jinja is not vicuna's" for name in ("adapter", "merged")
+                if "ASSISTANT:" not in (out / name / "chat_template.jinja").read_text()]
+    write_lines(out / "in.jsonl", [record(5)])
+    scores = []
+    for model in (["--adapter", out / "adapter"], ["--model", out / "merged"], ["--model", MODEL]):
+        run([sftrun, "score", *model, "--input", out / "in.jsonl", "--output", out / "out.jsonl", "--device", "cpu", "--dtype", "fp32"], check=True)
+        scores.append(json.loads((out / "out.jsonl").read_text())["logprob"])
+    if abs(scores[0] / scores[1] - 1) > RELATIVE:
+        failures.append(f"the adapter's score is {scores[0]}, the merged model's {scores[1]}")
+    if scores[2] == scores[0]:
+        failures.append("the base's own template scores as vicuna's")
+    return failures
+
+
 def check(sftrun, folder):
     failures = []
     expect = lambda what, holds: failures.append(what) if not holds else None  # noqa: E731
@@ -138,6 +158,7 @@ def main():
     sftrun = parser.parse_args().sftrun.resolve()
     with tempfile.TemporaryDirectory() as folder:
         failures = check(sftrun, pathlib.Path(folder)) + check_uneven_batches(sftrun, pathlib.Path(folder))
+        failures += check_configured_template(sftrun, pathlib.Path(folder))
     for failure in failures:
         print(f"FAIL {failure}")
     print("smoke: failed" if failures else "smoke: ok")

@@ -1,0 +1,101 @@
+#include "sftrun/text/builtin_templates.h"
+
+#include <array>
+
+namespace sftrun::text {
+namespace {
+
+struct BuiltinTemplate {
+  std::string_view name, source;
+};
+
+// A system message goes in front of the first question where a format has no place for it. Turns
+// end in what ends a text where a format has no end of its own.
+constexpr std::array kTemplates = {
+    BuiltinTemplate{"chatml", R"({%- for message in messages -%}
+{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%})"},
+    BuiltinTemplate{"llama3", R"({{- bos_token -}}
+{%- for message in messages -%}
+{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content + '<|eot_id|>' }}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif -%})"},
+    BuiltinTemplate{"llama2", R"({%- set ns = namespace(system='') -%}
+{%- for message in messages -%}
+{%- if message.role == 'system' -%}
+{%- set ns.system = '<<SYS>>\n' + message.content + '\n<</SYS>>\n\n' -%}
+{%- elif message.role == 'user' -%}
+{{ bos_token + '[INST] ' + ns.system + message.content + ' [/INST]' }}{%- set ns.system = '' -%}
+{%- else -%}
+{{ ' ' + message.content + ' ' + eos_token }}
+{%- endif -%}
+{%- endfor -%})"},
+    BuiltinTemplate{"mistral", R"({%- set ns = namespace(system='') -%}
+{{- bos_token -}}
+{%- for message in messages -%}
+{%- if message.role == 'system' -%}
+{%- set ns.system = message.content + '\n\n' -%}
+{%- elif message.role == 'user' -%}
+{{ '[INST] ' + ns.system + message.content + ' [/INST]' }}{%- set ns.system = '' -%}
+{%- else -%}
+{{ ' ' + message.content + eos_token }}
+{%- endif -%}
+{%- endfor -%})"},
+    BuiltinTemplate{"gemma", R"({%- set ns = namespace(system='') -%}
+{{- bos_token -}}
+{%- for message in messages -%}
+{%- if message.role == 'system' -%}
+{%- set ns.system = message.content + '\n\n' -%}
+{%- else -%}
+{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' + ns.system + message.content + '<end_of_turn>\n' }}
+{%- set ns.system = '' -%}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif -%})"},
+    BuiltinTemplate{"phi3", R"({%- for message in messages -%}
+{{ '<|' + message.role + '|>\n' + message.content + '<|end|>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif -%})"},
+    BuiltinTemplate{"zephyr", R"({%- for message in messages -%}
+{{ '<|' + message.role + '|>\n' + message.content + eos_token + '\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif -%})"},
+    BuiltinTemplate{"vicuna", R"({{- bos_token -}}
+{%- for message in messages -%}
+{%- if message.role == 'system' -%}
+{{ message.content + '\n\n' }}
+{%- elif message.role == 'user' -%}
+{{ 'USER: ' + message.content + ' ASSISTANT:' }}
+{%- else -%}
+{{ ' ' + message.content + eos_token }}
+{%- endif -%}
+{%- endfor -%})"},
+    BuiltinTemplate{"alpaca", R"({{- bos_token -}}
+{%- for message in messages -%}
+{%- if message.role == 'system' -%}
+{{ message.content + '\n\n' }}
+{%- elif message.role == 'user' -%}
+{{ '### Instruction:\n' + message.content + '\n\n### Response:\n' }}
+{%- else -%}
+{{ message.content + eos_token + '\n\n' }}
+{%- endif -%}
+{%- endfor -%})"},
+};
+
+}  // namespace
+
+std::string_view builtin_template(std::string_view name) {
+  for (const BuiltinTemplate& known : kTemplates) {
+    if (known.name == name) return known.source;
+  }
+  return {};
+}
+
+std::vector<std::string> builtin_template_names() {
+  std::vector<std::string> names;
+  for (const BuiltinTemplate& known : kTemplates) names.emplace_back(known.name);
+  return names;
+}
+
+}  // namespace sftrun::text
