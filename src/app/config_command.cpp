@@ -87,7 +87,8 @@ int check(const ConfigOptions& options) {
   const config::LoadedConfig loaded = load_resolved(options);
   const std::vector<std::string> warnings = all_warnings(loaded);
   warn(warnings);
-  fmt::print("{}{}: good{}\n", overrides_text(loaded, ""), options.config.string(),
+  fmt::print("{}{}: good{} (model and data are not looked at here: train --dry-run does that)\n",
+             overrides_text(loaded, ""), options.config.string(),
              warnings.empty() ? ""
                               : fmt::format(", but for the {} warned of",
                                             warnings.size() == 1 ? "one thing" : "things"));

@@ -196,7 +196,12 @@ Sequence build_text(const PlainText& record, const TextModel& model,
   const bool everything = options.loss_on == LossOnChoice::kAll;
   for (size_t i = 0; i < sequence.ids.size(); ++i) {
     const bool is_end = i + 1 == sequence.ids.size() && eos && sequence.ids[i] == *eos;
-    sequence.mask.push_back(everything || is_end || sequence.spans[i].end > prompt_bytes ? 1 : 0);
+    const text::ByteSpan& span = sequence.spans[i];
+    // A space that the tokenizer itself puts before the completion.
+    const bool is_prefix = span.begin == span.end && span.begin == prompt_bytes &&
+                           !model.tokenizer->is_special(sequence.ids[i]);
+    const bool is_completion = span.end > prompt_bytes || is_prefix;
+    sequence.mask.push_back(everything || is_end || is_completion ? 1 : 0);
   }
   if (options.with_parts) {
     if (prompt_bytes > 0) sequence.parts.push_back({{0, prompt_bytes}, "prompt"});

@@ -12,6 +12,7 @@
 #include "sftrun/kernels/memory.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/observe/system.h"
+#include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 
 namespace sftrun::engine {
@@ -125,7 +126,15 @@ LoadedModel load_model(const nlohmann::json& request) {
     options.trains = model::Trains::kLora;
     options.lora = model::lora_options_of(weights::AdapterConfig::load(*adapter));
   }
-  loaded.decoder = model::Decoder::load(loaded.checkpoint, options);
+  try {
+    loaded.decoder = model::Decoder::load(loaded.checkpoint, options);
+  } catch (const ConfigError&) {
+    // Which modules there are is for `tuning.lora` to know; here the adapter does not fit.
+    if (adapter)
+      weights::load_adapter(*adapter, weights::AdapterConfig::load(*adapter),
+                            loaded.checkpoint->arch());
+    throw;
+  }
   if (adapter) model::load_adapter_weights(*loaded.decoder, *adapter);
   return loaded;
 }

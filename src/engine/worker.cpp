@@ -381,8 +381,8 @@ class Worker {
     }
     if (outcome.first_step == total_steps) log::info("this run was already complete");
     if (outcome.first_eval_loss && outcome.last_eval_loss) {
-      log::info("validation loss {:.4f} -> {:.4f}", *outcome.first_eval_loss,
-                *outcome.last_eval_loss);
+      log::info("validation loss {:.4f} at the first evaluation, {:.4f} at the last",
+                *outcome.first_eval_loss, *outcome.last_eval_loss);
     }
     const bool is_adapter = decoder_->options().trains == model::Trains::kLora;
     log::info("{}: {}", is_adapter ? "adapter" : "model",

@@ -18,6 +18,16 @@ LabelledConversation label_conversation(const ChatTemplate& chat_template,
   return label_with_specials(chat_template, messages, options, loss_on, find_specials);
 }
 
+namespace {
+
+bool is_learnt(const Tokenizer& tokenizer, TokenId id, const ByteSpan& span, const ByteSpan& run) {
+  const bool begins_in_run = run.begin <= span.begin;
+  if (span.begin == span.end) return begins_in_run && !tokenizer.is_special(id);
+  return tokenizer.is_added(id) ? begins_in_run : run.begin < span.end;
+}
+
+}  // namespace
+
 LabelledTokens tokenize_labelled(const Tokenizer& tokenizer,
                                  const LabelledConversation& conversation) {
   Encoding encoding = tokenizer.encode_with_spans(conversation.rendered.text, false);
@@ -27,9 +37,9 @@ LabelledTokens tokenize_labelled(const Tokenizer& tokenizer,
   for (size_t i = 0; i < encoding.ids.size(); ++i) {
     const ByteSpan& span = encoding.spans[i];
     while (run < conversation.runs.size() && conversation.runs[run].span.end <= span.begin) ++run;
-    const bool overlaps =
-        run < conversation.runs.size() && conversation.runs[run].span.begin < span.end;
-    tokens.mask[i] = overlaps ? 1 : 0;
+    const bool learnt = run < conversation.runs.size() &&
+                        is_learnt(tokenizer, encoding.ids[i], span, conversation.runs[run].span);
+    tokens.mask[i] = learnt ? 1 : 0;
   }
   tokens.ids = std::move(encoding.ids);
   tokens.spans = std::move(encoding.spans);

@@ -113,6 +113,10 @@ bool Tokenizer::is_special(TokenId id) const {
   return added && added->special;
 }
 
+bool Tokenizer::is_added(TokenId id) const {
+  return impl_->added.find(id) != nullptr;
+}
+
 std::optional<TokenId> Tokenizer::bos_id() const {
   return impl_->bos;
 }

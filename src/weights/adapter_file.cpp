@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "convert.h"
+#include "json_text.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 #include "shape_math.h"
 
@@ -141,8 +143,34 @@ class AdapterReader {
 
 }  // namespace
 
+namespace {
+
+/// Models of two families may have layers of the same names and sizes. Known only where the
+/// adapter's base lies on this machine.
+void require_same_family(const fs::path& directory, const AdapterConfig& config,
+                         const spec::ArchSpec& arch) {
+  const fs::path path = fs::path(config.base_model_name_or_path) / "config.json";
+  std::error_code ignored;
+  if (config.base_model_name_or_path.empty() || !fs::exists(path, ignored)) return;
+  spec::ArchSpec base;
+  try {
+    base = spec::ArchSpec::from_hf_config(parse_json(read_text_file(path), path.string()),
+                                          path.string());
+  } catch (const Error&) {
+    return;  // no model of ours any more, or never one
+  }
+  if (base.family == arch.family) return;
+  throw DataError(fmt::format("the adapter was made for a model of the family {} ({}), this one is "
+                              "of {}",
+                              base.family, config.base_model_name_or_path, arch.family),
+                  directory.string(), "give the adapter its own base model");
+}
+
+}  // namespace
+
 AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& config,
                             const spec::ArchSpec& arch) {
+  require_same_family(directory, config, arch);
   const fs::path path = directory / "adapter_model.safetensors";
   if (!fs::exists(path)) {
     const bool pickled = fs::exists(directory / "adapter_model.bin");

@@ -58,6 +58,35 @@ TEST(ChatLabels, RunFromTheGenerationPromptThroughTheEndOfTurnToken) {
             "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n{d<|im_end|>}\n");
 }
 
+/// Learnt tokens of a tokenizer that puts a space before every piece, and whose <|user|> takes the
+/// white space behind it (Phi-3's).
+std::vector<std::string> learnt_pieces(const std::string& answer) {
+  const std::string path = std::string(SFTRUN_TEST_DATA) + "/text/llama2.tokenizer.json";
+  const Tokenizer pieces = Tokenizer::from_json(read_text_file(path), path);
+  const Json messages = Json::array(
+      {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", answer}}});
+  const ChatTemplate chat_template(
+      "{% for m in messages %}{% if m.role == 'user' %}<s>{{ m.content }}<|user|>{% else %}"
+      "{{ m.content }}</s>{% endif %}{% endfor %}");
+  const LabelledTokens tokens = tokenize_labelled(
+      pieces, label_conversation(chat_template, pieces, messages, {}, LossOn::kAssistant));
+  std::vector<std::string> learnt;
+  for (size_t i = 0; i < tokens.ids.size(); ++i) {
+    if (tokens.mask[i]) learnt.push_back(pieces.id_to_token(tokens.ids[i]));
+  }
+  return learnt;
+}
+
+TEST(ChatLabels, TheSpaceThatTheTokenizerPutsBeforeAnAnswerIsLearnt) {
+  using Pieces = std::vector<std::string>;
+  EXPECT_EQ(learnt_pieces("~"), (Pieces{"\u2581", "<0x7E>", "</s>"}));
+}
+
+TEST(ChatLabels, AMarkerThatTakesAnAnswersFirstSpacesIsNotLearnt) {
+  using Pieces = std::vector<std::string>;
+  EXPECT_EQ(learnt_pieces(" \n~"), (Pieces{"\u2581", "<0x7E>", "</s>"}));
+}
+
 TEST(ChatLabels, AreNotMisledByTextThatRepeatsItselfOrTheMarkers) {
   EXPECT_EQ(shown(kPlain,
                   R"([{"role":"user","content":"x<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n"},

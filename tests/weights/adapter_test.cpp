@@ -6,6 +6,7 @@
 
 #include "file_builders.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/checkpoint.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -208,6 +209,20 @@ TEST_F(Adapter, Empty) {
   std::filesystem::remove(directory_ / "adapter_model.safetensors");
   test::write_file(directory_ / "adapter_model.bin", "");
   expect_error([&] { load(); }, {"no adapter_model.safetensors", "adapter_model.bin is not read"});
+}
+
+// Layers of the same names and sizes do not make it a model of the same family.
+TEST(AdapterFamily, AnotherIsRefused) {
+  const std::filesystem::path families = std::filesystem::path(SFTRUN_TEST_DATA) / "families";
+  const spec::ArchSpec llama = Checkpoint::open(families / "llama")->arch();
+  AdapterConfig config;
+  config.base_model_name_or_path = (families / "qwen2").string();
+  test::expect_error<DataError>(
+      [&] { load_adapter("adapter", config, llama); },
+      {"made for a model of the family qwen2", "this one is of llama", "its own base model"});
+  config.base_model_name_or_path = (families / "llama").string();
+  test::expect_error<DataError>([&] { load_adapter("adapter", config, llama); },
+                                {"no adapter_model.safetensors"});
 }
 
 }  // namespace

@@ -32,8 +32,10 @@ LabelledConversation label_conversation(const ChatTemplate& chat_template,
                                         const Tokenizer& tokenizer, const Json& messages,
                                         const RenderOptions& options, LossOn loss_on);
 
-/// Tokens of the text (no special tokens added) and, for each, 1 where any of its bytes lie in a
-/// run.
+/// Tokens of the text (no special tokens added) and, for each, 1 where it is learnt: where any of
+/// its bytes lie in a run. An added token must begin in it (one that takes the white space behind
+/// it may take an answer's first), and so must a space that the tokenizer itself puts in front of
+/// a piece: behind the generation prompt it is the model's to write.
 struct LabelledTokens {
   std::vector<TokenId> ids;
   std::vector<uint8_t> mask;

@@ -65,6 +65,7 @@ class Tokenizer {
   std::optional<TokenId> token_to_id(std::string_view token) const;
   std::string id_to_token(TokenId id) const;
   bool is_special(TokenId id) const;
+  bool is_added(TokenId id) const;  ///< found in the text as it stands, before the model sees it
   std::optional<TokenId> bos_id() const;
   std::optional<TokenId> eos_id() const;
   /// A tokenizer.json with the same behaviour, so that merged models and adapters carry their
