@@ -159,7 +159,11 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
   } catch (const Error&) {
     return;  // no model of ours any more, or never one
   }
-  if (base.family == arch.family) return;
+  // GGUF files call Mistral a llama: without a window it is one.
+  const auto is_llama = [](const std::string& family) {
+    return family == "llama" || family == "mistral";
+  };
+  if (base.family == arch.family || (is_llama(base.family) && is_llama(arch.family))) return;
   throw DataError(fmt::format("the adapter was made for a model of the family {} ({}), this one is "
                               "of {}",
                               base.family, config.base_model_name_or_path, arch.family),

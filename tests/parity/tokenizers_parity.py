@@ -201,7 +201,7 @@ def compare_sentencepiece(helper, folder, count):
             ids, with_special, decoded, _ = json.loads(line)
             expect(name, f"ids of {text!r}", ids, model.encode(text))
             expect(name, f"ids with BOS of {text!r}", with_special, [model.bos_id(), *model.encode(text)])
-            expect(name, f"decoded {text!r}", decoded, text)
+            expect(name, f"decoded {text!r}", decoded, text.replace("▁", " "))  # which it writes for a space
         print(f"{name}: equal on {len(strings)} strings")
 
 
