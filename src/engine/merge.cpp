@@ -90,9 +90,7 @@ int run_merge(const nlohmann::json& request) {
   weights::write_sharded_safetensors(
       temporary, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
   model::write_config(*base, base_path, temporary, dtype);
-  model::write_text_files(*base, base_path, temporary);
-  if (const auto trained_with = weights::read_chat_template(adapter_path))
-    write_file_atomically(temporary / "chat_template.jinja", *trained_with);
+  model::write_text_files(*base, base_path, temporary, weights::read_chat_template(adapter_path));
   fs::remove(output, code);  // the front made sure that it is empty or absent
   fs::rename(temporary, output, code);
   if (code)

@@ -46,9 +46,7 @@ void export_result(const RunResult& result, model::Decoder& decoder) {
                                        model::model_tensors(decoder, result.base, dtype));
     model::write_config(result.base, result.base_name, temporary, dtype);
   }
-  model::write_text_files(result.base, result.base_name, temporary);
-  if (result.chat_template)
-    write_file_atomically(temporary / "chat_template.jinja", *result.chat_template);
+  model::write_text_files(result.base, result.base_name, temporary, result.chat_template);
   sync_directory(temporary);
   set_aside(result.target());
   fs::rename(temporary, result.target(), code);

@@ -122,17 +122,17 @@ LoadedModel load_model(const nlohmann::json& request) {
   model::DecoderOptions options;
   options.dtype = compute.dtype;
   options.device = compute.device;
+  weights::AdapterConfig adapter_config;
   if (adapter) {
+    adapter_config = weights::AdapterConfig::load(*adapter);
     options.trains = model::Trains::kLora;
-    options.lora = model::lora_options_of(weights::AdapterConfig::load(*adapter));
+    options.lora = model::lora_options_of(adapter_config);
   }
   try {
     loaded.decoder = model::Decoder::load(loaded.checkpoint, options);
   } catch (const ConfigError&) {
     // Which modules there are is for `tuning.lora` to know; here the adapter does not fit.
-    if (adapter)
-      weights::load_adapter(*adapter, weights::AdapterConfig::load(*adapter),
-                            loaded.checkpoint->arch());
+    if (adapter) weights::load_adapter(*adapter, adapter_config, loaded.checkpoint->arch());
     throw;
   }
   if (adapter) model::load_adapter_weights(*loaded.decoder, *adapter);

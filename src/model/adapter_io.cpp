@@ -71,7 +71,7 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
   config.target_modules.erase(
       std::unique(config.target_modules.begin(), config.target_modules.end()),
       config.target_modules.end());
-  if (decoder.arch().prefix != spec::ArchSpec{}.prefix && !config.target_is_pattern)
+  if (decoder.arch().is_text_part() && !config.target_is_pattern)
     restrict_to_text_part(config, decoder.arch().prefix);
   return config;
 }
@@ -179,8 +179,10 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
   write_file_atomically(directory / "config.json", config.dump(2) + "\n");
 }
 
-void write_text_files(const weights::Checkpoint& base, const fs::path& base_path,
-                      const fs::path& directory) {
+namespace {
+
+void copy_text_files(const weights::Checkpoint& base, const fs::path& base_path,
+                     const fs::path& directory) {
   static constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json",
                                                "special_tokens_map.json", "generation_config.json",
                                                "chat_template.jinja"};
@@ -204,6 +206,14 @@ void write_text_files(const weights::Checkpoint& base, const fs::path& base_path
   if (const auto chat_template = base.chat_template()) {
     write_file_atomically(directory / "chat_template.jinja", *chat_template);
   }
+}
+
+}  // namespace
+
+void write_text_files(const weights::Checkpoint& base, const fs::path& base_path,
+                      const fs::path& directory, const std::optional<std::string>& trained_with) {
+  copy_text_files(base, base_path, directory);
+  if (trained_with) write_file_atomically(directory / "chat_template.jinja", *trained_with);
 }
 
 }  // namespace sftrun::model

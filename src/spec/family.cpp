@@ -26,18 +26,24 @@ const Family& family_named(const std::string& model_type, const std::string& whe
                   "supported families: " + join(names, ", "));
 }
 
-const Family* family_of_gguf(const std::string& architecture) {
+namespace {
+
+/// The family of which a name, that not all have, is this one.
+const Family* find_by(std::string_view Family::*name, const std::string& sought) {
   for (const Family* family : families()) {
-    if (!family->gguf.empty() && family->gguf == architecture) return family;
+    if (!(family->*name).empty() && family->*name == sought) return family;
   }
   return nullptr;
 }
 
+}  // namespace
+
+const Family* family_of_gguf(const std::string& architecture) {
+  return find_by(&Family::gguf, architecture);
+}
+
 const Family* family_of_text_part(const std::string& model_type) {
-  for (const Family* family : families()) {
-    if (!family->text_part_of.empty() && family->text_part_of == model_type) return family;
-  }
-  return nullptr;
+  return find_by(&Family::text_part_of, model_type);
 }
 
 void set_windows(ArchSpec& arch, int64_t window) {
@@ -45,7 +51,7 @@ void set_windows(ArchSpec& arch, int64_t window) {
 }
 
 void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,
-                      bool (*slides)(int64_t layer)) {
+                      const std::function<bool(int64_t layer)>& slides) {
   const json* types = config.find("layer_types");
   if (types && (!types->is_array() || types->size() != arch.layers.size()))
     config.fail("layer_types", fmt::format("a list of {} types", arch.layers.size()));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -59,7 +60,7 @@ void set_windows(ArchSpec& arch, int64_t window);
 /// Reads `layer_types` ("full_attention", "sliding_attention"), or takes `slides(layer)` where the
 /// key is missing: sliding layers get the window.
 void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,
-                      bool (*slides)(int64_t layer));
+                      const std::function<bool(int64_t layer)>& slides);
 void write_layer_types(const ArchSpec& arch, nlohmann::json& config);
 /// The window of the first layer that has one; 0: none has.
 int64_t window_of(const ArchSpec& arch);

@@ -6,6 +6,7 @@
 
 #include "byte_level.h"
 #include "json_access.h"
+#include "normalizer.h"
 #include "sftrun/core/error.h"
 #include "unicode.h"
 
@@ -36,10 +37,7 @@ Decoder::Decoder(const Json& section, const std::string& where) {
     kind_ = Kind::kPieces;
     pattern_ = string_at(section, "replacement", where);
     content_ = " ";
-    const bool has_scheme =
-        section.contains("prepend_scheme") && !section.at("prepend_scheme").is_null();
-    drops_first_spaces_ = has_scheme ? string_at(section, "prepend_scheme", where) != "never"
-                                     : bool_at(section, "add_prefix_space", true, where);
+    drops_first_spaces_ = prepend_scheme_of(section, where) != "never";
   } else if (type == "Sequence") {
     read_sequence(section, where);
   } else {

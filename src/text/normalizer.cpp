@@ -88,32 +88,38 @@ bool Normalizer::surely_keeps(std::string_view text) const {
 
 NormalizedText Normalizer::run(std::string_view text, bool with_sources) const {
   NormalizedText result;
-  append_kept(result, text, 0, text.size(), with_sources);
+  if (steps_.empty()) append_kept(result, text, 0, text.size(), with_sources);
+  bool is_first = true;
   for (const Step& step : steps_) {
-    NormalizedText next;
-    if (step.kind == Kind::kNfc) {
-      next = to_nfc(result.text);
-    } else if (step.kind == Kind::kPrepend) {
-      append(next, step.content, {0, 0}, with_sources);
-      append_kept(next, result.text, 0, result.text.size(), with_sources);
-    } else {
-      append_replaced(next, result.text, step.pattern, step.content, with_sources);
-    }
-    if (with_sources) next.sources = through(result.sources, next.sources);
+    NormalizedText next = run_step(step, is_first ? text : result.text, with_sources);
+    if (with_sources && !is_first) next.sources = through(result.sources, next.sources);
     result = std::move(next);
+    is_first = false;
   }
   return result;
 }
 
+NormalizedText Normalizer::run_step(const Step& step, std::string_view text, bool with_sources) {
+  if (step.kind == Kind::kNfc) return to_nfc(text);
+  NormalizedText result;
+  if (step.kind == Kind::kPrepend) {
+    append(result, step.content, {0, 0}, with_sources);
+    append_kept(result, text, 0, text.size(), with_sources);
+  } else {
+    append_replaced(result, text, step.pattern, step.content, with_sources);
+  }
+  return result;
+}
+
+std::string prepend_scheme_of(const Json& section, const std::string& where) {
+  if (section.contains("prepend_scheme") && !section.at("prepend_scheme").is_null())
+    return string_at(section, "prepend_scheme", where);
+  return bool_at(section, "add_prefix_space", true, where) ? "always" : "never";
+}
+
 Metaspace::Metaspace(const Json& section, const std::string& where)
-    : replacement_(string_at(section, "replacement", where)),
-      splits_(bool_at(section, "split", true, where)) {
-  // Files before prepend_scheme say add_prefix_space.
-  const bool has_scheme =
-      section.contains("prepend_scheme") && !section.at("prepend_scheme").is_null();
-  const std::string scheme = has_scheme ? string_at(section, "prepend_scheme", where)
-                             : bool_at(section, "add_prefix_space", true, where) ? "always"
-                                                                                 : "never";
+    : replacement_(string_at(section, "replacement", where)) {
+  const std::string scheme = prepend_scheme_of(section, where);
   if (scheme == "always") {
     prepend_ = Prepend::kAlways;
   } else if (scheme == "first") {

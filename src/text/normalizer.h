@@ -34,8 +34,13 @@ class Normalizer {
     std::string pattern, content;
   };
   void read(const Json& section, const std::string& where);
+  static NormalizedText run_step(const Step& step, std::string_view text, bool with_sources);
   std::vector<Step> steps_;
 };
+
+/// "always", "first" or "never" of a Metaspace section, pre-tokenizer or decoder; files older than
+/// `prepend_scheme` say `add_prefix_space`.
+std::string prepend_scheme_of(const Json& section, const std::string& where);
 
 /// The `pre_tokenizer` Metaspace (SentencePiece's way with spaces): writes spaces as a visible
 /// character, and one in front of the text.
@@ -45,14 +50,11 @@ class Metaspace {
   Metaspace(const Json& section, const std::string& where);
   /// @param is_first whether the piece begins the original text
   NormalizedText run(std::string_view piece, bool is_first, bool with_sources) const;
-  const std::string& replacement() const { return replacement_; }
-  bool splits() const { return splits_; }
 
  private:
   enum class Prepend : uint8_t { kAlways, kFirst, kNever };
   std::string replacement_;
   Prepend prepend_ = Prepend::kAlways;
-  bool splits_ = true;
 };
 
 /// Sources of a text that was made from another text that has sources itself.

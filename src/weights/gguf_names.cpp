@@ -60,11 +60,11 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
           fmt::format("blk.{}.{}.{}", layer, name, kind);
     }
   };
+  const std::vector<spec::NormSpec> norms = spec::layer_norms(arch);
+  const std::vector<spec::LinearSpec> linears = spec::layer_linears(arch);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::NormSpec& norm : spec::layer_norms(arch))
-      add(layer, norm.module, name_of(norm.slot));
-    for (const spec::LinearSpec& linear : spec::layer_linears(arch))
-      add(layer, linear.module, name_of(linear.slot));
+    for (const spec::NormSpec& norm : norms) add(layer, norm.module, name_of(norm.slot));
+    for (const spec::LinearSpec& linear : linears) add(layer, linear.module, name_of(linear.slot));
   }
   return names;
 }

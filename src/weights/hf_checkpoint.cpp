@@ -198,7 +198,7 @@ class HfCheckpoint final : public CheckpointBase {
     std::vector<FoundTensor> found;
     std::vector<std::string> others;
     for (const auto& [name, located] : located_) {
-      if (has_other_parts() && is_of_another_part(name)) {
+      if (arch_.is_text_part() && is_of_another_part(name)) {
         others.push_back(name);
       } else {
         found.push_back({name, located.entry->shape, located.file->string()});
@@ -225,9 +225,8 @@ class HfCheckpoint final : public CheckpointBase {
     add({name, entry.shape, entry.dtype, entry.bytes.size(), entry.name}, entry.bytes);
   }
 
-  bool has_other_parts() const { return arch_.prefix != spec::ArchSpec{}.prefix; }
   std::string in_model(const std::string& stored) const {
-    return has_other_parts() ? name_in_model(stored) : stored;
+    return arch_.is_text_part() ? name_in_model(stored) : stored;
   }
 
   struct File {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "sftrun/model/decoder.h"
@@ -30,8 +31,10 @@ std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weight
                                                   DType dtype);
 
 /// Copies tokenizer and template of a base model (directory or GGUF) into `directory`.
+/// @param trained_with the template that takes the place of the base's own, if any
 void write_text_files(const weights::Checkpoint& base, const std::filesystem::path& base_path,
-                      const std::filesystem::path& directory);
+                      const std::filesystem::path& directory,
+                      const std::optional<std::string>& trained_with);
 /// Writes the config.json of a model whose weights are stored in `dtype`: the base's own but for
 /// that, or for a GGUF file one that means the same.
 void write_config(const weights::Checkpoint& base, const std::filesystem::path& base_path,

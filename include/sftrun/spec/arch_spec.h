@@ -57,6 +57,7 @@ struct ArchSpec {
   /// What the names of embedding, layers and final norm begin with: "model.", or where the model is
   /// the text part of a larger one what transformers calls that ("model.language_model.").
   std::string prefix = "model.";
+  bool is_text_part() const { return prefix != ArchSpec{}.prefix; }
   int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;

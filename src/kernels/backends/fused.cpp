@@ -41,6 +41,13 @@ at::Tensor rows_of(const at::Tensor& x, const Norm& norm) {
   return x.view({-1, norm.weight.numel()});
 }
 
+/// Of q or k, in its own shape; x itself where there is no norm.
+Normed normed_heads(const at::Tensor& x, const Norm& norm) {
+  if (!norm.defined()) return {x, {}};
+  const Normed rows = normed(rows_of(x, norm), norm);
+  return {rows.y.view_as(x), rows.rstd};
+}
+
 /// What a half's last linear and the norm after it leave for the way back.
 struct Joined {
   at::Tensor y, rstd;  ///< the linear's result, where a norm follows
@@ -71,20 +78,12 @@ class Passes {
     const Normed in = normed(x, l_.attention_in);
     auto qkv = linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
     if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
-    if (keep) keep->rstd = in.rstd;
-    if (!l_.q_norm.defined()) {
-      rotate(qkv[0], 1);
-      rotate(qkv[1], 1);
-      if (keep) keep->q = qkv[0], keep->k = qkv[1], keep->v = qkv[2];
-      return {qkv[0], qkv[1], qkv[2]};
-    }
-    const Normed q = normed(rows_of(qkv[0], l_.q_norm), l_.q_norm),
-                 k = normed(rows_of(qkv[1], l_.k_norm), l_.k_norm);
+    const Normed q = normed_heads(qkv[0], l_.q_norm), k = normed_heads(qkv[1], l_.k_norm);
     if (keep) {
+      keep->rstd = in.rstd, keep->q_rstd = q.rstd, keep->k_rstd = k.rstd;
       keep->q = qkv[0], keep->k = qkv[1], keep->v = qkv[2];
-      keep->q_rstd = q.rstd, keep->k_rstd = k.rstd;
     }
-    return {rotated(q.y.view_as(qkv[0])), rotated(k.y.view_as(qkv[1])), qkv[2]};
+    return {rotated(q.y), rotated(k.y), qkv[2]};
   }
 
   at::Tensor add_attended(const at::Tensor& x, const at::Tensor& attended, AttentionHalf* keep) {
@@ -221,26 +220,28 @@ class Passes {
     return linears_backward({dy}, h, kept.low, {&linear}, batch_, needs_dh);
   }
 
+  /// q or k as attention reads it, from what is kept of it.
+  at::Tensor read_again(const at::Tensor& kept, const Norm& norm) const {
+    return norm.defined() ? rotated(normed_heads(kept, norm).y) : kept;
+  }
+
+  /// From the gradient of what attention reads to that of what the linear gave.
+  at::Tensor heads_backward(at::Tensor grad, const at::Tensor& kept, const Norm& norm,
+                            const at::Tensor& rstd) const {
+    rotate(grad, -1);
+    if (!norm.defined()) return grad;
+    return norm_backward(rows_of(grad, norm), rows_of(kept, norm), norm, rstd, {}, true)
+        .view_as(kept);
+  }
+
   /// Of q, k and v as the linears gave them.
-  AttentionGrads through_attention_backward(AttentionHalf& half, const at::Tensor& d_attended) {
-    if (!l_.q_norm.defined()) {
-      AttentionGrads d = attention_backward(d_attended, half.q, half.k, half.v, half.attention,
-                                            batch_, l_.attention);
-      rotate(d.dq, -1);
-      rotate(d.dk, -1);
-      return d;
-    }
-    const at::Tensor q_rows = rows_of(half.q, l_.q_norm), k_rows = rows_of(half.k, l_.k_norm);
+  AttentionGrads through_attention_backward(const AttentionHalf& half,
+                                            const at::Tensor& d_attended) const {
     AttentionGrads d =
-        attention_backward(d_attended, rotated(normed(q_rows, l_.q_norm).y.view_as(half.q)),
-                           rotated(normed(k_rows, l_.k_norm).y.view_as(half.k)), half.v,
-                           half.attention, batch_, l_.attention);
-    rotate(d.dq, -1);
-    rotate(d.dk, -1);
-    d.dq = norm_backward(rows_of(d.dq, l_.q_norm), q_rows, l_.q_norm, half.q_rstd, {}, true)
-               .view_as(half.q);
-    d.dk = norm_backward(rows_of(d.dk, l_.k_norm), k_rows, l_.k_norm, half.k_rstd, {}, true)
-               .view_as(half.k);
+        attention_backward(d_attended, read_again(half.q, l_.q_norm), read_again(half.k, l_.k_norm),
+                           half.v, half.attention, batch_, l_.attention);
+    d.dq = heads_backward(std::move(d.dq), half.q, l_.q_norm, half.q_rstd);
+    d.dk = heads_backward(std::move(d.dk), half.k, l_.k_norm, half.k_rstd);
     return d;
   }
 

@@ -59,11 +59,8 @@ void read_gemma3(const JsonFields& config, ArchSpec& arch) {
   read_gemma(config, arch);
   const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize),
                 period = config.get_int("sliding_window_pattern", 6, 1, kMostLayers);
-  read_layer_types(config, arch, window, [](int64_t) { return false; });
-  if (!config.has("layer_types")) {
-    for (size_t i = 0; i < arch.layers.size(); ++i)
-      arch.layers[i].window = (static_cast<int64_t>(i) + 1) % period != 0 ? window : 0;
-  }
+  read_layer_types(config, arch, window,
+                   [&](int64_t layer) { return window > 0 && (layer + 1) % period != 0; });
 }
 
 /// Metadata does not say what scores are multiplied by; llama.cpp knows it from the number of

@@ -50,11 +50,9 @@ void read_smollm3(const JsonFields& config, ArchSpec& arch) {
   read_positions(config, arch);
   const bool slides = config.get_bool("use_sliding_window", false);
   const int64_t window = slides ? config.get_int("sliding_window", 0, 1, kMostSize) : 0;
-  if (config.has("layer_types")) {
-    read_layer_types(config, arch, window, [](int64_t) { return false; });
-  } else if (window > 0) {
-    for (LayerSpec& layer : arch.layers) layer.window = layer.rope < 0 ? window : 0;
-  }
+  read_layer_types(config, arch, window, [&](int64_t layer) {
+    return window > 0 && arch.layers[static_cast<size_t>(layer)].rope < 0;
+  });
 }
 
 void write_smollm3(const ArchSpec& arch, json& config) {

@@ -10,12 +10,10 @@ using nlohmann::json;
 /// From layer `max_window_layers` on, and only where `use_sliding_window` says so.
 void read_windows(const JsonFields& config, ArchSpec& arch) {
   if (!config.get_bool("use_sliding_window", false)) return;
-  const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize);
-  if (config.has("layer_types"))
-    return read_layer_types(config, arch, window, [](int64_t) { return false; });
-  const int64_t first = config.get_int("max_window_layers", 28, 0, kMostLayers);
-  for (size_t i = 0; i < arch.layers.size(); ++i)
-    arch.layers[i].window = static_cast<int64_t>(i) >= first ? window : 0;
+  const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize),
+                first = config.get_int("max_window_layers", 28, 0, kMostLayers);
+  read_layer_types(config, arch, window,
+                   [&](int64_t layer) { return window > 0 && layer >= first; });
 }
 
 void write_windows(const ArchSpec& arch, json& config) {
