@@ -19,6 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly torch_version=2.11.0      # the wheel that .venv gets
 readonly torch_minimum=2.11        # the oldest LibTorch that this code is compiled against
+readonly arrow_version=26.0.1      # pyarrow, whose wheel carries Apache Arrow's C++ headers and libraries
 readonly cuda_packages=("nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-nvvm==13.0.*" "nvidia-cuda-cccl==13.0.*")
 
 cpu_only=no cuda=auto reference=no lint=no
@@ -320,6 +321,28 @@ setup_reference() {
     fail 5 "pip could not install the reference stack (its message is above)" "check the network, then run this again"
 }
 
+# ---- Apache Arrow, for CSV, Parquet and compressed data
+
+arrow_root=
+is_arrow() { [ -e "$1/include/arrow/api.h" ] && [ -e "$1/include/parquet/arrow/reader.h" ]; }
+find_arrow() {
+  local found
+  for found in ${SFTRUN_ARROW_ROOT:-} .venv/lib/python3*/site-packages/pyarrow; do
+    is_arrow "$found" && arrow_root=$(realpath "$found") && return
+  done
+  return 1
+}
+setup_arrow() {
+  if ! find_arrow; then
+    make_venv .venv
+    say "installing pyarrow $arrow_version into .venv, for its C++ libraries"
+    pip_install .venv --no-deps "pyarrow==$arrow_version" && find_arrow ||
+      fail 5 "pip could not install pyarrow==$arrow_version (its message is above)" \
+        "check the network, then run this again; or set SFTRUN_ARROW_ROOT to a folder with Arrow's include/ and lib/"
+  fi
+  say "Apache Arrow: $arrow_root"
+}
+
 # ---- All together
 
 mkdir -p .cache
@@ -329,9 +352,11 @@ say "C++ compiler: $compiler ($("$compiler" -dumpfullversion -dumpversion))"
 find_torch || install_torch
 say "LibTorch: $(torch_version_of "$torch_root") in $torch_root (from $torch_why)"
 setup_cuda
+setup_arrow
 [ $reference = no ] || setup_reference
 
-settings=$(printf 'SFTRUN_TORCH_ROOT=%q\nSFTRUN_CXX=%q\nSFTRUN_NVCC=%q\n' "$torch_root" "$compiler" "$nvcc")
+settings=$(printf 'SFTRUN_TORCH_ROOT=%q\nSFTRUN_CXX=%q\nSFTRUN_NVCC=%q\nSFTRUN_ARROW_ROOT=%q\n' \
+  "$torch_root" "$compiler" "$nvcc" "$arrow_root")
 if [ "$settings" != "$(cat .cache/bootstrap.env 2>/dev/null)" ]; then
   printf '%s\n' "$settings" >.cache/bootstrap.env
   say "wrote .cache/bootstrap.env"

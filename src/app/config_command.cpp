@@ -5,6 +5,8 @@
 #include "commands.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/data/dataset.h"
 
 namespace sftrun::app {
 namespace {
@@ -22,6 +24,28 @@ std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
                            : fmt::format("{} ({})", error.message(), error.where()));
   }
   return warnings;
+}
+
+/// What the first records of the run's data look like; data that are not there were warned of.
+std::vector<data::SourceLook> look_at_data(const config::RunConfig& config) {
+  std::vector<data::SourceLook> looks;
+  const auto look = [&](const std::vector<config::DataSource>& sources, bool is_validation) {
+    for (const config::DataSource& source : sources) {
+      std::error_code ignored;
+      const bool is_there = is_glob(source.path) ? !expand_glob(source.path).empty()
+                                                 : std::filesystem::exists(source.path, ignored);
+      if (is_there) looks.push_back(data::look_at_source(config.data, source, is_validation));
+    }
+  };
+  look(config.data.train, false);
+  look(config.data.val, true);
+  return looks;
+}
+
+std::string text_of(const data::SourceLook& look) {
+  return fmt::format("{}{}: {} records ({}); the first {} can be read", look.name,
+                     look.num_files == 1 ? "" : fmt::format(" ({} files)", look.num_files),
+                     data::name_of(look.format), look.format_reason, look.num_records);
 }
 
 Json overrides_json(const config::LoadedConfig& loaded) {
@@ -69,12 +93,20 @@ int check_as_json(const ConfigOptions& options) {
     const config::LoadedConfig loaded = load_resolved(options);
     answer["warnings"] = all_warnings(loaded);
     answer["overrides"] = overrides_json(loaded);
+    Json data = Json::array();
+    for (const data::SourceLook& look : look_at_data(loaded.config)) {
+      data.push_back({{"path", look.name},
+                      {"files", look.num_files},
+                      {"format", data::name_of(look.format)},
+                      {"records_looked_at", look.num_records}});
+    }
+    answer["data"] = data;
   } catch (const config::ConfigProblems& found) {
     for (const config::Problem& problem : found.problems) {
       problems.push_back(
           {{"message", problem.message}, {"at", problem.where}, {"fix", problem.fix}});
     }
-  } catch (const ConfigError& error) {
+  } catch (const Error& error) {
     problems.push_back({{"message", error.message()}, {"at", error.where()}, {"fix", error.fix()}});
   }
   answer["ok"] = problems.empty();
@@ -87,7 +119,9 @@ int check(const ConfigOptions& options) {
   const config::LoadedConfig loaded = load_resolved(options);
   const std::vector<std::string> warnings = all_warnings(loaded);
   warn(warnings);
-  fmt::print("{}{}: good{} (model and data are not looked at here: train --dry-run does that)\n",
+  for (const data::SourceLook& look : look_at_data(loaded.config))
+    fmt::print("{}\n", text_of(look));
+  fmt::print("{}{}: good{} (the model is not looked at here: train --dry-run does that)\n",
              overrides_text(loaded, ""), options.config.string(),
              warnings.empty() ? ""
                               : fmt::format(", but for the {} warned of",

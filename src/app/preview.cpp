@@ -28,15 +28,21 @@ int run_preview(const PreviewOptions& options) {
   config::require_files(loaded);
   const config::RunConfig& config = loaded.config;
   const data::TextModel model = load_text_model(config.model.name, config.model.chat_template);
-  const data::Preview preview =
-      data::preview_dataset(config, config.data.train, model, options.num_examples);
+  std::vector<data::Preview> previews;
+  for (const config::DataSource& source : config.data.train)
+    previews.push_back(data::preview_dataset(config, source, model, options.num_examples));
   if (options.html) {
-    write_file_atomically(*options.html, data::preview_html(preview, model, config.data.train));
-    std::printf("%s: %zu sequences\n", options.html->c_str(), preview.sequences.size());
+    size_t num_sequences = 0;
+    for (const data::Preview& preview : previews) num_sequences += preview.sequences.size();
+    write_file_atomically(*options.html,
+                          data::preview_html(previews, model, config::names_of(config.data.train)));
+    std::printf("%s: %zu sequences\n", options.html->c_str(), num_sequences);
     return static_cast<int>(ExitCode::kDone);
   }
-  std::printf("%s\n%s", config.data.train.c_str(),
-              data::preview_text(preview, model, wants_colour()).c_str());
+  for (const data::Preview& preview : previews) {
+    std::printf("%s\n%s", preview.name.c_str(),
+                data::preview_text(preview, model, wants_colour()).c_str());
+  }
   return static_cast<int>(ExitCode::kDone);
 }
 

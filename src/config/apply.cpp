@@ -32,12 +32,6 @@ class Applier {
 
  private:
   void set(Field& field, const Assignment& assignment) {
-    if (field.key == "data.train" && assignment.value.kind == Value::Kind::kList) {
-      problems_.push_back({"`data.train` is a list, which is not supported in this version",
-                           assignment.value_place,
-                           "put all records into one file (cat a.jsonl b.jsonl > all.jsonl)"});
-      return;
-    }
     if (assignment.value.kind == Value::Kind::kNull) {
       field.reset();
     } else if (const auto complaint = field.assign(assignment.value)) {

@@ -28,6 +28,8 @@ constexpr FieldType type_of() {
     return FieldType::kText;
   else if constexpr (std::is_same_v<T, std::vector<std::string>>)
     return FieldType::kTextList;
+  else if constexpr (std::is_same_v<T, std::vector<DataSource>>)
+    return FieldType::kSources;
   else
     return FieldType::kObject;
 }
@@ -120,6 +122,8 @@ std::string Field::takes() const {
       return one_of(words);
     case FieldType::kObject:
       return "a map of keys";
+    case FieldType::kSources:
+      return "a path or a list of paths and {path, …}";
   }
   return {};
 }

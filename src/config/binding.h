@@ -12,7 +12,17 @@
 /// The field list of a RunConfig with its types erased, for code that goes over all fields alike.
 namespace sftrun::config {
 
-enum class FieldType { kBool, kInt, kAutoInt, kNumber, kText, kTextList, kChoice, kObject };
+enum class FieldType {
+  kBool,
+  kInt,
+  kAutoInt,
+  kNumber,
+  kText,
+  kTextList,
+  kChoice,
+  kObject,
+  kSources
+};
 
 /// Why a value does not fit: the end of the sentence that begins with the field's name.
 struct Complaint {

@@ -97,21 +97,39 @@ void visit_fields(TuningConfig& tuning, Visitor&& field) {
 template <class Visitor>
 void visit_fields(DataConfig& data, Visitor&& field) {
   field(data.train, "train", any().otherwise("required"),
-        "JSON lines to train on. Looked up from the current directory, then from the YAML's.",
-        "data/train.jsonl");
-  field(data.val, "val", any().otherwise("none"), "JSON lines to evaluate on.", "data/val.jsonl");
+        "What to train on: a file (JSON lines, JSON, CSV, TSV, Parquet, Arrow; also .gz and .zst), "
+        "a glob, a folder, or a list of these, each as {path, split, weight, format, fields, "
+        "max_samples}. docs/data.md has the rules.",
+        "[{path: chat.jsonl, weight: 2}, 'code/*.parquet']");
+  field(data.val, "val", any().otherwise("none"), "What to evaluate on, as `train`.",
+        "data/val.jsonl");
   field(data.val_split, "val_split", at_least(0),
         "Instead of `val`: the share (below 1) or number (from 1) of training records held out.",
         "0.05");
   field(data.format, "format", any(), "Record format; auto looks at the records' keys.",
         "messages");
+  field(data.fields, "fields", any(),
+        "Names of the columns that hold what the format needs, where they are not its own: "
+        "messages, role, content, prompt, completion, instruction, input, output, system, text, "
+        "tools; dots lead inside. `roles` maps roles.",
+        "{prompt: question, completion: answers.0.text}");
   field(data.shuffle, "shuffle", any(), "A new order every epoch, the same for a given seed.",
         "true");
   field(data.packing, "packing", any(),
         "Put several examples side by side into bins of max_seq_len tokens; they never see each "
         "other.",
         "true");
+  field(data.group_by_length, "group_by_length", any(),
+        "Without packing: batches of examples of similar length, in random order.", "true");
   field(data.seed, "seed", at_least(0), "Of the order and of val_split.", "42");
+  field(data.streaming, "streaming", any(),
+        "Tokenise while training, without reading everything first; needs train.max_steps.",
+        "true");
+  field(data.shuffle_buffer, "shuffle_buffer", between(1, 1 << 24),
+        "When streaming: records that are shuffled and packed together.", "65536");
+  field(data.cache_dir, "cache_dir", any().otherwise("~/.cache/sftrun/data"),
+        "Where tokenised data sets are kept for later runs and shared by the ranks; none: nowhere.",
+        "none");
   field(data.loss_on, "loss_on", any(),
         "Which tokens carry a label (`responses` is an alias of assistant).", "assistant");
   field(

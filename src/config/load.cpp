@@ -11,6 +11,11 @@
 namespace sftrun::config {
 namespace {
 
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) || (is_glob(path) && !expand_glob(path).empty());
+}
+
 /// A path as given if it exists from here, else the same path from the YAML's directory if that
 /// exists.
 std::string rebased(const std::string& text, const std::filesystem::path& directory) {
@@ -19,16 +24,16 @@ std::string rebased(const std::string& text, const std::filesystem::path& direct
   const char* home = std::getenv("HOME");
   if (text.starts_with("~/") && home != nullptr)
     path = std::filesystem::path(home) / text.substr(2);
-  std::error_code ignored;
-  if (path.is_absolute() || std::filesystem::exists(path, ignored)) return path.string();
+  if (path.is_absolute() || is_there(path)) return path.string();
   const std::filesystem::path beside = (directory / path).lexically_normal();
-  return std::filesystem::exists(beside, ignored) ? beside.string() : path.string();
+  return is_there(beside) ? beside.string() : path.string();
 }
 
 void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
-  for (std::string* path :
-       {&config.data.train, &config.data.val, &config.tuning.lora.init_from, &config.model.name}) {
+  for (std::string* path : {&config.tuning.lora.init_from, &config.model.name})
     *path = rebased(*path, directory);
+  for (std::vector<DataSource>* sources : {&config.data.train, &config.data.val}) {
+    for (DataSource& source : *sources) source.path = rebased(source.path, directory);
   }
   // A template given as text is no path (these characters never lie in a file name), the name of a
   // built-in one neither, though a folder may be called so.
@@ -113,14 +118,15 @@ LoadedConfig config_from_overrides(const std::vector<std::string>& overrides) {
 
 void require_files(const LoadedConfig& loaded) {
   const auto require = [&](const std::string& key, const std::string& path) {
-    std::error_code ignored;
-    if (path.empty() || std::filesystem::exists(path, ignored)) return;
-    throw DataError(fmt::format("{}: no such file: {}", key, path), loaded.place_of(key),
-                    "paths are looked up from the current directory, then from the YAML's");
+    if (path.empty() || is_there(path)) return;
+    throw DataError(
+        fmt::format("{}: {}: {}", key, is_glob(path) ? "no file matches" : "no such file", path),
+        loaded.place_of(key),
+        "paths are looked up from the current directory, then from the YAML's");
   };
   const RunConfig& config = loaded.config;
-  require("data.train", config.data.train);
-  require("data.val", config.data.val);
+  for (const DataSource& source : config.data.train) require("data.train", source.path);
+  for (const DataSource& source : config.data.val) require("data.val", source.path);
   require("tuning.lora.init_from", config.tuning.lora.init_from);
   std::error_code ignored;
   if (!config.model.name.empty() && !std::filesystem::exists(config.model.name, ignored)) {

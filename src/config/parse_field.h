@@ -110,6 +110,10 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits&,
   return std::nullopt;
 }
 
+/// A path, a map that has one, or a list of these.
+std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
+                                     std::vector<DataSource>& member);
+
 template <class E>
 requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& value, const Limits&,
                                                                 E& member) {
@@ -155,6 +159,7 @@ template <class T>
 nlohmann::ordered_json field_to_json(const std::optional<T>& member) {
   return member ? nlohmann::ordered_json(*member) : nlohmann::ordered_json(nullptr);
 }
+nlohmann::ordered_json field_to_json(const std::vector<DataSource>& member);
 inline nlohmann::ordered_json field_to_json(const AutoInt& member) {
   return member.value ? nlohmann::ordered_json(*member.value) : nlohmann::ordered_json("auto");
 }

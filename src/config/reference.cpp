@@ -21,7 +21,7 @@ The smallest file that trains:
 model:
   name: models/SmolLM2-135M-Instruct   # a directory in Hugging Face layout or a .gguf file
 data:
-  train: data/train.jsonl              # {"messages": […]}, {"prompt", "completion"}, Alpaca or {"text"} records
+  train: data/train.jsonl              # {"messages": […]}, {"prompt", "completion"}, Alpaca or {"text"} records; docs/data.md
 ```
 
 ## Where values come from
@@ -54,8 +54,7 @@ These tune evaluation in ways that this version does not have; each is answered 
 
 ## Not in this version
 These would change the result, so they are errors: `tuning.mode: qlora` and every `tuning.quant` but `none`, `tuning.lora.dora`,
-`tuning.lora.modules_to_save`, `tuning.train_parts`, `data.train` as a list, `data.fields`, `train.early_stopping`,
-optimizers other than AdamW, `model.revision`, every `parallel.strategy` but `ddp`, `parallel.tp`, `pp`,
+`tuning.lora.modules_to_save`, `tuning.train_parts`, `train.early_stopping`, optimizers other than AdamW, `model.revision`, every `parallel.strategy` but `ddp`, `parallel.tp`, `pp`,
 `device_map`, `offload`, `deepspeed` and `accelerate`.
 )";
 

@@ -120,6 +120,10 @@ void resolve_evaluation(RunConfig& config) {
   if (train.eval_batch_size.is_auto()) train.eval_batch_size = train.batch_size;
   if (train.eval_strategy != EvalStrategy::kAuto) return;
   const bool has_val = !config.data.val.empty() || config.data.val_split > 0;
+  if (has_val && config.data.streaming && !train.eval_steps && train.max_steps) {
+    constexpr int64_t kEvaluations = 10;  // there are no epochs to go by
+    train.eval_steps = std::max<int64_t>(1, *train.max_steps / kEvaluations);
+  }
   train.eval_strategy = !has_val           ? EvalStrategy::kNo
                         : train.eval_steps ? EvalStrategy::kSteps
                                            : EvalStrategy::kEpoch;

@@ -33,6 +33,20 @@ Json choice_schema(const Field& field) {
   return {{"enum", words}};
 }
 
+Json sources_schema() {
+  const Json text = {{"type", "string"}};
+  Json source = {{"type", "object"},
+                 {"required", Json::array({"path"})},
+                 {"additionalProperties", false},
+                 {"properties", Json::object()}};
+  for (const char* key : {"path", "split", "format"}) source["properties"][key] = text;
+  source["properties"]["weight"] = {{"type", "number"}, {"exclusiveMinimum", 0}};
+  source["properties"]["max_samples"] = {{"type", "integer"}, {"minimum", 1}};
+  source["properties"]["fields"] = {{"type", "object"}};
+  const Json item = {{"anyOf", Json::array({text, source})}};
+  return {{"anyOf", Json::array({text, source, Json{{"type", "array"}, {"items", item}}})}};
+}
+
 Json type_schema(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
@@ -58,6 +72,8 @@ Json type_schema(const Field& field) {
       return choice_schema(field);
     case FieldType::kObject:
       return {{"type", "object"}};
+    case FieldType::kSources:
+      return sources_schema();
   }
   return {};
 }

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
 
 #include "choices.h"
@@ -9,6 +11,11 @@
 
 namespace sftrun::config {
 namespace {
+
+/// What data.fields names.
+constexpr std::array kRecordFields = {"messages",   "role",        "content", "prompt",
+                                      "completion", "instruction", "input",   "output",
+                                      "system",     "text",        "tools"};
 
 /// Judges what fields say together. Changes nothing.
 class Judge {
@@ -22,7 +29,8 @@ class Judge {
              "add `name:` below `model:`: a directory in Hugging Face layout or a .gguf file");
     }
     if (config_.data.train.empty()) {
-      report("`data.train` is missing", {}, "add `train:` below `data:`: a file of JSON lines");
+      report("`data.train` is missing", {},
+             "add `train:` below `data:`: a file, as JSON lines, CSV or Parquet");
     }
   }
 
@@ -69,6 +77,14 @@ class Judge {
                          data.val_split),
              {"data.val_split"}, "write a share below 1 or a whole number");
     }
+    judge_fields("data.fields", data.fields);
+    for (const DataSource& source : data.train) judge_fields("data.train", source.fields);
+    for (const DataSource& source : data.val) judge_fields("data.val", source.fields);
+    if (data.group_by_length && data.packing) {
+      report("`data.group_by_length` is for runs without packing, whose bins are all alike",
+             {"data.group_by_length"}, "set data.packing to false, or remove group_by_length");
+    }
+    if (data.streaming) judge_streaming();
   }
 
   void judge_evaluation(bool needs_data) {
@@ -116,6 +132,55 @@ class Judge {
   }
 
  private:
+  void judge_streaming() {
+    const DataConfig& data = config_.data;
+    if (!config_.train.max_steps) {
+      report(
+          "`data.streaming` is set, but `train.max_steps` is not: nobody knows how long an epoch "
+          "is until it has been read",
+          {"data.streaming"}, "add, for example, max_steps: 1000 below train");
+    }
+    if (config_.train.eval_strategy == EvalStrategy::kEpoch) {
+      report("`train.eval_strategy` is epoch, but data that are streamed have no epochs",
+             {"train.eval_strategy", "data.streaming"}, "set it to steps, with eval_steps");
+    }
+    if (data.val_split > 0) {
+      report("`data.val_split` cannot be taken from data that are streamed",
+             {"data.val_split", "data.streaming"}, "give a validation file as data.val");
+    }
+    if (data.group_by_length) {
+      report(
+          "`data.group_by_length` needs all lengths, which are not known of data that are "
+          "streamed",
+          {"data.group_by_length", "data.streaming"}, "remove one of them");
+    }
+  }
+
+  /// Names of columns are texts; `roles` is a map of texts.
+  void judge_fields(const char* key, const nlohmann::ordered_json& fields) {
+    for (const auto& [name, column] : fields.items()) {
+      const auto known = std::find(kRecordFields.begin(), kRecordFields.end(), name);
+      const bool is_roles = name == "roles";
+      if (known == kRecordFields.end() && !is_roles) {
+        report(
+            fmt::format("`{}` has the unknown field `{}`", key, name), {key},
+            fmt::format(
+                "known: {}, roles; ours on the left, the file's on the right",
+                join(std::vector<std::string>(kRecordFields.begin(), kRecordFields.end()), ", ")));
+      } else if (!is_roles && !column.is_string()) {
+        report(fmt::format("`{}` has `{}: {}`; it takes a column's name", key, name, column.dump()),
+               {key}, fmt::format("write, for example, {{{}: question}}", name));
+      } else if (is_roles && !is_map_of_texts(column)) {
+        report(fmt::format("`{}` has `roles: {}`; it takes a map of roles", key, column.dump()),
+               {key}, "write, for example, roles: {human: user, gpt: assistant}");
+      }
+    }
+  }
+  static bool is_map_of_texts(const nlohmann::ordered_json& json) {
+    return json.is_object() &&
+           std::all_of(json.begin(), json.end(), [](const auto& item) { return item.is_string(); });
+  }
+
   void judge_half(const char* key, std::optional<bool> asked, DTypeChoice dtype, const char* name) {
     const DTypeChoice chosen = config_.model.dtype;
     if (asked == true && chosen != DTypeChoice::kAuto && chosen != dtype) {

@@ -1,6 +1,7 @@
 #include "sftrun/core/file.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -185,6 +186,20 @@ void shrink_file(const fs::path& path, std::string_view content, std::string_vie
   if (code) {
     throw DeviceError("cannot shorten: " + code.message(), path.string(), "is the file writable?");
   }
+}
+
+bool is_glob(const fs::path& path) {
+  std::error_code ignored;
+  return path.string().find_first_of("*?[") != std::string::npos && !fs::exists(path, ignored);
+}
+
+std::vector<fs::path> expand_glob(const fs::path& pattern) {
+  glob_t found{};
+  std::vector<fs::path> paths;
+  if (::glob(pattern.c_str(), GLOB_TILDE, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  return paths;
 }
 
 void sync_directory(const fs::path& path) {

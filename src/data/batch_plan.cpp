@@ -1,6 +1,7 @@
 #include "sftrun/data/batch_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -20,6 +21,12 @@ RandomStream bin_order_stream(uint64_t seed, int64_t epoch) {
   return {seed, 2 * static_cast<uint64_t>(epoch) + 1};
 }
 
+/// Apart from the others: what is drawn of the data set `group` in an epoch.
+RandomStream share_stream(uint64_t seed, int64_t epoch, size_t group) {
+  constexpr uint64_t kShares = 0x73686172652d7631;
+  return {seed ^ kShares, (static_cast<uint64_t>(epoch) << 16) + group};
+}
+
 /// Fisher-Yates over [begin, end).
 template <typename Iterator>
 void shuffle_range(Iterator begin, Iterator end, RandomStream& random) {
@@ -28,14 +35,68 @@ void shuffle_range(Iterator begin, Iterator end, RandomStream& random) {
   }
 }
 
+/// A share of [begin, end), drawn anew each epoch, in order.
+void append_share(const BatchPlanOptions::Group& group, double share, RandomStream random,
+                  std::vector<int64_t>& order) {
+  std::vector<int64_t> drawn(static_cast<size_t>(group.end - group.begin));
+  std::iota(drawn.begin(), drawn.end(), group.begin);
+  const auto count = std::llround(share * static_cast<double>(drawn.size()));
+  shuffle_range(drawn.begin(), drawn.end(), random);
+  std::sort(drawn.begin(), drawn.begin() + count);
+  order.insert(order.end(), drawn.begin(), drawn.begin() + count);
+}
+
+/// The epoch's examples, in order of the data.
+std::vector<int64_t> examples_of(const BatchPlanOptions& options, int64_t num_examples,
+                                 int64_t epoch) {
+  std::vector<int64_t> order;
+  const auto append = [&](int64_t begin, int64_t end) {
+    order.resize(order.size() + static_cast<size_t>(end - begin));
+    std::iota(order.end() - (end - begin), order.end(), begin);
+  };
+  if (options.groups.empty()) append(0, num_examples);
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    const BatchPlanOptions::Group& group = options.groups[i];
+    const double times = std::floor(group.weight);
+    for (double time = 0; time < times; ++time) append(group.begin, group.end);
+    if (group.weight > times)
+      append_share(group, group.weight - times, share_stream(options.seed, epoch, i), order);
+  }
+  return order;
+}
+
+/// Within windows of many batches the longest go together; then the batches' order is shuffled, all
+/// but that of a last, shorter one.
+void group_by_length(std::vector<int64_t>& order, const std::vector<int64_t>& lengths,
+                     const BatchPlanOptions& options, int64_t epoch) {
+  constexpr int64_t kBatchesInWindow = 50;  // as transformers' LengthGroupedSampler
+  const auto size = static_cast<int64_t>(order.size());
+  const int64_t window = kBatchesInWindow * options.global_batch_size;
+  for (int64_t begin = 0; begin < size; begin += window) {
+    std::stable_sort(order.begin() + begin, order.begin() + std::min(begin + window, size),
+                     [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
+  }
+  if (!options.shuffle) return;
+  std::vector<int64_t> batches(static_cast<size_t>(size / options.global_batch_size));
+  std::iota(batches.begin(), batches.end(), 0);
+  RandomStream random = bin_order_stream(options.seed, epoch);
+  shuffle_range(batches.begin(), batches.end(), random);
+  std::vector<int64_t> grouped;
+  for (const int64_t batch : batches) {
+    const auto first = order.begin() + batch * options.global_batch_size;
+    grouped.insert(grouped.end(), first, first + options.global_batch_size);
+  }
+  std::copy(grouped.begin(), grouped.end(), order.begin());
+}
+
 std::vector<Bin> form_bins(const std::vector<int64_t>& lengths, const BatchPlanOptions& options,
                            int64_t epoch) {
-  std::vector<int64_t> order(lengths.size());
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<int64_t> order = examples_of(options, static_cast<int64_t>(lengths.size()), epoch);
   if (options.shuffle) {
     RandomStream random = example_order_stream(options.seed, epoch);
     shuffle_range(order.begin(), order.end(), random);
   }
+  if (options.group_by_length) group_by_length(order, lengths, options, epoch);
   if (!options.packing) {
     std::vector<Bin> bins;
     bins.reserve(order.size());
@@ -101,7 +162,9 @@ int64_t BatchPlan::label_tokens(const std::vector<Bin>& bins) const {
 double BatchPlan::fill(int64_t epoch) const {
   const std::vector<Bin>& bins = bins_of(epoch);
   if (bins.empty()) return 0.0;
-  const int64_t tokens = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
+  int64_t tokens = 0;
+  for (const Bin& bin : bins)
+    for (const int64_t example : bin) tokens += lengths_[static_cast<size_t>(example)];
   return static_cast<double>(tokens) /
          (static_cast<double>(bins.size()) * static_cast<double>(options_.max_seq_len));
 }
@@ -115,7 +178,7 @@ std::vector<Bin> deal(const std::vector<Bin>& global_batch, int64_t micro_step, 
   return {global_batch.begin() + begin, global_batch.begin() + end};
 }
 
-Batch make_batch(const std::vector<Example>& examples, const std::vector<Bin>& global_batch,
+Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
                  int64_t first_bin, int64_t num_bins) {
   SFTRUN_CHECK(first_bin >= 0 && num_bins >= 0);
   const int64_t begin = std::min(first_bin, static_cast<int64_t>(global_batch.size()));
@@ -127,18 +190,18 @@ Batch make_batch(const std::vector<Example>& examples, const std::vector<Bin>& g
   batch.cu_seqlens.push_back(0);
   for (int64_t bin = begin; bin < end; ++bin) {
     for (const int64_t index : global_batch[bin]) {
-      const Example& example = examples.at(static_cast<size_t>(index));
-      const auto length = static_cast<int32_t>(example.tokens.size());
-      SFTRUN_CHECK(length > 0 && example.labels.size() == example.tokens.size());
-      batch.tokens.insert(batch.tokens.end(), example.tokens.begin(), example.tokens.end());
-      batch.labels.insert(batch.labels.end(), example.labels.begin(), example.labels.end());
+      const ExampleView example = examples[index];
+      const auto length = static_cast<int32_t>(example.size());
+      SFTRUN_CHECK(length > 0);
       for (int32_t position = 0; position < length; ++position) {
+        batch.tokens.push_back(example.token(position));
+        batch.labels.push_back(example.label(position));
         batch.position_ids.push_back(position);
       }
       batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
       batch.document_keys.push_back(key++);
       batch.max_seqlen = std::max(batch.max_seqlen, length);
-      batch.label_tokens += example.label_tokens;
+      batch.label_tokens += example.stored->label_tokens;
     }
   }
   return batch;

@@ -1,135 +1,294 @@
 #include "sftrun/data/dataset.h"
 
 #include <algorithm>
+#include <chrono>
 
+#include "content_hash.h"
 #include "dataset_checks.h"
+#include "record.h"
+#include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
-#include "sftrun/data/parallel_for.h"
+#include "token_cache.h"
+#include "tokenized_source.h"
 
 namespace sftrun::data {
+namespace fs = std::filesystem;
 namespace {
 
-SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts) {
-  return {.loss_on = data.loss_on,
-          .thinking = data.thinking,
-          .empty_thinking = data.empty_thinking,
-          .chat_template_kwargs = data.chat_template_kwargs,
-          .with_parts = with_parts};
-}
+using Clock = std::chrono::steady_clock;
 
-Outcomes process(const RecordFile& file, const SequenceBuilder& builder, const TextModel& model,
-                 const LengthRule& rule, int num_threads) {
-  Outcomes outcomes(file.size());
-  parallel_for(static_cast<int64_t>(file.size()), num_threads, [&](int64_t index) {
-    const auto record = static_cast<size_t>(index);
-    for (const Sequence& sequence : builder.build(file.parse(record), file.where(record))) {
-      Outcome outcome{.fate = fate_of(sequence, rule, file.where(record)),
-                      .length = static_cast<int64_t>(sequence.ids.size())};
-      if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
-        outcome.example = to_example(sequence, rule.max_seq_len, index);
-        outcome.example.line = file.line_number(record);
-        outcome.ending = ending_of(outcome.example, model);
-        outcome.num_empty_thinking = sequence.num_empty_thinking;
-        outcome.num_control_tokens = sequence.num_control_tokens;
-        outcome.left_out = sequence.left_out;
-      }
-      outcomes[record].push_back(std::move(outcome));
-    }
-  });
-  return outcomes;
-}
+/// One data set, tokenised.
+struct LoadedSource {
+  ExampleStore examples;
+  DatasetPart part;
+  DatasetStats stats;
+  std::string fingerprint;
+};
 
-void count(const Example& example, DatasetStats& stats) {
-  const auto length = static_cast<int64_t>(example.tokens.size());
-  ++stats.num_examples;
-  stats.num_tokens += length;
-  stats.num_label_tokens += example.label_tokens;
-  stats.longest = std::max(stats.longest, length);
-}
-
-void count(Fate fate, DatasetStats& stats) {
-  if (fate == Fate::kTruncated || fate == Fate::kLabelsCutOff) ++stats.num_truncated;
-  if (fate == Fate::kTooLong) ++stats.num_dropped_too_long;
-  if (fate == Fate::kLabelsCutOff) ++stats.num_labels_cut_off;
-  if (fate == Fate::kWithoutLabels) ++stats.num_without_labels;
+/// What templates that print the date are rendered with. Where they print no time of day, all
+/// moments of a day are alike.
+int64_t rendering_moment(const TextModel& model) {
+  if (!model.chat_template) return 0;
+  const std::string& source = model.chat_template->source();
+  if (source.find("strftime_now") == std::string::npos) return 0;
+  constexpr int64_t kDay = 86400;
+  for (const char* time_of_day :
+       {"%H", "%I", "%M", "%S", "%X", "%T", "%R", "%c", "%s", "%p", "%r"}) {
+    if (source.find(time_of_day) != std::string::npos) return model.render_defaults.now_unix_s;
+  }
+  return model.render_defaults.now_unix_s / kDay;
 }
 
 /// Of what is read. How it is read (data.*, model.max_seq_len) is compared setting by setting.
-std::string fingerprint_of(const RecordFile& file, RecordFormat format, const TextModel& model) {
-  return Fingerprint()
-      .add(file.content())
-      .add(model.tokenizer->to_json())
+std::string fingerprint_of(const std::vector<std::string>& contents, RecordFormat format,
+                           const config::DataSource& source, const TextModel& model) {
+  Fingerprint fingerprint;
+  for (const std::string& hash : contents) fingerprint.add(hash);
+  return fingerprint.add(model.tokenizer->to_json())
       .add(model.chat_template ? model.chat_template->source() : std::string())
       .add(static_cast<uint64_t>(format))
+      .add(source.fields.dump())
+      .add(static_cast<uint64_t>(source.max_samples.value_or(-1)))
       .hex();
+}
+
+/// Of everything that the examples depend on, and of the program that makes them.
+std::string cache_key(const std::string& fingerprint, const std::vector<SourceFile>& files,
+                      const config::RunConfig& config, const LengthRule& rule,
+                      const TextModel& model) {
+  const config::DataConfig& data = config.data;
+  Fingerprint key;
+  key.add(fingerprint).add(build_id());
+  for (const SourceFile& file : files) key.add(file.path);
+  for (const auto value :
+       {static_cast<int64_t>(data.loss_on), static_cast<int64_t>(data.thinking),
+        static_cast<int64_t>(data.empty_thinking), static_cast<int64_t>(rule.too_long),
+        rule.max_seq_len, rendering_moment(model)}) {
+    key.add(static_cast<uint64_t>(value));
+  }
+  for (const text::TokenId id : model.stop_ids) key.add(static_cast<uint64_t>(id));
+  return key.add(data.chat_template_kwargs.dump()).add(data.fields.dump()).hex();
+}
+
+/// Says how far tokenising is, every few seconds.
+class ProgressLog {
+ public:
+  explicit ProgressLog(std::string name) : name_(std::move(name)) {}
+
+  void update(const TokenizedSource& source, int64_t num_records) {
+    constexpr double kEveryS = 5;
+    const auto now = Clock::now();
+    if (std::chrono::duration<double>(now - last_).count() < kEveryS) return;
+    last_ = now;
+    const double fraction = std::max(source.fraction_read(), 1e-9);
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    log::info("data: {}: {:.0f}% tokenised ({} records), about {} left", name_, 100 * fraction,
+              format_count(static_cast<uint64_t>(num_records)),
+              format_duration(seconds / fraction - seconds));
+  }
+
+ private:
+  std::string name_;
+  Clock::time_point start_ = Clock::now(), last_ = start_;
+};
+
+Json to_json(const DatasetStats& stats) {
+  return {stats.num_records,   stats.num_examples,       stats.num_dropped_too_long,
+          stats.num_truncated, stats.num_labels_cut_off, stats.num_without_labels,
+          stats.num_tokens,    stats.num_label_tokens,   stats.longest};
+}
+
+DatasetStats stats_from_json(const Json& json) {
+  const auto at = [&](size_t index) { return json.at(index).get<int64_t>(); };
+  return {.num_records = at(0),
+          .num_examples = at(1),
+          .num_dropped_too_long = at(2),
+          .num_truncated = at(3),
+          .num_labels_cut_off = at(4),
+          .num_without_labels = at(5),
+          .num_tokens = at(6),
+          .num_label_tokens = at(7),
+          .longest = at(8)};
+}
+
+void write_examples(const fs::path& target, TokenizedSource& source, const std::string& name,
+                    const config::RunConfig& config, const TextModel& model) {
+  ExampleWriter writer(target);
+  DatasetChecks checks(model, config.data, source.format().format, source.rule());
+  ProgressLog progress(name);
+  while (const auto block = source.next()) {
+    for (size_t i = 0; i < block->records.size(); ++i) {
+      checks.add(block->records[i], block->places[i]);
+      for (const Outcome& outcome : block->records[i]) {
+        if (!outcome.example.tokens.empty()) writer.add(outcome.example);
+      }
+    }
+    progress.update(source, checks.stats().num_records);
+  }
+  Json remarks = Json::array();
+  for (const Remark& remark : checks.conclude())
+    remarks.push_back({remark.is_warning, remark.text});
+  Json files = Json::array();
+  for (const SourceFile& file : source.files()) files.push_back({file.path, file.is_table});
+  writer.finish({{"stats", to_json(checks.stats())}, {"remarks", remarks}, {"files", files}});
+}
+
+LoadedSource load_source(const config::RunConfig& config, const config::DataSource& source,
+                         SplitRole role, const TextModel& model, int num_threads) {
+  TokenizedSource records(config, source, role, model, num_threads);
+  const RecordFormat format = records.format().format;
+  const size_t num_files = records.files().size();
+  log::info("data: {} holds {} records: {}",
+            num_files == 1 ? records.files()[0].path
+                           : fmt::format("{} ({} files)", source.path, num_files),
+            name_of(format), records.format().reason);
+  const TokenCache cache(config.data.cache_dir);
+  std::vector<std::string> contents;
+  for (const SourceFile& file : records.files())
+    contents.push_back(content_hash(file.path, cache.hashes()));
+  LoadedSource loaded;
+  loaded.fingerprint = fingerprint_of(contents, format, source, model);
+  const std::string key =
+      cache_key(loaded.fingerprint, records.files(), config, records.rule(), model);
+  loaded.examples = cache.get(key, source.path, [&](const fs::path& target) {
+    write_examples(target, records, source.path, config, model);
+  });
+  const Json& header = loaded.examples.header();
+  loaded.stats = stats_from_json(header.at("stats"));
+  std::vector<Remark> remarks;
+  for (const Json& remark : header.at("remarks"))
+    remarks.push_back({remark.at(0).get<bool>(), remark.at(1).get<std::string>()});
+  say(remarks);
+  loaded.part = {.name = source.path, .format = format, .weight = source.weight};
+  for (const Json& file : header.at("files"))
+    loaded.part.files.push_back({file.at(0).get<std::string>(), file.at(1).get<bool>()});
+  return loaded;
+}
+
+/// What each data set is of an epoch.
+void log_mix(const std::vector<DatasetPart>& parts, const std::vector<DatasetStats>& stats) {
+  if (parts.size() < 2) return;
+  double total = 0;
+  for (size_t i = 0; i < parts.size(); ++i)
+    total += parts[i].weight * static_cast<double>(stats[i].num_tokens);
+  std::vector<std::string> shares;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const double tokens = parts[i].weight * static_cast<double>(stats[i].num_tokens);
+    shares.push_back(fmt::format("{} {:.1f}% (weight {:g})", parts[i].name, 100 * tokens / total,
+                                 parts[i].weight));
+  }
+  log::info("data: an epoch's tokens: {}", join(shares, ", "));
 }
 
 }  // namespace
 
-Dataset load_dataset(const config::RunConfig& config, const std::filesystem::path& path,
-                     const TextModel& model, int num_threads) {
-  const RecordFile file(path);
-  const DetectedFormat detected = file.format(config.data.format);
-  log::info("data: {} holds {} records: {}", path.string(), name_of(detected.format),
-            detected.reason);
-  const SequenceBuilder builder(detected.format, model,
-                                sequence_options(config.data, /*with_parts=*/false));
-  const LengthRule rule = length_rule(config, detected.format);
-
-  auto outcomes = process(file, builder, model, rule, num_threads);
-  check_examples(file, outcomes, detected.format, model, config.data);
-  DatasetStats stats{.num_records = static_cast<int64_t>(file.size())};
-  std::vector<Example> examples;
-  for (auto& record : outcomes) {
-    for (Outcome& outcome : record) {
-      count(outcome.fate, stats);
-      if (outcome.example.tokens.empty()) continue;
-      count(outcome.example, stats);
-      examples.push_back(std::move(outcome.example));
-    }
-  }
-  if (examples.empty()) refuse_empty(file, builder, rule, outcomes);
-  log_outcome(file, outcomes, stats, rule);
-  return {std::move(examples), stats, fingerprint_of(file, detected.format, model),
-          detected.format};
+DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
+  num_records += other.num_records;
+  num_examples += other.num_examples;
+  num_dropped_too_long += other.num_dropped_too_long;
+  num_truncated += other.num_truncated;
+  num_labels_cut_off += other.num_labels_cut_off;
+  num_without_labels += other.num_without_labels;
+  num_tokens += other.num_tokens;
+  num_label_tokens += other.num_label_tokens;
+  longest = std::max(longest, other.longest);
+  return *this;
 }
 
-Preview preview_dataset(const config::RunConfig& config, const std::filesystem::path& path,
+const SourceFile& Dataset::file_of(int64_t example) const {
+  const auto part = std::find_if(parts_.begin(), parts_.end(),
+                                 [&](const DatasetPart& p) { return example < p.end; });
+  SFTRUN_CHECK(part != parts_.end());
+  return part->files.at(static_cast<size_t>(examples_.stored(example).file));
+}
+
+Dataset load_dataset(const config::RunConfig& config,
+                     const std::vector<config::DataSource>& sources, bool is_validation,
+                     const TextModel& model, int num_threads) {
+  const SplitRole role = is_validation ? SplitRole::kValidation : SplitRole::kTrain;
+  std::vector<ExampleStore> stores;
+  std::vector<DatasetPart> parts;
+  std::vector<DatasetStats> stats;
+  DatasetStats total;
+  Fingerprint fingerprint;
+  int64_t num_examples = 0;
+  for (const config::DataSource& source : sources) {
+    LoadedSource loaded = load_source(config, source, role, model, num_threads);
+    loaded.part.begin = num_examples;
+    num_examples += loaded.examples.size();
+    loaded.part.end = num_examples;
+    stores.push_back(std::move(loaded.examples));
+    parts.push_back(std::move(loaded.part));
+    stats.push_back(loaded.stats);
+    total += loaded.stats;
+    fingerprint.add(loaded.fingerprint);
+    if (source.weight != 1) fingerprint.add(fmt::format("{}", source.weight));
+  }
+  log_mix(parts, stats);
+  return {ExampleStore::concatenate(stores), std::move(parts), total, fingerprint.hex()};
+}
+
+SourceLook look_at_source(const config::DataConfig& data, const config::DataSource& source,
+                          bool is_validation, int64_t num_records) {
+  SourceRecords records(data, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
+  SourceLook look{.name = source.path,
+                  .num_files = records.files().size(),
+                  .format = records.format().format,
+                  .format_reason = records.format().reason};
+  while (look.num_records < num_records) {
+    const auto block = records.next();
+    if (!block) break;
+    for (size_t i = 0; i < block->count && look.num_records < num_records; ++i) {
+      shape_of(records.parse(*block, i), look.format, /*has_chat_template=*/true,
+               records.where(*block, i));
+      ++look.num_records;
+    }
+  }
+  return look;
+}
+
+Preview preview_dataset(const config::RunConfig& config, const config::DataSource& source,
                         const TextModel& model, int64_t num_records) {
-  const RecordFile file(path);
-  const DetectedFormat detected = file.format(config.data.format);
+  SourceRecords records(config.data, source, SplitRole::kTrain);
+  const DetectedFormat& detected = records.format();
   const SequenceBuilder builder(detected.format, model,
                                 sequence_options(config.data, /*with_parts=*/true));
   const LengthRule rule = length_rule(config, detected.format);
-  Preview preview{.format = detected.format, .format_reason = detected.reason};
-  const size_t count =
-      std::min(file.size(), static_cast<size_t>(std::max<int64_t>(num_records, 0)));
-  for (size_t record = 0; record < count; ++record) {
-    for (Sequence& sequence : builder.build(file.parse(record), file.where(record))) {
-      const auto length = static_cast<int64_t>(sequence.ids.size());
-      PreviewedSequence shown{.line = file.line_number(record),
-                              .num_kept = std::min(length, rule.max_seq_len)};
-      switch (fate_of(sequence, rule, file.where(record))) {
-        case Fate::kKept:
-        case Fate::kTruncated:
-          break;
-        case Fate::kTooLong:
-          shown.left_out =
-              fmt::format("{} tokens, more than model.max_seq_len = {}", length, rule.max_seq_len);
-          break;
-        case Fate::kLabelsCutOff:
-          shown.left_out = fmt::format("no label within its first {} tokens", rule.max_seq_len);
-          break;
-        case Fate::kWithoutLabels:
-          shown.left_out = "no token carries a label";
-          break;
+  Preview preview{.name = source.path, .format = detected.format, .format_reason = detected.reason};
+  int64_t left = std::max<int64_t>(num_records, 0);
+  while (left > 0) {
+    const auto block = records.next();
+    if (!block) break;
+    for (size_t i = 0; i < block->count && left > 0; ++i, --left) {
+      const std::string where = records.where(*block, i);
+      const bool is_table = records.files()[static_cast<size_t>(block->file)].is_table;
+      for (Sequence& sequence : builder.build(records.parse(*block, i), where)) {
+        const auto length = static_cast<int64_t>(sequence.ids.size());
+        PreviewedSequence shown{
+            .place = fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i)),
+            .num_kept = std::min(length, rule.max_seq_len)};
+        switch (fate_of(sequence, rule, where)) {
+          case Fate::kKept:
+          case Fate::kTruncated:
+            break;
+          case Fate::kTooLong:
+            shown.left_out = fmt::format("{} tokens, more than model.max_seq_len = {}", length,
+                                         rule.max_seq_len);
+            break;
+          case Fate::kLabelsCutOff:
+            shown.left_out = fmt::format("no label within its first {} tokens", rule.max_seq_len);
+            break;
+          case Fate::kWithoutLabels:
+            shown.left_out = "no token carries a label";
+            break;
+        }
+        shown.sequence = std::move(sequence);
+        preview.sequences.push_back(std::move(shown));
       }
-      shown.sequence = std::move(sequence);
-      preview.sequences.push_back(std::move(shown));
     }
   }
   return preview;

@@ -1,226 +1,213 @@
 #include "dataset_checks.h"
 
 #include <algorithm>
-#include <string>
 
 #include "sftrun/core/error.h"
-#include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 
 namespace sftrun::data {
 namespace {
 
-std::string shorten(const std::string& text) {
-  constexpr size_t kLongest = 400;
-  if (text.size() <= kLongest) return text;
-  size_t end = kLongest;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return text.substr(0, end) + " …";
+void warn(std::vector<Remark>& remarks, const Tally& tally, const std::string& what,
+          const std::string& advice) {
+  if (tally.count() == 0) return;
+  remarks.push_back(
+      {true, fmt::format("data: {} {}: {}; {}", tally.count(), what, tally.places(), advice)});
 }
 
-[[noreturn]] void refuse_without_labels(const RecordFile& file, const SequenceBuilder& builder,
-                                        size_t record) {
-  const Sequence sequence = builder.build(file.parse(record), file.where(record)).at(0);
-  throw DataError(fmt::format("no token of any record carries a label, so there is nothing to "
-                              "learn; this one reads\n{}",
-                              shorten(sequence.text)),
-                  file.where(record),
-                  "look at it with sftrun preview; check that conversations hold assistant turns "
-                  "(not all \"train\": "
-                  "false), data.loss_on and model.max_seq_len");
-}
+}  // namespace
 
-[[noreturn]] void refuse_too_long(const RecordFile& file, const LengthRule& rule, size_t shortest,
-                                  int64_t length) {
-  throw DataError(
-      fmt::format("every record is longer than model.max_seq_len = {}; the shortest has {} tokens",
-                  rule.max_seq_len, length),
-      file.where(shortest), "raise model.max_seq_len, or set data.too_long: truncate");
-}
-
-/// Where the first few records are of which an example is such.
-template <typename Predicate>
-std::string name_records(const RecordFile& file, const Outcomes& outcomes, Predicate is_such) {
-  constexpr size_t kShown = 3;
-  std::vector<std::string> places;
-  for (size_t record = 0; record < outcomes.size(); ++record) {
-    if (std::none_of(outcomes[record].begin(), outcomes[record].end(), is_such)) continue;
-    if (places.size() == kShown) return join(places, ", ") + ", …";
-    places.push_back(file.where(record));
+void say(const std::vector<Remark>& remarks) {
+  for (const Remark& remark : remarks) {
+    if (remark.is_warning)
+      log::warn("{}", remark.text);
+    else
+      log::info("{}", remark.text);
   }
-  return join(places, ", ");
 }
 
-/// Counts of how the kept examples end.
-struct Endings {
-  int64_t kept = 0, stop = 0, special = 0;
-  const Example* first = nullptr;
-};
+void Tally::add(int64_t number, const std::string& place) {
+  if (number == 0) return;
+  count_ += number;
+  if (!places_.empty() && places_.back() == place) return;
+  if (places_.size() < kShown)
+    places_.push_back(place);
+  else
+    more_ = true;
+}
 
-Endings endings_of(const Outcomes& outcomes) {
-  Endings endings;
-  for (const auto& record : outcomes) {
-    for (const Outcome& outcome : record) {
-      if (outcome.example.tokens.empty()) continue;
-      if (endings.first == nullptr) endings.first = &outcome.example;
-      ++endings.kept;
-      endings.stop += outcome.ending == Ending::kStop ? 1 : 0;
-      endings.special += outcome.ending == Ending::kSpecial ? 1 : 0;
-    }
+std::string Tally::places() const {
+  return join(places_, ", ") + (more_ ? ", …" : "");
+}
+
+DatasetChecks::DatasetChecks(const TextModel& model, const config::DataConfig& data,
+                             RecordFormat format, const LengthRule& rule)
+    : model_(model), data_(data), is_text_(format == RecordFormat::kText), rule_(rule) {
+  // A tokenizer that begins texts with BOS belongs to a model that has always seen one.
+  const auto bos = model.tokenizer->bos_id();
+  const std::vector<text::TokenId> plain =
+      model.tokenizer->encode("a", /*add_special_tokens=*/true);
+  expects_bos_ = !is_text_ && model.chat_template && bos && !plain.empty() && plain.front() == *bos;
+}
+
+void DatasetChecks::add(const std::vector<Outcome>& record, const std::string& place) {
+  ++stats_.num_records;
+  for (const Outcome& outcome : record) add(outcome, place);
+}
+
+void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
+  count(outcome, place);
+  empty_thinking_.add(outcome.num_empty_thinking, place);
+  tool_calls_.add(outcome.left_out.tool_calls, place);
+  reasoning_.add(outcome.left_out.reasoning, place);
+  tools_.add(outcome.left_out.tools, place);
+  control_tokens_.add(outcome.num_control_tokens, place);
+  if (outcome.example.tokens.empty()) return;
+  if (!first_kept_) {
+    first_kept_ = outcome.example;
+    first_kept_place_ = place;
   }
-  return endings;
+  num_stop_ += outcome.ending == Ending::kStop ? 1 : 0;
+  num_special_ += outcome.ending == Ending::kSpecial ? 1 : 0;
+  without_end_.add(outcome.ending == Ending::kNone ? 1 : 0, place);
+  if (expects_bos_ && outcome.example.tokens.front() != *model_.tokenizer->bos_id())
+    missing_bos_.add(1, place);
+}
+
+void DatasetChecks::count(const Outcome& outcome, const std::string& place) {
+  const Fate fate = outcome.fate;
+  too_long_.add(fate == Fate::kTooLong ? 1 : 0, place);
+  truncated_.add(fate == Fate::kTruncated ? 1 : 0, place);
+  labels_cut_off_.add(fate == Fate::kLabelsCutOff ? 1 : 0, place);
+  without_labels_.add(fate == Fate::kWithoutLabels ? 1 : 0, place);
+  stats_.num_dropped_too_long = too_long_.count();
+  stats_.num_truncated = truncated_.count() + labels_cut_off_.count();
+  stats_.num_labels_cut_off = labels_cut_off_.count();
+  stats_.num_without_labels = without_labels_.count();
+  if (fate == Fate::kTooLong &&
+      (!shortest_too_long_ || outcome.length < shortest_too_long_->first)) {
+    shortest_too_long_.emplace(outcome.length, place);
+  }
+  if ((fate == Fate::kWithoutLabels || fate == Fate::kLabelsCutOff) && !first_without_labels_)
+    first_without_labels_.emplace(outcome.text, place);
+  if (outcome.example.tokens.empty()) return;
+  const auto length = static_cast<int64_t>(outcome.example.tokens.size());
+  ++stats_.num_examples;
+  stats_.num_tokens += length;
+  stats_.num_label_tokens += outcome.example.label_tokens;
+  stats_.longest = std::max(stats_.longest, length);
+}
+
+std::vector<Remark> DatasetChecks::conclude() const {
+  std::vector<Remark> remarks;
+  if (first_kept_) require_learnt_ends(remarks);
+  remark_on_thinking(remarks);
+  remark_on_templates(remarks);
+  if (!first_kept_) refuse_empty();
+  remark_on_lengths(remarks);
+  return remarks;
 }
 
 /// A model that never learns its end-of-turn token answers without end.
-void require_learnt_ends(const RecordFile& file, const Outcomes& outcomes, const TextModel& model,
-                         bool ends_are_meant) {
-  const Endings endings = endings_of(outcomes);
-  if (endings.kept == 0) return;
-  const auto none = [](const Outcome& outcome) {
-    return !outcome.example.tokens.empty() && outcome.ending == Ending::kNone;
-  };
-  const int64_t without = endings.kept - endings.stop - endings.special;
-  const std::string stops = stop_tokens_of(model);
-  if (without == endings.kept && ends_are_meant) {
+void DatasetChecks::require_learnt_ends(std::vector<Remark>& remarks) const {
+  const std::string stops = stop_tokens_of(model_);
+  const bool ends_are_meant = !is_text_ && data_.loss_on != config::LossOnChoice::kAll;
+  if (without_end_.count() == stats_.num_examples && ends_are_meant) {
     throw DataError(
         fmt::format("no example learns an end-of-turn token, so the trained model would not know "
                     "where to stop; the last answer of this one, as it would be learnt, is\n{}",
-                    shorten(last_answer(*endings.first, *model.tokenizer))),
-        file.where(static_cast<size_t>(endings.first->record)),
+                    shortened(last_answer(*first_kept_, *model_.tokenizer))),
+        first_kept_place_,
         fmt::format("let the chat template write a stop token of the model ({}) after each answer, "
                     "inside its generation marks if it has any (sftrun preview shows the labels); "
                     "where examples are cut off, raise model.max_seq_len",
                     stops));
   }
-  if (without > 0) {
-    log::warn("data: {} of {} examples do not learn an end-of-turn token: {}", without,
-              endings.kept, name_records(file, outcomes, none));
+  if (without_end_.count() > 0) {
+    remarks.push_back(
+        {true, fmt::format("data: {} of {} examples do not learn an end-of-turn token: {}",
+                           without_end_.count(), stats_.num_examples, without_end_.places())});
   }
-  if (endings.stop == 0 && endings.special > 0) {
-    log::warn(
-        "data: answers end in `{}`, which is no token that generation with this model stops at "
-        "({}): add its id to eos_token_id in the model's generation_config.json",
-        last_token(*endings.first, *model.tokenizer), stops);
-  }
-}
-
-/// The sum of number_of over all outcomes.
-template <typename NumberOf>
-int64_t total_of(const Outcomes& outcomes, NumberOf number_of) {
-  int64_t total = 0;
-  for (const auto& record : outcomes) {
-    for (const Outcome& outcome : record) total += number_of(outcome);
-  }
-  return total;
-}
-
-/// Logs "data: <number> <what>: <the first records>; <advice>" where number_of an outcome is not 0.
-template <typename NumberOf>
-void warn_where(const RecordFile& file, const Outcomes& outcomes, NumberOf number_of,
-                const std::string& what, const std::string& advice) {
-  const int64_t count = total_of(outcomes, number_of);
-  if (count == 0) return;
-  const auto has = [&](const Outcome& outcome) { return number_of(outcome) > 0; };
-  log::warn("data: {} {}: {}; {}", count, what, name_records(file, outcomes, has), advice);
-}
-
-void warn_of_empty_thinking(const RecordFile& file, const Outcomes& outcomes,
-                            config::EmptyThinking choice) {
-  const auto number = [](const Outcome& outcome) { return outcome.num_empty_thinking; };
-  if (choice == config::EmptyThinking::kWarn) {
-    warn_where(file, outcomes, number,
-               "answers begin with empty reasoning, which teaches the model not to reason",
-               "data.empty_thinking: drop leaves it unlearnt, keep says that it is meant");
-  } else if (choice == config::EmptyThinking::kDrop) {
-    const int64_t count = total_of(outcomes, number);
-    if (count > 0) log::info("data: the empty reasoning of {} answers carries no label", count);
+  if (num_stop_ == 0 && num_special_ > 0) {
+    remarks.push_back(
+        {true,
+         fmt::format(
+             "data: answers end in `{}`, which is no token that generation with this model stops "
+             "at ({}): add its id to eos_token_id in the model's generation_config.json",
+             last_token(*first_kept_, *model_.tokenizer), stops)});
   }
 }
 
-void warn_of_what_templates_do(const RecordFile& file, const Outcomes& outcomes) {
+void DatasetChecks::remark_on_thinking(std::vector<Remark>& remarks) const {
+  if (data_.empty_thinking == config::EmptyThinking::kWarn) {
+    warn(remarks, empty_thinking_,
+         "answers begin with empty reasoning, which teaches the model not to reason",
+         "data.empty_thinking: drop leaves it unlearnt, keep says that it is meant");
+  } else if (data_.empty_thinking == config::EmptyThinking::kDrop && empty_thinking_.count() > 0) {
+    remarks.push_back(
+        {false, fmt::format("data: the empty reasoning of {} answers carries no label",
+                            empty_thinking_.count())});
+  }
+}
+
+void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
   const std::string other_template =
       "they are not learnt; set model.chat_template to a template that writes them";
-  warn_where(
-      file, outcomes, [](const Outcome& outcome) { return outcome.left_out.tool_calls; },
-      "answers call tools, and the chat template leaves the calls out", other_template);
-  warn_where(
-      file, outcomes, [](const Outcome& outcome) { return outcome.left_out.reasoning; },
-      "answers come with reasoning, and the chat template leaves it out", other_template);
-  warn_where(
-      file, outcomes, [](const Outcome& outcome) { return outcome.left_out.tools; },
-      "conversations name tools, and the chat template leaves them out",
-      "the model is not told of them; set model.chat_template to a template that writes them");
-  warn_where(
-      file, outcomes, [](const Outcome& outcome) { return outcome.num_control_tokens; },
-      "messages hold control tokens of the model in their text",
-      "they are read as if the chat template had written them; take them out where that is not "
-      "meant");
+  warn(remarks, tool_calls_, "answers call tools, and the chat template leaves the calls out",
+       other_template);
+  warn(remarks, reasoning_, "answers come with reasoning, and the chat template leaves it out",
+       other_template);
+  warn(remarks, tools_, "conversations name tools, and the chat template leaves them out",
+       "the model is not told of them; set model.chat_template to a template that writes them");
+  warn(remarks, control_tokens_, "messages hold control tokens of the model in their text",
+       "they are read as if the chat template had written them; take them out where that is not "
+       "meant");
+  if (!expects_bos_) return;
+  warn(remarks, missing_bos_,
+       fmt::format("conversations begin without {}, which the tokenizer puts before texts",
+                   model_.tokenizer->id_to_token(*model_.tokenizer->bos_id())),
+       "let the chat template begin with {{ bos_token }}");
 }
 
-/// A tokenizer that begins texts with BOS belongs to a model that has always seen one.
-void warn_of_missing_bos(const RecordFile& file, const Outcomes& outcomes,
-                         const text::Tokenizer& tokenizer) {
-  const auto bos = tokenizer.bos_id();
-  const std::vector<text::TokenId> plain = tokenizer.encode("a", /*add_special_tokens=*/true);
-  if (!bos || plain.empty() || plain.front() != *bos) return;
-  warn_where(
-      file, outcomes,
-      [&](const Outcome& outcome) {
-        return outcome.example.tokens.empty() || outcome.example.tokens.front() == *bos ? 0 : 1;
-      },
-      fmt::format("conversations begin without {}, which the tokenizer puts before texts",
-                  tokenizer.id_to_token(*bos)),
-      "let the chat template begin with {{ bos_token }}");
-}
-
-}  // namespace
-
-void check_examples(const RecordFile& file, const Outcomes& outcomes, RecordFormat format,
-                    const TextModel& model, const config::DataConfig& data) {
-  const bool is_text = format == RecordFormat::kText;
-  require_learnt_ends(file, outcomes, model,
-                      /*ends_are_meant=*/!is_text && data.loss_on != config::LossOnChoice::kAll);
-  warn_of_empty_thinking(file, outcomes, data.empty_thinking);
-  warn_of_what_templates_do(file, outcomes);
-  if (!is_text && model.chat_template) warn_of_missing_bos(file, outcomes, *model.tokenizer);
-}
-
-void log_outcome(const RecordFile& file, const Outcomes& outcomes, const DatasetStats& stats,
-                 const LengthRule& rule) {
-  log::info(
-      "data: {} records, {} examples, {} tokens of which {} carry a label ({:.1f}%), longest {}",
-      stats.num_records, stats.num_examples, format_count(static_cast<uint64_t>(stats.num_tokens)),
-      format_count(static_cast<uint64_t>(stats.num_label_tokens)),
-      100.0 * static_cast<double>(stats.num_label_tokens) / static_cast<double>(stats.num_tokens),
-      stats.longest);
-  const auto warn = [&](int64_t number, Fate fate, const std::string& what) {
-    if (number == 0) return;
-    log::warn(
-        "data: {} {}: {}", number, what,
-        name_records(file, outcomes, [&](const Outcome& outcome) { return outcome.fate == fate; }));
+void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
+  remarks.push_back(
+      {false,
+       fmt::format("data: {} records, {} examples, {} tokens of which {} carry a label ({:.1f}%), "
+                   "longest {}",
+                   stats_.num_records, stats_.num_examples,
+                   format_count(static_cast<uint64_t>(stats_.num_tokens)),
+                   format_count(static_cast<uint64_t>(stats_.num_label_tokens)),
+                   100.0 * static_cast<double>(stats_.num_label_tokens) /
+                       static_cast<double>(stats_.num_tokens),
+                   stats_.longest)});
+  const auto remark = [&](const Tally& tally, const std::string& what) {
+    if (tally.count() == 0) return;
+    remarks.push_back({true, fmt::format("data: {} {}: {}", tally.count(), what, tally.places())});
   };
-  warn(stats.num_dropped_too_long, Fate::kTooLong,
-       fmt::format("examples left out, longer than model.max_seq_len = {}", rule.max_seq_len));
-  warn(stats.num_truncated - stats.num_labels_cut_off, Fate::kTruncated,
-       fmt::format("examples truncated to {} tokens", rule.max_seq_len));
-  warn(stats.num_labels_cut_off, Fate::kLabelsCutOff,
-       fmt::format("examples left out, no label within their first {} tokens", rule.max_seq_len));
-  warn(stats.num_without_labels, Fate::kWithoutLabels,
-       "examples left out, no token carries a label");
+  remark(too_long_,
+         fmt::format("examples left out, longer than model.max_seq_len = {}", rule_.max_seq_len));
+  remark(truncated_, fmt::format("examples truncated to {} tokens", rule_.max_seq_len));
+  remark(labels_cut_off_, fmt::format("examples left out, no label within their first {} tokens",
+                                      rule_.max_seq_len));
+  remark(without_labels_, "examples left out, no token carries a label");
 }
 
-[[noreturn]] void refuse_empty(const RecordFile& file, const SequenceBuilder& builder,
-                               const LengthRule& rule, const Outcomes& outcomes) {
-  size_t shortest = 0;
-  int64_t length = INT64_MAX;
-  for (size_t record = 0; record < outcomes.size(); ++record) {
-    for (const Outcome& outcome : outcomes[record]) {
-      if (outcome.fate != Fate::kTooLong) refuse_without_labels(file, builder, record);
-      if (outcome.length < length) shortest = record, length = outcome.length;
-    }
+void DatasetChecks::refuse_empty() const {
+  if (first_without_labels_) {
+    throw DataError(fmt::format("no token of any record carries a label, so there is nothing to "
+                                "learn; this one reads\n{}",
+                                first_without_labels_->first),
+                    first_without_labels_->second,
+                    "look at it with sftrun preview; check that conversations hold assistant turns "
+                    "(not all \"train\": "
+                    "false), data.loss_on and model.max_seq_len");
   }
-  refuse_too_long(file, rule, shortest, length);
+  SFTRUN_CHECK(shortest_too_long_.has_value());
+  throw DataError(
+      fmt::format("every record is longer than model.max_seq_len = {}; the shortest has {} tokens",
+                  rule_.max_seq_len, shortest_too_long_->first),
+      shortest_too_long_->second, "raise model.max_seq_len, or set data.too_long: truncate");
 }
 
 }  // namespace sftrun::data

@@ -1,39 +1,75 @@
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "endings.h"
-#include "fit.h"
-#include "record_file.h"
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/log.h"
 #include "sftrun/data/dataset.h"
-#include "sftrun/data/sequence.h"
+#include "tokenized_source.h"
 
 /// What is looked at between reading a data set and training on it: mistakes that training itself
 /// would not notice.
 namespace sftrun::data {
 
-/// One sequence of a record, decided.
-struct Outcome {
-  Fate fate = Fate::kKept;
-  int64_t length = 0;  ///< before truncation
-  Example example;     ///< when kept
-  Ending ending = Ending::kStop;
-  int64_t num_empty_thinking = 0, num_control_tokens = 0;
-  LeftOut left_out;
+/// What is said about a data set; kept with it, to be said again when it is used again.
+struct Remark {
+  bool is_warning = false;
+  std::string text;
 };
-using Outcomes = std::vector<std::vector<Outcome>>;  ///< of each record, its sequences
+void say(const std::vector<Remark>& remarks);
 
-/// Warns of what is doubtful. @throws DataError showing the example where training is bound to harm
-void check_examples(const RecordFile& file, const Outcomes& outcomes, RecordFormat format,
-                    const TextModel& model, const config::DataConfig& data);
+/// How often something was found, and the first few places.
+class Tally {
+ public:
+  void add(int64_t number, const std::string& place);
+  int64_t count() const { return count_; }
+  std::string places() const;  ///< "a.jsonl:2, a.jsonl:7, …"
 
-/// Says what was read and what was left out.
-void log_outcome(const RecordFile& file, const Outcomes& outcomes, const DatasetStats& stats,
-                 const LengthRule& rule);
+ private:
+  static constexpr size_t kShown = 3;
+  int64_t count_ = 0;
+  std::vector<std::string> places_;
+  bool more_ = false;
+};
 
-/// The error for a data set of which nothing is left.
-[[noreturn]] void refuse_empty(const RecordFile& file, const SequenceBuilder& builder,
-                               const LengthRule& rule, const Outcomes& outcomes);
+/// Counts while a data set goes by, and judges at its end.
+class DatasetChecks {
+ public:
+  DatasetChecks(const TextModel& model, const config::DataConfig& data, RecordFormat format,
+                const LengthRule& rule);
+
+  void add(const std::vector<Outcome>& record, const std::string& place);
+
+  /// Remarks on what is doubtful. @throws DataError showing an example where training is bound to
+  /// harm, or where nothing is left to train on
+  std::vector<Remark> conclude() const;
+  const DatasetStats& stats() const { return stats_; }
+
+ private:
+  void add(const Outcome& outcome, const std::string& place);
+  void count(const Outcome& outcome, const std::string& place);
+  void require_learnt_ends(std::vector<Remark>& remarks) const;
+  void remark_on_thinking(std::vector<Remark>& remarks) const;
+  void remark_on_templates(std::vector<Remark>& remarks) const;
+  void remark_on_lengths(std::vector<Remark>& remarks) const;
+  [[noreturn]] void refuse_empty() const;
+
+  const TextModel model_;
+  const config::DataConfig data_;
+  const bool is_text_;
+  const LengthRule rule_;
+  bool expects_bos_ = false;
+
+  DatasetStats stats_;
+  int64_t num_stop_ = 0, num_special_ = 0;
+  std::optional<Example> first_kept_;
+  std::string first_kept_place_;
+  std::optional<std::pair<std::string, std::string>> first_without_labels_;  // text, place
+  std::optional<std::pair<int64_t, std::string>> shortest_too_long_;         // length, place
+  Tally without_end_, empty_thinking_, tool_calls_, reasoning_, tools_, control_tokens_,
+      missing_bos_, too_long_, truncated_, labels_cut_off_, without_labels_;
+};
 
 }  // namespace sftrun::data

@@ -80,21 +80,25 @@ std::string sequence_html(const PreviewedSequence& previewed, const text::Tokeni
 
 }  // namespace
 
-std::string preview_html(const Preview& preview, const TextModel& model, const std::string& title) {
+std::string preview_html(const std::vector<Preview>& previews, const TextModel& model,
+                         const std::string& title) {
   std::string out = fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, "
       "initial-scale=1\">\n<title>{0}</title>\n"
-      "<style>{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n<p class=\"quiet\">Format {2}: {3}.</p>\n"
+      "<style>{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n"
       "<p class=\"legend\"><span class=\"a l\">lear</span><span class=\"b l\">nt</span> "
       "<span class=\"a\">giv</span><span class=\"b\">en</span> <span class=\"a "
       "s\">&lt;special&gt;</span> "
       "<span class=\"a x\">cut off</span> &nbsp;⏎ a line feed. "
       "Shades change from token to token; point at one for its id, its label and where it came "
       "from.</p>\n",
-      escaped(title), kStyle, name_of(preview.format), escaped(preview.format_reason));
-  for (const PreviewedSequence& previewed : preview.sequences) {
-    out += sequence_html(previewed, *model.tokenizer);
+      escaped(title), kStyle);
+  for (const Preview& preview : previews) {
+    out += fmt::format("<p class=\"quiet\">{}: format {}: {}.</p>\n", escaped(preview.name),
+                       name_of(preview.format), escaped(preview.format_reason));
+    for (const PreviewedSequence& previewed : preview.sequences)
+      out += sequence_html(previewed, *model.tokenizer);
   }
   return out + "</body>\n</html>\n";
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <numeric>
+#include <vector>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
@@ -13,44 +14,64 @@ namespace {
 constexpr uint64_t kSplitStream =
     0x73706c69742d7631;  // apart from the streams of epochs, which count from 0
 
-std::vector<int64_t> records_of(const std::vector<Example>& examples) {
-  std::vector<int64_t> records;  // examples stand in record order
-  for (const Example& example : examples) {
-    if (records.empty() || records.back() != example.record) records.push_back(example.record);
+/// Numbers records over all parts; examples of one record share its number.
+std::vector<int64_t> record_numbers(const Dataset& all) {
+  std::vector<int64_t> numbers;
+  int64_t next = -1;
+  for (const DatasetPart& part : all.parts()) {
+    int64_t last = -1;
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      const int64_t record = all.examples().stored(i).record;  // in the part; they stand in order
+      if (i == part.begin || record != last) ++next;
+      last = record;
+      numbers.push_back(next);
+    }
   }
-  return records;
+  return numbers;
 }
 
 /// `count` of the records, by a partial Fisher-Yates shuffle.
-std::set<int64_t> choose(std::vector<int64_t> records, int64_t count, uint64_t seed) {
+std::vector<bool> choose(int64_t num_records, int64_t count, uint64_t seed) {
+  std::vector<int64_t> records(static_cast<size_t>(num_records));
+  std::iota(records.begin(), records.end(), 0);
+  std::vector<bool> chosen(records.size());
   RandomStream random(seed, kSplitStream);
   for (int64_t i = 0; i < count; ++i) {
-    const auto left = static_cast<uint64_t>(static_cast<int64_t>(records.size()) - i);
+    const auto left = static_cast<uint64_t>(num_records - i);
     std::swap(records[i], records[i + static_cast<int64_t>(random.next_below(left))]);
+    chosen[static_cast<size_t>(records[i])] = true;
   }
-  return {records.begin(), records.begin() + count};
+  return chosen;
 }
 
-Dataset part_of(const Dataset& all, std::vector<Example> examples, DatasetStats stats,
+Dataset part_of(const Dataset& all, const std::vector<int64_t>& indices, DatasetStats stats,
                 int64_t num_records, const std::string& name) {
   stats.num_records = num_records;
-  stats.num_examples = static_cast<int64_t>(examples.size());
-  for (const Example& example : examples) {
-    const auto length = static_cast<int64_t>(example.tokens.size());
-    stats.num_tokens += length;
+  stats.num_examples = static_cast<int64_t>(indices.size());
+  for (const int64_t index : indices) {
+    const StoredExample& example = all.examples().stored(index);
+    stats.num_tokens += example.length;
     stats.num_label_tokens += example.label_tokens;
-    stats.longest = std::max(stats.longest, length);
+    stats.longest = std::max<int64_t>(stats.longest, example.length);
   }
-  return {std::move(examples), stats, Fingerprint().add(all.fingerprint()).add(name).hex(),
-          all.format()};
+  std::vector<DatasetPart> parts = all.parts();
+  for (DatasetPart& part : parts) {
+    const auto place = [&](int64_t index) {
+      return std::lower_bound(indices.begin(), indices.end(), index) - indices.begin();
+    };
+    part.begin = place(part.begin);
+    part.end = place(part.end);
+  }
+  return {all.examples().select(indices), std::move(parts), stats,
+          Fingerprint().add(all.fingerprint()).add(name).hex()};
 }
 
 }  // namespace
 
-std::pair<Dataset, Dataset> split_dataset(Dataset all, double val_split, uint64_t seed) {
+std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, uint64_t seed) {
   SFTRUN_CHECK(val_split > 0);
-  const std::vector<int64_t> records = records_of(all.examples());
-  const auto num_records = static_cast<int64_t>(records.size());
+  const std::vector<int64_t> records = record_numbers(all);
+  const int64_t num_records = records.empty() ? 0 : records.back() + 1;
   const double wanted = val_split < 1 ? static_cast<double>(num_records) * val_split : val_split;
   const auto num_val = std::max<int64_t>(std::llround(wanted), 1);
   if (num_val >= num_records) {
@@ -59,18 +80,16 @@ std::pair<Dataset, Dataset> split_dataset(Dataset all, double val_split, uint64_
                     val_split, num_records),
         "data.val_split", "lower it, or give a validation file as data.val");
   }
-  const std::set<int64_t> in_val = choose(records, num_val, seed);
-  std::vector<Example> train, val;
-  for (const Example& example : all.examples()) {
-    (in_val.contains(example.record) ? val : train).push_back(example);
+  const std::vector<bool> in_val = choose(num_records, num_val, seed);
+  std::vector<int64_t> train, val;
+  for (size_t i = 0; i < records.size(); ++i) {
+    (in_val[static_cast<size_t>(records[i])] ? val : train).push_back(static_cast<int64_t>(i));
   }
   DatasetStats left_out = all.stats();
   left_out.num_tokens = left_out.num_label_tokens = left_out.longest = 0;
   const std::string name = fmt::format("{} {}", val_split, seed);
-  Dataset first =
-      part_of(all, std::move(train), left_out, left_out.num_records - num_val, "train " + name);
-  Dataset second = part_of(all, std::move(val), {}, num_val, "val " + name);
-  return {std::move(first), std::move(second)};
+  return {part_of(all, train, left_out, left_out.num_records - num_val, "train " + name),
+          part_of(all, val, {}, num_val, "val " + name)};
 }
 
 }  // namespace sftrun::data

@@ -96,8 +96,8 @@ int run_bench(const nlohmann::json& request) {
   std::vector<double> step_seconds;
   double first_step_seconds = 0, loss = 0;
   for (int64_t step = 0; step <= steps; ++step) {  // the first warms up
-    const auto examples = synthetic_examples(batch_size, seq_len, decoder->arch().vocab_size,
-                                             static_cast<uint64_t>(step));
+    const auto examples = data::ExampleStore::in_memory(synthetic_examples(
+        batch_size, seq_len, decoder->arch().vocab_size, static_cast<uint64_t>(step)));
     const auto start = Clock::now();
     const data::Batch batch = data::make_batch(examples, bins, 0, batch_size);
     const model::Randomness randomness{42, static_cast<uint32_t>(step), true};

@@ -79,8 +79,8 @@ void score(std::vector<ScoredRecord>& records, model::Decoder& decoder) {
     }
     std::vector<data::Bin> bins;
     for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
-    const data::Batch batch =
-        data::make_batch(examples, bins, 0, static_cast<int64_t>(bins.size()));
+    const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
+                                               static_cast<int64_t>(bins.size()));
     if (batch.num_tokens() > 0) {
       const model::PackedBatch packed =
           model::prepare_batch(batch, decoder.rope(), decoder.options().device, {});

@@ -80,25 +80,41 @@ config::DTypeChoice choice_of(at::ScalarType dtype) {
                                   : config::DTypeChoice::kFp16;
 }
 
-/// The data of a run, read once per rank.
+/// Threads that prepare data.
+int data_threads(const config::TrainConfig& train) {
+  return train.dataloader_num_workers > 0 ? static_cast<int>(train.dataloader_num_workers)
+                                          : at::get_num_threads();
+}
+
+/// The data of a run.
 struct Data {
-  std::optional<data::Dataset> train, val;
+  std::optional<data::Dataset> train, val;  // train: unless it is streamed
+  std::unique_ptr<train::Batches> batches;
+  std::string fingerprint;  // of what is trained on
 };
 
-Data load_data(const config::RunConfig& config, const data::TextModel& text) {
+Data load_data(const config::RunConfig& config, const data::TextModel& text,
+               const nlohmann::ordered_json& position) {
   Data loaded;
-  data::Dataset train = data::load_dataset(config, config.data.train, text, at::get_num_threads());
-  if (!config.data.val.empty()) {
-    loaded.val = data::load_dataset(config, config.data.val, text, at::get_num_threads());
-    loaded.train = std::move(train);
-  } else if (config.data.val_split > 0) {
-    auto [first, second] = data::split_dataset(std::move(train), config.data.val_split,
+  const int num_threads = data_threads(config.train);
+  const auto load = [&](const std::vector<config::DataSource>& sources, bool is_validation) {
+    return data::load_dataset(config, sources, is_validation, text, num_threads);
+  };
+  if (!config.data.val.empty()) loaded.val = load(config.data.val, /*is_validation=*/true);
+  if (config.data.streaming) {
+    auto streamed = std::make_unique<train::StreamedBatches>(config, text, num_threads, position);
+    loaded.fingerprint = streamed->fingerprint();
+    loaded.batches = std::move(streamed);
+    return loaded;
+  }
+  loaded.train = load(config.data.train, /*is_validation=*/false);
+  if (config.data.val_split > 0) {
+    auto [first, second] = data::split_dataset(*loaded.train, config.data.val_split,
                                                static_cast<uint64_t>(config.data.seed));
     loaded.train = std::move(first);
     loaded.val = std::move(second);
-  } else {
-    loaded.train = std::move(train);
   }
+  loaded.fingerprint = loaded.train->fingerprint();
   return loaded;
 }
 
@@ -135,9 +151,9 @@ class Worker {
     data::TextModel text = text_model_of(*checkpoint_, config_.model.chat_template);
     if (!config_.model.chat_template.empty()) configured_template_ = text.chat_template->source();
     text.render_defaults.now_unix_s = rendered_at_unix_s_;
-    data_ = load_data(config_, text);
+    data_ = load_data(config_, text, saved ? saved->data_position : nlohmann::ordered_json());
     if (const int code = stop_before_training()) return code;
-    identity_ = train::identity_of(config_, checkpoint_->fingerprint(), data_.train->fingerprint(),
+    identity_ = train::identity_of(config_, checkpoint_->fingerprint(), data_.fingerprint,
                                    data_.val ? data_.val->fingerprint() : "");
     require_same_on_all_ranks();
     if (resume_from) require_resumable(*resume_from, *saved);
@@ -249,7 +265,9 @@ class Worker {
     inputs.run_dir = run_dir_;
     inputs.decoder = decoder_.get();
     inputs.comm = &comm_;
-    inputs.train = &*data_.train;
+    if (!data_.batches)
+      data_.batches = std::make_unique<train::PlannedBatches>(config_, *data_.train);
+    inputs.batches = data_.batches.get();
     inputs.val = data_.val ? &*data_.val : nullptr;
     inputs.identity = identity_;
     inputs.rendered_at_unix_s = rendered_at_unix_s_;
@@ -352,7 +370,7 @@ class Worker {
     report_.dtype = dtype_name(compute_.dtype);
     report_.base_model = config_.model.name;
     report_.base_model_fingerprint = checkpoint_->fingerprint();
-    report_.dataset_fingerprint = data_.train->fingerprint();
+    report_.dataset_fingerprint = data_.fingerprint;
     report_.config_fingerprint = Fingerprint().add(identity_["config"].dump()).hex();
     report_.world_size = env_.world_size;
     report_.device_names.assign(static_cast<size_t>(env_.world_size), device_name(compute_.device));

@@ -197,6 +197,7 @@ TrainState read_train_state(const fs::path& checkpoint) {
   state.trained_seconds = json["trained_seconds"].get<double>();
   state.tokens = json["tokens"].get<int64_t>();
   state.rendered_at_unix_s = json["rendered_at_unix_s"].get<int64_t>();
+  state.data_position = json.value("data_position", nlohmann::ordered_json());
   return state;
 }
 

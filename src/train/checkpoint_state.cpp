@@ -59,6 +59,7 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
   json["tokens"] = state.tokens;
   json["trained_seconds"] = state.trained_seconds;
   json["rendered_at_unix_s"] = state.rendered_at_unix_s;
+  if (!state.data_position.is_null()) json["data_position"] = state.data_position;
   json["identity"] = state.identity;
   Json files = Json::object();
   for (const auto& entry : fs::directory_iterator(directory)) {

@@ -2,28 +2,13 @@
 
 #include <chrono>
 
-namespace sftrun::train {
+#include "sftrun/train/batches.h"
 
-data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
-                                bool shuffle, int64_t global_batch_size) {
-  std::vector<int64_t> lengths, label_tokens;
-  for (const data::Example& example : dataset.examples()) {
-    lengths.push_back(static_cast<int64_t>(example.tokens.size()));
-    label_tokens.push_back(example.label_tokens);
-  }
-  data::BatchPlanOptions options;
-  options.max_seq_len = config.model.max_seq_len;
-  options.global_batch_size = global_batch_size;
-  options.packing = config.data.packing;
-  options.shuffle = shuffle;
-  options.seed = static_cast<uint64_t>(config.data.seed);
-  return {std::move(lengths), std::move(label_tokens), options};
-}
+namespace sftrun::train {
 
 Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
     : val_(val),
-      plan_(make_batch_plan(config, val, /*shuffle=*/false,
-                            static_cast<int64_t>(val.examples().size()))),
+      plan_(make_batch_plan(config, val, /*shuffle=*/false, val.examples().size())),
       micro_batch_size_(config.train.eval_batch_size.value.value_or(1)) {}
 
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Communicator& comm) const {

@@ -22,6 +22,7 @@ const std::set<std::string>& settings_without_effect() {
                                              "tuning.lora.init_from",
                                              "data.train",
                                              "data.val",
+                                             "data.cache_dir",
                                              "train.batch_size",
                                              "train.grad_accum",
                                              "train.gradient_checkpointing",

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "sftrun/core/error.h"
@@ -49,16 +50,14 @@ struct Trainer::StepReport {
 
 Trainer::Trainer(TrainerInputs inputs)
     : in_(std::move(inputs)),
-      plan_(make_batch_plan(in_.config, *in_.train, in_.config.data.shuffle,
-                            *in_.config.train.global_batch_size.value)),
-      steps_(plan_, in_.config.train.epochs, in_.config.train.max_steps),
       schedule_(in_.config.train.scheduler, *in_.config.train.learning_rate,
-                warmup_steps_of(in_.config.train, steps_.total_steps()), steps_.total_steps()),
+                warmup_steps_of(in_.config.train, in_.batches->total_steps()),
+                in_.batches->total_steps()),
       optimizer_(in_.decoder->parameters(), adamw_config(in_.config.train)),
       reducer_(*in_.comm, in_.decoder->parameters().grad(), group_ranges(in_.decoder->parameters()),
                in_.config.train.ddp_bucket_cap_mb << 20),
       checkpoints_(in_.run_dir / "checkpoints"),
-      progress_(steps_.total_steps()),
+      progress_(in_.batches->total_steps()),
       save_every_s_(parse_duration_s(in_.config.train.save_every).value_or(0)),
       last_save_s_(now_s()) {
   if (in_.val) evaluator_.emplace(in_.config, *in_.val);
@@ -89,7 +88,7 @@ Trainer::Trainer(TrainerInputs inputs)
 }
 
 TrainOutcome Trainer::run() {
-  const int64_t total = steps_.total_steps();
+  const int64_t total = in_.batches->total_steps();
   outcome_.first_step = outcome_.last_step = state_.step;
   tell("training", state_.step);
   const bool fresh = state_.step == 0;
@@ -101,8 +100,7 @@ TrainOutcome Trainer::run() {
     state_.trained_seconds += report.seconds;
     log_step(step, report);
     const bool last = state_.step == total;
-    if (evaluator_ && (last || evaluation_due(state_.step, steps_.position(step))))
-      evaluate(state_.step);
+    if (evaluator_ && (last || evaluation_due(step))) evaluate(state_.step);
     const auto& every = in_.config.train.save_steps;
     const bool by_steps = every && state_.step % *every == 0;
     const bool stopping = report.stop_exit_code != 0 && !last;
@@ -119,13 +117,12 @@ TrainOutcome Trainer::run() {
 Trainer::StepReport Trainer::train_step(int64_t step) {
   const double start = now_s();
   StepReport report;
-  const StepPosition position = steps_.position(step);
-  const std::vector<data::Bin> global_batch =
-      plan_.global_batch(position.epoch, position.step_in_epoch);
+  const data::StepBatch global_batch = in_.batches->at(step);
   report.label_tokens =
-      plan_.label_tokens(global_batch);  // all ranks know all examples: nothing to communicate
+      global_batch.label_tokens;  // all ranks know all examples: nothing to communicate
+  report.tokens = global_batch.tokens;
   in_.decoder->parameters().zero_grad();
-  const double loss_sum = forward_backward(global_batch, report.label_tokens, step, report);
+  const double loss_sum = forward_backward(global_batch, step, report);
   reducer_.finish();  // sum, not mean: losses are already divided by label_tokens
   report.grad_norm = grad_norm(in_.decoder->parameters());
   gather(report, loss_sum);
@@ -137,19 +134,19 @@ Trainer::StepReport Trainer::train_step(int64_t step) {
   return report;
 }
 
-double Trainer::forward_backward(const std::vector<data::Bin>& global_batch, int64_t label_tokens,
-                                 int64_t step, StepReport& report) {
+double Trainer::forward_backward(const data::StepBatch& global_batch, int64_t step,
+                                 StepReport& report) {
   const config::TrainConfig& train = in_.config.train;
   const int64_t micro_batch_size = *train.batch_size.value, accum = *train.grad_accum.value;
   const model::Randomness randomness{static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step),
                                      /*training=*/true};
-  const double grad_scale = 1.0 / static_cast<double>(label_tokens);
+  const double grad_scale = 1.0 / static_cast<double>(global_batch.label_tokens);
   double loss_sum = 0;
   for (int64_t micro_step = 0; micro_step < accum; ++micro_step) {
     const int64_t first =
         (micro_step * in_.comm->world_size() + in_.comm->rank()) * micro_batch_size;
     const data::Batch batch =
-        data::make_batch(in_.train->examples(), global_batch, first, micro_batch_size);
+        data::make_batch(global_batch.examples, global_batch.bins, first, micro_batch_size);
     report.own_label_tokens += batch.label_tokens;
     const bool last = micro_step + 1 == accum;
     loss_sum += in_.decoder->forward_backward(
@@ -158,12 +155,6 @@ double Trainer::forward_backward(const std::vector<data::Bin>& global_batch, int
           if (last) reducer_.group_done(group);
         });
     if (!std::isfinite(loss_sum) && report.not_finite_at < 0) report.not_finite_at = first;
-  }
-  for (const data::Bin& bin : global_batch) {
-    for (const int64_t example : bin) {
-      report.tokens +=
-          static_cast<int64_t>(in_.train->examples()[static_cast<size_t>(example)].tokens.size());
-    }
   }
   return loss_sum;
 }
@@ -190,7 +181,7 @@ void Trainer::gather(StepReport& report, double loss_sum) {
   report.loss = total / static_cast<double>(report.label_tokens);
 }
 
-void Trainer::require_finite(const StepReport& report, const std::vector<data::Bin>& global_batch,
+void Trainer::require_finite(const StepReport& report, const data::StepBatch& global_batch,
                              int64_t step) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
   const int64_t micro_batch_size = *in_.config.train.batch_size.value;
@@ -200,41 +191,50 @@ void Trainer::require_finite(const StepReport& report, const std::vector<data::B
   throw Error(ExitCode::kWorkerFailed,
               fmt::format("{} is not finite at step {}; no weight was changed by this step",
                           std::isfinite(report.loss) ? "the gradient norm" : "the loss", step + 1),
-              fmt::format("{}, {} of {}", in_.config.data.train, lines_of(global_batch, first, end),
+              fmt::format("{} of {}", records_of(global_batch, first, end),
                           is_located ? "the micro-batch in which it arose" : "this step's batch"),
               fmt::format("look at these records, lower train.learning_rate, or use model.dtype "
                           "fp32; {}",
                           newest_saved()));
 }
 
-/// The lines of the records in bins [first, end) of a batch, as "lines 3, 4, …".
-std::string Trainer::lines_of(const std::vector<data::Bin>& global_batch, int64_t first,
-                              int64_t end) const {
+/// The records in bins [first, end) of a batch, as "a.jsonl, lines 3, 4; b.csv, row 7".
+std::string Trainer::records_of(const data::StepBatch& global_batch, int64_t first,
+                                int64_t end) const {
   constexpr size_t kShown = 16;
-  std::set<int64_t> numbers;  // in the order of the file
-  for (int64_t bin = first; bin < std::min(end, static_cast<int64_t>(global_batch.size())); ++bin) {
-    for (const int64_t example : global_batch[static_cast<size_t>(bin)])
-      numbers.insert(in_.train->examples()[static_cast<size_t>(example)].line);
+  std::map<std::string, std::set<int64_t>> numbers;  // of each file, in its order
+  std::map<std::string, bool> is_table;
+  for (int64_t bin = first; bin < std::min(end, static_cast<int64_t>(global_batch.bins.size()));
+       ++bin) {
+    for (const int64_t example : global_batch.bins[static_cast<size_t>(bin)]) {
+      const data::SourceFile& file = in_.batches->file_of(global_batch, example);
+      numbers[file.path].insert(global_batch.examples.stored(example).number);
+      is_table[file.path] = file.is_table;
+    }
   }
-  std::vector<std::string> lines;
-  for (const int64_t number : numbers) lines.push_back(std::to_string(number));
-  const char* noun = lines.size() == 1 ? "line" : "lines";
-  if (lines.size() <= kShown) return fmt::format("{} {}", noun, join(lines, ", "));
-  const size_t more = lines.size() - kShown;
-  lines.resize(kShown);
-  return fmt::format("{} {} and {} more", noun, join(lines, ", "), more);
+  std::vector<std::string> files;
+  for (const auto& [path, of_file] : numbers) {
+    std::vector<std::string> shown;
+    for (const int64_t number : of_file) {
+      if (shown.size() < kShown) shown.push_back(std::to_string(number));
+    }
+    std::string text = fmt::format("{}, {}{} {}", path, is_table[path] ? "row" : "line",
+                                   of_file.size() == 1 ? "" : "s", join(shown, ", "));
+    if (of_file.size() > kShown) text += fmt::format(" and {} more", of_file.size() - kShown);
+    files.push_back(std::move(text));
+  }
+  return join(files, "; ");
 }
 
 void Trainer::tell(const char* phase, int64_t steps_done) {
   event_.phase = phase;
   event_.step = steps_done;
-  event_.total_steps = steps_.total_steps();
+  event_.total_steps = in_.batches->total_steps();
   in_.hooks.on_event(event_);
 }
 
 void Trainer::log_step(int64_t step, const StepReport& report) {
   const int64_t done = step + 1;
-  const StepPosition position = steps_.position(step);
   progress_.add(
       {done, report.loss, report.grad_norm, report.learning_rate, report.tokens, report.seconds});
   event_.loss = report.loss;
@@ -245,8 +245,7 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   if (!is_main()) return;
   observe::TrainMetrics m;
   m.step = done;
-  m.epoch = static_cast<double>(position.epoch) + static_cast<double>(position.step_in_epoch + 1) /
-                                                      static_cast<double>(position.steps_in_epoch);
+  m.epoch = in_.batches->epochs_after(step);
   m.loss = report.loss;
   m.grad_norm = report.grad_norm;
   m.learning_rate = report.learning_rate;
@@ -271,15 +270,15 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   }
   events_.flush();
   const int64_t every = std::max<int64_t>(1, in_.config.train.logging_steps);
-  if (done % every == 0 || done == steps_.total_steps()) log::info("{}", progress_.line());
+  if (done % every == 0 || done == in_.batches->total_steps()) log::info("{}", progress_.line());
 }
 
-bool Trainer::evaluation_due(int64_t steps_done, const StepPosition& position) const {
+bool Trainer::evaluation_due(int64_t step) const {
   switch (in_.config.train.eval_strategy) {
     case config::EvalStrategy::kSteps:
-      return steps_done % in_.config.train.eval_steps.value_or(500) == 0;
+      return (step + 1) % in_.config.train.eval_steps.value_or(500) == 0;
     case config::EvalStrategy::kEpoch:
-      return position.step_in_epoch + 1 == position.steps_in_epoch;
+      return in_.batches->ends_epoch(step);
     default:
       return false;
   }
@@ -294,7 +293,8 @@ void Trainer::evaluate(int64_t steps_done) {
   if (!std::isfinite(result.loss)) {
     log::warn("step {}: the validation loss is not finite, while the training loss is; look at {}",
               steps_done,
-              in_.config.data.val.empty() ? in_.config.data.train : in_.config.data.val);
+              config::names_of(in_.config.data.val.empty() ? in_.config.data.train
+                                                           : in_.config.data.val));
   }
   if (!is_main()) return;
   observe::EvalMetrics m;
@@ -307,7 +307,7 @@ void Trainer::evaluate(int64_t steps_done) {
   events_.scalar("eval/perplexity", m.eval_perplexity, steps_done);
   events_.flush();
   log::info("step {}/{} eval_loss {:.4f} perplexity {:.3f} ({} label tokens, {})", steps_done,
-            steps_.total_steps(), m.eval_loss, m.eval_perplexity, result.label_tokens,
+            in_.batches->total_steps(), m.eval_loss, m.eval_perplexity, result.label_tokens,
             format_duration(result.seconds));
 }
 
@@ -335,11 +335,12 @@ std::string Trainer::newest_saved() const {
 void Trainer::save(int64_t steps_done) {
   require_finite_state(steps_done);
   tell("saving", steps_done);
+  state_.data_position = in_.batches->position();
   if (is_main()) {
     metrics_.sync();
     checkpoints_.save(*in_.decoder, optimizer_, in_.adapter, state_,
                       in_.config.train.save_total_limit);
-    log::info("step {}/{} checkpoint written", steps_done, steps_.total_steps());
+    log::info("step {}/{} checkpoint written", steps_done, in_.batches->total_steps());
   }
   in_.comm->barrier(fmt::format("save-{}", steps_done));
   last_save_s_ = now_s();

@@ -201,11 +201,44 @@ TEST_F(ConfigTest, PathsAreRelativeToHereThenToTheYaml) {
   const auto yaml =
       write("sub/run.yaml", "model: {name: ./base}\ndata: {train: t.jsonl, val: none.jsonl}\n");
   const LoadedConfig loaded = load_config(yaml, {});
-  EXPECT_EQ(loaded.config.data.train, (directory_ / "sub/t.jsonl").string());
+  EXPECT_EQ(loaded.config.data.train[0].path, (directory_ / "sub/t.jsonl").string());
   EXPECT_EQ(loaded.config.model.name, (directory_ / "sub/base").string());
-  EXPECT_EQ(loaded.config.data.val, "none.jsonl");
+  EXPECT_EQ(loaded.config.data.val[0].path, "none.jsonl");
   expect_error<DataError>([&] { require_files(loaded); },
                           {"data.val: no such file: none.jsonl", "run.yaml:2:"});
+}
+
+TEST_F(ConfigTest, DataSetsAreAPathAMapOrAList) {
+  const auto loaded = [&](const std::string& data, const std::vector<std::string>& overrides = {}) {
+    return load_config(write("run.yaml", "model: {name: m}\ndata: {" + data + "}\n"), overrides)
+        .config.data;
+  };
+  const auto sources = [&](const std::string& train) { return loaded("train: " + train).train; };
+  EXPECT_EQ(sources("a.jsonl"), (std::vector<DataSource>{{.path = "a.jsonl"}}));
+  EXPECT_EQ(sources("{path: a.jsonl, weight: 2}"),
+            (std::vector<DataSource>{{.path = "a.jsonl", .weight = 2}}));
+  EXPECT_EQ(sources("[a.jsonl, {path: 'b*.csv', split: test, format: alpaca, max_samples: 10, "
+                    "fields: {prompt: q}}]"),
+            (std::vector<DataSource>{{.path = "a.jsonl"},
+                                     {.path = "b*.csv",
+                                      .split = "test",
+                                      .format = DataFormat::kAlpaca,
+                                      .fields = {{"prompt", "q"}},
+                                      .max_samples = 10}}));
+  EXPECT_EQ(names_of(sources("[a, b, c, d]")), "a, b and 2 more");
+  const LoadedConfig overridden = load("", {"data.train=[{path: x.csv, weight: 0.5}, y]"});
+  EXPECT_EQ(overridden.config.data.train.size(), 2U);
+  EXPECT_TRUE(loaded("train: t, val: v.jsonl", {"data.val="}).val.empty());
+}
+
+TEST_F(ConfigTest, PatternsAreLookedUpBesideTheYaml) {
+  write("sub/d/1.jsonl", "{}");
+  const auto yaml =
+      write("sub/run.yaml", "model: {name: .}\ndata: {train: 'd/*.jsonl', val: '*.csv'}\n");
+  const LoadedConfig loaded = load_config(yaml, {});
+  EXPECT_EQ(loaded.config.data.train[0].path, (directory_ / "sub/d/*.jsonl").string());
+  expect_error<DataError>([&] { require_files(loaded); },
+                          {"data.val: no file matches: *.csv", "run.yaml:2:"});
 }
 
 TEST_F(ConfigTest, MissingModelsAreTold) {

@@ -143,7 +143,7 @@ TEST(Resolve, KeepsWhatIsGiven) {
 
 TEST(Resolve, EvaluationAndHalfPrecision) {
   RunConfig config;
-  config.data.val = "v.jsonl";
+  config.data.val = {{.path = "v.jsonl"}};
   config.train.eval_steps = 10;
   config.train.bf16 = false;
   config.train.scheduler = Scheduler::kConstant;

@@ -26,7 +26,7 @@ RunConfig from_examples() {
 TEST(Fields, HaveNamesHelpAndExamplesThatParse) {
   RunConfig config;
   const Binding binding = bind(config);
-  EXPECT_EQ(binding.fields.size(), 63u) << "update the number, docs/configuration.md and configs/";
+  EXPECT_EQ(binding.fields.size(), 68u) << "update the number, docs/configuration.md and configs/";
   std::set<std::string> keys;
   for (const Field& field : binding.fields) {
     EXPECT_TRUE(keys.insert(field.key).second) << field.key << " is listed twice";
@@ -91,8 +91,15 @@ TEST(Json, SaysWhatIsMissing) {
 TEST_F(ConfigTest, YamlRoundTrips) {
   RunConfig config;
   config.model.name = "no";  // a name that YAML readers would take for a boolean
-  config.data.train = "a b: c#d.jsonl";
-  config.data.val = "1e5";
+  config.data.train = {{.path = "a b: c#d.jsonl"},
+                       {.path = "no",
+                        .split = "train",
+                        .weight = 0.1 + 0.2,
+                        .format = DataFormat::kText,
+                        .fields = {{"text", "a: b"}},
+                        .max_samples = 5}};
+  config.data.val = {{.path = "1e5"}};
+  config.data.fields = {{"prompt", "no"}, {"roles", {{"human", "user"}}}};
   config.model.chat_template = "{{ bos }}\n\"quoted\" 'and' \\ \t\x01 \xe2\x82\xac";
   config.data.chat_template_kwargs = {
       {"think", true}, {"list", {1, "2", nullptr}}, {"nested", {{"a-b", "x: y"}}}};
@@ -110,7 +117,7 @@ TEST_F(ConfigTest, YamlRoundTrips) {
 TEST_F(ConfigTest, ResolvedDefaultsLoadAgain) {
   RunConfig config;
   config.model.name = "m";
-  config.data.train = "t";
+  config.data.train = {{.path = "t"}};
   resolve(config, "x.yaml", 1);
   const LoadedConfig loaded = load_config(write("resolved.yaml", to_yaml(config)), {});
   EXPECT_EQ(to_json(loaded.config).dump(2), to_json(config).dump(2));

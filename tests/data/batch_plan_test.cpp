@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "packing.h"
 #include "sftrun/core/rng.h"
@@ -49,7 +50,7 @@ void expect_every_example_once(const std::vector<Bin>& bins, size_t num_examples
   for (size_t i = 0; i < num_examples; ++i) ASSERT_EQ(seen[i], 1) << "example " << i;
 }
 
-std::vector<Example> examples_of(const std::vector<int64_t>& lengths) {
+ExampleStore examples_of(const std::vector<int64_t>& lengths) {
   std::vector<Example> examples;
   for (size_t i = 0; i < lengths.size(); ++i) {
     Example example{.record = static_cast<int64_t>(i)};
@@ -61,7 +62,7 @@ std::vector<Example> examples_of(const std::vector<int64_t>& lengths) {
     example.label_tokens = lengths[i] - 1;
     examples.push_back(std::move(example));
   }
-  return examples;
+  return ExampleStore::in_memory(examples);
 }
 
 class BatchPlanSizes : public ::testing::TestWithParam<int64_t> {};
@@ -135,6 +136,55 @@ TEST(BatchPlan, ShuffleMovesExamplesOverTheWholeEpoch) {
     distance += std::abs(static_cast<double>(bins[place][0]) - static_cast<double>(place));
   }
   EXPECT_NEAR(distance / 1000, 1000.0 / 3, 40);  // the mean for a uniform permutation is n / 3
+}
+
+TEST(BatchPlan, WeightsSayHowOftenAnEpochSeesAnExample) {
+  const std::vector<int64_t> lengths(400, 7);
+  BatchPlanOptions options{.max_seq_len = 64, .global_batch_size = 8, .seed = 3};
+  options.groups = {{0, 100, 2}, {100, 300, 0.25}, {300, 400, 1.5}};
+  const BatchPlan plan = plan_for(lengths, options);
+  const auto times = [&](int64_t epoch) {
+    std::vector<int> seen(400);
+    for (const Bin& bin : all_bins(plan, epoch))
+      for (const int64_t example : bin) ++seen[static_cast<size_t>(example)];
+    return seen;
+  };
+  const std::vector<int> first = times(0), second = times(1);
+  for (size_t i = 0; i < 100; ++i) EXPECT_EQ(first[i], 2);
+  const auto sum = [&](const std::vector<int>& seen, int begin, int end) {
+    return std::accumulate(seen.begin() + begin, seen.begin() + end, 0);
+  };
+  EXPECT_EQ(sum(first, 100, 300), 50);
+  EXPECT_EQ(*std::max_element(first.begin() + 100, first.begin() + 300), 1);
+  EXPECT_EQ(sum(first, 300, 400), 150);
+  EXPECT_EQ(*std::min_element(first.begin() + 300, first.end()), 1);
+  EXPECT_NE(first, second) << "another part each epoch";
+  EXPECT_EQ(sum(second, 100, 300), 50);
+  EXPECT_GT(plan.fill(0), 0.9);
+}
+
+TEST(BatchPlan, GroupsByLength) {
+  const auto lengths = chat_lengths(1003, 1024, 5);
+  const BatchPlan plan = plan_for(
+      lengths,
+      {.max_seq_len = 1024, .global_batch_size = 16, .packing = false, .group_by_length = true});
+  std::vector<int> seen(lengths.size());
+  double spread = 0;
+  int64_t longest_batch = -1, longest = 0;
+  for (int64_t step = 0; step < plan.steps_per_epoch(0); ++step) {
+    int64_t low = INT64_MAX, high = 0;
+    for (const Bin& bin : plan.global_batch(0, step)) {
+      ++seen[static_cast<size_t>(bin[0])];
+      low = std::min(low, lengths[static_cast<size_t>(bin[0])]);
+      high = std::max(high, lengths[static_cast<size_t>(bin[0])]);
+    }
+    spread += static_cast<double>(high - low);
+    if (high > longest) longest = high, longest_batch = step;
+  }
+  EXPECT_EQ(seen, std::vector<int>(lengths.size(), 1));
+  EXPECT_LT(spread / static_cast<double>(plan.steps_per_epoch(0)), 60) << "of 1024";
+  EXPECT_NE(longest_batch, 0) << "batches come in random order";
+  EXPECT_EQ(plan.global_batch(0, plan.steps_per_epoch(0) - 1).size(), 1003U % 16);
 }
 
 TEST(Packing, PutsTheLongestFirstAndFillsTheFirstBinWithRoom) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "sftrun/core/error.h"
@@ -19,6 +20,7 @@ class Datasets : public ::testing::Test {
   Datasets() {
     log::configure({.console = log::Level::kOff});
     config_.model.max_seq_len = 64;
+    config_.data.cache_dir = (dir_ / "cache").string();
   }
 
   std::filesystem::path write(const std::string& content, const std::string& name = "train.jsonl") {
@@ -26,7 +28,7 @@ class Datasets : public ::testing::Test {
     return dir_ / name;
   }
   Dataset load(const std::string& content, int num_threads = 1) {
-    return load_dataset(config_, write(content), model_, num_threads);
+    return load_dataset(config_, {{.path = write(content).string()}}, false, model_, num_threads);
   }
   /// What loading `content` warns of.
   std::string warnings(const std::string& content) {
@@ -73,14 +75,16 @@ std::string chat(const std::string& question, const std::string& answer) {
 
 TEST_F(Datasets, KeepsRecordOrderWhateverTheThreads) {
   const std::string content = text_records(500);
-  const Dataset one = load(content, 1), four = load(content, 4);
-  ASSERT_EQ(one.examples().size(), 500U);
-  for (size_t i = 0; i < 500; ++i) {
-    EXPECT_EQ(one.examples()[i].tokens, four.examples()[i].tokens);
-    EXPECT_EQ(four.examples()[i].record, static_cast<int64_t>(i));
+  const Dataset one = load(content, 1);
+  config_.data.cache_dir = "none";
+  const Dataset four = load(content, 4);
+  ASSERT_EQ(one.examples().size(), 500);
+  for (int64_t i = 0; i < 500; ++i) {
+    EXPECT_TRUE(std::ranges::equal(one.examples()[i].tokens, four.examples()[i].tokens));
+    EXPECT_EQ(four.examples().stored(i).record, i);
   }
   EXPECT_EQ(one.fingerprint(), four.fingerprint());
-  EXPECT_EQ(one.format(), RecordFormat::kText);
+  EXPECT_EQ(one.parts()[0].format, RecordFormat::kText);
 }
 
 TEST_F(Datasets, Counts) {
@@ -104,11 +108,11 @@ TEST_F(Datasets, TheFirstBadRecordIsNamed) {
 TEST_F(Datasets, LongConversationsAreDroppedAndTextsTruncated) {
   const Dataset dropped = load(chat("q", "a") + chat("q", std::string(100, 'x')));
   EXPECT_EQ(dropped.stats().num_dropped_too_long, 1);
-  EXPECT_EQ(dropped.examples().size(), 1U);
+  EXPECT_EQ(dropped.examples().size(), 1);
   const Dataset truncated = load("{\"text\": \"" + std::string(100, 'x') + "\"}\n");
   EXPECT_EQ(truncated.stats().num_truncated, 1);
-  EXPECT_EQ(truncated.examples()[0].tokens.size(), 64U);
-  EXPECT_EQ(truncated.examples()[0].label_tokens, 63);
+  EXPECT_EQ(truncated.examples()[0].size(), 64);
+  EXPECT_EQ(truncated.examples().stored(0).label_tokens, 63U);
 }
 
 TEST_F(Datasets, TruncatedAwayLabelsAreCounted) {
@@ -117,7 +121,7 @@ TEST_F(Datasets, TruncatedAwayLabelsAreCounted) {
       load(chat("q", "a") + chat("q", std::string(100, 'x')) + chat(std::string(100, 'q'), "a"));
   EXPECT_EQ(data.stats().num_truncated, 2);
   EXPECT_EQ(data.stats().num_labels_cut_off, 1);
-  EXPECT_EQ(data.examples().size(), 2U);
+  EXPECT_EQ(data.examples().size(), 2);
 }
 
 TEST_F(Datasets, LongRecordsCanBeRefused) {
@@ -131,7 +135,7 @@ TEST_F(Datasets, RecordsWithoutLabelsAreLeftOut) {
   const Dataset data =
       load(chat("q", "a") + R"({"messages": [{"role": "user", "content": "q"}]})" + "\n");
   EXPECT_EQ(data.stats().num_without_labels, 1);
-  EXPECT_EQ(data.examples().size(), 1U);
+  EXPECT_EQ(data.examples().size(), 1);
 }
 
 TEST_F(Datasets, NoLabelAtAllIsAnErrorShowingARecord) {
@@ -154,14 +158,16 @@ TEST_F(Datasets, NothingShortEnoughIsAnError) {
 TEST_F(Datasets, EmptyAndMissingFiles) {
   EXPECT_NE(failure("").message().find("no records"), std::string::npos);
   EXPECT_NE(failure("\n \n").message().find("no records"), std::string::npos);
-  EXPECT_THROW(load_dataset(config_, dir_ / "none.jsonl", model_, 1), DataError);
+  EXPECT_THROW(load_dataset(config_, {{.path = (dir_ / "none.jsonl").string()}}, false, model_, 1),
+               DataError);
 }
 
 TEST_F(Datasets, TheConfiguredFormatIsTaken) {
   config_.data.format = config::DataFormat::kText;
   EXPECT_EQ(load(R"({"text": "x", "messages": []})"
                  "\n")
-                .format(),
+                .parts()[0]
+                .format,
             RecordFormat::kText);
 }
 
@@ -197,11 +203,13 @@ TEST_F(Datasets, SplitTakesWholeRecords) {
   const auto [train, val] = split_dataset(load(content), 0.25, 7);
   EXPECT_EQ(train.stats().num_records, 30);
   EXPECT_EQ(val.stats().num_records, 10);
-  EXPECT_EQ(train.examples().size(), 60U);
-  EXPECT_EQ(val.examples().size(), 20U);
+  EXPECT_EQ(train.examples().size(), 60);
+  EXPECT_EQ(val.examples().size(), 20);
   std::set<int64_t> in_train, in_val;
-  for (const Example& example : train.examples()) in_train.insert(example.record);
-  for (const Example& example : val.examples()) in_val.insert(example.record);
+  for (int64_t i = 0; i < train.examples().size(); ++i)
+    in_train.insert(train.examples().stored(i).record);
+  for (int64_t i = 0; i < val.examples().size(); ++i)
+    in_val.insert(val.examples().stored(i).record);
   EXPECT_EQ(in_train.size(), 30U);
   for (const int64_t record : in_val) EXPECT_FALSE(in_train.contains(record));
 }
@@ -210,9 +218,8 @@ TEST_F(Datasets, SplitDependsOnTheSeedAlone) {
   const auto val_records = [&](uint64_t seed, double val_split) {
     std::vector<int64_t> records;
     const Dataset val = split_dataset(load(text_records(100)), val_split, seed).second;
-    for (const Example& example : val.examples()) {
-      records.push_back(example.record);
-    }
+    for (int64_t i = 0; i < val.examples().size(); ++i)
+      records.push_back(val.examples().stored(i).record);
     return records;
   };
   EXPECT_EQ(val_records(1, 0.1).size(), 10U);
@@ -227,20 +234,20 @@ TEST_F(Datasets, SplitDependsOnTheSeedAlone) {
 TEST_F(Datasets, SplitMustLeaveSomethingToTrainOn) {
   EXPECT_THROW(split_dataset(load(text_records(10)), 10, 1), DataError);
   EXPECT_THROW(split_dataset(load(text_records(1)), 0.5, 1), DataError);
-  EXPECT_EQ(split_dataset(load(text_records(10)), 9, 1).first.examples().size(), 1U);
+  EXPECT_EQ(split_dataset(load(text_records(10)), 9, 1).first.examples().size(), 1);
 }
 
 TEST_F(Datasets, PreviewDecidesAsTrainingDoes) {
   const auto path = write(chat("q", "a") + chat("q", std::string(100, 'x')) +
                           R"({"messages": [{"role": "user", "content": "q"}]})" + "\nnot json\n");
-  const Preview preview = preview_dataset(config_, path, model_, 3);
+  const Preview preview = preview_dataset(config_, {.path = path.string()}, model_, 3);
   ASSERT_EQ(preview.sequences.size(), 3U);
   EXPECT_EQ(preview.sequences[0].left_out, "");
-  EXPECT_EQ(preview.sequences[0].line, 1);
+  EXPECT_EQ(preview.sequences[0].place, "line 1");
   EXPECT_NE(preview.sequences[1].left_out.find("more than model.max_seq_len = 64"),
             std::string::npos);
   EXPECT_EQ(preview.sequences[2].left_out, "no token carries a label");
-  EXPECT_THROW(preview_dataset(config_, path, model_, 4), DataError);
+  EXPECT_THROW(preview_dataset(config_, {.path = path.string()}, model_, 4), DataError);
 }
 
 /// ChatML with the turns closed by `end`, inside generation marks or not.
@@ -260,12 +267,12 @@ TEST_F(Datasets, AModelThatWouldNeverStopIsRefused) {
   model_ = model_ending_in("{% endgeneration %}<|im_end|>");  // outside what is learnt
   EXPECT_EQ(failure(chat("q", "first")).message(), failure(chat("q", "first")).message());
   model_ = model_ending_in("<|im_end|>{% endgeneration %}");
-  EXPECT_EQ(load(chat("q", "a")).examples().size(), 1U);
+  EXPECT_EQ(load(chat("q", "a")).examples().size(), 1);
   model_ = model_ending_in("<|im_end|>{{ '\\n' }}{% endgeneration %}");
-  EXPECT_EQ(load(chat("q", "a")).examples().size(), 1U);
+  EXPECT_EQ(load(chat("q", "a")).examples().size(), 1);
   model_ = model_ending_in("</s>{% endgeneration %}");  // special: learnt, with a warning
   model_.stop_ids = {test::kImEnd};
-  EXPECT_EQ(load(chat("q", "a")).examples().size(), 1U);
+  EXPECT_EQ(load(chat("q", "a")).examples().size(), 1);
 }
 
 TEST_F(Datasets, EndsThatAreCutOffAreNotLearnt) {
@@ -273,14 +280,14 @@ TEST_F(Datasets, EndsThatAreCutOffAreNotLearnt) {
   config_.data.too_long = TooLong::kTruncate;
   const std::string long_chat = chat("q", std::string(60, 'x'));
   EXPECT_NE(failure(long_chat).fix().find("raise model.max_seq_len"), std::string::npos);
-  EXPECT_EQ(load(long_chat + chat("q", "a")).examples().size(), 2U) << "one is learnt";
-  EXPECT_EQ(load(R"({"text": ")" + std::string(60, 'x') + "\"}").examples().size(), 1U)
+  EXPECT_EQ(load(long_chat + chat("q", "a")).examples().size(), 2) << "one is learnt";
+  EXPECT_EQ(load(R"({"text": ")" + std::string(60, 'x') + "\"}").examples().size(), 1)
       << "a text may end anywhere";
 }
 
 TEST_F(Datasets, ADoubledBosIsRefused) {
   model_ = test::toy_model(test::kChatMl, /*adds_bos=*/true);
-  EXPECT_EQ(load(R"({"text": "ab"})").examples().size(), 1U);
+  EXPECT_EQ(load(R"({"text": "ab"})").examples().size(), 1);
   const DataError in_text = failure(R"({"text": "<s>ab"})");
   EXPECT_EQ(in_text.message(), "the example begins with <s> twice: <s> <s> a b </s> …");
   EXPECT_NE(in_text.fix().find("the tokenizer adds one"), std::string::npos);
@@ -386,7 +393,55 @@ TEST_F(Datasets, ATurnIsLearntOrNot) {
     const DataError error = failure(with(wrong));
     EXPECT_TRUE(error.message().starts_with("messages[1].")) << wrong << ": " << error.message();
   }
-  EXPECT_EQ(load(with(R"("weight": 1.0, "train": true)")).examples().size(), 1U);
+  EXPECT_EQ(load(with(R"("weight": 1.0, "train": true)")).examples().size(), 1);
+}
+
+TEST_F(Datasets, SeveralAreMixed) {
+  const auto a = write(text_records(10), "a.jsonl");
+  const auto b = write(R"([{"q": "question", "a": 7}, {"q": "other", "a": 8}])", "b.json");
+  const auto c = write(chat("q", "a") + chat("r", "b"), "c.jsonl");
+  const std::vector<config::DataSource> sources = {
+      {.path = a.string(), .weight = 0.5, .max_samples = 4},
+      {.path = b.string(), .weight = 2, .fields = {{"prompt", "q"}, {"completion", "a"}}},
+      {.path = c.string()}};
+  const Dataset data = load_dataset(config_, sources, false, model_, 1);
+  ASSERT_EQ(data.parts().size(), 3U);
+  EXPECT_EQ(data.examples().size(), 4 + 2 + 2);
+  EXPECT_EQ(data.stats().num_records, 8);
+  EXPECT_EQ(data.parts()[1].format, RecordFormat::kPromptCompletion);
+  EXPECT_EQ(data.parts()[1].begin, 4);
+  EXPECT_EQ(data.parts()[1].end, 6);
+  EXPECT_EQ(data.file_of(5).where(data.examples().stored(5).number), b.string() + ":1");
+  EXPECT_EQ(data.file_of(7).where(data.examples().stored(7).number), c.string() + ":2");
+  const auto [train, val] = split_dataset(data, 3, 1);
+  EXPECT_EQ(train.examples().size(), 5);
+  EXPECT_EQ(train.parts()[2].end, 5);
+  EXPECT_EQ(val.parts()[2].end, 3);
+  for (int64_t i = 0; i < val.examples().size(); ++i) EXPECT_FALSE(val.file_of(i).path.empty());
+  std::vector<config::DataSource> heavier = sources;
+  heavier[0].weight = 0.75;
+  EXPECT_NE(load_dataset(config_, heavier, false, model_, 1).fingerprint(), data.fingerprint());
+}
+
+TEST_F(Datasets, WhatIsKeptSaysTheSameAgain) {
+  const std::string content = chat("q", "a") + chat("q", std::string(100, 'x'));
+  const std::string first = warnings(content);
+  EXPECT_NE(first.find("examples left out, longer than"), std::string::npos) << first;
+  const auto text_of = [](const std::string& line) { return line.substr(line.find("data: ")); };
+  EXPECT_EQ(text_of(warnings(content)), text_of(first));
+}
+
+TEST_F(Datasets, SettingsThatChangeTokensAreNotMixedUp) {
+  const std::string content = chat("question", "a") + chat("q", std::string(100, 'x'));
+  const auto labels = [&] { return load(content).stats().num_label_tokens; };
+  const int64_t before = labels();
+  config_.data.loss_on = config::LossOnChoice::kAll;
+  const int64_t all = labels();
+  EXPECT_NE(all, before);
+  config_.model.max_seq_len = 512;
+  EXPECT_NE(labels(), all);
+  config_.model.max_seq_len = 64;
+  EXPECT_EQ(labels(), all);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ Preview preview_of(const std::string& content, const TextModel& model, int64_t m
   config::RunConfig config;
   config.model.max_seq_len = max_seq_len;
   config.data.too_long = config::TooLong::kTruncate;
-  return preview_dataset(config, dir / "f.jsonl", model, 10);
+  return preview_dataset(config, {.path = (dir / "f.jsonl").string()}, model, 10);
 }
 
 constexpr const char* kChat =
@@ -61,7 +61,7 @@ TEST(PreviewText, TellsWhatIsCutAndLeftOut) {
 
 TEST(PreviewHtml, IsSelfContainedAndEscaped) {
   const TextModel model = test::toy_model();
-  const std::string html = preview_html(preview_of(kChat, model), model, "a & b");
+  const std::string html = preview_html({preview_of(kChat, model)}, model, "a & b");
   EXPECT_TRUE(html.starts_with("<!doctype html>"));
   EXPECT_NE(html.find("<title>a &amp; b</title>"), std::string::npos);
   EXPECT_EQ(html.find("http"), std::string::npos);  // nothing is fetched

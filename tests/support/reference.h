@@ -48,7 +48,8 @@ inline model::PackedBatch packed(model::Decoder& decoder,
                                  const std::vector<data::Example>& examples) {
   std::vector<data::Bin> bins;
   for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
-  const data::Batch batch = data::make_batch(examples, bins, 0, static_cast<int64_t>(bins.size()));
+  const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
+                                             static_cast<int64_t>(bins.size()));
   return model::prepare_batch(batch, decoder.rope(), at::kCPU, {});
 }
 

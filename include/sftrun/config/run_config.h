@@ -80,11 +80,29 @@ struct TuningConfig {
   std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
 };
 
+/// One of the data sets of a run, all of one format.
+struct DataSource {
+  std::string path;   ///< a file, a glob, a folder, or a data set on the hub
+  std::string split;  ///< of folders and hub data sets; empty: train, or validation for data.val
+  double weight = 1;  ///< how often an epoch sees each record: 0.5 a half, another each time
+  DataFormat format = DataFormat::kAuto;
+  nlohmann::ordered_json fields = nlohmann::ordered_json::object();  ///< over data.fields
+  std::optional<int64_t> max_samples;                                ///< the first so many records
+  bool operator==(const DataSource&) const = default;
+};
+
+/// "a.jsonl", or "a.jsonl, b.csv and 3 more".
+std::string names_of(const std::vector<DataSource>& sources);
+
 struct DataConfig {
-  std::string train, val;
+  std::vector<DataSource> train, val;
   double val_split = 0;
   DataFormat format = DataFormat::kAuto;
-  bool shuffle = true, packing = true;
+  nlohmann::ordered_json fields = nlohmann::ordered_json::object();  ///< our name -> the file's
+  bool shuffle = true, packing = true, group_by_length = false;
+  bool streaming = false;
+  int64_t shuffle_buffer = 16384;
+  std::string cache_dir;
   int64_t seed = 42;
   LossOnChoice loss_on = LossOnChoice::kAssistant;
   Thinking thinking = Thinking::kTemplate;

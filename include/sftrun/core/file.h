@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// Files on disk: read whole, mapped, or written so that nobody ever sees half of one.
 namespace sftrun {
@@ -70,6 +71,11 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view t
 /// space on a full disk, else written anew. @throws DeviceError
 void shrink_file(const std::filesystem::path& path, std::string_view content,
                  std::string_view kept);
+
+/// Whether a path holds `*`, `?` or `[`, and no file has that very name.
+bool is_glob(const std::filesystem::path& path);
+/// The files and folders that match a shell pattern, sorted.
+std::vector<std::filesystem::path> expand_glob(const std::filesystem::path& pattern);
 
 /// fsync of a directory, so that renames in it survive a power cut.
 void sync_directory(const std::filesystem::path& path);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sftrun/data/example.h"
+#include "sftrun/data/example_store.h"
 
 /// A global batch is an ordered list of bins, a pure function of (seed, epoch, step), formed before
 /// it is dealt to ranks and micro-batches: runs on any number of ranks with any accumulation see
@@ -15,14 +16,23 @@ struct BatchPlanOptions {
   int64_t global_batch_size =
       32;  ///< bins per optimizer step (bins hold one example each without packing)
   bool packing = true, shuffle = true;
+  bool group_by_length = false;  ///< without packing: batches of examples of similar length
   uint64_t seed = 42;
+  /// Examples [begin, end) that an epoch sees `weight` times; empty: all once.
+  struct Group {
+    int64_t begin = 0, end = 0;
+    double weight = 1;
+  };
+  std::vector<Group> groups;
 };
 
 /// A bin: indices of examples whose lengths add up to at most max_seq_len.
 using Bin = std::vector<int64_t>;
 
 /// Bins are packed first-fit decreasing over windows of the epoch's (shuffled) order, their order
-/// shuffled too; without packing a bin is one example. Every example appears exactly once an epoch.
+/// shuffled too; without packing a bin is one example. An example appears exactly once an epoch, or
+/// as often as its group's weight says: the whole part of it, and of the rest a share of the
+/// examples, drawn anew each epoch.
 /// Not thread-safe: it keeps one epoch's bins.
 class BatchPlan {
  public:
@@ -55,7 +65,7 @@ std::vector<Bin> deal(const std::vector<Bin>& global_batch, int64_t micro_step, 
 /// batch's own order, so that they do not depend on the dealing. Past the end of the global batch
 /// the batch is empty: T = 0, cu_seqlens = {0}.
 /// @param global_batch the whole, to number its documents
-Batch make_batch(const std::vector<Example>& examples, const std::vector<Bin>& global_batch,
+Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
                  int64_t first_bin, int64_t num_bins);
 
 }  // namespace sftrun::data

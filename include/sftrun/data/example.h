@@ -15,7 +15,8 @@ inline constexpr int32_t kIgnoreIndex = -100;
 struct Example {
   std::vector<int32_t> tokens, labels;
   int64_t record = -1;       ///< index of the record in the data set
-  int64_t line = 0;          ///< of the record in its file, from 1, for messages
+  int32_t file = 0;          ///< of the data set's files, the one that holds it
+  int64_t line = 0;          ///< line or row of the record in its file, from 1, for messages
   int64_t label_tokens = 0;  ///< count of labels != kIgnoreIndex
 };
 

@@ -15,6 +15,7 @@ std::string preview_text(const Preview& preview, const TextModel& model, bool co
 
 /// A page that needs nothing else: light and dark by the reader's preference; each token's id,
 /// label and origin in its tooltip.
-std::string preview_html(const Preview& preview, const TextModel& model, const std::string& title);
+std::string preview_html(const std::vector<Preview>& previews, const TextModel& model,
+                         const std::string& title);
 
 }  // namespace sftrun::data

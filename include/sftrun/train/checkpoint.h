@@ -16,9 +16,10 @@
 namespace sftrun::train {
 
 struct TrainState {
-  int64_t step = 0;  ///< optimizer steps done; data position and random numbers are functions of it
-  nlohmann::ordered_json identity;  ///< see identity.h
-  double trained_seconds = 0;       ///< over all parts of the run
+  int64_t step = 0;  ///< optimizer steps done; random numbers are functions of it
+  nlohmann::ordered_json data_position;  ///< see Batches::position
+  nlohmann::ordered_json identity;       ///< see identity.h
+  double trained_seconds = 0;            ///< over all parts of the run
   int64_t tokens = 0;
   int64_t rendered_at_unix_s = 0;  ///< what the chat template saw as the time (strftime_now)
 };

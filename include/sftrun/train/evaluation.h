@@ -28,8 +28,4 @@ class Evaluator {
   int64_t micro_batch_size_;
 };
 
-/// The plan of batches that a configuration asks for.
-data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
-                                bool shuffle, int64_t global_batch_size);
-
 }  // namespace sftrun::train

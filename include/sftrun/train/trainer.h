@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
-#include "sftrun/data/batch_plan.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/observe/metrics.h"
@@ -18,6 +17,7 @@
 #include "sftrun/observe/tensorboard.h"
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/parallel/grad_reducer.h"
+#include "sftrun/train/batches.h"
 #include "sftrun/train/checkpoint.h"
 #include "sftrun/train/evaluation.h"
 #include "sftrun/train/optimizer.h"
@@ -46,30 +46,13 @@ struct TrainerInputs {
   std::filesystem::path run_dir;
   model::Decoder* decoder = nullptr;
   parallel::Communicator* comm = nullptr;
-  const data::Dataset* train = nullptr;
+  Batches* batches = nullptr;
   const data::Dataset* val = nullptr;  ///< null: none
   nlohmann::ordered_json identity;
   int64_t rendered_at_unix_s = 0;                 ///< see TrainState
   std::optional<weights::AdapterConfig> adapter;  ///< set when an adapter is trained
   std::optional<std::filesystem::path> resume_from;
   Hooks hooks;
-};
-
-/// Where an optimizer step lies in the data.
-struct StepPosition {
-  int64_t epoch = 0, step_in_epoch = 0, steps_in_epoch = 0;
-};
-
-/// Optimizer steps of a run: epochs (the last may be a fraction) or max_steps.
-class StepPlan {
- public:
-  StepPlan(const data::BatchPlan& plan, double epochs, std::optional<int64_t> max_steps);
-  int64_t total_steps() const { return total_steps_; }
-  StepPosition position(int64_t step) const;
-
- private:
-  std::vector<int64_t> steps_in_epoch_;  // of each epoch, whole
-  int64_t total_steps_ = 0;
 };
 
 struct TrainOutcome {
@@ -83,30 +66,26 @@ class Trainer {
   explicit Trainer(TrainerInputs inputs);
   TrainOutcome run();
   uint64_t optimizer_bytes() const { return optimizer_.bytes(); }
-  int64_t total_steps() const { return steps_.total_steps(); }
+  int64_t total_steps() const { return in_.batches->total_steps(); }
 
  private:
   struct StepReport;
   StepReport train_step(int64_t step);
-  double forward_backward(const std::vector<data::Bin>& global_batch, int64_t label_tokens,
-                          int64_t step, StepReport& report);
+  double forward_backward(const data::StepBatch& global_batch, int64_t step, StepReport& report);
   void gather(StepReport& report, double loss_sum);
-  void require_finite(const StepReport& report, const std::vector<data::Bin>& global_batch,
+  void require_finite(const StepReport& report, const data::StepBatch& global_batch,
                       int64_t step) const;
-  std::string lines_of(const std::vector<data::Bin>& global_batch, int64_t first,
-                       int64_t end) const;
+  std::string records_of(const data::StepBatch& global_batch, int64_t first, int64_t end) const;
   void require_finite_state(int64_t steps_done);
   std::string newest_saved() const;
   void tell(const char* phase, int64_t steps_done);
   void log_step(int64_t step, const StepReport& report);
   void evaluate(int64_t steps_done);
   void save(int64_t steps_done);
-  bool evaluation_due(int64_t steps_done, const StepPosition& position) const;
+  bool evaluation_due(int64_t step) const;
   bool is_main() const { return in_.comm->rank() == 0; }
 
   TrainerInputs in_;
-  data::BatchPlan plan_;
-  StepPlan steps_;
   Schedule schedule_;
   AdamW optimizer_;
   parallel::GradReducer reducer_;

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/data/batch_plan.h"
+#include "sftrun/data/dataset.h"
+
+/// Global batches of data that are tokenised while training (data.streaming).
+namespace sftrun::data {
+
+/// The batch of one optimizer step.
+struct StepBatch {
+  ExampleStore examples;
+  std::vector<Bin> bins;          ///< over `examples`
+  std::vector<SourceFile> files;  ///< what `StoredExample::file` counts
+  int64_t label_tokens = 0, tokens = 0;
+};
+
+/// Records are taken in windows of data.shuffle_buffer, in the order of the files; of several data
+/// sets, each window holds of each as much as its weight and (estimated) size say. A window's
+/// examples are packed together and their bins shuffled. A data set that ends begins anew.
+///
+/// What comes depends on data, seed and settings alone, not on ranks or resumption. The next window
+/// is made in the background.
+class BatchStream {
+ public:
+  /// @param position of an earlier stream of the same data; null: from the beginning
+  BatchStream(const config::RunConfig& config, const TextModel& model, int num_threads,
+              const nlohmann::ordered_json& position);
+  ~BatchStream();
+  BatchStream(const BatchStream&) = delete;
+  BatchStream& operator=(const BatchStream&) = delete;
+
+  /// @throws DataError as load_dataset, for the records read
+  StepBatch next();
+  /// Where the batch after the last one begins.
+  nlohmann::ordered_json position() const;
+  double epochs() const;  ///< passes over the data so far, estimated where there are several sets
+  /// Of the files' sizes, beginnings and ends, tokenizer and template.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  class Windows;
+  struct Window;
+  size_t seek(const nlohmann::ordered_json& position);
+  void use_next_window();
+
+  int64_t global_batch_size_;
+  std::string fingerprint_;
+  std::unique_ptr<Windows> windows_;
+  std::shared_ptr<const Window> window_;
+  size_t used_ = 0;  // of the window's bins
+  std::future<std::shared_ptr<const Window>> coming_;
+};
+
+}  // namespace sftrun::data

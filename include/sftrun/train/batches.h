@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/data/batch_plan.h"
+#include "sftrun/data/batch_stream.h"
+#include "sftrun/data/dataset.h"
+
+/// Where a run's batches come from.
+namespace sftrun::train {
+
+/// Where an optimizer step lies in the data.
+struct StepPosition {
+  int64_t epoch = 0, step_in_epoch = 0, steps_in_epoch = 0;
+};
+
+/// Optimizer steps of a run: epochs (the last may be a fraction) or max_steps.
+class StepPlan {
+ public:
+  StepPlan(const data::BatchPlan& plan, double epochs, std::optional<int64_t> max_steps);
+  int64_t total_steps() const { return total_steps_; }
+  StepPosition position(int64_t step) const;
+
+ private:
+  std::vector<int64_t> steps_in_epoch_;  // of each epoch, whole
+  int64_t total_steps_ = 0;
+};
+
+/// The global batches of a run, the same on all ranks.
+class Batches {
+ public:
+  virtual ~Batches() = default;
+  virtual int64_t total_steps() const = 0;
+  /// The batch of a step; steps are asked for in order.
+  virtual data::StepBatch at(int64_t step) = 0;
+  /// Passes over the data when `step` is done.
+  virtual double epochs_after(int64_t step) const = 0;
+  virtual bool ends_epoch(int64_t step) const = 0;
+  /// What a checkpoint must keep for the next batch to be found again; null: its step says it all.
+  virtual nlohmann::ordered_json position() const { return nullptr; }
+  /// The file that example `index` of a batch came from.
+  virtual const data::SourceFile& file_of(const data::StepBatch& batch, int64_t index) const = 0;
+};
+
+/// Batches of a data set that was read whole. @param dataset must outlive this
+class PlannedBatches final : public Batches {
+ public:
+  PlannedBatches(const config::RunConfig& config, const data::Dataset& dataset);
+  int64_t total_steps() const override { return steps_.total_steps(); }
+  data::StepBatch at(int64_t step) override;
+  double epochs_after(int64_t step) const override;
+  bool ends_epoch(int64_t step) const override;
+  const data::SourceFile& file_of(const data::StepBatch&, int64_t index) const override {
+    return dataset_.file_of(index);
+  }
+  double fill() const { return plan_.fill(0); }  ///< of the first epoch's bins
+
+ private:
+  const data::Dataset& dataset_;
+  data::BatchPlan plan_;
+  StepPlan steps_;
+};
+
+/// Batches of data that are tokenised while training; train.max_steps of them.
+class StreamedBatches final : public Batches {
+ public:
+  /// @param position as position() had it in a checkpoint; null: from the beginning
+  StreamedBatches(const config::RunConfig& config, const data::TextModel& model, int num_threads,
+                  const nlohmann::ordered_json& position)
+      : total_steps_(config.train.max_steps.value()),
+        stream_(config, model, num_threads, position) {}
+  int64_t total_steps() const override { return total_steps_; }
+  data::StepBatch at(int64_t) override { return stream_.next(); }
+  double epochs_after(int64_t) const override { return stream_.epochs(); }
+  bool ends_epoch(int64_t) const override { return false; }
+  nlohmann::ordered_json position() const override { return stream_.position(); }
+  const data::SourceFile& file_of(const data::StepBatch& batch, int64_t index) const override {
+    return batch.files.at(static_cast<size_t>(batch.examples.stored(index).file));
+  }
+  const std::string& fingerprint() const { return stream_.fingerprint(); }
+
+ private:
+  int64_t total_steps_;
+  data::BatchStream stream_;
+};
+
+/// The plan of batches that a configuration asks for.
+data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
+                                bool shuffle, int64_t global_batch_size);
+
+}  // namespace sftrun::train

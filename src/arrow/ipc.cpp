@@ -1,0 +1,36 @@
+#include <arrow/buffer.h>
+#include <arrow/io/file.h>
+#include <arrow/ipc/reader.h>
+
+#include "readers.h"
+
+namespace sftrun::arrow_readers {
+
+/// Arrow's file format, or its stream format, which `datasets` writes (save_to_disk).
+std::unique_ptr<data::RecordReader> read_arrow(const std::filesystem::path& file) {
+  const std::shared_ptr<arrow::io::ReadableFile> input =
+      value_of(arrow::io::ReadableFile::Open(file.string()), file);
+  const auto position = [input] {
+    const auto offset = input->Tell();
+    return offset.ok() ? static_cast<uint64_t>(*offset) : uint64_t{0};
+  };
+  const auto magic = value_of(input->ReadAt(0, 6), file);
+  check(input->Seek(0), file);
+  if (magic->ToString() == "ARROW1") {
+    const std::shared_ptr<arrow::ipc::RecordBatchFileReader> reader =
+        value_of(arrow::ipc::RecordBatchFileReader::Open(input), file);
+    return read_batches({.file = file,
+                         .next = [reader, next = 0]() mutable
+                         -> arrow::Result<std::shared_ptr<arrow::RecordBatch>> {
+                           if (next == reader->num_record_batches()) return nullptr;
+                           return reader->ReadRecordBatch(next++);
+                         },
+                         .file_position = position});
+  }
+  const std::shared_ptr<arrow::ipc::RecordBatchStreamReader> reader =
+      value_of(arrow::ipc::RecordBatchStreamReader::Open(input), file);
+  return read_batches(
+      {.file = file, .next = [reader]() { return reader->Next(); }, .file_position = position});
+}
+
+}  // namespace sftrun::arrow_readers

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <arrow/record_batch.h>
+#include <arrow/status.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "sftrun/data/arrow_table.h"
+
+/// Readers on Apache Arrow. Its statuses and exceptions become DataError at the file.
+namespace sftrun::arrow_readers {
+
+using data::Compression;
+using data::Json;
+
+[[noreturn]] void fail(const std::string& reason, const std::filesystem::path& file);
+
+inline void check(const arrow::Status& status, const std::filesystem::path& file) {
+  if (!status.ok()) fail(status.message(), file);
+}
+template <class T>
+T value_of(arrow::Result<T> result, const std::filesystem::path& file) {
+  check(result.status(), file);
+  return std::move(result).ValueUnsafe();
+}
+
+/// Row `row` as a record; columns and struct fields that are null are left out, as JSON lines would
+/// leave them out. @throws DataError at `where` for texts that are not UTF-8
+Json row_of(const arrow::RecordBatch& batch, int64_t row, const std::string& where);
+
+/// How a file names its records, and what of it was read.
+struct TableSource {
+  std::filesystem::path file;
+  /// The next batch; null at the end.
+  std::function<arrow::Result<std::shared_ptr<arrow::RecordBatch>>()> next;
+  std::function<uint64_t()> file_position;
+};
+std::unique_ptr<data::RecordReader> read_batches(TableSource source);
+
+std::unique_ptr<data::ByteStream> decompress(const std::filesystem::path& file,
+                                             Compression compression);
+std::unique_ptr<data::RecordReader> read_csv(const std::filesystem::path& file,
+                                             Compression compression, char delimiter);
+std::unique_ptr<data::RecordReader> read_parquet(const std::filesystem::path& file);
+std::unique_ptr<data::RecordReader> read_arrow(const std::filesystem::path& file);
+
+}  // namespace sftrun::arrow_readers

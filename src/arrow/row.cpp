@@ -1,0 +1,183 @@
+#include <arrow/array.h>
+#include <arrow/extension_type.h>
+#include <arrow/scalar.h>
+
+#include "readers.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::arrow_readers {
+namespace {
+
+/// Values of one row, column by column.
+class RowReader {
+ public:
+  explicit RowReader(const std::string& where) : where_(where) {}
+
+  Json value(const arrow::Array& array, int64_t row) const {
+    if (array.IsNull(row)) return nullptr;
+    switch (array.type_id()) {
+      case arrow::Type::BOOL:
+        return static_cast<const arrow::BooleanArray&>(array).Value(row);
+      case arrow::Type::STRING:
+      case arrow::Type::BINARY:
+        return text(static_cast<const arrow::BinaryArray&>(array).GetView(row));
+      case arrow::Type::LARGE_STRING:
+      case arrow::Type::LARGE_BINARY:
+        return text(static_cast<const arrow::LargeBinaryArray&>(array).GetView(row));
+      case arrow::Type::STRING_VIEW:
+      case arrow::Type::BINARY_VIEW:
+        return text(static_cast<const arrow::BinaryViewArray&>(array).GetView(row));
+      case arrow::Type::LIST:
+        return list(*static_cast<const arrow::ListArray&>(array).value_slice(row));
+      case arrow::Type::LARGE_LIST:
+        return list(*static_cast<const arrow::LargeListArray&>(array).value_slice(row));
+      case arrow::Type::FIXED_SIZE_LIST:
+        return list(*static_cast<const arrow::FixedSizeListArray&>(array).value_slice(row));
+      case arrow::Type::LIST_VIEW:
+        return list(*static_cast<const arrow::ListViewArray&>(array).value_slice(row));
+      case arrow::Type::LARGE_LIST_VIEW:
+        return list(*static_cast<const arrow::LargeListViewArray&>(array).value_slice(row));
+      case arrow::Type::STRUCT:
+        return structure(static_cast<const arrow::StructArray&>(array), row);
+      case arrow::Type::MAP:
+        return map(static_cast<const arrow::MapArray&>(array), row);
+      case arrow::Type::DICTIONARY: {
+        const auto& dictionary = static_cast<const arrow::DictionaryArray&>(array);
+        return value(*dictionary.dictionary(), dictionary.GetValueIndex(row));
+      }
+      case arrow::Type::EXTENSION:
+        return value(*static_cast<const arrow::ExtensionArray&>(array).storage(), row);
+      default:
+        return scalar(array, row);
+    }
+  }
+
+ private:
+  Json text(std::string_view bytes) const {
+    if (is_valid_utf8(bytes)) return std::string(bytes);
+    throw DataError("a text is not valid UTF-8", where_, "write the file again, in UTF-8");
+  }
+
+  Json list(const arrow::Array& items) const {
+    Json json = Json::array();
+    for (int64_t i = 0; i < items.length(); ++i) json.push_back(value(items, i));
+    return json;
+  }
+
+  Json structure(const arrow::StructArray& array, int64_t row) const {
+    Json json = Json::object();
+    for (int i = 0; i < array.num_fields(); ++i) {
+      const arrow::Array& field = *array.field(i);
+      if (!field.IsNull(row)) json[array.struct_type()->field(i)->name()] = value(field, row);
+    }
+    return json;
+  }
+
+  Json map(const arrow::MapArray& array, int64_t row) const {
+    Json json = Json::object();
+    for (int64_t i = array.value_offset(row); i < array.value_offset(row + 1); ++i) {
+      const Json key = value(*array.keys(), i);
+      json[key.is_string() ? key.get<std::string>() : key.dump()] = value(*array.items(), i);
+    }
+    return json;
+  }
+
+  /// Numbers as numbers; times and the like as Arrow prints them.
+  Json scalar(const arrow::Array& array, int64_t row) const {
+    const auto found = array.GetScalar(row);
+    if (!found.ok()) throw DataError(found.status().message(), where_);
+    const std::string printed = (*found)->ToString();
+    if (!is_number(array.type_id())) return printed;
+    Json number = Json::parse(printed, nullptr, /*allow_exceptions=*/false);
+    return number.is_number() ? number : Json(printed);  // nan, inf
+  }
+  static bool is_number(arrow::Type::type type) {
+    return (type >= arrow::Type::UINT8 && type <= arrow::Type::INT64) ||
+           type == arrow::Type::HALF_FLOAT || type == arrow::Type::FLOAT ||
+           type == arrow::Type::DOUBLE;
+  }
+
+  const std::string& where_;
+};
+
+/// Rows [first, first + count) of a batch.
+class TableBlock final : public data::RecordBlock {
+ public:
+  TableBlock(std::shared_ptr<arrow::RecordBatch> batch, int64_t first_number)
+      : batch_(std::move(batch)), first_number_(first_number) {}
+  size_t size() const override { return static_cast<size_t>(batch_->num_rows()); }
+  int64_t number(size_t index) const override {
+    return first_number_ + static_cast<int64_t>(index);
+  }
+  Json parse(size_t index, const std::string& where) const override {
+    return row_of(*batch_, static_cast<int64_t>(index), where);
+  }
+
+ private:
+  std::shared_ptr<arrow::RecordBatch> batch_;
+  int64_t first_number_;
+};
+
+class TableReader final : public data::RecordReader {
+ public:
+  explicit TableReader(TableSource source) : source_(std::move(source)) {}
+
+  std::unique_ptr<data::RecordBlock> next() override {
+    constexpr int64_t kBlockRows = 2048;
+    while (!batch_ || offset_ == batch_->num_rows()) {
+      batch_ = read_batch();
+      offset_ = 0;
+      if (!batch_) return nullptr;
+    }
+    auto slice = batch_->Slice(offset_, kBlockRows);
+    const int64_t first = num_rows_ + 1;
+    offset_ += slice->num_rows();
+    num_rows_ += slice->num_rows();
+    return std::make_unique<TableBlock>(std::move(slice), first);
+  }
+  bool is_table() const override { return true; }
+  uint64_t file_position() const override { return source_.file_position(); }
+
+ private:
+  std::shared_ptr<arrow::RecordBatch> read_batch() {
+    try {
+      auto batch = value_of(source_.next(), source_.file);
+      if (batch && num_rows_ == 0) require_names(batch->schema()->fields());
+      return batch;
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {  // parquet::ParquetException
+      fail(error.what(), source_.file);
+    }
+  }
+
+  void require_names(const arrow::FieldVector& fields) const {
+    for (const auto& field : fields) {
+      if (!is_valid_utf8(field->name())) fail("a column's name is not valid UTF8", source_.file);
+      require_names(field->type()->fields());
+    }
+  }
+
+  TableSource source_;
+  std::shared_ptr<arrow::RecordBatch> batch_;
+  int64_t offset_ = 0, num_rows_ = 0;
+};
+
+}  // namespace
+
+Json row_of(const arrow::RecordBatch& batch, int64_t row, const std::string& where) {
+  const RowReader reader(where);
+  Json record = Json::object();
+  for (int i = 0; i < batch.num_columns(); ++i) {
+    const arrow::Array& column = *batch.column(i);
+    if (!column.IsNull(row)) record[batch.column_name(i)] = reader.value(column, row);
+  }
+  return record;
+}
+
+std::unique_ptr<data::RecordReader> read_batches(TableSource source) {
+  return std::make_unique<TableReader>(std::move(source));
+}
+
+}  // namespace sftrun::arrow_readers

@@ -1,0 +1,48 @@
+#include "readers.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::arrow_readers {
+namespace {
+
+/// One line: Arrow shows the offending row, however long.
+std::string shortened(std::string reason) {
+  constexpr size_t kLongest = 300;
+  const bool is_text = is_valid_utf8(reason);  // Arrow quotes the file's own bytes
+  for (char& c : reason) {
+    if (c == '\n' || c == '\r') c = ' ';
+    if (!is_text && (static_cast<unsigned char>(c) & 0x80U) != 0) c = '?';
+  }
+  if (reason.size() <= kLongest) return reason;
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(reason[end]) & 0xC0U) == 0x80U) --end;
+  return reason.substr(0, end) + " …";
+}
+
+std::string fix_for(const std::string& reason) {
+  const auto has = [&](const char* part) { return reason.find(part) != std::string::npos; };
+  if (has("columns, got")) {
+    return "quote fields that hold the delimiter or line ends, and double the quotes inside them";
+  }
+  if (has("straddling object")) return "a row of over 16 MB: is a quote left open?";
+  if (has("UTF8")) return "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)";
+  return "the file is damaged or cut off: fetch or write it again";
+}
+
+}  // namespace
+
+void fail(const std::string& reason, const std::filesystem::path& file) {
+  throw DataError("cannot read: " + shortened(reason), file.string(), fix_for(reason));
+}
+
+}  // namespace sftrun::arrow_readers
+
+extern "C" __attribute__((visibility("default"))) const sftrun::data::ArrowTable*
+sftrun_arrow_table() {
+  using namespace sftrun::arrow_readers;
+  static const sftrun::data::ArrowTable table{.decompress = decompress,
+                                              .read_csv = read_csv,
+                                              .read_parquet = read_parquet,
+                                              .read_arrow = read_arrow};
+  return &table;
+}

@@ -1,0 +1,297 @@
+#include "sftrun/data/batch_stream.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "content_hash.h"
+#include "dataset_checks.h"
+#include "packing.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/hash.h"
+#include "sftrun/core/rng.h"
+#include "tokenized_source.h"
+
+namespace sftrun::data {
+namespace {
+
+/// Apart from the streams of epochs and splits.
+RandomStream window_stream(uint64_t seed, int64_t window) {
+  constexpr uint64_t kWindows = 0x73747265616d2d31;
+  return {seed ^ kWindows, static_cast<uint64_t>(window)};
+}
+
+/// Where a data set stands: `record` records into its `pass`th reading.
+struct SourcePosition {
+  int64_t pass = 0, record = 0;
+};
+
+/// A data set, again and again.
+class EndlessSource {
+ public:
+  EndlessSource(const config::RunConfig& config, const config::DataSource& source,
+                const TextModel& model, int num_threads, int32_t first_file)
+      : config_(config),
+        source_(source),
+        model_(model),
+        num_threads_(num_threads),
+        first_file_(first_file) {
+    reopen();
+    checks_.emplace(model, config.data, current_->format().format, current_->rule());
+    log::info("data: {} is streamed; it holds {} records: {}", source.path,
+              name_of(current_->format().format), current_->format().reason);
+    measure();
+  }
+
+  void seek(const SourcePosition& position) {
+    position_ = position;
+    if (position.record > 0) current_->skip(position.record);
+    checks_.reset();  // the run has judged them when it began
+  }
+
+  /// Appends the examples of the next `count` records.
+  void take(int64_t count, std::vector<Example>& examples) {
+    while (count > 0) {
+      if (next_ == block_.records.size() && !read_block()) continue;
+      const size_t i = next_++;
+      ++position_.record;
+      --count;
+      if (checks_) checks_->add(block_.records[i], block_.places[i]);
+      for (Outcome& outcome : block_.records[i]) {
+        if (outcome.example.tokens.empty()) continue;
+        outcome.example.file += first_file_;
+        any_in_pass_ = true;
+        examples.push_back(std::move(outcome.example));
+      }
+    }
+    if (checks_) say(checks_->conclude());
+    checks_.reset();
+  }
+
+  const SourcePosition& position() const { return position_; }
+  const std::vector<SourceFile>& files() const { return current_->files(); }
+  double estimated_records() const { return estimated_records_; }
+  double weight() const { return source_.weight; }
+
+ private:
+  void reopen() {
+    current_ = std::make_unique<TokenizedSource>(config_, source_, SplitRole::kTrain, model_,
+                                                 num_threads_);
+  }
+
+  /// From how much of the files the first block takes.
+  void measure() {
+    SourceRecords records(config_.data, source_, SplitRole::kTrain);
+    int64_t count = 0;
+    if (const auto block = records.next()) count = static_cast<int64_t>(block->count);
+    const double fraction = std::clamp(records.fraction_read(), 1e-9, 1.0);
+    estimated_records_ = static_cast<double>(count) / fraction;
+    if (source_.max_samples)
+      estimated_records_ = std::min(estimated_records_, static_cast<double>(*source_.max_samples));
+  }
+
+  /// False at the end of a pass.
+  bool read_block() {
+    next_ = 0;
+    if (auto block = current_->next()) {
+      block_ = std::move(*block);
+      return true;
+    }
+    block_ = {};
+    if (!any_in_pass_ && position_.record > 0) {
+      throw DataError("no record can be trained on", source_.path,
+                      "look at what sftrun preview says of them");
+    }
+    any_in_pass_ = false;
+    position_ = {position_.pass + 1, 0};
+    reopen();
+    return false;
+  }
+
+  const config::RunConfig& config_;
+  config::DataSource source_;
+  TextModel model_;
+  int num_threads_;
+  int32_t first_file_;
+  std::unique_ptr<TokenizedSource> current_;
+  TokenizedSource::Block block_;
+  size_t next_ = 0;
+  SourcePosition position_;
+  bool any_in_pass_ = true;  // after a seek nobody knows
+  double estimated_records_ = 0;
+  std::optional<DatasetChecks> checks_;
+};
+
+[[noreturn]] void refuse_position() {
+  throw DataError("the checkpoint's place in the data is not one of these data", "data.train",
+                  "streamed data cannot be changed in the middle of a run: start another with "
+                  "tuning.lora.init_from, or give back the data it began with");
+}
+
+}  // namespace
+
+struct BatchStream::Window {
+  int64_t index = 0;
+  std::vector<SourcePosition> begin;  // of each data set
+  double epochs_begin = 0, epochs_end = 0;
+  std::vector<Example> examples;
+  std::vector<Bin> bins;
+};
+
+class BatchStream::Windows {
+ public:
+  Windows(const config::RunConfig& config, const TextModel& model, int num_threads)
+      : config_(config) {
+    for (const config::DataSource& source : config_.data.train) {
+      sources_.emplace_back(std::make_unique<EndlessSource>(config_, source, model, num_threads,
+                                                            static_cast<int32_t>(files_.size())));
+      const auto& files = sources_.back()->files();
+      files_.insert(files_.end(), files.begin(), files.end());
+    }
+    for (const auto& source : sources_)
+      epoch_records_ += source->weight() * source->estimated_records();
+  }
+
+  bool seek(int64_t index, const std::vector<SourcePosition>& begin, double epochs) {
+    if (begin.size() != sources_.size()) return false;
+    index_ = index;
+    epochs_ = epochs;
+    for (size_t i = 0; i < begin.size(); ++i) sources_[i]->seek(begin[i]);
+    return true;
+  }
+
+  std::shared_ptr<const Window> make() {
+    auto window = std::make_shared<Window>();
+    while (window->bins.empty()) {
+      window->index = index_;
+      window->begin.clear();
+      for (const auto& source : sources_) window->begin.push_back(source->position());
+      window->epochs_begin = epochs_;
+      int64_t num_records = 0;
+      for (const auto& source : sources_) {
+        const int64_t count = share_of(*source);
+        source->take(count, window->examples);
+        num_records += count;
+      }
+      epochs_ += static_cast<double>(num_records) / epoch_records_;
+      window->epochs_end = epochs_;
+      form_bins(*window);
+      ++index_;
+    }
+    return window;
+  }
+
+  const std::vector<SourceFile>& files() const { return files_; }
+
+ private:
+  /// Records of a window that are this data set's; the same in every window.
+  int64_t share_of(const EndlessSource& source) const {
+    const double share = source.weight() * source.estimated_records() / epoch_records_;
+    return std::max<int64_t>(
+        1, std::llround(share * static_cast<double>(config_.data.shuffle_buffer)));
+  }
+
+  void form_bins(Window& window) const {
+    const config::DataConfig& data = config_.data;
+    std::vector<int64_t> order(window.examples.size()), lengths;
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+    for (const Example& example : window.examples)
+      lengths.push_back(static_cast<int64_t>(example.tokens.size()));
+    RandomStream random = window_stream(static_cast<uint64_t>(data.seed), window.index);
+    const auto shuffle = [&](auto& items) {
+      for (uint64_t left = items.size(); left > 1; --left)
+        std::swap(items[left - 1], items[random.next_below(left)]);
+    };
+    if (data.shuffle) shuffle(order);
+    if (data.packing) {
+      window.bins = pack_first_fit_decreasing(
+          order, lengths, config_.model.max_seq_len,
+          std::max<int64_t>(1, static_cast<int64_t>(order.size())), nullptr);
+      if (data.shuffle) shuffle(window.bins);
+    } else {
+      for (const int64_t example : order) window.bins.push_back({example});
+    }
+  }
+
+  config::RunConfig config_;
+  std::vector<std::unique_ptr<EndlessSource>> sources_;
+  std::vector<SourceFile> files_;
+  double epoch_records_ = 0, epochs_ = 0;
+  int64_t index_ = 0;
+};
+
+BatchStream::BatchStream(const config::RunConfig& config, const TextModel& model, int num_threads,
+                         const nlohmann::ordered_json& position)
+    : global_batch_size_(*config.train.global_batch_size.value),
+      windows_(std::make_unique<Windows>(config, model, num_threads)) {
+  Fingerprint fingerprint;
+  for (const SourceFile& file : windows_->files()) fingerprint.add(sampled_hash(file.path));
+  fingerprint_ = fingerprint.add(model.tokenizer->to_json())
+                     .add(model.chat_template ? model.chat_template->source() : std::string())
+                     .add(config::to_json(config)["data"]["train"].dump())
+                     .hex();
+  if (!position.is_null()) used_ = seek(position);
+  window_ = windows_->make();
+  if (used_ > window_->bins.size()) refuse_position();
+  coming_ = std::async(std::launch::async, [this] { return windows_->make(); });
+}
+
+size_t BatchStream::seek(const nlohmann::ordered_json& position) {
+  try {
+    std::vector<SourcePosition> begin;
+    for (const auto& source : position.at("sources"))
+      begin.push_back({source.at(0).get<int64_t>(), source.at(1).get<int64_t>()});
+    if (!windows_->seek(position.at("window").get<int64_t>(), begin,
+                        position.at("epochs").get<double>()))
+      refuse_position();
+    return position.at("bins").get<size_t>();
+  } catch (const nlohmann::json::exception&) {
+    refuse_position();
+  }
+}
+
+BatchStream::~BatchStream() {
+  if (coming_.valid()) coming_.wait();
+}
+
+void BatchStream::use_next_window() {
+  window_ = coming_.get();
+  used_ = 0;
+  coming_ = std::async(std::launch::async, [this] { return windows_->make(); });
+}
+
+StepBatch BatchStream::next() {
+  std::vector<Example> examples;
+  StepBatch batch;
+  while (static_cast<int64_t>(batch.bins.size()) < global_batch_size_) {
+    if (used_ == window_->bins.size()) use_next_window();
+    Bin bin;
+    for (const int64_t index : window_->bins[used_++]) {
+      const Example& example = window_->examples[static_cast<size_t>(index)];
+      bin.push_back(static_cast<int64_t>(examples.size()));
+      batch.tokens += static_cast<int64_t>(example.tokens.size());
+      batch.label_tokens += example.label_tokens;
+      examples.push_back(example);
+    }
+    batch.bins.push_back(std::move(bin));
+  }
+  batch.examples = ExampleStore::in_memory(examples);
+  batch.files = windows_->files();
+  return batch;
+}
+
+nlohmann::ordered_json BatchStream::position() const {
+  nlohmann::ordered_json sources = nlohmann::ordered_json::array();
+  for (const SourcePosition& source : window_->begin)
+    sources.push_back({source.pass, source.record});
+  return {{"window", window_->index},
+          {"sources", sources},
+          {"bins", used_},
+          {"epochs", window_->epochs_begin}};
+}
+
+double BatchStream::epochs() const {
+  const double used = static_cast<double>(used_) / static_cast<double>(window_->bins.size());
+  return window_->epochs_begin + used * (window_->epochs_end - window_->epochs_begin);
+}
+
+}  // namespace sftrun::data

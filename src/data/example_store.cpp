@@ -1,0 +1,210 @@
+#include "sftrun/data/example_store.h"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <limits>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/hash.h"
+
+namespace sftrun::data {
+namespace {
+
+constexpr std::string_view kMagic = "sftrunEX";
+constexpr size_t kFlushTokens = size_t{1} << 20;
+
+struct Footer {
+  uint64_t index_offset = 0, num_examples = 0, header_offset = 0, header_size = 0, check = 0;
+  std::array<char, 8> magic{};
+};
+static_assert(sizeof(Footer) == 48);
+
+uint64_t check_of(const void* bytes, size_t size) {
+  return std::stoull(Fingerprint().add(bytes, size).hex().substr(0, 16), nullptr, 16);
+}
+
+void append_marked(const Example& example, std::vector<MarkedToken>& out) {
+  SFTRUN_CHECK(example.tokens.size() == example.labels.size());
+  for (size_t i = 0; i < example.tokens.size(); ++i) {
+    SFTRUN_CHECK(example.tokens[i] >= 0);
+    const bool learnt = i > 0 && example.labels[i - 1] != kIgnoreIndex;
+    SFTRUN_CHECK(!learnt || example.labels[i - 1] == example.tokens[i]);
+    out.push_back(static_cast<MarkedToken>(example.tokens[i]) | (learnt ? kLearntBit : 0));
+  }
+}
+
+StoredExample stored_of(const Example& example, uint64_t offset) {
+  uint32_t label_tokens = 0;
+  for (const int32_t label : example.labels) label_tokens += label != kIgnoreIndex ? 1 : 0;
+  return {.offset = offset,
+          .length = static_cast<uint32_t>(example.tokens.size()),
+          .label_tokens = label_tokens,
+          .record = example.record,
+          .file = example.file,
+          .number = static_cast<uint32_t>(
+              std::min<int64_t>(example.line, std::numeric_limits<uint32_t>::max()))};
+}
+
+}  // namespace
+
+struct ExampleStore::Contents {
+  // One of the two: what is mapped, or what is held.
+  MappedFile file;
+  std::vector<MarkedToken> held_tokens;
+  std::vector<StoredExample> held_index;
+
+  std::span<const MarkedToken> tokens;
+  std::span<const StoredExample> index;
+  nlohmann::ordered_json header;
+  mutable std::atomic<uint64_t> bytes_touched{0};
+
+  /// Pages that were read stay in the page cache, but count as this process's no longer: an epoch
+  /// over a large file would make it look as large.
+  void note_touched(uint64_t bytes) const {
+    constexpr uint64_t kReleaseEvery = uint64_t{64} << 20;
+    if (file.bytes().empty()) return;
+    if (bytes_touched.fetch_add(bytes) + bytes < kReleaseEvery) return;
+    bytes_touched = 0;
+    file.release(file.bytes());
+  }
+};
+
+ExampleStore ExampleStore::in_memory(const std::vector<Example>& examples) {
+  auto contents = std::make_shared<Contents>();
+  for (const Example& example : examples) {
+    contents->held_index.push_back(stored_of(example, contents->held_tokens.size()));
+    append_marked(example, contents->held_tokens);
+  }
+  contents->tokens = contents->held_tokens;
+  contents->index = contents->held_index;
+  ExampleStore store;
+  store.num_selected_ = static_cast<int64_t>(contents->index.size());
+  store.parts_.push_back({std::move(contents), store.num_selected_});
+  return store;
+}
+
+ExampleStore ExampleStore::open(const std::filesystem::path& file) {
+  auto contents = std::make_shared<Contents>();
+  contents->file = MappedFile(file);
+  const std::span<const std::byte> bytes = contents->file.bytes();
+  const auto require = [&](bool condition) {
+    if (!condition)
+      throw DataError("no file of tokenised examples, or a damaged one", file.string());
+  };
+  require(bytes.size() >= kMagic.size() + sizeof(Footer));
+  Footer footer;
+  std::memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
+  require(std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0 &&
+          std::memcmp(footer.magic.data(), kMagic.data(), kMagic.size()) == 0);
+  const uint64_t end = bytes.size() - sizeof footer;
+  require(footer.index_offset % alignof(StoredExample) == 0 &&
+          footer.index_offset >= kMagic.size() && footer.header_offset >= footer.index_offset &&
+          footer.header_offset <= end && footer.header_size == end - footer.header_offset &&
+          (footer.header_offset - footer.index_offset) % sizeof(StoredExample) == 0 &&
+          (footer.header_offset - footer.index_offset) / sizeof(StoredExample) ==
+              footer.num_examples);
+  require(check_of(bytes.data() + footer.index_offset, end - footer.index_offset) == footer.check);
+  contents->tokens = {reinterpret_cast<const MarkedToken*>(bytes.data() + kMagic.size()),
+                      (footer.index_offset - kMagic.size()) / sizeof(MarkedToken)};
+  contents->index = {reinterpret_cast<const StoredExample*>(bytes.data() + footer.index_offset),
+                     footer.num_examples};
+  for (const StoredExample& example : contents->index) {
+    require(example.offset <= contents->tokens.size() &&
+            example.length <= contents->tokens.size() - example.offset);
+  }
+  const char* header = reinterpret_cast<const char*>(bytes.data() + footer.header_offset);
+  contents->header = nlohmann::ordered_json::parse(header, header + footer.header_size, nullptr,
+                                                   /*allow_exceptions=*/false);
+  require(contents->header.is_object());
+  ExampleStore store;
+  store.num_selected_ = static_cast<int64_t>(contents->index.size());
+  store.parts_.push_back({std::move(contents), store.num_selected_});
+  return store;
+}
+
+ExampleStore ExampleStore::concatenate(const std::vector<ExampleStore>& stores) {
+  ExampleStore all;
+  for (const ExampleStore& store : stores) {
+    SFTRUN_CHECK(!store.selected_);
+    for (Part part : store.parts_) {
+      part.end += all.num_selected_;
+      all.parts_.push_back(std::move(part));
+    }
+    all.num_selected_ += store.num_selected_;
+  }
+  return all;
+}
+
+ExampleStore::Place ExampleStore::place_of(int64_t index) const {
+  SFTRUN_CHECK(index >= 0 && index < num_selected_);
+  const int64_t among_all = selected_ ? (*selected_)[static_cast<size_t>(index)] : index;
+  auto part = parts_.begin();
+  while (among_all >= part->end) ++part;
+  const int64_t begin = part == parts_.begin() ? 0 : std::prev(part)->end;
+  return {part->contents.get(), &part->contents->index[static_cast<size_t>(among_all - begin)]};
+}
+
+const StoredExample& ExampleStore::stored(int64_t index) const {
+  return *place_of(index).stored;
+}
+
+ExampleView ExampleStore::operator[](int64_t index) const {
+  const Place place = place_of(index);
+  place.contents->note_touched(place.stored->length * sizeof(MarkedToken) + sizeof(StoredExample));
+  return {place.contents->tokens.subspan(place.stored->offset, place.stored->length), place.stored};
+}
+
+ExampleStore ExampleStore::select(const std::vector<int64_t>& indices) const {
+  auto selected = std::make_shared<std::vector<int64_t>>();
+  for (const int64_t index : indices) {
+    SFTRUN_CHECK(index >= 0 && index < num_selected_);
+    selected->push_back(selected_ ? (*selected_)[static_cast<size_t>(index)] : index);
+  }
+  ExampleStore store = *this;
+  store.num_selected_ = static_cast<int64_t>(selected->size());
+  store.selected_ = std::move(selected);
+  return store;
+}
+
+const nlohmann::ordered_json& ExampleStore::header() const {
+  SFTRUN_CHECK_EQ(parts_.size(), size_t{1});
+  return parts_[0].contents->header;
+}
+
+ExampleWriter::ExampleWriter(const std::filesystem::path& file) : file_(file) {
+  file_.write(kMagic);
+}
+
+void ExampleWriter::add(const Example& example) {
+  index_.push_back(stored_of(example, num_tokens_));
+  append_marked(example, buffer_);
+  num_tokens_ += example.tokens.size();
+  if (buffer_.size() >= kFlushTokens) flush();
+}
+
+void ExampleWriter::flush() {
+  file_.write(buffer_.data(), buffer_.size() * sizeof(MarkedToken));
+  buffer_.clear();
+}
+
+void ExampleWriter::finish(const nlohmann::ordered_json& header) {
+  if (num_tokens_ % 2 != 0) buffer_.push_back(0);  // the index is aligned to 8 bytes
+  flush();
+  const std::string text = header.dump();
+  const uint64_t index_bytes = index_.size() * sizeof(StoredExample);
+  Footer footer;
+  footer.index_offset = kMagic.size() + (num_tokens_ + num_tokens_ % 2) * sizeof(MarkedToken);
+  footer.num_examples = index_.size();
+  footer.header_offset = footer.index_offset + index_bytes;
+  footer.header_size = text.size();
+  std::string tail(reinterpret_cast<const char*>(index_.data()), index_bytes);
+  tail += text;
+  footer.check = check_of(tail.data(), tail.size());
+  std::memcpy(footer.magic.data(), kMagic.data(), kMagic.size());
+  file_.write(tail);
+  file_.write(&footer, sizeof footer);
+  file_.commit();
+}
+
+}  // namespace sftrun::data

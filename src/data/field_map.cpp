@@ -1,0 +1,124 @@
+#include "field_map.h"
+
+#include <charconv>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::data {
+namespace {
+
+bool is_optional(const std::string& field) {
+  return field == "input" || field == "system" || field == "tools";
+}
+
+/// The value at a column's name, or along it where its dots lead inside: "answers.text.0".
+const Json* find_column(const Json& record, const std::string& column) {
+  if (const auto whole = record.find(column); whole != record.end()) return &*whole;
+  const Json* at = &record;
+  for (const std::string& part : split(column, '.')) {
+    if (at->is_object()) {
+      const auto it = at->find(part);
+      if (it == at->end()) return nullptr;
+      at = &*it;
+    } else if (at->is_array()) {
+      size_t index = 0;
+      const auto [end, code] = std::from_chars(part.data(), part.data() + part.size(), index);
+      if (code != std::errc() || end != part.data() + part.size() || index >= at->size())
+        return nullptr;
+      at = &(*at)[index];
+    } else {
+      return nullptr;
+    }
+  }
+  return at;
+}
+
+std::string keys_of(const Json& record) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : record.items()) keys.push_back('"' + key + '"');
+  return keys.empty() ? "none" : join(keys, ", ");
+}
+
+/// A class label or a number is text to a language model.
+Json as_text(const Json& value) {
+  if (value.is_number() || value.is_boolean()) return value.dump();
+  return value;
+}
+
+/// Tables without lists hold conversations as texts of JSON.
+void read_turns(Json& record, const char* key, const std::string& where) {
+  const auto it = record.find(key);
+  if (it == record.end() || !it->is_string()) return;
+  Json turns = Json::parse(it->get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  if (!turns.is_array()) {
+    throw DataError(fmt::format("\"{}\" is a text, and not one of JSON that holds a list", key),
+                    where,
+                    "columns of texts are mapped by data.fields: {prompt: …, completion: …}");
+  }
+  *it = std::move(turns);
+}
+
+}  // namespace
+
+FieldMap::FieldMap(const Json& fields, config::DataFormat format)
+    : is_sharegpt_(format == config::DataFormat::kShareGpt) {
+  for (const auto& [ours, theirs] : fields.items()) {
+    if (ours == "roles") {
+      for (const auto& [from, to] : theirs.items()) roles_[from] = to.get<std::string>();
+    } else if (ours == "role") {
+      role_ = theirs.get<std::string>();
+    } else if (ours == "content") {
+      content_ = theirs.get<std::string>();
+    } else {
+      const bool turns = ours == "messages" && is_sharegpt_;
+      columns_.emplace_back(turns ? "conversations" : ours, theirs.get<std::string>());
+    }
+  }
+}
+
+Json FieldMap::apply(Json record, const std::string& where) const {
+  Json mapped = Json::object();
+  for (const auto& [ours, theirs] : columns_) {
+    const Json* value = find_column(record, theirs);
+    if (value == nullptr && !is_optional(ours)) {
+      throw DataError(fmt::format("the record has no \"{}\", which data.fields names for {} (its "
+                                  "keys: {})",
+                                  theirs, ours, keys_of(record)),
+                      where, "mend data.fields, or the record");
+    }
+    if (value != nullptr) mapped[ours] = as_text(*value);
+  }
+  for (const auto& [ours, theirs] : columns_) {
+    if (theirs != ours) record.erase(theirs);
+  }
+  for (auto& [key, value] : mapped.items()) record[key] = std::move(value);
+  for (const char* key : {"messages", "conversations"}) {
+    read_turns(record, key, where);
+    if (const auto it = record.find(key); it != record.end()) rename_turns(*it);
+  }
+  return record;
+}
+
+void FieldMap::rename_turns(Json& turns) const {
+  if (!turns.is_array()) return;
+  const std::string role = is_sharegpt_ ? "from" : "role",
+                    content = is_sharegpt_ ? "value" : "content";
+  const auto rename = [](Json& turn, const std::string& theirs, const std::string& ours) {
+    if (theirs.empty() || theirs == ours || !turn.contains(theirs)) return;
+    Json value = turn[theirs];
+    turn.erase(theirs);
+    turn[ours] = std::move(value);
+  };
+  for (Json& turn : turns) {
+    if (!turn.is_object()) continue;
+    rename(turn, role_, role);
+    rename(turn, content_, content);
+    const auto name = turn.find(role);
+    if (name == turn.end() || !name->is_string()) continue;
+    const auto mapped = roles_.find(name->get<std::string>());
+    if (mapped != roles_.end()) *name = mapped->second;
+  }
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/data/json_lines.h"
+
+namespace sftrun::data {
+
+/// `data.fields`: columns by their own names made into a record of a known format.
+class FieldMap {
+ public:
+  /// @param fields our name -> the file's, checked by the configuration
+  FieldMap(const Json& fields, config::DataFormat format);
+
+  /// The record with what the map names under our names, conversations as lists (tables often hold
+  /// them as texts of JSON). What the map does not name is kept.
+  /// @throws DataError for a column that is not there
+  Json apply(Json record, const std::string& where) const;
+
+ private:
+  void rename_turns(Json& turns) const;
+
+  bool is_sharegpt_ = false;
+  std::vector<std::pair<std::string, std::string>> columns_;  // ours, theirs
+  std::string role_, content_;                                // keys inside a turn
+  std::map<std::string, std::string> roles_;
+};
+
+}  // namespace sftrun::data

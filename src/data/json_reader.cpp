@@ -1,0 +1,214 @@
+#include <algorithm>
+#include <vector>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/data/record_reader.h"
+
+/// JSON lines and JSON arrays, block by block.
+namespace sftrun::data {
+namespace {
+
+constexpr size_t kBlockBytes = size_t{4} << 20;
+constexpr size_t kReadBytes = size_t{1} << 20;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+class JsonBlock final : public RecordBlock {
+ public:
+  struct Place {
+    size_t begin = 0, end = 0;
+    int64_t line = 0;
+  };
+  JsonBlock(std::string text, std::vector<Place> records)
+      : text_(std::move(text)), records_(std::move(records)) {}
+
+  size_t size() const override { return records_.size(); }
+  int64_t number(size_t index) const override { return records_[index].line; }
+  Json parse(size_t index, const std::string& where) const override {
+    const Place& place = records_[index];
+    return parse_json_line(std::string_view(text_).substr(place.begin, place.end - place.begin),
+                           where);
+  }
+
+ private:
+  std::string text_;
+  std::vector<Place> records_;
+};
+
+/// Finds records in text that grows at its end and is taken away from its front.
+class Splitter {
+ public:
+  virtual ~Splitter() = default;
+  /// Looks at what was added to `text`; `at_end`: nothing follows.
+  virtual void scan(const std::string& text, bool at_end) = 0;
+  /// Bytes up to which the records found so far reach; 0: none was found.
+  size_t num_complete() const { return complete_; }
+  /// The records found; what follows is counted from the front of what is left.
+  std::vector<JsonBlock::Place> take() {
+    moved(complete_);
+    scanned_ -= complete_;
+    complete_ = 0;
+    return std::exchange(records_, {});
+  }
+
+ protected:
+  virtual void moved(size_t /*num_bytes*/) {}  // what follows begins that much earlier now
+
+  std::vector<JsonBlock::Place> records_;
+  size_t complete_ = 0, scanned_ = 0;
+  int64_t line_ = 1;
+};
+
+class LineSplitter final : public Splitter {
+ public:
+  void scan(const std::string& text, bool at_end) override {
+    while (scanned_ < text.size()) {
+      const size_t end = text.find('\n', scanned_);
+      if (end == std::string::npos && !at_end) return;
+      const size_t stop = std::min(end, text.size());
+      const std::string_view line = trim(std::string_view(text).substr(scanned_, stop - scanned_));
+      if (!line.empty()) {
+        const auto begin = static_cast<size_t>(line.data() - text.data());
+        records_.push_back({begin, begin + line.size(), line_});
+      }
+      ++line_;
+      scanned_ = complete_ = std::min(stop + 1, text.size());
+    }
+  }
+};
+
+/// The elements of one array. Only braces, brackets and strings are looked at; each element is
+/// judged when it is parsed.
+class ArraySplitter final : public Splitter {
+ public:
+  explicit ArraySplitter(std::string name) : name_(std::move(name)) {}
+
+  void scan(const std::string& text, bool at_end) override {
+    for (; scanned_ < text.size(); ++scanned_) {
+      const char c = text[scanned_];
+      if (c == '\n') ++line_;
+      if (in_string_) {
+        in_string_ = escaped_ || c != '"';
+        escaped_ = !escaped_ && c == '\\';
+      } else {
+        look_at(c);
+      }
+    }
+    if (at_end && !closed_) {
+      throw DataError("the JSON array is not closed", fmt::format("{}:{}", name_, line_),
+                      "the file is cut off: write it again");
+    }
+    if (closed_) complete_ = scanned_;
+  }
+
+ private:
+  void moved(size_t num_bytes) override { element_.begin -= num_bytes; }
+
+  void look_at(char c) {
+    const bool is_space = c == ' ' || c == '\t' || c == '\r' || c == '\n';
+    if (is_space) return;
+    if (closed_) refuse("text follows the end of the JSON array");
+    if (depth_ == 0) {  // the array's own bracket
+      depth_ = 1;
+      return;
+    }
+    const bool is_end = depth_ == 1 && (c == ',' || c == ']');
+    if (is_end) {
+      end_element(c);
+      return;
+    }
+    if (depth_ == 1 && !in_element_) {
+      in_element_ = true;
+      element_ = {scanned_, 0, line_};
+    }
+    if (c == '"') in_string_ = true;
+    if (c == '{' || c == '[') ++depth_;
+    if (c == '}' || c == ']') --depth_;
+    if (depth_ < 1) refuse("a bracket too many");
+  }
+
+  void end_element(char c) {
+    if (in_element_) {
+      element_.end = scanned_;
+      records_.push_back(element_);
+    } else if (c == ',' || any_) {
+      refuse("an element of the JSON array is missing");
+    }
+    any_ = true;
+    in_element_ = false;
+    closed_ = c == ']';
+    complete_ = scanned_ + 1;
+  }
+
+  [[noreturn]] void refuse(const char* what) const {
+    throw DataError(what, fmt::format("{}:{}", name_, line_),
+                    "the file must be one JSON array of objects, or one JSON object a line");
+  }
+
+  std::string name_;
+  JsonBlock::Place element_;
+  int64_t depth_ = 0;
+  bool in_string_ = false, escaped_ = false, in_element_ = false, closed_ = false, any_ = false;
+};
+
+class JsonReader final : public RecordReader {
+ public:
+  JsonReader(std::unique_ptr<ByteStream> stream, std::string name)
+      : stream_(std::move(stream)), name_(std::move(name)) {
+    begin();
+  }
+
+  std::unique_ptr<RecordBlock> next() override {
+    for (;;) {
+      splitter_->scan(text_, at_end_);
+      if (at_end_ || splitter_->num_complete() >= kBlockBytes) {
+        const size_t end = splitter_->num_complete();
+        std::string block = text_.substr(0, end);
+        text_.erase(0, end);
+        std::vector<JsonBlock::Place> records = splitter_->take();
+        if (!records.empty())
+          return std::make_unique<JsonBlock>(std::move(block), std::move(records));
+        if (at_end_) return nullptr;
+      }
+      read_more();
+    }
+  }
+
+  bool is_table() const override { return false; }
+  uint64_t file_position() const override { return stream_->file_position(); }
+
+ private:
+  /// An array begins with its bracket; everything else is lines.
+  void begin() {
+    while (!at_end_ && text_.size() < kReadBytes) read_more();
+    if (text_.starts_with(kByteOrderMark)) text_.erase(0, kByteOrderMark.size());
+    const size_t first = text_.find_first_not_of(" \t\r\n");
+    if (first != std::string::npos && text_[first] == '[') {
+      splitter_ = std::make_unique<ArraySplitter>(name_);
+    } else {
+      splitter_ = std::make_unique<LineSplitter>();
+    }
+  }
+
+  void read_more() {
+    const size_t size = text_.size();
+    text_.resize(size + kReadBytes);
+    const size_t got = stream_->read(text_.data() + size, kReadBytes);
+    text_.resize(size + got);
+    at_end_ = got == 0;
+  }
+
+  std::unique_ptr<ByteStream> stream_;
+  std::string name_, text_;
+  std::unique_ptr<Splitter> splitter_;
+  bool at_end_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<RecordReader> read_json_records(std::unique_ptr<ByteStream> stream,
+                                                const std::string& name) {
+  return std::make_unique<JsonReader>(std::move(stream), name);
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,108 @@
+#include "sftrun/data/record_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "arrow_library.h"
+#include "sftrun/core/error.h"
+
+namespace sftrun::data {
+namespace fs = std::filesystem;
+namespace {
+
+class FileStream final : public ByteStream {
+ public:
+  explicit FileStream(const fs::path& path) : path_(path) {
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd_ < 0) fail("cannot open file");
+    struct stat info {};
+    if (::fstat(fd_, &info) == 0 && S_ISDIR(info.st_mode)) {
+      errno = EISDIR;
+      ::close(fd_);
+      fail("cannot read file");
+    }
+    ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
+  }
+  ~FileStream() override { ::close(fd_); }
+  FileStream(const FileStream&) = delete;
+  FileStream& operator=(const FileStream&) = delete;
+
+  size_t read(char* buffer, size_t size) override {
+    for (;;) {
+      const ssize_t got = ::read(fd_, buffer, size);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail("cannot read file");
+      position_ += static_cast<uint64_t>(got);
+      return static_cast<size_t>(got);
+    }
+  }
+  uint64_t file_position() const override { return position_; }
+
+ private:
+  [[noreturn]] void fail(const char* what) const {
+    throw DataError(fmt::format("{}: {}", what, std::strerror(errno)), path_.string());
+  }
+
+  fs::path path_;
+  int fd_ = -1;
+  uint64_t position_ = 0;
+};
+
+std::string lower_extension(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return extension;
+}
+
+/// The extension below that of the compression: ".csv" of "a.csv.gz".
+std::string inner_extension(const fs::path& path) {
+  const std::string outer = lower_extension(path);
+  const bool is_compression =
+      outer == ".gz" || outer == ".gzip" || outer == ".zst" || outer == ".zstd";
+  return is_compression ? lower_extension(path.stem()) : outer;
+}
+
+std::string first_bytes(const fs::path& path) {
+  FileStream file(path);
+  std::string bytes(8, '\0');
+  bytes.resize(file.read(bytes.data(), bytes.size()));
+  return bytes;
+}
+
+Compression compression_of(std::string_view magic) {
+  if (magic.starts_with("\x1f\x8b")) return Compression::kGzip;
+  if (magic.starts_with("\x28\xb5\x2f\xfd")) return Compression::kZstd;
+  return Compression::kNone;
+}
+
+}  // namespace
+
+std::string SourceFile::where(int64_t number) const {
+  return fmt::format("{}{}{}", path, is_table ? ", row " : ":", number);
+}
+
+std::unique_ptr<RecordReader> open_records(const fs::path& file) {
+  const std::string magic = first_bytes(file);
+  const std::string extension = inner_extension(file);
+  if (magic.starts_with("PAR1")) return arrow_library().read_parquet(file);
+  // Arrow's file format, and the stream format that `datasets` writes: a continuation marker.
+  if (magic.starts_with("ARROW1") ||
+      (extension == ".arrow" && magic.starts_with("\xff\xff\xff\xff")))
+    return arrow_library().read_arrow(file);
+  if ((extension == ".parquet" || extension == ".arrow") && !magic.empty()) {
+    throw DataError(fmt::format("this is no {} file", extension.substr(1)), file.string(),
+                    "it is damaged, not fetched (a Git LFS pointer?), or has the wrong extension");
+  }
+  const Compression compression = compression_of(magic);
+  const bool is_csv = (extension == ".csv" || extension == ".tsv") && !magic.empty();
+  if (is_csv) return arrow_library().read_csv(file, compression, extension == ".csv" ? ',' : '\t');
+  if (compression != Compression::kNone)
+    return read_json_records(arrow_library().decompress(file, compression), file.string());
+  return read_json_records(std::make_unique<FileStream>(file), file.string());
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,151 @@
+#include "source_records.h"
+
+#include <algorithm>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::data {
+namespace {
+
+/// A record's block, of which the first `skipped` records are left out.
+class BlockTail final : public RecordBlock {
+ public:
+  BlockTail(std::shared_ptr<const RecordBlock> whole, size_t skipped)
+      : whole_(std::move(whole)), skipped_(skipped) {}
+  size_t size() const override { return whole_->size() - skipped_; }
+  int64_t number(size_t index) const override { return whole_->number(skipped_ + index); }
+  Json parse(size_t index, const std::string& where) const override {
+    return whole_->parse(skipped_ + index, where);
+  }
+
+ private:
+  std::shared_ptr<const RecordBlock> whole_;
+  size_t skipped_;
+};
+
+Json merged(const Json& base, const Json& over) {
+  Json result = base;
+  for (const auto& [key, value] : over.items()) result[key] = value;
+  return result;
+}
+
+config::DataFormat format_of(const config::DataConfig& data, const config::DataSource& source) {
+  return source.format == config::DataFormat::kAuto ? data.format : source.format;
+}
+
+RecordFormat record_format(config::DataFormat format) {
+  switch (format) {
+    case config::DataFormat::kMessages:
+      return RecordFormat::kMessages;
+    case config::DataFormat::kShareGpt:
+      return RecordFormat::kShareGpt;
+    case config::DataFormat::kAlpaca:
+      return RecordFormat::kAlpaca;
+    case config::DataFormat::kPromptCompletion:
+      return RecordFormat::kPromptCompletion;
+    case config::DataFormat::kText:
+      return RecordFormat::kText;
+    case config::DataFormat::kAuto:
+      break;
+  }
+  invariant_failed(__FILE__, __LINE__, "a format is configured");
+}
+
+}  // namespace
+
+SourceRecords::SourceRecords(const config::DataConfig& data, const config::DataSource& source,
+                             SplitRole role)
+    : source_(source),
+      fields_(merged(data.fields, source.fields), format_of(data, source)),
+      left_(source.max_samples) {
+  for (const std::filesystem::path& file : source_files(source, role)) {
+    files_.push_back({.path = file.string()});
+    std::error_code ignored;
+    sizes_.push_back(std::filesystem::file_size(file, ignored));
+  }
+  first_ = read();
+  if (!first_) {
+    throw DataError("the file holds no records", source.path, "write one JSON object a line");
+  }
+  const config::DataFormat configured = format_of(data, source);
+  format_ = configured == config::DataFormat::kAuto
+                ? detect_format(parse(*first_, 0), where(*first_, 0))
+                : DetectedFormat{record_format(configured), "data.format says so"};
+}
+
+bool SourceRecords::open_next() {
+  if (next_file_ == files_.size()) return false;
+  if (reader_) bytes_before_ += sizes_[next_file_ - 1];
+  reader_ = open_records(files_[next_file_].path);
+  files_[next_file_].is_table = reader_->is_table();
+  ++next_file_;
+  return true;
+}
+
+std::optional<SourceRecords::Block> SourceRecords::read() {
+  if (left_ == 0) return std::nullopt;
+  for (;;) {
+    if (!reader_ && !open_next()) return std::nullopt;
+    std::shared_ptr<const RecordBlock> records = reader_->next();
+    if (!records) {
+      if (!open_next()) return std::nullopt;
+      continue;
+    }
+    const auto in_block = static_cast<int64_t>(records->size());
+    if (to_skip_ >= in_block) {
+      to_skip_ -= in_block;
+      if (left_) *left_ = std::max<int64_t>(*left_ - in_block, 0);
+      if (left_ == 0) return std::nullopt;
+      continue;
+    }
+    if (to_skip_ > 0) {
+      records = std::make_shared<BlockTail>(records, static_cast<size_t>(to_skip_));
+      if (left_) *left_ = std::max<int64_t>(*left_ - to_skip_, 0);
+      to_skip_ = 0;
+      if (left_ == 0) return std::nullopt;
+    }
+    Block block{
+        .records = records, .count = records->size(), .file = static_cast<int32_t>(next_file_) - 1};
+    if (left_) {
+      block.count = std::min(block.count, static_cast<size_t>(*left_));
+      *left_ -= static_cast<int64_t>(block.count);
+    }
+    return block;
+  }
+}
+
+std::optional<SourceRecords::Block> SourceRecords::next() {
+  if (first_) return std::exchange(first_, std::nullopt);
+  return read();
+}
+
+void SourceRecords::skip(int64_t count) {
+  SFTRUN_CHECK(first_.has_value());
+  const auto in_first = static_cast<int64_t>(first_->count);
+  if (count >= in_first) {
+    to_skip_ = count - in_first;
+    first_.reset();
+  } else if (count > 0) {
+    first_->records = std::make_shared<BlockTail>(first_->records, static_cast<size_t>(count));
+    first_->count -= static_cast<size_t>(count);
+  }
+}
+
+Json SourceRecords::parse(const Block& block, size_t index) const {
+  const std::string place = where(block, index);
+  return fields_.apply(block.records->parse(index, place), place);
+}
+
+std::string SourceRecords::where(const Block& block, size_t index) const {
+  return files_[static_cast<size_t>(block.file)].where(block.records->number(index));
+}
+
+double SourceRecords::fraction_read() const {
+  uint64_t total = 0;
+  for (const uint64_t size : sizes_) total += size;
+  if (total == 0) return 1;
+  const uint64_t read = bytes_before_ + (reader_ ? reader_->file_position() : 0);
+  return static_cast<double>(std::min(read, total)) / static_cast<double>(total);
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "field_map.h"
+#include "sftrun/config/run_config.h"
+#include "sftrun/data/record_reader.h"
+#include "sftrun/data/sequence.h"
+#include "source_files.h"
+
+namespace sftrun::data {
+
+/// Records of one data set, over its files, in order.
+class SourceRecords {
+ public:
+  /// Consecutive records of one file.
+  struct Block {
+    std::shared_ptr<const RecordBlock> records;
+    size_t count = 0;  ///< how many of them belong to the data set
+    int32_t file = 0;
+  };
+
+  /// @throws DataError for files that are not there or hold no records
+  SourceRecords(const config::DataConfig& data, const config::DataSource& source, SplitRole role);
+
+  /// The next block; nothing at the end (or at max_samples).
+  std::optional<Block> next();
+  /// Leaves out the first `count` records. To be called before next().
+  void skip(int64_t count);
+
+  Json parse(const Block& block, size_t index) const;
+  std::string where(const Block& block, size_t index) const;
+  const std::vector<SourceFile>& files() const { return files_; }
+  const DetectedFormat& format() const { return format_; }  ///< configured, or of the first record
+  double fraction_read() const;                             ///< of the files' bytes
+
+ private:
+  bool open_next();
+  std::optional<Block> read();
+
+  config::DataSource source_;
+  FieldMap fields_;
+  std::vector<SourceFile> files_;
+  std::vector<uint64_t> sizes_;
+  size_t next_file_ = 0;
+  uint64_t bytes_before_ = 0;  // of the files already read
+  std::unique_ptr<RecordReader> reader_;
+  std::optional<Block> first_;   // read to detect the format
+  std::optional<int64_t> left_;  // of max_samples
+  int64_t to_skip_ = 0;
+  DetectedFormat format_;
+};
+
+}  // namespace sftrun::data

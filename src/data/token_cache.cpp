@@ -1,0 +1,120 @@
+#include "token_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::data {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kFile = "examples";
+
+/// XDG Base Directory Specification.
+fs::path users_cache() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
+    return fs::path(cache) / "sftrun" / "data";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
+    return fs::path(home) / ".cache" / "sftrun" / "data";
+  return {};
+}
+
+/// Held while one process writes what others wait for.
+class FolderLock {
+ public:
+  FolderLock(const fs::path& folder, const std::string& name) {
+    fd_ = ::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd_ < 0) throw DeviceError("cannot make a lock file", (folder / "lock").string());
+    bool said = false;
+    while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      // Some network file systems have no locks; then several may write, each its own file.
+      if (errno != EWOULDBLOCK && errno != EINTR) return;
+      if (!said) log::info("data: another process is tokenising {}; waiting for it", name);
+      said = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+  ~FolderLock() { ::close(fd_); }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+std::optional<ExampleStore> opened(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return std::nullopt;
+  try {
+    return ExampleStore::open(file);
+  } catch (const DataError& error) {
+    log::warn("data: {}: {}; it is made anew", file.string(), error.message());
+    return std::nullopt;
+  }
+}
+
+/// A file that goes when nobody has it mapped any longer.
+ExampleStore unkept(const std::function<void(const fs::path&)>& write) {
+  std::string folder = (fs::temp_directory_path() / "sftrun-data-XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr)
+    throw DeviceError("cannot make a temporary folder", folder, "set TMPDIR, or data.cache_dir");
+  struct Remover {
+    fs::path path;
+    ~Remover() {
+      std::error_code ignored;
+      fs::remove_all(path, ignored);
+    }
+  } const remover{folder};
+  write(remover.path / kFile);
+  return ExampleStore::open(remover.path / kFile);
+}
+
+}  // namespace
+
+TokenCache::TokenCache(const std::string& configured) {
+  if (configured == "none") return;
+  folder_ = configured.empty() ? users_cache() : fs::path(configured);
+  if (folder_.empty()) return;
+  std::error_code code;
+  fs::create_directories(folder_ / "hashes", code);
+  if (!code && ::access((folder_ / "hashes").c_str(), W_OK) == 0) return;
+  log::warn("data: {} cannot be written to, so what is tokenised is not kept (data.cache_dir)",
+            folder_.string());
+  folder_.clear();
+}
+
+fs::path TokenCache::hashes() const {
+  return folder_.empty() ? fs::path() : folder_ / "hashes";
+}
+
+ExampleStore TokenCache::get(const std::string& key, const std::string& name,
+                             const std::function<void(const fs::path&)>& write) const {
+  try {
+    if (folder_.empty()) return unkept(write);
+    const fs::path folder = folder_ / key;
+    make_directories(folder);
+    if (auto store = opened(folder / kFile)) return std::move(*store);
+    const FolderLock lock(folder, name);
+    if (auto store = opened(folder / kFile)) return std::move(*store);
+    remove_temporaries(folder);
+    write(folder / kFile);
+    std::error_code ignored;
+    log::info("data: kept in {} ({})", folder.string(),
+              format_bytes(fs::file_size(folder / kFile, ignored)));
+    return ExampleStore::open(folder / kFile);
+  } catch (const DeviceError& error) {
+    throw DeviceError("tokenised data: " + error.message(), error.where(),
+                      "free disk space, or point data.cache_dir to where there is some");
+  }
+}
+
+}  // namespace sftrun::data

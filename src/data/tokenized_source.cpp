@@ -1,0 +1,77 @@
+#include "tokenized_source.h"
+
+#include "sftrun/data/parallel_for.h"
+
+namespace sftrun::data {
+namespace {
+
+Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextModel& model,
+                   const std::string& where) {
+  Outcome outcome{.fate = fate_of(sequence, rule, where),
+                  .length = static_cast<int64_t>(sequence.ids.size())};
+  if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
+    outcome.example = to_example(sequence, rule.max_seq_len, 0);
+    outcome.ending = ending_of(outcome.example, model);
+    outcome.num_empty_thinking = sequence.num_empty_thinking;
+    outcome.num_control_tokens = sequence.num_control_tokens;
+    outcome.left_out = sequence.left_out;
+  } else if (outcome.fate != Fate::kTooLong) {
+    outcome.text = shortened(sequence.text);
+  }
+  return outcome;
+}
+
+}  // namespace
+
+std::string shortened(const std::string& text) {
+  constexpr size_t kLongest = 400;
+  if (text.size() <= kLongest) return text;
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end) + " …";
+}
+
+SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts) {
+  return {.loss_on = data.loss_on,
+          .thinking = data.thinking,
+          .empty_thinking = data.empty_thinking,
+          .chat_template_kwargs = data.chat_template_kwargs,
+          .with_parts = with_parts};
+}
+
+TokenizedSource::TokenizedSource(const config::RunConfig& config, const config::DataSource& source,
+                                 SplitRole role, const TextModel& model, int num_threads)
+    : records_(config.data, source, role),
+      builder_(records_.format().format, model,
+               sequence_options(config.data, /*with_parts=*/false)),
+      rule_(length_rule(config, records_.format().format)),
+      model_(model),
+      num_threads_(num_threads) {}
+
+void TokenizedSource::skip(int64_t num_records) {
+  records_.skip(num_records);
+  num_records_ += num_records;
+}
+
+std::optional<TokenizedSource::Block> TokenizedSource::next() {
+  const auto read = records_.next();
+  if (!read) return std::nullopt;
+  Block block;
+  block.records.resize(read->count);
+  block.places.resize(read->count);
+  parallel_for(static_cast<int64_t>(read->count), num_threads_, [&](int64_t i) {
+    const auto index = static_cast<size_t>(i);
+    const std::string& where = block.places[index] = records_.where(*read, index);
+    for (const Sequence& sequence : builder_.build(records_.parse(*read, index), where)) {
+      Outcome outcome = outcome_of(sequence, rule_, model_, where);
+      outcome.example.record = num_records_ + i;
+      outcome.example.file = read->file;
+      outcome.example.line = read->records->number(index);
+      block.records[index].push_back(std::move(outcome));
+    }
+  });
+  num_records_ += static_cast<int64_t>(read->count);
+  return block;
+}
+
+}  // namespace sftrun::data

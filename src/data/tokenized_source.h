@@ -1,0 +1,62 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "endings.h"
+#include "fit.h"
+#include "sftrun/data/sequence.h"
+#include "source_records.h"
+
+namespace sftrun::data {
+
+/// One sequence of a record, decided.
+struct Outcome {
+  Fate fate = Fate::kKept;
+  int64_t length = 0;  ///< before truncation
+  Example example;     ///< when kept
+  Ending ending = Ending::kStop;
+  int64_t num_empty_thinking = 0, num_control_tokens = 0;
+  LeftOut left_out;
+  std::string text;  ///< its beginning, when no token of it carries a label
+};
+
+/// The beginning of a text, for errors that show one.
+std::string shortened(const std::string& text);
+
+/// A data set's records, rendered, tokenised and masked block by block, in order.
+class TokenizedSource {
+ public:
+  /// Outcomes of consecutive records of one file.
+  struct Block {
+    std::vector<std::vector<Outcome>> records;  ///< of each record, its sequences
+    std::vector<std::string> places;            ///< of each record, for messages
+  };
+
+  TokenizedSource(const config::RunConfig& config, const config::DataSource& source, SplitRole role,
+                  const TextModel& model, int num_threads);
+
+  /// Examples' `record` counts from 0 over the data set.
+  /// @throws DataError with file:line for the first record that is malformed or unusable, whatever
+  /// the threads do
+  std::optional<Block> next();
+  void skip(int64_t num_records);  ///< to be called before next()
+
+  const DetectedFormat& format() const { return records_.format(); }
+  const LengthRule& rule() const { return rule_; }
+  const std::vector<SourceFile>& files() const { return records_.files(); }
+  double fraction_read() const { return records_.fraction_read(); }
+
+ private:
+  SourceRecords records_;
+  SequenceBuilder builder_;
+  LengthRule rule_;
+  TextModel model_;
+  int num_threads_;
+  int64_t num_records_ = 0;
+};
+
+SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts);
+
+}  // namespace sftrun::data

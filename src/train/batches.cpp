@@ -1,0 +1,81 @@
+#include "sftrun/train/batches.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::train {
+
+StepPlan::StepPlan(const data::BatchPlan& plan, double epochs, std::optional<int64_t> max_steps) {
+  int64_t steps = 0;
+  for (int64_t epoch = 0;; ++epoch) {
+    const double left = epochs - static_cast<double>(epoch);
+    if (max_steps ? steps >= *max_steps : left <= 0) break;
+    const int64_t in_epoch = plan.steps_per_epoch(epoch);
+    SFTRUN_CHECK(in_epoch > 0);
+    steps_in_epoch_.push_back(in_epoch);
+    const bool whole = max_steps || left >= 1;
+    steps += whole ? in_epoch
+                   : std::max<int64_t>(
+                         1, static_cast<int64_t>(std::ceil(left * static_cast<double>(in_epoch))));
+  }
+  total_steps_ = max_steps ? *max_steps : steps;
+}
+
+StepPosition StepPlan::position(int64_t step) const {
+  for (size_t epoch = 0; epoch < steps_in_epoch_.size(); ++epoch) {
+    if (step < steps_in_epoch_[epoch])
+      return {static_cast<int64_t>(epoch), step, steps_in_epoch_[epoch]};
+    step -= steps_in_epoch_[epoch];
+  }
+  invariant_failed(__FILE__, __LINE__, "step < total_steps");
+}
+
+data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
+                                bool shuffle, int64_t global_batch_size) {
+  std::vector<int64_t> lengths, label_tokens;
+  for (int64_t i = 0; i < dataset.examples().size(); ++i) {
+    lengths.push_back(dataset.examples().stored(i).length);
+    label_tokens.push_back(dataset.examples().stored(i).label_tokens);
+  }
+  data::BatchPlanOptions options;
+  options.max_seq_len = config.model.max_seq_len;
+  options.global_batch_size = global_batch_size;
+  options.packing = config.data.packing;
+  options.group_by_length = config.data.group_by_length;
+  options.shuffle = shuffle;
+  options.seed = static_cast<uint64_t>(config.data.seed);
+  for (const data::DatasetPart& part : dataset.parts())
+    options.groups.push_back({part.begin, part.end, part.weight});
+  return {std::move(lengths), std::move(label_tokens), options};
+}
+
+PlannedBatches::PlannedBatches(const config::RunConfig& config, const data::Dataset& dataset)
+    : dataset_(dataset),
+      plan_(make_batch_plan(config, dataset, config.data.shuffle,
+                            *config.train.global_batch_size.value)),
+      steps_(plan_, config.train.epochs, config.train.max_steps) {}
+
+data::StepBatch PlannedBatches::at(int64_t step) {
+  const StepPosition position = steps_.position(step);
+  data::StepBatch batch{.examples = dataset_.examples(),
+                        .bins = plan_.global_batch(position.epoch, position.step_in_epoch)};
+  batch.label_tokens = plan_.label_tokens(batch.bins);
+  for (const data::Bin& bin : batch.bins)
+    for (const int64_t example : bin) batch.tokens += dataset_.examples().stored(example).length;
+  return batch;
+}
+
+double PlannedBatches::epochs_after(int64_t step) const {
+  const StepPosition position = steps_.position(step);
+  return static_cast<double>(position.epoch) + static_cast<double>(position.step_in_epoch + 1) /
+                                                   static_cast<double>(position.steps_in_epoch);
+}
+
+bool PlannedBatches::ends_epoch(int64_t step) const {
+  const StepPosition position = steps_.position(step);
+  return position.step_in_epoch + 1 == position.steps_in_epoch;
+}
+
+}  // namespace sftrun::train

@@ -1,0 +1,159 @@
+#include "sftrun/data/batch_stream.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "toy_model.h"
+
+namespace sftrun::data {
+namespace {
+
+class BatchStreams : public ::testing::Test {
+ protected:
+  BatchStreams() {
+    log::configure({.console = log::Level::kOff});
+    config_.model.max_seq_len = 64;
+    config_.train.global_batch_size.value = 4;
+    config_.data.streaming = true;
+    config_.data.shuffle_buffer = 20;
+  }
+  /// Text records "<tag><i>", each of another length.
+  void add(const std::string& tag, int count, double weight = 1) {
+    std::string content;
+    for (int i = 0; i < count; ++i)
+      content += Json({{"text", tag + std::to_string(i) + std::string(i % 17, '.')}}).dump() + "\n";
+    write_file_atomically(dir_ / (tag + ".jsonl"), content);
+    config_.data.train.push_back({.path = (dir_ / (tag + ".jsonl")).string(), .weight = weight});
+  }
+  /// The texts of a batch, bin by bin.
+  std::vector<std::vector<std::string>> texts(const StepBatch& batch) {
+    std::vector<std::vector<std::string>> bins;
+    for (const Bin& bin : batch.bins) {
+      bins.emplace_back();
+      for (const int64_t index : bin) {
+        const ExampleView example = batch.examples[index];
+        std::vector<text::TokenId> ids;
+        for (int64_t i = 0; i < example.size(); ++i) ids.push_back(example.token(i));
+        std::string text = model_.tokenizer->decode(ids, /*skip_special_tokens=*/true);
+        bins.back().push_back(text.substr(0, text.find('.')));
+      }
+    }
+    return bins;
+  }
+  /// How often each text comes in the next `steps` batches.
+  std::map<std::string, int> counts(BatchStream& stream, int steps) {
+    std::map<std::string, int> found;
+    for (int step = 0; step < steps; ++step)
+      for (const auto& bin : texts(stream.next()))
+        for (const std::string& text : bin) ++found[text];
+    return found;
+  }
+
+  sftrun::test::TemporaryDirectory dir_;
+  config::RunConfig config_;
+  TextModel model_ = test::toy_model();
+};
+
+TEST_F(BatchStreams, EveryRecordOnceAPass) {
+  add("a", 100);
+  config_.data.packing = false;
+  BatchStream stream(config_, model_, 2, nullptr);
+  const auto first = counts(stream, 25);
+  EXPECT_EQ(first.size(), 100U);
+  for (const auto& [text, count] : first) EXPECT_EQ(count, 1) << text;
+  EXPECT_NEAR(stream.epochs(), 1, 1e-9);
+  EXPECT_EQ(counts(stream, 25).size(), 100U) << "and again";
+  EXPECT_NEAR(stream.epochs(), 2, 1e-9);
+}
+
+TEST_F(BatchStreams, ResumesWithTheVeryNextBatch) {
+  for (const bool packing : {true, false}) {
+    config_.data.packing = packing;
+    config_.data.train.clear();
+    add("a", 70);
+    add("b", 31, 2);
+    BatchStream whole(config_, model_, 1, nullptr);
+    std::vector<std::vector<std::vector<std::string>>> batches;
+    std::vector<nlohmann::ordered_json> positions{whole.position()};
+    std::vector<double> epochs{whole.epochs()};
+    for (int step = 0; step < 40; ++step) {
+      batches.push_back(texts(whole.next()));
+      positions.push_back(nlohmann::ordered_json::parse(whole.position().dump()));
+      epochs.push_back(whole.epochs());
+    }
+    for (const size_t from : {0U, 1U, 2U, 7U, 19U, 39U}) {
+      BatchStream resumed(config_, model_, 2, positions[from]);
+      EXPECT_DOUBLE_EQ(resumed.epochs(), epochs[from]);
+      for (size_t step = from; step < 40; ++step)
+        ASSERT_EQ(texts(resumed.next()), batches[step]) << from << " " << step;
+    }
+  }
+}
+
+TEST_F(BatchStreams, ShufflesWithinTheBuffer) {
+  add("a", 200);
+  config_.data.packing = false;
+  BatchStream stream(config_, model_, 1, nullptr);
+  int out_of_order = 0, last = -1;
+  for (int step = 0; step < 50; ++step) {
+    for (const auto& bin : texts(stream.next())) {
+      const int record = std::stoi(bin[0].substr(1));
+      EXPECT_EQ(record / 20, step * 4 / 20) << "within its window";
+      out_of_order += record < last ? 1 : 0;
+      last = record;
+    }
+  }
+  EXPECT_GT(out_of_order, 50);
+  config_.data.shuffle = false;
+  BatchStream ordered(config_, model_, 1, nullptr);
+  EXPECT_EQ(texts(ordered.next()),
+            (std::vector<std::vector<std::string>>{{"a0"}, {"a1"}, {"a2"}, {"a3"}}));
+}
+
+TEST_F(BatchStreams, WeightsSayWhatAWindowHolds) {
+  add("a", 100);
+  add("b", 50, 2);
+  config_.data.packing = false;
+  config_.data.shuffle_buffer = 40;
+  BatchStream stream(config_, model_, 1, nullptr);
+  int a = 0, b = 0;
+  for (const auto& [text, count] : counts(stream, 40)) (text[0] == 'a' ? a : b) += count;
+  EXPECT_EQ(a + b, 160);
+  EXPECT_NEAR(a, 80, 3);  // 100 once and 50 twice are as many
+}
+
+TEST_F(BatchStreams, FilesAndPlacesOfExamples) {
+  add("a", 10);
+  add("b", 10);
+  BatchStream stream(config_, model_, 1, nullptr);
+  const StepBatch batch = stream.next();
+  for (size_t bin = 0; bin < batch.bins.size(); ++bin) {
+    for (size_t i = 0; i < batch.bins[bin].size(); ++i) {
+      const StoredExample& stored = batch.examples.stored(batch.bins[bin][i]);
+      const std::string text = texts(batch)[bin][i];
+      const SourceFile& file = batch.files[static_cast<size_t>(stored.file)];
+      EXPECT_TRUE(file.path.ends_with(std::string(1, text[0]) + ".jsonl")) << file.path << text;
+      EXPECT_EQ(stored.number, std::stoul(text.substr(1)) + 1);
+    }
+  }
+}
+
+TEST_F(BatchStreams, WhatCannotBeTrainedOnIsRefused) {
+  add("a", 10);
+  model_ = test::toy_model();
+  config_.model.max_seq_len = 2;
+  config_.data.too_long = config::TooLong::kDrop;
+  EXPECT_THROW(BatchStream(config_, model_, 1, nullptr), DataError);
+  config_.model.max_seq_len = 64;
+  EXPECT_THROW(BatchStream(config_, model_, 1, {{"window", 1}}), DataError);
+  EXPECT_THROW(
+      BatchStream(config_, model_, 1,
+                  {{"window", 1}, {"sources", {{0, 1}, {0, 1}}}, {"bins", 0}, {"epochs", 0.0}}),
+      DataError);
+}
+
+}  // namespace
+}  // namespace sftrun::data

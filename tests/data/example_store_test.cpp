@@ -1,0 +1,114 @@
+#include "sftrun/data/example_store.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/rng.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::data {
+namespace {
+
+std::vector<Example> random_examples(int64_t count, uint64_t seed) {
+  RandomStream random(seed, 0);
+  std::vector<Example> examples;
+  for (int64_t i = 0; i < count; ++i) {
+    Example example{.record = i / 2, .file = static_cast<int32_t>(i % 3), .line = 7 * i + 1};
+    const auto length = 1 + random.next_below(40);
+    for (uint64_t t = 0; t < length; ++t)
+      example.tokens.push_back(static_cast<int32_t>(random.next_below(INT32_MAX)));
+    example.labels.assign(length, kIgnoreIndex);
+    for (size_t t = 0; t + 1 < length; ++t) {
+      if (random.next_below(2) == 0) continue;
+      example.labels[t] = example.tokens[t + 1];
+      ++example.label_tokens;
+    }
+    examples.push_back(std::move(example));
+  }
+  return examples;
+}
+
+void expect_same(const ExampleStore& store, const std::vector<Example>& examples) {
+  ASSERT_EQ(store.size(), static_cast<int64_t>(examples.size()));
+  for (size_t i = 0; i < examples.size(); ++i) {
+    const ExampleView view = store[static_cast<int64_t>(i)];
+    ASSERT_EQ(view.size(), static_cast<int64_t>(examples[i].tokens.size()));
+    for (int64_t t = 0; t < view.size(); ++t) {
+      ASSERT_EQ(view.token(t), examples[i].tokens[static_cast<size_t>(t)]);
+      ASSERT_EQ(view.label(t), examples[i].labels[static_cast<size_t>(t)]);
+    }
+    EXPECT_EQ(view.stored->label_tokens, examples[i].label_tokens);
+    EXPECT_EQ(view.stored->record, examples[i].record);
+    EXPECT_EQ(view.stored->file, examples[i].file);
+    EXPECT_EQ(view.stored->number, examples[i].line);
+  }
+}
+
+class ExampleStores : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const std::vector<Example>& examples) {
+    ExampleWriter writer(dir_ / "examples");
+    for (const Example& example : examples) writer.add(example);
+    writer.finish({{"said", "beside"}});
+    return dir_ / "examples";
+  }
+  test::TemporaryDirectory dir_;
+};
+
+TEST_F(ExampleStores, KeepsWhatIsWritten) {
+  for (const int64_t count : {0, 1, 2, 500}) {
+    const auto examples = random_examples(count, 1);
+    const ExampleStore store = ExampleStore::open(write(examples));
+    expect_same(store, examples);
+    EXPECT_EQ(store.header()["said"], "beside");
+    expect_same(ExampleStore::in_memory(examples), examples);
+  }
+}
+
+TEST_F(ExampleStores, SelectsAndConcatenates) {
+  const auto first = random_examples(20, 2), second = random_examples(30, 3);
+  const ExampleStore all = ExampleStore::concatenate(
+      {ExampleStore::in_memory(first), ExampleStore(), ExampleStore::open(write(second))});
+  std::vector<Example> both = first;
+  both.insert(both.end(), second.begin(), second.end());
+  expect_same(all, both);
+  const ExampleStore some = all.select({49, 3, 20, 19});
+  expect_same(some, {both[49], both[3], both[20], both[19]});
+  expect_same(some.select({2, 0}), {both[20], both[49]});
+}
+
+TEST_F(ExampleStores, RefusesWhatIsCutOrChanged) {
+  const auto path = write(random_examples(50, 4));
+  const std::string whole = read_text_file(path);
+  const auto refused = [&](const std::string& bytes) {
+    write_file_atomically(path, bytes);
+    try {
+      ExampleStore::open(path);
+    } catch (const DataError& error) {
+      return error.message().find("damaged") != std::string::npos;
+    }
+    return false;
+  };
+  for (size_t size = 0; size < whole.size(); size += 1 + whole.size() / 200)
+    EXPECT_TRUE(refused(whole.substr(0, size))) << size;
+  RandomStream random(5, 0);
+  const size_t index = whole.size() - 48 - 17 - 50 * 32;  // in the index, header and footer
+  for (int i = 0; i < 200; ++i) {
+    std::string changed = whole;
+    const size_t at = index + random.next_below(whole.size() - index);
+    changed[at] = static_cast<char>(changed[at] ^ (1 << random.next_below(8)));
+    EXPECT_TRUE(refused(changed)) << at;
+  }
+  EXPECT_FALSE(refused(whole));
+}
+
+TEST_F(ExampleStores, AnUnfinishedFileDoesNotAppear) {
+  {
+    ExampleWriter writer(dir_ / "examples");
+    for (const Example& example : random_examples(10, 6)) writer.add(example);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+}
+
+}  // namespace
+}  // namespace sftrun::data

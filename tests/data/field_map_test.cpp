@@ -1,0 +1,75 @@
+#include "field_map.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::data {
+namespace {
+
+using config::DataFormat;
+
+Json apply(const Json& fields, const Json& record, DataFormat format = DataFormat::kAuto) {
+  return FieldMap(fields, format).apply(record, "f:1");
+}
+
+TEST(FieldMap, RenamesColumns) {
+  EXPECT_EQ(apply({{"prompt", "question"}, {"completion", "answer"}},
+                  {{"id", 1}, {"question", "q"}, {"answer", "a"}}),
+            Json({{"id", 1}, {"prompt", "q"}, {"completion", "a"}}));
+  EXPECT_EQ(apply({{"prompt", "completion"}, {"completion", "prompt"}},
+                  {{"prompt", "a"}, {"completion", "q"}}),
+            Json({{"prompt", "q"}, {"completion", "a"}}))
+      << "swapped";
+  EXPECT_EQ(apply(Json::object(), {{"text", "t"}}), Json({{"text", "t"}}));
+}
+
+TEST(FieldMap, DotsLeadInside) {
+  const Json record = {{"answers", {{"text", {"first", "second"}}}}, {"a.b", "whole"}};
+  const Json mapped = apply({{"completion", "answers.text.1"}, {"prompt", "a.b"}}, record);
+  EXPECT_EQ(mapped["completion"], "second");
+  EXPECT_EQ(mapped["prompt"], "whole");
+  EXPECT_THROW(apply({{"completion", "answers.text.2"}}, record), DataError);
+  EXPECT_THROW(apply({{"completion", "answers.text.-1"}}, record), DataError);
+  EXPECT_THROW(apply({{"completion", "answers.text.x"}}, record), DataError);
+}
+
+TEST(FieldMap, NumbersAreTexts) {
+  EXPECT_EQ(apply({{"completion", "label"}}, {{"label", 3}})["completion"], "3");
+  EXPECT_EQ(apply({{"completion", "label"}}, {{"label", true}})["completion"], "true");
+}
+
+TEST(FieldMap, MissingColumns) {
+  try {
+    apply({{"prompt", "question"}}, {{"query", "q"}});
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.message(),
+              "the record has no \"question\", which data.fields names for prompt (its keys: "
+              "\"query\")");
+    EXPECT_EQ(error.where(), "f:1");
+  }
+  EXPECT_EQ(apply({{"input", "context"}}, {{"x", 1}}), Json({{"x", 1}})) << "may be missing";
+}
+
+TEST(FieldMap, TurnsAndRoles) {
+  const Json fields = {{"messages", "chat"},
+                       {"role", "speaker"},
+                       {"content", "says"},
+                       {"roles", {{"human", "user"}, {"bot", "assistant"}}}};
+  const Json turns = {{{"speaker", "human"}, {"says", "hi"}},
+                      {{"speaker", "bot"}, {"says", "ho"}, {"weight", 0}},
+                      {{"speaker", "system"}, {"says", "s"}}};
+  EXPECT_EQ(apply(fields, {{"chat", turns}}),
+            Json({{"messages",
+                   {{{"role", "user"}, {"content", "hi"}},
+                    {{"weight", 0}, {"role", "assistant"}, {"content", "ho"}},
+                    {{"role", "system"}, {"content", "s"}}}}}));
+  EXPECT_EQ(apply(fields, {{"chat", turns.dump()}})["messages"].size(), 3U) << "a text of JSON";
+  EXPECT_THROW(apply(fields, {{"chat", "hello"}}), DataError);
+  const Json sharegpt = apply(fields, {{"chat", turns}}, DataFormat::kShareGpt);
+  EXPECT_EQ(sharegpt["conversations"][0], Json({{"from", "user"}, {"value", "hi"}}));
+}
+
+}  // namespace
+}  // namespace sftrun::data

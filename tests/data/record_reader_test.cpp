@@ -1,0 +1,122 @@
+#include "sftrun/data/record_reader.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/rng.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::data {
+namespace {
+
+class RecordReaders : public ::testing::Test {
+ protected:
+  struct Found {
+    int64_t number;
+    Json record;
+    bool operator==(const Found&) const = default;
+  };
+  std::vector<Found> read(const std::string& content, const std::string& name = "a.json") {
+    write_file_atomically(dir_ / name, content);
+    const auto reader = open_records(dir_ / name);
+    std::vector<Found> found;
+    while (const auto block = reader->next()) {
+      EXPECT_GT(block->size(), 0U);
+      for (size_t i = 0; i < block->size(); ++i)
+        found.push_back({block->number(i), block->parse(i, "here")});
+    }
+    return found;
+  }
+  DataError failure(const std::string& content, const std::string& name = "a.json") {
+    try {
+      read(content, name);
+    } catch (const DataError& error) {
+      return error;
+    }
+    ADD_FAILURE() << "no error for " << content;
+    return DataError("");
+  }
+  test::TemporaryDirectory dir_;
+};
+
+TEST_F(RecordReaders, Lines) {
+  const auto found = read("\xEF\xBB\xBF{\"a\": 1}\r\n\n  \t{\"a\": 2}  \n{\"a\": 3}");
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[0], (Found{1, {{"a", 1}}}));
+  EXPECT_EQ(found[1], (Found{3, {{"a", 2}}}));
+  EXPECT_EQ(found[2], (Found{4, {{"a", 3}}}));
+  EXPECT_TRUE(read("").empty());
+  EXPECT_TRUE(read(" \n\n").empty());
+}
+
+TEST_F(RecordReaders, AnArrayIsReadElementByElement) {
+  const auto found =
+      read("\n [\n{\"a\": \"]},\\\"[\"},\n {\"b\": [1, {\"c\": \"\\\\\"}]\n},{}]\n\n");
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[0], (Found{3, {{"a", "]},\"["}}}));
+  EXPECT_EQ(found[1].number, 4);
+  EXPECT_EQ(found[1].record, Json({{"b", Json::array({1, {{"c", "\\"}}})}}));
+  EXPECT_EQ(found[2], (Found{5, Json::object()}));
+  EXPECT_TRUE(read("[]").empty());
+  EXPECT_TRUE(read("[ ] ").empty());
+}
+
+TEST_F(RecordReaders, BrokenArraysAreRefused) {
+  EXPECT_EQ(failure("[{\"a\": 1}\n,").message(), "the JSON array is not closed");
+  EXPECT_TRUE(failure("[{\"a\": 1}\n,").where().ends_with("a.json:2"));
+  EXPECT_EQ(failure("[").message(), "the JSON array is not closed");
+  EXPECT_EQ(failure("[{\"a\": \"]").message(), "the JSON array is not closed");
+  EXPECT_EQ(failure("[{}] {}").message(), "text follows the end of the JSON array");
+  EXPECT_EQ(failure("[{},,{}]").message(), "an element of the JSON array is missing");
+  EXPECT_EQ(failure("[{},]").message(), "an element of the JSON array is missing");
+  EXPECT_EQ(failure("[}]").message(), "a bracket too many");
+  EXPECT_NE(failure("[1]").message().find("must be a JSON object"), std::string::npos);
+}
+
+/// Records of every length around the reader's own sizes, as lines and as an array.
+TEST_F(RecordReaders, BlocksDoNotShow) {
+  RandomStream random(1, 0);
+  std::vector<Json> records;
+  std::string lines, array = "[";
+  for (int i = 0; i < 60; ++i) {
+    std::string text(random.next_below(400'000), 'x');
+    for (char& c : text) c = "ab\"\\[]{},\n"[random.next_below(10)];
+    records.push_back({{"i", i}, {"text", text}});
+    lines += records.back().dump() + "\n";
+    array += (i > 0 ? ",\n" : "") + records.back().dump();
+  }
+  for (const std::string& content : {lines, array + "]"}) {
+    const auto found = read(content);
+    ASSERT_EQ(found.size(), records.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      EXPECT_EQ(found[i].number, static_cast<int64_t>(i) + 1);
+      EXPECT_EQ(found[i].record, records[i]);
+    }
+  }
+}
+
+TEST_F(RecordReaders, WhatIsNoTableIsNamed) {
+  EXPECT_EQ(failure("version https://git-lfs", "a.parquet").message(), "this is no parquet file");
+  EXPECT_EQ(failure("{}", "a.arrow").message(), "this is no arrow file");
+  EXPECT_NE(failure("PAR1, and then not", "a.parquet").message().find("cannot read: "),
+            std::string::npos);
+  EXPECT_NE(failure("\x1f\x8b, and then not", "a.jsonl.gz").message().find("cannot read: "),
+            std::string::npos);
+}
+
+TEST_F(RecordReaders, CommaSeparatedValues) {
+  const auto found = read("id,text\n007,\"a \"\"b\"\",\nc\"\n,\n", "a.csv");
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0], (Found{1, {{"id", "007"}, {"text", "a \"b\",\nc"}}}));
+  EXPECT_EQ(found[1], (Found{2, {{"id", ""}, {"text", ""}}}));
+  EXPECT_EQ(read("a\tb\nx,y\tz\n", "a.tsv")[0], (Found{1, {{"a", "x,y"}, {"b", "z"}}}));
+  const DataError ragged = failure("a,b\n1,2\n1,2,3\n", "a.csv");
+  EXPECT_NE(ragged.message().find("Expected 2 columns, got 3"), std::string::npos)
+      << ragged.message();
+  EXPECT_NE(ragged.fix().find("quote fields"), std::string::npos);
+  EXPECT_NE(failure("a\n\xff\xfe\n", "a.csv").fix().find("iconv"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sftrun::data

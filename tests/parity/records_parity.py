@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Data files as sftrun reads them, beside what wrote and reads them elsewhere: pyarrow, datasets, Python's csv, gzip, zstd.
+
+    .venv-ref/bin/python tests/parity/records_parity.py build/bin/dump_records [--seed N] [--tables N]
+
+Random tables of every column type that data sets use (nested, dictionary-encoded, with nulls), written with random options, must
+come back as pyarrow gives them; then cut and changed files must end in an error or in records, never in a crash.
+"""
+import argparse
+import csv
+import gzip
+import io
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+TEXTS = ["", "a", "naïve", "日本語", "two\nlines", "quo\"te", "com,ma", "tab\there", "\\", "emoji 👩‍👩‍👧", " lead", "trail ", "'", "{}", "null", "NaN",
+         "007", "1e5", "true", "x" * 3000]
+
+
+def text(rng):
+    return "".join(rng.choice(TEXTS) for _ in range(rng.randint(0, 3)))
+
+
+def maybe(rng, value):
+    return None if rng.random() < 0.15 else value
+
+
+TYPES = {
+    "string": (pa.string(), lambda r: text(r)),
+    "large_string": (pa.large_string(), lambda r: text(r)),
+    "string_view": (pa.string_view(), lambda r: text(r)),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), lambda r: r.choice(["train", "test", "é"])),
+    "int64": (pa.int64(), lambda r: r.randint(-2**62, 2**62)),
+    "uint8": (pa.uint8(), lambda r: r.randint(0, 255)),
+    "int8": (pa.int8(), lambda r: r.randint(-128, 127)),
+    "double": (pa.float64(), lambda r: r.choice([0.5, -1.25, 1e300, 3.0, r.randint(-10**6, 10**6) / 64])),
+    "bool": (pa.bool_(), lambda r: r.random() < 0.5),
+    "list": (pa.list_(pa.string()), lambda r: [maybe(r, text(r)) for _ in range(r.randint(0, 3))]),
+    "large_list": (pa.large_list(pa.int32()), lambda r: [r.randint(0, 9) for _ in range(r.randint(0, 3))]),
+    "fixed_list": (pa.list_(pa.int16(), 2), lambda r: [r.randint(0, 9), r.randint(0, 9)]),
+    "turns": (pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("weight", pa.int64())])),
+              lambda r: [{"role": r.choice(["user", "assistant"]), "content": maybe(r, text(r)), "weight": maybe(r, 0)}
+                         for _ in range(r.randint(0, 3))]),
+    "struct": (pa.struct([("text", pa.list_(pa.string())), ("start", pa.int32())]),
+               lambda r: {"text": [text(r)], "start": maybe(r, 3)}),
+}
+
+
+def without_nulls(value):
+    """Fields that are null are left out, as JSON lines leave them out; nulls in lists stay."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def random_table(rng, names=None):
+    names = names or rng.sample(sorted(TYPES), rng.randint(1, 6))
+    rows = rng.choice([0, 1, 2, 50, 3000])
+    columns, fields = [], []
+    for name in names:
+        kind, make = TYPES[name]
+        columns.append(pa.array([maybe(rng, make(rng)) for _ in range(rows)], type=kind))
+        fields.append(pa.field(name, kind))
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def dump(tool, path):
+    done = subprocess.run([tool, str(path)], capture_output=True, timeout=120)
+    if done.returncode != 0:
+        sys.exit(f"dump_records {path} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
+    return [json.loads(line) for line in done.stdout.decode().splitlines()]
+
+
+class Check:
+    def __init__(self, tool, folder):
+        self.tool, self.folder, self.count = tool, Path(folder), 0
+
+    def same(self, path, expected, what):
+        found = dump(self.tool, path)
+        wanted = [[number + 1, record] for number, record in enumerate(expected)]
+        if found != wanted:
+            for got, want in zip(found, wanted):
+                if got != want:
+                    sys.exit(f"FAILED {what}: {path}\n  got    {got}\n  wanted {want}")
+            sys.exit(f"FAILED {what}: {len(found)} records, not {len(wanted)}: {found[-1:]}")
+        self.count += 1
+
+
+def check_tables(check, rng, tables):
+    for i in range(tables):
+        table = random_table(rng)
+        expected = [without_nulls(row) for row in table.to_pylist()]
+        path = check.folder / f"{i}.parquet"
+        names = [n for n in table.column_names]
+        plain = table if "string_view" not in names else table.drop_columns(["string_view"])
+        shown = expected if plain is table else [{k: v for k, v in r.items() if k != "string_view"} for r in expected]
+        if plain.num_columns:
+            pq.write_table(plain, path, compression=rng.choice(["snappy", "zstd", "gzip", "none", "brotli", "lz4"]),
+                           row_group_size=rng.choice([1, 7, 1000, None]) if plain.num_rows else None,
+                           use_dictionary=rng.random() < 0.5, data_page_version=rng.choice(["1.0", "2.0"]))
+            check.same(path, shown, "parquet")
+        path = check.folder / f"{i}.arrow"
+        with pa.OSFile(str(path), "wb") as out, rng.choice([pa.ipc.new_file, pa.ipc.new_stream])(out, table.schema) as writer:
+            writer.write_table(table, max_chunksize=rng.choice([1, 100, 5000]))
+        check.same(path, expected, "arrow")
+
+
+def check_texts(check, rng, rounds):
+    for i in range(rounds):
+        rows = [{"a": text(rng), "b": text(rng), "ü": text(rng)} for _ in range(rng.choice([1, 5, 500]))]
+        for delimiter, extension in [(",", "csv"), ("\t", "tsv")]:
+            out = io.StringIO()
+            writer = csv.DictWriter(out, list(rows[0]), delimiter=delimiter, quoting=rng.choice([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+                                    lineterminator=rng.choice(["\n", "\r\n"]))
+            writer.writeheader()
+            writer.writerows(rows)
+            content = rng.choice(["", "\ufeff"]) + out.getvalue()
+            write(check, rng, i, extension, content.encode(), rows, "csv")
+        records = [without_nulls(row) for row in random_table(rng, ["string", "turns", "double"]).to_pylist()]
+        dumped = [json.dumps(record, ensure_ascii=rng.random() < 0.5) for record in records]
+        write(check, rng, i, "jsonl", "".join(line + "\n" for line in dumped).encode(), records, "lines")
+
+
+def write(check, rng, i, extension, content, records, what):
+    path = check.folder / f"{i}.{extension}"
+    path.write_bytes(content)
+    check.same(path, records, what)
+    half = rng.randint(0, len(content))
+    members = gzip.compress(content[:half]) + gzip.compress(content[half:])  # as bgzip and pigz write them
+    zipped = check.folder / f"{i}.{extension}.gz"
+    zipped.write_bytes(rng.choice([members, gzip.compress(content)]))
+    check.same(zipped, records, what + " gzip")
+    packed = check.folder / f"{i}.{extension}.zst"
+    with pa.CompressedOutputStream(str(packed), "zstd") as out:
+        out.write(content)
+    check.same(packed, records, what + " zstd")
+
+
+def check_datasets(check, rng):
+    """What `datasets` writes."""
+    rows = [without_nulls(row) for _ in range(9) for row in random_table(rng, ["string", "turns", "int64"]).to_pylist()]
+    data = datasets.Dataset.from_list(rows)
+    data.save_to_disk(check.folder / "saved", num_shards=2)
+    found = []
+    for shard in sorted((check.folder / "saved").glob("data-*.arrow")):
+        found += [record for _, record in dump(check.tool, shard)]
+    expected = [without_nulls(row) for row in data]
+    assert found == expected, (found[:1], expected[:1])
+    for suffix, save in [("json", data.to_json), ("parquet", data.to_parquet)]:
+        save(str(check.folder / f"d.{suffix}"))
+        found = [without_nulls(record) for _, record in dump(check.tool, check.folder / f"d.{suffix}")]
+        assert found == expected, (suffix, found[:1], expected[:1])
+    check.count += 3
+
+
+def check_broken(check, rng, rounds):
+    """Cut and changed files: an error, or records; dump() ends the test where the reader crashes."""
+    files = sorted(p for p in check.folder.iterdir() if p.is_file() and p.stat().st_size > 0)
+    errors = 0
+    for i in range(rounds):
+        source = rng.choice(files)
+        content = bytearray(source.read_bytes())
+        if rng.random() < 0.4:
+            content = content[:rng.randint(0, len(content))]
+        for _ in range(rng.randint(0, 4)):
+            if content:
+                content[rng.randrange(len(content))] = rng.randrange(256)
+        path = check.folder / f"broken-{i}{''.join(source.suffixes)}"
+        path.write_bytes(content)
+        found = dump(check.tool, path)
+        errors += bool(found and isinstance(found[-1], dict))
+        path.unlink()
+        check.count += 1
+    assert errors > rounds / 4, f"only {errors} of {rounds} were refused"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tool")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tables", type=int, default=40)
+    options = parser.parse_args()
+    datasets.disable_progress_bars()
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        check = Check(options.tool, folder)
+        check_tables(check, rng, options.tables)
+        check_texts(check, rng, options.tables // 2)
+        check_datasets(check, rng)
+        check_broken(check, rng, 5 * options.tables)
+    print(f"{check.count} files: records as pyarrow, csv and datasets have them")
+
+
+if __name__ == "__main__":
+    main()

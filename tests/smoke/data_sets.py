@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Runs over data of every kind: several files and formats mixed, streamed, grouped by length, from the cache.
+
+    tests/smoke/data_sets.py --sftrun build/bin/sftrun
+
+Any number of processes, and a run that was stopped and resumed, must see the same batches; the same records in another file format
+must give the same losses. Tables are written by pyarrow where it is installed, CSV and gzip by Python itself.
+"""
+
+import argparse
+import csv
+import gzip
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests/data/models/tied-gqa"
+RUN = """\
+model: {{ name: {model}, max_seq_len: 96, dtype: fp32 }}
+tuning: {{ lora: {{ r: 4, alpha: 8, dropout: 0.1 }} }}
+data: {{ {data} }}
+train: {{ max_steps: {steps}, global_batch_size: 4, learning_rate: 2.0e-2, warmup_steps: 0, save_steps: 5 }}
+output: {{ dir: {folder}/{name}, tensorboard: false }}
+"""
+STEPS = 12
+RELATIVE = 2.0e-5  # sums in another order, in fp32
+
+
+class Runs:
+    def __init__(self, sftrun, folder):
+        self.sftrun, self.folder = sftrun, pathlib.Path(folder)
+        self.environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def command(self, name, data, processes, steps):
+        yaml = self.folder / f"{name}.yaml"
+        yaml.write_text(RUN.format(model=MODEL, data=data, folder=self.folder, name=name, steps=steps))
+        return [self.sftrun, "train", "--config", yaml, "--nproc-per-node", str(processes), "--device", "cpu"]
+
+    def train(self, name, data, processes=1, steps=STEPS, code=0):
+        command = [str(part) for part in self.command(name, data, processes, steps)]
+        print("$", *command, f"  # {data}", flush=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=self.environment)
+        if done.returncode != code:
+            sys.exit(f"FAILED {name}: exit code {done.returncode}, not {code}\n{done.stdout}{done.stderr}")
+        self.output = done.stdout + done.stderr
+        return self.losses(name)
+
+    def losses(self, name):
+        path = self.folder / name / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [metrics["loss"] for metrics in map(json.loads, lines) if "loss" in metrics]
+
+    def stop_after(self, name, data, processes, step):
+        """SIGTERM once `step` steps are done."""
+        process = subprocess.Popen([str(p) for p in self.command(name, data, processes, STEPS)], env=self.environment,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        deadline = time.time() + 120
+        while len(self.losses(name)) < step and process.poll() is None and time.time() < deadline:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=120)
+        if process.returncode != 75:
+            sys.exit(f"FAILED {name}: exit code {process.returncode}, not 75, when stopped\n{output}")
+
+
+def require(condition, what):
+    if not condition:
+        sys.exit(f"FAILED: {what}")
+    print("ok  ", what, flush=True)
+
+
+def same(a, b, what):
+    worst = max((abs(x - y) / abs(x) for x, y in zip(a, b)), default=1)
+    require(len(a) == len(b) > 0 and worst < RELATIVE, f"{what} (largest relative difference {worst:.1e})")
+
+
+def turns(number):
+    return {"messages": [{"role": "user", "content": f"What comes after {number}?"},
+                         {"role": "assistant", "content": "It is " + "very " * (number % 7) + f"{number + 1}."}]}
+
+
+def write_all(folder):
+    """The same conversations as lines, as one array, compressed; questions and answers as lines and as tables."""
+    chat = [turns(i) for i in range(90)]
+    lines = "".join(json.dumps(r) + "\n" for r in chat)
+    (folder / "chat.jsonl").write_text(lines)
+    (folder / "chat.json").write_text(json.dumps(chat, indent=1))
+    with gzip.open(folder / "chat.jsonl.gz", "wt") as out:
+        out.write(lines)
+    (folder / "parts").mkdir()
+    for part in range(3):
+        (folder / "parts" / f"{part}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in chat[30 * part:30 * part + 30]))
+    questions = [{"question": f"{i} plus\n\"{i}\", please?", "answer": str(2 * i)} for i in range(40)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps({"prompt": q["question"], "completion": q["answer"]}) + "\n" for q in questions))
+    with open(folder / "pairs.csv", "w", newline="") as out:
+        writer = csv.DictWriter(out, ["question", "answer"])
+        writer.writeheader()
+        writer.writerows(questions)
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        return False
+    (folder / "set" / "data").mkdir(parents=True)
+    for i, rows in enumerate([chat[:50], chat[50:]]):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "set" / "data" / f"train-0000{i}-of-00002.parquet",
+                                    row_group_size=7)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(chat[:5]), folder / "set" / "data" / "test-00000-of-00001.parquet")
+    return True
+
+
+def check_formats(runs, folder, has_tables):
+    reference = runs.train("lines", f"train: {folder}/chat.jsonl")
+    require("kept in" in runs.output, "what is tokenised is kept")
+    require(runs.train("again", f"train: {folder}/chat.jsonl") == reference, "a second run has the same losses, bit for bit")
+    require("kept in" not in runs.output, "and takes what was kept")
+    same(reference, runs.train("two", f"train: {folder}/chat.jsonl", processes=2), "two processes")
+    for name, path in [("array", "chat.json"), ("gzip", "chat.jsonl.gz"), ("glob", "parts/*.jsonl"), ("folder", "parts")]:
+        require(runs.train(name, f"train: '{folder}/{path}'") == reference, f"{path} is the same data")
+    if has_tables:
+        require(runs.train("tables", f"train: {folder}/set") == reference, "a folder of Parquet files is the same data")
+    mapped = "fields: {prompt: question, completion: answer}"
+    require(runs.train("csv", f"train: {folder}/pairs.csv, {mapped}") == runs.train("pairs", f"train: {folder}/pairs.jsonl"),
+            "CSV by data.fields is the same data")
+
+
+def check_mixtures(runs, folder):
+    data = (f"train: [{{path: {folder}/chat.jsonl, weight: 0.5}}, {{path: {folder}/pairs.csv, weight: 2, max_samples: 30, "
+            "fields: {prompt: question, completion: answer}}], packing: false")
+    one = runs.train("mix-1", data)
+    require("an epoch's tokens" in runs.output and "weight 0.5" in runs.output, "the mixture is said")
+    same(one, runs.train("mix-2", data, processes=2), "a mixture on two processes")
+    runs.stop_after("mix-stopped", data, 2, 4)
+    require(len(runs.losses("mix-stopped")) < STEPS, "the run was stopped before its end")
+    same(one, runs.train("mix-stopped", data, processes=2), "a mixture, stopped and resumed")
+    same(runs.train("length-1", f"train: {folder}/chat.jsonl, packing: false, group_by_length: true"),
+         runs.train("length-2", f"train: {folder}/chat.jsonl, packing: false, group_by_length: true", processes=2),
+         "batches grouped by length on two processes")
+
+
+def check_streams(runs, folder):
+    data = (f"train: [{folder}/parts/0.jsonl, {{path: '{folder}/parts/[12].jsonl', weight: 2}}], val: {folder}/pairs.jsonl, "
+            "streaming: true, shuffle_buffer: 24")
+    one = runs.train("stream-1", data)
+    require("is streamed" in runs.output, "streaming is said")
+    same(one, runs.train("stream-2", data, processes=2), "a stream on two processes")
+    for step in (2, 7):
+        name = f"stream-stopped-{step}"
+        runs.stop_after(name, data, 2, step)
+        same(one, runs.train(name, data, processes=1), f"a stream on two processes, stopped after {step} steps, resumed on one")
+    without = f"train: {folder}/chat.jsonl, streaming: true"
+    runs.train("stream-epochs", without, steps="null", code=2)
+    require("train.max_steps" in runs.output, "a stream needs max_steps")
+
+
+def check_bad_data(runs, folder):
+    runs.train("missing-column", f"train: {folder}/pairs.csv, fields: {{prompt: query, completion: answer}}", code=3)
+    require('no "query"' in runs.output and "pairs.csv, row 1" in runs.output, "a missing column is named with its row")
+    (folder / "bad.jsonl").write_text(json.dumps(turns(1)) + "\n" + json.dumps(turns(2)) + "\n{\"messages\": 3}\n")
+    runs.train("bad-stream", f"train: {folder}/bad.jsonl, streaming: true", processes=2, code=3)
+    require("bad.jsonl:3" in runs.output, "a bad record in a stream is named")
+    (folder / "cut.csv.gz").write_bytes(gzip.compress(b"prompt,completion\n" + b"a,b\n" * 1000)[:60])
+    runs.train("cut", f"train: {folder}/cut.csv.gz", code=3)
+    require("cut.csv.gz" in runs.output, "a cut file is named")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sftrun", required=True)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sftrun-data-") as name:
+        folder = pathlib.Path(name)
+        has_tables = write_all(folder)
+        runs = Runs(options.sftrun, folder)
+        check_formats(runs, folder, has_tables)
+        check_mixtures(runs, folder)
+        check_streams(runs, folder)
+        check_bad_data(runs, folder)
+    print("data sets: all as they should be" + ("" if has_tables else " (without pyarrow: no tables)"))
+
+
+if __name__ == "__main__":
+    main()
