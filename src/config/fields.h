@@ -71,6 +71,11 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
   field(lora.target_modules, "target_modules", any(),
         "Linear layers that get an update: names (endings of module names), or all-linear.",
         "[q_proj, k_proj, v_proj, o_proj]");
+  field(
+      lora.target_parameters, "target_parameters", any(),
+      "Of mixtures of experts: the experts' matrices and routers that get an update, by endings of "
+      "their names.",
+      "[mlp.experts.gate_up_proj, mlp.experts.down_proj]");
   field(lora.rslora, "rslora", any(), "Scale by alpha / sqrt(r) instead (rank-stabilised LoRA).",
         "true");
   field(lora.init_from, "init_from", any().otherwise("a fresh update"),

@@ -29,23 +29,46 @@ DType stored_dtype(const std::string& wanted, const weights::Checkpoint& base) {
   return DType::kBF16;
 }
 
-at::ScalarType to_torch(DType dtype) {
-  return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
+at::Tensor from_file(const std::vector<float>& values, at::IntArrayRef shape) {
+  return at::from_blob(const_cast<float*>(values.data()), shape, at::kFloat);
 }
 
-void merge_tensor(const weights::Checkpoint& base, const std::string& name,
-                  const std::vector<int64_t>& shape, const weights::LoraPair& pair, int64_t r,
-                  double scale, DType dtype, void* destination) {
-  const at::NoGradGuard no_grad;
-  at::Tensor merged = at::empty(shape, at::kFloat);
-  base.read(name, DType::kF32, merged.data_ptr());
-  const at::Tensor a =
-      at::from_blob(const_cast<float*>(pair.a.data()), {r, pair.in_features}, at::kFloat);
-  const at::Tensor b =
-      at::from_blob(const_cast<float*>(pair.b.data()), {pair.out_features, r}, at::kFloat);
-  merged.addmm_(b, a, 1, scale);
-  at::from_blob(destination, shape, to_torch(dtype)).copy_(merged);
+/// scale * B A; of experts for each of them, as peft orders their values.
+at::Tensor update_of(const weights::LoraPair& pair, int64_t r, double scale) {
+  if (pair.num_experts == 0) {
+    return at::mm(from_file(pair.b, {pair.out_features, r}),
+                  from_file(pair.a, {r, pair.in_features}))
+        .mul_(scale);
+  }
+  const at::Tensor a = from_file(pair.a, {pair.num_experts, r, pair.in_features}),
+                   b = from_file(pair.b, {pair.out_features, r, pair.num_experts});
+  return at::matmul(b.permute({2, 0, 1}), a).mul_(scale);
 }
+
+/// A base weight with its update, in fp32. Parts of one tensor are asked for one after the other:
+/// the last answer is kept.
+class MergedTensor {
+ public:
+  MergedTensor(const weights::Checkpoint& base, int64_t r, double scale)
+      : base_(base), r_(r), scale_(scale) {}
+
+  at::Tensor of(const weights::TensorInfo& info, const weights::LoraPair& pair) {
+    if (name_ == info.name) return merged_;
+    const at::NoGradGuard no_grad;
+    merged_ = at::empty(info.shape, at::kFloat);
+    base_.read(info.name, DType::kF32, merged_.data_ptr());
+    merged_.add_(update_of(pair, r_, scale_));
+    name_ = info.name;
+    return merged_;
+  }
+
+ private:
+  const weights::Checkpoint& base_;
+  int64_t r_;
+  double scale_;
+  std::string name_;
+  at::Tensor merged_;
+};
 
 }  // namespace
 
@@ -65,22 +88,16 @@ int run_merge(const nlohmann::json& request) {
   const double r = static_cast<double>(config.r);
   const double scale = config.use_rslora ? config.lora_alpha / std::sqrt(r) : config.lora_alpha / r;
 
+  MergedTensor merged(*base, config.r, scale);
   std::vector<weights::TensorToWrite> tensors;
   for (const weights::TensorInfo& info : base->tensors()) {
     const std::string module =
         info.name.ends_with(".weight") ? info.name.substr(0, info.name.size() - 7) : info.name;
     const auto pair = adapter.lora.find(module);
-    const std::string name = info.name, file_name = info.file_name();
-    const std::vector<int64_t> shape = info.shape;
-    if (pair == adapter.lora.end()) {
-      tensors.push_back(
-          {file_name, dtype, shape, [&, name](void* to) { base->read(name, dtype, to); }});
-    } else {
-      tensors.push_back({file_name, dtype, shape, [&, name, shape, pair](void* to) {
-                           merge_tensor(*base, name, shape, pair->second, config.r, scale, dtype,
-                                        to);
-                         }});
-    }
+    std::function<at::Tensor()> values;
+    if (pair != adapter.lora.end())
+      values = [&merged, &info, pair] { return merged.of(info, pair->second); };
+    model::add_stored(*base, info, dtype, values, tensors);
   }
   fs::path temporary = output;
   temporary += ".unfinished";

@@ -90,10 +90,12 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
       break;
     default:
       options.trains = model::Trains::kLora;
-      options.lora = {
-          config.tuning.lora.r,       config.tuning.lora.alpha,          config.tuning.lora.dropout,
-          config.tuning.lora.rslora,  config.tuning.lora.target_modules,
-          /*target_is_pattern=*/false};
+      options.lora = {config.tuning.lora.r,
+                      config.tuning.lora.alpha,
+                      config.tuning.lora.dropout,
+                      config.tuning.lora.rslora,
+                      config.tuning.lora.target_modules,
+                      config.tuning.lora.target_parameters};
   }
   return options;
 }

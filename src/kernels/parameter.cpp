@@ -12,6 +12,10 @@ constexpr int64_t kAlignment =
 
 }  // namespace
 
+at::Tensor Parameter::in_file_order(const at::Tensor& values) const {
+  return file_order.empty() ? values : values.permute(file_order);
+}
+
 Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t group,
                                bool decays) {
   SFTRUN_CHECK(parameters_.empty() || parameters_.back().group <= group);

@@ -23,6 +23,7 @@ LoraOptions lora_options_of(const weights::AdapterConfig& config) {
   options.rslora = config.use_rslora;
   options.target_modules = config.target_modules;
   options.target_is_pattern = config.target_is_pattern;
+  options.target_parameters = config.target_parameters;
   return options;
 }
 
@@ -57,14 +58,19 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
   config.lora_dropout = options.dropout;
   config.use_rslora = options.rslora;
   config.target_is_pattern = options.target_is_pattern;
+  config.target_parameters = options.target_parameters;
+  std::sort(config.target_parameters.begin(), config.target_parameters.end());
   for (const std::string& target : options.target_modules) {
     if (options.target_is_pattern || target != "all-linear") {
       config.target_modules.push_back(target);
       continue;
     }
     // Written out: peft knows this word as a string only, not in a list.
-    for (const spec::LinearSpec& linear : spec::layer_linears(decoder.arch())) {
-      config.target_modules.push_back(linear.module.substr(linear.module.rfind('.') + 1));
+    for (Layer& layer : decoder.layers()) {
+      for (const kernels::Linear* linear : layer.linears()) {
+        if (linear->lora && linear != &layer.mixture.router)
+          config.target_modules.push_back(linear->name.substr(linear->name.rfind('.') + 1));
+      }
     }
   }
   std::sort(config.target_modules.begin(), config.target_modules.end());
@@ -107,27 +113,32 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   }
   const at::NoGradGuard no_grad;
   size_t used = 0;
-  for (Layer& layer : decoder.layers()) {
-    for (kernels::Linear* linear : layer.linears()) {
-      const auto found = tensors.lora.find(linear->name);
-      if (linear->lora.has_value() != (found != tensors.lora.end())) {
-        throw DataError(
-            fmt::format("the adapter {} {}", linear->lora ? "lacks" : "also holds", linear->name),
-            directory.string(), "its target_modules differ from tuning.lora.target_modules");
-      }
-      if (!linear->lora) continue;
-      const auto copy = [&](kernels::Parameter& to, const std::vector<float>& from) {
-        if (to.numel != static_cast<int64_t>(from.size())) {
-          throw DataError(
-              fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel),
-              directory.string(), "it belongs to a model of another size");
-        }
-        to.master.copy_(at::from_blob(const_cast<float*>(from.data()), to.shape, at::kFloat));
-      };
-      copy(*linear->lora->a, found->second.a);
-      copy(*linear->lora->b, found->second.b);
-      ++used;
+  const auto copy = [&](kernels::Parameter& to, const std::vector<float>& from) {
+    if (to.numel != static_cast<int64_t>(from.size())) {
+      throw DataError(fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel),
+                      directory.string(), "it belongs to a model of another size");
     }
+    const at::Tensor target = to.in_file_order(to.master);
+    target.copy_(at::from_blob(const_cast<float*>(from.data()), target.sizes(), at::kFloat));
+  };
+  /// Takes what the adapter has for a layer's `lora`, or makes sure that neither has one.
+  const auto take = [&](const std::string& name, auto& lora, const char* targets) {
+    const auto found = tensors.lora.find(name);
+    if (lora.has_value() != (found != tensors.lora.end())) {
+      throw DataError(fmt::format("the adapter {} {}", lora ? "lacks" : "also holds", name),
+                      directory.string(),
+                      fmt::format("its {0} differ from tuning.lora.{0}", targets));
+    }
+    if (!lora) return;
+    copy(*lora->a, found->second.a);
+    copy(*lora->b, found->second.b);
+    ++used;
+  };
+  for (Layer& layer : decoder.layers()) {
+    for (kernels::Linear* linear : layer.linears())
+      take(linear->name, linear->lora, "target_modules");
+    for (kernels::ExpertMatrix* matrix : layer.experts())
+      take(matrix->name, matrix->lora, "target_parameters");
   }
   SFTRUN_CHECK_EQ(used, tensors.lora.size());
   decoder.parameters().refresh_compute();
@@ -136,32 +147,54 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
 std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder) {
   std::vector<weights::TensorToWrite> tensors;
   for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
-    const at::Tensor master = parameter.master.detach();
-    tensors.push_back({parameter.name, DType::kF32, parameter.shape, [master](void* destination) {
-                         at::from_blob(destination, master.sizes(), at::kFloat).copy_(master);
-                       }});
+    const at::Tensor values = parameter.in_file_order(parameter.master.detach());
+    tensors.push_back(
+        {parameter.name, DType::kF32, parameter.shape_in_files(), [values](void* destination) {
+           at::from_blob(destination, values.sizes(), at::kFloat).copy_(values);
+         }});
   }
   return tensors;
 }
 
+at::ScalarType torch_dtype(DType dtype) {
+  return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
+}
+
+void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info, DType dtype,
+                const std::function<at::Tensor()>& values,
+                std::vector<weights::TensorToWrite>& tensors) {
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, int64_t offset,
+                       std::function<void(void*)> read) {
+    if (!values) {
+      tensors.push_back({name, dtype, shape, std::move(read)});
+      return;
+    }
+    tensors.push_back({name, dtype, shape, [shape, offset, values, dtype](void* destination) {
+                         const at::Tensor to =
+                             at::from_blob(destination, shape, torch_dtype(dtype));
+                         to.copy_(values().flatten().narrow(0, offset, to.numel()).view(shape));
+                       }});
+  };
+  if (info.parts.empty()) {
+    add(info.file_name(), info.shape, 0,
+        [&base, name = info.name, dtype](void* to) { base.read(name, dtype, to); });
+  }
+  for (size_t part = 0; part < info.parts.size(); ++part) {
+    const spec::TensorPart& piece = info.parts[part];
+    add(piece.name, piece.shape, piece.offset, [&base, name = info.name, part, dtype](void* to) {
+      base.read_part(name, part, dtype, to);
+    });
+  }
+}
+
 std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base,
                                                   DType dtype) {
-  const at::ScalarType type = dtype == DType::kF32   ? at::kFloat
-                              : dtype == DType::kF16 ? at::kHalf
-                                                     : at::kBFloat16;
   std::vector<weights::TensorToWrite> tensors;
   for (const weights::TensorInfo& info : base.tensors()) {
-    if (const kernels::Parameter* parameter = decoder.parameters().find(info.name)) {
-      const at::Tensor master = parameter->master.detach();
-      tensors.push_back({info.file_name(), dtype, info.shape, [master, type](void* destination) {
-                           at::from_blob(destination, master.sizes(), type).copy_(master);
-                         }});
-    } else {
-      tensors.push_back({info.file_name(), dtype, info.shape,
-                         [&base, name = info.name, dtype](void* destination) {
-                           base.read(name, dtype, destination);
-                         }});
-    }
+    const kernels::Parameter* parameter = decoder.parameters().find(info.name);
+    std::function<at::Tensor()> values;
+    if (parameter) values = [master = parameter->master.detach()] { return master; };
+    add_stored(base, info, dtype, values, tensors);
   }
   return tensors;
 }

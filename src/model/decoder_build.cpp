@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <regex>
@@ -96,6 +97,8 @@ kernels::Linear& member(Layer& layer, spec::LinearSlot slot) {
       return layer.gate_up;
     case spec::LinearSlot::kDown:
       return layer.down;
+    case spec::LinearSlot::kRouter:
+      return layer.mixture.router;
   }
   invariant_failed(__FILE__, __LINE__, "every LinearSlot is a member");
 }
@@ -131,11 +134,31 @@ void describe(Layer& layer, const spec::ArchSpec& arch, const spec::LayerSpec& s
                      .softcap = arch.attention_softcap};
   layer.rope = spec.rope;
   layer.residual_scale = arch.residual_scale;
+  if (spec.sparse) {
+    layer.mixture.top_k = arch.mixture.top_k;
+    layer.mixture.normalise = arch.mixture.normalise;
+  }
   layer.activation = arch.activation == spec::Activation::kSilu ? kernels::Activation::kSilu
                                                                 : kernels::Activation::kGeluTanh;
 }
 
-bool targets(const LoraOptions& lora, const std::string& module) {
+bool is_dense_half(spec::LinearSlot slot) {
+  return slot == spec::LinearSlot::kGate || slot == spec::LinearSlot::kUp ||
+         slot == spec::LinearSlot::kDown;
+}
+
+/// Of target_parameters, as peft matches them: the whole name or its ending.
+bool targets_parameter(const LoraOptions& lora, const std::string& name) {
+  return std::any_of(lora.target_parameters.begin(), lora.target_parameters.end(),
+                     [&](const std::string& target) { return ends_with_module(name, target); });
+}
+
+/// A router's update is asked for by its parameter's name alone: `gate` would mean another thing in
+/// other layers.
+bool targets(const LoraOptions& lora, const std::string& module, spec::LinearSlot slot,
+             const spec::ArchSpec& arch) {
+  if (slot == spec::LinearSlot::kRouter) return targets_parameter(lora, module + ".weight");
+  if (is_dense_half(slot) && arch.mixture.num_experts > 0) return false;
   if (lora.target_is_pattern)
     return std::regex_match(module, std::regex(lora.target_modules.at(0)));
   for (const std::string& target : lora.target_modules) {
@@ -144,21 +167,87 @@ bool targets(const LoraOptions& lora, const std::string& module) {
   return false;
 }
 
-void require_targets_exist(const LoraOptions& lora, const std::vector<spec::LinearSpec>& linears) {
+void require_parameters_exist(const LoraOptions& lora, const spec::ArchSpec& arch) {
+  std::vector<std::string> names;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer))
+      names.push_back(fmt::format("{}layers.{}.{}", arch.prefix, layer, experts.module));
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      if (linear.slot == spec::LinearSlot::kRouter)
+        names.push_back(fmt::format("{}layers.{}.{}.weight", arch.prefix, layer, linear.module));
+    }
+  }
+  for (const std::string& target : lora.target_parameters) {
+    const bool found = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return ends_with_module(name, target);
+    });
+    if (found) continue;
+    throw ConfigError(
+        fmt::format("no experts' parameter is named `{}`", target), "tuning.lora.target_parameters",
+        names.empty() ? "the model has no experts: remove it"
+                      : "there are: mlp.experts.gate_up_proj, mlp.experts.down_proj, and "
+                        "mlp.gate.weight, the router");
+  }
+  if (!lora.target_parameters.empty() && lora.dropout > 0) {
+    throw ConfigError("experts' updates have no dropout", "tuning.lora.dropout",
+                      "set tuning.lora.dropout to 0, or remove tuning.lora.target_parameters (peft "
+                      "has the same limit)");
+  }
+}
+
+/// One of each kind over all layers.
+std::vector<spec::LinearSpec> all_linears(const spec::ArchSpec& arch) {
+  std::vector<spec::LinearSpec> linears;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      const bool known =
+          std::any_of(linears.begin(), linears.end(),
+                      [&](const spec::LinearSpec& other) { return other.module == linear.module; });
+      if (!known) linears.push_back(std::move(linear));
+    }
+  }
+  return linears;
+}
+
+/// Of models with experts only attention: peft takes the names of dense feed-forward halves there
+/// for the experts'.
+bool is_targetable(spec::LinearSlot slot, const spec::ArchSpec& arch) {
+  if (slot == spec::LinearSlot::kRouter) return false;
+  return arch.mixture.num_experts == 0 || !is_dense_half(slot);
+}
+
+bool names_experts(const std::string& target) {
+  for (const char* name : {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3", "experts"}) {
+    if (target == name || target.ends_with(std::string(".") + name)) return true;
+  }
+  return false;
+}
+
+void require_targets_exist(const LoraOptions& lora, const spec::ArchSpec& arch) {
+  require_parameters_exist(lora, arch);
   if (lora.target_is_pattern) return;
+  const std::vector<spec::LinearSpec> linears = all_linears(arch);
   std::vector<std::string> names;
   for (const spec::LinearSpec& linear : linears) {
-    names.push_back(linear.module.substr(linear.module.rfind('.') + 1));
+    if (is_targetable(linear.slot, arch))
+      names.push_back(linear.module.substr(linear.module.rfind('.') + 1));
   }
   for (const std::string& target : lora.target_modules) {
     if (target == "all-linear") continue;
     bool found = false;
     for (const spec::LinearSpec& linear : linears) {
+      if (!is_targetable(linear.slot, arch)) continue;
       // A target may name a layer too ("layers.3.self_attn.q_proj"); its last words decide.
       found = found || ends_with_module(linear.module, target) ||
               ends_with_module(target, linear.module);
     }
     if (found) continue;
+    if (arch.mixture.num_experts > 0 && names_experts(target)) {
+      throw ConfigError(fmt::format("`{}` names experts, which are no linear layers", target),
+                        "tuning.lora.target_modules",
+                        "set tuning.lora.target_parameters: [mlp.experts.gate_up_proj, "
+                        "mlp.experts.down_proj]");
+    }
     const std::string guess = nearest(target, names);
     throw ConfigError(fmt::format("no linear layer is named `{}`", target),
                       "tuning.lora.target_modules",
@@ -175,13 +264,12 @@ class DecoderBuilder {
       : d_(decoder),
         source_(source),
         tensors_(spec::tensor_specs(decoder.arch_)),
-        linears_(spec::layer_linears(decoder.arch_)),
         selection_(decoder.options_, tensors_) {
     for (const spec::TensorSpec& tensor : tensors_) by_name_[tensor.name] = &tensor;
   }
 
   void run() {
-    if (d_.options_.trains == Trains::kLora) require_targets_exist(d_.options_.lora, linears_);
+    if (d_.options_.trains == Trains::kLora) require_targets_exist(d_.options_.lora, d_.arch_);
     declare();
     d_.store_.allocate(d_.options_.dtype, d_.options_.device);
     fill();
@@ -212,7 +300,8 @@ class DecoderBuilder {
     if (spec.bias)
       declare_tensor(linear.name + ".bias", layer + 1, &linear.bias, &linear.bias_parameter);
     const LoraOptions& lora = d_.options_.lora;
-    if (d_.options_.trains != Trains::kLora || !targets(lora, linear.name)) return;
+    if (d_.options_.trains != Trains::kLora || !targets(lora, linear.name, spec.slot, d_.arch_))
+      return;
     kernels::LoraAdapter adapter;
     adapter.a = d_.store_.add(weights::lora_a_name(linear.name), {lora.r, spec.in_features},
                               layer + 1, true);
@@ -222,6 +311,35 @@ class DecoderBuilder {
     adapter.dropout = lora.dropout;
     adapter.module_number = number;
     linear.lora = adapter;
+  }
+
+  void declare_experts(kernels::ExpertMatrix& matrix, const spec::ExpertSpec& spec, int64_t layer,
+                       uint32_t number) {
+    matrix.name = fmt::format("{}layers.{}.{}", d_.arch_.prefix, layer, spec.module);
+    declare_tensor(matrix.name, layer + 1, &matrix.weight, &matrix.parameter);
+    const LoraOptions& lora = d_.options_.lora;
+    if (d_.options_.trains != Trains::kLora || !targets_parameter(lora, matrix.name)) return;
+    const int64_t experts = d_.arch_.mixture.num_experts;
+    const std::string module = peft_module(matrix.name);
+    kernels::ExpertLora adapter;
+    adapter.a = d_.store_.add(weights::lora_a_name(module), {experts, lora.r, spec.in_features},
+                              layer + 1, true);
+    adapter.a->file_shape = {experts * lora.r, spec.in_features};
+    adapter.b = d_.store_.add(weights::lora_b_name(module), {experts, spec.out_features, lora.r},
+                              layer + 1, true);
+    adapter.b->file_order = {1, 2, 0};  // peft has the expert vary fastest
+    adapter.b->file_shape = {spec.out_features, lora.r * experts};
+    adapter.scale = lora.scaling();
+    adapter.module_number = number;
+    matrix.lora = adapter;
+  }
+
+  /// What peft calls the update of an experts' tensor.
+  std::string peft_module(const std::string& name) const {
+    const std::string experts = name.substr(0, name.rfind('.'));
+    const LoraOptions& lora = d_.options_.lora;
+    return weights::peft_expert_module(name, targets_parameter(lora, experts + ".gate_up_proj") &&
+                                                 targets_parameter(lora, experts + ".down_proj"));
   }
 
   void declare_norm(kernels::Norm& norm, const std::string& name, int64_t group) {
@@ -242,8 +360,13 @@ class DecoderBuilder {
       for (const spec::NormSpec& norm : norms)
         declare_norm(member(layer, norm.slot),
                      fmt::format("{}layers.{}.{}", d_.arch_.prefix, l, norm.module), l + 1);
-      for (const spec::LinearSpec& linear : linears_)
+      for (const spec::LinearSpec& linear : spec::layer_linears(d_.arch_, l))
         declare_linear(member(layer, linear.slot), linear, l, number++);
+      for (const spec::ExpertSpec& experts : spec::layer_experts(d_.arch_, l)) {
+        declare_experts(
+            experts.slot == spec::ExpertSlot::kGateUp ? layer.mixture.gate_up : layer.mixture.down,
+            experts, l, number++);
+      }
     }
     const int64_t last = d_.arch_.num_layers + 1;
     declare_norm(d_.head_.norm, d_.arch_.prefix + "norm", last);
@@ -274,21 +397,28 @@ class DecoderBuilder {
     }
   }
 
+  void initialise(kernels::Parameter& a, kernels::Parameter& b, uint32_t module_number) const {
+    RandomStream stream(d_.options_.seed, 0x4c6f5241ULL << 32 | module_number);
+    const double bound = 1.0 / std::sqrt(static_cast<double>(a.shape.back()));
+    at::Tensor values = at::empty(a.shape, at::kFloat);
+    float* data = values.data_ptr<float>();
+    for (int64_t i = 0; i < a.numel; ++i)
+      data[i] = static_cast<float>((2 * stream.next_unit() - 1) * bound);
+    a.master.copy_(values);
+    b.master.zero_();
+  }
+
   // As peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
   void initialise_adapters() {
     const at::NoGradGuard no_grad;
     for (Layer& layer : d_.layers_) {
       for (kernels::Linear* linear : layer.linears()) {
         if (!linear->lora) continue;
-        kernels::Parameter& a = *linear->lora->a;
-        RandomStream stream(d_.options_.seed, 0x4c6f5241ULL << 32 | linear->lora->module_number);
-        const double bound = 1.0 / std::sqrt(static_cast<double>(a.shape[1]));
-        at::Tensor values = at::empty(a.shape, at::kFloat);
-        float* data = values.data_ptr<float>();
-        for (int64_t i = 0; i < a.numel; ++i)
-          data[i] = static_cast<float>((2 * stream.next_unit() - 1) * bound);
-        a.master.copy_(values);
-        linear->lora->b->master.zero_();
+        initialise(*linear->lora->a, *linear->lora->b, linear->lora->module_number);
+      }
+      for (kernels::ExpertMatrix* matrix : layer.experts()) {
+        if (matrix->lora)
+          initialise(*matrix->lora->a, *matrix->lora->b, matrix->lora->module_number);
       }
     }
   }
@@ -296,7 +426,6 @@ class DecoderBuilder {
   Decoder& d_;
   const WeightSource& source_;
   std::vector<spec::TensorSpec> tensors_;
-  std::vector<spec::LinearSpec> linears_;
   Selection selection_;
   std::map<std::string, const spec::TensorSpec*> by_name_;
   std::vector<Slot> slots_;

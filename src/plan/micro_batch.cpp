@@ -14,10 +14,14 @@ int64_t num_parameters(const spec::ArchSpec& arch) {
 }
 
 int64_t num_lora_parameters(const spec::ArchSpec& arch, int64_t r) {
-  int64_t per_layer = 0;
-  for (const spec::LinearSpec& linear : spec::layer_linears(arch))
-    per_layer += r * (linear.in_features + linear.out_features);
-  return per_layer * arch.num_layers;
+  int64_t total = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
+      total += r * (linear.in_features + linear.out_features);
+    for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer))
+      total += arch.mixture.num_experts * r * (experts.in_features + experts.out_features);
+  }
+  return total;
 }
 
 }  // namespace
@@ -27,8 +31,11 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
   const int64_t queries = arch.num_heads * arch.head_dim, keys = arch.num_kv_heads * arch.head_dim;
   // input, normed input, middle, normed middle; q and attention; k and v; gate, up and their
   // product
-  const int64_t block = 4 * arch.hidden_size + 2 * queries + 2 * keys + 3 * arch.intermediate_size;
-  const int64_t temporaries = 4 * arch.hidden_size + 2 * queries + 2 * arch.intermediate_size;
+  const int64_t inner =
+      std::max(arch.intermediate_size,
+               arch.mixture.top_k * (arch.mixture.intermediate_size + arch.hidden_size));
+  const int64_t block = 4 * arch.hidden_size + 2 * queries + 2 * keys + 3 * inner;
+  const int64_t temporaries = 4 * arch.hidden_size + 2 * queries + 2 * inner;
   const int64_t kept =
       gradient_checkpointing ? arch.num_layers * arch.hidden_size + block : arch.num_layers * block;
   return (kept + temporaries) * element_bytes;

@@ -43,7 +43,7 @@ struct Family {
 };
 
 extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3, kPhi3, kOlmo2,
-    kOlmo3, kGranite;
+    kOlmo3, kGranite, kMixtral, kQwen3Moe;
 
 const std::vector<const Family*>& families();
 /// Null: none is stored under this general.architecture.

@@ -17,6 +17,9 @@ using nlohmann::json;
 const Family& family_of(const JsonFields& general) {
   const std::string name = general.get_string("general.architecture", "");
   if (name.empty()) general.fail_missing("general.architecture");
+  // llama.cpp calls Mixtral a llama with experts.
+  if (name == kLlama.gguf && general.get_int("llama.expert_count", 0, 0, kMostSize) > 0)
+    return kMixtral;
   if (const Family* family = family_of_gguf(name)) return *family;
   std::vector<std::string> known;
   for (const Family* family : families()) {
@@ -40,8 +43,11 @@ void read_sizes(const JsonFields& meta, ArchSpec& arch) {
 }
 
 void refuse_unsupported(const JsonFields& meta, const Family& family, const ArchSpec& arch) {
-  if (meta.get_int("expert_count", 0, 0, kMostSize) > 0) {
-    throw DataError("mixtures of experts are not supported", meta.where());
+  const bool is_mixture = &family == &kMixtral || &family == &kQwen3Moe;
+  if (!is_mixture && meta.get_int("expert_count", 0, 0, kMostSize) > 0) {
+    throw DataError(fmt::format("mixtures of experts of the architecture \"{}\" are not supported",
+                                family.gguf),
+                    meta.where());
   }
   const auto require_head_size = [&](const char* key) {
     const int64_t size = meta.get_int(key, arch.head_dim, 1, kMostSize);
@@ -125,7 +131,7 @@ double largest_factor(const std::vector<float>& divisors) {
 ArchSpec ArchSpec::from_gguf(const json& metadata, const std::string& where) {
   const JsonFields general(metadata, where);
   const Family& family = family_of(general);
-  const JsonFields meta(metadata, where, fmt::format("{}.", family.gguf));
+  const JsonFields meta(metadata, where, general.get_string("general.architecture", "") + ".");
   ArchSpec arch;
   arch.family = family.model_type;
   if (family.traits) family.traits(arch);

@@ -18,11 +18,42 @@ void add_linear(std::vector<TensorSpec>& specs, const ArchSpec& arch, const Line
                    .shape = {linear.out_features, linear.in_features},
                    .role = TensorRole::kLinear,
                    .layer = layer});
+  if (linear.slot == LinearSlot::kRouter && arch.mixture.files == ExpertFiles::kMixtral) {
+    specs.back().parts = {
+        {name_in_layer(arch, layer, "block_sparse_moe.gate.weight"), specs.back().shape, 0}};
+  }
   if (!linear.bias) return;
   specs.push_back({.name = prefix + ".bias",
                    .shape = {linear.out_features},
                    .role = TensorRole::kBias,
                    .layer = layer});
+}
+
+/// Of gate_up_proj an expert's gate comes first, then its up; transformers makes them so of files
+/// that hold each matrix apart.
+void add_experts(std::vector<TensorSpec>& specs, const ArchSpec& arch, const ExpertSpec& experts,
+                 int64_t layer) {
+  const bool is_mixtral = arch.mixture.files == ExpertFiles::kMixtral;
+  const std::vector<std::string> matrices =
+      experts.slot == ExpertSlot::kDown ? std::vector<std::string>{is_mixtral ? "w2" : "down_proj"}
+      : is_mixtral                      ? std::vector<std::string>{"w1", "w3"}
+                                        : std::vector<std::string>{"gate_proj", "up_proj"};
+  const int64_t rows = experts.out_features / static_cast<int64_t>(matrices.size());
+  TensorSpec spec{.name = name_in_layer(arch, layer, experts.module),
+                  .shape = {arch.mixture.num_experts, experts.out_features, experts.in_features},
+                  .role = TensorRole::kExperts,
+                  .layer = layer};
+  int64_t offset = 0;
+  for (int64_t expert = 0; expert < arch.mixture.num_experts; ++expert) {
+    for (const std::string& matrix : matrices) {
+      const std::string module = fmt::format(
+          "{}.experts.{}.{}.weight", is_mixtral ? "block_sparse_moe" : "mlp", expert, matrix);
+      spec.parts.push_back(
+          {name_in_layer(arch, layer, module), {rows, experts.in_features}, offset});
+      offset += rows * experts.in_features;
+    }
+  }
+  specs.push_back(std::move(spec));
 }
 
 void add_norm(std::vector<TensorSpec>& specs, const ArchSpec& arch, const NormSpec& norm,
@@ -39,7 +70,19 @@ int64_t TensorSpec::numel() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-std::vector<LinearSpec> layer_linears(const ArchSpec& arch) {
+namespace {
+
+bool is_sparse(const ArchSpec& arch, int64_t layer) {
+  return arch.layers.at(static_cast<size_t>(layer)).sparse;
+}
+
+LinearSpec router_of(const ArchSpec& arch) {
+  return {LinearSlot::kRouter, "mlp.gate", arch.hidden_size, arch.mixture.num_experts, false};
+}
+
+}  // namespace
+
+std::vector<LinearSpec> layer_linears(const ArchSpec& arch, int64_t layer) {
   const int64_t hidden = arch.hidden_size, inner = arch.intermediate_size;
   const int64_t queries = arch.num_heads * arch.head_dim, keys = arch.num_kv_heads * arch.head_dim;
   const bool qkv_bias = arch.qkv_bias, o_bias = arch.o_bias, mlp_bias = arch.mlp_bias;
@@ -51,15 +94,27 @@ std::vector<LinearSpec> layer_linears(const ArchSpec& arch) {
         {LinearSlot::kDown, "mlp.down_proj", inner, hidden, mlp_bias},
     };
   }
-  return {
+  std::vector<LinearSpec> linears = {
       {LinearSlot::kQ, "self_attn.q_proj", hidden, queries, qkv_bias},
       {LinearSlot::kK, "self_attn.k_proj", hidden, keys, qkv_bias},
       {LinearSlot::kV, "self_attn.v_proj", hidden, keys, qkv_bias},
       {LinearSlot::kO, "self_attn.o_proj", queries, hidden, o_bias},
-      {LinearSlot::kGate, "mlp.gate_proj", hidden, inner, mlp_bias},
-      {LinearSlot::kUp, "mlp.up_proj", hidden, inner, mlp_bias},
-      {LinearSlot::kDown, "mlp.down_proj", inner, hidden, mlp_bias},
   };
+  if (is_sparse(arch, layer)) {
+    linears.push_back(router_of(arch));
+    return linears;
+  }
+  linears.push_back({LinearSlot::kGate, "mlp.gate_proj", hidden, inner, mlp_bias});
+  linears.push_back({LinearSlot::kUp, "mlp.up_proj", hidden, inner, mlp_bias});
+  linears.push_back({LinearSlot::kDown, "mlp.down_proj", inner, hidden, mlp_bias});
+  return linears;
+}
+
+std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer) {
+  if (!is_sparse(arch, layer)) return {};
+  const int64_t hidden = arch.hidden_size, inner = arch.mixture.intermediate_size;
+  return {{ExpertSlot::kGateUp, "mlp.experts.gate_up_proj", hidden, 2 * inner},
+          {ExpertSlot::kDown, "mlp.experts.down_proj", inner, hidden}};
 }
 
 std::vector<NormSpec> layer_norms(const ArchSpec& arch) {
@@ -94,7 +149,6 @@ std::vector<NormSpec> layer_norms(const ArchSpec& arch) {
 }
 
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
-  const std::vector<LinearSpec> linears = layer_linears(arch);
   const std::vector<NormSpec> norms = layer_norms(arch);
   std::vector<TensorSpec> specs;
   specs.push_back({.name = arch.prefix + "embed_tokens.weight",
@@ -102,7 +156,10 @@ std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
                    .role = TensorRole::kEmbedding});
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const NormSpec& norm : norms) add_norm(specs, arch, norm, layer);
-    for (const LinearSpec& linear : linears) add_linear(specs, arch, linear, layer);
+    for (const LinearSpec& linear : layer_linears(arch, layer))
+      add_linear(specs, arch, linear, layer);
+    for (const ExpertSpec& experts : layer_experts(arch, layer))
+      add_experts(specs, arch, experts, layer);
   }
   specs.push_back({.name = arch.prefix + "norm.weight",
                    .shape = {arch.hidden_size},

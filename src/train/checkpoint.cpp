@@ -209,7 +209,8 @@ void restore(const fs::path& checkpoint, model::Decoder& decoder, AdamW& optimiz
   const weights::SafetensorsFile values(values_path);
   const weights::SafetensorsFile moments(checkpoint / kOptimizerFile);
   for (kernels::Parameter& parameter : decoder.parameters().parameters()) {
-    copy_into(values, values_path, parameter.name, parameter.master.detach());
+    copy_into(values, values_path, parameter.name,
+              parameter.in_file_order(parameter.master.detach()));
     const auto moment = [&](const std::string& prefix, const at::Tensor& flat) {
       copy_into(moments, checkpoint / kOptimizerFile, prefix + parameter.name,
                 flat.narrow(0, parameter.offset, parameter.numel).view(parameter.shape));

@@ -14,12 +14,13 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 /// Keys of PEFT's LoraConfig that are read here, or that do not change what an adapter computes.
-constexpr std::array<std::string_view, 21> kKnown = {"peft_type",
+constexpr std::array<std::string_view, 22> kKnown = {"peft_type",
                                                      "base_model_name_or_path",
                                                      "r",
                                                      "lora_alpha",
                                                      "lora_dropout",
                                                      "target_modules",
+                                                     "target_parameters",
                                                      "use_rslora",
                                                      "modules_to_save",
                                                      "task_type",
@@ -167,6 +168,9 @@ class ConfigReader {
       result.target_modules = {targets->get<std::string>()};
       result.target_is_pattern = result.target_modules[0] != "all-linear";
     }
+    result.target_parameters = names("target_parameters");
+    std::sort(result.target_parameters.begin(), result.target_parameters.end());
+    if (result.target_modules.empty() && !result.target_parameters.empty()) return;
     if (result.target_modules.empty() || result.target_modules[0].empty())
       fail("target_modules", "not empty");
   }
@@ -206,6 +210,7 @@ json AdapterConfig::to_json() const {
       {"lora_alpha", plain_number(lora_alpha)},
       {"lora_dropout", lora_dropout},
       {"target_modules", targets},
+      {"target_parameters", target_parameters.empty() ? json(nullptr) : json(target_parameters)},
       {"modules_to_save", modules_to_save.empty() ? json(nullptr) : json(modules_to_save)},
       {"use_rslora", use_rslora},
       {"use_dora", false},
@@ -223,6 +228,11 @@ json AdapterConfig::to_json() const {
 std::string lora_a_name(const std::string& module) {
   return "base_model.model." + module + ".lora_A.weight";
 }
+std::string peft_expert_module(const std::string& parameter, bool both_adapted) {
+  const std::string experts = parameter.substr(0, parameter.rfind('.'));
+  return both_adapted && parameter.ends_with("gate_up_proj") ? experts + ".base_layer" : experts;
+}
+
 std::string lora_b_name(const std::string& module) {
   return "base_model.model." + module + ".lora_B.weight";
 }

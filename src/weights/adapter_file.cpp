@@ -16,7 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "base_model.model.";
-constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight", kWeight = ".weight";
+constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight", kWeight = ".weight",
+                           kBaseLayer = ".base_layer";
 
 class AdapterReader {
  public:
@@ -52,6 +53,7 @@ class AdapterReader {
     if (!entry.name.starts_with(kPrefix))
       fail(entry.name, "is not named as PEFT names an adapter's");
     const std::string name = entry.name.substr(kPrefix.size());
+    if (read_experts(entry, name, result)) return;
     if (name.ends_with(kA)) {
       const std::string module = name.substr(0, name.size() - kA.size());
       const spec::TensorSpec& base = base_of(entry, module);
@@ -67,6 +69,47 @@ class AdapterReader {
     } else {
       result.saved[name] = values(entry, saved_shape(entry, name));
     }
+  }
+
+  /// The experts' tensor that a module of PEFT's stands for; null: none of this model's.
+  const spec::TensorSpec* experts_of(const std::string& module) const {
+    for (const char* parameter : {".gate_up_proj", ".down_proj"}) {
+      for (const std::string& experts :
+           {module, module.ends_with(kBaseLayer)
+                        ? module.substr(0, module.size() - kBaseLayer.size())
+                        : module}) {
+        const auto found = specs_.find(experts + parameter);
+        if (found == specs_.end() || found->second.role != spec::TensorRole::kExperts) continue;
+        if (!is_target(found->first)) continue;
+        const bool both = is_target(experts + ".gate_up_proj") && is_target(experts + ".down_proj");
+        if (peft_expert_module(found->first, both) == module) return &found->second;
+      }
+    }
+    return nullptr;
+  }
+  bool is_target(const std::string& parameter) const {
+    return std::any_of(config_.target_parameters.begin(), config_.target_parameters.end(),
+                       [&](const std::string& target) {
+                         return parameter == target || parameter.ends_with("." + target);
+                       });
+  }
+
+  bool read_experts(const SafetensorsEntry& entry, const std::string& name,
+                    AdapterTensors& result) const {
+    const bool is_a = name.ends_with(kA), is_b = name.ends_with(kB);
+    if (!is_a && !is_b) return false;
+    const spec::TensorSpec* spec = experts_of(name.substr(0, name.size() - kA.size()));
+    if (spec == nullptr) return false;
+    LoraPair& pair = result.lora[spec->name];
+    pair.num_experts = spec->shape[0];
+    pair.out_features = spec->shape[1];
+    pair.in_features = spec->shape[2];
+    const int64_t ranks = pair.num_experts * config_.r;
+    if (is_a)
+      pair.a = values(entry, {ranks, pair.in_features});
+    else
+      pair.b = values(entry, {pair.out_features, ranks});
+    return true;
   }
 
   static LoraPair& pair_of(AdapterTensors& result, const std::string& module,

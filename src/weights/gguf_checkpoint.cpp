@@ -85,7 +85,15 @@ class GgufCheckpoint final : public CheckpointBase {
 
   void read(const std::string& name, DType dtype, void* destination) const override {
     const size_t i = index_of(name);
-    const GgufTensor& tensor = *sources_[i];
+    if (roles_[i] == spec::TensorRole::kExperts) {
+      const std::vector<spec::TensorPart>& parts = tensors_[i].parts;
+      for (size_t part = 0; part < parts.size(); ++part) {
+        read_part(name, part, dtype,
+                  static_cast<std::byte*>(destination) + parts[part].offset * size_of(dtype));
+      }
+      return;
+    }
+    const GgufTensor& tensor = *sources_[i][0];
     auto* out = static_cast<std::byte*>(destination);
     if (is_norm_plus_one(i)) {
       read_norm(tensor, dtype, out);
@@ -103,11 +111,23 @@ class GgufCheckpoint final : public CheckpointBase {
     file_.release(tensor.bytes);
   }
 
+  void read_part(const std::string& name, size_t part, DType dtype,
+                 void* destination) const override {
+    const size_t i = index_of(name);
+    if (roles_[i] != spec::TensorRole::kExperts) return read(name, dtype, destination);
+    const size_t matrices = sources_[i].size();  // of each expert, one after the other
+    const GgufTensor& tensor = *sources_[i][part % matrices];
+    const int64_t size = tensor.numel() / tensor.shape[0];
+    const auto expert = static_cast<int64_t>(part / matrices);
+    decode(tensor, expert * size, size, dtype, static_cast<std::byte*>(destination));
+    file_.release(tensor.bytes);
+  }
+
   std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                    DType dtype) const override {
     const size_t i = index_of(name);
-    if (is_norm_plus_one(i) || has_permuted_rows(name) || !is_aligned(stored_[i], dtype) ||
-        plain_dtype(sources_[i]->type) != dtype)
+    if (sources_[i].size() > 1 || is_norm_plus_one(i) || has_permuted_rows(name) ||
+        !is_aligned(stored_[i], dtype) || plain_dtype(sources_[i][0]->type) != dtype)
       return std::nullopt;
     return stored_[i];
   }
@@ -141,23 +161,48 @@ class GgufCheckpoint final : public CheckpointBase {
     const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch_);
     check_names(specs);
     for (const spec::TensorSpec& spec : specs) {
-      const GgufTensor* tensor = file_.find(names_.at(spec.name));
-      if (!tensor->type.readable) {
-        throw DataError(
-            fmt::format("tensor `{}` is stored as {}, which is not supported", tensor->name,
-                        tensor->type.name),
-            where_, "supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K");
+      std::vector<const GgufTensor*> sources;
+      uint64_t stored_bytes = 0;
+      for (const std::string& name : names_of(spec)) {
+        sources.push_back(require_readable(name));
+        stored_bytes += sources.back()->bytes.size();
       }
-      add({spec.name, spec.shape, std::string(tensor->type.name), tensor->bytes.size()},
-          tensor->bytes);
-      sources_.push_back(tensor);
+      add({.name = spec.name,
+           .shape = spec.shape,
+           .format = std::string(sources[0]->type.name),
+           .stored_bytes = stored_bytes,
+           .parts = spec.parts},
+          sources[0]->bytes);
+      sources_.push_back(std::move(sources));
       roles_.push_back(spec.role);
     }
   }
 
+  std::vector<std::string> names_of(const spec::TensorSpec& spec) const {
+    if (spec.role == spec::TensorRole::kExperts) return gguf_expert_names(spec);
+    return {names_.at(spec.name)};
+  }
+
+  const GgufTensor* require_readable(const std::string& name) const {
+    const GgufTensor* tensor = file_.find(name);
+    if (tensor->type.readable) return tensor;
+    throw DataError(
+        fmt::format("tensor `{}` is stored as {}, which is not supported", name, tensor->type.name),
+        where_, "supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K");
+  }
+
   /// In the file's own names, which the user can look up.
-  void check_names(std::vector<spec::TensorSpec> specs) const {
-    for (spec::TensorSpec& spec : specs) spec.name = names_.at(spec.name);
+  void check_names(const std::vector<spec::TensorSpec>& wanted) const {
+    std::vector<spec::TensorSpec> specs;
+    for (const spec::TensorSpec& spec : wanted) {
+      const std::vector<std::string> names = names_of(spec);
+      for (const std::string& name : names) {
+        specs.push_back(spec);
+        specs.back().name = name;
+        if (spec.shape.size() > 1)
+          specs.back().shape[spec.shape.size() - 2] /= static_cast<int64_t>(names.size());
+      }
+    }
     std::vector<FoundTensor> found;
     for (const GgufTensor& tensor : file_.tensors()) {
       const bool aside = tensor.name == kRopeDivisors || tensor.name == kShortFactors ||
@@ -187,7 +232,7 @@ class GgufCheckpoint final : public CheckpointBase {
   GgufFile file_;
   std::map<std::string, std::string> names_;
   bool interleaves_ = false;
-  std::vector<const GgufTensor*> sources_;
+  std::vector<std::vector<const GgufTensor*>> sources_;
   std::vector<spec::TensorRole> roles_;
 };
 

@@ -24,6 +24,8 @@ const char* name_of(spec::LinearSlot slot) {
       return "ffn_up";
     case spec::LinearSlot::kDown:
       return "ffn_down";
+    case spec::LinearSlot::kRouter:
+      return "ffn_gate_inp";
   }
   invariant_failed(__FILE__, __LINE__, "every LinearSlot has a GGUF name");
 }
@@ -61,12 +63,21 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
     }
   };
   const std::vector<spec::NormSpec> norms = spec::layer_norms(arch);
-  const std::vector<spec::LinearSpec> linears = spec::layer_linears(arch);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::NormSpec& norm : norms) add(layer, norm.module, name_of(norm.slot));
-    for (const spec::LinearSpec& linear : linears) add(layer, linear.module, name_of(linear.slot));
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
+      add(layer, linear.module, name_of(linear.slot));
   }
   return names;
+}
+
+std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts) {
+  const auto in_layer = [&](const char* name) {
+    return fmt::format("blk.{}.{}.weight", experts.layer, name);
+  };
+  if (experts.name.ends_with("gate_up_proj"))
+    return {in_layer("ffn_gate_exps"), in_layer("ffn_up_exps")};
+  return {in_layer("ffn_down_exps")};
 }
 
 bool holds_head_rows(const std::string& hf_name) {

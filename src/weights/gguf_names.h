@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "sftrun/spec/arch_spec.h"
 
@@ -11,6 +12,10 @@ namespace sftrun::weights {
 /// llama.cpp's name of every tensor that `tensor_specs` gives: "model.layers.3.self_attn.q_proj.
 /// weight" is "blk.3.attn_q.weight".
 std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch);
+
+/// The tensors of a layer's experts, each [experts, out_features, in_features]: gate and up, which
+/// transformers holds in one, or down.
+std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts);
 
 /// Whether this tensor's rows have the two halves of each head interleaved where a family has it
 /// so: weights and biases of q and k.

@@ -103,15 +103,30 @@ class HfCheckpoint final : public CheckpointBase {
 
   void read(const std::string& name, DType dtype, void* destination) const override {
     const size_t i = index_of(name);
-    convert(*float_dtype(tensors_[i].format), stored_[i].data(), dtype,
-            static_cast<std::byte*>(destination), tensors_[i].numel());
-    for (const auto& file : files_) file->content.release(stored_[i]);
+    const std::vector<spec::TensorPart>& parts = tensors_[i].parts;
+    if (parts.empty()) {
+      return read_stored(float_dtype(tensors_[i].format), stored_[i], dtype, destination,
+                         tensors_[i].numel());
+    }
+    for (size_t part = 0; part < parts.size(); ++part) {
+      read_part(name, part, dtype,
+                static_cast<std::byte*>(destination) + parts[part].offset * size_of(dtype));
+    }
+  }
+
+  void read_part(const std::string& name, size_t part, DType dtype,
+                 void* destination) const override {
+    const SafetensorsEntry& entry =
+        *located_.at(tensors_[index_of(name)].parts.at(part).name).entry;
+    read_stored(float_dtype(entry.dtype), entry.bytes, dtype, destination,
+                static_cast<int64_t>(entry.bytes.size()) / size_of(*float_dtype(entry.dtype)));
   }
 
   std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                    DType dtype) const override {
     const size_t i = index_of(name);
-    if (!is_aligned(stored_[i], dtype) || float_dtype(tensors_[i].format) != dtype)
+    const bool is_whole = tensors_[i].parts.size() <= 1;
+    if (!is_whole || !is_aligned(stored_[i], dtype) || float_dtype(tensors_[i].format) != dtype)
       return std::nullopt;
     return stored_[i];
   }
@@ -127,6 +142,12 @@ class HfCheckpoint final : public CheckpointBase {
     const SafetensorsEntry* entry;
     const fs::path* file;
   };
+
+  void read_stored(std::optional<DType> stored, std::span<const std::byte> bytes, DType dtype,
+                   void* destination, int64_t numel) const {
+    convert(*stored, bytes.data(), dtype, static_cast<std::byte*>(destination), numel);
+    for (const auto& file : files_) file->content.release(bytes);
+  }
 
   void open_files() {
     if (fs::exists(directory_ / kSingle)) {
@@ -204,20 +225,46 @@ class HfCheckpoint final : public CheckpointBase {
         found.push_back({name, located.entry->shape, located.file->string()});
       }
     }
-    check_tensors(expected, found, where_);
+    check_tensors(in_files(expected), found, where_);
     for (const spec::TensorSpec& spec : expected) {
-      const Located& located = located_.at(spec.name);
-      if (!float_dtype(located.entry->dtype)) {
-        throw DataError(fmt::format("tensor `{}` is stored as {}, which is not supported",
-                                    spec.name, located.entry->dtype),
-                        located.file->string(), "supported are F32, F16 and BF16");
+      if (spec.parts.empty()) {
+        add_located(spec.name, require_float(spec.name));
+        continue;
       }
-      add_located(spec.name, located);
+      uint64_t stored_bytes = 0;
+      for (const spec::TensorPart& part : spec.parts)
+        stored_bytes += require_float(part.name).entry->bytes.size();
+      const SafetensorsEntry& first = *located_.at(spec.parts[0].name).entry;
+      add({.name = spec.name,
+           .shape = spec.shape,
+           .format = first.dtype,
+           .stored_bytes = stored_bytes,
+           .parts = spec.parts},
+          first.bytes);
     }
     for (const std::string& name : others) {
       const Located& located = located_.at(name);
       if (float_dtype(located.entry->dtype)) add_located(name, located);  // else a buffer
     }
+  }
+
+  /// What files hold of what the model has.
+  static std::vector<spec::TensorSpec> in_files(const std::vector<spec::TensorSpec>& specs) {
+    std::vector<spec::TensorSpec> stored;
+    for (const spec::TensorSpec& spec : specs) {
+      if (spec.parts.empty()) stored.push_back(spec);
+      for (const spec::TensorPart& part : spec.parts)
+        stored.push_back({.name = part.name, .shape = part.shape, .role = spec.role});
+    }
+    return stored;
+  }
+
+  const Located& require_float(const std::string& name) const {
+    const Located& located = located_.at(name);
+    if (float_dtype(located.entry->dtype)) return located;
+    throw DataError(fmt::format("tensor `{}` is stored as {}, which is not supported", name,
+                                located.entry->dtype),
+                    located.file->string(), "supported are F32, F16 and BF16");
   }
 
   void add_located(const std::string& name, const Located& located) {

@@ -60,6 +60,10 @@ SCORED_LENGTHS = [1, 2, 3, 5, 8, 12, 17, 26, 40, 61, 88, 120]
 TRAINED_LENGTHS = [4, 9, 23, 47, 70, 96]  # the packed run's batch is three bins of 128
 PROMPT_LENGTHS = [13, 3, 40, 20, 7, 60, 30, 10]  # the first three without near ties
 RANK = 4
+# Experts are parameters, not linear layers; the router of one of the two is adapted as well.
+EXPERTS = {"mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+           "qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"]}
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]  # all-linear here; peft's takes experts and routers, too
 TEXT_PART_LINEAR = r"model\.language_model\..*_proj"  # of a model that sees images as well
 
 
@@ -177,8 +181,10 @@ def write_adapter(base: Path, adapter: Path) -> Path:
     torch.manual_seed(21)
     model = load(base)
     has_text_part = hasattr(model.config, "text_config")
-    targets = TEXT_PART_LINEAR if has_text_part else "all-linear"
-    config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=targets, task_type="CAUSAL_LM")
+    experts = EXPERTS.get(model.config.model_type)
+    targets = TEXT_PART_LINEAR if has_text_part else ATTENTION if experts else "all-linear"
+    config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=targets, task_type="CAUSAL_LM",
+                        target_parameters=experts)
     model = get_peft_model(model, config)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # zeros would hide the gradient of lora_A
@@ -192,6 +198,8 @@ def write_run_yaml(case: Case, mode: str, recipe: Recipe) -> Path:
     if mode == "LoRA":
         adapter = write_adapter(case.base, case.directory / "init_adapter")
         tuning["lora"] = {"r": RANK, "alpha": 2 * RANK, "target_modules": ["all-linear"], "init_from": str(adapter)}
+        if experts := EXPERTS.get(KINDS[case.name].family):
+            tuning["lora"]["target_parameters"] = experts
     records = case.directory / "records.jsonl"
     records.write_text("".join(json.dumps(record) + "\n" for record in texts(TRAINED_LENGTHS, seed=2)))
     config = {
@@ -259,10 +267,16 @@ def layer_names(adapter: Path) -> set[str]:
     return {name.rsplit(".")[-1] for name in targets}
 
 
+def adapted_parameters(adapter: Path) -> set[str]:
+    return set(json.loads((adapter / "adapter_config.json").read_text()).get("target_parameters") or [])
+
+
 def check_names(case: Case) -> None:
     theirs, ours = case.directory / "init_adapter", case.directory / "LoRA-unpacked" / "adapter"
     layers = layer_names(ours)
     case.expect("LoRA: layers of all-linear", layers == layer_names(theirs), ", ".join(sorted(layers)))
+    parameters = adapted_parameters(ours)
+    case.expect("LoRA: parameters adapted", parameters == adapted_parameters(theirs), ", ".join(sorted(parameters)))
     tensors, expected = (set(load_file(adapter / "adapter_model.safetensors")) for adapter in (ours, theirs))
     case.expect("LoRA: tensor names of the adapter", tensors == expected, f"{len(tensors)} tensors")
 

@@ -68,6 +68,7 @@ struct LoraConfig {
   double alpha = 32;
   double dropout = 0;
   std::vector<std::string> target_modules = {"all-linear"};
+  std::vector<std::string> target_parameters;
   bool rslora = false;
   std::string init_from;  ///< directory of a PEFT adapter to start from
 };

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/linear.h"
 #include "sftrun/kernels/ops.h"
 
@@ -14,6 +15,7 @@ struct Layer {
   Norm q_norm, k_norm;  ///< before the rotation: of each head, or of all heads together
   /// q, k and v, or all three in one; likewise gate and up.
   Linear q, k, v, qkv, o, gate, up, gate_up, down;
+  Mixture mixture;  ///< instead of gate, up and down
   AttentionShape attention;
   int rope = 0;  ///< index in `BatchContext::ropes`; -1: none
   Activation activation = Activation::kSilu;
@@ -24,10 +26,14 @@ struct Layer {
   /// Those that are there.
   std::vector<Linear*> linears() {
     std::vector<Linear*> present;
-    for (Linear* linear : {&q, &k, &v, &qkv, &o, &gate, &up, &gate_up, &down}) {
+    for (Linear* linear : {&q, &k, &v, &qkv, &o, &gate, &up, &gate_up, &down, &mixture.router}) {
       if (!linear->name.empty()) present.push_back(linear);
     }
     return present;
+  }
+  std::vector<ExpertMatrix*> experts() {
+    if (!mixture.defined()) return {};
+    return {&mixture.gate_up, &mixture.down};
   }
 };
 

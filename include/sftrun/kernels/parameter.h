@@ -24,6 +24,14 @@ struct Parameter {
   at::Tensor grad;    ///< fp32 view, summed into
   at::Tensor
       compute;  ///< view in the compute dtype: what products read (== master when that is fp32)
+
+  /// How files hold it where that differs: its dimensions in this order, seen as `file_shape`.
+  std::vector<int64_t> file_order = {}, file_shape = {};
+  const std::vector<int64_t>& shape_in_files() const {
+    return file_shape.empty() ? shape : file_shape;
+  }
+  /// A view of `values` (of `shape`) whose elements come in the files' order.
+  at::Tensor in_file_order(const at::Tensor& values) const;
 };
 
 /// Owns the parameters. Addresses stay valid for its lifetime.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -25,6 +26,12 @@ void load_adapter_weights(Decoder& decoder, const std::filesystem::path& directo
 /// All trained parameters as fp32 tensors under their own names (PEFT's for adapters, Hugging
 /// Face's for base weights).
 std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder);
+at::ScalarType torch_dtype(DType dtype);
+/// Adds a tensor of a model as a directory's files hold it, whole or in parts.
+/// @param values its values in fp32, asked for once a part; empty: what the base holds
+void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info, DType dtype,
+                const std::function<at::Tensor()>& values,
+                std::vector<weights::TensorToWrite>& tensors);
 /// The whole model in `dtype`, trained parameters from their fp32 masters: what model.safetensors
 /// holds.
 std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base,

@@ -25,6 +25,8 @@ struct LoraOptions {
   bool rslora = false;
   std::vector<std::string> target_modules = {
       "all-linear"};  ///< name endings, as peft matches them, or "all-linear"
+  /// Experts' tensors and routers by name endings, as peft matches them: "mlp.experts.down_proj".
+  std::vector<std::string> target_parameters;
   bool target_is_pattern =
       false;  ///< target_modules holds one regular expression over whole module names
 

@@ -48,8 +48,25 @@ enum class QkNorm { kNone, kPerHead, kWhole };
 
 /// What differs from layer to layer.
 struct LayerSpec {
-  int64_t window = 0;  ///< keys that a query sees, its own included; 0: all before it
-  int rope = 0;        ///< index in `ArchSpec::ropes`; -1: no position embedding
+  int64_t window = 0;   ///< keys that a query sees, its own included; 0: all before it
+  int rope = 0;         ///< index in `ArchSpec::ropes`; -1: no position embedding
+  bool sparse = false;  ///< its feed-forward half is a mixture of experts
+};
+
+/// Where files keep the experts of a layer.
+enum class ExpertFiles {
+  kEach,     ///< mlp.experts.N.gate_proj, up_proj, down_proj (Qwen 3 MoE)
+  kMixtral,  ///< block_sparse_moe.experts.N.w1, w3, w2
+};
+
+/// Feed-forward halves of many experts, of which a router gives each token a few
+/// (arXiv:1701.06538, arXiv:2401.04088).
+struct MixtureSpec {
+  int64_t num_experts = 0;  ///< 0: the model has no such layers
+  int64_t top_k = 0;        ///< experts of a token
+  int64_t intermediate_size = 0;
+  bool normalise = true;  ///< the chosen experts' weights add up to 1
+  ExpertFiles files = ExpertFiles::kEach;
 };
 
 struct ArchSpec {
@@ -63,6 +80,7 @@ struct ArchSpec {
   double rms_norm_eps = 1e-6;
   std::vector<RopeSpec> ropes = {{}};
   std::vector<LayerSpec> layers;  ///< [num_layers]
+  MixtureSpec mixture;
   bool tie_word_embeddings = false, qkv_bias = false, o_bias = false, mlp_bias = false;
   bool fused_projections = false;  ///< one matrix for q, k, v and one for gate, up (Phi-3)
   Activation activation = Activation::kSilu;
@@ -108,18 +126,28 @@ void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor
                           const std::vector<float>& long_factor, const std::string& where);
 
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
-enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead };
+enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts };
+
+/// A piece of a tensor under the name that files give it; its values lie together in the whole.
+struct TensorPart {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t offset = 0;  ///< of its first value in the whole
+};
+
 struct TensorSpec {
   std::string name;  ///< HF name: "model.layers.3.self_attn.q_proj.weight"
   std::vector<int64_t> shape;
   TensorRole role = TensorRole::kLinear;
   int64_t layer = -1;  ///< -1 outside the layers
+  /// Where files hold it in pieces, or under another name; empty: they hold it as it is.
+  std::vector<TensorPart> parts = {};
   int64_t numel() const;
 };
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch);
 
 /// What a linear module is to its layer.
-enum class LinearSlot { kQ, kK, kV, kQkv, kO, kGate, kUp, kGateUp, kDown };
+enum class LinearSlot { kQ, kK, kV, kQkv, kO, kGate, kUp, kGateUp, kDown, kRouter };
 
 /// The linear modules of a layer by HF name ("q_proj" … "down_proj"), with their sizes.
 struct LinearSpec {
@@ -128,7 +156,17 @@ struct LinearSpec {
   int64_t in_features = 0, out_features = 0;
   bool bias = false;
 };
-std::vector<LinearSpec> layer_linears(const ArchSpec& arch);
+std::vector<LinearSpec> layer_linears(const ArchSpec& arch, int64_t layer);
+
+/// The experts' matrices of a layer, each kind in one tensor.
+enum class ExpertSlot { kGateUp, kDown };
+struct ExpertSpec {
+  ExpertSlot slot = ExpertSlot::kGateUp;
+  std::string module;  ///< "mlp.experts.gate_up_proj": [experts, out_features, in_features]
+  int64_t in_features = 0, out_features = 0;
+};
+/// Empty for layers that are not sparse.
+std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer);
 
 /// What a norm is to its layer.
 enum class NormSlot {

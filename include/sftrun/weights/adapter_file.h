@@ -14,12 +14,14 @@ namespace sftrun::weights {
 /// delta W = scale * b a
 struct LoraPair {
   int64_t in_features = 0, out_features = 0;
-  std::vector<float> a;  ///< [r, in_features]
-  std::vector<float> b;  ///< [out_features, r]
+  int64_t num_experts = 0;  ///< of an experts' tensor; 0: of a linear layer
+  std::vector<float> a;     ///< [r, in_features]; [experts * r, in_features], the expert slow
+  std::vector<float> b;     ///< [out_features, r]; [out_features, r * experts], the expert fast
 };
 
 struct AdapterTensors {
-  std::map<std::string, LoraPair> lora;  ///< by module: "model.layers.0.self_attn.q_proj"
+  std::map<std::string, LoraPair> lora;  ///< by module: "model.layers.0.self_attn.q_proj",
+                                         ///< or experts' tensor: "….mlp.experts.down_proj"
   std::map<std::string, std::vector<float>>
       saved;  ///< modules_to_save, by tensor: "lm_head.weight"
 };

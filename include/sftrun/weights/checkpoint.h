@@ -22,6 +22,8 @@ struct TensorInfo {
   std::string format;          ///< as stored: "F32", "BF16", "Q4_1", …
   uint64_t stored_bytes = 0;
   std::string stored_name = {};  ///< in a directory's files, where that is another
+  /// How a directory's files hold it where that is in pieces, or under another name.
+  std::vector<spec::TensorPart> parts = {};
   const std::string& file_name() const { return stored_name.empty() ? name : stored_name; }
   int64_t numel() const;
 };
@@ -46,6 +48,9 @@ class Checkpoint {
   /// numel() elements). GGUF's permuted q/k rows come back in HF order. The file's pages leave the
   /// process's memory again.
   virtual void read(const std::string& name, DType dtype, void* destination) const = 0;
+  /// Likewise one of a tensor's `parts`.
+  virtual void read_part(const std::string& name, size_t part, DType dtype,
+                         void* destination) const = 0;
   /// The mapped bytes themselves where the tensor is stored contiguously in exactly `dtype` and in
   /// HF order, aligned to its elements; else nullopt.
   virtual std::optional<std::span<const std::byte>> mapped(const std::string& name,

@@ -19,6 +19,7 @@ struct AdapterConfig {
   std::vector<std::string> target_modules;  ///< module name endings ("q_proj"), or one regular
                                             ///< expression when is_pattern
   bool target_is_pattern = false;
+  std::vector<std::string> target_parameters;  ///< of experts: endings of names
   bool use_rslora = false;
   std::vector<std::string> modules_to_save;
   std::string task_type = "CAUSAL_LM";
@@ -33,5 +34,8 @@ struct AdapterConfig {
 /// PEFT's tensor names: "base_model.model." + module + ".lora_A.weight".
 std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
+/// What PEFT calls the module of an experts' tensor ("…mlp.experts.down_proj"): it wraps the
+/// experts once for each tensor that is adapted, the last around the first.
+std::string peft_expert_module(const std::string& parameter, bool both_adapted);
 
 }  // namespace sftrun::weights

@@ -67,6 +67,7 @@ struct FeedForwardHalf {
   at::Tensor x, rstd, gate, up;
   LowRank gate_up_low;
   Joined joined;
+  MixtureRun mixture;  ///< instead of gate, up and what follows
 };
 
 /// The passes of one layer, each writing what its backward needs to a half when it is not null.
@@ -102,6 +103,7 @@ class Passes {
   }
 
   at::Tensor feed_forward_half(const at::Tensor& x, FeedForwardHalf* keep) {
+    if (l_.mixture.defined()) return mixture_half(x, keep);
     Normed in = normed(x, l_.feed_forward_in);
     auto gate_up =
         linears_forward(in.y, gate_up_group(), batch_, keep ? &keep->gate_up_low : nullptr);
@@ -119,7 +121,35 @@ class Passes {
     return y;
   }
 
+  at::Tensor mixture_half(const at::Tensor& x, FeedForwardHalf* keep) {
+    const Normed in = normed(x, l_.feed_forward_in);
+    const at::Tensor answered =
+        mixture_forward(l_.mixture, l_.activation, in.y, batch_, keep ? &keep->mixture : nullptr);
+    const Normed out = normed(answered, l_.feed_forward_out);
+    if (keep) {
+      keep->x = x, keep->rstd = in.rstd;
+      if (l_.feed_forward_out.defined()) keep->joined.y = answered, keep->joined.rstd = out.rstd;
+    }
+    return at::add(x, out.y, l_.residual_scale);
+  }
+
+  at::Tensor mixture_half_backward(FeedForwardHalf half, const at::Tensor& grad, bool needs_dx) {
+    const Norm& norm = l_.feed_forward_in;
+    const bool through_norm = needs_dx || norm.parameter != nullptr;
+    const at::Tensor scaled = l_.residual_scale == 1 ? grad : grad * l_.residual_scale;
+    const at::Tensor d_answered =
+        norm_backward(scaled, half.joined.y, l_.feed_forward_out, half.joined.rstd, {},
+                      through_norm || l_.mixture.trains());
+    if (!through_norm && !l_.mixture.trains()) return {};
+    const at::Tensor d_normed =
+        mixture_backward(l_.mixture, l_.activation, std::move(half.mixture), d_answered,
+                         normed(half.x, norm).y, batch_, through_norm);
+    if (!through_norm) return {};
+    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
+  }
+
   at::Tensor feed_forward_backward(FeedForwardHalf half, const at::Tensor& grad, bool needs_dx) {
+    if (l_.mixture.defined()) return mixture_half_backward(std::move(half), grad, needs_dx);
     const Norm& norm = l_.feed_forward_in;
     const LinearGroup down = {&l_.down};
     const bool through_norm = needs_dx || norm.parameter != nullptr,

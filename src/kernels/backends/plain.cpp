@@ -131,8 +131,40 @@ at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContex
   return rms_norm(linears(attended, {&l.o}, batch)[0], l.attention_out);
 }
 
+/// The matrix of one expert with its update, as peft's parametrisation forms it.
+at::Tensor expert_weight(const ExpertMatrix& matrix, int64_t expert) {
+  at::Tensor weight = value_of(matrix.parameter, matrix.weight).select(0, expert);
+  if (!matrix.lora) return weight;
+  const at::Tensor update = at::matmul(matrix.lora->b->master.select(0, expert),
+                                       matrix.lora->a->master.select(0, expert));
+  return weight + (update * matrix.lora->scale).to(weight.scalar_type());
+}
+
+/// transformers' experts, one after the other (modeling_mixtral.py, MixtralExperts).
+at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
+  const Mixture& m = l.mixture;
+  const at::Tensor logits = linears(x, {&m.router}, batch)[0];
+  const at::Tensor probabilities = at::softmax(logits, -1, at::kFloat);
+  auto [weights, chosen] = at::topk(probabilities, m.top_k, -1);
+  if (m.normalise) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  at::Tensor y = at::zeros_like(x);
+  for (int64_t expert = 0; expert < logits.size(1); ++expert) {
+    const at::Tensor places = at::nonzero(chosen == expert);
+    if (places.size(0) == 0) continue;
+    const at::Tensor tokens = places.select(1, 0), place = places.select(1, 1);
+    const at::Tensor rows = x.index_select(0, tokens);
+    const auto gate_up = at::linear(rows, expert_weight(m.gate_up, expert)).chunk(2, -1);
+    const at::Tensor h = gated(l.activation, gate_up[0], gate_up[1]);
+    const at::Tensor answers = at::linear(h, expert_weight(m.down, expert));
+    const at::Tensor weight = at::index(weights, {tokens, place}).unsqueeze(-1);
+    y = y.index_add(0, tokens, (answers * weight).to(x.scalar_type()));
+  }
+  return y;
+}
+
 at::Tensor feed_forward_half(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
   const at::Tensor in = rms_norm(x, l.feed_forward_in);
+  if (l.mixture.defined()) return rms_norm(mixture_of(l, in, batch), l.feed_forward_out);
   const auto gate_up = l.fuses_gate_up() ? linears(in, {&l.gate_up}, batch)[0].chunk(2, 1)
                                          : linears(in, {&l.gate, &l.up}, batch);
   const at::Tensor h = gated(l.activation, gate_up[0], gate_up[1]);

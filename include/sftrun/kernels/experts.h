@@ -1,0 +1,82 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sftrun/kernels/cpu_table.h"
+#include "sftrun/kernels/linear.h"
+#include "sftrun/kernels/ops.h"
+
+/// A feed-forward half of many experts: a router gives each token a few of them, and what they
+/// answer is summed by the router's weights.
+namespace sftrun::kernels {
+
+/// LoRA on one matrix of every expert: W_e + scale * B_e A_e (PEFT's `target_parameters`).
+struct ExpertLora {
+  Parameter* a = nullptr;  ///< [experts, r, in_features]
+  Parameter* b = nullptr;  ///< [experts, out_features, r]
+  double scale = 1;
+  uint32_t module_number = 0;  ///< key of its first values; unique in the model
+};
+
+/// One matrix of every expert.
+struct ExpertMatrix {
+  std::string name;   ///< HF name: "model.layers.0.mlp.experts.gate_up_proj"
+  at::Tensor weight;  ///< [experts, out_features, in_features] in the compute dtype
+  Parameter* parameter = nullptr;
+  std::optional<ExpertLora> lora;
+  bool trains() const { return parameter != nullptr || lora.has_value(); }
+};
+
+struct Mixture {
+  Linear router;         ///< [experts, hidden]
+  ExpertMatrix gate_up;  ///< gate's rows, then up's
+  ExpertMatrix down;
+  int64_t top_k = 0;
+  bool normalise = true;  ///< the chosen experts' weights add up to 1
+
+  bool defined() const { return top_k > 0; }
+  bool trains() const { return router.trains() || gate_up.trains() || down.trains(); }
+};
+
+/// Which tokens go to which experts: `tokens` are sorted by expert, those of expert e lie at
+/// [offsets[e], offsets[e + 1]).
+struct Routes {
+  at::Tensor tokens;             ///< [T * top_k] int64
+  at::Tensor slots;              ///< [T * top_k] int64: token * top_k + place among its experts
+  std::vector<int64_t> offsets;  ///< [experts + 1]
+  at::Tensor offsets_device;     ///< [experts] int32, the ends (CUDA only)
+};
+/// @param chosen [T, top_k] int64 experts of each token
+Routes routes_of(const at::Tensor& chosen, int64_t num_experts);
+
+/// x [T', K] sorted by expert times w_e^T, w [experts, N, K] (`transposed`), or times w_e of
+/// [experts, K, N]: [T', N].
+at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transposed,
+                          const Routes& routes);
+/// out [experts, N, K] fp32 += g_e^T x_e.
+void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
+                            const Routes& routes);
+
+/// What the forward pass keeps.
+struct MixtureRun {
+  at::Tensor logits;   ///< [T, experts] fp32
+  at::Tensor chosen;   ///< [T, top_k]
+  at::Tensor weights;  ///< [T, top_k] fp32
+  Routes routes;
+  at::Tensor gate, up;                 ///< [T * top_k, inner]
+  std::vector<at::Tensor> router_low;  ///< of the router's adapter
+};
+at::Tensor mixture_forward(const Mixture& mixture, Activation activation, const at::Tensor& x,
+                           const BatchContext& batch, MixtureRun* keep);
+/// Adds to the parameters' gradients.
+/// @param x as forward had it   @return its gradient; undefined when !needs_dx
+at::Tensor mixture_backward(const Mixture& mixture, Activation activation, MixtureRun run,
+                            const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
+                            bool needs_dx);
+
+}  // namespace sftrun::kernels

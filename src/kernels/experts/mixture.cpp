@@ -1,0 +1,110 @@
+#include <ATen/ATen.h>
+
+#include "../backends/fused_linears.h"
+#include "sftrun/kernels/experts.h"
+#include "sftrun/kernels/layer.h"
+
+namespace sftrun::kernels {
+namespace {
+
+/// [rows, r], scaled; undefined without an adapter.
+at::Tensor low_rank(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes) {
+  if (!matrix.lora) return {};
+  return grouped_matmul(x, matrix.lora->a->compute, /*transposed=*/true, routes)
+      .mul_(matrix.lora->scale);
+}
+
+at::Tensor apply(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes) {
+  at::Tensor y = grouped_matmul(x, matrix.weight, /*transposed=*/true, routes);
+  if (const at::Tensor low = low_rank(x, matrix, routes); low.defined())
+    y.add_(grouped_matmul(low, matrix.lora->b->compute, /*transposed=*/true, routes));
+  return y;
+}
+
+/// The gradient of x for that of y; parameters get theirs for `dy * row_weights`.
+at::Tensor apply_backward(const at::Tensor& dy, const at::Tensor& row_weights, const at::Tensor& x,
+                          const ExpertMatrix& matrix, const Routes& routes) {
+  const auto weighted = [&](const at::Tensor& rows) {
+    return row_weights.defined() ? rows * row_weights : rows;
+  };
+  if (matrix.parameter) add_grouped_matmul_tn_(matrix.parameter->grad, weighted(dy), x, routes);
+  at::Tensor dx = grouped_matmul(dy, matrix.weight, /*transposed=*/false, routes);
+  if (!matrix.lora) return dx;
+  const ExpertLora& lora = *matrix.lora;
+  const at::Tensor d_low =
+      grouped_matmul(dy, lora.b->compute, /*transposed=*/false, routes).mul_(lora.scale);
+  add_grouped_matmul_tn_(lora.b->grad, weighted(dy), low_rank(x, matrix, routes), routes);
+  add_grouped_matmul_tn_(lora.a->grad, weighted(d_low), x, routes);
+  return dx.add_(grouped_matmul(d_low, lora.a->compute, /*transposed=*/false, routes));
+}
+
+/// Softmax over all experts, the largest of it, and those divided by their sum: the same as a
+/// softmax over the chosen ones.
+void choose(const Mixture& mixture, MixtureRun& run) {
+  const at::Tensor probabilities = at::softmax(run.logits, -1);
+  std::tie(run.weights, run.chosen) = at::topk(probabilities, mixture.top_k, -1);
+  if (mixture.normalise) run.weights = run.weights / run.weights.sum(-1, /*keepdim=*/true);
+}
+
+/// From the gradient of the weights [T, top_k] to that of the router's logits.
+at::Tensor logits_backward(const Mixture& mixture, const MixtureRun& run,
+                           const at::Tensor& d_weights) {
+  const at::Tensor d_logits = at::zeros_like(run.logits);
+  if (mixture.normalise) {
+    const at::Tensor mean = (run.weights * d_weights).sum(-1, /*keepdim=*/true);
+    return d_logits.scatter(1, run.chosen, run.weights * (d_weights - mean));
+  }
+  const at::Tensor probabilities = at::softmax(run.logits, -1);
+  const at::Tensor d = d_logits.scatter(1, run.chosen, d_weights);
+  return probabilities * (d - (probabilities * d).sum(-1, /*keepdim=*/true));
+}
+
+}  // namespace
+
+at::Tensor mixture_forward(const Mixture& mixture, Activation activation, const at::Tensor& x,
+                           const BatchContext& batch, MixtureRun* keep) {
+  MixtureRun run;
+  run.logits = linears_forward(x, {&mixture.router}, batch, &run.router_low)[0].to(at::kFloat);
+  choose(mixture, run);
+  run.routes = routes_of(run.chosen, run.logits.size(1));
+  const at::Tensor gate_up =
+      apply(x.index_select(0, run.routes.tokens), mixture.gate_up, run.routes);
+  const int64_t inner = gate_up.size(1) / 2;
+  run.gate = gate_up.narrow(1, 0, inner).contiguous();
+  run.up = gate_up.narrow(1, inner, inner).contiguous();
+  const at::Tensor answers =
+      apply(gated_forward(activation, run.gate, run.up), mixture.down, run.routes);
+  const at::Tensor weights =
+      run.weights.reshape({-1}).index_select(0, run.routes.slots).unsqueeze(1);
+  at::Tensor y = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
+  y.index_add_(0, run.routes.tokens, answers.to(at::kFloat) * weights);
+  if (keep) *keep = std::move(run);
+  return y.to(x.scalar_type());
+}
+
+at::Tensor mixture_backward(const Mixture& mixture, Activation activation, MixtureRun run,
+                            const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
+                            bool needs_dx) {
+  const Routes& routes = run.routes;
+  const at::Tensor weights = run.weights.reshape({-1}).index_select(0, routes.slots).unsqueeze(1);
+  at::Tensor h = gated_forward(activation, run.gate, run.up);
+  // Without the tokens' weights first: their gradient is what each answer adds along dy.
+  at::Tensor dh = apply_backward(dy.index_select(0, routes.tokens), weights.to(dy.scalar_type()), h,
+                                 mixture.down, routes);
+  const at::Tensor d_weight = (h.to(at::kFloat) * dh.to(at::kFloat)).sum(-1);
+  h.reset();
+  dh.mul_(weights);
+  gated_backward_(activation, dh, run.gate, run.up);  // they become their own gradients
+  const at::Tensor rows = x.index_select(0, routes.tokens);
+  const at::Tensor d_rows =
+      apply_backward(at::cat({run.gate, run.up}, 1), {}, rows, mixture.gate_up, routes);
+  const at::Tensor d_weights =
+      at::empty_like(d_weight).index_copy_(0, routes.slots, d_weight).view_as(run.weights);
+  const at::Tensor d_logits = logits_backward(mixture, run, d_weights).to(x.scalar_type());
+  at::Tensor dx =
+      linears_backward({d_logits}, x, run.router_low, {&mixture.router}, batch, needs_dx);
+  if (!needs_dx) return {};
+  return dx.index_add_(0, routes.tokens, d_rows);
+}
+
+}  // namespace sftrun::kernels

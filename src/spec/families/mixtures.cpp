@@ -1,0 +1,139 @@
+#include <algorithm>
+
+#include "../arch_checks.h"
+#include "../family.h"
+#include "sftrun/core/error.h"
+
+/// Mixtures of experts: Mixtral is Mistral, Qwen 3 MoE is Qwen 3, with experts for the feed-forward
+/// half.
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMostExperts = 1 << 16;
+
+/// transformers 5 writes `num_local_experts`, older files `num_experts`.
+int64_t read_num_experts(const JsonFields& config) {
+  const char* key = config.has("num_local_experts") ? "num_local_experts" : "num_experts";
+  return config.require_int(key, 1, kMostExperts);
+}
+
+void read_mixture(const JsonFields& config, ArchSpec& arch) {
+  arch.mixture.num_experts = read_num_experts(config);
+  arch.mixture.top_k = config.require_int("num_experts_per_tok", 1, arch.mixture.num_experts);
+  // The reference then adds a loss to the model's own; leaving it out in silence is another run.
+  if (config.get_bool("output_router_logits", false)) {
+    throw DataError(
+        "`output_router_logits` asks for the router's load-balancing loss, which is not "
+        "supported",
+        config.where(),
+        "set it to false: fine-tuning does without, as transformers "
+        "does by default");
+  }
+}
+
+void write_mixture(const ArchSpec& arch, json& config) {
+  config["num_local_experts"] = arch.mixture.num_experts;
+  config["num_experts_per_tok"] = arch.mixture.top_k;
+}
+
+void mixtral_traits(ArchSpec& arch) {
+  arch.mixture.files = ExpertFiles::kMixtral;
+}
+
+void read_mixtral(const JsonFields& config, ArchSpec& arch) {
+  set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
+  read_mixture(config, arch);
+  if (config.has("router_jitter_noise") && *config.find("router_jitter_noise") != 0.0) {
+    throw DataError("`router_jitter_noise` is not supported", config.where(),
+                    "set it to 0, as released models have it");
+  }
+  arch.mixture.intermediate_size = arch.intermediate_size;
+  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+}
+
+void write_mixtral(const ArchSpec& arch, json& config) {
+  write_mixture(arch, config);
+  config["sliding_window"] = window_of(arch) > 0 ? json(window_of(arch)) : json(nullptr);
+}
+
+void qwen3_moe_traits(ArchSpec& arch) {
+  arch.qk_norm = QkNorm::kPerHead;
+}
+
+void read_qwen3_moe(const JsonFields& config, ArchSpec& arch) {
+  read_attention_bias(config, arch);
+  if (config.get_bool("use_sliding_window", false))
+    set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
+  read_mixture(config, arch);
+  arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMostSize);
+  arch.mixture.normalise = config.get_bool("norm_topk_prob", false);
+  const int64_t step = config.get_int("decoder_sparse_step", 1, 1, kMostLayers);
+  const std::vector<int64_t> dense = config.get_ids("mlp_only_layers");
+  for (int64_t i = 0; i < arch.num_layers; ++i) {
+    const bool is_dense = std::find(dense.begin(), dense.end(), i) != dense.end();
+    arch.layers[static_cast<size_t>(i)].sparse = !is_dense && (i + 1) % step == 0;
+  }
+}
+
+void write_qwen3_moe(const ArchSpec& arch, json& config) {
+  config["attention_bias"] = arch.qkv_bias;
+  config["use_sliding_window"] = window_of(arch) > 0;
+  if (window_of(arch) > 0) config["sliding_window"] = window_of(arch);
+  write_mixture(arch, config);
+  config["num_experts"] = arch.mixture.num_experts;  // as transformers 4 reads it
+  config["moe_intermediate_size"] = arch.mixture.intermediate_size;
+  config["norm_topk_prob"] = arch.mixture.normalise;
+  config["decoder_sparse_step"] = 1;
+  config["mlp_only_layers"] = json::array();
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    if (!arch.layers[i].sparse) config["mlp_only_layers"].push_back(i);
+  }
+}
+
+void read_expert_counts(const JsonFields& meta, ArchSpec& arch) {
+  arch.mixture.num_experts = meta.require_int("expert_count", 1, kMostExperts);
+  arch.mixture.top_k = meta.require_int("expert_used_count", 1, arch.mixture.num_experts);
+  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+}
+
+/// llama.cpp divides by the sum whatever the file says, and makes every layer a mixture.
+void read_qwen3_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
+  read_expert_counts(meta, arch);
+  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
+}
+
+void read_mixtral_gguf(const JsonFields& meta, ArchSpec& arch) {
+  read_expert_counts(meta, arch);
+  arch.mixture.intermediate_size = arch.intermediate_size;
+}
+
+}  // namespace
+
+const Family kMixtral = {
+    .model_type = "mixtral",
+    .model_class = "MixtralForCausalLM",
+    .defaults = R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+                    "rope_theta": 1000000.0, "num_key_value_heads": 8,
+                    "num_local_experts": 8, "num_experts_per_tok": 2})",
+    .traits = mixtral_traits,
+    .read = read_mixtral,
+    .write = write_mixtral,
+    .gguf_interleaves = true,  // its general.architecture is "llama"
+    .read_gguf = read_mixtral_gguf,
+};
+
+const Family kQwen3Moe = {
+    .model_type = "qwen3_moe",
+    .model_class = "Qwen3MoeForCausalLM",
+    .defaults = R"({"max_position_embeddings": 32768, "num_key_value_heads": 4,
+                    "num_experts_per_tok": 8, "moe_intermediate_size": 768})",
+    .traits = qwen3_moe_traits,
+    .read = read_qwen3_moe,
+    .write = write_qwen3_moe,
+    .gguf = "qwen3moe",
+    .read_gguf = read_qwen3_moe_gguf,
+};
+
+}  // namespace sftrun::spec
