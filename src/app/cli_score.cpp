@@ -26,8 +26,9 @@ Command add_score(CLI::App& sftrun) {
       "Log-probability of each record's labelled tokens: adds \"logprob\" and \"tokens\"",
       "sftrun score --model models/base --adapter runs/first/adapter --input in.jsonl --output "
       "out.jsonl");
-  command->add_option("-m,--model", options->model,
-                      "Directory in Hugging Face layout or .gguf file [the adapter's base]");
+  command->add_option(
+      "-m,--model", options->model,
+      "Directory in Hugging Face layout, .gguf file, or a name on the hub [the adapter's base]");
   command->add_option("--adapter", options->adapter, "PEFT adapter to put on it")->type_name("DIR");
   command->add_option("--input", options->input, "JSON lines: text, messages or prompt/completion")
       ->type_name("FILE");

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "commands.h"
+#include "model_source.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/dataset.h"
@@ -27,7 +28,11 @@ int run_preview(const PreviewOptions& options) {
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   config::require_files(loaded);
   const config::RunConfig& config = loaded.config;
-  const data::TextModel model = load_text_model(config.model.name, config.model.chat_template);
+  const ModelSource source = find_model({.name = config.model.name,
+                                         .revision = config.model.revision,
+                                         .where = loaded.place_of("model.name"),
+                                         .parts = hub::ModelParts::kText});
+  const data::TextModel model = load_text_model(source.path, config.model.chat_template);
   const data::Preview preview =
       data::preview_dataset(config, config.data.train, model, options.num_examples);
   if (options.html) {

@@ -45,9 +45,13 @@ constexpr Limits only(std::string_view word) {
 
 template <class Visitor>
 void visit_fields(ModelConfig& model, Visitor&& field) {
-  field(model.name, "name", any().otherwise("required"),
-        "The model to fine-tune: a directory in Hugging Face layout or a .gguf file.",
-        "models/SmolLM2-135M-Instruct");
+  field(
+      model.name, "name", any().otherwise("required"),
+      "The model to fine-tune: a directory in Hugging Face layout, a .gguf file, or a name on the "
+      "hub: owner/name, owner/name@revision, hf://owner/name/file.gguf (docs/hub.md).",
+      "models/SmolLM2-135M-Instruct");
+  field(model.revision, "revision", any().otherwise("main"),
+        "Branch, tag or commit of a model on the hub.", "main");
   field(model.max_seq_len, "max_seq_len", at_least(1),
         "Tokens in a bin when packing; the longest example otherwise.", "2048");
   field(model.dtype, "dtype", any(),

@@ -23,7 +23,6 @@ struct BlobTask {
 struct Tally {
   std::atomic<uint64_t> done_bytes{0};      ///< there now, or on disk of what is being fetched
   std::atomic<uint64_t> received_bytes{0};  ///< that came over the network
-  std::atomic<uint64_t> done_files{0};
 };
 
 /// Fetches one blob: goes on where `incomplete` ends, tries again what was cut, checks size and

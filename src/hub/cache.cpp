@@ -49,7 +49,8 @@ std::optional<std::vector<RemoteFile>> read_note(const fs::path& file) {
   if (entries == tree.end() || !entries->is_object()) return std::nullopt;
   std::vector<RemoteFile> files;
   for (const auto& [path, entry] : entries->items()) {
-    const auto size = entry.is_object() ? entry.find("size") : entry.end();
+    if (!entry.is_object()) return std::nullopt;
+    const auto size = entry.contains("lfs_size") ? entry.find("lfs_size") : entry.find("size");
     if (!is_relative_path(path) || size == entry.end() || !size->is_number_unsigned())
       return std::nullopt;
     files.push_back({path, size->get<uint64_t>()});
@@ -104,7 +105,7 @@ void RepoCache::link(const std::string& commit, const std::string& path,
   static std::atomic<unsigned> counter{0};
   const fs::path target = pointer(commit, path);
   make_folder(target.parent_path());
-  const fs::path relative = fs::proximate(blob(etag), target.parent_path());
+  const fs::path relative = blob(etag).lexically_relative(target.parent_path());
   const fs::path temporary =
       folder_ / "snapshots" / fmt::format(".tmp-{}-{}", ::getpid(), counter++);
   std::error_code code;

@@ -2,6 +2,7 @@
 
 #include <curl/curl.h>
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cctype>
@@ -61,6 +62,30 @@ bool is_lasting(CURLcode code) {
       return false;
   }
 }
+
+/// libcurl leaves SIGPIPE to its caller, and OpenSSL writes to sockets that the other end has
+/// closed. It is the writing thread's signal: held back here, and taken if it came.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    const timespec at_once{};
+    if (sigismember(&before_, SIGPIPE) == 0) {
+      while (::sigtimedwait(&pipe_, nullptr, &at_once) > 0) {
+      }
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_{}, before_{};
+};
 
 }  // namespace
 
@@ -232,6 +257,7 @@ HttpClient::~HttpClient() = default;
 
 Response HttpClient::send_once(const Request& request, const BodySink& sink) {
   throw_if_stopped(should_stop_);
+  const WithoutSigpipe without_sigpipe;
   return Exchange(settings_, should_stop_, request, sink).perform(curl_.get());
 }
 

@@ -132,7 +132,6 @@ class SnapshotDownload {
     } else {
       tally_.done_bytes += file.size;
     }
-    ++tally_.done_files;
   }
 
   void fetch_blob(const RemoteFile& file, const FileMetadata& metadata, bool exclusive,
