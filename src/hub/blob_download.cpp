@@ -190,7 +190,7 @@ void BlobDownload::finish() {
 
 void BlobDownload::throw_write_error() const {
   const int error = errno;
-  throw DeviceError(fmt::format("cannot write: {}", std::strerror(error)),
+  throw DeviceError(fmt::format("cannot write {}: {}", task_.file, std::strerror(error)),
                     task_.incomplete.string(), fix_for(error));
 }
 

@@ -13,7 +13,7 @@ namespace sftrun::hub {
 /// One blob to fetch.
 struct BlobTask {
   const RepoName& name;
-  std::string url, etag;
+  std::string file, url, etag;  ///< its path in the repository, for messages
   std::filesystem::path incomplete, blob;
   uint64_t size = 0;
   Checksum checksum;

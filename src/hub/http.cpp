@@ -51,7 +51,6 @@ std::string lower(std::string_view text) {
 /// Errors that come back however often one tries.
 bool is_lasting(CURLcode code) {
   switch (code) {
-    case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_URL_MALFORMAT:
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
@@ -119,7 +118,8 @@ class HttpClient::Exchange {
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_NOBODY, request_.head ? 1L : 0L);
     set(CURLOPT_NOSIGNAL, 1L);
-    set(CURLOPT_BUFFERSIZE, kReceiveBytes);
+    // Refused after a transfer that failed early; then the size of before stays.
+    curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, kReceiveBytes);
     set(CURLOPT_USERAGENT, "sftrun");
     set(CURLOPT_CONNECTTIMEOUT_MS, std::lround(settings_.connect_timeout_s * 1000));
     set(CURLOPT_ERRORBUFFER, error_text_);

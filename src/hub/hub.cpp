@@ -106,8 +106,9 @@ Snapshot from_cache(const Cached& cached, const Options& options) {
 std::optional<Listing> ask_hub(const RepoName& name, const Cached& cached, const Settings& settings,
                                const Options& options) {
   RetryPolicy policy;
-  constexpr int kTwice = 2;
-  if (cached.snapshot) policy.max_attempts = kTwice;
+  // A name that was meant as a path, on a machine without a network, is answered in seconds.
+  constexpr int kAttempts = 4, kWithCopy = 2;
+  policy.max_attempts = cached.snapshot ? kWithCopy : kAttempts;
   try {
     return HubApi(settings, policy, options.should_stop).list(name);
   } catch (const CommError& error) {

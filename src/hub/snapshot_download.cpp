@@ -139,6 +139,7 @@ class SnapshotDownload {
     const std::string url = api.file_url(task_.name, task_.commit, file.path);
     const BlobTask task{
         .name = task_.name,
+        .file = file.path,
         .url = url,
         .etag = metadata.etag,
         .incomplete = cache_.incomplete(exclusive ? metadata.etag : own_name(metadata.etag)),
