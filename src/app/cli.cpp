@@ -235,6 +235,12 @@ std::string checked_model(const CLI::App& command, const std::string& model,
   return find_model(asked).path.string();
 }
 
+void find_adapter(std::string& adapter) {
+  std::error_code ignored;
+  if (std::filesystem::exists(adapter, ignored) || !hub::parse_model_name(adapter)) return;
+  adapter = find_model({.name = adapter, .where = "--adapter on the command line"}).path.string();
+}
+
 void check_extras(const CLI::App& command) {
   const std::vector<std::string> extras = command.remaining();
   if (extras.empty()) return;

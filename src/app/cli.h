@@ -74,6 +74,10 @@ std::string checked_model(const CLI::App& command, const std::string& model,
                           const std::string& adapter,
                           hub::ModelParts parts = hub::ModelParts::kAll);
 
+/// An adapter that is named as on the hub becomes the directory it is in; a path stays.
+/// @throws as find_model
+void find_adapter(std::string& adapter);
+
 /// null for an option that was not given, else its value.
 template <class T>
 nlohmann::json or_null(const std::optional<T>& value) {

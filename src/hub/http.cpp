@@ -115,7 +115,11 @@ class HttpClient::Exchange {
     curl_easy_reset(curl);  // keeps connections
     curl_ = curl;
     set(CURLOPT_URL, request_.url.c_str());
+#if LIBCURL_VERSION_NUM >= 0x075500  // 7.85; Ubuntu 22.04 has 7.81
     set(CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+    set(CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
     set(CURLOPT_NOBODY, request_.head ? 1L : 0L);
     set(CURLOPT_NOSIGNAL, 1L);
     // Refused after a transfer that failed early; then the size of before stays.

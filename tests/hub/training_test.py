@@ -88,7 +88,12 @@ class TrainingTest(unittest.TestCase):
         said = self.sftrun("generate", "--adapter", "run/adapter", "--prompt", "hi", "--max-new-tokens", "2", "--device", "cpu",
                            HF_HUB_OFFLINE="1")
         self.assertIn("owner/model@v1: commit", said.stderr)
-        self.sftrun("merge", "--adapter", "run/adapter", "--output", "merged")
+        adapter = {p.name: p.read_bytes() for p in (self.folder / "run/adapter").iterdir()}
+        self.hub.add("owner/adapter", adapter)
+        again = self.sftrun("generate", "--adapter", "owner/adapter", "--prompt", "hi", "--max-new-tokens", "2", "--device", "cpu")
+        self.assertEqual(again.stdout, said.stdout)
+        self.hub.requests.clear()
+        self.sftrun("merge", "--adapter", "owner/adapter", "--output", "merged")
         self.assertTrue((self.folder / "merged/config.json").exists())
         self.sftrun("preview", "--config", "run.yaml")
         self.write(NAME, more=", revision: v1")
