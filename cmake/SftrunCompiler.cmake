@@ -34,6 +34,8 @@ find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
+find_package(CURL REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 
 find_path(ONIG_INCLUDE_DIR oniguruma.h REQUIRED)
 find_library(ONIG_LIBRARY onig REQUIRED)

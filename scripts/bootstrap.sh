@@ -70,6 +70,8 @@ nlohmann/json.hpp nlohmann-json3-dev
 gtest/gtest.h libgtest-dev
 oniguruma.h libonig-dev
 gloo/rendezvous/store.h libgloo-dev
+curl/curl.h libcurl4-openssl-dev
+openssl/evp.h libssl-dev
 HEADERS
 }
 
@@ -91,7 +93,8 @@ missing_packages() {
     missing_headers "$compiler"
   else
     if [ $ubuntu_2204 = yes ]; then echo g++-12; else echo g++; fi
-    echo libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libgtest-dev libonig-dev libgloo-dev
+    echo libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libgtest-dev libonig-dev libgloo-dev \
+      libcurl4-openssl-dev libssl-dev
   fi
   command -v cmake >/dev/null || echo cmake
   command -v ninja >/dev/null || echo ninja-build

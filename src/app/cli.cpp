@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "model_source.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -79,19 +80,19 @@ std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
 }
 
 /// What `adapter_config.json` calls its base.
-std::string base_of(const std::filesystem::path& adapter) {
+ModelAsked base_of(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / "adapter_config.json";
   const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
-  const auto base = json.is_object() ? json.find("base_model_name_or_path") : json.end();
-  if (base == json.end() || !base->is_string() || base->get<std::string>().empty()) {
-    throw DataError("the adapter does not say which model it was trained on", file.string(),
-                    "give the model by --model");
-  }
-  return base->get<std::string>();
-}
-
-bool names_a_file(const std::string& model) {
-  return model.starts_with('/') || model.starts_with('.') || model.ends_with(".gguf");
+  const auto text = [&](const char* key) {
+    const auto found = json.is_object() ? json.find(key) : json.end();
+    return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+  };
+  ModelAsked base{.name = text("base_model_name_or_path"),
+                  .revision = text("revision"),
+                  .where = file.string()};
+  if (!base.name.empty()) return base;
+  throw DataError("the adapter does not say which model it was trained on", file.string(),
+                  "give the model by --model");
 }
 
 }  // namespace
@@ -224,17 +225,20 @@ void require_writable_file(const std::string& flag, const std::filesystem::path&
 }
 
 std::string checked_model(const CLI::App& command, const std::string& model,
-                          const std::string& adapter) {
+                          const std::string& adapter, hub::ModelParts parts) {
   require(!model.empty() || !adapter.empty(), command, "--model");
   if (!adapter.empty()) require_exists("--adapter", adapter);
-  if (model.empty()) return base_of(adapter);
+  ModelAsked asked = model.empty()
+                         ? base_of(adapter)
+                         : ModelAsked{.name = model, .where = "--model on the command line"};
+  asked.parts = parts;
+  return find_model(asked).path.string();
+}
+
+void find_adapter(std::string& adapter) {
   std::error_code ignored;
-  if (!std::filesystem::exists(model, ignored)) {
-    if (names_a_file(model)) require_exists("--model", model);
-    throw DataError(fmt::format("no such model: {}", model), "--model on the command line",
-                    "give a directory in Hugging Face layout or a .gguf file");
-  }
-  return model;
+  if (std::filesystem::exists(adapter, ignored) || !hub::parse_model_name(adapter)) return;
+  adapter = find_model({.name = adapter, .where = "--adapter on the command line"}).path.string();
 }
 
 void check_extras(const CLI::App& command) {

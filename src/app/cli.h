@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "sftrun/hub/hub.h"
 
 /// What the subcommands' parsers share. Each `add_<command>` registers one with its flags.
 namespace sftrun::app {
@@ -26,6 +27,7 @@ Command add_tokenize(CLI::App& sftrun);
 Command add_preview(CLI::App& sftrun);
 Command add_merge(CLI::App& sftrun);
 Command add_bench(CLI::App& sftrun);
+Command add_download(CLI::App& sftrun);
 Command add_gpu_info(CLI::App& sftrun);
 std::vector<Command> add_config(CLI::App& sftrun);  ///< config check, show, reference, schema
 
@@ -66,11 +68,15 @@ void require_exists(const std::string& flag, const std::filesystem::path& path);
 /// one.
 void require_writable_file(const std::string& flag, const std::filesystem::path& path);
 
-/// The model to load: `model`, or the base of `adapter` where that is all there is. Files are
-/// checked to exist.
-/// @throws ConfigError, DataError
+/// Where the model to load lies: `model`, or the base of `adapter` where that is all there is.
+/// @throws ConfigError, and as find_model
 std::string checked_model(const CLI::App& command, const std::string& model,
-                          const std::string& adapter);
+                          const std::string& adapter,
+                          hub::ModelParts parts = hub::ModelParts::kAll);
+
+/// An adapter that is named as on the hub becomes the directory it is in; a path stays.
+/// @throws as find_model
+void find_adapter(std::string& adapter);
 
 /// null for an option that was not given, else its value.
 template <class T>

@@ -43,7 +43,7 @@ Command add_bench(CLI::App& sftrun) {
   command->add_option("--arch", options->arch, "A config.json: random weights of that shape")
       ->type_name("FILE");
   command->add_option("-m,--model", options->model,
-                      "Directory in Hugging Face layout or .gguf file");
+                      "Directory in Hugging Face layout, .gguf file, or a name on the hub");
   add_overrides(*command, options->overrides);
   command->add_option("--seq-len", options->seq_len, "Tokens per example")
       ->check(at_least(1))

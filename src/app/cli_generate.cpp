@@ -77,9 +77,13 @@ Command add_generate(CLI::App& sftrun) {
       "sftrun generate --adapter runs/first/adapter --prompt \"What is the capital of France?\"\n"
       "  sftrun generate --model models/base --input in.jsonl --output out.jsonl --temperature 0.7 "
       "--seed 1");
-  command->add_option("-m,--model", options->model,
-                      "Directory in Hugging Face layout or .gguf file [the adapter's base]");
-  command->add_option("--adapter", options->adapter, "PEFT adapter to put on it")->type_name("DIR");
+  command->add_option(
+      "-m,--model", options->model,
+      "Directory in Hugging Face layout, .gguf file, or a name on the hub [the adapter's base]");
+  command
+      ->add_option("--adapter", options->adapter,
+                   "PEFT adapter to put on it: directory, or a name on the hub")
+      ->type_name("ADAPTER");
   command->add_option("-p,--prompt", options->prompt, "Text to answer or continue");
   command
       ->add_option("--input", options->input,
@@ -108,6 +112,7 @@ Command add_generate(CLI::App& sftrun) {
   command->add_flag("--json", options->json, "Print one JSON object for --prompt instead of text");
   return {command, [options, command] {
             check(*options, *command);
+            find_adapter(options->adapter);
             return run_in_engine("generate", request(*options, *command));
           }};
 }

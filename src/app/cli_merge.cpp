@@ -73,7 +73,9 @@ Command add_merge(CLI::App& sftrun) {
                   "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16");
   command->add_option("-m,--model", options->model,
                       "The adapter's base model [as the adapter names it]");
-  command->add_option("--adapter", options->adapter, "PEFT adapter")->type_name("DIR");
+  command
+      ->add_option("--adapter", options->adapter, "PEFT adapter: directory, or a name on the hub")
+      ->type_name("ADAPTER");
   command->add_option("--output", options->output, "New directory for the merged model")
       ->type_name("DIR");
   command->add_option("--dtype", options->dtype, "Type of the stored weights; auto: the base's")
@@ -86,6 +88,7 @@ Command add_merge(CLI::App& sftrun) {
       ->capture_default_str();
   return {command, [options, command] {
             check(*options, *command);
+            find_adapter(options->adapter);
             return run_in_engine(
                 "merge", {{"model", checked_model(*command, options->model, options->adapter)},
                           {"adapter", options->adapter},

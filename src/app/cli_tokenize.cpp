@@ -11,8 +11,9 @@ Command add_tokenize(CLI::App& sftrun) {
       "Token ids of each record: adds \"input_ids\"; with --chat also \"assistant_mask\"",
       "sftrun tokenize --model models/base --chat --input in.jsonl --output out.jsonl");
   command
-      ->add_option("-m,--model", options->model, "Directory in Hugging Face layout or .gguf file")
-      ->type_name("PATH");
+      ->add_option("-m,--model", options->model,
+                   "Directory in Hugging Face layout, .gguf file, or a name on the hub")
+      ->type_name("MODEL");
   command->add_flag("--chat", options->chat,
                     "Records are messages: render the chat template, add nothing else");
   command
@@ -26,7 +27,8 @@ Command add_tokenize(CLI::App& sftrun) {
   return {command, [options, command] {
             require(!options->input.empty(), *command, "--input");
             require(!options->output.empty(), *command, "--output");
-            options->model = checked_model(*command, options->model.string(), "");
+            options->model =
+                checked_model(*command, options->model.string(), "", hub::ModelParts::kText);
             if (options->input != "-") require_exists("--input", options->input);
             if (options->output != "-") require_writable_file("--output", options->output);
             return run_tokenize(*options);

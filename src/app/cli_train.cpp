@@ -158,6 +158,9 @@ Command add_train(CLI::App& sftrun) {
   add_overrides(*command, options->overrides);
   add_launch_flags(*command, *options);
   add_run_flags(*command, *options);
+  constexpr const char* kHidden = "";
+  command->add_option("--model-path", options->model_path, "The launcher's word to its workers")
+      ->group(kHidden);
   return {command, [options, command] {
             check(*options, *command);
             apply_machine_file(*options, *command);

@@ -25,6 +25,8 @@ struct TrainOptions {
   int max_restarts = 0;
   bool dry_run = false, allow_changed_data = false, allow_backend_change = false;
   std::string device = "auto";
+  /// Where the launcher has found the model, for the workers that it starts; empty: to be found.
+  std::filesystem::path model_path;
 };
 int run_train(const TrainOptions& options);
 
@@ -41,6 +43,12 @@ struct PreviewOptions {
   std::optional<std::filesystem::path> html;
 };
 int run_preview(const PreviewOptions& options);
+
+struct DownloadOptions {
+  std::string name, revision;
+  bool json = false, quiet = false;
+};
+int run_download(const DownloadOptions& options);
 
 struct GpuInfoOptions {
   bool json = false, watch = false;

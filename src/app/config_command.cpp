@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "commands.h"
+#include "data_source_finder.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -17,7 +18,10 @@ using Json = nlohmann::ordered_json;
 std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
   std::vector<std::string> warnings = loaded.warnings;
   try {
-    config::require_files(loaded);
+    config::LoadedConfig here = loaded;  // what a hub has is not looked for
+    for (auto* sources : {&here.config.data.train, &here.config.data.val})
+      std::erase_if(*sources, [](const config::DataSource& s) { return may_be_on_hub(s.path); });
+    config::require_files(here);
   } catch (const DataError& error) {
     warnings.push_back(error.where().empty()
                            ? error.message()

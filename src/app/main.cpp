@@ -23,12 +23,13 @@ Exit codes: 0 done, 2 usage or configuration, 3 data or model file, 4 out of mem
 75 stopped on request with a checkpoint, 130 interrupted.)";
 
 constexpr auto kLaterCommands = std::to_array<std::string_view>(
-    {"chat", "eval", "quantize", "memory-check", "report", "download", "doctor"});
+    {"chat", "eval", "quantize", "memory-check", "report", "doctor"});
 
 std::vector<Command> add_commands(CLI::App& sftrun) {
-  std::vector<Command> commands = {add_train(sftrun),    add_generate(sftrun), add_score(sftrun),
-                                   add_tokenize(sftrun), add_preview(sftrun),  add_merge(sftrun),
-                                   add_bench(sftrun),    add_gpu_info(sftrun)};
+  std::vector<Command> commands = {
+      add_train(sftrun),    add_generate(sftrun), add_score(sftrun),
+      add_tokenize(sftrun), add_preview(sftrun),  add_merge(sftrun),
+      add_bench(sftrun),    add_download(sftrun), add_gpu_info(sftrun)};
   for (Command& command : add_config(sftrun)) commands.push_back(std::move(command));
   return commands;
 }

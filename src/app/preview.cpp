@@ -7,6 +7,8 @@
 #include <string>
 
 #include "commands.h"
+#include "data_source_finder.h"
+#include "model_source.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/dataset.h"
@@ -25,9 +27,14 @@ bool wants_colour() {
 
 int run_preview(const PreviewOptions& options) {
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  find_data(loaded, /*quiet=*/false);
   config::require_files(loaded);
   const config::RunConfig& config = loaded.config;
-  const data::TextModel model = load_text_model(config.model.name, config.model.chat_template);
+  const ModelSource found = find_model({.name = config.model.name,
+                                        .revision = config.model.revision,
+                                        .where = loaded.place_of("model.name"),
+                                        .parts = hub::ModelParts::kText});
+  const data::TextModel model = load_text_model(found.path, config.model.chat_template);
   std::vector<data::Preview> previews;
   for (const config::DataSource& source : config.data.train)
     previews.push_back(data::preview_dataset(config, source, model, options.num_examples));

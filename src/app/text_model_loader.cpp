@@ -8,8 +8,7 @@ namespace sftrun::app {
 data::TextModel load_text_model(const std::filesystem::path& model,
                                 const std::string& configured_template) {
   std::error_code ignored;
-  if (std::filesystem::exists(model / "tokenizer.json",
-                              ignored)) {  // a directory; its weights need not be there
+  if (std::filesystem::is_directory(model, ignored)) {  // its weights need not be there
     return data::make_text_model(text::Tokenizer::from_directory(model),
                                  weights::read_chat_template(model),
                                  weights::read_special_texts(model), configured_template,

@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "data_source_finder.h"
 #include "engine_location.h"
+#include "model_source.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -28,6 +30,7 @@ using Json = nlohmann::ordered_json;
 /// A configuration with everything that is known about it before a worker starts.
 struct Run {
   config::LoadedConfig loaded;               ///< resolved
+  std::filesystem::path model_path;          ///< where the model lies, whatever it is called
   std::vector<std::string> resolved_values;  ///< "train.learning_rate = 0.0002"
 };
 
@@ -47,12 +50,11 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
 
 /// The largest micro-batch that fits, for train.batch_size: auto. From total memory, not what
 /// happens to be free, so that launcher and workers come to the same answer.
-int64_t largest_micro_batch(const config::LoadedConfig& loaded, int local_world_size,
+int64_t largest_micro_batch(const config::RunConfig& config,
+                            const std::filesystem::path& model_path, int local_world_size,
                             const std::string& device) {
-  const config::RunConfig& config = loaded.config;
   if (!config.train.batch_size.is_auto()) return config::kMaxAutoMicroBatch;
-  config::require_files(loaded);
-  const auto arch = weights::Checkpoint::open(config.model.name)->arch();
+  const auto arch = weights::Checkpoint::open(model_path)->arch();
   ::malloc_trim(0);  // a GGUF file's vocabulary was parsed and dropped; the launcher stays small
                      // while workers run
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
@@ -72,11 +74,30 @@ int64_t largest_micro_batch(const config::LoadedConfig& loaded, int local_world_
   return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes);
 }
 
-Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& yaml, int world_size,
-                int local_world_size, const std::string& device) {
+/// Where the model lies. One of the hub's is called owner/name from here on, wherever its files
+/// are: so run.json and the adapter name it, and others find it.
+std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOptions& options,
+                                   bool quiet) {
+  config::ModelConfig& model = loaded.config.model;
+  const ModelAsked asked{.name = model.name,
+                         .revision = model.revision,
+                         .where = loaded.place_of("model.name"),
+                         .quiet = quiet};
+  ModelSource source =
+      options.model_path.empty() ? find_model(asked) : found_model(asked, options.model_path);
+  model.name = std::move(source.name);
+  model.revision = std::move(source.revision);
+  return source.path;
+}
+
+Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_path,
+                const std::filesystem::path& yaml, int world_size, int local_world_size,
+                const std::string& device) {
   const Json before = config::to_json(loaded.config);
-  config::resolve(loaded, yaml, world_size, largest_micro_batch(loaded, local_world_size, device));
+  config::resolve(loaded, yaml, world_size,
+                  largest_micro_batch(loaded.config, model_path, local_world_size, device));
   Run run;
+  run.model_path = model_path;
   list_changes(before, config::to_json(loaded.config), "", run.resolved_values);
   run.loaded = std::move(loaded);
   return run;
@@ -104,6 +125,7 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
         {{"key", override.key}, {"value", override.value}, {"source", override.source}});
   }
   return {{"config", config::to_json(run.loaded.config)},
+          {"model_path", run.model_path.string()},
           {"config_path", options.config.string()},
           {"overrides", overrides},
           {"resume", options.resume},
@@ -128,9 +150,12 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   launch::Environment complete = env;
   complete.insert(external.variables.begin(), external.variables.end());
   const launch::WorkerEnv worker = launch::worker_env(complete);
-  const Run run =
-      resolve_run(config::load_config(options.config, options.overrides), options.config,
-                  worker.world_size, worker.local_world_size, options.device);
+  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  find_data(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
+  if (worker.rank == 0) config::require_files(loaded);  // before a model is downloaded in vain
+  const auto model_path = locate_model(loaded, options, /*quiet=*/worker.rank != 0);
+  const Run run = resolve_run(std::move(loaded), model_path, options.config, worker.world_size,
+                              worker.local_world_size, options.device);
   if (worker.supervised) {
     ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
     const int code = run_in_engine("worker", engine_request(options, run));
@@ -151,7 +176,6 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   if (worker.rank == 0) {
     log::info("{}", launch);
     announce(run);
-    config::require_files(run.loaded);
     lock.emplace(run.loaded.config.output.dir);
   }
   return run_in_engine("worker", engine_request(options, run));
@@ -179,10 +203,13 @@ launch::LaunchRequest launch_request(const TrainOptions& options, const config::
 
 /// This program again, as a worker; launch flags are not passed on, torchrun's variables say it
 /// all.
-launch::WorkerCommand worker_command(const TrainOptions& options, const std::string& resume,
-                                     const std::string& device) {
+launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run,
+                                     const std::string& resume, const std::string& device) {
   std::vector<std::string> arguments = {"sftrun",   "train", "--config", options.config.string(),
                                         "--resume", resume,  "--device", device};
+  if (run.model_path != run.loaded.config.model.name) {  // on a hub, and found once for all
+    arguments.insert(arguments.end(), {"--model-path", run.model_path.string()});
+  }
   if (options.allow_changed_data) arguments.push_back("--allow-changed-data");
   if (options.allow_backend_change) arguments.push_back("--allow-backend-change");
   arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
@@ -194,9 +221,11 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   const launch::Machine machine = launch::this_machine(has_cuda_kernels());
   const launch::LaunchPlan plan =
       launch::make_plan(launch_request(options, loaded.config, env), machine);
-  const Run run = resolve_run(std::move(loaded), options.config, plan.world_size(),
+  find_data(loaded, /*quiet=*/false);
+  config::require_files(loaded);  // before a model is downloaded in vain
+  const auto model_path = locate_model(loaded, options, /*quiet=*/false);
+  const Run run = resolve_run(std::move(loaded), model_path, options.config, plan.world_size(),
                               plan.local_world_size, plan.device);
-  config::require_files(run.loaded);
   if (options.dry_run) {
     print_dry_run(run, launch::describe(plan));
     return static_cast<int>(ExitCode::kDone);
@@ -208,8 +237,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   return launch::supervise(
       {.plan = plan,
        .environment = env,
-       .command = worker_command(options, options.resume, plan.device),
-       .restart_command = worker_command(options, "auto", plan.device),
+       .command = worker_command(options, run, options.resume, plan.device),
+       .restart_command = worker_command(options, run, "auto", plan.device),
        .run_dir = run.loaded.config.output.dir,
        .max_restarts = options.max_restarts,
        .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s)});

@@ -45,9 +45,13 @@ constexpr Limits only(std::string_view word) {
 
 template <class Visitor>
 void visit_fields(ModelConfig& model, Visitor&& field) {
-  field(model.name, "name", any().otherwise("required"),
-        "The model to fine-tune: a directory in Hugging Face layout or a .gguf file.",
-        "models/SmolLM2-135M-Instruct");
+  field(
+      model.name, "name", any().otherwise("required"),
+      "The model to fine-tune: a directory in Hugging Face layout, a .gguf file, or a name on the "
+      "hub: owner/name, owner/name@revision, hf://owner/name/file.gguf (docs/hub.md).",
+      "models/SmolLM2-135M-Instruct");
+  field(model.revision, "revision", any().otherwise("main"),
+        "Branch, tag or commit of a model on the hub.", "main");
   field(model.max_seq_len, "max_seq_len", at_least(1),
         "Tokens in a bin when packing; the longest example otherwise.", "2048");
   field(model.dtype, "dtype", any(),
@@ -103,7 +107,7 @@ template <class Visitor>
 void visit_fields(DataConfig& data, Visitor&& field) {
   field(data.train, "train", any().otherwise("required"),
         "What to train on: a file (JSON lines, JSON, CSV, TSV, Parquet, Arrow; also .gz and .zst), "
-        "a glob, a folder, or a list of these, each as {path, split, weight, format, fields, "
+        "a glob, a folder, a data set on the hub, or a list of these, each as {path, split, weight, format, fields, "
         "max_samples}. docs/data.md has the rules.",
         "[{path: chat.jsonl, weight: 2}, 'code/*.parquet']");
   field(data.val, "val", any().otherwise("none"), "What to evaluate on, as `train`.",

@@ -18,7 +18,6 @@ constexpr auto kLaterKeys = std::to_array<LaterKey>({
     {"train.eval_do_concat_batches", true, "", ""},
     {"train.early_stopping", false, "",
      "remove it; set train.max_steps, or stop the run by Ctrl-C: it keeps a checkpoint"},
-    {"model.revision", false, "", "download that revision and give model.name its directory"},
     {"tuning.lora.dora", false, "", "remove it; tuning.lora.rslora is what exists"},
     {"tuning.lora.modules_to_save", false, "",
      "remove it, or train those parameters by tuning.mode partial"},

@@ -91,15 +91,6 @@ LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::stri
   return loaded;
 }
 
-/// For what looks like a hub's name, owner/model.
-std::string download_command(const std::string& name) {
-  const size_t slash = name.find('/');
-  const bool is_hub_name = slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
-                           name.find('/', slash + 1) == std::string::npos && name[0] != '.' &&
-                           !name.ends_with(".gguf");
-  return is_hub_name ? fmt::format(": hf download {0} --local-dir models/{0}", name) : "";
-}
-
 }  // namespace
 
 std::string LoadedConfig::place_of(const std::string& key) const {
@@ -128,14 +119,6 @@ void require_files(const LoadedConfig& loaded) {
   for (const DataSource& source : config.data.train) require("data.train", source.path);
   for (const DataSource& source : config.data.val) require("data.val", source.path);
   require("tuning.lora.init_from", config.tuning.lora.init_from);
-  std::error_code ignored;
-  if (!config.model.name.empty() && !std::filesystem::exists(config.model.name, ignored)) {
-    throw DataError(
-        fmt::format("model.name: no such directory or file: {}", config.model.name),
-        loaded.place_of("model.name"),
-        "give a directory in Hugging Face layout or a .gguf file; this version does not download" +
-            download_command(config.model.name));
-  }
 }
 
 }  // namespace sftrun::config

@@ -54,7 +54,7 @@ These tune evaluation in ways that this version does not have; each is answered 
 
 ## Not in this version
 These would change the result, so they are errors: `tuning.mode: qlora` and every `tuning.quant` but `none`, `tuning.lora.dora`,
-`tuning.lora.modules_to_save`, `tuning.train_parts`, `train.early_stopping`, optimizers other than AdamW, `model.revision`, every `parallel.strategy` but `ddp`, `parallel.tp`, `pp`,
+`tuning.lora.modules_to_save`, `tuning.train_parts`, `train.early_stopping`, optimizers other than AdamW, every `parallel.strategy` but `ddp`, `parallel.tp`, `pp`,
 `device_map`, `offload`, `deepspeed` and `accelerate`.
 )";
 

@@ -44,9 +44,9 @@ void export_result(const RunResult& result, model::Decoder& decoder) {
     const DType dtype = result.dtype == at::kFloat ? DType::kF32 : DType::kBF16;
     weights::write_sharded_safetensors(temporary,
                                        model::model_tensors(decoder, result.base, dtype));
-    model::write_config(result.base, result.base_name, temporary, dtype);
+    model::write_config(result.base, result.base_path, temporary, dtype);
   }
-  model::write_text_files(result.base, result.base_name, temporary, result.chat_template);
+  model::write_text_files(result.base, result.base_path, temporary, result.chat_template);
   sync_directory(temporary);
   set_aside(result.target());
   fs::rename(temporary, result.target(), code);

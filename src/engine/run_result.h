@@ -17,8 +17,8 @@ struct RunResult {
   std::filesystem::path run_dir;
   std::optional<weights::AdapterConfig> adapter;  ///< nullopt: the whole model
   const weights::Checkpoint& base;
-  std::string base_name;  ///< as the configuration names it
-  at::ScalarType dtype;   ///< of a whole model's file: fp32, else bf16
+  std::filesystem::path base_path;  ///< its directory or .gguf file
+  at::ScalarType dtype;             ///< of a whole model's file: fp32, else bf16
   /// The template that was trained with, where it is not the base's own.
   std::optional<std::string> chat_template = {};
 

@@ -130,6 +130,7 @@ class Worker {
       : request_(request),
         env_(launch::worker_env()),
         config_(config::from_json(nlohmann::ordered_json(request.at("config")))),
+        model_path_(request.at("model_path").get<std::string>()),
         run_dir_(config_.output.dir) {}
 
   int run() {
@@ -142,7 +143,7 @@ class Worker {
         {env_.rank, env_.world_size, env_.master_addr, env_.master_port},
         choose_backend(config_.parallel.backend, compute_.device), compute_.device, kMeetTimeoutS);
     tell("loading");
-    checkpoint_ = weights::Checkpoint::open(config_.model.name);
+    checkpoint_ = weights::Checkpoint::open(model_path_);
     tell("tokenizing");
     const auto resume_from = find_resume();
     std::optional<train::TrainState> saved;
@@ -273,13 +274,14 @@ class Worker {
     inputs.rendered_at_unix_s = rendered_at_unix_s_;
     if (decoder_->options().trains == model::Trains::kLora) {
       inputs.adapter = model::adapter_config_of(*decoder_, base_model_name(config_.model.name));
+      inputs.adapter->revision = config_.model.revision;
     }
     inputs.resume_from = resume_from;
     inputs.hooks.stop_exit_code = [&] { return stop_.exit_code(); };
     inputs.hooks.peak_memory_bytes = [] { return observe::process_memory().peak_resident_bytes; };
     inputs.hooks.on_event = [&](const train::TrainEvent& event) { forward(event); };
-    const RunResult result{run_dir_,           inputs.adapter, *checkpoint_,
-                           config_.model.name, compute_.dtype, configured_template_};
+    const RunResult result{run_dir_,    inputs.adapter, *checkpoint_,
+                           model_path_, compute_.dtype, configured_template_};
     if (is_main()) require_disk_space(result, *decoder_);
     kernels::reset_cpu_peak();
     static_bytes_ = kernels::cpu_memory_stats().allocated_bytes;
@@ -410,6 +412,7 @@ class Worker {
   const nlohmann::json& request_;
   launch::WorkerEnv env_;
   config::RunConfig config_;
+  fs::path model_path_;  // of config_.model.name, which may be a hub's name
   fs::path run_dir_;
   Compute compute_;
   parallel::Communicator comm_;

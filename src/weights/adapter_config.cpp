@@ -61,6 +61,7 @@ class ConfigReader {
     refuse_unsupported();
     AdapterConfig result;
     result.base_model_name_or_path = text("base_model_name_or_path", "");
+    result.revision = text("revision", "");
     result.task_type = text("task_type", "");
     result.r = rank();
     result.lora_alpha = number("lora_alpha", 8.0);
@@ -203,7 +204,7 @@ json AdapterConfig::to_json() const {
       {"peft_type", "LORA"},
       {"task_type", task_type.empty() ? json(nullptr) : json(task_type)},
       {"base_model_name_or_path", base_model_name_or_path},
-      {"revision", nullptr},
+      {"revision", revision.empty() ? json(nullptr) : json(revision)},
       {"auto_mapping", nullptr},
       {"inference_mode", true},
       {"r", r},

@@ -19,7 +19,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
-COMMANDS = ["train", "generate", "score", "tokenize", "preview", "merge", "bench", "gpu-info", "config"]
+COMMANDS = ["train", "generate", "score", "tokenize", "preview", "merge", "bench", "download", "gpu-info",
+            "config"]
 RUN_YAML = "model: { name: model }\ndata: { train: train.jsonl }\n"
 ADAPTER_CONFIG = {"peft_type": "LORA", "base_model_name_or_path": "model", "r": 8, "target_modules": ["q_proj"]}
 

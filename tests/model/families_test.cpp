@@ -26,6 +26,9 @@ fs::path directory_of(const std::string& kind) {
   return fs::path(SFTRUN_TEST_DATA) / "families" / kind;
 }
 
+const std::vector<std::string> kExperts = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj",
+                                           "mlp.gate.weight"};
+
 class Families : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -105,6 +108,8 @@ TEST_P(Families, AdaptersOfBothBackendsAndCheckpointing) {
     options.trains = Trains::kLora;
     options.backend = backend;
     options.gradient_checkpointing = checkpointing;
+    if (weights::Checkpoint::open(directory_of(GetParam()))->arch().mixture.num_experts > 0)
+      options.lora.target_parameters = kExperts;
     const auto decoder = load(options);
     uint64_t seed = 7;
     for (kernels::Parameter& p : decoder->parameters().parameters()) {
@@ -155,6 +160,55 @@ TEST_P(Families, ConfigComesBackTheSame) {
                 spec::rope_table(arch.ropes[i], length).inv_freq);
     }
   }
+}
+
+std::unique_ptr<Decoder> load_with(const std::string& kind, const LoraOptions& lora) {
+  DecoderOptions options;
+  options.trains = Trains::kLora;
+  options.lora = lora;
+  return Decoder::load(weights::Checkpoint::open(directory_of(kind)), options);
+}
+
+TEST(ExpertTargets, AreNamedAsPeftNamesThem) {
+  LoraOptions lora;
+  lora.target_modules = {"q_proj"};
+  const auto names = [&](std::vector<std::string> parameters) {
+    lora.target_parameters = std::move(parameters);
+    std::vector<std::string> found;
+    const auto decoder = load_with("mixtral", lora);
+    for (const kernels::Parameter& p : decoder->parameters().parameters()) {
+      if (p.group == 1 && p.name.find("mlp") != std::string::npos) found.push_back(p.name);
+    }
+    return found;
+  };
+  const std::string layer = "base_model.model.model.layers.0.mlp.";
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names({"experts.down_proj"}),
+            (Names{layer + "experts.lora_A.weight", layer + "experts.lora_B.weight"}));
+  EXPECT_EQ(names({"mlp.experts.gate_up_proj"}),
+            (Names{layer + "experts.lora_A.weight", layer + "experts.lora_B.weight"}));
+  EXPECT_EQ(
+      names(kExperts),
+      (Names{layer + "gate.lora_A.weight", layer + "gate.lora_B.weight",
+             layer + "experts.base_layer.lora_A.weight", layer + "experts.base_layer.lora_B.weight",
+             layer + "experts.lora_A.weight", layer + "experts.lora_B.weight"}));
+}
+
+TEST(ExpertTargets, MistakesAreAnswered) {
+  LoraOptions lora;
+  lora.target_modules = {"gate_proj"};
+  test::expect_error<ConfigError>(
+      [&] { load_with("qwen3_moe", lora); },
+      {"`gate_proj` names experts", "tuning.lora.target_parameters: [mlp.experts.gate_up_proj"});
+  lora.target_modules = {"all-linear"};
+  lora.target_parameters = {"experts.gate_proj"};
+  test::expect_error<ConfigError>([&] { load_with("mixtral", lora); },
+                                  {"no experts' parameter is named `experts.gate_proj`"});
+  test::expect_error<ConfigError>([&] { load_with("llama", lora); }, {"the model has no experts"});
+  lora.target_parameters = kExperts;
+  lora.dropout = 0.1;
+  test::expect_error<ConfigError>([&] { load_with("mixtral", lora); },
+                                  {"experts' updates have no dropout"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Families,

@@ -149,6 +149,21 @@ def probe(case: Case) -> list[int]:
     return case.tokenizer.encode(texts([100], seed=4)[0]["text"]).ids
 
 
+@torch.no_grad()
+def clear_probe(case: Case, model) -> list[int]:
+    """The same, where no token's experts hang on rounding: the last router logit taken and the first one left are well apart."""
+    if KINDS[case.name].family not in EXPERTS:
+        return probe(case)
+    taken = model.config.num_experts_per_tok
+    for seed in range(4, 200):
+        ids = case.tokenizer.encode(texts([40], seed=seed)[0]["text"]).ids
+        logits = torch.cat(model(torch.tensor([ids]), use_cache=False, output_router_logits=True).router_logits)
+        ordered = logits.sort(dim=-1, descending=True).values
+        if (ordered[:, taken - 1] - ordered[:, taken]).min() >= 1e-3:
+            return ids
+    raise SystemExit(f"{case.name}: every text has near ties")
+
+
 # ---- Scores
 
 
@@ -240,12 +255,13 @@ def load_trained(case: Case, run: Path):
 def check_training(case: Case, mode: str) -> None:
     config = write_run_yaml(case, mode, RECIPES[mode])
     reference, model = train_reference(case, mode, RECIPES[mode])
-    expected = logits_of(model, probe(case))
+    ids = clear_probe(case, model)
+    expected = logits_of(model, ids)
     for batches, settings in BATCHES.items():
         name, run = f"{mode} {batches}", case.directory / f"{mode}-{batches}"
         metrics = case.sftrun.train(config, run, **settings)
         compare_metrics(case.verdicts, f"{case.name}, {name}", metrics, reference, LOSS, GRAD_NORM)
-        logits = logits_of(load_trained(case, run), probe(case))
+        logits = logits_of(load_trained(case, run), ids)
         case.below(f"{name}: logits of what it wrote", relative_to_largest(logits, expected), TRAINED_LOGITS)
 
 
@@ -284,8 +300,10 @@ def check_names(case: Case) -> None:
 def check_merge(case: Case) -> None:
     adapter, merged = case.directory / "LoRA-unpacked" / "adapter", case.directory / "merged"
     case.sftrun.run("merge", "--adapter", str(adapter), "--output", str(merged), "--dtype", "f32")
-    expected = logits_of(load_adapter(load(case.base), adapter), probe(case))
-    case.below("merge: logits", relative_to_largest(logits_of(load(merged), probe(case)), expected), MERGED_LOGITS)
+    adapted = load_adapter(load(case.base), adapter)
+    ids = clear_probe(case, adapted)
+    difference = relative_to_largest(logits_of(load(merged), ids), logits_of(adapted, ids))
+    case.below("merge: logits", difference, MERGED_LOGITS)
 
 
 # ---- GGUF
@@ -320,8 +338,9 @@ def check_gguf(case: Case) -> None:
     case.below("gguf: log-probability", worst, SCORE)
     adapter, merged = write_adapter(directory, case.directory / "gguf-adapter"), case.directory / "gguf-merged"
     case.sftrun.run("merge", "--model", str(file), "--adapter", str(adapter), "--output", str(merged), "--dtype", "f32")
-    logits = logits_of(load_adapter(load(directory), adapter), probe(case))
-    difference = relative_to_largest(logits_of(load(merged), probe(case)), logits)
+    adapted = load_adapter(load(directory), adapter)
+    ids = clear_probe(case, adapted)
+    difference = relative_to_largest(logits_of(load(merged), ids), logits_of(adapted, ids))
     case.below("gguf: logits of what it merges to", difference, MERGED_LOGITS)
 
 
@@ -392,11 +411,11 @@ again, and fails beyond the limits and where families or columns of the page are
 | column | what is compared | limit |
 |---|---|---|
 | score | log-probabilities of {len(SCORED_LENGTHS)} texts of up to {max(SCORED_LENGTHS)} tokens by `sftrun score`, which packs them, and of each alone | {short(SCORE)} |
-| LoRA loss | every loss of 5 steps on all linear layers, without and with packing; the reference takes each document alone | {short(LOSS)} |
+| LoRA loss | every loss of 5 steps on all linear layers (of mixtures attention and experts, of `qwen3_moe` the router, too), without and with packing; the reference takes each document alone | {short(LOSS)} |
 | LoRA gradient norm | that of every step, before clipping; the worse of both runs | {short(GRAD_NORM)} |
 | full loss | as LoRA loss, of all parameters; the worse of both runs | {short(LOSS)} |
 | merged logits | `sftrun merge` of the trained adapter, loaded by transformers, and the adapter on its base in PEFT | {short(MERGED_LOGITS)} |
-| GGUF | the model as a GGUF file: scores against those of its directory, and logits of what it merges to with an adapter; the worse of both. `mistral` is stored under the name `llama`, without windows; `olmo3` as `olmo2` with a window | {short(MERGED_LOGITS)} |
+| GGUF | the model as a GGUF file: scores against those of its directory, and logits of what it merges to with an adapter; the worse of both. `mistral` is stored under the name `llama`, without windows; `olmo3` as `olmo2` with a window, `mixtral` as `llama` with experts | {short(MERGED_LOGITS)} |
 | generation | {NEW_TOKENS} tokens of greedy `sftrun generate` after three prompts, and of each alone with transformers' cache | equal |
 
 What training wrote, loaded by PEFT or transformers, gives the logits of the model that the reference trained, to {short(TRAINED_LOGITS)} of the largest.

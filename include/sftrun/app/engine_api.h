@@ -4,8 +4,8 @@
 /// crossed with plain C types: both carry their own copies of the rooms without LibTorch.
 ///
 /// @param command "worker", "generate", "score", "merge", "bench", "versions"
-/// @param request a JSON object. For "worker": {"config": config::to_json, "config_path",
-/// "overrides": [{key,value,source}],
+/// @param request a JSON object. For "worker": {"config": config::to_json, "model_path": where
+/// model.name lies, "config_path", "overrides": [{key,value,source}],
 ///   "resume", "allow_changed_data", "allow_backend_change", "device"}. For the others: every flag
 ///   of the command by its long name with underscores ("max_new_tokens"), typed, null when not
 ///   given. generate: model, adapter, prompt, input, output, system: text|null; chat: bool|null

@@ -56,7 +56,7 @@ enum class DeviceChoice { kAuto, kCuda, kCpu };
 
 struct ModelConfig {
   std::string name;
-  std::string revision;
+  std::string revision;  ///< of a model on the hub; empty: main
   int64_t max_seq_len = 2048;
   DTypeChoice dtype = DTypeChoice::kAuto;
   std::string attention = "auto";
@@ -202,7 +202,8 @@ LoadedConfig config_from_overrides(const std::vector<std::string>& overrides);
 /// The machine file alone: SFTRUN_MACHINE_CONFIG, or sftrun/machine.yaml in XDG_CONFIG_HOME or
 /// ~/.config. None is no error.
 MachineSettings load_machine_settings();
-/// @throws DataError naming the key's place if data.train, data.val or a model path do not exist.
+/// @throws DataError naming the key's place if data.train, data.val or tuning.lora.init_from do not
+/// exist. The model may be a hub's: whoever loads it looks for it.
 void require_files(const LoadedConfig& loaded);
 
 /// Micro-batch and accumulation for `target` bins (or examples) a step.

@@ -13,6 +13,7 @@ namespace sftrun::weights {
 
 struct AdapterConfig {
   std::string base_model_name_or_path;
+  std::string revision;  ///< of a base on a hub; empty: none is named
   int64_t r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;

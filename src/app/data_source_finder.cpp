@@ -1,0 +1,56 @@
+#include "data_source_finder.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "model_source.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+
+namespace sftrun::app {
+namespace {
+
+constexpr std::array kDataExtensions = {".jsonl", ".ndjson", ".json", ".csv",  ".tsv", ".parquet",
+                                        ".arrow", ".gz",     ".zst",  ".gzip", ".zstd"};
+
+void find(config::DataSource& source, const char* default_split, const std::string& where,
+          bool quiet) {
+  if (!may_be_on_hub(source.path)) return;
+  const auto name = hub::parse_dataset_name(source.path);
+  if (!name) return;
+  hub::DatasetRequest request;
+  request.split = source.split.empty() ? default_split : source.split;
+  request.extensions.assign(kDataExtensions.begin(), kDataExtensions.end());
+  try {
+    source.path = until_stopped([&](const std::function<bool()>& should_stop) {
+                    return hub::get_dataset(*name, request, hub::settings_from_environment(),
+                                            {.quiet = quiet, .should_stop = should_stop});
+                  }).path.string();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", source.path, error.message()),
+                error.where().empty() ? where : fmt::format("{}; {}", where, error.where()),
+                error.fix());
+  }
+}
+
+}  // namespace
+
+bool may_be_on_hub(const std::string& path) {
+  std::error_code ignored;
+  if (path.starts_with("hf://")) return true;
+  if (std::filesystem::exists(path, ignored) || is_glob(path)) return false;
+  const bool is_file =
+      std::any_of(kDataExtensions.begin(), kDataExtensions.end(),
+                  [&](const char* extension) { return path.ends_with(extension); });
+  return !is_file && hub::parse_dataset_name(path).has_value();
+}
+
+void find_data(config::LoadedConfig& loaded, bool quiet) {
+  for (config::DataSource& source : loaded.config.data.train)
+    find(source, "train", loaded.place_of("data.train"), quiet);
+  for (config::DataSource& source : loaded.config.data.val)
+    find(source, "validation", loaded.place_of("data.val"), quiet);
+}
+
+}  // namespace sftrun::app

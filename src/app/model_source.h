@@ -1,0 +1,36 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "sftrun/hub/hub.h"
+
+/// Models that flags and keys name: files here, or a hub's, brought here.
+namespace sftrun::app {
+
+struct ModelAsked {
+  std::string name;           ///< a path, or a name on the hub; a path that exists wins
+  std::string revision = {};  ///< model.revision; empty: none
+  std::string where;          ///< the flag or the key's place, for messages
+  hub::ModelParts parts = hub::ModelParts::kAll;
+  bool quiet = false;  ///< neither progress nor a word on what was found
+};
+
+struct ModelSource {
+  std::filesystem::path path;  ///< what a loader opens: a directory or a .gguf file
+  /// How others find the model: "owner/name" and its revision; else the name as it was given.
+  std::string name, revision;
+};
+
+/// Looks in the file system, in the cache, and asks the hub. Ctrl-C ends a download; the next goes
+/// on from there.
+/// @throws ConfigError, DataError, CommError, DeviceError naming `where`; Error (130, 75) stopped
+ModelSource find_model(const ModelAsked& asked);
+/// The same for one that the launcher has found at `path`: nothing is looked for.
+ModelSource found_model(const ModelAsked& asked, const std::filesystem::path& path);
+
+/// Runs `download` with an answer to Ctrl-C and SIGTERM: the exit code is the signal's.
+hub::Snapshot until_stopped(
+    const std::function<hub::Snapshot(const std::function<bool()>& should_stop)>& download);
+
+}  // namespace sftrun::app

@@ -1,0 +1,300 @@
+#include "http.h"
+
+#include <curl/curl.h>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <optional>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+#include "url.h"
+
+namespace sftrun::hub {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxRedirects = 10;
+constexpr long kReceiveBytes = 512 * 1024;  // libcurl's largest
+constexpr size_t kMaxErrorBody = 16384, kMaxHeaders = 300, kMaxHeaderBytes = 16384;
+
+/// libcurl's own set-up, once a process and for as long as it runs.
+void require_curl() {
+  static const CURLcode initialised = curl_global_init(CURL_GLOBAL_DEFAULT);
+  SFTRUN_CHECK(initialised == CURLE_OK);
+}
+
+struct FreeList {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
+using HeaderList = std::unique_ptr<curl_slist, FreeList>;
+
+void append(HeaderList& list, const std::string& line) {
+  curl_slist* longer = curl_slist_append(list.get(), line.c_str());
+  if (longer == nullptr) throw std::bad_alloc();
+  list.release();
+  list.reset(longer);
+}
+
+std::string lower(std::string_view text) {
+  std::string copy(text);
+  for (char& c : copy) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return copy;
+}
+
+/// Errors that come back however often one tries.
+bool is_lasting(CURLcode code) {
+  switch (code) {
+    case CURLE_URL_MALFORMAT:
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_ENGINE_NOTFOUND:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// libcurl leaves SIGPIPE to its caller, and OpenSSL writes to sockets that the other end has
+/// closed. It is the writing thread's signal: held back here, and taken if it came.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    const timespec at_once{};
+    if (sigismember(&before_, SIGPIPE) == 0) {
+      while (::sigtimedwait(&pipe_, nullptr, &at_once) > 0) {
+      }
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_{}, before_{};
+};
+
+}  // namespace
+
+/// One request on the wire: libcurl's callbacks and what they gather.
+class HttpClient::Exchange {
+ public:
+  Exchange(const Settings& settings, const ShouldStop& should_stop, const Request& request,
+           const BodySink& sink)
+      : settings_(settings), should_stop_(should_stop), request_(request), sink_(sink) {
+    response_.url = request.url;
+  }
+
+  Response perform(CURL* curl) {
+    prepare(curl);
+    const CURLcode code = curl_easy_perform(curl);
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &response_.status);
+    if (failure_) std::rethrow_exception(failure_);
+    if (code != CURLE_OK) fail(code);
+    if (response_.ok() && !began_) begin();
+    char* target = nullptr;
+    curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &target);
+    if (target != nullptr) response_.redirect_url = target;
+    return std::move(response_);
+  }
+
+ private:
+  void prepare(CURL* curl) {
+    curl_easy_reset(curl);  // keeps connections
+    curl_ = curl;
+    set(CURLOPT_URL, request_.url.c_str());
+#if LIBCURL_VERSION_NUM >= 0x075500  // 7.85; Ubuntu 22.04 has 7.81
+    set(CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+    set(CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+    set(CURLOPT_NOBODY, request_.head ? 1L : 0L);
+    set(CURLOPT_NOSIGNAL, 1L);
+    // Refused after a transfer that failed early; then the size of before stays.
+    curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, kReceiveBytes);
+    set(CURLOPT_USERAGENT, "sftrun");
+    set(CURLOPT_CONNECTTIMEOUT_MS, std::lround(settings_.connect_timeout_s * 1000));
+    set(CURLOPT_ERRORBUFFER, error_text_);
+    if (!settings_.ca_bundle.empty()) set(CURLOPT_CAINFO, settings_.ca_bundle.c_str());
+    // Compressed bodies would have another length than the file.
+    append(lines_, "Accept-Encoding: identity");
+    for (const std::string& line : request_.headers) append(lines_, line);
+    if (!settings_.token.empty() && origin_of(request_.url) == origin_of(settings_.endpoint))
+      append(lines_, "Authorization: Bearer " + settings_.token.reveal());
+    set(CURLOPT_HTTPHEADER, lines_.get());
+    set(CURLOPT_HEADERFUNCTION, &on_header);
+    set(CURLOPT_HEADERDATA, this);
+    set(CURLOPT_WRITEFUNCTION, &on_body);
+    set(CURLOPT_WRITEDATA, this);
+    set(CURLOPT_NOPROGRESS, 0L);
+    set(CURLOPT_XFERINFOFUNCTION, &on_tick);
+    set(CURLOPT_XFERINFODATA, this);
+    last_byte_at_ = Clock::now();
+  }
+
+  template <class Value>
+  void set(CURLoption option, Value value) {
+    SFTRUN_CHECK(curl_easy_setopt(curl_, option, value) == CURLE_OK);
+  }
+
+  [[noreturn]] void fail(CURLcode code) const {
+    const std::string detail = error_text_[0] != '\0' ? error_text_ : curl_easy_strerror(code);
+    const std::string what = stalled_
+                                 ? fmt::format("no byte came for {:g} s", settings_.stall_timeout_s)
+                                 : printable(detail, settings_);
+    if (!is_lasting(code)) throw TransientFailure(what);
+    throw CommError(what, shown_url(request_.url),
+                    "look at HF_ENDPOINT, at proxies, and at the certificates (SSL_CERT_FILE)");
+  }
+
+  void begin() {
+    began_ = true;
+    if (sink_.begin) sink_.begin(response_);
+  }
+
+  void take_header(std::string_view line) {
+    if (line.starts_with("HTTP/")) response_.headers.clear();  // after 100 Continue, of a proxy
+    const size_t colon = line.find(':');
+    if (colon == std::string_view::npos) return;
+    if (response_.headers.size() >= kMaxHeaders || line.size() > kMaxHeaderBytes)
+      throw TransientFailure("the answer has too many headers");
+    response_.headers[lower(line.substr(0, colon))] = std::string(trim(line.substr(colon + 1)));
+  }
+
+  void take_body(std::span<const char> bytes) {
+    curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &response_.status);
+    if (!response_.ok()) {
+      const size_t room = kMaxErrorBody - std::min(kMaxErrorBody, response_.error_body.size());
+      response_.error_body.append(bytes.data(), std::min(room, bytes.size()));
+      return;
+    }
+    if (!began_) begin();
+    if (sink_.write) sink_.write(bytes);
+  }
+
+  /// A stall is a time without a byte, whatever the mean speed was.
+  bool may_go_on() {
+    if (should_stop_ && should_stop_()) return false;
+    const double silent_s = std::chrono::duration<double>(Clock::now() - last_byte_at_).count();
+    stalled_ = silent_s > settings_.stall_timeout_s + connecting_s();
+    return !stalled_;
+  }
+  double connecting_s() const {
+    return response_.headers.empty() ? settings_.connect_timeout_s : 0;
+  }
+
+  /// C does not carry exceptions: kept here, thrown again by `perform`.
+  template <class Body>
+  bool guarded(Body&& body) noexcept {
+    try {
+      body();
+      return true;
+    } catch (...) {
+      failure_ = std::current_exception();
+      return false;
+    }
+  }
+
+  static size_t on_header(const char* data, size_t size, size_t count, void* self) {
+    auto* exchange = static_cast<Exchange*>(self);
+    exchange->last_byte_at_ = Clock::now();
+    const bool taken = exchange->guarded([&] { exchange->take_header({data, size * count}); });
+    return taken ? size * count : 0;
+  }
+  static size_t on_body(const char* data, size_t size, size_t count, void* self) {
+    auto* exchange = static_cast<Exchange*>(self);
+    exchange->last_byte_at_ = Clock::now();
+    const bool taken = exchange->guarded([&] { exchange->take_body({data, size * count}); });
+    return taken ? size * count : 0;
+  }
+  static int on_tick(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+    auto* exchange = static_cast<Exchange*>(self);
+    bool go_on = false;
+    const bool asked = exchange->guarded([&] {
+      go_on = exchange->may_go_on();
+      throw_if_stopped(exchange->should_stop_);
+    });
+    return asked && go_on ? 0 : 1;
+  }
+
+  const Settings& settings_;
+  const ShouldStop& should_stop_;
+  const Request& request_;
+  const BodySink& sink_;
+  CURL* curl_ = nullptr;
+  HeaderList lines_;
+  Response response_;
+  bool began_ = false, stalled_ = false;
+  Clock::time_point last_byte_at_;
+  std::exception_ptr failure_;
+  char error_text_[CURL_ERROR_SIZE] = {};
+};
+
+std::string Response::header(const std::string& name) const {
+  const auto found = headers.find(name);
+  return found == headers.end() ? "" : found->second;
+}
+
+void HttpClient::Free::operator()(void* curl) const {
+  curl_easy_cleanup(curl);
+}
+
+HttpClient::HttpClient(const Settings& settings, ShouldStop should_stop)
+    : settings_(settings), should_stop_(std::move(should_stop)) {
+  require_curl();
+  curl_.reset(curl_easy_init());
+  SFTRUN_CHECK(curl_ != nullptr);
+}
+HttpClient::~HttpClient() = default;
+
+Response HttpClient::send_once(const Request& request, const BodySink& sink) {
+  throw_if_stopped(should_stop_);
+  const WithoutSigpipe without_sigpipe;
+  return Exchange(settings_, should_stop_, request, sink).perform(curl_.get());
+}
+
+Response HttpClient::send(Request request, const BodySink& sink,
+                          const std::function<bool(const Response&)>& stop_at) {
+  for (int hop = 0; hop <= kMaxRedirects; ++hop) {
+    Response response = send_once(request, sink);
+    if (response.redirect_url.empty() || (stop_at && stop_at(response))) return response;
+    const bool downgrade = request.url.starts_with("https://") &&
+                           !origin_of(response.redirect_url).starts_with("https://");
+    if (downgrade || origin_of(response.redirect_url).empty()) {
+      throw CommError(fmt::format("a redirect to {} is not followed",
+                                  downgrade ? "an unencrypted host" : "what is no web address"),
+                      shown_url(request.url), "look at HF_ENDPOINT and at proxies");
+    }
+    request.url = response.redirect_url;
+  }
+  throw CommError(fmt::format("redirected more than {} times", kMaxRedirects),
+                  shown_url(request.url), "look at HF_ENDPOINT and at proxies");
+}
+
+std::string printable(std::string_view text, const Settings& settings) {
+  constexpr size_t kLongest = 300;
+  std::string line(text);
+  const std::string& token = settings.token.reveal();
+  for (size_t at = 0; !token.empty() && (at = line.find(token, at)) != std::string::npos;)
+    line.replace(at, token.size(), "***");
+  if (!is_valid_utf8(line)) std::erase_if(line, [](char c) { return (c & 0x80) != 0; });
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  }
+  if (line.size() > kLongest) line = line.substr(0, kLongest) + "…";
+  return std::string(trim(line));
+}
+
+}  // namespace sftrun::hub

@@ -1,0 +1,176 @@
+#include "sftrun/hub/hub.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "api.h"
+#include "cache.h"
+#include "selection.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "snapshot_download.h"
+
+namespace sftrun::hub {
+namespace fs = std::filesystem;
+namespace {
+
+using Choose = std::function<Selection(const std::vector<RemoteFile>&)>;
+
+/// What the cache has of what is asked for.
+struct Cached {
+  std::optional<Snapshot> snapshot;
+  bool certain = false;  ///< that it is all: a listing of the commit says so, or the files do
+  std::string missing;   ///< without a snapshot: what is not there
+};
+
+Snapshot make_snapshot(const RepoName& name, const std::string& commit, const RepoCache& cache,
+                       const Selection& selection) {
+  Snapshot snapshot{.name = name, .commit = commit, .directory = cache.snapshot(commit)};
+  snapshot.path =
+      selection.opened.empty() ? snapshot.directory : snapshot.directory / selection.opened;
+  for (const RemoteFile& file : selection.files) snapshot.files.push_back(file.path);
+  std::sort(snapshot.files.begin(), snapshot.files.end());
+  return snapshot;
+}
+
+/// Shards that no file is there for, by the names of those that are.
+std::string missing_shard(const std::vector<RemoteFile>& files) {
+  for (const RemoteFile& file : files) {
+    const size_t slash = file.path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "" : file.path.substr(0, slash + 1);
+    const auto shard = shard_of(file.path.substr(folder.size()));
+    for (int number = 1; shard && number <= shard->count; ++number) {
+      const std::string path =
+          fmt::format("{}model-{:05}-of-{:05}.safetensors", folder, number, shard->count);
+      if (std::none_of(files.begin(), files.end(),
+                       [&](const RemoteFile& other) { return other.path == path; }))
+        return path;
+    }
+  }
+  return {};
+}
+
+std::string first_missing(const std::vector<RemoteFile>& wanted, const RepoCache& cache,
+                          const std::string& commit) {
+  for (const RemoteFile& file : wanted) {
+    if (!is_file_of(cache.pointer(commit, file.path), file.size)) return file.path;
+  }
+  return missing_shard(wanted);
+}
+
+Cached look_up(const RepoName& name, const RepoCache& cache, const Choose& choose) {
+  const auto commit = cache.commit_of(name.revision_or_main());
+  std::error_code ignored;
+  if (!commit || !fs::is_directory(cache.snapshot(*commit), ignored))
+    return {.missing = fmt::format("revision {}", name.revision_or_main())};
+  const auto noted = cache.noted_files(*commit);
+  const Selection selection = choose(noted ? *noted : cache.local_files(*commit));
+  if (selection.none) return {.missing = selection.none->message};
+  const std::string missing = first_missing(selection.files, cache, *commit);
+  if (!missing.empty()) return {.missing = missing};
+  const bool one_file =
+      !name.path.empty() && selection.opened == name.path && selection.files.size() == 1;
+  return {.snapshot = make_snapshot(name, *commit, cache, selection),
+          .certain = noted || one_file || name.type == RepoType::kModel};
+}
+
+Snapshot from_cache(const Cached& cached, const Options& options) {
+  const Snapshot& snapshot = *cached.snapshot;
+  if (!cached.certain) {
+    log::warn("{}: the cache holds {} file{}; whether that is all of them is not known",
+              snapshot.name.text(), snapshot.files.size(), snapshot.files.size() == 1 ? "" : "s");
+  }
+  if (!options.quiet) {
+    log::info("{}: commit {} from the cache ({})", snapshot.name.text(),
+              snapshot.commit.substr(0, 7), snapshot.directory.string());
+  }
+  return snapshot;
+}
+
+[[noreturn]] void not_in_cache(const RepoName& name, const Cached& cached,
+                               const Settings& settings) {
+  throw DataError(
+      fmt::format("{} is not in the cache ({} is missing), and {} forbids to download it",
+                  name.text(), cached.missing, settings.offline),
+      settings.cache_dir.string(),
+      fmt::format("unset {}, or run `sftrun download {}` where there is a network and copy the "
+                  "cache",
+                  settings.offline, name.text()));
+}
+
+/// Asks the hub. With a copy in the cache it is not asked for long, and none of its failures
+/// matters.
+std::optional<Listing> ask_hub(const RepoName& name, const Cached& cached, const Settings& settings,
+                               const Options& options) {
+  RetryPolicy policy;
+  // A name that was meant as a path, on a machine without a network, is answered in seconds.
+  constexpr int kAttempts = 4, kWithCopy = 2;
+  policy.max_attempts = cached.snapshot ? kWithCopy : kAttempts;
+  try {
+    return HubApi(settings, policy, options.should_stop).list(name);
+  } catch (const CommError& error) {
+    if (!cached.snapshot) throw;
+    log::warn("{}: the hub cannot be asked ({}); what the cache has is used", name.text(),
+              error.message());
+    return std::nullopt;
+  }
+}
+
+Snapshot download(const RepoName& name, const Listing& listing, const RepoCache& cache,
+                  const Choose& choose, const Settings& settings, const Options& options) {
+  const Selection selection = choose(listing.files);
+  if (selection.none) throw DataError(selection.none->message, {}, selection.none->fix);
+  Snapshot snapshot = make_snapshot(name, listing.commit, cache, selection);
+  snapshot.downloaded_bytes =
+      download_snapshot({name, listing.commit, selection.files}, cache, settings, options);
+  cache.note_files(listing.commit, listing.files);
+  cache.write_ref(name.revision_or_main(), listing.commit);
+  return snapshot;
+}
+
+Snapshot get(const RepoName& name, const Settings& settings, const Options& options,
+             const Choose& choose) {
+  const RepoCache cache(settings.cache_dir, name);
+  const Cached cached = look_up(name, cache, choose);
+  const bool settled = cached.snapshot && cached.certain && options.lookup == Lookup::kCacheFirst;
+  if (settled || (cached.snapshot && !settings.offline.empty())) return from_cache(cached, options);
+  if (!settings.offline.empty()) not_in_cache(name, cached, settings);
+  const auto listing = ask_hub(name, cached, settings, options);
+  if (!listing) return from_cache(cached, options);
+  return download(name, *listing, cache, choose, settings, options);
+}
+
+}  // namespace
+
+Snapshot get_model(const RepoName& name, ModelParts parts, const Settings& settings,
+                   const Options& options) {
+  SFTRUN_CHECK(name.type == RepoType::kModel);
+  return get(name, settings, options, [&](const std::vector<RemoteFile>& files) {
+    return select_model(name, files, parts);
+  });
+}
+
+Snapshot get_dataset(const RepoName& name, const DatasetRequest& request, const Settings& settings,
+                     const Options& options) {
+  SFTRUN_CHECK(name.type == RepoType::kDataset);
+  return get(name, settings, options, [&](const std::vector<RemoteFile>& files) {
+    return select_dataset(name, files, request);
+  });
+}
+
+std::vector<fs::path> dataset_files(const std::string& name, const DatasetRequest& request,
+                                    const Settings& settings, const Options& options) {
+  std::error_code ignored;
+  if (fs::exists(name, ignored)) return {name};
+  const auto repo = parse_dataset_name(name);
+  if (!repo) return {};
+  const Snapshot snapshot = get_dataset(*repo, request, settings, options);
+  std::vector<fs::path> files;
+  for (const std::string& file : snapshot.files) files.push_back(snapshot.directory / file);
+  return files;
+}
+
+}  // namespace sftrun::hub

@@ -1,0 +1,256 @@
+#include "selection.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <string_view>
+
+#include "sftrun/core/strings.h"
+
+namespace sftrun::hub {
+namespace {
+
+using Files = std::vector<RemoteFile>;
+
+constexpr auto kTextFiles = std::to_array<std::string_view>(
+    {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+     "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
+     "tekken.json", "chat_template.jinja", "chat_template.json", "adapter_config.json"});
+constexpr auto kTextEndings = std::to_array<std::string_view>({".model", ".tiktoken"});
+constexpr auto kPickledEndings = std::to_array<std::string_view>({".bin", ".pt", ".pth", ".ckpt"});
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+constexpr std::string_view kSingle = "model.safetensors";
+constexpr std::string_view kAdapter = "adapter_model.safetensors";
+
+template <class Range>
+bool ends_with_any(std::string_view text, const Range& endings) {
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](std::string_view ending) { return text.ends_with(ending); });
+}
+
+bool is_text_file(std::string_view name) {
+  return std::find(kTextFiles.begin(), kTextFiles.end(), name) != kTextFiles.end() ||
+         ends_with_any(name, kTextEndings);
+}
+
+template <class Predicate>
+Files filtered(const Files& files, Predicate&& wanted) {
+  Files chosen;
+  for (const RemoteFile& file : files) {
+    if (wanted(file.path)) chosen.push_back(file);
+  }
+  return chosen;
+}
+
+Files with_ending(const Files& files, std::string_view ending) {
+  return filtered(files, [&](std::string_view path) { return path.ends_with(ending); });
+}
+bool holds(const Files& files, std::string_view name) {
+  return std::any_of(files.begin(), files.end(),
+                     [&](const RemoteFile& file) { return file.path == name; });
+}
+
+/// The files of a folder itself, under their names in it. Folders in it are other formats' copies
+/// (onnx, original) or checkpoints.
+Files in_folder(const Files& files, const std::string& folder) {
+  const std::string prefix = folder.empty() ? "" : folder + "/";
+  Files inside;
+  for (RemoteFile file : files) {
+    if (!file.path.starts_with(prefix)) continue;
+    file.path.erase(0, prefix.size());
+    if (file.path.find('/') == std::string::npos) inside.push_back(std::move(file));
+  }
+  return inside;
+}
+
+/// One file, or the shards; not the same weights again under another name (consolidated, fp16).
+Files safetensors(const Files& files) {
+  if (holds(files, kSingle))
+    return filtered(files, [](const auto& path) { return path == kSingle; });
+  Files shards =
+      filtered(files, [](const std::string& path) { return shard_of(path).has_value(); });
+  if (!shards.empty()) return shards;
+  if (!holds(files, kIndex)) return {};
+  return filtered(files, [](std::string_view path) {
+    return path.ends_with(".safetensors") && !path.starts_with("consolidated") && path != kAdapter;
+  });
+}
+
+std::string listed(const Files& files) {
+  constexpr size_t kShown = 12;
+  std::vector<std::string> names;
+  for (const RemoteFile& file : files) {
+    if (names.size() == kShown) break;
+    names.push_back(file.path);
+  }
+  return join(names, ", ") +
+         (files.size() > kShown ? fmt::format(" and {} more", files.size() - kShown) : "");
+}
+
+std::string named(RepoName name, const std::string& path) {
+  name.path = name.path.empty() ? path : name.path + "/" + path;
+  return name.text();
+}
+
+Selection nothing(std::string message, std::string fix) {
+  return {.none = NoChoice{std::move(message), std::move(fix)}};
+}
+
+/// A repository of .gguf files: the one there is.
+Selection select_gguf(const RepoName& name, const Files& files) {
+  const Files models = filtered(files, [](std::string_view path) {
+    return path.ends_with(".gguf") && !path.starts_with("mmproj");  // of images, beside a model
+  });
+  if (models.size() == 1) return {.files = models, .opened = models.front().path};
+  return nothing(
+      fmt::format("{} holds {} .gguf files: {}", name.text(), models.size(), listed(models)),
+      "name one of them: " + named(name, models.empty() ? "" : models.front().path));
+}
+
+Selection no_weights(const RepoName& name, const Files& files) {
+  const Files pickled =
+      filtered(files, [](std::string_view path) { return ends_with_any(path, kPickledEndings); });
+  if (pickled.empty()) {
+    return nothing(
+        fmt::format("{} holds no weights: neither safetensors nor a .gguf file", name.text()),
+        files.empty() ? "check the name" : "its files are: " + listed(files));
+  }
+  return nothing(
+      fmt::format("{} holds its weights only as pickled files, which are not read: {}", name.text(),
+                  listed(pickled)),
+      "look for a revision with safetensors (the hub's bot offers one as refs/pr/N), or convert "
+      "them: AutoModelForCausalLM.from_pretrained(NAME).save_pretrained(DIR)");
+}
+
+Selection select_from_folder(const RepoName& name, const Files& files, ModelParts parts) {
+  Files text = filtered(files, [](std::string_view path) { return is_text_file(path); });
+  const Files weights = safetensors(files);
+  const bool is_adapter = holds(files, "adapter_config.json") && holds(files, kAdapter);
+  const bool has_tokenizer = std::any_of(text.begin(), text.end(), [](const RemoteFile& file) {
+    return file.path.starts_with("tokenizer.") || file.path.starts_with("tekken") ||
+           file.path == "vocab.json";
+  });
+  if (parts == ModelParts::kText && has_tokenizer) return {.files = text};
+  if (weights.empty() && !is_adapter && !with_ending(files, ".gguf").empty())
+    return select_gguf(name, files);
+  if (weights.empty() && !is_adapter) return no_weights(name, files);
+  const auto add = [&](const Files& more) { text.insert(text.end(), more.begin(), more.end()); };
+  if (!holds(files, kSingle)) add(filtered(files, [](const auto& path) { return path == kIndex; }));
+  add(weights);
+  if (is_adapter) add(filtered(files, [](const auto& path) { return path == kAdapter; }));
+  return {.files = text};
+}
+
+/// Paths below the repository again.
+Selection below(const std::string& folder, Selection selection) {
+  if (folder.empty()) return selection;
+  for (RemoteFile& file : selection.files) file.path = folder + "/" + file.path;
+  selection.opened = selection.opened.empty() ? folder : folder + "/" + selection.opened;
+  return selection;
+}
+
+Selection no_such_path(const RepoName& name, const Files& files) {
+  std::vector<std::string> paths;
+  for (const RemoteFile& file : files) paths.push_back(file.path);
+  const std::string near = nearest(name.path, paths);
+  RepoName whole = name;
+  whole.path.clear();
+  return nothing(fmt::format("{} has no file or folder {}", whole.text(), name.path),
+                 near.empty() ? "its files are: " + listed(files)
+                              : fmt::format("did you mean {}?", named(whole, near)));
+}
+
+bool is_separate_word(const std::string& text, const std::string& word) {
+  const auto is_letter = [&](size_t i) {
+    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0;
+  };
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    if ((at == 0 || !is_letter(at - 1)) && !is_letter(at + word.size())) return true;
+  }
+  return false;
+}
+
+/// https://huggingface.co/docs/hub/datasets-file-names-and-splits
+std::vector<std::string> words_of_split(const std::string& split) {
+  if (split == "train") return {"train", "training"};
+  if (split == "validation") return {"validation", "valid", "val", "dev"};
+  if (split == "test") return {"test", "testing", "eval", "evaluation"};
+  return {split};
+}
+
+bool belongs_to(const std::string& path, const std::string& split) {
+  const std::vector<std::string> words = words_of_split(split);
+  return std::any_of(words.begin(), words.end(),
+                     [&](const std::string& word) { return is_separate_word(path, word); });
+}
+
+Files of_split(const Files& files, const std::string& split) {
+  if (split.empty()) return files;
+  Files chosen = filtered(files, [&](const std::string& path) { return belongs_to(path, split); });
+  const bool any_named = std::any_of(files.begin(), files.end(), [](const RemoteFile& file) {
+    return belongs_to(file.path, "train") || belongs_to(file.path, "validation") ||
+           belongs_to(file.path, "test");
+  });
+  return any_named || split != "train" ? chosen : files;  // without names all of it is to train on
+}
+
+}  // namespace
+
+bool is_weights(const std::string& path) {
+  return path.ends_with(".safetensors") || path.ends_with(".gguf");
+}
+
+std::optional<Shard> shard_of(const std::string& path) {
+  Shard shard;
+  int used = 0;
+  const int got = std::sscanf(path.c_str(), "model-%5d-of-%5d.safetensors%n", &shard.number,
+                              &shard.count, &used);
+  if (got != 2 || used != static_cast<int>(path.size())) return std::nullopt;
+  return shard;
+}
+
+Selection select_model(const RepoName& name, const std::vector<RemoteFile>& files,
+                       ModelParts parts) {
+  if (name.path.empty()) return select_from_folder(name, in_folder(files, ""), parts);
+  if (holds(files, name.path)) {
+    return {.files = filtered(files, [&](const auto& path) { return path == name.path; }),
+            .opened = name.path};
+  }
+  const Files inside = in_folder(files, name.path);
+  if (inside.empty()) return no_such_path(name, files);
+  return below(name.path, select_from_folder(name, inside, parts));
+}
+
+Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& files,
+                         const DatasetRequest& request) {
+  if (holds(files, name.path)) {
+    return {.files = filtered(files, [&](const auto& path) { return path == name.path; }),
+            .opened = name.path};
+  }
+  const bool is_pattern = name.path.find_first_of("*?[") != std::string::npos;
+  Files inside = filtered(files, [&](const std::string& path) {
+    if (is_pattern) return ::fnmatch(name.path.c_str(), path.c_str(), FNM_PERIOD) == 0;
+    return name.path.empty() || path.starts_with(name.path + "/");
+  });
+  if (inside.empty() && !name.path.empty()) return no_such_path(name, files);
+  Files data = is_pattern ? inside : filtered(inside, [&](std::string_view path) {
+    return ends_with_any(path, request.extensions);
+  });
+  std::sort(data.begin(), data.end(),
+            [](const RemoteFile& a, const RemoteFile& b) { return a.path < b.path; });
+  const Files chosen = is_pattern ? data : of_split(data, request.split);
+  if (!chosen.empty()) return {.files = chosen, .opened = is_pattern ? "" : name.path};
+  if (data.empty()) {
+    return nothing(
+        fmt::format("{} holds no data files ({})", name.text(), join(request.extensions, ", ")),
+        "its files are: " + listed(inside));
+  }
+  return nothing(fmt::format("{} has no split `{}`", name.text(), request.split),
+                 "name a file: " + named(name, data.front().path) + "; there are: " + listed(data));
+}
+
+}  // namespace sftrun::hub

@@ -1,0 +1,686 @@
+#!/usr/bin/env python3
+"""sftrun download against a hub on this machine that misbehaves on purpose (fake_hub.py). Standard library only.
+
+    tests/hub/download_test.py --sftrun build/bin/sftrun
+
+Every command runs with a token in its environment (unless a case says otherwise), and after every case no output, no
+file and no argument list may hold it, and the storage host must not have seen it.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import fake_hub
+from fake_hub import announce, body, chunked, corrupt, cut_at, hang_up, ignore_range, no_http, redirect, stall_at, status
+from fake_hub import wrong_range
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests/data/models/tied-gqa"
+MODEL_FILES = ["chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+               "tokenizer_config.json"]
+TOKEN = "hf_ThisIsTheSecretToken1234567890"
+DONE, USAGE, DATA, FAILED, STOPPED, INTERRUPTED = 0, 2, 3, 5, 75, 130
+NAME = "owner/model"
+WEIGHTS = "/bucket/"
+
+arguments = None
+
+
+def content_of(*names, folder=MODEL):
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def model_files(**more):
+    return content_of(*MODEL_FILES) | more
+
+
+class DownloadTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.hub = fake_hub.FakeHub()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.hub.close()
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        self.hub.reset()
+        self.home = self.folder / "home"
+        self.cache = self.home / "hub"
+        self.outputs = []
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING", "TRANSFORMERS_", "SFTRUN_"))
+                and not k.lower().endswith("_proxy")}
+        self.environment = kept | {
+            "HF_ENDPOINT": self.hub.endpoint, "HF_HOME": str(self.home), "HF_TOKEN": TOKEN, "SFTRUN_HUB_RETRY_DELAY": "0.01",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "5", "XDG_CONFIG_HOME": str(self.folder)}
+
+    def tearDown(self):
+        self.hub.released.set()
+        for output in self.outputs:
+            self.assertNotIn(TOKEN, output)
+        for path in self.folder.rglob("*"):
+            if path.is_file():
+                self.assertNotIn(TOKEN.encode(), path.read_bytes(), path)
+            self.assertNotIn(TOKEN, str(path))
+        for _, _, path, headers in self.hub.seen("storage"):
+            self.assertNotIn("Authorization", headers, path)
+
+    # ---- Running it
+
+    def start(self, *words, environment=None, **options):
+        return subprocess.Popen([str(arguments.sftrun), *words], cwd=self.folder, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, env=self.environment | (environment or {}), **options)
+
+    def finish(self, process):
+        out, err = process.communicate(timeout=60)
+        self.outputs += [out, err]
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def sftrun(self, *words, **options):
+        return self.finish(self.start(*words, **options))
+
+    def download(self, name=NAME, *flags, code=DONE, **options):
+        done = self.sftrun("download", name, *flags, **options)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def refused(self, code, parts, name=NAME, *flags, **options):
+        """The command fails so, and leaves nothing half done behind."""
+        done = self.download(name, *flags, code=code, **options)
+        for part in parts:
+            self.assertIn(part, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, r"(?m)^error: ")
+        self.assertRegex(done.stderr, r"(?m)^  fix: ")
+        self.assert_snapshots_whole()
+        return done
+
+    # ---- What must hold of a cache
+
+    def repo_folder(self, name=NAME, kind="models"):
+        return self.cache / f"{kind}--{name.replace('/', '--')}"
+
+    def assert_snapshots_whole(self):
+        """Every file of every snapshot is a relative link to a blob whose content hashes to its name."""
+        for path in self.cache.glob("*/snapshots/*/**/*"):
+            if path.is_dir():
+                continue
+            self.assertTrue(path.is_symlink(), path)
+            self.assertFalse(os.path.isabs(os.readlink(path)))
+            content = path.read_bytes()
+            self.assertIn(path.resolve().name, (hashlib.sha256(content).hexdigest(), fake_hub.git_blob(content)))
+            self.assertEqual(path.resolve().parent.name, "blobs")
+
+    def assert_snapshot(self, files, name=NAME, kind="models", revision="main"):
+        folder = self.repo_folder(name, kind)
+        commit = self.hub.repos[kind, name].commit_of(revision)
+        snapshot = folder / "snapshots" / commit
+        found = {str(p.relative_to(snapshot)): p.read_bytes() for p in snapshot.rglob("*") if not p.is_dir()}
+        self.assertEqual(sorted(found), sorted(files))
+        self.assertEqual(found, {p: self.hub.repos[kind, name].commits[commit][p] for p in files})
+        self.assert_snapshots_whole()
+        self.assertEqual(list(folder.glob("blobs/*.incomplete")), [])
+        self.assertEqual(list(self.cache.rglob(".tmp-*")), [])
+        if revision != commit:
+            self.assertEqual((folder / "refs" / revision).read_text(), commit)
+        return snapshot
+
+    def incomplete(self, name=NAME):
+        return list(self.repo_folder(name).glob("blobs/*.incomplete"))
+
+    def wait_for(self, condition):
+        for _ in range(600):
+            if result := condition():
+                return result
+            time.sleep(0.05)
+        self.fail("waited in vain")
+
+    # ---- What is downloaded, and where to
+
+    def test_what_a_model_needs_into_the_cache(self):
+        more = {"pytorch_model.bin": b"p" * 100, "onnx/model.onnx": b"o", "original/consolidated.safetensors": b"c",
+                "consolidated.safetensors": b"c", "README.md": b"# hello", "model.fp16.safetensors": b"half"}
+        self.hub.add(NAME, model_files(**more))
+        done = self.download()
+        snapshot = self.assert_snapshot(MODEL_FILES)
+        self.assertEqual(done.stdout, f"{snapshot}\n")
+        self.assertEqual(os.readlink(snapshot / "config.json"),
+                         "../../blobs/" + fake_hub.git_blob(content_of("config.json")["config.json"]))
+        self.assertTrue((self.cache / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55"))
+        self.assertEqual(len(list(self.cache.glob(".locks/models--owner--model/*.lock"))), len(MODEL_FILES))
+
+    def test_a_second_time_asks_only_what_is_new(self):
+        self.hub.add(NAME, model_files())
+        self.assertGreater(json.loads(self.download(NAME, "--json").stdout)["downloaded_bytes"], 60000)
+        self.hub.requests.clear()
+        again = json.loads(self.download(NAME, "--json", "--quiet").stdout)
+        self.assertEqual((again["downloaded_bytes"], again["repo"], again["revision"]), (0, NAME, "main"))
+        self.assertEqual(again["files"], MODEL_FILES)
+        self.assertEqual([r for r in self.hub.requests if "/api/" not in r[2]], [])
+
+    def test_a_new_commit_shares_what_did_not_change(self):
+        repo = self.hub.add(NAME, model_files())
+        self.download()
+        repo.commit(model_files(**{"config.json": b"{}"}), "main")
+        self.hub.requests.clear()
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+        self.assertEqual(len(self.hub.seen(None, "GET", "resolve|bucket")), 1)  # config.json
+        self.assertEqual(len(list(self.repo_folder().glob("snapshots/*"))), 2)
+
+    def test_revisions(self):
+        repo = self.hub.add(NAME, model_files())
+        commit = repo.commit(model_files(**{"config.json": b"{ }"}), "v1.0", "refs/pr/7")
+        self.download(NAME + "@v1.0")
+        self.assert_snapshot(MODEL_FILES, revision="v1.0")
+        self.download(NAME, "--revision", "refs/pr/7")
+        self.assert_snapshot(MODEL_FILES, revision="refs/pr/7")
+        self.download(f"hf://{NAME}@{commit}")
+        self.assertEqual(sorted(str(p.relative_to(self.repo_folder() / "refs")) for p in self.repo_folder().rglob("refs/**/*")
+                                if p.is_file()), ["refs/pr/7", "v1.0"])
+        self.refused(DATA, ["no revision `v2`"], NAME + "@v2")
+        self.refused(USAGE, ["contradict each other"], NAME + "@v1.0", "--revision", "main")
+        self.refused(USAGE, ["can be no revision"], NAME, "--revision", "../../x")
+
+    def test_shards_with_their_index(self):
+        sharded = MODEL.parent / "linear-bias-sharded"
+        names = sorted(p.name for p in sharded.iterdir() if not p.name.startswith("reference"))
+        self.hub.add(NAME, content_of(*names, folder=sharded) | {"consolidated.safetensors": b"the same again"})
+        self.download()
+        self.assert_snapshot(names)
+
+    def test_listings_of_several_pages(self):
+        self.hub.add(NAME, model_files())
+        self.hub.page_size = 2
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+
+    def test_adapters(self):
+        self.hub.add(NAME, {"adapter_config.json": b"{}", "adapter_model.safetensors": b"A" * 50, "README.md": b"x"})
+        self.download()
+        self.assert_snapshot(["adapter_config.json", "adapter_model.safetensors"])
+
+    def test_gguf(self):
+        self.hub.add(NAME, {"a-q8_0.gguf": b"G" * 100, "b-q4_0.gguf": b"g" * 100, "mmproj-f16.gguf": b"i"})
+        self.refused(DATA, ["holds 2 .gguf files: a-q8_0.gguf, b-q4_0.gguf", f"hf://{NAME}/a-q8_0.gguf"])
+        done = self.download(f"hf://{NAME}/b-q4_0.gguf")
+        snapshot = self.assert_snapshot(["b-q4_0.gguf"])
+        self.assertEqual(done.stdout, f"{snapshot / 'b-q4_0.gguf'}\n")
+        self.refused(DATA, ["has no file or folder b-q4_0.ggu", f"did you mean hf://{NAME}/b-q4_0.gguf?"],
+                     f"hf://{NAME}/b-q4_0.ggu")
+
+    def test_one_gguf_needs_no_name(self):
+        self.hub.add(NAME, {"a-q8_0.gguf": b"G" * 100, "mmproj-f16.gguf": b"i", "README.md": b"x"})
+        self.assertEqual(pathlib.Path(self.download().stdout.strip()).name, "a-q8_0.gguf")
+
+    def test_weights_that_are_not_read(self):
+        self.hub.add(NAME, {"config.json": b"{}", "pytorch_model.bin": b"pickle"})
+        self.refused(DATA, ["only as pickled files", "pytorch_model.bin", "refs/pr/N"])
+        self.hub.add(NAME, {"config.json": b"{}", "README.md": b"x"})
+        self.refused(DATA, ["holds no weights"])
+
+    def test_data_sets(self):
+        files = {"data/train-00000-of-00002.jsonl": b"{}\n", "data/train-00001-of-00002.jsonl": b"{ }\n",
+                 "data/test-00000-of-00001.jsonl": b"[]\n", "README.md": b"x", "data/big.parquet": b"PAR1" * 9}
+        self.hub.add("owner/data", files, kind="datasets")
+        self.download("hf://datasets/owner/data")
+        self.assert_snapshot([p for p in files if p != "README.md"], "owner/data", "datasets")
+        self.assertEqual(self.cache / "datasets--owner--data", self.repo_folder("owner/data", "datasets"))
+        done = self.download("hf://datasets/owner/data/data/test-00000-of-00001.jsonl", "--json")
+        self.assertEqual(json.loads(done.stdout)["files"], ["data/test-00000-of-00001.jsonl"])
+
+    def test_names(self):
+        self.refused(USAGE, ["is no name on the hub"], "model")
+        self.refused(USAGE, ["a repository is named owner/name"], "hf://model")
+        self.refused(USAGE, ["not a path in a repository"], f"hf://{NAME}/../../etc/passwd")
+        (self.folder / NAME).mkdir(parents=True)
+        self.refused(USAGE, ["is a file or directory here", f"hf://{NAME}"])
+        self.assertEqual(self.hub.requests, [])
+
+    # ---- A network that fails
+
+    def test_cut_connections_are_gone_on_with(self):
+        self.hub.add(NAME, model_files())
+        for end in (10000, 10000, 30000, 60000):  # the second brings nothing new
+            self.hub.fault("GET", WEIGHTS, cut_at(end))
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+        ranges = [headers.get("Range") for _, _, _, headers in self.hub.seen("storage", "GET")]
+        self.assertEqual(ranges, [None, "bytes=10000-", "bytes=10000-", "bytes=30000-", "bytes=60000-"])
+
+    def test_small_files_are_gone_on_with_too(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", "tokenizer.json", cut_at(1000))
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+        self.assertEqual([h.get("Range") for *_, h in self.hub.seen("hub", "GET", "tokenizer.json")], [None, "bytes=1000-"])
+
+    def test_many_cuts_with_progress_are_no_reason_to_give_up(self):
+        self.hub.add(NAME, model_files())
+        for end in range(4000, 64000, 4000):
+            self.hub.fault("GET", WEIGHTS, cut_at(end))
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+
+    def test_without_progress_it_gives_up(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", WEIGHTS, cut_at(5000), times=100)
+        self.refused(FAILED, ["model.safetensors", "the last of 6 attempts", "goes on from there"])
+        self.assertEqual(self.hub.counts("storage", "GET").total(), 6)
+        self.assertEqual([p.stat().st_size for p in self.incomplete()], [5000])
+        self.hub.faults.clear()
+        self.hub.requests.clear()
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+        self.assertEqual([h.get("Range") for *_, h in self.hub.seen("storage", "GET")], ["bytes=5000-"])
+
+    def test_servers_without_ranges(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", WEIGHTS, cut_at(20000))
+        self.hub.fault("GET", WEIGHTS, ignore_range, times=100)
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+
+    def test_ranges_that_are_not_those_asked_for(self):
+        for wrong in (wrong_range, status(416)):
+            shutil.rmtree(self.home, ignore_errors=True)
+            self.hub.add(NAME, model_files())
+            self.hub.fault("GET", WEIGHTS, cut_at(20000))
+            self.hub.fault("GET", WEIGHTS, wrong)
+            self.download()
+            self.assert_snapshot(MODEL_FILES)
+            self.assertEqual([h.get("Range") for *_, h in self.hub.seen("storage", "GET")][:3], [None, "bytes=20000-", None])
+            self.hub.requests.clear()
+
+    def test_wrong_lengths(self):
+        size = len(content_of("model.safetensors")["model.safetensors"])
+        wrong = [announce(+10), announce(-10), chunked((0, 500)), chunked((0, size), b"and more")]
+        for number, fault in enumerate(wrong):
+            with self.subTest(number):
+                shutil.rmtree(self.home, ignore_errors=True)
+                self.hub.add(NAME, model_files())
+                self.hub.fault("GET", WEIGHTS, fault)
+                self.download()
+                self.assert_snapshot(MODEL_FILES)
+                shutil.rmtree(self.home)
+                self.hub.fault("GET", WEIGHTS, fault, times=100)
+                self.refused(FAILED, ["model.safetensors", "attempts"])
+                self.hub.faults.clear()
+
+    def test_a_chunked_body_of_the_right_length(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", WEIGHTS, chunked((0, 7), (7, 10**6)))
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+
+    def test_damaged_content(self):
+        for path in (WEIGHTS, "/tokenizer.json"):
+            with self.subTest(path):
+                shutil.rmtree(self.home, ignore_errors=True)
+                self.hub.add(NAME, model_files())
+                self.hub.fault("GET", path, corrupt)
+                self.download()
+                self.assert_snapshot(MODEL_FILES)
+                shutil.rmtree(self.home)
+                self.hub.fault("GET", path, corrupt, times=100)
+                self.refused(FAILED, ["another checksum than the hub names"])
+                self.assertEqual(self.incomplete(), [])
+                self.hub.faults.clear()
+
+    def test_what_was_there_before_is_checked_too(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", WEIGHTS, cut_at(5000), times=100)
+        self.download(code=FAILED)
+        self.hub.faults.clear()
+        self.incomplete()[0].write_bytes(b"?" * 5000)
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+        longer = self.repo_folder() / "blobs" / "x"
+        weights = next(self.repo_folder().glob("snapshots/*/model.safetensors")).resolve()
+        weights.rename(longer)
+        longer.unlink()
+        weights.with_name(weights.name + ".incomplete").write_bytes(b"?" * 10**5)
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+
+    def test_a_blob_that_was_cut_is_fetched_again(self):
+        self.hub.add(NAME, model_files())
+        self.download()
+        weights = next(self.repo_folder().glob("snapshots/*/model.safetensors")).resolve()
+        weights.write_bytes(weights.read_bytes()[:100])
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+
+    def test_stalls(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", WEIGHTS, stall_at(9000))
+        done = self.download(environment={"HF_HUB_DOWNLOAD_TIMEOUT": "1"})
+        self.assertIn("no byte came for 1 s", done.stderr)
+        self.assert_snapshot(MODEL_FILES)
+
+    def test_busy_and_broken_servers(self):
+        self.hub.add(NAME, model_files())
+        for fault in (status(429, Retry_After="0.05"), status(503), hang_up):
+            self.hub.fault("GET", "/revision/", fault)
+        for fault in (status(502), status(429, RateLimit='"api";r=0;t=0'), body(b"<html>a proxy's login page</html>")):
+            self.hub.fault("GET", "/tree/", fault)
+        for fault in (status(500), no_http, hang_up, status(504)):
+            self.hub.fault("HEAD", "/model.safetensors", fault)
+        for fault in (status(500), hang_up, status(429, Retry_After="0"), no_http, status(503)):
+            self.hub.fault("GET", WEIGHTS, fault)
+        for fault in (hang_up, status(500)):
+            self.hub.fault("GET", "/config.json", fault)
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+        self.assertEqual([f.path.pattern for f in self.hub.faults if f.times], [])
+
+    def test_servers_that_stay_broken(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", "/revision/", status(500, "the database is down"), times=100)
+        self.refused(FAILED, ["the server fails (status 500): the database is down (the last of 4 attempts)"])
+        self.assertEqual(self.hub.counts("hub", "GET").total(), 4)
+
+    def test_a_server_that_asks_for_too_much_patience(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", "/revision/", status(429, Retry_After="3600"), times=100)
+        self.refused(FAILED, ["too many requests", "asks to wait 3600 s", "HF_TOKEN"])
+        self.assertEqual(len(self.hub.requests), 1)
+
+    def test_redirects(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", "/api/models/old/name/revision", redirect(f"/api/models/{NAME}/revision/main"))
+        self.hub.fault("GET", "/api/models/old/name/tree",
+                       redirect(f"/api/models/{NAME}/tree/{self.hub.repos['models', NAME].commit_of('main')}"))
+        for name in MODEL_FILES:
+            for method in ("GET", "HEAD"):
+                self.hub.fault(method, f"^/old/name/resolve/[^/]*/{name}$",
+                               redirect(f"/{NAME}/resolve/main/{name}"), times=1)
+        self.download("old/name")  # a repository that was renamed
+        found = list(self.repo_folder("old/name").glob("snapshots/*/*"))
+        self.assertEqual(sorted(p.name for p in found), MODEL_FILES)
+
+    def test_the_token_goes_to_the_hub_alone(self):
+        self.hub.add(NAME, model_files(), token=TOKEN)
+        self.hub.fault("GET", WEIGHTS, redirect(f"{self.hub.storage_url}{WEIGHTS}elsewhere?signature=1"))
+        self.hub.blobs["elsewhere"] = content_of("model.safetensors")["model.safetensors"]
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+        for _, _, path, headers in self.hub.seen("hub"):
+            self.assertEqual(headers.get("Authorization"), f"Bearer {TOKEN}", path)
+        self.assertGreater(len(self.hub.seen("storage")), 0)  # tearDown looks at what they carry
+
+    def test_endless_redirects(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", "/round/", redirect(f"{self.hub.endpoint}/round/"), times=1000)
+        self.hub.fault("GET", "/revision/", redirect("/round/"))
+        self.refused(FAILED, ["redirected more than 10 times"])
+        self.hub.fault("GET", "/revision/", redirect("file:///etc/passwd"))
+        self.refused(FAILED, ["is not followed"])
+
+    def test_without_a_network(self):
+        self.refused(FAILED, [f"{NAME}", "HF_ENDPOINT", "attempts"], environment={"HF_ENDPOINT": "http://127.0.0.1:9"})
+        self.hub.add(NAME, model_files())
+        self.download()
+        done = self.download(environment={"HF_ENDPOINT": "http://127.0.0.1:9"})
+        self.assertIn("the hub cannot be asked", done.stderr)
+        self.assert_snapshot(MODEL_FILES)
+
+    # ---- Answers that no hub gives
+
+    def test_names_that_leave_their_folder(self):
+        for path in ("../../evil.safetensors", "/tmp/evil.safetensors", "a/../../evil.json", "..", "", "a//b", "a\\..\\b",
+                     "new\nline.json", "x" * 300 + ".json"):
+            with self.subTest(path):
+                self.hub.add(NAME, model_files())
+                self.hub.extra_entries = [{"type": "file", "path": path, "oid": "0" * 40, "size": 3}]
+                self.refused(FAILED, ["malformed", "leaves its folder"])
+                self.assertEqual([p for p in self.folder.rglob("*") if "evil" in p.name], [])
+
+    def test_sizes_that_are_none(self):
+        for size in (-1, 2**63, 2**64, 1e30, "12", None, 2**60):
+            with self.subTest(size):
+                self.hub.add(NAME, model_files())
+                self.hub.entry_changes = {"config.json": {"size": size}}
+                self.refused(FAILED, ["malformed", "config.json"])
+
+    def test_commits_and_etags_that_are_none(self):
+        self.hub.add(NAME, model_files())
+        for answer in (b'{"sha": "../../../evil"}', b'{"sha": 7}', b"[]", b'{"sha": ""}'):
+            self.hub.fault("GET", "/revision/", body(answer))
+            self.refused(FAILED, ["malformed", "no commit"])
+        self.hub.fault("HEAD", "/config.json", body(b"", ETag='"../../evil"'), times=100)
+        self.refused(FAILED, ["an ETag that can be no file's name"])
+        self.hub.faults.clear()
+        self.hub.fault("HEAD", "/config.json", body(b""), times=100)
+        self.refused(FAILED, ["names no ETag"])
+        self.hub.faults.clear()
+        self.hub.fault("HEAD", "/model.safetensors", body(b"", X_Repo_Commit="0", X_Linked_Etag='"' + "0" * 64 + '"'), times=100)
+        self.refused(FAILED, ["another checksum than it serves"])
+        self.hub.faults.clear()
+        self.hub.fault("HEAD", "/model.safetensors",
+                       body(b"", X_Repo_Commit="0", X_Linked_Etag='"x"', X_Linked_Size="7"), times=100)
+        self.refused(FAILED, ["and serves 7"])
+        self.assertEqual([p for p in self.folder.rglob("*evil*")], [])
+
+    def test_listings_that_go_on_elsewhere(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", "/tree/", body(b"[]", Link=f'<{self.hub.storage_url}/x>; rel="next"'))
+        self.refused(FAILED, ["goes on elsewhere"])
+        self.hub.fault("GET", "/tree/", body(b'{"error": "x"}'))
+        self.refused(FAILED, ["no list of files"])
+        self.assertEqual(self.hub.seen("storage"), [])
+
+    def test_words_of_the_server_are_made_fit_to_show(self):
+        self.hub.fault("GET", "/revision/", status(418, f"\x1b[2Jyou sent Bearer {TOKEN}\nerror: not ours"))
+        done = self.refused(FAILED, ["status 418", "you sent Bearer ***"])
+        self.assertNotIn("\x1b", done.stderr)
+        self.assertNotIn("\nerror: not ours", done.stderr)
+
+    # ---- Access
+
+    def test_gated(self):
+        self.hub.add(NAME, model_files(), token="hf_another", gated=True)
+        self.refused(DATA, [f"{NAME} is gated, and the account of your token", f"{self.hub.endpoint}/{NAME}", "from HF_TOKEN",
+                            "accept the conditions"])
+        self.refused(DATA, [f"{NAME} is gated\n", "hf auth login", "HF_TOKEN"], environment={"HF_TOKEN": ""})
+
+    def test_missing_and_private(self):
+        self.hub.add(NAME, model_files(), token="hf_another")
+        for name in ("owner/nothing", NAME):
+            self.refused(DATA, [f"no model {name} on the hub", "if it is private", "from HF_TOKEN"], name)
+            self.refused(DATA, [f"no model {name} on the hub", "hf auth login"], name, environment={"HF_TOKEN": ""})
+        self.refused(DATA, ["no data set owner/nothing"], "hf://datasets/owner/nothing")
+        self.refused(DATA, ["does not accept your token", "HF_TOKEN", "/settings/tokens"], environment={"HF_TOKEN": "expired"})
+
+    def test_tokens(self):
+        self.hub.add(NAME, model_files(), token="hf_of_the_file")
+        (self.folder / "secret").write_text("hf_of_the_file\n")
+        self.download(environment={"HF_TOKEN": "", "HF_TOKEN_PATH": str(self.folder / "secret")})
+        shutil.rmtree(self.home)
+        self.home.mkdir()
+        (self.home / "token").write_text("hf_of_the_file")
+        self.download(environment={"HF_TOKEN": ""})
+        shutil.rmtree(self.home)
+        self.download(environment={"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "hf_of_the_file"})
+        self.refused(DATA, ["no model"], "owner/x", environment={"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"})
+        self.assertNotIn("Authorization", self.hub.requests[-1][3])
+        done = self.refused(USAGE, ["holds characters that no token has"], environment={"HF_TOKEN": "hf_a\x01b c"})
+        self.assertNotIn("b c", done.stderr)
+
+    # ---- Without a network, on purpose
+
+    def test_offline(self):
+        offline = {"HF_HUB_OFFLINE": "1"}
+        self.refused(DATA, [f"{NAME} is not in the cache", "HF_HUB_OFFLINE forbids", f"sftrun download {NAME}"],
+                     environment=offline)
+        self.hub.add(NAME, model_files())
+        path = self.download().stdout
+        self.hub.requests.clear()
+        self.assertEqual(self.download(environment=offline).stdout, path)
+        self.assertEqual(self.download(environment={"TRANSFORMERS_OFFLINE": "yes"}).stdout, path)
+        self.refused(DATA, ["revision v1 is missing"], NAME + "@v1", environment=offline)
+        (pathlib.Path(path.strip()) / "tokenizer.json").unlink()
+        self.refused(DATA, ["tokenizer.json is missing"], environment=offline)
+        self.assertEqual(self.hub.requests, [])
+
+    def test_other_commands_look_in_the_cache_first(self):
+        self.hub.add(NAME, model_files())
+        (self.folder / "in.jsonl").write_text('{"text": "hello"}\n')
+        words = ["--input", "in.jsonl", "--output", "-"]
+        ids = json.loads(self.sftrun("tokenize", "--model", str(MODEL), *words).stdout)["input_ids"]
+        done = self.sftrun("tokenize", "--model", NAME, *words)
+        self.assertEqual(json.loads(done.stdout)["input_ids"], ids)
+        self.assert_snapshot([f for f in MODEL_FILES if f != "model.safetensors"])  # no weights for that
+        self.hub.requests.clear()
+        for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
+            done = self.sftrun("tokenize", "--model", f"hf://{NAME}", *words, environment=offline)
+            self.assertEqual(json.loads(done.stdout)["input_ids"], ids)
+        self.assertEqual(self.hub.requests, [])
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+        done = self.sftrun("tokenize", "--model", "owner/nothing", *words)
+        self.assertEqual(done.returncode, DATA)
+        for part in ("no file or directory owner/nothing; no model owner/nothing on the hub", "--model on the command line"):
+            self.assertIn(part, done.stderr)
+
+    def test_a_path_that_exists_wins(self):
+        shutil.copytree(MODEL, self.folder / NAME)
+        (self.folder / "in.jsonl").write_text('{"text": "hello"}\n')
+        done = self.sftrun("tokenize", "--model", NAME, "--input", "in.jsonl", "--output", "-")
+        self.assertEqual(done.returncode, DONE, done.stderr)
+        self.assertEqual(self.hub.requests, [])
+
+    # ---- Ends before the end, and several at once
+
+    def stalled(self, **options):
+        """A download that has 9000 bytes of the weights and waits for more."""
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", WEIGHTS, stall_at(9000))
+        process = self.start("download", NAME, environment={"HF_HUB_DOWNLOAD_TIMEOUT": "60"}, **options)
+        digest = hashlib.sha256(content_of("model.safetensors")["model.safetensors"]).hexdigest()
+        weights = self.repo_folder() / "blobs" / f"{digest}.incomplete"  # the small files come and go before
+        self.wait_for(lambda: weights.exists() and weights.stat().st_size == 9000)
+        return process
+
+    def test_ends_by_signals(self):
+        for number, code in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, STOPPED), (signal.SIGKILL, -signal.SIGKILL)):
+            with self.subTest(number):
+                shutil.rmtree(self.home, ignore_errors=True)
+                process = self.stalled()
+                process.send_signal(number)
+                done = self.finish(process)
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assert_snapshots_whole()
+                self.assertEqual(list(self.repo_folder().glob("snapshots/*/model.safetensors")), [])
+                self.assertEqual([p.stat().st_size for p in self.incomplete()], [9000])
+                if number != signal.SIGKILL:
+                    self.assertIn("error: the download was interrupted", done.stderr)
+                self.hub.requests.clear()
+                self.download()
+                self.assert_snapshot(MODEL_FILES)
+                self.assertEqual([h.get("Range") for *_, h in self.hub.seen("storage", "GET")], ["bytes=9000-"])
+
+    def test_two_at_once_download_once(self):
+        first = self.stalled()
+        second = self.start("download", NAME)
+        self.wait_for(lambda: len(self.hub.seen("hub", "HEAD", "model.safetensors")) == 2)
+        self.hub.released.set()
+        for process in (first, second):
+            done = self.finish(process)
+            self.assertEqual(done.returncode, DONE, done.stderr)
+        self.assert_snapshot(MODEL_FILES)
+        gets = self.hub.counts("hub", "GET") + self.hub.counts("storage", "GET")
+        self.assertEqual({p: n for p, n in gets.items() if n > 1 and "/api/" not in p}, {})
+
+    def test_many_at_once_from_the_start(self):
+        self.hub.add(NAME, model_files())
+        processes = [self.start("download", NAME) for _ in range(4)]
+        for process in processes:
+            done = self.finish(process)
+            self.assertEqual(done.returncode, DONE, done.stderr)
+        self.assert_snapshot(MODEL_FILES)
+        gets = self.hub.counts("hub", "GET") + self.hub.counts("storage", "GET")
+        self.assertEqual({p: n for p, n in gets.items() if n > 1 and "/api/" not in p}, {})
+
+    def test_the_token_is_in_no_argument_list(self):
+        process = self.stalled()
+        lists = [p.read_bytes() for p in pathlib.Path("/proc").glob(f"{process.pid}/**/cmdline")]
+        self.assertGreater(len(lists), 0)
+        for words in lists:
+            self.assertNotIn(TOKEN.encode(), words)
+        self.hub.released.set()
+        self.assertEqual(self.finish(process).returncode, DONE)
+
+    # ---- Disks
+
+    def test_too_little_space_is_found_before(self):
+        self.hub.add(NAME, model_files())
+        self.hub.entry_changes = {"model.safetensors": {"lfs": {"oid": "a" * 64, "size": 2**52}}}
+        self.refused(FAILED, ["needs 4.00 PiB more", "free", "HF_HOME"])
+        self.assertEqual(self.hub.seen(None, None, "resolve|bucket"), [])
+
+    def test_files_that_may_not_grow(self):
+        self.hub.add(NAME, model_files())
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
+
+        self.refused(FAILED, ["cannot write model.safetensors: File too large", "ulimit -f"], preexec_fn=limit)
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+
+    def test_a_disk_that_fills_up(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", disk], capture_output=True, text=True)
+        if mounted.returncode != 0:
+            self.skipTest(f"no disk can be mounted: {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", disk], check=True)
+        self.home, self.cache = disk, disk / "hub"
+        self.environment["HF_HOME"] = str(disk)
+
+        def fill():
+            with open(disk / "other", "wb", buffering=0) as other:
+                try:
+                    while other.write(bytes(4096)):
+                        pass
+                except OSError:
+                    pass
+            self.hub.released.set()
+
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", WEIGHTS, stall_at(9000, before=lambda: (time.sleep(0.3), fill())))
+        self.refused(FAILED, ["cannot write model.safetensors: No space left on device", "free disk space"])
+        (disk / "other").unlink()
+        self.download()
+        self.assert_snapshot(MODEL_FILES)
+
+    def test_a_cache_that_may_not_be_written(self):
+        (self.folder / "file").write_text("")
+        self.hub.add(NAME, model_files())
+        done = self.download(code=FAILED, environment={"HF_HUB_CACHE": str(self.folder / "file")})
+        self.assertIn("set HF_HOME or HF_HUB_CACHE", done.stderr)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", type=pathlib.Path, required=True)
+    arguments, rest = parser.parse_known_args()
+    arguments.sftrun = arguments.sftrun.resolve()
+    unittest.main(argv=[sys.argv[0], *rest])

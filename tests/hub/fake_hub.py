@@ -1,0 +1,352 @@
+"""A hub on this machine's loopback that misbehaves when it is told to. Standard library only.
+
+One server is the hub: listings, and small files. Another, on a port of its own, stands for the storage host that the hub
+redirects large files to; like the real one it has other ETags than the hub and must never see a token.
+"""
+
+import collections
+import hashlib
+import http.server
+import json
+import re
+import socket
+import threading
+import urllib.parse
+
+LARGE = (".safetensors", ".gguf", ".bin", ".parquet")  # kept in git LFS
+CUT, STALL_SECONDS = "cut", 20
+
+
+def git_blob(content):
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+class Repo:
+    def __init__(self, files, kind="models", token=None, gated=False):
+        self.kind, self.token, self.gated = kind, token, gated
+        self.commits, self.revisions = {}, {}
+        self.commit(files, "main")
+
+    def commit(self, files, *revisions):
+        content = json.dumps({p: hashlib.sha256(c).hexdigest() for p, c in files.items()}, sort_keys=True)
+        commit = hashlib.sha1(content.encode()).hexdigest()
+        self.commits[commit] = dict(files)
+        for revision in revisions:
+            self.revisions[revision] = commit
+        return commit
+
+    def commit_of(self, revision):
+        return revision if revision in self.commits else self.revisions.get(revision)
+
+
+class Fault:
+    """`action(handler, content)` answers the next `times` requests whose method and path match; None: as usual."""
+
+    def __init__(self, method, path, action, times):
+        self.method, self.path, self.action, self.times = method, re.compile(path), action, times
+
+    def takes(self, handler):
+        return self.times > 0 and handler.command == self.method and self.path.search(handler.path)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # One write a header line and no Nagle would be slow; buffered, an answer leaves at once.
+    wbufsize = -1
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self.answer()
+
+    def do_GET(self):
+        self.answer()
+
+    def answer(self):
+        hub = self.server.hub
+        with hub.lock:
+            hub.requests.append((self.server.role, self.command, self.path, dict(self.headers)))
+            fault = next((f for f in hub.faults if f.takes(self)), None)
+            if fault:
+                fault.times -= 1
+        self.fault = fault.action if fault else None
+        try:
+            if self.server.role == "storage":
+                return self.send_content(hub.blobs[self.path.split("?")[0].rsplit("/", 1)[1]], {"ETag": '"storage-etag"'})
+            return self.hub_answer(hub)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    # ---- The hub
+
+    def hub_answer(self, hub):
+        if self.fault and getattr(self.fault, "instead", False):
+            return self.fault(self, b"")
+        path = urllib.parse.unquote(self.path.split("?")[0])
+        listing = re.fullmatch(r"/api/(models|datasets)/([^/]+/[^/]+)/(revision|tree)/(.+)", path)
+        file = re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        if not listing and not file:
+            return self.send_text(404, "no such page")
+        kind = listing[1] if listing else "datasets" if file[1] else "models"
+        name = listing[2] if listing else file[2]
+        repo = hub.repos.get((kind, name))
+        if refusal := self.refusal(repo, file):
+            return self.send_text(*refusal)
+        commit = repo.commit_of(listing[4] if listing else file[3])
+        if commit is None:
+            return self.send_text(404, "Invalid rev id", {"X-Error-Code": "RevisionNotFound"})
+        if not listing:
+            return self.send_file(hub, repo, commit, file[4])
+        if listing[3] == "revision":
+            siblings = [{"rfilename": p} for p in repo.commits[commit]]
+            return self.send_json({"id": name, "sha": commit, "private": False, "siblings": siblings, "gated": repo.gated})
+        return self.send_listing(hub, repo, commit)
+
+    def refusal(self, repo, file):
+        authorization = self.headers.get("Authorization", "")
+        token = authorization.removeprefix("Bearer ")
+        if token == "expired":
+            return 401, "Invalid credentials in Authorization header"
+        if repo is None:
+            return 401 if not token else 404, "Repository not found", {"X-Error-Code": "RepoNotFound"}
+        if repo.token and token != repo.token:
+            if repo.gated and not file:
+                return None  # what a gated repository holds may be known
+            code = "GatedRepo" if repo.gated else "RepoNotFound"
+            words = "Access to this model is restricted" if repo.gated else "Repository not found"
+            return (403 if token else 401) if repo.gated else 404, words, {"X-Error-Code": code}
+        return None
+
+    def send_listing(self, hub, repo, commit):
+        entries = [{"type": "directory", "path": "folder", "oid": "0" * 40, "size": 0}]
+        for path, content in repo.commits[commit].items():
+            entry = {"type": "file", "path": path, "oid": git_blob(content), "size": len(content)}
+            if path.endswith(LARGE):
+                digest = hashlib.sha256(content).hexdigest()
+                entry |= {"oid": "1" * 40, "lfs": {"oid": digest, "size": len(content), "pointerSize": 134}}
+            entries.append(entry | hub.entry_changes.get(path, {}))
+        entries += hub.extra_entries
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        begin = int(query.get("cursor", ["0"])[0])
+        headers = {}
+        if begin + hub.page_size < len(entries):
+            url = f"{hub.endpoint}{self.path.split('?')[0]}?recursive=true&cursor={begin + hub.page_size}"
+            headers["Link"] = f'<{url}>; rel="next"'
+        self.send_json(entries[begin:begin + hub.page_size], headers)
+
+    def send_file(self, hub, repo, commit, path):
+        content = repo.commits[commit].get(path)
+        headers = {"X-Repo-Commit": commit}
+        if content is None:
+            return self.send_text(404, "Entry not found", headers | {"X-Error-Code": "EntryNotFound"})
+        if not path.endswith(LARGE):
+            return self.send_content(content, headers | {"ETag": f'"{git_blob(content)}"'})
+        digest = hashlib.sha256(content).hexdigest()
+        hub.blobs[digest] = content
+        headers |= {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(content)), "Content-Length": "0",
+                    "Location": f"{hub.storage_url}/bucket/{digest}?signature=for-a-while"}
+        self.send_headers(302, headers)
+
+    # ---- Answers
+
+    def send_headers(self, status, headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.flush()
+
+    def send_text(self, status, text, headers=None):
+        body = json.dumps({"error": text}).encode()
+        self.send_headers(status, {"Content-Length": str(len(body))} | (headers or {}))
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_json(self, value, headers=None):
+        body = json.dumps(value).encode()
+        self.send_headers(200, {"Content-Length": str(len(body)), "Content-Type": "application/json"} | (headers or {}))
+        self.wfile.write(body)
+
+    def send_content(self, content, headers):
+        if self.command == "HEAD":
+            return self.send_headers(200, headers | {"Content-Length": str(len(content))})
+        if self.fault:
+            return self.fault(self, content)
+        begin = self.range_begin()
+        if begin > len(content):
+            return self.send_text(416, "range")
+        part = content[begin:]
+        if begin:
+            headers |= {"Content-Range": f"bytes {begin}-{len(content) - 1}/{len(content)}"}
+        self.send_headers(206 if begin else 200, headers | {"Content-Length": str(len(part))})
+        self.wfile.write(part)
+        self.wfile.flush()
+
+    def range_begin(self):
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        return int(match[1]) if match else 0
+
+    def hang_up(self):
+        self.wfile.flush()
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, hub, role):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.hub, self.role = hub, role
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, *_):
+        pass
+
+
+class FakeHub:
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.repos, self.blobs = {}, {}
+        self.released = threading.Event()  # what stalls goes on
+        self.reset()
+        self.storage = Server(self, "storage")
+        self.server = Server(self, "hub")
+        self.storage_url, self.endpoint = self.storage.url, self.server.url
+
+    def reset(self):
+        with self.lock:
+            self.requests, self.faults = [], []
+        self.entry_changes, self.extra_entries, self.page_size = {}, [], 1000
+        self.repos.clear()
+        self.released.clear()
+
+    def add(self, name, files, kind="models", **options):
+        self.repos[kind, name] = Repo(files, kind, **options)
+        return self.repos[kind, name]
+
+    def fault(self, method, path, action, times=1):
+        self.faults.append(Fault(method, path, action, times))
+
+    def seen(self, role=None, method=None, path=""):
+        with self.lock:
+            return [r for r in self.requests if role in (None, r[0]) and method in (None, r[1]) and re.search(path, r[2])]
+
+    def counts(self, role, method):
+        return collections.Counter(r[2].split("?")[0] for r in self.seen(role, method))
+
+    def close(self):
+        self.released.set()
+        for server in (self.server, self.storage):
+            server.shutdown()
+            server.server_close()
+
+
+# ---- Misbehaviour. Each is an answer in place of a file's content.
+
+def instead(action):
+    """Answers any request, not only those for a file's content."""
+    action.instead = True
+    return action
+
+
+def status(code, text="trouble", **headers):
+    return instead(lambda handler, _: handler.send_text(code, text, {k.replace("_", "-"): v for k, v in headers.items()}))
+
+
+def redirect(url):
+    return instead(lambda handler, _: handler.send_headers(302, {"Location": url, "Content-Length": "0"}))
+
+
+def body(text, **headers):
+    def action(handler, _):
+        handler.send_headers(200, {"Content-Length": str(len(text))} | {k.replace("_", "-"): v for k, v in headers.items()})
+        if handler.command != "HEAD":
+            handler.wfile.write(text)
+    return instead(action)
+
+
+@instead
+def hang_up(handler, _):
+    handler.hang_up()
+
+
+def send_part(handler, content, end, announced=None):
+    begin = handler.range_begin()
+    announced = len(content) - begin if announced is None else announced
+    handler.send_headers(206 if begin else 200, {"Content-Length": str(announced)} | (
+        {"Content-Range": f"bytes {begin}-{len(content) - 1}/{len(content)}"} if begin else {}))
+    handler.wfile.write(content[begin:end])
+    handler.wfile.flush()
+
+
+def cut_at(end):
+    def action(handler, content):
+        send_part(handler, content, end)
+        handler.hang_up()
+    return action
+
+
+def stall_at(end, before=None):
+    """Sends the beginning and then nothing until the hub is told to go on; `before` is called first."""
+    def action(handler, content):
+        send_part(handler, content, end)
+        if before:
+            before()
+        if handler.server.hub.released.wait(STALL_SECONDS):
+            handler.wfile.write(content[end:])
+            handler.wfile.flush()
+        else:
+            handler.hang_up()
+    return action
+
+
+def announce(difference):
+    """Another length than the file has."""
+    def action(handler, content):
+        send_part(handler, content, len(content), announced=len(content) + difference)
+        handler.hang_up()
+    return action
+
+
+def chunked(*pieces):
+    """Without a length: pieces of the content ([begin, end) or bytes)."""
+    def action(handler, content):
+        handler.send_headers(200, {"Transfer-Encoding": "chunked"})
+        for piece in pieces:
+            data = piece if isinstance(piece, bytes) else content[piece[0]:piece[1]]
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        handler.wfile.write(b"0\r\n\r\n")
+        handler.wfile.flush()
+    return action
+
+
+def ignore_range(handler, content):
+    handler.send_headers(200, {"Content-Length": str(len(content))})
+    handler.wfile.write(content)
+
+
+def wrong_range(handler, content):
+    handler.send_headers(206, {"Content-Range": f"bytes 0-9/{len(content)}", "Content-Length": "10"})
+    handler.wfile.write(content[:10])
+
+
+def corrupt(handler, content):
+    middle = len(content) // 2
+    damaged = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1:]
+    begin = handler.range_begin()
+    send_part(handler, damaged, len(damaged))
+    assert begin <= len(content)
+
+
+@instead
+def no_http(handler, _):
+    handler.wfile.write(b"\0\1\2 this is no HTTP\r\n\r\n" * 20)
+    handler.hang_up()
