@@ -159,9 +159,10 @@ std::optional<Symbol> Bpe::unknown(uint32_t begin, uint32_t end, std::optional<S
                                    std::vector<Symbol>& symbols) const {
   if (options_.unk_token.empty()) return before;
   if (unk_id_ < 0) {
-    throw DataError(fmt::format("the text needs the tokenizer's unk_token `{}`, which is not in "
-                                "its vocabulary",
-                                options_.unk_token));
+    throw DataError(
+        fmt::format("the text needs the tokenizer's unk_token `{}`, which is not in "
+                    "its vocabulary",
+                    options_.unk_token));
   }
   if (before && options_.fuse_unk) return Symbol{unk_id_, before->begin, end};
   if (before) symbols.push_back(*before);

@@ -19,9 +19,8 @@ struct BpeOptions {
   bool byte_fallback = false;  ///< of characters: one without a token is its bytes' <0x..> tokens
   std::string continuing_subword_prefix;  ///< of characters: before all but a word's first
   std::string end_of_word_suffix;         ///< of characters: behind a word's last
-  std::string
-      unk_token;  ///< for what has no token; empty: that is left out, as in the library
-  bool fuse_unk = false;       ///< one unknown token for a run of such bytes
+  std::string unk_token;  ///< for what has no token; empty: that is left out, as in the library
+  bool fuse_unk = false;  ///< one unknown token for a run of such bytes
   bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
 };
 

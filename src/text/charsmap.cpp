@@ -24,9 +24,9 @@ uint32_t value_of(uint32_t unit) {
   return unit & ((1U << 31) - 1);
 }
 
-/// End of the grapheme cluster (UAX #29) that begins at `begin`, as far as it matters here: clusters
-/// made otherwise (Hangul, flags) are longer than those that are replaced whole, and so are their
-/// parts together with what joins them.
+/// End of the grapheme cluster (UAX #29) that begins at `begin`, as far as it matters here:
+/// clusters made otherwise (Hangul, flags) are longer than those that are replaced whole, and so
+/// are their parts together with what joins them.
 size_t end_of_cluster(std::string_view text, size_t begin) {
   const PropertyTable& table = PropertyTable::get();
   DecodedChar c = decode_char(text.data() + begin);
@@ -42,8 +42,8 @@ size_t end_of_cluster(std::string_view text, size_t begin) {
   if (is_control(c.code)) return end;
   while (end < text.size()) {
     const DecodedChar next = decode_char(text.data() + end);
-    const bool joins = table.joins_grapheme(next.code) ||
-                       (prefixes_grapheme(c.code) && !is_control(next.code));
+    const bool joins =
+        table.joins_grapheme(next.code) || (prefixes_grapheme(c.code) && !is_control(next.code));
     if (!joins) break;
     c = next;
     end += next.num_bytes;
@@ -58,14 +58,16 @@ constexpr size_t kMostClusterBytes = 5;
 Charsmap::Charsmap(std::string_view bytes, const std::string& where) {
   uint32_t num_bytes = 0;
   if (bytes.size() >= sizeof num_bytes) std::memcpy(&num_bytes, bytes.data(), sizeof num_bytes);
-  const bool fits = bytes.size() >= sizeof num_bytes && num_bytes <= bytes.size() - sizeof num_bytes;
+  const bool fits =
+      bytes.size() >= sizeof num_bytes && num_bytes <= bytes.size() - sizeof num_bytes;
   if (!fits || num_bytes < sizeof(uint32_t) || num_bytes % sizeof(uint32_t) != 0)
     throw DataError("the precompiled_charsmap of the normalizer is damaged", where);
   units_.resize(num_bytes / sizeof(uint32_t));
   std::memcpy(units_.data(), bytes.data() + sizeof num_bytes, num_bytes);
   replacements_ = bytes.substr(sizeof num_bytes + num_bytes);
   if (find_invalid_utf8(replacements_) != std::string_view::npos)
-    throw DataError("the precompiled_charsmap of the normalizer holds text that is not UTF-8", where);
+    throw DataError("the precompiled_charsmap of the normalizer holds text that is not UTF-8",
+                    where);
   for (int c = 1; c < 128; ++c) {
     const char text = static_cast<char>(c);
     ascii_changes_[static_cast<size_t>(c)] = replacement({&text, 1}).has_value();
@@ -85,8 +87,8 @@ std::optional<std::string_view> Charsmap::replacement(std::string_view text) con
     node ^= offset_of(unit);
     if (!has_value(unit)) continue;
     const uint32_t at = node < units_.size() ? value_of(units_[node]) : UINT32_MAX;
-    const bool on_character = at < replacements_.size() &&
-                              (static_cast<uint8_t>(replacements_[at]) & 0xC0) != 0x80;
+    const bool on_character =
+        at < replacements_.size() && (static_cast<uint8_t>(replacements_[at]) & 0xC0) != 0x80;
     if (!on_character)
       throw DataError("the precompiled_charsmap of the tokenizer's normalizer is damaged");
     const std::string_view rest = std::string_view(replacements_).substr(at);
@@ -112,7 +114,8 @@ NormalizedText Charsmap::run(std::string_view text, bool with_sources) const {
   for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
     // Most of a text is plain, with something plain behind it that does not join it.
     end = begin;
-    while (end < text.size() && is_plain(end) && (end + 1 == text.size() || is_plain(end + 1))) ++end;
+    while (end < text.size() && is_plain(end) && (end + 1 == text.size() || is_plain(end + 1)))
+      ++end;
     if (end > begin) {
       edit.keep(begin, end);
       continue;

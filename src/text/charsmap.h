@@ -11,11 +11,12 @@
 
 namespace sftrun::text {
 
-/// SentencePiece's precompiled_charsmap: which strings a normalizer replaces, and by what. Immutable.
+/// SentencePiece's precompiled_charsmap: which strings a normalizer replaces, and by what.
+/// Immutable.
 class Charsmap {
  public:
-  /// @param bytes a length, a double array of that many bytes (darts-clone's), and the replacements,
-  /// each with a NUL behind it   @throws DataError
+  /// @param bytes a length, a double array of that many bytes (darts-clone's), and the
+  /// replacements, each with a NUL behind it   @throws DataError
   Charsmap(std::string_view bytes, const std::string& where);
 
   /// As the library's `Precompiled`: a grapheme cluster of up to five bytes is replaced whole by

@@ -7,13 +7,15 @@
 
 #include "sftrun/text/tokenizer.h"
 
-/// Unicode's normalization forms as the `tokenizers` library has them (its tables are of Unicode 9).
+/// Unicode's normalization forms as the `tokenizers` library has them (its tables are of Unicode
+/// 9).
 namespace sftrun::text {
 
 /// A text and, where it differs from its source, which source bytes each of its bytes stands for.
 struct NormalizedText {
   std::string text;
-  std::vector<ByteSpan> sources;  ///< one a byte of `text`, or none at all where they are not wanted
+  std::vector<ByteSpan>
+      sources;  ///< one a byte of `text`, or none at all where they are not wanted
 };
 
 enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };

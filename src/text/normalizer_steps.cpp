@@ -145,9 +145,10 @@ class StripAccents final : public NormalizerStep {
  public:
   bool surely_keeps(std::string_view text) const override { return is_ascii(text); }
   NormalizedText run(std::string_view text, bool with_sources) const override {
-    return change_chars(text, with_sources, [](TextEdit& edit, char32_t c, size_t begin, size_t end) {
-      if (!PropertyTable::get().is_accent(c)) edit.keep(begin, end);
-    });
+    return change_chars(text, with_sources,
+                        [](TextEdit& edit, char32_t c, size_t begin, size_t end) {
+                          if (!PropertyTable::get().is_accent(c)) edit.keep(begin, end);
+                        });
   }
 };
 
@@ -174,10 +175,11 @@ class Nmt final : public NormalizerStep {
     return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7F; });
   }
   NormalizedText run(std::string_view text, bool with_sources) const override {
-    return change_chars(text, with_sources, [](TextEdit& edit, char32_t c, size_t begin, size_t end) {
-      if (is_removed(c)) return;
-      is_space(c) ? edit.write(" ", begin, end) : edit.keep(begin, end);
-    });
+    return change_chars(text, with_sources,
+                        [](TextEdit& edit, char32_t c, size_t begin, size_t end) {
+                          if (is_removed(c)) return;
+                          is_space(c) ? edit.write(" ", begin, end) : edit.keep(begin, end);
+                        });
   }
 
  private:
@@ -224,13 +226,14 @@ class BertText final : public NormalizerStep {
     return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7F; });
   }
   NormalizedText run(std::string_view text, bool with_sources) const override {
-    return change_chars(text, with_sources, [this](TextEdit& edit, char32_t c, size_t begin, size_t end) {
-      if (cleans_ && is_removed(c)) return;
-      const bool is_chinese = parts_chinese_ && is_chinese_char(c);
-      if (is_chinese) edit.write(" ", begin, end);
-      cleans_ && is_white_space(c) ? edit.write(" ", begin, end) : edit.keep(begin, end);
-      if (is_chinese) edit.write(" ", begin, end);
-    });
+    return change_chars(
+        text, with_sources, [this](TextEdit& edit, char32_t c, size_t begin, size_t end) {
+          if (cleans_ && is_removed(c)) return;
+          const bool is_chinese = parts_chinese_ && is_chinese_char(c);
+          if (is_chinese) edit.write(" ", begin, end);
+          cleans_&& is_white_space(c) ? edit.write(" ", begin, end) : edit.keep(begin, end);
+          if (is_chinese) edit.write(" ", begin, end);
+        });
   }
 
  private:
@@ -323,7 +326,8 @@ std::unique_ptr<NormalizerStep> make_precompiled(const Json& section, const std:
 
 }  // namespace
 
-std::unique_ptr<NormalizerStep> make_normalizer_step(const Json& section, const std::string& where) {
+std::unique_ptr<NormalizerStep> make_normalizer_step(const Json& section,
+                                                     const std::string& where) {
   const std::string type = string_at(section, "type", where);
   if (type == "NFC") return std::make_unique<UnicodeForm>(NormalForm::kNfc);
   if (type == "NFD") return std::make_unique<UnicodeForm>(NormalForm::kNfd);

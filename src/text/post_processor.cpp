@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "json_access.h"
 #include "sftrun/core/error.h"
 
@@ -28,52 +30,81 @@ std::vector<TokenId> ids_of(const Json& specials, const std::string& name,
 TokenId id_of_pair(const Json& section, const char* key, const std::string& where) {
   const Json& pair = array_at(section, key, where);
   if (pair.size() != 2 || !pair[0].is_string())
-    throw DataError(fmt::format("`{}` of the post-processor is not a token and its id", key), where);
+    throw DataError(fmt::format("`{}` of the post-processor is not a token and its id", key),
+                    where);
   return checked_id(pair[1], pair[0].get<std::string>(), where);
 }
 
-}  // namespace
+/// What processors hand on to each other: a list of encodings, of which a template makes more.
+constexpr TokenId kText = -1;  ///< stands for the text
+using Encodings = std::vector<std::vector<TokenId>>;
 
-PostProcessor::PostProcessor(const Json& section, const std::string& where) {
-  if (!section.is_null()) read(section, where);
+/// The special tokens of BERT and of RoBERTa, which has one more before all but the first.
+void put_around(const Json& section, bool is_roberta, Encodings& encodings,
+                const std::string& where) {
+  const TokenId cls = id_of_pair(section, "cls", where), sep = id_of_pair(section, "sep", where);
+  for (size_t i = 0; i < encodings.size(); ++i) {
+    std::vector<TokenId>& ids = encodings[i];
+    if (i == 0 || is_roberta) ids.insert(ids.begin(), i == 0 ? cls : sep);
+    ids.push_back(sep);
+  }
 }
 
-/// Of several each puts its tokens around what those before it made.
-void PostProcessor::read(const Json& section, const std::string& where) {
+void put_in_template(const Json& section, Encodings& encodings, const std::string& where) {
+  if (encodings.size() > 2) {
+    throw DataError(
+        "a TemplateProcessing post-processor stands behind one that makes more than "
+        "two parts, which it cannot take",
+        where);
+  }
+  Encodings out;
+  for (const Json& piece : array_at(section, encodings.size() == 2 ? "pair" : "single", where)) {
+    if (piece.is_object() && piece.contains("Sequence")) {
+      const bool is_second = string_at(piece.at("Sequence"), "id", where) == "B";
+      if (is_second && encodings.size() < 2)
+        throw DataError("the post-processor's template for a single text asks for a second", where);
+      out.push_back(encodings[is_second ? 1 : 0]);
+      continue;
+    }
+    const std::string name = string_at(object_at(piece, "SpecialToken", where), "id", where);
+    out.push_back(ids_of(object_at(section, "special_tokens", where), name, where));
+  }
+  encodings = std::move(out);
+}
+
+void process(const Json& section, Encodings& encodings, const std::string& where) {
   const std::string type = string_at(section, "type", where);
   if (type == "Sequence") {
-    for (const Json& inner : array_at(section, "processors", where)) read(inner, where);
+    for (const Json& inner : array_at(section, "processors", where))
+      process(inner, encodings, where);
   } else if (type == "TemplateProcessing") {
-    read_template(section, where);
+    put_in_template(section, encodings, where);
   } else if (type == "BertProcessing" || type == "RobertaProcessing") {
-    before.insert(before.begin(), id_of_pair(section, "cls", where));
-    after.push_back(id_of_pair(section, "sep", where));
+    put_around(section, type == "RobertaProcessing", encodings, where);
   } else if (type != "ByteLevel") {  // which only moves offsets
     throw DataError(fmt::format("unknown post-processor `{}`", type), where);
   }
 }
 
-void PostProcessor::read_template(const Json& section, const std::string& where) {
+}  // namespace
+
+PostProcessor::PostProcessor(const Json& section, const std::string& where) {
+  if (section.is_null()) return;
+  Encodings encodings = {{kText}};
+  process(section, encodings, where);
   bool seen_text = false;
-  std::vector<TokenId> front;
-  for (const Json& piece : array_at(section, "single", where)) {
-    if (piece.is_object() && piece.contains("Sequence")) {
-      if (seen_text || string_at(piece.at("Sequence"), "id", where) != "A") {
-        throw DataError("the post-processor's template for a single text does not hold it once",
-                        where);
+  for (const std::vector<TokenId>& ids : encodings) {
+    for (const TokenId id : ids) {
+      if (id != kText) {
+        (seen_text ? after : before).push_back(id);
+      } else if (std::exchange(seen_text, true)) {
+        throw DataError("the post-processor's template for a single text holds it twice", where);
       }
-      seen_text = true;
-      continue;
     }
-    const std::string name = string_at(object_at(piece, "SpecialToken", where), "id", where);
-    const auto ids = ids_of(object_at(section, "special_tokens", where), name, where);
-    std::vector<TokenId>& side = seen_text ? after : front;
-    side.insert(side.end(), ids.begin(), ids.end());
   }
   if (!seen_text)
     throw DataError("the post-processor's template for a single text does not hold the text",
                     where);
-  before.insert(before.begin(), front.begin(), front.end());
 }
 
 }  // namespace sftrun::text

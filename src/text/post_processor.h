@@ -14,10 +14,6 @@ struct PostProcessor {
   PostProcessor() = default;
   /// @throws DataError for a type that the library does not know
   PostProcessor(const Json& section, const std::string& where);
-
- private:
-  void read(const Json& section, const std::string& where);
-  void read_template(const Json& section, const std::string& where);
 };
 
 }  // namespace sftrun::text

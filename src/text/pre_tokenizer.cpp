@@ -39,7 +39,8 @@ std::unique_ptr<Splitter> make_fixed_length(const Json& section, const std::stri
   constexpr int64_t kDefaultLength = 5;
   const int64_t length =
       section.contains("length") ? int_at(section, "length", where) : kDefaultLength;
-  if (length < 1) throw DataError("`length` of the pre-tokenizer FixedLength is not positive", where);
+  if (length < 1)
+    throw DataError("`length` of the pre-tokenizer FixedLength is not positive", where);
   return make_fixed_length_splitter(static_cast<size_t>(length));
 }
 
@@ -65,9 +66,25 @@ std::unique_ptr<Splitter> make_named_splitter(const std::string& type, const Jso
   return nullptr;
 }
 
+/// The piece stands for the beginning of the encoded text: before it there is nothing, or only what
+/// was put there.
+bool begins_text(const Word& piece) {
+  uint32_t at = piece.begin;
+  for (const Place* place = piece.place; place; place = place->outer) {
+    if (place->sources) {
+      const std::vector<ByteSpan>& sources = *place->sources;
+      if (at > 0 && sources[at - 1].end > 0) return false;
+      if (at < sources.size()) at = sources[at].begin;
+    }
+    at += place->offset;
+  }
+  return at == 0;
+}
+
 class SpaceInFront final : public Rewriter {
  public:
-  std::optional<NormalizedText> run(std::string_view piece, bool, bool with_sources) const override {
+  std::optional<NormalizedText> run(std::string_view piece, bool,
+                                    bool with_sources) const override {
     if (piece.starts_with(' ')) return std::nullopt;
     TextEdit edit(piece, with_sources);
     edit.write(" ", 0, 0);
@@ -78,7 +95,8 @@ class SpaceInFront final : public Rewriter {
 
 class VisibleBytes final : public Rewriter {
  public:
-  std::optional<NormalizedText> run(std::string_view piece, bool, bool with_sources) const override {
+  std::optional<NormalizedText> run(std::string_view piece, bool,
+                                    bool with_sources) const override {
     return bytes_to_visible(piece, with_sources);
   }
 };
@@ -87,7 +105,9 @@ class VisibleBytes final : public Rewriter {
 class Metaspace final : public Rewriter {
  public:
   Metaspace(std::string replacement, const std::string& scheme)
-      : replacement_(std::move(replacement)), always_(scheme == "always"), first_(scheme == "first") {}
+      : replacement_(std::move(replacement)),
+        always_(scheme == "always"),
+        first_(scheme == "first") {}
   bool asks_for_beginning() const override { return first_; }
   std::optional<NormalizedText> run(std::string_view piece, bool begins_text,
                                     bool with_sources) const override {
@@ -115,7 +135,8 @@ class Metaspace final : public Rewriter {
 }  // namespace
 
 std::string prepend_scheme_of(const Json& section, const std::string& where) {
-  const bool says_scheme = section.contains("prepend_scheme") && !section.at("prepend_scheme").is_null();
+  const bool says_scheme =
+      section.contains("prepend_scheme") && !section.at("prepend_scheme").is_null();
   const std::string scheme = says_scheme ? string_at(section, "prepend_scheme", where)
                              : bool_at(section, "add_prefix_space", true, where) ? "always"
                                                                                  : "never";
@@ -182,9 +203,8 @@ void PreTokenizer::run_step(size_t index, const Word& piece, bool with_sources,
   if (index == steps_.size()) return sink.take(piece);
   const Step& step = steps_[index];
   if (!step.rewriter) return split_piece(index, piece, with_sources, sink);
-  const bool begins_text = step.rewriter->asks_for_beginning() &&
-                           in_original({piece.begin, piece.begin + 1}, piece.place).begin == 0;
-  const auto rewritten = step.rewriter->run(piece.bytes, begins_text, with_sources);
+  const bool is_first = step.rewriter->asks_for_beginning() && begins_text(piece);
+  const auto rewritten = step.rewriter->run(piece.bytes, is_first, with_sources);
   if (!rewritten) return split_piece(index, piece, with_sources, sink);
   const Place place{piece.place, piece.begin, with_sources ? &rewritten->sources : nullptr};
   split_piece(index, {rewritten->text, 0, &place}, with_sources, sink);

@@ -11,7 +11,7 @@ namespace {
 
 struct Merge {
   double priority;
-  uint32_t left_chars, right_chars;
+  uint32_t left_chars;
   uint32_t left, right;  ///< positions among the tokens
 };
 
@@ -26,18 +26,9 @@ bool starts_char(char c) {
 void sort_merges(std::vector<Merge>& merges, const std::vector<RankedToken>& tokens,
                  MergeTies ties) {
   const auto key = [&](const Merge& m) {
-    const TokenId left = tokens[m.left].id, right = tokens[m.right].id;
-    const auto chars = static_cast<int64_t>(m.left_chars);
-    const auto more = static_cast<int64_t>(m.right_chars);
-    switch (ties) {
-      case MergeTies::kLongLeftFirst:
-        return std::tuple(m.priority, -chars, -more, left, right);
-      case MergeTies::kShortLeftFirst:
-        return std::tuple(m.priority, chars, more, left, right);
-      case MergeTies::kLowIdsFirst:
-        break;
-    }
-    return std::tuple(m.priority, int64_t{0}, int64_t{0}, left, right);
+    const bool by_length = ties == MergeTies::kLongLeftFirst;
+    return std::tuple(m.priority, by_length ? -static_cast<int64_t>(m.left_chars) : 0,
+                      tokens[m.left].id, tokens[m.right].id);
   };
   std::sort(merges.begin(), merges.end(),
             [&](const Merge& a, const Merge& b) { return key(a) < key(b); });
@@ -52,9 +43,6 @@ std::vector<std::pair<std::string, std::string>> merges_by_rank(
   for (uint32_t i = 0; i < tokens.size(); ++i) position_of.emplace(tokens[i].text, i);
   std::vector<Merge> merges;
   for (const RankedToken& token : tokens) {
-    const auto num_chars = static_cast<uint32_t>(
-        of_bytes ? token.text.size()
-                 : std::count_if(token.text.begin(), token.text.end(), starts_char));
     uint32_t left_chars = 0;
     for (size_t at = 1; at < token.text.size(); ++at) {
       if (!of_bytes && !starts_char(token.text[at])) continue;
@@ -63,8 +51,7 @@ std::vector<std::pair<std::string, std::string>> merges_by_rank(
       if (left == position_of.end()) continue;
       const auto right = position_of.find(token.text.substr(at));
       if (right == position_of.end()) continue;
-      merges.push_back(
-          {token.priority, left_chars, num_chars - left_chars, left->second, right->second});
+      merges.push_back({token.priority, left_chars, left->second, right->second});
     }
   }
   sort_merges(merges, tokens, ties);

@@ -19,9 +19,8 @@ struct RankedToken {
 
 /// How merges of one priority are ordered.
 enum class MergeTies : uint8_t {
-  kLongLeftFirst,   ///< as transformers orders a SentencePiece vocabulary by its scores
-  kShortLeftFirst,  ///< as transformers orders one by its ids
-  kLowIdsFirst,     ///< as transformers orders a tiktoken vocabulary
+  kLongLeftFirst,  ///< as transformers orders a SentencePiece vocabulary by its scores
+  kLowIdsFirst,    ///< as it orders a tiktoken vocabulary
 };
 
 /// SentencePiece and tiktoken merge the neighbours whose union is the most wanted token. As merges

@@ -57,8 +57,8 @@ Json template_section(const std::optional<NamedToken>& bos, const std::optional<
 }
 
 Json pieces_decoder_section(bool strips_first_space) {
-  std::vector<Json> steps = {replace_section(kVisibleSpace, " "), {{"type", "ByteFallback"}},
-                             {{"type", "Fuse"}}};
+  std::vector<Json> steps = {
+      replace_section(kVisibleSpace, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
   if (strips_first_space)
     steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return sequence_section("decoders", std::move(steps));

@@ -16,7 +16,8 @@ using Piece = SentencePieceModel::Piece;
 
 SentencePieceModel::Type checked_type(int64_t type, const std::string& where) {
   constexpr int64_t kUnused = 5;
-  if (type < 1 || type > 6) throw DataError(fmt::format("a piece has the unknown type {}", type), where);
+  if (type < 1 || type > 6)
+    throw DataError(fmt::format("a piece has the unknown type {}", type), where);
   return type == kUnused ? SentencePieceModel::Type::kNormal
                          : static_cast<SentencePieceModel::Type>(type);
 }

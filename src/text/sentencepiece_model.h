@@ -13,7 +13,13 @@ namespace sftrun::text {
 /// A SentencePiece model, as a .model file or a GGUF file's metadata hold it.
 struct SentencePieceModel {
   /// Numbers as in sentencepiece_model.proto; llama.cpp's token types are the same.
-  enum class Type : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6 };
+  enum class Type : int32_t {
+    kNormal = 1,
+    kUnknown = 2,
+    kControl = 3,
+    kUserDefined = 4,
+    kByte = 6
+  };
   struct Piece {
     std::string text;
     float score = 0;

@@ -56,8 +56,8 @@ std::map<int64_t, AddedToken> added_tokens_decoder(const TokenizerConfig& config
   const Json& entries = object_at(config.config, "added_tokens_decoder", config.where);
   for (const auto& [key, value] : entries.items()) {
     const auto content = token_text(value);
-    const bool is_id = !key.empty() && key.size() < 10 &&
-                       key.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_id =
+        !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
     if (!is_id || !content)
       throw DataError(fmt::format("`added_tokens_decoder` has the impossible entry `{}`", key),
                       config.where);
@@ -73,9 +73,8 @@ std::map<int64_t, AddedToken> added_tokens_file(const TokenizerConfig& config) {
   for (const auto& [content, id] : config.added_tokens.items()) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
       throw DataError(fmt::format("added_tokens.json has no id for `{}`", content), config.where);
-    out.emplace(id.get<int64_t>(), AddedToken{.id = id.get<TokenId>(),
-                                              .content = content,
-                                              .normalized = true});
+    out.emplace(id.get<int64_t>(),
+                AddedToken{.id = id.get<TokenId>(), .content = content, .normalized = true});
   }
   return out;
 }

@@ -33,9 +33,10 @@ TokenizerSource from_model_file(const fs::path& path, const TokenizerConfig& con
 }
 
 [[noreturn]] void fail_no_files(const fs::path& directory) {
-  throw DataError("the model has no tokenizer.json", directory.string(),
-                  "copy the tokenizer's files too: tokenizer.json, or tekken.json, tokenizer.model, "
-                  "*.tiktoken, or vocab.json with merges.txt");
+  throw DataError(
+      "the model has no tokenizer.json", directory.string(),
+      "copy the tokenizer's files too: tokenizer.json, or tekken.json, tokenizer.model, "
+      "*.tiktoken, or vocab.json with merges.txt");
 }
 
 TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfig& config) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "gguf_pre_tokenizers.h"
-#include "rank_merges.h"
 #include "sections.h"
 #include "sentencepiece_model.h"
 #include "sftrun/core/error.h"
@@ -16,11 +15,6 @@ constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4;  // llama.cpp's t
 
 int32_t type_of(const GgufVocab& vocab, size_t i) {
   return vocab.token_types.empty() ? kNormal : vocab.token_types[i];
-}
-
-/// Neither control, unknown nor byte.
-bool is_mergeable(const GgufVocab& vocab, size_t i) {
-  return type_of(vocab, i) == kNormal || type_of(vocab, i) == kUserDefined;
 }
 
 void check_ids(const GgufVocab& vocab, const std::string& where) {
@@ -55,9 +49,8 @@ std::vector<AddedToken> added_tokens(const GgufVocab& vocab) {
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
     const int32_t type = type_of(vocab, i);
     if (type != kControl && type != kUserDefined) continue;
-    out.push_back({.id = static_cast<TokenId>(i),
-                   .content = vocab.tokens[i],
-                   .special = type == kControl});
+    out.push_back(
+        {.id = static_cast<TokenId>(i), .content = vocab.tokens[i], .special = type == kControl});
   }
   return out;
 }
@@ -109,40 +102,24 @@ void check_scores(const GgufVocab& vocab, const std::string& where) {
                   where);
 }
 
-/// llama: SentencePiece's BPE, as the converters of transformers write such a model's
-/// tokenizer.json.
-void read_pieces(const GgufVocab& vocab, TokenizerSource& source, const std::string& where) {
-  check_scores(vocab, where);
-  BpeSource bpe = bpe_of_vocab(vocab);
-  std::vector<RankedToken> tokens;
-  for (size_t i = 0; i < vocab.tokens.size(); ++i) {
-    if (is_mergeable(vocab, i))
-      tokens.push_back({vocab.tokens[i], static_cast<TokenId>(i), -vocab.scores[i]});
-  }
-  bpe.merges = merges_by_rank(tokens, MergeTies::kLongLeftFirst, false);
-  read_options_of_pieces(vocab, bpe);
-  source.model = std::move(bpe);
-  std::vector<Json> normalizers;
-  if (vocab.add_space_prefix)
-    normalizers.push_back({{"type", "Prepend"}, {"prepend", kVisibleSpace}});
-  normalizers.push_back(replace_section(" ", kVisibleSpace));
-  source.normalizer = sequence_section("normalizers", std::move(normalizers));
-  source.decoder = pieces_decoder_section(vocab.add_space_prefix);
-}
-
-/// t5: SentencePiece's Unigram.
-void read_unigram(const GgufVocab& vocab, TokenizerSource& source, const std::string& where) {
+/// llama and t5: SentencePiece's BPE and Unigram.
+void read_sentencepiece(const GgufVocab& vocab, bool is_unigram, TokenizerSource& source,
+                        const std::string& where) {
   check_scores(vocab, where);
   SentencePieceModel model;
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
     model.pieces.push_back({vocab.tokens[i], vocab.scores[i],
                             static_cast<SentencePieceModel::Type>(type_of(vocab, i))});
   }
+  model.is_unigram = is_unigram;
+  model.byte_fallback = !is_unigram;
   model.unk = vocab.unk;
   model.charsmap = vocab.precompiled_charsmap;
   model.add_dummy_prefix = vocab.add_space_prefix;
-  model.remove_extra_whitespaces = vocab.remove_extra_whitespaces;
-  TokenizerSource made = source_from_sentencepiece(model, TokenizerConfig{});
+  model.remove_extra_whitespaces = is_unigram && vocab.remove_extra_whitespaces;
+  TokenizerConfig config;
+  config.config = {{"legacy", true}};  // llama.cpp puts a space behind special tokens too
+  TokenizerSource made = source_from_sentencepiece(model, config);
   source.model = std::move(made.model);
   source.normalizer = std::move(made.normalizer);
   source.pre_tokenizer = std::move(made.pre_tokenizer);
@@ -164,11 +141,11 @@ TokenizerSource read_gguf_vocab(const GgufVocab& vocab, const std::string& where
   if (vocab.model == "gpt2") {
     read_bytes(vocab, source, where);
   } else if (vocab.model == "llama") {
-    read_pieces(vocab, source, where);
+    read_sentencepiece(vocab, false, source, where);
   } else if (vocab.model == "gemma4") {
     read_merged_pieces(vocab, source, where);
   } else if (vocab.model == "t5") {
-    read_unigram(vocab, source, where);
+    read_sentencepiece(vocab, true, source, where);
   } else {
     throw DataError(fmt::format("the GGUF tokenizer model `{}` is not supported", vocab.model),
                     where,

@@ -165,9 +165,9 @@ class Reader final : public nlohmann::json_sax<Json> {
     throw DataError(fmt::format("merge {} is not a pair of tokens", merges->size() + 1), where_);
   }
   [[noreturn]] bool bad_piece() const {
-    throw DataError(fmt::format("entry {} of `model.vocab` is not a text and a score",
-                                pieces->size() + 1),
-                    where_);
+    throw DataError(
+        fmt::format("entry {} of `model.vocab` is not a text and a score", pieces->size() + 1),
+        where_);
   }
   [[noreturn]] bool misplaced(const char* what) const {
     throw DataError(
@@ -180,7 +180,7 @@ class Reader final : public nlohmann::json_sax<Json> {
   Section section_ = Section::kDocument;
   int depth_ = 0, list_depth_ = 0;
   std::string key_, top_key_;
-  std::vector<Json*> open_;  ///< containers on the way to the current place
+  std::vector<Json*> open_;        ///< containers on the way to the current place
   std::vector<std::string> pair_;  ///< what was read of a merge or a piece
   std::optional<double> score_;
 };

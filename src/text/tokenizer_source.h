@@ -22,7 +22,8 @@ struct TokenizerSource {
   ModelSource model;
   std::vector<AddedToken> added;  ///< `id` is what the file says
   Json normalizer, pre_tokenizer, post_processor, decoder;
-  /// Kept for who reads the written file; encoding does neither, as transformers' plain calls do not.
+  /// Kept for who reads the written file; encoding does neither, as transformers' plain calls do
+  /// not.
   Json truncation, padding;
   std::optional<TokenId> bos, eos;
 };

@@ -135,14 +135,30 @@ TokenizerSource source_from_tiktoken(std::string_view text, const std::string& n
 
 namespace {
 
-/// Names of the first ids; a file that lists none has those that Mistral's first files mean, and fills up.
+/// Names of the first ids; a file that lists none has those that Mistral's first files mean, and
+/// fills up.
 std::vector<std::string> tekken_specials(const Json& document, TokenId& num_specials,
                                          const std::string& where) {
-  static constexpr std::array kFirst = {
-      "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
-      "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]",
-      "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
-      "[TOOL_CONTENT]"};
+  static constexpr std::array kFirst = {"<unk>",
+                                        "<s>",
+                                        "</s>",
+                                        "[INST]",
+                                        "[/INST]",
+                                        "[AVAILABLE_TOOLS]",
+                                        "[/AVAILABLE_TOOLS]",
+                                        "[TOOL_RESULTS]",
+                                        "[/TOOL_RESULTS]",
+                                        "[TOOL_CALLS]",
+                                        "[IMG]",
+                                        "<pad>",
+                                        "[IMG_BREAK]",
+                                        "[IMG_END]",
+                                        "[PREFIX]",
+                                        "[MIDDLE]",
+                                        "[SUFFIX]",
+                                        "[SYSTEM_PROMPT]",
+                                        "[/SYSTEM_PROMPT]",
+                                        "[TOOL_CONTENT]"};
   std::vector<std::pair<int64_t, std::string>> ranked;
   if (document.contains("special_tokens") && !document.at("special_tokens").is_null()) {
     for (const Json& token : array_at(document, "special_tokens", where))
@@ -203,8 +219,8 @@ TokenizerSource source_from_tekken(std::string_view text, const std::string& whe
     if (source.added.back().content == "</s>") source.eos = id;
   }
   source.model = std::move(bpe);
-  source.pre_tokenizer = split_to_bytes(
-      string_at(object_at(document, "config", where), "pattern", where));
+  source.pre_tokenizer =
+      split_to_bytes(string_at(object_at(document, "config", where), "pattern", where));
   source.decoder = byte_level_section(true);
   return source;
 }

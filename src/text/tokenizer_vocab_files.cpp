@@ -72,7 +72,8 @@ void set_class(const TokenizerConfig& config, TokenizerSource& source) {
     throw DataError(
         fmt::format("how `{}` splits texts is not known without a tokenizer.json", name),
         config.where,
-        "save the tokenizer with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(…))");
+        "save the tokenizer with transformers "
+        "(AutoTokenizer.from_pretrained(…).save_pretrained(…))");
   }
   source.decoder = byte_level_section(true);
 }

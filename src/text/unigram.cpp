@@ -109,9 +109,8 @@ void Unigram::name_unknown(std::string_view word, std::vector<Symbol>& out) cons
       continue;
     }
     const auto id_of = [&](char c) { return byte_ids_[static_cast<uint8_t>(c)]; };
-    const bool has_bytes = byte_fallback_ && std::all_of(text.begin(), text.end(), [&](char c) {
-                             return id_of(c) >= 0;
-                           });
+    const bool has_bytes = byte_fallback_ && std::all_of(text.begin(), text.end(),
+                                                         [&](char c) { return id_of(c) >= 0; });
     if (!has_bytes) continue;
     std::vector<Symbol> bytes;
     for (uint32_t at = unknown.begin; at < unknown.end; ++at)

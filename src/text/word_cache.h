@@ -20,7 +20,8 @@ class WordCache {
   struct alignas(64) Slot {
     Key key{};  ///< the word's bytes, then zeros; its length in the last byte. No word is empty.
     std::array<TokenId, kMaxTokens> ids{};
-    std::array<uint8_t, kMaxTokens> ends{};  ///< where each token's bytes end; they begin at `first`
+    std::array<uint8_t, kMaxTokens>
+        ends{};  ///< where each token's bytes end; they begin at `first`
     uint8_t num_ids = 0;
     uint8_t first = 0;  ///< where the bytes of the first one begin
   };
@@ -36,7 +37,8 @@ class WordCache {
   }
   Slot& slot_of(const Key& key) {
     uint64_t hash = key[3];
-    for (size_t i = 0; i < 3; ++i) hash = (hash ^ key[i]) * 0x9FB21C651E98DF25ULL, hash ^= hash >> 29;
+    for (size_t i = 0; i < 3; ++i)
+      hash = (hash ^ key[i]) * 0x9FB21C651E98DF25ULL, hash ^= hash >> 29;
     return slots_[(hash * 0x9E3779B97F4A7C15ULL) >> (64 - kSlotBits)];
   }
   /// Tokens that do not follow each other without gaps, or are too many, are not kept.

@@ -38,7 +38,7 @@ struct GgufVocab {
       token_types;  ///< llama.cpp's: 1 normal, 2 unknown, 3 control, 4 user-defined, 6 byte
   std::optional<TokenId> bos, eos, unk, pad;
   bool add_bos = false, add_eos = false;
-  bool add_space_prefix = true;  ///< of SentencePiece vocabularies: a space before every text
+  bool add_space_prefix = true;      ///< of SentencePiece vocabularies: a space before every text
   std::string precompiled_charsmap;  ///< of t5: SentencePiece's normalizer; empty: none
   bool remove_extra_whitespaces = true;  ///< of t5
 };
@@ -46,8 +46,9 @@ struct GgufVocab {
 /// Immutable after construction; all const methods are safe to call from several threads.
 class Tokenizer {
  public:
-  /// @param directory holding a tokenizer.json, or files that one is made from (docs/tokenizers.md);
-  /// tokenizer_config.json and special_tokens_map.json name BOS and EOS. @throws DataError
+  /// @param directory holding a tokenizer.json, or files that one is made from
+  /// (docs/tokenizers.md); tokenizer_config.json and special_tokens_map.json name BOS and EOS.
+  /// @throws DataError
   static Tokenizer from_directory(const std::filesystem::path& directory);
   static Tokenizer from_json(std::string_view tokenizer_json, const std::string& where);
   static Tokenizer from_gguf(const GgufVocab& vocab, const std::string& where);
