@@ -23,7 +23,6 @@ enum class Form : uint8_t {
   kQwen35,
   kTekken,
   kGpt4o,
-  kDeepSeekLlm,
   kDeepSeekCoder,
   kDeepSeekV3,
   kFalcon,
@@ -83,7 +82,6 @@ constexpr std::array kKinds = {
     Kind{"llama4", Form::kGpt4o},
     Kind{"kanana2", Form::kGpt4o},
     Kind{"minimax-m2", Form::kGpt4o},
-    Kind{"deepseek-llm", Form::kDeepSeekLlm},
     Kind{"deepseek-coder", Form::kDeepSeekCoder},
     Kind{"deepseek-v3", Form::kDeepSeekV3},
     Kind{"hunyuan-dense", Form::kDeepSeekV3},
@@ -106,14 +104,6 @@ constexpr const char* kBailingPattern =
 constexpr const char* kSeedCoderPattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kBloomPattern = " ?[^(\\s|.,!?…。，、।۔،)]+";
-constexpr const char* kDeepSeekLetters =
-    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-"
-    "ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-"
-    "ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-"
-    "ꚛꜢ-"
-    "ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]"
-    "+";
-
 /// Patterns that split one after the other.
 std::vector<std::string> patterns_of(Form form) {
   switch (form) {
@@ -131,9 +121,6 @@ std::vector<std::string> patterns_of(Form form) {
       return {kTekkenPattern};
     case Form::kGpt4o:
       return {kGpt4oPattern};
-    case Form::kDeepSeekLlm:
-      return {"[\r\n]", kDeepSeekLetters,           "\\s?[!-/:-~！-／：-～‘-‟　-。]+",
-              "\\s+$",  "[一-龥ࠀ-一가-퟿]+", "\\p{N}+"};
     case Form::kDeepSeekCoder:
       return {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-퟿]+", R"(\p{N})"};
     case Form::kDeepSeekV3:

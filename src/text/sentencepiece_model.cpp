@@ -60,7 +60,6 @@ void read_trainer_spec(std::string_view message, SentencePieceModel& model,
     if (field->number == 40) model.unk = id(*field);
     if (field->number == 41) model.bos = id(*field);
     if (field->number == 42) model.eos = id(*field);
-    if (field->number == 43) model.pad = id(*field);
   }
 }
 
@@ -78,7 +77,7 @@ void check(const SentencePieceModel& model, const std::string& where) {
   if (model.pieces.empty())
     throw DataError("not a SentencePiece model: it has no pieces", where,
                     "download or copy the file again");
-  for (const auto& id : {model.unk, model.bos, model.eos, model.pad}) {
+  for (const auto& id : {model.unk, model.bos, model.eos}) {
     if (id && static_cast<size_t>(*id) >= model.pieces.size()) {
       throw DataError(
           fmt::format("the model names the id {}, but has {} pieces", *id, model.pieces.size()),

@@ -28,7 +28,7 @@ struct SentencePieceModel {
   std::vector<Piece> pieces;
   bool is_unigram = true;  ///< else BPE
   bool byte_fallback = false;
-  std::optional<TokenId> unk, bos, eos, pad;
+  std::optional<TokenId> unk, bos, eos;
   std::string charsmap;  ///< precompiled; empty: texts stay as they are
   bool add_dummy_prefix = true, remove_extra_whitespaces = true;
 };

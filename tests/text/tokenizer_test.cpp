@@ -262,6 +262,46 @@ TEST(TokenizerGguf, ReadsVocabularyAndPreTokenizer) {
             Ids({0, 7, 6, 8, 0}));
 }
 
+TEST(TokenizerGguf, KnowsPreTokenizersByName) {
+  GgufVocab vocab = small_gguf();
+  vocab.tokens.push_back("B");  // 9
+  vocab.tokens.push_back("aB");
+  vocab.token_types.insert(vocab.token_types.end(), {1, 1});
+  vocab.merges.push_back("a B");
+  const auto ids = [&](const char* pre) {
+    vocab.pre = pre;
+    return Tokenizer::from_gguf(vocab, "m.gguf").encode("aB12", false);
+  };
+  for (const char* pre : {"default", "llama-bpe", "gpt-4o", "llama4", "falcon", "deepseek-v3",
+                          "bloom", "dbrx", "olmo", "mpt"})
+    EXPECT_EQ(ids(pre).back(), 8) << pre;  // both digits together
+  for (const char* pre : {"qwen2", "qwen35", "tekken", "smollm", "refact", "starcoder",
+                          "deepseek-coder", "seed-coder", "bailingmoe"})
+    EXPECT_EQ(ids(pre).back(), 5) << pre;
+  EXPECT_EQ(ids("qwen35"), Ids({10, 4, 5}));
+  EXPECT_EQ(ids("tekken"), Ids({2, 9, 4, 5}));  // a capital begins a word
+  EXPECT_EQ(ids("gpt-4o"), Ids({2, 9, 8}));
+}
+
+TEST(TokenizerGguf, ReadsPiecesWithMergesAndUnigram) {
+  GgufVocab vocab;
+  vocab.model = "gemma4";
+  vocab.tokens = {"<unk>", "<bos>", "\u2581", "a", "b", "\u2581a", "<0x63>", "\n\n"};
+  vocab.token_types = {2, 3, 1, 1, 1, 1, 6, 4};
+  vocab.merges = {"\u2581 a"};
+  vocab.unk = 0;
+  vocab.bos = 1;
+  vocab.add_bos = true;
+  EXPECT_EQ(Tokenizer::from_gguf(vocab, "m.gguf").encode("b a\n\ncz", true),
+            Ids({1, 4, 5, 7, 6, 0}));
+  vocab.model = "t5";
+  EXPECT_NE(error_of([&] { Tokenizer::from_gguf(vocab, "m.gguf"); }).find("8 tokens but 0 scores"),
+            std::string::npos);
+  vocab.scores = {0, 0, -3, -1, -1, -2, 0, 0};
+  vocab.add_bos = false;
+  EXPECT_EQ(Tokenizer::from_gguf(vocab, "m.gguf").encode(" a  b ", true), Ids({5, 2, 4}));
+}
+
 TEST(TokenizerGguf, RefusesWhatItCannotRead) {
   const auto error = [](auto&& change) {
     GgufVocab vocab = small_gguf();
