@@ -112,13 +112,25 @@ def compare_strings(helper, source, tokenizer, name, strings):
         expect(name, f"decoded without special tokens {text!r}", skipped, tokenizer.decode(full.ids, skip_special_tokens=True))
 
 
-def compare_decoding(helper, source, tokenizer, name, count, at_least=0):
+def compare_decoding(helper, source, tokenizer, name, count):
     rng = random.Random(name)
-    some = [[rng.randrange(tokenizer.get_vocab_size() + 2) for _ in range(rng.randint(at_least, 16))] for _ in range(count)]
+    some = [[rng.randrange(tokenizer.get_vocab_size() + 2) for _ in range(rng.randint(0, 16))] for _ in range(count)]
     lines = lines_of(run_helper(helper, source, [struct.pack(f"<{len(ids)}i", *ids) for ids in some], "--decode"))
     expect(name, "number of answers", len(lines), len(some))
     for ids, line in zip(some, lines):
-        expect(name, f"decoded {ids}", json.loads(line), [tokenizer.decode(ids, skip_special_tokens=False), tokenizer.decode(ids, skip_special_tokens=True)])
+        theirs = [decoded_by(tokenizer, ids, skips) for skips in (False, True)]
+        ours = [text if expected is not None else None for text, expected in zip(json.loads(line), theirs)]
+        expect(name, f"decoded {ids}", ours, theirs)
+
+
+def decoded_by(tokenizer, ids, skips):
+    """None where the library panics: its BPEDecoder wants a token, its Strip wants a character in each."""
+    try:
+        return tokenizer.decode(ids, skip_special_tokens=skips)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        return None
 
 
 def bare_of(tokenizer):
@@ -282,8 +294,7 @@ def compare(helper, case, count):
 def compare_decoders(helper, folder, count):
     for name, tokenizer in parts.decoder_parts():
         case = written(f"decoder: {name}", tokenizer, folder)
-        # The library's Strip panics on tokens that it uses up, and its BPEDecoder on none.
-        compare_decoding(helper, case.source, tokenizer, case.name, count, at_least=1)
+        compare_decoding(helper, case.source, tokenizer, case.name, count)
         print(f"{case.name}: equal on {count} lists of ids", flush=True)
 
 
