@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <queue>
 
 #include "byte_level.h"
@@ -44,54 +43,41 @@ Bpe::Bpe(const BpeSource& source, const std::string& where) : options_(source.op
 }
 
 void Bpe::read_vocab(const BpeSource& source, const std::string& where) {
-  // Tables are indexed by id: an id far beyond the number of tokens is a damaged file, not a
-  // vocabulary.
-  const int64_t limit = static_cast<int64_t>(source.vocab.size()) * 4 + (1 << 20);
-  TokenId largest = -1;
-  for (const auto& [text, id] : source.vocab) {
-    if (id < 0 || id >= limit)
-      throw DataError(fmt::format("the token `{}` has the impossible id {}", text, id), where);
-    largest = std::max(largest, id);
-  }
-  std::vector<std::optional<std::string>> texts(static_cast<size_t>(largest) + 1),
-      words(texts.size());
-  for (const auto& [text, id] : source.vocab) {
-    if (find_invalid_utf8(text) != std::string_view::npos) {
-      throw DataError(fmt::format("the token {} is not valid UTF-8", id), where);
-    }
-    texts[static_cast<size_t>(id)] = text;
-    words[static_cast<size_t>(id)] = options_.characters ? text : visible_to_bytes(text);
-  }
+  const std::vector<std::optional<std::string>> texts = texts_by_id(source.vocab, where);
   texts_ = StringTable(texts);
-  words_ = StringTable(words);
+  if (options_.bytes) {
+    std::vector<std::optional<std::string>> words(texts.size());
+    for (size_t i = 0; i < texts.size(); ++i)
+      if (texts[i]) words[i] = visible_to_bytes(*texts[i]);
+    words_ = StringTable(words);
+  }
   read_bytes(where);
 }
 
 void Bpe::read_bytes(const std::string& where) {
+  if (options_.bytes && (options_.byte_fallback || !options_.continuing_subword_prefix.empty() ||
+                         !options_.end_of_word_suffix.empty())) {
+    throw DataError("a BPE model of bytes has no fallbacks, prefixes and suffixes", where);
+  }
   for (int byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
-    const auto id = options_.characters ? texts_.find(fmt::format("<0x{:02X}>", byte))
-                                        : words_.find(std::string_view(&c, 1));
+    const auto id = options_.bytes ? words_.find(std::string_view(&c, 1))
+                                   : texts_.find(fmt::format("<0x{:02X}>", byte));
     byte_ids_[static_cast<size_t>(byte)] = id.value_or(-1);
   }
-  if (options_.unk_token.empty()) return;
-  const bool all_bytes =
-      std::none_of(byte_ids_.begin(), byte_ids_.end(), [](TokenId id) { return id < 0; });
-  unk_id_ = texts_.find(options_.unk_token).value_or(-1);
-  if (unk_id_ < 0 && !all_bytes) {
-    throw DataError(fmt::format("the unk_token `{}` is not in the vocabulary", options_.unk_token),
-                    where);
-  }
+  if (!options_.unk_token.empty()) unk_id_ = texts_.find(options_.unk_token).value_or(-1);
 }
 
 void Bpe::read_merges(const BpeSource& source, const std::string& where) {
   merges_ = MergeTable(source.merges.size());
   uint32_t rank = 0;
   for (const auto& [left, right] : source.merges) {
+    const size_t prefix = std::min(options_.continuing_subword_prefix.size(), right.size());
+    const std::string whole = left + right.substr(prefix);
     const auto left_id = texts_.find(left), right_id = texts_.find(right),
-               result = texts_.find(left + right);
+               result = texts_.find(whole);
     if (!left_id || !right_id || !result) {
-      const std::string& missing = !left_id ? left : !right_id ? right : left + right;
+      const std::string& missing = !left_id ? left : !right_id ? right : whole;
       throw DataError(
           fmt::format("merge {} (`{} {}`) needs the token `{}`, which is not in the vocabulary",
                       rank + 1, left, right, missing),
@@ -101,145 +87,107 @@ void Bpe::read_merges(const BpeSource& source, const std::string& where) {
   }
 }
 
-namespace {
-
-/// Zero-padded bytes of the word with its length, or nothing if it is too long to be kept.
-std::optional<std::array<uint64_t, 4>> cache_key(std::string_view word) {
-  if (word.size() > BpeWorkspace::kMaxWordBytes) return std::nullopt;
-  std::array<uint64_t, 4> key{};
-  std::memcpy(key.data(), word.data(), word.size());
-  key[3] |= static_cast<uint64_t>(word.size()) << 56;
-  return key;
+void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<Symbol>& out) const {
+  out.clear();
+  if (options_.ignore_merges) {
+    if (const auto whole = (options_.bytes ? words_ : texts_).find(word)) {
+      out.push_back({*whole, 0, static_cast<uint32_t>(word.size())});
+      return;
+    }
+  }
+  options_.bytes ? start_bytes(word, out) : start_characters(word, scratch.text, out);
+  constexpr size_t kFewSymbols = 64;  // up to here a scan for the lowest rank beats a heap
+  out.size() <= kFewSymbols ? merge_few(scratch, out) : merge_many(out);
 }
 
-}  // namespace
-
-bool Bpe::take_cached(const BpeWorkspace::Slot& slot, std::vector<TokenId>& ids,
-                      std::vector<ByteSpan>* spans) const {
-  ids.insert(ids.end(), slot.ids.begin(), slot.ids.begin() + slot.num_ids);
-  if (!spans) return true;
-  uint32_t begin = 0;
-  for (uint32_t i = 0; i < slot.num_ids; ++i) {
-    const auto end = begin + static_cast<uint32_t>(words_.at(slot.ids[i]).size());
-    spans->push_back({begin, end});
-    begin = end;
+/// One symbol a byte.
+void Bpe::start_bytes(std::string_view word, std::vector<Symbol>& symbols) const {
+  std::optional<Symbol> pending;  // an unknown token that may grow
+  for (uint32_t i = 0; i < word.size(); ++i) {
+    const TokenId id = byte_ids_[static_cast<unsigned char>(word[i])];
+    if (id < 0) {
+      pending = unknown(i, i + 1, pending, symbols);
+      continue;
+    }
+    if (pending) symbols.push_back(*std::exchange(pending, std::nullopt));
+    symbols.push_back({id, i, i + 1});
   }
-  return true;
+  if (pending) symbols.push_back(*pending);
 }
 
-void Bpe::encode(std::string_view word, BpeWorkspace& workspace, std::vector<TokenId>& ids,
-                 std::vector<ByteSpan>* spans) const {
-  const auto key = cache_key(word);
-  BpeWorkspace::Slot* const slot = key ? &workspace.slot_of(*key) : nullptr;
-  if (slot && slot->key == *key) {
-    take_cached(*slot, ids, spans);
-    return;
+/// One symbol a character.
+void Bpe::start_characters(std::string_view word, std::string& text,
+                           std::vector<Symbol>& symbols) const {
+  const std::string &prefix = options_.continuing_subword_prefix,
+                    &suffix = options_.end_of_word_suffix;
+  std::optional<Symbol> pending;
+  for (uint32_t begin = 0, end = 0; begin < word.size(); begin = end) {
+    end = begin + decode_char(word.data() + begin).num_bytes;
+    std::string_view character = word.substr(begin, end - begin);
+    const bool is_last = end == word.size();
+    if ((begin > 0 && !prefix.empty()) || (is_last && !suffix.empty())) {
+      text.assign(begin > 0 ? prefix : "").append(character).append(is_last ? suffix : "");
+      character = text;
+    }
+    if (const auto id = texts_.find(character)) {
+      if (pending) symbols.push_back(*std::exchange(pending, std::nullopt));
+      symbols.push_back({*id, begin, end});
+    } else if (!fall_back(character, begin, end, symbols)) {
+      pending = unknown(begin, end, pending, symbols);
+    }
   }
-  std::vector<Symbol>& symbols = workspace.symbols;
-  bool every_byte_known = true;
-  const auto whole = options_.ignore_merges ? words_.find(word) : std::nullopt;
-  if (whole) {
-    symbols.assign(1, {*whole, 0, static_cast<uint32_t>(word.size())});
-  } else {
-    every_byte_known = start_symbols(word, symbols);
-    constexpr size_t kFewSymbols = 64;  // up to here a scan for the lowest rank beats a heap
-    symbols.size() <= kFewSymbols ? merge_few(workspace) : merge_many(symbols);
-  }
-  for (const Symbol& symbol : symbols) {
-    ids.push_back(symbol.id);
-    if (spans) spans->push_back({symbol.begin, symbol.end});
-  }
-  if (slot && every_byte_known && symbols.size() <= BpeWorkspace::kMaxWordTokens) {
-    slot->key = *key;
-    slot->num_ids = static_cast<uint32_t>(symbols.size());
-    for (size_t i = 0; i < symbols.size(); ++i) slot->ids[i] = symbols[i].id;
-  }
+  if (pending) symbols.push_back(*pending);
 }
 
-/// The tokens of a character's bytes; false where one of them has none.
-bool Bpe::fall_back(std::string_view character, uint32_t begin,
+/// The tokens of the text's bytes; false where one of them has none.
+bool Bpe::fall_back(std::string_view text, uint32_t begin, uint32_t end,
                     std::vector<Symbol>& symbols) const {
   const auto id_of = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
   if (!options_.byte_fallback ||
-      std::any_of(character.begin(), character.end(), [&](char c) { return id_of(c) < 0; }))
+      std::any_of(text.begin(), text.end(), [&](char c) { return id_of(c) < 0; }))
     return false;
-  for (const char c : character) {
-    symbols.push_back({id_of(c), begin, begin + 1});
-    ++begin;
+  for (const char c : text) {
+    symbols.push_back({id_of(c), begin, std::min(begin + 1, end)});
+    begin = std::min(begin + 1, end);
   }
   return true;
 }
 
-/// One symbol a character. Returns whether every character has a token of its own.
-bool Bpe::start_characters(std::string_view word, std::vector<Symbol>& symbols) const {
-  bool every_one_known = true, after_unknown = false;
-  for (uint32_t begin = 0, end = 0; begin < word.size(); begin = end) {
-    end = begin + 1;
-    while (end < word.size() && (static_cast<uint8_t>(word[end]) & 0xC0) == 0x80) ++end;
-    const std::string_view character = word.substr(begin, end - begin);
-    if (const auto id = texts_.find(character)) {
-      symbols.push_back({*id, begin, end});
-      after_unknown = false;
-      continue;
-    }
-    every_one_known = false;
-    if (fall_back(character, begin, symbols)) {
-      after_unknown = false;
-      continue;
-    }
-    if (unk_id_ < 0) continue;
-    if (after_unknown && options_.fuse_unk) {
-      symbols.back().end = end;
-    } else {
-      symbols.push_back({unk_id_, begin, end});
-    }
-    after_unknown = true;
+/// The unknown token that now waits, where it may fuse with the next; one that cannot grow goes
+/// before it.
+std::optional<Symbol> Bpe::unknown(uint32_t begin, uint32_t end, std::optional<Symbol> before,
+                                   std::vector<Symbol>& symbols) const {
+  if (options_.unk_token.empty()) return before;
+  if (unk_id_ < 0) {
+    throw DataError(
+        fmt::format("the text needs the tokenizer's unk_token `{}`, which is not in "
+                    "its vocabulary",
+                    options_.unk_token));
   }
-  return every_one_known;
-}
-
-/// One symbol a byte. Returns whether every byte has a token of its own.
-bool Bpe::start_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
-  symbols.clear();
-  if (options_.characters) return start_characters(word, symbols);
-  bool every_byte_known = true, after_unknown = false;
-  for (uint32_t i = 0; i < word.size(); ++i) {
-    const TokenId id = byte_ids_[static_cast<unsigned char>(word[i])];
-    if (id >= 0) {
-      symbols.push_back({id, i, i + 1});
-      after_unknown = false;
-      continue;
-    }
-    every_byte_known = false;
-    if (unk_id_ < 0) continue;
-    if (after_unknown && options_.fuse_unk) {
-      symbols.back().end = i + 1;
-    } else {
-      symbols.push_back({unk_id_, i, i + 1});
-    }
-    after_unknown = true;
-  }
-  return every_byte_known;
+  if (before && options_.fuse_unk) return Symbol{unk_id_, before->begin, end};
+  if (before) symbols.push_back(*before);
+  return Symbol{unk_id_, begin, end};
 }
 
 /// Quadratic in the number of symbols, without a heap: for words.
-void Bpe::merge_few(BpeWorkspace& workspace) const {
-  std::vector<Symbol>& symbols = workspace.symbols;
-  std::vector<MergeTable::Merge>& merges = workspace.merges;
+void Bpe::merge_few(Scratch& scratch, std::vector<Symbol>& symbols) const {
+  std::vector<uint64_t>& merges = scratch.merges;  // rank and result: the lowest is the best
   if (symbols.size() < 2) return;
+  const auto merge_at = [&](size_t i) {
+    const MergeTable::Merge merge = merges_.find(symbols[i].id, symbols[i + 1].id);
+    return static_cast<uint64_t>(merge.rank) << 32 | static_cast<uint32_t>(merge.result);
+  };
   merges.resize(symbols.size() - 1);
-  for (size_t i = 0; i + 1 < symbols.size(); ++i)
-    merges[i] = merges_.find(symbols[i].id, symbols[i + 1].id);
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) merges[i] = merge_at(i);
   while (!merges.empty()) {
-    const auto best = std::min_element(
-        merges.begin(), merges.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-    if (best->rank == MergeTable::kNoRank) return;
+    const auto best = std::min_element(merges.begin(), merges.end());
+    if (*best >> 32 == MergeTable::kNoRank) return;
     const auto i = static_cast<size_t>(best - merges.begin());
-    symbols[i] = {best->result, symbols[i].begin, symbols[i + 1].end};
+    symbols[i] = {static_cast<TokenId>(*best & UINT32_MAX), symbols[i].begin, symbols[i + 1].end};
     symbols.erase(symbols.begin() + static_cast<ptrdiff_t>(i) + 1);
     merges.erase(best);
-    if (i > 0) merges[i - 1] = merges_.find(symbols[i - 1].id, symbols[i].id);
-    if (i < merges.size()) merges[i] = merges_.find(symbols[i].id, symbols[i + 1].id);
+    if (i > 0) merges[i - 1] = merge_at(i - 1);
+    if (i < merges.size()) merges[i] = merge_at(i);
   }
 }
 
@@ -284,6 +232,26 @@ void Bpe::merge_many(std::vector<Symbol>& symbols) const {
     consider(c.left);
   }
   std::erase_if(symbols, [](const Symbol& symbol) { return symbol.id < 0; });
+}
+
+void Bpe::write_json(std::string& out) const {
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? std::string("null") : json_string(text);
+  };
+  out += json_field("type", "\"BPE\"") + json_field("dropout", "null");
+  out += json_field("unk_token", or_null(options_.unk_token));
+  out += json_field("continuing_subword_prefix", or_null(options_.continuing_subword_prefix));
+  out += json_field("end_of_word_suffix", or_null(options_.end_of_word_suffix));
+  out += json_field("fuse_unk", json_flag(options_.fuse_unk));
+  out += json_field("byte_fallback", json_flag(options_.byte_fallback));
+  out += json_field("ignore_merges", json_flag(options_.ignore_merges));
+  out += json_field("vocab", vocab_json(texts_)) + "\"merges\": [";
+  bool is_first = true;
+  for (const auto& [left, right] : merges_.in_order()) {
+    out += (std::exchange(is_first, false) ? "\n[" : ",\n[") + json_string(texts_.at(left)) + ", " +
+           json_string(texts_.at(right)) + "]";
+  }
+  out += "\n]";
 }
 
 }  // namespace sftrun::text

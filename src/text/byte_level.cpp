@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "text_edit.h"
 #include "unicode.h"
 
 namespace sftrun::text {
@@ -40,6 +41,16 @@ std::string bytes_to_visible(std::string_view bytes) {
   out.reserve(bytes.size() * 2);
   for (const char byte : bytes) append_utf8(out, byte_to_char(static_cast<unsigned char>(byte)));
   return out;
+}
+
+NormalizedText bytes_to_visible(std::string_view bytes, bool with_sources) {
+  if (!with_sources) return {bytes_to_visible(bytes), {}};
+  TextEdit edit(bytes, true);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    append_utf8(edit.text(), byte_to_char(static_cast<unsigned char>(bytes[i])));
+    edit.mark(i, i + 1);
+  }
+  return edit.take();
 }
 
 std::optional<std::string> visible_to_bytes(std::string_view text) {

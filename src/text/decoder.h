@@ -1,56 +1,45 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sftrun/text/chat_template.h"
 
 namespace sftrun::text {
 
-/// The `decoder` section of a tokenizer.json: how tokens become text again. ByteLevel; or pieces as
-/// SentencePiece has them (Metaspace, or a Sequence of Replace, ByteFallback, Fuse and Strip in
-/// this order); or none. Immutable.
+/// One step of a decoder. Immutable.
+class DecoderStep {
+ public:
+  virtual ~DecoderStep() = default;
+  /// The tokens of a whole text, in order; may become fewer or more.
+  virtual void run(std::vector<std::string>& tokens) const = 0;
+  /// What the step makes of one token within a text, as far as that can be told of it alone.
+  virtual std::string bytes_of(std::string token) const = 0;
+};
+
+/// The `decoder` section of a tokenizer.json: how tokens become text again. Immutable.
 class Decoder {
  public:
-  /// @throws DataError naming a kind that is not supported
+  /// @throws DataError for a type that the library does not know
   Decoder(const Json& section, const std::string& where);
 
-  /// The bytes that a token's text stands for.
+  /// The bytes that a token stands for within a text.
   std::string bytes_of(std::string_view token) const;
-
-  /// Tokens of one text, in order.
-  class Joiner {
-   public:
-    explicit Joiner(const Decoder& decoder) : decoder_(decoder) {}
-    /// @param bytes what `bytes_of` gave for the token
-    void take(std::string_view token, std::string_view bytes);
-    std::string finish();
-
-   private:
-    void flush();
-    const Decoder& decoder_;
-    std::string text_, pending_;  // pending: bytes of one or more characters
-    bool is_first_ = true;
-  };
+  /// Bytes of the tokens in a row are the bytes of the text.
+  bool is_plain() const { return is_plain_; }
+  /// The text of tokens, where they are not `is_plain`.
+  std::string join(std::vector<std::string> tokens) const;
 
  private:
-  enum class Kind : uint8_t {
-    kSpaces,     // none: texts joined by spaces
-    kByteLevel,  // visible bytes
-    kPieces,
-  };
-  void read_sequence(const Json& section, const std::string& where);
-  void read_piece_step(const Json& step, const std::string& where);
-  std::optional<char> byte_of(std::string_view token) const;
-
-  Kind kind_ = Kind::kSpaces;
-  std::string pattern_, content_;  // Replace; empty: none
-  bool byte_fallback_ = false;
-  bool drops_first_spaces_ = false;  // Metaspace: the first token begins without
-  std::string strip_;                // Strip's character
-  int64_t strip_start_ = 0, strip_stop_ = 0;
+  void read(const Json& section, const std::string& where);
+  std::vector<std::unique_ptr<DecoderStep>> steps_;  ///< none: tokens with spaces between them
+  bool is_plain_ = false;
 };
+
+/// The step that a section of a type other than Sequence describes (decoder_steps.cpp).
+/// @throws DataError for a type that the library does not know
+std::unique_ptr<DecoderStep> make_decoder_step(const Json& section, const std::string& where);
 
 }  // namespace sftrun::text

@@ -1,25 +1,37 @@
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "nfc.h"
+#include "normal_forms.h"
 #include "sftrun/text/chat_template.h"
 
 namespace sftrun::text {
 
-/// The `normalizer` section of a tokenizer.json: NFC, Prepend, Replace of a literal, and Sequences
-/// of them. Immutable.
+/// One step of a normalizer. Immutable.
+class NormalizerStep {
+ public:
+  virtual ~NormalizerStep() = default;
+  /// Whether the text stays as it is, found without normalising. May answer false for one that
+  /// does.
+  virtual bool surely_keeps(std::string_view text) const = 0;
+  /// @param text valid UTF-8, not empty   @param with_sources else `sources` stays empty
+  virtual NormalizedText run(std::string_view text, bool with_sources) const = 0;
+};
+
+/// The step that a section of a type other than Sequence describes (normalizer_steps.cpp).
+/// @throws DataError for a type that the library does not know
+std::unique_ptr<NormalizerStep> make_normalizer_step(const Json& section, const std::string& where);
+
+/// The `normalizer` section of a tokenizer.json. Immutable.
 class Normalizer {
  public:
   Normalizer() = default;
-  /// @throws DataError naming a kind that is not supported
+  /// @throws DataError
   Normalizer(const Json& section, const std::string& where);
 
-  /// Whether the text stays as it is, found without normalising. May answer false for one that
-  /// does.
   bool surely_keeps(std::string_view text) const;
   /// @param text valid UTF-8, not empty   @param with_sources else `sources` stays empty
   NormalizedText run(std::string_view text, bool with_sources) const;
@@ -28,37 +40,8 @@ class Normalizer {
   }
 
  private:
-  enum class Kind : uint8_t { kNfc, kPrepend, kReplace };
-  struct Step {
-    Kind kind;
-    std::string pattern, content;
-  };
   void read(const Json& section, const std::string& where);
-  static NormalizedText run_step(const Step& step, std::string_view text, bool with_sources);
-  std::vector<Step> steps_;
+  std::vector<std::unique_ptr<NormalizerStep>> steps_;
 };
-
-/// "always", "first" or "never" of a Metaspace section, pre-tokenizer or decoder; files older than
-/// `prepend_scheme` say `add_prefix_space`.
-std::string prepend_scheme_of(const Json& section, const std::string& where);
-
-/// The `pre_tokenizer` Metaspace (SentencePiece's way with spaces): writes spaces as a visible
-/// character, and one in front of the text.
-class Metaspace {
- public:
-  /// @throws DataError
-  Metaspace(const Json& section, const std::string& where);
-  /// @param is_first whether the piece begins the original text
-  NormalizedText run(std::string_view piece, bool is_first, bool with_sources) const;
-
- private:
-  enum class Prepend : uint8_t { kAlways, kFirst, kNever };
-  std::string replacement_;
-  Prepend prepend_ = Prepend::kAlways;
-};
-
-/// Sources of a text that was made from another text that has sources itself.
-std::vector<ByteSpan> through(const std::vector<ByteSpan>& outer,
-                              const std::vector<ByteSpan>& inner);
 
 }  // namespace sftrun::text

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "sftrun/text/chat_template.h"
@@ -8,13 +7,12 @@
 
 namespace sftrun::text {
 
-/// What the model's own tokenizer puts around a text: the `post_processor` section
-/// (TemplateProcessing, ByteLevel, Sequence) for a single text.
+/// What the model's own tokenizer puts around a single text: the `post_processor` section.
 struct PostProcessor {
   std::vector<TokenId> before, after;
 
   PostProcessor() = default;
-  /// @throws DataError naming a kind that is not supported
+  /// @throws DataError for a type that the library does not know
   PostProcessor(const Json& section, const std::string& where);
 };
 

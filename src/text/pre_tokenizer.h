@@ -1,21 +1,23 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "normal_forms.h"
+#include "place.h"
 #include "sftrun/text/chat_template.h"
 #include "splitters.h"
 
 namespace sftrun::text {
 
-/// A word as the model sees it.
+/// A stretch of a text, and where that text stands in the one that is encoded.
 struct Word {
   std::string_view bytes;
-  uint32_t begin = 0;  ///< where it begins in the text
-  bool has_prefix =
-      false;  ///< its first byte is a space that add_prefix_space put there; `begin` is behind it
+  uint32_t begin = 0;            ///< in its text
+  const Place* place = nullptr;  ///< of its text; null: it is the one that is encoded
 };
 
 class WordSink {
@@ -24,33 +26,52 @@ class WordSink {
   virtual void take(const Word& word) = 0;
 };
 
-/// Whether a `pre_tokenizer` section holds a ByteLevel: the model's tokens are then made of bytes,
-/// else of characters.
-bool has_byte_level(const Json& section);
+/// Changes pieces before they are split: what Metaspace and ByteLevel do to spaces and bytes.
+/// Immutable.
+class Rewriter {
+ public:
+  virtual ~Rewriter() = default;
+  /// @param begins_text whether the piece begins the text that is encoded
+  /// @return nothing where the piece stays as it is
+  virtual std::optional<NormalizedText> run(std::string_view piece, bool begins_text,
+                                            bool with_sources) const = 0;
+  virtual bool asks_for_beginning() const { return false; }
+};
 
-/// The `pre_tokenizer` section of a tokenizer.json: Split, Digits, ByteLevel and Sequences of them,
-/// ByteLevel at most once; or Metaspace alone, whose writing of spaces is not done here. What
-/// stands after ByteLevel sees its visible characters, as in the library. Immutable.
+/// "always", "first" or "never" of a Metaspace section, pre-tokenizer or decoder; files older than
+/// `prepend_scheme` say `add_prefix_space`.   @throws DataError
+std::string prepend_scheme_of(const Json& section, const std::string& where);
+
+/// The `pre_tokenizer` section of a tokenizer.json. Immutable.
 class PreTokenizer {
  public:
-  /// @param section the JSON value   @throws DataError naming a kind that is not supported
+  /// @param section the JSON value   @throws DataError for a type that the library does not know
   PreTokenizer(const Json& section, const std::string& where);
 
+  /// The last step is a ByteLevel: its visible characters are left out, words are bytes, which is
+  /// the same to a model of bytes.
+  bool gives_bytes() const { return gives_bytes_; }
+  /// For a model that takes text after all.
+  void make_bytes_visible();
+  /// Needs to know where pieces stand, even if the caller does not.
+  bool asks_for_places() const { return asks_for_places_; }
+
   /// @param text valid UTF-8; its words go to the sink in order, without empty ones
-  void run(std::string_view text, WordSink& sink) const;
+  void run(const Word& text, bool with_sources, WordSink& sink) const;
 
  private:
   struct Step {
-    std::unique_ptr<Splitter> splitter;  ///< null: a ByteLevel without pattern
-    bool is_byte_level = false;
-    bool add_prefix_space = false;
+    std::unique_ptr<Rewriter> rewriter;  ///< null: pieces stay as they are
+    std::unique_ptr<Splitter> splitter;  ///< null: pieces stay whole
   };
   void read(const Json& section, const std::string& where);
-  void run_step(size_t index, const Word& piece, WordSink& sink) const;
-  void run_visible(const Word& piece, size_t index, WordSink& sink) const;
-  void split_piece(const Step& step, size_t next, const Word& piece, WordSink& sink) const;
+  void read_byte_level(const Json& section, const std::string& where);
+  void read_metaspace(const Json& section, const std::string& where);
+  void run_step(size_t index, const Word& piece, bool with_sources, WordSink& sink) const;
+  void split_piece(size_t index, const Word& piece, bool with_sources, WordSink& sink) const;
 
   std::vector<Step> steps_;
+  bool gives_bytes_ = false, asks_for_places_ = false;
 };
 
 }  // namespace sftrun::text

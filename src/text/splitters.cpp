@@ -13,6 +13,8 @@ const char* const kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const char* const kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const char* const kQwen35Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 namespace {
 
@@ -135,19 +137,83 @@ class LiteralSplitter final : public DelimiterSplitter {
   std::string literal_;
 };
 
-class DigitsSplitter final : public DelimiterSplitter {
+/// Each character of a kind is a match.
+template <class IsOfKind>
+class CharSplitter final : public DelimiterSplitter {
  public:
-  explicit DigitsSplitter(bool individual)
-      : DelimiterSplitter(individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
-                          false) {}
+  CharSplitter(IsOfKind is_of_kind, SplitBehavior behavior)
+      : DelimiterSplitter(behavior, false), is_of_kind_(is_of_kind) {}
 
  private:
   void find_matches(std::string_view text, std::vector<ByteSpan>& matches) const override {
     for (uint32_t i = 0; i < text.size();) {
       const DecodedChar c = decode_char(text.data() + i);
-      const bool numeric = c.code < 0x80 ? c.code >= '0' && c.code <= '9' : is_rust_numeric(c.code);
-      if (numeric) matches.push_back({i, i + c.num_bytes});
+      if (is_of_kind_(c.code)) matches.push_back({i, i + c.num_bytes});
       i += c.num_bytes;
+    }
+  }
+  IsOfKind is_of_kind_;
+};
+
+template <class IsOfKind>
+std::unique_ptr<Splitter> make_char_splitter(IsOfKind is_of_kind, SplitBehavior behavior) {
+  return std::make_unique<CharSplitter<IsOfKind>>(is_of_kind, behavior);
+}
+
+/// Runs of characters of one kind, where kind 0 is left out.
+template <class KindOf>
+class RunSplitter final : public Splitter {
+ public:
+  explicit RunSplitter(KindOf kind_of) : kind_of_(kind_of) {}
+  void split(std::string_view text, std::vector<Part>& parts) const override {
+    parts.clear();
+    int last = 0;
+    for (uint32_t i = 0; i < text.size();) {
+      const DecodedChar c = decode_char(text.data() + i);
+      const int kind = kind_of_(c.code);
+      if (kind != 0 && kind == last) {
+        parts.back().end = i + c.num_bytes;
+      } else if (kind != 0) {
+        parts.push_back({i, i + c.num_bytes, true});
+      }
+      last = kind;
+      i += c.num_bytes;
+    }
+  }
+
+ private:
+  KindOf kind_of_;
+};
+
+class FixedLengthSplitter final : public Splitter {
+ public:
+  explicit FixedLengthSplitter(size_t length) : length_(length) {}
+  void split(std::string_view text, std::vector<Part>& parts) const override {
+    parts.clear();
+    size_t num_chars = 0;
+    for (uint32_t i = 0; i < text.size(); ++num_chars) {
+      const uint32_t next = i + decode_char(text.data() + i).num_bytes;
+      if (num_chars % length_ == 0) parts.push_back({i, i, true});
+      parts.back().end = i = next;
+    }
+  }
+
+ private:
+  size_t length_;
+};
+
+class ScriptSplitter final : public Splitter {
+ public:
+  void split(std::string_view text, std::vector<Part>& parts) const override {
+    parts.clear();
+    int last = 0;
+    for (uint32_t i = 0; i < text.size();) {
+      const DecodedChar c = decode_char(text.data() + i);
+      const int script = script_of(c.code);
+      if (script != 0 && script != last) parts.push_back({i, i, true});
+      if (script != 0) last = script;
+      i += c.num_bytes;
+      if (!parts.empty()) parts.back().end = i;
     }
   }
 };
@@ -180,7 +246,37 @@ std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, Spli
 }
 
 std::unique_ptr<Splitter> make_digits_splitter(bool individual) {
-  return std::make_unique<DigitsSplitter>(individual);
+  const auto is_digit = [](char32_t c) {
+    return c < 0x80 ? c >= '0' && c <= '9' : is_rust_numeric(c);
+  };
+  return make_char_splitter(is_digit,
+                            individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
+}
+
+std::unique_ptr<Splitter> make_words_splitter() {
+  const auto kind_of = [](char32_t c) {
+    if (PropertyTable::get().is_rust_word(c)) return 1;
+    return is_white_space(c) ? 0 : 2;
+  };
+  return std::make_unique<RunSplitter<decltype(kind_of)>>(kind_of);
+}
+
+std::unique_ptr<Splitter> make_space_splitter() {
+  const auto kind_of = [](char32_t c) { return is_white_space(c) ? 0 : 1; };
+  return std::make_unique<RunSplitter<decltype(kind_of)>>(kind_of);
+}
+
+std::unique_ptr<Splitter> make_punctuation_splitter(SplitBehavior behavior) {
+  return make_char_splitter([](char32_t c) { return PropertyTable::get().is_punctuation(c); },
+                            behavior);
+}
+
+std::unique_ptr<Splitter> make_fixed_length_splitter(size_t length) {
+  return std::make_unique<FixedLengthSplitter>(length);
+}
+
+std::unique_ptr<Splitter> make_script_splitter() {
+  return std::make_unique<ScriptSplitter>();
 }
 
 }  // namespace sftrun::text

@@ -35,12 +35,13 @@ class Splitter {
   virtual void split(std::string_view text, std::vector<Part>& parts) const = 0;
 };
 
-/// GPT-2's pattern, which ByteLevel carries in it, and what llama-bpe and qwen2 made of it.
+/// GPT-2's pattern, which ByteLevel carries in it, and what Llama 3 and Qwen made of it.
 extern const char* const kGpt2Pattern;
 extern const char* const kLlama3Pattern;
 extern const char* const kQwen2Pattern;
+extern const char* const kQwen35Pattern;
 
-/// Split by a pattern. Patterns in wide use (the three above) are matched by scanners of our own,
+/// Split by a pattern. Patterns in wide use (those above) are matched by scanners of our own,
 /// ten times as fast.
 /// @throws DataError for an invalid pattern
 std::unique_ptr<Splitter> make_pattern_splitter(const std::string& pattern, SplitBehavior behavior,
@@ -52,6 +53,16 @@ std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, Spli
                                                 bool invert);
 /// Runs of numeric characters, or each one, on their own.
 std::unique_ptr<Splitter> make_digits_splitter(bool individual);
+/// Words and runs of what is neither word nor space: \w+|[^\w\s]+ of Rust's regex crate.
+std::unique_ptr<Splitter> make_words_splitter();
+/// What stands between white space.
+std::unique_ptr<Splitter> make_space_splitter();
+std::unique_ptr<Splitter> make_punctuation_splitter(SplitBehavior behavior);
+/// Runs of `length` characters; the last may be shorter.
+std::unique_ptr<Splitter> make_fixed_length_splitter(size_t length);
+/// Runs of one script; what goes with any script before the first one is left out, as in the
+/// library.
+std::unique_ptr<Splitter> make_script_splitter();
 /// Scanner of a known pattern (every part a match, all isolated), or null.
 std::unique_ptr<Splitter> make_known_scanner(const std::string& pattern);
 

@@ -19,7 +19,7 @@ WorkspacePool::Loan::Loan(WorkspacePool& pool) : pool_(pool) {
       pool_.idle_.pop_back();
     }
   }
-  if (!workspace_) workspace_ = std::make_unique<BpeWorkspace>();
+  if (!workspace_) workspace_ = std::make_unique<Workspace>();
 }
 
 WorkspacePool::Loan::~Loan() {
@@ -31,15 +31,16 @@ namespace {
 
 /// Ids as the library gives them: a token of the model keeps the model's id, others are numbered on
 /// in the order of the file, whatever id it states.
-std::vector<AddedToken> number_added_tokens(const std::vector<AddedToken>& stated, const Bpe& bpe) {
+std::vector<AddedToken> number_added_tokens(const std::vector<AddedToken>& stated,
+                                            const Model& model) {
   std::vector<AddedToken> out;
   std::unordered_map<std::string, size_t> position_of;
-  auto next = static_cast<TokenId>(bpe.vocab().count());
+  auto next = static_cast<TokenId>(model.num_tokens());
   for (const AddedToken& token : stated) {
     if (token.content.empty()) continue;
     const auto [found, is_new] = position_of.try_emplace(token.content, out.size());
     if (is_new) {
-      const auto in_model = bpe.vocab().find(token.content);
+      const auto in_model = model.vocab().find(token.content);
       out.push_back(token);
       out.back().id = in_model ? *in_model : next++;
     } else {  // stated again: the last statement counts
@@ -61,10 +62,22 @@ void check_added_tokens(const std::vector<AddedToken>& tokens, const std::string
   }
 }
 
-std::optional<Metaspace> read_metaspace(const Json& section, const std::string& where) {
-  if (!section.is_object() || !section.contains("type") || section.at("type") != "Metaspace")
-    return std::nullopt;
-  return Metaspace(section, where);
+/// The model, and how words come to it: as bytes where both sides can do with them.
+std::unique_ptr<Model> make_model(ModelSource source, PreTokenizer& pre_tokenizer,
+                                  const std::string& where) {
+  if (auto* bpe = std::get_if<BpeSource>(&source)) {
+    BpeOptions& options = bpe->options;
+    options.bytes = pre_tokenizer.gives_bytes() && !options.byte_fallback &&
+                    options.continuing_subword_prefix.empty() && options.end_of_word_suffix.empty();
+    if (!options.bytes) pre_tokenizer.make_bytes_visible();
+    return std::make_unique<Bpe>(*bpe, where);
+  }
+  pre_tokenizer.make_bytes_visible();
+  if (const auto* unigram = std::get_if<UnigramSource>(&source))
+    return std::make_unique<Unigram>(*unigram, where);
+  if (const auto* pieces = std::get_if<WordPieceSource>(&source))
+    return std::make_unique<WordPiece>(*pieces, where);
+  return std::make_unique<WordLevel>(std::get<WordLevelSource>(source), where);
 }
 
 }  // namespace
@@ -74,32 +87,34 @@ Tokenizer::Impl::Impl(TokenizerSource source, const std::string& where)
       pre_tokenizer_section(std::move(source.pre_tokenizer)),
       post_processor_section(std::move(source.post_processor)),
       decoder_section(std::move(source.decoder)),
-      bpe(source.bpe, where),
+      truncation_section(std::move(source.truncation)),
+      padding_section(std::move(source.padding)),
       normalizer(normalizer_section, where),
-      metaspace(read_metaspace(pre_tokenizer_section, where)),
       pre_tokenizer(pre_tokenizer_section, where),
+      model(make_model(std::move(source.model), pre_tokenizer, where)),
       post_processor(post_processor_section, where),
       decoder(decoder_section, where),
       bos(source.bos),
       eos(source.eos) {
   check_added_tokens(source.added, where);
-  added = AddedTokens(number_added_tokens(source.added, bpe), normalizer);
+  added = AddedTokens(number_added_tokens(source.added, *model), normalizer);
   decoded = decode_all();
 }
 
+std::string Tokenizer::Impl::decoder_input(TokenId id) const {
+  const AddedToken* token = added.find(id);
+  if (!token) return std::string(model->vocab().at(id));
+  return token->normalized ? normalizer(token->content) : token->content;
+}
+
 StringTable Tokenizer::Impl::decode_all() const {
-  size_t size = bpe.vocab().size();
+  size_t size = model->vocab().size();
   for (const AddedToken& token : added.all())
     size = std::max(size, static_cast<size_t>(token.id) + 1);
   std::vector<std::optional<std::string>> out(size);
-  const auto decode = [this](std::string_view text) { return decoder.bytes_of(text); };
-  for (size_t i = 0; i < bpe.vocab().size(); ++i) {
-    if (const auto id = static_cast<TokenId>(i); bpe.vocab().has(id))
-      out[i] = decode(bpe.vocab().at(id));
-  }
-  for (const AddedToken& token : added.all()) {
-    out[static_cast<size_t>(token.id)] =
-        decode(token.normalized ? normalizer(token.content) : token.content);
+  for (size_t i = 0; i < size; ++i) {
+    const auto id = static_cast<TokenId>(i);
+    if (added.find(id) || model->vocab().has(id)) out[i] = decoder.bytes_of(decoder_input(id));
   }
   return StringTable(out);
 }
@@ -108,53 +123,72 @@ std::string_view Tokenizer::Impl::decoded_bytes(TokenId id) const {
   return decoded.has(id) ? decoded.at(id) : std::string_view();
 }
 
+std::string Tokenizer::Impl::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+  // The library skips a token whose text is a special one's: not those that normalising spells
+  // otherwise.
+  const auto is_skipped = [&](TokenId id) {
+    const AddedToken* token = skip_special_tokens ? added.find(id) : nullptr;
+    return token && token->special && (!token->normalized || decoder_input(id) == token->content);
+  };
+  std::string bytes;
+  std::vector<std::string> tokens;
+  for (const TokenId id : ids) {
+    if (!decoded.has(id) || is_skipped(id)) continue;
+    if (decoder.is_plain()) {
+      bytes += decoded.at(id);
+    } else {
+      tokens.push_back(decoder_input(id));
+    }
+  }
+  return decoder.is_plain() ? utf8_lossy(bytes) : decoder.join(std::move(tokens));
+}
+
 /// Collects tokens, and their bytes of the original text when they are wanted.
 struct Tokenizer::Impl::Output final : WordSink {
-  Output(const Bpe& bpe, BpeWorkspace& workspace, std::vector<TokenId>& ids,
+  Output(const Model& model, Workspace& workspace, std::vector<TokenId>& ids,
          std::vector<ByteSpan>* spans)
-      : bpe(bpe), workspace(workspace), ids(ids), spans(spans) {}
+      : model(model), workspace(workspace), ids(ids), spans(spans) {}
 
   void take(const Word& word) override {
-    const size_t first = spans ? spans->size() : 0;
-    bpe.encode(word.bytes, workspace, ids, spans);
-    if (!spans) return;
-    const auto prefix = static_cast<uint32_t>(word.has_prefix);
-    for (size_t i = first; i < spans->size(); ++i) {
-      ByteSpan& span = (*spans)[i];
-      span = original({word.begin + std::max(span.begin, prefix) - prefix,
-                       word.begin + std::max(span.end, prefix) - prefix});
+    const auto key = WordCache::key_of(word.bytes);
+    WordCache::Slot* const slot = key ? &workspace.cache.slot_of(*key) : nullptr;
+    if (slot && slot->key == *key) return take_cached(*slot, word);
+    model.encode(word.bytes, workspace.scratch, workspace.symbols);
+    for (const Symbol& symbol : workspace.symbols) {
+      ids.push_back(symbol.id);
+      if (spans) add_span(word, symbol.begin, symbol.end);
     }
+    if (slot) WordCache::store(*slot, *key, workspace.symbols);
   }
-  void take_token(TokenId id, ByteSpan span) {
+  void take_token(TokenId id, const Word& word) {
     ids.push_back(id);
-    if (spans) spans->push_back(original(span));
-  }
-  /// Bytes of the current piece as bytes of the original text.
-  ByteSpan original(ByteSpan span) const {
-    span = {span.begin + offset, span.end + offset};
-    if (!sources) return {span.begin + source_offset, span.end + source_offset};
-    if (span.begin == span.end) {
-      const uint32_t at =
-          span.begin < sources->size() ? (*sources)[span.begin].begin : sources->back().end;
-      return {at + source_offset, at + source_offset};
-    }
-    return {(*sources)[span.begin].begin + source_offset,
-            (*sources)[span.end - 1].end + source_offset};
+    if (spans) add_span(word, 0, static_cast<uint32_t>(word.bytes.size()));
   }
 
-  const Bpe& bpe;
-  BpeWorkspace& workspace;
+  const Model& model;
+  Workspace& workspace;
   std::vector<TokenId>& ids;
   std::vector<ByteSpan>* spans;
-  uint32_t offset = 0;                             ///< of the piece in the normalised stretch
-  uint32_t source_offset = 0;                      ///< of the stretch in the original text
-  const std::vector<ByteSpan>* sources = nullptr;  ///< where normalising changed the stretch
+
+ private:
+  void take_cached(const WordCache::Slot& slot, const Word& word) {
+    ids.insert(ids.end(), slot.ids.begin(), slot.ids.begin() + slot.num_ids);
+    if (!spans) return;
+    uint32_t begin = slot.first;
+    for (size_t i = 0; i < slot.num_ids; ++i) {
+      add_span(word, begin, slot.ends[i]);
+      begin = slot.ends[i];
+    }
+  }
+  void add_span(const Word& word, uint32_t begin, uint32_t end) {
+    spans->push_back(in_original({word.begin + begin, word.begin + end}, word.place));
+  }
 };
 
 void Tokenizer::Impl::encode(std::string_view text, bool add_special_tokens,
                              std::vector<TokenId>& ids, std::vector<ByteSpan>* spans) const {
-  if (text.size() > UINT32_MAX / 2)
-    throw DataError("a text of more than 2 GiB cannot be tokenized in one piece");
+  if (text.size() > UINT32_MAX / 4)
+    throw DataError("a text of more than 1 GiB cannot be tokenized in one piece");
   if (const size_t at = find_invalid_utf8(text); at != std::string_view::npos) {
     throw DataError(fmt::format("the text is not valid UTF-8 (byte {})", at), {},
                     "convert it to UTF-8");
@@ -164,64 +198,38 @@ void Tokenizer::Impl::encode(std::string_view text, bool add_special_tokens,
     ids.insert(ids.end(), tokens.begin(), tokens.end());
     if (spans) spans->insert(spans->end(), tokens.size(), ByteSpan{at, at});
   };
-  const auto end = static_cast<uint32_t>(text.size());
   WorkspacePool::Loan workspace(workspaces_);
-  Output out(bpe, *workspace, ids, spans);
+  Output out(*model, *workspace, ids, spans);
   add(post_processor.before, 0);
   if (!added.has_any(false)) {
-    encode_plain(text, 0, out);
+    encode_plain({text}, out);
   } else {
     for (const AddedTokens::Stretch& stretch : added.split(text, false)) {
-      if (stretch.id) {
-        out.offset = out.source_offset = 0;
-        out.sources = nullptr;
-        out.take_token(*stretch.id, {stretch.begin, stretch.end});
-      } else {
-        encode_plain(text.substr(stretch.begin, stretch.end - stretch.begin), stretch.begin, out);
-      }
+      const Word word{text.substr(stretch.begin, stretch.end - stretch.begin), stretch.begin};
+      stretch.id ? out.take_token(*stretch.id, word) : encode_plain(word, out);
     }
   }
-  add(post_processor.after, end);
+  add(post_processor.after, static_cast<uint32_t>(text.size()));
 }
 
 /// A stretch without tokens that are sought in the text as it is.
-void Tokenizer::Impl::encode_plain(std::string_view text, uint32_t begin, Output& out) const {
-  if (text.empty()) return;
-  if (normalizer.surely_keeps(text)) return encode_normalized(text, begin, nullptr, out);
-  const NormalizedText normalized = normalizer.run(text, out.spans != nullptr);
-  encode_normalized(normalized.text, begin, &normalized.sources, out);
+void Tokenizer::Impl::encode_plain(const Word& stretch, Output& out) const {
+  if (stretch.bytes.empty()) return;
+  if (normalizer.surely_keeps(stretch.bytes)) return encode_normalized(stretch, out);
+  const bool with_sources = out.spans || pre_tokenizer.asks_for_places();
+  const NormalizedText normalized = normalizer.run(stretch.bytes, with_sources);
+  const Place place{stretch.place, stretch.begin, with_sources ? &normalized.sources : nullptr};
+  encode_normalized({normalized.text, 0, &place}, out);
 }
 
-void Tokenizer::Impl::encode_normalized(std::string_view text, uint32_t begin,
-                                        const std::vector<ByteSpan>* sources, Output& out) const {
-  out.source_offset = begin;
-  out.sources = sources;
-  out.offset = 0;
-  if (!added.has_any(true)) return encode_piece(text, out);
-  for (const AddedTokens::Stretch& stretch : added.split(text, true)) {
-    out.offset = stretch.begin;
-    if (stretch.id) {
-      out.take_token(*stretch.id, {0, stretch.end - stretch.begin});
-    } else {
-      encode_piece(text.substr(stretch.begin, stretch.end - stretch.begin), out);
-    }
+void Tokenizer::Impl::encode_normalized(const Word& stretch, Output& out) const {
+  const bool with_sources = out.spans || pre_tokenizer.asks_for_places();
+  if (!added.has_any(true)) return pre_tokenizer.run(stretch, with_sources, out);
+  for (const AddedTokens::Stretch& part : added.split(stretch.bytes, true)) {
+    const Word word{stretch.bytes.substr(part.begin, part.end - part.begin),
+                    stretch.begin + part.begin, stretch.place};
+    part.id ? out.take_token(*part.id, word) : pre_tokenizer.run(word, with_sources, out);
   }
-}
-
-/// A piece of normalised text without tokens.
-void Tokenizer::Impl::encode_piece(std::string_view piece, Output& out) const {
-  if (!metaspace || piece.empty()) return pre_tokenizer.run(piece, out);
-  const bool is_first = out.offset == 0 && out.source_offset == 0;
-  NormalizedText spaced = metaspace->run(piece, is_first, out.spans != nullptr);
-  const std::vector<ByteSpan>* const sources = out.sources;
-  const uint32_t offset = out.offset;
-  for (ByteSpan& span : spaced.sources) span = {span.begin + offset, span.end + offset};
-  if (sources) spaced.sources = through(*sources, spaced.sources);
-  out.sources = &spaced.sources;
-  out.offset = 0;
-  pre_tokenizer.run(spaced.text, out);
-  out.sources = sources;
-  out.offset = offset;
 }
 
 }  // namespace sftrun::text

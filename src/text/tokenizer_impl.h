@@ -8,15 +8,23 @@
 #include <vector>
 
 #include "added_tokens.h"
-#include "bpe.h"
 #include "decoder.h"
+#include "model.h"
 #include "normalizer.h"
 #include "post_processor.h"
 #include "pre_tokenizer.h"
 #include "sftrun/text/tokenizer.h"
 #include "tokenizer_source.h"
+#include "word_cache.h"
 
 namespace sftrun::text {
+
+/// What a thread needs to encode, and what it has learnt of words.
+struct Workspace {
+  WordCache cache;
+  Scratch scratch;
+  std::vector<Symbol> symbols;
+};
 
 /// Workspaces that calls borrow: each thread works alone on one, and what it learnt of words serves
 /// later calls.
@@ -28,16 +36,16 @@ class WorkspacePool {
     ~Loan();
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
-    BpeWorkspace& operator*() { return *workspace_; }
+    Workspace& operator*() { return *workspace_; }
 
    private:
     WorkspacePool& pool_;
-    std::unique_ptr<BpeWorkspace> workspace_;
+    std::unique_ptr<Workspace> workspace_;
   };
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<BpeWorkspace>> idle_;
+  std::vector<std::unique_ptr<Workspace>> idle_;
 };
 
 struct Tokenizer::Impl {
@@ -46,21 +54,21 @@ struct Tokenizer::Impl {
 
   void encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids,
               std::vector<ByteSpan>* spans) const;
+  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
   /// A token as the files write it; empty for unknown ids.
   std::string_view text_of(TokenId id) const {
     if (const AddedToken* token = added.find(id)) return token->content;
-    return bpe.vocab().has(id) ? bpe.vocab().at(id) : std::string_view();
+    return model->vocab().has(id) ? model->vocab().at(id) : std::string_view();
   }
   /// What the decoder makes of one token; empty for unknown ids.
   std::string_view decoded_bytes(TokenId id) const;
 
-  Json normalizer_section, pre_tokenizer_section, post_processor_section,
-      decoder_section;  ///< as they came
-  Bpe bpe;
+  Json normalizer_section, pre_tokenizer_section, post_processor_section, decoder_section,
+      truncation_section, padding_section;  ///< as they came
   Normalizer normalizer;
-  std::optional<Metaspace> metaspace;
-  AddedTokens added;
   PreTokenizer pre_tokenizer;
+  std::unique_ptr<Model> model;
+  AddedTokens added;
   PostProcessor post_processor;
   Decoder decoder;
   StringTable decoded;  ///< by id
@@ -68,10 +76,10 @@ struct Tokenizer::Impl {
 
  private:
   struct Output;
-  void encode_plain(std::string_view text, uint32_t begin, Output& out) const;
-  void encode_normalized(std::string_view text, uint32_t begin,
-                         const std::vector<ByteSpan>* sources, Output& out) const;
-  void encode_piece(std::string_view piece, Output& out) const;
+  void encode_plain(const Word& stretch, Output& out) const;
+  void encode_normalized(const Word& stretch, Output& out) const;
+  /// What the decoder sees of a token that the model, or the added vocabulary, has.
+  std::string decoder_input(TokenId id) const;
   StringTable decode_all() const;
   mutable WorkspacePool workspaces_;
 };

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "json_access.h"
-#include "pre_tokenizer.h"
 #include "sftrun/core/error.h"
 #include "tokenizer_source.h"
 
@@ -16,11 +16,12 @@ namespace {
 /// tables, everything else (kilobytes) into a document.
 class Reader final : public nlohmann::json_sax<Json> {
  public:
-  Reader(BpeSource& bpe, std::string_view text, const std::string& where)
-      : bpe_(bpe), text_(text), where_(where) {}
+  Reader(std::string_view text, const std::string& where) : text_(text), where_(where) {}
 
-  Json document;
-  bool has_vocab = false, has_merges = false;
+  Json document;  ///< all but the model's vocabulary and merges
+  std::optional<std::vector<std::pair<std::string, TokenId>>> vocab;
+  std::optional<std::vector<std::pair<std::string, double>>> pieces;  ///< a vocabulary with scores
+  std::optional<std::vector<std::pair<std::string, std::string>>> merges;
 
   bool null() override { return scalar(nullptr); }
   bool boolean(bool value) override { return scalar(value); }
@@ -28,11 +29,14 @@ class Reader final : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override {
     return number(static_cast<int64_t>(std::min<uint64_t>(value, INT64_MAX)));
   }
-  bool number_float(number_float_t value, const string_t&) override { return scalar(value); }
+  bool number_float(number_float_t value, const string_t&) override {
+    return section_ == Section::kPieces ? piece_score(value) : scalar(value);
+  }
   bool binary(binary_t&) override { return false; }
 
   bool string(string_t& value) override {
     if (section_ == Section::kMerges) return merge_part(value);
+    if (section_ == Section::kPieces) return piece_text(value);
     return scalar(std::move(value));
   }
   bool key(string_t& name) override {
@@ -45,7 +49,7 @@ class Reader final : public nlohmann::json_sax<Json> {
     ++depth_;
     if (in_model() && key_ == "vocab") {
       section_ = Section::kVocab;
-      has_vocab = true;
+      vocab.emplace();
       return true;
     }
     open_.push_back(&put(Json::object()));
@@ -63,25 +67,24 @@ class Reader final : public nlohmann::json_sax<Json> {
   bool start_array(size_t) override {
     if (section_ == Section::kVocab) return misplaced("a list");
     ++depth_;
-    if (section_ == Section::kMerges) return true;
-    if (in_model() && key_ == "merges") {
-      section_ = Section::kMerges;
-      merges_depth_ = depth_;
-      has_merges = true;
+    if (section_ != Section::kDocument) return true;
+    if (in_model() && (key_ == "merges" || key_ == "vocab")) {
+      section_ = key_ == "merges" ? Section::kMerges : Section::kPieces;
+      list_depth_ = depth_;
+      if (section_ == Section::kMerges) merges.emplace();
+      if (section_ == Section::kPieces) pieces.emplace();
       return true;
     }
     open_.push_back(&put(Json::array()));
     return true;
   }
   bool end_array() override {
-    if (section_ != Section::kMerges) {
+    if (section_ == Section::kDocument) {
       open_.pop_back();
-    } else if (depth_ == merges_depth_) {
+    } else if (depth_ == list_depth_) {
       section_ = Section::kDocument;
     } else {
-      if (pair_.size() != 2) return bad_merge();
-      bpe_.merges.emplace_back(std::move(pair_[0]), std::move(pair_[1]));
-      pair_.clear();
+      section_ == Section::kMerges ? end_merge() : end_piece();
     }
     --depth_;
     return true;
@@ -95,7 +98,7 @@ class Reader final : public nlohmann::json_sax<Json> {
   }
 
  private:
-  enum class Section : uint8_t { kDocument, kVocab, kMerges };
+  enum class Section : uint8_t { kDocument, kVocab, kPieces, kMerges };
 
   /// The value about to start is a field of `model` (depth counts the value itself).
   bool in_model() const { return depth_ == 3 && top_key_ == "model" && open_.size() == 2; }
@@ -109,71 +112,159 @@ class Reader final : public nlohmann::json_sax<Json> {
   template <class T>
   bool scalar(T&& value) {
     if (section_ == Section::kVocab) return misplaced("a value that is no integer");
+    if (section_ == Section::kPieces) return bad_piece();
     if (section_ == Section::kMerges) return bad_merge();
     put(Json(std::forward<T>(value)));
     return true;
   }
   bool number(int64_t value) {
+    if (section_ == Section::kPieces) return piece_score(static_cast<double>(value));
     if (section_ != Section::kVocab) return scalar(value);
     if (value < 0 || value > INT32_MAX) {
       throw DataError(fmt::format("the token `{}` has the impossible id {}", key_, value), where_);
     }
-    bpe_.vocab.emplace_back(std::move(key_), static_cast<TokenId>(value));
+    vocab->emplace_back(std::move(key_), static_cast<TokenId>(value));
     return true;
   }
   /// "left right", or one of ["left", "right"].
   bool merge_part(std::string& value) {
-    if (depth_ > merges_depth_) {
+    if (depth_ > list_depth_) {
       pair_.push_back(std::move(value));
       return true;
     }
+    if (value.starts_with("#version")) return true;  // as merges.txt begins
     const size_t space = value.find(' ');
     if (space == std::string::npos || value.find(' ', space + 1) != std::string::npos)
       return bad_merge();
-    bpe_.merges.emplace_back(value.substr(0, space), value.substr(space + 1));
+    merges->emplace_back(value.substr(0, space), value.substr(space + 1));
     return true;
   }
+  void end_merge() {
+    if (pair_.size() != 2) bad_merge();
+    merges->emplace_back(std::move(pair_[0]), std::move(pair_[1]));
+    pair_.clear();
+  }
+  /// ["text", score]
+  bool piece_text(std::string& value) {
+    if (depth_ != list_depth_ + 1 || !pair_.empty() || score_) return bad_piece();
+    pair_.push_back(std::move(value));
+    return true;
+  }
+  bool piece_score(double value) {
+    if (pair_.size() != 1 || score_) return bad_piece();
+    score_ = value;
+    return true;
+  }
+  void end_piece() {
+    if (pair_.size() != 1 || !score_) bad_piece();
+    pieces->emplace_back(std::move(pair_[0]), *score_);
+    pair_.clear();
+    score_.reset();
+  }
   [[noreturn]] bool bad_merge() const {
-    throw DataError(fmt::format("merge {} is not a pair of tokens", bpe_.merges.size() + 1),
-                    where_);
+    throw DataError(fmt::format("merge {} is not a pair of tokens", merges->size() + 1), where_);
+  }
+  [[noreturn]] bool bad_piece() const {
+    throw DataError(
+        fmt::format("entry {} of `model.vocab` is not a text and a score", pieces->size() + 1),
+        where_);
   }
   [[noreturn]] bool misplaced(const char* what) const {
     throw DataError(
-        fmt::format("`model.{}` holds {}", section_ == Section::kVocab ? "vocab" : "merges", what),
+        fmt::format("`model.{}` holds {}", section_ == Section::kMerges ? "merges" : "vocab", what),
         where_);
   }
 
-  BpeSource& bpe_;
   std::string_view text_;
   const std::string& where_;
   Section section_ = Section::kDocument;
-  int depth_ = 0, merges_depth_ = 0;
+  int depth_ = 0, list_depth_ = 0;
   std::string key_, top_key_;
-  std::vector<Json*> open_;  ///< containers on the way to the current place
-  std::vector<std::string> pair_;
+  std::vector<Json*> open_;        ///< containers on the way to the current place
+  std::vector<std::string> pair_;  ///< what was read of a merge or a piece
+  std::optional<double> score_;
 };
 
-void require_empty(const Json& model, const char* key, const std::string& where) {
-  if (!model.contains(key) || model.at(key).is_null()) return;
-  const Json& value = model.at(key);
-  if (value == "" || value == 0.0 || value == false) return;
-  throw DataError(
-      fmt::format("a BPE model with `{}` set to {} is not supported", key, value.dump()), where);
+/// A text, or nothing where the key is missing or null.
+std::string text_or_nothing(const Json& object, const char* key, const std::string& where) {
+  const bool is_there = object.contains(key) && !object.at(key).is_null();
+  return is_there ? string_at(object, key, where) : "";
 }
 
-BpeOptions read_options(const Json& model, const std::string& where) {
-  if (const std::string type = model.contains("type") ? string_at(model, "type", where) : "BPE";
-      type != "BPE") {
-    throw DataError(fmt::format("the tokenizer model `{}` is not supported", type), where,
-                    "use a model with a BPE tokenizer");
+/// The library drops merges at random where a file says so, when encoding too.
+void refuse_dropout(const Json& model, const std::string& where) {
+  if (!model.contains("dropout") || model.at("dropout").is_null() || model.at("dropout") == 0.0)
+    return;
+  throw DataError(fmt::format("a BPE model with `dropout` set to {} encodes a text differently "
+                              "every time",
+                              model.at("dropout").dump()),
+                  where, "set model.dropout to null");
+}
+
+[[noreturn]] void fail_no_vocab(const char* what, const std::string& where) {
+  throw DataError(fmt::format("{} is missing in the tokenizer's model", what), where);
+}
+
+BpeSource read_bpe(Reader& reader, const Json& model, const std::string& where) {
+  if (!reader.vocab) fail_no_vocab("`model.vocab` (an object)", where);
+  if (!reader.merges) fail_no_vocab("`model.merges` (a list)", where);
+  refuse_dropout(model, where);
+  BpeOptions options;
+  options.byte_fallback = bool_at(model, "byte_fallback", false, where);
+  options.continuing_subword_prefix = text_or_nothing(model, "continuing_subword_prefix", where);
+  options.end_of_word_suffix = text_or_nothing(model, "end_of_word_suffix", where);
+  options.unk_token = text_or_nothing(model, "unk_token", where);
+  options.fuse_unk = bool_at(model, "fuse_unk", false, where);
+  options.ignore_merges = bool_at(model, "ignore_merges", false, where);
+  return {std::move(*reader.vocab), std::move(*reader.merges), std::move(options)};
+}
+
+UnigramSource read_unigram(Reader& reader, const Json& model, const std::string& where) {
+  if (!reader.pieces) fail_no_vocab("`model.vocab` (a list)", where);
+  UnigramSource source{std::move(*reader.pieces), std::nullopt,
+                       bool_at(model, "byte_fallback", false, where)};
+  if (model.contains("unk_id") && !model.at("unk_id").is_null()) {
+    const int64_t id = int_at(model, "unk_id", where);
+    if (id < 0 || id > INT32_MAX) throw DataError(fmt::format("impossible `unk_id` {}", id), where);
+    source.unk_id = static_cast<TokenId>(id);
   }
-  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
-    require_empty(model, key, where);
-  const bool has_unk = model.contains("unk_token") && !model.at("unk_token").is_null();
-  return {.byte_fallback = bool_at(model, "byte_fallback", false, where),
-          .unk_token = has_unk ? string_at(model, "unk_token", where) : "",
-          .fuse_unk = bool_at(model, "fuse_unk", false, where),
-          .ignore_merges = bool_at(model, "ignore_merges", false, where)};
+  return source;
+}
+
+WordPieceSource read_word_piece(Reader& reader, const Json& model, const std::string& where) {
+  if (!reader.vocab) fail_no_vocab("`model.vocab` (an object)", where);
+  const int64_t most = int_at(model, "max_input_chars_per_word", where);
+  if (most < 0) throw DataError("`max_input_chars_per_word` is negative", where);
+  return {std::move(*reader.vocab), string_at(model, "unk_token", where),
+          string_at(model, "continuing_subword_prefix", where), static_cast<size_t>(most)};
+}
+
+WordLevelSource read_word_level(Reader& reader, const Json& model, const std::string& where) {
+  if (!reader.vocab) fail_no_vocab("`model.vocab` (an object)", where);
+  return {std::move(*reader.vocab), string_at(model, "unk_token", where)};
+}
+
+/// Old files do not name the type: the first that has what it needs, in the library's order.
+std::string model_type(const Reader& reader, const Json& model, const std::string& where) {
+  if (model.contains("type")) return string_at(model, "type", where);
+  if (reader.merges) return "BPE";
+  if (reader.pieces) return "Unigram";
+  return model.contains("max_input_chars_per_word") ? "WordPiece" : "WordLevel";
+}
+
+ModelSource read_model(Reader& reader, const Json& model, const std::string& where) {
+  const std::string type = model_type(reader, model, where);
+  if (type == "BPE") return read_bpe(reader, model, where);
+  if (type == "Unigram") return read_unigram(reader, model, where);
+  if (type == "WordPiece") return read_word_piece(reader, model, where);
+  if (type == "WordLevel") return read_word_level(reader, model, where);
+  throw DataError(fmt::format("unknown tokenizer model `{}`", type), where);
+}
+
+/// What a written tokenizer.json can carry on: an object with a length, or null.
+Json checked_limits(const Json& document, const char* key, const std::string& where) {
+  if (!document.contains(key) || document.at(key).is_null()) return Json();
+  return object_at(document, key, where);
 }
 
 AddedToken read_added_token(const Json& entry, const std::string& where) {
@@ -196,19 +287,15 @@ Json section(const Json& document, const char* key) {
 }  // namespace
 
 TokenizerSource read_tokenizer_json(std::string_view text, const std::string& where) {
-  TokenizerSource source;
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
     throw DataError(fmt::format("not valid JSON: a NUL byte (byte {})", nul), where);
-  Reader reader(source.bpe, text, where);
+  Reader reader(text, where);
   Json::sax_parse(text, &reader);
   const Json& document = reader.document;
   if (!document.is_object() || !document.contains("model"))
     throw DataError("no tokenizer: `model` is missing", where);
-  const Json& model = object_at(document, "model", where);
-  source.bpe.options = read_options(model, where);
-  if (!reader.has_vocab || !reader.has_merges) {
-    throw DataError("`model.vocab` (an object) or `model.merges` (a list) is missing", where);
-  }
+  TokenizerSource source;
+  source.model = read_model(reader, object_at(document, "model", where), where);
   if (document.contains("added_tokens") && !document.at("added_tokens").is_null()) {
     for (const Json& entry : array_at(document, "added_tokens", where))
       source.added.push_back(read_added_token(entry, where));
@@ -217,7 +304,8 @@ TokenizerSource read_tokenizer_json(std::string_view text, const std::string& wh
   source.pre_tokenizer = section(document, "pre_tokenizer");
   source.post_processor = section(document, "post_processor");
   source.decoder = section(document, "decoder");
-  source.bpe.options.characters = !has_byte_level(source.pre_tokenizer);
+  source.truncation = checked_limits(document, "truncation", where);
+  source.padding = checked_limits(document, "padding", where);
   return source;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// UTF-8 and what the `tokenizers` library takes a code point for (tables written by
 /// scripts/fixtures/make_unicode.py).
@@ -32,11 +33,24 @@ class PropertyTable {
   bool is_letter(char32_t c) const { return in(c, Category::kLu, Category::kLo); }
   /// Number: \p{N}.
   bool is_number(char32_t c) const { return in(c, Category::kNd, Category::kNo); }
-  /// NFC may change a text with this code point (it combines, decomposes, or composes with what
-  /// stands before it).
-  bool is_nfc_active(char32_t c) const { return (at(c) & 32) != 0; }
-  bool is_onig_word(char32_t c) const { return (at(c) & 64) != 0; }   ///< \w of oniguruma
-  bool is_rust_word(char32_t c) const { return (at(c) & 128) != 0; }  ///< \w of Rust's regex crate
+  // clang-format off
+  bool is_onig_word(char32_t c) const { return has(c, kOnigWord); }  ///< \w of oniguruma
+  bool is_rust_word(char32_t c) const { return has(c, kRustWord); }  ///< \w of Rust's regex crate
+  bool is_punctuation(char32_t c) const { return has(c, kPunctuation); }    ///< Punctuation and BERT
+  bool is_bert_accent(char32_t c) const { return has(c, kBertAccent); }     ///< that BERT strips
+  bool is_bert_control(char32_t c) const { return has(c, kBertControl); }   ///< that BERT cleans away
+  bool is_accent(char32_t c) const { return has(c, kAccent); }              ///< StripAccents
+  bool joins_grapheme(char32_t c) const { return has(c, kJoinsGrapheme); }  ///< of the one before it
+  bool has_lower(char32_t c) const { return has(c, kHasLower); }
+  // clang-format on
+  bool has(char32_t c, uint16_t properties) const { return (at(c) & properties) != 0; }
+
+  /// Bits above the category. The first: NFC may change a text with this code point (it combines,
+  /// decomposes, or composes with what stands before it).
+  static constexpr uint16_t kNfcActive = 1 << 5, kOnigWord = 1 << 6, kRustWord = 1 << 7,
+                            kCompatible = 1 << 8, kCanonical = 1 << 9, kHasLower = 1 << 10,
+                            kPunctuation = 1 << 11, kBertAccent = 1 << 12, kBertControl = 1 << 13,
+                            kAccent = 1 << 14, kJoinsGrapheme = 1 << 15;
 
  private:
   PropertyTable();
@@ -44,7 +58,7 @@ class PropertyTable {
     return static_cast<uint8_t>((at(c) & 31) - static_cast<uint8_t>(first)) <=
            static_cast<uint8_t>(last) - static_cast<uint8_t>(first);
   }
-  uint8_t at(char32_t c) const {
+  uint16_t at(char32_t c) const {
     return c < 0x110000 ? blocks_[static_cast<size_t>(block_of_[c >> kBlockBits]) << kBlockBits |
                                   (c & kBlockMask)]
                         : 0;
@@ -52,13 +66,19 @@ class PropertyTable {
   static constexpr int kBlockBits = 7;
   static constexpr uint32_t kBlockMask = (1u << kBlockBits) - 1;
   std::array<uint16_t, (0x110000 >> kBlockBits)> block_of_;
-  std::basic_string<uint8_t> blocks_;
+  std::vector<uint16_t> blocks_;
 };
 
 /// \s of both engines: White_Space, stable since Unicode 6.3.
 bool is_white_space(char32_t c);
 /// Rust's char::is_numeric.
 bool is_rust_numeric(char32_t c);
+/// Appends the lower case of a code point, which may be two.
+void append_lower(std::string& out, char32_t c);
+/// The script as UnicodeScripts sees it (kana and Han are one); 0 goes with any.
+int script_of(char32_t c);
+/// The character behind this one belongs to its grapheme cluster.
+bool prefixes_grapheme(char32_t c);
 /// The ranges of \p{Han}.
 const CodePointRange* han_ranges(size_t& num_ranges);
 

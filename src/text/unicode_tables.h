@@ -5,8 +5,8 @@
 namespace sftrun::text {
 
 struct PropertyRun {
-  uint32_t first;      ///< the run lasts to the next entry
-  uint8_t properties;  ///< bits 0-4 category, 5 NFC-active, 6 \w of oniguruma, 7 \w of Rust
+  uint32_t first;       ///< the run lasts to the next entry
+  uint16_t properties;  ///< bits 0-4 category, the others as PropertyTable names them
 };
 struct CombiningRun {
   uint32_t first, last;
@@ -15,6 +15,18 @@ struct CombiningRun {
 struct Decomposition {
   uint32_t from, first, second;  ///< second is 0 when one code point stands for another
   bool composes;
+};
+
+struct Compatible {
+  uint32_t from;
+  uint16_t offset, length;  ///< in kCompatibleChars
+};
+struct LowerCase {
+  uint32_t from, first, second;  ///< second is 0 when there is none
+};
+struct ScriptRun {
+  uint32_t first;  ///< the run lasts to the next entry
+  uint8_t script;
 };
 
 #include "unicode_data.inc"

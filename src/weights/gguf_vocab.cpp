@@ -33,11 +33,12 @@ std::optional<text::TokenId> id_at(const GgufFile& file, const std::string& name
   return found->get<text::TokenId>();
 }
 
-/// What llama.cpp does where the file does not say: BOS for SentencePiece vocabularies and for
-/// Llama 3's.
+/// What llama.cpp does where the file does not say: BOS for SentencePiece vocabularies, and for
+/// Llama 3's and Mistral's.
 bool adds_bos_by_default(const text::GgufVocab& vocab) {
-  static constexpr std::array<std::string_view, 3> kLlama3 = {"llama3", "llama-v3", "llama-bpe"};
-  return vocab.model == "llama" ||
+  static constexpr std::array<std::string_view, 7> kLlama3 = {
+      "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2"};
+  return vocab.model == "llama" || vocab.model == "gemma4" || vocab.pre == "tekken" ||
          std::find(kLlama3.begin(), kLlama3.end(), vocab.pre) != kLlama3.end();
 }
 
@@ -71,8 +72,12 @@ text::GgufVocab read_gguf_vocab(const GgufFile& file) {
   vocab.unk = id_at(file, "unknown", size);
   vocab.pad = id_at(file, "padding", size);
   vocab.add_bos = flag_at(file, "tokenizer.ggml.add_bos_token", adds_bos_by_default(vocab));
-  vocab.add_eos = flag_at(file, "tokenizer.ggml.add_eos_token", false);
+  vocab.add_eos = flag_at(file, "tokenizer.ggml.add_eos_token", vocab.model == "t5");
   vocab.add_space_prefix = flag_at(file, "tokenizer.ggml.add_space_prefix", true);
+  vocab.remove_extra_whitespaces =
+      flag_at(file, "tokenizer.ggml.remove_extra_whitespaces", vocab.remove_extra_whitespaces);
+  for (const int64_t byte : file.ints("tokenizer.ggml.precompiled_charsmap"))
+    vocab.precompiled_charsmap += static_cast<char>(byte);
   return vocab;
 }
 

@@ -7,10 +7,12 @@ Standard library only. The corpus grows in <build>/corpus/<target>; findings are
 """
 
 import argparse
+import base64
 import concurrent.futures
 import json
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -54,15 +56,60 @@ def records():
     return [json.dumps(shape).encode() + b"\n" for shape in shapes] + [b"\xef\xbb\xbf{}\r\n\r\n[1]\n"]
 
 
+def tiktoken_files():
+    """Small vocabularies in each of the forms that the target reads."""
+    encode = lambda text: base64.b64encode(text).decode()  # noqa: E731
+    tokens = [bytes([b]) for b in range(256)] + [b"he", b"ll", b"hell", b"hello", b" w"]
+    ranked = "".join(f"{encode(token)} {rank}\n" for rank, token in enumerate(tokens))
+    tekken = {"config": {"pattern": "\\w+|\\s+", "default_vocab_size": 300, "default_num_special_tokens": 20},
+              "vocab": [{"rank": i, "token_bytes": encode(token)} for i, token in enumerate(tokens)]}
+    vocab = {"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}
+    return [ranked.encode(), json.dumps(tekken).encode(), (json.dumps(vocab) + "\n#version: 0.2\na b\n").encode()]
+
+
+def protobuf_fields(*fields):
+    """(number, value): integers, floats, bytes."""
+    out = b""
+    for number, value in fields:
+        if isinstance(value, float):
+            out += varint(number << 3 | 5) + struct.pack("<f", value)
+        elif isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            out += varint(number << 3 | 2) + varint(len(value)) + value
+    return out
+
+
+def varint(value):
+    out = b""
+    while True:
+        value, byte = value >> 7, value & 127
+        out += bytes([byte | (128 if value else 0)])
+        if not value:
+            return out
+
+
+def sentencepiece_models():
+    """A model of each type; sentencepiece_model.proto has the numbers."""
+    pieces = [("<unk>", 2), ("<s>", 3), ("</s>", 3), *((f"<0x{b:02X}>", 6) for b in range(256)), ("\u2581", 1), ("h", 1), ("e", 1), ("he", 1), ("\u2581he", 1), ("x", 4)]
+    messages = b"".join(protobuf_fields((1, protobuf_fields((1, text.encode()), (2, -float(i)), (3, kind)))) for i, (text, kind) in enumerate(pieces))
+    # A character map of a root alone, as long as it says.
+    charsmap = struct.pack("<II", 4, 0) + b"\0"
+    return [messages + protobuf_fields((2, protobuf_fields((3, kind), (35, 1), (40, 0), (41, 1), (42, 2))), (3, protobuf_fields((2, charsmap), (3, 1), (4, kind == 1))))
+            for kind in (1, 2)]
+
+
 SEEDS = {
     "safetensors": copies("weights/*.safetensors", "models/*/*.safetensors"),
     "gguf": copies("weights/*.gguf", "models/*/*.gguf"),
     "model_config": copies("models/*/*.json"),
     "tokenizer_json": copies("text/*.tokenizer.json"),
+    "sentencepiece_model": sentencepiece_models,
+    "tiktoken": tiktoken_files,
     "jinja": templates,
     "json_lines": records,
 }
-MOST_BYTES = {"jinja": 8192, "json_lines": 4096}
+MOST_BYTES = {"jinja": 8192, "json_lines": 4096, "sentencepiece_model": 16384, "tiktoken": 16384}
 
 
 def fuzz(target, build, seconds):

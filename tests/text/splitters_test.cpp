@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nfc.h"
+#include "normal_forms.h"
 #include "onig_regex.h"
 #include "sftrun/core/error.h"
 #include "unicode.h"
@@ -120,15 +120,19 @@ TEST(Unicode, LossyTextAsRusts) {
   EXPECT_EQ(find_invalid_utf8("ab\x80"), 2u);
 }
 
+NormalizedText nfc(std::string_view text) {
+  return normalize(NormalForm::kNfc, text, true);
+}
+
 TEST(Nfc, ComposesReordersAndTracksSources) {
-  EXPECT_EQ(to_nfc("e\u0301").text, "é");
-  EXPECT_EQ(to_nfc("\u0323e\u0307\u0323x").text,
+  EXPECT_EQ(nfc("e\u0301").text, "é");
+  EXPECT_EQ(nfc("\u0323e\u0307\u0323x").text,
             "\u0323\u1EB9\u0307x");  // dot below before dot above
-  EXPECT_EQ(to_nfc("\u1112\u1161\u11AB").text, "한");
-  EXPECT_EQ(to_nfc("\u212B\u0958").text, "Å\u0915\u093C");  // a singleton; an excluded composition
-  EXPECT_TRUE(is_surely_nfc("é한中 plain"));
-  EXPECT_FALSE(is_surely_nfc("e\u0301"));
-  const NormalizedText text = to_nfc("ae\u0301b");
+  EXPECT_EQ(nfc("\u1112\u1161\u11AB").text, "한");
+  EXPECT_EQ(nfc("\u212B\u0958").text, "Å\u0915\u093C");  // a singleton; an excluded composition
+  EXPECT_TRUE(is_surely(NormalForm::kNfc, "é한中 plain"));
+  EXPECT_FALSE(is_surely(NormalForm::kNfc, "e\u0301"));
+  const NormalizedText text = nfc("ae\u0301b");
   EXPECT_EQ(text.sources, (std::vector<ByteSpan>{{0, 1}, {1, 4}, {1, 4}, {4, 5}}));
 }
 

@@ -85,7 +85,8 @@ TEST_P(TokenizerFixtures, WrittenTokenizerBehavesTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerFixtures,
                          testing::Values("gpt2", "llama3", "qwen2", "smollm", "odd", "between",
-                                         "llama2", "gemma", "metaspace", "words"),
+                                         "llama2", "gemma", "metaspace", "words", "unigram", "bert",
+                                         "word_level", "clip", "scripts"),
                          [](const auto& info) { return info.param; });
 
 /// Without normalising, removing and missing bytes, the spans are the text: no gap, no overlap, the

@@ -153,43 +153,40 @@ TEST(Tokenizer, NumbersAddedTokensAsTheLibraryDoes) {
   EXPECT_EQ(load(document).token_to_id("<|end|>"), 7);
 }
 
-TEST(TokenizerErrors, NameWhatIsNotSupported) {
+TEST(TokenizerErrors, NameWhatIsUnknown) {
+  const auto error_with = [](const char* section, const ordered_json& value) {
+    ordered_json document = small_tokenizer();
+    document[section] = value;
+    return load_error(document);
+  };
+  const ordered_json unknown = {{"type", "Nonesuch"}};
+  EXPECT_NE(error_with("normalizer", unknown).find("unknown normalizer `Nonesuch`"),
+            std::string::npos);
+  EXPECT_NE(error_with("pre_tokenizer", unknown).find("unknown pre-tokenizer `Nonesuch`"),
+            std::string::npos);
+  EXPECT_NE(error_with("post_processor", unknown).find("unknown post-processor `Nonesuch`"),
+            std::string::npos);
+  EXPECT_NE(error_with("decoder", unknown).find("unknown decoder `Nonesuch`"), std::string::npos);
   ordered_json document = small_tokenizer();
-  document["normalizer"] = {{"type", "NFKC"}};
-  EXPECT_NE(load_error(document).find("the normalizer `NFKC` is not supported"), std::string::npos);
-  document = small_tokenizer();
-  document["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
-  EXPECT_NE(load_error(document).find("the pre-tokenizer `BertPreTokenizer` is not supported"),
-            std::string::npos);
-  document = small_tokenizer();
-  const ordered_json byte_level = {{"type", "ByteLevel"}},
-                     metaspace = {{"type", "Metaspace"}, {"replacement", "_"}};
-  document["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {byte_level, byte_level}}};
-  EXPECT_NE(load_error(document).find("2 ByteLevel pre-tokenizers"), std::string::npos);
-  document["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {byte_level, metaspace}}};
-  EXPECT_NE(load_error(document).find("`Metaspace` is not supported behind another"),
-            std::string::npos);
-  document = small_tokenizer();
-  document["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "b"}};
-  EXPECT_NE(load_error(document).find("Replace is supported with a String"), std::string::npos);
-  document = small_tokenizer();
-  document["decoder"] = {{"type", "Sequence"}, {"decoders", {byte_level, {{"type", "Strip"}}}}};
-  EXPECT_NE(load_error(document).find("the decoder `Strip` behind ByteLevel"), std::string::npos);
-  document = small_tokenizer();
-  document["post_processor"] = {{"type", "BertProcessing"}};
-  EXPECT_NE(load_error(document).find("the post-processor `BertProcessing` is not supported"),
-            std::string::npos);
-  document = small_tokenizer();
-  document["decoder"] = {{"type", "WordPiece"}};
-  EXPECT_NE(load_error(document).find("the decoder `WordPiece` is not supported"),
-            std::string::npos);
-  document = small_tokenizer();
-  document["model"]["type"] = "Unigram";
-  EXPECT_NE(load_error(document).find("the tokenizer model `Unigram` is not supported"),
-            std::string::npos);
+  document["model"]["type"] = "Nonesuch";
+  EXPECT_NE(load_error(document).find("unknown tokenizer model `Nonesuch`"), std::string::npos);
   document = small_tokenizer();
   document["model"]["dropout"] = 0.1;
-  EXPECT_NE(load_error(document).find("`dropout` set to 0.1 is not supported"), std::string::npos);
+  EXPECT_NE(load_error(document).find("`dropout` set to 0.1 encodes a text differently"),
+            std::string::npos);
+  document["model"]["dropout"] = 0.0;
+  EXPECT_EQ(load(document).encode("abc", false), Ids({5}));
+}
+
+TEST(Tokenizer, KeepsTruncationAndPaddingWithoutApplyingThem) {
+  ordered_json document = small_tokenizer();
+  document["truncation"] = {{"max_length", 1}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  document["padding"] = {{"strategy", {{"Fixed", 9}}}, {"pad_id", 0}};
+  const Tokenizer tokenizer = load(document);
+  EXPECT_EQ(tokenizer.encode("abc ab", false), Ids({5, 3, 4}));
+  const ordered_json written = ordered_json::parse(tokenizer.to_json());
+  EXPECT_EQ(written["truncation"], document["truncation"]);
+  EXPECT_EQ(written["padding"], document["padding"]);
 }
 
 TEST(TokenizerErrors, NameWhatIsMalformed) {
@@ -265,6 +262,46 @@ TEST(TokenizerGguf, ReadsVocabularyAndPreTokenizer) {
             Ids({0, 7, 6, 8, 0}));
 }
 
+TEST(TokenizerGguf, KnowsPreTokenizersByName) {
+  GgufVocab vocab = small_gguf();
+  vocab.tokens.push_back("B");  // 9
+  vocab.tokens.push_back("aB");
+  vocab.token_types.insert(vocab.token_types.end(), {1, 1});
+  vocab.merges.push_back("a B");
+  const auto ids = [&](const char* pre) {
+    vocab.pre = pre;
+    return Tokenizer::from_gguf(vocab, "m.gguf").encode("aB12", false);
+  };
+  for (const char* pre : {"default", "llama-bpe", "gpt-4o", "llama4", "falcon", "deepseek-v3",
+                          "bloom", "dbrx", "olmo", "mpt"})
+    EXPECT_EQ(ids(pre).back(), 8) << pre;  // both digits together
+  for (const char* pre : {"qwen2", "qwen35", "tekken", "smollm", "refact", "starcoder",
+                          "deepseek-coder", "seed-coder", "bailingmoe"})
+    EXPECT_EQ(ids(pre).back(), 5) << pre;
+  EXPECT_EQ(ids("qwen35"), Ids({10, 4, 5}));
+  EXPECT_EQ(ids("tekken"), Ids({2, 9, 4, 5}));  // a capital begins a word
+  EXPECT_EQ(ids("gpt-4o"), Ids({2, 9, 8}));
+}
+
+TEST(TokenizerGguf, ReadsPiecesWithMergesAndUnigram) {
+  GgufVocab vocab;
+  vocab.model = "gemma4";
+  vocab.tokens = {"<unk>", "<bos>", "\u2581", "a", "b", "\u2581a", "<0x63>", "\n\n"};
+  vocab.token_types = {2, 3, 1, 1, 1, 1, 6, 4};
+  vocab.merges = {"\u2581 a"};
+  vocab.unk = 0;
+  vocab.bos = 1;
+  vocab.add_bos = true;
+  EXPECT_EQ(Tokenizer::from_gguf(vocab, "m.gguf").encode("b a\n\ncz", true),
+            Ids({1, 4, 5, 7, 6, 0}));
+  vocab.model = "t5";
+  EXPECT_NE(error_of([&] { Tokenizer::from_gguf(vocab, "m.gguf"); }).find("8 tokens but 0 scores"),
+            std::string::npos);
+  vocab.scores = {0, 0, -3, -1, -1, -2, 0, 0};
+  vocab.add_bos = false;
+  EXPECT_EQ(Tokenizer::from_gguf(vocab, "m.gguf").encode(" a  b ", true), Ids({5, 2, 4}));
+}
+
 TEST(TokenizerGguf, RefusesWhatItCannotRead) {
   const auto error = [](auto&& change) {
     GgufVocab vocab = small_gguf();
@@ -282,7 +319,7 @@ TEST(TokenizerGguf, RefusesWhatItCannotRead) {
             std::string::npos);
   EXPECT_NE(error([](GgufVocab& v) { v.unk = 99; }).find("tokenizer.ggml.unknown_token_id is 99"),
             std::string::npos);
-  EXPECT_NE(error([](GgufVocab& v) { v.pre = "tekken"; }).find("`tekken` is not supported"),
+  EXPECT_NE(error([](GgufVocab& v) { v.pre = "nonesuch"; }).find("`nonesuch` is not supported"),
             std::string::npos);
   EXPECT_NE(error([](GgufVocab& v) { v.pre = ""; }).find("does not name its pre-tokenizer"),
             std::string::npos);

@@ -23,14 +23,14 @@ struct ByteSpan {
 struct Encoding {
   std::vector<TokenId> ids;
   /// Bytes of the input each token covers; empty for added BOS/EOS. A token of part of a character
-  /// covers those bytes alone; where NFC rewrote characters, their tokens cover all of the bytes
-  /// they were written from.
+  /// covers those bytes alone; where a normalizer rewrote characters, their tokens cover all of the
+  /// bytes they were written from.
   std::vector<ByteSpan> spans;
 };
 
 /// What a GGUF file's metadata says of its vocabulary (tokenizer.ggml.*).
 struct GgufVocab {
-  std::string model;  ///< tokenizer.ggml.model: "gpt2", "llama", …
+  std::string model;  ///< tokenizer.ggml.model: "gpt2", "llama", "gemma4", "t5"
   std::string pre;    ///< tokenizer.ggml.pre: "smollm", "llama-bpe", "qwen2", …
   std::vector<std::string> tokens, merges;
   std::vector<float> scores;
@@ -38,14 +38,17 @@ struct GgufVocab {
       token_types;  ///< llama.cpp's: 1 normal, 2 unknown, 3 control, 4 user-defined, 6 byte
   std::optional<TokenId> bos, eos, unk, pad;
   bool add_bos = false, add_eos = false;
-  bool add_space_prefix = true;  ///< of SentencePiece vocabularies: a space before every text
+  bool add_space_prefix = true;      ///< of SentencePiece vocabularies: a space before every text
+  std::string precompiled_charsmap;  ///< of t5: SentencePiece's normalizer; empty: none
+  bool remove_extra_whitespaces = true;  ///< of t5
 };
 
 /// Immutable after construction; all const methods are safe to call from several threads.
 class Tokenizer {
  public:
-  /// @param directory holding tokenizer.json, and tokenizer_config.json / special_tokens_map.json
-  /// if present (they name BOS and EOS). @throws DataError
+  /// @param directory holding a tokenizer.json, or files that one is made from
+  /// (docs/tokenizers.md); tokenizer_config.json and special_tokens_map.json name BOS and EOS.
+  /// @throws DataError
   static Tokenizer from_directory(const std::filesystem::path& directory);
   static Tokenizer from_json(std::string_view tokenizer_json, const std::string& where);
   static Tokenizer from_gguf(const GgufVocab& vocab, const std::string& where);

@@ -1,4 +1,4 @@
-#include "nfc.h"
+#include "normal_forms.h"
 
 #include <algorithm>
 #include <iterator>
@@ -111,51 +111,114 @@ void recompose(std::vector<Marked>& chars) {
 
 }  // namespace
 
-bool is_surely_nfc(std::string_view text) {
+namespace {
+
+bool composes(NormalForm form) {
+  return form == NormalForm::kNfc || form == NormalForm::kNfkc;
+}
+bool is_compatible(NormalForm form) {
+  return form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+}
+
+/// Properties of the code points that the form may change, or that change with what is before them.
+uint16_t active_properties(NormalForm form) {
+  uint16_t out = PropertyTable::kNfcActive;
+  if (is_compatible(form)) out |= PropertyTable::kCompatible;
+  if (!composes(form)) out |= PropertyTable::kCanonical;
+  return out;
+}
+
+/// Below it only Latin-1's own letters and signs have properties, and only in some forms.
+constexpr uint8_t kLeadOfU0300 = 0xCC, kLeadOfU0080 = 0xC2;
+
+void decompose(NormalForm form, char32_t c, std::vector<Marked>& out) {
+  if (!is_compatible(form) || !PropertyTable::get().has(c, PropertyTable::kCompatible))
+    return decompose(c, out);
+  const auto* found =
+      std::lower_bound(std::begin(kCompatible), std::end(kCompatible), c,
+                       [](const Compatible& d, char32_t value) { return d.from < value; });
+  for (uint16_t i = 0; i < found->length; ++i) {
+    const char32_t part = kCompatibleChars[found->offset + i];
+    out.push_back({part, combining_class(part)});
+  }
+}
+
+}  // namespace
+
+bool is_surely(NormalForm form, std::string_view text) {
   const PropertyTable& table = PropertyTable::get();
+  const uint16_t active = active_properties(form);
+  const uint8_t first_lead = form == NormalForm::kNfc ? kLeadOfU0300 : kLeadOfU0080;
   for (size_t i = 0; i < text.size();) {
-    if (static_cast<uint8_t>(text[i]) < 0xCC) {  // below U+0300 nothing is active
+    if (static_cast<uint8_t>(text[i]) < first_lead) {
       ++i;
       continue;
     }
     const DecodedChar c = decode_char(text.data() + i);
-    if (table.is_nfc_active(c.code)) return false;
+    if (table.has(c.code, active)) return false;
     i += c.num_bytes;
   }
   return true;
 }
 
-NormalizedText to_nfc(std::string_view text) {
+namespace {
+
+/// Where the run that starts at `begin` ends: at the next character that nothing before it can
+/// change. Runs normalise on their own.
+size_t end_of_run(std::string_view text, size_t begin, uint16_t active) {
   const PropertyTable& table = PropertyTable::get();
+  size_t end = begin + decode_char(text.data() + begin).num_bytes;
+  while (end < text.size()) {
+    const DecodedChar c = decode_char(text.data() + end);
+    if (!table.has(c.code, active)) break;
+    end += c.num_bytes;
+  }
+  return end;
+}
+
+void append_as_it_is(NormalizedText& out, std::string_view text, size_t begin, size_t end,
+                     bool with_sources) {
+  out.text += text.substr(begin, end - begin);
+  if (!with_sources) return;
+  for (auto i = static_cast<uint32_t>(begin); i < end; ++i) out.sources.push_back({i, i + 1});
+}
+
+}  // namespace
+
+NormalizedText normalize(NormalForm form, std::string_view text, bool with_sources) {
+  const PropertyTable& table = PropertyTable::get();
+  const uint16_t active = active_properties(form);
   NormalizedText out;
   out.text.reserve(text.size());
-  out.sources.reserve(text.size());
+  if (with_sources) out.sources.reserve(text.size());
   std::vector<Marked> chars;
   std::string run_text;
-  for (size_t begin = 0; begin < text.size();) {
-    // A run reaches to the next character that nothing before it can change; runs normalise on
-    // their own.
-    size_t end = begin;
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
+    end = end_of_run(text, begin, active);
+    const DecodedChar first = decode_char(text.data() + begin);
+    if (begin + first.num_bytes == end && !table.has(first.code, active)) {
+      append_as_it_is(out, text, begin, end, with_sources);
+      continue;
+    }
     chars.clear();
-    do {
-      const DecodedChar c = decode_char(text.data() + end);
-      if (end != begin && !table.is_nfc_active(c.code)) break;
-      decompose(c.code, chars);
-      end += c.num_bytes;
-    } while (end < text.size());
+    for (size_t at = begin; at < end;) {
+      const DecodedChar c = decode_char(text.data() + at);
+      decompose(form, c.code, chars);
+      at += c.num_bytes;
+    }
     reorder(chars);
-    recompose(chars);
+    if (composes(form)) recompose(chars);
     run_text.clear();
     for (const Marked& c : chars) append_utf8(run_text, c.code);
-    const bool same = run_text == text.substr(begin, end - begin);
-    for (size_t i = 0; i < run_text.size(); ++i) {
-      const size_t at = begin + i;
-      out.sources.push_back(
-          same ? ByteSpan{static_cast<uint32_t>(at), static_cast<uint32_t>(at + 1)}
-               : ByteSpan{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
+    if (run_text == text.substr(begin, end - begin)) {
+      append_as_it_is(out, text, begin, end, with_sources);
+      continue;
     }
     out.text += run_text;
-    begin = end;
+    if (with_sources) {
+      const ByteSpan source{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)};
+      out.sources.insert(out.sources.end(), run_text.size(), source);
+    }
   }
   return out;
 }

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sftrun/text/tokenizer.h"
+
+namespace sftrun::text {
+
+/// Where a text that was taken or made from another one stands in it; the chain ends at the text
+/// that is encoded.
+struct Place {
+  const Place* outer = nullptr;
+  uint32_t offset = 0;  ///< where it begins in the outer text
+  /// For each byte, what it stands for in the outer text from there; null: byte for byte.
+  const std::vector<ByteSpan>* sources = nullptr;
+};
+
+/// Bytes of a text as bytes of the text that is encoded.
+inline ByteSpan in_original(ByteSpan span, const Place* place) {
+  for (; place; place = place->outer) {
+    if (place->sources) {
+      const std::vector<ByteSpan>& sources = *place->sources;
+      if (span.begin < span.end) {
+        span = {sources[span.begin].begin, sources[span.end - 1].end};
+      } else {
+        const uint32_t at = span.begin < sources.size() ? sources[span.begin].begin
+                            : sources.empty()           ? 0
+                                                        : sources.back().end;
+        span = {at, at};
+      }
+    }
+    span = {span.begin + place->offset, span.end + place->offset};
+  }
+  return span;
+}
+
+}  // namespace sftrun::text

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace sftrun::text {
+
+/// Reads a protobuf message field by field (protobuf.dev/programming-guides/encoding).
+class ProtobufReader {
+ public:
+  ProtobufReader(std::string_view message, const std::string& where)
+      : rest_(message), where_(where) {}
+
+  struct Field {
+    enum class Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+    uint64_t number = 0;
+    Wire wire = Wire::kVarint;
+    uint64_t value = 0;      ///< of all but kBytes
+    std::string_view bytes;  ///< of kBytes
+
+    /// The value of a wanted kind.   @throws DataError if the file has another
+    int64_t as_int(const std::string& where) const;
+    float as_float(const std::string& where) const;
+    std::string_view as_bytes(const std::string& where) const;
+  };
+  /// The next field; nothing at the end.   @throws DataError for what is no message
+  std::optional<Field> next();
+
+ private:
+  uint64_t read_varint();
+  std::string_view take(uint64_t num_bytes);
+  [[noreturn]] void fail() const;
+
+  std::string_view rest_;
+  const std::string& where_;
+};
+
+}  // namespace sftrun::text

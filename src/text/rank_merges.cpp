@@ -1,0 +1,65 @@
+#include "rank_merges.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+
+#include "vocabulary.h"
+
+namespace sftrun::text {
+namespace {
+
+struct Merge {
+  double priority;
+  uint32_t left_chars;
+  uint32_t left, right;  ///< positions among the tokens
+};
+
+struct HashBytes {
+  size_t operator()(std::string_view text) const { return hash_bytes(text); }
+};
+
+bool starts_char(char c) {
+  return (static_cast<uint8_t>(c) & 0xC0) != 0x80;
+}
+
+void sort_merges(std::vector<Merge>& merges, const std::vector<RankedToken>& tokens,
+                 MergeTies ties) {
+  const auto key = [&](const Merge& m) {
+    const bool by_length = ties == MergeTies::kLongLeftFirst;
+    return std::tuple(m.priority, by_length ? -static_cast<int64_t>(m.left_chars) : 0,
+                      tokens[m.left].id, tokens[m.right].id);
+  };
+  std::sort(merges.begin(), merges.end(),
+            [&](const Merge& a, const Merge& b) { return key(a) < key(b); });
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> merges_by_rank(
+    const std::vector<RankedToken>& tokens, MergeTies ties, bool of_bytes) {
+  std::unordered_map<std::string_view, uint32_t, HashBytes> position_of;
+  position_of.reserve(tokens.size());
+  for (uint32_t i = 0; i < tokens.size(); ++i) position_of.emplace(tokens[i].text, i);
+  std::vector<Merge> merges;
+  for (const RankedToken& token : tokens) {
+    uint32_t left_chars = 0;
+    for (size_t at = 1; at < token.text.size(); ++at) {
+      if (!of_bytes && !starts_char(token.text[at])) continue;
+      ++left_chars;
+      const auto left = position_of.find(token.text.substr(0, at));
+      if (left == position_of.end()) continue;
+      const auto right = position_of.find(token.text.substr(at));
+      if (right == position_of.end()) continue;
+      merges.push_back({token.priority, left_chars, left->second, right->second});
+    }
+  }
+  sort_merges(merges, tokens, ties);
+  std::vector<std::pair<std::string, std::string>> out;
+  out.reserve(merges.size());
+  for (const Merge& merge : merges)
+    out.emplace_back(tokens[merge.left].text, tokens[merge.right].text);
+  return out;
+}
+
+}  // namespace sftrun::text

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "sftrun/text/tokenizer.h"
+
+namespace sftrun::text {
+
+/// A token that says how wanted it is; lower goes first.
+struct RankedToken {
+  std::string_view text;
+  TokenId id = 0;
+  double priority = 0;
+};
+
+/// How merges of one priority are ordered.
+enum class MergeTies : uint8_t {
+  kLongLeftFirst,  ///< as transformers orders a SentencePiece vocabulary by its scores
+  kLowIdsFirst,    ///< as it orders a tiktoken vocabulary
+};
+
+/// SentencePiece and tiktoken merge the neighbours whose union is the most wanted token. As merges
+/// of BPE: every way to put a token together from two others, the most wanted tokens first.
+/// @param of_bytes texts are bytes, and split anywhere; else UTF-8, and split between characters
+std::vector<std::pair<std::string, std::string>> merges_by_rank(
+    const std::vector<RankedToken>& tokens, MergeTies ties, bool of_bytes);
+
+}  // namespace sftrun::text

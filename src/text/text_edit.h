@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+#include "normal_forms.h"
+
+namespace sftrun::text {
+
+/// Writes a changed text from front to back and, where wanted, what each of its bytes stands for.
+class TextEdit {
+ public:
+  TextEdit(std::string_view source, bool with_sources)
+      : source_(source), with_sources_(with_sources) {
+    out_.text.reserve(source.size());
+    if (with_sources) out_.sources.reserve(source.size());
+  }
+  /// Bytes [begin, end) of the source, as they are.
+  void keep(size_t begin, size_t end) {
+    out_.text += source_.substr(begin, end - begin);
+    if (!with_sources_) return;
+    for (auto i = static_cast<uint32_t>(begin); i < end; ++i) out_.sources.push_back({i, i + 1});
+  }
+  /// A piece that stands for bytes [begin, end) of the source.
+  void write(std::string_view piece, size_t begin, size_t end) {
+    out_.text += piece;
+    mark(begin, end);
+  }
+  /// What was appended to `text()` since stands for bytes [begin, end) of the source.
+  void mark(size_t begin, size_t end) {
+    if (with_sources_)
+      out_.sources.resize(out_.text.size(),
+                          {static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
+  }
+  std::string& text() { return out_.text; }
+  NormalizedText take() { return std::move(out_); }
+
+ private:
+  std::string_view source_;
+  bool with_sources_;
+  NormalizedText out_;
+};
+
+/// Sources of a text that was made from another text that has sources itself.
+std::vector<ByteSpan> through(const std::vector<ByteSpan>& outer,
+                              const std::vector<ByteSpan>& inner);
+
+}  // namespace sftrun::text

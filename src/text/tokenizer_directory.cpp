@@ -1,0 +1,66 @@
+#include <algorithm>
+#include <array>
+
+#include "sections.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "tokenizer_files.h"
+
+namespace sftrun::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A file with one of the endings, the first by name.
+std::optional<fs::path> file_ending_in(const fs::path& directory, std::string_view ending) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().filename().string().ends_with(ending)) found.push_back(entry.path());
+  }
+  if (found.empty()) return std::nullopt;
+  return *std::min_element(found.begin(), found.end());
+}
+
+TokenizerSource from_model_file(const fs::path& path, const TokenizerConfig& config) {
+  const std::string bytes = read_text_file(path);
+  if (looks_like_tiktoken(bytes))
+    return source_from_tiktoken(bytes, path.filename().string(), config, path.string());
+  TokenizerSource source =
+      source_from_sentencepiece(read_sentencepiece_model(bytes, path.string()), config);
+  add_configured_tokens(config, source);
+  return source;
+}
+
+[[noreturn]] void fail_no_files(const fs::path& directory) {
+  throw DataError(
+      "the model has no tokenizer.json", directory.string(),
+      "copy the tokenizer's files too: tokenizer.json, or tekken.json, tokenizer.model, "
+      "*.tiktoken, or vocab.json with merges.txt");
+}
+
+TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfig& config) {
+  if (const fs::path file = directory / "tekken.json"; fs::exists(file))
+    return source_from_tekken(read_text_file(file), file.string());
+  for (const char* name : {"tokenizer.model", "tiktoken.model"}) {
+    if (fs::exists(directory / name)) return from_model_file(directory / name, config);
+  }
+  if (const auto file = file_ending_in(directory, ".tiktoken"))
+    return source_from_tiktoken(read_text_file(*file), file->filename().string(), config,
+                                file->string());
+  const fs::path vocab = directory / "vocab.json", merges = directory / "merges.txt";
+  if (!fs::exists(vocab) || !fs::exists(merges)) fail_no_files(directory);
+  return source_from_vocab_files(read_text_file(vocab), read_text_file(merges), config,
+                                 directory.string());
+}
+
+}  // namespace
+
+TokenizerSource read_tokenizer_directory(const fs::path& directory) {
+  const TokenizerConfig config = TokenizerConfig::read(directory);
+  const fs::path file = directory / "tokenizer.json";
+  if (fs::exists(file)) return read_tokenizer_json(read_text_file(file), file.string());
+  return from_other_files(directory, config);
+}
+
+}  // namespace sftrun::text

@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include "json_access.h"
+#include "sections.h"
+#include "sftrun/core/error.h"
+#include "splitters.h"
+#include "tokenizer_files.h"
+
+namespace sftrun::text {
+namespace {
+
+std::vector<std::pair<std::string, TokenId>> read_vocab(std::string_view text,
+                                                        const std::string& where) {
+  const Json document = text.find('\0') == std::string_view::npos
+                            ? Json::parse(text, nullptr, false)
+                            : Json(Json::value_t::discarded);
+  if (!document.is_object()) throw DataError("not a JSON object of tokens and ids", where);
+  std::vector<std::pair<std::string, TokenId>> out;
+  for (const auto& [token, id] : document.items()) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
+      throw DataError(fmt::format("the token `{}` has the impossible id {}", token, id.dump()),
+                      where);
+    out.emplace_back(token, id.get<TokenId>());
+  }
+  return out;
+}
+
+/// Lines of "left right", behind a line with the version.
+std::vector<std::pair<std::string, std::string>> read_merges(std::string_view text,
+                                                             const std::string& where) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || line.starts_with("#version")) continue;
+    const size_t space = line.find(' ');
+    const bool is_pair = space != std::string_view::npos && space > 0 && space + 1 < line.size() &&
+                         line.find(' ', space + 1) == std::string_view::npos;
+    if (!is_pair) {
+      throw DataError("a line of merges.txt is not a pair of tokens",
+                      fmt::format("{}:{}", where, number));
+    }
+    out.emplace_back(line.substr(0, space), line.substr(space + 1));
+  }
+  return out;
+}
+
+bool is_one_of(const std::string& name, std::initializer_list<std::string_view> names) {
+  for (const std::string_view other : names)
+    if (name == other) return true;
+  return false;
+}
+
+/// What the tokenizer's class does before the model sees a text.
+void set_class(const TokenizerConfig& config, TokenizerSource& source) {
+  const std::string name = config.tokenizer_class();
+  const bool prefixes = config.flag("add_prefix_space").value_or(false);
+  const auto split = [&](const char* pattern) {
+    source.normalizer = {{"type", "NFC"}};
+    source.pre_tokenizer = sequence_section(
+        "pretokenizers", {split_section(pattern), byte_level_section(false, prefixes)});
+  };
+  if (name == "Qwen2Tokenizer") {
+    split(kQwen2Pattern);
+  } else if (name == "Qwen3_5Tokenizer") {
+    split(kQwen35Pattern);
+  } else if (is_one_of(name, {"", "GPT2Tokenizer", "CodeGenTokenizer"})) {
+    source.pre_tokenizer = byte_level_section(true, prefixes);
+  } else {
+    throw DataError(
+        fmt::format("how `{}` splits texts is not known without a tokenizer.json", name),
+        config.where,
+        "save the tokenizer with transformers "
+        "(AutoTokenizer.from_pretrained(…).save_pretrained(…))");
+  }
+  source.decoder = byte_level_section(true);
+}
+
+/// Special tokens that the classes have where the configuration names none.
+void add_class_tokens(const TokenizerConfig& config, TokenizerSource& source) {
+  constexpr const char* kEnd = "<|endoftext|>";
+  const bool is_qwen = config.tokenizer_class().starts_with("Qwen");
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    const std::string_view name = key;
+    const bool has_default = is_qwen ? name != "bos_token" : name != "pad_token";
+    const bool is_named = config.config.contains(key) || config.special_tokens_map.contains(key);
+    if (!has_default || is_named) continue;
+    source.added.push_back({.content = kEnd, .special = true});
+  }
+}
+
+}  // namespace
+
+TokenizerSource source_from_vocab_files(std::string_view vocab, std::string_view merges,
+                                        const TokenizerConfig& config, const std::string& where) {
+  TokenizerSource source;
+  BpeSource bpe;
+  bpe.vocab = read_vocab(vocab, where + "/vocab.json");
+  bpe.merges = read_merges(merges, where + "/merges.txt");
+  source.model = std::move(bpe);
+  set_class(config, source);
+  add_configured_tokens(config, source);
+  add_class_tokens(config, source);
+  return source;
+}
+
+}  // namespace sftrun::text

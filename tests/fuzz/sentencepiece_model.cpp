@@ -1,0 +1,12 @@
+#include "fuzz.h"
+#include "tokenizer_text.h"
+
+/// A .model file that loads must encode and decode anything.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace sftrun;
+  fuzz::expecting_errors([&] {
+    const auto model = text::read_sentencepiece_model(fuzz::text_of(data, size), "m.model");
+    fuzz::use_tokenizer(text::source_from_sentencepiece(model, {}), "m.model");
+  });
+  return 0;
+}

@@ -1,0 +1,224 @@
+// Vocabularies in other files than tokenizer.json; equal ids on many strings are tests/parity's.
+#include "tokenizer_files.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base64.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/text/tokenizer.h"
+
+namespace sftrun::text {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+template <class Callable>
+std::string error_of(Callable&& call) {
+  try {
+    call();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no DataError";
+}
+
+/// A model's directory that goes away.
+class Directory {
+ public:
+  explicit Directory(const std::string& name)
+      : path_(std::filesystem::path(testing::TempDir()) / ("tokenizer_files_" + name)) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+  }
+  ~Directory() { std::filesystem::remove_all(path_); }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  void write(const std::string& name, const std::string& content) const {
+    write_file_atomically(path_ / name, content);
+  }
+  Tokenizer load() const { return Tokenizer::from_directory(path_); }
+  std::string error() const {
+    return error_of([this] { load(); });
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// a b c and space as bytes, ab, abc.
+std::string ranks() {
+  std::string out;
+  int rank = 0;
+  for (const char* token : {"a", "b", "c", " ", "ab", "abc"})
+    out += encode_base64(token) + " " + std::to_string(rank++) + "\n";
+  return out;
+}
+
+TEST(Tiktoken, MergesByRankAndNumbersSpecialTokensOn) {
+  const Directory directory("tiktoken");
+  directory.write("tokenizer.model", ranks());
+  directory.write("tokenizer_config.json",
+                  R"({"added_tokens_decoder": {"6": {"content": "<s>"}, "8": {"content": "<e>"}},
+                      "bos_token": "<s>", "eos_token": "<e>"})");
+  const Tokenizer tokenizer = directory.load();
+  EXPECT_EQ(tokenizer.encode("abcab <s>c<|reserved_token_7|><e>", true),
+            Ids({5, 4, 3, 6, 2, 7, 8}));
+  EXPECT_EQ(tokenizer.decode(Ids{5, 6, 4}, true), "abcab");
+  EXPECT_EQ(tokenizer.bos_id(), 6);
+  EXPECT_EQ(tokenizer.eos_id(), 8);
+}
+
+TEST(Tiktoken, RefusesWhatIsDamaged) {
+  const Directory directory("tiktoken_errors");
+  directory.write("x.tiktoken", ranks() + "no line\n");
+  EXPECT_NE(directory.error().find("x.tiktoken:7"), std::string::npos);
+  directory.write("x.tiktoken", ranks() + "ZA== 5\n");
+  EXPECT_NE(directory.error().find("two tokens have the rank 5"), std::string::npos);
+  directory.write("x.tiktoken", "\n");
+  EXPECT_NE(directory.error().find("the tiktoken vocabulary is empty"), std::string::npos);
+  directory.write("x.tiktoken", ranks());
+  directory.write("tokenizer_config.json",
+                  R"({"added_tokens_decoder": {"900000000": {"content": "<s>"}}})");
+  EXPECT_NE(directory.error().find("far beyond the vocabulary of 6"), std::string::npos);
+}
+
+TEST(Tekken, PutsSpecialTokensFirst) {
+  const Directory directory("tekken");
+  const std::string vocab = R"("vocab": [{"token_bytes": "YQ=="}, {"token_bytes": "Yg=="},
+                               {"token_bytes": "YWI="}, {"token_bytes": "IA=="}])";
+  directory.write("tekken.json", R"({"config": {"pattern": "\\S+|\\s+", "default_vocab_size": 25,
+                                    "default_num_special_tokens": 22},)" +
+                                     vocab + "}");
+  const Tokenizer tokenizer = directory.load();
+  EXPECT_EQ(tokenizer.encode("ab[INST]b", true), Ids({3 + 22 - 1, 3, 23}));
+  EXPECT_EQ(tokenizer.id_to_token(21), "<SPECIAL_21>");
+  EXPECT_EQ(tokenizer.token_to_id("Ġ"), std::nullopt);  // beyond default_vocab_size
+  EXPECT_EQ(tokenizer.bos_id(), 1);
+  directory.write("tekken.json",
+                  R"({"config": {"pattern": "a", "default_num_special_tokens": 3},)" + vocab + "}");
+  EXPECT_NE(directory.error().find("impossible number of special tokens 3"), std::string::npos);
+  directory.write("tekken.json", "{");
+  EXPECT_NE(directory.error().find("not valid JSON"), std::string::npos);
+}
+
+TEST(VocabFiles, FollowTheTokenizersClass) {
+  const Directory directory("vocab");
+  directory.write("vocab.json",
+                  R"({"a": 0, "b": 1, "ab": 2, "1": 3, "11": 4, "<|endoftext|>": 5})");
+  directory.write("merges.txt", "#version: 0.2\na b\n1 1\n");
+  EXPECT_EQ(directory.load().encode("ab11<|endoftext|>", true), Ids({2, 4, 5}));
+  directory.write("tokenizer_config.json", R"({"tokenizer_class": "Qwen2TokenizerFast"})");
+  EXPECT_EQ(directory.load().encode("ab11<|endoftext|>", true), Ids({2, 3, 3, 5}));
+  directory.write("tokenizer_config.json", R"({"tokenizer_class": "OddTokenizer"})");
+  EXPECT_NE(directory.error().find("how `OddTokenizer` splits texts is not known"),
+            std::string::npos);
+  directory.write("tokenizer_config.json", "{}");
+  directory.write("merges.txt", "a b\na b c\n");
+  EXPECT_NE(directory.error().find("merges.txt:2"), std::string::npos);
+  directory.write("vocab.json", R"({"a": -1})");
+  EXPECT_NE(directory.error().find("impossible id -1"), std::string::npos);
+}
+
+// ---- SentencePiece: messages as protobuf writes them
+
+std::string varint(uint64_t value) {
+  std::string out;
+  for (; value > 127; value >>= 7) out += static_cast<char>((value & 127) | 128);
+  return out + static_cast<char>(value);
+}
+std::string field(uint64_t number, uint64_t value) {
+  return varint(number << 3) + varint(value);
+}
+std::string field(uint64_t number, const std::string& bytes) {
+  return varint(number << 3 | 2) + varint(bytes.size()) + bytes;
+}
+std::string piece(const std::string& text, float score, uint64_t type = 1) {
+  std::string bits(4, '\0');
+  std::memcpy(bits.data(), &score, 4);
+  return field(1, field(1, text) + varint(2 << 3 | 5) + bits + field(3, type));
+}
+
+/// <unk> <s> </s> ▁ a b ▁a ab <x>, of which <x> is user-defined.
+std::string sentencepiece_model(uint64_t type, bool dummy_prefix = true) {
+  std::string out = piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("</s>", 0, 3);
+  out += piece("\u2581", -3) + piece("a", -4) + piece("b", -5) + piece("\u2581a", -2) +
+         piece("ab", -1) + piece("<x>", 0, 4);
+  out += field(2, field(3, type));
+  return out + field(3, field(3, dummy_prefix ? 1 : 0) + field(4, 0));
+}
+
+TEST(SentencePiece, BpeMergesByScore) {
+  const Directory directory("bpe");
+  directory.write("tokenizer.model", sentencepiece_model(2));
+  const Tokenizer tokenizer = directory.load();
+  EXPECT_EQ(tokenizer.encode("ab a", true), Ids({3, 7, 6}));  // ab before ▁a
+  EXPECT_EQ(tokenizer.encode("b<x>a</s>zb", true), Ids({3, 5, 8, 4, 2, 0, 5}));
+  EXPECT_EQ(tokenizer.decode(Ids{3, 7, 6, 2}, true), "ab a");
+  EXPECT_EQ(tokenizer.bos_id(), 1);
+  EXPECT_EQ(tokenizer.eos_id(), 2);
+  directory.write("tokenizer_config.json", R"({"add_bos_token": true, "legacy": true,
+      "added_tokens_decoder": {"9": {"content": "<y>", "special": true}}})");
+  EXPECT_EQ(directory.load().encode("a<y>a", true), Ids({1, 6, 9, 6}));
+}
+
+TEST(SentencePiece, UnigramTakesTheMostProbablePieces) {
+  const Directory directory("unigram");
+  directory.write("tokenizer.model", sentencepiece_model(1));
+  const Tokenizer tokenizer = directory.load();
+  EXPECT_EQ(tokenizer.encode("ab", false), Ids({3, 7}));  // -4 beats -7
+  EXPECT_EQ(tokenizer.encode("aab", false), Ids({6, 7}));
+  EXPECT_EQ(tokenizer.encode("zzb", false), Ids({3, 0, 5}));
+  const Encoding encoding = tokenizer.encode_with_spans("ab zz", false);
+  EXPECT_EQ(encoding.spans, (std::vector<ByteSpan>{{0, 0}, {0, 2}, {2, 3}, {3, 5}}));
+  directory.write("tokenizer.model", sentencepiece_model(1, false));
+  EXPECT_EQ(directory.load().encode("ab", false), Ids({7}));
+}
+
+TEST(SentencePiece, RefusesWhatIsDamaged) {
+  const auto error = [](const std::string& bytes) {
+    return error_of([&] { read_sentencepiece_model(bytes, "m.model"); });
+  };
+  const std::string model = sentencepiece_model(1);
+  EXPECT_NE(error(model.substr(0, model.size() - 3)).find("damaged or of another kind"),
+            std::string::npos);
+  EXPECT_NE(error("").find("it has no pieces"), std::string::npos);
+  EXPECT_NE(error(sentencepiece_model(3)).find("of whole words or characters"), std::string::npos);
+  EXPECT_NE(error(piece("\xFF", 0)).find("not valid UTF-8"), std::string::npos);
+  EXPECT_NE(error(piece("a", 0, 9)).find("unknown type 9"), std::string::npos);
+  EXPECT_NE(error(piece("a", 0) + field(2, field(40, 7))).find("names the id 7"),
+            std::string::npos);
+  EXPECT_NE(error(field(1, 5)).find("of another kind"), std::string::npos);
+  EXPECT_NE(error(std::string(11, '\xFF')).find("damaged"), std::string::npos);
+}
+
+TEST(TokenizerFiles, LooksForThemInOrder) {
+  const Directory directory("order");
+  EXPECT_NE(directory.error().find("no tokenizer.json"), std::string::npos);
+  directory.write("vocab.json", R"({"a": 0})");
+  EXPECT_NE(directory.error().find("no tokenizer.json"), std::string::npos);
+  directory.write("merges.txt", "");
+  EXPECT_EQ(directory.load().vocab_size(), 2);
+  directory.write("x.tiktoken", ranks());
+  EXPECT_EQ(directory.load().vocab_size(), 6);
+  directory.write("tokenizer.model", sentencepiece_model(2));
+  EXPECT_EQ(directory.load().vocab_size(), 9);
+}
+
+TEST(Base64, IsStrict) {
+  for (const std::string text :
+       {"", "a", "ab", "abc", "abcd", std::string("\0\xFF\x80", 3).c_str()})
+    EXPECT_EQ(decode_base64(encode_base64(text)), text);
+  EXPECT_EQ(decode_base64("YQ=="), "a");
+  for (const char* wrong : {"YQ", "YQ=", "Y===", "YR==", "Y Q=", "YQ==YQ=="})
+    EXPECT_EQ(decode_base64(wrong), std::nullopt) << wrong;
+}
+
+}  // namespace
+}  // namespace sftrun::text
