@@ -130,7 +130,7 @@ class Fuse final : public DecoderStep {
   void run(std::vector<std::string>& tokens) const override {
     std::string whole;
     for (const std::string& token : tokens) whole += token;
-    tokens.assign(1, std::move(whole));
+    tokens.assign(1, whole);
   }
   std::string bytes_of(std::string token) const override { return token; }
 };

@@ -154,6 +154,7 @@ Json pre_tokenizer_of(Form form) {
 
 [[noreturn]] void fail_unknown(const std::string& name, const std::string& where) {
   std::vector<std::string> names;
+  names.reserve(kKinds.size());
   for (const Kind& kind : kKinds) names.emplace_back(kind.name);
   throw DataError(
       name.empty()

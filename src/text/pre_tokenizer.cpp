@@ -137,9 +137,9 @@ class Metaspace final : public Rewriter {
 std::string prepend_scheme_of(const Json& section, const std::string& where) {
   const bool says_scheme =
       section.contains("prepend_scheme") && !section.at("prepend_scheme").is_null();
-  const std::string scheme = says_scheme ? string_at(section, "prepend_scheme", where)
-                             : bool_at(section, "add_prefix_space", true, where) ? "always"
-                                                                                 : "never";
+  std::string scheme = says_scheme ? string_at(section, "prepend_scheme", where)
+                       : bool_at(section, "add_prefix_space", true, where) ? "always"
+                                                                           : "never";
   if (scheme != "always" && scheme != "first" && scheme != "never")
     throw DataError(fmt::format("unknown prepend_scheme `{}` of Metaspace", scheme), where);
   return scheme;

@@ -66,6 +66,7 @@ Json split_to_bytes(const std::string& pattern) {
 
 void check_distinct(const std::vector<Ranked>& ranked, const std::string& where) {
   std::vector<TokenId> ranks;
+  ranks.reserve(ranked.size());
   for (const Ranked& token : ranked) ranks.push_back(token.rank);
   std::sort(ranks.begin(), ranks.end());
   const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
@@ -168,6 +169,7 @@ std::vector<std::string> tekken_specials(const Json& document, TokenId& num_spec
   }
   std::sort(ranked.begin(), ranked.end());
   std::vector<std::string> names;
+  names.reserve(ranked.size());
   for (auto& [rank, name] : ranked) names.push_back(std::move(name));
   const Json& config = object_at(document, "config", where);
   const bool says = config.contains("default_num_special_tokens");
