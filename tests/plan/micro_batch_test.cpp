@@ -11,6 +11,7 @@ spec::ArchSpec small() {
   arch.family = "llama";
   arch.vocab_size = 49152, arch.hidden_size = 576, arch.intermediate_size = 1536,
   arch.num_layers = 30;
+  arch.layers.resize(30);
   arch.num_heads = 9, arch.num_kv_heads = 3, arch.head_dim = 64,
   arch.max_position_embeddings = 2048;
   arch.tie_word_embeddings = true;

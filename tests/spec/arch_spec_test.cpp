@@ -354,7 +354,7 @@ TEST(FromGguf, NamesWhatIsWrong) {
        json::array({2, 4}),
        {"`llama.attention.head_count_kv` must be an integer"}},
       {"llama.attention.head_count", 0, {"`llama.attention.head_count`", "0"}},
-      {"llama.expert_count", 8, {"mixtures of experts"}},
+      {"llama.expert_count", 8, {"llama.expert_used_count", "is missing"}},
       {"llama.rope.dimension_count",
        4,
        {"`llama.rope.dimension_count` 4 differs from the head size 8"}},
