@@ -85,9 +85,10 @@ class SnapshotDownload {
       if (is_weights(file.path) == weights) files.push_back(&file);
     }
     next_ = 0;
-    running_ = std::min(kParallelFiles, files.size());
+    const size_t num_workers = std::min(kParallelFiles, files.size());
+    running_ = num_workers;  // counts down while later ones are still being started
     std::vector<std::jthread> workers;
-    for (size_t i = 0; i < running_; ++i) workers.emplace_back([&] { work(files); });
+    for (size_t i = 0; i < num_workers; ++i) workers.emplace_back([&] { work(files); });
     std::unique_lock lock(mutex_);
     constexpr auto kTick = std::chrono::milliseconds(100);
     while (!done_.wait_for(lock, kTick, [this] { return running_ == 0; }))
