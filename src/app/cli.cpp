@@ -166,6 +166,16 @@ CLI::Validator in_range(double min, double max) {
       "NUMBER");
 }
 
+void add_model_flags(CLI::App& command, std::string& model, std::string& adapter) {
+  command.add_option(
+      "-m,--model", model,
+      "Directory in Hugging Face layout, .gguf file, or a name on the hub [the adapter's base]");
+  command
+      .add_option("--adapter", adapter,
+                  "PEFT adapter to put on it: directory, or a name on the hub")
+      ->type_name("ADAPTER");
+}
+
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
   command
       .add_option("overrides", overrides,

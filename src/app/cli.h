@@ -52,6 +52,9 @@ CLI::Validator device_name();    ///< auto, cuda, cpu
 CLI::Validator at_least(int64_t min);
 CLI::Validator in_range(double min, double max);
 
+/// --model, and --adapter, whose base is the model where none is given.
+void add_model_flags(CLI::App& command, std::string& model, std::string& adapter);
+
 /// `[section.key=value ...]`, checked for form.
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides);
 

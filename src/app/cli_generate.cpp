@@ -77,13 +77,7 @@ Command add_generate(CLI::App& sftrun) {
       "sftrun generate --adapter runs/first/adapter --prompt \"What is the capital of France?\"\n"
       "  sftrun generate --model models/base --input in.jsonl --output out.jsonl --temperature 0.7 "
       "--seed 1");
-  command->add_option(
-      "-m,--model", options->model,
-      "Directory in Hugging Face layout, .gguf file, or a name on the hub [the adapter's base]");
-  command
-      ->add_option("--adapter", options->adapter,
-                   "PEFT adapter to put on it: directory, or a name on the hub")
-      ->type_name("ADAPTER");
+  add_model_flags(*command, options->model, options->adapter);
   command->add_option("-p,--prompt", options->prompt, "Text to answer or continue");
   command
       ->add_option("--input", options->input,

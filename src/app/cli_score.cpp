@@ -26,13 +26,7 @@ Command add_score(CLI::App& sftrun) {
       "Log-probability of each record's labelled tokens: adds \"logprob\" and \"tokens\"",
       "sftrun score --model models/base --adapter runs/first/adapter --input in.jsonl --output "
       "out.jsonl");
-  command->add_option(
-      "-m,--model", options->model,
-      "Directory in Hugging Face layout, .gguf file, or a name on the hub [the adapter's base]");
-  command
-      ->add_option("--adapter", options->adapter,
-                   "PEFT adapter to put on it: directory, or a name on the hub")
-      ->type_name("ADAPTER");
+  add_model_flags(*command, options->model, options->adapter);
   command->add_option("--input", options->input, "JSON lines: text, messages or prompt/completion")
       ->type_name("FILE");
   command->add_option("--output", options->output, "Where the records go with their scores")

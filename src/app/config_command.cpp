@@ -35,10 +35,8 @@ std::vector<data::SourceLook> look_at_data(const config::RunConfig& config) {
   std::vector<data::SourceLook> looks;
   const auto look = [&](const std::vector<config::DataSource>& sources, bool is_validation) {
     for (const config::DataSource& source : sources) {
-      std::error_code ignored;
-      const bool is_there = is_glob(source.path) ? !expand_glob(source.path).empty()
-                                                 : std::filesystem::exists(source.path, ignored);
-      if (is_there) looks.push_back(data::look_at_source(config.data, source, is_validation));
+      if (exists_or_matches(source.path))
+        looks.push_back(data::look_at_source(config.data, source, is_validation));
     }
   };
   look(config.data.train, false);

@@ -1,18 +1,15 @@
 #include "data_source_finder.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 
 #include "model_source.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/data/data_extensions.h"
 
 namespace sftrun::app {
 namespace {
-
-constexpr std::array kDataExtensions = {".jsonl", ".ndjson", ".json", ".csv",  ".tsv", ".parquet",
-                                        ".arrow", ".gz",     ".zst",  ".gzip", ".zstd"};
 
 void find(config::DataSource& source, const char* default_split, const std::string& where,
           bool quiet) {
@@ -21,7 +18,7 @@ void find(config::DataSource& source, const char* default_split, const std::stri
   if (!name) return;
   hub::DatasetRequest request;
   request.split = source.split.empty() ? default_split : source.split;
-  request.extensions.assign(kDataExtensions.begin(), kDataExtensions.end());
+  request.extensions = data::data_extensions();
   try {
     source.path = until_stopped([&](const std::function<bool()>& should_stop) {
                     return hub::get_dataset(*name, request, hub::settings_from_environment(),
@@ -40,9 +37,10 @@ bool may_be_on_hub(const std::string& path) {
   std::error_code ignored;
   if (path.starts_with("hf://")) return true;
   if (std::filesystem::exists(path, ignored) || is_glob(path)) return false;
+  const std::vector<std::string>& extensions = data::data_extensions();
   const bool is_file =
-      std::any_of(kDataExtensions.begin(), kDataExtensions.end(),
-                  [&](const char* extension) { return path.ends_with(extension); });
+      std::any_of(extensions.begin(), extensions.end(),
+                  [&](const std::string& extension) { return path.ends_with(extension); });
   return !is_file && hub::parse_dataset_name(path).has_value();
 }
 

@@ -11,11 +11,6 @@
 namespace sftrun::config {
 namespace {
 
-bool is_there(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored) || (is_glob(path) && !expand_glob(path).empty());
-}
-
 /// A path as given if it exists from here, else the same path from the YAML's directory if that
 /// exists.
 std::string rebased(const std::string& text, const std::filesystem::path& directory) {
@@ -24,9 +19,9 @@ std::string rebased(const std::string& text, const std::filesystem::path& direct
   const char* home = std::getenv("HOME");
   if (text.starts_with("~/") && home != nullptr)
     path = std::filesystem::path(home) / text.substr(2);
-  if (path.is_absolute() || is_there(path)) return path.string();
+  if (path.is_absolute() || exists_or_matches(path)) return path.string();
   const std::filesystem::path beside = (directory / path).lexically_normal();
-  return is_there(beside) ? beside.string() : path.string();
+  return exists_or_matches(beside) ? beside.string() : path.string();
 }
 
 void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
@@ -109,7 +104,7 @@ LoadedConfig config_from_overrides(const std::vector<std::string>& overrides) {
 
 void require_files(const LoadedConfig& loaded) {
   const auto require = [&](const std::string& key, const std::string& path) {
-    if (path.empty() || is_there(path)) return;
+    if (path.empty() || exists_or_matches(path)) return;
     throw DataError(
         fmt::format("{}: {}: {}", key, is_glob(path) ? "no file matches" : "no such file", path),
         loaded.place_of(key),

@@ -118,8 +118,7 @@ template <class E>
 requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& value, const Limits&,
                                                                 E& member) {
   if (value.kind != Value::Kind::kScalar) return wrong_type(value);
-  std::string text = value.text;
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string text = ascii_lower(value.text);
   std::vector<std::string> known;
   for (const auto& word : Words<E>::all) {
     if (word.text != text) {

@@ -202,6 +202,11 @@ std::vector<fs::path> expand_glob(const fs::path& pattern) {
   return paths;
 }
 
+bool exists_or_matches(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored) || (is_glob(path) && !expand_glob(path).empty());
+}
+
 void sync_directory(const fs::path& path) {
   const int fd = ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0)

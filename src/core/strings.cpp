@@ -66,6 +66,16 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
   return text;
 }
 
+std::string ascii_lower(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+bool ends_with_name(std::string_view name, std::string_view ending) {
+  if (!name.ends_with(ending)) return false;
+  return name.size() == ending.size() || name[name.size() - ending.size() - 1] == '.';
+}
+
 bool is_valid_utf8(std::string_view text) {
   size_t i = 0;
   while (i < text.size()) {

@@ -8,6 +8,7 @@
 #include "packing.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
+#include "shuffle.h"
 
 namespace sftrun::data {
 namespace {
@@ -25,14 +26,6 @@ RandomStream bin_order_stream(uint64_t seed, int64_t epoch) {
 RandomStream share_stream(uint64_t seed, int64_t epoch, size_t group) {
   constexpr uint64_t kShares = 0x73686172652d7631;
   return {seed ^ kShares, (static_cast<uint64_t>(epoch) << 16) + group};
-}
-
-/// Fisher-Yates over [begin, end).
-template <typename Iterator>
-void shuffle_range(Iterator begin, Iterator end, RandomStream& random) {
-  for (auto remaining = static_cast<uint64_t>(end - begin); remaining > 1; --remaining) {
-    std::swap(begin[remaining - 1], begin[random.next_below(remaining)]);
-  }
 }
 
 /// A share of [begin, end), drawn anew each epoch, in order.

@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/rng.h"
+#include "shuffle.h"
 #include "tokenized_source.h"
 
 namespace sftrun::data {
@@ -39,7 +40,7 @@ class EndlessSource {
     checks_.emplace(model, config.data, current_->format().format, current_->rule());
     log::info("data: {} is streamed; it holds {} records: {}", source.path,
               name_of(current_->format().format), current_->format().reason);
-    measure();
+    estimated_records_ = current_->estimated_records();
   }
 
   void seek(const SourcePosition& position) {
@@ -76,17 +77,6 @@ class EndlessSource {
   void reopen() {
     current_ = std::make_unique<TokenizedSource>(config_, source_, SplitRole::kTrain, model_,
                                                  num_threads_);
-  }
-
-  /// From how much of the files the first block takes.
-  void measure() {
-    SourceRecords records(config_.data, source_, SplitRole::kTrain);
-    int64_t count = 0;
-    if (const auto block = records.next()) count = static_cast<int64_t>(block->count);
-    const double fraction = std::clamp(records.fraction_read(), 1e-9, 1.0);
-    estimated_records_ = static_cast<double>(count) / fraction;
-    if (source_.max_samples)
-      estimated_records_ = std::min(estimated_records_, static_cast<double>(*source_.max_samples));
   }
 
   /// False at the end of a pass.
@@ -197,16 +187,12 @@ class BatchStream::Windows {
     for (const Example& example : window.examples)
       lengths.push_back(static_cast<int64_t>(example.tokens.size()));
     RandomStream random = window_stream(static_cast<uint64_t>(data.seed), window.index);
-    const auto shuffle = [&](auto& items) {
-      for (uint64_t left = items.size(); left > 1; --left)
-        std::swap(items[left - 1], items[random.next_below(left)]);
-    };
-    if (data.shuffle) shuffle(order);
+    if (data.shuffle) shuffle_range(order.begin(), order.end(), random);
     if (data.packing) {
       window.bins = pack_first_fit_decreasing(
           order, lengths, config_.model.max_seq_len,
           std::max<int64_t>(1, static_cast<int64_t>(order.size())), nullptr);
-      if (data.shuffle) shuffle(window.bins);
+      if (data.shuffle) shuffle_range(window.bins.begin(), window.bins.end(), random);
     } else {
       for (const int64_t example : order) window.bins.push_back({example});
     }

@@ -184,6 +184,30 @@ void log_mix(const std::vector<DatasetPart>& parts, const std::vector<DatasetSta
   log::info("data: an epoch's tokens: {}", join(shares, ", "));
 }
 
+/// What training would make of a sequence.
+PreviewedSequence previewed(Sequence sequence, const LengthRule& rule, const std::string& place,
+                            const std::string& where) {
+  const auto length = static_cast<int64_t>(sequence.ids.size());
+  PreviewedSequence shown{.place = place, .num_kept = std::min(length, rule.max_seq_len)};
+  switch (fate_of(sequence, rule, where)) {
+    case Fate::kKept:
+    case Fate::kTruncated:
+      break;
+    case Fate::kTooLong:
+      shown.left_out =
+          fmt::format("{} tokens, more than model.max_seq_len = {}", length, rule.max_seq_len);
+      break;
+    case Fate::kLabelsCutOff:
+      shown.left_out = fmt::format("no label within its first {} tokens", rule.max_seq_len);
+      break;
+    case Fate::kWithoutLabels:
+      shown.left_out = "no token carries a label";
+      break;
+  }
+  shown.sequence = std::move(sequence);
+  return shown;
+}
+
 }  // namespace
 
 DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
@@ -266,29 +290,10 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
     for (size_t i = 0; i < block->count && left > 0; ++i, --left) {
       const std::string where = records.where(*block, i);
       const bool is_table = records.files()[static_cast<size_t>(block->file)].is_table;
-      for (Sequence& sequence : builder.build(records.parse(*block, i), where)) {
-        const auto length = static_cast<int64_t>(sequence.ids.size());
-        PreviewedSequence shown{
-            .place = fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i)),
-            .num_kept = std::min(length, rule.max_seq_len)};
-        switch (fate_of(sequence, rule, where)) {
-          case Fate::kKept:
-          case Fate::kTruncated:
-            break;
-          case Fate::kTooLong:
-            shown.left_out = fmt::format("{} tokens, more than model.max_seq_len = {}", length,
-                                         rule.max_seq_len);
-            break;
-          case Fate::kLabelsCutOff:
-            shown.left_out = fmt::format("no label within its first {} tokens", rule.max_seq_len);
-            break;
-          case Fate::kWithoutLabels:
-            shown.left_out = "no token carries a label";
-            break;
-        }
-        shown.sequence = std::move(sequence);
-        preview.sequences.push_back(std::move(shown));
-      }
+      const std::string place =
+          fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i));
+      for (Sequence& sequence : builder.build(records.parse(*block, i), where))
+        preview.sequences.push_back(previewed(std::move(sequence), rule, place, where));
     }
   }
   return preview;

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "record.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 
@@ -32,12 +33,6 @@ const Json* find_column(const Json& record, const std::string& column) {
     }
   }
   return at;
-}
-
-std::string keys_of(const Json& record) {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : record.items()) keys.push_back('"' + key + '"');
-  return keys.empty() ? "none" : join(keys, ", ");
 }
 
 /// A class label or a number is text to a language model.

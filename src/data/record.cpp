@@ -9,13 +9,13 @@
 #include "sftrun/core/strings.h"
 
 namespace sftrun::data {
-namespace {
-
 std::string keys_of(const Json& record) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : record.items()) keys.push_back('"' + key + '"');
   return keys.empty() ? "none" : join(keys, ", ");
 }
+
+namespace {
 
 const Json& require(const Json& record, const char* key, RecordFormat format,
                     const std::string& where) {

@@ -22,6 +22,9 @@ struct PlainText {
 };
 using RecordShape = std::variant<Conversation, PlainText>;
 
+/// A record's keys for messages: `"id", "text"`; "none".
+std::string keys_of(const Json& record);
+
 /// @param has_chat_template decides how Alpaca records are read   @param where "file:line"
 /// @throws DataError for keys that are missing or of the wrong type
 RecordShape shape_of(const Json& record, RecordFormat format, bool has_chat_template,

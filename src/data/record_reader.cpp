@@ -9,6 +9,7 @@
 
 #include "arrow_library.h"
 #include "sftrun/core/error.h"
+#include "sftrun/data/data_extensions.h"
 
 namespace sftrun::data {
 namespace fs = std::filesystem;
@@ -51,20 +52,6 @@ class FileStream final : public ByteStream {
   int fd_ = -1;
   uint64_t position_ = 0;
 };
-
-std::string lower_extension(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return extension;
-}
-
-/// The extension below that of the compression: ".csv" of "a.csv.gz".
-std::string inner_extension(const fs::path& path) {
-  const std::string outer = lower_extension(path);
-  const bool is_compression =
-      outer == ".gz" || outer == ".gzip" || outer == ".zst" || outer == ".zstd";
-  return is_compression ? lower_extension(path.stem()) : outer;
-}
 
 std::string first_bytes(const fs::path& path) {
   FileStream file(path);

@@ -8,33 +8,24 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/split_words.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/data_extensions.h"
 
 namespace sftrun::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::array kExtensions = {".jsonl", ".ndjson",  ".json", ".csv",
-                                    ".tsv",   ".parquet", ".arrow"};
-constexpr std::array kCompressions = {".gz", ".gzip", ".zst", ".zstd"};
 /// What `datasets` writes beside the data.
 constexpr std::array kNoData = {"dataset_info.json", "dataset_dict.json", "state.json",
                                 "dataset_infos.json"};
-
-std::string lower(std::string text) {
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
-}
 
 bool is_data(const fs::path& file) {
   const std::string name = file.filename().string();
   if (name.starts_with('.') || std::find(kNoData.begin(), kNoData.end(), name) != kNoData.end())
     return false;
   if (name.starts_with("cache-") && name.ends_with(".arrow")) return false;  // of datasets' map()
-  std::string extension = lower(file.extension().string());
-  if (std::find(kCompressions.begin(), kCompressions.end(), extension) != kCompressions.end())
-    extension = lower(file.stem().extension().string());
-  return std::find(kExtensions.begin(), kExtensions.end(), extension) != kExtensions.end();
+  return has_data_extension(file);
 }
 
 std::vector<fs::path> data_files_in(const fs::path& folder) {
@@ -55,17 +46,17 @@ std::vector<fs::path> data_files_in(const fs::path& folder) {
 
 /// The split that a word names, as `datasets` reads names.
 std::optional<std::string> split_named(const std::string& word) {
-  if (word == "train" || word == "training") return "train";
-  if (word == "validation" || word == "valid" || word == "dev" || word == "val")
-    return "validation";
-  if (word == "test" || word == "testing" || word == "eval" || word == "evaluation") return "test";
+  for (const char* split : {"train", "validation", "test"}) {
+    const std::vector<std::string> words = words_of_split(split);
+    if (std::find(words.begin(), words.end(), word) != words.end()) return split;
+  }
   return std::nullopt;
 }
 
 /// Words of a name between what separates them: "train-00000-of-00002.parquet".
 std::vector<std::string> words_of(const std::string& name) {
   std::vector<std::string> words(1);
-  for (const char c : lower(name)) {
+  for (const char c : ascii_lower(name)) {
     if (c == '-' || c == '_' || c == '.' || c == ' ')
       words.emplace_back();
     else
@@ -113,7 +104,7 @@ std::vector<fs::path> files_of_split(const fs::path& folder, const config::DataS
     // "val" finds validation-00000-of-00001.parquet.
     const std::string split = by_split.contains(source.split)
                                   ? source.split
-                                  : split_named(lower(source.split)).value_or(source.split);
+                                  : split_named(ascii_lower(source.split)).value_or(source.split);
     if (by_split.contains(split)) return by_split[split];
     throw DataError(fmt::format("the folder has no split `{}`", source.split), folder.string(),
                     named.empty() ? "no file's name names one: leave `split` out, or name a file"

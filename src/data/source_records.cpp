@@ -67,6 +67,9 @@ SourceRecords::SourceRecords(const config::DataConfig& data, const config::DataS
   if (!first_) {
     throw DataError("the file holds no records", source.path, "write one JSON object a line");
   }
+  estimated_records_ = static_cast<double>(first_->count) / std::clamp(fraction_read(), 1e-9, 1.0);
+  if (source.max_samples)
+    estimated_records_ = std::min(estimated_records_, static_cast<double>(*source.max_samples));
   const config::DataFormat configured = format_of(data, source);
   format_ = configured == config::DataFormat::kAuto
                 ? detect_format(parse(*first_, 0), where(*first_, 0))

@@ -36,6 +36,8 @@ class SourceRecords {
   const std::vector<SourceFile>& files() const { return files_; }
   const DetectedFormat& format() const { return format_; }  ///< configured, or of the first record
   double fraction_read() const;                             ///< of the files' bytes
+  /// How many there are, from how much of the files the first block takes.
+  double estimated_records() const { return estimated_records_; }
 
  private:
   bool open_next();
@@ -51,6 +53,7 @@ class SourceRecords {
   std::optional<Block> first_;   // read to detect the format
   std::optional<int64_t> left_;  // of max_samples
   int64_t to_skip_ = 0;
+  double estimated_records_ = 0;
   DetectedFormat format_;
 };
 

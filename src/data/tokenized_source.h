@@ -47,6 +47,7 @@ class TokenizedSource {
   const LengthRule& rule() const { return rule_; }
   const std::vector<SourceFile>& files() const { return records_.files(); }
   double fraction_read() const { return records_.fraction_read(); }
+  double estimated_records() const { return records_.estimated_records(); }
 
  private:
   SourceRecords records_;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "sftrun/core/split_words.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::hub {
@@ -172,14 +173,6 @@ bool is_separate_word(const std::string& text, const std::string& word) {
     if ((at == 0 || !is_letter(at - 1)) && !is_letter(at + word.size())) return true;
   }
   return false;
-}
-
-/// https://huggingface.co/docs/hub/datasets-file-names-and-splits
-std::vector<std::string> words_of_split(const std::string& split) {
-  if (split == "train") return {"train", "training"};
-  if (split == "validation") return {"validation", "valid", "val", "dev"};
-  if (split == "test") return {"test", "testing", "eval", "evaluation"};
-  return {split};
 }
 
 bool belongs_to(const std::string& path, const std::string& split) {

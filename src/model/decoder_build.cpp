@@ -29,10 +29,6 @@ DType to_dtype(at::ScalarType type) {
   }
 }
 
-bool ends_with_module(const std::string& name, const std::string& target) {
-  return name == target || (name.size() > target.size() && name.ends_with("." + target));
-}
-
 bool decays(const spec::TensorSpec& tensor) {
   return tensor.role != spec::TensorRole::kNorm && tensor.role != spec::TensorRole::kBias;
 }
@@ -142,15 +138,18 @@ void describe(Layer& layer, const spec::ArchSpec& arch, const spec::LayerSpec& s
                                                                 : kernels::Activation::kGeluTanh;
 }
 
-bool is_dense_half(spec::LinearSlot slot) {
-  return slot == spec::LinearSlot::kGate || slot == spec::LinearSlot::kUp ||
-         slot == spec::LinearSlot::kDown;
+/// Of models with experts only attention: peft takes the names of dense feed-forward halves there
+/// for the experts'.
+bool is_targetable(spec::LinearSlot slot, const spec::ArchSpec& arch) {
+  const bool is_dense_half = slot == spec::LinearSlot::kGate || slot == spec::LinearSlot::kUp ||
+                             slot == spec::LinearSlot::kDown;
+  return slot != spec::LinearSlot::kRouter && (arch.mixture.num_experts == 0 || !is_dense_half);
 }
 
 /// Of target_parameters, as peft matches them: the whole name or its ending.
 bool targets_parameter(const LoraOptions& lora, const std::string& name) {
   return std::any_of(lora.target_parameters.begin(), lora.target_parameters.end(),
-                     [&](const std::string& target) { return ends_with_module(name, target); });
+                     [&](const std::string& target) { return ends_with_name(name, target); });
 }
 
 /// A router's update is asked for by its parameter's name alone: `gate` would mean another thing in
@@ -158,11 +157,11 @@ bool targets_parameter(const LoraOptions& lora, const std::string& name) {
 bool targets(const LoraOptions& lora, const std::string& module, spec::LinearSlot slot,
              const spec::ArchSpec& arch) {
   if (slot == spec::LinearSlot::kRouter) return targets_parameter(lora, module + ".weight");
-  if (is_dense_half(slot) && arch.mixture.num_experts > 0) return false;
+  if (!is_targetable(slot, arch)) return false;
   if (lora.target_is_pattern)
     return std::regex_match(module, std::regex(lora.target_modules.at(0)));
   for (const std::string& target : lora.target_modules) {
-    if (target == "all-linear" || ends_with_module(module, target)) return true;
+    if (target == "all-linear" || ends_with_name(module, target)) return true;
   }
   return false;
 }
@@ -171,15 +170,15 @@ void require_parameters_exist(const LoraOptions& lora, const spec::ArchSpec& arc
   std::vector<std::string> names;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer))
-      names.push_back(fmt::format("{}layers.{}.{}", arch.prefix, layer, experts.module));
+      names.push_back(spec::name_in_layer(arch, layer, experts.module));
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       if (linear.slot == spec::LinearSlot::kRouter)
-        names.push_back(fmt::format("{}layers.{}.{}.weight", arch.prefix, layer, linear.module));
+        names.push_back(spec::name_in_layer(arch, layer, linear.module) + ".weight");
     }
   }
   for (const std::string& target : lora.target_parameters) {
     const bool found = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return ends_with_module(name, target);
+      return ends_with_name(name, target);
     });
     if (found) continue;
     throw ConfigError(
@@ -209,16 +208,9 @@ std::vector<spec::LinearSpec> all_linears(const spec::ArchSpec& arch) {
   return linears;
 }
 
-/// Of models with experts only attention: peft takes the names of dense feed-forward halves there
-/// for the experts'.
-bool is_targetable(spec::LinearSlot slot, const spec::ArchSpec& arch) {
-  if (slot == spec::LinearSlot::kRouter) return false;
-  return arch.mixture.num_experts == 0 || !is_dense_half(slot);
-}
-
 bool names_experts(const std::string& target) {
   for (const char* name : {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3", "experts"}) {
-    if (target == name || target.ends_with(std::string(".") + name)) return true;
+    if (ends_with_name(target, name)) return true;
   }
   return false;
 }
@@ -238,8 +230,8 @@ void require_targets_exist(const LoraOptions& lora, const spec::ArchSpec& arch) 
     for (const spec::LinearSpec& linear : linears) {
       if (!is_targetable(linear.slot, arch)) continue;
       // A target may name a layer too ("layers.3.self_attn.q_proj"); its last words decide.
-      found = found || ends_with_module(linear.module, target) ||
-              ends_with_module(target, linear.module);
+      found =
+          found || ends_with_name(linear.module, target) || ends_with_name(target, linear.module);
     }
     if (found) continue;
     if (arch.mixture.num_experts > 0 && names_experts(target)) {
@@ -295,7 +287,7 @@ class DecoderBuilder {
 
   void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
                       uint32_t number) {
-    linear.name = fmt::format("{}layers.{}.{}", d_.arch_.prefix, layer, spec.module);
+    linear.name = spec::name_in_layer(d_.arch_, layer, spec.module);
     declare_tensor(linear.name + ".weight", layer + 1, &linear.weight, &linear.weight_parameter);
     if (spec.bias)
       declare_tensor(linear.name + ".bias", layer + 1, &linear.bias, &linear.bias_parameter);
@@ -315,7 +307,7 @@ class DecoderBuilder {
 
   void declare_experts(kernels::ExpertMatrix& matrix, const spec::ExpertSpec& spec, int64_t layer,
                        uint32_t number) {
-    matrix.name = fmt::format("{}layers.{}.{}", d_.arch_.prefix, layer, spec.module);
+    matrix.name = spec::name_in_layer(d_.arch_, layer, spec.module);
     declare_tensor(matrix.name, layer + 1, &matrix.weight, &matrix.parameter);
     const LoraOptions& lora = d_.options_.lora;
     if (d_.options_.trains != Trains::kLora || !targets_parameter(lora, matrix.name)) return;
@@ -358,8 +350,8 @@ class DecoderBuilder {
       Layer& layer = d_.layers_[static_cast<size_t>(l)];
       describe(layer, d_.arch_, d_.arch_.layers[static_cast<size_t>(l)]);
       for (const spec::NormSpec& norm : norms)
-        declare_norm(member(layer, norm.slot),
-                     fmt::format("{}layers.{}.{}", d_.arch_.prefix, l, norm.module), l + 1);
+        declare_norm(member(layer, norm.slot), spec::name_in_layer(d_.arch_, l, norm.module),
+                     l + 1);
       for (const spec::LinearSpec& linear : spec::layer_linears(d_.arch_, l))
         declare_linear(member(layer, linear.slot), linear, l, number++);
       for (const spec::ExpertSpec& experts : spec::layer_experts(d_.arch_, l)) {

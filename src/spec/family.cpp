@@ -38,7 +38,10 @@ const Family* find_by(std::string_view Family::*name, const std::string& sought)
 
 }  // namespace
 
-const Family* family_of_gguf(const std::string& architecture) {
+const Family* family_of_gguf(const std::string& architecture, bool has_experts) {
+  for (const Family* family : families()) {
+    if (family->gguf == architecture && family->is_mixture == has_experts) return family;
+  }
   return find_by(&Family::gguf, architecture);
 }
 
@@ -48,6 +51,14 @@ const Family* family_of_text_part(const std::string& model_type) {
 
 void set_windows(ArchSpec& arch, int64_t window) {
   for (LayerSpec& layer : arch.layers) layer.window = window;
+}
+
+void read_window(const JsonFields& config, ArchSpec& arch) {
+  set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
+}
+
+void write_window(const ArchSpec& arch, json& config) {
+  config["sliding_window"] = window_of(arch) > 0 ? json(window_of(arch)) : json(nullptr);
 }
 
 void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,

@@ -26,6 +26,7 @@ struct Family {
   /// What transformers' configuration class takes for keys that a config.json leaves out, where
   /// that is not what `ArchSpec` has.
   const char* defaults = "{}";
+  bool is_mixture = false;      ///< has layers of experts
   bool partial_rotary = false;  ///< understands `partial_rotary_factor`
   /// Set where windowed layers have a RoPE of their own: what both take by default.
   std::optional<RopeThetas> theta_by_layer_type;
@@ -46,8 +47,9 @@ extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3
     kOlmo3, kGranite, kMixtral, kQwen3Moe;
 
 const std::vector<const Family*>& families();
-/// Null: none is stored under this general.architecture.
-const Family* family_of_gguf(const std::string& architecture);
+/// Null: none is stored under this general.architecture. llama.cpp calls some mixtures as their
+/// relatives without experts (Mixtral a llama).
+const Family* family_of_gguf(const std::string& architecture, bool has_experts);
 /// Null: no family is the text part of this model_type.
 const Family* family_of_text_part(const std::string& model_type);
 /// @throws DataError naming the families there are
@@ -57,6 +59,9 @@ const Family& family_named(const std::string& model_type, const std::string& whe
 
 /// Fills `arch.layers` with one window for all layers; 0: none.
 void set_windows(ArchSpec& arch, int64_t window);
+/// The same from `sliding_window`, where null is none; and back.
+void read_window(const JsonFields& config, ArchSpec& arch);
+void write_window(const ArchSpec& arch, nlohmann::json& config);
 /// Reads `layer_types` ("full_attention", "sliding_attention"), or takes `slides(layer)` where the
 /// key is missing: sliding layers get the window.
 void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,

@@ -17,13 +17,12 @@ using nlohmann::json;
 const Family& family_of(const JsonFields& general) {
   const std::string name = general.get_string("general.architecture", "");
   if (name.empty()) general.fail_missing("general.architecture");
-  // llama.cpp calls Mixtral a llama with experts.
-  if (name == kLlama.gguf && general.get_int("llama.expert_count", 0, 0, kMostSize) > 0)
-    return kMixtral;
-  if (const Family* family = family_of_gguf(name)) return *family;
+  const bool has_experts = general.get_int(name + ".expert_count", 0, 0, kMostSize) > 0;
+  if (const Family* family = family_of_gguf(name, has_experts)) return *family;
   std::vector<std::string> known;
   for (const Family* family : families()) {
-    if (!family->gguf.empty()) known.emplace_back(family->gguf);
+    const bool is_new = std::find(known.begin(), known.end(), family->gguf) == known.end();
+    if (!family->gguf.empty() && is_new) known.emplace_back(family->gguf);
   }
   throw DataError(fmt::format("the architecture \"{}\" is not supported", name), general.where(),
                   "supported GGUF architectures: " + join(known, ", "));
@@ -43,8 +42,7 @@ void read_sizes(const JsonFields& meta, ArchSpec& arch) {
 }
 
 void refuse_unsupported(const JsonFields& meta, const Family& family, const ArchSpec& arch) {
-  const bool is_mixture = &family == &kMixtral || &family == &kQwen3Moe;
-  if (!is_mixture && meta.get_int("expert_count", 0, 0, kMostSize) > 0) {
+  if (!family.is_mixture && meta.get_int("expert_count", 0, 0, kMostSize) > 0) {
     throw DataError(fmt::format("mixtures of experts of the architecture \"{}\" are not supported",
                                 family.gguf),
                     meta.where());

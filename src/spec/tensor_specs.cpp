@@ -7,10 +7,6 @@
 namespace sftrun::spec {
 namespace {
 
-std::string name_in_layer(const ArchSpec& arch, int64_t layer, const std::string& module) {
-  return fmt::format("{}layers.{}.{}", arch.prefix, layer, module);
-}
-
 void add_linear(std::vector<TensorSpec>& specs, const ArchSpec& arch, const LinearSpec& linear,
                 int64_t layer) {
   const std::string prefix = name_in_layer(arch, layer, linear.module);
@@ -65,6 +61,10 @@ void add_norm(std::vector<TensorSpec>& specs, const ArchSpec& arch, const NormSp
 }
 
 }  // namespace
+
+std::string name_in_layer(const ArchSpec& arch, int64_t layer, const std::string& module) {
+  return fmt::format("{}layers.{}.{}", arch.prefix, layer, module);
+}
 
 int64_t TensorSpec::numel() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());

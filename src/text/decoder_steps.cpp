@@ -252,18 +252,6 @@ class Ctc final : public DecoderStep {
   bool cleans_;
 };
 
-std::unique_ptr<DecoderStep> make_replace(const Json& step, const std::string& where) {
-  const Json& pattern = object_at(step, "pattern", where);
-  std::string content = string_at(step, "content", where);
-  if (pattern.contains("Regex")) {
-    return std::make_unique<ReplacePattern>(string_at(pattern, "Regex", where), std::move(content),
-                                            where);
-  }
-  std::string literal = string_at(pattern, "String", where);
-  if (literal.empty()) return std::make_unique<ReplacePattern>("", std::move(content), where);
-  return std::make_unique<ReplaceLiteral>(std::move(literal), std::move(content));
-}
-
 std::unique_ptr<DecoderStep> make_strip(const Json& step, const std::string& where) {
   std::string content = string_at(step, "content", where);
   const int64_t start = int_at(step, "start", where), stop = int_at(step, "stop", where);
@@ -282,7 +270,8 @@ std::unique_ptr<DecoderStep> make_metaspace(const Json& step, const std::string&
 std::unique_ptr<DecoderStep> make_decoder_step(const Json& section, const std::string& where) {
   const std::string type = string_at(section, "type", where);
   if (type == "ByteLevel") return std::make_unique<ByteLevel>();
-  if (type == "Replace") return make_replace(section, where);
+  if (type == "Replace")
+    return make_replace_step<DecoderStep, ReplaceLiteral, ReplacePattern>(section, where);
   if (type == "ByteFallback") return std::make_unique<ByteFallback>();
   if (type == "Fuse") return std::make_unique<Fuse>();
   if (type == "Strip") return make_strip(section, where);

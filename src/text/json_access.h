@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <string>
 
 #include "sftrun/core/error.h"
@@ -44,6 +45,19 @@ inline int64_t int_at(const Json& object, const char* key, const std::string& wh
   if (!value.is_number_integer())
     throw DataError(fmt::format("`{}` is not an integer", key), where);
   return value.get<int64_t>();
+}
+
+/// A Replace step of kind `Literal` or `Pattern`, as normalizers and decoders have one.
+template <class Step, class Literal, class Pattern>
+std::unique_ptr<Step> make_replace_step(const Json& section, const std::string& where) {
+  const Json& pattern = object_at(section, "pattern", where);
+  std::string content = string_at(section, "content", where);
+  if (pattern.contains("Regex"))
+    return std::make_unique<Pattern>(string_at(pattern, "Regex", where), std::move(content), where);
+  std::string literal = string_at(pattern, "String", where);
+  // The library compiles the literal to a pattern, and an empty one matches between all characters.
+  if (literal.empty()) return std::make_unique<Pattern>("", std::move(content), where);
+  return std::make_unique<Literal>(std::move(literal), std::move(content));
 }
 
 }  // namespace sftrun::text

@@ -305,19 +305,6 @@ class Bert final : public NormalizerStep {
   BertCase case_;
 };
 
-std::unique_ptr<NormalizerStep> make_replace(const Json& section, const std::string& where) {
-  const Json& pattern = object_at(section, "pattern", where);
-  std::string content = string_at(section, "content", where);
-  if (pattern.contains("Regex")) {
-    return std::make_unique<ReplacePattern>(string_at(pattern, "Regex", where), std::move(content),
-                                            where);
-  }
-  std::string literal = string_at(pattern, "String", where);
-  // The library compiles the literal to a pattern, and an empty one matches between all characters.
-  if (literal.empty()) return std::make_unique<ReplacePattern>("", std::move(content), where);
-  return std::make_unique<ReplaceLiteral>(std::move(literal), std::move(content));
-}
-
 std::unique_ptr<NormalizerStep> make_precompiled(const Json& section, const std::string& where) {
   const auto charsmap = decode_base64(string_at(section, "precompiled_charsmap", where));
   if (!charsmap) throw DataError("`precompiled_charsmap` is not base64", where);
@@ -334,7 +321,8 @@ std::unique_ptr<NormalizerStep> make_normalizer_step(const Json& section,
   if (type == "NFKC") return std::make_unique<UnicodeForm>(NormalForm::kNfkc);
   if (type == "NFKD") return std::make_unique<UnicodeForm>(NormalForm::kNfkd);
   if (type == "Prepend") return std::make_unique<Prepend>(string_at(section, "prepend", where));
-  if (type == "Replace") return make_replace(section, where);
+  if (type == "Replace")
+    return make_replace_step<NormalizerStep, ReplaceLiteral, ReplacePattern>(section, where);
   if (type == "Lowercase") return std::make_unique<Lowercase>();
   if (type == "StripAccents") return std::make_unique<StripAccents>();
   if (type == "Nmt") return std::make_unique<Nmt>();

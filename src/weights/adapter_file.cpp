@@ -73,25 +73,25 @@ class AdapterReader {
 
   /// The experts' tensor that a module of PEFT's stands for; null: none of this model's.
   const spec::TensorSpec* experts_of(const std::string& module) const {
-    for (const char* parameter : {".gate_up_proj", ".down_proj"}) {
-      for (const std::string& experts :
-           {module, module.ends_with(kBaseLayer)
-                        ? module.substr(0, module.size() - kBaseLayer.size())
-                        : module}) {
-        const auto found = specs_.find(experts + parameter);
-        if (found == specs_.end() || found->second.role != spec::TensorRole::kExperts) continue;
-        if (!is_target(found->first)) continue;
-        const bool both = is_target(experts + ".gate_up_proj") && is_target(experts + ".down_proj");
-        if (peft_expert_module(found->first, both) == module) return &found->second;
-      }
+    const std::string experts = module.substr(
+        0, module.ends_with(kBaseLayer) ? module.size() - kBaseLayer.size() : module.size());
+    const std::string gate_up = experts + ".gate_up_proj", down = experts + ".down_proj";
+    const bool both = is_target(gate_up) && is_target(down);
+    for (const std::string& parameter : {gate_up, down}) {
+      const auto found = specs_.find(parameter);
+      const bool is_experts =
+          found != specs_.end() && found->second.role == spec::TensorRole::kExperts;
+      if (is_experts && is_target(parameter) && peft_expert_module(parameter, both) == module)
+        return &found->second;
     }
     return nullptr;
   }
   bool is_target(const std::string& parameter) const {
-    return std::any_of(config_.target_parameters.begin(), config_.target_parameters.end(),
-                       [&](const std::string& target) {
-                         return parameter == target || parameter.ends_with("." + target);
-                       });
+    return ends_with_any(parameter, config_.target_parameters);
+  }
+  static bool ends_with_any(const std::string& name, const std::vector<std::string>& endings) {
+    return std::any_of(endings.begin(), endings.end(),
+                       [&](const std::string& ending) { return ends_with_name(name, ending); });
   }
 
   bool read_experts(const SafetensorsEntry& entry, const std::string& name,
@@ -145,9 +145,7 @@ class AdapterReader {
   std::vector<int64_t> saved_shape(const SafetensorsEntry& entry, const std::string& name) const {
     const auto found = specs_.find(name);
     const std::string module = name.substr(0, name.rfind('.'));
-    const bool listed = std::any_of(
-        config_.modules_to_save.begin(), config_.modules_to_save.end(),
-        [&](const std::string& saved) { return module == saved || module.ends_with("." + saved); });
+    const bool listed = ends_with_any(module, config_.modules_to_save);
     if (found == specs_.end() || !listed)
       fail(entry.name, "is neither LoRA's nor of one of `modules_to_save`");
     return found->second.shape;

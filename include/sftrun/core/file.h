@@ -77,6 +77,9 @@ bool is_glob(const std::filesystem::path& path);
 /// The files and folders that match a shell pattern, sorted.
 std::vector<std::filesystem::path> expand_glob(const std::filesystem::path& pattern);
 
+/// Whether a path, or anything that matches it, exists.
+bool exists_or_matches(const std::filesystem::path& path);
+
 /// fsync of a directory, so that renames in it survive a power cut.
 void sync_directory(const std::filesystem::path& path);
 

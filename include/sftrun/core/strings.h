@@ -14,6 +14,13 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 std::string join(std::span<const std::string> parts, std::string_view separator);
+/// ASCII letters alone.
+std::string ascii_lower(std::string text);
+
+/// Whether a dotted name is `ending` or ends in it, as peft matches names: "mlp.down_proj" in
+/// "layers.0.mlp.down_proj", not in "layers.0.xmlp.down_proj".
+bool ends_with_name(std::string_view name, std::string_view ending);
+
 bool is_valid_utf8(std::string_view text);
 
 }  // namespace sftrun

@@ -128,6 +128,9 @@ void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
 enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts };
 
+/// "model.layers.3.self_attn.q_proj"
+std::string name_in_layer(const ArchSpec& arch, int64_t layer, const std::string& module);
+
 /// A piece of a tensor under the name that files give it; its values lie together in the whole.
 struct TensorPart {
   std::string name;

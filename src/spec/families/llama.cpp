@@ -19,14 +19,6 @@ void write_biases(const ArchSpec& arch, json& config) {
   config["mlp_bias"] = arch.mlp_bias;
 }
 
-void read_mistral(const JsonFields& config, ArchSpec& arch) {
-  set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
-}
-
-void write_mistral(const ArchSpec& arch, json& config) {
-  config["sliding_window"] = window_of(arch) > 0 ? json(window_of(arch)) : json(nullptr);
-}
-
 /// Layers without position embedding: `no_rope_layers` holds 1 for those that have it.
 void read_positions(const JsonFields& config, ArchSpec& arch) {
   const int64_t interval = config.get_int("no_rope_layer_interval", 4, 1, kMostLayers);
@@ -59,7 +51,7 @@ void write_smollm3(const ArchSpec& arch, json& config) {
   write_biases(arch, config);
   write_layer_types(arch, config);
   config["use_sliding_window"] = window_of(arch) > 0;
-  config["sliding_window"] = window_of(arch) > 0 ? json(window_of(arch)) : json(nullptr);
+  write_window(arch, config);
   config["no_rope_layers"] = json::array();
   for (const LayerSpec& layer : arch.layers)
     config["no_rope_layers"].push_back(layer.rope < 0 ? 0 : 1);
@@ -80,8 +72,8 @@ const Family kMistral = {
     .model_type = "mistral",
     .model_class = "MistralForCausalLM",
     .defaults = R"({"sliding_window": 4096, "max_position_embeddings": 131072})",
-    .read = read_mistral,
-    .write = write_mistral,
+    .read = read_window,
+    .write = write_window,
 };
 
 const Family kSmolLm3 = {

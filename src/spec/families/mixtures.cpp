@@ -43,7 +43,7 @@ void mixtral_traits(ArchSpec& arch) {
 }
 
 void read_mixtral(const JsonFields& config, ArchSpec& arch) {
-  set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
+  read_window(config, arch);
   read_mixture(config, arch);
   if (config.has("router_jitter_noise") && *config.find("router_jitter_noise") != 0.0) {
     throw DataError("`router_jitter_noise` is not supported", config.where(),
@@ -55,7 +55,7 @@ void read_mixtral(const JsonFields& config, ArchSpec& arch) {
 
 void write_mixtral(const ArchSpec& arch, json& config) {
   write_mixture(arch, config);
-  config["sliding_window"] = window_of(arch) > 0 ? json(window_of(arch)) : json(nullptr);
+  write_window(arch, config);
 }
 
 void qwen3_moe_traits(ArchSpec& arch) {
@@ -64,8 +64,7 @@ void qwen3_moe_traits(ArchSpec& arch) {
 
 void read_qwen3_moe(const JsonFields& config, ArchSpec& arch) {
   read_attention_bias(config, arch);
-  if (config.get_bool("use_sliding_window", false))
-    set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
+  if (config.get_bool("use_sliding_window", false)) read_window(config, arch);
   read_mixture(config, arch);
   arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMostSize);
   arch.mixture.normalise = config.get_bool("norm_topk_prob", false);
@@ -117,10 +116,12 @@ const Family kMixtral = {
     .defaults = R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
                     "rope_theta": 1000000.0, "num_key_value_heads": 8,
                     "num_local_experts": 8, "num_experts_per_tok": 2})",
+    .is_mixture = true,
     .traits = mixtral_traits,
     .read = read_mixtral,
     .write = write_mixtral,
-    .gguf_interleaves = true,  // its general.architecture is "llama"
+    .gguf = "llama",
+    .gguf_interleaves = true,
     .read_gguf = read_mixtral_gguf,
 };
 
@@ -129,6 +130,7 @@ const Family kQwen3Moe = {
     .model_class = "Qwen3MoeForCausalLM",
     .defaults = R"({"max_position_embeddings": 32768, "num_key_value_heads": 4,
                     "num_experts_per_tok": 8, "moe_intermediate_size": 768})",
+    .is_mixture = true,
     .traits = qwen3_moe_traits,
     .read = read_qwen3_moe,
     .write = write_qwen3_moe,

@@ -17,7 +17,7 @@ void read_phi3(const JsonFields& config, ArchSpec& arch) {
 }
 
 void write_phi3(const ArchSpec& arch, json& config) {
-  config["sliding_window"] = window_of(arch) > 0 ? json(window_of(arch)) : json(nullptr);
+  write_window(arch, config);
   // Read from here, and not from the RoPE's own keys.
   const int64_t original = arch.ropes[0].original_max_position_embeddings;
   if (original > 0) config["original_max_position_embeddings"] = original;
