@@ -60,9 +60,10 @@ SCORED_LENGTHS = [1, 2, 3, 5, 8, 12, 17, 26, 40, 61, 88, 120]
 TRAINED_LENGTHS = [4, 9, 23, 47, 70, 96]  # the packed run's batch is three bins of 128
 PROMPT_LENGTHS = [13, 3, 40, 20, 7, 60, 30, 10]  # the first three without near ties
 RANK = 4
-# Experts are parameters, not linear layers; the router of one of the two is adapted as well.
+# Experts are parameters, not linear layers; the router of one of the families is adapted as well.
 EXPERTS = {"mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
-           "qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"]}
+           "qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"],
+           "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]  # all-linear here; peft's takes experts and routers, too
 TEXT_PART_LINEAR = r"model\.language_model\..*_proj"  # of a model that sees images as well
 
