@@ -100,24 +100,24 @@ void rope(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t h
   launch.check();
 }
 
-at::Tensor gated_forward(Activation activation, const at::Tensor& gate, const at::Tensor& up) {
+at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {
   check_self(gate);
   check_same(up, gate);
   at::Tensor h = at::empty_like(gate);
   const Launch launch(gate);
-  cuda::launch_gated_forward(type_of(gate), activation, gate.data_ptr(), up.data_ptr(),
-                             h.data_ptr(), gate.numel(), launch.stream());
+  cuda::launch_gated_forward(type_of(gate), gating, gate.data_ptr(), up.data_ptr(), h.data_ptr(),
+                             gate.numel(), launch.stream());
   launch.check();
   return h;
 }
 
-void gated_backward(Activation activation, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
+void gated_backward(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
   check_self(gate);
   check_same(dh, gate);
   check_same(up, gate);
   const Launch launch(gate);
-  cuda::launch_gated_backward(type_of(gate), activation, dh.data_ptr(), gate.data_ptr(),
-                              up.data_ptr(), gate.numel(), launch.stream());
+  cuda::launch_gated_backward(type_of(gate), gating, dh.data_ptr(), gate.data_ptr(), up.data_ptr(),
+                              gate.numel(), launch.stream());
   launch.check();
 }
 

@@ -45,6 +45,13 @@ at::Tensor update_of(const weights::LoraPair& pair, int64_t r, double scale) {
   return at::matmul(b.permute({2, 0, 1}), a).mul_(scale);
 }
 
+/// The update of gpt-oss's gate_up has its rows in turn, as the files' tensor has its columns.
+at::Tensor in_order_of(const weights::TensorInfo& info, const at::Tensor& update) {
+  const std::vector<int64_t>& view = info.layout.view;  // [experts, 2, inner, in]
+  if (view.size() != 4) return update;
+  return update.view({view[0], view[2], view[1], view[3]}).transpose(1, 2).reshape(info.shape);
+}
+
 /// A base weight with its update, in fp32. Parts of one tensor are asked for one after the other:
 /// the last answer is kept.
 class MergedTensor {
@@ -57,7 +64,7 @@ class MergedTensor {
     const at::NoGradGuard no_grad;
     merged_ = at::empty(info.shape, at::kFloat);
     base_.read(info.name, DType::kF32, merged_.data_ptr());
-    merged_.add_(update_of(pair, r_, scale_));
+    merged_.add_(in_order_of(info, update_of(pair, r_, scale_)));
     name_ = info.name;
     return merged_;
   }

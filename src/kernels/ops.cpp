@@ -91,26 +91,25 @@ void rope_(at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sig
   });
 }
 
-at::Tensor gated_forward(Activation activation, const at::Tensor& gate, const at::Tensor& up) {
-  if (gate.is_cuda()) return cuda_kernels().gated_forward(activation, gate, up);
+at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {
+  if (gate.is_cuda()) return cuda_kernels().gated_forward(gating, gate, up);
   at::Tensor h = at::empty_like(gate);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
-      kernels.gated_forward(activation, data<T>(gate) + begin, data<T>(up) + begin,
-                            data<T>(h) + begin, end - begin);
+      kernels.gated_forward(gating, data<T>(gate) + begin, data<T>(up) + begin, data<T>(h) + begin,
+                            end - begin);
     });
   });
   return h;
 }
 
-void gated_backward_(Activation activation, const at::Tensor& dh, at::Tensor& gate,
-                     at::Tensor& up) {
-  if (gate.is_cuda()) return cuda_kernels().gated_backward(activation, dh, gate, up);
+void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
+  if (gate.is_cuda()) return cuda_kernels().gated_backward(gating, dh, gate, up);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
-      kernels.gated_backward(activation, data<T>(dh) + begin, data<T>(gate) + begin,
+      kernels.gated_backward(gating, data<T>(dh) + begin, data<T>(gate) + begin,
                              data<T>(up) + begin, end - begin);
     });
   });

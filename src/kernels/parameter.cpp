@@ -13,7 +13,7 @@ constexpr int64_t kAlignment =
 }  // namespace
 
 at::Tensor Parameter::in_file_order(const at::Tensor& values) const {
-  return file_order.empty() ? values : values.permute(file_order);
+  return layout.reorders() ? values.view(layout.view).permute(layout.order) : values;
 }
 
 Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t group,

@@ -160,6 +160,26 @@ at::ScalarType torch_dtype(DType dtype) {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
 }
 
+namespace {
+
+/// A tensor whose values files hold in another order, as they hold it.
+weights::TensorToWrite in_file_order(const weights::Checkpoint& base,
+                                     const weights::TensorInfo& info, DType dtype,
+                                     const std::function<at::Tensor()>& values) {
+  const auto read = [&base, &info, dtype] {
+    at::Tensor tensor = at::empty(info.shape, torch_dtype(dtype));
+    base.read(info.name, dtype, tensor.data_ptr());
+    return tensor;
+  };
+  return {info.file_name(), dtype, info.layout.shape, [&info, dtype, values, read](void* to) {
+            const at::Tensor tensor = (values ? values() : read()).contiguous();
+            const at::Tensor ordered = tensor.view(info.layout.view).permute(info.layout.order);
+            at::from_blob(to, ordered.sizes(), torch_dtype(dtype)).copy_(ordered);
+          }};
+}
+
+}  // namespace
+
 void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info, DType dtype,
                 const std::function<at::Tensor()>& values,
                 std::vector<weights::TensorToWrite>& tensors) {
@@ -175,7 +195,9 @@ void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info
                          to.copy_(values().flatten().narrow(0, offset, to.numel()).view(shape));
                        }});
   };
-  if (info.parts.empty()) {
+  if (info.layout.reorders()) {
+    tensors.push_back(in_file_order(base, info, dtype, values));
+  } else if (info.parts.empty()) {
     add(info.file_name(), info.shape, 0,
         [&base, name = info.name, dtype](void* to) { base.read(name, dtype, to); });
   }
@@ -206,6 +228,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
   ordered_json config = is_directory
                             ? ordered_json::parse(read_text_file(base_path / "config.json"))
                             : ordered_json(base.arch().to_hf_config());
+  config.erase("quantization_config");  // what is written is not
   // transformers 5 writes `dtype`, 4 `torch_dtype`; both read either.
   const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
   config[key] = dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";

@@ -117,6 +117,19 @@ kernels::Norm& member(Layer& layer, spec::NormSlot slot) {
   invariant_failed(__FILE__, __LINE__, "every NormSlot is a member");
 }
 
+kernels::Gating gating_of(const spec::ArchSpec& arch) {
+  switch (arch.activation) {
+    case spec::Activation::kSilu:
+      return kernels::Activation::kSilu;
+    case spec::Activation::kGeluTanh:
+      return kernels::Activation::kGeluTanh;
+    case spec::Activation::kClampedSwiglu:
+      return {kernels::Activation::kClampedSwiglu, static_cast<float>(arch.swiglu_alpha),
+              static_cast<float>(arch.swiglu_limit)};
+  }
+  invariant_failed(__FILE__, __LINE__, "every Activation is a kernel's");
+}
+
 /// What a layer does beside its weights.
 void describe(Layer& layer, const spec::ArchSpec& arch, const spec::LayerSpec& spec) {
   const double scale = arch.attention_scale > 0
@@ -134,8 +147,7 @@ void describe(Layer& layer, const spec::ArchSpec& arch, const spec::LayerSpec& s
     layer.mixture.top_k = arch.mixture.top_k;
     layer.mixture.normalise = arch.mixture.normalise;
   }
-  layer.activation = arch.activation == spec::Activation::kSilu ? kernels::Activation::kSilu
-                                                                : kernels::Activation::kGeluTanh;
+  layer.gating = gating_of(arch);
 }
 
 /// Of models with experts only attention: peft takes the names of dense feed-forward halves there
@@ -167,13 +179,16 @@ bool targets(const LoraOptions& lora, const std::string& module, spec::LinearSlo
 }
 
 void require_parameters_exist(const LoraOptions& lora, const spec::ArchSpec& arch) {
-  std::vector<std::string> names;
+  std::vector<std::string> names, known;
+  const auto add = [&](int64_t layer, const std::string& parameter) {
+    names.push_back(spec::name_in_layer(arch, layer, parameter));
+    if (std::find(known.begin(), known.end(), parameter) == known.end()) known.push_back(parameter);
+  };
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer))
-      names.push_back(spec::name_in_layer(arch, layer, experts.module));
+      add(layer, experts.module);
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (linear.slot == spec::LinearSlot::kRouter)
-        names.push_back(spec::name_in_layer(arch, layer, linear.module) + ".weight");
+      if (linear.slot == spec::LinearSlot::kRouter) add(layer, linear.module + ".weight");
     }
   }
   for (const std::string& target : lora.target_parameters) {
@@ -181,11 +196,10 @@ void require_parameters_exist(const LoraOptions& lora, const spec::ArchSpec& arc
       return ends_with_name(name, target);
     });
     if (found) continue;
-    throw ConfigError(
-        fmt::format("no experts' parameter is named `{}`", target), "tuning.lora.target_parameters",
-        names.empty() ? "the model has no experts: remove it"
-                      : "there are: mlp.experts.gate_up_proj, mlp.experts.down_proj, and "
-                        "mlp.gate.weight, the router");
+    throw ConfigError(fmt::format("no experts' parameter is named `{}`", target),
+                      "tuning.lora.target_parameters",
+                      names.empty() ? "the model has no experts: remove it"
+                                    : "there are, in every layer of experts: " + join(known, ", "));
   }
   if (!lora.target_parameters.empty() && lora.dropout > 0) {
     throw ConfigError("experts' updates have no dropout", "tuning.lora.dropout",
@@ -280,8 +294,10 @@ class DecoderBuilder {
   void declare_tensor(const std::string& name, int64_t group, at::Tensor* weight,
                       kernels::Parameter** parameter) {
     const spec::TensorSpec& tensor = *by_name_.at(name);
-    if (selection_.trains(name))
+    if (selection_.trains(name)) {
       *parameter = d_.store_.add(name, tensor.shape, group, decays(tensor));
+      (*parameter)->layout = tensor.layout;
+    }
     slots_.push_back({name, weight, parameter});
   }
 
@@ -309,6 +325,7 @@ class DecoderBuilder {
                        uint32_t number) {
     matrix.name = spec::name_in_layer(d_.arch_, layer, spec.module);
     declare_tensor(matrix.name, layer + 1, &matrix.weight, &matrix.parameter);
+    if (spec.bias) declare_weight(matrix.bias, matrix.name + "_bias", layer + 1);
     const LoraOptions& lora = d_.options_.lora;
     if (d_.options_.trains != Trains::kLora || !targets_parameter(lora, matrix.name)) return;
     const int64_t experts = d_.arch_.mixture.num_experts;
@@ -316,14 +333,27 @@ class DecoderBuilder {
     kernels::ExpertLora adapter;
     adapter.a = d_.store_.add(weights::lora_a_name(module), {experts, lora.r, spec.in_features},
                               layer + 1, true);
-    adapter.a->file_shape = {experts * lora.r, spec.in_features};
+    adapter.a->layout.shape = {experts * lora.r, spec.in_features};
     adapter.b = d_.store_.add(weights::lora_b_name(module), {experts, spec.out_features, lora.r},
                               layer + 1, true);
-    adapter.b->file_order = {1, 2, 0};  // peft has the expert vary fastest
-    adapter.b->file_shape = {spec.out_features, lora.r * experts};
+    adapter.b->layout = layout_of_b(spec);
     adapter.scale = lora.scaling();
     adapter.module_number = number;
     matrix.lora = adapter;
+  }
+
+  /// peft has the expert vary fastest, and rows as the files' tensor has its columns.
+  FileLayout layout_of_b(const spec::ExpertSpec& spec) const {
+    const int64_t experts = d_.arch_.mixture.num_experts, r = d_.options_.lora.r,
+                  out = spec.out_features;
+    const bool rows_in_turn = d_.arch_.mixture.files == spec::ExpertFiles::kGptOss &&
+                              spec.slot == spec::ExpertSlot::kGateUp;
+    if (rows_in_turn) return {{experts, 2, out / 2, r}, {2, 1, 3, 0}, {out, r * experts}};
+    return {{experts, out, r}, {1, 2, 0}, {out, r * experts}};
+  }
+
+  void declare_weight(kernels::Weight& weight, const std::string& name, int64_t group) {
+    declare_tensor(name, group, &weight.values, &weight.parameter);
   }
 
   /// What peft calls the update of an experts' tensor.
@@ -352,6 +382,8 @@ class DecoderBuilder {
       for (const spec::NormSpec& norm : norms)
         declare_norm(member(layer, norm.slot), spec::name_in_layer(d_.arch_, l, norm.module),
                      l + 1);
+      if (d_.arch_.attention_sinks)
+        declare_weight(layer.sinks, spec::name_in_layer(d_.arch_, l, "self_attn.sinks"), l + 1);
       for (const spec::LinearSpec& linear : spec::layer_linears(d_.arch_, l))
         declare_linear(member(layer, linear.slot), linear, l, number++);
       for (const spec::ExpertSpec& experts : spec::layer_experts(d_.arch_, l)) {

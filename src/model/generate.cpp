@@ -98,7 +98,8 @@ class Generator {
       LayerCache cache{reserve(layer.attention, length), reserve(layer.attention, length)};
       store(cache, 0, k, v);
       const at::Tensor attended =
-          kernels::attention_forward(q, k, v, packed.context, layer.attention).out;
+          kernels::attention_forward(q, k, v, packed.context, layer.attention, layer.sinks.values)
+              .out;
       hidden = kernels::after_attention(layer, hidden, attended, packed.context);
       sequence.layers.push_back(std::move(cache));
     }
@@ -127,7 +128,7 @@ class Generator {
         LayerCache& cache = active[i].layers[l];
         store(cache, active[i].length, k.narrow(0, row, 1), v.narrow(0, row, 1));
         attended.narrow(0, row, 1).copy_(
-            attend(layer.attention, q.narrow(0, row, 1), cache, active[i].length + 1));
+            attend(layer, q.narrow(0, row, 1), cache, active[i].length + 1));
       }
       hidden = kernels::after_attention(layer, hidden, attended, context);
     }
@@ -161,8 +162,9 @@ class Generator {
   }
 
   /// softmax(q k^T * scale) v of one token over what it sees: q [1, heads * head_dim].
-  at::Tensor attend(const kernels::AttentionShape& shape, const at::Tensor& q,
-                    const LayerCache& cache, int64_t length) const {
+  at::Tensor attend(const Layer& layer, const at::Tensor& q, const LayerCache& cache,
+                    int64_t length) const {
+    const kernels::AttentionShape& shape = layer.attention;
     const int64_t group = shape.num_heads / shape.num_kv_heads;
     const int64_t seen = shape.window > 0 ? std::min(shape.window, length) : length;
     const auto visible = [&](const at::Tensor& x) { return x.narrow(1, length - seen, seen); };
@@ -170,7 +172,11 @@ class Generator {
     at::Tensor scores =
         at::matmul(queries, visible(cache.keys).transpose(1, 2)).to(at::kFloat) * shape.scale;
     if (shape.softcap > 0) scores = scores.div_(shape.softcap).tanh_().mul_(shape.softcap);
-    const at::Tensor weights = at::softmax(scores, -1).to(q.scalar_type());
+    if (layer.sinks.defined()) {
+      const at::Tensor sinks = layer.sinks.values.to(at::kFloat);
+      scores = at::cat({scores, sinks.view({shape.num_kv_heads, group, 1})}, -1);
+    }
+    const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen).to(q.scalar_type());
     return at::matmul(weights, visible(cache.values)).reshape({1, -1});
   }
 

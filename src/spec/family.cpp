@@ -9,9 +9,9 @@ namespace sftrun::spec {
 using nlohmann::json;
 
 const std::vector<const Family*>& families() {
-  static const std::vector<const Family*> all = {&kLlama,   &kMistral, &kQwen2,   &kQwen3, &kGemma2,
-                                                 &kGemma3,  &kPhi3,    &kSmolLm3, &kOlmo2, &kOlmo3,
-                                                 &kGranite, &kMixtral, &kQwen3Moe};
+  static const std::vector<const Family*> all = {
+      &kLlama,   &kMistral, &kQwen2, &kQwen3,   &kGemma2,  &kGemma3,   &kPhi3,
+      &kSmolLm3, &kOlmo2,   &kOlmo3, &kGranite, &kMixtral, &kQwen3Moe, &kGptOss};
   return all;
 }
 

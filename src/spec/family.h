@@ -27,6 +27,7 @@ struct Family {
   /// that is not what `ArchSpec` has.
   const char* defaults = "{}";
   bool is_mixture = false;      ///< has layers of experts
+  bool reads_mxfp4 = false;     ///< its experts may be stored as MXFP4 blocks
   bool partial_rotary = false;  ///< understands `partial_rotary_factor`
   /// Set where windowed layers have a RoPE of their own: what both take by default.
   std::optional<RopeThetas> theta_by_layer_type;
@@ -39,12 +40,14 @@ struct Family {
 
   std::string_view gguf = {};  ///< general.architecture; empty: llama.cpp has another name for it
   bool gguf_interleaves = false;  ///< stores the halves of each head of q and k interleaved
+  /// What it calls the norm before the feed-forward half.
+  std::string_view gguf_feed_forward_norm = "ffn_norm";
   /// From metadata whose common keys are read. @param meta below the architecture's prefix
   void (*read_gguf)(const JsonFields& meta, ArchSpec& arch) = nullptr;
 };
 
 extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3, kPhi3, kOlmo2,
-    kOlmo3, kGranite, kMixtral, kQwen3Moe;
+    kOlmo3, kGranite, kMixtral, kQwen3Moe, kGptOss;
 
 const std::vector<const Family*>& families();
 /// Null: none is stored under this general.architecture. llama.cpp calls some mixtures as their
@@ -56,6 +59,13 @@ const Family* family_of_text_part(const std::string& model_type);
 const Family& family_named(const std::string& model_type, const std::string& where);
 
 // ---- What several families share.
+
+/// How many experts there are, and how many serve a token. @throws DataError where the reference
+/// would add their load-balancing loss.
+void read_mixture(const JsonFields& config, ArchSpec& arch);
+void write_mixture(const ArchSpec& arch, nlohmann::json& config);
+/// The same from GGUF, where every layer is a mixture.
+void read_expert_counts(const JsonFields& meta, ArchSpec& arch);
 
 /// Fills `arch.layers` with one window for all layers; 0: none.
 void set_windows(ArchSpec& arch, int64_t window);

@@ -143,6 +143,10 @@ ArchSpec ArchSpec::from_gguf(const json& metadata, const std::string& where) {
   return arch;
 }
 
+std::string gguf_feed_forward_norm(const ArchSpec& arch) {
+  return std::string(family_named(arch.family, {}).gguf_feed_forward_norm);
+}
+
 bool gguf_interleaves_heads(const ArchSpec& arch) {
   return family_named(arch.family, {}).gguf_interleaves;
 }

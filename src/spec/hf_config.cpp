@@ -13,11 +13,12 @@ namespace {
 
 using nlohmann::json;
 
-void refuse_quantized(const JsonFields& config) {
+void refuse_quantized(const JsonFields& config, const Family& family) {
   const json* quantization = config.find("quantization_config");
   if (!quantization) return;
   const std::string method =
       quantization->is_object() ? quantization->value("quant_method", "unknown") : "unknown";
+  if (method == "mxfp4" && family.reads_mxfp4) return;
   throw DataError(
       fmt::format("the checkpoint is quantised by \"{}\", which is not supported", method),
       config.where(),
@@ -67,7 +68,7 @@ json with_defaults(const json& config, const Family& family) {
 /// The text model of a larger one, which sees images as well: trained on text, the rest stays as it
 /// is.
 ArchSpec read_text_part(const JsonFields& config, const Family& family) {
-  refuse_quantized(config);
+  refuse_quantized(config, family);
   const json* text = config.find("text_config");
   if (!text) config.fail_missing("text_config");
   if (!text->is_object()) config.fail("text_config", "an object");
@@ -94,7 +95,7 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
   arch.family = model_type;
   const json merged = with_defaults(config_json, family);
   const JsonFields config(merged, where);
-  refuse_quantized(config);
+  refuse_quantized(config, family);
   if (family.traits) family.traits(arch);
   read_sizes(config, arch);
   arch.activation = read_activation(config);
@@ -111,7 +112,7 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
 
 json ArchSpec::to_hf_config() const {
   const Family& family_of_model = family_named(family, {});
-  const bool is_silu = activation == Activation::kSilu;
+  const bool is_gelu = activation == Activation::kGeluTanh;
   json config = {
       {"architectures", {family_of_model.model_class}},
       {"model_type", family},
@@ -122,7 +123,7 @@ json ArchSpec::to_hf_config() const {
       {"num_attention_heads", num_heads},
       {"num_key_value_heads", num_kv_heads},
       {"head_dim", head_dim},
-      {is_silu ? "hidden_act" : "hidden_activation", is_silu ? "silu" : "gelu_pytorch_tanh"},
+      {is_gelu ? "hidden_activation" : "hidden_act", is_gelu ? "gelu_pytorch_tanh" : "silu"},
       {"max_position_embeddings", max_position_embeddings},
       {"rms_norm_eps", rms_norm_eps},
       {"tie_word_embeddings", tie_word_embeddings},

@@ -27,29 +27,56 @@ void add_linear(std::vector<TensorSpec>& specs, const ArchSpec& arch, const Line
 
 /// Of gate_up_proj an expert's gate comes first, then its up; transformers makes them so of files
 /// that hold each matrix apart.
-void add_experts(std::vector<TensorSpec>& specs, const ArchSpec& arch, const ExpertSpec& experts,
-                 int64_t layer) {
+std::vector<TensorPart> matrices_of(const ArchSpec& arch, const ExpertSpec& experts,
+                                    int64_t layer) {
   const bool is_mixtral = arch.mixture.files == ExpertFiles::kMixtral;
   const std::vector<std::string> matrices =
       experts.slot == ExpertSlot::kDown ? std::vector<std::string>{is_mixtral ? "w2" : "down_proj"}
       : is_mixtral                      ? std::vector<std::string>{"w1", "w3"}
                                         : std::vector<std::string>{"gate_proj", "up_proj"};
   const int64_t rows = experts.out_features / static_cast<int64_t>(matrices.size());
-  TensorSpec spec{.name = name_in_layer(arch, layer, experts.module),
-                  .shape = {arch.mixture.num_experts, experts.out_features, experts.in_features},
-                  .role = TensorRole::kExperts,
-                  .layer = layer};
+  std::vector<TensorPart> parts;
   int64_t offset = 0;
   for (int64_t expert = 0; expert < arch.mixture.num_experts; ++expert) {
     for (const std::string& matrix : matrices) {
       const std::string module = fmt::format(
           "{}.experts.{}.{}.weight", is_mixtral ? "block_sparse_moe" : "mlp", expert, matrix);
-      spec.parts.push_back(
-          {name_in_layer(arch, layer, module), {rows, experts.in_features}, offset});
+      parts.push_back({name_in_layer(arch, layer, module), {rows, experts.in_features}, offset});
       offset += rows * experts.in_features;
     }
   }
+  return parts;
+}
+
+/// gpt-oss's files have gate and up in turn.
+void add_expert_bias(std::vector<TensorSpec>& specs, const ArchSpec& arch,
+                     const ExpertSpec& experts, int64_t layer) {
+  const int64_t count = arch.mixture.num_experts, rows = experts.out_features;
+  specs.push_back({.name = name_in_layer(arch, layer, experts.module) + "_bias",
+                   .shape = {count, rows},
+                   .role = TensorRole::kBias,
+                   .layer = layer});
+  if (arch.mixture.files == ExpertFiles::kGptOss && experts.slot == ExpertSlot::kGateUp)
+    specs.back().layout = {{count, 2, rows / 2}, {0, 2, 1}, {count, rows}};
+}
+
+void add_experts(std::vector<TensorSpec>& specs, const ArchSpec& arch, const ExpertSpec& experts,
+                 int64_t layer) {
+  const int64_t count = arch.mixture.num_experts, out = experts.out_features,
+                in = experts.in_features;
+  TensorSpec spec{.name = name_in_layer(arch, layer, experts.module),
+                  .shape = {count, out, in},
+                  .role = TensorRole::kExperts,
+                  .layer = layer};
+  if (arch.mixture.files != ExpertFiles::kGptOss) {
+    spec.parts = matrices_of(arch, experts, layer);
+  } else if (experts.slot == ExpertSlot::kGateUp) {
+    spec.layout = {{count, 2, out / 2, in}, {0, 3, 2, 1}, {count, in, out}};
+  } else {
+    spec.layout = {{count, out, in}, {0, 2, 1}, {count, in, out}};
+  }
   specs.push_back(std::move(spec));
+  if (experts.bias) add_expert_bias(specs, arch, experts, layer);
 }
 
 void add_norm(std::vector<TensorSpec>& specs, const ArchSpec& arch, const NormSpec& norm,
@@ -77,7 +104,9 @@ bool is_sparse(const ArchSpec& arch, int64_t layer) {
 }
 
 LinearSpec router_of(const ArchSpec& arch) {
-  return {LinearSlot::kRouter, "mlp.gate", arch.hidden_size, arch.mixture.num_experts, false};
+  const bool is_gpt_oss = arch.mixture.files == ExpertFiles::kGptOss;
+  return {LinearSlot::kRouter, is_gpt_oss ? "mlp.router" : "mlp.gate", arch.hidden_size,
+          arch.mixture.num_experts, arch.mixture.bias};
 }
 
 }  // namespace
@@ -113,8 +142,9 @@ std::vector<LinearSpec> layer_linears(const ArchSpec& arch, int64_t layer) {
 std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer) {
   if (!is_sparse(arch, layer)) return {};
   const int64_t hidden = arch.hidden_size, inner = arch.mixture.intermediate_size;
-  return {{ExpertSlot::kGateUp, "mlp.experts.gate_up_proj", hidden, 2 * inner},
-          {ExpertSlot::kDown, "mlp.experts.down_proj", inner, hidden}};
+  const bool bias = arch.mixture.bias;
+  return {{ExpertSlot::kGateUp, "mlp.experts.gate_up_proj", hidden, 2 * inner, bias},
+          {ExpertSlot::kDown, "mlp.experts.down_proj", inner, hidden, bias}};
 }
 
 std::vector<NormSpec> layer_norms(const ArchSpec& arch) {
@@ -156,6 +186,12 @@ std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
                    .role = TensorRole::kEmbedding});
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const NormSpec& norm : norms) add_norm(specs, arch, norm, layer);
+    if (arch.attention_sinks) {
+      specs.push_back({.name = name_in_layer(arch, layer, "self_attn.sinks"),
+                       .shape = {arch.num_heads},
+                       .role = TensorRole::kSinks,
+                       .layer = layer});
+    }
     for (const LinearSpec& linear : layer_linears(arch, layer))
       add_linear(specs, arch, linear, layer);
     for (const ExpertSpec& experts : layer_experts(arch, layer))

@@ -2,6 +2,7 @@
 
 #include "convert.h"
 #include "half.h"
+#include "mxfp4.h"
 #include "sftrun/core/error.h"
 #include "sftrun/weights/gguf.h"
 
@@ -178,6 +179,15 @@ void q6_k(const std::byte* block, float* out) {
   }
 }
 
+/// e[1] qs[16]: an exponent; numbers 0..15 in the low nibbles, 16..31 in the high ones.
+void mxfp4(const std::byte* block, float* out) {
+  const float scale = mxfp4_scale(u8(block, 0));
+  for (int i = 0; i < 16; ++i) {
+    out[i] = mxfp4_value(u8(block, 1 + i)) * scale;
+    out[i + 16] = mxfp4_value(u8(block, 1 + i) >> 4) * scale;
+  }
+}
+
 template <void (*kBlock)(const std::byte*, float*), int kCount, int kBytes>
 void each_block(const std::byte* blocks, int64_t count, float* out) {
   for (int64_t i = 0; i < count / kCount; ++i) kBlock(blocks + i * kBytes, out + i * kCount);
@@ -215,6 +225,8 @@ void dequantize(const GgmlTypeInfo& type, const std::byte* blocks, int64_t count
       return each_block<q5_k, kSuper, 176>(blocks, count, out);
     case GgmlType::kQ6_K:
       return each_block<q6_k, kSuper, 210>(blocks, count, out);
+    case GgmlType::kMxfp4:
+      return each_block<mxfp4, 32, 17>(blocks, count, out);
   }
   invariant_failed(__FILE__, __LINE__, "every readable type is dequantised");
 }

@@ -85,14 +85,8 @@ class GgufCheckpoint final : public CheckpointBase {
 
   void read(const std::string& name, DType dtype, void* destination) const override {
     const size_t i = index_of(name);
-    if (roles_[i] == spec::TensorRole::kExperts) {
-      const std::vector<spec::TensorPart>& parts = tensors_[i].parts;
-      for (size_t part = 0; part < parts.size(); ++part) {
-        read_part(name, part, dtype,
-                  static_cast<std::byte*>(destination) + parts[part].offset * size_of(dtype));
-      }
-      return;
-    }
+    if (sources_[i].size() > 1)
+      return read_in_turn(sources_[i], dtype, static_cast<std::byte*>(destination));
     const GgufTensor& tensor = *sources_[i][0];
     auto* out = static_cast<std::byte*>(destination);
     if (is_norm_plus_one(i)) {
@@ -141,6 +135,19 @@ class GgufCheckpoint final : public CheckpointBase {
   text::RenderOptions render_defaults() const override { return read_gguf_special_texts(file_); }
 
  private:
+  /// Of each expert its gate, then its up.
+  void read_in_turn(const std::vector<const GgufTensor*>& sources, DType dtype,
+                    std::byte* out) const {
+    for (int64_t expert = 0; expert < sources[0]->shape[0]; ++expert) {
+      for (const GgufTensor* tensor : sources) {
+        const int64_t size = tensor->numel() / tensor->shape[0];
+        decode(*tensor, expert * size, size, dtype, out);
+        out += size * size_of(dtype);
+      }
+    }
+    for (const GgufTensor* tensor : sources) file_.release(tensor->bytes);
+  }
+
   bool has_permuted_rows(const std::string& name) const {
     return interleaves_ && holds_head_rows(name);
   }
@@ -171,7 +178,8 @@ class GgufCheckpoint final : public CheckpointBase {
            .shape = spec.shape,
            .format = std::string(sources[0]->type.name),
            .stored_bytes = stored_bytes,
-           .parts = spec.parts},
+           .parts = spec.parts,
+           .layout = spec.layout},
           sources[0]->bytes);
       sources_.push_back(std::move(sources));
       roles_.push_back(spec.role);
@@ -179,7 +187,7 @@ class GgufCheckpoint final : public CheckpointBase {
   }
 
   std::vector<std::string> names_of(const spec::TensorSpec& spec) const {
-    if (spec.role == spec::TensorRole::kExperts) return gguf_expert_names(spec);
+    if (belongs_to_experts(spec)) return gguf_expert_names(spec);
     return {names_.at(spec.name)};
   }
 
@@ -188,7 +196,8 @@ class GgufCheckpoint final : public CheckpointBase {
     if (tensor->type.readable) return tensor;
     throw DataError(
         fmt::format("tensor `{}` is stored as {}, which is not supported", name, tensor->type.name),
-        where_, "supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K");
+        where_,
+        "supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K and MXFP4");
   }
 
   /// In the file's own names, which the user can look up.
@@ -199,8 +208,7 @@ class GgufCheckpoint final : public CheckpointBase {
       for (const std::string& name : names) {
         specs.push_back(spec);
         specs.back().name = name;
-        if (spec.shape.size() > 1)
-          specs.back().shape[spec.shape.size() - 2] /= static_cast<int64_t>(names.size());
+        if (names.size() > 1) specs.back().shape[1] /= static_cast<int64_t>(names.size());
       }
     }
     std::vector<FoundTensor> found;

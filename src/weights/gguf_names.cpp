@@ -41,11 +41,11 @@ const char* name_of(spec::NormSlot slot) {
     case spec::NormSlot::kAttentionOut:
       return "post_attention_norm";
     case spec::NormSlot::kFeedForwardIn:
-      return "ffn_norm";
+      break;  // each family has its own
     case spec::NormSlot::kFeedForwardOut:
       return "post_ffw_norm";
   }
-  invariant_failed(__FILE__, __LINE__, "every NormSlot has a GGUF name");
+  invariant_failed(__FILE__, __LINE__, "every other NormSlot has a GGUF name");
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
       {"model.norm.weight", "output_norm.weight"},
       {"lm_head.weight", "output.weight"},
   };
-  const auto add = [&](int64_t layer, const std::string& module, const char* name) {
+  const auto add = [&](int64_t layer, const std::string& module, const std::string& name) {
     for (const char* kind : {"weight", "bias"}) {
       names[fmt::format("model.layers.{}.{}.{}", layer, module, kind)] =
           fmt::format("blk.{}.{}.{}", layer, name, kind);
@@ -64,18 +64,29 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
   };
   const std::vector<spec::NormSpec> norms = spec::layer_norms(arch);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::NormSpec& norm : norms) add(layer, norm.module, name_of(norm.slot));
+    for (const spec::NormSpec& norm : norms) {
+      const bool is_named_by_family = norm.slot == spec::NormSlot::kFeedForwardIn;
+      add(layer, norm.module,
+          is_named_by_family ? spec::gguf_feed_forward_norm(arch) : name_of(norm.slot));
+    }
+    names[fmt::format("model.layers.{}.self_attn.sinks", layer)] =
+        fmt::format("blk.{}.attn_sinks.weight", layer);
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
       add(layer, linear.module, name_of(linear.slot));
   }
   return names;
 }
 
+bool belongs_to_experts(const spec::TensorSpec& tensor) {
+  return tensor.name.find(".mlp.experts.") != std::string::npos;
+}
+
 std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts) {
+  const char* kind = experts.role == spec::TensorRole::kBias ? "bias" : "weight";
   const auto in_layer = [&](const char* name) {
-    return fmt::format("blk.{}.{}.weight", experts.layer, name);
+    return fmt::format("blk.{}.{}.{}", experts.layer, name, kind);
   };
-  if (experts.name.ends_with("gate_up_proj"))
+  if (experts.name.find(".gate_up_proj") != std::string::npos)
     return {in_layer("ffn_gate_exps"), in_layer("ffn_up_exps")};
   return {in_layer("ffn_down_exps")};
 }

@@ -13,8 +13,10 @@ namespace sftrun::weights {
 /// weight" is "blk.3.attn_q.weight".
 std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch);
 
-/// The tensors of a layer's experts, each [experts, out_features, in_features]: gate and up, which
-/// transformers holds in one, or down.
+/// Whether it is of the experts of a layer, a bias or a matrix.
+bool belongs_to_experts(const spec::TensorSpec& tensor);
+/// The tensors of a layer's experts, each [experts, out_features, in_features] (biases [experts,
+/// out_features]): gate and up, which transformers holds in one, or down.
 std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts);
 
 /// Whether this tensor's rows have the two halves of each head interleaved where a family has it

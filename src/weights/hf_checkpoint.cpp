@@ -5,6 +5,8 @@
 #include "checkpoint_base.h"
 #include "convert.h"
 #include "json_text.h"
+#include "mxfp4.h"
+#include "reorder.h"
 #include "sftrun/core/error.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
@@ -19,6 +21,9 @@ using nlohmann::json;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kBlocks = "_blocks";
+constexpr const char* kScales = "_scales";
+constexpr const char* kMxfp4 = "MXFP4";
 
 [[noreturn]] void fail_no_config(const fs::path& directory) {
   if (fs::exists(directory / "adapter_config.json")) {
@@ -104,6 +109,8 @@ class HfCheckpoint final : public CheckpointBase {
   void read(const std::string& name, DType dtype, void* destination) const override {
     const size_t i = index_of(name);
     const std::vector<spec::TensorPart>& parts = tensors_[i].parts;
+    if (tensors_[i].layout.reorders())
+      return read_reordered(i, dtype, static_cast<std::byte*>(destination));
     if (parts.empty()) {
       return read_stored(float_dtype(tensors_[i].format), stored_[i], dtype, destination,
                          tensors_[i].numel());
@@ -126,7 +133,8 @@ class HfCheckpoint final : public CheckpointBase {
                                                    DType dtype) const override {
     const size_t i = index_of(name);
     const bool is_whole = tensors_[i].parts.size() <= 1;
-    if (!is_whole || !is_aligned(stored_[i], dtype) || float_dtype(tensors_[i].format) != dtype)
+    if (!is_whole || tensors_[i].layout.reorders() || !is_aligned(stored_[i], dtype) ||
+        float_dtype(tensors_[i].format) != dtype)
       return std::nullopt;
     return stored_[i];
   }
@@ -147,6 +155,36 @@ class HfCheckpoint final : public CheckpointBase {
                    void* destination, int64_t numel) const {
     convert(*stored, bytes.data(), dtype, static_cast<std::byte*>(destination), numel);
     for (const auto& file : files_) file->content.release(bytes);
+  }
+
+  /// One entry of the first dimension after the other: a whole tensor of experts is large.
+  void read_reordered(size_t i, DType dtype, std::byte* destination) const {
+    const TensorInfo& info = tensors_[i];
+    const bool is_packed = info.format == kMxfp4;
+    const FileLayout layout = within_first(is_packed ? mxfp4_layout(info.layout) : info.layout);
+    const int64_t count = info.layout.view[0], size = info.numel() / count;
+    std::vector<std::byte> stored(static_cast<size_t>(size * size_of(dtype)));
+    std::vector<float> wide(is_packed ? static_cast<size_t>(size) : 0);
+    for (int64_t entry = 0; entry < count; ++entry) {
+      if (is_packed) {
+        decode_mxfp4(blocks_of(info.name), entry * size / kMxfp4Block, wide);
+        convert(DType::kF32, reinterpret_cast<const std::byte*>(wide.data()), dtype, stored.data(),
+                size);
+      } else {
+        const DType from = *float_dtype(info.format);
+        convert(from, stored_[i].data() + entry * size * size_of(from), dtype, stored.data(), size);
+      }
+      from_file_order(layout, size_of(dtype), stored.data(),
+                      destination + entry * size * size_of(dtype));
+    }
+    for (const auto& file : files_) file->content.release(stored_[i]);
+  }
+
+  Mxfp4Blocks blocks_of(const std::string& name) const {
+    return {located_.at(name + kBlocks).entry->bytes, located_.at(name + kScales).entry->bytes};
+  }
+  bool is_packed(const spec::TensorSpec& spec) const {
+    return spec.role == spec::TensorRole::kExperts && located_.contains(spec.name + kBlocks);
   }
 
   void open_files() {
@@ -227,8 +265,19 @@ class HfCheckpoint final : public CheckpointBase {
     }
     check_tensors(in_files(expected), found, where_);
     for (const spec::TensorSpec& spec : expected) {
+      if (is_packed(spec)) {
+        add_packed(spec);
+        continue;
+      }
       if (spec.parts.empty()) {
-        add_located(spec.name, require_float(spec.name));
+        const Located& located = require_float(spec.name);
+        add({.name = spec.name,
+             .shape = spec.shape,
+             .format = located.entry->dtype,
+             .stored_bytes = located.entry->bytes.size(),
+             .stored_name = located.entry->name,
+             .layout = spec.layout},
+            located.entry->bytes);
         continue;
       }
       uint64_t stored_bytes = 0;
@@ -249,14 +298,54 @@ class HfCheckpoint final : public CheckpointBase {
   }
 
   /// What files hold of what the model has.
-  static std::vector<spec::TensorSpec> in_files(const std::vector<spec::TensorSpec>& specs) {
+  std::vector<spec::TensorSpec> in_files(const std::vector<spec::TensorSpec>& specs) const {
     std::vector<spec::TensorSpec> stored;
     for (const spec::TensorSpec& spec : specs) {
-      if (spec.parts.empty()) stored.push_back(spec);
+      if (is_packed(spec)) {
+        add_blocks(spec, stored);
+      } else if (spec.parts.empty()) {
+        stored.push_back(spec);
+        stored.back().shape = spec.shape_in_files();
+      }
       for (const spec::TensorPart& part : spec.parts)
         stored.push_back({.name = part.name, .shape = part.shape, .role = spec.role});
     }
     return stored;
+  }
+
+  /// [experts, rows, blocks of a row, bytes of a block] and an exponent for each block.
+  void add_blocks(const spec::TensorSpec& spec, std::vector<spec::TensorSpec>& stored) const {
+    std::vector<int64_t> shape = mxfp4_layout(spec.layout).shape;
+    if (shape.back() % kMxfp4Block != 0) {
+      throw DataError(fmt::format("tensor `{}{}` cannot be MXFP4: its rows of {} numbers are no "
+                                  "whole blocks of {}",
+                                  spec.name, kBlocks, shape.back(), kMxfp4Block),
+                      where_, "configuration and weights are of different models");
+    }
+    shape.back() /= kMxfp4Block;
+    stored.push_back({.name = spec.name + kScales, .shape = shape, .role = spec.role});
+    shape.push_back(kMxfp4Block / 2);
+    stored.push_back({.name = spec.name + kBlocks, .shape = shape, .role = spec.role});
+  }
+
+  void add_packed(const spec::TensorSpec& spec) {
+    uint64_t stored_bytes = 0;
+    for (const char* kind : {kBlocks, kScales}) {
+      const Located& located = located_.at(spec.name + kind);
+      if (located.entry->dtype != "U8") {
+        throw DataError(fmt::format("tensor `{}{}` is stored as {}: MXFP4 blocks are U8", spec.name,
+                                    kind, located.entry->dtype),
+                        located.file->string(), "download or copy the model again");
+      }
+      stored_bytes += located.entry->bytes.size();
+    }
+    add({.name = spec.name,
+         .shape = spec.shape,
+         .format = kMxfp4,
+         .stored_bytes = stored_bytes,
+         .stored_name = spec.name,
+         .layout = spec.layout},
+        located_.at(spec.name + kBlocks).entry->bytes);
   }
 
   const Located& require_float(const std::string& name) const {

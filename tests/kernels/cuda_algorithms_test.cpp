@@ -44,13 +44,14 @@ TEST(CudaAlgorithms, DropoutMaskIsTheCpusBitForBit) {
 TEST(CudaAlgorithms, GatesAndTheirGradients) {
   constexpr int64_t kN = 300;
   const auto gate = values(kN, 1), up = values(kN, 2), dh = values(kN, 3);
-  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+  for (const Gating gating : {Gating(Activation::kSilu), Gating(Activation::kGeluTanh),
+                              Gating(Activation::kClampedSwiglu, 1.7F, 0.8F)}) {
     std::vector<float> h(kN), dgate = gate, dup = up;
-    cpu_kernels().f32.gated_forward(activation, gate.data(), up.data(), h.data(), kN);
-    cpu_kernels().f32.gated_backward(activation, dh.data(), dgate.data(), dup.data(), kN);
+    cpu_kernels().f32.gated_forward(gating, gate.data(), up.data(), h.data(), kN);
+    cpu_kernels().f32.gated_backward(gating, dh.data(), dgate.data(), dup.data(), kN);
     for (size_t i = 0; i < kN; ++i) {
-      const cuda::Pair gradient = cuda::gated_gradient(activation, dh[i], gate[i], up[i]);
-      EXPECT_NEAR(cuda::gated(activation, gate[i], up[i]), h[i], 2e-6);
+      const cuda::Pair gradient = cuda::gated_gradient(gating, dh[i], gate[i], up[i]);
+      EXPECT_NEAR(cuda::gated(gating, gate[i], up[i]), h[i], 2e-6);
       EXPECT_NEAR(gradient.first, dgate[i], 4e-6);
       EXPECT_NEAR(gradient.second, dup[i], 4e-6);
     }

@@ -225,7 +225,8 @@ struct LayerKind {
   double offset = 0, softcap = 0, residual_scale = 1;
   int64_t window = 0;
   int rope = 0;
-  Activation activation = Activation::kSilu;
+  Gating gating = {};
+  bool sinks = false;
 };
 
 const LayerKind kLlamaLayer{"llama"};
@@ -237,10 +238,15 @@ const LayerKind kLayerKinds[] = {
      .offset = 1,
      .softcap = 2,
      .window = 9,
-     .activation = Activation::kGeluTanh},
+     .gating = Activation::kGeluTanh},
     {.name = "olmo", .norms_before = false, .norms_after = true, .qk_norm = 64},
     {.name = "phi", .fused = true, .window = 70},
     {.name = "granite", .residual_scale = 0.3, .rope = -1},
+    {.name = "gpt_oss", .gating = {Activation::kClampedSwiglu, 1.7F, 0.8F}, .sinks = true},
+    {.name = "gpt_oss_window",
+     .window = 9,
+     .gating = {Activation::kClampedSwiglu, 1.7F, 0.8F},
+     .sinks = true},
 };
 
 /// A layer with everything: biases, adapters, dropout, and (if wanted) trained weights.
@@ -254,6 +260,7 @@ struct LayerUnderTest {
     describe(kind);
     declare_linears(kind, trains_weights);
     const std::vector<std::pair<Norm*, int64_t>> norms = norms_of(kind);
+    if (kind.sinks && trains_weights) layer.sinks.parameter = store.add("sinks", {4}, 0, true);
     for (const auto& [norm, size] : norms) {
       norm->offset = kind.offset;
       if (trains_weights) norm->parameter = store.add("norm", {size}, 0, false);
@@ -270,6 +277,8 @@ struct LayerUnderTest {
       linear->weight = trains_weights ? linear->weight_parameter->compute : frozen({out, in}) * 0.2;
       linear->bias = trains_weights ? linear->bias_parameter->compute : frozen({out});
     }
+    if (kind.sinks)
+      layer.sinks.values = trains_weights ? layer.sinks.parameter->compute : frozen({4});
     for (const auto& [norm, size] : norms)
       norm->weight = norm->parameter ? norm->parameter->compute : frozen({size});
   }
@@ -278,7 +287,7 @@ struct LayerUnderTest {
   void describe(const LayerKind& kind) {
     layer.attention = {4, 2, 16, 0.25, kind.window, kind.softcap};
     layer.rope = kind.rope;
-    layer.activation = kind.activation;
+    layer.gating = kind.gating;
     layer.residual_scale = kind.residual_scale;
   }
 

@@ -89,26 +89,33 @@ TEST_P(RowKernels, RopeTurnsTheFirstChannelsOfEachHead) {
   EXPECT_TRUE(at::equal(y.narrow(2, 2 * half, 5), x.narrow(2, 2 * half, 5)));
 }
 
+at::Tensor gated(const Gating& gating, const at::Tensor& gate, const at::Tensor& up) {
+  if (gating.activation == Activation::kSilu) return at::silu(gate) * up;
+  if (gating.activation == Activation::kGeluTanh) return at::gelu(gate, "tanh") * up;
+  const at::Tensor g = gate.clamp_max(gating.limit);
+  return (up.clamp(-gating.limit, gating.limit) + 1) * (g * at::sigmoid(g * gating.alpha));
+}
+
 TEST_P(RowKernels, GatesForwardAndBackward) {
   const at::Tensor gate = normal({size_}, 4) * 4, up = normal({size_}, 5), dh = normal({size_}, 6);
-  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+  for (const Gating gating : {Gating(Activation::kSilu), Gating(Activation::kGeluTanh),
+                              Gating(Activation::kClampedSwiglu, 1.7F, 0.8F)}) {
     at::Tensor h = at::empty_like(gate), dgate = gate.clone(), dup = up.clone();
-    table_->f32.gated_forward(activation, gate.data_ptr<float>(), up.data_ptr<float>(),
+    table_->f32.gated_forward(gating, gate.data_ptr<float>(), up.data_ptr<float>(),
                               h.data_ptr<float>(), size_);
-    table_->f32.gated_backward(activation, dh.data_ptr<float>(), dgate.data_ptr<float>(),
+    table_->f32.gated_backward(gating, dh.data_ptr<float>(), dgate.data_ptr<float>(),
                                dup.data_ptr<float>(), size_);
-    const at::Tensor g = gate.to(at::kDouble).requires_grad_(), u = up.to(at::kDouble),
-                     d = dh.to(at::kDouble);
-    const at::Tensor activated =
-        activation == Activation::kSilu ? at::silu(g) : at::gelu(g, "tanh");
-    torch::autograd::backward({activated}, {d * u});
+    const at::Tensor g = gate.to(at::kDouble).requires_grad_(),
+                     u = up.to(at::kDouble).requires_grad_();
+    const at::Tensor expected = gated(gating, g, u);
+    torch::autograd::backward({expected}, {dh.to(at::kDouble)});
     // Values near 0 have the absolute error of those around 1.
     const auto largest_difference = [](const at::Tensor& a, const at::Tensor& b) {
       return (a.to(at::kDouble) - b).abs().max().item<double>();
     };
-    EXPECT_LT(largest_difference(h, activated * u), 1e-5);
+    EXPECT_LT(largest_difference(h, expected), 1e-5);
     EXPECT_LT(largest_difference(dgate, g.grad()), 1e-5);
-    EXPECT_LT(largest_difference(dup, d * activated), 1e-5);
+    EXPECT_LT(largest_difference(dup, u.grad()), 1e-5);
   }
 }
 

@@ -56,7 +56,12 @@ class Families : public ::testing::TestWithParam<const char*> {
       }
       return whole;
     }
-    return expected("grad." + parameter.name, at::kFloat);
+    at::Tensor gradient = expected("grad." + parameter.name, at::kFloat);
+    if (!gradient.defined() || !parameter.layout.reorders()) return gradient;
+    at::Tensor whole = at::zeros(parameter.shape);
+    at::Tensor in_file_order = parameter.in_file_order(whole);
+    in_file_order.copy_(gradient.view(in_file_order.sizes()));
+    return whole;
   }
   Reference reference_;
 };
@@ -108,8 +113,9 @@ TEST_P(Families, AdaptersOfBothBackendsAndCheckpointing) {
     options.trains = Trains::kLora;
     options.backend = backend;
     options.gradient_checkpointing = checkpointing;
-    if (weights::Checkpoint::open(directory_of(GetParam()))->arch().mixture.num_experts > 0)
-      options.lora.target_parameters = kExperts;
+    const spec::ArchSpec arch = weights::Checkpoint::open(directory_of(GetParam()))->arch();
+    if (arch.mixture.num_experts > 0) options.lora.target_parameters = kExperts;
+    if (arch.family == "gpt_oss") options.lora.target_parameters[2] = "mlp.router.weight";
     const auto decoder = load(options);
     uint64_t seed = 7;
     for (kernels::Parameter& p : decoder->parameters().parameters()) {
@@ -148,6 +154,7 @@ TEST_P(Families, ConfigComesBackTheSame) {
   const nlohmann::json written = arch.to_hf_config();
   const spec::ArchSpec again = spec::ArchSpec::from_hf_config(written, "config.json");
   EXPECT_EQ(again.to_hf_config(), written);
+  EXPECT_EQ(again.activation, arch.activation);
   ASSERT_EQ(again.layers.size(), arch.layers.size());
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     EXPECT_EQ(again.layers[i].window, arch.layers[i].window) << "layer " << i;
@@ -194,6 +201,31 @@ TEST(ExpertTargets, AreNamedAsPeftNamesThem) {
              layer + "experts.lora_A.weight", layer + "experts.lora_B.weight"}));
 }
 
+// As the released models are stored, and as a GGUF file of the same numbers.
+TEST(Mxfp4, BothFilesGiveTheReferencesLogitsAndTexts) {
+  const fs::path directory = directory_of("gpt_oss_mxfp4");
+  const Reference reference = read_reference(directory);
+  const weights::SafetensorsFile file(directory / "reference.safetensors");
+  std::vector<std::vector<int32_t>> prompts;
+  for (const data::Example& example : reference.examples) prompts.push_back(example.tokens);
+  for (const fs::path& path : {directory, directory / "model-MXFP4.gguf"}) {
+    SCOPED_TRACE(path.filename());
+    const auto decoder = Decoder::load(weights::Checkpoint::open(path), {});
+    const PackedBatch both = packed(*decoder, reference.examples);
+    EXPECT_TRUE(close(decoder->logits(both, at::arange(both.num_tokens())),
+                      at::cat(reference.logits), 1e-5));
+    SamplingOptions options;
+    options.max_new_tokens = tensor_of(*file.find("generated.0"), at::kLong).numel();
+    const auto results = generate(*decoder, prompts, {0, 1}, options);
+    for (size_t i = 0; i < results.size(); ++i) {
+      const at::Tensor ids =
+          tensor_of(*file.find("generated." + std::to_string(i)), at::kLong).to(at::kInt);
+      EXPECT_EQ(results[i].tokens, std::vector<int32_t>(ids.data_ptr<int32_t>(),
+                                                        ids.data_ptr<int32_t>() + ids.numel()));
+    }
+  }
+}
+
 TEST(ExpertTargets, MistakesAreAnswered) {
   LoraOptions lora;
   lora.target_modules = {"gate_proj"};
@@ -214,7 +246,7 @@ TEST(ExpertTargets, MistakesAreAnswered) {
 INSTANTIATE_TEST_SUITE_P(Kinds, Families,
                          ::testing::Values("llama", "mistral", "smollm3", "qwen2", "qwen3",
                                            "gemma2", "gemma3", "gemma3_images", "phi3", "olmo2",
-                                           "olmo3", "granite", "mixtral", "qwen3_moe"),
+                                           "olmo3", "granite", "mixtral", "qwen3_moe", "gpt_oss"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

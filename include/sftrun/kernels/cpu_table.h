@@ -30,9 +30,20 @@ struct AdamWParams {
   float grad_scale;  ///< clipping factor, applied to the gradient as it is read
 };
 
-/// What a feed-forward half's gate passes through: silu, or gelu in its tanh approximation
-/// (arXiv:1606.08415).
-enum class Activation { kSilu, kGeluTanh };
+/// What a feed-forward half's gate passes through: silu, gelu in its tanh approximation
+/// (arXiv:1606.08415), or x sigmoid(alpha x) of clamped halves (gpt-oss).
+enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };
+
+/// How gate and up become one: activation(gate) * up. kClampedSwiglu: gate is cut above at `limit`,
+/// up on both sides, and 1 is added to up.
+struct Gating {
+  Activation activation = Activation::kSilu;
+  float alpha = 1.702F, limit = 7.0F;  ///< kClampedSwiglu
+  // NOLINTNEXTLINE(google-explicit-constructor): the others need no numbers
+  constexpr Gating(Activation of = Activation::kSilu) : activation(of) {}
+  constexpr Gating(Activation of, float alpha_of, float limit_of)
+      : activation(of), alpha(alpha_of), limit(limit_of) {}
+};
 
 /// Queries and keys of one tile of attention on CPU.
 inline constexpr int64_t kAttentionTile = 64;
@@ -93,9 +104,9 @@ struct RowKernels {
   void (*rope)(T* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
                int64_t head_dim, int64_t rotary_dim, float sign);
   /// h = activation(gate) * up
-  void (*gated_forward)(Activation activation, const T* gate, const T* up, T* h, int64_t n);
+  void (*gated_forward)(Gating gating, const T* gate, const T* up, T* h, int64_t n);
   /// Overwrites gate and up with their gradients.
-  void (*gated_backward)(Activation activation, const T* dh, T* gate, T* up, int64_t n);
+  void (*gated_backward)(Gating gating, const T* dh, T* gate, T* up, int64_t n);
   /// y = x * mask * scale; the mask is a function of (seed, step, module, token, channel) alone.
   void (*dropout)(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels,
                   DropoutParams params);

@@ -14,9 +14,8 @@ struct CudaKernels {
                                   const at::Tensor& weight, const at::Tensor& rstd, double offset);
   void (*rope)(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
                double sign);
-  at::Tensor (*gated_forward)(Activation activation, const at::Tensor& gate, const at::Tensor& up);
-  void (*gated_backward)(Activation activation, const at::Tensor& dh, at::Tensor& gate,
-                         at::Tensor& up);
+  at::Tensor (*gated_forward)(Gating gating, const at::Tensor& gate, const at::Tensor& up);
+  void (*gated_backward)(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
   at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys,
                         const DropoutParams& params);
   at::Tensor (*cross_entropy)(at::Tensor& logits, const at::Tensor& labels, double softcap,

@@ -28,8 +28,11 @@ struct ExpertMatrix {
   std::string name;   ///< HF name: "model.layers.0.mlp.experts.gate_up_proj"
   at::Tensor weight;  ///< [experts, out_features, in_features] in the compute dtype
   Parameter* parameter = nullptr;
+  Weight bias;  ///< [experts, out_features]
   std::optional<ExpertLora> lora;
-  bool trains() const { return parameter != nullptr || lora.has_value(); }
+  bool trains() const {
+    return parameter != nullptr || bias.parameter != nullptr || lora.has_value();
+  }
 };
 
 struct Mixture {
@@ -48,6 +51,7 @@ struct Mixture {
 struct Routes {
   at::Tensor tokens;             ///< [T * top_k] int64
   at::Tensor slots;              ///< [T * top_k] int64: token * top_k + place among its experts
+  at::Tensor experts;            ///< [T * top_k] int64: the expert of each
   std::vector<int64_t> offsets;  ///< [experts + 1]
   at::Tensor offsets_device;     ///< [experts] int32, the ends (CUDA only)
 };
@@ -71,11 +75,11 @@ struct MixtureRun {
   at::Tensor gate, up;                 ///< [T * top_k, inner]
   std::vector<at::Tensor> router_low;  ///< of the router's adapter
 };
-at::Tensor mixture_forward(const Mixture& mixture, Activation activation, const at::Tensor& x,
+at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tensor& x,
                            const BatchContext& batch, MixtureRun* keep);
 /// Adds to the parameters' gradients.
 /// @param x as forward had it   @return its gradient; undefined when !needs_dx
-at::Tensor mixture_backward(const Mixture& mixture, Activation activation, MixtureRun run,
+at::Tensor mixture_backward(const Mixture& mixture, Gating gating, MixtureRun run,
                             const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
                             bool needs_dx);
 

@@ -17,8 +17,9 @@ struct Layer {
   Linear q, k, v, qkv, o, gate, up, gate_up, down;
   Mixture mixture;  ///< instead of gate, up and down
   AttentionShape attention;
+  Weight sinks;  ///< [heads]: beside each head's scores, of no key
   int rope = 0;  ///< index in `BatchContext::ropes`; -1: none
-  Activation activation = Activation::kSilu;
+  Gating gating;
   double residual_scale = 1;
 
   bool fuses_qkv() const { return qkv.weight.defined(); }

@@ -21,6 +21,13 @@ struct LoraAdapter {
   uint32_t module_number = 0;  ///< key of the dropout's randomness; unique in the model
 };
 
+/// A tensor that is neither a matrix nor a norm; one without values is not there.
+struct Weight {
+  at::Tensor values;  ///< in the compute dtype; a view of its parameter if trained
+  Parameter* parameter = nullptr;
+  bool defined() const { return values.defined(); }
+};
+
 struct Linear {
   std::string name;         ///< HF name: "model.layers.0.self_attn.q_proj"
   at::Tensor weight, bias;  ///< in the compute dtype, [out_features, in_features] and

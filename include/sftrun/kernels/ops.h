@@ -59,9 +59,9 @@ at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const
 /// the backward): the first rotary_dim channels of each head.
 void rope_(at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sign);
 
-at::Tensor gated_forward(Activation activation, const at::Tensor& gate, const at::Tensor& up);
+at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up);
 /// Overwrites gate and up with their gradients.
-void gated_backward_(Activation activation, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
+void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
 
 /// Counter-based dropout of x [T, channels]; its own backward with the same parameters.
 at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability,
@@ -76,17 +76,25 @@ struct AttentionShape {
   double softcap = 0;  ///< scores become cap * tanh(score / cap); 0: no cap
 };
 struct AttentionOutput {
-  at::Tensor out;               ///< [T, heads * head_dim]
-  std::vector<at::Tensor> lse;  ///< log-sum-exp: per document on CPU, one tensor on CUDA
+  at::Tensor out;  ///< [T, heads * head_dim]
+  /// log-sum-exp of the scores (and sinks): one tensor [heads, T], but where LibTorch's kernel for
+  /// CPU serves one per document [1, heads, S].
+  std::vector<at::Tensor> lse;
 };
+/// @param sinks [heads] or undefined: each head's softmax has this score beside those of the keys;
+/// it takes its share of the whole, and gives no value (arXiv:2309.17453, as gpt-oss has it)
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const BatchContext& batch, const AttentionShape& shape);
+                                  const BatchContext& batch, const AttentionShape& shape,
+                                  const at::Tensor& sinks = {});
 struct AttentionGrads {
   at::Tensor dq, dk, dv;
 };
 AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                                   const at::Tensor& v, const AttentionOutput& saved,
                                   const BatchContext& batch, const AttentionShape& shape);
+/// Of the sinks that forward had: [heads] fp32. @param saved what forward gave
+at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& saved,
+                                const at::Tensor& sinks);
 
 /// Overwrites logits [N, vocab] with the gradient of grad_scale * sum of losses; returns losses [N]
 /// fp32. labels [N] int32, all valid. A `softcap` above 0 makes cap * tanh(logit / cap) of them

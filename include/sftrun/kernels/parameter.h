@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/core/file_layout.h"
+
 /// Trainable parameters, all in flat buffers: one fp32 master, one gradient, and a copy in the
 /// compute dtype where that is not fp32. One buffer makes the optimizer, clipping and reduction
 /// single passes over memory.
@@ -25,10 +27,9 @@ struct Parameter {
   at::Tensor
       compute;  ///< view in the compute dtype: what products read (== master when that is fp32)
 
-  /// How files hold it where that differs: its dimensions in this order, seen as `file_shape`.
-  std::vector<int64_t> file_order = {}, file_shape = {};
+  FileLayout layout = {};
   const std::vector<int64_t>& shape_in_files() const {
-    return file_shape.empty() ? shape : file_shape;
+    return layout.shape.empty() ? shape : layout.shape;
   }
   /// A view of `values` (of `shape`) whose elements come in the files' order.
   at::Tensor in_file_order(const at::Tensor& values) const;

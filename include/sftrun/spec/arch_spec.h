@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/core/file_layout.h"
+
 /// A model family is data: what the one `Decoder` needs to know to run a checkpoint.
 namespace sftrun::spec {
 
@@ -36,7 +38,8 @@ struct RopeSpec {
   bool by_length() const { return type == RopeType::kDynamic || type == RopeType::kLongRope; }
 };
 
-enum class Activation { kSilu, kGeluTanh };
+/// kClampedSwiglu: gpt-oss's, with `ArchSpec::swiglu_alpha` and `swiglu_limit`.
+enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };
 
 /// Where a layer norms: before attention and feed-forward (Llama), after them (OLMo 2), or both
 /// (Gemma).
@@ -57,6 +60,9 @@ struct LayerSpec {
 enum class ExpertFiles {
   kEach,     ///< mlp.experts.N.gate_proj, up_proj, down_proj (Qwen 3 MoE)
   kMixtral,  ///< block_sparse_moe.experts.N.w1, w3, w2
+  /// mlp.experts.gate_up_proj [experts, in, 2 * inner], the columns of gate and up in turn, and
+  /// down_proj [experts, inner, out]; or both as MXFP4 blocks
+  kGptOss,
 };
 
 /// Feed-forward halves of many experts, of which a router gives each token a few
@@ -66,6 +72,7 @@ struct MixtureSpec {
   int64_t top_k = 0;        ///< experts of a token
   int64_t intermediate_size = 0;
   bool normalise = true;  ///< the chosen experts' weights add up to 1
+  bool bias = false;      ///< of the router and of each expert's matrices
   ExpertFiles files = ExpertFiles::kEach;
 };
 
@@ -82,8 +89,10 @@ struct ArchSpec {
   std::vector<LayerSpec> layers;  ///< [num_layers]
   MixtureSpec mixture;
   bool tie_word_embeddings = false, qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool attention_sinks = false;    ///< each head's scores have one more beside them, of no key
   bool fused_projections = false;  ///< one matrix for q, k, v and one for gate, up (Phi-3)
   Activation activation = Activation::kSilu;
+  double swiglu_alpha = 1.702, swiglu_limit = 7;  ///< kClampedSwiglu
   NormPlacement norms = NormPlacement::kBefore;
   bool norm_adds_one = false;  ///< norms multiply by 1 + weight (Gemma)
   QkNorm qk_norm = QkNorm::kNone;
@@ -112,6 +121,8 @@ struct ArchSpec {
 /// Whether llama.cpp stores the rows of q and k with the two halves of each head interleaved, for
 /// its rotation of neighbouring pairs.
 bool gguf_interleaves_heads(const ArchSpec& arch);
+/// What llama.cpp calls the norm before the feed-forward half: "ffn_norm".
+std::string gguf_feed_forward_norm(const ArchSpec& arch);
 
 /// Takes over GGUF's `rope_freqs.weight` (what each frequency is divided by; Llama 3.1 and later):
 /// as the llama3 scaling it was computed from where one is found that gives these divisors, else as
@@ -126,7 +137,7 @@ void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor
                           const std::vector<float>& long_factor, const std::string& where);
 
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
-enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts };
+enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts, kSinks };
 
 /// "model.layers.3.self_attn.q_proj"
 std::string name_in_layer(const ArchSpec& arch, int64_t layer, const std::string& module);
@@ -145,6 +156,10 @@ struct TensorSpec {
   int64_t layer = -1;  ///< -1 outside the layers
   /// Where files hold it in pieces, or under another name; empty: they hold it as it is.
   std::vector<TensorPart> parts = {};
+  FileLayout layout = {};  ///< of the whole, where it has no parts
+  const std::vector<int64_t>& shape_in_files() const {
+    return layout.shape.empty() ? shape : layout.shape;
+  }
   int64_t numel() const;
 };
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch);
@@ -167,6 +182,7 @@ struct ExpertSpec {
   ExpertSlot slot = ExpertSlot::kGateUp;
   std::string module;  ///< "mlp.experts.gate_up_proj": [experts, out_features, in_features]
   int64_t in_features = 0, out_features = 0;
+  bool bias = false;  ///< [experts, out_features], called as the module and "_bias"
 };
 /// Empty for layers that are not sparse.
 std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer);

@@ -24,6 +24,8 @@ struct TensorInfo {
   std::string stored_name = {};  ///< in a directory's files, where that is another
   /// How a directory's files hold it where that is in pieces, or under another name.
   std::vector<spec::TensorPart> parts = {};
+  /// Where a directory's files hold its values in another order.
+  FileLayout layout = {};
   const std::string& file_name() const { return stored_name.empty() ? name : stored_name; }
   int64_t numel() const;
 };

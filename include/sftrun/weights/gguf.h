@@ -31,6 +31,7 @@ enum class GgmlType : uint32_t {
   kQ4_K = 12,
   kQ5_K = 13,
   kQ6_K = 14,
+  kMxfp4 = 39,
   kBF16 = 30,
 };
 struct GgmlTypeInfo {

@@ -29,6 +29,36 @@ bool must_compose(const at::Tensor& q, const AttentionShape& shape) {
   return !tiled_attention_serves(q.scalar_type(), shape) && (shape.softcap > 0 || shape.window > 0);
 }
 
+/// [heads, T] of a document, or of all, as [T, heads, 1].
+at::Tensor beside_heads(const at::Tensor& lse) {
+  return (lse.dim() == 3 ? lse.squeeze(0) : lse).transpose(0, 1).unsqueeze(-1);
+}
+
+at::Tensor heads_apart(const at::Tensor& x, const at::Tensor& sinks) {
+  return x.view({x.size(0), sinks.numel(), -1});
+}
+
+/// Calls body(rows of the batch, lse of these) for each tensor that `saved.lse` has of the kind.
+template <typename Body>
+void for_each_lse(AttentionOutput& saved, int64_t num_tokens, Body&& body) {
+  int64_t begin = 0;
+  for (at::Tensor& lse : saved.lse) {
+    if (begin == num_tokens) break;  // what else CUDA's kernel keeps
+    body(begin, lse);
+    begin += lse.size(-1);
+  }
+}
+
+/// A score of no key takes its share of every head's whole: what remains is sigmoid(lse - sink).
+void add_sinks_(AttentionOutput& attention, const at::Tensor& sinks) {
+  const at::Tensor scores = sinks.to(at::kFloat).unsqueeze(-1);
+  for_each_lse(attention, attention.out.size(0), [&](int64_t begin, at::Tensor& lse) {
+    at::Tensor out = heads_apart(attention.out.narrow(0, begin, lse.size(-1)), sinks);
+    out.copy_(out.to(at::kFloat) * beside_heads(at::sigmoid(lse - scores)));
+    lse = at::logaddexp(lse, scores);
+  });
+}
+
 /// Keys before and after its own that a query sees, as FlashAttention takes them.
 struct Window {
   std::optional<int64_t> left, right;
@@ -65,10 +95,9 @@ AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const
           flat(dv, s.num_kv_heads, s.head_dim)};
 }
 
-}  // namespace
-
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const BatchContext& batch, const AttentionShape& shape) {
+AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k,
+                                        const at::Tensor& v, const BatchContext& batch,
+                                        const AttentionShape& shape) {
   if (must_compose(q, shape)) return composed_attention_forward(q, k, v, batch, shape);
   if (q.is_cuda()) return forward_cuda(q, k, v, batch, shape);
   if (tiled_attention_serves(q.scalar_type(), shape))
@@ -86,6 +115,31 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
     result.lse.push_back(lse);
   }
   return result;
+}
+
+}  // namespace
+
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const BatchContext& batch, const AttentionShape& shape,
+                                  const at::Tensor& sinks) {
+  AttentionOutput result = attention_without_sinks(q, k, v, batch, shape);
+  if (sinks.defined()) add_sinks_(result, sinks);
+  return result;
+}
+
+// The share of a sink is exp(sink - lse), and what it would give is 0.
+at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& saved,
+                                const at::Tensor& sinks) {
+  const at::Tensor delta =
+      (heads_apart(d_out, sinks).to(at::kFloat) * heads_apart(saved.out, sinks).to(at::kFloat))
+          .sum(-1);  // [T, heads]
+  at::Tensor grad = at::zeros({sinks.numel()}, delta.options());
+  AttentionOutput output = saved;
+  for_each_lse(output, d_out.size(0), [&](int64_t begin, const at::Tensor& lse) {
+    const at::Tensor share = at::exp(sinks.to(at::kFloat) - beside_heads(lse).squeeze(-1));
+    grad.sub_((share * delta.narrow(0, begin, lse.size(-1))).sum(0));
+  });
+  return grad;
 }
 
 AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,

@@ -19,6 +19,10 @@ class Heads {
         .view({length_, count, head_dim_})
         .transpose(0, 1);
   }
+  /// Of x [heads, T].
+  at::Tensor rows(const at::Tensor& x, int64_t first, int64_t count) const {
+    return x.narrow(0, first, count).narrow(1, begin_, length_);
+  }
   at::Tensor read(const at::Tensor& x, int64_t first, int64_t count) const {
     return view(x, first, count).to(at::kFloat);
   }
@@ -34,13 +38,13 @@ at::Tensor hidden_pairs(int64_t length, int64_t window, const at::Tensor& like) 
   return window > 0 ? later.logical_or(all.tril(-window)) : later;
 }
 
-struct Probabilities {
-  at::Tensor p;      // [group, S, S]
-  at::Tensor slope;  // of the soft cap; undefined without
+struct Scores {
+  at::Tensor of_keys;  // [group, S, S], -inf where hidden
+  at::Tensor slope;    // of the soft cap; undefined without
 };
 
-Probabilities probabilities(const at::Tensor& q, const at::Tensor& k, const at::Tensor& hidden,
-                            const AttentionShape& shape) {
+Scores scores_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& hidden,
+                 const AttentionShape& shape) {
   at::Tensor scores = at::matmul(q, k.transpose(1, 2)).mul_(shape.scale), slope;
   if (shape.softcap > 0) {
     const at::Tensor tanh_of = scores.div_(shape.softcap).tanh_();
@@ -48,7 +52,7 @@ Probabilities probabilities(const at::Tensor& q, const at::Tensor& k, const at::
     scores = tanh_of.mul_(shape.softcap);
   }
   scores.masked_fill_(hidden, -std::numeric_limits<float>::infinity());
-  return {at::softmax(scores, -1), slope};
+  return {scores, slope};
 }
 
 /// Calls body(heads, kv_head, hidden pairs) for every group of heads of every document.
@@ -71,10 +75,13 @@ AttentionOutput composed_attention_forward(const at::Tensor& q, const at::Tensor
   AttentionOutput result;
   result.out = at::empty_like(q);
   const int64_t group = s.num_heads / s.num_kv_heads;
+  result.lse = {at::empty({s.num_heads, q.size(0)}, q.options().dtype(at::kFloat))};
   for_groups(q, batch, s, [&](const Heads& heads, int64_t kv, const at::Tensor& hidden) {
-    const auto [p, slope] =
-        probabilities(heads.read(q, kv * group, group), heads.read(k, kv, 1), hidden, s);
-    heads.view(result.out, kv * group, group).copy_(at::matmul(p, heads.read(v, kv, 1)));
+    const auto [scores, slope] =
+        scores_of(heads.read(q, kv * group, group), heads.read(k, kv, 1), hidden, s);
+    heads.rows(result.lse[0], kv * group, group).copy_(scores.logsumexp(-1));
+    heads.view(result.out, kv * group, group)
+        .copy_(at::matmul(at::softmax(scores, -1), heads.read(v, kv, 1)));
   });
   return result;
 }
@@ -88,7 +95,9 @@ AttentionGrads composed_attention_backward(const at::Tensor& d_out, const at::Te
   for_groups(q, batch, s, [&](const Heads& heads, int64_t kv, const at::Tensor& hidden) {
     const at::Tensor queries = heads.read(q, kv * group, group), keys = heads.read(k, kv, 1),
                      d = heads.read(d_out, kv * group, group);
-    const auto [p, slope] = probabilities(queries, keys, hidden, s);
+    const auto [scores, slope] = scores_of(queries, keys, hidden, s);
+    const at::Tensor p =
+        at::exp(scores - heads.rows(saved.lse[0], kv * group, group).unsqueeze(-1));
     const at::Tensor delta =
         (d * heads.read(saved.out, kv * group, group)).sum(-1, /*keepdim=*/true);
     at::Tensor ds = at::matmul(d, heads.read(v, kv, 1).transpose(1, 2)).sub_(delta).mul_(p);

@@ -93,7 +93,8 @@ class Passes {
 
   at::Tensor attention_half(const at::Tensor& x, AttentionHalf* keep) {
     const AttentionInputs in = project(x, keep);
-    AttentionOutput attention = attention_forward(in.q, in.k, in.v, batch_, l_.attention);
+    AttentionOutput attention =
+        attention_forward(in.q, in.k, in.v, batch_, l_.attention, l_.sinks.values);
     at::Tensor y = add_attended(x, attention.out, keep);
     if (keep) {
       keep->x = x;
@@ -112,7 +113,7 @@ class Passes {
       const int64_t inner = gate_up[0].size(1) / 2;
       gate_up = parts(gate_up[0], {inner, inner});
     }
-    const at::Tensor h = gated_forward(l_.activation, gate_up[0], gate_up[1]);
+    const at::Tensor h = gated_forward(l_.gating, gate_up[0], gate_up[1]);
     at::Tensor y = join(x, h, l_.down, l_.feed_forward_out, keep ? &keep->joined : nullptr);
     if (keep) {
       keep->x = x, keep->rstd = in.rstd;
@@ -124,7 +125,7 @@ class Passes {
   at::Tensor mixture_half(const at::Tensor& x, FeedForwardHalf* keep) {
     const Normed in = normed(x, l_.feed_forward_in);
     const at::Tensor answered =
-        mixture_forward(l_.mixture, l_.activation, in.y, batch_, keep ? &keep->mixture : nullptr);
+        mixture_forward(l_.mixture, l_.gating, in.y, batch_, keep ? &keep->mixture : nullptr);
     const Normed out = normed(answered, l_.feed_forward_out);
     if (keep) {
       keep->x = x, keep->rstd = in.rstd;
@@ -142,7 +143,7 @@ class Passes {
                       through_norm || l_.mixture.trains());
     if (!through_norm && !l_.mixture.trains()) return {};
     const at::Tensor d_normed =
-        mixture_backward(l_.mixture, l_.activation, std::move(half.mixture), d_answered,
+        mixture_backward(l_.mixture, l_.gating, std::move(half.mixture), d_answered,
                          normed(half.x, norm).y, batch_, through_norm);
     if (!through_norm) return {};
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
@@ -154,11 +155,11 @@ class Passes {
     const LinearGroup down = {&l_.down};
     const bool through_norm = needs_dx || norm.parameter != nullptr,
                through_down = through_norm || trains(gate_up_group());
-    at::Tensor h = trains(down) ? gated_forward(l_.activation, half.gate, half.up) : at::Tensor();
+    at::Tensor h = trains(down) ? gated_forward(l_.gating, half.gate, half.up) : at::Tensor();
     at::Tensor dh = join_backward(grad, h, l_.down, l_.feed_forward_out, half.joined, through_down);
     h.reset();
     if (!through_down) return {};
-    gated_backward_(l_.activation, dh, half.gate, half.up);  // they become their own gradients
+    gated_backward_(l_.gating, dh, half.gate, half.up);  // they become their own gradients
     dh.reset();
     std::vector<at::Tensor> grads = {std::move(half.gate), std::move(half.up)};
     if (l_.fuses_gate_up()) grads = {at::cat(grads, 1)};
@@ -174,10 +175,15 @@ class Passes {
     const Norm& norm = l_.attention_in;
     const bool through_norm = needs_dx || norm.parameter != nullptr,
                through_attention = through_norm || trains(qkv_group()) ||
-                                   l_.q_norm.parameter != nullptr || l_.k_norm.parameter != nullptr;
+                                   l_.q_norm.parameter != nullptr ||
+                                   l_.k_norm.parameter != nullptr || l_.sinks.parameter != nullptr;
     const at::Tensor d_attended = join_backward(grad, half.attention.out, l_.o, l_.attention_out,
                                                 half.joined, through_attention);
     if (!through_attention) return {};
+    if (l_.sinks.parameter) {
+      l_.sinks.parameter->grad.add_(
+          attention_sinks_grad(d_attended, half.attention, l_.sinks.values));
+    }
     AttentionGrads d = through_attention_backward(half, d_attended);
     std::vector<at::Tensor> grads = {std::move(d.dq), std::move(d.dk), std::move(d.dv)};
     if (l_.fuses_qkv()) grads = {at::cat(grads, 1)};
@@ -192,7 +198,7 @@ class Passes {
     for (const Norm* norm : {&l_.attention_in, &l_.attention_out, &l_.q_norm, &l_.k_norm}) {
       if (norm->parameter != nullptr) return true;
     }
-    return trains(qkv_group()) || l_.o.trains();
+    return trains(qkv_group()) || l_.o.trains() || l_.sinks.parameter != nullptr;
   }
 
  private:

@@ -75,8 +75,8 @@ at::Tensor rotate(const at::Tensor& x, const Layer& layer, const BatchContext& b
 /// One document: q [heads, S, head_dim], k and v [kv_heads, S, head_dim]. As transformers by
 /// default where that has words for it, else as its eager_attention_forward.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  const AttentionShape& shape) {
-  if (shape.softcap == 0 && shape.window == 0) {
+                  const AttentionShape& shape, const at::Tensor& sinks) {
+  if (shape.softcap == 0 && shape.window == 0 && !sinks.defined()) {
     return at::scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0),
                                             std::nullopt, 0.0, /*is_causal=*/true, shape.scale,
                                             /*enable_gqa=*/true)
@@ -88,8 +88,11 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   const at::Tensor all = at::ones({length, length}, q.options().dtype(at::kBool));
   at::Tensor hidden = all.triu(1);
   if (shape.window > 0) hidden = hidden.logical_or(all.tril(-shape.window));
+  scores = scores.masked_fill(hidden, -INFINITY);
+  if (sinks.defined())  // one more score that takes its share of the whole, and gives no value
+    scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({-1, length, 1})}, -1);
   const at::Tensor weights =
-      at::softmax(scores.masked_fill(hidden, -INFINITY), -1, at::kFloat).to(q.scalar_type());
+      at::softmax(scores, -1, at::kFloat).to(q.scalar_type()).narrow(-1, 0, length);
   return at::matmul(weights, v.repeat_interleave(group, 0));
 }
 
@@ -98,6 +101,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const AttentionShape& shape = layer.attention;
   const at::Tensor q_rotated = rotate(q, layer, batch), k_rotated = rotate(k, layer, batch);
   const at::Tensor v_heads = v.view({v.size(0), shape.num_kv_heads, shape.head_dim});
+  const at::Tensor sinks = value_of(layer.sinks.parameter, layer.sinks.values);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
@@ -105,14 +109,24 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
       return x.narrow(0, begin, length).transpose(0, 1);
     };
     const at::Tensor out =
-        attend(document(q_rotated), document(k_rotated), document(v_heads), shape);
+        attend(document(q_rotated), document(k_rotated), document(v_heads), shape, sinks);
     outputs.push_back(out.transpose(0, 1).reshape({length, shape.num_heads * shape.head_dim}));
   }
   return at::cat(outputs, 0);
 }
 
-at::Tensor gated(Activation activation, const at::Tensor& gate, const at::Tensor& up) {
-  return (activation == Activation::kSilu ? at::silu(gate) : at::gelu(gate, "tanh")) * up;
+at::Tensor gated(const Gating& gating, const at::Tensor& gate, const at::Tensor& up) {
+  switch (gating.activation) {
+    case Activation::kSilu:
+      return at::silu(gate) * up;
+    case Activation::kGeluTanh:
+      return at::gelu(gate, "tanh") * up;
+    case Activation::kClampedSwiglu: {  // modeling_gpt_oss.py, _apply_gate
+      const at::Tensor g = gate.clamp_max(gating.limit);
+      return (up.clamp(-gating.limit, gating.limit) + 1) * (g * at::sigmoid(g * gating.alpha));
+    }
+  }
+  return {};
 }
 
 at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
@@ -140,6 +154,11 @@ at::Tensor expert_weight(const ExpertMatrix& matrix, int64_t expert) {
   return weight + (update * matrix.lora->scale).to(weight.scalar_type());
 }
 
+std::optional<at::Tensor> expert_bias(const ExpertMatrix& matrix, int64_t expert) {
+  if (!matrix.bias.defined()) return std::nullopt;
+  return value_of(matrix.bias.parameter, matrix.bias.values).select(0, expert);
+}
+
 /// transformers' experts, one after the other (modeling_mixtral.py, MixtralExperts).
 at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
   const Mixture& m = l.mixture;
@@ -153,9 +172,12 @@ at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& b
     if (places.size(0) == 0) continue;
     const at::Tensor tokens = places.select(1, 0), place = places.select(1, 1);
     const at::Tensor rows = x.index_select(0, tokens);
-    const auto gate_up = at::linear(rows, expert_weight(m.gate_up, expert)).chunk(2, -1);
-    const at::Tensor h = gated(l.activation, gate_up[0], gate_up[1]);
-    const at::Tensor answers = at::linear(h, expert_weight(m.down, expert));
+    const auto gate_up =
+        at::linear(rows, expert_weight(m.gate_up, expert), expert_bias(m.gate_up, expert))
+            .chunk(2, -1);
+    const at::Tensor h = gated(l.gating, gate_up[0], gate_up[1]);
+    const at::Tensor answers =
+        at::linear(h, expert_weight(m.down, expert), expert_bias(m.down, expert));
     const at::Tensor weight = at::index(weights, {tokens, place}).unsqueeze(-1);
     y = y.index_add(0, tokens, (answers * weight).to(x.scalar_type()));
   }
@@ -167,7 +189,7 @@ at::Tensor feed_forward_half(const Layer& l, const at::Tensor& x, const BatchCon
   if (l.mixture.defined()) return rms_norm(mixture_of(l, in, batch), l.feed_forward_out);
   const auto gate_up = l.fuses_gate_up() ? linears(in, {&l.gate_up}, batch)[0].chunk(2, 1)
                                          : linears(in, {&l.gate, &l.up}, batch);
-  const at::Tensor h = gated(l.activation, gate_up[0], gate_up[1]);
+  const at::Tensor h = gated(l.gating, gate_up[0], gate_up[1]);
   return rms_norm(linears(h, {&l.down}, batch)[0], l.feed_forward_out);
 }
 

@@ -33,19 +33,32 @@ SFTRUN_HOST_DEVICE float sigmoid(float x) {
 struct GateSlope {
   float inner, slope;  ///< what the sigmoid takes, and its derivative
 };
-SFTRUN_HOST_DEVICE GateSlope gate_slope(Activation activation, float x) {
-  if (activation == Activation::kSilu) return {x, 1.0F};
+SFTRUN_HOST_DEVICE GateSlope gate_slope(Gating gating, float x) {
+  if (gating.activation == Activation::kSilu) return {x, 1.0F};
+  if (gating.activation == Activation::kClampedSwiglu) return {gating.alpha * x, gating.alpha};
   constexpr float kTwiceRoot = 1.5957691216057308F, kCubic = 0.044715F;
   return {kTwiceRoot * (x + kCubic * x * x * x), kTwiceRoot * (1.0F + 3.0F * kCubic * x * x)};
 }
-SFTRUN_HOST_DEVICE float gated(Activation activation, float gate, float up) {
-  return gate * sigmoid(gate_slope(activation, gate).inner) * up;
+SFTRUN_HOST_DEVICE float gated(Gating gating, float gate, float up) {
+  if (gating.activation == Activation::kClampedSwiglu) {
+    gate = fminf(gate, gating.limit);
+    up = fminf(fmaxf(up, -gating.limit), gating.limit) + 1.0F;
+  }
+  return gate * sigmoid(gate_slope(gating, gate).inner) * up;
 }
-/// The gradients of gate and up.
-SFTRUN_HOST_DEVICE Pair gated_gradient(Activation activation, float dh, float gate, float up) {
-  const GateSlope of = gate_slope(activation, gate);
+/// The gradients of gate and up; where a clamp acts, none passes.
+SFTRUN_HOST_DEVICE Pair gated_gradient(Gating gating, float dh, float gate, float up) {
+  bool gate_passes = true, up_passes = true;
+  if (gating.activation == Activation::kClampedSwiglu) {
+    gate_passes = gate <= gating.limit;
+    up_passes = up <= gating.limit && up >= -gating.limit;
+    gate = fminf(gate, gating.limit);
+    up = fminf(fmaxf(up, -gating.limit), gating.limit) + 1.0F;
+  }
+  const GateSlope of = gate_slope(gating, gate);
   const float s = sigmoid(of.inner);
-  return {dh * up * s * (1.0F + gate * (1.0F - s) * of.slope), dh * gate * s};
+  return {gate_passes ? dh * up * s * (1.0F + gate * (1.0F - s) * of.slope) : 0.0F,
+          up_passes ? dh * gate * s : 0.0F};
 }
 
 /// A logit, soft-capped where `cap` > 0, and the slope of that at a capped value.

@@ -21,9 +21,9 @@ void launch_rms_norm_backward(Type type, const void* dy, const void* x, const vo
                               float offset, Stream stream);
 void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t rows,
                  int64_t heads, int64_t head_dim, int64_t rotary_dim, float sign, Stream stream);
-void launch_gated_forward(Type type, Activation activation, const void* gate, const void* up,
-                          void* h, int64_t n, Stream stream);
-void launch_gated_backward(Type type, Activation activation, const void* dh, void* gate, void* up,
+void launch_gated_forward(Type type, Gating gating, const void* gate, const void* up, void* h,
+                          int64_t n, Stream stream);
+void launch_gated_backward(Type type, Gating gating, const void* dh, void* gate, void* up,
                            int64_t n, Stream stream);
 void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows,
                     int64_t channels, const DropoutParams& params, Stream stream);

@@ -22,6 +22,7 @@ Routes routes_of(const at::Tensor& chosen, int64_t num_experts) {
   const at::Tensor flat = chosen.reshape({-1});
   Routes routes;
   const auto sorted = flat.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  routes.experts = std::get<0>(sorted);
   routes.slots = std::get<1>(sorted);
   routes.tokens = at::floor_divide(routes.slots, chosen.size(1));
   const at::Tensor ends = at::bincount(flat, {}, num_experts).cumsum(0);

@@ -18,6 +18,7 @@ at::Tensor apply(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& 
   at::Tensor y = grouped_matmul(x, matrix.weight, /*transposed=*/true, routes);
   if (const at::Tensor low = low_rank(x, matrix, routes); low.defined())
     y.add_(grouped_matmul(low, matrix.lora->b->compute, /*transposed=*/true, routes));
+  if (matrix.bias.defined()) y.add_(matrix.bias.values.index_select(0, routes.experts));
   return y;
 }
 
@@ -28,6 +29,8 @@ at::Tensor apply_backward(const at::Tensor& dy, const at::Tensor& row_weights, c
     return row_weights.defined() ? rows * row_weights : rows;
   };
   if (matrix.parameter) add_grouped_matmul_tn_(matrix.parameter->grad, weighted(dy), x, routes);
+  if (matrix.bias.parameter)
+    matrix.bias.parameter->grad.index_add_(0, routes.experts, weighted(dy).to(at::kFloat));
   at::Tensor dx = grouped_matmul(dy, matrix.weight, /*transposed=*/false, routes);
   if (!matrix.lora) return dx;
   const ExpertLora& lora = *matrix.lora;
@@ -61,7 +64,7 @@ at::Tensor logits_backward(const Mixture& mixture, const MixtureRun& run,
 
 }  // namespace
 
-at::Tensor mixture_forward(const Mixture& mixture, Activation activation, const at::Tensor& x,
+at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tensor& x,
                            const BatchContext& batch, MixtureRun* keep) {
   MixtureRun run;
   run.logits = linears_forward(x, {&mixture.router}, batch, &run.router_low)[0].to(at::kFloat);
@@ -73,7 +76,7 @@ at::Tensor mixture_forward(const Mixture& mixture, Activation activation, const 
   run.gate = gate_up.narrow(1, 0, inner).contiguous();
   run.up = gate_up.narrow(1, inner, inner).contiguous();
   const at::Tensor answers =
-      apply(gated_forward(activation, run.gate, run.up), mixture.down, run.routes);
+      apply(gated_forward(gating, run.gate, run.up), mixture.down, run.routes);
   const at::Tensor weights =
       run.weights.reshape({-1}).index_select(0, run.routes.slots).unsqueeze(1);
   at::Tensor y = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
@@ -82,19 +85,23 @@ at::Tensor mixture_forward(const Mixture& mixture, Activation activation, const 
   return y.to(x.scalar_type());
 }
 
-at::Tensor mixture_backward(const Mixture& mixture, Activation activation, MixtureRun run,
+at::Tensor mixture_backward(const Mixture& mixture, Gating gating, MixtureRun run,
                             const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
                             bool needs_dx) {
   const Routes& routes = run.routes;
   const at::Tensor weights = run.weights.reshape({-1}).index_select(0, routes.slots).unsqueeze(1);
-  at::Tensor h = gated_forward(activation, run.gate, run.up);
+  at::Tensor h = gated_forward(gating, run.gate, run.up);
+  const at::Tensor d_answers = dy.index_select(0, routes.tokens);
   // Without the tokens' weights first: their gradient is what each answer adds along dy.
-  at::Tensor dh = apply_backward(dy.index_select(0, routes.tokens), weights.to(dy.scalar_type()), h,
-                                 mixture.down, routes);
-  const at::Tensor d_weight = (h.to(at::kFloat) * dh.to(at::kFloat)).sum(-1);
+  at::Tensor dh = apply_backward(d_answers, weights.to(dy.scalar_type()), h, mixture.down, routes);
+  at::Tensor d_weight = (h.to(at::kFloat) * dh.to(at::kFloat)).sum(-1);
+  if (mixture.down.bias.defined()) {
+    const at::Tensor biases = mixture.down.bias.values.index_select(0, routes.experts);
+    d_weight.add_((d_answers.to(at::kFloat) * biases).sum(-1));
+  }
   h.reset();
   dh.mul_(weights);
-  gated_backward_(activation, dh, run.gate, run.up);  // they become their own gradients
+  gated_backward_(gating, dh, run.gate, run.up);  // they become their own gradients
   const at::Tensor rows = x.index_select(0, routes.tokens);
   const at::Tensor d_rows =
       apply_backward(at::cat({run.gate, run.up}, 1), {}, rows, mixture.gate_up, routes);

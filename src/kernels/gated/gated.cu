@@ -5,19 +5,19 @@ namespace {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    gated_forward(Activation activation, const T* gate, const T* up, T* h, int64_t n) {
+    gated_forward(Gating gating, const T* gate, const T* up, T* h, int64_t n) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
-    store(h + i, gated(activation, load(gate + i), load(up + i)));
+    store(h + i, gated(gating, load(gate + i), load(up + i)));
   }
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    gated_backward(Activation activation, const T* dh, T* gate, T* up, int64_t n) {
+    gated_backward(Gating gating, const T* dh, T* gate, T* up, int64_t n) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
-    const Pair gradient = gated_gradient(activation, load(dh + i), load(gate + i), load(up + i));
+    const Pair gradient = gated_gradient(gating, load(dh + i), load(gate + i), load(up + i));
     store(gate + i, gradient.first);
     store(up + i, gradient.second);
   }
@@ -25,23 +25,23 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_gated_forward(Type type, Activation activation, const void* gate, const void* up,
-                          void* h, int64_t n, Stream stream) {
+void launch_gated_forward(Type type, Gating gating, const void* gate, const void* up, void* h,
+                          int64_t n, Stream stream) {
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     gated_forward<T><<<grid_of(n), kThreads, 0, stream>>>(
-        activation, static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<T*>(h), n);
+        gating, static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<T*>(h), n);
   });
 }
 
-void launch_gated_backward(Type type, Activation activation, const void* dh, void* gate, void* up,
+void launch_gated_backward(Type type, Gating gating, const void* dh, void* gate, void* up,
                            int64_t n, Stream stream) {
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     gated_backward<T><<<grid_of(n), kThreads, 0, stream>>>(
-        activation, static_cast<const T*>(dh), static_cast<T*>(gate), static_cast<T*>(up), n);
+        gating, static_cast<const T*>(dh), static_cast<T*>(gate), static_cast<T*>(up), n);
   });
 }
 

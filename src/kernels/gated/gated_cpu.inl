@@ -34,14 +34,55 @@ void gated_backward_by(const T* dh, T* gate, T* up, int64_t n) {
   }
 }
 
+inline float below(float x, float limit) {
+  return x < limit ? x : limit;
+}
+
+/// gpt-oss's: clamped halves, x sigmoid(alpha x), up + 1. Where a clamp acts, no gradient passes.
 template <typename T>
-void gated_forward(Activation activation, const T* gate, const T* up, T* h, int64_t n) {
-  if (activation == Activation::kSilu) return gated_forward_by<Silu>(gate, up, h, n);
-  gated_forward_by<GeluTanh>(gate, up, h, n);
+void clamped_forward(Gating gating, const T* gate, const T* up, T* h, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = below(load(gate + i), gating.limit),
+                u = -below(-below(load(up + i), gating.limit), gating.limit);
+    store(h + i, (u + 1.0F) * g * sigmoid_fast(gating.alpha * g));
+  }
 }
 
 template <typename T>
-void gated_backward(Activation activation, const T* dh, T* gate, T* up, int64_t n) {
-  if (activation == Activation::kSilu) return gated_backward_by<Silu>(dh, gate, up, n);
-  gated_backward_by<GeluTanh>(dh, gate, up, n);
+void clamped_backward(Gating gating, const T* dh, T* gate, T* up, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float whole_g = load(gate + i), whole_u = load(up + i), d = load(dh + i);
+    const float g = below(whole_g, gating.limit),
+                u = -below(-below(whole_u, gating.limit), gating.limit);
+    const float s = sigmoid_fast(gating.alpha * g);
+    const float slope = s * (1.0F + gating.alpha * g * (1.0F - s));
+    store(gate + i, whole_g <= gating.limit ? d * (u + 1.0F) * slope : 0.0F);
+    store(up + i, u == whole_u ? d * g * s : 0.0F);
+  }
+}
+
+template <typename T>
+void gated_forward(Gating gating, const T* gate, const T* up, T* h, int64_t n) {
+  switch (gating.activation) {
+    case Activation::kSilu:
+      return gated_forward_by<Silu>(gate, up, h, n);
+    case Activation::kGeluTanh:
+      return gated_forward_by<GeluTanh>(gate, up, h, n);
+    case Activation::kClampedSwiglu:
+      return clamped_forward(gating, gate, up, h, n);
+  }
+}
+
+template <typename T>
+void gated_backward(Gating gating, const T* dh, T* gate, T* up, int64_t n) {
+  switch (gating.activation) {
+    case Activation::kSilu:
+      return gated_backward_by<Silu>(dh, gate, up, n);
+    case Activation::kGeluTanh:
+      return gated_backward_by<GeluTanh>(dh, gate, up, n);
+    case Activation::kClampedSwiglu:
+      return clamped_backward(gating, dh, gate, up, n);
+  }
 }

@@ -19,6 +19,8 @@ int64_t read_num_experts(const JsonFields& config) {
   return config.require_int(key, 1, kMostExperts);
 }
 
+}  // namespace
+
 void read_mixture(const JsonFields& config, ArchSpec& arch) {
   arch.mixture.num_experts = read_num_experts(config);
   arch.mixture.top_k = config.require_int("num_experts_per_tok", 1, arch.mixture.num_experts);
@@ -37,6 +39,14 @@ void write_mixture(const ArchSpec& arch, json& config) {
   config["num_local_experts"] = arch.mixture.num_experts;
   config["num_experts_per_tok"] = arch.mixture.top_k;
 }
+
+void read_expert_counts(const JsonFields& meta, ArchSpec& arch) {
+  arch.mixture.num_experts = meta.require_int("expert_count", 1, kMostExperts);
+  arch.mixture.top_k = meta.require_int("expert_used_count", 1, arch.mixture.num_experts);
+  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+}
+
+namespace {
 
 void mixtral_traits(ArchSpec& arch) {
   arch.mixture.files = ExpertFiles::kMixtral;
@@ -89,12 +99,6 @@ void write_qwen3_moe(const ArchSpec& arch, json& config) {
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     if (!arch.layers[i].sparse) config["mlp_only_layers"].push_back(i);
   }
-}
-
-void read_expert_counts(const JsonFields& meta, ArchSpec& arch) {
-  arch.mixture.num_experts = meta.require_int("expert_count", 1, kMostExperts);
-  arch.mixture.top_k = meta.require_int("expert_used_count", 1, arch.mixture.num_experts);
-  for (LayerSpec& layer : arch.layers) layer.sparse = true;
 }
 
 /// llama.cpp divides by the sum whatever the file says, and makes every layer a mixture.
