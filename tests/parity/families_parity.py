@@ -63,8 +63,11 @@ RANK = 4
 # Experts are parameters, not linear layers; the router of one of the families is adapted as well.
 EXPERTS = {"mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
            "qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"],
-           "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
-ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]  # all-linear here; peft's takes experts and routers, too
+           "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+           "qwen3_5_moe_text": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+# What all-linear is where peft's takes experts and routers, too.
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+LINEAR = {"mixtral": ATTENTION, "qwen3_moe": ATTENTION}
 TEXT_PART_LINEAR = r"model\.language_model\..*_proj"  # of a model that sees images as well
 
 
@@ -197,10 +200,10 @@ def write_adapter(base: Path, adapter: Path) -> Path:
     torch.manual_seed(21)
     model = load(base)
     has_text_part = hasattr(model.config, "text_config")
-    experts = EXPERTS.get(model.config.model_type)
-    targets = TEXT_PART_LINEAR if has_text_part else ATTENTION if experts else "all-linear"
+    family = model.config.model_type
+    targets = TEXT_PART_LINEAR if has_text_part else LINEAR.get(family, "all-linear")
     config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=targets, task_type="CAUSAL_LM",
-                        target_parameters=experts)
+                        target_parameters=EXPERTS.get(family))
     model = get_peft_model(model, config)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # zeros would hide the gradient of lora_A
