@@ -171,7 +171,7 @@ weights::TensorToWrite in_file_order(const weights::Checkpoint& base,
     base.read(info.name, dtype, tensor.data_ptr());
     return tensor;
   };
-  return {info.file_name(), dtype, info.layout.shape, [&info, dtype, values, read](void* to) {
+  return {info.file_name(), dtype, info.shape_in_files(), [&info, dtype, values, read](void* to) {
             const at::Tensor tensor = (values ? values() : read()).contiguous();
             const at::Tensor ordered = tensor.view(info.layout.view).permute(info.layout.order);
             at::from_blob(to, ordered.sizes(), torch_dtype(dtype)).copy_(ordered);
@@ -198,7 +198,7 @@ void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info
   if (info.layout.reorders()) {
     tensors.push_back(in_file_order(base, info, dtype, values));
   } else if (info.parts.empty()) {
-    add(info.file_name(), info.shape, 0,
+    add(info.file_name(), info.shape_in_files(), 0,
         [&base, name = info.name, dtype](void* to) { base.read(name, dtype, to); });
   }
   for (size_t part = 0; part < info.parts.size(); ++part) {

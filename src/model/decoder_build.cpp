@@ -95,6 +95,24 @@ kernels::Linear& member(Layer& layer, spec::LinearSlot slot) {
       return layer.down;
     case spec::LinearSlot::kRouter:
       return layer.mixture.router;
+    case spec::LinearSlot::kSharedGate:
+      return layer.mixture.shared.gate;
+    case spec::LinearSlot::kSharedUp:
+      return layer.mixture.shared.up;
+    case spec::LinearSlot::kSharedDown:
+      return layer.mixture.shared.down;
+    case spec::LinearSlot::kSharedRouter:
+      return layer.mixture.shared.router;
+    case spec::LinearSlot::kDeltaQkv:
+      return layer.delta_net.in_qkv;
+    case spec::LinearSlot::kDeltaZ:
+      return layer.delta_net.in_z;
+    case spec::LinearSlot::kDeltaB:
+      return layer.delta_net.in_b;
+    case spec::LinearSlot::kDeltaA:
+      return layer.delta_net.in_a;
+    case spec::LinearSlot::kDeltaOut:
+      return layer.o;
   }
   invariant_failed(__FILE__, __LINE__, "every LinearSlot is a member");
 }
@@ -113,8 +131,24 @@ kernels::Norm& member(Layer& layer, spec::NormSlot slot) {
       return layer.feed_forward_in;
     case spec::NormSlot::kFeedForwardOut:
       return layer.feed_forward_out;
+    case spec::NormSlot::kDelta:
+      return layer.delta_net.norm;
   }
   invariant_failed(__FILE__, __LINE__, "every NormSlot is a member");
+}
+
+kernels::Weight& member(Layer& layer, spec::WeightSlot slot) {
+  switch (slot) {
+    case spec::WeightSlot::kSinks:
+      return layer.sinks;
+    case spec::WeightSlot::kDeltaConv:
+      return layer.delta_net.conv;
+    case spec::WeightSlot::kDeltaALog:
+      return layer.delta_net.a_log;
+    case spec::WeightSlot::kDeltaDtBias:
+      return layer.delta_net.dt_bias;
+  }
+  invariant_failed(__FILE__, __LINE__, "every WeightSlot is a member");
 }
 
 kernels::Gating gating_of(const spec::ArchSpec& arch) {
@@ -141,6 +175,13 @@ void describe(Layer& layer, const spec::ArchSpec& arch, const spec::LayerSpec& s
                      .scale = scale,
                      .window = spec.window,
                      .softcap = arch.attention_softcap};
+  layer.gates_attention = arch.attention_gate;
+  if (spec.mixer == spec::Mixer::kDeltaNet) {
+    layer.delta_net.num_key_heads = arch.delta_net.num_key_heads;
+    layer.delta_net.num_value_heads = arch.delta_net.num_value_heads;
+    layer.delta_net.key_dim = arch.delta_net.key_dim;
+    layer.delta_net.value_dim = arch.delta_net.value_dim;
+  }
   layer.rope = spec.rope;
   layer.residual_scale = arch.residual_scale;
   if (spec.sparse) {
@@ -353,7 +394,7 @@ class DecoderBuilder {
   }
 
   void declare_weight(kernels::Weight& weight, const std::string& name, int64_t group) {
-    declare_tensor(name, group, &weight.values, &weight.parameter);
+    declare_tensor(name, group, &weight.weight, &weight.parameter);
   }
 
   /// What peft calls the update of an experts' tensor.
@@ -373,17 +414,19 @@ class DecoderBuilder {
   void declare() {
     declare_tensor(d_.arch_.prefix + "embed_tokens.weight", 0, &d_.embedding_,
                    &d_.embedding_parameter_);
-    const std::vector<spec::NormSpec> norms = spec::layer_norms(d_.arch_);
     d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
     uint32_t number = 0;
     for (int64_t l = 0; l < d_.arch_.num_layers; ++l) {
       Layer& layer = d_.layers_[static_cast<size_t>(l)];
       describe(layer, d_.arch_, d_.arch_.layers[static_cast<size_t>(l)]);
-      for (const spec::NormSpec& norm : norms)
-        declare_norm(member(layer, norm.slot), spec::name_in_layer(d_.arch_, l, norm.module),
-                     l + 1);
-      if (d_.arch_.attention_sinks)
-        declare_weight(layer.sinks, spec::name_in_layer(d_.arch_, l, "self_attn.sinks"), l + 1);
+      for (const spec::NormSpec& norm : spec::layer_norms(d_.arch_, l)) {
+        kernels::Norm& of = member(layer, norm.slot);
+        declare_norm(of, spec::name_in_layer(d_.arch_, l, norm.module), l + 1);
+        if (norm.slot == spec::NormSlot::kDelta) of.offset = 0;
+      }
+      for (const spec::WeightSpec& weight : spec::layer_weights(d_.arch_, l))
+        declare_weight(member(layer, weight.slot), spec::name_in_layer(d_.arch_, l, weight.name),
+                       l + 1);
       for (const spec::LinearSpec& linear : spec::layer_linears(d_.arch_, l))
         declare_linear(member(layer, linear.slot), linear, l, number++);
       for (const spec::ExpertSpec& experts : spec::layer_experts(d_.arch_, l)) {

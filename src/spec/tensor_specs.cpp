@@ -79,6 +79,15 @@ void add_experts(std::vector<TensorSpec>& specs, const ArchSpec& arch, const Exp
   if (experts.bias) add_expert_bias(specs, arch, experts, layer);
 }
 
+void add_weight(std::vector<TensorSpec>& specs, const ArchSpec& arch, const WeightSpec& weight,
+                int64_t layer) {
+  specs.push_back({.name = name_in_layer(arch, layer, weight.name),
+                   .shape = weight.shape,
+                   .role = weight.role,
+                   .layer = layer});
+  specs.back().layout.shape = weight.shape_in_files;
+}
+
 void add_norm(std::vector<TensorSpec>& specs, const ArchSpec& arch, const NormSpec& norm,
               int64_t layer) {
   specs.push_back({.name = name_in_layer(arch, layer, norm.module) + ".weight",
@@ -103,10 +112,47 @@ bool is_sparse(const ArchSpec& arch, int64_t layer) {
   return arch.layers.at(static_cast<size_t>(layer)).sparse;
 }
 
+bool is_delta(const ArchSpec& arch, int64_t layer) {
+  return arch.layers.at(static_cast<size_t>(layer)).mixer == Mixer::kDeltaNet;
+}
+
 LinearSpec router_of(const ArchSpec& arch) {
   const bool is_gpt_oss = arch.mixture.files == ExpertFiles::kGptOss;
   return {LinearSlot::kRouter, is_gpt_oss ? "mlp.router" : "mlp.gate", arch.hidden_size,
           arch.mixture.num_experts, arch.mixture.bias};
+}
+
+std::vector<LinearSpec> attention_linears(const ArchSpec& arch) {
+  const int64_t hidden = arch.hidden_size, queries = arch.num_heads * arch.head_dim,
+                keys = arch.num_kv_heads * arch.head_dim;
+  const bool bias = arch.qkv_bias;
+  return {
+      {LinearSlot::kQ, "self_attn.q_proj", hidden, (arch.attention_gate ? 2 : 1) * queries, bias},
+      {LinearSlot::kK, "self_attn.k_proj", hidden, keys, bias},
+      {LinearSlot::kV, "self_attn.v_proj", hidden, keys, bias},
+      {LinearSlot::kO, "self_attn.o_proj", queries, hidden, arch.o_bias},
+  };
+}
+
+std::vector<LinearSpec> delta_net_linears(const ArchSpec& arch) {
+  const DeltaNetSpec& delta = arch.delta_net;
+  const int64_t hidden = arch.hidden_size, heads = delta.num_value_heads;
+  return {
+      {LinearSlot::kDeltaQkv, "linear_attn.in_proj_qkv", hidden, delta.channels()},
+      {LinearSlot::kDeltaZ, "linear_attn.in_proj_z", hidden, delta.values()},
+      {LinearSlot::kDeltaB, "linear_attn.in_proj_b", hidden, heads},
+      {LinearSlot::kDeltaA, "linear_attn.in_proj_a", hidden, heads},
+      {LinearSlot::kDeltaOut, "linear_attn.out_proj", delta.values(), hidden},
+  };
+}
+
+void add_shared_expert(std::vector<LinearSpec>& linears, const ArchSpec& arch) {
+  const int64_t hidden = arch.hidden_size, inner = arch.mixture.shared_size;
+  if (inner == 0) return;
+  linears.push_back({LinearSlot::kSharedGate, "mlp.shared_expert.gate_proj", hidden, inner});
+  linears.push_back({LinearSlot::kSharedUp, "mlp.shared_expert.up_proj", hidden, inner});
+  linears.push_back({LinearSlot::kSharedDown, "mlp.shared_expert.down_proj", inner, hidden});
+  linears.push_back({LinearSlot::kSharedRouter, "mlp.shared_expert_gate", hidden, 1});
 }
 
 }  // namespace
@@ -123,14 +169,11 @@ std::vector<LinearSpec> layer_linears(const ArchSpec& arch, int64_t layer) {
         {LinearSlot::kDown, "mlp.down_proj", inner, hidden, mlp_bias},
     };
   }
-  std::vector<LinearSpec> linears = {
-      {LinearSlot::kQ, "self_attn.q_proj", hidden, queries, qkv_bias},
-      {LinearSlot::kK, "self_attn.k_proj", hidden, keys, qkv_bias},
-      {LinearSlot::kV, "self_attn.v_proj", hidden, keys, qkv_bias},
-      {LinearSlot::kO, "self_attn.o_proj", queries, hidden, o_bias},
-  };
+  std::vector<LinearSpec> linears =
+      is_delta(arch, layer) ? delta_net_linears(arch) : attention_linears(arch);
   if (is_sparse(arch, layer)) {
     linears.push_back(router_of(arch));
+    add_shared_expert(linears, arch);
     return linears;
   }
   linears.push_back({LinearSlot::kGate, "mlp.gate_proj", hidden, inner, mlp_bias});
@@ -147,12 +190,30 @@ std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer) {
           {ExpertSlot::kDown, "mlp.experts.down_proj", inner, hidden, bias}};
 }
 
-std::vector<NormSpec> layer_norms(const ArchSpec& arch) {
+std::vector<WeightSpec> layer_weights(const ArchSpec& arch, int64_t layer) {
+  if (is_delta(arch, layer)) {
+    const int64_t heads = arch.delta_net.num_value_heads, channels = arch.delta_net.channels(),
+                  kernel = arch.delta_net.conv_kernel;
+    return {{WeightSlot::kDeltaConv,
+             "linear_attn.conv1d.weight",
+             {channels, kernel},
+             TensorRole::kOther,
+             {channels, 1, kernel}},
+            {WeightSlot::kDeltaALog, "linear_attn.A_log", {heads}},
+            {WeightSlot::kDeltaDtBias, "linear_attn.dt_bias", {heads}, TensorRole::kBias}};
+  }
+  if (arch.attention_sinks) return {{WeightSlot::kSinks, "self_attn.sinks", {arch.num_heads}}};
+  return {};
+}
+
+std::vector<NormSpec> layer_norms(const ArchSpec& arch, int64_t layer) {
   const int64_t hidden = arch.hidden_size;
   std::vector<NormSpec> norms;
   if (arch.norms != NormPlacement::kAfter)
     norms.push_back({NormSlot::kAttentionIn, "input_layernorm", hidden});
-  if (arch.qk_norm != QkNorm::kNone) {
+  if (is_delta(arch, layer)) {
+    norms.push_back({NormSlot::kDelta, "linear_attn.norm", arch.delta_net.value_dim});
+  } else if (arch.qk_norm != QkNorm::kNone) {
     const bool whole = arch.qk_norm == QkNorm::kWhole;
     norms.push_back({NormSlot::kQuery, "self_attn.q_norm",
                      whole ? arch.num_heads * arch.head_dim : arch.head_dim});
@@ -179,19 +240,14 @@ std::vector<NormSpec> layer_norms(const ArchSpec& arch) {
 }
 
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
-  const std::vector<NormSpec> norms = layer_norms(arch);
   std::vector<TensorSpec> specs;
   specs.push_back({.name = arch.prefix + "embed_tokens.weight",
                    .shape = {arch.vocab_size, arch.hidden_size},
                    .role = TensorRole::kEmbedding});
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const NormSpec& norm : norms) add_norm(specs, arch, norm, layer);
-    if (arch.attention_sinks) {
-      specs.push_back({.name = name_in_layer(arch, layer, "self_attn.sinks"),
-                       .shape = {arch.num_heads},
-                       .role = TensorRole::kSinks,
-                       .layer = layer});
-    }
+    for (const NormSpec& norm : layer_norms(arch, layer)) add_norm(specs, arch, norm, layer);
+    for (const WeightSpec& weight : layer_weights(arch, layer))
+      add_weight(specs, arch, weight, layer);
     for (const LinearSpec& linear : layer_linears(arch, layer))
       add_linear(specs, arch, linear, layer);
     for (const ExpertSpec& experts : layer_experts(arch, layer))

@@ -35,7 +35,17 @@ struct ExpertMatrix {
   }
 };
 
+/// One more expert, that serves every token: sigmoid(router(x)) * down(activation(gate(x)) *
+/// up(x)).
+struct SharedExpert {
+  Linear gate, up, down;
+  Linear router;  ///< [1, hidden]
+  bool defined() const { return !router.name.empty(); }
+  bool trains() const { return gate.trains() || up.trains() || down.trains() || router.trains(); }
+};
+
 struct Mixture {
+  SharedExpert shared;
   Linear router;         ///< [experts, hidden]
   ExpertMatrix gate_up;  ///< gate's rows, then up's
   ExpertMatrix down;
@@ -43,7 +53,9 @@ struct Mixture {
   bool normalise = true;  ///< the chosen experts' weights add up to 1
 
   bool defined() const { return top_k > 0; }
-  bool trains() const { return router.trains() || gate_up.trains() || down.trains(); }
+  bool trains() const {
+    return router.trains() || gate_up.trains() || down.trains() || shared.trains();
+  }
 };
 
 /// Which tokens go to which experts: `tokens` are sorted by expert, those of expert e lie at
@@ -66,7 +78,13 @@ at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transpo
 void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                             const Routes& routes);
 
-/// What the forward pass keeps.
+/// What the forward passes keep.
+struct SharedExpertRun {
+  at::Tensor gate, up;  ///< [T, inner]
+  at::Tensor answer;    ///< [T, hidden], before its weight
+  at::Tensor weight;    ///< [T, 1] fp32
+  std::vector<at::Tensor> inner_low, down_low, router_low;
+};
 struct MixtureRun {
   at::Tensor logits;   ///< [T, experts] fp32
   at::Tensor chosen;   ///< [T, top_k]
@@ -74,6 +92,7 @@ struct MixtureRun {
   Routes routes;
   at::Tensor gate, up;                 ///< [T * top_k, inner]
   std::vector<at::Tensor> router_low;  ///< of the router's adapter
+  SharedExpertRun shared;
 };
 at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tensor& x,
                            const BatchContext& batch, MixtureRun* keep);

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "sftrun/kernels/delta_net.h"
 #include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/linear.h"
 #include "sftrun/kernels/ops.h"
@@ -15,8 +16,11 @@ struct Layer {
   Norm q_norm, k_norm;  ///< before the rotation: of each head, or of all heads together
   /// q, k and v, or all three in one; likewise gate and up.
   Linear q, k, v, qkv, o, gate, up, gate_up, down;
-  Mixture mixture;  ///< instead of gate, up and down
+  Mixture mixture;     ///< instead of gate, up and down
+  DeltaNet delta_net;  ///< instead of q, k, v and attention
   AttentionShape attention;
+  /// q gives of each head its query, then what the head's answer is gated by: out * sigmoid(gate).
+  bool gates_attention = false;
   Weight sinks;  ///< [heads]: beside each head's scores, of no key
   int rope = 0;  ///< index in `BatchContext::ropes`; -1: none
   Gating gating;
@@ -27,7 +31,10 @@ struct Layer {
   /// Those that are there.
   std::vector<Linear*> linears() {
     std::vector<Linear*> present;
-    for (Linear* linear : {&q, &k, &v, &qkv, &o, &gate, &up, &gate_up, &down, &mixture.router}) {
+    SharedExpert& shared = mixture.shared;
+    for (Linear* linear : {&q, &k, &v, &qkv, &delta_net.in_qkv, &delta_net.in_z, &delta_net.in_b,
+                           &delta_net.in_a, &o, &gate, &up, &gate_up, &down, &mixture.router,
+                           &shared.gate, &shared.up, &shared.down, &shared.router}) {
       if (!linear->name.empty()) present.push_back(linear);
     }
     return present;

@@ -49,11 +49,24 @@ enum class NormPlacement { kBefore, kAfter, kBoth };
 /// together (OLMo 2).
 enum class QkNorm { kNone, kPerHead, kWhole };
 
+/// What lets tokens see one another.
+enum class Mixer { kAttention, kDeltaNet };
+
 /// What differs from layer to layer.
 struct LayerSpec {
+  Mixer mixer = Mixer::kAttention;
   int64_t window = 0;   ///< keys that a query sees, its own included; 0: all before it
   int rope = 0;         ///< index in `ArchSpec::ropes`; -1: no position embedding
   bool sparse = false;  ///< its feed-forward half is a mixture of experts
+};
+
+/// A gated delta net (arXiv:2412.06464): consecutive value heads share a key head.
+struct DeltaNetSpec {
+  int64_t num_key_heads = 0, num_value_heads = 0, key_dim = 0, value_dim = 0;
+  int64_t conv_kernel = 0;  ///< tokens that a channel's convolution reads, its own included
+  int64_t keys() const { return num_key_heads * key_dim; }
+  int64_t values() const { return num_value_heads * value_dim; }
+  int64_t channels() const { return 2 * keys() + values(); }
 };
 
 /// Where files keep the experts of a layer.
@@ -73,6 +86,8 @@ struct MixtureSpec {
   int64_t intermediate_size = 0;
   bool normalise = true;  ///< the chosen experts' weights add up to 1
   bool bias = false;      ///< of the router and of each expert's matrices
+  /// Of one more expert that serves every token, as much as a gate of its own says; 0: none.
+  int64_t shared_size = 0;
   ExpertFiles files = ExpertFiles::kEach;
 };
 
@@ -88,8 +103,11 @@ struct ArchSpec {
   std::vector<RopeSpec> ropes = {{}};
   std::vector<LayerSpec> layers;  ///< [num_layers]
   MixtureSpec mixture;
+  DeltaNetSpec delta_net;
   bool tie_word_embeddings = false, qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool attention_sinks = false;    ///< each head's scores have one more beside them, of no key
+  bool attention_sinks = false;  ///< each head's scores have one more beside them, of no key
+  /// q_proj has twice its rows: of each head its query, then what its answer is gated by.
+  bool attention_gate = false;
   bool fused_projections = false;  ///< one matrix for q, k, v and one for gate, up (Phi-3)
   Activation activation = Activation::kSilu;
   double swiglu_alpha = 1.702, swiglu_limit = 7;  ///< kClampedSwiglu
@@ -137,7 +155,7 @@ void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor
                           const std::vector<float>& long_factor, const std::string& where);
 
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
-enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts, kSinks };
+enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts, kOther };
 
 /// "model.layers.3.self_attn.q_proj"
 std::string name_in_layer(const ArchSpec& arch, int64_t layer, const std::string& module);
@@ -165,7 +183,27 @@ struct TensorSpec {
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch);
 
 /// What a linear module is to its layer.
-enum class LinearSlot { kQ, kK, kV, kQkv, kO, kGate, kUp, kGateUp, kDown, kRouter };
+enum class LinearSlot {
+  kQ,
+  kK,
+  kV,
+  kQkv,
+  kO,
+  kGate,
+  kUp,
+  kGateUp,
+  kDown,
+  kRouter,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  kSharedRouter,
+  kDeltaQkv,
+  kDeltaZ,
+  kDeltaB,
+  kDeltaA,
+  kDeltaOut,
+};
 
 /// The linear modules of a layer by HF name ("q_proj" … "down_proj"), with their sizes.
 struct LinearSpec {
@@ -187,6 +225,17 @@ struct ExpertSpec {
 /// Empty for layers that are not sparse.
 std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer);
 
+/// What a tensor that belongs to no linear module is to its layer.
+enum class WeightSlot { kSinks, kDeltaConv, kDeltaALog, kDeltaDtBias };
+struct WeightSpec {
+  WeightSlot slot = WeightSlot::kSinks;
+  std::string name;  ///< "self_attn.sinks", complete
+  std::vector<int64_t> shape;
+  TensorRole role = TensorRole::kOther;
+  std::vector<int64_t> shape_in_files = {};  ///< where it is another
+};
+std::vector<WeightSpec> layer_weights(const ArchSpec& arch, int64_t layer);
+
 /// What a norm is to its layer.
 enum class NormSlot {
   kAttentionIn,
@@ -195,13 +244,14 @@ enum class NormSlot {
   kAttentionOut,
   kFeedForwardIn,
   kFeedForwardOut,
+  kDelta,  ///< of each head that a delta net answers; multiplies by its weight in every family
 };
 struct NormSpec {
   NormSlot slot = NormSlot::kAttentionIn;
   std::string module;  ///< "input_layernorm"
   int64_t size = 0;
 };
-std::vector<NormSpec> layer_norms(const ArchSpec& arch);
+std::vector<NormSpec> layer_norms(const ArchSpec& arch, int64_t layer);
 
 /// Inverse frequencies [rotary_dim / 2] and the factor that cos and sin are multiplied by; equal to
 /// transformers' ROPE_INIT_FUNCTIONS in fp32. `seq_len`, the longest position + 1 seen, matters to

@@ -56,6 +56,8 @@ struct Joined {
 
 struct AttentionHalf {
   at::Tensor x, rstd;
+  DeltaRun delta;             ///< of a layer with a delta net; attention.out is what it answered
+  at::Tensor gate;            ///< of attention's output, before its sigmoid
   at::Tensor q, k, v;         ///< as attention reads them, or before norms and rotation
   at::Tensor q_rstd, k_rstd;  ///< where q and k are normed
   AttentionOutput attention;
@@ -79,12 +81,15 @@ class Passes {
     const Normed in = normed(x, l_.attention_in);
     auto qkv = linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
     if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
+    at::Tensor gate;
+    if (l_.gates_attention) std::tie(qkv[0], gate) = queries_and_gates(qkv[0]);
     const Normed q = normed_heads(qkv[0], l_.q_norm), k = normed_heads(qkv[1], l_.k_norm);
     if (keep) {
       keep->rstd = in.rstd, keep->q_rstd = q.rstd, keep->k_rstd = k.rstd;
       keep->q = qkv[0], keep->k = qkv[1], keep->v = qkv[2];
+      keep->gate = gate;
     }
-    return {rotated(q.y), rotated(k.y), qkv[2]};
+    return {rotated(q.y), rotated(k.y), qkv[2], gate};
   }
 
   at::Tensor add_attended(const at::Tensor& x, const at::Tensor& attended, AttentionHalf* keep) {
@@ -92,13 +97,26 @@ class Passes {
   }
 
   at::Tensor attention_half(const at::Tensor& x, AttentionHalf* keep) {
+    if (l_.delta_net.defined()) return delta_net_half(x, keep);
     const AttentionInputs in = project(x, keep);
     AttentionOutput attention =
-        attention_forward(in.q, in.k, in.v, batch_, l_.attention, l_.sinks.values);
-    at::Tensor y = add_attended(x, attention.out, keep);
+        attention_forward(in.q, in.k, in.v, batch_, l_.attention, l_.sinks.weight);
+    at::Tensor y = add_attended(x, gated_attention(attention.out, in.gate), keep);
     if (keep) {
       keep->x = x;
       keep->attention = std::move(attention);
+    }
+    return y;
+  }
+
+  at::Tensor delta_net_half(const at::Tensor& x, AttentionHalf* keep) {
+    const Normed in = normed(x, l_.attention_in);
+    at::Tensor answered =
+        delta_net_forward(l_.delta_net, in.y, batch_, keep ? &keep->delta : nullptr);
+    at::Tensor y = add_attended(x, answered, keep);
+    if (keep) {
+      keep->x = x, keep->rstd = in.rstd;
+      keep->attention.out = std::move(answered);
     }
     return y;
   }
@@ -172,23 +190,41 @@ class Passes {
   }
 
   at::Tensor attention_half_backward(AttentionHalf half, const at::Tensor& grad, bool needs_dx) {
+    if (l_.delta_net.defined()) return delta_net_half_backward(std::move(half), grad, needs_dx);
     const Norm& norm = l_.attention_in;
     const bool through_norm = needs_dx || norm.parameter != nullptr,
                through_attention = through_norm || trains(qkv_group()) ||
                                    l_.q_norm.parameter != nullptr ||
                                    l_.k_norm.parameter != nullptr || l_.sinks.parameter != nullptr;
-    const at::Tensor d_attended = join_backward(grad, half.attention.out, l_.o, l_.attention_out,
-                                                half.joined, through_attention);
+    at::Tensor d_attended = join_backward(grad, gated_attention(half.attention.out, half.gate),
+                                          l_.o, l_.attention_out, half.joined, through_attention);
     if (!through_attention) return {};
+    at::Tensor d_gate;
+    if (l_.gates_attention) std::tie(d_attended, d_gate) = through_gate(half, d_attended);
     if (l_.sinks.parameter) {
       l_.sinks.parameter->grad.add_(
-          attention_sinks_grad(d_attended, half.attention, l_.sinks.values));
+          attention_sinks_grad(d_attended, half.attention, l_.sinks.weight));
     }
     AttentionGrads d = through_attention_backward(half, d_attended);
     std::vector<at::Tensor> grads = {std::move(d.dq), std::move(d.dk), std::move(d.dv)};
     if (l_.fuses_qkv()) grads = {at::cat(grads, 1)};
+    if (l_.gates_attention) grads[0] = at::stack({by_heads(grads[0]), by_heads(d_gate)}, 2);
+    if (l_.gates_attention) grads[0] = grads[0].view({half.x.size(0), -1});
     const at::Tensor d_normed = linears_backward(grads, normed_again(half.x, norm, qkv_group()),
                                                  half.qkv_low, qkv_group(), batch_, through_norm);
+    if (!through_norm) return {};
+    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
+  }
+
+  at::Tensor delta_net_half_backward(AttentionHalf half, const at::Tensor& grad, bool needs_dx) {
+    const Norm& norm = l_.attention_in;
+    const bool through_norm = needs_dx || norm.parameter != nullptr,
+               through_net = through_norm || l_.delta_net.trains();
+    const at::Tensor d_answered =
+        join_backward(grad, half.attention.out, l_.o, l_.attention_out, half.joined, through_net);
+    if (!through_net) return {};
+    const at::Tensor d_normed = delta_net_backward(l_.delta_net, std::move(half.delta), d_answered,
+                                                   normed(half.x, norm).y, batch_, through_norm);
     if (!through_norm) return {};
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
   }
@@ -198,7 +234,8 @@ class Passes {
     for (const Norm* norm : {&l_.attention_in, &l_.attention_out, &l_.q_norm, &l_.k_norm}) {
       if (norm->parameter != nullptr) return true;
     }
-    return trains(qkv_group()) || l_.o.trains() || l_.sinks.parameter != nullptr;
+    return trains(qkv_group()) || l_.delta_net.trains() || l_.o.trains() ||
+           l_.sinks.parameter != nullptr;
   }
 
  private:
@@ -212,6 +249,25 @@ class Passes {
   }
   int64_t query_size() const { return l_.attention.num_heads * l_.attention.head_dim; }
   int64_t key_size() const { return l_.attention.num_kv_heads * l_.attention.head_dim; }
+
+  /// [T, heads * head_dim] as [T, heads, head_dim]
+  at::Tensor by_heads(const at::Tensor& x) const {
+    return x.view({x.size(0), -1, l_.attention.head_dim});
+  }
+
+  /// q's result [T, heads * 2 * head_dim] apart.
+  std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& both) const {
+    const at::Tensor heads = both.view({both.size(0), -1, 2, l_.attention.head_dim});
+    return {heads.select(2, 0).reshape({both.size(0), -1}),
+            heads.select(2, 1).reshape({both.size(0), -1})};
+  }
+
+  /// From the gradient of gated attention to those of attention and of the gate.
+  static std::pair<at::Tensor, at::Tensor> through_gate(const AttentionHalf& half,
+                                                        const at::Tensor& d_gated) {
+    const at::Tensor opening = at::sigmoid(half.gate);
+    return {d_gated * opening, d_gated * half.attention.out * opening * (1 - opening)};
+  }
 
   /// Neighbouring columns as tensors of their own.
   static std::vector<at::Tensor> parts(const at::Tensor& x, const std::vector<int64_t>& sizes) {
@@ -371,6 +427,21 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
 }
 
 }  // namespace
+
+at::Tensor gated_attention(const at::Tensor& attended, const at::Tensor& gate) {
+  return gate.defined() ? attended * at::sigmoid(gate) : attended;
+}
+
+at::Tensor delta_net_answer(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                            DeltaState& state) {
+  return delta_net_forward(layer.delta_net, normed(x, layer.attention_in).y, batch, nullptr,
+                           &state);
+}
+
+at::Tensor delta_net_next(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                          DeltaState& state) {
+  return delta_net_step(layer.delta_net, normed(x, layer.attention_in).y, batch, state);
+}
 
 AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
                                  const BatchContext& batch) {

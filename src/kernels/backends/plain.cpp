@@ -101,7 +101,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const AttentionShape& shape = layer.attention;
   const at::Tensor q_rotated = rotate(q, layer, batch), k_rotated = rotate(k, layer, batch);
   const at::Tensor v_heads = v.view({v.size(0), shape.num_kv_heads, shape.head_dim});
-  const at::Tensor sinks = value_of(layer.sinks.parameter, layer.sinks.values);
+  const at::Tensor sinks = value_of(layer.sinks.parameter, layer.sinks.weight);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
@@ -131,6 +131,10 @@ at::Tensor gated(const Gating& gating, const at::Tensor& gate, const at::Tensor&
 
 at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
   const at::Tensor in = rms_norm(x, l.attention_in);
+  if (l.delta_net.defined()) {
+    const at::Tensor answered = plain_delta_net(l.delta_net, in, batch);
+    return rms_norm(linears(answered, {&l.o}, batch)[0], l.attention_out);
+  }
   std::vector<at::Tensor> qkv;
   if (l.fuses_qkv()) {
     const int64_t queries = l.attention.num_heads * l.attention.head_dim,
@@ -140,8 +144,15 @@ at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContex
   } else {
     qkv = linears(in, {&l.q, &l.k, &l.v}, batch);
   }
-  const at::Tensor attended =
+  at::Tensor gate;
+  if (l.gates_attention) {
+    const auto both = qkv[0].view({x.size(0), -1, 2 * l.attention.head_dim}).chunk(2, -1);
+    qkv[0] = both[0].reshape({x.size(0), -1});
+    gate = both[1].reshape({x.size(0), -1});
+  }
+  at::Tensor attended =
       attention(norm_heads(qkv[0], l.q_norm), norm_heads(qkv[1], l.k_norm), qkv[2], l, batch);
+  if (gate.defined()) attended = attended * at::sigmoid(gate);
   return rms_norm(linears(attended, {&l.o}, batch)[0], l.attention_out);
 }
 
@@ -156,7 +167,14 @@ at::Tensor expert_weight(const ExpertMatrix& matrix, int64_t expert) {
 
 std::optional<at::Tensor> expert_bias(const ExpertMatrix& matrix, int64_t expert) {
   if (!matrix.bias.defined()) return std::nullopt;
-  return value_of(matrix.bias.parameter, matrix.bias.values).select(0, expert);
+  return value_of(matrix.bias.parameter, matrix.bias.weight).select(0, expert);
+}
+
+at::Tensor shared_expert(const SharedExpert& expert, const Gating& gating, const at::Tensor& x,
+                         const BatchContext& batch) {
+  const auto inner = linears(x, {&expert.gate, &expert.up}, batch);
+  const at::Tensor answer = linears(gated(gating, inner[0], inner[1]), {&expert.down}, batch)[0];
+  return at::sigmoid(linears(x, {&expert.router}, batch)[0]) * answer;
 }
 
 /// transformers' experts, one after the other (modeling_mixtral.py, MixtralExperts).
@@ -181,6 +199,7 @@ at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& b
     const at::Tensor weight = at::index(weights, {tokens, place}).unsqueeze(-1);
     y = y.index_add(0, tokens, (answers * weight).to(x.scalar_type()));
   }
+  if (m.shared.defined()) y = y + shared_expert(m.shared, l.gating, x, batch);
   return y;
 }
 

@@ -3,6 +3,7 @@
 #include "../backends/fused_linears.h"
 #include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/layer.h"
+#include "shared_expert.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -18,7 +19,7 @@ at::Tensor apply(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& 
   at::Tensor y = grouped_matmul(x, matrix.weight, /*transposed=*/true, routes);
   if (const at::Tensor low = low_rank(x, matrix, routes); low.defined())
     y.add_(grouped_matmul(low, matrix.lora->b->compute, /*transposed=*/true, routes));
-  if (matrix.bias.defined()) y.add_(matrix.bias.values.index_select(0, routes.experts));
+  if (matrix.bias.defined()) y.add_(matrix.bias.weight.index_select(0, routes.experts));
   return y;
 }
 
@@ -81,6 +82,8 @@ at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tens
       run.weights.reshape({-1}).index_select(0, run.routes.slots).unsqueeze(1);
   at::Tensor y = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
   y.index_add_(0, run.routes.tokens, answers.to(at::kFloat) * weights);
+  if (mixture.shared.defined())
+    y.add_(shared_expert_forward(mixture.shared, gating, x, batch, run.shared));
   if (keep) *keep = std::move(run);
   return y.to(x.scalar_type());
 }
@@ -96,7 +99,7 @@ at::Tensor mixture_backward(const Mixture& mixture, Gating gating, MixtureRun ru
   at::Tensor dh = apply_backward(d_answers, weights.to(dy.scalar_type()), h, mixture.down, routes);
   at::Tensor d_weight = (h.to(at::kFloat) * dh.to(at::kFloat)).sum(-1);
   if (mixture.down.bias.defined()) {
-    const at::Tensor biases = mixture.down.bias.values.index_select(0, routes.experts);
+    const at::Tensor biases = mixture.down.bias.weight.index_select(0, routes.experts);
     d_weight.add_((d_answers.to(at::kFloat) * biases).sum(-1));
   }
   h.reset();
@@ -110,6 +113,11 @@ at::Tensor mixture_backward(const Mixture& mixture, Gating gating, MixtureRun ru
   const at::Tensor d_logits = logits_backward(mixture, run, d_weights).to(x.scalar_type());
   at::Tensor dx =
       linears_backward({d_logits}, x, run.router_low, {&mixture.router}, batch, needs_dx);
+  if (mixture.shared.defined()) {
+    const at::Tensor d_shared = shared_expert_backward(
+        mixture.shared, gating, std::move(run.shared), dy, x, batch, needs_dx);
+    if (needs_dx) dx.add_(d_shared);
+  }
   if (!needs_dx) return {};
   return dx.index_add_(0, routes.tokens, d_rows);
 }
