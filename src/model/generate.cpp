@@ -91,10 +91,11 @@ class Generator {
     batch.cu_seqlens = {0, static_cast<int32_t>(length)};
     batch.document_keys = {0};
     batch.max_seqlen = static_cast<int32_t>(length);
-    const PackedBatch packed = prepare_batch(batch, decoder_.rope(), device(), {});
+    PackedBatch packed = prepare_batch(batch, decoder_.rope(), device(), {});
 
     Sequence sequence{index, stream, length, 0, {}};
     at::Tensor hidden = decoder_.embed(packed.tokens);
+    decoder_.open_exchange(packed.context, packed.tokens, hidden);
     for (Layer& layer : decoder_.layers()) {
       LayerCache cache;
       const at::Tensor mixed =
@@ -119,7 +120,9 @@ class Generator {
     }
     kernels::BatchContext context;
     decoder_.rope().fill_positions(context, positions, device());
-    at::Tensor hidden = decoder_.embed(tokens.to(device()));
+    tokens = tokens.to(device());
+    at::Tensor hidden = decoder_.embed(tokens);
+    decoder_.open_exchange(context, tokens, hidden);
     for (size_t l = 0; l < decoder_.layers().size(); ++l) {
       Layer& layer = decoder_.layers()[l];
       const at::Tensor mixed = layer.delta_net.defined()
@@ -134,9 +137,11 @@ class Generator {
   at::Tensor attend_prompt(const Layer& layer, const at::Tensor& hidden,
                            const kernels::BatchContext& context, LayerCache& cache) const {
     const auto [q, k, v, gate] = kernels::attention_inputs(layer, hidden, context);
-    cache.keys = reserve(layer.attention, hidden.size(0));
-    cache.values = reserve(layer.attention, hidden.size(0));
-    store(cache, 0, k, v);
+    if (layer.keys_of < 0) {
+      cache.keys = reserve(layer.attention, hidden.size(0));
+      cache.values = reserve(layer.attention, hidden.size(0));
+      store(cache, 0, k, v);
+    }
     const at::Tensor attended =
         kernels::attention_forward(q, k, v, context, layer.attention, layer.sinks.weight).out;
     return kernels::gated_attention(attended, gate);
@@ -149,8 +154,9 @@ class Generator {
     at::Tensor attended = at::empty_like(q);
     for (size_t i = 0; i < active.size(); ++i) {
       const auto row = static_cast<int64_t>(i);
-      LayerCache& cache = active[i].layers[l];
-      store(cache, active[i].length, k.narrow(0, row, 1), v.narrow(0, row, 1));
+      const bool borrows = layer.keys_of >= 0;
+      LayerCache& cache = active[i].layers[borrows ? static_cast<size_t>(layer.keys_of) : l];
+      if (!borrows) store(cache, active[i].length, k.narrow(0, row, 1), v.narrow(0, row, 1));
       attended.narrow(0, row, 1).copy_(
           attend(layer, q.narrow(0, row, 1), cache, active[i].length + 1));
     }

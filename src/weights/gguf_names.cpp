@@ -44,6 +44,10 @@ const char* name_of(spec::LinearSlot slot) {
       return "ssm_alpha";
     case spec::LinearSlot::kDeltaOut:
       return "ssm_out";
+    case spec::LinearSlot::kPerLayerGate:
+      return "inp_gate";
+    case spec::LinearSlot::kPerLayerProjection:
+      return "proj";
   }
   invariant_failed(__FILE__, __LINE__, "every LinearSlot has a GGUF name");
 }
@@ -64,6 +68,14 @@ const char* name_of(spec::NormSlot slot) {
       return "post_ffw_norm";
     case spec::NormSlot::kDelta:
       return "ssm_norm";
+    case spec::NormSlot::kDenseOut:
+      return "post_ffw_norm_1";
+    case spec::NormSlot::kExpertsIn:
+      return "pre_ffw_norm_2";
+    case spec::NormSlot::kExpertsOut:
+      return "post_ffw_norm_2";
+    case spec::NormSlot::kPerLayerOut:
+      return "post_norm";
   }
   invariant_failed(__FILE__, __LINE__, "every other NormSlot has a GGUF name");
 }
@@ -79,6 +91,12 @@ const char* name_of(spec::WeightSlot slot) {
       return "ssm_a";
     case spec::WeightSlot::kDeltaDtBias:
       return "ssm_dt.bias";
+    case spec::WeightSlot::kRouterScale:
+      return "ffn_gate_inp.scale";
+    case spec::WeightSlot::kExpertScale:
+      return "ffn_down_exps.scale";
+    case spec::WeightSlot::kLayerScalar:
+      return "layer_output_scale.weight";
   }
   invariant_failed(__FILE__, __LINE__, "every WeightSlot has a GGUF name");
 }
@@ -90,6 +108,9 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
       {"model.embed_tokens.weight", "token_embd.weight"},
       {"model.norm.weight", "output_norm.weight"},
       {"lm_head.weight", "output.weight"},
+      {"model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
+      {"model.per_layer_model_projection.weight", "per_layer_model_proj.weight"},
+      {"model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
   };
   const auto add = [&](int64_t layer, const std::string& module, const std::string& name) {
     for (const char* kind : {"weight", "bias"}) {

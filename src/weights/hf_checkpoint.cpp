@@ -269,7 +269,7 @@ class HfCheckpoint final : public CheckpointBase {
     std::vector<FoundTensor> found;
     std::vector<std::string> others;
     for (const auto& [name, located] : located_) {
-      if (is_of_another_part(name)) {
+      if (is_of_another_part(name) || spec::is_unused(arch_, name)) {
         others.push_back(name);
       } else {
         found.push_back({name, located.entry->shape, located.file->string()});

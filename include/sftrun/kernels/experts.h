@@ -49,12 +49,16 @@ struct Mixture {
   Linear router;         ///< [experts, hidden]
   ExpertMatrix gate_up;  ///< gate's rows, then up's
   ExpertMatrix down;
+  Norm router_norm;         ///< where the router reads other rows than the experts do
+  double router_scale = 1;  ///< of its logits
+  Weight expert_scale;      ///< [experts]: a factor of each expert's weight
   int64_t top_k = 0;
   bool normalise = true;  ///< the chosen experts' weights add up to 1
 
   bool defined() const { return top_k > 0; }
   bool trains() const {
-    return router.trains() || gate_up.trains() || down.trains() || shared.trains();
+    return router.trains() || gate_up.trains() || down.trains() || shared.trains() ||
+           router_norm.parameter != nullptr || expert_scale.parameter != nullptr;
   }
 };
 
@@ -86,20 +90,26 @@ struct SharedExpertRun {
   std::vector<at::Tensor> inner_low, down_low, router_low;
 };
 struct MixtureRun {
-  at::Tensor logits;   ///< [T, experts] fp32
-  at::Tensor chosen;   ///< [T, top_k]
-  at::Tensor weights;  ///< [T, top_k] fp32
+  at::Tensor logits;                  ///< [T, experts] fp32
+  at::Tensor routed_by, router_rstd;  ///< what a router reads that has a norm of its own
+  at::Tensor chosen;                  ///< [T, top_k]
+  at::Tensor weights;                 ///< [T, top_k] fp32
   Routes routes;
   at::Tensor gate, up;                 ///< [T * top_k, inner]
   std::vector<at::Tensor> router_low;  ///< of the router's adapter
   SharedExpertRun shared;
 };
+/// @param routed_by [T, hidden] what the router reads; undefined: x
 at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tensor& x,
-                           const BatchContext& batch, MixtureRun* keep);
+                           const BatchContext& batch, MixtureRun* keep,
+                           const at::Tensor& routed_by = {});
+struct MixtureGrads {
+  at::Tensor dx, d_routed_by;  ///< the second where forward had `routed_by`
+};
 /// Adds to the parameters' gradients.
-/// @param x as forward had it   @return its gradient; undefined when !needs_dx
-at::Tensor mixture_backward(const Mixture& mixture, Gating gating, MixtureRun run,
-                            const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
-                            bool needs_dx);
+/// @param x as forward had it   @return undefined tensors when !needs_dx
+MixtureGrads mixture_backward(const Mixture& mixture, Gating gating, MixtureRun run,
+                              const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
+                              bool needs_dx);
 
 }  // namespace sftrun::kernels

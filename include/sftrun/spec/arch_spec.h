@@ -11,7 +11,8 @@
 /// A model family is data: what the one `Decoder` needs to know to run a checkpoint.
 namespace sftrun::spec {
 
-enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
+/// kProportional (Gemma 4): frequencies of the whole head, of which only the first ones turn.
+enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLlama3, kLongRope, kProportional };
 
 /// Rotary position embedding (RoFormer, arXiv:2104.09864) and its scaling variants, named as in
 /// transformers' modeling_rope_utils.py.
@@ -27,6 +28,7 @@ struct RopeSpec {
   std::optional<double> attention_factor;                ///< yarn, longrope
   std::optional<double> mscale, mscale_all_dim;          ///< yarn
   bool truncate = true;                                  ///< yarn
+  double partial = 1.0;                                  ///< proportional: the part that turns
   /// longrope: each frequency is divided by its entry, [rotary_dim / 2]; long ones serve sequences
   /// of more than original_max_position_embeddings.
   std::vector<float> short_factor, long_factor;
@@ -58,6 +60,10 @@ struct LayerSpec {
   int64_t window = 0;   ///< keys that a query sees, its own included; 0: all before it
   int rope = 0;         ///< index in `ArchSpec::ropes`; -1: no position embedding
   bool sparse = false;  ///< its feed-forward half is a mixture of experts
+  /// Where it is not the model's; 0: it is.
+  int64_t head_dim = 0, num_kv_heads = 0, intermediate_size = 0;
+  bool value_is_key = false;  ///< values are what k_proj gives, too (before its norm)
+  int64_t keys_of = -1;       ///< the layer whose keys and values it reads; -1: its own
 };
 
 /// A gated delta net (arXiv:2412.06464): consecutive value heads share a key head.
@@ -76,6 +82,7 @@ enum class ExpertFiles {
   /// mlp.experts.gate_up_proj [experts, in, 2 * inner], the columns of gate and up in turn, and
   /// down_proj [experts, inner, out]; or both as MXFP4 blocks
   kGptOss,
+  kWhole,  ///< experts.gate_up_proj [experts, 2 * inner, in] and down_proj, as in memory (Gemma 4)
 };
 
 /// Feed-forward halves of many experts, of which a router gives each token a few
@@ -88,6 +95,9 @@ struct MixtureSpec {
   bool bias = false;      ///< of the router and of each expert's matrices
   /// Of one more expert that serves every token, as much as a gate of its own says; 0: none.
   int64_t shared_size = 0;
+  /// The layer's dense half works beside them, each with norms of its own; the router reads the
+  /// layer's hidden states, normed and scaled, and each expert's weight has a factor (Gemma 4).
+  bool beside_dense = false;
   ExpertFiles files = ExpertFiles::kEach;
 };
 
@@ -114,6 +124,11 @@ struct ArchSpec {
   NormPlacement norms = NormPlacement::kBefore;
   bool norm_adds_one = false;  ///< norms multiply by 1 + weight (Gemma)
   QkNorm qk_norm = QkNorm::kNone;
+  bool value_norm = false;  ///< each head's values are normed, without a weight
+  /// Channels that every layer gets of each token, from a table of their own and from the embedding
+  /// (Gemma 4); 0: none.
+  int64_t per_layer_size = 0, per_layer_vocab = 0;
+  bool layer_scalar = false;     ///< each layer's output times a number of its own
   double attention_scale = 0;    ///< of scores; 0: 1 / sqrt(head_dim)
   double attention_softcap = 0;  ///< scores become cap * tanh(score / cap); 0: no cap
   double final_softcap = 0;      ///< logits likewise
@@ -155,7 +170,7 @@ void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor
                           const std::vector<float>& long_factor, const std::string& where);
 
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
-enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts, kOther };
+enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts, kOther, kBuffer };
 
 /// "model.layers.3.self_attn.q_proj"
 std::string name_in_layer(const ArchSpec& arch, int64_t layer, const std::string& module);
@@ -182,6 +197,19 @@ struct TensorSpec {
 };
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch);
 
+/// A tensor that files of such a model may hold though nothing reads it: the keys of layers that
+/// read another's.
+bool is_unused(const ArchSpec& arch, const std::string& name);
+
+/// Of one layer.
+struct AttentionSizes {
+  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int64_t queries() const { return num_heads * head_dim; }
+  int64_t keys() const { return num_kv_heads * head_dim; }
+};
+AttentionSizes attention_sizes(const ArchSpec& arch, int64_t layer);
+int64_t intermediate_size(const ArchSpec& arch, int64_t layer);
+
 /// What a linear module is to its layer.
 enum class LinearSlot {
   kQ,
@@ -203,6 +231,8 @@ enum class LinearSlot {
   kDeltaB,
   kDeltaA,
   kDeltaOut,
+  kPerLayerGate,
+  kPerLayerProjection,
 };
 
 /// The linear modules of a layer by HF name ("q_proj" … "down_proj"), with their sizes.
@@ -226,7 +256,15 @@ struct ExpertSpec {
 std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer);
 
 /// What a tensor that belongs to no linear module is to its layer.
-enum class WeightSlot { kSinks, kDeltaConv, kDeltaALog, kDeltaDtBias };
+enum class WeightSlot {
+  kSinks,
+  kDeltaConv,
+  kDeltaALog,
+  kDeltaDtBias,
+  kRouterScale,
+  kExpertScale,
+  kLayerScalar,
+};
 struct WeightSpec {
   WeightSlot slot = WeightSlot::kSinks;
   std::string name;  ///< "self_attn.sinks", complete
@@ -244,6 +282,10 @@ enum class NormSlot {
   kAttentionOut,
   kFeedForwardIn,
   kFeedForwardOut,
+  kDenseOut,
+  kExpertsIn,
+  kExpertsOut,
+  kPerLayerOut,
   kDelta,  ///< of each head that a delta net answers; multiplies by its weight in every family
 };
 struct NormSpec {
