@@ -38,6 +38,13 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
+/// Whether a module's update was asked for by the name of its weight, as a router's is.
+bool is_parameter(const LoraOptions& options, const std::string& module) {
+  return std::any_of(
+      options.target_parameters.begin(), options.target_parameters.end(),
+      [&](const std::string& target) { return ends_with_name(module + ".weight", target); });
+}
+
 /// Other parts of the model have modules of the same names: peft would adapt those, too.
 void restrict_to_text_part(weights::AdapterConfig& config, const std::string& prefix) {
   std::vector<std::string> names;
@@ -66,11 +73,9 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
       continue;
     }
     // Written out: peft knows this word as a string only, not in a list.
-    for (Layer& layer : decoder.layers()) {
-      for (const kernels::Linear* linear : layer.linears()) {
-        if (linear->lora && linear != &layer.mixture.router)
-          config.target_modules.push_back(linear->name.substr(linear->name.rfind('.') + 1));
-      }
+    for (const kernels::Linear* linear : decoder.linears()) {
+      if (linear->lora && !is_parameter(options, linear->name))
+        config.target_modules.push_back(linear->name.substr(linear->name.rfind('.') + 1));
     }
   }
   std::sort(config.target_modules.begin(), config.target_modules.end());
@@ -134,9 +139,9 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     copy(*lora->b, found->second.b);
     ++used;
   };
+  for (kernels::Linear* linear : decoder.linears())
+    take(linear->name, linear->lora, "target_modules");
   for (Layer& layer : decoder.layers()) {
-    for (kernels::Linear* linear : layer.linears())
-      take(linear->name, linear->lora, "target_modules");
     for (kernels::ExpertMatrix* matrix : layer.experts())
       take(matrix->name, matrix->lora, "target_parameters");
   }
@@ -171,7 +176,7 @@ weights::TensorToWrite in_file_order(const weights::Checkpoint& base,
     base.read(info.name, dtype, tensor.data_ptr());
     return tensor;
   };
-  return {info.file_name(), dtype, info.layout.shape, [&info, dtype, values, read](void* to) {
+  return {info.file_name(), dtype, info.shape_in_files(), [&info, dtype, values, read](void* to) {
             const at::Tensor tensor = (values ? values() : read()).contiguous();
             const at::Tensor ordered = tensor.view(info.layout.view).permute(info.layout.order);
             at::from_blob(to, ordered.sizes(), torch_dtype(dtype)).copy_(ordered);
@@ -198,7 +203,7 @@ void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info
   if (info.layout.reorders()) {
     tensors.push_back(in_file_order(base, info, dtype, values));
   } else if (info.parts.empty()) {
-    add(info.file_name(), info.shape, 0,
+    add(info.file_name(), info.shape_in_files(), 0,
         [&base, name = info.name, dtype](void* to) { base.read(name, dtype, to); });
   }
   for (size_t part = 0; part < info.parts.size(); ++part) {

@@ -18,6 +18,26 @@ double Decoder::embedding_scale() const {
       .item<double>();
 }
 
+void Decoder::open_exchange(kernels::BatchContext& context, const at::Tensor& tokens,
+                            const at::Tensor& hidden, kernels::PerLayerRun* keep) const {
+  if (!shares_keys_ && !per_layer_.defined()) return;
+  context.exchange = std::make_shared<kernels::LayerExchange>();
+  context.exchange->keys.resize(layers_.size());
+  if (!per_layer_.defined()) return;
+  context.exchange->per_layer =
+      kernels::per_layer_forward(per_layer_, tokens, hidden, context, keep);
+  if (keep) context.exchange->d_per_layer = at::zeros_like(context.exchange->per_layer, at::kFloat);
+}
+
+std::vector<kernels::Linear*> Decoder::linears() {
+  std::vector<kernels::Linear*> all;
+  if (per_layer_.defined()) all.push_back(&per_layer_.projection);
+  for (Layer& layer : layers_) {
+    for (kernels::Linear* linear : layer.linears()) all.push_back(linear);
+  }
+  return all;
+}
+
 bool Decoder::trains_below(int64_t group) const {
   return !store_.empty() && first_trained_group_ < group;
 }
@@ -33,12 +53,16 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
   // Of each layer that a gradient passes: its run, or its input when it is to run again.
   std::vector<std::unique_ptr<kernels::LayerRun>> runs(static_cast<size_t>(num_layers));
   std::vector<at::Tensor> inputs(static_cast<size_t>(num_layers));
-  at::Tensor hidden = embed(batch.tokens);
+  const at::Tensor embedded = embed(batch.tokens);
+  kernels::BatchContext context = batch.context;
+  kernels::PerLayerRun per_layer;
+  open_exchange(context, batch.tokens, embedded, trains_below(1) ? &per_layer : nullptr);
+  at::Tensor hidden = embedded;
   for (int64_t l = 0; l < num_layers; ++l) {
     const auto i = static_cast<size_t>(l);
     const bool keeps = trains_below(l + 2) && !options_.gradient_checkpointing;
     if (trains_below(l + 2) && options_.gradient_checkpointing) inputs[i] = hidden;
-    hidden = backend_.layer_forward(layers_[i], hidden, batch.context, keeps ? &runs[i] : nullptr);
+    hidden = backend_.layer_forward(layers_[i], hidden, context, keeps ? &runs[i] : nullptr);
   }
 
   at::Tensor grad;
@@ -48,7 +72,7 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
   for (int64_t l = num_layers - 1; l >= 0; --l) {
     const auto i = static_cast<size_t>(l);
     if (inputs[i].defined()) {
-      backend_.layer_forward(layers_[i], inputs[i], batch.context, &runs[i]);
+      backend_.layer_forward(layers_[i], inputs[i], context, &runs[i]);
       inputs[i].reset();
     }
     if (runs[i]) {
@@ -56,6 +80,12 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
       runs[i].reset();
     }
     done(l + 1);
+  }
+  if (per_layer_.defined() && trains_below(1)) {
+    const at::Tensor d = kernels::per_layer_backward(per_layer_, std::move(per_layer), batch.tokens,
+                                                     embedded, context.exchange->d_per_layer,
+                                                     context, embedding_parameter_ != nullptr);
+    if (d.defined()) grad = grad + d;
   }
   if (embedding_parameter_)
     embedding_parameter_->grad.index_add_(0, batch.tokens, grad.to(at::kFloat), embedding_scale());
@@ -81,8 +111,10 @@ double Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor
 
 at::Tensor Decoder::hidden_without_grad(const PackedBatch& batch) {
   at::Tensor hidden = embed(batch.tokens);
+  kernels::BatchContext context = batch.context;
+  open_exchange(context, batch.tokens, hidden);
   for (const Layer& layer : layers_)
-    hidden = backend_.layer_forward(layer, hidden, batch.context, nullptr);
+    hidden = backend_.layer_forward(layer, hidden, context, nullptr);
   return hidden;
 }
 

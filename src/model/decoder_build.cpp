@@ -95,6 +95,28 @@ kernels::Linear& member(Layer& layer, spec::LinearSlot slot) {
       return layer.down;
     case spec::LinearSlot::kRouter:
       return layer.mixture.router;
+    case spec::LinearSlot::kSharedGate:
+      return layer.mixture.shared.gate;
+    case spec::LinearSlot::kSharedUp:
+      return layer.mixture.shared.up;
+    case spec::LinearSlot::kSharedDown:
+      return layer.mixture.shared.down;
+    case spec::LinearSlot::kSharedRouter:
+      return layer.mixture.shared.router;
+    case spec::LinearSlot::kDeltaQkv:
+      return layer.delta_net.in_qkv;
+    case spec::LinearSlot::kDeltaZ:
+      return layer.delta_net.in_z;
+    case spec::LinearSlot::kDeltaB:
+      return layer.delta_net.in_b;
+    case spec::LinearSlot::kDeltaA:
+      return layer.delta_net.in_a;
+    case spec::LinearSlot::kDeltaOut:
+      return layer.o;
+    case spec::LinearSlot::kPerLayerGate:
+      return layer.per_layer.gate;
+    case spec::LinearSlot::kPerLayerProjection:
+      return layer.per_layer.projection;
   }
   invariant_failed(__FILE__, __LINE__, "every LinearSlot is a member");
 }
@@ -113,8 +135,45 @@ kernels::Norm& member(Layer& layer, spec::NormSlot slot) {
       return layer.feed_forward_in;
     case spec::NormSlot::kFeedForwardOut:
       return layer.feed_forward_out;
+    case spec::NormSlot::kDelta:
+      return layer.delta_net.norm;
+    case spec::NormSlot::kDenseOut:
+      return layer.dense_out;
+    case spec::NormSlot::kExpertsIn:
+      return layer.experts_in;
+    case spec::NormSlot::kExpertsOut:
+      return layer.experts_out;
+    case spec::NormSlot::kPerLayerOut:
+      return layer.per_layer.out;
   }
   invariant_failed(__FILE__, __LINE__, "every NormSlot is a member");
+}
+
+/// Where a tensor of the model goes.
+struct Place {
+  at::Tensor* weight;
+  kernels::Parameter** parameter;
+};
+
+Place member(Layer& layer, spec::WeightSlot slot) {
+  const auto of = [](auto& weight) { return Place{&weight.weight, &weight.parameter}; };
+  switch (slot) {
+    case spec::WeightSlot::kSinks:
+      return of(layer.sinks);
+    case spec::WeightSlot::kDeltaConv:
+      return of(layer.delta_net.conv);
+    case spec::WeightSlot::kDeltaALog:
+      return of(layer.delta_net.a_log);
+    case spec::WeightSlot::kDeltaDtBias:
+      return of(layer.delta_net.dt_bias);
+    case spec::WeightSlot::kRouterScale:
+      return of(layer.mixture.router_norm);
+    case spec::WeightSlot::kExpertScale:
+      return of(layer.mixture.expert_scale);
+    case spec::WeightSlot::kLayerScalar:
+      return of(layer.scalar);
+  }
+  invariant_failed(__FILE__, __LINE__, "every WeightSlot is a member");
 }
 
 kernels::Gating gating_of(const spec::ArchSpec& arch) {
@@ -131,21 +190,36 @@ kernels::Gating gating_of(const spec::ArchSpec& arch) {
 }
 
 /// What a layer does beside its weights.
-void describe(Layer& layer, const spec::ArchSpec& arch, const spec::LayerSpec& spec) {
+void describe(Layer& layer, const spec::ArchSpec& arch, int64_t index) {
+  const spec::LayerSpec& spec = arch.layers[static_cast<size_t>(index)];
+  const spec::AttentionSizes sizes = spec::attention_sizes(arch, index);
   const double scale = arch.attention_scale > 0
                            ? arch.attention_scale
-                           : 1.0 / std::sqrt(static_cast<double>(arch.head_dim));
-  layer.attention = {.num_heads = arch.num_heads,
-                     .num_kv_heads = arch.num_kv_heads,
-                     .head_dim = arch.head_dim,
+                           : 1.0 / std::sqrt(static_cast<double>(sizes.head_dim));
+  layer.index = index;
+  layer.keys_of = spec.keys_of;
+  layer.value_is_key = spec.value_is_key;
+  layer.attention = {.num_heads = sizes.num_heads,
+                     .num_kv_heads = sizes.num_kv_heads,
+                     .head_dim = sizes.head_dim,
                      .scale = scale,
                      .window = spec.window,
                      .softcap = arch.attention_softcap};
+  layer.gates_attention = arch.attention_gate;
+  if (spec.mixer == spec::Mixer::kDeltaNet) {
+    layer.delta_net.num_key_heads = arch.delta_net.num_key_heads;
+    layer.delta_net.num_value_heads = arch.delta_net.num_value_heads;
+    layer.delta_net.key_dim = arch.delta_net.key_dim;
+    layer.delta_net.value_dim = arch.delta_net.value_dim;
+  }
   layer.rope = spec.rope;
   layer.residual_scale = arch.residual_scale;
   if (spec.sparse) {
     layer.mixture.top_k = arch.mixture.top_k;
     layer.mixture.normalise = arch.mixture.normalise;
+    layer.mixture.router_norm.eps = arch.rms_norm_eps;
+    if (arch.mixture.beside_dense)
+      layer.mixture.router_scale = 1 / std::sqrt(static_cast<double>(arch.hidden_size));
   }
   layer.gating = gating_of(arch);
 }
@@ -155,6 +229,7 @@ void describe(Layer& layer, const spec::ArchSpec& arch, const spec::LayerSpec& s
 bool is_targetable(spec::LinearSlot slot, const spec::ArchSpec& arch) {
   const bool is_dense_half = slot == spec::LinearSlot::kGate || slot == spec::LinearSlot::kUp ||
                              slot == spec::LinearSlot::kDown;
+  if (arch.mixture.beside_dense) return true;  // its router is a linear module like the others
   return slot != spec::LinearSlot::kRouter && (arch.mixture.num_experts == 0 || !is_dense_half);
 }
 
@@ -168,7 +243,7 @@ bool targets_parameter(const LoraOptions& lora, const std::string& name) {
 /// other layers.
 bool targets(const LoraOptions& lora, const std::string& module, spec::LinearSlot slot,
              const spec::ArchSpec& arch) {
-  if (slot == spec::LinearSlot::kRouter) return targets_parameter(lora, module + ".weight");
+  if (slot == spec::LinearSlot::kRouter && targets_parameter(lora, module + ".weight")) return true;
   if (!is_targetable(slot, arch)) return false;
   if (lora.target_is_pattern)
     return std::regex_match(module, std::regex(lora.target_modules.at(0)));
@@ -219,6 +294,7 @@ std::vector<spec::LinearSpec> all_linears(const spec::ArchSpec& arch) {
       if (!known) linears.push_back(std::move(linear));
     }
   }
+  if (arch.per_layer_size > 0) linears.push_back({.module = "per_layer_model_projection"});
   return linears;
 }
 
@@ -279,6 +355,7 @@ class DecoderBuilder {
     declare();
     d_.store_.allocate(d_.options_.dtype, d_.options_.device);
     fill();
+    finish_layers();
     initialise_adapters();
     d_.store_.refresh_compute();
     if (!d_.store_.empty()) d_.first_trained_group_ = d_.store_.parameters().front().group;
@@ -294,7 +371,7 @@ class DecoderBuilder {
   void declare_tensor(const std::string& name, int64_t group, at::Tensor* weight,
                       kernels::Parameter** parameter) {
     const spec::TensorSpec& tensor = *by_name_.at(name);
-    if (selection_.trains(name)) {
+    if (tensor.role != spec::TensorRole::kBuffer && selection_.trains(name)) {
       *parameter = d_.store_.add(name, tensor.shape, group, decays(tensor));
       (*parameter)->layout = tensor.layout;
     }
@@ -303,18 +380,21 @@ class DecoderBuilder {
 
   void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
                       uint32_t number) {
-    linear.name = spec::name_in_layer(d_.arch_, layer, spec.module);
-    declare_tensor(linear.name + ".weight", layer + 1, &linear.weight, &linear.weight_parameter);
-    if (spec.bias)
-      declare_tensor(linear.name + ".bias", layer + 1, &linear.bias, &linear.bias_parameter);
+    declare_linear(linear, spec::name_in_layer(d_.arch_, layer, spec.module), spec, layer + 1,
+                   number);
+  }
+
+  void declare_linear(kernels::Linear& linear, const std::string& name,
+                      const spec::LinearSpec& spec, int64_t group, uint32_t number) {
+    linear.name = name;
+    declare_tensor(name + ".weight", group, &linear.weight, &linear.weight_parameter);
+    if (spec.bias) declare_tensor(name + ".bias", group, &linear.bias, &linear.bias_parameter);
     const LoraOptions& lora = d_.options_.lora;
     if (d_.options_.trains != Trains::kLora || !targets(lora, linear.name, spec.slot, d_.arch_))
       return;
     kernels::LoraAdapter adapter;
-    adapter.a = d_.store_.add(weights::lora_a_name(linear.name), {lora.r, spec.in_features},
-                              layer + 1, true);
-    adapter.b = d_.store_.add(weights::lora_b_name(linear.name), {spec.out_features, lora.r},
-                              layer + 1, true);
+    adapter.a = d_.store_.add(weights::lora_a_name(name), {lora.r, spec.in_features}, group, true);
+    adapter.b = d_.store_.add(weights::lora_b_name(name), {spec.out_features, lora.r}, group, true);
     adapter.scale = lora.scaling();
     adapter.dropout = lora.dropout;
     adapter.module_number = number;
@@ -353,7 +433,7 @@ class DecoderBuilder {
   }
 
   void declare_weight(kernels::Weight& weight, const std::string& name, int64_t group) {
-    declare_tensor(name, group, &weight.values, &weight.parameter);
+    declare_tensor(name, group, &weight.weight, &weight.parameter);
   }
 
   /// What peft calls the update of an experts' tensor.
@@ -370,20 +450,58 @@ class DecoderBuilder {
     declare_tensor(name + ".weight", group, &norm.weight, &norm.parameter);
   }
 
+  void declare_per_layer_inputs(uint32_t number) {
+    const spec::ArchSpec& arch = d_.arch_;
+    kernels::PerLayerInputs& inputs = d_.per_layer_;
+    const std::string& prefix = arch.prefix;
+    const auto rounded = [&](double scale) {
+      return at::scalar_tensor(scale, at::TensorOptions().dtype(d_.options_.dtype)).item<double>();
+    };
+    inputs.table_scale = rounded(std::sqrt(static_cast<double>(arch.per_layer_size)));
+    inputs.projection_scale = 1 / std::sqrt(static_cast<double>(arch.hidden_size));
+    declare_tensor(prefix + "embed_tokens_per_layer.weight", 0, &inputs.table.weight,
+                   &inputs.table.parameter);
+    declare_linear(
+        inputs.projection, prefix + "per_layer_model_projection",
+        {.in_features = arch.hidden_size, .out_features = arch.num_layers * arch.per_layer_size}, 0,
+        number);
+    declare_norm(inputs.norm, prefix + "per_layer_projection_norm", 0);
+  }
+
+  /// Norms without a weight multiply by 1; layers that others read lend their keys.
+  void finish_layers() {
+    for (Layer& layer : d_.layers_) {
+      if (d_.arch_.value_norm && layer.keys_of < 0) {
+        layer.v_norm.eps = d_.arch_.rms_norm_eps;
+        layer.v_norm.weight =
+            at::ones({layer.attention.head_dim},
+                     at::TensorOptions().dtype(d_.options_.dtype).device(d_.options_.device));
+      }
+      if (layer.keys_of < 0) continue;
+      d_.layers_[static_cast<size_t>(layer.keys_of)].lends_keys = true;
+      d_.shares_keys_ = true;
+    }
+  }
+
   void declare() {
     declare_tensor(d_.arch_.prefix + "embed_tokens.weight", 0, &d_.embedding_,
                    &d_.embedding_parameter_);
-    const std::vector<spec::NormSpec> norms = spec::layer_norms(d_.arch_);
     d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
     uint32_t number = 0;
+    if (d_.arch_.per_layer_size > 0) declare_per_layer_inputs(number++);
     for (int64_t l = 0; l < d_.arch_.num_layers; ++l) {
       Layer& layer = d_.layers_[static_cast<size_t>(l)];
-      describe(layer, d_.arch_, d_.arch_.layers[static_cast<size_t>(l)]);
-      for (const spec::NormSpec& norm : norms)
-        declare_norm(member(layer, norm.slot), spec::name_in_layer(d_.arch_, l, norm.module),
-                     l + 1);
-      if (d_.arch_.attention_sinks)
-        declare_weight(layer.sinks, spec::name_in_layer(d_.arch_, l, "self_attn.sinks"), l + 1);
+      describe(layer, d_.arch_, l);
+      for (const spec::NormSpec& norm : spec::layer_norms(d_.arch_, l)) {
+        kernels::Norm& of = member(layer, norm.slot);
+        declare_norm(of, spec::name_in_layer(d_.arch_, l, norm.module), l + 1);
+        if (norm.slot == spec::NormSlot::kDelta) of.offset = 0;
+      }
+      for (const spec::WeightSpec& weight : spec::layer_weights(d_.arch_, l)) {
+        const Place place = member(layer, weight.slot);
+        declare_tensor(spec::name_in_layer(d_.arch_, l, weight.name), l + 1, place.weight,
+                       place.parameter);
+      }
       for (const spec::LinearSpec& linear : spec::layer_linears(d_.arch_, l))
         declare_linear(member(layer, linear.slot), linear, l, number++);
       for (const spec::ExpertSpec& experts : spec::layer_experts(d_.arch_, l)) {
@@ -435,11 +553,10 @@ class DecoderBuilder {
   // As peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
   void initialise_adapters() {
     const at::NoGradGuard no_grad;
+    for (kernels::Linear* linear : d_.linears()) {
+      if (linear->lora) initialise(*linear->lora->a, *linear->lora->b, linear->lora->module_number);
+    }
     for (Layer& layer : d_.layers_) {
-      for (kernels::Linear* linear : layer.linears()) {
-        if (!linear->lora) continue;
-        initialise(*linear->lora->a, *linear->lora->b, linear->lora->module_number);
-      }
       for (kernels::ExpertMatrix* matrix : layer.experts()) {
         if (matrix->lora)
           initialise(*matrix->lora->a, *matrix->lora->b, matrix->lora->module_number);

@@ -12,9 +12,11 @@
 namespace sftrun::model {
 namespace {
 
-/// Keys and values of one sequence in one layer, with room to grow: [kv_heads, capacity, head_dim].
+/// Keys and values of one sequence in one layer, with room to grow: [kv_heads, capacity, head_dim];
+/// or the state of its delta net.
 struct LayerCache {
   at::Tensor keys, values;
+  kernels::DeltaState state = {};
 };
 
 struct Sequence {
@@ -89,18 +91,18 @@ class Generator {
     batch.cu_seqlens = {0, static_cast<int32_t>(length)};
     batch.document_keys = {0};
     batch.max_seqlen = static_cast<int32_t>(length);
-    const PackedBatch packed = prepare_batch(batch, decoder_.rope(), device(), {});
+    PackedBatch packed = prepare_batch(batch, decoder_.rope(), device(), {});
 
     Sequence sequence{index, stream, length, 0, {}};
     at::Tensor hidden = decoder_.embed(packed.tokens);
+    decoder_.open_exchange(packed.context, packed.tokens, hidden);
     for (Layer& layer : decoder_.layers()) {
-      auto [q, k, v] = kernels::attention_inputs(layer, hidden, packed.context);
-      LayerCache cache{reserve(layer.attention, length), reserve(layer.attention, length)};
-      store(cache, 0, k, v);
-      const at::Tensor attended =
-          kernels::attention_forward(q, k, v, packed.context, layer.attention, layer.sinks.values)
-              .out;
-      hidden = kernels::after_attention(layer, hidden, attended, packed.context);
+      LayerCache cache;
+      const at::Tensor mixed =
+          layer.delta_net.defined()
+              ? kernels::delta_net_answer(layer, hidden, packed.context, cache.state)
+              : attend_prompt(layer, hidden, packed.context, cache);
+      hidden = kernels::after_attention(layer, hidden, mixed, packed.context);
       sequence.layers.push_back(std::move(cache));
     }
     choose(sequence, head(hidden.narrow(0, length - 1, 1))[0]);
@@ -118,22 +120,58 @@ class Generator {
     }
     kernels::BatchContext context;
     decoder_.rope().fill_positions(context, positions, device());
-    at::Tensor hidden = decoder_.embed(tokens.to(device()));
+    tokens = tokens.to(device());
+    at::Tensor hidden = decoder_.embed(tokens);
+    decoder_.open_exchange(context, tokens, hidden);
     for (size_t l = 0; l < decoder_.layers().size(); ++l) {
       Layer& layer = decoder_.layers()[l];
-      auto [q, k, v] = kernels::attention_inputs(layer, hidden, context);
-      at::Tensor attended = at::empty_like(q);
-      for (size_t i = 0; i < active.size(); ++i) {
-        const auto row = static_cast<int64_t>(i);
-        LayerCache& cache = active[i].layers[l];
-        store(cache, active[i].length, k.narrow(0, row, 1), v.narrow(0, row, 1));
-        attended.narrow(0, row, 1).copy_(
-            attend(layer, q.narrow(0, row, 1), cache, active[i].length + 1));
-      }
-      hidden = kernels::after_attention(layer, hidden, attended, context);
+      const at::Tensor mixed = layer.delta_net.defined()
+                                   ? delta_net_tokens(layer, hidden, context, active, l)
+                                   : attend_tokens(layer, hidden, context, active, l);
+      hidden = kernels::after_attention(layer, hidden, mixed, context);
     }
     for (Sequence& sequence : active) ++sequence.length;
     return head(hidden);
+  }
+
+  at::Tensor attend_prompt(const Layer& layer, const at::Tensor& hidden,
+                           const kernels::BatchContext& context, LayerCache& cache) const {
+    const auto [q, k, v, gate] = kernels::attention_inputs(layer, hidden, context);
+    if (layer.keys_of < 0) {
+      cache.keys = reserve(layer.attention, hidden.size(0));
+      cache.values = reserve(layer.attention, hidden.size(0));
+      store(cache, 0, k, v);
+    }
+    const at::Tensor attended =
+        kernels::attention_forward(q, k, v, context, layer.attention, layer.sinks.weight).out;
+    return kernels::gated_attention(attended, gate);
+  }
+
+  at::Tensor attend_tokens(const Layer& layer, const at::Tensor& hidden,
+                           const kernels::BatchContext& context, std::vector<Sequence>& active,
+                           size_t l) const {
+    const auto [q, k, v, gate] = kernels::attention_inputs(layer, hidden, context);
+    at::Tensor attended = at::empty_like(q);
+    for (size_t i = 0; i < active.size(); ++i) {
+      const auto row = static_cast<int64_t>(i);
+      const bool borrows = layer.keys_of >= 0;
+      LayerCache& cache = active[i].layers[borrows ? static_cast<size_t>(layer.keys_of) : l];
+      if (!borrows) store(cache, active[i].length, k.narrow(0, row, 1), v.narrow(0, row, 1));
+      attended.narrow(0, row, 1).copy_(
+          attend(layer, q.narrow(0, row, 1), cache, active[i].length + 1));
+    }
+    return kernels::gated_attention(attended, gate);
+  }
+
+  static at::Tensor delta_net_tokens(const Layer& layer, const at::Tensor& hidden,
+                                     const kernels::BatchContext& context,
+                                     std::vector<Sequence>& active, size_t l) {
+    std::vector<at::Tensor> rows;
+    for (size_t i = 0; i < active.size(); ++i) {
+      rows.push_back(kernels::delta_net_next(layer, hidden.narrow(0, static_cast<int64_t>(i), 1),
+                                             context, active[i].layers[l].state));
+    }
+    return at::cat(rows);
   }
 
   at::Tensor head(const at::Tensor& hidden) {
@@ -173,7 +211,7 @@ class Generator {
         at::matmul(queries, visible(cache.keys).transpose(1, 2)).to(at::kFloat) * shape.scale;
     if (shape.softcap > 0) scores = scores.div_(shape.softcap).tanh_().mul_(shape.softcap);
     if (layer.sinks.defined()) {
-      const at::Tensor sinks = layer.sinks.values.to(at::kFloat);
+      const at::Tensor sinks = layer.sinks.weight.to(at::kFloat);
       scores = at::cat({scores, sinks.view({shape.num_kv_heads, group, 1})}, -1);
     }
     const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen).to(q.scalar_type());

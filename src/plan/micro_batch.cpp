@@ -34,7 +34,9 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
   const int64_t inner =
       std::max(arch.intermediate_size,
                arch.mixture.top_k * (arch.mixture.intermediate_size + arch.hidden_size));
-  const int64_t block = 4 * arch.hidden_size + 2 * queries + 2 * keys + 3 * inner;
+  const int64_t mixer =
+      std::max(2 * queries + 2 * keys, arch.delta_net.channels() + 3 * arch.delta_net.values());
+  const int64_t block = 4 * arch.hidden_size + mixer + 3 * (inner + arch.mixture.shared_size);
   const int64_t temporaries = 4 * arch.hidden_size + 2 * queries + 2 * inner;
   const int64_t kept =
       gradient_checkpointing ? arch.num_layers * arch.hidden_size + block : arch.num_layers * block;

@@ -8,13 +8,14 @@
 namespace sftrun::spec {
 namespace {
 
-constexpr std::array<std::pair<RopeType, const char*>, 6> kRopeTypes = {{
+constexpr std::array<std::pair<RopeType, const char*>, 7> kRopeTypes = {{
     {RopeType::kDefault, "default"},
     {RopeType::kLinear, "linear"},
     {RopeType::kDynamic, "dynamic"},
     {RopeType::kYarn, "yarn"},
     {RopeType::kLlama3, "llama3"},
     {RopeType::kLongRope, "longrope"},
+    {RopeType::kProportional, "proportional"},
 }};
 
 void require(bool holds, const std::string& message, const std::string& where) {

@@ -10,8 +10,9 @@ using nlohmann::json;
 
 const std::vector<const Family*>& families() {
   static const std::vector<const Family*> all = {
-      &kLlama,   &kMistral, &kQwen2, &kQwen3,   &kGemma2,  &kGemma3,   &kPhi3,
-      &kSmolLm3, &kOlmo2,   &kOlmo3, &kGranite, &kMixtral, &kQwen3Moe, &kGptOss};
+      &kLlama,    &kMistral, &kQwen2,   &kQwen3,      &kGemma2,  &kGemma3,
+      &kPhi3,     &kSmolLm3, &kOlmo2,   &kOlmo3,      &kGranite, &kMixtral,
+      &kQwen3Moe, &kGptOss,  &kQwen3_5, &kQwen3_5Moe, &kGemma4};
   return all;
 }
 

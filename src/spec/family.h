@@ -47,7 +47,7 @@ struct Family {
 };
 
 extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3, kPhi3, kOlmo2,
-    kOlmo3, kGranite, kMixtral, kQwen3Moe, kGptOss;
+    kOlmo3, kGranite, kMixtral, kQwen3Moe, kGptOss, kQwen3_5, kQwen3_5Moe, kGemma4;
 
 const std::vector<const Family*>& families();
 /// Null: none is stored under this general.architecture. llama.cpp calls some mixtures as their

@@ -20,8 +20,8 @@ const json& empty_object() {
 class RopeReader {
  public:
   RopeReader(const JsonFields& config, const JsonFields& fields, const Family& family,
-             const ArchSpec& arch)
-      : config_(config), fields_(fields), family_(family), arch_(arch) {}
+             const ArchSpec& arch, int64_t head_dim)
+      : config_(config), fields_(fields), family_(family), arch_(arch), head_dim_(head_dim) {}
 
   RopeSpec read(double theta) const {
     RopeSpec rope;
@@ -31,6 +31,7 @@ class RopeReader {
     rope.max_position_embeddings = arch_.max_position_embeddings;
     rope.rotary_dim = rotary_dim();
     if (rope.type == RopeType::kDefault) return rope;
+    if (rope.type == RopeType::kProportional) return with_part_that_turns(rope);
     read_factor(rope);
     if (rope.type == RopeType::kLlama3) {
       rope.low_freq_factor = fields_.require_positive("low_freq_factor");
@@ -48,15 +49,27 @@ class RopeReader {
   }
 
  private:
+  double partial_factor() const {
+    return fields_.get_positive("partial_rotary_factor",
+                                config_.get_positive("partial_rotary_factor", 1.0));
+  }
+
+  /// Its frequencies are those of the whole head.
+  RopeSpec with_part_that_turns(RopeSpec rope) const {
+    rope.rotary_dim = head_dim_;
+    rope.partial = partial_factor();
+    rope.factor = fields_.get_positive("factor", 1.0);
+    return rope;
+  }
+
   int64_t rotary_dim() const {
-    const double partial = fields_.get_positive("partial_rotary_factor",
-                                                config_.get_positive("partial_rotary_factor", 1.0));
-    if (partial == 1.0) return arch_.head_dim;
+    const double partial = partial_factor();
+    if (partial == 1.0) return head_dim_;
     if (!family_.partial_rotary || partial > 1.0) {
       throw DataError(fmt::format("`partial_rotary_factor` {} is not supported", partial),
                       config_.where());
     }
-    return static_cast<int64_t>(static_cast<double>(arch_.head_dim) * partial);
+    return static_cast<int64_t>(static_cast<double>(head_dim_) * partial);
   }
 
   void read_factor(RopeSpec& rope) const {
@@ -104,6 +117,7 @@ class RopeReader {
   const JsonFields& fields_;
   const Family& family_;
   const ArchSpec& arch_;
+  int64_t head_dim_;
 };
 
 /// rope_parameters of transformers 5, or rope_scaling + rope_theta of 4 and earlier. As
@@ -111,6 +125,15 @@ class RopeReader {
 std::string key_of_rope(const JsonFields& config) {
   const json* scaling = config.find("rope_scaling");
   return scaling && !scaling->empty() ? "rope_scaling" : "rope_parameters";
+}
+
+/// Of the layers with a window, or of those without.
+int64_t head_dim_of(const ArchSpec& arch, bool slides) {
+  for (int64_t i = 0; i < arch.num_layers; ++i) {
+    if ((arch.layers[static_cast<size_t>(i)].window > 0) == slides)
+      return attention_sizes(arch, i).head_dim;
+  }
+  return arch.head_dim;
 }
 
 void read_ropes_by_layer_type(const JsonFields& config, const Family& family, ArchSpec& arch) {
@@ -128,9 +151,9 @@ void read_ropes_by_layer_type(const JsonFields& config, const Family& family, Ar
   const JsonFields full_fields(full, config.where(), {}, full_path),
       sliding_fields(part(kSliding), config.where(), {}, fmt::format("{}.{}.", key, kSliding));
   arch.ropes = {
-      RopeReader(config, full_fields, family, arch)
+      RopeReader(config, full_fields, family, arch, head_dim_of(arch, false))
           .read(config.get_positive("rope_theta", thetas.full)),
-      RopeReader(config, sliding_fields, family, arch)
+      RopeReader(config, sliding_fields, family, arch, head_dim_of(arch, true))
           .read(config.get_positive("rope_local_base_freq", thetas.sliding)),
   };
   for (LayerSpec& layer : arch.layers) layer.rope = layer.window > 0 ? 1 : 0;
@@ -173,12 +196,30 @@ void read_ropes(const JsonFields& config, const Family& family, ArchSpec& arch) 
   const std::string key = key_of_rope(config);
   const json* object = config.find(key);
   const JsonFields fields(object ? *object : empty_object(), config.where(), {}, key + ".");
-  arch.ropes = {RopeReader(config, fields, family, arch)
+  arch.ropes = {RopeReader(config, fields, family, arch, arch.head_dim)
                     .read(config.get_positive("rope_theta", RopeSpec{}.theta))};
 }
 
+namespace {
+
+/// The old keys have no words for such a RoPE beside another one.
+void write_proportional(const ArchSpec& arch, json& config) {
+  const RopeSpec &full = arch.ropes.at(0), &sliding = arch.ropes.at(1);
+  config["rope_parameters"] = {
+      {kFull,
+       {{"rope_type", name_of(full.type)},
+        {"rope_theta", full.theta},
+        {"factor", full.factor},
+        {"partial_rotary_factor", full.partial}}},
+      {kSliding, {{"rope_type", name_of(sliding.type)}, {"rope_theta", sliding.theta}}},
+  };
+}
+
+}  // namespace
+
 void write_ropes(const ArchSpec& arch, const Family& family, json& config) {
   const RopeSpec& rope = arch.ropes.at(0);
+  if (rope.type == RopeType::kProportional) return write_proportional(arch, config);
   config["rope_theta"] = rope.theta;
   config["rope_scaling"] = scaling_json(rope);
   if (rope.rotary_dim != arch.head_dim) {

@@ -138,6 +138,14 @@ std::vector<float> yarn(const RopeSpec& rope) {
   return result;
 }
 
+/// The first channels turn as those of the whole head would, the others do not.
+std::vector<float> proportional(const RopeSpec& rope) {
+  std::vector<float> result = linear(rope);
+  const auto turning = static_cast<size_t>(rope.partial * static_cast<double>(rope.rotary_dim) / 2);
+  std::fill(result.begin() + static_cast<std::ptrdiff_t>(turning), result.end(), 0.0F);
+  return result;
+}
+
 std::vector<float> inverse_frequencies(const RopeSpec& rope, int64_t seq_len) {
   switch (rope.type) {
     case RopeType::kDefault:
@@ -152,6 +160,8 @@ std::vector<float> inverse_frequencies(const RopeSpec& rope, int64_t seq_len) {
       return llama3(rope);
     case RopeType::kLongRope:
       return longrope(rope, seq_len);
+    case RopeType::kProportional:
+      return proportional(rope);
   }
   invariant_failed(__FILE__, __LINE__, "every RopeType has a table");
 }

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "checkpoint_base.h"
 #include "convert.h"
+#include "gguf_form.h"
 #include "gguf_names.h"
 #include "gguf_vocab.h"
 #include "sftrun/core/error.h"
@@ -89,18 +91,10 @@ class GgufCheckpoint final : public CheckpointBase {
       return read_in_turn(sources_[i], dtype, static_cast<std::byte*>(destination));
     const GgufTensor& tensor = *sources_[i][0];
     auto* out = static_cast<std::byte*>(destination);
-    if (is_norm_plus_one(i)) {
-      read_norm(tensor, dtype, out);
-      return file_.release(tensor.bytes);
-    }
-    if (!has_permuted_rows(name)) {
+    if (forms_[i].is_same()) {
       decode(tensor, 0, tensor.numel(), dtype, out);
-      return file_.release(tensor.bytes);
-    }
-    const int64_t rows = tensor.shape[0], row_size = tensor.numel() / rows;
-    for (int64_t row = 0; row < rows; ++row) {
-      decode(tensor, stored_row(row, arch_.head_dim) * row_size, row_size, dtype,
-             out + row * row_size * size_of(dtype));
+    } else {
+      read_in_form(tensor, forms_[i], dtype, out);
     }
     file_.release(tensor.bytes);
   }
@@ -120,8 +114,8 @@ class GgufCheckpoint final : public CheckpointBase {
   std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                    DType dtype) const override {
     const size_t i = index_of(name);
-    if (sources_[i].size() > 1 || is_norm_plus_one(i) || has_permuted_rows(name) ||
-        !is_aligned(stored_[i], dtype) || plain_dtype(sources_[i][0]->type) != dtype)
+    if (sources_[i].size() > 1 || !forms_[i].is_same() || !is_aligned(stored_[i], dtype) ||
+        plain_dtype(sources_[i][0]->type) != dtype)
       return std::nullopt;
     return stored_[i];
   }
@@ -148,23 +142,30 @@ class GgufCheckpoint final : public CheckpointBase {
     for (const GgufTensor* tensor : sources) file_.release(tensor->bytes);
   }
 
-  bool has_permuted_rows(const std::string& name) const {
-    return interleaves_ && holds_head_rows(name);
+  /// Row by row, a vector as one row, or where its values change places as rows of one.
+  static void read_in_form(const GgufTensor& tensor, const GgufForm& form, DType dtype,
+                           std::byte* out) {
+    const bool is_one_row = tensor.shape.size() == 1 && form.rows.empty();
+    const int64_t rows = is_one_row ? 1 : tensor.shape[0], size = tensor.numel() / rows;
+    std::vector<float> stored(static_cast<size_t>(size)), values(stored.size());
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t from = form.rows.empty() ? row : form.rows[static_cast<size_t>(row)];
+      decode(tensor, from * size, size, DType::kF32, reinterpret_cast<std::byte*>(stored.data()));
+      for (size_t i = 0; i < values.size(); ++i) {
+        const float value = stored[form.columns.empty() ? i : static_cast<size_t>(form.columns[i])];
+        values[i] = unstored(form.value, value);
+      }
+      convert(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), dtype,
+              out + row * size * size_of(dtype), size);
+    }
   }
-  /// llama.cpp adds the 1 of such norms when it converts.
-  bool is_norm_plus_one(size_t i) const {
-    return arch_.norm_adds_one && roles_[i] == spec::TensorRole::kNorm;
-  }
-  static void read_norm(const GgufTensor& tensor, DType dtype, std::byte* out) {
-    std::vector<float> values(static_cast<size_t>(tensor.numel()));
-    auto* bytes = reinterpret_cast<std::byte*>(values.data());
-    decode(tensor, 0, tensor.numel(), DType::kF32, bytes);
-    for (float& value : values) value -= 1.0F;
-    convert(DType::kF32, bytes, dtype, out, tensor.numel());
+
+  static float unstored(GgufForm::Value form, float value) {
+    if (form == GgufForm::Value::kPlusOne) return value - 1.0F;
+    return form == GgufForm::Value::kMinusExp ? std::log(-value) : value;
   }
 
   void list_tensors() {
-    interleaves_ = spec::gguf_interleaves_heads(arch_);
     const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch_);
     check_names(specs);
     for (const spec::TensorSpec& spec : specs) {
@@ -183,6 +184,7 @@ class GgufCheckpoint final : public CheckpointBase {
           sources[0]->bytes);
       sources_.push_back(std::move(sources));
       roles_.push_back(spec.role);
+      forms_.push_back(gguf_form(arch_, spec));
     }
   }
 
@@ -239,9 +241,9 @@ class GgufCheckpoint final : public CheckpointBase {
 
   GgufFile file_;
   std::map<std::string, std::string> names_;
-  bool interleaves_ = false;
   std::vector<std::vector<const GgufTensor*>> sources_;
   std::vector<spec::TensorRole> roles_;
+  std::vector<GgufForm> forms_;
 };
 
 }  // namespace

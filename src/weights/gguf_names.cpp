@@ -26,6 +26,28 @@ const char* name_of(spec::LinearSlot slot) {
       return "ffn_down";
     case spec::LinearSlot::kRouter:
       return "ffn_gate_inp";
+    case spec::LinearSlot::kSharedGate:
+      return "ffn_gate_shexp";
+    case spec::LinearSlot::kSharedUp:
+      return "ffn_up_shexp";
+    case spec::LinearSlot::kSharedDown:
+      return "ffn_down_shexp";
+    case spec::LinearSlot::kSharedRouter:
+      return "ffn_gate_inp_shexp";
+    case spec::LinearSlot::kDeltaQkv:
+      return "attn_qkv";
+    case spec::LinearSlot::kDeltaZ:
+      return "attn_gate";
+    case spec::LinearSlot::kDeltaB:
+      return "ssm_beta";
+    case spec::LinearSlot::kDeltaA:
+      return "ssm_alpha";
+    case spec::LinearSlot::kDeltaOut:
+      return "ssm_out";
+    case spec::LinearSlot::kPerLayerGate:
+      return "inp_gate";
+    case spec::LinearSlot::kPerLayerProjection:
+      return "proj";
   }
   invariant_failed(__FILE__, __LINE__, "every LinearSlot has a GGUF name");
 }
@@ -44,8 +66,39 @@ const char* name_of(spec::NormSlot slot) {
       break;  // each family has its own
     case spec::NormSlot::kFeedForwardOut:
       return "post_ffw_norm";
+    case spec::NormSlot::kDelta:
+      return "ssm_norm";
+    case spec::NormSlot::kDenseOut:
+      return "post_ffw_norm_1";
+    case spec::NormSlot::kExpertsIn:
+      return "pre_ffw_norm_2";
+    case spec::NormSlot::kExpertsOut:
+      return "post_ffw_norm_2";
+    case spec::NormSlot::kPerLayerOut:
+      return "post_norm";
   }
   invariant_failed(__FILE__, __LINE__, "every other NormSlot has a GGUF name");
+}
+
+/// Complete, after the layer's "blk.3.".
+const char* name_of(spec::WeightSlot slot) {
+  switch (slot) {
+    case spec::WeightSlot::kSinks:
+      return "attn_sinks.weight";
+    case spec::WeightSlot::kDeltaConv:
+      return "ssm_conv1d.weight";
+    case spec::WeightSlot::kDeltaALog:
+      return "ssm_a";
+    case spec::WeightSlot::kDeltaDtBias:
+      return "ssm_dt.bias";
+    case spec::WeightSlot::kRouterScale:
+      return "ffn_gate_inp.scale";
+    case spec::WeightSlot::kExpertScale:
+      return "ffn_down_exps.scale";
+    case spec::WeightSlot::kLayerScalar:
+      return "layer_output_scale.weight";
+  }
+  invariant_failed(__FILE__, __LINE__, "every WeightSlot has a GGUF name");
 }
 
 }  // namespace
@@ -55,6 +108,9 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
       {"model.embed_tokens.weight", "token_embd.weight"},
       {"model.norm.weight", "output_norm.weight"},
       {"lm_head.weight", "output.weight"},
+      {"model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
+      {"model.per_layer_model_projection.weight", "per_layer_model_proj.weight"},
+      {"model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
   };
   const auto add = [&](int64_t layer, const std::string& module, const std::string& name) {
     for (const char* kind : {"weight", "bias"}) {
@@ -62,15 +118,16 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
           fmt::format("blk.{}.{}.{}", layer, name, kind);
     }
   };
-  const std::vector<spec::NormSpec> norms = spec::layer_norms(arch);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::NormSpec& norm : norms) {
+    for (const spec::NormSpec& norm : spec::layer_norms(arch, layer)) {
       const bool is_named_by_family = norm.slot == spec::NormSlot::kFeedForwardIn;
       add(layer, norm.module,
           is_named_by_family ? spec::gguf_feed_forward_norm(arch) : name_of(norm.slot));
     }
-    names[fmt::format("model.layers.{}.self_attn.sinks", layer)] =
-        fmt::format("blk.{}.attn_sinks.weight", layer);
+    for (const spec::WeightSpec& weight : spec::layer_weights(arch, layer)) {
+      names[spec::name_in_layer(arch, layer, weight.name)] =
+          fmt::format("blk.{}.{}", layer, name_of(weight.slot));
+    }
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
       add(layer, linear.module, name_of(linear.slot));
   }
@@ -89,11 +146,6 @@ std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts) {
   if (experts.name.find(".gate_up_proj") != std::string::npos)
     return {in_layer("ffn_gate_exps"), in_layer("ffn_up_exps")};
   return {in_layer("ffn_down_exps")};
-}
-
-bool holds_head_rows(const std::string& hf_name) {
-  return hf_name.find(".self_attn.q_proj.") != std::string::npos ||
-         hf_name.find(".self_attn.k_proj.") != std::string::npos;
 }
 
 }  // namespace sftrun::weights

@@ -19,14 +19,4 @@ bool belongs_to_experts(const spec::TensorSpec& tensor);
 /// out_features]): gate and up, which transformers holds in one, or down.
 std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts);
 
-/// Whether this tensor's rows have the two halves of each head interleaved where a family has it
-/// so: weights and biases of q and k.
-bool holds_head_rows(const std::string& hf_name);
-
-/// The row of the file that is row `row` in Hugging Face's order.
-constexpr int64_t stored_row(int64_t row, int64_t head_dim) {
-  const int64_t head = row / head_dim, within = row % head_dim, half = head_dim / 2;
-  return head * head_dim + 2 * (within % half) + within / half;
-}
-
 }  // namespace sftrun::weights

@@ -77,18 +77,27 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
 
 /// Files keep the names that the text part had on its own below one prefix, transformers' models do
 /// not.
-std::string name_in_model(const std::string& stored) {
+std::string name_in_text_part(const std::string& stored) {
   constexpr std::string_view kModel = "language_model.model.", kHeadOf = "language_model.lm_head.";
   if (stored.starts_with(kModel)) return "model.language_model." + stored.substr(kModel.size());
   if (stored.starts_with(kHeadOf)) return "lm_head." + stored.substr(kHeadOf.size());
   return stored;
 }
 
-/// What a model that sees images has beside its text model.
+/// transformers saves a text model that it loaded from a larger one's files under their names.
+std::string name_on_its_own(const std::string& stored) {
+  constexpr std::string_view kText = "model.language_model.";
+  return stored.starts_with(kText) ? "model." + stored.substr(kText.size()) : stored;
+}
+
+/// What a model that sees images, or guesses several tokens ahead, has beside its text model.
 bool is_of_another_part(const std::string& stored) {
   const std::string_view name =
       stored.starts_with("model.") ? std::string_view(stored).substr(6) : std::string_view(stored);
-  return name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.");
+  for (const char* part : {"vision_tower.", "multi_modal_projector.", "visual.", "mtp."}) {
+    if (name.starts_with(part)) return true;
+  }
+  return false;
 }
 
 /// Buffers that some versions of transformers saved and all recompute.
@@ -253,11 +262,14 @@ class HfCheckpoint final : public CheckpointBase {
   }
 
   void list_tensors() {
-    const std::vector<spec::TensorSpec> expected = spec::tensor_specs(arch_);
+    std::vector<spec::TensorSpec> expected = spec::tensor_specs(arch_);
+    for (spec::TensorSpec& spec : expected) {
+      if (located_.contains(spec.name)) spec.parts.clear();  // stored whole, whatever is usual
+    }
     std::vector<FoundTensor> found;
     std::vector<std::string> others;
     for (const auto& [name, located] : located_) {
-      if (arch_.is_text_part() && is_of_another_part(name)) {
+      if (is_of_another_part(name) || spec::is_unused(arch_, name)) {
         others.push_back(name);
       } else {
         found.push_back({name, located.entry->shape, located.file->string()});
@@ -362,7 +374,7 @@ class HfCheckpoint final : public CheckpointBase {
   }
 
   std::string in_model(const std::string& stored) const {
-    return arch_.is_text_part() ? name_in_model(stored) : stored;
+    return arch_.is_text_part() ? name_in_text_part(stored) : name_on_its_own(stored);
   }
 
   struct File {

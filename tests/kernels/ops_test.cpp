@@ -280,7 +280,7 @@ struct LayerUnderTest {
       linear->bias = trains_weights ? linear->bias_parameter->compute : frozen({out});
     }
     if (kind.sinks)
-      layer.sinks.values = trains_weights ? layer.sinks.parameter->compute : frozen({4});
+      layer.sinks.weight = trains_weights ? layer.sinks.parameter->compute : frozen({4});
     for (const auto& [norm, size] : norms)
       norm->weight = norm->parameter ? norm->parameter->compute : frozen({size});
   }

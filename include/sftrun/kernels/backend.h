@@ -50,7 +50,16 @@ const Backend& plain_backend();
 
 struct AttentionInputs {
   at::Tensor q, k, v;  ///< [T, heads * head_dim], q and k rotated
+  at::Tensor gate;     ///< [T, heads * head_dim], of the output; or undefined
 };
+/// attended * sigmoid(gate), or attended itself.
+at::Tensor gated_attention(const at::Tensor& attended, const at::Tensor& gate);
+/// What a layer's delta net answers to a document x [T, hidden], and the state after it.
+at::Tensor delta_net_answer(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                            DeltaState& state);
+/// And to its next token, x [1, hidden].
+at::Tensor delta_net_next(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                          DeltaState& state);
 AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
                                  const BatchContext& batch);
 /// @param x the layer's input   @param attended [T, heads * head_dim]   @return its output

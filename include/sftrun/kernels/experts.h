@@ -35,15 +35,31 @@ struct ExpertMatrix {
   }
 };
 
+/// One more expert, that serves every token: sigmoid(router(x)) * down(activation(gate(x)) *
+/// up(x)).
+struct SharedExpert {
+  Linear gate, up, down;
+  Linear router;  ///< [1, hidden]
+  bool defined() const { return !router.name.empty(); }
+  bool trains() const { return gate.trains() || up.trains() || down.trains() || router.trains(); }
+};
+
 struct Mixture {
+  SharedExpert shared;
   Linear router;         ///< [experts, hidden]
   ExpertMatrix gate_up;  ///< gate's rows, then up's
   ExpertMatrix down;
+  Norm router_norm;         ///< where the router reads other rows than the experts do
+  double router_scale = 1;  ///< of its logits
+  Weight expert_scale;      ///< [experts]: a factor of each expert's weight
   int64_t top_k = 0;
   bool normalise = true;  ///< the chosen experts' weights add up to 1
 
   bool defined() const { return top_k > 0; }
-  bool trains() const { return router.trains() || gate_up.trains() || down.trains(); }
+  bool trains() const {
+    return router.trains() || gate_up.trains() || down.trains() || shared.trains() ||
+           router_norm.parameter != nullptr || expert_scale.parameter != nullptr;
+  }
 };
 
 /// Which tokens go to which experts: `tokens` are sorted by expert, those of expert e lie at
@@ -66,21 +82,34 @@ at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transpo
 void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                             const Routes& routes);
 
-/// What the forward pass keeps.
+/// What the forward passes keep.
+struct SharedExpertRun {
+  at::Tensor gate, up;  ///< [T, inner]
+  at::Tensor answer;    ///< [T, hidden], before its weight
+  at::Tensor weight;    ///< [T, 1] fp32
+  std::vector<at::Tensor> inner_low, down_low, router_low;
+};
 struct MixtureRun {
-  at::Tensor logits;   ///< [T, experts] fp32
-  at::Tensor chosen;   ///< [T, top_k]
-  at::Tensor weights;  ///< [T, top_k] fp32
+  at::Tensor logits;                  ///< [T, experts] fp32
+  at::Tensor routed_by, router_rstd;  ///< what a router reads that has a norm of its own
+  at::Tensor chosen;                  ///< [T, top_k]
+  at::Tensor weights;                 ///< [T, top_k] fp32
   Routes routes;
   at::Tensor gate, up;                 ///< [T * top_k, inner]
   std::vector<at::Tensor> router_low;  ///< of the router's adapter
+  SharedExpertRun shared;
 };
+/// @param routed_by [T, hidden] what the router reads; undefined: x
 at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tensor& x,
-                           const BatchContext& batch, MixtureRun* keep);
+                           const BatchContext& batch, MixtureRun* keep,
+                           const at::Tensor& routed_by = {});
+struct MixtureGrads {
+  at::Tensor dx, d_routed_by;  ///< the second where forward had `routed_by`
+};
 /// Adds to the parameters' gradients.
-/// @param x as forward had it   @return its gradient; undefined when !needs_dx
-at::Tensor mixture_backward(const Mixture& mixture, Gating gating, MixtureRun run,
-                            const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
-                            bool needs_dx);
+/// @param x as forward had it   @return undefined tensors when !needs_dx
+MixtureGrads mixture_backward(const Mixture& mixture, Gating gating, MixtureRun run,
+                              const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
+                              bool needs_dx);
 
 }  // namespace sftrun::kernels

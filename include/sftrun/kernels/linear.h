@@ -21,11 +21,11 @@ struct LoraAdapter {
   uint32_t module_number = 0;  ///< key of the dropout's randomness; unique in the model
 };
 
-/// A tensor that is neither a matrix nor a norm; one without values is not there.
+/// A tensor that is neither a linear layer's nor a norm's.
 struct Weight {
-  at::Tensor values;  ///< in the compute dtype; a view of its parameter if trained
+  at::Tensor weight;  ///< in the compute dtype; a view of its parameter if trained
   Parameter* parameter = nullptr;
-  bool defined() const { return values.defined(); }
+  bool defined() const { return weight.defined(); }
 };
 
 struct Linear {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@ namespace sftrun::kernels {
 struct RopeAngles {
   at::Tensor cos, sin;  ///< [T, rotary_dim / 2] fp32, of each token's position
 };
+struct LayerExchange;
 struct BatchContext {
   std::vector<RopeAngles> ropes;    ///< of each way to turn that the model has
   std::vector<int32_t> cu_seqlens;  ///< [n + 1]
@@ -26,7 +28,8 @@ struct BatchContext {
   at::Tensor token_keys_device;      ///< [T, 2] int32 (CUDA only)
   uint64_t dropout_seed = 0;
   uint32_t step = 0;
-  bool training = false;  ///< dropout is on
+  bool training = false;                    ///< dropout is on
+  std::shared_ptr<LayerExchange> exchange;  ///< null where layers have nothing of one another
 };
 
 // ---- Products.

@@ -12,6 +12,7 @@
 #include "sftrun/kernels/backend.h"
 #include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/parameter.h"
+#include "sftrun/kernels/per_layer_inputs.h"
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/weights/checkpoint.h"
@@ -87,6 +88,12 @@ class Decoder {
   std::vector<Layer>& layers() { return layers_; }
   const kernels::Head& head() const { return head_; }
   at::Tensor embed(const at::Tensor& tokens) const;
+  /// What layers have of one another in this batch, where they have anything: fills
+  /// `context.exchange`. @param hidden what `embed` gave
+  void open_exchange(kernels::BatchContext& context, const at::Tensor& tokens,
+                     const at::Tensor& hidden, kernels::PerLayerRun* keep = nullptr) const;
+  /// Every linear module but the head, in the order of the tensors.
+  std::vector<kernels::Linear*> linears();
   /// Bytes of frozen weights on the device.
   uint64_t base_bytes() const { return base_bytes_; }
 
@@ -107,6 +114,8 @@ class Decoder {
   kernels::ParameterStore store_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
   at::Tensor embedding_;
+  kernels::PerLayerInputs per_layer_;
+  bool shares_keys_ = false;
   kernels::Parameter* embedding_parameter_ = nullptr;
   std::vector<Layer> layers_;
   kernels::Head head_;

@@ -11,7 +11,8 @@
 /// A model family is data: what the one `Decoder` needs to know to run a checkpoint.
 namespace sftrun::spec {
 
-enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
+/// kProportional (Gemma 4): frequencies of the whole head, of which only the first ones turn.
+enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLlama3, kLongRope, kProportional };
 
 /// Rotary position embedding (RoFormer, arXiv:2104.09864) and its scaling variants, named as in
 /// transformers' modeling_rope_utils.py.
@@ -27,6 +28,7 @@ struct RopeSpec {
   std::optional<double> attention_factor;                ///< yarn, longrope
   std::optional<double> mscale, mscale_all_dim;          ///< yarn
   bool truncate = true;                                  ///< yarn
+  double partial = 1.0;                                  ///< proportional: the part that turns
   /// longrope: each frequency is divided by its entry, [rotary_dim / 2]; long ones serve sequences
   /// of more than original_max_position_embeddings.
   std::vector<float> short_factor, long_factor;
@@ -49,11 +51,28 @@ enum class NormPlacement { kBefore, kAfter, kBoth };
 /// together (OLMo 2).
 enum class QkNorm { kNone, kPerHead, kWhole };
 
+/// What lets tokens see one another.
+enum class Mixer { kAttention, kDeltaNet };
+
 /// What differs from layer to layer.
 struct LayerSpec {
+  Mixer mixer = Mixer::kAttention;
   int64_t window = 0;   ///< keys that a query sees, its own included; 0: all before it
   int rope = 0;         ///< index in `ArchSpec::ropes`; -1: no position embedding
   bool sparse = false;  ///< its feed-forward half is a mixture of experts
+  /// Where it is not the model's; 0: it is.
+  int64_t head_dim = 0, num_kv_heads = 0, intermediate_size = 0;
+  bool value_is_key = false;  ///< values are what k_proj gives, too (before its norm)
+  int64_t keys_of = -1;       ///< the layer whose keys and values it reads; -1: its own
+};
+
+/// A gated delta net (arXiv:2412.06464): consecutive value heads share a key head.
+struct DeltaNetSpec {
+  int64_t num_key_heads = 0, num_value_heads = 0, key_dim = 0, value_dim = 0;
+  int64_t conv_kernel = 0;  ///< tokens that a channel's convolution reads, its own included
+  int64_t keys() const { return num_key_heads * key_dim; }
+  int64_t values() const { return num_value_heads * value_dim; }
+  int64_t channels() const { return 2 * keys() + values(); }
 };
 
 /// Where files keep the experts of a layer.
@@ -63,6 +82,7 @@ enum class ExpertFiles {
   /// mlp.experts.gate_up_proj [experts, in, 2 * inner], the columns of gate and up in turn, and
   /// down_proj [experts, inner, out]; or both as MXFP4 blocks
   kGptOss,
+  kWhole,  ///< experts.gate_up_proj [experts, 2 * inner, in] and down_proj, as in memory (Gemma 4)
 };
 
 /// Feed-forward halves of many experts, of which a router gives each token a few
@@ -73,6 +93,11 @@ struct MixtureSpec {
   int64_t intermediate_size = 0;
   bool normalise = true;  ///< the chosen experts' weights add up to 1
   bool bias = false;      ///< of the router and of each expert's matrices
+  /// Of one more expert that serves every token, as much as a gate of its own says; 0: none.
+  int64_t shared_size = 0;
+  /// The layer's dense half works beside them, each with norms of its own; the router reads the
+  /// layer's hidden states, normed and scaled, and each expert's weight has a factor (Gemma 4).
+  bool beside_dense = false;
   ExpertFiles files = ExpertFiles::kEach;
 };
 
@@ -88,14 +113,22 @@ struct ArchSpec {
   std::vector<RopeSpec> ropes = {{}};
   std::vector<LayerSpec> layers;  ///< [num_layers]
   MixtureSpec mixture;
+  DeltaNetSpec delta_net;
   bool tie_word_embeddings = false, qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool attention_sinks = false;    ///< each head's scores have one more beside them, of no key
+  bool attention_sinks = false;  ///< each head's scores have one more beside them, of no key
+  /// q_proj has twice its rows: of each head its query, then what its answer is gated by.
+  bool attention_gate = false;
   bool fused_projections = false;  ///< one matrix for q, k, v and one for gate, up (Phi-3)
   Activation activation = Activation::kSilu;
   double swiglu_alpha = 1.702, swiglu_limit = 7;  ///< kClampedSwiglu
   NormPlacement norms = NormPlacement::kBefore;
   bool norm_adds_one = false;  ///< norms multiply by 1 + weight (Gemma)
   QkNorm qk_norm = QkNorm::kNone;
+  bool value_norm = false;  ///< each head's values are normed, without a weight
+  /// Channels that every layer gets of each token, from a table of their own and from the embedding
+  /// (Gemma 4); 0: none.
+  int64_t per_layer_size = 0, per_layer_vocab = 0;
+  bool layer_scalar = false;     ///< each layer's output times a number of its own
   double attention_scale = 0;    ///< of scores; 0: 1 / sqrt(head_dim)
   double attention_softcap = 0;  ///< scores become cap * tanh(score / cap); 0: no cap
   double final_softcap = 0;      ///< logits likewise
@@ -137,7 +170,7 @@ void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor
                           const std::vector<float>& long_factor, const std::string& where);
 
 /// What `TensorSpec` a checkpoint of this architecture holds, in the order of the layers.
-enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts, kSinks };
+enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts, kOther, kBuffer };
 
 /// "model.layers.3.self_attn.q_proj"
 std::string name_in_layer(const ArchSpec& arch, int64_t layer, const std::string& module);
@@ -164,8 +197,43 @@ struct TensorSpec {
 };
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch);
 
+/// A tensor that files of such a model may hold though nothing reads it: the keys of layers that
+/// read another's.
+bool is_unused(const ArchSpec& arch, const std::string& name);
+
+/// Of one layer.
+struct AttentionSizes {
+  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int64_t queries() const { return num_heads * head_dim; }
+  int64_t keys() const { return num_kv_heads * head_dim; }
+};
+AttentionSizes attention_sizes(const ArchSpec& arch, int64_t layer);
+int64_t intermediate_size(const ArchSpec& arch, int64_t layer);
+
 /// What a linear module is to its layer.
-enum class LinearSlot { kQ, kK, kV, kQkv, kO, kGate, kUp, kGateUp, kDown, kRouter };
+enum class LinearSlot {
+  kQ,
+  kK,
+  kV,
+  kQkv,
+  kO,
+  kGate,
+  kUp,
+  kGateUp,
+  kDown,
+  kRouter,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  kSharedRouter,
+  kDeltaQkv,
+  kDeltaZ,
+  kDeltaB,
+  kDeltaA,
+  kDeltaOut,
+  kPerLayerGate,
+  kPerLayerProjection,
+};
 
 /// The linear modules of a layer by HF name ("q_proj" … "down_proj"), with their sizes.
 struct LinearSpec {
@@ -187,6 +255,25 @@ struct ExpertSpec {
 /// Empty for layers that are not sparse.
 std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer);
 
+/// What a tensor that belongs to no linear module is to its layer.
+enum class WeightSlot {
+  kSinks,
+  kDeltaConv,
+  kDeltaALog,
+  kDeltaDtBias,
+  kRouterScale,
+  kExpertScale,
+  kLayerScalar,
+};
+struct WeightSpec {
+  WeightSlot slot = WeightSlot::kSinks;
+  std::string name;  ///< "self_attn.sinks", complete
+  std::vector<int64_t> shape;
+  TensorRole role = TensorRole::kOther;
+  std::vector<int64_t> shape_in_files = {};  ///< where it is another
+};
+std::vector<WeightSpec> layer_weights(const ArchSpec& arch, int64_t layer);
+
 /// What a norm is to its layer.
 enum class NormSlot {
   kAttentionIn,
@@ -195,13 +282,18 @@ enum class NormSlot {
   kAttentionOut,
   kFeedForwardIn,
   kFeedForwardOut,
+  kDenseOut,
+  kExpertsIn,
+  kExpertsOut,
+  kPerLayerOut,
+  kDelta,  ///< of each head that a delta net answers; multiplies by its weight in every family
 };
 struct NormSpec {
   NormSlot slot = NormSlot::kAttentionIn;
   std::string module;  ///< "input_layernorm"
   int64_t size = 0;
 };
-std::vector<NormSpec> layer_norms(const ArchSpec& arch);
+std::vector<NormSpec> layer_norms(const ArchSpec& arch, int64_t layer);
 
 /// Inverse frequencies [rotary_dim / 2] and the factor that cos and sin are multiplied by; equal to
 /// transformers' ROPE_INIT_FUNCTIONS in fp32. `seq_len`, the longest position + 1 seen, matters to

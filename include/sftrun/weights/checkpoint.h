@@ -26,6 +26,9 @@ struct TensorInfo {
   std::vector<spec::TensorPart> parts = {};
   /// Where a directory's files hold its values in another order.
   FileLayout layout = {};
+  const std::vector<int64_t>& shape_in_files() const {
+    return layout.shape.empty() ? shape : layout.shape;
+  }
   const std::string& file_name() const { return stored_name.empty() ? name : stored_name; }
   int64_t numel() const;
 };

@@ -2,51 +2,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include "fused_linears.h"
+#include "fused_norms.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/backend.h"
 
 namespace sftrun::kernels {
 namespace {
-
-struct Normed {
-  at::Tensor y, rstd;
-};
-
-/// x itself where there is no norm.
-Normed normed(const at::Tensor& x, const Norm& norm) {
-  if (!norm.defined()) return {x, {}};
-  auto [y, rstd] = rms_norm_forward(x, norm.weight, norm.eps, norm.offset);
-  return {y, rstd};
-}
-
-/// The normed input that a group's parameter gradients read: computed again, not kept.
-at::Tensor normed_again(const at::Tensor& x, const Norm& norm, const LinearGroup& group) {
-  return trains(group) ? normed(x, norm).y : at::Tensor();
-}
-
-/// Backward of norm(x) beside a residual path: returns residual_grad + the norm's gradient.
-at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& x, const Norm& norm,
-                         const at::Tensor& rstd, const at::Tensor& residual_grad, bool needs_dx) {
-  if (!norm.defined()) {
-    if (!needs_dx) return {};
-    return residual_grad.defined() ? dy + residual_grad : dy;
-  }
-  if (norm.parameter) norm.parameter->grad.add_(rms_norm_weight_grad(dy, x, rstd));
-  if (!needs_dx) return {};
-  return rms_norm_backward(dy, x, norm.weight, rstd, residual_grad, norm.offset);
-}
-
-/// Heads as rows of their own, or all heads in one row, whichever the norm is for.
-at::Tensor rows_of(const at::Tensor& x, const Norm& norm) {
-  return x.view({-1, norm.weight.numel()});
-}
-
-/// Of q or k, in its own shape; x itself where there is no norm.
-Normed normed_heads(const at::Tensor& x, const Norm& norm) {
-  if (!norm.defined()) return {x, {}};
-  const Normed rows = normed(rows_of(x, norm), norm);
-  return {rows.y.view_as(x), rows.rstd};
-}
 
 /// What a half's last linear and the norm after it leave for the way back.
 struct Joined {
@@ -56,8 +17,10 @@ struct Joined {
 
 struct AttentionHalf {
   at::Tensor x, rstd;
-  at::Tensor q, k, v;         ///< as attention reads them, or before norms and rotation
-  at::Tensor q_rstd, k_rstd;  ///< where q and k are normed
+  DeltaRun delta;      ///< of a layer with a delta net; attention.out is what it answered
+  at::Tensor gate;     ///< of attention's output, before its sigmoid
+  at::Tensor q, k, v;  ///< as attention reads them, or before norms and rotation
+  at::Tensor q_rstd, k_rstd, v_rstd;  ///< where they are normed
   AttentionOutput attention;
   LowRank qkv_low;
   Joined joined;
@@ -68,6 +31,14 @@ struct FeedForwardHalf {
   LowRank gate_up_low;
   Joined joined;
   MixtureRun mixture;  ///< instead of gate, up and what follows
+  /// Where experts work beside the dense half: what both answer, before norms of their own.
+  at::Tensor dense, dense_rstd, experts, experts_rstd, experts_in_rstd;
+};
+
+struct PerLayerHalf {
+  at::Tensor x, gate;
+  LowRank gate_low;
+  Joined joined;
 };
 
 /// The passes of one layer, each writing what its backward needs to a half when it is not null.
@@ -79,12 +50,26 @@ class Passes {
     const Normed in = normed(x, l_.attention_in);
     auto qkv = linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
     if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
-    const Normed q = normed_heads(qkv[0], l_.q_norm), k = normed_heads(qkv[1], l_.k_norm);
+    at::Tensor gate;
+    if (l_.gates_attention) std::tie(qkv[0], gate) = queries_and_gates(qkv[0]);
+    const Normed q = normed_heads(qkv[0], l_.q_norm);
     if (keep) {
-      keep->rstd = in.rstd, keep->q_rstd = q.rstd, keep->k_rstd = k.rstd;
-      keep->q = qkv[0], keep->k = qkv[1], keep->v = qkv[2];
+      keep->rstd = in.rstd, keep->q_rstd = q.rstd;
+      keep->q = qkv[0], keep->gate = gate;
     }
-    return {rotated(q.y), rotated(k.y), qkv[2]};
+    if (borrows_keys()) {
+      const LayerExchange::Keys& keys = keys_in_exchange();
+      return {rotated(q.y), keys.k, keys.v, gate};
+    }
+    const at::Tensor &key = qkv[1], &value = l_.value_is_key ? qkv[1] : qkv[2];
+    const Normed k = normed_heads(key, l_.k_norm), v = normed_heads(value, l_.v_norm);
+    if (keep) {
+      keep->k_rstd = k.rstd, keep->v_rstd = v.rstd;
+      keep->k = key, keep->v = value;
+    }
+    AttentionInputs inputs{rotated(q.y), rotated(k.y), v.y, gate};
+    if (l_.lends_keys) keys_in_exchange() = {inputs.k, inputs.v, {}, {}};
+    return inputs;
   }
 
   at::Tensor add_attended(const at::Tensor& x, const at::Tensor& attended, AttentionHalf* keep) {
@@ -92,10 +77,11 @@ class Passes {
   }
 
   at::Tensor attention_half(const at::Tensor& x, AttentionHalf* keep) {
+    if (l_.delta_net.defined()) return delta_net_half(x, keep);
     const AttentionInputs in = project(x, keep);
     AttentionOutput attention =
-        attention_forward(in.q, in.k, in.v, batch_, l_.attention, l_.sinks.values);
-    at::Tensor y = add_attended(x, attention.out, keep);
+        attention_forward(in.q, in.k, in.v, batch_, l_.attention, l_.sinks.weight);
+    at::Tensor y = add_attended(x, gated_attention(attention.out, in.gate), keep);
     if (keep) {
       keep->x = x;
       keep->attention = std::move(attention);
@@ -103,8 +89,21 @@ class Passes {
     return y;
   }
 
+  at::Tensor delta_net_half(const at::Tensor& x, AttentionHalf* keep) {
+    const Normed in = normed(x, l_.attention_in);
+    at::Tensor answered =
+        delta_net_forward(l_.delta_net, in.y, batch_, keep ? &keep->delta : nullptr);
+    at::Tensor y = add_attended(x, answered, keep);
+    if (keep) {
+      keep->x = x, keep->rstd = in.rstd;
+      keep->attention.out = std::move(answered);
+    }
+    return y;
+  }
+
   at::Tensor feed_forward_half(const at::Tensor& x, FeedForwardHalf* keep) {
-    if (l_.mixture.defined()) return mixture_half(x, keep);
+    if (l_.mixture.defined())
+      return l_.has_dense_half() ? both_halves(x, keep) : mixture_half(x, keep);
     Normed in = normed(x, l_.feed_forward_in);
     auto gate_up =
         linears_forward(in.y, gate_up_group(), batch_, keep ? &keep->gate_up_low : nullptr);
@@ -144,13 +143,101 @@ class Passes {
     if (!through_norm && !l_.mixture.trains()) return {};
     const at::Tensor d_normed =
         mixture_backward(l_.mixture, l_.gating, std::move(half.mixture), d_answered,
-                         normed(half.x, norm).y, batch_, through_norm);
+                         normed(half.x, norm).y, batch_, through_norm)
+            .dx;
     if (!through_norm) return {};
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
   }
 
+  /// x + norm(norm(dense(norm(x))) + norm(experts(norm(x), routed by x))), every norm its own.
+  at::Tensor both_halves(const at::Tensor& x, FeedForwardHalf* keep) {
+    const Normed in = normed(x, l_.feed_forward_in);
+    auto gate_up =
+        linears_forward(in.y, gate_up_group(), batch_, keep ? &keep->gate_up_low : nullptr);
+    LowRank down_low;
+    const at::Tensor dense = linears_forward(gated_forward(l_.gating, gate_up[0], gate_up[1]),
+                                             {&l_.down}, batch_, &down_low)[0];
+    const Normed experts_in = normed(x, l_.experts_in);
+    const at::Tensor experts = mixture_forward(l_.mixture, l_.gating, experts_in.y, batch_,
+                                               keep ? &keep->mixture : nullptr, x);
+    const Normed dense_out = normed(dense, l_.dense_out),
+                 experts_out = normed(experts, l_.experts_out);
+    const at::Tensor sum = dense_out.y + experts_out.y;
+    const Normed out = normed(sum, l_.feed_forward_out);
+    if (keep) {
+      keep->x = x, keep->rstd = in.rstd, keep->experts_in_rstd = experts_in.rstd;
+      keep->gate = std::move(gate_up[0]), keep->up = std::move(gate_up[1]);
+      keep->dense = dense, keep->dense_rstd = dense_out.rstd;
+      keep->experts = experts, keep->experts_rstd = experts_out.rstd;
+      keep->joined = {sum, out.rstd, std::move(down_low)};
+    }
+    return x + out.y;
+  }
+
+  at::Tensor both_halves_backward(FeedForwardHalf half, const at::Tensor& grad, bool needs_dx) {
+    const at::Tensor d_sum =
+        norm_backward(grad, half.joined.y, l_.feed_forward_out, half.joined.rstd, {}, true);
+    const at::Tensor d_dense =
+        norm_backward(d_sum, half.dense, l_.dense_out, half.dense_rstd, {}, true);
+    const at::Tensor h =
+        trains({&l_.down}) ? gated_forward(l_.gating, half.gate, half.up) : at::Tensor();
+    const at::Tensor dh = linears_backward({d_dense}, h, half.joined.low, {&l_.down}, batch_, true);
+    gated_backward_(l_.gating, dh, half.gate, half.up);
+    const at::Tensor d_normed = linears_backward(
+        {half.gate, half.up}, normed_again(half.x, l_.feed_forward_in, gate_up_group()),
+        half.gate_up_low, gate_up_group(), batch_, true);
+    const at::Tensor dx =
+        norm_backward(d_normed, half.x, l_.feed_forward_in, half.rstd, grad, true);
+    const at::Tensor d_experts =
+        norm_backward(d_sum, half.experts, l_.experts_out, half.experts_rstd, {}, true);
+    const MixtureGrads d =
+        mixture_backward(l_.mixture, l_.gating, std::move(half.mixture), d_experts,
+                         normed(half.x, l_.experts_in).y, batch_, true);
+    if (!needs_dx && l_.experts_in.parameter == nullptr) return {};
+    return norm_backward(d.dx, half.x, l_.experts_in, half.experts_in_rstd, dx + d.d_routed_by,
+                         true);
+  }
+
+  /// What a layer adds of its own channels of each token.
+  at::Tensor per_layer_half(const at::Tensor& x, PerLayerHalf* keep) {
+    const PerLayerBranch& branch = l_.per_layer;
+    const at::Tensor gate =
+        linears_forward(x, {&branch.gate}, batch_, keep ? &keep->gate_low : nullptr)[0];
+    if (keep) keep->x = x, keep->gate = gate;
+    return join(x, gated_forward(l_.gating, gate, channels()), branch.projection, branch.out,
+                keep ? &keep->joined : nullptr);
+  }
+
+  at::Tensor per_layer_backward(PerLayerHalf half, const at::Tensor& grad) {
+    const PerLayerBranch& branch = l_.per_layer;
+    at::Tensor up = channels();
+    const at::Tensor h =
+        branch.projection.trains() ? gated_forward(l_.gating, half.gate, up) : at::Tensor();
+    const at::Tensor dh =
+        join_backward(grad, h, branch.projection, branch.out, half.joined, /*needs_dh=*/true);
+    gated_backward_(l_.gating, dh, half.gate, up);
+    if (at::Tensor& all = batch_.exchange->d_per_layer; all.defined())
+      all.select(1, l_.index).copy_(up);
+    return grad +
+           linears_backward({half.gate}, half.x, half.gate_low, {&branch.gate}, batch_, true);
+  }
+
+  /// After both halves: the layer's own channels, and its factor.
+  at::Tensor after_halves(at::Tensor y, PerLayerHalf* keep) {
+    if (l_.per_layer.defined()) y = per_layer_half(y, keep);
+    return l_.scalar.defined() ? y * l_.scalar.weight : y;
+  }
+
+  at::Tensor after_halves_backward(PerLayerHalf half, const at::Tensor& grad) {
+    const at::Tensor scaled = l_.scalar.defined() ? grad * l_.scalar.weight : grad;
+    return l_.per_layer.defined() ? per_layer_backward(std::move(half), scaled) : scaled;
+  }
+
   at::Tensor feed_forward_backward(FeedForwardHalf half, const at::Tensor& grad, bool needs_dx) {
-    if (l_.mixture.defined()) return mixture_half_backward(std::move(half), grad, needs_dx);
+    if (l_.mixture.defined()) {
+      return l_.has_dense_half() ? both_halves_backward(std::move(half), grad, needs_dx)
+                                 : mixture_half_backward(std::move(half), grad, needs_dx);
+    }
     const Norm& norm = l_.feed_forward_in;
     const LinearGroup down = {&l_.down};
     const bool through_norm = needs_dx || norm.parameter != nullptr,
@@ -172,23 +259,45 @@ class Passes {
   }
 
   at::Tensor attention_half_backward(AttentionHalf half, const at::Tensor& grad, bool needs_dx) {
+    if (l_.delta_net.defined()) return delta_net_half_backward(std::move(half), grad, needs_dx);
     const Norm& norm = l_.attention_in;
     const bool through_norm = needs_dx || norm.parameter != nullptr,
                through_attention = through_norm || trains(qkv_group()) ||
                                    l_.q_norm.parameter != nullptr ||
                                    l_.k_norm.parameter != nullptr || l_.sinks.parameter != nullptr;
-    const at::Tensor d_attended = join_backward(grad, half.attention.out, l_.o, l_.attention_out,
-                                                half.joined, through_attention);
+    at::Tensor d_attended = join_backward(grad, gated_attention(half.attention.out, half.gate),
+                                          l_.o, l_.attention_out, half.joined, through_attention);
     if (!through_attention) return {};
+    at::Tensor d_gate;
+    if (l_.gates_attention) std::tie(d_attended, d_gate) = through_gate(half, d_attended);
     if (l_.sinks.parameter) {
       l_.sinks.parameter->grad.add_(
-          attention_sinks_grad(d_attended, half.attention, l_.sinks.values));
+          attention_sinks_grad(d_attended, half.attention, l_.sinks.weight));
     }
     AttentionGrads d = through_attention_backward(half, d_attended);
-    std::vector<at::Tensor> grads = {std::move(d.dq), std::move(d.dk), std::move(d.dv)};
+    std::vector<at::Tensor> grads = {std::move(d.dq)};
+    if (!borrows_keys()) {
+      grads.push_back(l_.value_is_key ? d.dk.add_(d.dv) : std::move(d.dk));
+      if (!l_.value_is_key) grads.push_back(std::move(d.dv));
+    }
     if (l_.fuses_qkv()) grads = {at::cat(grads, 1)};
+    if (l_.gates_attention) grads[0] = at::stack({by_heads(grads[0]), by_heads(d_gate)}, 2);
+    if (l_.gates_attention) grads[0] = grads[0].view({half.x.size(0), -1});
     const at::Tensor d_normed = linears_backward(grads, normed_again(half.x, norm, qkv_group()),
                                                  half.qkv_low, qkv_group(), batch_, through_norm);
+    if (!through_norm) return {};
+    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
+  }
+
+  at::Tensor delta_net_half_backward(AttentionHalf half, const at::Tensor& grad, bool needs_dx) {
+    const Norm& norm = l_.attention_in;
+    const bool through_norm = needs_dx || norm.parameter != nullptr,
+               through_net = through_norm || l_.delta_net.trains();
+    const at::Tensor d_answered =
+        join_backward(grad, half.attention.out, l_.o, l_.attention_out, half.joined, through_net);
+    if (!through_net) return {};
+    const at::Tensor d_normed = delta_net_backward(l_.delta_net, std::move(half.delta), d_answered,
+                                                   normed(half.x, norm).y, batch_, through_norm);
     if (!through_norm) return {};
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
   }
@@ -198,20 +307,51 @@ class Passes {
     for (const Norm* norm : {&l_.attention_in, &l_.attention_out, &l_.q_norm, &l_.k_norm}) {
       if (norm->parameter != nullptr) return true;
     }
-    return trains(qkv_group()) || l_.o.trains() || l_.sinks.parameter != nullptr;
+    return trains(qkv_group()) || l_.delta_net.trains() || l_.o.trains() ||
+           l_.sinks.parameter != nullptr;
   }
 
  private:
   LinearGroup qkv_group() const {
     if (l_.fuses_qkv()) return {&l_.qkv};
+    if (borrows_keys()) return {&l_.q};
+    if (l_.value_is_key) return {&l_.q, &l_.k};
     return {&l_.q, &l_.k, &l_.v};
   }
   LinearGroup gate_up_group() const {
     if (l_.fuses_gate_up()) return {&l_.gate_up};
     return {&l_.gate, &l_.up};
   }
+  bool borrows_keys() const { return l_.keys_of >= 0; }
+  /// Its own, or those it reads.
+  LayerExchange::Keys& keys_in_exchange() const {
+    return batch_.exchange->keys.at(static_cast<size_t>(borrows_keys() ? l_.keys_of : l_.index));
+  }
+  /// Of each token, for this layer: [T, size].
+  at::Tensor channels() const {
+    return batch_.exchange->per_layer.select(1, l_.index).clone(at::MemoryFormat::Contiguous);
+  }
   int64_t query_size() const { return l_.attention.num_heads * l_.attention.head_dim; }
   int64_t key_size() const { return l_.attention.num_kv_heads * l_.attention.head_dim; }
+
+  /// [T, heads * head_dim] as [T, heads, head_dim]
+  at::Tensor by_heads(const at::Tensor& x) const {
+    return x.view({x.size(0), -1, l_.attention.head_dim});
+  }
+
+  /// q's result [T, heads * 2 * head_dim] apart.
+  std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& both) const {
+    const at::Tensor heads = both.view({both.size(0), -1, 2, l_.attention.head_dim});
+    return {heads.select(2, 0).reshape({both.size(0), -1}),
+            heads.select(2, 1).reshape({both.size(0), -1})};
+  }
+
+  /// From the gradient of gated attention to those of attention and of the gate.
+  static std::pair<at::Tensor, at::Tensor> through_gate(const AttentionHalf& half,
+                                                        const at::Tensor& d_gated) {
+    const at::Tensor opening = at::sigmoid(half.gate);
+    return {d_gated * opening, d_gated * half.attention.out * opening * (1 - opening)};
+  }
 
   /// Neighbouring columns as tensors of their own.
   static std::vector<at::Tensor> parts(const at::Tensor& x, const std::vector<int64_t>& sizes) {
@@ -270,14 +410,32 @@ class Passes {
         .view_as(kept);
   }
 
-  /// Of q, k and v as the linears gave them.
+  /// Of q, k and v as the linears gave them; of borrowed keys and values those of q alone.
   AttentionGrads through_attention_backward(const AttentionHalf& half,
                                             const at::Tensor& d_attended) const {
+    const at::Tensor q = read_again(half.q, l_.q_norm);
+    if (borrows_keys()) {
+      LayerExchange::Keys& keys = keys_in_exchange();
+      AttentionGrads d =
+          attention_backward(d_attended, q, keys.k, keys.v, half.attention, batch_, l_.attention);
+      keys.dk = keys.dk.defined() ? keys.dk + d.dk : d.dk;
+      keys.dv = keys.dv.defined() ? keys.dv + d.dv : d.dv;
+      return {heads_backward(std::move(d.dq), half.q, l_.q_norm, half.q_rstd), {}, {}};
+    }
     AttentionGrads d =
-        attention_backward(d_attended, read_again(half.q, l_.q_norm), read_again(half.k, l_.k_norm),
-                           half.v, half.attention, batch_, l_.attention);
+        attention_backward(d_attended, q, read_again(half.k, l_.k_norm),
+                           normed_heads(half.v, l_.v_norm).y, half.attention, batch_, l_.attention);
+    if (l_.lends_keys) {
+      const LayerExchange::Keys& keys = keys_in_exchange();
+      if (keys.dk.defined()) d.dk.add_(keys.dk), d.dv.add_(keys.dv);
+    }
     d.dq = heads_backward(std::move(d.dq), half.q, l_.q_norm, half.q_rstd);
     d.dk = heads_backward(std::move(d.dk), half.k, l_.k_norm, half.k_rstd);
+    if (l_.v_norm.defined()) {
+      d.dv = norm_backward(rows_of(d.dv, l_.v_norm), rows_of(half.v, l_.v_norm), l_.v_norm,
+                           half.v_rstd, {}, true)
+                 .view_as(half.v);
+    }
     return d;
   }
 
@@ -290,14 +448,18 @@ class FusedRun final : public LayerRun {
   FusedRun(const Layer& layer, const BatchContext& batch) : passes_(layer, batch) {}
 
   at::Tensor forward(const at::Tensor& x) {
-    return passes_.feed_forward_half(passes_.attention_half(x, &attention_), &feed_forward_);
+    return passes_.after_halves(
+        passes_.feed_forward_half(passes_.attention_half(x, &attention_), &feed_forward_),
+        &per_layer_);
   }
 
   at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
     const at::NoGradGuard no_grad;
     const bool needs_middle = needs_input_grad || passes_.attention_half_trains();
+    const at::Tensor after =
+        passes_.after_halves_backward(std::move(per_layer_), grad.contiguous());
     const at::Tensor middle =
-        passes_.feed_forward_backward(std::move(feed_forward_), grad.contiguous(), needs_middle);
+        passes_.feed_forward_backward(std::move(feed_forward_), after, needs_middle);
     if (!needs_middle) return {};
     return passes_.attention_half_backward(std::move(attention_), middle, needs_input_grad);
   }
@@ -306,6 +468,7 @@ class FusedRun final : public LayerRun {
   Passes passes_;
   AttentionHalf attention_;
   FeedForwardHalf feed_forward_;
+  PerLayerHalf per_layer_;
 };
 
 at::Tensor layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
@@ -313,7 +476,8 @@ at::Tensor layer_forward(const Layer& layer, const at::Tensor& x, const BatchCon
   const at::NoGradGuard no_grad;
   if (run == nullptr) {
     Passes passes(layer, batch);
-    return passes.feed_forward_half(passes.attention_half(x, nullptr), nullptr);
+    return passes.after_halves(passes.feed_forward_half(passes.attention_half(x, nullptr), nullptr),
+                               nullptr);
   }
   auto kept = std::make_unique<FusedRun>(layer, batch);
   at::Tensor y = kept->forward(x);
@@ -372,6 +536,21 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
 
 }  // namespace
 
+at::Tensor gated_attention(const at::Tensor& attended, const at::Tensor& gate) {
+  return gate.defined() ? attended * at::sigmoid(gate) : attended;
+}
+
+at::Tensor delta_net_answer(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                            DeltaState& state) {
+  return delta_net_forward(layer.delta_net, normed(x, layer.attention_in).y, batch, nullptr,
+                           &state);
+}
+
+at::Tensor delta_net_next(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                          DeltaState& state) {
+  return delta_net_step(layer.delta_net, normed(x, layer.attention_in).y, batch, state);
+}
+
 AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
                                  const BatchContext& batch) {
   return Passes(layer, batch).project(x, nullptr);
@@ -380,7 +559,8 @@ AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
 at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Tensor& attended,
                            const BatchContext& batch) {
   Passes passes(layer, batch);
-  return passes.feed_forward_half(passes.add_attended(x, attended, nullptr), nullptr);
+  return passes.after_halves(
+      passes.feed_forward_half(passes.add_attended(x, attended, nullptr), nullptr), nullptr);
 }
 
 at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {

@@ -99,9 +99,11 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const Layer& layer, const BatchContext& batch) {
   const AttentionShape& shape = layer.attention;
-  const at::Tensor q_rotated = rotate(q, layer, batch), k_rotated = rotate(k, layer, batch);
-  const at::Tensor v_heads = v.view({v.size(0), shape.num_kv_heads, shape.head_dim});
-  const at::Tensor sinks = value_of(layer.sinks.parameter, layer.sinks.values);
+  const auto heads_of = [&](const at::Tensor& y) {
+    return y.view({y.size(0), -1, shape.head_dim});
+  };
+  const at::Tensor q_heads = heads_of(q), k_heads = heads_of(k), v_heads = heads_of(v);
+  const at::Tensor sinks = value_of(layer.sinks.parameter, layer.sinks.weight);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
@@ -109,7 +111,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
       return x.narrow(0, begin, length).transpose(0, 1);
     };
     const at::Tensor out =
-        attend(document(q_rotated), document(k_rotated), document(v_heads), shape, sinks);
+        attend(document(q_heads), document(k_heads), document(v_heads), shape, sinks);
     outputs.push_back(out.transpose(0, 1).reshape({length, shape.num_heads * shape.head_dim}));
   }
   return at::cat(outputs, 0);
@@ -129,8 +131,19 @@ at::Tensor gated(const Gating& gating, const at::Tensor& gate, const at::Tensor&
   return {};
 }
 
-at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
+/// A layer's keys and values, or those it borrows: leaves of their own, whose gradients go to the
+/// layer that lends them.
+struct KeyValues {
+  at::Tensor k, v;
+};
+
+at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                          KeyValues& shared) {
   const at::Tensor in = rms_norm(x, l.attention_in);
+  if (l.delta_net.defined()) {
+    const at::Tensor answered = plain_delta_net(l.delta_net, in, batch);
+    return rms_norm(linears(answered, {&l.o}, batch)[0], l.attention_out);
+  }
   std::vector<at::Tensor> qkv;
   if (l.fuses_qkv()) {
     const int64_t queries = l.attention.num_heads * l.attention.head_dim,
@@ -138,10 +151,26 @@ at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContex
     qkv = linears(in, {&l.qkv}, batch)[0].split_with_sizes({queries, keys, keys}, 1);
     for (at::Tensor& part : qkv) part = part.contiguous();
   } else {
-    qkv = linears(in, {&l.q, &l.k, &l.v}, batch);
+    qkv = linears(in, {&l.q}, batch);
+    if (l.keys_of < 0) {
+      qkv.push_back(linears(in, {&l.k}, batch)[0]);
+      qkv.push_back(l.value_is_key ? qkv[1] : linears(in, {&l.v}, batch)[0]);
+    }
   }
-  const at::Tensor attended =
-      attention(norm_heads(qkv[0], l.q_norm), norm_heads(qkv[1], l.k_norm), qkv[2], l, batch);
+  at::Tensor gate;
+  if (l.gates_attention) {
+    const auto both = qkv[0].view({x.size(0), -1, 2 * l.attention.head_dim}).chunk(2, -1);
+    qkv[0] = both[0].reshape({x.size(0), -1});
+    gate = both[1].reshape({x.size(0), -1});
+  }
+  const auto flat_rotated = [&](const at::Tensor& heads) {
+    return rotate(heads, l, batch).reshape({x.size(0), -1});
+  };
+  if (l.keys_of < 0)
+    shared = {flat_rotated(norm_heads(qkv[1], l.k_norm)), norm_heads(qkv[2], l.v_norm)};
+  at::Tensor attended =
+      attention(flat_rotated(norm_heads(qkv[0], l.q_norm)), shared.k, shared.v, l, batch);
+  if (gate.defined()) attended = attended * at::sigmoid(gate);
   return rms_norm(linears(attended, {&l.o}, batch)[0], l.attention_out);
 }
 
@@ -156,16 +185,29 @@ at::Tensor expert_weight(const ExpertMatrix& matrix, int64_t expert) {
 
 std::optional<at::Tensor> expert_bias(const ExpertMatrix& matrix, int64_t expert) {
   if (!matrix.bias.defined()) return std::nullopt;
-  return value_of(matrix.bias.parameter, matrix.bias.values).select(0, expert);
+  return value_of(matrix.bias.parameter, matrix.bias.weight).select(0, expert);
+}
+
+at::Tensor shared_expert(const SharedExpert& expert, const Gating& gating, const at::Tensor& x,
+                         const BatchContext& batch) {
+  const auto inner = linears(x, {&expert.gate, &expert.up}, batch);
+  const at::Tensor answer = linears(gated(gating, inner[0], inner[1]), {&expert.down}, batch)[0];
+  return at::sigmoid(linears(x, {&expert.router}, batch)[0]) * answer;
 }
 
 /// transformers' experts, one after the other (modeling_mixtral.py, MixtralExperts).
-at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
+at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                      const at::Tensor& routed_by) {
   const Mixture& m = l.mixture;
-  const at::Tensor logits = linears(x, {&m.router}, batch)[0];
+  at::Tensor logits = linears(rms_norm(routed_by, m.router_norm), {&m.router}, batch)[0];
+  if (m.router_scale != 1) logits = logits * m.router_scale;
   const at::Tensor probabilities = at::softmax(logits, -1, at::kFloat);
   auto [weights, chosen] = at::topk(probabilities, m.top_k, -1);
   if (m.normalise) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  if (m.expert_scale.defined()) {
+    const at::Tensor factors = value_of(m.expert_scale.parameter, m.expert_scale.weight);
+    weights = weights * at::index(factors, {chosen});
+  }
   at::Tensor y = at::zeros_like(x);
   for (int64_t expert = 0; expert < logits.size(1); ++expert) {
     const at::Tensor places = at::nonzero(chosen == expert);
@@ -181,44 +223,100 @@ at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& b
     const at::Tensor weight = at::index(weights, {tokens, place}).unsqueeze(-1);
     y = y.index_add(0, tokens, (answers * weight).to(x.scalar_type()));
   }
+  if (m.shared.defined()) y = y + shared_expert(m.shared, l.gating, x, batch);
   return y;
 }
 
 at::Tensor feed_forward_half(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
   const at::Tensor in = rms_norm(x, l.feed_forward_in);
-  if (l.mixture.defined()) return rms_norm(mixture_of(l, in, batch), l.feed_forward_out);
+  if (l.mixture.defined() && !l.has_dense_half())
+    return rms_norm(mixture_of(l, in, batch, in), l.feed_forward_out);
   const auto gate_up = l.fuses_gate_up() ? linears(in, {&l.gate_up}, batch)[0].chunk(2, 1)
                                          : linears(in, {&l.gate, &l.up}, batch);
   const at::Tensor h = gated(l.gating, gate_up[0], gate_up[1]);
-  return rms_norm(linears(h, {&l.down}, batch)[0], l.feed_forward_out);
+  const at::Tensor dense = linears(h, {&l.down}, batch)[0];
+  if (!l.mixture.defined()) return rms_norm(dense, l.feed_forward_out);
+  const at::Tensor experts = mixture_of(l, rms_norm(x, l.experts_in), batch, x);
+  return rms_norm(rms_norm(dense, l.dense_out) + rms_norm(experts, l.experts_out),
+                  l.feed_forward_out);
 }
 
-at::Tensor forward(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
+/// @param channels of the layer's own [T, size], or undefined
+at::Tensor forward(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                   KeyValues& shared, const at::Tensor& channels) {
   const auto scaled = [&](const at::Tensor& y) {
     return l.residual_scale == 1 ? y : y * l.residual_scale;
   };
-  const at::Tensor middle = x + scaled(attention_half(l, x, batch));
-  return middle + scaled(feed_forward_half(l, middle, batch));
+  const at::Tensor middle = x + scaled(attention_half(l, x, batch, shared));
+  at::Tensor y = middle + scaled(feed_forward_half(l, middle, batch));
+  if (l.per_layer.defined()) {
+    const at::Tensor h = gated(l.gating, linears(y, {&l.per_layer.gate}, batch)[0], channels);
+    y = y + rms_norm(linears(h, {&l.per_layer.projection}, batch)[0], l.per_layer.out);
+  }
+  return l.scalar.defined() ? y * l.scalar.weight : y;
+}
+
+void add_grad(at::Tensor& sum, const at::Tensor& grad) {
+  if (grad.defined()) sum = sum.defined() ? sum + grad : grad;
 }
 
 class PlainRun final : public LayerRun {
  public:
-  at::Tensor input, output;
-  at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
-    if (output.requires_grad()) torch::autograd::backward({output}, {grad});
-    return needs_input_grad ? input.grad() : at::Tensor();
+  PlainRun(const Layer& layer, const BatchContext& batch) : layer_(layer), batch_(batch) {}
+
+  at::Tensor forward_of(const at::Tensor& x) {
+    input_ = x.detach().requires_grad_();
+    if (layer_.keys_of >= 0) {
+      const LayerExchange::Keys& keys = keys_of(layer_.keys_of);
+      shared_ = {keys.k.detach().requires_grad_(), keys.v.detach().requires_grad_()};
+    }
+    if (layer_.per_layer.defined()) {
+      channels_ = batch_.exchange->per_layer.select(1, layer_.index).detach().requires_grad_();
+    }
+    output_ = forward(layer_, input_, batch_, shared_, channels_);
+    if (layer_.lends_keys) keys_of(layer_.index) = {shared_.k.detach(), shared_.v.detach(), {}, {}};
+    return output_.detach();
   }
+
+  at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
+    std::vector<at::Tensor> roots, grads;
+    const auto add = [&](const at::Tensor& root, const at::Tensor& of) {
+      if (!of.defined() || !root.requires_grad()) return;
+      roots.push_back(root);
+      grads.push_back(of);
+    };
+    add(output_, grad);
+    if (layer_.lends_keys) {
+      add(shared_.k, keys_of(layer_.index).dk);
+      add(shared_.v, keys_of(layer_.index).dv);
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, grads);
+    if (layer_.keys_of >= 0) {
+      add_grad(keys_of(layer_.keys_of).dk, shared_.k.grad());
+      add_grad(keys_of(layer_.keys_of).dv, shared_.v.grad());
+    }
+    if (channels_.defined() && channels_.grad().defined() && batch_.exchange->d_per_layer.defined())
+      batch_.exchange->d_per_layer.select(1, layer_.index).copy_(channels_.grad());
+    return needs_input_grad ? input_.grad() : at::Tensor();
+  }
+
+ private:
+  LayerExchange::Keys& keys_of(int64_t layer) const {
+    return batch_.exchange->keys.at(static_cast<size_t>(layer));
+  }
+
+  const Layer& layer_;
+  const BatchContext& batch_;
+  at::Tensor input_, output_, channels_;
+  KeyValues shared_;
 };
 
 at::Tensor layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
                          std::unique_ptr<LayerRun>* run) {
   const at::AutoGradMode grad_mode(run != nullptr);
-  if (run == nullptr) return forward(layer, x, batch);
-  auto kept = std::make_unique<PlainRun>();
-  kept->input = x.detach().requires_grad_();
-  kept->output = forward(layer, kept->input, batch);
-  at::Tensor y = kept->output.detach();
-  *run = std::move(kept);
+  auto kept = std::make_unique<PlainRun>(layer, batch);
+  at::Tensor y = kept->forward_of(x);
+  if (run != nullptr) *run = std::move(kept);
   return y;
 }
 

@@ -1,8 +1,10 @@
 #include <ATen/ATen.h>
 
 #include "../backends/fused_linears.h"
+#include "../backends/fused_norms.h"
 #include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/layer.h"
+#include "shared_expert.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -18,7 +20,7 @@ at::Tensor apply(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& 
   at::Tensor y = grouped_matmul(x, matrix.weight, /*transposed=*/true, routes);
   if (const at::Tensor low = low_rank(x, matrix, routes); low.defined())
     y.add_(grouped_matmul(low, matrix.lora->b->compute, /*transposed=*/true, routes));
-  if (matrix.bias.defined()) y.add_(matrix.bias.values.index_select(0, routes.experts));
+  if (matrix.bias.defined()) y.add_(matrix.bias.weight.index_select(0, routes.experts));
   return y;
 }
 
@@ -62,12 +64,63 @@ at::Tensor logits_backward(const Mixture& mixture, const MixtureRun& run,
   return probabilities * (d - (probabilities * d).sum(-1, /*keepdim=*/true));
 }
 
+/// The chosen experts' weights with their factors [T, top_k].
+at::Tensor scaled_weights(const Mixture& mixture, const MixtureRun& run) {
+  if (!mixture.expert_scale.defined()) return run.weights;
+  const at::Tensor factors = mixture.expert_scale.weight.to(at::kFloat);
+  return run.weights * factors.index_select(0, run.chosen.flatten()).view_as(run.weights);
+}
+
+/// From the gradient of the scaled weights to that of the weights.
+at::Tensor unscaled_backward(const Mixture& mixture, const MixtureRun& run,
+                             const at::Tensor& d_scaled) {
+  if (!mixture.expert_scale.defined()) return d_scaled;
+  const at::Tensor chosen = run.chosen.flatten();
+  if (Parameter* parameter = mixture.expert_scale.parameter)
+    parameter->grad.index_add_(0, chosen, (d_scaled * run.weights).flatten());
+  const at::Tensor factors = mixture.expert_scale.weight.to(at::kFloat);
+  return d_scaled * factors.index_select(0, chosen).view_as(d_scaled);
+}
+
+/// Each row's weight, in the order of the routes [T * top_k, 1].
+at::Tensor weights_by_route(const at::Tensor& weights, const Routes& routes) {
+  return weights.reshape({-1}).index_select(0, routes.slots).unsqueeze(1);
+}
+
+/// What the router reads, from what it is given.
+at::Tensor router_input(const Mixture& mixture, const at::Tensor& x, MixtureRun& run) {
+  if (!run.routed_by.defined()) return x;
+  const Normed in = normed(run.routed_by, mixture.router_norm);
+  run.router_rstd = in.rstd;
+  return in.y;
+}
+
+/// The gradient of what the router reads, of x or of what it is routed by.
+MixtureGrads router_backward(const Mixture& mixture, MixtureRun& run, const at::Tensor& d_weights,
+                             const at::Tensor& x, const BatchContext& batch, bool needs_dx) {
+  const at::Tensor d_logits =
+      logits_backward(mixture, run, d_weights).mul_(mixture.router_scale).to(x.scalar_type());
+  const at::Tensor read = router_input(mixture, x, run);
+  const bool has_norm = run.routed_by.defined();
+  const bool through = needs_dx || (has_norm && mixture.router_norm.parameter != nullptr);
+  const at::Tensor d_read =
+      linears_backward({d_logits}, read, run.router_low, {&mixture.router}, batch, through);
+  if (!has_norm || !through) return {d_read, {}};
+  return {{},
+          norm_backward(d_read, run.routed_by, mixture.router_norm, run.router_rstd, {}, needs_dx)};
+}
+
 }  // namespace
 
 at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tensor& x,
-                           const BatchContext& batch, MixtureRun* keep) {
+                           const BatchContext& batch, MixtureRun* keep,
+                           const at::Tensor& routed_by) {
   MixtureRun run;
-  run.logits = linears_forward(x, {&mixture.router}, batch, &run.router_low)[0].to(at::kFloat);
+  run.routed_by = routed_by;
+  run.logits =
+      linears_forward(router_input(mixture, x, run), {&mixture.router}, batch, &run.router_low)[0]
+          .to(at::kFloat)
+          .mul_(mixture.router_scale);
   choose(mixture, run);
   run.routes = routes_of(run.chosen, run.logits.size(1));
   const at::Tensor gate_up =
@@ -77,26 +130,27 @@ at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tens
   run.up = gate_up.narrow(1, inner, inner).contiguous();
   const at::Tensor answers =
       apply(gated_forward(gating, run.gate, run.up), mixture.down, run.routes);
-  const at::Tensor weights =
-      run.weights.reshape({-1}).index_select(0, run.routes.slots).unsqueeze(1);
+  const at::Tensor weights = weights_by_route(scaled_weights(mixture, run), run.routes);
   at::Tensor y = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
   y.index_add_(0, run.routes.tokens, answers.to(at::kFloat) * weights);
+  if (mixture.shared.defined())
+    y.add_(shared_expert_forward(mixture.shared, gating, x, batch, run.shared));
   if (keep) *keep = std::move(run);
   return y.to(x.scalar_type());
 }
 
-at::Tensor mixture_backward(const Mixture& mixture, Gating gating, MixtureRun run,
-                            const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
-                            bool needs_dx) {
+MixtureGrads mixture_backward(const Mixture& mixture, Gating gating, MixtureRun run,
+                              const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
+                              bool needs_dx) {
   const Routes& routes = run.routes;
-  const at::Tensor weights = run.weights.reshape({-1}).index_select(0, routes.slots).unsqueeze(1);
+  const at::Tensor weights = weights_by_route(scaled_weights(mixture, run), routes);
   at::Tensor h = gated_forward(gating, run.gate, run.up);
   const at::Tensor d_answers = dy.index_select(0, routes.tokens);
   // Without the tokens' weights first: their gradient is what each answer adds along dy.
   at::Tensor dh = apply_backward(d_answers, weights.to(dy.scalar_type()), h, mixture.down, routes);
   at::Tensor d_weight = (h.to(at::kFloat) * dh.to(at::kFloat)).sum(-1);
   if (mixture.down.bias.defined()) {
-    const at::Tensor biases = mixture.down.bias.values.index_select(0, routes.experts);
+    const at::Tensor biases = mixture.down.bias.weight.index_select(0, routes.experts);
     d_weight.add_((d_answers.to(at::kFloat) * biases).sum(-1));
   }
   h.reset();
@@ -105,13 +159,18 @@ at::Tensor mixture_backward(const Mixture& mixture, Gating gating, MixtureRun ru
   const at::Tensor rows = x.index_select(0, routes.tokens);
   const at::Tensor d_rows =
       apply_backward(at::cat({run.gate, run.up}, 1), {}, rows, mixture.gate_up, routes);
-  const at::Tensor d_weights =
-      at::empty_like(d_weight).index_copy_(0, routes.slots, d_weight).view_as(run.weights);
-  const at::Tensor d_logits = logits_backward(mixture, run, d_weights).to(x.scalar_type());
-  at::Tensor dx =
-      linears_backward({d_logits}, x, run.router_low, {&mixture.router}, batch, needs_dx);
+  const at::Tensor d_weights = unscaled_backward(
+      mixture, run,
+      at::empty_like(d_weight).index_copy_(0, routes.slots, d_weight).view_as(run.weights));
+  MixtureGrads d = router_backward(mixture, run, d_weights, x, batch, needs_dx);
+  at::Tensor dx = needs_dx && !d.dx.defined() ? at::zeros_like(x) : d.dx;
+  if (mixture.shared.defined()) {
+    const at::Tensor d_shared = shared_expert_backward(
+        mixture.shared, gating, std::move(run.shared), dy, x, batch, needs_dx);
+    if (needs_dx) dx.add_(d_shared);
+  }
   if (!needs_dx) return {};
-  return dx.index_add_(0, routes.tokens, d_rows);
+  return {dx.index_add_(0, routes.tokens, d_rows), d.d_routed_by};
 }
 
 }  // namespace sftrun::kernels

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "sftrun/kernels/linear.h"
+#include "sftrun/kernels/ops.h"
+
+/// Channels that every layer gets of each token (Gemma 3n and 4): half of them from a table, half
+/// projected from the token's embedding e:
+///   (norm(projection_scale * projection(e)) + table_scale * table[token]) / sqrt(2)
+namespace sftrun::kernels {
+
+struct PerLayerInputs {
+  Weight table;       ///< [vocab, layers * size]
+  Linear projection;  ///< [layers * size, hidden]
+  Norm norm;          ///< [size]
+  double table_scale = 1, projection_scale = 1;
+
+  bool defined() const { return table.defined(); }
+  int64_t size() const { return norm.weight.numel(); }
+};
+
+struct PerLayerRun {
+  at::Tensor projected, rstd;  ///< [T * layers, size], before its norm
+  std::vector<at::Tensor> low;
+};
+
+/// @param embedded [T, hidden]   @return [T, layers, size]
+at::Tensor per_layer_forward(const PerLayerInputs& inputs, const at::Tensor& tokens,
+                             const at::Tensor& embedded, const BatchContext& batch,
+                             PerLayerRun* keep);
+/// Adds to the parameters' gradients. @param d [T, layers, size]
+/// @return the gradient of `embedded`; undefined when !needs_d_embedded
+at::Tensor per_layer_backward(const PerLayerInputs& inputs, PerLayerRun run,
+                              const at::Tensor& tokens, const at::Tensor& embedded,
+                              const at::Tensor& d, const BatchContext& batch,
+                              bool needs_d_embedded);
+
+}  // namespace sftrun::kernels

@@ -1,0 +1,41 @@
+#include "shared_expert.h"
+
+#include <ATen/ATen.h>
+
+#include "../backends/fused_linears.h"
+
+namespace sftrun::kernels {
+
+at::Tensor shared_expert_forward(const SharedExpert& expert, Gating gating, const at::Tensor& x,
+                                 const BatchContext& batch, SharedExpertRun& run) {
+  auto inner = linears_forward(x, {&expert.gate, &expert.up}, batch, &run.inner_low);
+  run.gate = std::move(inner[0]);
+  run.up = std::move(inner[1]);
+  run.answer = linears_forward(gated_forward(gating, run.gate, run.up), {&expert.down}, batch,
+                               &run.down_low)[0];
+  run.weight =
+      at::sigmoid(linears_forward(x, {&expert.router}, batch, &run.router_low)[0].to(at::kFloat));
+  return run.answer.to(at::kFloat) * run.weight;
+}
+
+at::Tensor shared_expert_backward(const SharedExpert& expert, Gating gating, SharedExpertRun run,
+                                  const at::Tensor& dy, const at::Tensor& x,
+                                  const BatchContext& batch, bool needs_dx) {
+  const LinearGroup inner = {&expert.gate, &expert.up}, down = {&expert.down},
+                    router = {&expert.router};
+  const at::Tensor along = (dy.to(at::kFloat) * run.answer.to(at::kFloat)).sum(-1, true);
+  const at::Tensor d_logit = (along * run.weight * (1 - run.weight)).to(x.scalar_type());
+  at::Tensor dx = linears_backward({d_logit}, x, run.router_low, router, batch, needs_dx);
+  if (!needs_dx && !trains(inner) && !trains(down)) return {};
+  const at::Tensor d_answer = (dy.to(at::kFloat) * run.weight).to(x.scalar_type());
+  const at::Tensor h = trains(down) ? gated_forward(gating, run.gate, run.up) : at::Tensor();
+  const bool through_down = needs_dx || trains(inner);
+  const at::Tensor dh = linears_backward({d_answer}, h, run.down_low, down, batch, through_down);
+  if (!through_down) return {};
+  gated_backward_(gating, dh, run.gate, run.up);  // they become their own gradients
+  const at::Tensor d_inner =
+      linears_backward({run.gate, run.up}, x, run.inner_low, inner, batch, needs_dx);
+  return needs_dx ? dx.add_(d_inner) : at::Tensor();
+}
+
+}  // namespace sftrun::kernels

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "sftrun/kernels/experts.h"
+#include "sftrun/kernels/ops.h"
+
+namespace sftrun::kernels {
+
+/// x [T, hidden] -> [T, hidden] fp32
+at::Tensor shared_expert_forward(const SharedExpert& expert, Gating gating, const at::Tensor& x,
+                                 const BatchContext& batch, SharedExpertRun& run);
+/// Adds to the parameters' gradients; returns that of x, undefined when !needs_dx.
+at::Tensor shared_expert_backward(const SharedExpert& expert, Gating gating, SharedExpertRun run,
+                                  const at::Tensor& dy, const at::Tensor& x,
+                                  const BatchContext& batch, bool needs_dx);
+
+}  // namespace sftrun::kernels

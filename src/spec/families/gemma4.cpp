@@ -1,0 +1,170 @@
+#include <cmath>
+
+#include "../arch_checks.h"
+#include "../family.h"
+#include "sftrun/core/error.h"
+
+/// Gemma 4 text: as Gemma 3 with norms that multiply by their weight; layers that see everything
+/// have heads of another size and may take their keys for values; later layers may read the keys
+/// and values of an earlier one, every layer may get channels of its own of each token, and experts
+/// may work beside its dense half.
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+void gemma4_traits(ArchSpec& arch) {
+  arch.norms = NormPlacement::kBoth;
+  arch.activation = Activation::kGeluTanh;
+  arch.qk_norm = QkNorm::kPerHead;
+  arch.value_norm = true;
+  arch.layer_scalar = true;
+  arch.attention_scale = 1;
+  arch.mixture.beside_dense = true;
+  arch.mixture.files = ExpertFiles::kWhole;
+}
+
+/// The last layer sees everything, whatever the list says, as in the reference.
+void read_windows(const JsonFields& config, ArchSpec& arch) {
+  const int64_t window = config.get_int("sliding_window", 512, 1, kMostSize);
+  read_layer_types(config, arch, window, [](int64_t layer) { return (layer + 1) % 6 != 0; });
+  arch.layers.back().window = 0;
+}
+
+/// transformers 5 writes what is a layer's own under `per_layer_config`, files of the hub have two
+/// keys for all layers that see everything.
+void read_heads(const JsonFields& config, ArchSpec& arch) {
+  const json* own = config.find("per_layer_config");
+  const bool value_is_key = config.get_bool("attention_k_eq_v", false);
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    LayerSpec& layer = arch.layers[i];
+    if (layer.window > 0) continue;
+    layer.value_is_key = value_is_key;
+    layer.head_dim = config.get_int("global_head_dim", 512, 1, kMostSize);
+    if (value_is_key)
+      layer.num_kv_heads = config.get_int("num_global_key_value_heads", 0, 1, kMostSize);
+    if (own == nullptr || !own->is_object()) continue;
+    const auto found = own->find(std::to_string(i));
+    if (found == own->end()) continue;
+    const JsonFields fields(*found, config.where(), {}, fmt::format("per_layer_config.{}.", i));
+    layer.head_dim = fields.get_int("head_dim", arch.head_dim, 1, kMostSize);
+    layer.num_kv_heads = fields.get_int("num_key_value_heads", arch.num_kv_heads, 1, kMostSize);
+  }
+}
+
+/// The last `count` layers read the keys and values of the last one before them that sees as much.
+void share_keys(ArchSpec& arch, int64_t count, const std::string& where) {
+  const int64_t first = arch.num_layers - count;
+  for (int64_t i = first; i < arch.num_layers; ++i) {
+    LayerSpec& layer = arch.layers[static_cast<size_t>(i)];
+    for (int64_t j = 0; j < first; ++j) {
+      const LayerSpec& other = arch.layers[static_cast<size_t>(j)];
+      if ((other.window > 0) == (layer.window > 0)) layer.keys_of = j;
+    }
+    if (layer.keys_of >= 0) continue;
+    throw DataError(fmt::format("layer {} shares the keys of an earlier layer, and none before {} "
+                                "sees as much",
+                                i, first),
+                    where);
+  }
+}
+
+void refuse_looking_ahead(const JsonFields& config) {
+  const json* ahead = config.find("use_bidirectional_attention");
+  // "vision": among the parts of an image, of which text has none.
+  if (!ahead || *ahead == false || *ahead == "vision") return;
+  throw DataError("`use_bidirectional_attention` is not supported", config.where(),
+                  "such a model looks ahead: it embeds texts, and does not continue them");
+}
+
+void read_experts(const JsonFields& config, ArchSpec& arch) {
+  if (!config.get_bool("enable_moe_block", false)) return;
+  arch.mixture.num_experts = config.require_int("num_experts", 1, kMostSize);
+  arch.mixture.top_k = config.require_int("top_k_experts", 1, arch.mixture.num_experts);
+  arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMostSize);
+  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+}
+
+double embedding_scale_of(const ArchSpec& arch) {
+  return std::sqrt(static_cast<double>(arch.hidden_size));
+}
+
+void read_gemma4(const JsonFields& config, ArchSpec& arch) {
+  refuse_looking_ahead(config);
+  read_attention_bias(config, arch);
+  arch.embedding_scale = embedding_scale_of(arch);
+  arch.final_softcap = config.get_positive("final_logit_softcapping", 0);
+  read_windows(config, arch);
+  read_heads(config, arch);
+  const int64_t shared = config.get_int("num_kv_shared_layers", 0, 0, arch.num_layers - 1);
+  share_keys(arch, shared, config.where());
+  if (config.get_bool("use_double_wide_mlp", false)) {
+    for (LayerSpec& layer : arch.layers)
+      layer.intermediate_size = layer.keys_of >= 0 ? 2 * arch.intermediate_size : 0;
+  }
+  arch.per_layer_size = config.get_int("hidden_size_per_layer_input", 0, 0, kMostSize);
+  if (arch.per_layer_size > 0)
+    arch.per_layer_vocab = config.require_int("vocab_size_per_layer_input", 1, kMostSize);
+  read_experts(config, arch);
+}
+
+const LayerSpec& any_full_layer(const ArchSpec& arch) {
+  for (const LayerSpec& layer : arch.layers) {
+    if (layer.window == 0) return layer;
+  }
+  invariant_failed(__FILE__, __LINE__, "the last layer sees everything");
+}
+
+void write_gemma4(const ArchSpec& arch, json& config) {
+  config["attention_bias"] = arch.qkv_bias;
+  config["final_logit_softcapping"] =
+      arch.final_softcap > 0 ? json(arch.final_softcap) : json(nullptr);
+  if (window_of(arch) > 0) config["sliding_window"] = window_of(arch);
+  write_layer_types(arch, config);
+  const LayerSpec& full = any_full_layer(arch);
+  config["attention_k_eq_v"] = full.value_is_key;
+  config["global_head_dim"] = full.head_dim > 0 ? full.head_dim : arch.head_dim;
+  if (full.value_is_key)
+    config["num_global_key_value_heads"] =
+        full.num_kv_heads > 0 ? full.num_kv_heads : arch.num_kv_heads;
+  int64_t shared = 0, wide = 0;
+  for (const LayerSpec& layer : arch.layers) {
+    shared += layer.keys_of >= 0 ? 1 : 0;
+    wide += layer.intermediate_size > 0 ? 1 : 0;
+  }
+  config["num_kv_shared_layers"] = shared;
+  config["use_double_wide_mlp"] = wide > 0;
+  config["hidden_size_per_layer_input"] = arch.per_layer_size;
+  if (arch.per_layer_size > 0) config["vocab_size_per_layer_input"] = arch.per_layer_vocab;
+  config["enable_moe_block"] = arch.mixture.num_experts > 0;
+  if (arch.mixture.num_experts == 0) return;
+  config["num_experts"] = arch.mixture.num_experts;
+  config["top_k_experts"] = arch.mixture.top_k;
+  config["moe_intermediate_size"] = arch.mixture.intermediate_size;
+}
+
+}  // namespace
+
+const Family kGemma4 = {
+    .model_type = "gemma4_text",
+    .model_class = "Gemma4ForCausalLM",
+    .text_part_of = "gemma4",
+    .defaults =
+        R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
+            "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4,
+            "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": true,
+            "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512,
+            "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
+            "bos_token_id": 2, "eos_token_id": 1,
+            "rope_parameters": {
+              "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+              "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                                 "rope_theta": 1000000.0}}})",
+    .partial_rotary = true,
+    .theta_by_layer_type = RopeThetas{.full = 1'000'000.0, .sliding = 10'000.0},
+    .traits = gemma4_traits,
+    .read = read_gemma4,
+    .write = write_gemma4,
+};
+
+}  // namespace sftrun::spec

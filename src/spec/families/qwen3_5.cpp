@@ -1,0 +1,151 @@
+#include <algorithm>
+
+#include "../arch_checks.h"
+#include "../family.h"
+#include "sftrun/core/error.h"
+
+/// Qwen 3.5: gated delta nets in three layers of four, gated attention in the fourth; its mixtures
+/// of experts have one more expert beside them that serves every token.
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kLinear = "linear_attention";
+constexpr const char* kFull = "full_attention";
+
+void qwen3_5_traits(ArchSpec& arch) {
+  arch.norm_adds_one = true;
+  arch.qk_norm = QkNorm::kPerHead;
+  arch.attention_gate = true;
+}
+
+void set_mixer(ArchSpec& arch, int64_t layer, bool is_delta) {
+  arch.layers[static_cast<size_t>(layer)].mixer = is_delta ? Mixer::kDeltaNet : Mixer::kAttention;
+}
+
+void read_mixers(const JsonFields& config, ArchSpec& arch) {
+  const int64_t interval = config.get_int("full_attention_interval", 4, 1, kMostLayers);
+  const json* types = config.find("layer_types");
+  if (types && (!types->is_array() || types->size() != arch.layers.size()))
+    config.fail("layer_types", fmt::format("a list of {} types", arch.layers.size()));
+  for (int64_t i = 0; i < arch.num_layers; ++i) {
+    set_mixer(arch, i, (i + 1) % interval != 0);
+    if (!types) continue;
+    const json& type = (*types)[static_cast<size_t>(i)];
+    if (type != kLinear && type != kFull)
+      config.fail("layer_types", R"("full_attention" or "linear_attention" for each layer)");
+    set_mixer(arch, i, type == kLinear);
+  }
+}
+
+void check_delta_net(const DeltaNetSpec& delta, const std::string& where) {
+  if (delta.num_value_heads % delta.num_key_heads == 0) return;
+  throw DataError(fmt::format("{} value heads cannot share {} key heads: not a multiple",
+                              delta.num_value_heads, delta.num_key_heads),
+                  where);
+}
+
+void read_qwen3_5(const JsonFields& config, ArchSpec& arch) {
+  const auto size = [&](const char* key) { return config.require_int(key, 1, kMostSize); };
+  arch.delta_net = {.num_key_heads = size("linear_num_key_heads"),
+                    .num_value_heads = size("linear_num_value_heads"),
+                    .key_dim = size("linear_key_head_dim"),
+                    .value_dim = size("linear_value_head_dim"),
+                    .conv_kernel = size("linear_conv_kernel_dim")};
+  check_delta_net(arch.delta_net, config.where());
+  read_attention_bias(config, arch);
+  read_mixers(config, arch);
+}
+
+void write_qwen3_5(const ArchSpec& arch, json& config) {
+  config["linear_num_key_heads"] = arch.delta_net.num_key_heads;
+  config["linear_num_value_heads"] = arch.delta_net.num_value_heads;
+  config["linear_key_head_dim"] = arch.delta_net.key_dim;
+  config["linear_value_head_dim"] = arch.delta_net.value_dim;
+  config["linear_conv_kernel_dim"] = arch.delta_net.conv_kernel;
+  config["attention_bias"] = arch.qkv_bias;
+  config["layer_types"] = json::array();
+  for (const LayerSpec& layer : arch.layers)
+    config["layer_types"].push_back(layer.mixer == Mixer::kDeltaNet ? kLinear : kFull);
+}
+
+void read_qwen3_5_moe(const JsonFields& config, ArchSpec& arch) {
+  read_qwen3_5(config, arch);
+  read_mixture(config, arch);
+  arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMostSize);
+  arch.mixture.shared_size = config.require_int("shared_expert_intermediate_size", 1, kMostSize);
+  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+}
+
+void write_qwen3_5_moe(const ArchSpec& arch, json& config) {
+  write_qwen3_5(arch, config);
+  write_mixture(arch, config);
+  config["num_experts"] = arch.mixture.num_experts;  // the class's own word
+  config["moe_intermediate_size"] = arch.mixture.intermediate_size;
+  config["shared_expert_intermediate_size"] = arch.mixture.shared_size;
+}
+
+void read_qwen3_5_gguf(const JsonFields& meta, ArchSpec& arch) {
+  const auto size = [&](const char* key) { return meta.require_int(key, 1, kMostSize); };
+  arch.delta_net = {.num_key_heads = size("ssm.group_count"),
+                    .num_value_heads = size("ssm.time_step_rank"),
+                    .key_dim = size("ssm.state_size"),
+                    .conv_kernel = size("ssm.conv_kernel")};
+  arch.delta_net.value_dim = size("ssm.inner_size") / arch.delta_net.num_value_heads;
+  check_delta_net(arch.delta_net, meta.where());
+  const int64_t interval = meta.get_int("full_attention_interval", 4, 1, kMostLayers);
+  for (int64_t i = 0; i < arch.num_layers; ++i) set_mixer(arch, i, (i + 1) % interval != 0);
+}
+
+void read_qwen3_5_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
+  read_qwen3_5_gguf(meta, arch);
+  read_expert_counts(meta, arch);
+  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
+  arch.mixture.shared_size = meta.require_int("expert_shared_feed_forward_length", 1, kMostSize);
+}
+
+}  // namespace
+
+const Family kQwen3_5 = {
+    .model_type = "qwen3_5_text",
+    .model_class = "Qwen3_5ForCausalLM",
+    .text_part_of = "qwen3_5",
+    .defaults = R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
+                    "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4,
+                    "head_dim": 256, "max_position_embeddings": 32768,
+                    "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4,
+                    "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+                    "linear_num_key_heads": 16, "linear_num_value_heads": 32})",
+    .partial_rotary = true,
+    .traits = qwen3_5_traits,
+    .read = read_qwen3_5,
+    .write = write_qwen3_5,
+    .gguf = "qwen35",
+    .gguf_feed_forward_norm = "post_attention_norm",
+    .read_gguf = read_qwen3_5_gguf,
+};
+
+const Family kQwen3_5Moe = {
+    .model_type = "qwen3_5_moe_text",
+    .model_class = "Qwen3_5MoeForCausalLM",
+    .text_part_of = "qwen3_5_moe",
+    .defaults = R"({"vocab_size": 248320, "hidden_size": 2048, "intermediate_size": 2048,
+                    "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2,
+                    "head_dim": 256, "max_position_embeddings": 32768,
+                    "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4,
+                    "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+                    "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+                    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+                    "num_experts_per_tok": 8, "num_experts": 256})",
+    .is_mixture = true,
+    .partial_rotary = true,
+    .traits = qwen3_5_traits,
+    .read = read_qwen3_5_moe,
+    .write = write_qwen3_5_moe,
+    .gguf = "qwen35moe",
+    .gguf_feed_forward_norm = "post_attention_norm",
+    .read_gguf = read_qwen3_5_moe_gguf,
+};
+
+}  // namespace sftrun::spec
