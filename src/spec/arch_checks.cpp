@@ -37,19 +37,24 @@ void check_rope(const RopeSpec& rope, const std::string& where) {
           where);
 }
 
+void check_heads(const AttentionSizes& sizes, const std::string& where) {
+  require(sizes.num_heads % sizes.num_kv_heads == 0,
+          fmt::format("{} attention heads cannot share {} key-value heads: not a multiple",
+                      sizes.num_heads, sizes.num_kv_heads),
+          where);
+  require(sizes.queries() <= kMostSize,
+          fmt::format("{} heads of size {} are too large", sizes.num_heads, sizes.head_dim), where);
+}
+
 }  // namespace
 
 void check_arch(const ArchSpec& arch, const std::string& where) {
-  require(arch.num_heads % arch.num_kv_heads == 0,
-          fmt::format("{} attention heads cannot share {} key-value heads: not a multiple",
-                      arch.num_heads, arch.num_kv_heads),
-          where);
-  require(arch.num_heads * arch.head_dim <= kMostSize,
-          fmt::format("{} heads of size {} are too large", arch.num_heads, arch.head_dim), where);
   require(
       static_cast<int64_t>(arch.layers.size()) == arch.num_layers,
       fmt::format("{} layers are described, and there are {}", arch.layers.size(), arch.num_layers),
       where);
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    check_heads(attention_sizes(arch, layer), where);
   for (const RopeSpec& rope : arch.ropes) check_rope(rope, where);
 }
 

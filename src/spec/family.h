@@ -27,6 +27,7 @@ struct Family {
   /// that is not what `ArchSpec` has.
   const char* defaults = "{}";
   bool is_mixture = false;      ///< has layers of experts
+  bool may_be_mixture = false;  ///< some models of the family have experts
   bool reads_mxfp4 = false;     ///< its experts may be stored as MXFP4 blocks
   bool partial_rotary = false;  ///< understands `partial_rotary_factor`
   /// Set where windowed layers have a RoPE of their own: what both take by default.

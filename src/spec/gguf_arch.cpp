@@ -28,21 +28,42 @@ const Family& family_of(const JsonFields& general) {
                   "supported GGUF architectures: " + join(known, ", "));
 }
 
+/// One number for all layers, or one for each: that of the first, and what the others have instead.
+int64_t read_by_layer(const JsonFields& meta, const char* key, int64_t otherwise, ArchSpec& arch,
+                      int64_t LayerSpec::*own) {
+  const json* values = meta.find(key);
+  if (values == nullptr || !values->is_array()) {
+    return otherwise > 0 ? meta.get_int(key, otherwise, 1, kMostSize)
+                         : meta.require_int(key, 1, kMostSize);
+  }
+  const std::vector<int64_t> sizes = meta.get_ids(key);
+  if (sizes.size() != arch.layers.size())
+    meta.fail(key, fmt::format("a number, or one for each of {} layers", arch.num_layers));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < 1 || sizes[i] > kMostSize) meta.fail(key, "sizes from 1 on");
+    if (sizes[i] != sizes[0]) arch.layers[i].*own = sizes[i];
+  }
+  return sizes[0];
+}
+
 void read_sizes(const JsonFields& meta, ArchSpec& arch) {
+  arch.num_layers = meta.require_int("block_count", 1, kMostLayers);
+  arch.layers.resize(static_cast<size_t>(arch.num_layers));
   arch.vocab_size = meta.require_int("vocab_size", 1, kMostSize);
   arch.hidden_size = meta.require_int("embedding_length", 1, kMostSize);
-  arch.intermediate_size = meta.require_int("feed_forward_length", 1, kMostSize);
-  arch.num_layers = meta.require_int("block_count", 1, kMostLayers);
+  arch.intermediate_size =
+      read_by_layer(meta, "feed_forward_length", 0, arch, &LayerSpec::intermediate_size);
   arch.num_heads = meta.require_int("attention.head_count", 1, kMostSize);
-  arch.num_kv_heads = meta.get_int("attention.head_count_kv", arch.num_heads, 1, kMostSize);
+  arch.num_kv_heads = read_by_layer(meta, "attention.head_count_kv", arch.num_heads, arch,
+                                    &LayerSpec::num_kv_heads);
   arch.head_dim =
       meta.get_int("attention.key_length", arch.hidden_size / arch.num_heads, 1, kMostSize);
   arch.max_position_embeddings = meta.require_int("context_length", 1, kMostSize);
-  arch.layers.resize(static_cast<size_t>(arch.num_layers));
 }
 
 void refuse_unsupported(const JsonFields& meta, const Family& family, const ArchSpec& arch) {
-  if (!family.is_mixture && meta.get_int("expert_count", 0, 0, kMostSize) > 0) {
+  if (!family.is_mixture && !family.may_be_mixture &&
+      meta.get_int("expert_count", 0, 0, kMostSize) > 0) {
     throw DataError(fmt::format("mixtures of experts of the architecture \"{}\" are not supported",
                                 family.gguf),
                     meta.where());
@@ -117,6 +138,13 @@ bool explains(const RopeSpec& candidate, const std::vector<float>& divisors) {
   return true;
 }
 
+/// The first frequencies as they are, the others next to nothing.
+bool turns_in_part(const std::vector<float>& divisors) {
+  const auto end_of_ones =
+      std::find_if(divisors.begin(), divisors.end(), [](float d) { return d != 1.0F; });
+  return std::all_of(end_of_ones, divisors.end(), [](float d) { return d > 1e20F; });
+}
+
 /// The longest wavelengths are divided by the factor itself; whole numbers may have been rounded on
 /// the way.
 double largest_factor(const std::vector<float>& divisors) {
@@ -187,6 +215,11 @@ void set_rope_divisors(RopeSpec& rope, const std::vector<float>& divisors,
         where);
   }
   if (std::all_of(divisors.begin(), divisors.end(), [](float d) { return d == 1.0F; })) return;
+  if (rope.type == RopeType::kProportional && turns_in_part(divisors)) {
+    const auto turning = std::count(divisors.begin(), divisors.end(), 1.0F);
+    rope.partial = static_cast<double>(turning) / static_cast<double>(count);
+    return;
+  }
   rope.divisors = divisors;
   if (rope.type != RopeType::kDefault) return;
   RopeSpec candidate = rope;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "checkpoint_base.h"
 #include "convert.h"
@@ -51,6 +52,15 @@ void read_rope_tensors(const GgufFile& file, spec::RopeSpec& rope) {
                                read_aside(file, kLongFactors), file.where());
 }
 
+/// Gemma 4: layers that have no tensor of values take their keys for them.
+void read_key_values(const GgufFile& file, spec::ArchSpec& arch) {
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    spec::LayerSpec& layer = arch.layers[i];
+    layer.value_is_key =
+        layer.keys_of < 0 && file.find(fmt::format("blk.{}.attn_v.weight", i)) == nullptr;
+  }
+}
+
 /// Metadata with what only the list of tensors says filled in.
 spec::ArchSpec read_arch(const GgufFile& file) {
   json meta = file.metadata();
@@ -66,6 +76,7 @@ spec::ArchSpec read_arch(const GgufFile& file) {
   arch.o_bias = file.find("blk.0.attn_output.bias") != nullptr;
   arch.mlp_bias = file.find("blk.0.ffn_gate.bias") != nullptr;
   arch.tie_word_embeddings = file.find("output.weight") == nullptr;
+  if (arch.value_norm) read_key_values(file, arch);
   read_rope_tensors(file, arch.ropes[0]);
   return arch;
 }
@@ -213,11 +224,13 @@ class GgufCheckpoint final : public CheckpointBase {
         if (names.size() > 1) specs.back().shape[1] /= static_cast<int64_t>(names.size());
       }
     }
+    const std::set<std::string> unused = gguf_unused(arch_);
     std::vector<FoundTensor> found;
     for (const GgufTensor& tensor : file_.tensors()) {
       const bool aside = tensor.name == kRopeDivisors || tensor.name == kShortFactors ||
                          tensor.name == kLongFactors;
-      if (!aside) found.push_back({tensor.name, tensor.shape, where_});
+      if (!aside && !unused.contains(tensor.name))
+        found.push_back({tensor.name, tensor.shape, where_});
     }
     check_tensors(specs, found, where_);
   }

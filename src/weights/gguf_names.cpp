@@ -134,8 +134,18 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
   return names;
 }
 
+std::set<std::string> gguf_unused(const spec::ArchSpec& arch) {
+  std::set<std::string> names;
+  for (size_t layer = 0; layer < arch.layers.size(); ++layer) {
+    if (arch.layers[layer].keys_of < 0) continue;
+    for (const char* name : {"attn_k", "attn_v", "attn_k_norm"})
+      names.insert(fmt::format("blk.{}.{}.weight", layer, name));
+  }
+  return names;
+}
+
 bool belongs_to_experts(const spec::TensorSpec& tensor) {
-  return tensor.name.find(".mlp.experts.") != std::string::npos;
+  return tensor.name.find(".experts.") != std::string::npos;
 }
 
 std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts) {
@@ -143,8 +153,10 @@ std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts) {
   const auto in_layer = [&](const char* name) {
     return fmt::format("blk.{}.{}.{}", experts.layer, name, kind);
   };
-  if (experts.name.find(".gate_up_proj") != std::string::npos)
-    return {in_layer("ffn_gate_exps"), in_layer("ffn_up_exps")};
+  const bool is_gate_up = experts.name.find(".gate_up_proj") != std::string::npos;
+  if (is_gate_up && experts.name.find(".mlp.") == std::string::npos)
+    return {in_layer("ffn_gate_up_exps")};  // Gemma 4
+  if (is_gate_up) return {in_layer("ffn_gate_exps"), in_layer("ffn_up_exps")};
   return {in_layer("ffn_down_exps")};
 }
 

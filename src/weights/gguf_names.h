@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,9 @@ namespace sftrun::weights {
 /// llama.cpp's name of every tensor that `tensor_specs` gives: "model.layers.3.self_attn.q_proj.
 /// weight" is "blk.3.attn_q.weight".
 std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch);
+
+/// Tensors that a file may hold though nothing reads them: the keys of layers that read another's.
+std::set<std::string> gguf_unused(const spec::ArchSpec& arch);
 
 /// Whether it is of the experts of a layer, a bias or a matrix.
 bool belongs_to_experts(const spec::TensorSpec& tensor);

@@ -57,7 +57,8 @@ class Families : public ::testing::TestWithParam<const char*> {
       return whole;
     }
     at::Tensor gradient = expected("grad." + parameter.name, at::kFloat);
-    if (!gradient.defined() || !parameter.layout.reorders()) return gradient;
+    if (!gradient.defined()) return gradient;
+    if (!parameter.layout.reorders()) return gradient.view(parameter.shape);
     at::Tensor whole = at::zeros(parameter.shape);
     at::Tensor in_file_order = parameter.in_file_order(whole);
     in_file_order.copy_(gradient.view(in_file_order.sizes()));
@@ -128,7 +129,7 @@ TEST_P(Families, AdaptersOfBothBackendsAndCheckpointing) {
       EXPECT_GT(p.grad.abs().max().item<double>(), 0) << p.name;
   }
   EXPECT_TRUE(at::equal(grads[0], grads[1]));
-  EXPECT_TRUE(close(grads[0], grads[2], 2e-5));
+  EXPECT_TRUE(close(grads[0], grads[2], 4e-5));
 }
 
 // With a cache, beside another sequence, what transformers generates.
@@ -174,6 +175,16 @@ std::unique_ptr<Decoder> load_with(const std::string& kind, const LoraOptions& l
   options.trains = Trains::kLora;
   options.lora = lora;
   return Decoder::load(weights::Checkpoint::open(directory_of(kind)), options);
+}
+
+// As part of a model that sees images, with all experts of a layer in one tensor.
+TEST(Released, FormGivesTheSameLogits) {
+  const Reference reference = read_reference(directory_of("qwen3_5_moe"));
+  const auto decoder =
+      Decoder::load(weights::Checkpoint::open(directory_of("qwen3_5_moe_released")), {});
+  const PackedBatch both = packed(*decoder, reference.examples);
+  EXPECT_TRUE(
+      close(decoder->logits(both, at::arange(both.num_tokens())), at::cat(reference.logits), 1e-5));
 }
 
 TEST(ExpertTargets, AreNamedAsPeftNamesThem) {
@@ -246,7 +257,8 @@ TEST(ExpertTargets, MistakesAreAnswered) {
 INSTANTIATE_TEST_SUITE_P(Kinds, Families,
                          ::testing::Values("llama", "mistral", "smollm3", "qwen2", "qwen3",
                                            "gemma2", "gemma3", "gemma3_images", "phi3", "olmo2",
-                                           "olmo3", "granite", "mixtral", "qwen3_moe", "gpt_oss"),
+                                           "olmo3", "granite", "mixtral", "qwen3_moe", "gpt_oss",
+                                           "qwen3_5", "qwen3_5_moe"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

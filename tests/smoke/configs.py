@@ -92,10 +92,6 @@ def record(number):
                          {"role": "assistant", "content": " ".join(str(number + i) for i in range(10 + number % 5))}]}
 
 
-def family_of(case):
-    return RELEASED[case.model]["model_type"]
-
-
 def on_cpu(devices):
     return "--device", "cpu", "--nproc-per-node", devices
 

@@ -143,6 +143,45 @@ void write_gemma4(const ArchSpec& arch, json& config) {
   config["moe_intermediate_size"] = arch.mixture.intermediate_size;
 }
 
+std::vector<bool> read_window_pattern(const JsonFields& meta, size_t num_layers) {
+  const json* pattern = meta.find("attention.sliding_window_pattern");
+  std::vector<bool> slides;
+  if (pattern && pattern->is_array()) {
+    for (const json& value : *pattern) slides.push_back(value.is_boolean() && value.get<bool>());
+  }
+  if (slides.size() != num_layers)
+    meta.fail("attention.sliding_window_pattern", fmt::format("a list of {} flags", num_layers));
+  return slides;
+}
+
+/// What the common keys gave are the sizes of layers that see everything. Whether these take their
+/// keys for values only the list of tensors says; the loader sets it.
+void read_gemma4_gguf(const JsonFields& meta, ArchSpec& arch) {
+  arch.embedding_scale = embedding_scale_of(arch);
+  arch.final_softcap = meta.get_positive("final_logit_softcapping", 0);
+  const int64_t window = meta.require_int("attention.sliding_window", 1, kMostSize),
+                full_head_dim = arch.head_dim;
+  arch.head_dim = meta.get_int("attention.key_length_swa", arch.head_dim, 1, kMostSize);
+  arch.ropes[0].type = RopeType::kProportional;
+  arch.ropes.push_back({.theta = meta.get_positive("rope.freq_base_swa", 10000.0),
+                        .rotary_dim = arch.head_dim,
+                        .max_position_embeddings = arch.max_position_embeddings});
+  const std::vector<bool> slides = read_window_pattern(meta, arch.layers.size());
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    LayerSpec& layer = arch.layers[i];
+    layer.window = slides[i] ? window : 0;
+    layer.rope = slides[i] ? 1 : 0;
+    if (!slides[i]) layer.head_dim = full_head_dim;
+  }
+  share_keys(arch, meta.get_int("attention.shared_kv_layers", 0, 0, arch.num_layers - 1),
+             meta.where());
+  arch.per_layer_size = meta.get_int("embedding_length_per_layer_input", 0, 0, kMostSize);
+  arch.per_layer_vocab = arch.per_layer_size > 0 ? arch.vocab_size : 0;
+  if (meta.get_int("expert_count", 0, 0, kMostSize) == 0) return;
+  read_expert_counts(meta, arch);
+  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
+}
+
 }  // namespace
 
 const Family kGemma4 = {
@@ -160,11 +199,14 @@ const Family kGemma4 = {
               "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
               "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
                                  "rope_theta": 1000000.0}}})",
+    .may_be_mixture = true,
     .partial_rotary = true,
     .theta_by_layer_type = RopeThetas{.full = 1'000'000.0, .sliding = 10'000.0},
     .traits = gemma4_traits,
     .read = read_gemma4,
     .write = write_gemma4,
+    .gguf = "gemma4",
+    .read_gguf = read_gemma4_gguf,
 };
 
 }  // namespace sftrun::spec
