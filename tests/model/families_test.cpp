@@ -117,6 +117,9 @@ TEST_P(Families, AdaptersOfBothBackendsAndCheckpointing) {
     const spec::ArchSpec arch = weights::Checkpoint::open(directory_of(GetParam()))->arch();
     if (arch.mixture.num_experts > 0) options.lora.target_parameters = kExperts;
     if (arch.family == "gpt_oss") options.lora.target_parameters[2] = "mlp.router.weight";
+    if (arch.mixture.num_experts > 0 &&
+        arch.mixture.beside_dense)  // its router is a linear module, and among all of them
+      options.lora.target_parameters = {"experts.gate_up_proj", "experts.down_proj"};
     const auto decoder = load(options);
     uint64_t seed = 7;
     for (kernels::Parameter& p : decoder->parameters().parameters()) {
@@ -258,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Families,
                          ::testing::Values("llama", "mistral", "smollm3", "qwen2", "qwen3",
                                            "gemma2", "gemma3", "gemma3_images", "phi3", "olmo2",
                                            "olmo3", "granite", "mixtral", "qwen3_moe", "gpt_oss",
-                                           "qwen3_5", "qwen3_5_moe"),
+                                           "qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_moe"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

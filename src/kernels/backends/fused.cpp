@@ -68,7 +68,7 @@ class Passes {
       keep->k = key, keep->v = value;
     }
     AttentionInputs inputs{rotated(q.y), rotated(k.y), v.y, gate};
-    if (l_.lends_keys) keys_in_exchange() = {inputs.k, inputs.v, {}, {}};
+    if (l_.lends_keys) lend(inputs.k, inputs.v);
     return inputs;
   }
 
@@ -326,6 +326,11 @@ class Passes {
   /// Its own, or those it reads.
   LayerExchange::Keys& keys_in_exchange() const {
     return batch_.exchange->keys.at(static_cast<size_t>(borrows_keys() ? l_.keys_of : l_.index));
+  }
+  /// Run again for its backward pass, a layer lends the same once more; gradients stay.
+  void lend(const at::Tensor& k, const at::Tensor& v) const {
+    keys_in_exchange().k = k;
+    keys_in_exchange().v = v;
   }
   /// Of each token, for this layer: [T, size].
   at::Tensor channels() const {

@@ -245,7 +245,10 @@ class PlainRun final : public LayerRun {
       channels_ = batch_.exchange->per_layer.select(1, layer_.index).detach().requires_grad_();
     }
     output_ = forward(layer_, input_, batch_, shared_, channels_);
-    if (layer_.lends_keys) keys_of(layer_.index) = {shared_.k.detach(), shared_.v.detach(), {}, {}};
+    if (layer_.lends_keys) {
+      keys_of(layer_.index).k = shared_.k.detach();
+      keys_of(layer_.index).v = shared_.v.detach();
+    }
     return output_.detach();
   }
 
