@@ -2,17 +2,13 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "plain_ops.h"
 #include "sftrun/kernels/backend.h"
 
 /// Plain operations with the reference's numerics: transformers' modeling_llama.py (and what other
 /// families add to it) and peft's lora/layer.py, line by line.
 namespace sftrun::kernels {
 namespace {
-
-/// What products read: trained parameters take part in autograd through their fp32 master.
-at::Tensor value_of(const Parameter* parameter, const at::Tensor& frozen) {
-  return parameter ? parameter->master.to(parameter->compute.scalar_type()) : frozen;
-}
 
 /// Over the last dimension; x itself where there is no norm.
 at::Tensor rms_norm(const at::Tensor& x, const Norm& norm) {
@@ -28,32 +24,6 @@ at::Tensor rms_norm(const at::Tensor& x, const Norm& norm) {
 /// Of each head, or of all heads together, whichever the norm is for.
 at::Tensor norm_heads(const at::Tensor& x, const Norm& norm) {
   return norm.defined() ? rms_norm(x.view({-1, norm.weight.numel()}), norm).view_as(x) : x;
-}
-
-at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
-  at::Tensor input = x.to(at::kFloat);  // peft casts the input to the adapter's dtype
-  if (batch.training && lora.dropout > 0) {
-    at::Tensor mask;
-    {
-      const at::NoGradGuard no_grad;
-      mask = dropout(at::ones_like(input), batch, lora.dropout, lora.module_number);
-    }
-    input = input * mask;
-  }
-  return at::linear(at::linear(input, lora.a->master), lora.b->master) * lora.scale;
-}
-
-std::vector<at::Tensor> linears(const at::Tensor& x, const LinearGroup& group,
-                                const BatchContext& batch) {
-  std::vector<at::Tensor> outputs;
-  for (const Linear* linear : group) {
-    std::optional<at::Tensor> bias;
-    if (linear->bias.defined()) bias = value_of(linear->bias_parameter, linear->bias);
-    at::Tensor y = at::linear(x, value_of(linear->weight_parameter, linear->weight), bias);
-    if (linear->lora) y = (y + lora_update(x, *linear->lora, batch)).to(x.scalar_type());
-    outputs.push_back(y);
-  }
-  return outputs;
 }
 
 /// transformers' apply_rotary_pos_emb: x cos + rotate_half(x) sin, of each head's first channels.

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "chunks.h"
+
+/// A causal convolution of each channel over the tokens of its document, which zeros precede:
+///     y[t] = sum_j weight[:, j] x[t - kernel + 1 + j]
+namespace sftrun::kernels {
+
+/// @param x [T, channels]   @param weight [channels, kernel]
+/// @return [N, kChunk, channels] fp32; any finite values at padding
+at::Tensor causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const Chunks& chunks);
+
+struct ConvGrads {
+  at::Tensor x;       ///< [T, channels] in its dtype; undefined when not wanted
+  at::Tensor weight;  ///< [channels, kernel] fp32; undefined when not wanted
+};
+/// @param dy [N, kChunk, channels] fp32, 0 at padding
+ConvGrads causal_conv_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                               const Chunks& chunks, bool needs_dx, bool needs_dweight);
+
+}  // namespace sftrun::kernels
