@@ -4,6 +4,8 @@
 
 #include <numeric>
 
+#include "sftrun/core/error.h"
+
 namespace sftrun::kernels {
 namespace {
 
@@ -52,6 +54,7 @@ Chunks chunks_of(const BatchContext& batch, at::Device device) {
   Chunks chunks;
   const std::vector<Document> documents = longest_first(batch);
   chunks.steps = steps_of(documents);
+  SFTRUN_CHECK(!documents.empty());
   const int64_t count = std::accumulate(chunks.steps.begin(), chunks.steps.end(), int64_t{0});
   std::vector<int64_t> tokens, previous, following;
   std::vector<int64_t> places(static_cast<size_t>(batch.cu_seqlens.back()));

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "../backends/fused_linears.h"
 #include "causal_conv.h"
 #include "chunks.h"

@@ -61,7 +61,7 @@ at::Tensor diagonal_blocks(const at::Tensor& x, int64_t size) {
 
 /// The inverse of matrices [N, H, C, C] whose diagonal counts as 1 and what is above it as 0. Small
 /// blocks are solved for; two neighbours and what lies between them make one of twice the size,
-///     [P 0; M Q]^-1 = [P^-1 0; -Q^-1 M P^-1 Q^-1],
+///     [P, 0; M, Q]^-1 = [P^-1, 0; -Q^-1 M P^-1, Q^-1],
 /// which leaves most of the work to products.
 at::Tensor unit_lower_inverse(const at::Tensor& matrix) {
   constexpr int64_t kSolved = 16;
@@ -129,7 +129,9 @@ Inner inner_of(const RuleInputs& in, const RuleShape& shape, const Heads& heads)
   inner.inverse = unit_lower_inverse(times(inner.kk, inner.d).mul_(inner.beta));
   inner.reading = at::matmul(inner.inverse, times(keys, inner.decayed * inner.beta));
   inner.writing = times(keys, inner.decay_to_end());
-  inner.x = at::matmul(inner.inverse, v * inner.beta);
+  at::Tensor rhs = at::empty(v.sizes(), v.options());  // in order, which v is not
+  at::mul_out(rhs, v, inner.beta);
+  inner.x = at::matmul(inner.inverse, rhs);
   return inner;
 }
 
@@ -172,9 +174,9 @@ at::Tensor memory_after_last(const Inner& inner, const at::Tensor& memories) {
                      inner.writing[last].transpose(1, 2), inner.x[last]);
 }
 
-/// From the gradient of each chunk's new values (`d_x`, what the memory after it adds being added
-/// here) and of the memory at its start (`d_start`, as far as its own answers go): the gradients
-/// [N, H, K, V] of the memory after each chunk.
+/// Back through the chunks. Returns the gradient [N, H, K, V] of the memory after each one.
+/// @param d_x of new values as far as their chunk's answers go; becomes the whole
+/// @param d_start [N, H, K, V] of the memory at each chunk's start, as far as its answers go
 at::Tensor remember_backward(const Inner& inner, const Chunks& chunks, at::Tensor& d_x,
                              const at::Tensor& d_start) {
   const at::Tensor d_after = at::zeros_like(d_start);  // nothing reads a document's last memory
