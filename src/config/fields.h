@@ -194,6 +194,12 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   field(train.weight_decay, "weight_decay", at_least(0), "Decoupled weight decay.", "0.01");
   field(train.max_grad_norm, "max_grad_norm", at_least(0),
         "Gradients of a larger norm are scaled down to it; 0: never.", "0.3");
+  field(
+      train.router_aux_loss_coef, "router_aux_loss_coef",
+      at_least(0).otherwise("what the model's config.json asks for"),
+      "Mixtures of experts: what the routers' load-balancing loss is multiplied by, the mean over "
+      "a step's micro-batches, before it is added to the loss; 0: there is none.",
+      "0.001");
   field(train.bf16, "bf16", any().otherwise("by model.dtype"),
         "true: the same as model.dtype bf16; false: not bf16.", "true");
   field(train.fp16, "fp16", any().otherwise("by model.dtype"),

@@ -46,7 +46,9 @@ TRAIN_GRAD_ACCUM=32 MODEL_MAX_SEQ_LEN=1024` means `train.batch_size=1 train.grad
 constexpr std::string_view kEnd = R"(## Batch sizes
 `batch_size * grad_accum * devices = global_batch_size`. What is `auto` follows from the others; with all three `auto` the target
 is 32 a step: the largest micro-batch that divides it over the devices with at least 4 accumulation steps. The order of examples,
-and so the run, depends on `global_batch_size` alone, not on how it is split.
+and so the run, depends on `global_batch_size` alone, not on how it is split. (The load-balancing loss of mixtures of experts is one of
+each micro-batch, and does depend on it; `train.router_aux_loss_coef` multiplies the mean. transformers' Trainer, which adds that of every
+micro-batch in full, weighs it `grad_accum` times as much.)
 
 ## Accepted without an effect
 These tune evaluation in ways that this version does not have; each is answered with a warning: `train.predict_with_generate`,

@@ -80,6 +80,18 @@ config::DTypeChoice choice_of(at::ScalarType dtype) {
                                   : config::DTypeChoice::kFp16;
 }
 
+/// What the run says, else what the model's config.json asks for; null: nobody does.
+std::optional<double> aux_loss_coef(const config::TrainConfig& train,
+                                    const spec::MixtureSpec& mixture) {
+  const std::optional<double>& said = train.router_aux_loss_coef;
+  const bool has_loss = mixture.num_experts > 0 && mixture.has_aux_loss;
+  if (said.value_or(0) == 0 || has_loss) return said ? said : mixture.aux_loss_coef;
+  throw ConfigError(mixture.num_experts > 0
+                        ? "models of this family have no load-balancing loss of their routers"
+                        : "the model has no experts whose load could be balanced",
+                    "train.router_aux_loss_coef", "remove it");
+}
+
 /// Threads that prepare data.
 int data_threads(const config::TrainConfig& train) {
   return train.dataloader_num_workers > 0 ? static_cast<int>(train.dataloader_num_workers)
@@ -144,6 +156,7 @@ class Worker {
         choose_backend(config_.parallel.backend, compute_.device), compute_.device, kMeetTimeoutS);
     tell("loading");
     checkpoint_ = weights::Checkpoint::open(model_path_);
+    config_.train.router_aux_loss_coef = aux_loss_coef(config_.train, checkpoint_->arch().mixture);
     tell("tokenizing");
     const auto resume_from = find_resume();
     std::optional<train::TrainState> saved;

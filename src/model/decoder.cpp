@@ -38,15 +38,21 @@ std::vector<kernels::Linear*> Decoder::linears() {
   return all;
 }
 
+void Decoder::count_router_choices(kernels::BatchContext& context) {
+  if (!context.exchange) context.exchange = std::make_shared<kernels::LayerExchange>();
+  context.exchange->balance.counts = true;
+}
+
 bool Decoder::trains_below(int64_t group) const {
   return !store_.empty() && first_trained_group_ < group;
 }
 
-double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
-                                 const GroupDone& done) {
+double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done,
+                                 AuxLoss* aux) {
   const int64_t num_layers = arch_.num_layers, head_group = num_layers + 1;
   if (batch.num_tokens() == 0) {
     for (int64_t group = head_group; group >= 0; --group) done(group);
+    if (aux) aux->value = 0;
     return 0;
   }
   const at::NoGradGuard no_grad;
@@ -57,6 +63,7 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
   kernels::BatchContext context = batch.context;
   kernels::PerLayerRun per_layer;
   open_exchange(context, batch.tokens, embedded, trains_below(1) ? &per_layer : nullptr);
+  if (aux) count_router_choices(context);
   at::Tensor hidden = embedded;
   for (int64_t l = 0; l < num_layers; ++l) {
     const auto i = static_cast<size_t>(l);
@@ -64,6 +71,7 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
     if (trains_below(l + 2) && options_.gradient_checkpointing) inputs[i] = hidden;
     hidden = backend_.layer_forward(layers_[i], hidden, context, keeps ? &runs[i] : nullptr);
   }
+  if (aux) aux->value = kernels::close_balance(context.exchange->balance, aux->grad_scale);
 
   at::Tensor grad;
   const double loss_sum = head_forward_backward(batch, hidden, grad_scale, grad);

@@ -24,18 +24,17 @@ std::optional<int64_t> step_of(std::string_view line) {
 
 void MetricsWriter::write(const TrainMetrics& metrics) {
   if (!file_.is_open()) return;
-  const Json json = {{"step", metrics.step},
-                     {"epoch", metrics.epoch},
-                     {"loss", metrics.loss},
-                     {"grad_norm", metrics.grad_norm},
-                     {"learning_rate", metrics.learning_rate},
-                     {"label_tokens", metrics.label_tokens},
-                     {"tokens", metrics.tokens},
-                     {"tokens_per_second", metrics.tokens_per_second},
-                     {"step_seconds", metrics.step_seconds},
-                     {"peak_memory_bytes", metrics.peak_memory_bytes},
-                     {"loss_per_rank", metrics.loss_per_rank},
-                     {"gpu_utilization", metrics.gpu_utilization}};
+  Json json = {{"step", metrics.step}, {"epoch", metrics.epoch}, {"loss", metrics.loss}};
+  if (metrics.aux_loss) json["aux_loss"] = *metrics.aux_loss;
+  json.update({{"grad_norm", metrics.grad_norm},
+               {"learning_rate", metrics.learning_rate},
+               {"label_tokens", metrics.label_tokens},
+               {"tokens", metrics.tokens},
+               {"tokens_per_second", metrics.tokens_per_second},
+               {"step_seconds", metrics.step_seconds},
+               {"peak_memory_bytes", metrics.peak_memory_bytes},
+               {"loss_per_rank", metrics.loss_per_rank},
+               {"gpu_utilization", metrics.gpu_utilization}});
   file_.append(json.dump());
 }
 

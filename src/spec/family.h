@@ -61,8 +61,7 @@ const Family& family_named(const std::string& model_type, const std::string& whe
 
 // ---- What several families share.
 
-/// How many experts there are, and how many serve a token. @throws DataError where the reference
-/// would add their load-balancing loss.
+/// How many experts there are, how many serve a token, and whether their load is to be balanced.
 void read_mixture(const JsonFields& config, ArchSpec& arch);
 void write_mixture(const ArchSpec& arch, nlohmann::json& config);
 /// The same from GGUF, where every layer is a mixture.

@@ -38,6 +38,8 @@ AdamWConfig adamw_config(const config::TrainConfig& c) {
 /// What one step did, on all ranks.
 struct Trainer::StepReport {
   double loss = 0, grad_norm = 0, learning_rate = 0, seconds = 0;
+  double own_aux_loss = 0;         // of this rank's micro-batches, summed
+  std::optional<double> aux_loss;  // the mean of all micro-batches'
   int64_t label_tokens = 0, tokens = 0;
   int64_t own_label_tokens = 0;             // of this rank
   std::vector<double> loss_per_rank;        // each rank's mean over its own labels
@@ -125,7 +127,7 @@ Trainer::StepReport Trainer::train_step(int64_t step) {
   const double loss_sum = forward_backward(global_batch, step, report);
   reducer_.finish();  // sum, not mean: losses are already divided by label_tokens
   report.grad_norm = grad_norm(in_.decoder->parameters());
-  gather(report, loss_sum);
+  gather(report, loss_sum, num_micro_batches(global_batch));
   require_finite(report, global_batch, step);  // before any weight moves
   report.learning_rate = schedule_.lr_at(step);
   optimizer_.step(report.learning_rate,
@@ -141,6 +143,7 @@ double Trainer::forward_backward(const data::StepBatch& global_batch, int64_t st
   const model::Randomness randomness{static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step),
                                      /*training=*/true};
   const double grad_scale = 1.0 / static_cast<double>(global_batch.label_tokens);
+  model::Decoder::AuxLoss aux{.grad_scale = aux_coef() / num_micro_batches(global_batch)};
   double loss_sum = 0;
   for (int64_t micro_step = 0; micro_step < accum; ++micro_step) {
     const int64_t first =
@@ -151,23 +154,36 @@ double Trainer::forward_backward(const data::StepBatch& global_batch, int64_t st
     const bool last = micro_step + 1 == accum;
     loss_sum += in_.decoder->forward_backward(
         model::prepare_batch(batch, in_.decoder->rope(), in_.decoder->options().device, randomness),
-        grad_scale, [&](int64_t group) {
+        grad_scale,
+        [&](int64_t group) {
           if (last) reducer_.group_done(group);
-        });
+        },
+        aux_coef() > 0 ? &aux : nullptr);
+    report.own_aux_loss += aux.value;
     if (!std::isfinite(loss_sum) && report.not_finite_at < 0) report.not_finite_at = first;
   }
   return loss_sum;
 }
 
+double Trainer::aux_coef() const {
+  return in_.config.train.router_aux_loss_coef.value_or(0);
+}
+
+/// Of all ranks, without those that a short last batch leaves empty.
+double Trainer::num_micro_batches(const data::StepBatch& global_batch) const {
+  const int64_t size = *in_.config.train.batch_size.value;
+  return static_cast<double>((static_cast<int64_t>(global_batch.bins.size()) + size - 1) / size);
+}
+
 /// One small all-gather a step carries everything that ranks must agree on.
-void Trainer::gather(StepReport& report, double loss_sum) {
+void Trainer::gather(StepReport& report, double loss_sum, double num_micro_batches) {
   const bool save_due = save_every_s_ > 0 && now_s() - last_save_s_ >= save_every_s_;
   const auto ranks =
       in_.comm->all_gather({loss_sum, static_cast<double>(report.own_label_tokens),
                             static_cast<double>(in_.hooks.peak_memory_bytes()),
                             static_cast<double>(in_.hooks.stop_exit_code()), save_due ? 1.0 : 0.0,
-                            static_cast<double>(report.not_finite_at)});
-  double total = 0;
+                            static_cast<double>(report.not_finite_at), report.own_aux_loss});
+  double total = 0, aux_total = 0;
   report.not_finite_at = -1;
   for (const auto& rank : ranks) {
     total += rank[0];
@@ -176,7 +192,9 @@ void Trainer::gather(StepReport& report, double loss_sum) {
     report.stop_exit_code = std::max(report.stop_exit_code, static_cast<int>(rank[3]));
     const auto not_finite_at = static_cast<int64_t>(rank[5]);
     if (report.not_finite_at < 0) report.not_finite_at = not_finite_at;
+    aux_total += rank[6];
   }
+  if (aux_coef() > 0) report.aux_loss = aux_total / num_micro_batches;
   report.save_due = ranks[0][4] != 0;
   report.loss = total / static_cast<double>(report.label_tokens);
 }
@@ -235,8 +253,8 @@ void Trainer::tell(const char* phase, int64_t steps_done) {
 
 void Trainer::log_step(int64_t step, const StepReport& report) {
   const int64_t done = step + 1;
-  progress_.add(
-      {done, report.loss, report.grad_norm, report.learning_rate, report.tokens, report.seconds});
+  progress_.add({done, report.loss, report.grad_norm, report.learning_rate, report.tokens,
+                 report.seconds, report.aux_loss});
   event_.loss = report.loss;
   event_.tokens_per_second = progress_.tokens_per_second();
   event_.eta_s = progress_.seconds_left();
@@ -247,6 +265,7 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   m.step = done;
   m.epoch = in_.batches->epochs_after(step);
   m.loss = report.loss;
+  m.aux_loss = report.aux_loss;
   m.grad_norm = report.grad_norm;
   m.learning_rate = report.learning_rate;
   m.label_tokens = report.label_tokens;
@@ -257,6 +276,7 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   m.loss_per_rank = report.loss_per_rank;
   metrics_.write(m);
   events_.scalar("train/loss", m.loss, done);
+  if (m.aux_loss) events_.scalar("train/aux_loss", *m.aux_loss, done);
   events_.scalar("train/grad_norm", m.grad_norm, done);
   events_.scalar("train/learning_rate", m.learning_rate, done);
   events_.scalar("train/tokens_per_second", m.tokens_per_second, done);

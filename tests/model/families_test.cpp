@@ -88,8 +88,14 @@ TEST_P(Families, LossAndGradients) {
     const auto decoder = load(options);
     const PackedBatch batch = packed(*decoder, reference_.examples);
     const double label_tokens = static_cast<double>(batch.labels.numel());
-    const double loss_sum = decoder->forward_backward(batch, 1 / label_tokens, [](int64_t) {});
+    Decoder::AuxLoss aux{.grad_scale = decoder->arch().mixture.aux_loss_coef.value_or(0)};
+    const double loss_sum = decoder->forward_backward(
+        batch, 1 / label_tokens, [](int64_t) {}, aux.grad_scale > 0 ? &aux : nullptr);
     EXPECT_NEAR(loss_sum / label_tokens / reference_.json["loss"].get<double>(), 1, 1e-6);
+    ASSERT_EQ(reference_.json.contains("aux_loss"), aux.grad_scale > 0);
+    if (aux.grad_scale > 0) {
+      EXPECT_NEAR(aux.value / reference_.json["aux_loss"].get<double>(), 1, 1e-6);
+    }
     // Where a gradient is 0 by nature (a key's bias without RoPE), both have rounding left.
     const double largest = decoder->parameters().grad().abs().max().item<double>();
     for (const kernels::Parameter& parameter : decoder->parameters().parameters()) {
@@ -126,7 +132,10 @@ TEST_P(Families, AdaptersOfBothBackendsAndCheckpointing) {
       const at::NoGradGuard no_grad;
       p.master.copy_(test::normal(p.shape, ++seed) * 0.1);
     }
-    decoder->forward_backward(packed(*decoder, reference_.examples), 0.1, [](int64_t) {});
+    Decoder::AuxLoss aux{.grad_scale = arch.mixture.aux_loss_coef.value_or(0)};
+    decoder->forward_backward(
+        packed(*decoder, reference_.examples), 0.1, [](int64_t) {},
+        aux.grad_scale > 0 ? &aux : nullptr);
     grads.push_back(decoder->parameters().grad().clone());
     for (const kernels::Parameter& p : decoder->parameters().parameters())
       EXPECT_GT(p.grad.abs().max().item<double>(), 0) << p.name;
@@ -171,6 +180,56 @@ TEST_P(Families, ConfigComesBackTheSame) {
                 spec::rope_table(arch.ropes[i], length).inv_freq);
     }
   }
+}
+
+struct Balanced {
+  at::Tensor grad;  ///< of the load-balancing loss alone, of all parameters
+  double loss = 0;
+};
+Balanced balanced(const std::vector<data::Example>& examples, const kernels::Backend& backend,
+                  bool checkpointing) {
+  DecoderOptions options;
+  options.trains = Trains::kFull;
+  options.backend = &backend;
+  options.gradient_checkpointing = checkpointing;
+  const auto decoder = Decoder::load(weights::Checkpoint::open(directory_of("mixtral")), options);
+  Decoder::AuxLoss aux{.grad_scale = 1};
+  decoder->forward_backward(
+      packed(*decoder, examples), 0, [](int64_t) {}, &aux);
+  return {decoder->parameters().grad().clone(), aux.value};
+}
+
+// Shares and probabilities are pooled before they are multiplied: a batch of two documents has
+// neither the sum nor the mean of their losses, whichever way they are computed.
+TEST(RouterBalance, IsOfAWholeBatch) {
+  const std::vector<data::Example> examples = read_reference(directory_of("mixtral")).examples;
+  const Balanced both = balanced(examples, kernels::fused_backend(), false);
+  const Balanced again = balanced(examples, kernels::fused_backend(), true);
+  const Balanced plain = balanced(examples, kernels::plain_backend(), false);
+  EXPECT_TRUE(at::equal(both.grad, again.grad));
+  EXPECT_EQ(both.loss, again.loss);
+  EXPECT_TRUE(close(both.grad, plain.grad, 2e-5));
+  EXPECT_NEAR(both.loss / plain.loss, 1, 1e-6);
+  double mean = 0;
+  for (const data::Example& example : examples)
+    mean += balanced({example}, kernels::fused_backend(), false).loss / 2;
+  EXPECT_GT(std::abs(mean - both.loss), 1e-3);
+  EXPECT_GT(both.grad.abs().max().item<double>(), 1e-3);
+}
+
+// Without labels to learn, without tokens, and where nobody asks.
+TEST(RouterBalance, EmptyBatchesAddNothing) {
+  DecoderOptions options;
+  options.trains = Trains::kFull;
+  const auto decoder = Decoder::load(weights::Checkpoint::open(directory_of("mixtral")), options);
+  Decoder::AuxLoss aux{.grad_scale = 1, .value = 7};
+  EXPECT_EQ(decoder->forward_backward(
+                PackedBatch{}, 1, [](int64_t) {}, &aux),
+            0);
+  EXPECT_EQ(aux.value, 0);
+  decoder->forward_backward(packed(*decoder, read_reference(directory_of("mixtral")).examples), 0,
+                            [](int64_t) {});
+  EXPECT_EQ(decoder->parameters().grad().abs().max().item<double>(), 0);
 }
 
 std::unique_ptr<Decoder> load_with(const std::string& kind, const LoraOptions& lora) {

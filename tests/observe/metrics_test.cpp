@@ -56,6 +56,16 @@ TEST(Metrics, TrainingLineHasTheKeysUsersRelyOn) {
   EXPECT_EQ(line["gpu_utilization"], Json::array());
 }
 
+TEST(Metrics, ALoadBalancingLossStandsAfterTheLoss) {
+  const TemporaryDirectory dir;
+  MetricsWriter writer(dir / "metrics.jsonl");
+  writer.write(TrainMetrics{.step = 1, .loss = 1.5, .aux_loss = 2.25});
+  const Json line = lines_of(dir / "metrics.jsonl").at(0);
+  EXPECT_EQ(keys_of(line)[3], "aux_loss");
+  EXPECT_EQ(line["loss"], 1.5);
+  EXPECT_EQ(line["aux_loss"], 2.25);
+}
+
 TEST(Metrics, EvaluationLineHasTheKeysUsersRelyOn) {
   const TemporaryDirectory dir;
   MetricsWriter writer(dir / "metrics.jsonl");

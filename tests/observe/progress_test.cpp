@@ -21,6 +21,15 @@ TEST(Progress, LineAsDocumented) {
             "step 17/200 loss 1.8342 grad_norm 0.912 lr 1.96e-04 tok/s 1000 eta 3m 03s");
 }
 
+TEST(Progress, ALoadBalancingLossIsShownBesideTheLoss) {
+  ProgressMeter meter(200);
+  ProgressStep step = step_of(17, 1.0);
+  step.aux_loss = 2.25;
+  meter.add(step);
+  EXPECT_TRUE(meter.line().starts_with("step 17/200 loss 1.8342 aux_loss 2.2500 grad_norm 0.912"))
+      << meter.line();
+}
+
 TEST(Progress, TheFirstStepDoesNotSpoilTheRate) {
   ProgressMeter meter(100);
   meter.add(step_of(1, 60));

@@ -3,8 +3,9 @@
     python tests/parity/families_parity.py --sftrun build/bin/sftrun [--only llama gemma3 …] [--write]
 
 score      `sftrun score`, which packs its records, against transformers record by record
-LoRA       5 steps of all linear layers from one PEFT adapter, unpacked and packed: loss to 1e-5 relative and gradient norm to
-           1e-4 of the reference; the adapter that was written, loaded by PEFT, gives the reference's logits
+LoRA       5 steps of all linear layers from one PEFT adapter, unpacked and packed: loss (and load-balancing loss, of kinds that have
+           one) to 1e-5 relative and gradient norm to 1e-4 of the reference; the adapter that was written, loaded by PEFT, gives the
+           reference's logits
 full       the same of all parameters; transformers loads the model that was written
 generate   greedy continuations of three prompts side by side, of each alone by transformers
 merge      the merged model, loaded by transformers, gives the logits of the adapter on its base
@@ -45,7 +46,7 @@ import yaml
 import family_gguf
 from families import KINDS, build, load, num_experts_taken, routes_clearly, save
 from peft import LoraConfig, PeftModel, get_peft_model
-from reference_training import IGNORE_INDEX, Document, Recipe, encode_record, logits_of, train
+from reference_training import IGNORE_INDEX, Document, Recipe, balances_load, encode_record, logits_of, train
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig
@@ -61,8 +62,8 @@ SCORED_LENGTHS = [1, 2, 3, 5, 8, 12, 17, 26, 40, 61, 88, 120]
 TRAINED_LENGTHS = [4, 9, 23, 47, 70, 96]  # the packed run's batch is three bins of 128
 PROMPT_LENGTHS = [13, 3, 40, 20, 7, 60, 30, 10]  # the first three without near ties
 RANK = 4
-# Experts are parameters, not linear layers; the router of one of the families is adapted as well.
-EXPERTS = {"mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+# Experts are parameters, not linear layers; routers are adapted as well where their load is balanced.
+EXPERTS = {"mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"],
            "qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"],
            "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
            "qwen3_5_moe_text": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
@@ -88,15 +89,20 @@ def five_steps(learning_rate: float) -> Recipe:
 
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 RECIPES = {"LoRA": five_steps(1e-2), "full": five_steps(2e-3)}
+TWO_PROCESSES = "two processes"
 BATCHES = {
     "unpacked": {"data__packing": False, "train__batch_size": 3, "train__grad_accum": 2},
     "packed": {"data__packing": True, "train__batch_size": 3, "train__grad_accum": 1},
+    # Of four micro-batches two are empty. For kinds with a load-balancing loss alone.
+    TWO_PROCESSES: {"data__packing": False, "train__batch_size": 3, "train__grad_accum": 2, "processes": 2},
 }
+MICRO_BATCHES = {"unpacked": 3, "packed": len(TRAINED_LENGTHS), TWO_PROCESSES: 3}  # in documents
 # Of docs/models.md: the verdicts whose worst value a column holds.
 COLUMNS = {
     "score": ["score: log-probability"],
     "LoRA loss, unpacked": ["LoRA unpacked: loss"],
     "LoRA loss, packed": ["LoRA packed: loss"],
+    "load balance": ["LoRA unpacked: aux_loss", "LoRA packed: aux_loss", "full unpacked: aux_loss", "full packed: aux_loss"],
     "LoRA gradient norm": ["LoRA unpacked: grad_norm", "LoRA packed: grad_norm"],
     "full loss": ["full unpacked: loss", "full packed: loss"],
     "merged logits": ["merge: logits"],
@@ -245,14 +251,14 @@ def write_run_yaml(case: Case, mode: str, recipe: Recipe) -> Path:
     return path
 
 
-def train_reference(case: Case, mode: str, recipe: Recipe):
+def train_reference(case: Case, mode: str, recipe: Recipe, micro_batch_size: int):
     """@return metrics, and the trained model"""
     model = load(case.base)
     if mode == "LoRA":
         model = PeftModel.from_pretrained(model, case.directory / "init_adapter", is_trainable=True)
     eos = case.tokenizer.token_to_id("<|eos|>")
     documents = [encode_record(record, case.tokenizer, eos) for record in texts(TRAINED_LENGTHS, seed=2)]
-    return train(model, documents, recipe), model
+    return train(model, documents, recipe, micro_batch_size=micro_batch_size), model
 
 
 def load_trained(case: Case, run: Path):
@@ -261,10 +267,15 @@ def load_trained(case: Case, run: Path):
 
 def check_training(case: Case, mode: str) -> None:
     config = write_run_yaml(case, mode, RECIPES[mode])
-    reference, model = train_reference(case, mode, RECIPES[mode])
-    ids = clear_probe(case, model)
-    expected = logits_of(model, ids)
+    trained = None
     for batches, settings in BATCHES.items():
+        if batches == TWO_PROCESSES and not balances_load(trained[1]):
+            continue
+        if trained is None or balances_load(trained[1]):
+            trained = train_reference(case, mode, RECIPES[mode], MICRO_BATCHES[batches])
+        reference, model = trained
+        ids = clear_probe(case, model)
+        expected = logits_of(model, ids)
         name, run = f"{mode} {batches}", case.directory / f"{mode}-{batches}"
         metrics = case.sftrun.train(config, run, **settings)
         compare_metrics(case.verdicts, f"{case.name}, {name}", metrics, reference, LOSS, GRAD_NORM)
@@ -418,7 +429,8 @@ again, and fails beyond the limits and where families or columns of the page are
 | column | what is compared | limit |
 |---|---|---|
 | score | log-probabilities of {len(SCORED_LENGTHS)} texts of up to {max(SCORED_LENGTHS)} tokens by `sftrun score`, which packs them, and of each alone | {short(SCORE)} |
-| LoRA loss | every loss of 5 steps on all linear layers (of mixtures attention and experts, of `qwen3_moe` the router, too), without and with packing; the reference takes each document alone | {short(LOSS)} |
+| LoRA loss | every loss of 5 steps on all linear layers (of mixtures attention and experts, of `mixtral` and `qwen3_moe` the routers, too), without and with packing; the reference takes each document alone | {short(LOSS)} |
+| load balance | every load-balancing loss of the LoRA and full runs, of models whose config.json has `output_router_logits`; with it the gradients of all parameters are the reference's, too (`tests/model/families_test.cpp`) | {short(LOSS)} |
 | LoRA gradient norm | that of every step, before clipping; the worse of both runs | {short(GRAD_NORM)} |
 | full loss | as LoRA loss, of all parameters; the worse of both runs | {short(LOSS)} |
 | merged logits | `sftrun merge` of the trained adapter, loaded by transformers, and the adapter on its base in PEFT | {short(MERGED_LOGITS)} |

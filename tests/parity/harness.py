@@ -93,6 +93,10 @@ def compare_metrics(
     if len(ours) != len(reference):
         return
     verdicts.below(f"{name}: loss", difference(ours, reference, "loss"), loss)
+    balanced = ["aux_loss" in line for line in ours]
+    verdicts.expect(f"{name}: lines with aux_loss", balanced == ["aux_loss" in line for line in reference], str(sum(balanced)))
+    if all(balanced):
+        verdicts.below(f"{name}: aux_loss", difference(ours, reference, "aux_loss"), loss)
     verdicts.below(f"{name}: grad_norm", difference(ours, reference, "grad_norm"), grad_norm)
     rates = [(a["learning_rate"], b["learning_rate"]) for a, b in zip(ours, reference)]
     highest = max(theirs for _, theirs in rates)

@@ -167,6 +167,8 @@ CASES = [
     ("A module that the model does not have", USAGE, edit("run.yaml", "r: 4", "r: 4, target_modules: [q_prj]"), TRAIN),
     ("Regular expressions that match no tensor", USAGE,
      edit("run.yaml", "mode: lora, lora: { r: 4 }", "mode: partial, trainable: [laers]"), TRAIN),
+    ("A load-balancing loss of a model without experts", USAGE,
+     edit("run.yaml", "max_steps: 1", "max_steps: 1, router_aux_loss_coef: 0.01"), TRAIN),
     ("No adapter to start from", None, edit("run.yaml", "r: 4", "r: 4, init_from: nowhere"), TRAIN),
     ("An adapter of another rank to start from", None,
      all_of(sftrun(*TRAIN), edit("run.yaml", "r: 4", "r: 8, init_from: run/adapter"), edit("run.yaml", "dir: run", "dir: second")),

@@ -188,6 +188,23 @@ TEST(FamilyKeys, WindowsAreReadAsTransformersReadsThem) {
             (Windows{5, 0}));
 }
 
+TEST(FamilyKeys, TheLoadBalancingLossIsAskedForByRouterLogits) {
+  json config = small_config();
+  config["model_type"] = "mixtral";
+  config["router_aux_loss_coef"] = 0.02;
+  EXPECT_FALSE(parse(config).mixture.aux_loss_coef.has_value());
+  config["output_router_logits"] = true;
+  EXPECT_EQ(parse(config).mixture.aux_loss_coef, 0.02);
+  EXPECT_EQ(parse(parse(config).to_hf_config()).mixture.aux_loss_coef, 0.02);
+  config["router_aux_loss_coef"] = 0;
+  EXPECT_EQ(parse(config).mixture.aux_loss_coef, 0);
+  EXPECT_EQ(parse(parse(config).to_hf_config()).mixture.aux_loss_coef, 0);
+  config.erase("router_aux_loss_coef");
+  EXPECT_EQ(parse(config).mixture.aux_loss_coef, 0.001);
+  config["router_aux_loss_coef"] = -1;
+  expect_error([&] { parse(config); }, {"router_aux_loss_coef"});
+}
+
 TEST(FamilyKeys, NamesWhatIsWrong) {
   const std::vector<std::pair<json, std::string>> cases = {
       {config_of("gemma2", {{"layer_types", {"full_attention"}}}),

@@ -123,6 +123,7 @@ struct TrainConfig {
   Optimizer optimizer = Optimizer::kAdamW;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double weight_decay = 0, max_grad_norm = 1;
+  std::optional<double> router_aux_loss_coef;  ///< resolved: what the model's config.json asks for
   std::optional<bool> bf16, fp16;
   bool gradient_checkpointing = false;
   int64_t seed = 42;

@@ -82,6 +82,25 @@ at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transpo
 void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                             const Routes& routes);
 
+/// For the routers' load-balancing loss of one batch (arXiv:2101.03961, equations 4 to 6), as
+/// transformers' load_balancing_loss_func has it: over the tokens of all layers together,
+/// experts * sum over experts of (how many of the tokens chose it, as a share) * (its mean
+/// probability). All layers' shares are in every gradient, so they are counted in the forward
+/// passes and a gradient is there when `close_balance` has seen them all.
+struct RouterBalance {
+  bool counts = false;          ///< routers add what they choose
+  std::vector<int64_t> chosen;  ///< [experts]: how many chose it
+  at::Tensor probability;       ///< [experts] fp64: summed
+  int64_t rows = 0;             ///< tokens, of all layers
+  /// [experts] fp32: the gradient of each token's probabilities, the same for all; undefined: none.
+  at::Tensor d_probability;
+};
+/// What one layer's router did, if it counts. @param probabilities [T, experts] fp32
+void count_choices(RouterBalance& balance, const at::Tensor& probabilities, const Routes& routes);
+/// Nothing counts from here on (layers may run again).
+/// @return the loss; sets the gradient of `scale` times it
+double close_balance(RouterBalance& balance, double scale);
+
 /// What the forward passes keep.
 struct SharedExpertRun {
   at::Tensor gate, up;  ///< [T, inner]

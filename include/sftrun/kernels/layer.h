@@ -19,6 +19,7 @@ struct LayerExchange {
   std::vector<Keys> keys;  ///< [layers], of those that lend theirs
   at::Tensor per_layer;    ///< [T, layers, size]
   at::Tensor d_per_layer;  ///< the same, fp32; undefined: not wanted
+  RouterBalance balance;
 };
 
 /// Channels that a layer gets of each token: x + norm(projection(activation(gate(x)) * channels))

@@ -71,9 +71,16 @@ class Decoder {
   /// order.
   using GroupDone = std::function<void(int64_t group)>;
 
+  /// The routers' load-balancing loss of one batch (`kernels::RouterBalance`).
+  struct AuxLoss {
+    double grad_scale = 0;  ///< of its gradient
+    double value = 0;       ///< set, unscaled
+  };
   /// Adds the gradient of grad_scale * (sum of token losses) to the parameters' gradients.
+  /// @param aux likewise; null: none
   /// @return the sum of token losses, unscaled. An empty batch only reports its groups.
-  double forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done);
+  double forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done,
+                          AuxLoss* aux = nullptr);
   /// Sum of token losses, without gradients.
   double loss(const PackedBatch& batch);
   /// -log p of each labelled row [N] fp32, without gradients.
@@ -104,6 +111,7 @@ class Decoder {
   /// Returns the loss and writes the gradient of `hidden` where anything below trains.
   double head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
                                double grad_scale, at::Tensor& grad);
+  static void count_router_choices(kernels::BatchContext& context);
   bool trains_below(int64_t group) const;
   double embedding_scale() const;
 

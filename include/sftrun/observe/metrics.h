@@ -12,9 +12,12 @@ namespace sftrun::observe {
 
 /// One optimizer step. Keys in the file are these names.
 struct TrainMetrics {
-  int64_t step = 0;      ///< optimizer steps done, from 1
-  double epoch = 0;      ///< passes over the data done, a fraction
-  double loss = 0;       ///< mean over the label tokens of the global batch
+  int64_t step = 0;  ///< optimizer steps done, from 1
+  double epoch = 0;  ///< passes over the data done, a fraction
+  double loss = 0;   ///< mean over the label tokens of the global batch
+  /// Of the routers' load-balancing, before its coefficient: the mean over micro-batches; no key
+  /// where it is not in use.
+  std::optional<double> aux_loss;
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   int64_t label_tokens = 0, tokens = 0;  ///< of the global batch

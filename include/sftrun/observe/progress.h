@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace sftrun::observe {
@@ -11,6 +12,7 @@ struct ProgressStep {
   double loss = 0, grad_norm = 0, learning_rate = 0;
   int64_t tokens = 0;  ///< of the global batch
   double step_seconds = 0;
+  std::optional<double> aux_loss = {};  ///< shown after the loss where it is in use
 };
 
 /// Formats progress:

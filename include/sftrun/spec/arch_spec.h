@@ -98,6 +98,10 @@ struct MixtureSpec {
   /// The layer's dense half works beside them, each with norms of its own; the router reads the
   /// layer's hidden states, normed and scaled, and each expert's weight has a factor (Gemma 4).
   bool beside_dense = false;
+  /// Whether transformers' class has a load-balancing loss of its routers.
+  bool has_aux_loss = true;
+  /// Its coefficient where config.json asks for it (`output_router_logits`).
+  std::optional<double> aux_loss_coef;
   ExpertFiles files = ExpertFiles::kEach;
 };
 

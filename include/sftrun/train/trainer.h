@@ -72,7 +72,9 @@ class Trainer {
   struct StepReport;
   StepReport train_step(int64_t step);
   double forward_backward(const data::StepBatch& global_batch, int64_t step, StepReport& report);
-  void gather(StepReport& report, double loss_sum);
+  void gather(StepReport& report, double loss_sum, double num_micro_batches);
+  double aux_coef() const;  // of the routers' load-balancing loss; 0: none
+  double num_micro_batches(const data::StepBatch& global_batch) const;
   void require_finite(const StepReport& report, const data::StepBatch& global_batch,
                       int64_t step) const;
   std::string records_of(const data::StepBatch& global_batch, int64_t first, int64_t end) const;

@@ -167,13 +167,16 @@ at::Tensor shared_expert(const SharedExpert& expert, const Gating& gating, const
 }
 
 /// transformers' experts, one after the other (modeling_mixtral.py, MixtralExperts).
+/// @param probabilities set to the router's [T, experts]
 at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& batch,
-                      const at::Tensor& routed_by) {
+                      const at::Tensor& routed_by, at::Tensor& probabilities) {
   const Mixture& m = l.mixture;
   at::Tensor logits = linears(rms_norm(routed_by, m.router_norm), {&m.router}, batch)[0];
   if (m.router_scale != 1) logits = logits * m.router_scale;
-  const at::Tensor probabilities = at::softmax(logits, -1, at::kFloat);
+  probabilities = at::softmax(logits, -1, at::kFloat);
   auto [weights, chosen] = at::topk(probabilities, m.top_k, -1);
+  if (batch.exchange)
+    count_choices(batch.exchange->balance, probabilities, routes_of(chosen, logits.size(1)));
   if (m.normalise) weights = weights / weights.sum(-1, /*keepdim=*/true);
   if (m.expert_scale.defined()) {
     const at::Tensor factors = value_of(m.expert_scale.parameter, m.expert_scale.weight);
@@ -198,28 +201,30 @@ at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& b
   return y;
 }
 
-at::Tensor feed_forward_half(const Layer& l, const at::Tensor& x, const BatchContext& batch) {
+at::Tensor feed_forward_half(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                             at::Tensor& probabilities) {
   const at::Tensor in = rms_norm(x, l.feed_forward_in);
   if (l.mixture.defined() && !l.has_dense_half())
-    return rms_norm(mixture_of(l, in, batch, in), l.feed_forward_out);
+    return rms_norm(mixture_of(l, in, batch, in, probabilities), l.feed_forward_out);
   const auto gate_up = l.fuses_gate_up() ? linears(in, {&l.gate_up}, batch)[0].chunk(2, 1)
                                          : linears(in, {&l.gate, &l.up}, batch);
   const at::Tensor h = gated(l.gating, gate_up[0], gate_up[1]);
   const at::Tensor dense = linears(h, {&l.down}, batch)[0];
   if (!l.mixture.defined()) return rms_norm(dense, l.feed_forward_out);
-  const at::Tensor experts = mixture_of(l, rms_norm(x, l.experts_in), batch, x);
+  const at::Tensor experts = mixture_of(l, rms_norm(x, l.experts_in), batch, x, probabilities);
   return rms_norm(rms_norm(dense, l.dense_out) + rms_norm(experts, l.experts_out),
                   l.feed_forward_out);
 }
 
 /// @param channels of the layer's own [T, size], or undefined
+/// @param probabilities set to the router's [T, experts], if there is one
 at::Tensor forward(const Layer& l, const at::Tensor& x, const BatchContext& batch,
-                   KeyValues& shared, const at::Tensor& channels) {
+                   KeyValues& shared, const at::Tensor& channels, at::Tensor& probabilities) {
   const auto scaled = [&](const at::Tensor& y) {
     return l.residual_scale == 1 ? y : y * l.residual_scale;
   };
   const at::Tensor middle = x + scaled(attention_half(l, x, batch, shared));
-  at::Tensor y = middle + scaled(feed_forward_half(l, middle, batch));
+  at::Tensor y = middle + scaled(feed_forward_half(l, middle, batch, probabilities));
   if (l.per_layer.defined()) {
     const at::Tensor h = gated(l.gating, linears(y, {&l.per_layer.gate}, batch)[0], channels);
     y = y + rms_norm(linears(h, {&l.per_layer.projection}, batch)[0], l.per_layer.out);
@@ -244,7 +249,7 @@ class PlainRun final : public LayerRun {
     if (layer_.per_layer.defined()) {
       channels_ = batch_.exchange->per_layer.select(1, layer_.index).detach().requires_grad_();
     }
-    output_ = forward(layer_, input_, batch_, shared_, channels_);
+    output_ = forward(layer_, input_, batch_, shared_, channels_, probabilities_);
     if (layer_.lends_keys) {
       keys_of(layer_.index).k = shared_.k.detach();
       keys_of(layer_.index).v = shared_.v.detach();
@@ -264,6 +269,10 @@ class PlainRun final : public LayerRun {
       add(shared_.k, keys_of(layer_.index).dk);
       add(shared_.v, keys_of(layer_.index).dv);
     }
+    if (probabilities_.defined() && batch_.exchange) {
+      const at::Tensor& d = batch_.exchange->balance.d_probability;
+      add(probabilities_, d.defined() ? d.expand_as(probabilities_) : d);
+    }
     if (!roots.empty()) torch::autograd::backward(roots, grads);
     if (layer_.keys_of >= 0) {
       add_grad(keys_of(layer_.keys_of).dk, shared_.k.grad());
@@ -281,7 +290,7 @@ class PlainRun final : public LayerRun {
 
   const Layer& layer_;
   const BatchContext& batch_;
-  at::Tensor input_, output_, channels_;
+  at::Tensor input_, output_, channels_, probabilities_;
   KeyValues shared_;
 };
 

@@ -44,24 +44,33 @@ at::Tensor apply_backward(const at::Tensor& dy, const at::Tensor& row_weights, c
 }
 
 /// Softmax over all experts, the largest of it, and those divided by their sum: the same as a
-/// softmax over the chosen ones.
-void choose(const Mixture& mixture, MixtureRun& run) {
+/// softmax over the chosen ones. @return all probabilities [T, experts]
+at::Tensor choose(const Mixture& mixture, MixtureRun& run) {
   const at::Tensor probabilities = at::softmax(run.logits, -1);
   std::tie(run.weights, run.chosen) = at::topk(probabilities, mixture.top_k, -1);
   if (mixture.normalise) run.weights = run.weights / run.weights.sum(-1, /*keepdim=*/true);
+  return probabilities;
 }
 
-/// From the gradient of the weights [T, top_k] to that of the router's logits.
+/// From the gradient of the probabilities, [T, experts] or the same for all tokens, to that of the
+/// router's logits.
+at::Tensor softmax_backward(const MixtureRun& run, const at::Tensor& d) {
+  const at::Tensor probabilities = at::softmax(run.logits, -1);
+  return probabilities * (d - (probabilities * d).sum(-1, /*keepdim=*/true));
+}
+
+/// From the gradients of the weights [T, top_k] and of all probabilities ([experts], where the
+/// routers' load is balanced) to that of the router's logits.
 at::Tensor logits_backward(const Mixture& mixture, const MixtureRun& run,
-                           const at::Tensor& d_weights) {
-  const at::Tensor d_logits = at::zeros_like(run.logits);
+                           const at::Tensor& d_weights, const at::Tensor& d_probability) {
+  const at::Tensor none = at::zeros_like(run.logits);
   if (mixture.normalise) {
     const at::Tensor mean = (run.weights * d_weights).sum(-1, /*keepdim=*/true);
-    return d_logits.scatter(1, run.chosen, run.weights * (d_weights - mean));
+    const at::Tensor d = none.scatter(1, run.chosen, run.weights * (d_weights - mean));
+    return d_probability.defined() ? d + softmax_backward(run, d_probability) : d;
   }
-  const at::Tensor probabilities = at::softmax(run.logits, -1);
-  const at::Tensor d = d_logits.scatter(1, run.chosen, d_weights);
-  return probabilities * (d - (probabilities * d).sum(-1, /*keepdim=*/true));
+  const at::Tensor d = none.scatter(1, run.chosen, d_weights);
+  return softmax_backward(run, d_probability.defined() ? d + d_probability : d);
 }
 
 /// The chosen experts' weights with their factors [T, top_k].
@@ -98,8 +107,11 @@ at::Tensor router_input(const Mixture& mixture, const at::Tensor& x, MixtureRun&
 /// The gradient of what the router reads, of x or of what it is routed by.
 MixtureGrads router_backward(const Mixture& mixture, MixtureRun& run, const at::Tensor& d_weights,
                              const at::Tensor& x, const BatchContext& batch, bool needs_dx) {
-  const at::Tensor d_logits =
-      logits_backward(mixture, run, d_weights).mul_(mixture.router_scale).to(x.scalar_type());
+  const at::Tensor d_probability =
+      batch.exchange ? batch.exchange->balance.d_probability : at::Tensor();
+  const at::Tensor d_logits = logits_backward(mixture, run, d_weights, d_probability)
+                                  .mul_(mixture.router_scale)
+                                  .to(x.scalar_type());
   const at::Tensor read = router_input(mixture, x, run);
   const bool has_norm = run.routed_by.defined();
   const bool through = needs_dx || (has_norm && mixture.router_norm.parameter != nullptr);
@@ -121,8 +133,9 @@ at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tens
       linears_forward(router_input(mixture, x, run), {&mixture.router}, batch, &run.router_low)[0]
           .to(at::kFloat)
           .mul_(mixture.router_scale);
-  choose(mixture, run);
+  const at::Tensor probabilities = choose(mixture, run);
   run.routes = routes_of(run.chosen, run.logits.size(1));
+  if (batch.exchange) count_choices(batch.exchange->balance, probabilities, run.routes);
   const at::Tensor gate_up =
       apply(x.index_select(0, run.routes.tokens), mixture.gate_up, run.routes);
   const int64_t inner = gate_up.size(1) / 2;

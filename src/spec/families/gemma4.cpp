@@ -21,6 +21,7 @@ void gemma4_traits(ArchSpec& arch) {
   arch.layer_scalar = true;
   arch.attention_scale = 1;
   arch.mixture.beside_dense = true;
+  arch.mixture.has_aux_loss = false;
   arch.mixture.files = ExpertFiles::kWhole;
 }
 

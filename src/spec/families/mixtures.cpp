@@ -19,25 +19,28 @@ int64_t read_num_experts(const JsonFields& config) {
   return config.require_int(key, 1, kMostExperts);
 }
 
+/// What transformers takes for a missing one, too; zero switches the loss off.
+double read_coef(const JsonFields& config) {
+  constexpr const char* kKey = "router_aux_loss_coef";
+  const json* coef = config.find(kKey);
+  return coef && *coef == 0.0 ? 0.0 : config.get_positive(kKey, 0.001);
+}
+
 }  // namespace
 
 void read_mixture(const JsonFields& config, ArchSpec& arch) {
   arch.mixture.num_experts = read_num_experts(config);
   arch.mixture.top_k = config.require_int("num_experts_per_tok", 1, arch.mixture.num_experts);
-  // The reference then adds a loss to the model's own; leaving it out in silence is another run.
-  if (config.get_bool("output_router_logits", false)) {
-    throw DataError(
-        "`output_router_logits` asks for the router's load-balancing loss, which is not "
-        "supported",
-        config.where(),
-        "set it to false: fine-tuning does without, as transformers "
-        "does by default");
-  }
+  if (config.get_bool("output_router_logits", false))
+    arch.mixture.aux_loss_coef = read_coef(config);
 }
 
 void write_mixture(const ArchSpec& arch, json& config) {
   config["num_local_experts"] = arch.mixture.num_experts;
   config["num_experts_per_tok"] = arch.mixture.top_k;
+  if (!arch.mixture.aux_loss_coef) return;
+  config["output_router_logits"] = true;
+  config["router_aux_loss_coef"] = *arch.mixture.aux_loss_coef;
 }
 
 void read_expert_counts(const JsonFields& meta, ArchSpec& arch) {

@@ -1,0 +1,31 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "sftrun/kernels/experts.h"
+
+namespace sftrun::kernels {
+
+void count_choices(RouterBalance& balance, const at::Tensor& probabilities, const Routes& routes) {
+  if (!balance.counts) return;
+  const at::NoGradGuard no_grad;
+  const auto num_experts = static_cast<size_t>(probabilities.size(1));
+  balance.chosen.resize(num_experts);
+  for (size_t e = 0; e < num_experts; ++e)
+    balance.chosen[e] += routes.offsets[e + 1] - routes.offsets[e];
+  const at::Tensor sums = probabilities.sum(0, /*keepdim=*/false, at::kDouble);
+  balance.probability = balance.probability.defined() ? balance.probability + sums : sums;
+  balance.rows += probabilities.size(0);
+}
+
+double close_balance(RouterBalance& balance, double scale) {
+  balance.counts = false;
+  if (balance.rows == 0) return 0;
+  const auto rows = static_cast<double>(balance.rows);
+  const auto num_experts = static_cast<double>(balance.chosen.size());
+  const at::Tensor shares =
+      at::tensor(balance.chosen, at::kDouble).to(balance.probability.device()) / rows;
+  balance.d_probability = (shares * (scale * num_experts / rows)).to(at::kFloat);
+  return num_experts * (shares * balance.probability).sum().item<double>() / rows;
+}
+
+}  // namespace sftrun::kernels
