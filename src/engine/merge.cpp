@@ -34,15 +34,16 @@ at::Tensor from_file(const std::vector<float>& values, at::IntArrayRef shape) {
 }
 
 /// scale * B A; of experts for each of them, as peft orders their values.
-at::Tensor update_of(const weights::LoraPair& pair, int64_t r, double scale) {
+at::Tensor update_of(const weights::LoraPair& pair) {
+  const int64_t r = pair.r;
   if (pair.num_experts == 0) {
     return at::mm(from_file(pair.b, {pair.out_features, r}),
                   from_file(pair.a, {r, pair.in_features}))
-        .mul_(scale);
+        .mul_(pair.scale);
   }
   const at::Tensor a = from_file(pair.a, {pair.num_experts, r, pair.in_features}),
                    b = from_file(pair.b, {pair.out_features, r, pair.num_experts});
-  return at::matmul(b.permute({2, 0, 1}), a).mul_(scale);
+  return at::matmul(b.permute({2, 0, 1}), a).mul_(pair.scale);
 }
 
 /// The update of gpt-oss's gate_up has its rows in turn, as the files' tensor has its columns.
@@ -56,23 +57,20 @@ at::Tensor in_order_of(const weights::TensorInfo& info, const at::Tensor& update
 /// the last answer is kept.
 class MergedTensor {
  public:
-  MergedTensor(const weights::Checkpoint& base, int64_t r, double scale)
-      : base_(base), r_(r), scale_(scale) {}
+  explicit MergedTensor(const weights::Checkpoint& base) : base_(base) {}
 
   at::Tensor of(const weights::TensorInfo& info, const weights::LoraPair& pair) {
     if (name_ == info.name) return merged_;
     const at::NoGradGuard no_grad;
     merged_ = at::empty(info.shape, at::kFloat);
     base_.read(info.name, DType::kF32, merged_.data_ptr());
-    merged_.add_(in_order_of(info, update_of(pair, r_, scale_)));
+    merged_.add_(in_order_of(info, update_of(pair)));
     name_ = info.name;
     return merged_;
   }
 
  private:
   const weights::Checkpoint& base_;
-  int64_t r_;
-  double scale_;
   std::string name_;
   at::Tensor merged_;
 };
@@ -86,16 +84,14 @@ int run_merge(const nlohmann::json& request) {
                  adapter_path = request.at("adapter").get<std::string>();
   const fs::path output = request.at("output").get<std::string>();
   const auto base = weights::Checkpoint::open(base_path);
-  const auto config = weights::AdapterConfig::load(adapter_path);
+  const auto config = weights::load_adapter_config(adapter_path, base->arch());
   const auto adapter = weights::load_adapter(adapter_path, config, base->arch());
   if (!adapter.saved.empty())
     throw DataError("adapters with modules_to_save cannot be merged by this version",
                     adapter_path.string());
   const DType dtype = stored_dtype(request.at("dtype").get<std::string>(), *base);
-  const double r = static_cast<double>(config.r);
-  const double scale = config.use_rslora ? config.lora_alpha / std::sqrt(r) : config.lora_alpha / r;
 
-  MergedTensor merged(*base, config.r, scale);
+  MergedTensor merged(*base);
   std::vector<weights::TensorToWrite> tensors;
   for (const weights::TensorInfo& info : base->tensors()) {
     const std::string module =

@@ -126,7 +126,7 @@ LoadedModel load_model(const nlohmann::json& request) {
   options.device = compute.device;
   weights::AdapterConfig adapter_config;
   if (adapter) {
-    adapter_config = weights::AdapterConfig::load(*adapter);
+    adapter_config = weights::load_adapter_config(*adapter, loaded.checkpoint->arch());
     options.trains = model::Trains::kLora;
     options.lora = model::lora_options_of(adapter_config);
   }

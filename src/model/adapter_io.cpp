@@ -24,6 +24,8 @@ LoraOptions lora_options_of(const weights::AdapterConfig& config) {
   options.target_modules = config.target_modules;
   options.target_is_pattern = config.target_is_pattern;
   options.target_parameters = config.target_parameters;
+  options.gate_up_r = config.gate_up_r;
+  options.gate_up_alpha = config.gate_up_alpha;
   return options;
 }
 
@@ -64,6 +66,8 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
   config.lora_alpha = options.alpha;
   config.lora_dropout = options.dropout;
   config.use_rslora = options.rslora;
+  config.gate_up_r = options.gate_up_r;
+  config.gate_up_alpha = options.gate_up_alpha;
   config.target_is_pattern = options.target_is_pattern;
   config.target_parameters = options.target_parameters;
   std::sort(config.target_parameters.begin(), config.target_parameters.end());
@@ -97,6 +101,14 @@ void require_same_update(const weights::AdapterConfig& config, const LoraOptions
         fmt::format("the adapter's r is {}, the run's tuning.lora.r is {}", config.r, lora.r),
         directory.string(), fmt::format("set tuning.lora.r: {}", config.r));
   }
+  if (config.gate_up_r != lora.gate_up_r) {
+    throw ConfigError(
+        fmt::format(
+            "the adapter's update of the experts' gate_up_proj has the rank {}, of gate and up "
+            "apart; a new one has {}",
+            config.gate_up_r, lora.r),
+        directory.string(), "merge it into its base (sftrun merge), and train that");
+  }
   if (lora_options_of(config).scaling() != lora.scaling()) {
     log::warn(
         "the adapter in {} was made with a scaling of {:.4g}, this run uses {:.4g} "
@@ -108,7 +120,7 @@ void require_same_update(const weights::AdapterConfig& config, const LoraOptions
 }  // namespace
 
 void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
-  const auto config = weights::AdapterConfig::load(directory);
+  const auto config = weights::load_adapter_config(directory, decoder.arch());
   require_same_update(config, decoder.options().lora, directory);
   const auto tensors = weights::load_adapter(directory, config, decoder.arch());
   if (!tensors.saved.empty()) {

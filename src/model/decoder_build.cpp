@@ -408,24 +408,24 @@ class DecoderBuilder {
     if (spec.bias) declare_weight(matrix.bias, matrix.name + "_bias", layer + 1);
     const LoraOptions& lora = d_.options_.lora;
     if (d_.options_.trains != Trains::kLora || !targets_parameter(lora, matrix.name)) return;
+    const LoraOptions own = spec.slot == spec::ExpertSlot::kGateUp ? lora.of_gate_up() : lora;
     const int64_t experts = d_.arch_.mixture.num_experts;
     const std::string module = peft_module(matrix.name);
     kernels::ExpertLora adapter;
-    adapter.a = d_.store_.add(weights::lora_a_name(module), {experts, lora.r, spec.in_features},
+    adapter.a = d_.store_.add(weights::lora_a_name(module), {experts, own.r, spec.in_features},
                               layer + 1, true);
-    adapter.a->layout.shape = {experts * lora.r, spec.in_features};
-    adapter.b = d_.store_.add(weights::lora_b_name(module), {experts, spec.out_features, lora.r},
+    adapter.a->layout.shape = {experts * own.r, spec.in_features};
+    adapter.b = d_.store_.add(weights::lora_b_name(module), {experts, spec.out_features, own.r},
                               layer + 1, true);
-    adapter.b->layout = layout_of_b(spec);
-    adapter.scale = lora.scaling();
+    adapter.b->layout = layout_of_b(spec, own.r);
+    adapter.scale = own.scaling();
     adapter.module_number = number;
     matrix.lora = adapter;
   }
 
   /// peft has the expert vary fastest, and rows as the files' tensor has its columns.
-  FileLayout layout_of_b(const spec::ExpertSpec& spec) const {
-    const int64_t experts = d_.arch_.mixture.num_experts, r = d_.options_.lora.r,
-                  out = spec.out_features;
+  FileLayout layout_of_b(const spec::ExpertSpec& spec, int64_t r) const {
+    const int64_t experts = d_.arch_.mixture.num_experts, out = spec.out_features;
     const bool rows_in_turn = d_.arch_.mixture.files == spec::ExpertFiles::kGptOss &&
                               spec.slot == spec::ExpertSlot::kGateUp;
     if (rows_in_turn) return {{experts, 2, out / 2, r}, {2, 1, 3, 0}, {out, r * experts}};

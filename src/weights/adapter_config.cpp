@@ -5,6 +5,7 @@
 
 #include "json_text.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/weights/peft.h"
 
 namespace sftrun::weights {
@@ -14,7 +15,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 /// Keys of PEFT's LoraConfig that are read here, or that do not change what an adapter computes.
-constexpr std::array<std::string_view, 22> kKnown = {"peft_type",
+constexpr std::array<std::string_view, 24> kKnown = {"peft_type",
+                                                     "rank_pattern",
+                                                     "alpha_pattern",
                                                      "base_model_name_or_path",
                                                      "r",
                                                      "lora_alpha",
@@ -45,11 +48,16 @@ std::string shown(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+/// What PEFT 0.21 itself writes into `rank_pattern` and `alpha_pattern`.
+constexpr std::string_view kGateUpPattern = ".*\\.gate_up_proj";
+
 /// null, false, [], {} or "": the feature is off.
 bool is_off(const json& value) {
   return value.is_null() || value == json(false) ||
          ((value.is_structured() || value.is_string()) && value.empty());
 }
+
+constexpr int64_t kMostRank = 1 << 20;
 
 class ConfigReader {
  public:
@@ -71,6 +79,7 @@ class ConfigReader {
     result.use_rslora = flag("use_rslora");
     result.modules_to_save = names("modules_to_save");
     read_targets(result);
+    read_patterns(result);
     return result;
   }
 
@@ -117,10 +126,10 @@ class ConfigReader {
   }
 
   int64_t rank() const {
-    constexpr int64_t kMost = 1 << 20;
     const json* value = find("r");
     if (!value) return 8;
-    if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > kMost)
+    if (!value->is_number_integer() || value->get<int64_t>() < 1 ||
+        value->get<int64_t>() > kMostRank)
       fail("r", "a positive integer");
     return value->get<int64_t>();
   }
@@ -176,6 +185,26 @@ class ConfigReader {
       fail("target_modules", "not empty");
   }
 
+  void read_patterns(AdapterConfig& result) const {
+    const double r = of_gate_up("rank_pattern");
+    if (r == 0 && of_gate_up("alpha_pattern") == 0) return;
+    if (r != std::floor(r) || r > kMostRank) fail("rank_pattern", "of whole ranks");
+    result.gate_up_r = r > 0 ? static_cast<int64_t>(r) : result.r;
+    const double alpha = of_gate_up("alpha_pattern");
+    result.gate_up_alpha = alpha > 0 ? alpha : result.lora_alpha;
+  }
+
+  /// The one value that a pattern may hold; 0: none.
+  double of_gate_up(std::string_view key) const {
+    const json* pattern = find(key);
+    if (!pattern || is_off(*pattern)) return 0;
+    const bool is_known = pattern->is_object() && pattern->size() == 1 &&
+                          pattern->begin().key() == kGateUpPattern &&
+                          pattern->begin()->is_number() && pattern->begin()->get<double>() > 0;
+    if (!is_known) fail_unsupported(fmt::format("`{}: {}`", key, shown(*pattern)));
+    return pattern->begin()->get<double>();
+  }
+
   const json& config_;
   std::string where_;
 };
@@ -184,6 +213,11 @@ class ConfigReader {
 json plain_number(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<int64_t>(value);
   return value;
+}
+
+/// A pattern, empty where gate_up_proj has the rank of the others.
+json of_gate_up(int64_t gate_up_r, const json& value) {
+  return gate_up_r > 0 ? json{{kGateUpPattern, value}} : json::object();
 }
 
 }  // namespace
@@ -220,14 +254,20 @@ json AdapterConfig::to_json() const {
       {"init_lora_weights", true},
       {"layers_to_transform", nullptr},
       {"layers_pattern", nullptr},
-      {"rank_pattern", json::object()},
-      {"alpha_pattern", json::object()},
+      {"rank_pattern", of_gate_up(gate_up_r, gate_up_r)},
+      {"alpha_pattern", of_gate_up(gate_up_r, plain_number(gate_up_alpha))},
       {"loftq_config", json::object()},
   };
 }
 
 std::string lora_a_name(const std::string& module) {
   return "base_model.model." + module + ".lora_A.weight";
+}
+bool names_single_experts(const std::string& target) {
+  static constexpr std::array<const char*, 7> kNames = {"gate",      "w1",      "w2",       "w3",
+                                                        "gate_proj", "up_proj", "down_proj"};
+  return std::any_of(kNames.begin(), kNames.end(),
+                     [&](const char* name) { return ends_with_name(target, name); });
 }
 std::string peft_expert_module(const std::string& parameter, bool both_adapted) {
   const std::string experts = parameter.substr(0, parameter.rfind('.'));

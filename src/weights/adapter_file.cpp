@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "convert.h"
 #include "json_text.h"
@@ -18,12 +19,60 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight", kWeight = ".weight",
                            kBaseLayer = ".base_layer";
+constexpr const char* kTensorsFile = "adapter_model.safetensors";
+
+/// "model.layers.0.self_attn.q_proj" of the name of its A or B; empty: it is neither's.
+std::string module_of(const std::string& name) {
+  for (const std::string_view ending : {kA, kB}) {
+    if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
+  }
+  return {};
+}
+
+/// A module of older versions of transformers, of which newer ones have no such module.
+struct OldModule {
+  const spec::TensorSpec* whole = nullptr;  ///< the tensor that holds its weight
+  int64_t expert = 0, matrix = 0;           ///< of an experts' tensor: whose, and which of the two
+  int64_t matrices = 1;                     ///< of each expert in the tensor
+  int64_t rows = 0;
+};
+
+/// Single experts' matrices and renamed routers, by module: they are called as in files.
+std::map<std::string, OldModule> old_modules(const std::map<std::string, spec::TensorSpec>& specs) {
+  std::map<std::string, OldModule> modules;
+  for (const auto& [name, spec] : specs) {
+    const bool is_experts = spec.role == spec::TensorRole::kExperts;
+    const auto count = static_cast<int64_t>(spec.parts.size());
+    const int64_t matrices = is_experts ? count / spec.shape[0] : 1;
+    for (int64_t i = 0; i < count; ++i) {
+      const spec::TensorPart& part = spec.parts[static_cast<size_t>(i)];
+      if (!part.name.ends_with(kWeight)) continue;
+      modules[part.name.substr(0, part.name.size() - kWeight.size())] = {
+          &spec, i / matrices, i % matrices, matrices, part.shape[0]};
+    }
+  }
+  return modules;
+}
+
+std::map<std::string, spec::TensorSpec> specs_by_name(const spec::ArchSpec& arch) {
+  std::map<std::string, spec::TensorSpec> specs;
+  for (spec::TensorSpec& spec : spec::tensor_specs(arch)) specs[spec.name] = std::move(spec);
+  return specs;
+}
+
+double scale_of(const AdapterConfig& config, int64_t r, double alpha) {
+  const auto rank = static_cast<double>(r);
+  return alpha / (config.use_rslora ? std::sqrt(rank) : rank);
+}
 
 class AdapterReader {
  public:
   AdapterReader(const fs::path& path, const AdapterConfig& config, const spec::ArchSpec& arch)
-      : where_(path.string()), config_(config), file_(path) {
-    for (spec::TensorSpec& spec : spec::tensor_specs(arch)) specs_[spec.name] = std::move(spec);
+      : where_(path.string()),
+        config_(config),
+        file_(path),
+        specs_(specs_by_name(arch)),
+        old_modules_(old_modules(specs_)) {
     // A tied head may still be saved, or adapted, on its own.
     specs_.try_emplace("lm_head.weight",
                        spec::TensorSpec{.name = "lm_head.weight",
@@ -38,6 +87,12 @@ class AdapterReader {
       if (pair.a.empty()) fail(lora_b_name(module), "has no lora_A beside it");
       if (pair.b.empty()) fail(lora_a_name(module), "has no lora_B beside it");
     }
+    for (const auto& [module, count] : old_tensors_) {
+      const size_t matrices = specs_.at(module).parts.size();
+      if (count != 2 * matrices)
+        fail(module, fmt::format("has {} of {} matrices' lora_A and lora_B", count, 2 * matrices),
+             "an update of single experts must be one of every expert of the layer");
+    }
     if (result.lora.empty() && result.saved.empty())
       throw DataError("the adapter holds no tensors", where_);
     return result;
@@ -49,18 +104,17 @@ class AdapterReader {
     throw DataError(fmt::format("tensor `{}` {}", tensor, what), where_, fix);
   }
 
-  void read_entry(const SafetensorsEntry& entry, AdapterTensors& result) const {
+  void read_entry(const SafetensorsEntry& entry, AdapterTensors& result) {
     if (!entry.name.starts_with(kPrefix))
       fail(entry.name, "is not named as PEFT names an adapter's");
     const std::string name = entry.name.substr(kPrefix.size());
-    if (read_experts(entry, name, result)) return;
+    const std::string module = current_module(module_of(name));
+    if (read_single_expert(entry, name, result) || read_experts(entry, name, result)) return;
     if (name.ends_with(kA)) {
-      const std::string module = name.substr(0, name.size() - kA.size());
       const spec::TensorSpec& base = base_of(entry, module);
       LoraPair& pair = pair_of(result, module, base);
       pair.a = values(entry, {config_.r, base.shape[1]});
     } else if (name.ends_with(kB)) {
-      const std::string module = name.substr(0, name.size() - kB.size());
       const spec::TensorSpec& base = base_of(entry, module);
       LoraPair& pair = pair_of(result, module, base);
       pair.b = values(entry, {base.shape[0], config_.r});
@@ -69,6 +123,60 @@ class AdapterReader {
     } else {
       result.saved[name] = values(entry, saved_shape(entry, name));
     }
+  }
+
+  /// What a router is called now.
+  std::string current_module(const std::string& module) const {
+    const auto old = old_modules_.find(module);
+    if (old == old_modules_.end()) return module;
+    const std::string& name = old->second.whole->name;
+    return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : module;
+  }
+
+  /// The A or B of one matrix of one expert, into that of all experts.
+  bool read_single_expert(const SafetensorsEntry& entry, const std::string& name,
+                          AdapterTensors& result) {
+    const auto found = old_modules_.find(module_of(name));
+    if (found == old_modules_.end()) return false;
+    const OldModule& old = found->second;
+    if (old.whole->role != spec::TensorRole::kExperts) return false;
+    const bool is_a = name.ends_with(kA);
+    const std::vector<float> read = is_a ? values(entry, {config_.r, old.whole->shape[2]})
+                                         : values(entry, {old.rows, config_.r});
+    LoraPair& pair = experts_pair(result, *old.whole, old.matrices * config_.r);
+    pair.scale = scale_of(config_, config_.r, config_.lora_alpha);
+    pair.a.resize(static_cast<size_t>(pair.num_experts * pair.r * pair.in_features));
+    pair.b.resize(static_cast<size_t>(pair.out_features * pair.r * pair.num_experts));
+    is_a ? place_a(read, old, pair) : place_b(read, old, pair);
+    ++old_tensors_[old.whole->name];
+    return true;
+  }
+
+  /// Gate's rows, then up's.
+  static void place_a(const std::vector<float>& a, const OldModule& old, LoraPair& pair) {
+    const int64_t first = old.expert * pair.r + old.matrix * pair.r / old.matrices;
+    std::copy(a.begin(), a.end(), pair.a.begin() + first * pair.in_features);
+  }
+
+  /// Gate's columns beside gate's rows and up's beside up's, zeros elsewhere.
+  static void place_b(const std::vector<float>& b, const OldModule& old, LoraPair& pair) {
+    const int64_t r = pair.r / old.matrices;
+    for (int64_t row = 0; row < old.rows; ++row) {
+      for (int64_t i = 0; i < r; ++i) {
+        const int64_t to = (old.matrix * old.rows + row) * pair.r + old.matrix * r + i;
+        pair.b[static_cast<size_t>(to * pair.num_experts + old.expert)] =
+            b[static_cast<size_t>(row * r + i)];
+      }
+    }
+  }
+
+  static LoraPair& experts_pair(AdapterTensors& result, const spec::TensorSpec& spec, int64_t r) {
+    LoraPair& pair = result.lora[spec.name];
+    pair.num_experts = spec.shape[0];
+    pair.out_features = spec.shape[1];
+    pair.in_features = spec.shape[2];
+    pair.r = r;
+    return pair;
   }
 
   /// The experts' tensor that a module of PEFT's stands for; null: none of this model's.
@@ -96,25 +204,26 @@ class AdapterReader {
 
   bool read_experts(const SafetensorsEntry& entry, const std::string& name,
                     AdapterTensors& result) const {
-    const bool is_a = name.ends_with(kA), is_b = name.ends_with(kB);
-    if (!is_a && !is_b) return false;
-    const spec::TensorSpec* spec = experts_of(name.substr(0, name.size() - kA.size()));
+    const std::string module = module_of(name);
+    const spec::TensorSpec* spec = module.empty() ? nullptr : experts_of(module);
     if (spec == nullptr) return false;
-    LoraPair& pair = result.lora[spec->name];
-    pair.num_experts = spec->shape[0];
-    pair.out_features = spec->shape[1];
-    pair.in_features = spec->shape[2];
-    const int64_t ranks = pair.num_experts * config_.r;
-    if (is_a)
+    const bool has_own_rank = config_.gate_up_r > 0 && spec->name.ends_with("gate_up_proj");
+    LoraPair& pair = experts_pair(result, *spec, has_own_rank ? config_.gate_up_r : config_.r);
+    pair.scale =
+        scale_of(config_, pair.r, has_own_rank ? config_.gate_up_alpha : config_.lora_alpha);
+    const int64_t ranks = pair.num_experts * pair.r;
+    if (name.ends_with(kA))
       pair.a = values(entry, {ranks, pair.in_features});
     else
       pair.b = values(entry, {pair.out_features, ranks});
     return true;
   }
 
-  static LoraPair& pair_of(AdapterTensors& result, const std::string& module,
-                           const spec::TensorSpec& base) {
+  LoraPair& pair_of(AdapterTensors& result, const std::string& module,
+                    const spec::TensorSpec& base) const {
     LoraPair& pair = result.lora[module];
+    pair.r = config_.r;
+    pair.scale = scale_of(config_, config_.r, config_.lora_alpha);
     pair.out_features = base.shape[0];
     pair.in_features = base.shape[1];
     return pair;
@@ -180,7 +289,27 @@ class AdapterReader {
   const AdapterConfig& config_;
   SafetensorsFile file_;
   std::map<std::string, spec::TensorSpec> specs_;
+  std::map<std::string, OldModule> old_modules_;
+  std::map<std::string, size_t> old_tensors_;  // read, by experts' tensor
 };
+
+/// The parameters that adapters of old modules in `file` are for, as `target_parameters` names
+/// them.
+std::set<std::string> parameters_of_old_modules(const SafetensorsFile& file,
+                                                const spec::ArchSpec& arch) {
+  const std::map<std::string, spec::TensorSpec> specs = specs_by_name(arch);
+  const std::map<std::string, OldModule> modules = old_modules(specs);
+  std::set<std::string> parameters;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (!entry.name.starts_with(kPrefix)) continue;
+    const std::string module = module_of(entry.name.substr(kPrefix.size()));
+    const auto old = modules.find(module);
+    const std::string name = old != modules.end() ? old->second.whole->name : module + ".weight";
+    if (old != modules.end() || module.ends_with(".mlp.gate"))
+      parameters.insert(name.substr(name.rfind("mlp.")));
+  }
+  return parameters;
+}
 
 }  // namespace
 
@@ -213,10 +342,34 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
 
 }  // namespace
 
+AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpec& arch) {
+  AdapterConfig config = AdapterConfig::load(directory);
+  const fs::path path = directory / kTensorsFile;
+  if (arch.mixture.num_experts == 0 || arch.mixture.beside_dense || !fs::exists(path))
+    return config;
+  bool has_old = false;
+  for (const std::string& parameter : parameters_of_old_modules(SafetensorsFile(path), arch)) {
+    const bool is_named =
+        std::any_of(config.target_parameters.begin(), config.target_parameters.end(),
+                    [&](const std::string& target) { return ends_with_name(parameter, target); });
+    if (is_named) continue;
+    has_old = true;
+    config.target_parameters.push_back(parameter);
+    if (!parameter.ends_with("gate_up_proj")) continue;
+    // The scale stays, also where it goes with the rank's square root.
+    config.gate_up_r = 2 * config.r;
+    config.gate_up_alpha = (config.use_rslora ? std::sqrt(2.0) : 2.0) * config.lora_alpha;
+  }
+  if (!has_old) return config;
+  config.lora_dropout = 0;  // experts' updates have none here, and nobody trains these
+  if (!config.target_is_pattern) std::erase_if(config.target_modules, names_single_experts);
+  return config;
+}
+
 AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& config,
                             const spec::ArchSpec& arch) {
   require_same_family(directory, config, arch);
-  const fs::path path = directory / "adapter_model.safetensors";
+  const fs::path path = directory / kTensorsFile;
   if (!fs::exists(path)) {
     const bool pickled = fs::exists(directory / "adapter_model.bin");
     throw DataError(

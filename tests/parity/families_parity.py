@@ -9,6 +9,7 @@ LoRA       5 steps of all linear layers from one PEFT adapter, unpacked and pack
 full       the same of all parameters; transformers loads the model that was written
 generate   greedy continuations of three prompts side by side, of each alone by transformers
 merge      the merged model, loaded by transformers, gives the logits of the adapter on its base
+experts    an adapter with tensors of single experts, as older PEFT wrote them, scores and merges as PEFT's conversion of it
 gguf       the model as a GGUF file scores as its directory does, and merged with an adapter becomes a directory that
            transformers loads, with the logits of the adapter on the directory; transformers' own reader finds the weights
 
@@ -47,7 +48,7 @@ import family_gguf
 from families import KINDS, build, load, num_experts_taken, routes_clearly, save
 from peft import LoraConfig, PeftModel, get_peft_model
 from reference_training import IGNORE_INDEX, Document, Recipe, balances_load, encode_record, logits_of, train
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig
 
@@ -68,6 +69,7 @@ EXPERTS = {"mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp
            "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
            "qwen3_5_moe_text": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
            "gemma4_text": ["experts.gate_up_proj", "experts.down_proj"]}
+OLD_EXPERTS = ("mixtral", "qwen3_moe")  # that older PEFT adapted one by one
 # What all-linear is where peft's takes experts and routers, too.
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LINEAR = {"mixtral": ATTENTION, "qwen3_moe": ATTENTION}
@@ -324,6 +326,52 @@ def check_merge(case: Case) -> None:
     case.below("merge: logits", difference, MERGED_LOGITS)
 
 
+# ---- Adapters of single experts
+
+
+def write_old_adapter(case: Case) -> Path:
+    """As PEFT wrote them when each matrix of an expert was a module: of experts, routers and q_proj, under the names of files."""
+    torch.manual_seed(31)
+    adapter, tensors, targets = case.directory / "old_adapter", {}, set()
+    adapter.mkdir()
+    for name, weight in load_file(case.base / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        leaf = module.rsplit(".", 1)[-1]
+        if ".experts." not in module and leaf not in ("gate", "q_proj") or weight.dim() != 2:
+            continue
+        rows, columns = weight.shape
+        targets.add(leaf)
+        tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(RANK, columns) * columns**-0.5
+        tensors[f"base_model.model.{module}.lora_B.weight"] = 0.1 * torch.randn(rows, RANK)
+    save_file(tensors, adapter / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 2 * RANK, "target_modules": sorted(targets),
+              "base_model_name_or_path": str(case.base)}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    return adapter
+
+
+def check_old_experts(case: Case) -> None:
+    if case.name not in OLD_EXPERTS:
+        return
+    adapter, merged = write_old_adapter(case), case.directory / "old_merged"
+    adapted = load_adapter(load(case.base), adapter)
+    records = [record for record in texts(SCORED_LENGTHS, seed=5)
+               if routes_clearly(adapted, torch.tensor(case.tokenizer.encode(record["text"]).ids))]
+    expected = [log_probability(adapted, scored_document(record["text"], case.tokenizer)) for record in records]
+    converted = case.directory / "converted_adapter"  # gate_up_proj has a rank of its own there
+    adapted.save_pretrained(converted)
+    for name, directory in {"single experts": adapter, "single experts, converted by PEFT": converted}.items():
+        scores = case.sftrun.jsonl("score", records, case.directory, "--adapter", str(directory), *ON_CPU, *IN_FP32)
+        worst = max(abs(s["logprob"] - e) / max(abs(e), 1.0) for s, e in zip(scores, expected, strict=True))
+        case.below(f"adapter of {name}: log-probability of {len(records)} texts", worst, SCORE)
+    case.sftrun.run("merge", "--adapter", str(adapter), "--output", str(merged), "--dtype", "f32")
+    ids = clear_probe(case, adapted)
+    difference = relative_to_largest(logits_of(load(merged), ids), logits_of(adapted, ids))
+    case.below("adapter of single experts: merged logits", difference, MERGED_LOGITS)
+    moved = relative_to_largest(logits_of(load(case.base), ids), logits_of(adapted, ids))
+    case.expect("adapter of single experts: changes the model", moved > 0.01, f"{moved:.2f}")
+
+
 # ---- GGUF
 
 
@@ -437,6 +485,9 @@ again, and fails beyond the limits and where families or columns of the page are
 | GGUF | the model as a GGUF file: scores against those of its directory, and logits of what it merges to with an adapter; the worse of both. `mistral` is stored under the name `llama`, without windows; `olmo3` as `olmo2` with a window, `mixtral` as `llama` with experts | {short(MERGED_LOGITS)} |
 | generation | {NEW_TOKENS} tokens of greedy `sftrun generate` after three prompts, and of each alone with transformers' cache | equal |
 
+Adapters of single experts (`…experts.0.w1.lora_A.weight`), as PEFT wrote them for `mixtral` and `qwen3_moe` before transformers 5, score and merge as
+what PEFT makes of them today, to the limits of the columns score and merged logits.
+
 What training wrote, loaded by PEFT or transformers, gives the logits of the model that the reference trained, to {short(TRAINED_LOGITS)} of the largest.
 
 ## Released models of each family
@@ -493,6 +544,7 @@ CHECKS = {
     "full": check_full,
     "generate": check_generate,
     "merge": check_merge,
+    "adapter of single experts": check_old_experts,
     "gguf": check_gguf,
 }
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -209,6 +210,139 @@ TEST_F(Adapter, Empty) {
   std::filesystem::remove(directory_ / "adapter_model.safetensors");
   test::write_file(directory_ / "adapter_model.bin", "");
   expect_error([&] { load(); }, {"no adapter_model.safetensors", "adapter_model.bin is not read"});
+}
+
+/// Of 3 experts, hidden 4 and inner 5, with rank 2.
+spec::ArchSpec small_mixture(const char* family) {
+  return spec::ArchSpec::from_hf_config({{"model_type", family},
+                                         {"vocab_size", 8},
+                                         {"hidden_size", 4},
+                                         {"intermediate_size", 5},
+                                         {"moe_intermediate_size", 5},
+                                         {"num_hidden_layers", 1},
+                                         {"num_attention_heads", 2},
+                                         {"num_key_value_heads", 1},
+                                         {"num_local_experts", 3},
+                                         {"num_experts_per_tok", 1}},
+                                        "config.json");
+}
+
+/// Values that tell their place: first, first + 1, …
+TensorToWrite counting(const std::string& name, const std::vector<int64_t>& shape, float first) {
+  return {name, DType::kF32, shape, [=](void* out) {
+            for (int64_t i = 0; i < shape[0] * shape[1]; ++i)
+              static_cast<float*>(out)[i] = first + static_cast<float>(i);
+          }};
+}
+
+class OldExperts : public testing::Test {
+ protected:
+  /// As PEFT wrote them when each matrix was a module.
+  void add_experts(const std::string& layer, const std::array<const char*, 3>& matrices) {
+    for (int expert = 0; expert < 3; ++expert) {
+      const std::string module = fmt::format("{}.experts.{}.", layer, expert);
+      for (size_t m = 0; m < matrices.size(); ++m) {
+        const float first = 1000.0F * static_cast<float>(expert) + 100.0F * static_cast<float>(m);
+        const bool is_down = m == 2;
+        tensors_.push_back(
+            counting(lora_a_name(module + matrices[m]), {2, is_down ? 5 : 4}, first + 1));
+        tensors_.push_back(
+            counting(lora_b_name(module + matrices[m]), {is_down ? 4 : 5, 2}, first + 51));
+      }
+    }
+  }
+  void save() { write_adapter(directory_.path(), config_, tensors_); }
+
+  test::TemporaryDirectory directory_;
+  AdapterConfig config_{.r = 2, .lora_alpha = 8, .lora_dropout = 0.1};
+  std::vector<TensorToWrite> tensors_;
+};
+
+// Column c of row o of an expert's B, in PEFT's order.
+float at_b(const LoraPair& pair, int64_t expert, int64_t o, int64_t c) {
+  return pair.b[static_cast<size_t>((o * pair.r + c) * pair.num_experts + expert)];
+}
+
+void expect_block_diagonal(const LoraPair& pair) {
+  EXPECT_EQ(pair.r, 4);
+  EXPECT_EQ(pair.scale, 4);
+  for (int64_t e = 0; e < 3; ++e) {
+    for (int64_t i = 0; i < 4; ++i) {
+      const float first = 1000.0F * static_cast<float>(e) + 100.0F * static_cast<float>(i / 2);
+      for (int64_t k = 0; k < 4; ++k) {
+        EXPECT_EQ(pair.a[static_cast<size_t>((e * 4 + i) * 4 + k)],
+                  first + 1 + static_cast<float>((i % 2) * 4 + k));
+      }
+      for (int64_t o = 0; o < 10; ++o) {
+        const bool own = o / 5 == i / 2;
+        EXPECT_EQ(at_b(pair, e, o, i),
+                  own ? first + 51 + static_cast<float>((o % 5) * 2 + i % 2) : 0);
+      }
+    }
+  }
+}
+
+TEST_F(OldExperts, BecomeThoseOfALayer) {
+  const std::string layer = "model.layers.0.";
+  for (const auto& [family, prefix, matrices] :
+       {std::tuple{"mixtral", "block_sparse_moe", std::array{"w1", "w3", "w2"}},
+        std::tuple{"qwen3_moe", "mlp", std::array{"gate_proj", "up_proj", "down_proj"}}}) {
+    SCOPED_TRACE(family);
+    tensors_.clear();
+    add_experts(layer + prefix, matrices);
+    tensors_.push_back(counting(lora_a_name(layer + prefix + ".gate"), {2, 4}, 1));
+    tensors_.push_back(counting(lora_b_name(layer + prefix + ".gate"), {3, 2}, 1));
+    tensors_.push_back(values(lora_a_name(kQ), {2, 4}));
+    tensors_.push_back(values(lora_b_name(kQ), {4, 2}));
+    config_.target_modules = {"gate", matrices[0], matrices[1], matrices[2], "q_proj"};
+    const spec::ArchSpec arch = small_mixture(family);
+    tensors_[tensors_.size() - 1] = values(lora_b_name(kQ), {arch.num_heads * arch.head_dim, 2});
+    save();
+    const AdapterConfig config = load_adapter_config(directory_.path(), arch);
+    EXPECT_EQ(config.target_modules, std::vector<std::string>{"q_proj"});
+    EXPECT_EQ(config.target_parameters,
+              (std::vector<std::string>{"mlp.experts.down_proj", "mlp.experts.gate_up_proj",
+                                        "mlp.gate.weight"}));
+    EXPECT_EQ(config.gate_up_r, 4);
+    EXPECT_EQ(config.gate_up_alpha, 16);
+    EXPECT_EQ(config.lora_dropout, 0);
+    const AdapterTensors adapter = load_adapter(directory_.path(), config, arch);
+    ASSERT_EQ(adapter.lora.size(), 4U);
+    expect_block_diagonal(adapter.lora.at(layer + "mlp.experts.gate_up_proj"));
+    const LoraPair& down = adapter.lora.at(layer + "mlp.experts.down_proj");
+    EXPECT_EQ(down.r, 2);
+    EXPECT_EQ(down.a[static_cast<size_t>(2 * 2 * 5 + 1)], 2202);  // the second value of expert 2
+    EXPECT_EQ(at_b(down, 1, 3, 0), 1257);
+    EXPECT_EQ(adapter.lora.at(layer + "mlp.gate").out_features, 3);
+  }
+}
+
+TEST_F(OldExperts, MustBeThere) {
+  config_.target_modules = {"w1", "w2", "w3"};
+  add_experts("model.layers.0.block_sparse_moe", {"w1", "w3", "w2"});
+  std::erase_if(tensors_, [](const TensorToWrite& tensor) {
+    return tensor.name.find(".1.w3.") != std::string::npos;
+  });
+  save();
+  const spec::ArchSpec arch = small_mixture("mixtral");
+  expect_error(
+      [&] { load_adapter(directory_.path(), load_adapter_config(directory_.path(), arch), arch); },
+      {"model.layers.0.mlp.experts.gate_up_proj", "has 10 of 12 matrices'", "every expert"});
+}
+
+// What PEFT 0.21 makes of a list of targets that names experts' matrices.
+TEST(AdapterConfig, ReadsTheRankOfGateAndUpTogether) {
+  json config = peft_config();
+  config["target_parameters"] = {"gate_up_proj", "down_proj"};
+  config["rank_pattern"] = {{".*\\.gate_up_proj", 4}};
+  config["alpha_pattern"] = {{".*\\.gate_up_proj", 32}};
+  const AdapterConfig read = load_config(config);
+  EXPECT_EQ(read.gate_up_r, 4);
+  EXPECT_EQ(read.gate_up_alpha, 32);
+  EXPECT_EQ(read.to_json()["rank_pattern"], config["rank_pattern"]);
+  EXPECT_EQ(load_config(read.to_json()).to_json(), read.to_json());
+  config["rank_pattern"]["q_proj"] = 3;
+  expect_error([&] { load_config(config); }, {"`rank_pattern: ", "is not supported"});
 }
 
 // Layers of the same names and sizes do not make it a model of the same family.

@@ -31,9 +31,18 @@ struct LoraOptions {
   bool target_is_pattern =
       false;  ///< target_modules holds one regular expression over whole module names
 
+  int64_t gate_up_r = 0;  ///< of the experts' gate_up_proj; 0: as the others
+  double gate_up_alpha = 0;
+
   /// The factor of B·A·x (rsLoRA: arXiv 2312.03732).
   double scaling() const {
     return alpha / (rslora ? std::sqrt(static_cast<double>(r)) : static_cast<double>(r));
+  }
+  /// The same of the experts' gate_up_proj.
+  LoraOptions of_gate_up() const {
+    LoraOptions own = *this;
+    if (gate_up_r > 0) own.r = gate_up_r, own.alpha = gate_up_alpha;
+    return own;
   }
 };
 
