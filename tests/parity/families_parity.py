@@ -43,11 +43,12 @@ import torch
 import transformers
 import yaml
 import family_gguf
-from families import KINDS, build, load, save
+from families import KINDS, build, load, num_experts_taken, routes_clearly, save
 from peft import LoraConfig, PeftModel, get_peft_model
 from reference_training import IGNORE_INDEX, Document, Recipe, encode_record, logits_of, train
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
+from transformers import AutoConfig
 
 DOCUMENT = REPOSITORY / "docs" / "models.md"
 TOKENIZER = REPOSITORY / "tests" / "data" / "train" / "models" / "tied"  # one token a character, no BOS
@@ -64,7 +65,8 @@ RANK = 4
 EXPERTS = {"mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
            "qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"],
            "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
-           "qwen3_5_moe_text": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+           "qwen3_5_moe_text": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+           "gemma4_text": ["experts.gate_up_proj", "experts.down_proj"]}
 # What all-linear is where peft's takes experts and routers, too.
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LINEAR = {"mixtral": ATTENTION, "qwen3_moe": ATTENTION}
@@ -155,15 +157,12 @@ def probe(case: Case) -> list[int]:
 
 @torch.no_grad()
 def clear_probe(case: Case, model) -> list[int]:
-    """The same, where no token's experts hang on rounding: the last router logit taken and the first one left are well apart."""
-    if KINDS[case.name].family not in EXPERTS:
+    """The same, where no token's experts hang on rounding."""
+    if not num_experts_taken(model.config):
         return probe(case)
-    taken = model.config.num_experts_per_tok
     for seed in range(4, 200):
         ids = case.tokenizer.encode(texts([40], seed=seed)[0]["text"]).ids
-        logits = torch.cat(model(torch.tensor([ids]), use_cache=False, output_router_logits=True).router_logits)
-        ordered = logits.sort(dim=-1, descending=True).values
-        if (ordered[:, taken - 1] - ordered[:, taken]).min() >= 1e-3:
+        if routes_clearly(model, torch.tensor(ids)):
             return ids
     raise SystemExit(f"{case.name}: every text has near ties")
 
@@ -196,6 +195,10 @@ def check_score(case: Case) -> None:
 # ---- Training
 
 
+def adapted_experts(config) -> list[str] | None:
+    return EXPERTS.get(config.model_type) if num_experts_taken(config) else None
+
+
 def write_adapter(base: Path, adapter: Path) -> Path:
     torch.manual_seed(21)
     model = load(base)
@@ -203,7 +206,7 @@ def write_adapter(base: Path, adapter: Path) -> Path:
     family = model.config.model_type
     targets = TEXT_PART_LINEAR if has_text_part else LINEAR.get(family, "all-linear")
     config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=targets, task_type="CAUSAL_LM",
-                        target_parameters=EXPERTS.get(family))
+                        target_parameters=adapted_experts(model.config))
     model = get_peft_model(model, config)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # zeros would hide the gradient of lora_A
@@ -217,7 +220,7 @@ def write_run_yaml(case: Case, mode: str, recipe: Recipe) -> Path:
     if mode == "LoRA":
         adapter = write_adapter(case.base, case.directory / "init_adapter")
         tuning["lora"] = {"r": RANK, "alpha": 2 * RANK, "target_modules": ["all-linear"], "init_from": str(adapter)}
-        if experts := EXPERTS.get(KINDS[case.name].family):
+        if experts := adapted_experts(AutoConfig.from_pretrained(case.base)):
             tuning["lora"]["target_parameters"] = experts
     records = case.directory / "records.jsonl"
     records.write_text("".join(json.dumps(record) + "\n" for record in texts(TRAINED_LENGTHS, seed=2)))
