@@ -278,7 +278,3 @@ class SignedChats(RandomChats):
 def in_parts(messages: list[dict]) -> list[dict]:
     """The same for templates that read lists only."""
     return [m | {"content": [{"type": "text", "text": m["content"]}]} if isinstance(m["content"], str) else m for m in messages]
-
-
-def text_beside_calls(messages: list[dict]) -> bool:
-    return any(m.get("tool_calls") and m.get("content") for m in messages)

@@ -16,7 +16,7 @@ from collections import Counter
 
 import chat_templates
 from chat_rendering import Renderer, merged, render_reference, request
-from random_chats import SignedChats, text_beside_calls
+from random_chats import SignedChats
 
 def user(text, **more):
     return {"role": "user", "content": text, **more}
@@ -165,7 +165,6 @@ SPACE = "the twin marks white space after the end-of-turn token"
 CLOSER = "the twin leaves out the token that closes the turn"
 
 SIGNED_CHATS = 8  # random conversations more for each twin
-TEXT_AFTER_ANSWERS = ["diffusion_gemma"]  # what random_chats_parity.py names in NOT_YET
 
 # A twin that renders less than half of the conversations as its template does; HAND has labels for these instead.
 FEW_COMPARABLE = {
@@ -378,15 +377,14 @@ def check_share_comparable(comparable, other, failures):
             failures.append(f"{name}: its twin renders {comparable[name]} conversations alike and {other[name]} not; take it out of FEW_COMPARABLE")
 
 
-def labelled_cases(name):
+def labelled_cases():
     for title, (messages, tools) in CONVERSATIONS.items():
         if any(m["role"] == "assistant" for m in messages):
             yield from ((title, messages, tools, kwargs) for kwargs in KWARGS)
     chats = SignedChats(seed=2)
     for i in range(SIGNED_CHATS):
         messages, tools, kwargs, _ = chats.conversation()
-        if not (name in TEXT_AFTER_ANSWERS and text_beside_calls(messages)):
-            yield f"signed {i}", messages, tools, kwargs
+        yield f"signed {i}", messages, tools, kwargs
 
 
 def check_labels(render, all_templates, failures, verbose):
@@ -397,7 +395,7 @@ def check_labels(render, all_templates, failures, verbose):
         twin = all_templates.get(f"{name}_training")
         if twin is None:
             continue
-        for title, messages, tools, kwargs in labelled_cases(name):
+        for title, messages, tools, kwargs in labelled_cases():
             stock = render(source, messages, tools, kwargs, labels=True)
             marked = render_reference(twin, messages, tools, kwargs, marks=True)
             own = render(twin, messages, tools, kwargs, labels=True)
