@@ -143,8 +143,8 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   const RecordFormat format = records.format().format;
   const size_t num_files = records.files().size();
   log::info("data: {} holds {} records: {}",
-            num_files == 1 ? records.files()[0].path
-                           : fmt::format("{} ({} files)", source.path, num_files),
+            num_files == 1 ? shown_name(records.files()[0].path)
+                           : fmt::format("{} ({} files)", shown_name(source.path), num_files),
             name_of(format), records.format().reason);
   const TokenCache cache(config.data.cache_dir);
   std::vector<std::string> contents;
