@@ -32,9 +32,8 @@ void find(config::DataSource& source, SplitRole role, const std::string& where, 
                               {.quiet = quiet, .should_stop = should_stop});
     }));
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", source.path, error.message()),
-                error.where().empty() ? where : fmt::format("{}; {}", where, error.where()),
-                error.fix());
+    if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kStopped) throw;
+    rethrow_as_unknown_path(error, source.path, where);
   }
 }
 
@@ -42,7 +41,7 @@ void find(config::DataSource& source, SplitRole role, const std::string& where, 
 
 bool may_be_on_hub(const std::string& path) {
   std::error_code ignored;
-  if (path.starts_with("hf://")) return true;
+  if (hub::begins_as_hub_name(path)) return true;
   if (std::filesystem::exists(path, ignored) || is_glob(path)) return false;
   const std::vector<std::string>& extensions = data::data_extensions();
   const bool is_file =

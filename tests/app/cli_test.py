@@ -161,6 +161,23 @@ class CommandLineTest(unittest.TestCase):
 
     def test_score(self):
         asked = self.request("score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl", "--threads", "2")
+    def test_a_runs_directory_stands_for_its_result(self):
+        (self.folder / "runs/first").mkdir(parents=True)
+        (self.folder / "adapter").rename(self.folder / "runs/first/adapter")
+        asked = self.request("generate", "--adapter", "runs/first", "--prompt", "a")
+        self.assertEqual(asked["adapter"], "runs/first/adapter")
+        self.expect(DATA, ["runs/first is a run's directory", "fix: give the adapter: --adapter runs/first/adapter"], "generate",
+                    "--model", "runs/first", "--prompt", "a")
+        (self.folder / "runs/second/model").mkdir(parents=True)
+        self.write("runs/second/model/config.json", "{}")
+        self.assertEqual(self.request("generate", "--model", "runs/second", "--prompt", "a")["model"], "runs/second/model")
+
+    def test_flags_that_would_do_nothing(self):
+        generate = ["generate", "--model", "model", "--prompt", "a"]
+        self.expect(USAGE, ["--system does nothing with --no-chat"], *generate, "--system", "b", "--no-chat")
+        for words, warns in ((["--top-p", "0.9"], True), (["--top-p", "0.9", "--temperature", "1"], False), ([], False)):
+            self.assertEqual("do nothing without --temperature" in self.sftrun(*generate, *words).stderr, warns, words)
+
         self.assertEqual(asked, {"model": "model", "adapter": None, "input": "train.jsonl", "output": "out.jsonl",
                                  "device": "auto", "dtype": "auto", "threads": 2})
 
