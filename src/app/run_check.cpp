@@ -101,6 +101,15 @@ void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch
     spec::TrainableNames(tuning.trainable, spec::tensor_specs(arch));
 }
 
+void warn_of_files_in_both(const config::DataConfig& data) {
+  const std::vector<std::string> both = data::files_in_both(data);
+  if (both.empty()) return;
+  log::warn(
+      "data.val reads what data.train reads ({}{}): its loss will say nothing of other data; "
+      "data.val_split holds records out",
+      both[0], both.size() > 1 ? fmt::format(" and {} more", both.size() - 1) : "");
+}
+
 std::vector<std::string> check_run(const config::RunConfig& config, const fs::path& model) {
   const spec::ArchSpec arch = holds_weights(model) ? arch_of_checkpoint(model) : read_arch(model);
   check_tuning(config.tuning, arch);
