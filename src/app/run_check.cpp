@@ -90,7 +90,9 @@ spec::ArchSpec read_arch(const fs::path& model) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return arch_of_checkpoint(model);
   const auto config = nlohmann::json::parse(read_text_file(file), nullptr, false);
-  if (config.is_discarded()) throw DataError("malformed JSON", file.string(), "fetch it again");
+  if (config.is_discarded() && holds_weights(model))
+    return arch_of_checkpoint(model);  // says where
+  if (config.is_discarded()) throw DataError("not valid JSON", file.string(), "fetch it again");
   return spec::ArchSpec::from_hf_config(config, file.string());
 }
 
