@@ -90,7 +90,9 @@ spec::ArchSpec read_arch(const fs::path& model) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return arch_of_checkpoint(model);
   const auto config = nlohmann::json::parse(read_text_file(file), nullptr, false);
-  if (config.is_discarded()) throw DataError("malformed JSON", file.string(), "fetch it again");
+  if (config.is_discarded() && holds_weights(model))
+    return arch_of_checkpoint(model);  // says where
+  if (config.is_discarded()) throw DataError("not valid JSON", file.string(), "fetch it again");
   return spec::ArchSpec::from_hf_config(config, file.string());
 }
 
@@ -99,6 +101,15 @@ void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch
     spec::require_targets_exist(targets_of(tuning.lora), arch);
   else if (tuning.mode == config::TuningMode::kPartial)
     spec::TrainableNames(tuning.trainable, spec::tensor_specs(arch));
+}
+
+void warn_of_files_in_both(const config::DataConfig& data) {
+  const std::vector<std::string> both = data::files_in_both(data);
+  if (both.empty()) return;
+  log::warn(
+      "data.val reads what data.train reads ({}{}): its loss will say nothing of other data; "
+      "data.val_split holds records out",
+      both[0], both.size() > 1 ? fmt::format(" and {} more", both.size() - 1) : "");
 }
 
 std::vector<std::string> check_run(const config::RunConfig& config, const fs::path& model) {

@@ -18,6 +18,9 @@ spec::ArchSpec read_arch(const std::filesystem::path& model);
 /// what there is
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch);
 
+/// Warns of files that are both trained and validated on.
+void warn_of_files_in_both(const config::DataConfig& data);
+
 /// Reads what a run would read first: the model's headers (its weights where they are here),
 /// tokenizer and template, and the first records of each data set. Says what it found, a line each;
 /// logs what training would warn of.

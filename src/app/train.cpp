@@ -235,6 +235,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
       launch::make_plan(launch_request(options, loaded.config, env), machine);
   find_data(loaded, /*quiet=*/false);
   config::require_files(loaded);  // before a model is downloaded in vain
+  warn_of_files_in_both(loaded.config.data);
   const auto model_path = locate_model(loaded, options, /*quiet=*/false);
   const Run run = resolve_run(std::move(loaded), model_path, options.config, plan.world_size(),
                               plan.local_world_size, plan.device);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/data_extensions.h"
+#include "sftrun/data/dataset.h"
 
 namespace sftrun::data {
 namespace fs = std::filesystem;
@@ -95,6 +97,20 @@ std::vector<fs::path> source_files(const config::DataSource& source, SplitRole r
     return files;
   }
   return {path};
+}
+
+std::vector<std::string> files_in_both(const config::DataConfig& data) {
+  std::set<fs::path> train;
+  for (const config::DataSource& source : data.train) {
+    for (const fs::path& file : source_files(source, SplitRole::kTrain)) train.insert(file);
+  }
+  std::vector<std::string> both;
+  for (const config::DataSource& source : data.val) {
+    for (const fs::path& file : source_files(source, SplitRole::kValidation)) {
+      if (train.contains(file)) both.push_back(shown_name(file.string()));
+    }
+  }
+  return both;
 }
 
 std::string shown_name(const std::string& path) {

@@ -249,6 +249,8 @@ class CommandLineTest(unittest.TestCase):
         self.dry_run(DONE, ["# model: llama, ", "values are trained\n", "# data: train.jsonl: messages records; all 60: 60 examples"])
         for mode in "tuning.mode=full", "tuning.mode=partial":
             self.dry_run(DONE, ["values are trained\n"], mode, *["tuning.trainable=[norm]"] * mode.endswith("partial"))
+        done = self.dry_run(DONE, ["# data: train.jsonl"], "data.val=train.jsonl")
+        self.assertIn("data.val reads what data.train reads (train.jsonl)", done.stderr)
         self.dry_run(USAGE, ["no linear layer is named `qproj`", "did you mean `q_proj`?"], "tuning.lora.target_modules=[qproj]")
         self.dry_run(USAGE, ["tuning.trainable matches no parameter"], "tuning.mode=partial", "tuning.trainable=[nothing]")
         self.dry_run(USAGE, ["chatmll"], "model.chat_template=chatmll")

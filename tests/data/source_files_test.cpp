@@ -4,6 +4,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/data/dataset.h"
 #include "support/temporary_directory.h"
 
 namespace sftrun::data {
@@ -107,6 +108,18 @@ TEST_F(SourceFiles, ASplitOfWhatIsNoFolderIsRefused) {
   EXPECT_NE(failure("d", "train[10%:]").fix().find("slices are not supported"), std::string::npos);
   EXPECT_NE(failure("d", "train+test").fix().find("list the data set once for each split"),
             std::string::npos);
+}
+
+TEST_F(SourceFiles, FilesThatAreTrainedAndValidatedOn) {
+  make({"d/a.jsonl", "e/train.jsonl", "e/dev.jsonl"});
+  const auto both = [&](const std::string& train, const std::string& val) {
+    return files_in_both(
+        {.train = {{.path = (dir_ / train).string()}}, .val = {{.path = (dir_ / val).string()}}});
+  };
+  EXPECT_EQ(both("d", "d"), Names{(dir_ / "d/a.jsonl").string()});
+  EXPECT_EQ(both("d", "d/a.jsonl").size(), 1U);
+  EXPECT_TRUE(both("e", "e").empty());
+  EXPECT_TRUE(both("e", "d").empty());
 }
 
 TEST_F(SourceFiles, FilesOfTheHubsCacheAreShownByTheirNames) {

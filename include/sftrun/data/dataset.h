@@ -78,6 +78,9 @@ Dataset load_dataset(const config::RunConfig& config,
 /// @throws DataError if one side would be empty
 std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, uint64_t seed);
 
+/// Files that are both trained and validated on: a folder whose names tell no split, given twice.
+std::vector<std::string> files_in_both(const config::DataConfig& data);
+
 /// What the first records of a data set look like, without a model.
 struct SourceLook {
   std::string name;
