@@ -170,6 +170,11 @@ def clear_probe(case: Case, model) -> list[int]:
 # ---- Scores
 
 
+def logprob(scored: dict) -> float:
+    """A text of one token has nothing to score: null."""
+    return scored["logprob"] or 0.0
+
+
 def scored_document(text: str, tokenizer: Tokenizer) -> Document:
     """Labels as `score` counts them: no EOS is added, for nobody wrote one."""
     tokens = tokenizer.encode(text).ids
@@ -188,7 +193,7 @@ def check_score(case: Case) -> None:
     counts = [score["tokens"] for score in scores]
     case.expect("score: labelled tokens", counts == [document.label_tokens for document in documents], str(counts))
     expected = [log_probability(model, document) for document in documents]
-    worst = max(abs(s["logprob"] - e) / max(abs(e), 1.0) for s, e in zip(scores, expected))
+    worst = max(abs(logprob(s) - e) / max(abs(e), 1.0) for s, e in zip(scores, expected))
     case.below("score: log-probability", worst, SCORE)
 
 
@@ -350,7 +355,7 @@ def check_gguf_file(case: Case, directory: Path, file: Path) -> None:
         case.sftrun.jsonl("score", records, case.directory, "--model", str(model), *ON_CPU, *IN_FP32)
         for model in (file, directory)
     )
-    worst = max(abs(a["logprob"] - b["logprob"]) / max(abs(b["logprob"]), 1.0) for a, b in zip(ours, expected, strict=True))
+    worst = max(abs(logprob(a) - logprob(b)) / max(abs(logprob(b)), 1.0) for a, b in zip(ours, expected, strict=True))
     case.below("gguf: log-probability", worst, SCORE)
     adapter, merged = write_adapter(directory, case.directory / f"{file.stem}-adapter"), case.directory / f"{file.stem}-merged"
     case.sftrun.run("merge", "--model", str(file), "--adapter", str(adapter), "--output", str(merged), "--dtype", "f32")
