@@ -247,7 +247,15 @@ std::string checked_model(const CLI::App& command, const std::string& model,
 
 void find_adapter(std::string& adapter) {
   std::error_code ignored;
-  if (std::filesystem::exists(adapter, ignored) || !hub::parse_model_name(adapter)) return;
+  const std::filesystem::path path = adapter, inside = path / "adapter";
+  const auto is_adapter = [&](const std::filesystem::path& directory) {
+    return std::filesystem::exists(directory / "adapter_config.json", ignored);
+  };
+  if (!adapter.empty() && !is_adapter(path) && is_adapter(inside)) {  // a run's directory
+    adapter = inside.string();
+    return;
+  }
+  if (std::filesystem::exists(path, ignored) || !hub::parse_model_name(adapter)) return;
   adapter = find_model({.name = adapter, .where = "--adapter on the command line"}).path.string();
 }
 

@@ -77,7 +77,8 @@ std::string checked_model(const CLI::App& command, const std::string& model,
                           const std::string& adapter,
                           hub::ModelParts parts = hub::ModelParts::kAll);
 
-/// An adapter that is named as on the hub becomes the directory it is in; a path stays.
+/// An adapter that is named as on the hub becomes the directory it is in, a run's directory its
+/// `adapter`; another path stays.
 /// @throws as find_model
 void find_adapter(std::string& adapter);
 

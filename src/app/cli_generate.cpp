@@ -2,6 +2,7 @@
 
 #include "cli.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
 
 namespace sftrun::app {
 namespace {
@@ -39,6 +40,16 @@ void check(const GenerateOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--prompt", "--input"});
   require(command.count("--prompt") + command.count("--input") > 0, command, "--prompt or --input");
   require_at_most_one(command, {"--input", "--system"});
+  if (command.count("--no-chat") > 0 && !options.chat && !options.system.empty()) {
+    throw ConfigError("--system does nothing with --no-chat: it is a message of a conversation",
+                      "the command line",
+                      "leave --no-chat away, or write what it says into the prompt");
+  }
+  if (options.temperature == 0 && (options.top_p || options.top_k || options.seed)) {
+    log::warn(
+        "--top-p, --top-k and --seed do nothing without --temperature: the likeliest token is "
+        "taken each time; add, for example, --temperature 0.7");
+  }
   if (!options.input.empty()) {
     require(!options.output.empty(), command, "--output with --input");
     require_exists("--input", options.input);

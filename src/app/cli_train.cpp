@@ -139,7 +139,7 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
   command.add_flag("--allow-backend-change", options.allow_backend_change,
                    "Resume although tuning.backend has changed");
   command.add_flag("--dry-run", options.dry_run,
-                   "Check everything, print what would run, and stop");
+                   "Check settings, model and first records, print what would run, and stop");
   command.add_option("--device", options.device, "Device to train on")
       ->check(device_name())
       ->capture_default_str();

@@ -8,20 +8,26 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/hub/repo_name.h"
 
 namespace sftrun::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Files that a run would miss are told, but a configuration may be written before its data.
+/// @throws DataError for files that a run would miss; what a hub has is not looked for
+void require_local_files(const config::LoadedConfig& loaded) {
+  config::LoadedConfig here = loaded;
+  for (auto* sources : {&here.config.data.train, &here.config.data.val})
+    std::erase_if(*sources, [](const config::DataSource& s) { return may_be_on_hub(s.path); });
+  config::require_files(here);
+}
+
+/// For `config show`, which may be asked before there are data.
 std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
   std::vector<std::string> warnings = loaded.warnings;
   try {
-    config::LoadedConfig here = loaded;  // what a hub has is not looked for
-    for (auto* sources : {&here.config.data.train, &here.config.data.val})
-      std::erase_if(*sources, [](const config::DataSource& s) { return may_be_on_hub(s.path); });
-    config::require_files(here);
+    require_local_files(loaded);
   } catch (const DataError& error) {
     warnings.push_back(error.where().empty()
                            ? error.message()
@@ -30,18 +36,32 @@ std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
   return warnings;
 }
 
-/// What the first records of the run's data look like; data that are not there were warned of.
-std::vector<data::SourceLook> look_at_data(const config::RunConfig& config) {
+/// What the first records of the run's data look like.
+std::vector<data::SourceLook> look_at_data(const config::RunConfig& config,
+                                           std::vector<std::string>& warnings) {
   std::vector<data::SourceLook> looks;
   const auto look = [&](const std::vector<config::DataSource>& sources, bool is_validation) {
     for (const config::DataSource& source : sources) {
-      if (exists_or_matches(source.path))
-        looks.push_back(data::look_at_source(config.data, source, is_validation));
+      if (!exists_or_matches(source.path)) continue;  // on a hub
+      looks.push_back(data::look_at_source(config.data, source, is_validation));
+      const std::vector<std::string>& more = looks.back().warnings;
+      warnings.insert(warnings.end(), more.begin(), more.end());
     }
   };
   look(config.data.train, false);
   look(config.data.val, true);
   return looks;
+}
+
+/// Names that only a hub can know.
+std::vector<std::string> names_on_hub(const config::RunConfig& config) {
+  std::vector<std::string> names;
+  for (const auto* sources : {&config.data.train, &config.data.val}) {
+    for (const config::DataSource& source : *sources) {
+      if (may_be_on_hub(source.path)) names.push_back(source.path);
+    }
+  }
+  return names;
 }
 
 std::string text_of(const data::SourceLook& look) {
@@ -91,12 +111,17 @@ void warn(const std::vector<std::string>& warnings) {
 int check_as_json(const ConfigOptions& options) {
   Json answer = {{"ok", true}};
   Json problems = Json::array();
+  ExitCode code = ExitCode::kDone;
   try {
     const config::LoadedConfig loaded = load_resolved(options);
-    answer["warnings"] = all_warnings(loaded);
+    std::vector<std::string> warnings = loaded.warnings;
     answer["overrides"] = overrides_json(loaded);
+    answer["data_on_hub"] = names_on_hub(loaded.config);
+    require_local_files(loaded);
     Json data = Json::array();
-    for (const data::SourceLook& look : look_at_data(loaded.config)) {
+    const auto looks = look_at_data(loaded.config, warnings);
+    answer["warnings"] = warnings;
+    for (const data::SourceLook& look : looks) {
       data.push_back({{"path", look.name},
                       {"files", look.num_files},
                       {"format", data::name_of(look.format)},
@@ -104,25 +129,34 @@ int check_as_json(const ConfigOptions& options) {
     }
     answer["data"] = data;
   } catch (const config::ConfigProblems& found) {
+    code = found.code();
     for (const config::Problem& problem : found.problems) {
       problems.push_back(
           {{"message", problem.message}, {"at", problem.where}, {"fix", problem.fix}});
     }
   } catch (const Error& error) {
+    code = error.code();
     problems.push_back({{"message", error.message()}, {"at", error.where()}, {"fix", error.fix()}});
   }
   answer["ok"] = problems.empty();
   answer["problems"] = problems;
   fmt::print("{}\n", answer.dump(2));
-  return static_cast<int>(problems.empty() ? ExitCode::kDone : ExitCode::kUsage);
+  return static_cast<int>(code);
 }
 
 int check(const ConfigOptions& options) {
   const config::LoadedConfig loaded = load_resolved(options);
-  const std::vector<std::string> warnings = all_warnings(loaded);
+  warn(loaded.warnings);  // also where an error follows
+  require_local_files(loaded);
+  std::vector<std::string> warnings;
+  const std::vector<data::SourceLook> looks = look_at_data(loaded.config, warnings);
   warn(warnings);
-  for (const data::SourceLook& look : look_at_data(loaded.config))
-    fmt::print("{}\n", text_of(look));
+  warnings.insert(warnings.end(), loaded.warnings.begin(), loaded.warnings.end());
+  for (const data::SourceLook& look : looks) fmt::print("{}\n", text_of(look));
+  for (const std::string& name : names_on_hub(loaded.config)) {
+    fmt::print("{}: {}on the hub, not looked at here\n", name,
+               hub::begins_as_hub_name(name) ? "" : "no file or folder of that name; ");
+  }
   fmt::print("{}{}: good{} (the model is not looked at here: train --dry-run does that)\n",
              overrides_text(loaded, ""), options.config.string(),
              warnings.empty() ? ""

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "model_source.h"
+#include "sftrun/core/data_splits.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/data_extensions.h"
@@ -11,23 +12,28 @@
 namespace sftrun::app {
 namespace {
 
-void find(config::DataSource& source, const char* default_split, const std::string& where,
-          bool quiet) {
+/// What is read of a snapshot: of a pattern, what it matches there.
+std::string opened(const hub::Snapshot& snapshot) {
+  const bool is_pattern = snapshot.name.path.find_first_of("*?[") != std::string::npos;
+  return (is_pattern ? snapshot.directory / snapshot.name.path : snapshot.path).string();
+}
+
+void find(config::DataSource& source, SplitRole role, const std::string& where, bool quiet) {
   if (!may_be_on_hub(source.path)) return;
   const auto name = hub::parse_dataset_name(source.path);
   if (!name) return;
   hub::DatasetRequest request;
-  request.split = source.split.empty() ? default_split : source.split;
+  request.split = source.split;
+  request.defaults = default_splits(role);
   request.extensions = data::data_extensions();
   try {
-    source.path = until_stopped([&](const std::function<bool()>& should_stop) {
-                    return hub::get_dataset(*name, request, hub::settings_from_environment(),
-                                            {.quiet = quiet, .should_stop = should_stop});
-                  }).path.string();
+    source.path = opened(until_stopped([&](const std::function<bool()>& should_stop) {
+      return hub::get_dataset(*name, request, hub::settings_from_environment(),
+                              {.quiet = quiet, .should_stop = should_stop});
+    }));
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", source.path, error.message()),
-                error.where().empty() ? where : fmt::format("{}; {}", where, error.where()),
-                error.fix());
+    if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kStopped) throw;
+    rethrow_as_unknown_path(error, source.path, where);
   }
 }
 
@@ -35,7 +41,7 @@ void find(config::DataSource& source, const char* default_split, const std::stri
 
 bool may_be_on_hub(const std::string& path) {
   std::error_code ignored;
-  if (path.starts_with("hf://")) return true;
+  if (hub::begins_as_hub_name(path)) return true;
   if (std::filesystem::exists(path, ignored) || is_glob(path)) return false;
   const std::vector<std::string>& extensions = data::data_extensions();
   const bool is_file =
@@ -46,9 +52,9 @@ bool may_be_on_hub(const std::string& path) {
 
 void find_data(config::LoadedConfig& loaded, bool quiet) {
   for (config::DataSource& source : loaded.config.data.train)
-    find(source, "train", loaded.place_of("data.train"), quiet);
+    find(source, SplitRole::kTrain, loaded.place_of("data.train"), quiet);
   for (config::DataSource& source : loaded.config.data.val)
-    find(source, "validation", loaded.place_of("data.val"), quiet);
+    find(source, SplitRole::kValidation, loaded.place_of("data.val"), quiet);
 }
 
 }  // namespace sftrun::app

@@ -14,7 +14,8 @@ namespace {
 constexpr const char* kWhere = "the command line";
 
 bool names_a_dataset(const std::string& name) {
-  return name.starts_with("hf://datasets/");
+  return name.starts_with("hf://datasets/") ||
+         (hub::begins_as_hub_name(name) && name.find("/datasets/") != std::string::npos);
 }
 
 hub::RepoName name_of(const DownloadOptions& options) {
@@ -38,7 +39,13 @@ hub::Snapshot download(const hub::RepoName& name, const DownloadOptions& options
   const hub::Options how{
       .lookup = hub::Lookup::kAskHub, .quiet = options.quiet, .should_stop = should_stop};
   if (name.type == hub::RepoType::kDataset) return hub::get_dataset(name, {}, settings, how);
-  return hub::get_model(name, hub::ModelParts::kAll, settings, how);
+  try {
+    return hub::get_model(name, hub::ModelParts::kAll, settings, how);
+  } catch (const DataError& error) {
+    if (!error.message().starts_with("no model ")) throw;
+    throw DataError(error.message(), error.where(),
+                    fmt::format("{}; a data set is called hf://datasets/{}", error.fix(), name.id));
+  }
 }
 
 nlohmann::ordered_json to_json(const hub::Snapshot& snapshot) {

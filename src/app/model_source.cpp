@@ -7,6 +7,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/launch/stop_signals.h"
 
 namespace sftrun::app {
@@ -36,34 +37,68 @@ ModelSource find_on_hub(const hub::RepoName& name, const ModelAsked& asked) {
   return source_of(snapshot.name, snapshot.path);
 }
 
-/// The same error, with the place that the name is from.
-[[noreturn]] void rethrow_with_place(const Error& error, const ModelAsked& asked) {
-  const bool may_be_path = !asked.name.starts_with("hf://");
-  const bool about_name = error.code() == ExitCode::kData || error.code() == ExitCode::kUsage;
-  throw Error(
-      error.code(),
-      may_be_path && about_name
-          ? fmt::format("no file or directory {}; {}", asked.name, error.message())
-          : error.message(),
-      error.where().empty() ? asked.where : fmt::format("{}; {}", asked.where, error.where()),
-      error.fix());
+/// What a run directory holds of results, where it is named itself: `runs/first` for
+/// `runs/first/model`.
+std::filesystem::path model_at(const ModelAsked& asked) {
+  std::error_code ignored;
+  const std::filesystem::path path = asked.name;
+  const auto holds = [&](const char* file) {
+    return std::filesystem::exists(path / file, ignored);
+  };
+  if (!std::filesystem::is_directory(path, ignored) || holds("config.json")) return path;
+  if (holds("model/config.json")) return path / "model";
+  if (holds("adapter/adapter_config.json")) {
+    throw DataError(
+        fmt::format("{} is a run's directory, which holds an adapter and no model", asked.name),
+        asked.where, fmt::format("give the adapter: --adapter {}", (path / "adapter").string()));
+  }
+  return path;
 }
 
 }  // namespace
+
+void rethrow_as_unknown_path(const Error& error, const std::string& path,
+                             const std::string& place) {
+  const std::string where =
+      error.where().empty() ? place : fmt::format("{}; {}", place, error.where());
+  if (hub::begins_as_hub_name(path)) throw Error(error.code(), error.message(), where, error.fix());
+  const std::string near = near_path(path);
+  throw Error(error.code(), fmt::format("no file or directory {}; {}", path, error.message()),
+              where,
+              fmt::format("{}; or, where a name on the hub is meant: {}",
+                          near.empty() ? "check the path" : fmt::format("did you mean {}?", near),
+                          error.fix()));
+}
 
 ModelSource find_model(const ModelAsked& asked) {
   std::error_code ignored;
   if (std::filesystem::exists(asked.name, ignored)) {
     if (!asked.revision.empty() && !asked.quiet)
       log::warn("model.revision has no effect: {} is a file or directory here", asked.name);
-    return {asked.name, asked.name, ""};
+    const std::filesystem::path path = model_at(asked);
+    return {path, path.string(), ""};
   }
   try {
     if (const auto name = name_on_hub(asked)) return find_on_hub(*name, asked);
   } catch (const Error& error) {
-    rethrow_with_place(error, asked);
+    if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kStopped) throw;
+    rethrow_as_unknown_path(error, asked.name, asked.where);
   }
-  throw DataError(fmt::format("no such model: {}", asked.name), asked.where, kWhatToGive);
+  const std::string near = near_path(asked.name);
+  throw DataError(
+      fmt::format("no such model: {}", asked.name), asked.where,
+      near.empty() ? kWhatToGive : fmt::format("did you mean {}? else {}", near, kWhatToGive));
+}
+
+std::string near_path(const std::filesystem::path& path) {
+  std::error_code code;
+  const std::filesystem::path parent = path.parent_path();
+  std::vector<std::string> names;
+  std::filesystem::directory_iterator entry(parent.empty() ? "." : parent, code);
+  for (; !code && entry != std::filesystem::directory_iterator(); entry.increment(code))
+    names.push_back(entry->path().filename().string());
+  const std::string near = nearest(path.filename().string(), names);
+  return near.empty() ? "" : (parent / near).string();
 }
 
 ModelSource found_model(const ModelAsked& asked, const std::filesystem::path& path) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 
+#include "sftrun/core/error.h"
 #include "sftrun/hub/hub.h"
 
 /// Models that flags and keys name: files here, or a hub's, brought here.
@@ -22,12 +23,19 @@ struct ModelSource {
   std::string name, revision;
 };
 
-/// Looks in the file system, in the cache, and asks the hub. Ctrl-C ends a download; the next goes
-/// on from there.
+/// Looks in the file system (of a run's directory, its `model`), in the cache, and asks the hub.
+/// Ctrl-C ends a download; the next goes on from there.
 /// @throws ConfigError, DataError, CommError, DeviceError naming `where`; Error (130, 75) stopped
 ModelSource find_model(const ModelAsked& asked);
 /// The same for one that the launcher has found at `path`: nothing is looked for.
 ModelSource found_model(const ModelAsked& asked, const std::filesystem::path& path);
+
+/// The hub's error about a name that may have been meant as a path: says both.
+/// @param place the flag or key that the name is from
+[[noreturn]] void rethrow_as_unknown_path(const Error& error, const std::string& path,
+                                          const std::string& place);
+/// What lies beside where `path` should be and has a name like its; empty: nothing.
+std::string near_path(const std::filesystem::path& path);
 
 /// Runs `download` with an answer to Ctrl-C and SIGTERM: the exit code is the signal's.
 hub::Snapshot until_stopped(

@@ -1,4 +1,3 @@
-#include <malloc.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include "data_source_finder.h"
 #include "engine_location.h"
 #include "model_source.h"
+#include "run_check.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -20,7 +20,6 @@
 #include "sftrun/launch/supervisor.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/micro_batch.h"
-#include "sftrun/weights/checkpoint.h"
 
 namespace sftrun::app {
 namespace {
@@ -54,9 +53,7 @@ int64_t largest_micro_batch(const config::RunConfig& config,
                             const std::filesystem::path& model_path, int local_world_size,
                             const std::string& device) {
   if (!config.train.batch_size.is_auto()) return config::kMaxAutoMicroBatch;
-  const auto arch = weights::Checkpoint::open(model_path)->arch();
-  ::malloc_trim(0);  // a GGUF file's vocabulary was parsed and dropped; the launcher stays small
-                     // while workers run
+  const spec::ArchSpec arch = read_arch(model_path);
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
   const bool may_be_half = config.model.dtype != config::DTypeChoice::kFp32;
   std::optional<uint64_t> gpu_bytes;  // of the smallest
@@ -82,6 +79,7 @@ std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOpti
   const ModelAsked asked{.name = model.name,
                          .revision = model.revision,
                          .where = loaded.place_of("model.name"),
+                         .parts = options.dry_run ? hub::ModelParts::kText : hub::ModelParts::kAll,
                          .quiet = quiet};
   ModelSource source =
       options.model_path.empty() ? find_model(asked) : found_model(asked, options.model_path);
@@ -134,12 +132,25 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
           {"device", options.device}};
 }
 
+/// What a run trains is known before its data are tokenised. A model without config.json is left to
+/// the engine, which says what is wrong with it.
+void check_tuning_of(const Run& run) {
+  std::error_code ignored;
+  const std::filesystem::path& model = run.model_path;
+  if (std::filesystem::is_directory(model, ignored) &&
+      !std::filesystem::exists(model / "config.json", ignored))
+    return;
+  check_tuning(run.loaded.config.tuning, read_arch(model));
+}
+
 /// YAML, with what is no configuration as comments.
 void print_dry_run(const Run& run, const std::string& launch) {
+  const std::vector<std::string> found = check_run(run.loaded.config, run.model_path);
   for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
   for (const std::string& line : override_lines(run)) fmt::print("# override: {}\n", line);
   for (const std::string& line : run.resolved_values) fmt::print("# resolved: {}\n", line);
   for (const std::string& line : split(launch, '\n')) fmt::print("# launch: {}\n", line);
+  for (const std::string& line : found) fmt::print("# {}\n", line);
   fmt::print("{}", config::to_yaml(run.loaded.config));
 }
 
@@ -172,6 +183,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
     if (worker.rank == 0) print_dry_run(run, launch);
     return static_cast<int>(ExitCode::kDone);
   }
+  check_tuning_of(run);
   std::optional<launch::RunLock> lock;
   if (worker.rank == 0) {
     log::info("{}", launch);
@@ -223,6 +235,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
       launch::make_plan(launch_request(options, loaded.config, env), machine);
   find_data(loaded, /*quiet=*/false);
   config::require_files(loaded);  // before a model is downloaded in vain
+  warn_of_files_in_both(loaded.config.data);
   const auto model_path = locate_model(loaded, options, /*quiet=*/false);
   const Run run = resolve_run(std::move(loaded), model_path, options.config, plan.world_size(),
                               plan.local_world_size, plan.device);
@@ -230,6 +243,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
     print_dry_run(run, launch::describe(plan));
     return static_cast<int>(ExitCode::kDone);
   }
+  check_tuning_of(run);
   announce(run);
   const launch::RunLock lock(run.loaded.config.output.dir, plan.node_rank);
   log::info("{}", launch::describe(plan));

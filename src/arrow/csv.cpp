@@ -2,6 +2,7 @@
 #include <arrow/type.h>
 
 #include "open.h"
+#include "open_quote.h"
 
 namespace sftrun::arrow_readers {
 
@@ -18,8 +19,9 @@ std::unique_ptr<data::RecordReader> read_csv(const std::filesystem::path& file,
   convert.default_column_type = arrow::utf8();
   const OpenedInput input = open_input(file, compression);
   const auto reader =
-      value_of(arrow::csv::StreamingReader::Make(arrow::io::default_io_context(), input.stream,
-                                                 read, parse, convert),
+      value_of(arrow::csv::StreamingReader::Make(arrow::io::default_io_context(),
+                                                 with_quotes_checked(input.stream, delimiter), read,
+                                                 parse, convert),
                file);
   return read_batches({.file = file,
                        .next = [reader]() -> arrow::Result<std::shared_ptr<arrow::RecordBatch>> {

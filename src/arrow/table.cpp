@@ -24,6 +24,10 @@ std::string fix_for(const std::string& reason) {
   if (has("columns, got")) {
     return "quote fields that hold the delimiter or line ends, and double the quotes inside them";
   }
+  if (has("is not closed before"))
+    return "close the quote; a quote inside a quoted field is written as two";
+  if (has("cannot infer number of columns"))
+    return "the first line must name the columns; is a quote left open in it?";
   if (has("straddling object")) return "a row of over 16 MB: is a quote left open?";
   if (has("UTF8")) return "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)";
   return "the file is damaged or cut off: fetch or write it again";

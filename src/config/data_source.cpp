@@ -28,7 +28,11 @@ Complaint about(const std::string& key, const Complaint& complaint) {
 }
 
 Complaint unknown_key(const std::string& key) {
-  const std::string near = nearest(key, std::vector<std::string>(kKeys.begin(), kKeys.end()));
+  constexpr std::array kOtherNamesOfPath = {"file", "files", "data_files", "name", "dataset"};
+  const bool is_path =
+      std::find(kOtherNamesOfPath.begin(), kOtherNamesOfPath.end(), key) != kOtherNamesOfPath.end();
+  const std::string near =
+      is_path ? "path" : nearest(key, std::vector<std::string>(kKeys.begin(), kKeys.end()));
   return {fmt::format("holds a data set with the unknown key `{}`", key),
           near.empty()
               ? fmt::format("its keys are {}",

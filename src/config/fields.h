@@ -120,8 +120,8 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "messages");
   field(data.fields, "fields", any(),
         "Names of the columns that hold what the format needs, where they are not its own: "
-        "messages, role, content, prompt, completion, instruction, input, output, system, text, "
-        "tools; dots lead inside. `roles` maps roles.",
+        "messages (or conversations), role, content, prompt, completion, instruction, input, "
+        "output, system, text, tools; dots lead inside. `roles` maps roles.",
         "{prompt: question, completion: answers.0.text}");
   field(data.shuffle, "shuffle", any(), "A new order every epoch, the same for a given seed.",
         "true");

@@ -15,7 +15,7 @@ namespace {
 /// What data.fields names.
 constexpr std::array kRecordFields = {"messages",   "role",        "content", "prompt",
                                       "completion", "instruction", "input",   "output",
-                                      "system",     "text",        "tools"};
+                                      "system",     "text",        "tools",   "conversations"};
 
 /// Judges what fields say together. Changes nothing.
 class Judge {

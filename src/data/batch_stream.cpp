@@ -38,7 +38,7 @@ class EndlessSource {
         first_file_(first_file) {
     reopen();
     checks_.emplace(model, config.data, current_->format().format, current_->rule());
-    log::info("data: {} is streamed; it holds {} records: {}", source.path,
+    log::info("data: {} is streamed; it holds {} records: {}", shown_name(source.path),
               name_of(current_->format().format), current_->format().reason);
     estimated_records_ = current_->estimated_records();
   }

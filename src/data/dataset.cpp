@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <map>
 
 #include "content_hash.h"
 #include "dataset_checks.h"
 #include "record.h"
+#include "roles.h"
 #include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
@@ -143,8 +146,8 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   const RecordFormat format = records.format().format;
   const size_t num_files = records.files().size();
   log::info("data: {} holds {} records: {}",
-            num_files == 1 ? records.files()[0].path
-                           : fmt::format("{} ({} files)", source.path, num_files),
+            num_files == 1 ? shown_name(records.files()[0].path)
+                           : fmt::format("{} ({} files)", shown_name(source.path), num_files),
             name_of(format), records.format().reason);
   const TokenCache cache(config.data.cache_dir);
   std::vector<std::string> contents;
@@ -263,16 +266,59 @@ SourceLook look_at_source(const config::DataConfig& data, const config::DataSour
                   .num_files = records.files().size(),
                   .format = records.format().format,
                   .format_reason = records.format().reason};
+  std::map<std::string, int64_t> unknown;
   while (look.num_records < num_records) {
     const auto block = records.next();
     if (!block) break;
     for (size_t i = 0; i < block->count && look.num_records < num_records; ++i) {
-      shape_of(records.parse(*block, i), look.format, /*has_chat_template=*/true,
-               records.where(*block, i));
+      const RecordShape shape = shape_of(records.parse(*block, i), look.format,
+                                         /*has_chat_template=*/true, records.where(*block, i));
       ++look.num_records;
+      const auto* conversation = std::get_if<Conversation>(&shape);
+      if (conversation == nullptr) continue;
+      for (const std::string& role : unknown_roles(conversation->messages, "")) ++unknown[role];
     }
   }
+  for (const auto& [role, count] : unknown) {
+    const std::string likely = likely_role(role);
+    look.warnings.push_back(
+        fmt::format("{}: {} of the first {} records have the role `{}`{}; only turns of "
+                    "`assistant` are learnt",
+                    look.name, count, look.num_records, role,
+                    likely.empty() ? "" : fmt::format(" (`{}`?)", likely)));
+  }
   return look;
+}
+
+DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSource& source,
+                         bool is_validation, const TextModel& model, int64_t num_records) {
+  config::DataSource first = source;
+  first.max_samples = std::min(source.max_samples.value_or(num_records), num_records);
+  const SplitRole role = is_validation ? SplitRole::kValidation : SplitRole::kTrain;
+  TokenizedSource records(config, first, role, model, /*num_threads=*/1);
+  DatasetChecks checks(model, config.data, records.format().format, records.rule());
+  while (const auto block = records.next()) {
+    for (size_t i = 0; i < block->records.size(); ++i)
+      checks.add(block->records[i], block->places[i]);
+  }
+  DatasetTrial trial{.name = shown_name(source.path),
+                     .num_files = records.files().size(),
+                     .format = records.format().format,
+                     .stats = checks.stats()};
+  const int64_t seen = trial.stats.num_records;
+  trial.is_whole = seen < num_records || source.max_samples == seen;
+  trial.num_records_estimated =
+      trial.is_whole ? seen
+                     : std::llround(SourceRecords(config.data, source, role).estimated_records());
+  try {
+    for (const Remark& remark : checks.conclude())
+      if (remark.is_warning) trial.warnings.push_back(remark.text);
+  } catch (const DataError& error) {
+    if (trial.is_whole) throw;
+    throw DataError(fmt::format("of the first {} records: {}", seen, error.message()),
+                    error.where(), error.fix());
+  }
+  return trial;
 }
 
 Preview preview_dataset(const config::RunConfig& config, const config::DataSource& source,

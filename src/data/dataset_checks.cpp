@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "roles.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -58,6 +59,7 @@ void DatasetChecks::add(const std::vector<Outcome>& record, const std::string& p
 
 void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   count(outcome, place);
+  for (const std::string& role : outcome.unknown_roles) unknown_roles_[role].add(1, place);
   empty_thinking_.add(outcome.num_empty_thinking, place);
   tool_calls_.add(outcome.left_out.tool_calls, place);
   reasoning_.add(outcome.left_out.reasoning, place);
@@ -101,6 +103,7 @@ void DatasetChecks::count(const Outcome& outcome, const std::string& place) {
 
 std::vector<Remark> DatasetChecks::conclude() const {
   std::vector<Remark> remarks;
+  remark_on_roles(remarks);
   if (first_kept_) require_learnt_ends(remarks);
   remark_on_thinking(remarks);
   remark_on_templates(remarks);
@@ -151,6 +154,18 @@ void DatasetChecks::remark_on_thinking(std::vector<Remark>& remarks) const {
   }
 }
 
+void DatasetChecks::remark_on_roles(std::vector<Remark>& remarks) const {
+  for (const auto& [role, records] : unknown_roles_) {
+    const std::string likely = likely_role(role);
+    warn(remarks, records,
+         fmt::format("records have the role `{}`, which the chat template does not name", role),
+         (likely.empty() ? "" : fmt::format("did you mean `{}`? ", likely)) +
+             fmt::format("only turns of `assistant` are learnt; rename it by data.fields: "
+                         "{{roles: {{{}: {}}}}}",
+                         role, likely.empty() ? "user" : likely));
+  }
+}
+
 void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
   const std::string other_template =
       "they are not learnt; set model.chat_template to a template that writes them";
@@ -193,15 +208,24 @@ void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
   remark(without_labels_, "examples left out, no token carries a label");
 }
 
+/// Where nothing is left the warnings are not heard.
+std::string DatasetChecks::unknown_roles_fix() const {
+  std::vector<Remark> remarks;
+  remark_on_roles(remarks);
+  return remarks.empty() ? "" : remarks[0].text.substr(remarks[0].text.find("; ") + 2) + "; ";
+}
+
 void DatasetChecks::refuse_empty() const {
   if (first_without_labels_) {
-    throw DataError(fmt::format("no token of any record carries a label, so there is nothing to "
-                                "learn; this one reads\n{}",
-                                first_without_labels_->first),
-                    first_without_labels_->second,
-                    "look at it with sftrun preview; check that conversations hold assistant turns "
-                    "(not all \"train\": "
-                    "false), data.loss_on and model.max_seq_len");
+    throw DataError(
+        fmt::format("no token of any record carries a label, so there is nothing to "
+                    "learn; this one reads\n{}",
+                    first_without_labels_->first),
+        first_without_labels_->second,
+        unknown_roles_fix() +
+            "look at it with sftrun preview; check that conversations hold assistant turns "
+            "(not all \"train\": "
+            "false), data.loss_on and model.max_seq_len");
   }
   SFTRUN_CHECK(shortest_too_long_.has_value());
   throw DataError(

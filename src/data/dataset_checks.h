@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,7 +54,9 @@ class DatasetChecks {
   void require_learnt_ends(std::vector<Remark>& remarks) const;
   void remark_on_thinking(std::vector<Remark>& remarks) const;
   void remark_on_templates(std::vector<Remark>& remarks) const;
+  void remark_on_roles(std::vector<Remark>& remarks) const;
   void remark_on_lengths(std::vector<Remark>& remarks) const;
+  std::string unknown_roles_fix() const;
   [[noreturn]] void refuse_empty() const;
 
   const TextModel model_;
@@ -70,6 +73,7 @@ class DatasetChecks {
   std::optional<std::pair<int64_t, std::string>> shortest_too_long_;         // length, place
   Tally without_end_, empty_thinking_, tool_calls_, reasoning_, tools_, control_tokens_,
       missing_bos_, too_long_, truncated_, labels_cut_off_, without_labels_;
+  std::map<std::string, Tally> unknown_roles_;
 };
 
 }  // namespace sftrun::data

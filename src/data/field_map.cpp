@@ -1,5 +1,7 @@
 #include "field_map.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "record.h"
@@ -66,8 +68,9 @@ FieldMap::FieldMap(const Json& fields, config::DataFormat format)
     } else if (ours == "content") {
       content_ = theirs.get<std::string>();
     } else {
-      const bool turns = ours == "messages" && is_sharegpt_;
-      columns_.emplace_back(turns ? "conversations" : ours, theirs.get<std::string>());
+      const bool turns = ours == "messages" || ours == "conversations";
+      const char* turns_key = is_sharegpt_ ? "conversations" : "messages";
+      columns_.emplace_back(turns ? turns_key : ours, theirs.get<std::string>());
     }
   }
 }
@@ -93,6 +96,25 @@ Json FieldMap::apply(Json record, const std::string& where) const {
     if (const auto it = record.find(key); it != record.end()) rename_turns(*it);
   }
   return record;
+}
+
+void FieldMap::require_pairs(const Json& record, const std::string& where) const {
+  const auto maps = [&](const char* name) {
+    return std::any_of(columns_.begin(), columns_.end(),
+                       [&](const auto& column) { return column.first == name; });
+  };
+  constexpr std::array<std::pair<const char*, const char*>, 4> kPairs = {
+      {{"prompt", "completion"},
+       {"completion", "prompt"},
+       {"instruction", "output"},
+       {"output", "instruction"}}};
+  for (const auto& [one, other] : kPairs) {
+    if (!maps(one) || maps(other) || record.contains(other)) continue;
+    throw DataError(fmt::format("data.fields maps {}, but {} is neither mapped nor a column (the "
+                                "record's keys now: {})",
+                                one, other, keys_of(record)),
+                    where, fmt::format("add {}: COLUMN to data.fields", other));
+  }
 }
 
 void FieldMap::rename_turns(Json& turns) const {

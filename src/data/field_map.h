@@ -22,6 +22,10 @@ class FieldMap {
   /// @throws DataError for a column that is not there
   Json apply(Json record, const std::string& where) const;
 
+  /// @throws DataError if the map names one column of a pair, and `record`, already mapped, lacks
+  /// the other
+  void require_pairs(const Json& record, const std::string& where) const;
+
  private:
   void rename_turns(Json& turns) const;
 

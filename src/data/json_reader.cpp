@@ -5,7 +5,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/data/record_reader.h"
 
-/// JSON lines and JSON arrays, block by block.
+/// JSON lines, JSON arrays and lines of plain text, block by block.
 namespace sftrun::data {
 namespace {
 
@@ -13,7 +13,7 @@ constexpr size_t kBlockBytes = size_t{4} << 20;
 constexpr size_t kReadBytes = size_t{1} << 20;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-class JsonBlock final : public RecordBlock {
+class JsonBlock : public RecordBlock {
  public:
   struct Place {
     size_t begin = 0, end = 0;
@@ -25,14 +25,31 @@ class JsonBlock final : public RecordBlock {
   size_t size() const override { return records_.size(); }
   int64_t number(size_t index) const override { return records_[index].line; }
   Json parse(size_t index, const std::string& where) const override {
+    return parse_json_line(record(index), where);
+  }
+
+ protected:
+  std::string_view record(size_t index) const {
     const Place& place = records_[index];
-    return parse_json_line(std::string_view(text_).substr(place.begin, place.end - place.begin),
-                           where);
+    return std::string_view(text_).substr(place.begin, place.end - place.begin);
   }
 
  private:
   std::string text_;
   std::vector<Place> records_;
+};
+
+/// Each line a text.
+class TextBlock final : public JsonBlock {
+ public:
+  using JsonBlock::JsonBlock;
+  Json parse(size_t index, const std::string& where) const override {
+    if (!is_valid_utf8(record(index))) {
+      throw DataError("invalid UTF-8", where,
+                      "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)");
+    }
+    return {{"text", record(index)}};
+  }
 };
 
 /// Finds records in text that grows at its end and is taken away from its front.
@@ -61,13 +78,18 @@ class Splitter {
 
 class LineSplitter final : public Splitter {
  public:
+  /// @param keeps_spaces around what a line holds
+  explicit LineSplitter(bool keeps_spaces) : keeps_spaces_(keeps_spaces) {}
+
   void scan(const std::string& text, bool at_end) override {
     while (scanned_ < text.size()) {
       const size_t end = text.find('\n', scanned_);
       if (end == std::string::npos && !at_end) return;
       const size_t stop = std::min(end, text.size());
-      const std::string_view line = trim(std::string_view(text).substr(scanned_, stop - scanned_));
+      const std::string_view whole = std::string_view(text).substr(scanned_, stop - scanned_);
+      std::string_view line = trim(whole);
       if (!line.empty()) {
+        if (keeps_spaces_) line = whole.substr(0, whole.size() - (whole.back() == '\r' ? 1 : 0));
         const auto begin = static_cast<size_t>(line.data() - text.data());
         records_.push_back({begin, begin + line.size(), line_});
       }
@@ -75,6 +97,9 @@ class LineSplitter final : public Splitter {
       scanned_ = complete_ = std::min(stop + 1, text.size());
     }
   }
+
+ private:
+  bool keeps_spaces_;
 };
 
 /// The elements of one array. Only braces, brackets and strings are looked at; each element is
@@ -153,9 +178,9 @@ class ArraySplitter final : public Splitter {
 
 class JsonReader final : public RecordReader {
  public:
-  JsonReader(std::unique_ptr<ByteStream> stream, std::string name)
+  JsonReader(std::unique_ptr<ByteStream> stream, std::string name, bool may_be_text)
       : stream_(std::move(stream)), name_(std::move(name)) {
-    begin();
+    begin(may_be_text);
   }
 
   std::unique_ptr<RecordBlock> next() override {
@@ -166,6 +191,8 @@ class JsonReader final : public RecordReader {
         std::string block = text_.substr(0, end);
         text_.erase(0, end);
         std::vector<JsonBlock::Place> records = splitter_->take();
+        if (!records.empty() && is_text_)
+          return std::make_unique<TextBlock>(std::move(block), std::move(records));
         if (!records.empty())
           return std::make_unique<JsonBlock>(std::move(block), std::move(records));
         if (at_end_) return nullptr;
@@ -175,18 +202,21 @@ class JsonReader final : public RecordReader {
   }
 
   bool is_table() const override { return false; }
+  bool is_plain_text() const override { return is_text_; }
   uint64_t file_position() const override { return stream_->file_position(); }
 
  private:
   /// An array begins with its bracket; everything else is lines.
-  void begin() {
+  void begin(bool may_be_text) {
     while (!at_end_ && text_.size() < kReadBytes) read_more();
     if (text_.starts_with(kByteOrderMark)) text_.erase(0, kByteOrderMark.size());
     const size_t first = text_.find_first_not_of(" \t\r\n");
+    is_text_ =
+        may_be_text && first != std::string::npos && text_[first] != '{' && text_[first] != '[';
     if (first != std::string::npos && text_[first] == '[') {
       splitter_ = std::make_unique<ArraySplitter>(name_);
     } else {
-      splitter_ = std::make_unique<LineSplitter>();
+      splitter_ = std::make_unique<LineSplitter>(/*keeps_spaces=*/is_text_);
     }
   }
 
@@ -201,14 +231,14 @@ class JsonReader final : public RecordReader {
   std::unique_ptr<ByteStream> stream_;
   std::string name_, text_;
   std::unique_ptr<Splitter> splitter_;
-  bool at_end_ = false;
+  bool at_end_ = false, is_text_ = false;
 };
 
 }  // namespace
 
 std::unique_ptr<RecordReader> read_json_records(std::unique_ptr<ByteStream> stream,
-                                                const std::string& name) {
-  return std::make_unique<JsonReader>(std::move(stream), name);
+                                                const std::string& name, bool may_be_text) {
+  return std::make_unique<JsonReader>(std::move(stream), name, may_be_text);
 }
 
 }  // namespace sftrun::data

@@ -1,5 +1,6 @@
 #include "record.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <vector>
@@ -56,19 +57,56 @@ void check_turn_weight(const Json& message, const std::string& name, const std::
   }
 }
 
+bool is_sharegpt_turn(const Json& turn) {
+  return turn.is_object() && turn.contains("from") && turn.contains("value");
+}
+
+std::string fix_for_turn(const Json& turn, const char* key) {
+  if (is_sharegpt_turn(turn)) {
+    return fmt::format(
+        "turns of \"from\" and \"value\" are ShareGPT's: data.format: sharegpt{}",
+        key == std::string_view("messages") ? " with data.fields: {messages: messages}" : "");
+  }
+  return R"(write {"role": "user", "content": "…"}; other keys are renamed by data.fields: {role: …, content: …})";
+}
+
+/// A misspelt "content" would reach the chat template, whose complaint names neither message nor
+/// key. What has none on purpose holds something else that templates know.
+void check_content_key(const Json& message, const std::string& name, const std::string& where) {
+  constexpr std::array<std::string_view, 13> kKnown = {
+      "role",          "name",           "train",
+      "weight",        "tool_calls",     "tool_call_id",
+      "function_call", "reasoning",      "reasoning_content",
+      "thinking",      "tool_responses", "id",
+      "type"};
+  if (message.contains("content")) return;
+  for (const auto& [key, value] : message.items()) {
+    if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
+    throw DataError(fmt::format("{} has no \"content\" (its keys: {})", name, keys_of(message)),
+                    where,
+                    fmt::format("call it \"content\", or set data.fields: {{content: {}}}", key));
+  }
+}
+
 void check_messages(const Json& messages, const char* key, const std::string& where) {
   if (!messages.is_array()) {
     throw DataError(
         fmt::format("\"{}\" must be a list of messages, not {}", key, messages.type_name()), where,
         R"(write [{"role": "user", "content": "…"}, …])");
   }
-  if (messages.empty()) throw DataError(fmt::format("\"{}\" holds no messages", key), where);
+  if (messages.empty()) {
+    throw DataError(fmt::format("\"{}\" holds no messages", key), where,
+                    "leave the record out; there is nothing to learn without an assistant's turn");
+  }
   for (size_t i = 0; i < messages.size(); ++i) {
     const Json& message = messages[i];
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
-      throw DataError(fmt::format("{}[{}] is no message: it needs a \"role\"", key, i), where,
-                      R"(write {"role": "user", "content": "…"})");
+      throw DataError(
+          fmt::format("{}[{}] is no message: it needs a \"role\"{}", key, i,
+                      message.is_object() ? fmt::format(" (its keys: {})", keys_of(message)) : ""),
+          where, fix_for_turn(message, key));
     }
+    check_content_key(message, fmt::format("{}[{}]", key, i), where);
     check_turn_weight(message, fmt::format("{}[{}]", key, i), where);
     const auto content = message.find("content");
     const bool usable = content == message.end() || content->is_null() || content->is_string() ||
@@ -114,7 +152,8 @@ Json message_of(std::string_view role, const std::string& content) {
   return {{"role", role}, {"content", content}};
 }
 
-std::string sharegpt_role(const std::string& from, size_t index, const std::string& where) {
+std::string sharegpt_role(const std::string& from, const std::string& turn,
+                          const std::string& where) {
   using Pair = std::pair<std::string_view, std::string_view>;
   constexpr std::array kRoles = {Pair{"human", "user"},        Pair{"user", "user"},
                                  Pair{"gpt", "assistant"},     Pair{"assistant", "assistant"},
@@ -126,15 +165,25 @@ std::string sharegpt_role(const std::string& from, size_t index, const std::stri
     if (from == name) return std::string(role);
   }
   throw DataError(
-      fmt::format("conversations[{}].from is \"{}\", which is no role known", index, from), where,
-      "known: human, gpt, system, tool and their usual aliases");
+      fmt::format("{}.from is \"{}\", which is no role known", turn, from), where,
+      fmt::format("known: human, user; gpt, assistant, chatgpt, model, bot, function_call; system; "
+                  "tool, observation, function_response; others by data.fields: {{roles: {{{}: "
+                  "user}}}}",
+                  from));
+}
+
+/// Most files say "conversations".
+const char* turns_key(const Json& record) {
+  return !record.contains("conversations") && record.contains("messages") ? "messages"
+                                                                          : "conversations";
 }
 
 Conversation shape_of_sharegpt(const Json& record, const std::string& where) {
-  const Json& turns = require(record, "conversations", RecordFormat::kShareGpt, where);
+  const char* key = turns_key(record);
+  const Json& turns = require(record, key, RecordFormat::kShareGpt, where);
   if (!turns.is_array()) {
-    throw DataError(fmt::format("\"conversations\" must be a list, not {}", turns.type_name()),
-                    where);
+    throw DataError(fmt::format("\"{}\" must be a list, not {}", key, turns.type_name()), where,
+                    R"(write [{"from": "human", "value": "…"}, …])");
   }
   Json messages = Json::array();
   if (const std::string system = optional_string(record, "system", where); !system.empty()) {
@@ -149,17 +198,21 @@ Conversation shape_of_sharegpt(const Json& record, const std::string& where) {
                         turns[i]["from"].is_string() && turns[i].contains("value") &&
                         turns[i]["value"].is_string();
     if (!usable) {
-      throw DataError(fmt::format("conversations[{}] needs strings \"from\" and \"value\"", i),
-                      where);
+      throw DataError(
+          fmt::format(
+              "{}[{}] needs strings \"from\" and \"value\"{}", key, i,
+              turns[i].is_object() ? fmt::format(" (its keys: {})", keys_of(turns[i])) : ""),
+          where, R"(write {"from": "human", "value": "…"})");
     }
-    const std::string role = sharegpt_role(turns[i]["from"].get<std::string>(), i, where);
+    const std::string role =
+        sharegpt_role(turns[i]["from"].get<std::string>(), fmt::format("{}[{}]", key, i), where);
     Json message = message_of(role, turns[i]["value"].get<std::string>());
     for (const char* key : {"train", "weight"}) {
       if (turns[i].contains(key)) message[key] = turns[i][key];
     }
     messages.push_back(std::move(message));
   }
-  check_messages(messages, "conversations", where);
+  check_messages(messages, key, where);
   return conversation_of(record, std::move(messages), 0, where);
 }
 
@@ -175,7 +228,7 @@ RecordShape shape_of_prompt_completion(const Json& record, const std::string& wh
         fmt::format("\"prompt\" ({}) and \"completion\" ({}) must be two strings or two lists of "
                     "messages",
                     prompt.type_name(), completion.type_name()),
-        where);
+        where, "write two strings, or leave the record out where one is missing");
   }
   check_messages(prompt, "prompt", where);
   check_messages(completion, "completion", where);
@@ -201,6 +254,42 @@ RecordShape shape_of_alpaca(const Json& record, bool has_chat_template, const st
   return conversation_of(record, std::move(messages), 0, where);
 }
 
+/// The column that one of `words` names, whatever else its name says: "Question", "user_query".
+std::string column_like(const Json& record, const std::vector<std::string_view>& words) {
+  for (const std::string_view word : words) {
+    for (const auto& [key, value] : record.items()) {
+      if (ascii_lower(key).find(word) != std::string::npos) return key;
+    }
+  }
+  return {};
+}
+
+/// How data.fields would name this record's columns.
+std::string fix_for_columns(const Json& record) {
+  if (record.size() == 1) {
+    for (const char* delimiter : {";", "\t", "|"}) {
+      if (record.begin().key().find(delimiter) == std::string::npos) continue;
+      return fmt::format(
+          "the columns seem to be separated by {}: .csv files are read with commas, "
+          ".tsv files with tabs; convert the file",
+          *delimiter == '\t' ? "tabs" : fmt::format("`{}`", delimiter));
+    }
+  }
+  const std::string prompt = column_like(record,
+                                         {"prompt", "question", "query", "instruction", "input"}),
+                    completion = column_like(record, {"completion", "answer", "response", "output",
+                                                      "reply", "target", "label"});
+  std::string fields = fmt::format("prompt: {}, completion: {}", prompt, completion);
+  if (prompt.empty() || completion.empty() || prompt == completion) {
+    const std::string text = column_like(record, {"content", "document", "body", "article"});
+    fields = text.empty() ? "prompt: COLUMN, completion: COLUMN" : "text: " + text;
+  }
+  return fmt::format(
+      "name the columns: data.fields: {{{}}}; known: \"messages\"; \"conversations\"; "
+      "\"prompt\" and \"completion\"; \"instruction\" and \"output\"; \"text\"",
+      fields);
+}
+
 }  // namespace
 
 std::string name_of(RecordFormat format) {
@@ -221,7 +310,13 @@ std::string name_of(RecordFormat format) {
 
 DetectedFormat detect_format(const Json& record, const std::string& where) {
   const auto has = [&](const char* key) { return record.contains(key); };
-  if (has("messages")) return {RecordFormat::kMessages, "it has \"messages\""};
+  if (has("messages")) {
+    const Json& turns = record["messages"];
+    if (turns.is_array() && !turns.empty() && is_sharegpt_turn(turns[0]) &&
+        !turns[0].contains("role"))
+      return {RecordFormat::kShareGpt, "its \"messages\" hold \"from\" and \"value\""};
+    return {RecordFormat::kMessages, "it has \"messages\""};
+  }
   if (has("conversations")) return {RecordFormat::kShareGpt, "it has \"conversations\""};
   if (has("prompt") && has("completion")) {
     return {RecordFormat::kPromptCompletion, "it has \"prompt\" and \"completion\""};
@@ -230,10 +325,8 @@ DetectedFormat detect_format(const Json& record, const std::string& where) {
     return {RecordFormat::kAlpaca, "it has \"instruction\" and \"output\""};
   }
   if (has("text")) return {RecordFormat::kText, "it has \"text\""};
-  throw DataError(
-      fmt::format("the record has no known format; its keys: {}", keys_of(record)), where,
-      "known: \"messages\"; \"conversations\"; \"prompt\" and \"completion\"; \"instruction\" and "
-      "\"output\"; \"text\"");
+  throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
+                  where, fix_for_columns(record));
 }
 
 RecordShape shape_of(const Json& record, RecordFormat format, bool has_chat_template,

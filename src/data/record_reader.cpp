@@ -87,9 +87,11 @@ std::unique_ptr<RecordReader> open_records(const fs::path& file) {
   const Compression compression = compression_of(magic);
   const bool is_csv = (extension == ".csv" || extension == ".tsv") && !magic.empty();
   if (is_csv) return arrow_library().read_csv(file, compression, extension == ".csv" ? ',' : '\t');
+  const bool may_be_text = extension == ".txt";
   if (compression != Compression::kNone)
-    return read_json_records(arrow_library().decompress(file, compression), file.string());
-  return read_json_records(std::make_unique<FileStream>(file), file.string());
+    return read_json_records(arrow_library().decompress(file, compression), file.string(),
+                             may_be_text);
+  return read_json_records(std::make_unique<FileStream>(file), file.string(), may_be_text);
 }
 
 }  // namespace sftrun::data

@@ -8,6 +8,7 @@
 #include "empty_thinking.h"
 #include "left_out.h"
 #include "record.h"
+#include "roles.h"
 #include "sftrun/core/error.h"
 #include "sftrun/text/chat_labels.h"
 
@@ -175,6 +176,7 @@ std::vector<Sequence> build_conversation(const Conversation& conversation, const
     if (has_label(sequence) || (is_last && sequences.empty()))
       sequences.push_back(std::move(sequence));
   }
+  sequences.front().unknown_roles = unknown_roles(messages, model.chat_template->source());
   return sequences;
 }
 

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <optional>
 #include <set>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/split_words.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/data_extensions.h"
+#include "sftrun/data/dataset.h"
 
 namespace sftrun::data {
 namespace fs = std::filesystem;
@@ -44,99 +42,90 @@ std::vector<fs::path> data_files_in(const fs::path& folder) {
   return files;
 }
 
-/// The split that a word names, as `datasets` reads names.
-std::optional<std::string> split_named(const std::string& word) {
-  for (const char* split : {"train", "validation", "test"}) {
-    const std::vector<std::string> words = words_of_split(split);
-    if (std::find(words.begin(), words.end(), word) != words.end()) return split;
-  }
-  return std::nullopt;
+std::string fix_for(const SplitFiles& found, const config::DataSource& source) {
+  const std::string advice = advice_on_split(source.split);
+  if (!advice.empty()) return advice;
+  if (found.names.empty()) return "no file's name names one: leave `split` out, or name a file";
+  const std::string there = join(found.names, ", ");
+  if (!source.split.empty()) return "it has " + there;
+  // Names such as test_prompts.jsonl need not mean splits; but then which are meant?
+  return fmt::format("its files name {}; say which as {{path: …, split: …}}, or name files", there);
 }
 
-/// Words of a name between what separates them: "train-00000-of-00002.parquet".
-std::vector<std::string> words_of(const std::string& name) {
-  std::vector<std::string> words(1);
-  for (const char c : ascii_lower(name)) {
-    if (c == '-' || c == '_' || c == '.' || c == ' ')
-      words.emplace_back();
-    else
-      words.back() += c;
-  }
-  return words;
-}
-
-/// Of the file's name first, then of the folders it lies in, the nearest first.
-std::string split_of(const fs::path& file, const fs::path& folder, const std::string& asked) {
-  fs::path relative = fs::relative(file, folder);
-  while (!relative.empty()) {
-    const std::string name = relative.filename().string();
-    if (!asked.empty() && (name == asked || name.starts_with(asked + "-") ||
-                           name.starts_with(asked + ".") || name.starts_with(asked + "_")))
-      return asked;
-    for (const std::string& word : words_of(name)) {
-      if (const auto split = split_named(word)) return *split;
-    }
-    relative = relative.parent_path();
-  }
-  return "";
-}
-
-std::string listed(const std::set<std::string>& names) {
-  return join(std::vector<std::string>(names.begin(), names.end()), ", ");
-}
-
-std::vector<fs::path> files_of_split(const fs::path& folder, const config::DataSource& source,
-                                     SplitRole role) {
+std::vector<fs::path> files_of_folder(const fs::path& folder, const config::DataSource& source,
+                                      SplitRole role) {
   const std::vector<fs::path> all = data_files_in(folder);
   if (all.empty()) {
     throw DataError(
         "the folder holds no data files", folder.string(),
         "known: .jsonl, .json, .csv, .tsv, .parquet and .arrow; .gz and .zst of the texts");
   }
-  std::map<std::string, std::vector<fs::path>> by_split;
-  std::set<std::string> named;
-  for (const fs::path& file : all) {
-    const std::string split = split_of(file, folder, source.split);
-    by_split[split].push_back(file);
-    if (!split.empty()) named.insert(split);
+  std::vector<fs::path> inside;
+  for (const fs::path& file : all) inside.push_back(file.lexically_relative(folder));
+  const SplitFiles found = files_of_split(inside, source.split, default_splits(role));
+  if (!found.missing.empty()) {
+    throw DataError(fmt::format("the folder has no split `{}`", found.missing), folder.string(),
+                    fix_for(found, source));
   }
-  if (!source.split.empty()) {
-    // "val" finds validation-00000-of-00001.parquet.
-    const std::string split = by_split.contains(source.split)
-                                  ? source.split
-                                  : split_named(ascii_lower(source.split)).value_or(source.split);
-    if (by_split.contains(split)) return by_split[split];
-    throw DataError(fmt::format("the folder has no split `{}`", source.split), folder.string(),
-                    named.empty() ? "no file's name names one: leave `split` out, or name a file"
-                                  : "it has " + listed(named));
-  }
-  if (named.empty()) return all;
-  const std::vector<std::string> wanted = role == SplitRole::kTrain
-                                              ? std::vector<std::string>{"train"}
-                                              : std::vector<std::string>{"validation", "test"};
-  for (const std::string& split : wanted) {
-    if (by_split.contains(split)) return by_split[split];
-  }
-  // Names such as test_prompts.jsonl need not mean splits; but then which are meant?
-  throw DataError(
-      fmt::format("the folder has no split `{}`", wanted[0]), folder.string(),
-      fmt::format("its files name {}; say which as {{path: …, split: …}}, or name files",
-                  listed(named)));
+  std::vector<fs::path> files;
+  for (const fs::path& file : found.files) files.push_back(folder / file);
+  return files;
+}
+
+/// A file is taken whole; what a `split` would leave of it nobody would notice.
+void refuse_split(const config::DataSource& source) {
+  if (source.split.empty()) return;
+  const std::string advice = advice_on_split(source.split);
+  throw DataError(fmt::format("`split: {}` does nothing here: splits are those of folders and of "
+                              "data sets on the hub, and this is {}",
+                              source.split, is_glob(source.path) ? "a pattern" : "one file"),
+                  source.path,
+                  advice.empty() ? "leave `split` out, or give the folder as path" : advice);
 }
 
 }  // namespace
 
 std::vector<fs::path> source_files(const config::DataSource& source, SplitRole role) {
   const fs::path path = source.path;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return files_of_folder(path, source, role);
+  refuse_split(source);
   if (is_glob(path)) {
     std::vector<fs::path> files = expand_glob(path);
     std::erase_if(files, [](const fs::path& file) { return fs::is_directory(file); });
     if (files.empty()) throw DataError("no file matches", source.path);
     return files;
   }
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return files_of_split(path, source, role);
   return {path};
+}
+
+std::vector<std::string> files_in_both(const config::DataConfig& data) {
+  std::set<fs::path> train;
+  for (const config::DataSource& source : data.train) {
+    for (const fs::path& file : source_files(source, SplitRole::kTrain)) train.insert(file);
+  }
+  std::vector<std::string> both;
+  for (const config::DataSource& source : data.val) {
+    for (const fs::path& file : source_files(source, SplitRole::kValidation)) {
+      if (train.contains(file)) both.push_back(shown_name(file.string()));
+    }
+  }
+  return both;
+}
+
+std::string shown_name(const std::string& path) {
+  constexpr std::string_view kRepo = "/datasets--", kSnapshots = "/snapshots/";
+  const size_t repo = path.rfind(kRepo);
+  const size_t snapshots = repo == std::string::npos ? repo : path.find(kSnapshots, repo);
+  if (snapshots == std::string::npos) return path;
+  std::string name = path.substr(repo + kRepo.size(), snapshots - repo - kRepo.size());
+  if (const size_t owner = name.find("--"); owner != std::string::npos) name.replace(owner, 2, "/");
+  const std::string rest = path.substr(snapshots + kSnapshots.size());
+  const size_t slash = rest.find('/');
+  constexpr size_t kShort = 7;
+  const std::string commit = rest.substr(0, std::min(slash, kShort));
+  return fmt::format("{} (commit {}){}", name, commit,
+                     slash == std::string::npos ? "" : ": " + rest.substr(slash + 1));
 }
 
 }  // namespace sftrun::data

@@ -5,16 +5,18 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/data_splits.h"
 
 namespace sftrun::data {
-
-enum class SplitRole { kTrain, kValidation };
 
 /// The files of a data set, sorted by name: the file itself, what a pattern matches, or what a
 /// folder holds. Of a folder, as `datasets` has it: those of a split, where folders or file names
 /// say so (train-00000-of-00002.parquet, data/validation/…), and what `save_to_disk` wrote.
+/// A file's name is what tells its split, also where it is a link.
 /// @param role which split is meant where source.split does not say
-/// @throws DataError naming what there is
+/// @throws DataError naming what there is; for a split of what is no folder
 std::vector<std::filesystem::path> source_files(const config::DataSource& source, SplitRole role);
+/// A path for messages; in the hub's cache as "owner/name (commit 638a318): train.jsonl".
+std::string shown_name(const std::string& path);
 
 }  // namespace sftrun::data

@@ -57,6 +57,7 @@ SourceRecords::SourceRecords(const config::DataConfig& data, const config::DataS
                              SplitRole role)
     : source_(source),
       fields_(merged(data.fields, source.fields), format_of(data, source)),
+      takes_text_(format_of(data, source) == config::DataFormat::kText),
       left_(source.max_samples) {
   for (const std::filesystem::path& file : source_files(source, role)) {
     files_.push_back({.path = file.string()});
@@ -71,15 +72,23 @@ SourceRecords::SourceRecords(const config::DataConfig& data, const config::DataS
   if (source.max_samples)
     estimated_records_ = std::min(estimated_records_, static_cast<double>(*source.max_samples));
   const config::DataFormat configured = format_of(data, source);
-  format_ = configured == config::DataFormat::kAuto
-                ? detect_format(parse(*first_, 0), where(*first_, 0))
-                : DetectedFormat{record_format(configured), "data.format says so"};
+  if (configured != config::DataFormat::kAuto) {
+    format_ = {record_format(configured), "data.format says so"};
+    return;
+  }
+  const Json record = parse(*first_, 0);
+  fields_.require_pairs(record, where(*first_, 0));
+  format_ = detect_format(record, where(*first_, 0));
 }
 
 bool SourceRecords::open_next() {
   if (next_file_ == files_.size()) return false;
   if (reader_) bytes_before_ += sizes_[next_file_ - 1];
   reader_ = open_records(files_[next_file_].path);
+  if (reader_->is_plain_text() && !takes_text_) {
+    throw DataError("this is plain text, and no records", files_[next_file_].path,
+                    "set data.format: text to learn it line by line, each non-empty line a record");
+  }
   files_[next_file_].is_table = reader_->is_table();
   ++next_file_;
   return true;

@@ -45,6 +45,7 @@ class SourceRecords {
 
   config::DataSource source_;
   FieldMap fields_;
+  bool takes_text_;  // lines of text are records
   std::vector<SourceFile> files_;
   std::vector<uint64_t> sizes_;
   size_t next_file_ = 0;

@@ -68,10 +68,7 @@ Dataset part_of(const Dataset& all, const std::vector<int64_t>& indices, Dataset
 
 }  // namespace
 
-std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, uint64_t seed) {
-  SFTRUN_CHECK(val_split > 0);
-  const std::vector<int64_t> records = record_numbers(all);
-  const int64_t num_records = records.empty() ? 0 : records.back() + 1;
+int64_t num_split_off(double val_split, int64_t num_records) {
   const double wanted = val_split < 1 ? static_cast<double>(num_records) * val_split : val_split;
   const auto num_val = std::max<int64_t>(std::llround(wanted), 1);
   if (num_val >= num_records) {
@@ -80,6 +77,14 @@ std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, 
                     val_split, num_records),
         "data.val_split", "lower it, or give a validation file as data.val");
   }
+  return num_val;
+}
+
+std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, uint64_t seed) {
+  SFTRUN_CHECK(val_split > 0);
+  const std::vector<int64_t> records = record_numbers(all);
+  const int64_t num_records = records.empty() ? 0 : records.back() + 1;
+  const int64_t num_val = num_split_off(val_split, num_records);
   const std::vector<bool> in_val = choose(num_records, num_val, seed);
   std::vector<int64_t> train, val;
   for (size_t i = 0; i < records.size(); ++i) {

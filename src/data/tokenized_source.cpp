@@ -8,7 +8,8 @@ namespace {
 Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextModel& model,
                    const std::string& where) {
   Outcome outcome{.fate = fate_of(sequence, rule, where),
-                  .length = static_cast<int64_t>(sequence.ids.size())};
+                  .length = static_cast<int64_t>(sequence.ids.size()),
+                  .unknown_roles = sequence.unknown_roles};
   if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
     outcome.example = to_example(sequence, rule.max_seq_len, 0);
     outcome.ending = ending_of(outcome.example, model);

@@ -19,6 +19,7 @@ struct Outcome {
   Ending ending = Ending::kStop;
   int64_t num_empty_thinking = 0, num_control_tokens = 0;
   LeftOut left_out;
+  std::vector<std::string> unknown_roles;
   std::string text;  ///< its beginning, when no token of it carries a label
 };
 

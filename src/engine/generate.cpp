@@ -65,6 +65,10 @@ class GenerateCommand {
       messages.push_back({{"role", "user"}, {"content", prompt}});
       tokens = chat_tokens(messages, nullptr);
     } else {
+      if (get<std::string>(request_, "system")) {
+        throw ConfigError("--system needs a chat template, and the model has none", "--system",
+                          "write what it says into the prompt");
+      }
       tokens = model_.text.tokenizer->encode(prompt, /*add_special_tokens=*/true);
     }
     if (tokens.empty())

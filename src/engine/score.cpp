@@ -113,9 +113,12 @@ int run_score(const nlohmann::json& request) {
   score(records, *model.decoder);
   std::string text;
   double total = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0, num_empty = 0;
   for (const ScoredRecord& scored : records) {
-    const data::Json additions = {{"logprob", scored.logprob}, {"tokens", scored.num_labelled}};
+    const bool empty = scored.num_labelled == 0;  // of nothing there is no probability
+    num_empty += empty ? 1 : 0;
+    const data::Json additions = {{"logprob", empty ? data::Json() : data::Json(scored.logprob)},
+                                  {"tokens", scored.num_labelled}};
     text += data::extend_json_line(scored.line, scored.record, additions) + "\n";
     total += scored.logprob;
     tokens += scored.num_labelled;
@@ -126,8 +129,15 @@ int run_score(const nlohmann::json& request) {
   } else {
     write_file_atomically(output, text);
   }
-  log::info("scored {} records, {} tokens, mean loss {:.4f}", records.size(), tokens,
-            tokens > 0 ? -total / static_cast<double>(tokens) : 0.0);
+  if (num_empty > 0) {
+    log::warn(
+        "{} of {} records have no token to score (no assistant's turn? one token alone?): "
+        "their logprob is null",
+        num_empty, records.size());
+  }
+  log::info(
+      "scored {} records, {} tokens{}", records.size(), tokens,
+      tokens > 0 ? fmt::format(", mean loss {:.4f}", -total / static_cast<double>(tokens)) : "");
   return 0;
 }
 

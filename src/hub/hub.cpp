@@ -24,6 +24,7 @@ struct Cached {
   std::optional<Snapshot> snapshot;
   bool certain = false;  ///< that it is all: a listing of the commit says so, or the files do
   std::string missing;   ///< without a snapshot: what is not there
+  std::optional<NoChoice> none;  ///< of the files that are known nothing can be chosen
 };
 
 Snapshot make_snapshot(const RepoName& name, const std::string& commit, const RepoCache& cache,
@@ -68,7 +69,7 @@ Cached look_up(const RepoName& name, const RepoCache& cache, const Choose& choos
     return {.missing = fmt::format("revision {}", name.revision_or_main())};
   const auto noted = cache.noted_files(*commit);
   const Selection selection = choose(noted ? *noted : cache.local_files(*commit));
-  if (selection.none) return {.missing = selection.none->message};
+  if (selection.none) return {.certain = noted.has_value(), .none = selection.none};
   const std::string missing = first_missing(selection.files, cache, *commit);
   if (!missing.empty()) return {.missing = missing};
   const bool one_file =
@@ -92,9 +93,12 @@ Snapshot from_cache(const Cached& cached, const Options& options) {
 
 [[noreturn]] void not_in_cache(const RepoName& name, const Cached& cached,
                                const Settings& settings) {
+  if (cached.none && cached.certain) throw DataError(cached.none->message, {}, cached.none->fix);
+  const std::string detail =
+      cached.none ? "of what is there: " + cached.none->message : cached.missing + " is missing";
   throw DataError(
-      fmt::format("{} is not in the cache ({} is missing), and {} forbids to download it",
-                  name.text(), cached.missing, settings.offline),
+      fmt::format("{} is not in the cache ({}), and {} forbids to download it", name.text(), detail,
+                  settings.offline),
       settings.cache_dir.string(),
       fmt::format("unset {}, or run `sftrun download {}` where there is a network and copy the "
                   "cache",

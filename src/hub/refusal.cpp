@@ -59,9 +59,9 @@ std::string how_to_log_in() {
 
 [[noreturn]] void refuse_token(const Asked& asked) {
   throw DataError("the hub does not accept your token", asked.settings.token_source,
-                  fmt::format("make a new one at {}/settings/tokens and log in again (hf auth "
-                              "login), or unset it for what is public",
-                              shown_url(asked.settings.endpoint)));
+                  fmt::format("make a new one at {} and log in again (hf auth login), or unset it "
+                              "for what is public",
+                              shown_url(asked.settings.endpoint + "/settings/tokens")));
 }
 
 /// "user Access Token …" is what the hub says of a token that it does not know.

@@ -13,6 +13,8 @@ namespace sftrun::hub {
 namespace {
 
 constexpr std::string_view kScheme = "hf://";
+constexpr std::array<std::string_view, 3> kSites = {
+    "https://huggingface.co/", "https://www.huggingface.co/", "https://hf.co/"};
 constexpr size_t kMaxPart = 96;  // of a repository's name, on the hub
 
 bool is_control(char c) {
@@ -112,8 +114,24 @@ RepoName parse_uri(std::string_view text, std::string_view rest, RepoType type) 
   return name;
 }
 
+/// A page's address as hf://… has it: owner/name/tree/main/sub is owner/name@main/sub.
+std::optional<std::string> from_page(std::string_view text) {
+  for (const std::string_view site : kSites) {
+    if (!text.starts_with(site)) continue;
+    std::string rest(text.substr(site.size()));
+    rest.resize(std::min(rest.find_first_of("?#"), rest.size()));
+    for (const char* view : {"/tree/", "/blob/", "/resolve/"}) {
+      if (const size_t at = rest.find(view); at != std::string::npos)
+        rest.replace(at, std::string_view(view).size(), "@");
+    }
+    return std::string(kScheme) + rest;
+  }
+  return std::nullopt;
+}
+
 /// Type and rest of hf://…; nullopt for a text without hf://.
 std::optional<RepoName> parse_scheme(std::string_view text) {
+  if (const auto page = from_page(text)) return parse_scheme(*page);
   if (!text.starts_with(kScheme)) return std::nullopt;
   std::string_view rest = text.substr(kScheme.size());
   while (rest.ends_with('/')) rest.remove_suffix(1);
@@ -163,6 +181,12 @@ std::optional<RepoName> parse_dataset_name(std::string_view text) {
   if (!name) return parse_plain(text, RepoType::kDataset);
   if (name->type != RepoType::kDataset) fail(text, "this names a model, not a data set");
   return name;
+}
+
+bool begins_as_hub_name(std::string_view text) {
+  return text.starts_with(kScheme) ||
+         std::any_of(kSites.begin(), kSites.end(),
+                     [&](std::string_view site) { return text.starts_with(site); });
 }
 
 RepoName with_revision(RepoName name, const std::string& revision) {

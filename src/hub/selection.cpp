@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdio>
 #include <string_view>
 
-#include "sftrun/core/split_words.h"
+#include "sftrun/core/data_splits.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::hub {
@@ -165,30 +164,24 @@ Selection no_such_path(const RepoName& name, const Files& files) {
                               : fmt::format("did you mean {}?", named(whole, near)));
 }
 
-bool is_separate_word(const std::string& text, const std::string& word) {
-  const auto is_letter = [&](size_t i) {
-    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0;
-  };
-  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
-    if ((at == 0 || !is_letter(at - 1)) && !is_letter(at + word.size())) return true;
-  }
-  return false;
+/// The files of the split that is asked for, as of a folder here.
+SplitFiles of_split(const Files& files, const DatasetRequest& request) {
+  std::vector<std::filesystem::path> paths;
+  for (const RemoteFile& file : files) paths.emplace_back(file.path);
+  return files_of_split(paths, request.split, request.defaults);
 }
 
-bool belongs_to(const std::string& path, const std::string& split) {
-  const std::vector<std::string> words = words_of_split(split);
-  return std::any_of(words.begin(), words.end(),
-                     [&](const std::string& word) { return is_separate_word(path, word); });
-}
-
-Files of_split(const Files& files, const std::string& split) {
-  if (split.empty()) return files;
-  Files chosen = filtered(files, [&](const std::string& path) { return belongs_to(path, split); });
-  const bool any_named = std::any_of(files.begin(), files.end(), [](const RemoteFile& file) {
-    return belongs_to(file.path, "train") || belongs_to(file.path, "validation") ||
-           belongs_to(file.path, "test");
-  });
-  return any_named || split != "train" ? chosen : files;  // without names all of it is to train on
+Selection no_such_split(const RepoName& name, const Files& data, const SplitFiles& found,
+                        const DatasetRequest& request) {
+  RepoName plain = name;
+  plain.path.clear();
+  const std::string advice = advice_on_split(request.split);
+  const std::string file = "name a file: " + named(plain, data.front().path);
+  const std::string splits =
+      found.names.empty() ? "no file's name tells a split" : "it has " + join(found.names, ", ");
+  return nothing(
+      fmt::format("{} has no split `{}`", name.text(), found.missing),
+      advice.empty() ? fmt::format("{}; {}; there are: {}", splits, file, listed(data)) : advice);
 }
 
 }  // namespace
@@ -226,7 +219,8 @@ Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& fi
   }
   const bool is_pattern = name.path.find_first_of("*?[") != std::string::npos;
   Files inside = filtered(files, [&](const std::string& path) {
-    if (is_pattern) return ::fnmatch(name.path.c_str(), path.c_str(), FNM_PERIOD) == 0;
+    if (is_pattern)
+      return ::fnmatch(name.path.c_str(), path.c_str(), FNM_PERIOD | FNM_PATHNAME) == 0;
     return name.path.empty() || path.starts_with(name.path + "/");
   });
   if (inside.empty() && !name.path.empty()) return no_such_path(name, files);
@@ -235,15 +229,20 @@ Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& fi
   });
   std::sort(data.begin(), data.end(),
             [](const RemoteFile& a, const RemoteFile& b) { return a.path < b.path; });
-  const Files chosen = is_pattern ? data : of_split(data, request.split);
-  if (!chosen.empty()) return {.files = chosen, .opened = is_pattern ? "" : name.path};
   if (data.empty()) {
     return nothing(
         fmt::format("{} holds no data files ({})", name.text(), join(request.extensions, ", ")),
         "its files are: " + listed(inside));
   }
-  return nothing(fmt::format("{} has no split `{}`", name.text(), request.split),
-                 "name a file: " + named(name, data.front().path) + "; there are: " + listed(data));
+  if (is_pattern) return {.files = data};
+  const SplitFiles found = of_split(data, request);
+  if (!found.missing.empty()) return no_such_split(name, data, found, request);
+  return {.files = filtered(data,
+                            [&](const std::string& path) {
+                              return std::find(found.files.begin(), found.files.end(), path) !=
+                                     found.files.end();
+                            }),
+          .opened = name.path};
 }
 
 }  // namespace sftrun::hub

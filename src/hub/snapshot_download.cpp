@@ -38,7 +38,10 @@ class SnapshotDownload {
     cache_.make_folders(task_.commit);
     require_space();
     const uint64_t total = total_bytes();
-    if (!options_.quiet) {
+    if (!options_.quiet && is_all_there()) {
+      log::info("{}: commit {} is in the cache already", task_.name.text(),
+                task_.commit.substr(0, 7));
+    } else if (!options_.quiet) {
       log::info("downloading {}: {} file{}, {} (commit {})", task_.name.text(), task_.files.size(),
                 task_.files.size() == 1 ? "" : "s", format_bytes(total), task_.commit.substr(0, 7));
     }
@@ -52,6 +55,12 @@ class SnapshotDownload {
     return std::accumulate(
         task_.files.begin(), task_.files.end(), uint64_t{0},
         [](uint64_t sum, const RemoteFile& file) { return saturating_add(sum, file.size); });
+  }
+
+  bool is_all_there() const {
+    return std::all_of(task_.files.begin(), task_.files.end(), [&](const RemoteFile& file) {
+      return is_file_of(cache_.pointer(task_.commit, file.path), file.size);
+    });
   }
 
   /// Bytes of a file that are on the disk already, as far as its listed checksum tells.

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <regex>
+#include <optional>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
-#include "sftrun/core/strings.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/peft.h"
 
 /// Building a decoder: decide what trains, allocate the flat buffers, fill in the weights.
@@ -37,40 +37,17 @@ bool decays(const spec::TensorSpec& tensor) {
 class Selection {
  public:
   Selection(const DecoderOptions& options, const std::vector<spec::TensorSpec>& tensors)
-      : options_(options) {
-    for (const std::string& pattern : options.trainable) {
-      try {
-        patterns_.emplace_back(pattern, std::regex::ECMAScript);
-      } catch (const std::regex_error& e) {
-        throw ConfigError(fmt::format("tuning.trainable: `{}` is not a regular expression: {}",
-                                      pattern, e.what()));
-      }
-    }
-    if (options.trains != Trains::kPartial) return;
-    for (const spec::TensorSpec& tensor : tensors) {
-      if (trains(tensor.name)) return;
-    }
-    std::vector<std::string> names;
-    for (const spec::TensorSpec& tensor : tensors) {
-      if (tensor.layer <= 0) names.push_back(tensor.name);
-    }
-    throw ConfigError("tuning.trainable matches no parameter of the model",
-                      "tuning.trainable: " + join(options.trainable, ", "),
-                      "parameters are named like: " + join(names, ", "));
+      : trains_(options.trains) {
+    if (options.trains == Trains::kPartial) names_.emplace(options.trainable, tensors);
   }
 
   bool trains(const std::string& name) const {
-    if (options_.trains == Trains::kFull) return true;
-    if (options_.trains != Trains::kPartial) return false;
-    for (const std::regex& pattern : patterns_) {
-      if (std::regex_search(name, pattern)) return true;
-    }
-    return false;
+    return trains_ == Trains::kFull || (names_ && names_->match(name));
   }
 
  private:
-  const DecoderOptions& options_;
-  std::vector<std::regex> patterns_;
+  Trains trains_;
+  std::optional<spec::TrainableNames> names_;
 };
 
 kernels::Linear& member(Layer& layer, spec::LinearSlot slot) {
@@ -224,118 +201,11 @@ void describe(Layer& layer, const spec::ArchSpec& arch, int64_t index) {
   layer.gating = gating_of(arch);
 }
 
-/// Of models with experts only attention: peft takes the names of dense feed-forward halves there
-/// for the experts'.
-bool is_targetable(spec::LinearSlot slot, const spec::ArchSpec& arch) {
-  const bool is_dense_half = slot == spec::LinearSlot::kGate || slot == spec::LinearSlot::kUp ||
-                             slot == spec::LinearSlot::kDown;
-  if (arch.mixture.beside_dense) return true;  // its router is a linear module like the others
-  return slot != spec::LinearSlot::kRouter && (arch.mixture.num_experts == 0 || !is_dense_half);
-}
-
-/// Of target_parameters, as peft matches them: the whole name or its ending.
-bool targets_parameter(const LoraOptions& lora, const std::string& name) {
-  return std::any_of(lora.target_parameters.begin(), lora.target_parameters.end(),
-                     [&](const std::string& target) { return ends_with_name(name, target); });
-}
-
-/// A router's update is asked for by its parameter's name alone: `gate` would mean another thing in
-/// other layers.
-bool targets(const LoraOptions& lora, const std::string& module, spec::LinearSlot slot,
-             const spec::ArchSpec& arch) {
-  if (slot == spec::LinearSlot::kRouter && targets_parameter(lora, module + ".weight")) return true;
-  if (!is_targetable(slot, arch)) return false;
-  if (lora.target_is_pattern)
-    return std::regex_match(module, std::regex(lora.target_modules.at(0)));
-  for (const std::string& target : lora.target_modules) {
-    if (target == "all-linear" || ends_with_name(module, target)) return true;
-  }
-  return false;
-}
-
-void require_parameters_exist(const LoraOptions& lora, const spec::ArchSpec& arch) {
-  std::vector<std::string> names, known;
-  const auto add = [&](int64_t layer, const std::string& parameter) {
-    names.push_back(spec::name_in_layer(arch, layer, parameter));
-    if (std::find(known.begin(), known.end(), parameter) == known.end()) known.push_back(parameter);
-  };
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer))
-      add(layer, experts.module);
-    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (linear.slot == spec::LinearSlot::kRouter) add(layer, linear.module + ".weight");
-    }
-  }
-  for (const std::string& target : lora.target_parameters) {
-    const bool found = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return ends_with_name(name, target);
-    });
-    if (found) continue;
-    throw ConfigError(fmt::format("no experts' parameter is named `{}`", target),
-                      "tuning.lora.target_parameters",
-                      names.empty() ? "the model has no experts: remove it"
-                                    : "there are, in every layer of experts: " + join(known, ", "));
-  }
-  if (!lora.target_parameters.empty() && lora.dropout > 0) {
-    throw ConfigError("experts' updates have no dropout", "tuning.lora.dropout",
-                      "set tuning.lora.dropout to 0, or remove tuning.lora.target_parameters (peft "
-                      "has the same limit)");
-  }
-}
-
-/// One of each kind over all layers.
-std::vector<spec::LinearSpec> all_linears(const spec::ArchSpec& arch) {
-  std::vector<spec::LinearSpec> linears;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      const bool known =
-          std::any_of(linears.begin(), linears.end(),
-                      [&](const spec::LinearSpec& other) { return other.module == linear.module; });
-      if (!known) linears.push_back(std::move(linear));
-    }
-  }
-  if (arch.per_layer_size > 0) linears.push_back({.module = "per_layer_model_projection"});
-  return linears;
-}
-
-bool names_experts(const std::string& target) {
-  for (const char* name : {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3", "experts"}) {
-    if (ends_with_name(target, name)) return true;
-  }
-  return false;
-}
-
-void require_targets_exist(const LoraOptions& lora, const spec::ArchSpec& arch) {
-  require_parameters_exist(lora, arch);
-  if (lora.target_is_pattern) return;
-  const std::vector<spec::LinearSpec> linears = all_linears(arch);
-  std::vector<std::string> names;
-  for (const spec::LinearSpec& linear : linears) {
-    if (is_targetable(linear.slot, arch))
-      names.push_back(linear.module.substr(linear.module.rfind('.') + 1));
-  }
-  for (const std::string& target : lora.target_modules) {
-    if (target == "all-linear") continue;
-    bool found = false;
-    for (const spec::LinearSpec& linear : linears) {
-      if (!is_targetable(linear.slot, arch)) continue;
-      // A target may name a layer too ("layers.3.self_attn.q_proj"); its last words decide.
-      found =
-          found || ends_with_name(linear.module, target) || ends_with_name(target, linear.module);
-    }
-    if (found) continue;
-    if (arch.mixture.num_experts > 0 && names_experts(target)) {
-      throw ConfigError(fmt::format("`{}` names experts, which are no linear layers", target),
-                        "tuning.lora.target_modules",
-                        "set tuning.lora.target_parameters: [mlp.experts.gate_up_proj, "
-                        "mlp.experts.down_proj]");
-    }
-    const std::string guess = nearest(target, names);
-    throw ConfigError(fmt::format("no linear layer is named `{}`", target),
-                      "tuning.lora.target_modules",
-                      (guess.empty() ? std::string() : fmt::format("did you mean `{}`? ", guess)) +
-                          "there are: " + join(names, ", ") + "; or all-linear");
-  }
+spec::LoraTargets targets_of(const LoraOptions& lora) {
+  return {.modules = lora.target_modules,
+          .is_pattern = lora.target_is_pattern,
+          .parameters = lora.target_parameters,
+          .dropout = lora.dropout};
 }
 
 }  // namespace
@@ -346,12 +216,13 @@ class DecoderBuilder {
       : d_(decoder),
         source_(source),
         tensors_(spec::tensor_specs(decoder.arch_)),
-        selection_(decoder.options_, tensors_) {
+        selection_(decoder.options_, tensors_),
+        targets_(targets_of(decoder.options_.lora)) {
     for (const spec::TensorSpec& tensor : tensors_) by_name_[tensor.name] = &tensor;
   }
 
   void run() {
-    if (d_.options_.trains == Trains::kLora) require_targets_exist(d_.options_.lora, d_.arch_);
+    if (d_.options_.trains == Trains::kLora) spec::require_targets_exist(targets_, d_.arch_);
     declare();
     d_.store_.allocate(d_.options_.dtype, d_.options_.device);
     fill();
@@ -390,7 +261,8 @@ class DecoderBuilder {
     declare_tensor(name + ".weight", group, &linear.weight, &linear.weight_parameter);
     if (spec.bias) declare_tensor(name + ".bias", group, &linear.bias, &linear.bias_parameter);
     const LoraOptions& lora = d_.options_.lora;
-    if (d_.options_.trains != Trains::kLora || !targets(lora, linear.name, spec.slot, d_.arch_))
+    if (d_.options_.trains != Trains::kLora ||
+        !spec::is_target(targets_, linear.name, spec.slot, d_.arch_))
       return;
     kernels::LoraAdapter adapter;
     adapter.a = d_.store_.add(weights::lora_a_name(name), {lora.r, spec.in_features}, group, true);
@@ -407,7 +279,7 @@ class DecoderBuilder {
     declare_tensor(matrix.name, layer + 1, &matrix.weight, &matrix.parameter);
     if (spec.bias) declare_weight(matrix.bias, matrix.name + "_bias", layer + 1);
     const LoraOptions& lora = d_.options_.lora;
-    if (d_.options_.trains != Trains::kLora || !targets_parameter(lora, matrix.name)) return;
+    if (d_.options_.trains != Trains::kLora || !spec::is_target(targets_, matrix.name)) return;
     const LoraOptions own = spec.slot == spec::ExpertSlot::kGateUp ? lora.of_gate_up() : lora;
     const int64_t experts = d_.arch_.mixture.num_experts;
     const std::string module = peft_module(matrix.name);
@@ -439,9 +311,8 @@ class DecoderBuilder {
   /// What peft calls the update of an experts' tensor.
   std::string peft_module(const std::string& name) const {
     const std::string experts = name.substr(0, name.rfind('.'));
-    const LoraOptions& lora = d_.options_.lora;
-    return weights::peft_expert_module(name, targets_parameter(lora, experts + ".gate_up_proj") &&
-                                                 targets_parameter(lora, experts + ".down_proj"));
+    return weights::peft_expert_module(name, spec::is_target(targets_, experts + ".gate_up_proj") &&
+                                                 spec::is_target(targets_, experts + ".down_proj"));
   }
 
   void declare_norm(kernels::Norm& norm, const std::string& name, int64_t group) {
@@ -568,6 +439,7 @@ class DecoderBuilder {
   const WeightSource& source_;
   std::vector<spec::TensorSpec> tensors_;
   Selection selection_;
+  spec::LoraTargets targets_;
   std::map<std::string, const spec::TensorSpec*> by_name_;
   std::vector<Slot> slots_;
 };

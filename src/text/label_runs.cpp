@@ -93,16 +93,18 @@ std::vector<Run> find_label_runs(const ChatTemplate& chat_template, const Json& 
   std::vector<Run> runs;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!is_assistant(messages[i])) continue;
-    const auto turn =
+    const std::vector<Run> turn =
         find_turn(chat_template, messages, options, full, find_specials, static_cast<int32_t>(i));
-    if (!turn) {
+    if (turn.empty()) {
       throw DataError(fmt::format("the chat template leaves nothing of messages[{}] (assistant) "
                                   "that could carry a label",
                                   i),
                       {}, "take the message out, or give it \"train\": false");
     }
-    runs.push_back(*turn);
+    runs.insert(runs.end(), turn.begin(), turn.end());
   }
+  std::stable_sort(runs.begin(), runs.end(),
+                   [](const Run& a, const Run& b) { return a.span.begin < b.span.begin; });
   for (size_t i = 1; i < runs.size(); ++i) {  // a turn never reaches into the next
     runs[i - 1].span.end =
         std::min(runs[i - 1].span.end, std::max(runs[i].span.begin, runs[i - 1].span.begin));

@@ -13,6 +13,7 @@ using Run = LabelledConversation::Run;
 struct ContentSpan {
   size_t begin, end;
   int32_t message;
+  bool is_content;  ///< of its field of this name
 };
 
 std::vector<ContentSpan> content_spans(const Rendered& rendered) {
@@ -21,7 +22,7 @@ std::vector<ContentSpan> content_spans(const Rendered& rendered) {
     const Origin& origin = span.origin;
     if (origin.kind != Origin::Kind::kMessage || origin.field == "role" || origin.field == "name")
       continue;
-    spans.push_back({span.begin, span.end, origin.message});
+    spans.push_back({span.begin, span.end, origin.message, origin.field == "content"});
   }
   return spans;
 }
@@ -104,6 +105,17 @@ class TurnFinder {
   }
 
   /// Nothing where the template leaves the message out.
+  std::vector<Run> find_all() const {
+    const std::optional<Run> first = find();
+    if (!first) return {};
+    std::vector<Run> runs = {*first};
+    for (const ContentSpan& span : content_after(first->span.end)) {
+      runs.push_back(
+          {{static_cast<uint32_t>(span.begin), static_cast<uint32_t>(span.end)}, message_});
+    }
+    return runs;
+  }
+
   std::optional<Run> find() const {
     if (!full_.first_of(message_)) {
       if (before_ && after_ && after_->view() == before_->view()) return std::nullopt;
@@ -175,6 +187,25 @@ class TurnFinder {
     return run;
   }
 
+  /// The message's own content that stands behind bytes of a later one, in one piece each.
+  std::vector<ContentSpan> content_after(size_t position) const {
+    std::vector<ContentSpan> pieces;
+    bool passed_another = false;
+    for (const ContentSpan& span : full_.spans) {
+      if (span.begin < position) continue;
+      if (span.message != message_) {
+        passed_another = passed_another || span.message > message_;
+        continue;
+      }
+      if (!passed_another || !span.is_content) continue;
+      if (!pieces.empty() && pieces.back().end == span.begin)
+        pieces.back().end = span.end;
+      else
+        pieces.push_back(span);
+    }
+    return pieces;
+  }
+
   // ---- Where the turn begins
 
   std::optional<size_t> start_in(const Text& text) const {
@@ -196,7 +227,25 @@ class TurnFinder {
     if (const auto cut = last_cut(matched)) return anchor + *cut;
     if (const auto after_header = after_part(region, /*thinking=*/false))
       return anchor + *after_header;
+    if (const auto begin = begin_by_probe(text, anchor, limit)) return begin;
     return own;
+  }
+
+  /// Where the text begins to differ when the message is a plain answer instead: a turn that goes
+  /// on without a header opens its tool call there.
+  std::optional<size_t> begin_by_probe(const Text& text, size_t anchor, size_t limit) const {
+    Json messages = messages_;
+    Json& message = messages[static_cast<size_t>(message_)];
+    message = {{"role", message.at("role")}, {"content", "\x01"}};
+    try {
+      const Rendered probed =
+          template_.render_prefix(messages, static_cast<size_t>(message_) + 1, options_);
+      const size_t shared = common_prefix(text.view(), probed.text);
+      if (shared >= anchor && shared <= limit && probed.text[shared] == '\x01') return shared;
+    } catch (const DataError&) {
+      // The template has other ideas of this conversation.
+    }
+    return std::nullopt;
   }
 
   /// Templates that prompt for nothing (after a tool's answer, say) may still write the header.
@@ -268,6 +317,9 @@ class TurnFinder {
 
   size_t end_from(size_t start) const {
     const size_t bound = full_.begin_of_later(message_, start);
+    if (!content_after(start).empty()) {
+      if (const auto end = end_of_first_part(start, bound)) return *end;
+    }
     const std::vector<size_t> ends = content_ends(start, bound);
     const std::string_view closing_text = closing();
     const std::string_view text = full_.view();
@@ -279,6 +331,24 @@ class TurnFinder {
     }
     const bool closed_by_next = after_ && closing_text.empty();
     return first_special(ends.front(), bound, closed_by_next).value_or(ends.front());
+  }
+
+  /// Of a turn whose content stands behind a later message: the last special token of what follows
+  /// its other bytes both here and when nothing follows.
+  std::optional<size_t> end_of_first_part(size_t start, size_t bound) const {
+    if (!after_) return std::nullopt;
+    size_t last = 0;
+    for (const ContentSpan& span : after_->spans) {
+      if (span.message == message_ && !span.is_content) last = span.end;
+    }
+    const std::string_view alone = after_->view().substr(last);
+    for (const size_t end : content_ends(start, bound)) {
+      const std::string_view here = full_.view().substr(end, bound - end);
+      const size_t shared = common_prefix(here, alone);
+      const std::vector<ByteSpan> specials = find_specials_(here.substr(0, shared));
+      if (!specials.empty()) return end + specials.back().end;
+    }
+    return std::nullopt;
   }
 
   /// Through the last special token of the closing. Where it holds none, the next message's header
@@ -313,11 +383,11 @@ class TurnFinder {
 
 }  // namespace
 
-std::optional<Run> find_turn(const ChatTemplate& chat_template, const Json& messages,
-                             const RenderOptions& options, const Rendered& full,
-                             const FindSpecials& find_specials, int32_t message) {
+std::vector<Run> find_turn(const ChatTemplate& chat_template, const Json& messages,
+                           const RenderOptions& options, const Rendered& full,
+                           const FindSpecials& find_specials, int32_t message) {
   const Text text(full);
-  return TurnFinder(chat_template, messages, options, text, find_specials, message).find();
+  return TurnFinder(chat_template, messages, options, text, find_specials, message).find_all();
 }
 
 }  // namespace sftrun::text

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -17,10 +16,13 @@ using FindSpecials = std::function<std::vector<ByteSpan>(std::string_view text)>
 /// A turn begins where the generation prompt of the conversation before it ends, and ends with the
 /// end-of-turn token after its last byte. Both are aligned with `full` by origins: at the last byte
 /// that comes from an earlier message (begin) or from this one (end), so that templates which
-/// render history otherwise than the last turn do no harm. Nothing where the template leaves the
-/// message out.
-std::optional<LabelledConversation::Run> find_turn(
-    const ChatTemplate& chat_template, const Json& messages, const RenderOptions& options,
-    const Rendered& full, const FindSpecials& find_specials, int32_t message);
+/// render history otherwise than the last turn do no harm. Content that the template writes after a
+/// later message (Gemma 4: text beside tool calls stands behind their answers) is a run of its own.
+/// Nothing where the template leaves the message out.
+std::vector<LabelledConversation::Run> find_turn(const ChatTemplate& chat_template,
+                                                 const Json& messages, const RenderOptions& options,
+                                                 const Rendered& full,
+                                                 const FindSpecials& find_specials,
+                                                 int32_t message);
 
 }  // namespace sftrun::text

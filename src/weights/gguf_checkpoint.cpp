@@ -99,7 +99,7 @@ class GgufCheckpoint final : public CheckpointBase {
   void read(const std::string& name, DType dtype, void* destination) const override {
     const size_t i = index_of(name);
     if (sources_[i].size() > 1)
-      return read_in_turn(sources_[i], dtype, static_cast<std::byte*>(destination));
+      return read_in_turn(sources_[i], is_apart(i), dtype, static_cast<std::byte*>(destination));
     const GgufTensor& tensor = *sources_[i][0];
     auto* out = static_cast<std::byte*>(destination);
     if (forms_[i].is_same()) {
@@ -115,10 +115,10 @@ class GgufCheckpoint final : public CheckpointBase {
     const size_t i = index_of(name);
     if (roles_[i] != spec::TensorRole::kExperts) return read(name, dtype, destination);
     const size_t matrices = sources_[i].size();  // of each expert, one after the other
-    const GgufTensor& tensor = *sources_[i][part % matrices];
-    const int64_t size = tensor.numel() / tensor.shape[0];
-    const auto expert = static_cast<int64_t>(part / matrices);
-    decode(tensor, expert * size, size, dtype, static_cast<std::byte*>(destination));
+    const GgufTensor& tensor = *sources_[i][is_apart(i) ? part : part % matrices];
+    const int64_t size = is_apart(i) ? tensor.numel() : tensor.numel() / tensor.shape[0],
+                  first = is_apart(i) ? 0 : static_cast<int64_t>(part / matrices) * size;
+    decode(tensor, first, size, dtype, static_cast<std::byte*>(destination));
     file_.release(tensor.bytes);
   }
 
@@ -140,9 +140,17 @@ class GgufCheckpoint final : public CheckpointBase {
   text::RenderOptions render_defaults() const override { return read_gguf_special_texts(file_); }
 
  private:
-  /// Of each expert its gate, then its up.
-  void read_in_turn(const std::vector<const GgufTensor*>& sources, DType dtype,
+  /// Of each expert its gate, then its up; or what a file has of each expert, one after the other.
+  void read_in_turn(const std::vector<const GgufTensor*>& sources, bool apart, DType dtype,
                     std::byte* out) const {
+    if (apart) {
+      for (const GgufTensor* tensor : sources) {
+        decode(*tensor, 0, tensor->numel(), dtype, out);
+        out += tensor->numel() * size_of(dtype);
+        file_.release(tensor->bytes);
+      }
+      return;
+    }
     for (int64_t expert = 0; expert < sources[0]->shape[0]; ++expert) {
       for (const GgufTensor* tensor : sources) {
         const int64_t size = tensor->numel() / tensor->shape[0];
@@ -176,6 +184,12 @@ class GgufCheckpoint final : public CheckpointBase {
     return form == GgufForm::Value::kMinusExp ? std::log(-value) : value;
   }
 
+  /// Whether the file holds each expert's matrices as tensors of their own.
+  bool is_apart(size_t i) const {
+    return roles_[i] == spec::TensorRole::kExperts &&
+           sources_[i][0]->shape.size() < tensors_[i].shape.size();
+  }
+
   void list_tensors() {
     const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch_);
     check_names(specs);
@@ -200,8 +214,24 @@ class GgufCheckpoint final : public CheckpointBase {
   }
 
   std::vector<std::string> names_of(const spec::TensorSpec& spec) const {
-    if (belongs_to_experts(spec)) return gguf_expert_names(spec);
-    return {names_.at(spec.name)};
+    if (!belongs_to_experts(spec)) return {names_.at(spec.name)};
+    std::vector<std::string> together = gguf_expert_names(spec);
+    return file_.find(together[0]) || !are_apart(spec) ? together : gguf_single_expert_names(spec);
+  }
+  bool are_apart(const spec::TensorSpec& spec) const {
+    return spec.role == spec::TensorRole::kExperts &&
+           file_.find(gguf_single_expert_names(spec)[0]) != nullptr;
+  }
+
+  /// Of one of `count` tensors that a file has for a tensor of experts: a matrix of them all, or
+  /// one expert's.
+  std::vector<int64_t> shape_of_source(const spec::TensorSpec& spec, size_t count) const {
+    std::vector<int64_t> shape = spec.shape;
+    const bool is_apart = belongs_to_experts(spec) && are_apart(spec);
+    const auto matrices = static_cast<int64_t>(count) / (is_apart ? spec.shape[0] : 1);
+    if (matrices > 1) shape[1] /= matrices;
+    if (is_apart) shape.erase(shape.begin());
+    return shape;
   }
 
   const GgufTensor* require_readable(const std::string& name) const {
@@ -221,7 +251,7 @@ class GgufCheckpoint final : public CheckpointBase {
       for (const std::string& name : names) {
         specs.push_back(spec);
         specs.back().name = name;
-        if (names.size() > 1) specs.back().shape[1] /= static_cast<int64_t>(names.size());
+        specs.back().shape = shape_of_source(spec, names.size());
       }
     }
     const std::set<std::string> unused = gguf_unused(arch_);

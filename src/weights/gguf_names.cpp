@@ -160,4 +160,16 @@ std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts) {
   return {in_layer("ffn_down_exps")};
 }
 
+std::vector<std::string> gguf_single_expert_names(const spec::TensorSpec& experts) {
+  const bool is_gate_up = experts.name.ends_with(".gate_up_proj");
+  const std::vector<const char*> matrices =
+      is_gate_up ? std::vector<const char*>{"ffn_gate", "ffn_up"} : std::vector{"ffn_down"};
+  std::vector<std::string> names;
+  for (int64_t expert = 0; expert < experts.shape[0]; ++expert) {
+    for (const char* matrix : matrices)
+      names.push_back(fmt::format("blk.{}.{}.{}.weight", experts.layer, matrix, expert));
+  }
+  return names;
+}
+
 }  // namespace sftrun::weights

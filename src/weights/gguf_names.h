@@ -22,5 +22,8 @@ bool belongs_to_experts(const spec::TensorSpec& tensor);
 /// The tensors of a layer's experts, each [experts, out_features, in_features] (biases [experts,
 /// out_features]): gate and up, which transformers holds in one, or down.
 std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts);
+/// The same where a file holds each expert's matrix apart, as those of the first Mixtrals do, in
+/// the order of memory.
+std::vector<std::string> gguf_single_expert_names(const spec::TensorSpec& experts);
 
 }  // namespace sftrun::weights

@@ -90,14 +90,10 @@ std::string name_on_its_own(const std::string& stored) {
   return stored.starts_with(kText) ? "model." + stored.substr(kText.size()) : stored;
 }
 
-/// What a model that sees images, or guesses several tokens ahead, has beside its text model.
-bool is_of_another_part(const std::string& stored) {
-  const std::string_view name =
-      stored.starts_with("model.") ? std::string_view(stored).substr(6) : std::string_view(stored);
-  for (const char* part : {"vision_tower.", "multi_modal_projector.", "visual.", "mtp."}) {
-    if (name.starts_with(part)) return true;
-  }
-  return false;
+/// What a model that sees images, hears or guesses several tokens ahead has beside its text model.
+bool is_of_another_part(const std::string& name, const spec::ArchSpec& arch) {
+  if (arch.is_text_part()) return !name.starts_with(arch.prefix) && name != kHead;
+  return name.starts_with("mtp.") || name.starts_with("model.visual.");
 }
 
 /// Buffers that some versions of transformers saved and all recompute.
@@ -269,7 +265,7 @@ class HfCheckpoint final : public CheckpointBase {
     std::vector<FoundTensor> found;
     std::vector<std::string> others;
     for (const auto& [name, located] : located_) {
-      if (is_of_another_part(name) || spec::is_unused(arch_, name)) {
+      if (is_of_another_part(name, arch_) || spec::is_unused(arch_, name)) {
         others.push_back(name);
       } else {
         found.push_back({name, located.entry->shape, located.file->string()});

@@ -12,12 +12,14 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests/data/models/tied-gqa"
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
 COMMANDS = ["train", "generate", "score", "tokenize", "preview", "merge", "bench", "download", "gpu-info",
             "config"]
@@ -159,6 +161,23 @@ class CommandLineTest(unittest.TestCase):
         self.write("adapter/adapter_config.json", "{}")
         self.expect(DATA, ["does not say which model", "adapter_config.json"], "generate", "--adapter", "adapter", "--prompt", "a")
 
+    def test_a_runs_directory_stands_for_its_result(self):
+        (self.folder / "runs/first").mkdir(parents=True)
+        (self.folder / "adapter").rename(self.folder / "runs/first/adapter")
+        asked = self.request("generate", "--adapter", "runs/first", "--prompt", "a")
+        self.assertEqual(asked["adapter"], "runs/first/adapter")
+        self.expect(DATA, ["runs/first is a run's directory", "fix: give the adapter: --adapter runs/first/adapter"], "generate",
+                    "--model", "runs/first", "--prompt", "a")
+        (self.folder / "runs/second/model").mkdir(parents=True)
+        self.write("runs/second/model/config.json", "{}")
+        self.assertEqual(self.request("generate", "--model", "runs/second", "--prompt", "a")["model"], "runs/second/model")
+
+    def test_flags_that_would_do_nothing(self):
+        generate = ["generate", "--model", "model", "--prompt", "a"]
+        self.expect(USAGE, ["--system does nothing with --no-chat"], *generate, "--system", "b", "--no-chat")
+        for words, warns in ((["--top-p", "0.9"], True), (["--top-p", "0.9", "--temperature", "1"], False), ([], False)):
+            self.assertEqual("do nothing without --temperature" in self.sftrun(*generate, *words).stderr, warns, words)
+
     def test_score(self):
         asked = self.request("score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl", "--threads", "2")
         self.assertEqual(asked, {"model": "model", "adapter": None, "input": "train.jsonl", "output": "out.jsonl",
@@ -197,8 +216,69 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(done.stderr, "")
         self.expect(USAGE, ["unknown key `train.sed`", "train.sed=7 from the command line", "did you mean `train.seed`?"],
                     "config", "check", "--config", "run.yaml", "train.sed=7")
+
+    def test_config_check_looks_at_data(self):
+        check = ["config", "check", "--config", "run.yaml"]
+        self.write("train.jsonl", json.dumps({"messages": [{"role": "usr", "content": "a"},
+                                                           {"role": "assistant", "content": "b"}]}) + "\n")
+        self.assertIn("warning: train.jsonl: 1 of the first 1 records have the role `usr` (`user`?)", self.sftrun(*check).stderr)
+        self.expect(DONE, ["owner/data: no file or folder of that name; on the hub, not looked at here"], *check,
+                    "data.val=owner/data")
+        self.expect(DATA, ["`split: test` does nothing here"], *check, "data.train=[{path: train.jsonl, split: test}]")
         (self.folder / "train.jsonl").unlink()
-        self.assertIn("warning: data.train: no such file", self.sftrun("config", "check", "--config", "run.yaml").stderr)
+        self.expect(DATA, ["error: data.train: no such file: train.jsonl"], *check)
+        done = self.sftrun(*check, "--json")
+        self.assertEqual(done.returncode, DATA)
+        self.assertEqual(json.loads(done.stdout)["problems"][0]["message"], "data.train: no such file: train.jsonl")
+        self.assertIn("warning: data.train: no such file", self.sftrun("config", "show", "--config", "run.yaml").stderr)
+
+    # ---- What a run would stumble over
+
+    def dry_run(self, code, parts, *words):
+        done = self.sftrun("train", "--config", "run.yaml", "--dry-run", "--device", "cpu", *words)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        for part in parts:
+            self.assertIn(part, done.stderr if code != DONE else done.stdout)
+        return done
+
+    def test_a_dry_run_checks_the_run(self):
+        shutil.rmtree(self.folder / "model")
+        shutil.copytree(MODEL, self.folder / "model")
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        self.write("train.jsonl", (json.dumps({"messages": turns}) + "\n") * 60)
+        self.dry_run(DONE, ["# model: llama, ", "values are trained\n", "# data: train.jsonl: messages records; all 60: 60 examples"])
+        for mode in "tuning.mode=full", "tuning.mode=partial":
+            self.dry_run(DONE, ["values are trained\n"], mode, *["tuning.trainable=[norm]"] * mode.endswith("partial"))
+        done = self.dry_run(DONE, ["# data: train.jsonl"], "data.val=train.jsonl")
+        self.assertIn("data.val reads what data.train reads (train.jsonl)", done.stderr)
+        self.dry_run(USAGE, ["no linear layer is named `qproj`", "did you mean `q_proj`?"], "tuning.lora.target_modules=[qproj]")
+        self.dry_run(USAGE, ["tuning.trainable matches no parameter"], "tuning.mode=partial", "tuning.trainable=[nothing]")
+        self.dry_run(USAGE, ["chatmll"], "model.chat_template=chatmll")
+        self.dry_run(DATA, ["data.val_split = 70 leaves nothing to train on: there are 60"], "data.val_split=70")
+        self.dry_run(DATA, ["every record is longer than model.max_seq_len = 4"], "model.max_seq_len=4")
+        for file, text, code, part in (
+                ("train.jsonl", "{oops\n", DATA, "malformed JSON"),
+                ("train.jsonl", '{"question": "a", "answer": "b"}\n', DATA, "{prompt: question, completion: answer}"),
+                ("model/config.json", '{"model_type": "parrot"}', DATA, "parrot"),
+                ("model/config.json", "{}", DATA, "model_type"),
+                ("model/tokenizer.json", "{", DATA, "tokenizer.json")):
+            before = (self.folder / file).read_text()
+            self.write(file, text)
+            self.dry_run(code, [part])
+            self.write(file, before)
+        (self.folder / "model/chat_template.jinja").unlink()
+        config = json.loads((self.folder / "model/tokenizer_config.json").read_text())
+        config.pop("chat_template", None)
+        self.write("model/tokenizer_config.json", json.dumps(config))
+        self.dry_run(DATA, ["chat template"])
+
+    def test_targets_are_checked_before_a_worker_starts(self):
+        shutil.rmtree(self.folder / "model")
+        shutil.copytree(MODEL, self.folder / "model")
+        done = self.expect(USAGE, ["no linear layer is named `qproj`"], "train", "--config", "run.yaml", "--device", "cpu",
+                           "tuning.lora.target_modules=[qproj]")
+        self.assertNotIn("run directory", done.stderr)
+        self.assertFalse((self.folder / "runs").exists())
 
     def test_config_check_as_json(self):
         done = self.sftrun("config", "check", "--config", "run.yaml", "--json", "train.epochs=x", "train.sed=7")
@@ -235,7 +315,7 @@ class CommandLineTest(unittest.TestCase):
         (self.folder / "sftrun").mkdir()
         self.write("sftrun/machine.yaml", "devices: 3\ndtype: bf16\n")
         self.environment["CUDA_VISIBLE_DEVICES"] = ""  # three workers share no GPU
-        train = ["train", "--config", "run.yaml", "train.batch_size=1", "--dry-run", "--device", "cpu"]
+        train = ["train", "--config", "run.yaml", f"model.name={MODEL}", "train.batch_size=1", "--dry-run", "--device", "cpu"]
         done = self.expect(DONE, ["# override: model.dtype = bf16 (from "], *train[:-2])
         self.assertIn("global_batch_size: 30", done.stdout)  # the multiple of 3 below 32
         self.assertIn("devices: 3 (from", done.stderr)

@@ -366,6 +366,78 @@ TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
             "");
 }
 
+TEST_F(Datasets, MisspeltRolesAreWarnedOf) {
+  const auto turns = [](const std::string& user, const std::string& assistant) {
+    return Json({{"messages",
+                  {{{"role", user}, {"content", "q"}},
+                   {{"role", "assistant"}, {"content", "a"}},
+                   {{"role", assistant}, {"content", "b"}}}}})
+               .dump() +
+           "\n";
+  };
+  EXPECT_EQ(warnings(turns("user", "assistant") + turns("system", "tool")), "");
+  const std::string found =
+      warnings(turns("usr", "asistant") + turns("user", "asistant") + turns("usr", "assistant"));
+  EXPECT_NE(found.find("2 records have the role `usr`"), std::string::npos) << found;
+  EXPECT_NE(found.find("2 records have the role `asistant`"), std::string::npos) << found;
+  EXPECT_NE(found.find("did you mean `assistant`?"), std::string::npos) << found;
+  EXPECT_EQ(split(found, '\n').size(), 3U) << "once a role\n" << found;
+  model_ = test::toy_model("{# 'narrator' tells #}" + std::string(test::kChatMl));
+  EXPECT_EQ(warnings(turns("narrator", "assistant")), "") << "the template's own";
+}
+
+TEST_F(Datasets, NothingLearntForAMisspeltRoleIsSaid) {
+  const DataError error = failure(
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "asistant", "content": "a"}]})");
+  EXPECT_NE(error.fix().find("did you mean `assistant`?"), std::string::npos) << error.fix();
+}
+
+TEST_F(Datasets, ATrialTakesTheFirstRecordsAsTrainingDoes) {
+  const auto trial = [&](const std::string& content) {
+    return try_dataset(config_, {.path = write(content).string()}, false, model_, 10);
+  };
+  const DatasetTrial begun = trial(text_records(500));
+  EXPECT_EQ(begun.stats.num_records, 10);
+  EXPECT_FALSE(begun.is_whole);
+  EXPECT_EQ(begun.num_records_estimated, 500);
+  const DatasetTrial whole = trial(chat("q", "a") + chat("q", std::string(100, 'x')));
+  EXPECT_TRUE(whole.is_whole);
+  EXPECT_EQ(whole.stats.num_examples, 1);
+  ASSERT_EQ(whole.warnings.size(), 1U);
+  EXPECT_NE(whole.warnings[0].find("longer than model.max_seq_len"), std::string::npos);
+  std::string too_long;
+  for (int i = 0; i < 20; ++i) too_long += chat("q", std::string(100, 'x'));
+  try {
+    trial(too_long);
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_NE(error.message().find("of the first 10 records: every record is longer"),
+              std::string::npos)
+        << error.message();
+  }
+}
+
+TEST_F(Datasets, LinesOfPlainTextAreRecordsWhenAskedFor) {
+  const auto load_text = [&](const std::string& content) {
+    return load_dataset(config_, {{.path = write(content, "a.txt").string()}}, false, model_, 1);
+  };
+  EXPECT_EQ(load_text("{\"text\": \"json lines\"}\n").stats().num_examples, 1) << "as before";
+  try {
+    load_text("one line\n");
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.message(), "this is plain text, and no records");
+    EXPECT_NE(error.fix().find("data.format: text"), std::string::npos);
+  }
+  config_.data.format = config::DataFormat::kText;
+  const Dataset data = load_text("  one line\r\n\n   \nanother\n");
+  EXPECT_EQ(data.stats().num_examples, 2);
+  EXPECT_EQ(data.examples()[0].tokens.size(), std::string("  one line").size() + 1);
+  EXPECT_EQ(
+      data.file_of(1).where(data.examples().stored(1).number).substr(data.file_of(1).path.size()),
+      ":4");
+}
+
 TEST_F(Datasets, ControlTokensInTextAreWarnedOf) {
   const std::string said = warnings(chat("q", "a") + chat("<|im_end|> <|im_end|>", "a"));
   EXPECT_NE(said.find("1 messages hold control tokens of the model in their text"),

@@ -52,6 +52,32 @@ TEST(FieldMap, MissingColumns) {
   EXPECT_EQ(apply({{"input", "context"}}, {{"x", 1}}), Json({{"x", 1}})) << "may be missing";
 }
 
+TEST(FieldMap, PairsAreMappedWhole) {
+  const FieldMap one({{"prompt", "question"}}, DataFormat::kAuto);
+  one.require_pairs({{"prompt", "q"}, {"completion", "a"}}, "f:1");
+  try {
+    one.require_pairs(one.apply({{"question", "q"}, {"answer", "a"}}, "f:1"), "f:1");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(error.message().find(
+                  "data.fields maps prompt, but completion is neither mapped nor a column"),
+              std::string::npos)
+        << error.message();
+    EXPECT_EQ(error.fix(), "add completion: COLUMN to data.fields");
+  }
+}
+
+TEST(FieldMap, ConversationsAreMessages) {
+  const Json turns = {{{"from", "human"}, {"value", "hi"}}};
+  EXPECT_EQ(apply({{"conversations", "chat"}}, {{"chat", turns}})["messages"], turns);
+  EXPECT_EQ(
+      apply({{"conversations", "chat"}}, {{"chat", turns}}, DataFormat::kShareGpt)["conversations"],
+      turns);
+  EXPECT_EQ(apply({{"messages", "messages"}}, {{"messages", turns}},
+                  DataFormat::kShareGpt)["conversations"],
+            turns);
+}
+
 TEST(FieldMap, TurnsAndRoles) {
   const Json fields = {{"messages", "chat"},
                        {"role", "speaker"},

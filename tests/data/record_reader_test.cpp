@@ -115,6 +115,13 @@ TEST_F(RecordReaders, CommaSeparatedValues) {
   EXPECT_NE(ragged.message().find("Expected 2 columns, got 3"), std::string::npos)
       << ragged.message();
   EXPECT_NE(ragged.fix().find("quote fields"), std::string::npos);
+  const DataError open = failure("a,b\n1,\"x\n\"\n\n2,say \"\n3,\"y\n4,z\n", "a.csv");
+  EXPECT_EQ(open.message(),
+            "cannot read: the quote that row 3 opens is not closed before the file ends");
+  EXPECT_NE(open.fix().find("close the quote"), std::string::npos);
+  EXPECT_NE(failure("\xEF\xBB\xBF\"a\",b\n1,\"2\n", "a.csv").message().find("row 1 opens"),
+            std::string::npos);
+  EXPECT_NE(failure("\"a,b\n1,2\n", "a.csv").fix().find("is a quote left open"), std::string::npos);
   EXPECT_NE(failure("a\n\xff\xfe\n", "a.csv").fix().find("iconv"), std::string::npos);
 }
 

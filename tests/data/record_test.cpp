@@ -50,6 +50,72 @@ TEST(RecordFormats, DetectionListsTheKeys) {
   }
 }
 
+TEST(RecordFormats, WhatNamesTheColumnsIsGuessed) {
+  const auto fix = [](const Json& record) -> std::string {
+    try {
+      detect_format(record, "f:1");
+    } catch (const DataError& error) {
+      return error.fix();
+    }
+    return "no error";
+  };
+  const auto expect = [&](const Json& record, const std::string& part) {
+    EXPECT_NE(fix(record).find(part), std::string::npos) << fix(record);
+  };
+  expect({{"id", "1"}, {"question", "q"}, {"answer", "a"}},
+         "data.fields: {prompt: question, completion: answer}");
+  expect({{"user_query", "q"}, {"Response", "a"}},
+         "data.fields: {prompt: user_query, completion: Response}");
+  expect({{"content", "t"}}, "data.fields: {text: content}");
+  expect({{"x", "1"}, {"y", "2"}}, "data.fields: {prompt: COLUMN, completion: COLUMN}");
+  expect({{"prompt;completion", "a;b"}}, "separated by `;`");
+  expect({{"prompt\tcompletion", "a\tb"}}, "separated by tabs");
+}
+
+TEST(RecordFormats, ShareGptTurnsUnderMessages) {
+  const Json record = Json::parse(
+      R"({"messages": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})");
+  EXPECT_EQ(detect_format(record, "f:1").format, RecordFormat::kShareGpt);
+  const auto shape = std::get<Conversation>(shape_of(record, RecordFormat::kShareGpt, true, "f:1"));
+  EXPECT_EQ(shape.messages[1]["role"], "assistant");
+  try {
+    shape_of(record, RecordFormat::kMessages, true, "f:1");
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.message(),
+              "messages[0] is no message: it needs a \"role\" (its keys: \"from\", \"value\")");
+    EXPECT_NE(error.fix().find("data.format: sharegpt"), std::string::npos) << error.fix();
+  }
+}
+
+TEST(RecordFormats, MisspeltContentIsNamed) {
+  try {
+    shape(R"({"messages": [{"role": "user", "contents": "a"}]})", RecordFormat::kMessages);
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.message(), "messages[0] has no \"content\" (its keys: \"role\", \"contents\")");
+    EXPECT_NE(error.fix().find("data.fields: {content: contents}"), std::string::npos);
+  }
+  shape(
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": []}]})",
+      RecordFormat::kMessages);
+}
+
+TEST(RecordFormats, MistakesComeWithAFix) {
+  for (const auto& [json, format] :
+       {std::pair{R"({"messages": []})", RecordFormat::kMessages},
+        std::pair{R"({"prompt": "a", "completion": null})", RecordFormat::kPromptCompletion},
+        std::pair{R"({"conversations": [{"from": "ai", "value": "b"}]})",
+                  RecordFormat::kShareGpt}}) {
+    try {
+      shape(json, format);
+      FAIL() << "no error for " << json;
+    } catch (const DataError& error) {
+      EXPECT_NE(error.fix(), "") << json;
+    }
+  }
+}
+
 TEST(RecordFormats, MessagesKeepTheirKeysInOrder) {
   const auto c = conversation(
       R"({"messages": [{"role": "user", "content": null, "z": 1, "a": 2}], "tools": [{"name": "f"}],

@@ -56,6 +56,13 @@ def records():
     return [json.dumps(shape).encode() + b"\n" for shape in shapes] + [b"\xef\xbb\xbf{}\r\n\r\n[1]\n"]
 
 
+def json_files():
+    """Lines, and the same as one array, each after a byte that says how they arrive."""
+    lines = records()
+    array = b"[" + b",\n ".join(line.strip() for line in lines[:-1]) + b"]"
+    return [b"\x07" + text for text in [*lines, b"".join(lines[:-1]), array, b"\xef\xbb\xbf" + array + b"\n", b"[]", b"[{}, [1]]"]]
+
+
 def tiktoken_files():
     """Small vocabularies in each of the forms that the target reads."""
     encode = lambda text: base64.b64encode(text).decode()  # noqa: E731
@@ -101,15 +108,16 @@ def sentencepiece_models():
 
 SEEDS = {
     "safetensors": copies("weights/*.safetensors", "models/*/*.safetensors"),
-    "gguf": copies("weights/*.gguf", "models/*/*.gguf"),
-    "model_config": copies("models/*/*.json"),
+    "gguf": copies("weights/*.gguf", "models/*/*.gguf", "families/*/*.gguf"),
+    "model_config": copies("models/*/*.json", "families/*/config.json"),
     "tokenizer_json": copies("text/*.tokenizer.json"),
     "sentencepiece_model": sentencepiece_models,
     "tiktoken": tiktoken_files,
     "jinja": templates,
     "json_lines": records,
+    "json_records": json_files,
 }
-MOST_BYTES = {"jinja": 8192, "json_lines": 4096, "sentencepiece_model": 16384, "tiktoken": 16384}
+MOST_BYTES = {"jinja": 8192, "json_lines": 4096, "json_records": 4096, "sentencepiece_model": 16384, "tiktoken": 16384}
 
 
 def fuzz(target, build, seconds):

@@ -244,6 +244,11 @@ class DownloadTest(unittest.TestCase):
         done = self.download("hf://datasets/owner/data/data/test-00000-of-00001.jsonl", "--json")
         self.assertEqual(json.loads(done.stdout)["files"], ["data/test-00000-of-00001.jsonl"])
 
+    def test_addresses_of_pages(self):
+        self.hub.add(NAME, model_files())
+        self.download(f"https://huggingface.co/{NAME}/tree/main")
+        self.assert_snapshot(MODEL_FILES)
+
     def test_names(self):
         self.refused(USAGE, ["is no name on the hub"], "model")
         self.refused(USAGE, ["a repository is named owner/name"], "hf://model")
@@ -505,7 +510,9 @@ class DownloadTest(unittest.TestCase):
             self.refused(DATA, [f"no model {name} on the hub", "if it is private", "from HF_TOKEN"], name)
             self.refused(DATA, [f"no model {name} on the hub", "hf auth login"], name, environment={"HF_TOKEN": ""})
         self.refused(DATA, ["no data set owner/nothing"], "hf://datasets/owner/nothing")
-        self.refused(DATA, ["does not accept your token", "HF_TOKEN", "/settings/tokens"], environment={"HF_TOKEN": "expired"})
+        self.refused(DATA, ["does not accept your token", "HF_TOKEN", f"{self.hub.endpoint}/settings/tokens"],
+                     environment={"HF_TOKEN": "expired"})
+        self.refused(DATA, ["no model owner/data", "a data set is called hf://datasets/owner/data"], "owner/data")
 
     def test_tokens(self):
         self.hub.add(NAME, model_files(), token="hf_of_the_file")
@@ -555,8 +562,61 @@ class DownloadTest(unittest.TestCase):
         self.assert_snapshot(MODEL_FILES)
         done = self.sftrun("tokenize", "--model", "owner/nothing", *words)
         self.assertEqual(done.returncode, DATA)
-        for part in ("no file or directory owner/nothing; no model owner/nothing on the hub", "--model on the command line"):
+        for part in ("no file or directory owner/nothing; no model owner/nothing on the hub", "--model on the command line",
+                     "fix: check the path; or, where a name on the hub is meant: check the name"):
             self.assertIn(part, done.stderr)
+
+    def test_mistyped_paths_are_no_matter_of_the_network(self):
+        (self.folder / "models/small").mkdir(parents=True)
+        (self.folder / "train.jsonl").write_text('{"text": "hello"}\n')
+        nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+        for words, path in (("--model", "models/smal"), "models/smal"), (("--model", "models/x"), "models/x"):
+            done = self.sftrun("tokenize", *words, "--input", "train.jsonl", "--output", "-", environment=nobody)
+            self.assertNotEqual(done.returncode, DONE)
+            self.assertIn(f"error: no file or directory {path}; ", done.stderr)
+            self.assertIn("did you mean models/small?" if path == "models/smal" else "check the path; or,", done.stderr)
+        (self.folder / "run.yaml").write_text(json.dumps({"model": {"name": str(MODEL)}, "data": {"train": "data/nosuch"}}))
+        done = self.sftrun("preview", "--config", "run.yaml", environment=nobody)
+        self.assertIn("error: no file or directory data/nosuch; ", done.stderr)
+        self.assertIn("check the path; or, where a name on the hub is meant", done.stderr)
+
+    def test_a_dry_run_fetches_no_weights(self):
+        self.hub.add(NAME, model_files())
+        (self.folder / "train.jsonl").write_text('{"text": "hello"}\n')
+        (self.folder / "run.yaml").write_text(json.dumps({"model": {"name": NAME}, "data": {"train": "train.jsonl"}}))
+        done = self.sftrun("train", "--config", "run.yaml", "--dry-run", "--device", "cpu")
+        self.assertEqual(done.returncode, DONE, done.stderr)
+        self.assert_snapshot([f for f in MODEL_FILES if f != "model.safetensors"])
+        self.assertIn("# model: llama, ", done.stdout)
+        self.assertIn("# data: train.jsonl: text records; all 1: 1 examples", done.stdout)
+
+    def test_splits_of_data_sets(self):
+        """A snapshot's files are links to blobs named by checksums; their own names tell the split."""
+        record = b'{"text": "hello"}\n'
+        self.hub.add("owner/data", {"train.jsonl": record, "test.jsonl": record * 2}, kind="datasets")
+
+        def dry_run(train, *words, **options):
+            (self.folder / "run.yaml").write_text(json.dumps({"model": {"name": str(MODEL)}, "data": {"train": train}}))
+            return self.sftrun("train", "--config", "run.yaml", "--dry-run", "--device", "cpu", *words, **options)
+
+        def records(*words, **options):
+            done = dry_run(*words, **options)
+            self.assertEqual(done.returncode, DONE, done.stderr)
+            return [int(number) for number in re.findall(r"# data: owner/data \(commit .{7}\).*: text records; all (\d+):", done.stdout)]
+
+        self.download("hf://datasets/owner/data")
+        for environment in {}, {"HF_HUB_OFFLINE": "1"}:
+            self.assertEqual(records("owner/data", environment=environment), [1])
+            self.assertEqual(records({"path": "owner/data", "split": "test"}, environment=environment), [2])
+            self.assertEqual(records("hf://datasets/owner/data/te*.jsonl", environment=environment), [2])
+            self.assertEqual(records("owner/data", "data.val=owner/data", environment=environment), [1, 2])
+            missing = dry_run("owner/data", "data.val=[{path: owner/data, split: dev}]", environment=environment)
+            self.assertEqual(missing.returncode, DATA)
+            self.assertRegex(missing.stderr, "error: .*owner/data has no split `dev`\n")
+            self.assertIn("it has test, train", missing.stderr)
+        slice_of = dry_run({"path": "owner/data", "split": "train[:10]"})
+        self.assertEqual(slice_of.returncode, DATA)
+        self.assertIn("for the first 10 records write max_samples: 10", slice_of.stderr)
 
     def test_a_path_that_exists_wins(self):
         shutil.copytree(MODEL, self.folder / NAME)

@@ -31,6 +31,10 @@ TEST(RepoName, ModelsAsPeopleWriteThem) {
       {"hf://owner/name@feature%2Fx/a.gguf",
        {.id = "owner/name", .revision = "feature/x", .path = "a.gguf"}},
       {"hf://owner/name/file@2.gguf", {.id = "owner/name", .path = "file@2.gguf"}},
+      {"https://huggingface.co/owner/name", {.id = "owner/name"}},
+      {"https://huggingface.co/owner/name/tree/main", {.id = "owner/name", .revision = "main"}},
+      {"https://huggingface.co/owner/name/resolve/v1/a.gguf?download=true",
+       {.id = "owner/name", .revision = "v1", .path = "a.gguf"}},
   };
   for (const Case& example : cases) {
     const auto name = parse_model_name(example.text);
@@ -38,6 +42,18 @@ TEST(RepoName, ModelsAsPeopleWriteThem) {
     EXPECT_EQ(*name, example.name) << example.text;
     EXPECT_EQ(parse_model_name(name->text()), name) << name->text();
   }
+}
+
+TEST(RepoName, PagesOfDataSets) {
+  const auto name =
+      parse_dataset_name("https://huggingface.co/datasets/owner/name/blob/main/data/a.jsonl");
+  ASSERT_TRUE(name);
+  EXPECT_EQ(*name, (RepoName{.type = RepoType::kDataset,
+                             .id = "owner/name",
+                             .revision = "main",
+                             .path = "data/a.jsonl"}));
+  EXPECT_TRUE(begins_as_hub_name("https://hf.co/owner/name"));
+  EXPECT_FALSE(begins_as_hub_name("https://example.org/owner/name"));
 }
 
 TEST(RepoName, WhatCouldBeAPathIsNoName) {

@@ -122,6 +122,14 @@ TEST(Selection, DataSets) {
   EXPECT_EQ(data(paths, "", {}).size(), 5U);
   EXPECT_EQ(data(paths, "data/*1.jsonl", {.split = "test"}), Names{"data/train-1.jsonl"});
   EXPECT_EQ(data(paths, "README.md", {.split = "test"}), Names{"README.md"});
+  EXPECT_EQ(data(paths, "", {.defaults = {"validation", "test"}}), Names{"validation/x.jsonl"});
+  EXPECT_EQ(data({"train.jsonl", "test.jsonl"}, "", {.defaults = {"validation", "test"}}),
+            Names{"test.jsonl"});
+  EXPECT_EQ(data({"train.jsonl"}, "", {.defaults = {"validation", "test"}}),
+            Names{"none: hf://datasets/owner/name has no split `validation`"});
+  EXPECT_EQ(data({"a.jsonl"}, "", {.defaults = {"validation", "test"}}), Names{"a.jsonl"});
+  EXPECT_EQ(data(paths, "*1.jsonl", {}),
+            Names{"none: hf://datasets/owner/name has no file or folder *1.jsonl"});
   EXPECT_EQ(data({"a.jsonl", "b.jsonl"}, "", {.split = "train"}), (Names{"a.jsonl", "b.jsonl"}));
   EXPECT_EQ(data({"a.jsonl"}, "", {.split = "test"}),
             Names{"none: hf://datasets/owner/name has no split `test`"});

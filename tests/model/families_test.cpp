@@ -241,12 +241,15 @@ std::unique_ptr<Decoder> load_with(const std::string& kind, const LoraOptions& l
 
 // As part of a model that sees images, with all experts of a layer in one tensor.
 TEST(Released, FormGivesTheSameLogits) {
-  const Reference reference = read_reference(directory_of("qwen3_5_moe"));
-  const auto decoder =
-      Decoder::load(weights::Checkpoint::open(directory_of("qwen3_5_moe_released")), {});
-  const PackedBatch both = packed(*decoder, reference.examples);
-  EXPECT_TRUE(
-      close(decoder->logits(both, at::arange(both.num_tokens())), at::cat(reference.logits), 1e-5));
+  for (const std::string kind : {"qwen3_5_moe", "gemma4", "gemma4_moe"}) {
+    SCOPED_TRACE(kind);
+    const Reference reference = read_reference(directory_of(kind));
+    const auto decoder =
+        Decoder::load(weights::Checkpoint::open(directory_of(kind + "_released")), {});
+    const PackedBatch both = packed(*decoder, reference.examples);
+    EXPECT_TRUE(close(decoder->logits(both, at::arange(both.num_tokens())),
+                      at::cat(reference.logits), 1e-5));
+  }
 }
 
 TEST(ExpertTargets, AreNamedAsPeftNamesThem) {

@@ -178,6 +178,11 @@ def clear_probe(case: Case, model) -> list[int]:
 # ---- Scores
 
 
+def logprob(scored: dict) -> float:
+    """A text of one token has nothing to score: null."""
+    return scored["logprob"] or 0.0
+
+
 def scored_document(text: str, tokenizer: Tokenizer) -> Document:
     """Labels as `score` counts them: no EOS is added, for nobody wrote one."""
     tokens = tokenizer.encode(text).ids
@@ -196,7 +201,7 @@ def check_score(case: Case) -> None:
     counts = [score["tokens"] for score in scores]
     case.expect("score: labelled tokens", counts == [document.label_tokens for document in documents], str(counts))
     expected = [log_probability(model, document) for document in documents]
-    worst = max(abs(s["logprob"] - e) / max(abs(e), 1.0) for s, e in zip(scores, expected))
+    worst = max(abs(logprob(s) - e) / max(abs(e), 1.0) for s, e in zip(scores, expected))
     case.below("score: log-probability", worst, SCORE)
 
 
@@ -375,8 +380,8 @@ def check_old_experts(case: Case) -> None:
 # ---- GGUF
 
 
-def save_gguf(case: Case) -> tuple[Path, Path]:
-    """A model that a GGUF file can describe, as directory and as file."""
+def save_gguf(case: Case) -> tuple[Path, list[Path]]:
+    """A model that a GGUF file can describe, as directory and as file; Mixtral also as its first files were."""
     kind = KINDS[case.name]
     changes = family_gguf.KNOWN_BY_HEART.get(case.name, {})
     model = build(dataclasses.replace(kind, config={**kind.config, **changes}), FIRST_SEED)
@@ -388,21 +393,30 @@ def save_gguf(case: Case) -> tuple[Path, Path]:
     if kind.family in family_gguf.READ_BY_TRANSFORMERS:
         difference = family_gguf.weight_difference_in_transformers(file, model)
         case.below("gguf: weights as transformers reads them", difference, GGUF_WEIGHT)
-    return directory, file
+    if case.name != "mixtral":
+        return directory, [file]
+    apart = case.directory / "model-apart.gguf"
+    family_gguf.write(apart, model, TOKENIZER / "tokenizer.json", experts_apart=True)
+    return directory, [file, apart]
 
 
 def check_gguf(case: Case) -> None:
     if KINDS[case.name].family not in family_gguf.ARCHITECTURES:  # stored as its text part
         return
-    directory, file = save_gguf(case)
+    directory, files = save_gguf(case)
+    for file in files:
+        check_gguf_file(case, directory, file)
+
+
+def check_gguf_file(case: Case, directory: Path, file: Path) -> None:
     records = texts(SCORED_LENGTHS, seed=1)
     ours, expected = (
         case.sftrun.jsonl("score", records, case.directory, "--model", str(model), *ON_CPU, *IN_FP32)
         for model in (file, directory)
     )
-    worst = max(abs(a["logprob"] - b["logprob"]) / max(abs(b["logprob"]), 1.0) for a, b in zip(ours, expected, strict=True))
+    worst = max(abs(logprob(a) - logprob(b)) / max(abs(logprob(b)), 1.0) for a, b in zip(ours, expected, strict=True))
     case.below("gguf: log-probability", worst, SCORE)
-    adapter, merged = write_adapter(directory, case.directory / "gguf-adapter"), case.directory / "gguf-merged"
+    adapter, merged = write_adapter(directory, case.directory / f"{file.stem}-adapter"), case.directory / f"{file.stem}-merged"
     case.sftrun.run("merge", "--model", str(file), "--adapter", str(adapter), "--output", str(merged), "--dtype", "f32")
     adapted = load_adapter(load(directory), adapter)
     ids = clear_probe(case, adapted)

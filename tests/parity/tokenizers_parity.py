@@ -3,7 +3,7 @@
 that ours writes; for each kind in tests/data/text, for models of every kind trained here, for every kind of section on its
 own, and for the vocabularies of real models that packages carry (also against their own libraries).
 
-    tokenizers_parity.py PATH/TO/tokenize_lines [--count 4000] [--only NAME] [--bench]
+    tokenizers_parity.py PATH/TO/tokenize_lines [--count 2000] [--only NAME] [--bench]
 
 The released figures are of --count 100000.
 """
@@ -312,7 +312,7 @@ def cases(folder, helper):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("helper")
-    parser.add_argument("--count", type=int, default=4000, help="for each kind; a fifth for each section on its own")
+    parser.add_argument("--count", type=int, default=2000, help="for each kind; a fifth for each section on its own")
     parser.add_argument("--only", default="")
     parser.add_argument("--bench", action="store_true")
     args = parser.parse_args()

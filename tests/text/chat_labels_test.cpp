@@ -258,6 +258,27 @@ TEST(ChatLabels, EndWhereTheCallEndsThoughItsNameReturnsInTheAnswersHeader) {
       "<|im_start|>f says 1<|im_end|><|im_start|>assistant:{b<|im_end|>}");
 }
 
+// Gemma 4's way: text beside a call stands behind the tool's answer, and the turn goes on without a
+// header.
+TEST(ChatLabels, CoverTextThatTheTemplateWritesAfterAToolsAnswer) {
+  constexpr const char* kBehind =
+      "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>"
+      "<|endoftext|>{% elif m.role == 'assistant' %}"
+      "{% for c in m.tool_calls or [] %}<|im_start|>call:{{ c.f }}<|im_end|>{% endfor %}"
+      "{% if m.tool_calls %}{% if loop.nextitem is defined %}<|im_start|>answer to "
+      "{{ m.tool_calls[0].f }}:{{ loop.nextitem.content }}<|im_end|>{% endif %}{% endif %}"
+      "{{ m.content }}{% if not m.tool_calls %}<|im_end|>{% endif %}{% endif %}{% endfor %}";
+  EXPECT_EQ(shown(kBehind, R"([{"role":"user","content":"u"},
+                               {"role":"assistant","content":"text","tool_calls":[{"f":"A"}]},
+                               {"role":"tool","content":"t"},
+                               {"role":"assistant","content":"","tool_calls":[{"f":"B"}]},
+                               {"role":"tool","content":"v"},
+                               {"role":"assistant","content":"end"}])"),
+            "<|im_start|>u<|im_end|><|endoftext|>{<|im_start|>call:A<|im_end|>}"
+            "<|im_start|>answer to A:t<|im_end|>{text}{<|im_start|>call:B<|im_end|>}"
+            "<|im_start|>answer to B:v<|im_end|>{end<|im_end|>}");
+}
+
 TEST(ChatLabels, EndWithTheNextHeaderWhereThatClosesTheTurn) {
   constexpr const char* kClosedByNext =
       "{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}{{ m.role "

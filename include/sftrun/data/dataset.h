@@ -78,17 +78,38 @@ Dataset load_dataset(const config::RunConfig& config,
 /// @throws DataError if one side would be empty
 std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, uint64_t seed);
 
+/// Files that are both trained and validated on: a folder whose names tell no split, given twice.
+std::vector<std::string> files_in_both(const config::DataConfig& data);
+
 /// What the first records of a data set look like, without a model.
 struct SourceLook {
   std::string name;
   size_t num_files = 0;
   RecordFormat format = RecordFormat::kText;
   std::string format_reason;
-  int64_t num_records = 0;  ///< looked at
+  int64_t num_records = 0;            ///< looked at
+  std::vector<std::string> warnings;  ///< of roles that are likely misspelt
 };
 /// @throws DataError as load_dataset, for what needs no model
 SourceLook look_at_source(const config::DataConfig& data, const config::DataSource& source,
                           bool is_validation, int64_t num_records = 100);
+
+/// The first records of a data set, taken as training takes them: rendered, tokenised, masked.
+struct DatasetTrial {
+  std::string name;  ///< for messages
+  size_t num_files = 0;
+  RecordFormat format = RecordFormat::kText;
+  DatasetStats stats;                 ///< of these records
+  bool is_whole = false;              ///< there are no others
+  int64_t num_records_estimated = 0;  ///< in the whole data set
+  std::vector<std::string> warnings;  ///< what training would warn of
+};
+/// @throws DataError as load_dataset, also where none of these records can be trained on
+DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSource& source,
+                         bool is_validation, const TextModel& model, int64_t num_records = 100);
+
+/// How many of the records data.val_split takes. @throws DataError where none are left to train on
+int64_t num_split_off(double val_split, int64_t num_records);
 
 /// What becomes of a record in training.
 struct PreviewedSequence {

@@ -35,7 +35,8 @@ class RecordReader {
   virtual ~RecordReader() = default;
   /// The next records; null at the end. Never an empty block. @throws DataError
   virtual std::unique_ptr<RecordBlock> next() = 0;
-  virtual bool is_table() const = 0;  ///< numbers are those of rows, not of lines
+  virtual bool is_table() const = 0;                    ///< numbers are those of rows, not of lines
+  virtual bool is_plain_text() const { return false; }  ///< each line a {"text"}
   virtual uint64_t file_position() const = 0;
 };
 
@@ -48,13 +49,14 @@ struct SourceFile {
 };
 
 /// A reader for what the file is, by its first bytes and its name: JSON lines (also as one JSON
-/// array), CSV, TSV, Parquet, Arrow; gzip and Zstandard of the texts.
+/// array), CSV, TSV, Parquet, Arrow; of .txt also lines of plain text; gzip and Zstandard of the
+/// texts.
 /// @throws DataError for a file that cannot be read, or that is none of these
 std::unique_ptr<RecordReader> open_records(const std::filesystem::path& file);
 
 /// JSON lines, or one JSON array of objects, from a stream of text.
-/// @param name for errors
+/// @param name for errors   @param may_be_text what begins with neither { nor [ is lines of text
 std::unique_ptr<RecordReader> read_json_records(std::unique_ptr<ByteStream> stream,
-                                                const std::string& name);
+                                                const std::string& name, bool may_be_text = false);
 
 }  // namespace sftrun::data

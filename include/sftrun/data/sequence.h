@@ -46,6 +46,7 @@ struct Sequence {
   int64_t num_empty_thinking = 0;  ///< answers that begin with empty reasoning
   int64_t num_control_tokens = 0;  ///< messages whose own text holds control tokens of the model
   LeftOut left_out;
+  std::vector<std::string> unknown_roles;  ///< of the record; on its first sequence
 };
 
 struct SequenceOptions {

@@ -57,15 +57,16 @@ Snapshot get_model(const RepoName& name, ModelParts parts, const Settings& setti
 
 /// Which files of a data set.
 struct DatasetRequest {
-  /// "train", "validation", "test": files or folders with that word in their names, by
-  /// huggingface's rule; all files where no name holds any split's word. Empty: every split.
+  /// "train", "validation", "test", or another beginning of names: core/data_splits.h. Empty: the
+  /// first of `defaults` that is there; with none, or where no name tells a split, every file.
   std::string split;
+  std::vector<std::string> defaults;
   /// Which files are data where the name does not name one.
   std::vector<std::string> extensions = {".jsonl", ".json", ".parquet", ".csv"};
 };
 
-/// A data set's files. `name.path` may be a file, a folder, or a pattern with * and ?
-/// (train/*.jsonl).
+/// A data set's files. `name.path` may be a file, a folder, or a pattern with * and ?, as of a
+/// shell (train/*.jsonl).
 /// @throws as get_model; DataError if no file is asked for
 Snapshot get_dataset(const RepoName& name, const DatasetRequest& request, const Settings& settings,
                      const Options& options = {});

@@ -13,6 +13,8 @@ enum class RepoType { kModel, kDataset };
 ///     owner/name[@revision]                          plain
 ///     hf://[models/]owner/name[@revision][/path]     a model
 ///     hf://datasets/owner/name[@revision][/path]     a data set
+///     https://huggingface.co/[datasets/]owner/name[/tree|blob|resolve/revision[/path]]
+///                                                    as copied from a browser
 struct RepoName {
   RepoType type = RepoType::kModel;
   std::string id;        ///< "owner/name"
@@ -33,6 +35,9 @@ std::optional<RepoName> parse_model_name(std::string_view text);
 /// takes it.
 /// @throws ConfigError for what begins with hf:// and is malformed, or names a model
 std::optional<RepoName> parse_dataset_name(std::string_view text);
+
+/// Whether a text can only be meant as a name on the hub: hf://… and https://huggingface.co/….
+bool begins_as_hub_name(std::string_view text);
 
 /// The name with `revision` (model.revision in YAML) put in. Empty leaves it as it is.
 /// @throws ConfigError if both name one and they differ, or if it can be no revision

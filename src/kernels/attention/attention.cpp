@@ -22,10 +22,13 @@ at::Tensor flat(const at::Tensor& x, int64_t heads, int64_t head_dim) {
   return x.reshape({-1, heads * head_dim});
 }
 
-/// FlashAttention on CUDA has no fp32, and as LibTorch offers it no soft cap; LibTorch's kernel for
-/// CPU has neither windows nor caps.
+/// FlashAttention on CUDA has no fp32, no heads of more than 256 channels, and as LibTorch offers
+/// it no soft cap; LibTorch's kernel for CPU has neither windows nor caps.
 bool must_compose(const at::Tensor& q, const AttentionShape& shape) {
-  if (q.is_cuda()) return shape.softcap > 0 || q.scalar_type() == at::kFloat;
+  constexpr int64_t kMostFlashDepth = 256;
+  if (q.is_cuda()) {
+    return shape.softcap > 0 || q.scalar_type() == at::kFloat || shape.head_dim > kMostFlashDepth;
+  }
   return !tiled_attention_serves(q.scalar_type(), shape) && (shape.softcap > 0 || shape.window > 0);
 }
 

@@ -17,9 +17,9 @@ at::Tensor rows_with_those_before(const at::Tensor& x, int64_t before, const Chu
   const at::Tensor tokens = chunks.tokens.narrow(0, first, count);
   const at::Tensor earlier = chunks.tokens.index_select(0, chunks.previous.narrow(0, first, count))
                                  .narrow(1, kChunk - before, before);
-  const at::Tensor rows = x.index_select(0, at::cat({earlier, tokens}, 1).view(-1))
-                              .to(at::kFloat)
-                              .unflatten(0, {count, before + kChunk});
+  at::Tensor rows = x.index_select(0, at::cat({earlier, tokens}, 1).view(-1))
+                        .to(at::kFloat)
+                        .unflatten(0, {count, before + kChunk});
   const int64_t documents_begin = std::clamp<int64_t>(chunks.steps[0] - first, 0, count);
   rows.narrow(0, 0, documents_begin).narrow(1, 0, before).zero_();
   return rows;
@@ -46,8 +46,7 @@ at::Tensor causal_conv_forward(const at::Tensor& x, const at::Tensor& weight,
                                const Chunks& chunks) {
   const at::Tensor taps = taps_of(weight);
   const int64_t kernel = taps.size(0);
-  const at::Tensor y =
-      at::empty({chunks.count(), kChunk, x.size(1)}, x.options().dtype(at::kFloat));
+  at::Tensor y = at::empty({chunks.count(), kChunk, x.size(1)}, x.options().dtype(at::kFloat));
   for_parts(x.device(), chunks.count(), kCpuPart, kCudaPart, [&](int64_t first, int64_t count) {
     const at::Tensor rows = rows_with_those_before(x, kernel - 1, chunks, first, count);
     at::Tensor part = y.narrow(0, first, count);

@@ -82,11 +82,11 @@ struct ProjectionGrads {
 };
 
 /// Returns the gradient of what the rule answered, undefined when not wanted.
-at::Tensor gated_norm_backward(const DeltaNet& net, const DeltaRun& run, const at::Tensor& d_out,
+at::Tensor gated_norm_backward(const DeltaNet& net, DeltaRun& run, const at::Tensor& d_out,
                                bool needs_d_read, ProjectionGrads& grads) {
   const at::Tensor rows = head_rows(run.read, net);
   auto [normed, rstd] = rms_norm_forward(rows, net.norm.weight, net.norm.eps, net.norm.offset);
-  grads.z = run.z;
+  grads.z = std::move(run.z);
   gated_backward_(Activation::kSilu, d_out, grads.z, normed);  // they become their own gradients
   if (net.norm.parameter) net.norm.parameter->grad.add_(rms_norm_weight_grad(normed, rows, rstd));
   if (!needs_d_read) return {};

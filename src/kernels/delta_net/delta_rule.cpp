@@ -144,7 +144,7 @@ at::Tensor matrices(const at::Tensor& x, int64_t first, int64_t count) {
 /// the new values.
 at::Tensor remember(Inner& inner, const Chunks& chunks) {
   const auto sizes = inner.reading.sizes();
-  const at::Tensor memories =
+  at::Tensor memories =
       at::empty({sizes[0], sizes[1], sizes[3], inner.x.size(3)}, inner.x.options());
   memories.narrow(0, 0, chunks.steps[0]).zero_();
   int64_t first = 0;
@@ -179,7 +179,7 @@ at::Tensor memory_after_last(const Inner& inner, const at::Tensor& memories) {
 /// @param d_start [N, H, K, V] of the memory at each chunk's start, as far as its answers go
 at::Tensor remember_backward(const Inner& inner, const Chunks& chunks, at::Tensor& d_x,
                              const at::Tensor& d_start) {
-  const at::Tensor d_after = at::zeros_like(d_start);  // nothing reads a document's last memory
+  at::Tensor d_after = at::zeros_like(d_start);  // nothing reads a document's last memory
   int64_t end = d_start.size(0), after = 0;
   for (size_t step = chunks.steps.size(); step-- > 0;) {
     const int64_t count = chunks.steps[step], first = end - count;
@@ -323,9 +323,8 @@ UnitRows unit_rows(const at::Tensor& x, double length) {
 
 at::Tensor delta_rule_forward(const RuleInputs& in, const RuleShape& shape, const Chunks& chunks,
                               at::ScalarType dtype, at::Tensor* memory) {
-  const at::Tensor out =
-      at::empty({chunks.count(), kChunk, shape.num_value_heads * shape.value_dim},
-                in.qkv.options().dtype(dtype));
+  at::Tensor out = at::empty({chunks.count(), kChunk, shape.num_value_heads * shape.value_dim},
+                             in.qkv.options().dtype(dtype));
   if (memory)
     *memory = at::empty({shape.num_value_heads, shape.key_dim, shape.value_dim}, in.qkv.options());
   for_heads(in, shape, chunks, [&](const Heads& heads) {

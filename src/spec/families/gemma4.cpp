@@ -155,11 +155,12 @@ std::vector<bool> read_window_pattern(const JsonFields& meta, size_t num_layers)
   return slides;
 }
 
-/// What the common keys gave are the sizes of layers that see everything. Whether these take their
+/// What the common keys gave are the sizes of layers that see everything; without a soft cap of the
+/// logits llama.cpp takes the released models'. Whether these take their
 /// keys for values only the list of tensors says; the loader sets it.
 void read_gemma4_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.embedding_scale = embedding_scale_of(arch);
-  arch.final_softcap = meta.get_positive("final_logit_softcapping", 0);
+  arch.final_softcap = meta.get_positive("final_logit_softcapping", 30);
   const int64_t window = meta.require_int("attention.sliding_window", 1, kMostSize),
                 full_head_dim = arch.head_dim;
   arch.head_dim = meta.get_int("attention.key_length_swa", arch.head_dim, 1, kMostSize);

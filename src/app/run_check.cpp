@@ -1,0 +1,133 @@
+#include "run_check.h"
+
+#include <malloc.h>
+
+#include <nlohmann/json.hpp>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+#include "sftrun/data/dataset.h"
+#include "sftrun/spec/trained_names.h"
+#include "sftrun/weights/checkpoint.h"
+#include "text_model_loader.h"
+
+namespace sftrun::app {
+namespace fs = std::filesystem;
+namespace {
+
+bool holds_weights(const fs::path& directory) {
+  std::error_code ignored;
+  return fs::exists(directory / "model.safetensors", ignored) ||
+         fs::exists(directory / "model.safetensors.index.json", ignored);
+}
+
+spec::ArchSpec arch_of_checkpoint(const fs::path& model) {
+  spec::ArchSpec arch = weights::Checkpoint::open(model)->arch();
+  ::malloc_trim(0);  // a GGUF file's vocabulary was parsed and dropped; the launcher stays small
+                     // while workers run
+  return arch;
+}
+
+spec::LoraTargets targets_of(const config::LoraConfig& lora) {
+  return {.modules = lora.target_modules,
+          .parameters = lora.target_parameters,
+          .dropout = lora.dropout};
+}
+
+int64_t num_trained(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
+  if (tuning.mode == config::TuningMode::kLora)
+    return spec::num_lora_values(targets_of(tuning.lora), tuning.lora.r, arch);
+  const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+  std::optional<spec::TrainableNames> names;
+  if (tuning.mode == config::TuningMode::kPartial) names.emplace(tuning.trainable, tensors);
+  int64_t total = 0;
+  for (const spec::TensorSpec& tensor : tensors) {
+    const bool trains = tensor.role != spec::TensorRole::kBuffer;
+    if (trains && (!names || names->match(tensor.name))) total += tensor.numel();
+  }
+  return total;
+}
+
+std::string text_of(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
+  int64_t total = 0;
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) total += tensor.numel();
+  const auto count = [](int64_t number) { return format_count(static_cast<uint64_t>(number)); };
+  return fmt::format("model: {}, {} layers, {} parameters; {} values are trained", arch.family,
+                     arch.num_layers, count(total), count(num_trained(tuning, arch)));
+}
+
+std::string text_of(const data::DatasetTrial& trial) {
+  return fmt::format(
+      "data: {}{}: {} records; {}: {} examples, {} tokens of which {} carry a label, longest {}",
+      trial.name, trial.num_files == 1 ? "" : fmt::format(" ({} files)", trial.num_files),
+      data::name_of(trial.format),
+      trial.is_whole
+          ? fmt::format("all {}", trial.stats.num_records)
+          : fmt::format("the first {} of about {}", trial.stats.num_records,
+                        format_count(static_cast<uint64_t>(trial.num_records_estimated))),
+      trial.stats.num_examples, format_count(static_cast<uint64_t>(trial.stats.num_tokens)),
+      format_count(static_cast<uint64_t>(trial.stats.num_label_tokens)), trial.stats.longest);
+}
+
+/// Of data that were only begun the number of records is an estimate, and must be far off.
+void check_val_split(double val_split, const std::vector<data::DatasetTrial>& train) {
+  if (val_split == 0) return;
+  constexpr int64_t kFarOff = 2;
+  int64_t most = 0;
+  for (const data::DatasetTrial& trial : train) {
+    most += trial.is_whole ? trial.stats.num_records - trial.stats.num_without_labels
+                           : kFarOff * trial.num_records_estimated;
+  }
+  data::num_split_off(val_split, most);
+}
+
+}  // namespace
+
+spec::ArchSpec read_arch(const fs::path& model) {
+  const fs::path file = model / "config.json";
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return arch_of_checkpoint(model);
+  const auto config = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  if (config.is_discarded() && holds_weights(model))
+    return arch_of_checkpoint(model);  // says where
+  if (config.is_discarded()) throw DataError("not valid JSON", file.string(), "fetch it again");
+  return spec::ArchSpec::from_hf_config(config, file.string());
+}
+
+void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
+  if (tuning.mode == config::TuningMode::kLora)
+    spec::require_targets_exist(targets_of(tuning.lora), arch);
+  else if (tuning.mode == config::TuningMode::kPartial)
+    spec::TrainableNames(tuning.trainable, spec::tensor_specs(arch));
+}
+
+void warn_of_files_in_both(const config::DataConfig& data) {
+  const std::vector<std::string> both = data::files_in_both(data);
+  if (both.empty()) return;
+  log::warn(
+      "data.val reads what data.train reads ({}{}): its loss will say nothing of other data; "
+      "data.val_split holds records out",
+      both[0], both.size() > 1 ? fmt::format(" and {} more", both.size() - 1) : "");
+}
+
+std::vector<std::string> check_run(const config::RunConfig& config, const fs::path& model) {
+  const spec::ArchSpec arch = holds_weights(model) ? arch_of_checkpoint(model) : read_arch(model);
+  check_tuning(config.tuning, arch);
+  const data::TextModel text = load_text_model(model, config.model.chat_template);
+  std::vector<std::string> lines = {text_of(config.tuning, arch)};
+  std::vector<data::DatasetTrial> train;
+  const auto look = [&](const config::DataSource& source, bool is_validation) {
+    data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);
+    for (const std::string& warning : trial.warnings) log::warn("{}", warning);
+    lines.push_back(text_of(trial));
+    if (!is_validation) train.push_back(std::move(trial));
+  };
+  for (const config::DataSource& source : config.data.train) look(source, false);
+  for (const config::DataSource& source : config.data.val) look(source, true);
+  check_val_split(config.data.val_split, train);
+  return lines;
+}
+
+}  // namespace sftrun::app

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/spec/arch_spec.h"
+
+/// What can be known of a run before a worker starts.
+namespace sftrun::app {
+
+/// From config.json or a GGUF file's header; of a directory no weights need to be there.
+/// @throws DataError as weights::Checkpoint::open for what it reads
+spec::ArchSpec read_arch(const std::filesystem::path& model);
+
+/// Whether there is something to train by the names that `tuning` gives. @throws ConfigError naming
+/// what there is
+void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch);
+
+/// Warns of files that are both trained and validated on.
+void warn_of_files_in_both(const config::DataConfig& data);
+
+/// Reads what a run would read first: the model's headers (its weights where they are here),
+/// tokenizer and template, and the first records of each data set. Says what it found, a line each;
+/// logs what training would warn of.
+/// @throws what the run would throw
+std::vector<std::string> check_run(const config::RunConfig& config,
+                                   const std::filesystem::path& model);
+
+}  // namespace sftrun::app

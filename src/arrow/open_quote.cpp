@@ -1,0 +1,97 @@
+#include "open_quote.h"
+
+#include <arrow/buffer.h>
+
+#include <string>
+#include <string_view>
+
+namespace sftrun::arrow_readers {
+namespace {
+
+/// Follows fields and quotes as Arrow's parser does: a quote opens at the beginning of a field
+/// only, and two of them inside are one.
+class QuoteScanner {
+ public:
+  explicit QuoteScanner(char delimiter) : delimiter_(delimiter) {}
+
+  void scan(std::string_view bytes) {
+    for (const char c : bytes) {
+      if (state_ == State::kQuoted) {
+        if (c == '"') state_ = State::kQuoteInside;
+      } else {
+        step(c);
+      }
+    }
+  }
+
+  bool is_open() const { return state_ == State::kQuoted; }
+  /// Where the last quote was opened; rows begin behind the header, and empty lines are none.
+  std::string place() const {
+    return row_ == 0 ? "the header opens" : "row " + std::to_string(row_) + " opens";
+  }
+
+ private:
+  enum class State { kFieldStart, kField, kQuoted, kQuoteInside };
+
+  void step(char c) {
+    if (c == '"' && state_ != State::kField) {  // opens, or is the second of two
+      state_ = State::kQuoted;
+      line_is_empty_ = false;
+    } else if (c == '\n' || c == '\r') {
+      state_ = State::kFieldStart;
+      if (!line_is_empty_) ++row_;
+      line_is_empty_ = true;
+    } else if (!(row_ == 0 && line_is_empty_ && is_byte_order_mark(c))) {
+      state_ = c == delimiter_ ? State::kFieldStart : State::kField;
+      line_is_empty_ = false;
+    }
+  }
+
+  static bool is_byte_order_mark(char c) { return c == '\xEF' || c == '\xBB' || c == '\xBF'; }
+
+  char delimiter_;
+  State state_ = State::kFieldStart;
+  bool line_is_empty_ = true;
+  int64_t row_ = 0;
+};
+
+class QuoteChecked final : public arrow::io::InputStream {
+ public:
+  QuoteChecked(std::shared_ptr<arrow::io::InputStream> stream, char delimiter)
+      : stream_(std::move(stream)), scanner_(delimiter) {}
+
+  arrow::Status Close() override { return stream_->Close(); }
+  bool closed() const override { return stream_->closed(); }
+  arrow::Result<int64_t> Tell() const override { return stream_->Tell(); }
+
+  arrow::Result<int64_t> Read(int64_t size, void* out) override {
+    ARROW_ASSIGN_OR_RAISE(const int64_t got, stream_->Read(size, out));
+    ARROW_RETURN_NOT_OK(look_at({static_cast<const char*>(out), static_cast<size_t>(got)}));
+    return got;
+  }
+  arrow::Result<std::shared_ptr<arrow::Buffer>> Read(int64_t size) override {
+    ARROW_ASSIGN_OR_RAISE(auto buffer, stream_->Read(size));
+    ARROW_RETURN_NOT_OK(look_at(static_cast<std::string_view>(*buffer)));
+    return buffer;
+  }
+
+ private:
+  arrow::Status look_at(std::string_view bytes) {
+    scanner_.scan(bytes);
+    if (!bytes.empty() || !scanner_.is_open()) return arrow::Status::OK();
+    return arrow::Status::Invalid("the quote that ", scanner_.place(),
+                                  " is not closed before the file ends");
+  }
+
+  std::shared_ptr<arrow::io::InputStream> stream_;
+  QuoteScanner scanner_;
+};
+
+}  // namespace
+
+std::shared_ptr<arrow::io::InputStream> with_quotes_checked(
+    std::shared_ptr<arrow::io::InputStream> stream, char delimiter) {
+  return std::make_shared<QuoteChecked>(std::move(stream), delimiter);
+}
+
+}  // namespace sftrun::arrow_readers

@@ -1,0 +1,111 @@
+#include "sftrun/core/data_splits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "sftrun/core/strings.h"
+
+namespace sftrun {
+namespace fs = std::filesystem;
+namespace {
+
+const std::map<std::string, std::vector<std::string>>& words_of_splits() {
+  static const std::map<std::string, std::vector<std::string>> words = {
+      {"train", {"train", "training"}},
+      {"validation", {"validation", "valid", "val", "dev"}},
+      {"test", {"test", "testing", "eval", "evaluation"}}};
+  return words;
+}
+
+std::optional<std::string> split_named(const std::string& word) {
+  for (const auto& [split, words] : words_of_splits()) {
+    if (std::find(words.begin(), words.end(), word) != words.end()) return split;
+  }
+  return std::nullopt;
+}
+
+/// Words of a name between what separates them: "train-00000-of-00002.parquet", "test1.csv".
+std::vector<std::string> words_of(const std::string& name) {
+  constexpr std::string_view kSeparators = "-_. 0123456789";
+  std::vector<std::string> words(1);
+  for (const char c : ascii_lower(name)) {
+    if (kSeparators.find(c) != std::string_view::npos)
+      words.emplace_back();
+    else
+      words.back() += c;
+  }
+  return words;
+}
+
+bool begins_with_split(const std::string& name, const std::string& split) {
+  if (split.empty() || !name.starts_with(split)) return false;
+  return name.size() == split.size() ||
+         std::string_view("-._").find(name[split.size()]) != std::string_view::npos;
+}
+
+/// Of the file's name first, then of the folders it lies in, the nearest first.
+std::string split_of(fs::path file, const std::string& asked) {
+  for (; !file.empty(); file = file.parent_path()) {
+    const std::string name = file.filename().string();
+    if (begins_with_split(name, asked)) return asked;
+    for (const std::string& word : words_of(name)) {
+      if (const auto split = split_named(word)) return *split;
+    }
+    if (file == file.parent_path()) break;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> default_splits(SplitRole role) {
+  if (role == SplitRole::kTrain) return {"train"};
+  return {"validation", "test"};
+}
+
+SplitFiles files_of_split(const std::vector<fs::path>& files, const std::string& asked,
+                          const std::vector<std::string>& defaults) {
+  std::map<std::string, std::vector<fs::path>> by_split;
+  for (const fs::path& file : files) by_split[split_of(file, asked)].push_back(file);
+  SplitFiles found;
+  for (const auto& [split, members] : by_split) {
+    if (!split.empty()) found.names.push_back(split);
+  }
+  std::vector<std::string> wanted = defaults;
+  if (!asked.empty()) {
+    wanted = {by_split.contains(asked) ? asked : split_named(ascii_lower(asked)).value_or(asked)};
+  }
+  const bool whole =
+      wanted.empty() || (found.names.empty() && (asked.empty() || wanted[0] == "train"));
+  if (whole) {
+    found.files = files;
+    return found;
+  }
+  for (const std::string& split : wanted) {
+    if (!by_split.contains(split)) continue;
+    found.files = by_split[split];
+    return found;
+  }
+  found.missing = asked.empty() ? wanted[0] : asked;
+  return found;
+}
+
+std::string advice_on_split(const std::string& asked) {
+  if (asked.find('+') != std::string::npos)
+    return "list the data set once for each split: [{path: …, split: train}, {path: …, split: …}]";
+  const size_t bracket = asked.find('[');
+  if (bracket == std::string::npos) return {};
+  const size_t colon = asked.find(':', bracket), end = asked.find(']', bracket);
+  const bool is_beginning = colon == bracket + 1 && end != std::string::npos;
+  const std::string count = is_beginning ? asked.substr(colon + 1, end - colon - 1) : "";
+  const bool is_number = !count.empty() && count.find_first_not_of("0123456789") == count.npos;
+  return is_number
+             ? fmt::format("for the first {} records write max_samples: {}", count, count)
+             : "slices are not supported; max_samples: N takes the first N records, data.val_split "
+               "splits some off";
+}
+
+}  // namespace sftrun

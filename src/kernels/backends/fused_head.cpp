@@ -1,0 +1,79 @@
+#include "fused_head.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "fused_norms.h"
+
+namespace sftrun::kernels {
+namespace {
+
+// A chunk's logits: few enough to stay near the cache and out of the way of the layers' kept
+// tensors, enough rows that reading the head's weight costs little beside the products.
+int64_t chunk_rows(const at::Tensor& hidden, int64_t vocab) {
+  constexpr int64_t kChunkElements = 16 << 20, kRowBlock = 64;
+  if (hidden.is_cuda()) return std::max<int64_t>(1024, (256 << 20) / vocab);
+  return std::max(kRowBlock, kChunkElements / vocab / kRowBlock * kRowBlock);
+}
+
+double sum_in_fp64(const at::Tensor& losses) {
+  return losses.sum(at::kDouble).item<double>();
+}
+
+/// Scaled, not yet capped.
+at::Tensor raw_logits(const Head& head, const at::Tensor& normed_rows) {
+  at::Tensor logits = matmul_nt(normed_rows, head.linear.weight);
+  return head.logit_scale == 1 ? logits : logits.mul_(head.logit_scale);
+}
+
+}  // namespace
+
+HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                         double grad_scale, HeadGrad wanted) {
+  const at::NoGradGuard no_grad;
+  const Linear& linear = head.linear;
+  const int64_t num_rows = input.size(0), step = chunk_rows(input, linear.weight.size(0));
+  const Normed in = normed(input, head.norm);
+  const bool needs_d_normed = wanted == HeadGrad::kInput || head.norm.parameter != nullptr;
+  at::Tensor d_normed =
+      wanted != HeadGrad::kNone && needs_d_normed ? at::empty_like(input) : at::Tensor();
+  HeadLoss result;
+  for (int64_t first = 0; first < num_rows; first += step) {
+    const int64_t rows = std::min(step, num_rows - first);
+    const at::Tensor chunk = in.y.narrow(0, first, rows),
+                     chunk_labels = labels.narrow(0, first, rows);
+    at::Tensor logits = raw_logits(head, chunk);
+    if (wanted == HeadGrad::kNone) {
+      result.loss_sum += sum_in_fp64(token_losses(logits, chunk_labels, head.softcap));
+      continue;
+    }
+    result.loss_sum += sum_in_fp64(
+        token_losses_and_grad_(logits, chunk_labels, head.softcap, grad_scale * head.logit_scale));
+    if (d_normed.defined())
+      d_normed.narrow(0, first, rows).copy_(matmul_sum({{logits, linear.weight, false}}));
+    if (linear.weight_parameter) add_matmul_tn_(linear.weight_parameter->grad, logits, chunk);
+  }
+  if (d_normed.defined())
+    result.grad_input =
+        norm_backward(d_normed, input, head.norm, in.rstd, {}, wanted == HeadGrad::kInput);
+  return result;
+}
+
+at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {
+  at::Tensor logits = raw_logits(head, normed(hidden, head.norm).y);
+  return head.softcap > 0 ? logits.div_(head.softcap).tanh_().mul_(head.softcap) : logits;
+}
+
+at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels) {
+  const int64_t num_rows = hidden.size(0), step = chunk_rows(hidden, head.linear.weight.size(0));
+  at::Tensor losses = at::empty({num_rows}, hidden.options().dtype(at::kFloat));
+  for (int64_t first = 0; first < num_rows; first += step) {
+    const int64_t rows = std::min(step, num_rows - first);
+    const at::Tensor chunk = normed(hidden.narrow(0, first, rows), head.norm).y;
+    losses.narrow(0, first, rows)
+        .copy_(token_losses(raw_logits(head, chunk), labels.narrow(0, first, rows), head.softcap));
+  }
+  return losses;
+}
+
+}  // namespace sftrun::kernels
