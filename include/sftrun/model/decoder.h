@@ -17,6 +17,10 @@
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/weights/checkpoint.h"
 
+namespace sftrun::spec {
+struct LoraTargets;
+}
+
 /// One decoder for every model family: what it computes is in the `ArchSpec`.
 namespace sftrun::model {
 
@@ -31,6 +35,7 @@ struct LoraOptions {
   bool target_is_pattern =
       false;  ///< target_modules holds one regular expression over whole module names
 
+  spec::LoraTargets targets() const;
   /// The factor of B·A·x (rsLoRA: arXiv 2312.03732).
   double scaling() const {
     return alpha / (rslora ? std::sqrt(static_cast<double>(r)) : static_cast<double>(r));
@@ -106,6 +111,8 @@ class Decoder {
                                double grad_scale, at::Tensor& grad);
   bool trains_below(int64_t group) const;
   double embedding_scale() const;
+  /// To the compute dtype, as Gemma does with what embeddings are multiplied by.
+  double rounded(double scale) const;
 
   spec::ArchSpec arch_;
   DecoderOptions options_;
