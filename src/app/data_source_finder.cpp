@@ -14,7 +14,7 @@ namespace {
 
 /// What is read of a snapshot: of a pattern, what it matches there.
 std::string opened(const hub::Snapshot& snapshot) {
-  const bool is_pattern = snapshot.name.path.find_first_of("*?[") != std::string::npos;
+  const bool is_pattern = holds_wildcards(snapshot.name.path);
   return (is_pattern ? snapshot.directory / snapshot.name.path : snapshot.path).string();
 }
 

@@ -188,9 +188,13 @@ void shrink_file(const fs::path& path, std::string_view content, std::string_vie
   }
 }
 
+bool holds_wildcards(std::string_view text) {
+  return text.find_first_of("*?[") != std::string_view::npos;
+}
+
 bool is_glob(const fs::path& path) {
   std::error_code ignored;
-  return path.string().find_first_of("*?[") != std::string::npos && !fs::exists(path, ignored);
+  return holds_wildcards(path.string()) && !fs::exists(path, ignored);
 }
 
 std::vector<fs::path> expand_glob(const fs::path& pattern) {

@@ -154,15 +154,24 @@ void DatasetChecks::remark_on_thinking(std::vector<Remark>& remarks) const {
   }
 }
 
+namespace {
+
+std::string advice_on_role(const std::string& role) {
+  const std::string likely = likely_role(role);
+  return (likely.empty() ? "" : fmt::format("did you mean `{}`? ", likely)) +
+         fmt::format(
+             "only turns of `assistant` are learnt; rename it by data.fields: "
+             "{{roles: {{{}: {}}}}}",
+             role, likely.empty() ? "user" : likely);
+}
+
+}  // namespace
+
 void DatasetChecks::remark_on_roles(std::vector<Remark>& remarks) const {
   for (const auto& [role, records] : unknown_roles_) {
-    const std::string likely = likely_role(role);
     warn(remarks, records,
          fmt::format("records have the role `{}`, which the chat template does not name", role),
-         (likely.empty() ? "" : fmt::format("did you mean `{}`? ", likely)) +
-             fmt::format("only turns of `assistant` are learnt; rename it by data.fields: "
-                         "{{roles: {{{}: {}}}}}",
-                         role, likely.empty() ? "user" : likely));
+         advice_on_role(role));
   }
 }
 
@@ -210,9 +219,7 @@ void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
 
 /// Where nothing is left the warnings are not heard.
 std::string DatasetChecks::unknown_roles_fix() const {
-  std::vector<Remark> remarks;
-  remark_on_roles(remarks);
-  return remarks.empty() ? "" : remarks[0].text.substr(remarks[0].text.find("; ") + 2) + "; ";
+  return unknown_roles_.empty() ? "" : advice_on_role(unknown_roles_.begin()->first) + "; ";
 }
 
 void DatasetChecks::refuse_empty() const {

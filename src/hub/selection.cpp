@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "sftrun/core/data_splits.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::hub {
@@ -217,7 +218,7 @@ Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& fi
     return {.files = filtered(files, [&](const auto& path) { return path == name.path; }),
             .opened = name.path};
   }
-  const bool is_pattern = name.path.find_first_of("*?[") != std::string::npos;
+  const bool is_pattern = holds_wildcards(name.path);
   Files inside = filtered(files, [&](const std::string& path) {
     if (is_pattern)
       return ::fnmatch(name.path.c_str(), path.c_str(), FNM_PERIOD | FNM_PATHNAME) == 0;

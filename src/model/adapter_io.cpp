@@ -10,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
 
 namespace sftrun::model {
@@ -38,13 +39,6 @@ std::string escaped(const std::string& text) {
     result += c;
   }
   return result;
-}
-
-/// Whether a module's update was asked for by the name of its weight, as a router's is.
-bool is_parameter(const LoraOptions& options, const std::string& module) {
-  return std::any_of(
-      options.target_parameters.begin(), options.target_parameters.end(),
-      [&](const std::string& target) { return ends_with_name(module + ".weight", target); });
 }
 
 /// Other parts of the model have modules of the same names: peft would adapt those, too.
@@ -78,7 +72,8 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
     }
     // Written out: peft knows this word as a string only, not in a list.
     for (const kernels::Linear* linear : decoder.linears()) {
-      if (linear->lora && !is_parameter(options, linear->name))
+      // A router's update is asked for by the name of its weight.
+      if (linear->lora && !spec::is_target(options.targets(), linear->name + ".weight"))
         config.target_modules.push_back(linear->name.substr(linear->name.rfind('.') + 1));
     }
   }

@@ -12,10 +12,12 @@ at::Tensor Decoder::embed(const at::Tensor& tokens) const {
   return arch_.embedding_scale == 1 ? rows : rows.mul_(embedding_scale());
 }
 
-// Rounded to the compute dtype, as Gemma does.
 double Decoder::embedding_scale() const {
-  return at::scalar_tensor(arch_.embedding_scale, at::TensorOptions().dtype(options_.dtype))
-      .item<double>();
+  return rounded(arch_.embedding_scale);
+}
+
+double Decoder::rounded(double scale) const {
+  return at::scalar_tensor(scale, at::TensorOptions().dtype(options_.dtype)).item<double>();
 }
 
 void Decoder::open_exchange(kernels::BatchContext& context, const at::Tensor& tokens,
@@ -59,12 +61,11 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, co
   // Of each layer that a gradient passes: its run, or its input when it is to run again.
   std::vector<std::unique_ptr<kernels::LayerRun>> runs(static_cast<size_t>(num_layers));
   std::vector<at::Tensor> inputs(static_cast<size_t>(num_layers));
-  const at::Tensor embedded = embed(batch.tokens);
+  at::Tensor hidden = embed(batch.tokens);
   kernels::BatchContext context = batch.context;
   kernels::PerLayerRun per_layer;
-  open_exchange(context, batch.tokens, embedded, trains_below(1) ? &per_layer : nullptr);
+  open_exchange(context, batch.tokens, hidden, trains_below(1) ? &per_layer : nullptr);
   if (aux) count_router_choices(context);
-  at::Tensor hidden = embedded;
   for (int64_t l = 0; l < num_layers; ++l) {
     const auto i = static_cast<size_t>(l);
     const bool keeps = trains_below(l + 2) && !options_.gradient_checkpointing;
@@ -91,8 +92,8 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, co
   }
   if (per_layer_.defined() && trains_below(1)) {
     const at::Tensor d = kernels::per_layer_backward(per_layer_, std::move(per_layer), batch.tokens,
-                                                     embedded, context.exchange->d_per_layer,
-                                                     context, embedding_parameter_ != nullptr);
+                                                     context.exchange->d_per_layer, context,
+                                                     embedding_parameter_ != nullptr);
     if (d.defined()) grad = grad + d;
   }
   if (embedding_parameter_)

@@ -201,14 +201,14 @@ void describe(Layer& layer, const spec::ArchSpec& arch, int64_t index) {
   layer.gating = gating_of(arch);
 }
 
-spec::LoraTargets targets_of(const LoraOptions& lora) {
-  return {.modules = lora.target_modules,
-          .is_pattern = lora.target_is_pattern,
-          .parameters = lora.target_parameters,
-          .dropout = lora.dropout};
-}
-
 }  // namespace
+
+spec::LoraTargets LoraOptions::targets() const {
+  return {.modules = target_modules,
+          .is_pattern = target_is_pattern,
+          .parameters = target_parameters,
+          .dropout = dropout};
+}
 
 class DecoderBuilder {
  public:
@@ -217,7 +217,7 @@ class DecoderBuilder {
         source_(source),
         tensors_(spec::tensor_specs(decoder.arch_)),
         selection_(decoder.options_, tensors_),
-        targets_(targets_of(decoder.options_.lora)) {
+        targets_(decoder.options_.lora.targets()) {
     for (const spec::TensorSpec& tensor : tensors_) by_name_[tensor.name] = &tensor;
   }
 
@@ -277,7 +277,9 @@ class DecoderBuilder {
                        uint32_t number) {
     matrix.name = spec::name_in_layer(d_.arch_, layer, spec.module);
     declare_tensor(matrix.name, layer + 1, &matrix.weight, &matrix.parameter);
-    if (spec.bias) declare_weight(matrix.bias, matrix.name + "_bias", layer + 1);
+    if (spec.bias) {
+      declare_tensor(matrix.name + "_bias", layer + 1, &matrix.bias.weight, &matrix.bias.parameter);
+    }
     const LoraOptions& lora = d_.options_.lora;
     if (d_.options_.trains != Trains::kLora || !spec::is_target(targets_, matrix.name)) return;
     const LoraOptions own = spec.slot == spec::ExpertSlot::kGateUp ? lora.of_gate_up() : lora;
@@ -304,10 +306,6 @@ class DecoderBuilder {
     return {{experts, out, r}, {1, 2, 0}, {out, r * experts}};
   }
 
-  void declare_weight(kernels::Weight& weight, const std::string& name, int64_t group) {
-    declare_tensor(name, group, &weight.weight, &weight.parameter);
-  }
-
   /// What peft calls the update of an experts' tensor.
   std::string peft_module(const std::string& name) const {
     const std::string experts = name.substr(0, name.rfind('.'));
@@ -325,10 +323,7 @@ class DecoderBuilder {
     const spec::ArchSpec& arch = d_.arch_;
     kernels::PerLayerInputs& inputs = d_.per_layer_;
     const std::string& prefix = arch.prefix;
-    const auto rounded = [&](double scale) {
-      return at::scalar_tensor(scale, at::TensorOptions().dtype(d_.options_.dtype)).item<double>();
-    };
-    inputs.table_scale = rounded(std::sqrt(static_cast<double>(arch.per_layer_size)));
+    inputs.table_scale = d_.rounded(std::sqrt(static_cast<double>(arch.per_layer_size)));
     inputs.projection_scale = 1 / std::sqrt(static_cast<double>(arch.hidden_size));
     declare_tensor(prefix + "embed_tokens_per_layer.weight", 0, &inputs.table.weight,
                    &inputs.table.parameter);

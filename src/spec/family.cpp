@@ -1,5 +1,7 @@
 #include "family.h"
 
+#include <cmath>
+
 #include "arch_checks.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
@@ -62,11 +64,24 @@ void write_window(const ArchSpec& arch, json& config) {
   config["sliding_window"] = window_of(arch) > 0 ? json(window_of(arch)) : json(nullptr);
 }
 
-void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,
-                      const std::function<bool(int64_t layer)>& slides) {
+const json* find_layer_types(const JsonFields& config, const ArchSpec& arch) {
   const json* types = config.find("layer_types");
   if (types && (!types->is_array() || types->size() != arch.layers.size()))
     config.fail("layer_types", fmt::format("a list of {} types", arch.layers.size()));
+  return types;
+}
+
+void make_every_layer_sparse(ArchSpec& arch) {
+  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+}
+
+double gemma_embedding_scale(const ArchSpec& arch) {
+  return std::sqrt(static_cast<double>(arch.hidden_size));
+}
+
+void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,
+                      const std::function<bool(int64_t layer)>& slides) {
+  const json* types = find_layer_types(config, arch);
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     bool sliding = slides(static_cast<int64_t>(i));
     if (types) {

@@ -80,6 +80,14 @@ void write_layer_types(const ArchSpec& arch, nlohmann::json& config);
 /// The window of the first layer that has one; 0: none has.
 int64_t window_of(const ArchSpec& arch);
 
+/// `layer_types`, null where the key is missing. @throws DataError unless it has one for each layer
+const nlohmann::json* find_layer_types(const JsonFields& config, const ArchSpec& arch);
+
+void make_every_layer_sparse(ArchSpec& arch);
+
+/// What Gemma multiplies embeddings by.
+double gemma_embedding_scale(const ArchSpec& arch);
+
 /// `attention_bias` for q, k, v and o alike.
 void read_attention_bias(const JsonFields& config, ArchSpec& arch);
 

@@ -169,6 +169,10 @@ class GgufCheckpoint final : public CheckpointBase {
     std::vector<float> stored(static_cast<size_t>(size)), values(stored.size());
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t from = form.rows.empty() ? row : form.rows[static_cast<size_t>(row)];
+      if (form.value == GgufForm::Value::kSame && form.columns.empty()) {
+        decode(tensor, from * size, size, dtype, out + row * size * size_of(dtype));
+        continue;
+      }
       decode(tensor, from * size, size, DType::kF32, reinterpret_cast<std::byte*>(stored.data()));
       for (size_t i = 0; i < values.size(); ++i) {
         const float value = stored[form.columns.empty() ? i : static_cast<size_t>(form.columns[i])];
@@ -184,7 +188,6 @@ class GgufCheckpoint final : public CheckpointBase {
     return form == GgufForm::Value::kMinusExp ? std::log(-value) : value;
   }
 
-  /// Whether the file holds each expert's matrices as tensors of their own.
   bool is_apart(size_t i) const {
     return roles_[i] == spec::TensorRole::kExperts &&
            sources_[i][0]->shape.size() < tensors_[i].shape.size();
@@ -215,19 +218,19 @@ class GgufCheckpoint final : public CheckpointBase {
 
   std::vector<std::string> names_of(const spec::TensorSpec& spec) const {
     if (!belongs_to_experts(spec)) return {names_.at(spec.name)};
-    std::vector<std::string> together = gguf_expert_names(spec);
-    return file_.find(together[0]) || !are_apart(spec) ? together : gguf_single_expert_names(spec);
+    return are_apart(spec) ? gguf_single_expert_names(spec) : gguf_expert_names(spec);
   }
+  /// Whether the file holds each expert's matrices as tensors of their own, and not all together.
   bool are_apart(const spec::TensorSpec& spec) const {
-    return spec.role == spec::TensorRole::kExperts &&
-           file_.find(gguf_single_expert_names(spec)[0]) != nullptr;
+    return spec.role == spec::TensorRole::kExperts && !file_.find(gguf_expert_names(spec)[0]) &&
+           file_.find(gguf_single_expert_names(spec)[0]);
   }
 
   /// Of one of `count` tensors that a file has for a tensor of experts: a matrix of them all, or
   /// one expert's.
   std::vector<int64_t> shape_of_source(const spec::TensorSpec& spec, size_t count) const {
     std::vector<int64_t> shape = spec.shape;
-    const bool is_apart = belongs_to_experts(spec) && are_apart(spec);
+    const bool is_apart = are_apart(spec);
     const auto matrices = static_cast<int64_t>(count) / (is_apart ? spec.shape[0] : 1);
     if (matrices > 1) shape[1] /= matrices;
     if (is_apart) shape.erase(shape.begin());

@@ -74,6 +74,9 @@ void shrink_file(const std::filesystem::path& path, std::string_view content,
 
 /// Whether a path holds `*`, `?` or `[`, and no file has that very name.
 bool is_glob(const std::filesystem::path& path);
+/// Whether a text has a shell pattern's characters.
+bool holds_wildcards(std::string_view text);
+
 /// The files and folders that match a shell pattern, sorted.
 std::vector<std::filesystem::path> expand_glob(const std::filesystem::path& pattern);
 

@@ -24,6 +24,7 @@ struct PerLayerInputs {
 };
 
 struct PerLayerRun {
+  at::Tensor embedded;         ///< [T, hidden]
   at::Tensor projected, rstd;  ///< [T * layers, size], before its norm
   std::vector<at::Tensor> low;
 };
@@ -35,8 +36,7 @@ at::Tensor per_layer_forward(const PerLayerInputs& inputs, const at::Tensor& tok
 /// Adds to the parameters' gradients. @param d [T, layers, size]
 /// @return the gradient of `embedded`; undefined when !needs_d_embedded
 at::Tensor per_layer_backward(const PerLayerInputs& inputs, PerLayerRun run,
-                              const at::Tensor& tokens, const at::Tensor& embedded,
-                              const at::Tensor& d, const BatchContext& batch,
-                              bool needs_d_embedded);
+                              const at::Tensor& tokens, const at::Tensor& d,
+                              const BatchContext& batch, bool needs_d_embedded);
 
 }  // namespace sftrun::kernels

@@ -17,6 +17,10 @@
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/weights/checkpoint.h"
 
+namespace sftrun::spec {
+struct LoraTargets;
+}
+
 /// One decoder for every model family: what it computes is in the `ArchSpec`.
 namespace sftrun::model {
 
@@ -34,6 +38,7 @@ struct LoraOptions {
   int64_t gate_up_r = 0;  ///< of the experts' gate_up_proj; 0: as the others
   double gate_up_alpha = 0;
 
+  spec::LoraTargets targets() const;
   /// The factor of B·A·x (rsLoRA: arXiv 2312.03732).
   double scaling() const {
     return alpha / (rslora ? std::sqrt(static_cast<double>(r)) : static_cast<double>(r));
@@ -123,6 +128,8 @@ class Decoder {
   static void count_router_choices(kernels::BatchContext& context);
   bool trains_below(int64_t group) const;
   double embedding_scale() const;
+  /// To the compute dtype, as Gemma does with what embeddings are multiplied by.
+  double rounded(double scale) const;
 
   spec::ArchSpec arch_;
   DecoderOptions options_;

@@ -23,16 +23,15 @@ at::Tensor per_layer_forward(const PerLayerInputs& inputs, const at::Tensor& tok
                                    .view({-1, inputs.size()});
   const Normed of = normed(projected, inputs.norm);
   const at::Tensor rows = inputs.table.weight.index_select(0, tokens) * inputs.table_scale;
-  if (keep) *keep = {projected, of.rstd, low};
+  if (keep) *keep = {embedded, projected, of.rstd, low};
   const at::Tensor sum = of.y.view({tokens.size(0), -1, inputs.size()}) +
                          rows.view({tokens.size(0), -1, inputs.size()});
   return sum * kHalf;
 }
 
 at::Tensor per_layer_backward(const PerLayerInputs& inputs, PerLayerRun run,
-                              const at::Tensor& tokens, const at::Tensor& embedded,
-                              const at::Tensor& d, const BatchContext& batch,
-                              bool needs_d_embedded) {
+                              const at::Tensor& tokens, const at::Tensor& d,
+                              const BatchContext& batch, bool needs_d_embedded) {
   const at::Tensor scaled = d * kHalf;
   if (inputs.table.parameter) {
     inputs.table.parameter->grad.index_add_(0, tokens, scaled.view({tokens.size(0), -1}),
@@ -44,7 +43,7 @@ at::Tensor per_layer_backward(const PerLayerInputs& inputs, PerLayerRun run,
                     inputs.norm, run.rstd, {}, through_norm);
   if (!through_norm) return {};
   return linears_backward({d_projected.mul(inputs.projection_scale).view({tokens.size(0), -1})},
-                          embedded, run.low, {&inputs.projection}, batch, needs_d_embedded);
+                          run.embedded, run.low, {&inputs.projection}, batch, needs_d_embedded);
 }
 
 }  // namespace sftrun::kernels

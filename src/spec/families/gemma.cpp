@@ -23,17 +23,13 @@ void gemma3_traits(ArchSpec& arch) {
   arch.qk_norm = QkNorm::kPerHead;
 }
 
-double embedding_scale_of(const ArchSpec& arch) {
-  return std::sqrt(static_cast<double>(arch.hidden_size));
-}
-
 void read_gemma(const JsonFields& config, ArchSpec& arch) {
   if (config.get_bool("use_bidirectional_attention", false)) {
     throw DataError("`use_bidirectional_attention` is not supported", config.where(),
                     "such a model looks ahead: it embeds texts, and does not continue them");
   }
   read_attention_bias(config, arch);
-  arch.embedding_scale = embedding_scale_of(arch);
+  arch.embedding_scale = gemma_embedding_scale(arch);
   arch.attention_scale = 1 / std::sqrt(config.require_positive("query_pre_attn_scalar"));
   arch.attention_softcap = config.get_positive("attn_logit_softcapping", 0);
   arch.final_softcap = config.get_positive("final_logit_softcapping", 0);
@@ -66,7 +62,7 @@ void read_gemma3(const JsonFields& config, ArchSpec& arch) {
 /// Metadata does not say what scores are multiplied by; llama.cpp knows it from the number of
 /// layers: the models of 27 billion parameters do not go by head_dim.
 void read_gemma_gguf(const JsonFields& meta, ArchSpec& arch, int64_t layers_of_27b) {
-  arch.embedding_scale = embedding_scale_of(arch);
+  arch.embedding_scale = gemma_embedding_scale(arch);
   const int64_t divisor =
       arch.num_layers == layers_of_27b ? arch.hidden_size / arch.num_heads : arch.head_dim;
   arch.attention_scale = 1 / std::sqrt(static_cast<double>(divisor));

@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "../arch_checks.h"
 #include "../family.h"
 #include "sftrun/core/error.h"
@@ -83,17 +81,13 @@ void read_experts(const JsonFields& config, ArchSpec& arch) {
   arch.mixture.num_experts = config.require_int("num_experts", 1, kMostSize);
   arch.mixture.top_k = config.require_int("top_k_experts", 1, arch.mixture.num_experts);
   arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMostSize);
-  for (LayerSpec& layer : arch.layers) layer.sparse = true;
-}
-
-double embedding_scale_of(const ArchSpec& arch) {
-  return std::sqrt(static_cast<double>(arch.hidden_size));
+  make_every_layer_sparse(arch);
 }
 
 void read_gemma4(const JsonFields& config, ArchSpec& arch) {
   refuse_looking_ahead(config);
   read_attention_bias(config, arch);
-  arch.embedding_scale = embedding_scale_of(arch);
+  arch.embedding_scale = gemma_embedding_scale(arch);
   arch.final_softcap = config.get_positive("final_logit_softcapping", 0);
   read_windows(config, arch);
   read_heads(config, arch);
@@ -159,7 +153,7 @@ std::vector<bool> read_window_pattern(const JsonFields& meta, size_t num_layers)
 /// logits llama.cpp takes the released models'. Whether these take their
 /// keys for values only the list of tensors says; the loader sets it.
 void read_gemma4_gguf(const JsonFields& meta, ArchSpec& arch) {
-  arch.embedding_scale = embedding_scale_of(arch);
+  arch.embedding_scale = gemma_embedding_scale(arch);
   arch.final_softcap = meta.get_positive("final_logit_softcapping", 30);
   const int64_t window = meta.require_int("attention.sliding_window", 1, kMostSize),
                 full_head_dim = arch.head_dim;

@@ -26,7 +26,7 @@ void read_gpt_oss(const JsonFields& config, ArchSpec& arch) {
   read_attention_bias(config, arch);
   read_mixture(config, arch);
   arch.mixture.intermediate_size = arch.intermediate_size;
-  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+  make_every_layer_sparse(arch);
   read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMostSize), slides);
 }
 

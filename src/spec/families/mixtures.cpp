@@ -46,7 +46,7 @@ void write_mixture(const ArchSpec& arch, json& config) {
 void read_expert_counts(const JsonFields& meta, ArchSpec& arch) {
   arch.mixture.num_experts = meta.require_int("expert_count", 1, kMostExperts);
   arch.mixture.top_k = meta.require_int("expert_used_count", 1, arch.mixture.num_experts);
-  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+  make_every_layer_sparse(arch);
 }
 
 namespace {
@@ -63,7 +63,7 @@ void read_mixtral(const JsonFields& config, ArchSpec& arch) {
                     "set it to 0, as released models have it");
   }
   arch.mixture.intermediate_size = arch.intermediate_size;
-  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+  make_every_layer_sparse(arch);
 }
 
 void write_mixtral(const ArchSpec& arch, json& config) {

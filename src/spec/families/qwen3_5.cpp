@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "../arch_checks.h"
 #include "../family.h"
 #include "sftrun/core/error.h"
@@ -26,9 +24,7 @@ void set_mixer(ArchSpec& arch, int64_t layer, bool is_delta) {
 
 void read_mixers(const JsonFields& config, ArchSpec& arch) {
   const int64_t interval = config.get_int("full_attention_interval", 4, 1, kMostLayers);
-  const json* types = config.find("layer_types");
-  if (types && (!types->is_array() || types->size() != arch.layers.size()))
-    config.fail("layer_types", fmt::format("a list of {} types", arch.layers.size()));
+  const json* types = find_layer_types(config, arch);
   for (int64_t i = 0; i < arch.num_layers; ++i) {
     set_mixer(arch, i, (i + 1) % interval != 0);
     if (!types) continue;
@@ -75,7 +71,7 @@ void read_qwen3_5_moe(const JsonFields& config, ArchSpec& arch) {
   read_mixture(config, arch);
   arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMostSize);
   arch.mixture.shared_size = config.require_int("shared_expert_intermediate_size", 1, kMostSize);
-  for (LayerSpec& layer : arch.layers) layer.sparse = true;
+  make_every_layer_sparse(arch);
 }
 
 void write_qwen3_5_moe(const ArchSpec& arch, json& config) {
