@@ -91,7 +91,7 @@ release: ## Build into build-release/ with CUDA code for every supported GPU
 # Whole suites under sanitizers: our code is compiled for them, LibTorch is not (tests/sanitizers/*.supp say what follows from
 # that). Without optimisation that would hide or move what they look for.
 with_sanitizers = -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DSFTRUN_TORCH_ROOT="$$SFTRUN_TORCH_ROOT"
-with_sanitizers += -DSFTRUN_BUILD_CUDA=OFF -DSFTRUN_ARROW_ROOT="$$SFTRUN_ARROW_ROOT"
+with_sanitizers += -DSFTRUN_BUILD_CUDA=OFF -DSFTRUN_PRECOMPILE=OFF -DSFTRUN_ARROW_ROOT="$$SFTRUN_ARROW_ROOT"
 
 .PHONY: asan
 asan: ## The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer (build-asan/)

@@ -10,7 +10,7 @@ target_compile_options(sftrun_compiler INTERFACE -Wall -Wextra $<$<BOOL:${SFTRUN
                                                  -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports these in the standard library's own headers at -O2 and above.
-  target_compile_options(sftrun_compiler INTERFACE -Wno-restrict -Wno-maybe-uninitialized -Wno-stringop-overflow
+  target_compile_options(sftrun_compiler INTERFACE -Wno-restrict -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-stringop-overread
                                                    -Wno-array-bounds -Wno-dangling-pointer)
 endif()
 if(SFTRUN_SANITIZE)
