@@ -2,10 +2,11 @@
 #
 # A file still includes all that it uses. SFTRUN_PRECOMPILE=OFF, as `make asan` has it, builds without, and finds what is missing.
 option(SFTRUN_PRECOMPILE "Precompile the headers of the standard library, nlohmann/json, LibTorch, CLI11 and GoogleTest" ON)
-# The date and the macros of a precompiled header are not those of the file, which ccache is to overlook.
+# The date and the macros of a precompiled header are not those of the file, which ccache is to overlook. It takes the files
+# that were included from the compiler (-MD), not from a run of the preprocessor of its own.
 if(SFTRUN_PRECOMPILE AND SFTRUN_CCACHE)
   find_program(SFTRUN_ENV env REQUIRED)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} CCACHE_SLOPPINESS=pch_defines,time_macros ${SFTRUN_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=true ${SFTRUN_CCACHE})
 endif()
 
 set(sftrun_common_headers

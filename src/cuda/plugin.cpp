@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -191,6 +192,48 @@ double sum_of_squares(const at::Tensor& flat) {
   return total.item<double>();
 }
 
+/// As at::_grouped_mm decides (aten/src/ATen/native/cuda/GroupedBlas.cpp): otherwise it copies
+/// `ends` to the host and multiplies one matrix after the other.
+bool libtorch_groups(const at::Tensor& x) {
+  if (x.scalar_type() != at::kBFloat16) return false;
+  const int major = at::cuda::getDeviceProperties(x.device().index())->major;
+  return major == 9 || major == 10;
+}
+
+void check_ends(const at::Tensor& ends, const at::Tensor& x, int64_t experts) {
+  check_operand(ends, x, at::kInt);
+  TORCH_CHECK(ends.numel() == experts);
+}
+
+at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transposed,
+                          const at::Tensor& ends) {
+  check_self(x);
+  check_operand(w, x, x.scalar_type());
+  check_ends(ends, x, w.size(0));
+  TORCH_CHECK(w.size(transposed ? 2 : 1) == x.size(1));
+  const cuda::GroupedShape shape{x.size(0), x.size(1), w.size(transposed ? 1 : 2), w.size(0)};
+  at::Tensor y = at::empty({shape.rows, shape.columns}, x.options());
+  const Launch launch(x);
+  cuda::launch_grouped_matmul(type_of(x), x.data_ptr(), w.data_ptr(), ends.data_ptr<int32_t>(),
+                              y.data_ptr(), shape, transposed, launch.stream());
+  launch.check();
+  return y;
+}
+
+void add_grouped_matmul_tn(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
+                           const at::Tensor& ends) {
+  check_self(g);
+  check_operand(x, g, g.scalar_type());
+  check_operand(out, g, at::kFloat);
+  check_ends(ends, g, out.size(0));
+  TORCH_CHECK(g.size(0) == x.size(0) && out.size(1) == g.size(1) && out.size(2) == x.size(1));
+  const Launch launch(g);
+  cuda::launch_grouped_matmul_tn(type_of(g), g.data_ptr(), x.data_ptr(), ends.data_ptr<int32_t>(),
+                                 out.data_ptr<float>(),
+                                 {g.size(0), g.size(1), x.size(1), out.size(0)}, launch.stream());
+  launch.check();
+}
+
 constexpr CudaKernels kKernels = {
     .rms_norm_forward = rms_norm_forward,
     .rms_norm_backward = rms_norm_backward,
@@ -202,6 +245,9 @@ constexpr CudaKernels kKernels = {
     .cross_entropy_loss = cross_entropy_loss,
     .adamw = adamw,
     .sum_of_squares = sum_of_squares,
+    .libtorch_groups = libtorch_groups,
+    .grouped_matmul = grouped_matmul,
+    .add_grouped_matmul_tn = add_grouped_matmul_tn,
 };
 
 }  // namespace

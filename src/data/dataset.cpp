@@ -1,7 +1,6 @@
 #include "sftrun/data/dataset.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 
@@ -17,12 +16,11 @@
 #include "sftrun/core/units.h"
 #include "token_cache.h"
 #include "tokenized_source.h"
+#include "tokenizing_progress.h"
 
 namespace sftrun::data {
 namespace fs = std::filesystem;
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// One data set, tokenised.
 struct LoadedSource {
@@ -77,28 +75,6 @@ std::string cache_key(const std::string& fingerprint, const std::vector<SourceFi
   return key.add(data.chat_template_kwargs.dump()).add(data.fields.dump()).hex();
 }
 
-/// Says how far tokenising is, every few seconds.
-class ProgressLog {
- public:
-  explicit ProgressLog(std::string name) : name_(std::move(name)) {}
-
-  void update(const TokenizedSource& source, int64_t num_records) {
-    constexpr double kEveryS = 5;
-    const auto now = Clock::now();
-    if (std::chrono::duration<double>(now - last_).count() < kEveryS) return;
-    last_ = now;
-    const double fraction = std::max(source.fraction_read(), 1e-9);
-    const double seconds = std::chrono::duration<double>(now - start_).count();
-    log::info("data: {}: {:.0f}% tokenised ({} records), about {} left", name_, 100 * fraction,
-              format_count(static_cast<uint64_t>(num_records)),
-              format_duration(seconds / fraction - seconds));
-  }
-
- private:
-  std::string name_;
-  Clock::time_point start_ = Clock::now(), last_ = start_;
-};
-
 Json to_json(const DatasetStats& stats) {
   return {stats.num_records,   stats.num_examples,       stats.num_dropped_too_long,
           stats.num_truncated, stats.num_labels_cut_off, stats.num_without_labels,
@@ -122,7 +98,7 @@ void write_examples(const fs::path& target, TokenizedSource& source, const std::
                     const config::RunConfig& config, const TextModel& model) {
   ExampleWriter writer(target);
   DatasetChecks checks(model, config.data, source.format().format, source.rule());
-  ProgressLog progress(name);
+  TokenizingProgress progress(name);
   while (const auto block = source.next()) {
     for (size_t i = 0; i < block->records.size(); ++i) {
       checks.add(block->records[i], block->places[i]);
@@ -130,7 +106,7 @@ void write_examples(const fs::path& target, TokenizedSource& source, const std::
         if (!outcome.example.tokens.empty()) writer.add(outcome.example);
       }
     }
-    progress.update(source, checks.stats().num_records);
+    progress.update(source.fraction_read(), checks.stats().num_records);
   }
   Json remarks = Json::array();
   for (const Remark& remark : checks.conclude())

@@ -43,7 +43,7 @@ void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device) {
       return flat.narrow(0, parameter.offset, parameter.numel).view(parameter.shape);
     };
     parameter.grad = view(grad_);
-    parameter.compute = view(compute_);
+    parameter.compute = view(parameter.in_fp32 ? master_ : compute_);
     parameter.master = view(master_).detach();
     parameter.master.requires_grad_();
     parameter.master.mutable_grad() = parameter.grad;

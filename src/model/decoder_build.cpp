@@ -237,16 +237,18 @@ class DecoderBuilder {
     std::string name;
     at::Tensor* weight;
     kernels::Parameter** parameter;
+    at::ScalarType dtype;
   };
 
   void declare_tensor(const std::string& name, int64_t group, at::Tensor* weight,
-                      kernels::Parameter** parameter) {
+                      kernels::Parameter** parameter, bool in_fp32 = false) {
     const spec::TensorSpec& tensor = *by_name_.at(name);
     if (tensor.role != spec::TensorRole::kBuffer && selection_.trains(name)) {
       *parameter = d_.store_.add(name, tensor.shape, group, decays(tensor));
       (*parameter)->layout = tensor.layout;
+      (*parameter)->in_fp32 = in_fp32;
     }
-    slots_.push_back({name, weight, parameter});
+    slots_.push_back({name, weight, parameter, in_fp32 ? at::kFloat : d_.options_.dtype});
   }
 
   void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
@@ -257,9 +259,12 @@ class DecoderBuilder {
 
   void declare_linear(kernels::Linear& linear, const std::string& name,
                       const spec::LinearSpec& spec, int64_t group, uint32_t number) {
+    // Which experts serve a token is not to hang on how sums are rounded.
+    const bool in_fp32 = spec.slot == spec::LinearSlot::kRouter;
     linear.name = name;
-    declare_tensor(name + ".weight", group, &linear.weight, &linear.weight_parameter);
-    if (spec.bias) declare_tensor(name + ".bias", group, &linear.bias, &linear.bias_parameter);
+    declare_tensor(name + ".weight", group, &linear.weight, &linear.weight_parameter, in_fp32);
+    if (spec.bias)
+      declare_tensor(name + ".bias", group, &linear.bias, &linear.bias_parameter, in_fp32);
     const LoraOptions& lora = d_.options_.lora;
     if (d_.options_.trains != Trains::kLora ||
         !spec::is_target(targets_, linear.name, spec.slot, d_.arch_))
@@ -267,6 +272,7 @@ class DecoderBuilder {
     kernels::LoraAdapter adapter;
     adapter.a = d_.store_.add(weights::lora_a_name(name), {lora.r, spec.in_features}, group, true);
     adapter.b = d_.store_.add(weights::lora_b_name(name), {spec.out_features, lora.r}, group, true);
+    adapter.a->in_fp32 = adapter.b->in_fp32 = in_fp32;
     adapter.scale = lora.scaling();
     adapter.dropout = lora.dropout;
     adapter.module_number = number;
@@ -395,7 +401,7 @@ class DecoderBuilder {
         parameter->master.copy_(source_(slot.name, shape, at::kFloat, /*stays=*/false));
         *slot.weight = parameter->compute;
       } else {
-        *slot.weight = source_(slot.name, shape, d_.options_.dtype, stays).to(d_.options_.device);
+        *slot.weight = source_(slot.name, shape, slot.dtype, stays).to(d_.options_.device);
         d_.base_bytes_ += slot.weight->nbytes();
       }
     }

@@ -12,13 +12,16 @@ import hashlib
 import json
 import os
 import pathlib
+import pty
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -676,6 +679,38 @@ class DownloadTest(unittest.TestCase):
         self.assert_snapshot(MODEL_FILES)
         gets = self.hub.counts("hub", "GET") + self.hub.counts("storage", "GET")
         self.assertEqual({p: n for p, n in gets.items() if n > 1 and "/api/" not in p}, {})
+
+    def test_files_come_side_by_side(self):
+        """No file goes on before all three have begun."""
+        names = [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
+        self.hub.add(NAME, {name: os.urandom(30000) for name in names})
+        together = threading.Barrier(len(names), action=self.hub.released.set)
+        self.hub.fault("GET", WEIGHTS, stall_at(9000, before=lambda: together.wait(30)), times=len(names))
+        self.download()
+        self.assertFalse(together.broken)
+        self.assert_snapshot(names)
+        self.assertEqual(len(self.hub.seen("storage", "GET")), len(names))
+
+    def test_progress_on_a_terminal(self):
+        """One line, written anew, with what is there, how fast it comes and how long it will take."""
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", WEIGHTS, stall_at(9000, before=lambda: (time.sleep(1), self.hub.released.set())))
+        terminal, side = pty.openpty()
+        process = subprocess.Popen([str(arguments.sftrun), "download", NAME], cwd=self.folder, stdout=subprocess.PIPE, stderr=side,
+                                   text=True, env=self.environment)
+        os.close(side)
+        shown = b""
+        while select.select([terminal], [], [], 30)[0]:
+            try:
+                shown += os.read(terminal, 65536)
+            except OSError:  # the other side is closed
+                break
+        os.close(terminal)
+        process.communicate(timeout=30)
+        self.outputs.append(shown.decode())
+        self.assertEqual(process.returncode, DONE, shown)
+        self.assertRegex(shown.decode(), r"\rowner/model[^\r]*: [0-9.]+ KiB of [0-9.]+ KiB, [0-9.]+ [KM]?i?B/s, [^\r]* left\x1b\[K")
+        self.assert_snapshot(MODEL_FILES)
 
     def test_the_token_is_in_no_argument_list(self):
         process = self.stalled()

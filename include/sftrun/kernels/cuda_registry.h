@@ -26,6 +26,13 @@ struct CudaKernels {
                 at::Tensor& exp_avg_sq, at::Tensor& compute, int64_t begin, int64_t end,
                 const AdamWParams& params);
   double (*sum_of_squares)(const at::Tensor& flat);
+  /// Whether LibTorch has one launch for all matrices of a product of x's type on x's card.
+  bool (*libtorch_groups)(const at::Tensor& x);
+  /// @param ends [experts] int32: where each expert's rows end
+  at::Tensor (*grouped_matmul)(const at::Tensor& x, const at::Tensor& w, bool transposed,
+                               const at::Tensor& ends);
+  void (*add_grouped_matmul_tn)(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
+                                const at::Tensor& ends);
 };
 
 void register_cuda_kernels(const CudaKernels& kernels);

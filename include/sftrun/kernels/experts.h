@@ -46,7 +46,7 @@ struct SharedExpert {
 
 struct Mixture {
   SharedExpert shared;
-  Linear router;         ///< [experts, hidden]
+  Linear router;         ///< [experts, hidden], in fp32 with its adapter
   ExpertMatrix gate_up;  ///< gate's rows, then up's
   ExpertMatrix down;
   Norm router_norm;         ///< where the router reads other rows than the experts do
@@ -81,6 +81,15 @@ at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transpo
 /// out [experts, N, K] fp32 += g_e^T x_e.
 void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                             const Routes& routes);
+
+/// The same by LibTorch's grouped products, in bf16: dimensions are padded to whole rows of 16
+/// bytes. One launch on sm_90 and sm_100; on other cards, and CPUs, one a matrix.
+/// @param ends [experts] int32 on x's device: where each expert's rows end
+at::Tensor grouped_matmul_at_once(const at::Tensor& x, const at::Tensor& w, bool transposed,
+                                  const at::Tensor& ends);
+/// [experts, N, K] bf16: g_e^T x_e, zero where an expert has no row.
+at::Tensor grouped_matmul_tn_at_once(const at::Tensor& g, const at::Tensor& x,
+                                     const at::Tensor& ends);
 
 /// For the routers' load-balancing loss of one batch (arXiv:2101.03961, equations 4 to 6), as
 /// transformers' load_balancing_loss_func has it: over the tokens of all layers together,

@@ -20,7 +20,8 @@ struct Parameter {
   int64_t group = 0;  ///< order of use: 0 embedding, 1 + layer, num_layers + 1 final norm and head
   bool decays =
       true;  ///< whether weight decay applies (not to norms and biases, as transformers' Trainer)
-  int64_t offset = 0;  ///< first element in the flat buffers
+  bool in_fp32 = false;  ///< `compute` is the master, whatever the compute dtype
+  int64_t offset = 0;    ///< first element in the flat buffers
   int64_t numel = 0;
   at::Tensor master;  ///< fp32 view; an autograd leaf whose .grad is `grad`
   at::Tensor grad;    ///< fp32 view, summed into

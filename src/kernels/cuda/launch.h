@@ -35,6 +35,17 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
                   void* compute, int64_t n, const AdamWParams& params, Stream stream);
 
+struct GroupedShape {
+  int64_t rows, inner, columns, experts;
+};
+/// y [rows, columns] = x_e w_e^T of x [rows, inner] and w [experts, columns, inner] (`transposed`),
+/// or x_e w_e of w [experts, inner, columns]; expert e's rows end at ends[e].
+void launch_grouped_matmul(Type type, const void* x, const void* w, const int32_t* ends, void* y,
+                           const GroupedShape& shape, bool transposed, Stream stream);
+/// out [experts, inner, columns] fp32 += g_e^T x_e of g [rows, inner] and x [rows, columns].
+void launch_grouped_matmul_tn(Type type, const void* g, const void* x, const int32_t* ends,
+                              float* out, const GroupedShape& shape, Stream stream);
+
 /// Elements that one block sums; the partial sums are [ceil(n / this)] fp64.
 inline constexpr int64_t kSumChunk = 65536;
 /// total [1] fp64 = sum of x^2, in an order that depends on n alone.

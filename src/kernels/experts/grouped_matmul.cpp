@@ -1,19 +1,25 @@
 #include <ATen/ATen.h>
 #include <ATen/ops/_grouped_mm.h>
 
+#include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/ops.h"
 
-/// Products of many matrices with the rows that are theirs: on CUDA in one launch, on a CPU one
-/// after the other, each with all threads.
+/// Products of many matrices with the rows that are theirs: on CUDA in one launch, of LibTorch's
+/// kernel where it has one and of ours elsewhere; on a CPU one after the other, each with all
+/// threads.
 namespace sftrun::kernels {
 namespace {
 
-/// cuBLAS-like grouped products take bf16, and rows of whole 16 bytes.
-bool groups(const at::Tensor& x, const at::Tensor& w) {
+/// Elements to add to n for rows of whole 16 bytes in bf16.
+int64_t missing(int64_t n) {
   constexpr int64_t kRow = 8;
-  return x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.size(1) % kRow == 0 &&
-         w.size(1) % kRow == 0 && w.size(2) % kRow == 0;
+  return (kRow - n % kRow) % kRow;
+}
+
+/// With zeros behind the last two dimensions; itself where nothing is missing.
+at::Tensor padded(const at::Tensor& x, int64_t rows, int64_t columns) {
+  return rows + columns == 0 ? x.contiguous() : at::constant_pad_nd(x, {0, columns, 0, rows});
 }
 
 }  // namespace
@@ -34,10 +40,46 @@ Routes routes_of(const at::Tensor& chosen, int64_t num_experts) {
   return routes;
 }
 
+at::Tensor grouped_matmul_at_once(const at::Tensor& x, const at::Tensor& w, bool transposed,
+                                  const at::Tensor& ends) {
+  const int64_t columns = w.size(transposed ? 1 : 2);
+  // Both dimensions of a matrix: its rows are the other product's columns.
+  const at::Tensor rows = whole_rows(w);
+  const at::Tensor whole = whole_rows(rows.transpose(1, 2)).transpose(1, 2);
+  const at::Tensor y =
+      at::_grouped_mm(whole_rows(x), transposed ? whole.transpose(1, 2) : whole, ends);
+  return y.size(1) == columns ? y : y.narrow(1, 0, columns).contiguous();
+}
+at::Tensor grouped_matmul_at_once(const at::Tensor& x, const at::Tensor& w, bool transposed,
+                                  const at::Tensor& ends) {
+  const int64_t inner = missing(x.size(1)), columns = w.size(transposed ? 1 : 2),
+                outer = missing(columns);
+  const at::Tensor rows = padded(x, 0, inner);
+  const at::Tensor matrices =
+      transposed ? padded(w, outer, inner).transpose(1, 2) : padded(w, inner, outer);
+  const at::Tensor y = at::_grouped_mm(rows, matrices, ends);
+  return outer == 0 ? y : y.narrow(1, 0, columns).contiguous();
+}
+
+at::Tensor grouped_matmul_tn_at_once(const at::Tensor& g, const at::Tensor& x,
+                                     const at::Tensor& ends) {
+  const at::Tensor products =
+      at::_grouped_mm(padded(g, 0, missing(g.size(1))).t(), padded(x, 0, missing(x.size(1))), ends)
+          .narrow(1, 0, g.size(1))
+          .narrow(2, 0, x.size(1));
+  // What a product over no row gives is nowhere written.
+  const at::Tensor none = at::diff(ends, 1, 0, at::zeros({1}, ends.options())) == 0;
+  return products.masked_fill(none.view({-1, 1, 1}), 0);
+}
+
 at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transposed,
                           const Routes& routes) {
-  if (groups(x, w))
-    return at::_grouped_mm(x, transposed ? w.transpose(1, 2) : w, routes.offsets_device);
+  if (x.is_cuda()) {
+    const at::Tensor& ends = routes.offsets_device;
+    return cuda_kernels().libtorch_groups(x)
+               ? grouped_matmul_at_once(x, w, transposed, ends)
+               : cuda_kernels().grouped_matmul(x.contiguous(), w.contiguous(), transposed, ends);
+  }
   at::Tensor out = at::empty({x.size(0), w.size(transposed ? 1 : 2)}, x.options());
   for (int64_t e = 0; e < w.size(0); ++e) {
     const int64_t begin = routes.offsets[static_cast<size_t>(e)],
@@ -51,6 +93,14 @@ at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transpo
 
 void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                             const Routes& routes) {
+  if (g.is_cuda()) {
+    const at::Tensor& ends = routes.offsets_device;
+    if (cuda_kernels().libtorch_groups(g))
+      out.add_(grouped_matmul_tn_at_once(g, x, ends));
+    else
+      cuda_kernels().add_grouped_matmul_tn(out, g.contiguous(), x.contiguous(), ends);
+    return;
+  }
   for (int64_t e = 0; e < out.size(0); ++e) {
     const int64_t begin = routes.offsets[static_cast<size_t>(e)],
                   rows = routes.offsets[static_cast<size_t>(e) + 1] - begin;

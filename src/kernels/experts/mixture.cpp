@@ -96,12 +96,12 @@ at::Tensor weights_by_route(const at::Tensor& weights, const Routes& routes) {
   return weights.reshape({-1}).index_select(0, routes.slots).unsqueeze(1);
 }
 
-/// What the router reads, from what it is given.
+/// What the router reads [T, hidden] fp32, from what it is given.
 at::Tensor router_input(const Mixture& mixture, const at::Tensor& x, MixtureRun& run) {
-  if (!run.routed_by.defined()) return x;
+  if (!run.routed_by.defined()) return x.to(at::kFloat);
   const Normed in = normed(run.routed_by, mixture.router_norm);
   run.router_rstd = in.rstd;
-  return in.y;
+  return in.y.to(at::kFloat);
 }
 
 /// The gradient of what the router reads, of x or of what it is routed by.
@@ -109,14 +109,14 @@ MixtureGrads router_backward(const Mixture& mixture, MixtureRun& run, const at::
                              const at::Tensor& x, const BatchContext& batch, bool needs_dx) {
   const at::Tensor d_probability =
       batch.exchange ? batch.exchange->balance.d_probability : at::Tensor();
-  const at::Tensor d_logits = logits_backward(mixture, run, d_weights, d_probability)
-                                  .mul_(mixture.router_scale)
-                                  .to(x.scalar_type());
+  const at::Tensor d_logits =
+      logits_backward(mixture, run, d_weights, d_probability).mul_(mixture.router_scale);
   const at::Tensor read = router_input(mixture, x, run);
   const bool has_norm = run.routed_by.defined();
   const bool through = needs_dx || (has_norm && mixture.router_norm.parameter != nullptr);
-  const at::Tensor d_read =
+  at::Tensor d_read =
       linears_backward({d_logits}, read, run.router_low, {&mixture.router}, batch, through);
+  if (d_read.defined()) d_read = d_read.to(x.scalar_type());
   if (!has_norm || !through) return {d_read, {}};
   return {{},
           norm_backward(d_read, run.routed_by, mixture.router_norm, run.router_rstd, {}, needs_dx)};
@@ -131,7 +131,6 @@ at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tens
   run.routed_by = routed_by;
   run.logits =
       linears_forward(router_input(mixture, x, run), {&mixture.router}, batch, &run.router_low)[0]
-          .to(at::kFloat)
           .mul_(mixture.router_scale);
   const at::Tensor probabilities = choose(mixture, run);
   run.routes = routes_of(run.chosen, run.logits.size(1));

@@ -1,0 +1,169 @@
+#include <mma.h>
+
+#include "cuda/device.cuh"
+#include "cuda/grouped.h"
+
+// Products of many matrices with the rows that are theirs, in one launch: for cards and types that
+// LibTorch computes one matrix after the other. Tiles of 64 x 64 through shared memory, bf16 and
+// fp16 on tensor cores, sums in fp32.
+namespace sftrun::kernels::cuda {
+namespace {
+
+constexpr int kTile = kGroupedTile, kStep = 32;  // of the result; of the sums at a time
+// Padded rows: neighbours lie in other banks of shared memory.
+constexpr int kLeftLead = kStep + 8, kRightLead = kTile + 8, kSumsLead = kTile + 4;
+
+/// tile[r * lead + c] = matrix(r, c). Threads next to one another read what lies next to one
+/// another.
+template <int kRows, int kColumns, int kLead, typename T>
+__device__ __forceinline__ void load_tile(T* tile, const MatrixView<T>& matrix) {
+  const bool by_rows = matrix.column_stride == 1;
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kColumns; i += kThreads) {
+    const int row = by_rows ? i / kColumns : i % kRows, column = by_rows ? i % kColumns : i / kRows;
+    tile[row * kLead + column] = matrix.at(row, column);
+  }
+}
+
+/// A block's sums, on tensor cores: each of 8 warps has two squares of 16 x 16, side by side.
+template <typename T>
+class Sums {
+ public:
+  __device__ Sums() {
+    for (auto& sum : sums_) nvcuda::wmma::fill_fragment(sum, 0.0F);
+  }
+  /// left [kTile, kStep] times right [kStep, kTile]
+  __device__ void add(const T* left, const T* right) {
+    using namespace nvcuda::wmma;
+    for (int k = 0; k < kStep; k += 16) {
+      fragment<matrix_a, 16, 16, 16, T, row_major> a;
+      load_matrix_sync(a, left + row() * kLeftLead + k, kLeftLead);
+      for (int i = 0; i < 2; ++i) {
+        fragment<matrix_b, 16, 16, 16, T, row_major> b;
+        load_matrix_sync(b, right + k * kRightLead + column() + 16 * i, kRightLead);
+        mma_sync(sums_[i], a, b, sums_[i]);
+      }
+    }
+  }
+  __device__ void write(float* out) const {
+    for (int i = 0; i < 2; ++i) {
+      nvcuda::wmma::store_matrix_sync(out + row() * kSumsLead + column() + 16 * i, sums_[i],
+                                      kSumsLead, nvcuda::wmma::mem_row_major);
+    }
+  }
+
+ private:
+  static_assert(kThreads == 256 && kTile == 64);
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / 64 * 16; }
+  __device__ static int column() { return static_cast<int>(threadIdx.x) / 32 % 2 * 32; }
+  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> sums_[2];
+};
+
+/// The same in fp32: each thread has 4 x 4, 16 rows and columns apart.
+template <>
+class Sums<float> {
+ public:
+  __device__ void add(const float* left, const float* right) {
+    for (int k = 0; k < kStep; ++k) {
+      float b[4];
+      for (int j = 0; j < 4; ++j) b[j] = right[k * kRightLead + column() + 16 * j];
+      for (int i = 0; i < 4; ++i) {
+        const float a = left[(row() + 16 * i) * kLeftLead + k];
+        for (int j = 0; j < 4; ++j) sums_[i][j] = fmaf(a, b[j], sums_[i][j]);
+      }
+    }
+  }
+  __device__ void write(float* out) const {
+    for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < 4; ++j)
+        out[(row() + 16 * i) * kSumsLead + column() + 16 * j] = sums_[i][j];
+    }
+  }
+
+ private:
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / 16; }
+  __device__ static int column() { return static_cast<int>(threadIdx.x) % 16; }
+  float sums_[4][4] = {};
+};
+
+/// put(row, column, value) for the kTile x kTile of left times right.
+template <typename T, typename Put>
+__device__ __forceinline__ void multiply_tile(const MatrixView<T>& left, const MatrixView<T>& right,
+                                              Put&& put) {
+  __shared__ __align__(32) T a[kTile * kLeftLead];
+  __shared__ __align__(32) T b[kStep * kRightLead];
+  __shared__ __align__(32) float result[kTile * kSumsLead];
+  Sums<T> sums;
+  for (int64_t k = 0; k < left.columns; k += kStep) {
+    load_tile<kTile, kStep, kLeftLead>(a, left.from(0, k));
+    load_tile<kStep, kTile, kRightLead>(b, right.from(k, 0));
+    __syncthreads();
+    sums.add(a, b);
+    __syncthreads();
+  }
+  sums.write(result);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kTile * kTile; i += kThreads) {
+    const int row = i / kTile, column = i % kTile;
+    if (row < left.rows && column < right.columns)
+      put(row, column, result[row * kSumsLead + column]);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    grouped(GroupedProduct<T> product, const int32_t* ends, int64_t experts, T* y) {
+  const RowTile tile = row_tile(ends, experts, blockIdx.x);
+  if (tile.rows == 0) return;
+  const int64_t first_column = static_cast<int64_t>(blockIdx.y) * kTile;
+  T* out = y + tile.begin * product.columns + first_column;
+  multiply_tile(product.left(tile), product.right(tile, first_column),
+                [&](int row, int column, float value) {
+                  store(out + row * product.columns + column, value);
+                });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    grouped_gradient(GroupedGradient<T> product, const int32_t* ends, float* out) {
+  const int64_t expert = blockIdx.z, begin = expert == 0 ? 0 : ends[expert - 1],
+                rows = ends[expert] - begin;
+  if (rows == 0) return;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kTile,
+                first_column = static_cast<int64_t>(blockIdx.x) * kTile;
+  float* sums = out + (expert * product.n + first_row) * product.k + first_column;
+  multiply_tile(product.left(begin, rows, first_row), product.right(begin, rows, first_column),
+                [&](int row, int column, float value) { sums[row * product.k + column] += value; });
+}
+
+unsigned tiles(int64_t n) {
+  return static_cast<unsigned>((n + kTile - 1) / kTile);
+}
+
+}  // namespace
+
+void launch_grouped_matmul(Type type, const void* x, const void* w, const int32_t* ends, void* y,
+                           const GroupedShape& shape, bool transposed, Stream stream) {
+  if (shape.rows == 0 || shape.columns == 0) return;
+  const dim3 grid(static_cast<unsigned>(most_row_tiles(shape.rows, shape.experts)),
+                  tiles(shape.columns));
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    grouped<T><<<grid, kThreads, 0, stream>>>({static_cast<const T*>(x), static_cast<const T*>(w),
+                                               shape.inner, shape.columns, transposed},
+                                              ends, shape.experts, static_cast<T*>(y));
+  });
+}
+
+void launch_grouped_matmul_tn(Type type, const void* g, const void* x, const int32_t* ends,
+                              float* out, const GroupedShape& shape, Stream stream) {
+  if (shape.rows == 0 || shape.inner == 0 || shape.columns == 0) return;
+  const dim3 grid(tiles(shape.columns), tiles(shape.inner), static_cast<unsigned>(shape.experts));
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    grouped_gradient<T><<<grid, kThreads, 0, stream>>>(
+        {static_cast<const T*>(g), static_cast<const T*>(x), shape.inner, shape.columns}, ends,
+        out);
+  });
+}
+
+}  // namespace sftrun::kernels::cuda
