@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 from pathlib import Path
 
 import gguf
 import jinja2.meta
+import real_tokenizers
 import transformers
 import trl
 from jinja2.ext import Extension, loopcontrols
@@ -69,6 +71,24 @@ def of_python_files(folder: Path, prefix: str) -> dict[str, str]:
                 continue
             if {"messages", "question"} & variables(text) and text not in found.values():
                 found[name if name not in found else f"{name} {sum(known.startswith(name) for known in found) + 1}"] = text
+    return found
+
+
+def of_xinference() -> dict[str, str]:
+    """Of some 85 models that Xinference serves, as its catalogue has them."""
+    wheel = real_tokenizers.package("xinference")
+    if wheel is None:
+        return {}
+    found: dict[str, str] = {}
+    for member in sorted(wheel.namelist()):
+        if not re.fullmatch(r"xinference/model/llm/.*\.json", member):
+            continue
+        catalogue = json.loads(wheel.read(member))
+        for model in catalogue if isinstance(catalogue, list) else []:
+            text = model.get("chat_template")
+            if isinstance(text, str) and "{%" in text and text not in found.values():
+                found[f"xinference {model['model_name']}"] = text
+    assert len(found) >= 80, f"only {len(found)} templates in xinference"
     return found
 
 

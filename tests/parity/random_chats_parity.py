@@ -23,6 +23,10 @@ SIGNATURE = re.compile(r"Zq(\d+)[a-z][be]")
 MARKER = re.compile(r"<[|｜][^<>\s]*>|<[^<>\s]*\|>|</?s>|<(?:start|end)_of_\w+>")  # as in render_chat
 THINKING = ("<think", "</think", "<|channel>", "<|channel|>", "<|START_THINKING|>", "[THINK]", "<seed:think")
 
+# Spread over lines by whoever put them in the catalogue, and so with white space in the texts that no generation prompt has.
+RESPACED = {f"xinference {name}" for name in ("DeepSeek-V3.2", "DeepSeek-V3.2-Exp", "Deepseek-V3.1", "KAT-V1", "deepseek-v3")}
+
+
 def texts(render, name, source, chats, failures):
     counts = Counter()
     cases = [chats.conversation() for _ in range(chats.count)]
@@ -148,7 +152,7 @@ def main():
     parser.add_argument("--sources", action="append", default=[], type=Path)
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
-    templates = chat_templates.of_trl() | chat_templates.of_gguf() | chat_templates.of_transformers()
+    templates = chat_templates.of_trl() | chat_templates.of_gguf() | chat_templates.of_transformers() | chat_templates.of_xinference()
     for folder in arguments.templates:
         templates |= {f"{folder.name}/{name}": text for name, text in chat_templates.of_folder(folder).items()}
     for folder in arguments.sources:
@@ -158,7 +162,7 @@ def main():
     rendered, labelled = Counter(), Counter()
     for name, source in templates.items():
         rendered += texts(render, name, source, RandomChats(arguments.seed, arguments.chats), failures)
-        if "messages" in chat_templates.variables(source):
+        if "messages" in chat_templates.variables(source) and name not in RESPACED:
             labelled += labels(render, name, source, SignedChats(arguments.seed, arguments.chats), failures)
     print(f"{len(templates)} templates, {arguments.chats} conversations each")
     print(f"texts: {dict(rendered)}")
