@@ -18,7 +18,7 @@ constexpr std::array kTemplates = {
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%})"},
     BuiltinTemplate{"llama3", R"({{- bos_token -}}
 {%- for message in messages -%}
-{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content + '<|eot_id|>' }}
+{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content | trim + '<|eot_id|>' }}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif -%})"},
     BuiltinTemplate{"llama2", R"({%- set ns = namespace(system='') -%}
@@ -27,8 +27,10 @@ constexpr std::array kTemplates = {
 {%- set ns.system = '<<SYS>>\n' + message.content + '\n<</SYS>>\n\n' -%}
 {%- elif message.role == 'user' -%}
 {{ bos_token + '[INST] ' + ns.system + message.content + ' [/INST]' }}{%- set ns.system = '' -%}
-{%- else -%}
+{%- elif message.role == 'assistant' -%}
 {{ ' ' + message.content + ' ' + eos_token }}
+{%- else -%}
+{{ raise_exception('the format llama2 has no place for the role ' + message.role) }}
 {%- endif -%}
 {%- endfor -%})"},
     BuiltinTemplate{"mistral", R"({%- set ns = namespace(system='') -%}
@@ -38,8 +40,10 @@ constexpr std::array kTemplates = {
 {%- set ns.system = message.content + '\n\n' -%}
 {%- elif message.role == 'user' -%}
 {{ '[INST] ' + ns.system + message.content + ' [/INST]' }}{%- set ns.system = '' -%}
-{%- else -%}
+{%- elif message.role == 'assistant' -%}
 {{ ' ' + message.content + eos_token }}
+{%- else -%}
+{{ raise_exception('the format mistral has no place for the role ' + message.role) }}
 {%- endif -%}
 {%- endfor -%})"},
     BuiltinTemplate{"gemma", R"({%- set ns = namespace(system='') -%}
@@ -47,17 +51,25 @@ constexpr std::array kTemplates = {
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
 {%- set ns.system = message.content + '\n\n' -%}
-{%- else -%}
-{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' + ns.system + message.content + '<end_of_turn>\n' }}
+{%- elif message.role in ['user', 'assistant'] -%}
+{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' + ns.system + message.content | trim + '<end_of_turn>\n' }}
 {%- set ns.system = '' -%}
+{%- else -%}
+{{ raise_exception('the format gemma has no place for the role ' + message.role) }}
 {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif -%})"},
     BuiltinTemplate{"phi3", R"({%- for message in messages -%}
+{%- if message.role not in ['system', 'user', 'assistant'] -%}
+{{ raise_exception('the format phi3 has no place for the role ' + message.role) }}
+{%- endif -%}
 {{ '<|' + message.role + '|>\n' + message.content + '<|end|>\n' }}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif -%})"},
     BuiltinTemplate{"zephyr", R"({%- for message in messages -%}
+{%- if message.role not in ['system', 'user', 'assistant'] -%}
+{{ raise_exception('the format zephyr has no place for the role ' + message.role) }}
+{%- endif -%}
 {{ '<|' + message.role + '|>\n' + message.content + eos_token + '\n' }}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif -%})"},
@@ -67,8 +79,10 @@ constexpr std::array kTemplates = {
 {{ message.content + '\n\n' }}
 {%- elif message.role == 'user' -%}
 {{ 'USER: ' + message.content + ' ASSISTANT:' }}
-{%- else -%}
+{%- elif message.role == 'assistant' -%}
 {{ ' ' + message.content + eos_token }}
+{%- else -%}
+{{ raise_exception('the format vicuna has no place for the role ' + message.role) }}
 {%- endif -%}
 {%- endfor -%})"},
     BuiltinTemplate{"alpaca", R"({{- bos_token -}}
@@ -77,8 +91,10 @@ constexpr std::array kTemplates = {
 {{ message.content + '\n\n' }}
 {%- elif message.role == 'user' -%}
 {{ '### Instruction:\n' + message.content + '\n\n### Response:\n' }}
-{%- else -%}
+{%- elif message.role == 'assistant' -%}
 {{ message.content + eos_token + '\n\n' }}
+{%- else -%}
+{{ raise_exception('the format alpaca has no place for the role ' + message.role) }}
 {%- endif -%}
 {%- endfor -%})"},
 };

@@ -38,7 +38,11 @@ def request(source, messages, tools, kwargs, add_generation_prompt=False, labels
 
 class Renderer:
     def __init__(self, binary):
+        self.binary = binary
         self.process = subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def builtin(self) -> dict[str, str]:
+        return json.loads(subprocess.run([self.binary, "--builtin"], check=True, capture_output=True).stdout)
 
     def __call__(self, *arguments, **options):
         self.process.stdin.write(json.dumps(request(*arguments, **options)).encode() + b"\n")

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import chat_templates
-from chat_rendering import Renderer, render_reference, request
+from chat_rendering import TOKENS, Renderer, render_reference, request
 from random_chats import RandomChats, SignedChats, in_parts
 
 SIGNATURE = re.compile(r"Zq(\d+)[a-z][be]")
@@ -143,6 +143,28 @@ def labels(render, name, source, chats, failures):
     return counts
 
 
+# Built-in templates and what the formats' owners have, in conversations that both take.
+SAME_FORMATS = {"built-in chatml": "xinference Yi-chat", "built-in llama3": "llama3", "built-in gemma": "gemma", "built-in phi3": "phi3"}
+CHATS = [[("user", " a question "), ("assistant", "an answer\n")], [("user", "1"), ("assistant", "2"), ("user", "3\n\n4"), ("assistant", "\t5")]]
+
+
+def same_formats(render, builtin, templates):
+    assert builtin.keys() >= SAME_FORMATS.keys(), builtin.keys()
+    for ours, theirs in SAME_FORMATS.items():
+        if theirs not in templates:  # its package could not be downloaded
+            continue
+        for chat in CHATS:
+            for count in range(1, len(chat) + 1):
+                messages = [{"role": role, "content": content} for role, content in chat[:count]]
+                prompts = count % 2 == 1
+                got = render(builtin[ours], messages, None, {}, prompts).get("text")
+                wanted = render_reference(templates[theirs], messages, None, {}, prompts)["text"]
+                if theirs == "phi3" and not prompts:
+                    wanted = wanted.removesuffix(TOKENS["eos_token"])  # of a text, not of its last turn
+                if got != wanted:
+                    yield (ours, theirs), f"{got!r} is not {wanted!r}"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("render_chat")
@@ -160,6 +182,9 @@ def main():
     render = Renderer(arguments.render_chat)
     failures: list[str] = []
     rendered, labelled = Counter(), Counter()
+    builtin = {f"built-in {name}": text for name, text in render.builtin().items()}
+    failures += [f"{pair}: {fault}" for pair, fault in same_formats(render, builtin, templates)]
+    templates |= builtin
     for name, source in templates.items():
         rendered += texts(render, name, source, RandomChats(arguments.seed, arguments.chats), failures)
         if "messages" in chat_templates.variables(source) and name not in RESPACED:

@@ -16,6 +16,7 @@
 #include "label_runs.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/text/builtin_templates.h"
 
 namespace {
 
@@ -87,7 +88,15 @@ Json answer(const Json& request) {
 
 }  // namespace
 
-int main() {
+/// With `--builtin` the templates that the program brings, by name.
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "--builtin") {
+    Json sources;
+    for (const std::string& name : sftrun::text::builtin_template_names())
+      sources[name] = sftrun::text::builtin_template(name);
+    std::cout << sources.dump() << std::endl;
+    return 0;
+  }
   for (std::string line; std::getline(std::cin, line);) {
     Json reply;
     try {

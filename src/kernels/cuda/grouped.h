@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/algorithms.h"
+#include "algorithms.h"
 
 /// Which block of a grouped product does what, compiled for the host as well so that tests can walk
 /// the blocks.

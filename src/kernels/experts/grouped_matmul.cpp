@@ -42,16 +42,6 @@ Routes routes_of(const at::Tensor& chosen, int64_t num_experts) {
 
 at::Tensor grouped_matmul_at_once(const at::Tensor& x, const at::Tensor& w, bool transposed,
                                   const at::Tensor& ends) {
-  const int64_t columns = w.size(transposed ? 1 : 2);
-  // Both dimensions of a matrix: its rows are the other product's columns.
-  const at::Tensor rows = whole_rows(w);
-  const at::Tensor whole = whole_rows(rows.transpose(1, 2)).transpose(1, 2);
-  const at::Tensor y =
-      at::_grouped_mm(whole_rows(x), transposed ? whole.transpose(1, 2) : whole, ends);
-  return y.size(1) == columns ? y : y.narrow(1, 0, columns).contiguous();
-}
-at::Tensor grouped_matmul_at_once(const at::Tensor& x, const at::Tensor& w, bool transposed,
-                                  const at::Tensor& ends) {
   const int64_t inner = missing(x.size(1)), columns = w.size(transposed ? 1 : 2),
                 outer = missing(columns);
   const at::Tensor rows = padded(x, 0, inner);
