@@ -129,8 +129,9 @@ class GgufCheckpoint final : public CheckpointBase {
     const size_t matrices = sources_[i].size();         // of each expert, one after the other
     if (matrices == 1 && !tensors_[i].parts.empty()) {  // gate and up of each expert in one
       const spec::TensorPart& piece = tensors_[i].parts[part];
-      return decode(*sources_[i][0], piece.offset, checked_numel(piece.shape).value(), dtype,
-                    static_cast<std::byte*>(destination));
+      decode(*sources_[i][0], piece.offset, checked_numel(piece.shape).value(), dtype,
+             static_cast<std::byte*>(destination));
+      return file_.release(sources_[i][0]->bytes);
     }
     const GgufTensor& tensor = *sources_[i][is_apart(i) ? part : part % matrices];
     const int64_t size = is_apart(i) ? tensor.numel() : tensor.numel() / tensor.shape[0],
@@ -250,8 +251,13 @@ class GgufCheckpoint final : public CheckpointBase {
     const GgufTensor* fused = fused_with(spec);
     if (!fused) return require_readable(name);
     const QkvRows rows = qkv_rows(arch_, spec.layer, name);
-    const size_t row_bytes = fused->bytes.size() / static_cast<size_t>(rows.of_all);
     GgufTensor part = *require_readable(fused->name);
+    if (fused->numel() / rows.of_all % part.type.block_size != 0) {
+      throw DataError(fmt::format("tensor `{}` is stored as {}, whose blocks span its rows",
+                                  part.name, part.type.name),
+                      where_, "store biases as F32, as llama.cpp does");
+    }
+    const size_t row_bytes = fused->bytes.size() / static_cast<size_t>(rows.of_all);
     part.shape = spec.shape;
     part.bytes = fused->bytes.subspan(static_cast<size_t>(rows.first) * row_bytes,
                                       static_cast<size_t>(spec.shape[0]) * row_bytes);
