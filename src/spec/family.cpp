@@ -102,6 +102,38 @@ void write_layer_types(const ArchSpec& arch, json& config) {
   config["layer_types"] = types;
 }
 
+size_t gguf_blocks(const JsonFields& meta) {
+  return static_cast<size_t>(meta.require_int("block_count", 1, kMostLayers));
+}
+
+std::vector<bool> read_flags_gguf(const JsonFields& meta, const std::string& key,
+                                  const ArchSpec& arch) {
+  const json* values = meta.find(key);
+  // Those that predict further tokens (nextn_predict_layers) have one, too: they come last.
+  if (!values || !values->is_array() || values->size() != gguf_blocks(meta))
+    meta.fail(key, fmt::format("a list of {} flags", gguf_blocks(meta)));
+  std::vector<bool> flags;
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    if (!(*values)[i].is_boolean()) meta.fail(key, "a list of true and false");
+    flags.push_back((*values)[i].get<bool>());
+  }
+  return flags;
+}
+
+void read_windows_gguf(const JsonFields& meta, ArchSpec& arch, int64_t window, int64_t period) {
+  const char* key = "attention.sliding_window_pattern";
+  const json* pattern = meta.find(key);
+  std::vector<bool> slides;
+  if (pattern && pattern->is_array()) {
+    slides = read_flags_gguf(meta, key, arch);
+  } else {
+    period = meta.get_int(key, period, 0, kMostLayers);
+    for (int64_t i = 0; i < arch.num_layers; ++i)
+      slides.push_back(period == 0 || (i + 1) % period != 0);
+  }
+  for (size_t i = 0; i < arch.layers.size(); ++i) arch.layers[i].window = slides[i] ? window : 0;
+}
+
 int64_t window_of(const ArchSpec& arch) {
   for (const LayerSpec& layer : arch.layers) {
     if (layer.window > 0) return layer.window;

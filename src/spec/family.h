@@ -77,6 +77,15 @@ void write_window(const ArchSpec& arch, nlohmann::json& config);
 void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,
                       const std::function<bool(int64_t layer)>& slides);
 void write_layer_types(const ArchSpec& arch, nlohmann::json& config);
+/// The same from GGUF, as llama.cpp reads it: `attention.sliding_window_pattern` has a flag for
+/// each layer, or one number for "every so many layers one sees everything" (0: none does), which
+/// is `period` where the key is missing. A window of 0: no layer has one.
+void read_windows_gguf(const JsonFields& meta, ArchSpec& arch, int64_t window, int64_t period);
+/// Layers of a GGUF file, those that predict further tokens among them.
+size_t gguf_blocks(const JsonFields& meta);
+/// A flag for each layer of the model. @throws DataError unless `key` is that
+std::vector<bool> read_flags_gguf(const JsonFields& meta, const std::string& key,
+                                  const ArchSpec& arch);
 /// The window of the first layer that has one; 0: none has.
 int64_t window_of(const ArchSpec& arch);
 

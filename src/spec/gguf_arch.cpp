@@ -37,9 +37,9 @@ int64_t read_by_layer(const JsonFields& meta, const char* key, int64_t otherwise
                          : meta.require_int(key, 1, kMostSize);
   }
   const std::vector<int64_t> sizes = meta.get_ids(key);
-  if (sizes.size() != arch.layers.size())
-    meta.fail(key, fmt::format("a number, or one for each of {} layers", arch.num_layers));
-  for (size_t i = 0; i < sizes.size(); ++i) {
+  if (sizes.size() != gguf_blocks(meta))
+    meta.fail(key, fmt::format("a number, or one for each of {} layers", gguf_blocks(meta)));
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
     if (sizes[i] < 1 || sizes[i] > kMostSize) meta.fail(key, "sizes from 1 on");
     if (sizes[i] != sizes[0]) arch.layers[i].*own = sizes[i];
   }
@@ -47,7 +47,9 @@ int64_t read_by_layer(const JsonFields& meta, const char* key, int64_t otherwise
 }
 
 void read_sizes(const JsonFields& meta, ArchSpec& arch) {
-  arch.num_layers = meta.require_int("block_count", 1, kMostLayers);
+  const auto blocks = static_cast<int64_t>(gguf_blocks(meta));
+  // Those that predict the tokens after the next one come last; they are not run here.
+  arch.num_layers = blocks - meta.get_int("nextn_predict_layers", 0, 0, blocks - 1);
   arch.layers.resize(static_cast<size_t>(arch.num_layers));
   arch.vocab_size = meta.require_int("vocab_size", 1, kMostSize);
   arch.hidden_size = meta.require_int("embedding_length", 1, kMostSize);
@@ -107,6 +109,10 @@ RopeSpec read_rope(const JsonFields& meta, const ArchSpec& arch) {
   // llama.cpp multiplies YaRN's own factor by this one; transformers' attention_factor is the
   // product.
   if (attention != 1.0) rope.attention_factor = attention * (0.1 * std::log(rope.factor) + 1.0);
+  // What the converter writes of transformers' own key. llama.cpp does not read it for these
+  // families.
+  if (meta.has("rope.scaling.yarn_attn_factor"))
+    rope.attention_factor = meta.require_positive("rope.scaling.yarn_attn_factor");
   return rope;
 }
 

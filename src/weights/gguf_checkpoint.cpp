@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <set>
 
 #include "checkpoint_base.h"
@@ -10,6 +11,7 @@
 #include "gguf_vocab.h"
 #include "sftrun/core/error.h"
 #include "sftrun/weights/gguf.h"
+#include "shape_math.h"
 #include "tensor_check.h"
 
 namespace sftrun::weights {
@@ -56,8 +58,10 @@ void read_rope_tensors(const GgufFile& file, spec::RopeSpec& rope) {
 void read_key_values(const GgufFile& file, spec::ArchSpec& arch) {
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     spec::LayerSpec& layer = arch.layers[i];
-    layer.value_is_key =
-        layer.keys_of < 0 && file.find(fmt::format("blk.{}.attn_v.weight", i)) == nullptr;
+    const auto lacks = [&](const char* name) {
+      return file.find(fmt::format("blk.{}.{}.weight", i, name)) == nullptr;
+    };
+    layer.value_is_key = layer.keys_of < 0 && lacks("attn_v") && lacks("attn_qkv");
   }
 }
 
@@ -72,13 +76,20 @@ spec::ArchSpec read_arch(const GgufFile& file) {
       meta[key] = embedding->shape[0];
   }
   spec::ArchSpec arch = spec::ArchSpec::from_gguf(meta, file.where());
-  arch.qkv_bias = file.find("blk.0.attn_q.bias") != nullptr;
+  arch.qkv_bias = file.find("blk.0.attn_q.bias") || file.find("blk.0.attn_qkv.bias");
   arch.o_bias = file.find("blk.0.attn_output.bias") != nullptr;
   arch.mlp_bias = file.find("blk.0.ffn_gate.bias") != nullptr;
   arch.tie_word_embeddings = file.find("output.weight") == nullptr;
   if (arch.value_norm) read_key_values(file, arch);
   read_rope_tensors(file, arch.ropes[0]);
   return arch;
+}
+
+/// Those that predict further tokens among them. @pre read_arch has taken the metadata
+int64_t num_blocks(const GgufFile& file) {
+  const json& meta = file.metadata();
+  return meta.at(meta.at("general.architecture").get<std::string>() + ".block_count")
+      .get<int64_t>();
 }
 
 /// The float format itself where the type is one.
@@ -92,6 +103,7 @@ class GgufCheckpoint final : public CheckpointBase {
     where_ = file_.where();
     refuse_split(file_);
     arch_ = read_arch(file_);
+    num_blocks_ = num_blocks(file_);
     names_ = gguf_names(arch_);
     list_tensors();
   }
@@ -114,7 +126,13 @@ class GgufCheckpoint final : public CheckpointBase {
                  void* destination) const override {
     const size_t i = index_of(name);
     if (roles_[i] != spec::TensorRole::kExperts) return read(name, dtype, destination);
-    const size_t matrices = sources_[i].size();  // of each expert, one after the other
+    const size_t matrices = sources_[i].size();         // of each expert, one after the other
+    if (matrices == 1 && !tensors_[i].parts.empty()) {  // gate and up of each expert in one
+      const spec::TensorPart& piece = tensors_[i].parts[part];
+      decode(*sources_[i][0], piece.offset, checked_numel(piece.shape).value(), dtype,
+             static_cast<std::byte*>(destination));
+      return file_.release(sources_[i][0]->bytes);
+    }
     const GgufTensor& tensor = *sources_[i][is_apart(i) ? part : part % matrices];
     const int64_t size = is_apart(i) ? tensor.numel() : tensor.numel() / tensor.shape[0],
                   first = is_apart(i) ? 0 : static_cast<int64_t>(part / matrices) * size;
@@ -200,7 +218,7 @@ class GgufCheckpoint final : public CheckpointBase {
       std::vector<const GgufTensor*> sources;
       uint64_t stored_bytes = 0;
       for (const std::string& name : names_of(spec)) {
-        sources.push_back(require_readable(name));
+        sources.push_back(source_of(spec, name));
         stored_bytes += sources.back()->bytes.size();
       }
       add({.name = spec.name,
@@ -218,8 +236,34 @@ class GgufCheckpoint final : public CheckpointBase {
 
   std::vector<std::string> names_of(const spec::TensorSpec& spec) const {
     if (!belongs_to_experts(spec)) return {names_.at(spec.name)};
-    return are_apart(spec) ? gguf_single_expert_names(spec) : gguf_expert_names(spec);
+    if (are_apart(spec)) return gguf_single_expert_names(spec);
+    const std::string fused = gguf_fused_expert_name(spec);
+    return file_.find(fused) ? std::vector{fused} : gguf_expert_names(spec);
   }
+
+  /// The tensor of q, k and v one after the other that holds this one of them; null: the file has
+  /// it apart.
+  const GgufTensor* fused_with(const spec::TensorSpec& spec) const {
+    return file_.find(names_of(spec)[0]) ? nullptr : file_.find(gguf_fused_name(names_of(spec)[0]));
+  }
+
+  const GgufTensor* source_of(const spec::TensorSpec& spec, const std::string& name) {
+    const GgufTensor* fused = fused_with(spec);
+    if (!fused) return require_readable(name);
+    const QkvRows rows = qkv_rows(arch_, spec.layer, name);
+    GgufTensor part = *require_readable(fused->name);
+    if (fused->numel() / rows.of_all % part.type.block_size != 0) {
+      throw DataError(fmt::format("tensor `{}` is stored as {}, whose blocks span its rows",
+                                  part.name, part.type.name),
+                      where_, "store biases as F32, as llama.cpp does");
+    }
+    const size_t row_bytes = fused->bytes.size() / static_cast<size_t>(rows.of_all);
+    part.shape = spec.shape;
+    part.bytes = fused->bytes.subspan(static_cast<size_t>(rows.first) * row_bytes,
+                                      static_cast<size_t>(spec.shape[0]) * row_bytes);
+    return &parts_of_fused_.emplace_back(std::move(part));
+  }
+
   /// Whether the file holds each expert's matrices as tensors of their own, and not all together.
   bool are_apart(const spec::TensorSpec& spec) const {
     return spec.role == spec::TensorRole::kExperts && !file_.find(gguf_expert_names(spec)[0]) &&
@@ -246,6 +290,12 @@ class GgufCheckpoint final : public CheckpointBase {
         "supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K and MXFP4");
   }
 
+  /// Whether it is of the layers after the model's own: they predict the tokens after the next one.
+  bool predicts_further(const std::string& name) const {
+    const int64_t layer = gguf_layer(name);
+    return layer >= arch_.num_layers && layer < num_blocks_;
+  }
+
   /// In the file's own names, which the user can look up.
   void check_names(const std::vector<spec::TensorSpec>& wanted) const {
     std::vector<spec::TensorSpec> specs;
@@ -255,6 +305,10 @@ class GgufCheckpoint final : public CheckpointBase {
         specs.push_back(spec);
         specs.back().name = name;
         specs.back().shape = shape_of_source(spec, names.size());
+        const GgufTensor* fused = fused_with(spec);
+        if (!fused) continue;
+        specs.back().name = fused->name;
+        specs.back().shape[0] = qkv_rows(arch_, spec.layer, name).of_all;
       }
     }
     const std::set<std::string> unused = gguf_unused(arch_);
@@ -262,7 +316,7 @@ class GgufCheckpoint final : public CheckpointBase {
     for (const GgufTensor& tensor : file_.tensors()) {
       const bool aside = tensor.name == kRopeDivisors || tensor.name == kShortFactors ||
                          tensor.name == kLongFactors;
-      if (!aside && !unused.contains(tensor.name))
+      if (!aside && !unused.contains(tensor.name) && !predicts_further(tensor.name))
         found.push_back({tensor.name, tensor.shape, where_});
     }
     check_tensors(specs, found, where_);
@@ -290,6 +344,8 @@ class GgufCheckpoint final : public CheckpointBase {
   std::vector<std::vector<const GgufTensor*>> sources_;
   std::vector<spec::TensorRole> roles_;
   std::vector<GgufForm> forms_;
+  std::deque<GgufTensor> parts_of_fused_;  ///< stay where they are: sources_ points to them
+  int64_t num_blocks_ = 0;
 };
 
 }  // namespace

@@ -30,7 +30,8 @@ enum ValueType : uint32_t {
   kI64,
   kF64,
 };
-constexpr uint64_t kMostInlineArray = 64;
+constexpr uint64_t kMostInlineStrings = 64;
+constexpr uint64_t kMostInlineNumbers = 512;  // one for each layer
 constexpr int kMostArrayDepth = 4;
 constexpr uint32_t kMostDimensions = 4;  // ggml's own limit
 
@@ -199,7 +200,8 @@ class GgufFile::Parser {
     array.type = cursor_.read<uint32_t>("a metadata array");
     array.count = cursor_.read<uint64_t>("a metadata array");
     array.bytes = cursor_.rest();
-    if (array.count <= kMostInlineArray && array.type != kArray) {
+    const uint64_t most = scalar_bytes(array.type) > 0 ? kMostInlineNumbers : kMostInlineStrings;
+    if (array.count <= most && array.type != kArray) {
       json& values = file_.metadata_[key] = json::array();
       for (uint64_t i = 0; i < array.count; ++i) {
         values.push_back(read_scalar(cursor_, array.type, key, where_));

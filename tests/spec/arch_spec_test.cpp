@@ -343,6 +343,78 @@ TEST(FromGguf, KnowsWhatMetadataDoesNotSay) {
   EXPECT_EQ(parse_gguf("phi3", {{"rope.dimension_count", 6}}).ropes[0].rotary_dim, 6);
 }
 
+TEST(FromGguf, ReadsWhichLayersHaveAWindow) {
+  const char* pattern = "attention.sliding_window_pattern";
+  const json list = json::array({false, true, true});
+  const auto read = [&](const char* architecture, const json& value) {
+    json changes = {{"block_count", 3}, {"attention.sliding_window", 7}};
+    if (!value.is_null()) changes[pattern] = value;
+    if (architecture == std::string("gpt-oss"))
+      changes.update(
+          {{"expert_count", 4}, {"expert_used_count", 2}, {"expert_feed_forward_length", 8}});
+    return parse_gguf(architecture, changes);
+  };
+  EXPECT_EQ(windows_of(read("gemma2", nullptr)), (Windows{7, 0, 7}));
+  EXPECT_EQ(windows_of(read("gpt-oss", nullptr)), (Windows{7, 0, 7}));
+  EXPECT_EQ(windows_of(read("gemma3", nullptr)), (Windows{7, 7, 7}));
+  EXPECT_EQ(windows_of(read("olmo2", nullptr)), (Windows{7, 7, 7}));
+  for (const char* architecture : {"gemma2", "gemma3", "olmo2", "gpt-oss"}) {
+    EXPECT_EQ(windows_of(read(architecture, list)), (Windows{0, 7, 7})) << architecture;
+    EXPECT_EQ(windows_of(read(architecture, 1)), (Windows{0, 0, 0})) << architecture;
+    EXPECT_EQ(windows_of(read(architecture, 0)), (Windows{7, 7, 7})) << architecture;
+    expect_error([&] { read(architecture, json::array({true})); }, {"a list of 3 flags"});
+    expect_error([&] { read(architecture, json::array({1, 2, 3})); }, {"a list of true and false"});
+  }
+  EXPECT_EQ(read("gemma3", list).layers[0].rope, 0);
+  EXPECT_EQ(read("gemma3", list).layers[1].rope, 1);
+  EXPECT_EQ(windows_of(parse_gguf("gemma3", json::object())), (Windows{0, 0}));  // without the key
+}
+
+TEST(FromGguf, ReadsWhatYarnAndWindowsTurnBy) {
+  const ArchSpec arch = parse_gguf("olmo2", {{"attention.sliding_window", 7},
+                                             {"rope.freq_base_swa", 300.0},
+                                             {"rope.scaling.type", "yarn"},
+                                             {"rope.scaling.factor", 4.0},
+                                             {"rope.scaling.yarn_attn_factor", 1.25}});
+  EXPECT_EQ(arch.ropes[0].attention_factor, 1.25);
+  EXPECT_EQ(arch.ropes[1].type, RopeType::kDefault);
+  EXPECT_EQ(arch.ropes[1].theta, 300.0);
+}
+
+TEST(FromGguf, RefusesAGraniteThatTurnsNothing) {
+  EXPECT_EQ(parse_gguf("granite", {{"rope.scaling.finetuned", true}}).family, "granite");
+  expect_error(
+      [] {
+        parse_gguf("granite", {{"rope.scaling.finetuned", false}});
+      },
+      {"a Granite without position embeddings is not supported", "m.gguf"});
+}
+
+TEST(FromGguf, LeavesOutLayersOfFurtherTokens) {
+  const json delta_net = {{"block_count", 4},
+                          {"nextn_predict_layers", 1},
+                          {"ssm.group_count", 2},
+                          {"ssm.time_step_rank", 4},
+                          {"ssm.state_size", 6},
+                          {"ssm.inner_size", 20},
+                          {"ssm.conv_kernel", 4},
+                          {"attention.head_count_kv", json::array({2, 2, 2, 1})},
+                          {"full_attention_interval", 4},
+                          {"attention.recurrent_layers", json::array({true, false, true, false})}};
+  const ArchSpec arch = parse_gguf("qwen35", delta_net);
+  EXPECT_EQ(arch.num_layers, 3);
+  std::vector<Mixer> mixers;
+  for (const LayerSpec& layer : arch.layers) mixers.push_back(layer.mixer);
+  EXPECT_EQ(mixers, (std::vector{Mixer::kDeltaNet, Mixer::kAttention, Mixer::kDeltaNet}));
+  json old = delta_net;  // without the list the interval counts
+  old.erase("attention.recurrent_layers");
+  EXPECT_EQ(parse_gguf("qwen35", old).layers[1].mixer, Mixer::kDeltaNet);
+  json all = delta_net;
+  all["nextn_predict_layers"] = 4;
+  expect_error([&] { parse_gguf("qwen35", all); },
+               {"`qwen35.nextn_predict_layers` must be an integer from 0 to 3"});
+}
+
 TEST(LongRopeFactors, AreTakenOrRefused) {
   RopeSpec rope;
   rope.rotary_dim = 4;

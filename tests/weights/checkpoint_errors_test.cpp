@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "file_builders.h"
 #include "sftrun/weights/checkpoint.h"
@@ -234,29 +235,31 @@ TEST_F(BrokenShards, NoMap) {
 }
 
 /// A GGUF file with the metadata of BrokenModel and no tensors.
-test::GgufBuilder small_gguf() {
+test::GgufBuilder small_gguf(uint32_t hidden = 4) {
   test::GgufBuilder builder;
   builder.key("general.architecture", 8, test::GgufBuilder::text("llama"));
   const std::vector<std::pair<const char*, uint32_t>> sizes = {
-      {"llama.vocab_size", 8},  {"llama.embedding_length", 4},     {"llama.feed_forward_length", 6},
-      {"llama.block_count", 1}, {"llama.attention.head_count", 2}, {"llama.context_length", 16}};
+      {"llama.vocab_size", 8},           {"llama.embedding_length", hidden},
+      {"llama.feed_forward_length", 6},  {"llama.block_count", 1},
+      {"llama.attention.head_count", 2}, {"llama.context_length", 16}};
   for (const auto& [key, value] : sizes) builder.key(key, 4, test::little_endian<uint32_t>(value));
   builder.key("llama.attention.layer_norm_rms_epsilon", 6, test::little_endian<float>(1e-5F));
   return builder;
 }
 
-void add_tensors(test::GgufBuilder& builder, const std::string& leave_out = "") {
+void add_tensors(test::GgufBuilder& builder, const std::set<std::string>& leave_out = {},
+                 uint64_t hidden = 4) {
   const std::vector<std::pair<std::string, std::vector<uint64_t>>> tensors = {
-      {"token_embd.weight", {4, 8}},   {"blk.0.attn_norm.weight", {4}},
-      {"blk.0.attn_q.weight", {4, 4}}, {"blk.0.attn_k.weight", {4, 4}},
-      {"blk.0.attn_v.weight", {4, 4}}, {"blk.0.attn_output.weight", {4, 4}},
-      {"blk.0.ffn_norm.weight", {4}},  {"blk.0.ffn_gate.weight", {4, 6}},
-      {"blk.0.ffn_up.weight", {4, 6}}, {"blk.0.ffn_down.weight", {6, 4}},
-      {"output_norm.weight", {4}}};
+      {"token_embd.weight", {hidden, 8}},        {"blk.0.attn_norm.weight", {hidden}},
+      {"blk.0.attn_q.weight", {hidden, hidden}}, {"blk.0.attn_k.weight", {hidden, hidden}},
+      {"blk.0.attn_v.weight", {hidden, hidden}}, {"blk.0.attn_output.weight", {hidden, hidden}},
+      {"blk.0.ffn_norm.weight", {hidden}},       {"blk.0.ffn_gate.weight", {hidden, 6}},
+      {"blk.0.ffn_up.weight", {hidden, 6}},      {"blk.0.ffn_down.weight", {6, hidden}},
+      {"output_norm.weight", {hidden}}};
   for (const auto& [name, shape] : tensors) {
-    if (name == leave_out) continue;
+    if (leave_out.contains(name)) continue;
     builder.tensor(name, shape, 0, builder.data_bytes);
-    builder.data_bytes += 128;
+    builder.data_bytes += 32 * hidden * hidden;
   }
 }
 
@@ -284,7 +287,7 @@ TEST_F(BrokenGguf, IsSoundUndamaged) {
 
 TEST_F(BrokenGguf, MissingAndUnknownTensors) {
   test::GgufBuilder missing = small_gguf();
-  add_tensors(missing, "blk.0.ffn_up.weight");
+  add_tensors(missing, {"blk.0.ffn_up.weight"});
   expect_refused(missing, {"missing tensor `blk.0.ffn_up.weight`", "m.gguf"});
   missing.tensor("blk.0.ffn_upp.weight", {4, 6}, 0, missing.data_bytes);
   missing.data_bytes += 128;
@@ -292,9 +295,30 @@ TEST_F(BrokenGguf, MissingAndUnknownTensors) {
                            "nearest tensor of this architecture is `blk.0.ffn_up.weight`"});
 }
 
+TEST_F(BrokenGguf, QueriesKeysAndValuesInOneTensor) {
+  constexpr uint32_t kF32 = 0, kQ8_0 = 8, kHidden = 32;
+  const std::set<std::string> apart = {"blk.0.attn_q.weight", "blk.0.attn_k.weight",
+                                       "blk.0.attn_v.weight"};
+  const auto with_rows = [&](uint64_t rows) {
+    test::GgufBuilder builder = small_gguf(kHidden);
+    add_tensors(builder, apart, kHidden);
+    builder.tensor("blk.0.attn_qkv.weight", {kHidden, rows}, kF32, builder.data_bytes);
+    builder.data_bytes += 4 * kHidden * rows;
+    return builder;
+  };
+  EXPECT_EQ(open(with_rows(96))->tensors().size(), 11U);
+  expect_refused(with_rows(64), {"tensor `blk.0.attn_qkv.weight` has the shape [64, 32]",
+                                 "the configuration implies [96, 32]"});
+  test::GgufBuilder across_rows = with_rows(96);
+  across_rows.tensor("blk.0.attn_qkv.bias", {96}, kQ8_0, across_rows.data_bytes);
+  across_rows.data_bytes += 128;
+  expect_refused(across_rows,
+                 {"tensor `blk.0.attn_qkv.bias` is stored as Q8_0, whose blocks span its rows"});
+}
+
 TEST_F(BrokenGguf, UnsupportedType) {
   test::GgufBuilder builder = small_gguf();
-  add_tensors(builder, "output_norm.weight");
+  add_tensors(builder, {"output_norm.weight"});
   builder.tensor("output_norm.weight", {4}, 28, builder.data_bytes);
   builder.data_bytes += 32;
   expect_refused(builder, {"tensor `output_norm.weight` is stored as F64", "Q2_K to Q6_K"});

@@ -199,5 +199,18 @@ TEST(GgufFile, ReadsWhatTheBuilderWrites) {
   EXPECT_EQ(file.find("t")->bytes.size(), 32U);
 }
 
+TEST(GgufFile, KeepsAFlagForEveryLayer) {
+  constexpr uint32_t kBool = 7;
+  std::string flags = little_endian<uint32_t>(kBool) + little_endian<uint64_t>(100);
+  for (int i = 0; i < 100; ++i) flags += static_cast<char>(i % 4 == 3);
+  const std::string bytes =
+      with_data(64).key("k", kArray, flags).tensor("t", {4, 2}, 0, 32).bytes();
+  const GgufFile file(test::as_bytes(bytes), "good.gguf");
+  const json& list = file.metadata().at("k");
+  ASSERT_EQ(list.size(), 100U);
+  EXPECT_EQ(list[99], true);
+  EXPECT_EQ(list[98], false);
+}
+
 }  // namespace
 }  // namespace sftrun::weights

@@ -63,9 +63,9 @@ class GgufFile {
   /// Over bytes that the caller keeps alive (tests, fuzzing).
   GgufFile(std::span<const std::byte> bytes, std::string where);
 
-  /// Scalars and strings by key, and arrays of at most 64 scalars or strings. 32-bit floats come as
-  /// the shortest decimal number that is the same float (1e-05, not 9.99999974e-06), as they stood
-  /// in the configuration they were made from.
+  /// Scalars and strings by key, and arrays of at most 512 scalars or 64 strings. 32-bit floats
+  /// come as the shortest decimal number that is the same float (1e-05, not 9.99999974e-06), as
+  /// they stood in the configuration they were made from.
   const nlohmann::json& metadata() const { return metadata_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find(const std::string& name) const;

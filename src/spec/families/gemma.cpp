@@ -72,21 +72,18 @@ void read_gemma_gguf(const JsonFields& meta, ArchSpec& arch, int64_t layers_of_2
 
 void read_gemma2_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_gemma_gguf(meta, arch, 46);
-  const int64_t window = meta.get_int("attention.sliding_window", 4096, 1, kMostSize);
-  for (size_t i = 0; i < arch.layers.size(); i += 2) arch.layers[i].window = window;
+  read_windows_gguf(meta, arch, meta.get_int("attention.sliding_window", 4096, 1, kMostSize), 2);
 }
 
 void read_gemma3_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_gemma_gguf(meta, arch, 62);
-  const int64_t window = meta.require_int("attention.sliding_window", 1, kMostSize),
-                period = meta.get_int("attention.sliding_window_pattern", 6, 1, kMostLayers);
+  // Without the key no layer has a window.
+  read_windows_gguf(meta, arch, meta.get_int("attention.sliding_window", 0, 0, kMostSize), 6);
   RopeSpec sliding{.theta = meta.get_positive("rope.freq_base_swa", 10000.0),
                    .rotary_dim = arch.head_dim,
                    .max_position_embeddings = arch.max_position_embeddings};
   arch.ropes.push_back(sliding);
-  for (size_t i = 0; i < arch.layers.size(); ++i) {
-    if ((static_cast<int64_t>(i) + 1) % period != 0) arch.layers[i] = {.window = window, .rope = 1};
-  }
+  for (LayerSpec& layer : arch.layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 
 }  // namespace

@@ -138,17 +138,6 @@ void write_gemma4(const ArchSpec& arch, json& config) {
   config["moe_intermediate_size"] = arch.mixture.intermediate_size;
 }
 
-std::vector<bool> read_window_pattern(const JsonFields& meta, size_t num_layers) {
-  const json* pattern = meta.find("attention.sliding_window_pattern");
-  std::vector<bool> slides;
-  if (pattern && pattern->is_array()) {
-    for (const json& value : *pattern) slides.push_back(value.is_boolean() && value.get<bool>());
-  }
-  if (slides.size() != num_layers)
-    meta.fail("attention.sliding_window_pattern", fmt::format("a list of {} flags", num_layers));
-  return slides;
-}
-
 /// What the common keys gave are the sizes of layers that see everything; without a soft cap of the
 /// logits llama.cpp takes the released models'. Whether these take their
 /// keys for values only the list of tensors says; the loader sets it.
@@ -162,7 +151,7 @@ void read_gemma4_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.ropes.push_back({.theta = meta.get_positive("rope.freq_base_swa", 10000.0),
                         .rotary_dim = arch.head_dim,
                         .max_position_embeddings = arch.max_position_embeddings});
-  const std::vector<bool> slides = read_window_pattern(meta, arch.layers.size());
+  const std::vector<bool> slides = read_flags_gguf(meta, "attention.sliding_window_pattern", arch);
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     LayerSpec& layer = arch.layers[i];
     layer.window = slides[i] ? window : 0;

@@ -39,13 +39,11 @@ void write_gpt_oss(const ArchSpec& arch, json& config) {
   write_layer_types(arch, config);
 }
 
-/// The windowed layers, the activation's numbers and that YaRN does not round are known by heart.
+/// The activation's numbers and that YaRN does not round are known by heart.
 void read_gpt_oss_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_expert_counts(meta, arch);
   arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
-  const int64_t window = meta.require_int("attention.sliding_window", 1, kMostSize);
-  for (int64_t i = 0; i < arch.num_layers; ++i)
-    arch.layers[static_cast<size_t>(i)].window = slides(i) ? window : 0;
+  read_windows_gguf(meta, arch, meta.require_int("attention.sliding_window", 1, kMostSize), 2);
   arch.ropes[0].truncate = false;
 }
 

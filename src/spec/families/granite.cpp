@@ -1,4 +1,5 @@
 #include "../family.h"
+#include "sftrun/core/error.h"
 
 /// Granite 3: Llama with a factor on embedding, scores, residual branches and logits.
 namespace sftrun::spec {
@@ -25,6 +26,11 @@ void write_granite(const ArchSpec& arch, json& config) {
 }
 
 void read_granite_gguf(const JsonFields& meta, ArchSpec& arch) {
+  // The word by which llama.cpp tells Granites that turn nothing.
+  if (!meta.get_bool("rope.scaling.finetuned", true)) {
+    throw DataError("a Granite without position embeddings is not supported", meta.where(),
+                    "supported are Granite 3 and what is built alike");
+  }
   arch.embedding_scale = meta.get_positive("embedding_scale", 1);
   arch.attention_scale = meta.get_positive("attention.scale", 0);
   arch.residual_scale = meta.get_positive("residual_scale", 1);

@@ -29,18 +29,18 @@ void write_olmo3(const ArchSpec& arch, json& config) {
   write_layer_types(arch, config);
 }
 
-/// OLMo 3 goes by OLMo 2's name there, with a window: then three layers of four have it, and turn
-/// without scaling.
+/// OLMo 3 goes by OLMo 2's name there, with a window: layers that have it (three of four where no
+/// key says which) turn without scaling.
 void read_olmo_gguf(const JsonFields& meta, ArchSpec& arch) {
   const int64_t window = meta.get_int("attention.sliding_window", 0, 0, kMostSize);
   if (window == 0) return;
   arch.family = kOlmo3.model_type;
   RopeSpec sliding = arch.ropes[0];
   sliding.type = RopeType::kDefault;
+  sliding.theta = meta.get_positive("rope.freq_base_swa", sliding.theta);
   arch.ropes.push_back(sliding);
-  for (size_t i = 0; i < arch.layers.size(); ++i) {
-    if (i % 4 != 3) arch.layers[i] = {.window = window, .rope = 1};
-  }
+  read_windows_gguf(meta, arch, window, 4);
+  for (LayerSpec& layer : arch.layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 
 }  // namespace

@@ -82,6 +82,19 @@ void write_qwen3_5_moe(const ArchSpec& arch, json& config) {
   config["shared_expert_intermediate_size"] = arch.mixture.shared_size;
 }
 
+/// The list, which newer files have, wins over the interval beside it, as in llama.cpp.
+void read_mixers_gguf(const JsonFields& meta, ArchSpec& arch) {
+  const char* list = "attention.recurrent_layers";
+  const int64_t interval = meta.get_int("full_attention_interval", 4, 1, kMostLayers);
+  const std::vector<bool> recurrent =
+      meta.has(list) ? read_flags_gguf(meta, list, arch) : std::vector<bool>();
+  for (int64_t i = 0; i < arch.num_layers; ++i) {
+    const bool is_delta =
+        recurrent.empty() ? (i + 1) % interval != 0 : recurrent[static_cast<size_t>(i)];
+    set_mixer(arch, i, is_delta);
+  }
+}
+
 void read_qwen3_5_gguf(const JsonFields& meta, ArchSpec& arch) {
   const auto size = [&](const char* key) { return meta.require_int(key, 1, kMostSize); };
   arch.delta_net = {.num_key_heads = size("ssm.group_count"),
@@ -90,8 +103,7 @@ void read_qwen3_5_gguf(const JsonFields& meta, ArchSpec& arch) {
                     .conv_kernel = size("ssm.conv_kernel")};
   arch.delta_net.value_dim = size("ssm.inner_size") / arch.delta_net.num_value_heads;
   check_delta_net(arch.delta_net, meta.where());
-  const int64_t interval = meta.get_int("full_attention_interval", 4, 1, kMostLayers);
-  for (int64_t i = 0; i < arch.num_layers; ++i) set_mixer(arch, i, (i + 1) % interval != 0);
+  read_mixers_gguf(meta, arch);
 }
 
 void read_qwen3_5_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
