@@ -63,6 +63,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 DOCUMENT = REPOSITORY / "docs" / "models.md"
 TOKENIZER = REPOSITORY / "tests" / "data" / "train" / "models" / "tied"  # one token a character, no BOS
 FIRST_SEED = 1000  # those of tests/data/families are below 100
+OTHER_SEEDS = {"gpt_oss": 1015}  # where training comes to tokens whose experts hang on rounding
 LOGITS, GRADIENTS = 1e-5, 1e-4  # those of tests/model/families_test.cpp
 SCORE, LOSS, GRAD_NORM, TRAINED_LOGITS, MERGED_LOGITS = 1e-5, 1e-5, 1e-4, 1e-3, 1e-4
 GGUF_WEIGHT = 1e-6  # of norms that llama.cpp adds 1 to
@@ -148,7 +149,8 @@ class Case:
 
 def make_case(name: str, sftrun: Sftrun, verdicts: Measured, scratch: Path) -> Case:
     case = Case(name, sftrun, verdicts, scratch / name, Tokenizer.from_file(str(TOKENIZER / "tokenizer.json")))
-    save(build(KINDS[name], FIRST_SEED + list(KINDS).index(name)), case.base)
+    seed = OTHER_SEEDS.get(name, FIRST_SEED + list(KINDS).index(name))
+    save(build(KINDS[name], seed), case.base)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(TOKENIZER / file, case.base)
     return case
