@@ -311,7 +311,7 @@ class Worker {
                                                     : "stopped";
     report_.finished_at = unix_time_s();
     write_report(trainer, status, outcome.first_step, outcome.last_step);
-    comm_.barrier("end");
+    comm_.leave();
     if (is_main()) conclude(outcome, trainer.total_steps());
     return outcome.exit_code;
   }

@@ -16,7 +16,8 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr const char* kFailure = "failure";  // key of the store: why a rank will not come
+constexpr const char* kFailure = "failure";   // key of the store: why a rank will not come
+constexpr std::chrono::seconds kLeaving{30};  // a rank that dies while it leaves is not waited for
 
 Milliseconds to_ms(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
@@ -183,6 +184,21 @@ void Communicator::barrier(const std::string& name) {
     }
   });
   if (!failure.empty()) throw CommError(failure, {}, "see the log of that rank");
+}
+
+void Communicator::leave() {
+  barrier("end");
+  if (!impl_->group) return;
+  const auto left = [](int rank) { return fmt::format("left/{}", rank); };
+  impl_->guarded("leaving", [&] {
+    // The store answers nothing to a `set`: what has been sent needs nobody to be there.
+    if (!hosts_store(rank())) return impl_->store->set(left(rank()), std::vector<uint8_t>{1});
+    std::vector<std::string> others;
+    for (int other = 1; other < world_size(); ++other) others.push_back(left(other));
+    const auto deadline = std::chrono::steady_clock::now() + kLeaving;
+    while (!impl_->store->check(others) && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(Milliseconds(5));
+  });
 }
 
 void Communicator::abandon(const std::string& why) noexcept {

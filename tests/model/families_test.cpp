@@ -6,12 +6,14 @@
 #include <nlohmann/json.hpp>
 
 #include "sftrun/model/generate.h"
+#include "support/adapter_weights.h"
 #include "support/expect_error.h"
 #include "support/reference.h"
 #include "support/tensors.h"
 
-// Every family against what transformers gave for a tiny random model of it
-// (scripts/fixtures/make_families.py).
+// Every family against what transformers and PEFT gave for a tiny random model of it
+// (scripts/fixtures/make_families.py). What is recorded here, tests/parity/families_parity.py puts
+// into docs/models.md.
 namespace sftrun::model {
 namespace {
 
@@ -29,24 +31,58 @@ fs::path directory_of(const std::string& kind) {
 const std::vector<std::string> kExperts = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj",
                                            "mlp.gate.weight"};
 
+/// The largest relative difference seen.
+class Worst {
+ public:
+  void saw(const at::Tensor& actual, const at::Tensor& expected) {
+    worst_ = std::max(worst_, test::relative_error(actual, expected));
+  }
+  std::string str() const { return fmt::format("{:.3e}", worst_); }
+
+ private:
+  double worst_ = 0;
+};
+
+/// Gradients of a loss and, where routers' load is balanced, of that loss with its coefficient.
+struct Losses {
+  double loss = 0;  ///< mean over labels
+  std::optional<double> aux;
+};
+Losses forward_backward(Decoder& decoder, const PackedBatch& batch) {
+  Decoder::AuxLoss aux{.grad_scale = decoder.arch().mixture.aux_loss_coef.value_or(0)};
+  const bool balances = aux.grad_scale > 0;
+  const double label_tokens = static_cast<double>(batch.labels.numel());
+  Losses losses;
+  losses.loss = decoder.forward_backward(
+                    batch, 1 / label_tokens, [](int64_t) {}, balances ? &aux : nullptr) /
+                label_tokens;
+  if (balances) losses.aux = aux.value;
+  return losses;
+}
+
+void expect_losses(const Losses& losses, const nlohmann::json& expected) {
+  EXPECT_NEAR(losses.loss / expected["loss"].get<double>(), 1, 1e-6);
+  ASSERT_EQ(expected.contains("aux_loss"), losses.aux.has_value());
+  if (!losses.aux) return;
+  EXPECT_NEAR(*losses.aux / expected["aux_loss"].get<double>(), 1, 1e-6);
+}
+
 class Families : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     reference_ = read_reference(directory_of(GetParam()));
     ASSERT_EQ(reference_.examples.size(), 2U);
   }
-  static std::unique_ptr<Decoder> load(const DecoderOptions& options) {
-    return Decoder::load(weights::Checkpoint::open(directory_of(GetParam())), options);
+  std::unique_ptr<Decoder> load(const DecoderOptions& options) const {
+    return Decoder::load(checkpoint_, options);
   }
-  static at::Tensor expected(const std::string& name, at::ScalarType type) {
-    const weights::SafetensorsFile file(directory_of(GetParam()) / "reference.safetensors");
-    const auto* entry = file.find(name);
+  at::Tensor expected(const std::string& name, at::ScalarType type) const {
+    const auto* entry = file_.find(name);
     return entry ? tensor_of(*entry, type) : at::Tensor();
   }
   /// Of a parameter, though files hold it in parts.
-  static at::Tensor expected_gradient(const kernels::Parameter& parameter) {
-    const auto checkpoint = weights::Checkpoint::open(directory_of(GetParam()));
-    for (const weights::TensorInfo& info : checkpoint->tensors()) {
+  at::Tensor expected_gradient(const kernels::Parameter& parameter) const {
+    for (const weights::TensorInfo& info : checkpoint_->tensors()) {
       if (info.name != parameter.name || info.parts.empty()) continue;
       const at::Tensor whole = at::zeros(parameter.shape);
       for (const spec::TensorPart& part : info.parts) {
@@ -56,92 +92,100 @@ class Families : public ::testing::TestWithParam<const char*> {
       }
       return whole;
     }
-    at::Tensor gradient = expected("grad." + parameter.name, at::kFloat);
-    if (!gradient.defined()) return gradient;
-    if (!parameter.layout.reorders()) return gradient.view(parameter.shape);
+    return in_memory_order(parameter, expected("grad." + parameter.name, at::kFloat));
+  }
+  static at::Tensor in_memory_order(const kernels::Parameter& parameter, const at::Tensor& values) {
+    if (!values.defined()) return values;
     at::Tensor whole = at::zeros(parameter.shape);
     at::Tensor in_file_order = parameter.in_file_order(whole);
-    in_file_order.copy_(gradient.view(in_file_order.sizes()));
+    in_file_order.copy_(values.view(in_file_order.sizes()));
     return whole;
   }
+  /// Element by element, each relative to the largest of its tensor.
+  template <class Expected>
+  static void expect_gradients(Decoder& decoder, Expected expected_of, Worst& worst) {
+    // Where a gradient is 0 by nature (a key's bias without RoPE), both have rounding left.
+    const double none = 1e-6 * decoder.parameters().grad().abs().max().item<double>();
+    for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
+      const at::Tensor gradient = expected_of(parameter);
+      ASSERT_TRUE(gradient.defined()) << parameter.name;
+      if (gradient.abs().max().item<double>() < none) {
+        EXPECT_LT(parameter.grad.abs().max().item<double>(), none) << parameter.name;
+        continue;
+      }
+      EXPECT_TRUE(close(parameter.grad, gradient, 1e-4)) << parameter.name;
+      worst.saw(parameter.grad, gradient);
+    }
+  }
+  const weights::SafetensorsFile file_{directory_of(GetParam()) / "reference.safetensors"};
+  const std::shared_ptr<const weights::Checkpoint> checkpoint_ =
+      weights::Checkpoint::open(directory_of(GetParam()));
   Reference reference_;
 };
 
 // Packed side by side or one by one.
 TEST_P(Families, Logits) {
   const auto decoder = load({});
-  const PackedBatch both = packed(*decoder, reference_.examples);
-  EXPECT_TRUE(close(decoder->logits(both, at::arange(both.num_tokens())),
-                    at::cat(reference_.logits), 1e-5));
-  const PackedBatch second = packed(*decoder, {reference_.examples[1]});
-  EXPECT_TRUE(
-      close(decoder->logits(second, at::arange(second.num_tokens())), reference_.logits[1], 1e-5));
+  Worst worst;
+  const auto expect_logits = [&](const PackedBatch& batch, const at::Tensor& reference) {
+    const at::Tensor logits = decoder->logits(batch, at::arange(batch.num_tokens()));
+    EXPECT_TRUE(close(logits, reference, 1e-5));
+    worst.saw(logits, reference);
+  };
+  expect_logits(packed(*decoder, reference_.examples), at::cat(reference_.logits));
+  expect_logits(packed(*decoder, {reference_.examples[1]}), reference_.logits[1]);
+  RecordProperty("logits", worst.str());
 }
 
-// The loss and, element by element, the gradient of every parameter.
+// The loss and the gradient of every parameter.
 TEST_P(Families, LossAndGradients) {
+  Worst worst;
   for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
     SCOPED_TRACE(backend->name);
     DecoderOptions options;
     options.trains = Trains::kFull;
     options.backend = backend;
     const auto decoder = load(options);
-    const PackedBatch batch = packed(*decoder, reference_.examples);
-    const double label_tokens = static_cast<double>(batch.labels.numel());
-    Decoder::AuxLoss aux{.grad_scale = decoder->arch().mixture.aux_loss_coef.value_or(0)};
-    const double loss_sum = decoder->forward_backward(
-        batch, 1 / label_tokens, [](int64_t) {}, aux.grad_scale > 0 ? &aux : nullptr);
-    EXPECT_NEAR(loss_sum / label_tokens / reference_.json["loss"].get<double>(), 1, 1e-6);
-    ASSERT_EQ(reference_.json.contains("aux_loss"), aux.grad_scale > 0);
-    if (aux.grad_scale > 0) {
-      EXPECT_NEAR(aux.value / reference_.json["aux_loss"].get<double>(), 1, 1e-6);
-    }
-    // Where a gradient is 0 by nature (a key's bias without RoPE), both have rounding left.
-    const double largest = decoder->parameters().grad().abs().max().item<double>();
-    for (const kernels::Parameter& parameter : decoder->parameters().parameters()) {
-      const at::Tensor gradient = expected_gradient(parameter);
-      ASSERT_TRUE(gradient.defined()) << parameter.name;
-      if (gradient.abs().max().item<double>() < 1e-6 * largest) {
-        EXPECT_LT(parameter.grad.abs().max().item<double>(), 1e-6 * largest) << parameter.name;
-      } else {
-        EXPECT_TRUE(close(parameter.grad, gradient, 1e-4)) << parameter.name;
-      }
-    }
+    expect_losses(forward_backward(*decoder, packed(*decoder, reference_.examples)),
+                  reference_.json);
+    expect_gradients(
+        *decoder, [&](const kernels::Parameter& p) { return expected_gradient(p); }, worst);
   }
+  RecordProperty("gradients", worst.str());
 }
 
-// Every adapter has a gradient, the same by both backends; running layers again changes no bit.
-TEST_P(Families, AdaptersOfBothBackendsAndCheckpointing) {
+// The same of an adapter's A and B, by PEFT; running layers again changes no bit.
+TEST_P(Families, AdaptersLossAndGradients) {
+  const nlohmann::json expected =
+      nlohmann::json::parse(read_text_file(directory_of(GetParam()) / "lora.json"));
+  const weights::SafetensorsFile file(directory_of(GetParam()) / "lora.safetensors");
+  const auto expected_gradient = [&](const kernels::Parameter& p) {
+    const auto* entry = file.find(p.name);
+    return entry ? in_memory_order(p, tensor_of(*entry, at::kFloat)) : at::Tensor();
+  };
+  Worst worst;
   std::vector<at::Tensor> grads;
   for (const auto& [backend, checkpointing] :
        {std::pair{&kernels::fused_backend(), false}, std::pair{&kernels::fused_backend(), true},
         std::pair{&kernels::plain_backend(), false}}) {
+    SCOPED_TRACE(fmt::format("{}{}", backend->name, checkpointing ? ", checkpointing" : ""));
     DecoderOptions options;
     options.trains = Trains::kLora;
     options.backend = backend;
     options.gradient_checkpointing = checkpointing;
-    const spec::ArchSpec arch = weights::Checkpoint::open(directory_of(GetParam()))->arch();
-    if (arch.mixture.num_experts > 0) options.lora.target_parameters = kExperts;
-    if (arch.family == "gpt_oss") options.lora.target_parameters[2] = "mlp.router.weight";
-    if (arch.mixture.num_experts > 0 &&
-        arch.mixture.beside_dense)  // its router is a linear module, and among all of them
-      options.lora.target_parameters = {"experts.gate_up_proj", "experts.down_proj"};
+    options.lora.r = expected["r"];
+    options.lora.alpha = 2.0 * expected["r"].get<double>();
+    options.lora.target_parameters = expected["target_parameters"];
     const auto decoder = load(options);
-    uint64_t seed = 7;
-    for (kernels::Parameter& p : decoder->parameters().parameters()) {
-      const at::NoGradGuard no_grad;
-      p.master.copy_(test::normal(p.shape, ++seed) * 0.1);
-    }
-    Decoder::AuxLoss aux{.grad_scale = arch.mixture.aux_loss_coef.value_or(0)};
-    decoder->forward_backward(
-        packed(*decoder, reference_.examples), 0.1, [](int64_t) {},
-        aux.grad_scale > 0 ? &aux : nullptr);
+    EXPECT_EQ(decoder->parameters().parameters().size(), file.entries().size());
+    test::set_adapter_weights(decoder->parameters(), expected["seed"]);
+    expect_losses(forward_backward(*decoder, packed(*decoder, reference_.examples)), expected);
+    expect_gradients(*decoder, expected_gradient, worst);
     grads.push_back(decoder->parameters().grad().clone());
-    for (const kernels::Parameter& p : decoder->parameters().parameters())
-      EXPECT_GT(p.grad.abs().max().item<double>(), 0) << p.name;
   }
   EXPECT_TRUE(at::equal(grads[0], grads[1]));
   EXPECT_TRUE(close(grads[0], grads[2], 4e-5));
+  RecordProperty("adapter_gradients", worst.str());
 }
 
 // With a cache, beside another sequence, what transformers generates.
@@ -163,7 +207,7 @@ TEST_P(Families, Generation) {
 
 // What is written for a model loads as the same model.
 TEST_P(Families, ConfigComesBackTheSame) {
-  const spec::ArchSpec arch = weights::Checkpoint::open(directory_of(GetParam()))->arch();
+  const spec::ArchSpec arch = checkpoint_->arch();
   const nlohmann::json written = arch.to_hf_config();
   const spec::ArchSpec again = spec::ArchSpec::from_hf_config(written, "config.json");
   EXPECT_EQ(again.to_hf_config(), written);
@@ -320,10 +364,11 @@ TEST(ExpertTargets, MistakesAreAnswered) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Families,
-                         ::testing::Values("llama", "mistral", "smollm3", "qwen2", "qwen3",
-                                           "gemma2", "gemma3", "gemma3_images", "phi3", "olmo2",
-                                           "olmo3", "granite", "mixtral", "qwen3_moe", "gpt_oss",
-                                           "qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_moe"),
+                         ::testing::Values("llama", "llama_dynamic", "mistral", "smollm3", "qwen2",
+                                           "qwen3", "gemma2", "gemma3", "gemma3_images", "phi3",
+                                           "olmo2", "olmo3", "granite", "mixtral", "qwen3_moe",
+                                           "gpt_oss", "qwen3_5", "qwen3_5_moe", "gemma4",
+                                           "gemma4_moe"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

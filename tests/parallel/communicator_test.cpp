@@ -88,6 +88,22 @@ TEST_P(Ranks, ABarrierEndsWhenARankAbandonsTheRun) {
 }
 
 // The buffer is summed whatever the bucket size, in groups from the last to the first.
+// The others have come to the end, and may still be asking the store about it.
+TEST_P(Ranks, TheHostOfTheStoreLeavesLast) {
+  std::atomic<int> leaving = 0;
+  spawn(GetParam(), [&](Communicator& comm) {
+    if (comm.rank() > 0) {
+      comm.barrier("end");
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      ++leaving;
+    }
+    comm.leave();
+    if (comm.rank() == 0) {
+      EXPECT_EQ(leaving, comm.world_size() - 1);
+    }
+  });
+}
+
 TEST_P(Ranks, GradReducerSumsEveryGroupOnce) {
   const int n = GetParam();
   for (const int64_t cap : {int64_t{1}, int64_t{200}, int64_t{1} << 20}) {

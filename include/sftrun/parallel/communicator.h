@@ -47,6 +47,9 @@ class Communicator {
   /// Waits until all ranks have come here, on the store and not in a collective: whoever comes
   /// first may wait for hours. @throws CommError when one has abandoned the run
   void barrier(const std::string& name);
+  /// The last thing of a run: waits as `barrier` does. The rank that hosts the store leaves last,
+  /// for the others may still be asking it whether all have come.
+  void leave();
   /// Tells the ranks that wait in `barrier` that this one will not come, and why.
   void abandon(const std::string& why) noexcept;
   /// Rank 0's text, to all.
