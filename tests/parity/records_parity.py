@@ -226,7 +226,8 @@ SUBSETS = [
     ("a pattern without files", ONE + "data_files: [top.jsonl, de/*.jsonl]\n", None, "train"),
     ("only patterns without files", ONE + "data_files: de/*.jsonl\n", None, "train"),
     ("a folder", ONE + "data_files: en\n", None, "train"),
-    ("stars in a name", ONE + "data_files: [top.jsonl, '**.jsonl']\\n", None, "train"),
+    ("a folder and back", ONE + "data_files: en/../fr/a.jsonl\n", None, "train"),
+    ("stars in a name", ONE + "data_files: [top.jsonl, '**.jsonl']\n", None, "train"),
     ("a map", ONE + "data_files: {train: top.jsonl}\n", None, "train"),
     ("a list of both kinds", ONE + "data_files: [top.jsonl, {split: test, path: fr/a.jsonl}]\n", None, "train"),
     ("a split twice", ONE + "data_files: [{split: train, path: top.jsonl}, {split: train, path: fr/a.jsonl}]\n", None, "train"),
@@ -238,8 +239,12 @@ SUBSETS = [
     ("no configs, and a name", "language: [en, fr]\n", "en", "train"),
     ("no configs, and the name of all", "language: [en, fr]\n", "default", "train"),
 ]
-COMPONENTS = ["*", "**", "en", "fr", "en*", "e?", "[ef]*", "[!e]*", "[^e]*", "*.jsonl", "a.jsonl", "?.jsonl", "*[1].jsonl", "[", "en[[]1].jsonl",
-              ".hidden", ".*", "__*", "..", ".", "sub", "{en,fr}", "config.json", "*.json", "train*", "\\*"]
+FOLDERS = ["*", "**", "en", "fr", "en*", "e?", "[ef]*", "[!e]*", "[^e]*", ".hidden", ".*", "__*", ".", "sub", "all", "{en,fr}"]
+NAMES = ["*", "**", "*.jsonl", "a.jsonl", "?.jsonl", "[ab].*", "[!a]*", "*[1].jsonl", "en[[]1].jsonl", "[", "\\*", ".*", "config.json", "*.json", "t*"]
+
+
+def random_pattern(rng):
+    return "/".join([rng.choice(FOLDERS) for _ in range(rng.choice([0, 1, 1, 2]))] + [rng.choice(NAMES)])
 
 
 def make_data_set(check, head, kind="\n"):
@@ -278,7 +283,7 @@ def check_subsets(check, rng, rounds):
     check_subset(check, "lines that end as Windows'", SPLITS, None, "test", kind="\r\n")
     read = 0
     for i in range(rounds):
-        patterns = ["/".join(rng.choice(COMPONENTS) for _ in range(rng.randint(1, 3))) for _ in range(rng.randint(1, 2))]
+        patterns = [random_pattern(rng) for _ in range(rng.randint(1, 2))]
         read += check_subset(check, f"patterns {i}", ONE + f"data_files: {json.dumps(patterns)}\n", None, "train")
     assert read > rounds / 10, f"only {read} of {rounds} sets of patterns were read"
 
