@@ -32,7 +32,7 @@ std::optional<Head> head_of(const std::string& text) {
     if (!is_line || at == first_end) continue;
     const auto line =
         1 + std::count(text.begin(), text.begin() + static_cast<int64_t>(begin), '\n');
-    return Head{text.substr(first_end, at - first_end), static_cast<int>(line)};
+    return Head{text.substr(first_end, at + 1 - first_end), static_cast<int>(line)};
   }
   return std::nullopt;
 }

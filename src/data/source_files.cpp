@@ -1,7 +1,6 @@
 #include "source_files.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "sftrun/core/dataset_card.h"
@@ -17,21 +16,20 @@ namespace {
 
 bool is_data(const fs::path& file) {
   const std::string name = file.filename().string();
-  if (name.starts_with('.') || describes_data(name) || name == "state.json") return false;
+  if (describes_data(name) || name == "state.json") return false;
   if (name.starts_with("cache-") && name.ends_with(".arrow")) return false;  // of datasets' map()
   return has_data_extension(file);
 }
 
-std::vector<fs::path> files_in(const fs::path& folder,
-                               const std::function<bool(const fs::path&)>& is_wanted) {
+std::vector<fs::path> files_in(const fs::path& folder, bool with_hidden) {
   std::vector<fs::path> files;
   std::error_code code;
   fs::recursive_directory_iterator entry(folder, code);
   for (; !code && entry != fs::recursive_directory_iterator(); entry.increment(code)) {
-    const bool hidden = entry->path().filename().string().starts_with('.');
+    const bool hidden = entry->path().filename().string().starts_with('.') && !with_hidden;
     std::error_code ignored;
     if (hidden && entry->is_directory(ignored)) entry.disable_recursion_pending();
-    if (!hidden && entry->is_regular_file(ignored) && is_wanted(entry->path()))
+    if (!hidden && entry->is_regular_file(ignored))
       files.push_back(entry->path().lexically_relative(folder));
   }
   if (code) throw DataError("cannot read folder: " + code.message(), folder.string());
@@ -72,9 +70,10 @@ void refuse_name_without_subsets(const config::DataSource& source) {
 
 std::vector<fs::path> files_by_card(const fs::path& folder, const DatasetCard& card,
                                     const config::DataSource& source, SplitRole role) {
-  const auto any = [](const fs::path&) { return true; };
-  const SubsetFiles chosen = files_of_subset(
-      card, files_in(folder, any), {source.name, source.split, default_splits(role)}, is_data);
+  // A pattern may name hidden files.
+  const SubsetFiles chosen =
+      files_of_subset(card, files_in(folder, /*with_hidden=*/true),
+                      {source.name, source.split, default_splits(role)}, is_data);
   if (!chosen.message.empty()) {
     throw DataError(fmt::format("the data set {}", chosen.message),
                     shown_name((folder / kDatasetCard).string()), chosen.fix);
@@ -84,7 +83,8 @@ std::vector<fs::path> files_by_card(const fs::path& folder, const DatasetCard& c
 
 std::vector<fs::path> files_by_names(const fs::path& folder, const config::DataSource& source,
                                      SplitRole role) {
-  const std::vector<fs::path> all = files_in(folder, is_data);
+  std::vector<fs::path> all = files_in(folder, /*with_hidden=*/false);
+  std::erase_if(all, [](const fs::path& file) { return !is_data(file); });
   if (all.empty()) {
     throw DataError(
         "the folder holds no data files", folder.string(),
