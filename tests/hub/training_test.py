@@ -122,7 +122,7 @@ class TrainingTest(unittest.TestCase):
 
         def losses(name, train):
             (self.folder / "run.yaml").write_text(RUN.format(name=model, more="", batch=", batch_size: 1").replace("toy.jsonl", train))
-            self.sftrun("train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node", "2", f"output.dir={name}")
+            self.sftrun("train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node", "1", f"output.dir={name}")
             metrics = map(json.loads, (self.folder / name / "metrics.jsonl").read_text().splitlines())
             return [line["loss"] for line in metrics if "loss" in line]
 
@@ -130,7 +130,7 @@ class TrainingTest(unittest.TestCase):
         self.assertEqual(len(expected), 2)
         self.assertEqual(losses("chosen", "{path: owner/data, name: chosen}"), expected)
         self.assertNotEqual(losses("raw", "{path: owner/data, name: raw}"), expected)
-        self.assertIn("name: raw", (self.folder / "raw/config.resolved.yaml").read_text())
+        self.assertRegex((self.folder / "raw/config.resolved.yaml").read_text(), '"?name"?: raw')
 
     def test_data_is_looked_at_before_a_model_is_downloaded(self):
         self.write(NAME)
