@@ -65,7 +65,7 @@ std::vector<std::string> names_on_hub(const config::RunConfig& config) {
 }
 
 std::string text_of(const data::SourceLook& look) {
-  return fmt::format("{}{}: {} records ({}); the first {} can be read", look.name,
+  return fmt::format("{}{}{}: {} records ({}); the first {} can be read", look.name, look.subset,
                      look.num_files == 1 ? "" : fmt::format(" ({} files)", look.num_files),
                      data::name_of(look.format), look.format_reason, look.num_records);
 }

@@ -23,6 +23,7 @@ void find(config::DataSource& source, SplitRole role, const std::string& where, 
   const auto name = hub::parse_dataset_name(source.path);
   if (!name) return;
   hub::DatasetRequest request;
+  request.subset = source.name;
   request.split = source.split;
   request.defaults = default_splits(role);
   request.extensions = data::data_extensions();

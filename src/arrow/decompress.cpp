@@ -2,6 +2,7 @@
 #include <arrow/io/file.h>
 #include <arrow/util/compression.h>
 
+#include "gzip_members.h"
 #include "open.h"
 #include "sftrun/core/error.h"
 
@@ -37,9 +38,14 @@ OpenedInput open_input(const fs::path& file, Compression compression) {
   opened.raw = value_of(arrow::io::ReadableFile::Open(file.string()), file);
   opened.stream = opened.raw;
   if (compression == Compression::kNone) return opened;
-  const auto type =
-      compression == Compression::kGzip ? arrow::Compression::GZIP : arrow::Compression::ZSTD;
-  opened.codec = value_of(arrow::util::Codec::Create(type), file);
+  const bool is_gzip = compression == Compression::kGzip;
+  opened.codec = value_of(
+      arrow::util::Codec::Create(is_gzip ? arrow::Compression::GZIP : arrow::Compression::ZSTD),
+      file);
+  if (is_gzip) {
+    opened.stream = read_gzip_members(opened.raw, *opened.codec);
+    return opened;
+  }
   opened.stream =
       value_of(arrow::io::CompressedInputStream::Make(opened.codec.get(), opened.raw), file);
   return opened;

@@ -10,13 +10,14 @@
 namespace sftrun::config {
 namespace {
 
-constexpr std::array kKeys = {"path", "split", "weight", "format", "fields", "max_samples"};
+constexpr std::array kKeys = {"path", "name", "split", "weight", "format", "fields", "max_samples"};
 
 const char* example_of(const std::string& key) {
   if (key == "weight") return "weight: 0.5 (a number above 0)";
   if (key == "max_samples") return "max_samples: 1000 (a whole number of at least 1)";
   if (key == "fields") return "fields: {prompt: question}";
   if (key == "format") return "format: messages";
+  if (key == "name") return "name: en (a subset of the data set)";
   return key == "split" ? "split: train" : "path: data/train.jsonl";
 }
 
@@ -28,22 +29,25 @@ Complaint about(const std::string& key, const Complaint& complaint) {
 }
 
 Complaint unknown_key(const std::string& key) {
-  constexpr std::array kOtherNamesOfPath = {"file", "files", "data_files", "name", "dataset"};
-  const bool is_path =
-      std::find(kOtherNamesOfPath.begin(), kOtherNamesOfPath.end(), key) != kOtherNamesOfPath.end();
-  const std::string near =
-      is_path ? "path" : nearest(key, std::vector<std::string>(kKeys.begin(), kKeys.end()));
+  constexpr std::array kOtherNamesOfPath = {"file", "files", "data_files", "dataset"};
+  constexpr std::array kOtherNamesOfName = {"subset", "config", "config_name"};
+  const auto is_one_of = [&](const auto& names) {
+    return std::find(names.begin(), names.end(), key) != names.end();
+  };
+  const std::vector<std::string> keys(kKeys.begin(), kKeys.end());
+  const std::string near = is_one_of(kOtherNamesOfPath)   ? "path"
+                           : is_one_of(kOtherNamesOfName) ? "name"
+                                                          : nearest(key, keys);
   return {fmt::format("holds a data set with the unknown key `{}`", key),
-          near.empty()
-              ? fmt::format("its keys are {}",
-                            join(std::vector<std::string>(kKeys.begin(), kKeys.end()), ", "))
-              : fmt::format("did you mean `{}`?", near),
+          near.empty() ? fmt::format("its keys are {}", join(keys, ", "))
+                       : fmt::format("did you mean `{}`?", near),
           false};
 }
 
 std::optional<Complaint> set(DataSource& source, const std::string& key, const Value& value) {
   if (value.kind == Value::Kind::kNull) return std::nullopt;
   if (key == "path") return parse_field(value, any(), source.path);
+  if (key == "name") return parse_field(value, any(), source.name);
   if (key == "split") return parse_field(value, any(), source.split);
   if (key == "weight")
     return parse_field(value, Limits{.min = 0, .max = 1e6, .above_min = true}, source.weight);
@@ -61,7 +65,10 @@ std::optional<Complaint> parse_source(const Value& value, DataSource& source) {
     if (const auto complaint = set(source, key, value.items[i])) return about(key, *complaint);
   }
   if (source.path.empty())
-    return Complaint{"holds a data set without a `path`", "write {path: data/train.jsonl, …}",
+    return Complaint{"holds a data set without a `path`",
+                     source.name.empty()
+                         ? "write {path: data/train.jsonl, …}"
+                         : "write {path: owner/name, …}; `name` is that of a subset of it",
                      false};
   return std::nullopt;
 }
@@ -70,6 +77,7 @@ nlohmann::ordered_json to_json(const DataSource& source) {
   const DataSource plain{.path = source.path};
   if (source == plain) return source.path;
   nlohmann::ordered_json json = {{"path", source.path}};
+  if (!source.name.empty()) json["name"] = source.name;
   if (!source.split.empty()) json["split"] = source.split;
   if (source.weight != plain.weight) json["weight"] = source.weight;
   if (source.format != plain.format) json["format"] = field_to_json(source.format);

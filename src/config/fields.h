@@ -107,9 +107,9 @@ template <class Visitor>
 void visit_fields(DataConfig& data, Visitor&& field) {
   field(data.train, "train", any().otherwise("required"),
         "What to train on: a file (JSON lines, JSON, CSV, TSV, Parquet, Arrow; also .gz and .zst), "
-        "a glob, a folder, a data set on the hub, or a list of these, each as {path, split, "
-        "weight, format, fields, "
-        "max_samples}. docs/data.md has the rules.",
+        "a glob, a folder, a data set on the hub, or a list of these, each as {path, name, split, "
+        "weight, format, fields, max_samples}; `name` is that of a subset. docs/data.md has the "
+        "rules.",
         "[{path: chat.jsonl, weight: 2}, 'code/*.parquet']");
   field(data.val, "val", any().otherwise("none"), "What to evaluate on, as `train`.",
         "data/val.jsonl");

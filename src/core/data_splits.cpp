@@ -46,14 +46,20 @@ bool begins_with_split(const std::string& name, const std::string& split) {
          std::string_view("-._").find(name[split.size()]) != std::string_view::npos;
 }
 
+/// The split that one of a name's words is.
+std::optional<std::string> split_told_by(const std::string& name) {
+  for (const std::string& word : words_of(name)) {
+    if (auto split = split_named(word)) return split;
+  }
+  return std::nullopt;
+}
+
 /// Of the file's name first, then of the folders it lies in, the nearest first.
 std::string split_of(fs::path file, const std::string& asked) {
   for (; !file.empty(); file = file.parent_path()) {
     const std::string name = file.filename().string();
     if (begins_with_split(name, asked)) return asked;
-    for (const std::string& word : words_of(name)) {
-      if (const auto split = split_named(word)) return *split;
-    }
+    if (const auto split = split_told_by(name)) return *split;
     if (file == file.parent_path()) break;
   }
   return "";
@@ -91,6 +97,15 @@ SplitFiles files_of_split(const std::vector<fs::path>& files, const std::string&
   }
   found.missing = asked.empty() ? wanted[0] : asked;
   return found;
+}
+
+bool means_split(const std::string& name, const std::string& asked) {
+  const auto told = split_told_by(name);
+  return told && told == split_named(ascii_lower(asked));
+}
+
+bool tells_split(const std::string& name) {
+  return split_told_by(name).has_value();
 }
 
 std::string advice_on_split(const std::string& asked) {

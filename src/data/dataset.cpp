@@ -121,10 +121,11 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   TokenizedSource records(config, source, role, model, num_threads);
   const RecordFormat format = records.format().format;
   const size_t num_files = records.files().size();
-  log::info("data: {} holds {} records: {}",
-            num_files == 1 ? shown_name(records.files()[0].path)
-                           : fmt::format("{} ({} files)", shown_name(source.path), num_files),
-            name_of(format), records.format().reason);
+  const std::string subset = subset_of(source);
+  log::info("data: {}{}{} holds {} records: {}",
+            shown_name(num_files == 1 ? records.files()[0].path : source.path), subset,
+            num_files == 1 ? "" : fmt::format(" ({} files)", num_files), name_of(format),
+            records.format().reason);
   const TokenCache cache(config.data.cache_dir);
   std::vector<std::string> contents;
   for (const SourceFile& file : records.files())
@@ -142,7 +143,7 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   for (const Json& remark : header.at("remarks"))
     remarks.push_back({remark.at(0).get<bool>(), remark.at(1).get<std::string>()});
   say(remarks);
-  loaded.part = {.name = source.path, .format = format, .weight = source.weight};
+  loaded.part = {.name = source.path + subset, .format = format, .weight = source.weight};
   for (const Json& file : header.at("files"))
     loaded.part.files.push_back({file.at(0).get<std::string>(), file.at(1).get<bool>()});
   return loaded;
@@ -239,6 +240,7 @@ SourceLook look_at_source(const config::DataConfig& data, const config::DataSour
                           bool is_validation, int64_t num_records) {
   SourceRecords records(data, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
   SourceLook look{.name = source.path,
+                  .subset = subset_of(source),
                   .num_files = records.files().size(),
                   .format = records.format().format,
                   .format_reason = records.format().reason};
@@ -277,7 +279,7 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
     for (size_t i = 0; i < block->records.size(); ++i)
       checks.add(block->records[i], block->places[i]);
   }
-  DatasetTrial trial{.name = shown_name(source.path),
+  DatasetTrial trial{.name = shown_name(source.path) + subset_of(source),
                      .num_files = records.files().size(),
                      .format = records.format().format,
                      .stats = checks.stats()};
@@ -304,7 +306,9 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
   const SequenceBuilder builder(detected.format, model,
                                 sequence_options(config.data, /*with_parts=*/true));
   const LengthRule rule = length_rule(config, detected.format);
-  Preview preview{.name = source.path, .format = detected.format, .format_reason = detected.reason};
+  Preview preview{.name = source.path + subset_of(source),
+                  .format = detected.format,
+                  .format_reason = detected.reason};
   int64_t left = std::max<int64_t>(num_records, 0);
   while (left > 0) {
     const auto block = records.next();

@@ -1,5 +1,7 @@
 #include "sftrun/data/json_lines.h"
 
+#include <algorithm>
+
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 
@@ -30,6 +32,25 @@ std::string reason_of(const nlohmann::json::parse_error& error) {
   const size_t colon = column == std::string_view::npos ? column : text.find(": ", column);
   if (colon == std::string_view::npos) return std::string(text);
   return std::string(text.substr(colon + 2));
+}
+
+/// @param column of the byte, from 1, that is refused
+const char* fix_for(std::string_view line, std::string_view reason, size_t column) {
+  const std::string_view rest = line.substr(std::min(column - (column > 0 ? 1 : 0), line.size()));
+  if (rest.starts_with("NaN") || rest.starts_with("Infinity")) {
+    return "JSON has neither NaN nor Infinity, which Python writes all the same: put null there; "
+           "json.dumps(…, allow_nan=False) finds them";
+  }
+  if (reason.find("surrogate") != std::string_view::npos) {
+    return "a \\ud8… escape without its other half, which Python writes of a text that was cut or "
+           "not decoded: mend the text by "
+           "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')";
+  }
+  const bool unfinished = line == "{" || line.ends_with(',') || line.ends_with('[');
+  if (unfinished) return "a record must stand on one line: jq -c . in.json > out.jsonl";
+  if (line.starts_with('{')) return "mend the line: one {…} a line";
+  return "data are JSON lines, one {…} a line, not CSV or plain text; lines of text become records "
+         "by: jq -Rc '{text: .}' in.txt > out.jsonl";
 }
 
 }  // namespace
@@ -67,15 +88,9 @@ Json parse_json_line(std::string_view line, const std::string& where) {
     throw DataError(fmt::format("a record must be a JSON object, not {}", record.type_name()),
                     where, "write one {…} a line");
   } catch (const Json::parse_error& error) {
-    const bool unfinished = line == "{" || line.ends_with(',') || line.ends_with('[');
-    const char* fix =
-        unfinished ? "a record must stand on one line: jq -c . in.json > out.jsonl"
-        : line.starts_with('{')
-            ? "mend the line: one {…} a line"
-            : "data are JSON lines, one {…} a line, not CSV or plain text; lines of text become "
-              "records by: jq -Rc '{text: .}' in.txt > out.jsonl";
-    throw DataError("malformed JSON: " + reason_of(error), fmt::format("{}:{}", where, error.byte),
-                    fix);
+    const std::string reason = reason_of(error);
+    throw DataError("malformed JSON: " + reason, fmt::format("{}:{}", where, error.byte),
+                    fix_for(line, reason, error.byte));
   } catch (const Json::exception& error) {  // a number beyond double's range
     throw DataError(fmt::format("malformed JSON: {}", error.what()), where);
   }

@@ -60,9 +60,14 @@ std::string first_bytes(const fs::path& path) {
   return bytes;
 }
 
+/// Zstandard's, which decoders skip; pzstd begins with one.
+bool is_skippable_frame(std::string_view magic) {
+  return magic.size() >= 4 && magic.substr(1, 3) == "\x2a\x4d\x18" && (magic[0] & 0xf0) == 0x50;
+}
+
 Compression compression_of(std::string_view magic) {
   if (magic.starts_with("\x1f\x8b")) return Compression::kGzip;
-  if (magic.starts_with("\x28\xb5\x2f\xfd")) return Compression::kZstd;
+  if (magic.starts_with("\x28\xb5\x2f\xfd") || is_skippable_frame(magic)) return Compression::kZstd;
   return Compression::kNone;
 }
 

@@ -1,9 +1,9 @@
 #include "source_files.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 
+#include "sftrun/core/dataset_card.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
@@ -14,28 +14,23 @@ namespace sftrun::data {
 namespace fs = std::filesystem;
 namespace {
 
-/// What `datasets` writes beside the data.
-constexpr std::array kNoData = {"dataset_info.json", "dataset_dict.json", "state.json",
-                                "dataset_infos.json"};
-
 bool is_data(const fs::path& file) {
   const std::string name = file.filename().string();
-  if (name.starts_with('.') || std::find(kNoData.begin(), kNoData.end(), name) != kNoData.end())
-    return false;
+  if (describes_data(name) || name == "state.json") return false;
   if (name.starts_with("cache-") && name.ends_with(".arrow")) return false;  // of datasets' map()
   return has_data_extension(file);
 }
 
-std::vector<fs::path> data_files_in(const fs::path& folder) {
+std::vector<fs::path> files_in(const fs::path& folder, bool with_hidden) {
   std::vector<fs::path> files;
   std::error_code code;
   fs::recursive_directory_iterator entry(folder, code);
   for (; !code && entry != fs::recursive_directory_iterator(); entry.increment(code)) {
-    const bool hidden = entry->path().filename().string().starts_with('.');
+    const bool hidden = entry->path().filename().string().starts_with('.') && !with_hidden;
     std::error_code ignored;
     if (hidden && entry->is_directory(ignored)) entry.disable_recursion_pending();
-    if (!hidden && entry->is_regular_file(ignored) && is_data(entry->path()))
-      files.push_back(entry->path());
+    if (!hidden && entry->is_regular_file(ignored))
+      files.push_back(entry->path().lexically_relative(folder));
   }
   if (code) throw DataError("cannot read folder: " + code.message(), folder.string());
   std::sort(files.begin(), files.end());
@@ -52,35 +47,78 @@ std::string fix_for(const SplitFiles& found, const config::DataSource& source) {
   return fmt::format("its files name {}; say which as {{path: …, split: …}}, or name files", there);
 }
 
-std::vector<fs::path> files_of_folder(const fs::path& folder, const config::DataSource& source,
-                                      SplitRole role) {
-  const std::vector<fs::path> all = data_files_in(folder);
+DatasetCard card_of(const fs::path& folder) {
+  const fs::path file = folder / kDatasetCard;
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return {};
+  return parse_dataset_card(read_text_file(file), file.string());
+}
+
+/// `datasets` calls what has no subsets `default`.
+void refuse_name_without_subsets(const config::DataSource& source) {
+  if (source.name.empty() || source.name == "default") return;
+  const fs::path folder = fs::path(source.path) / source.name;
+  std::error_code ignored;
+  throw DataError(fmt::format("`name: {}` does nothing here: subsets are what `configs` in a data "
+                              "set's README.md declares, and there are none",
+                              source.name),
+                  source.path,
+                  fs::is_directory(folder, ignored)
+                      ? fmt::format("for the folder of that name write path: {}", folder.string())
+                      : "leave `name` out; path may be a folder or a pattern in the data set");
+}
+
+std::vector<fs::path> files_by_card(const fs::path& folder, const DatasetCard& card,
+                                    const config::DataSource& source, SplitRole role) {
+  // A pattern may name hidden files.
+  const SubsetFiles chosen =
+      files_of_subset(card, files_in(folder, /*with_hidden=*/true),
+                      {source.name, source.split, default_splits(role)}, is_data);
+  if (!chosen.message.empty()) {
+    throw DataError(fmt::format("the data set {}", chosen.message),
+                    shown_name((folder / kDatasetCard).string()), chosen.fix);
+  }
+  return chosen.files;
+}
+
+std::vector<fs::path> files_by_names(const fs::path& folder, const config::DataSource& source,
+                                     SplitRole role) {
+  std::vector<fs::path> all = files_in(folder, /*with_hidden=*/false);
+  std::erase_if(all, [](const fs::path& file) { return !is_data(file); });
   if (all.empty()) {
     throw DataError(
         "the folder holds no data files", folder.string(),
         "known: .jsonl, .json, .csv, .tsv, .parquet and .arrow; .gz and .zst of the texts");
   }
-  std::vector<fs::path> inside;
-  for (const fs::path& file : all) inside.push_back(file.lexically_relative(folder));
-  const SplitFiles found = files_of_split(inside, source.split, default_splits(role));
+  const SplitFiles found = files_of_split(all, source.split, default_splits(role));
   if (!found.missing.empty()) {
     throw DataError(fmt::format("the folder has no split `{}`", found.missing), folder.string(),
                     fix_for(found, source));
   }
-  std::vector<fs::path> files;
-  for (const fs::path& file : found.files) files.push_back(folder / file);
+  return found.files;
+}
+
+std::vector<fs::path> files_of_folder(const fs::path& folder, const config::DataSource& source,
+                                      SplitRole role) {
+  const DatasetCard card = card_of(folder);
+  if (card.subsets.empty()) refuse_name_without_subsets(source);
+  std::vector<fs::path> files = card.subsets.empty() ? files_by_names(folder, source, role)
+                                                     : files_by_card(folder, card, source, role);
+  for (fs::path& file : files) file = folder / file;
   return files;
 }
 
-/// A file is taken whole; what a `split` would leave of it nobody would notice.
-void refuse_split(const config::DataSource& source) {
-  if (source.split.empty()) return;
-  const std::string advice = advice_on_split(source.split);
-  throw DataError(fmt::format("`split: {}` does nothing here: splits are those of folders and of "
-                              "data sets on the hub, and this is {}",
-                              source.split, is_glob(source.path) ? "a pattern" : "one file"),
-                  source.path,
-                  advice.empty() ? "leave `split` out, or give the folder as path" : advice);
+/// A file is taken whole; what a `split` or a `name` would leave of it nobody would notice.
+void refuse_part(const config::DataSource& source, const char* key, const char* kind,
+                 const std::string& value) {
+  if (value.empty()) return;
+  const std::string advice = advice_on_split(value);
+  throw DataError(
+      fmt::format("`{}: {}` does nothing here: {} are those of folders and of data "
+                  "sets on the hub, and this is {}",
+                  key, value, kind, is_glob(source.path) ? "a pattern" : "one file"),
+      source.path,
+      advice.empty() ? fmt::format("leave `{}` out, or give the folder as path", key) : advice);
 }
 
 }  // namespace
@@ -89,7 +127,8 @@ std::vector<fs::path> source_files(const config::DataSource& source, SplitRole r
   const fs::path path = source.path;
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return files_of_folder(path, source, role);
-  refuse_split(source);
+  refuse_part(source, "split", "splits", source.split);
+  refuse_part(source, "name", "subsets", source.name);
   if (is_glob(path)) {
     std::vector<fs::path> files = expand_glob(path);
     std::erase_if(files, [](const fs::path& file) { return fs::is_directory(file); });
@@ -97,6 +136,15 @@ std::vector<fs::path> source_files(const config::DataSource& source, SplitRole r
     return files;
   }
   return {path};
+}
+
+std::string subset_of(const config::DataSource& source) {
+  std::error_code ignored;
+  if (!fs::is_directory(source.path, ignored)) return {};
+  const DatasetCard card = card_of(source.path);
+  if (card.subsets.size() < 2) return {};
+  return fmt::format(", subset `{}` of {}", choose_subset(card, source.name).subset,
+                     card.subsets.size());
 }
 
 std::vector<std::string> files_in_both(const config::DataConfig& data) {

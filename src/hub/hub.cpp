@@ -8,7 +8,9 @@
 #include "api.h"
 #include "cache.h"
 #include "selection.h"
+#include "sftrun/core/dataset_card.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "snapshot_download.h"
@@ -17,7 +19,10 @@ namespace sftrun::hub {
 namespace fs = std::filesystem;
 namespace {
 
-using Choose = std::function<Selection(const std::vector<RemoteFile>&)>;
+/// The text of one of a repository's files; nullopt: it is not there.
+using Read = std::function<std::optional<std::string>(const RemoteFile&)>;
+/// Where `Read` lacks a file that is needed to choose, that file alone.
+using Choose = std::function<Selection(const std::vector<RemoteFile>&, const Read&)>;
 
 /// What the cache has of what is asked for.
 struct Cached {
@@ -68,7 +73,12 @@ Cached look_up(const RepoName& name, const RepoCache& cache, const Choose& choos
   if (!commit || !fs::is_directory(cache.snapshot(*commit), ignored))
     return {.missing = fmt::format("revision {}", name.revision_or_main())};
   const auto noted = cache.noted_files(*commit);
-  const Selection selection = choose(noted ? *noted : cache.local_files(*commit));
+  const Read read = [&](const RemoteFile& file) -> std::optional<std::string> {
+    const fs::path path = cache.pointer(*commit, file.path);
+    if (!is_file_of(path, file.size)) return std::nullopt;
+    return read_text_file(path);
+  };
+  const Selection selection = choose(noted ? *noted : cache.local_files(*commit), read);
   if (selection.none) return {.certain = noted.has_value(), .none = selection.none};
   const std::string missing = first_missing(selection.files, cache, *commit);
   if (!missing.empty()) return {.missing = missing};
@@ -125,11 +135,20 @@ std::optional<Listing> ask_hub(const RepoName& name, const Cached& cached, const
 
 Snapshot download(const RepoName& name, const Listing& listing, const RepoCache& cache,
                   const Choose& choose, const Settings& settings, const Options& options) {
-  const Selection selection = choose(listing.files);
+  uint64_t downloaded_bytes = 0;
+  const auto fetch = [&](const std::vector<RemoteFile>& files, bool quiet) {
+    Options how = options;
+    how.quiet = how.quiet || quiet;
+    downloaded_bytes += download_snapshot({name, listing.commit, files}, cache, settings, how);
+  };
+  const Selection selection = choose(listing.files, [&](const RemoteFile& file) {
+    fetch({file}, /*quiet=*/true);
+    return std::optional(read_text_file(cache.pointer(listing.commit, file.path)));
+  });
   if (selection.none) throw DataError(selection.none->message, {}, selection.none->fix);
   Snapshot snapshot = make_snapshot(name, listing.commit, cache, selection);
-  snapshot.downloaded_bytes =
-      download_snapshot({name, listing.commit, selection.files}, cache, settings, options);
+  fetch(selection.files, /*quiet=*/false);
+  snapshot.downloaded_bytes = downloaded_bytes;
   cache.note_files(listing.commit, listing.files);
   cache.write_ref(name.revision_or_main(), listing.commit);
   return snapshot;
@@ -152,7 +171,7 @@ Snapshot get(const RepoName& name, const Settings& settings, const Options& opti
 Snapshot get_model(const RepoName& name, ModelParts parts, const Settings& settings,
                    const Options& options) {
   SFTRUN_CHECK(name.type == RepoType::kModel);
-  return get(name, settings, options, [&](const std::vector<RemoteFile>& files) {
+  return get(name, settings, options, [&](const std::vector<RemoteFile>& files, const Read&) {
     return select_model(name, files, parts);
   });
 }
@@ -160,8 +179,13 @@ Snapshot get_model(const RepoName& name, ModelParts parts, const Settings& setti
 Snapshot get_dataset(const RepoName& name, const DatasetRequest& request, const Settings& settings,
                      const Options& options) {
   SFTRUN_CHECK(name.type == RepoType::kDataset);
-  return get(name, settings, options, [&](const std::vector<RemoteFile>& files) {
-    return select_dataset(name, files, request);
+  return get(name, settings, options, [&](const std::vector<RemoteFile>& files, const Read& read) {
+    const auto readme = dataset_card(name, files);
+    if (!readme) return select_dataset(name, files, request, {});
+    const auto text = read(*readme);
+    if (!text) return Selection{.files = {*readme}};
+    return select_dataset(name, files, request,
+                          parse_dataset_card(*text, name.text() + ": " + readme->path));
   });
 }
 

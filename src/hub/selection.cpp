@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <set>
 #include <string_view>
 
 #include "sftrun/core/data_splits.h"
@@ -165,11 +166,53 @@ Selection no_such_path(const RepoName& name, const Files& files) {
                               : fmt::format("did you mean {}?", named(whole, near)));
 }
 
-/// The files of the split that is asked for, as of a folder here.
-SplitFiles of_split(const Files& files, const DatasetRequest& request) {
-  std::vector<std::filesystem::path> paths;
+using Paths = std::vector<std::filesystem::path>;
+
+Paths paths_of(const Files& files) {
+  Paths paths;
   for (const RemoteFile& file : files) paths.emplace_back(file.path);
-  return files_of_split(paths, request.split, request.defaults);
+  return paths;
+}
+
+Files among(const Files& files, const Paths& paths) {
+  const std::set<std::string> wanted(paths.begin(), paths.end());
+  return filtered(files, [&](const std::string& path) { return wanted.contains(path); });
+}
+
+/// Those of a folder, under their names in it.
+Files below_folder(const Files& files, const std::string& folder) {
+  if (folder.empty()) return files;
+  Files inside;
+  for (RemoteFile file : files) {
+    if (!file.path.starts_with(folder + "/")) continue;
+    file.path.erase(0, folder.size() + 1);
+    inside.push_back(std::move(file));
+  }
+  return inside;
+}
+
+/// The files of the subset that is asked for, as of a folder here.
+Selection select_subset(const RepoName& name, const Files& files, const DatasetRequest& request,
+                        const DatasetCard& card) {
+  const Files inside = below_folder(files, name.path);
+  const SubsetFiles chosen =
+      files_of_subset(card, paths_of(inside), {request.subset, request.split, request.defaults},
+                      [&](const std::filesystem::path& file) {
+                        return ends_with_any(file.string(), request.extensions);
+                      });
+  if (!chosen.message.empty()) return nothing(name.text() + " " + chosen.message, chosen.fix);
+  return below(name.path, {.files = among(inside, chosen.files)});
+}
+
+Selection no_subsets(const RepoName& name, const std::string& subset, const Files& files) {
+  RepoName folder = name;
+  folder.path = folder.path.empty() ? subset : folder.path + "/" + subset;
+  const bool is_folder = !below_folder(files, folder.path).empty();
+  return nothing(fmt::format("{} has no subset `{}`: its README.md declares none (`configs`)",
+                             name.text(), subset),
+                 is_folder
+                     ? fmt::format("for the folder of that name write path: {}", folder.text())
+                     : "leave `name` out; path may be a folder or a pattern in the data set");
 }
 
 Selection no_such_split(const RepoName& name, const Files& data, const SplitFiles& found,
@@ -212,12 +255,21 @@ Selection select_model(const RepoName& name, const std::vector<RemoteFile>& file
   return below(name.path, select_from_folder(name, inside, parts));
 }
 
+std::optional<RemoteFile> dataset_card(const RepoName& name, const std::vector<RemoteFile>& files) {
+  const std::string path = name.path.empty() ? kDatasetCard : name.path + "/" + kDatasetCard;
+  const auto found = std::find_if(files.begin(), files.end(),
+                                  [&](const RemoteFile& file) { return file.path == path; });
+  return found == files.end() ? std::nullopt : std::optional(*found);
+}
+
 Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& files,
-                         const DatasetRequest& request) {
+                         const DatasetRequest& request, const DatasetCard& card) {
   if (holds(files, name.path)) {
     return {.files = filtered(files, [&](const auto& path) { return path == name.path; }),
             .opened = name.path};
   }
+  const bool is_whole = request.subset.empty() && request.split.empty() && request.defaults.empty();
+  if (!card.subsets.empty() && !is_whole) return select_subset(name, files, request, card);
   const bool is_pattern = holds_wildcards(name.path);
   Files inside = filtered(files, [&](const std::string& path) {
     if (is_pattern)
@@ -236,14 +288,11 @@ Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& fi
         "its files are: " + listed(inside));
   }
   if (is_pattern) return {.files = data};
-  const SplitFiles found = of_split(data, request);
+  if (!request.subset.empty() && request.subset != "default")
+    return no_subsets(name, request.subset, files);
+  const SplitFiles found = files_of_split(paths_of(data), request.split, request.defaults);
   if (!found.missing.empty()) return no_such_split(name, data, found, request);
-  return {.files = filtered(data,
-                            [&](const std::string& path) {
-                              return std::find(found.files.begin(), found.files.end(), path) !=
-                                     found.files.end();
-                            }),
-          .opened = name.path};
+  return {.files = among(data, found.files), .opened = name.path};
 }
 
 }  // namespace sftrun::hub

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "api.h"
+#include "sftrun/core/dataset_card.h"
 #include "sftrun/hub/hub.h"
 
 /// Which of a repository's files are fetched. Pure.
@@ -24,8 +25,12 @@ struct Selection {
 
 Selection select_model(const RepoName& name, const std::vector<RemoteFile>& files,
                        ModelParts parts);
+/// The README.md of a data set, by which its files are chosen; nullopt: it has none, or `name` is a
+/// file's or a pattern.
+std::optional<RemoteFile> dataset_card(const RepoName& name, const std::vector<RemoteFile>& files);
+/// @param card of that README.md; empty where there is none
 Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& files,
-                         const DatasetRequest& request);
+                         const DatasetRequest& request, const DatasetCard& card);
 
 /// Whether a file holds weights, of which the small ones come before.
 bool is_weights(const std::string& path);

@@ -217,14 +217,16 @@ TEST_F(ConfigTest, DataSetsAreAPathAMapOrAList) {
   EXPECT_EQ(sources("a.jsonl"), (std::vector<DataSource>{{.path = "a.jsonl"}}));
   EXPECT_EQ(sources("{path: a.jsonl, weight: 2}"),
             (std::vector<DataSource>{{.path = "a.jsonl", .weight = 2}}));
-  EXPECT_EQ(sources("[a.jsonl, {path: 'b*.csv', split: test, format: alpaca, max_samples: 10, "
-                    "fields: {prompt: q}}]"),
-            (std::vector<DataSource>{{.path = "a.jsonl"},
-                                     {.path = "b*.csv",
-                                      .split = "test",
-                                      .format = DataFormat::kAlpaca,
-                                      .fields = {{"prompt", "q"}},
-                                      .max_samples = 10}}));
+  EXPECT_EQ(
+      sources("[a.jsonl, {path: 'b*.csv', name: no, split: test, format: alpaca, max_samples: 10, "
+              "fields: {prompt: q}}]"),
+      (std::vector<DataSource>{{.path = "a.jsonl"},
+                               {.path = "b*.csv",
+                                .name = "no",
+                                .split = "test",
+                                .format = DataFormat::kAlpaca,
+                                .fields = {{"prompt", "q"}},
+                                .max_samples = 10}}));
   EXPECT_EQ(names_of(sources("[a, b, c, d]")), "a, b and 2 more");
   const LoadedConfig overridden = load("", {"data.train=[{path: x.csv, weight: 0.5}, y]"});
   EXPECT_EQ(overridden.config.data.train.size(), 2U);

@@ -93,6 +93,7 @@ TEST_F(ConfigTest, YamlRoundTrips) {
   config.model.name = "no";  // a name that YAML readers would take for a boolean
   config.data.train = {{.path = "a b: c#d.jsonl"},
                        {.path = "no",
+                        .name = "2018",
                         .split = "train",
                         .weight = 0.1 + 0.2,
                         .format = DataFormat::kText,

@@ -54,6 +54,20 @@ TEST(JsonLines, MalformedJsonNamesLineAndColumn) {
   EXPECT_EQ(failure.message.find("json.exception"), std::string::npos) << failure.message;
 }
 
+// What Python's json.dumps writes, and its json.loads reads.
+TEST(JsonLines, WhatPythonWritesBeyondJsonIsExplained) {
+  for (const char* line : {R"({"a": NaN})", R"({"a": Infinity})", R"({"a": -Infinity})"}) {
+    const Failure failure = failure_of([&] { parse_json_line(line, "f.jsonl:7"); });
+    EXPECT_NE(failure.fix.find("allow_nan=False"), std::string::npos) << line << failure.fix;
+  }
+  for (const char* line : {R"({"a": "\ud83d"})", R"({"a": "\ud83d x"})", R"({"a": "\udc4d"})"}) {
+    const Failure failure = failure_of([&] { parse_json_line(line, "f.jsonl:7"); });
+    EXPECT_NE(failure.fix.find("surrogatepass"), std::string::npos) << line << failure.fix;
+  }
+  EXPECT_EQ(failure_of([] { parse_json_line(R"({"a": Nope})", "f.jsonl:7"); }).fix,
+            "mend the line: one {…} a line");
+}
+
 // The JSON parser takes a NUL for the end of its input.
 TEST(JsonLines, WhatFollowsANulIsNotPassedOver) {
   using namespace std::string_view_literals;

@@ -105,6 +105,38 @@ TEST_F(RecordReaders, WhatIsNoTableIsNamed) {
             std::string::npos);
 }
 
+using namespace std::string_literals;
+
+// Both hold {"a":1} and a newline.
+const std::string kGzip =
+    "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\x4a\x54\xb2\x32\xac\xe5\x02\x00\x46\xa3\xe8\x74\x08\x00\x00\x00"s;
+const std::string kZstd = "\x28\xb5\x2f\xfd\x00\x48\x41\x00\x00\x7b\x22\x61\x22\x3a\x31\x7d\x0a"s;
+
+TEST_F(RecordReaders, GzipMembersAndTheirPadding) {
+  const std::string padding(1000, '\0');
+  EXPECT_EQ(read(kGzip, "a.jsonl.gz"), (std::vector<Found>{{1, {{"a", 1}}}}));
+  EXPECT_EQ(read(kGzip + padding, "a.jsonl.gz").size(), 1U);
+  EXPECT_EQ(read(kGzip + kGzip + padding + kGzip, "a.jsonl.gz").size(), 3U);
+  EXPECT_EQ(read(kGzip + std::string(1 << 17, '\0') + kGzip, "a.jsonl.gz").size(), 2U);
+  EXPECT_NE(failure(kGzip + "garbage", "a.jsonl.gz").message().find("cannot read: "),
+            std::string::npos);
+  for (size_t size = 2; size < kGzip.size(); ++size) {
+    EXPECT_NE(failure(kGzip.substr(0, size), "a.jsonl.gz").message().find("cannot read: "),
+              std::string::npos)
+        << size;
+  }
+}
+
+TEST_F(RecordReaders, ZstandardFrames) {
+  const std::string skippable = "\x5a\x2a\x4d\x18\x04\x00\x00\x00size"s;
+  EXPECT_EQ(read(kZstd + kZstd, "a.jsonl.zst"),
+            (std::vector<Found>{{1, {{"a", 1}}}, {2, {{"a", 1}}}}));
+  EXPECT_EQ(read(skippable + kZstd + skippable + kZstd, "a.jsonl.zst").size(), 2U);  // as of pzstd
+  EXPECT_EQ(read(kZstd + skippable, "a.jsonl.zst").size(), 1U);
+  EXPECT_NE(failure(skippable + kZstd.substr(0, 9), "a.jsonl.zst").message().find("cannot read: "),
+            std::string::npos);
+}
+
 TEST_F(RecordReaders, CommaSeparatedValues) {
   const auto found = read("id,text\n007,\"a \"\"b\"\",\nc\"\n,\n", "a.csv");
   ASSERT_EQ(found.size(), 2U);

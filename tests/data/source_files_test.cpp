@@ -18,17 +18,26 @@ class SourceFiles : public ::testing::Test {
       write_file_atomically(dir_ / name, "{}");
     }
   }
+  /// A README.md with this head.
+  void make_card(const std::string& folder, const std::string& head) {
+    std::filesystem::create_directories(dir_ / folder);
+    write_file_atomically(dir_ / folder / "README.md", "---\n" + head + "---\n# Text\n");
+  }
   std::vector<std::string> files(const std::string& path, const std::string& split = "",
-                                 SplitRole role = SplitRole::kTrain) {
+                                 SplitRole role = SplitRole::kTrain, const std::string& name = "") {
     std::vector<std::string> names;
-    for (const auto& file : source_files({.path = (dir_ / path).string(), .split = split}, role))
-      names.push_back(std::filesystem::relative(file, dir_.path()).string());
+    for (const auto& file :
+         source_files({.path = (dir_ / path).string(), .name = name, .split = split}, role))
+      names.push_back(file.lexically_relative(dir_.path()).string());
     return names;
   }
+  std::vector<std::string> subset(const std::string& name, const std::string& split = "") {
+    return files("d", split, SplitRole::kTrain, name);
+  }
   DataError failure(const std::string& path, const std::string& split = "",
-                    SplitRole role = SplitRole::kTrain) {
+                    SplitRole role = SplitRole::kTrain, const std::string& name = "") {
     try {
-      files(path, split, role);
+      files(path, split, role, name);
     } catch (const DataError& error) {
       return error;
     }
@@ -129,6 +138,119 @@ TEST_F(SourceFiles, FilesOfTheHubsCacheAreShownByTheirNames) {
   EXPECT_EQ(shown_name("/c/hub/datasets--me--data/snapshots/638a3180f0f7"),
             "me/data (commit 638a318)");
   EXPECT_EQ(shown_name("data/train.jsonl"), "data/train.jsonl");
+}
+
+constexpr const char* kTwoSubsets = R"(
+license: mit
+configs:
+- config_name: en
+  data_files: en/*.jsonl
+- config_name: fr
+  data_files:
+  - split: train
+    path: [fr/a.jsonl, "fr/t*.jsonl"]
+  - split: test
+    path: fr/held_out.jsonl
+)";
+
+TEST_F(SourceFiles, SubsetsAreThoseOfTheReadme) {
+  make({"d/en/b.jsonl", "d/en/a.jsonl", "d/fr/a.jsonl", "d/fr/t.jsonl", "d/fr/held_out.jsonl"});
+  make_card("d", kTwoSubsets);
+  EXPECT_EQ(subset("en"), (Names{"d/en/a.jsonl", "d/en/b.jsonl"}));
+  EXPECT_EQ(subset("fr"), (Names{"d/fr/a.jsonl", "d/fr/t.jsonl"}));
+  EXPECT_EQ(subset("fr", "test"), Names{"d/fr/held_out.jsonl"});
+  EXPECT_EQ(files("d", "", SplitRole::kValidation, "fr"), Names{"d/fr/held_out.jsonl"});
+  EXPECT_EQ(failure("d").message(),
+            "the data set has several subsets, none of which is the default: en, fr");
+  EXPECT_NE(failure("d").fix().find("{path: …, name: en}"), std::string::npos);
+  EXPECT_TRUE(failure("d").where().ends_with("d/README.md"));
+  const DataError misspelt = failure("d", "", SplitRole::kTrain, "fra");
+  EXPECT_EQ(misspelt.message(), "the data set has no subset `fra`");
+  EXPECT_EQ(misspelt.fix(), "did you mean `fr`? It has en, fr");
+  const DataError split = failure("d", "validation", SplitRole::kTrain, "fr");
+  EXPECT_EQ(split.message(), "the data set has no split `validation` in its subset `fr`");
+  EXPECT_EQ(split.fix(), "it has train, test; say which as {path: …, split: train}");
+  EXPECT_NE(failure("d", "train[:5]", SplitRole::kTrain, "fr").fix().find("max_samples: 5"),
+            std::string::npos);
+  EXPECT_EQ(subset_of({.path = (dir_ / "d").string(), .name = "fr"}), ", subset `fr` of 2");
+}
+
+TEST_F(SourceFiles, TheDefaultSubset) {
+  make({"d/a.jsonl", "d/b.jsonl"});
+  const std::string a = "- {config_name: a, data_files: a.jsonl}\n";
+  make_card("d", "configs:\n" + a + "- {config_name: b, data_files: b.jsonl, default: true}\n");
+  EXPECT_EQ(subset(""), Names{"d/b.jsonl"});
+  EXPECT_EQ(subset("a"), Names{"d/a.jsonl"});
+  make_card("d", "configs:\n" + a + "- {config_name: default, data_files: b.jsonl}\n");
+  EXPECT_EQ(subset(""), Names{"d/b.jsonl"});
+  make_card("d", "configs:\n" + a);
+  EXPECT_EQ(subset(""), Names{"d/a.jsonl"}) << "the only one";
+  EXPECT_EQ(subset_of({.path = (dir_ / "d").string()}), "");
+}
+
+TEST_F(SourceFiles, SplitsOfASubsetThatAreNamedOtherwise) {
+  make({"d/a.jsonl", "d/b.jsonl", "d/c.jsonl"});
+  const auto card = [&](const std::string& first, const std::string& second) {
+    make_card("d", "configs:\n- config_name: x\n  data_files:\n  - {split: " + first +
+                       ", path: a.jsonl}\n  - {split: " + second + ", path: b.jsonl}\n");
+  };
+  card("train_sft", "test_sft");
+  EXPECT_EQ(subset(""), Names{"d/a.jsonl"});
+  EXPECT_EQ(files("d", "", SplitRole::kValidation), Names{"d/b.jsonl"});
+  EXPECT_EQ(subset("", "test_sft"), Names{"d/b.jsonl"});
+  card("train_sft", "train_gen");
+  EXPECT_EQ(failure("d").message(),
+            "the data set has several such splits in its subset `x`: train_sft, train_gen");
+  EXPECT_EQ(failure("d").fix(), "say which as {path: …, split: train_sft}");
+  card("sft", "test");
+  EXPECT_EQ(subset(""), Names{"d/a.jsonl"}) << "what says nothing is to train on";
+  card("test", "validation");
+  EXPECT_EQ(failure("d").message(), "the data set has no split `train` in its subset `x`");
+}
+
+TEST_F(SourceFiles, SubsetsByFolder) {
+  make({"d/en/train.jsonl", "d/en/test.jsonl", "d/fr/1.jsonl", "d/fr/2.csv", "d/fr/config.json"});
+  make_card("d",
+            "configs:\n- {config_name: en, data_dir: en}\n- {config_name: fr, data_dir: ./fr/}\n");
+  EXPECT_EQ(subset("en"), Names{"d/en/train.jsonl"});
+  EXPECT_EQ(subset("en", "test"), Names{"d/en/test.jsonl"});
+  EXPECT_EQ(subset("fr"), (Names{"d/fr/1.jsonl", "d/fr/2.csv"}));
+}
+
+TEST_F(SourceFiles, CardsThatDatasetsWouldNotTake) {
+  make({"d/a.jsonl"});
+  const auto refusal = [&](const std::string& head) {
+    make_card("d", head);
+    return failure("d").message();
+  };
+  const std::string what = "the data set's subsets cannot be read: ",
+                    x = "configs:\n- config_name: x\n  ";
+  EXPECT_EQ(refusal("configs: en\n"), what + "`configs` is no list");
+  EXPECT_EQ(refusal("configs: [{data_files: a}]\n"),
+            what + "one of `configs` has no `config_name`");
+  EXPECT_TRUE(refusal(x + "data_files: {train: a}\n").ends_with("nor a list of {split, path}"));
+  EXPECT_EQ(refusal(x + "data_files: [{split: a, path: b}, {split: a, path: c}]\n"),
+            what + "`data_files` of `x` names the split `a` twice");
+  EXPECT_TRUE(refusal("configs: [\n").starts_with(what + "not valid YAML: "));
+  EXPECT_TRUE(failure("d").where().ends_with("d/README.md:3")) << failure("d").where();
+  EXPECT_EQ(refusal(x + "data_files: b.jsonl\n"),
+            "the data set has no file that its subset `x` names: b.jsonl");
+  EXPECT_NE(refusal(x + "data_files: '**.jsonl'\n").find("** must stand alone"), std::string::npos);
+  make_card("d", "pretty_name: [\n");
+  EXPECT_EQ(files("d"), Names{"d/a.jsonl"}) << "other keys are of no matter";
+}
+
+TEST_F(SourceFiles, ANameWithoutSubsetsIsRefused) {
+  make({"d/en/a.jsonl", "d/fr/a.jsonl"});
+  EXPECT_EQ(files("d").size(), 2U) << "folders alone are no subsets";
+  EXPECT_EQ(subset("default").size(), 2U) << "as `datasets` calls it";
+  const DataError error = failure("d", "", SplitRole::kTrain, "en");
+  EXPECT_EQ(error.message(),
+            "`name: en` does nothing here: subsets are what `configs` in a data set's README.md "
+            "declares, and there are none");
+  EXPECT_TRUE(error.fix().ends_with("d/en")) << error.fix();
+  EXPECT_EQ(failure("d/en/a.jsonl", "", SplitRole::kTrain, "en").fix(),
+            "leave `name` out, or give the folder as path");
 }
 
 TEST_F(SourceFiles, WhatIsMissingIsSaid) {

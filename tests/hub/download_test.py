@@ -242,7 +242,7 @@ class DownloadTest(unittest.TestCase):
                  "data/test-00000-of-00001.jsonl": b"[]\n", "README.md": b"x", "data/big.parquet": b"PAR1" * 9}
         self.hub.add("owner/data", files, kind="datasets")
         self.download("hf://datasets/owner/data")
-        self.assert_snapshot([p for p in files if p != "README.md"], "owner/data", "datasets")
+        self.assert_snapshot(files, "owner/data", "datasets")
         self.assertEqual(self.cache / "datasets--owner--data", self.repo_folder("owner/data", "datasets"))
         done = self.download("hf://datasets/owner/data/data/test-00000-of-00001.jsonl", "--json")
         self.assertEqual(json.loads(done.stdout)["files"], ["data/test-00000-of-00001.jsonl"])
@@ -620,6 +620,73 @@ class DownloadTest(unittest.TestCase):
         slice_of = dry_run({"path": "owner/data", "split": "train[:10]"})
         self.assertEqual(slice_of.returncode, DATA)
         self.assertIn("for the first 10 records write max_samples: 10", slice_of.stderr)
+
+    def test_subsets_of_data_sets(self):
+        """Only the files of the subset that is meant come, README.md first; offline the same is read."""
+        head = """---
+configs:
+- config_name: en
+  data_files: [{split: train, path: en/*.jsonl}, {split: test, path: held_out/en.jsonl}]
+- config_name: fr
+  data_files: fr/**
+- config_name: all
+  data_dir: all
+  default: true
+---
+"""
+        sizes = {"en/a.jsonl": 1, "en/b.jsonl": 2, "fr/a.jsonl": 4, "fr/more/b.jsonl": 8, "held_out/en.jsonl": 16,
+                 "all/train.jsonl": 32, "all/test.jsonl": 64}
+        files = {name: b'{"text": "hello"}\n' * size for name, size in sizes.items()}
+
+        def dry_run(*sources, **options):
+            (self.folder / "run.yaml").write_text(json.dumps({"model": {"name": str(MODEL)}, "data": {"train": sources}}))
+            return self.sftrun("train", "--config", "run.yaml", "--dry-run", "--device", "cpu", **options)
+
+        offline = {"HF_HUB_OFFLINE": "1"}
+        for source, come, number in [({}, ["all/train.jsonl"], 32), ({"name": "en"}, ["en/a.jsonl", "en/b.jsonl"], 3),
+                                     ({"name": "en", "split": "test"}, ["held_out/en.jsonl"], 16),
+                                     ({"name": "fr"}, ["fr/a.jsonl", "fr/more/b.jsonl"], 12)]:
+            with self.subTest(source):
+                shutil.rmtree(self.home, ignore_errors=True)
+                self.hub.add("owner/data", files | {"README.md": head.encode()}, kind="datasets")
+                self.hub.requests.clear()
+                for environment in {}, offline:
+                    done = dry_run({"path": "owner/data", **source}, environment=environment)
+                    self.assertEqual(done.returncode, DONE, done.stderr)
+                    name = source.get("name", "all")
+                    several = rf" \({len(come)} files\)" if len(come) > 1 else ""
+                    self.assertRegex(done.stdout, rf"# data: owner/data \(commit .{{7}}\), subset `{name}` of 3{several}: "
+                                                  rf"text records; (all|the first) {min(number, 100)}")
+                self.assert_snapshot(["README.md", *come], "owner/data", "datasets")
+                fetched = [r[2] for r in self.hub.seen("hub", "GET", "/resolve/")]
+                self.assertTrue(fetched[0].endswith("README.md"), fetched)
+                self.assertEqual(len(fetched), 1 + len(come))
+        missing = dry_run({"path": "owner/data", "name": "en"}, environment=offline)  # only fr is in the cache
+        self.assertEqual(missing.returncode, DATA)
+        self.assertIn("is missing), and HF_HUB_OFFLINE forbids", missing.stderr)
+        two = dry_run({"path": "owner/data", "name": "en"}, {"path": "owner/data", "name": "fr"})
+        self.assertEqual(re.findall(r"subset `(\w+)` of 3", two.stdout), ["en", "fr"])
+        self.download("hf://datasets/owner/data")
+        self.assert_snapshot(["README.md", *files], "owner/data", "datasets")
+
+    def test_subsets_that_nobody_can_choose(self):
+        head = b"---\nconfigs:\n- {config_name: en, data_files: en/*}\n- {config_name: fr, data_files: fr/*}\n---\n"
+        record = {"en/a.jsonl": b'{"text": "hello"}\n', "fr/a.jsonl": b'{"text": "salut"}\n'}
+        cases = [({}, head, ["owner/data has several subsets, none of which is the default: en, fr", "{path: …, name: en}"]),
+                 ({"name": "enn"}, head, ["owner/data has no subset `enn`", "did you mean `en`?"]),
+                 ({"name": "en"}, b"# Text\n", ["its README.md declares none", "write path: hf://datasets/owner/data/en"]),
+                 ({"name": "en"}, b"---\nconfigs: [\n---\n", ["subsets cannot be read: not valid YAML", "owner/data: README.md:"])]
+        for source, readme, parts in cases:
+            with self.subTest(parts[0]):
+                shutil.rmtree(self.home, ignore_errors=True)
+                self.hub.add("owner/data", record | {"README.md": readme}, kind="datasets")
+                train = [{"path": "hf://datasets/owner/data", **source}]
+                (self.folder / "run.yaml").write_text(json.dumps({"model": {"name": str(MODEL)}, "data": {"train": train}}))
+                done = self.sftrun("train", "--config", "run.yaml", "--dry-run", "--device", "cpu")
+                self.assertEqual(done.returncode, DATA, done.stderr)
+                for part in parts:
+                    self.assertIn(part, done.stderr)
+                self.assertEqual(list(self.cache.rglob("*.jsonl")), [], "no data come for nothing")
 
     def test_a_path_that_exists_wins(self):
         shutil.copytree(MODEL, self.folder / NAME)

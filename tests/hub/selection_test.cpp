@@ -105,9 +105,11 @@ TEST(Selection, Shards) {
     EXPECT_FALSE(shard_of(other)) << other;
 }
 
-Names data(const Names& paths, const std::string& path, const DatasetRequest& request) {
+Names data(const Names& paths, const std::string& path, const DatasetRequest& request,
+           const std::string& head = "") {
   const RepoName name{.type = RepoType::kDataset, .id = "owner/name", .path = path};
-  const Selection selection = select_dataset(name, listing(paths), request);
+  const Selection selection = select_dataset(
+      name, listing(paths), request, parse_dataset_card("---\n" + head + "---\n", "README.md"));
   return selection.none ? Names{"none: " + selection.none->message} : names(selection);
 }
 
@@ -136,6 +138,36 @@ TEST(Selection, DataSets) {
   EXPECT_NE(data({"a.csv"}, "", {.extensions = {".jsonl"}})[0].find("holds no data files (.jsonl)"),
             std::string::npos);
   EXPECT_NE(data(paths, "dat", {})[0].find("no file or folder dat"), std::string::npos);
+}
+
+TEST(Selection, SubsetsOfDataSets) {
+  const Names paths = {"README.md", "en/1.jsonl", "en/2.jsonl", "fr/1.jsonl", "sub/README.md"};
+  const std::string head =
+      "configs:\n- config_name: en\n  data_files: [en/2.jsonl, en/*.jsonl]\n"
+      "- config_name: fr\n  data_files:\n  - {split: train, path: fr/*}\n"
+      "  - {split: test, path: en/1.jsonl}\n";
+  const Names train = {"train"};
+  const auto subset = [&](const DatasetRequest& request) { return data(paths, "", request, head); };
+  EXPECT_EQ(subset({.subset = "en", .defaults = train}), (Names{"en/1.jsonl", "en/2.jsonl"}));
+  EXPECT_EQ(subset({.subset = "fr", .defaults = train}), Names{"fr/1.jsonl"});
+  EXPECT_EQ(subset({.subset = "fr"}), (Names{"en/1.jsonl", "fr/1.jsonl"})) << "every split";
+  EXPECT_EQ(subset({.defaults = train}),
+            Names{"none: hf://datasets/owner/name has several subsets, none of which is the "
+                  "default: en, fr"});
+  EXPECT_EQ(subset({}).size(), 3U) << "sftrun download takes all";
+  EXPECT_EQ(data(paths, "fr", {.subset = "fr"}),
+            Names{"none: hf://datasets/owner/name/fr has no subset `fr`: its README.md declares "
+                  "none (`configs`)"});
+  EXPECT_EQ(data(paths, "", {.subset = "default", .defaults = train}).size(), 3U);
+  const auto card = [&](const std::string& path) {
+    const auto file =
+        dataset_card({.type = RepoType::kDataset, .id = "o/n", .path = path}, listing(paths));
+    return file ? file->path : "";
+  };
+  EXPECT_EQ(card(""), "README.md");
+  EXPECT_EQ(card("sub"), "sub/README.md");
+  EXPECT_EQ(card("en"), "");
+  EXPECT_EQ(card("en/*.jsonl"), "");
 }
 
 }  // namespace

@@ -113,6 +113,25 @@ class TrainingTest(unittest.TestCase):
         self.sftrun("generate", "--adapter", "run/adapter", "--prompt", "hi", "--max-new-tokens", "2", "--device", "cpu",
                     HF_HUB_OFFLINE="1")
 
+    def test_a_subset_of_a_data_set(self):
+        """Trained on is what the file of that subset holds, and nothing else."""
+        model = MODELS / "tied-gqa"
+        toy = (self.folder / "toy.jsonl").read_bytes()
+        head = b"---\nconfigs:\n- {config_name: chosen, data_files: chosen/*}\n- {config_name: raw, data_files: raw/*}\n---\n"
+        self.hub.add("owner/data", {"README.md": head, "chosen/a.jsonl": toy, "raw/a.jsonl": toy.replace(b"?", b"??") * 3}, kind="datasets")
+
+        def losses(name, train):
+            (self.folder / "run.yaml").write_text(RUN.format(name=model, more="", batch=", batch_size: 1").replace("toy.jsonl", train))
+            self.sftrun("train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node", "1", f"output.dir={name}")
+            metrics = map(json.loads, (self.folder / name / "metrics.jsonl").read_text().splitlines())
+            return [line["loss"] for line in metrics if "loss" in line]
+
+        expected = losses("files", "toy.jsonl")
+        self.assertEqual(len(expected), 2)
+        self.assertEqual(losses("chosen", "{path: owner/data, name: chosen}"), expected)
+        self.assertNotEqual(losses("raw", "{path: owner/data, name: raw}"), expected)
+        self.assertRegex((self.folder / "raw/config.resolved.yaml").read_text(), '"?name"?: raw')
+
     def test_data_is_looked_at_before_a_model_is_downloaded(self):
         self.write(NAME)
         (self.folder / "toy.jsonl").unlink()

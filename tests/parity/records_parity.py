@@ -4,18 +4,23 @@
     .venv-ref/bin/python tests/parity/records_parity.py build/bin/dump_records [--seed N] [--tables N]
 
 Random tables of every column type that data sets use (nested, dictionary-encoded, with nulls), written with random options, must
-come back as pyarrow gives them; then cut and changed files must end in an error or in records, never in a crash.
+come back as pyarrow gives them; subsets that a README.md declares must be chosen and read as `datasets` does; then cut and changed
+files must end in an error or in records, never in a crash.
 """
 import argparse
 import csv
 import gzip
 import io
 import json
+import os
 import random
+import struct
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before datasets is imported
 
 import datasets
 import pyarrow as pa
@@ -74,8 +79,8 @@ def random_table(rng, names=None):
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def dump(tool, path):
-    done = subprocess.run([tool, str(path)], capture_output=True, timeout=120)
+def dump(tool, path, *words):
+    done = subprocess.run([tool, str(path), *words], capture_output=True, timeout=120)
     if done.returncode != 0:
         sys.exit(f"dump_records {path} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
     return [json.loads(line) for line in done.stdout.decode().splitlines()]
@@ -138,12 +143,28 @@ def write(check, rng, i, extension, content, records, what):
     half = rng.randint(0, len(content))
     members = gzip.compress(content[:half]) + gzip.compress(content[half:])  # as bgzip and pigz write them
     zipped = check.folder / f"{i}.{extension}.gz"
-    zipped.write_bytes(rng.choice([members, gzip.compress(content)]))
+    zipped.write_bytes(rng.choice([members, gzip.compress(content)]) + bytes(rng.choice([0, 0, 1, 512, 100000])))  # tapes pad
+    assert gzip.decompress(zipped.read_bytes()) == content
     check.same(zipped, records, what + " gzip")
     packed = check.folder / f"{i}.{extension}.zst"
-    with pa.CompressedOutputStream(str(packed), "zstd") as out:
-        out.write(content)
+    frames = [zstd_frame(content)] if rng.random() < 0.3 else [zstd_frame(content[:half]), zstd_frame(content[half:])]
+    packed.write_bytes(b"".join(skippable(rng) + frame for frame in frames) + skippable(rng))
     check.same(packed, records, what + " zstd")
+
+
+def zstd_frame(content):
+    out = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(out, "zstd") as frame:
+        frame.write(content)
+    return out.getvalue().to_pybytes()
+
+
+def skippable(rng):
+    """A frame that decoders skip, as pzstd writes one before every frame; or nothing."""
+    if rng.random() < 0.5:
+        return b""
+    size = rng.choice([0, 4, 70000])
+    return struct.pack("<II", 0x184D2A50 + rng.randrange(16), size) + rng.randbytes(size)
 
 
 def check_datasets(check, rng):
@@ -161,6 +182,110 @@ def check_datasets(check, rng):
         found = [without_nulls(record) for _, record in dump(check.tool, check.folder / f"d.{suffix}")]
         assert found == expected, (suffix, found[:1], expected[:1])
     check.count += 3
+
+
+# ---- Subsets: `configs` in the YAML head of a README.md
+
+FILES = ["en/a.jsonl", "en/b.jsonl", "en/sub/c.jsonl", "en-x/a.jsonl", "fr/a.jsonl", "fr/train.jsonl", "fr/test.jsonl", "all/en[1].jsonl",
+         ".hidden/a.jsonl", "__cache/a.jsonl", "en/.b.jsonl", "top.jsonl", "config.json", "dataset_info.json", "fr/notes.tex"]
+ONE = "configs:\n- config_name: one\n  "
+TWO = "configs:\n- {config_name: one, data_files: en/*.jsonl}\n- {config_name: two, data_files: fr/a.jsonl}\n"
+SPLITS = ONE + "data_files:\n  - {split: train, path: en/*.jsonl}\n  - split: test\n    path: [fr/a.jsonl, 'fr/t*.jsonl']\n"
+# What, the head, the subset, the split; both sides must read the same, or both refuse.
+SUBSETS = [
+    ("the only one", ONE + "data_files: en/*.jsonl\n", None, "train"),
+    ("one file", ONE + "data_files: top.jsonl\n", None, "train"),
+    ("a list", ONE + "data_files: [fr/a.jsonl, en/*.jsonl]\n", None, "train"),
+    ("files that are named twice", ONE + "data_files: [en/b.jsonl, en/*.jsonl]\n", None, "train"),
+    ("splits", SPLITS, None, "train"),
+    ("another split", SPLITS, None, "test"),
+    ("no such split", SPLITS, None, "extra"),
+    ("the only one by its name", SPLITS, "one", "test"),
+    ("by name", TWO, "two", "train"),
+    ("none by that name", TWO, "three", "train"),
+    ("several and no default", TWO, None, "train"),
+    ("the default by its flag", TWO + "- {config_name: three, data_files: top.jsonl, default: true}\n", None, "train"),
+    ("the default by its name", TWO + "- {config_name: default, data_files: top.jsonl}\n", None, "train"),
+    ("two defaults", TWO + "- {config_name: default, data_files: top.jsonl}\n- {config_name: x, data_files: top.jsonl, default: true}\n",
+     None, "train"),
+    ("not the default, by name", TWO + "- {config_name: three, data_files: top.jsonl, default: true}\n", "one", "train"),
+    ("a flag that is false", TWO + "- {config_name: three, data_files: top.jsonl, default: false}\n", None, "train"),
+    ("the one that dataset_info is about", "dataset_info:\n  config_name: two\n  dataset_size: 3\n" + TWO, None, "train"),
+    ("dataset_info about both", "dataset_info:\n- config_name: one\n- config_name: two\n" + TWO, None, "train"),
+    ("two of one name", ONE + "data_files: top.jsonl\n- {config_name: one, data_files: fr/a.jsonl}\n", None, "train"),
+    ("data_dir", ONE + "data_dir: en\n", None, "train"),
+    ("data_dir with a slash", ONE + "data_dir: ./en-x/\n", None, "train"),
+    ("data_dir with splits", ONE + "data_dir: fr\n", None, "train"),
+    ("data_dir with splits, the other", ONE + "data_dir: fr\n", None, "test"),
+    ("no such data_dir", ONE + "data_dir: de\n", None, "train"),
+    ("files below data_dir", "configs:\n- {config_name: x, data_files: top.jsonl}\n- {config_name: one, data_dir: en, data_files: a.jsonl}\n",
+     "one", "train"),
+    ("neither files nor folder", "configs:\n- config_name: one\n", None, "train"),
+    ("neither files nor folder, the other split", "configs:\n- config_name: one\n", "one", "test"),
+    ("no such file", ONE + "data_files: [top.jsonl, de/a.jsonl]\n", None, "train"),
+    ("a pattern without files", ONE + "data_files: [top.jsonl, de/*.jsonl]\n", None, "train"),
+    ("only patterns without files", ONE + "data_files: de/*.jsonl\n", None, "train"),
+    ("a folder", ONE + "data_files: en\n", None, "train"),
+    ("a folder and back", ONE + "data_files: en/../fr/a.jsonl\n", None, "train"),
+    ("stars in a name", ONE + "data_files: [top.jsonl, '**.jsonl']\n", None, "train"),
+    ("a map", ONE + "data_files: {train: top.jsonl}\n", None, "train"),
+    ("a list of both kinds", ONE + "data_files: [top.jsonl, {split: test, path: fr/a.jsonl}]\n", None, "train"),
+    ("a split twice", ONE + "data_files: [{split: train, path: top.jsonl}, {split: train, path: fr/a.jsonl}]\n", None, "train"),
+    ("configs that are no list", "configs: one\n", None, "train"),
+    ("a config without a name", "configs:\n- data_files: top.jsonl\n", None, "train"),
+    ("broken YAML", "configs: [\n", None, "train"),
+    ("an empty list", "configs: []\nlanguage: en\n", None, "train"),
+    ("no configs", "language: [en, fr]\n", None, "train"),
+    ("no configs, and a name", "language: [en, fr]\n", "en", "train"),
+    ("no configs, and the name of all", "language: [en, fr]\n", "default", "train"),
+]
+FOLDERS = ["*", "**", "en", "fr", "en*", "e?", "[ef]*", "[!e]*", "[^e]*", ".hidden", ".*", "__*", ".", "sub", "all", "{en,fr}"]
+NAMES = ["*", "**", "*.jsonl", "a.jsonl", "?.jsonl", "[ab].*", "[!a]*", "*[1].jsonl", "en[[]1].jsonl", "[", "\\*", ".*", "config.json", "*.json", "t*"]
+
+
+def random_pattern(rng):
+    return "/".join([rng.choice(FOLDERS) for _ in range(rng.choice([0, 1, 1, 2]))] + [rng.choice(NAMES)])
+
+
+def make_data_set(check, head, kind="\n"):
+    folder = Path(tempfile.mkdtemp(dir=check.folder))
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps({"file": name}) + "\n")
+    (folder / "README.md").write_bytes(f"---\n{head}---\n# A data set\n---\n".replace("\n", kind).encode())
+    return folder
+
+
+def read_by_datasets(folder, name, split):
+    """The records, or None where it refuses."""
+    try:
+        return datasets.load_dataset(str(folder), name, split=split, cache_dir=tempfile.mkdtemp(dir=folder.parent)).to_list()
+    except Exception as error:
+        assert "internet" not in str(error), error
+        return None
+
+
+def check_subset(check, what, head, name, split, kind="\n"):
+    folder = make_data_set(check, head, kind)
+    expected = read_by_datasets(folder, name, split)
+    found = dump(check.tool, folder, split, *([name] if name else []))
+    refused = bool(found) and isinstance(found[-1], dict)
+    records = None if refused or not found else [record for _, record in found]
+    if records != expected:
+        sys.exit(f"FAILED subsets, {what}: {head}\n  {name=} {split=}\n  got    {found}\n  wanted {expected}")
+    check.count += 1
+    return expected is not None
+
+
+def check_subsets(check, rng, rounds):
+    read = [check_subset(check, what, *case) for what, *case in SUBSETS]
+    assert sum(read) >= 20 and len(read) - sum(read) >= 12, (sum(read), len(read))
+    check_subset(check, "lines that end as Windows'", SPLITS, None, "test", kind="\r\n")
+    read = 0
+    for i in range(rounds):
+        patterns = [random_pattern(rng) for _ in range(rng.randint(1, 2))]
+        read += check_subset(check, f"patterns {i}", ONE + f"data_files: {json.dumps(patterns)}\n", None, "train")
+    assert read > rounds / 10, f"only {read} of {rounds} sets of patterns were read"
 
 
 def check_broken(check, rng, rounds):
@@ -197,6 +322,7 @@ def main():
         check_tables(check, rng, options.tables)
         check_texts(check, rng, options.tables // 2)
         check_datasets(check, rng)
+        check_subsets(check, rng, 2 * options.tables)
         check_broken(check, rng, 5 * options.tables)
     print(f"{check.count} files: records as pyarrow, csv and datasets have them")
 

@@ -137,6 +137,14 @@ def other_model(folder):
     shutil.copytree(MODELS / "llama3-gguf", folder / "other", ignore=shutil.ignore_patterns("reference.*", "*.gguf"))
 
 
+def data_set_of_subsets(folder):
+    (folder / "set").mkdir()
+    configs = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("en", "fr"))
+    (folder / "set/README.md").write_text(f"---\nconfigs:\n{configs}---\n# A data set\n")
+    for name in ("en", "fr"):
+        shutil.copy(folder / "train.jsonl", folder / f"set/{name}.jsonl")
+
+
 def damage_newest_checkpoint(folder):
     [path] = (folder / "run/checkpoints").glob("*/adapter_model.safetensors")
     os.truncate(path, path.stat().st_size // 2)
@@ -183,6 +191,8 @@ CASES = [
      write("train.jsonl", lines({"messages": [{"role": "user", "contents": "hello"}, GOOD_RECORD["messages"][1]]})), TRAIN),
     ("A split of one file", DATA,
      edit("run.yaml", "train: train.jsonl", "train: [{path: train.jsonl, split: 'train[:10]'}]"), TRAIN),
+    ("A data set of several subsets", DATA,
+     all_of(data_set_of_subsets, edit("run.yaml", "train: train.jsonl", "train: set")), TRAIN),
     ("Nothing to learn from", DATA, write("train.jsonl", lines({"messages": GOOD_RECORD["messages"][:1]})), TRAIN),
     ("A beginning-of-sequence token twice", DATA,
      all_of(other_model, edit("run.yaml", "name: model", "name: other"), write("train.jsonl", lines({"text": "<|begin|>hello"}))),

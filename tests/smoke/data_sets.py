@@ -68,6 +68,11 @@ class Runs:
         if process.returncode != 75:
             sys.exit(f"FAILED {name}: exit code {process.returncode}, not 75, when stopped\n{output}")
 
+    def check_resumed(self, name, data, losses, what, step=4):
+        self.stop_after(f"{name}-stopped", data, 1, step)
+        require(step <= len(self.losses(f"{name}-stopped")) < STEPS, f"{what}: stopped before its end")
+        require(self.train(f"{name}-stopped", data) == losses, f"{what}, stopped and resumed: the same losses, bit for bit")
+
 
 def require(condition, what):
     if not condition:
@@ -139,12 +144,13 @@ def check_mixtures(runs, folder):
     runs.stop_after("mix-stopped", data, 2, 4)
     require(len(runs.losses("mix-stopped")) < STEPS, "the run was stopped before its end")
     same(one, runs.train("mix-stopped", data, processes=2), "a mixture, stopped and resumed")
-    same(runs.train("length-1", f"train: {folder}/chat.jsonl, packing: false, group_by_length: true"),
-         runs.train("length-2", f"train: {folder}/chat.jsonl, packing: false, group_by_length: true", processes=2),
-         "batches grouped by length on two processes")
+    grouped = f"train: {folder}/chat.jsonl, packing: false, group_by_length: true"
+    one = runs.train("length-1", grouped)
+    same(one, runs.train("length-2", grouped, processes=2), "batches grouped by length on two processes")
+    runs.check_resumed("length", grouped, one, "batches grouped by length")
 
 
-def check_streams(runs, folder):
+def check_streams(runs, folder, has_tables):
     data = (f"train: [{folder}/parts/0.jsonl, {{path: '{folder}/parts/[12].jsonl', weight: 2}}], val: {folder}/pairs.jsonl, "
             "streaming: true, shuffle_buffer: 24")
     one = runs.train("stream-1", data)
@@ -154,6 +160,10 @@ def check_streams(runs, folder):
         name = f"stream-stopped-{step}"
         runs.stop_after(name, data, 2, step)
         same(one, runs.train(name, data, processes=1), f"a stream on two processes, stopped after {step} steps, resumed on one")
+    mapped = "fields: {prompt: question, completion: answer}"
+    compressed = f"train: [{folder}/chat.jsonl.gz, {{path: {folder}/pairs.csv, {mapped}}}"
+    data = f"{compressed}{f', {folder}/set' if has_tables else ''}], val: {folder}/pairs.jsonl, streaming: true, shuffle_buffer: 24"
+    runs.check_resumed("stream-kinds", data, runs.train("stream-kinds", data), "a stream of gzip, CSV and Parquet files")
     without = f"train: {folder}/chat.jsonl, streaming: true"
     runs.train("stream-epochs", without, steps="null", code=2)
     require("train.max_steps" in runs.output, "a stream needs max_steps")
@@ -180,7 +190,7 @@ def main():
         runs = Runs(options.sftrun, folder)
         check_formats(runs, folder, has_tables)
         check_mixtures(runs, folder)
-        check_streams(runs, folder)
+        check_streams(runs, folder, has_tables)
         check_bad_data(runs, folder)
     print("data sets: all as they should be" + ("" if has_tables else " (without pyarrow: no tables)"))
 

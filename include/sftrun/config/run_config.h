@@ -84,6 +84,7 @@ struct TuningConfig {
 /// One of the data sets of a run, all of one format.
 struct DataSource {
   std::string path;   ///< a file, a glob, a folder, or a data set on the hub
+  std::string name;   ///< of a subset (`configs` of a README.md); empty: the default one
   std::string split;  ///< of folders and hub data sets; empty: train, or validation for data.val
   double weight = 1;  ///< how often an epoch sees each record: 0.5 a half, another each time
   DataFormat format = DataFormat::kAuto;

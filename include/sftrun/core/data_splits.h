@@ -28,6 +28,12 @@ struct SplitFiles {
 SplitFiles files_of_split(const std::vector<std::filesystem::path>& files, const std::string& asked,
                           const std::vector<std::string>& defaults);
 
+/// Whether a split of this name is what `asked` means: "train_sft" for "train", "dev" for
+/// "validation".
+bool means_split(const std::string& name, const std::string& asked);
+/// Whether a name says which split it is.
+bool tells_split(const std::string& name);
+
 /// What to write instead of `datasets`' slices and sums: "train[:10]", "train+test"; empty for
 /// plain names.
 std::string advice_on_split(const std::string& asked);

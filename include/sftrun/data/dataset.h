@@ -83,7 +83,8 @@ std::vector<std::string> files_in_both(const config::DataConfig& data);
 
 /// What the first records of a data set look like, without a model.
 struct SourceLook {
-  std::string name;
+  std::string name;    ///< the path
+  std::string subset;  ///< of several, for messages: ", subset `en` of 3"
   size_t num_files = 0;
   RecordFormat format = RecordFormat::kText;
   std::string format_reason;

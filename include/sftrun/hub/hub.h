@@ -57,6 +57,9 @@ Snapshot get_model(const RepoName& name, ModelParts parts, const Settings& setti
 
 /// Which files of a data set.
 struct DatasetRequest {
+  /// One of those that README.md declares (core/dataset_card.h), which is fetched to know. Empty:
+  /// the default one; every file where neither a split nor `defaults` are asked for.
+  std::string subset;
   /// "train", "validation", "test", or another beginning of names: core/data_splits.h. Empty: the
   /// first of `defaults` that is there; with none, or where no name tells a split, every file.
   std::string split;
@@ -65,8 +68,8 @@ struct DatasetRequest {
   std::vector<std::string> extensions = {".jsonl", ".json", ".parquet", ".csv"};
 };
 
-/// A data set's files. `name.path` may be a file, a folder, or a pattern with * and ?, as of a
-/// shell (train/*.jsonl).
+/// A data set's files; README.md is fetched beside them. `name.path` may be a file, a folder, or a
+/// pattern with * and ?, as of a shell (train/*.jsonl).
 /// @throws as get_model; DataError if no file is asked for
 Snapshot get_dataset(const RepoName& name, const DatasetRequest& request, const Settings& settings,
                      const Options& options = {});
