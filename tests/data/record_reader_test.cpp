@@ -74,6 +74,20 @@ TEST_F(RecordReaders, BrokenArraysAreRefused) {
   EXPECT_NE(failure("[1]").message().find("must be a JSON object"), std::string::npos);
 }
 
+/// Files that lie: tests/data/records, which scripts/fixtures/make_records.py writes.
+TEST_F(RecordReaders, ArrowFilesAreNotTrusted) {
+  const auto failure_of_file = [&](const std::string& name) {
+    return failure(read_text_file(SFTRUN_TEST_DATA "/records/" + name), name);
+  };
+  for (const char* name : {"bad_offset.arrow", "bad_index.arrow"}) {
+    const DataError error = failure_of_file(name);
+    EXPECT_TRUE(error.message().starts_with("cannot read: ")) << error.message();
+    EXPECT_TRUE(error.where().ends_with(name));
+  }
+  EXPECT_EQ(failure_of_file("bytes.arrow").message(), "a text is not valid UTF-8");
+  EXPECT_EQ(read(read_text_file(SFTRUN_TEST_DATA "/records/stream.arrow"), "a.arrow").size(), 3U);
+}
+
 /// Records of every length around the reader's own sizes, as lines and as an array.
 TEST_F(RecordReaders, BlocksDoNotShow) {
   RandomStream random(1, 0);
