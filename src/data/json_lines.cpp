@@ -1,6 +1,7 @@
 #include "sftrun/data/json_lines.h"
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/json_depth.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::data {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "sftrun/core/error.h"
-#include "sftrun/core/strings.h"
+#include "sftrun/core/json_depth.h"
 #include "sftrun/text/chat_template.h"
 
 /// Fields of JSON sections, with an error that names the field when it is missing or of another

@@ -2,11 +2,6 @@
 #include "packed_text.h"
 #include "records.h"
 
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  sftrun::fuzz::watch_arrows_memory();
-  return 0;
-}
-
 /// The first byte says which character is between fields (its lowest bit) and how long gzip members
 /// are: compressed, a file has the same records.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -14,7 +14,8 @@ extern "C" const sftrun::data::ArrowTable* sftrun_arrow_table();
 
 namespace sftrun::fuzz {
 
-/// Arrow's memory from malloc, which the sanitizer watches. Before the first use of Arrow.
+/// Arrow's memory from malloc, which the sanitizer watches; slow where Arrow takes large blocks, as
+/// it does for texts. Before the first use of Arrow.
 inline void watch_arrows_memory() {
   ::setenv("ARROW_DEFAULT_MEMORY_POOL", "system", /*overwrite=*/1);
 }

@@ -97,6 +97,16 @@ TEST(Tiktoken, ALongTokenTakesNoTime) {
   EXPECT_EQ(directory.load().encode("ab", true), Ids({4}));
 }
 
+/// The trie of one long token is a chain, whose places are all sought from the front.
+TEST(Unigram, ALongTokenTakesNoTime) {
+  const std::string token(1 << 20, 'a');
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": [["?", 0], ["a", -1], [")" + token +
+          R"(", -2]]}})",
+      "t.json");
+  EXPECT_EQ(tokenizer.encode("aa", true), Ids({1, 1}));
+}
+
 TEST(Tekken, PutsSpecialTokensFirst) {
   const Directory directory("tekken");
   const std::string vocab = R"("vocab": [{"token_bytes": "YQ=="}, {"token_bytes": "Yg=="},

@@ -23,8 +23,4 @@ bool ends_with_name(std::string_view name, std::string_view ending);
 
 bool is_valid_utf8(std::string_view text);
 
-/// How deeply brackets and braces of a JSON text are nested; those in its strings do not count. A
-/// parser takes any depth, but what copies or prints a value calls itself for each level.
-size_t json_depth(std::string_view text);
-
 }  // namespace sftrun
