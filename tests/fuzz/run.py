@@ -245,9 +245,9 @@ MOST_BYTES = {"jinja": 8192, "json_lines": 4096, "json_records": 4096, "sentence
               "csv": 4096, "compressed": 4096, "parquet": 16384, "arrow_ipc": 16384, "gguf_vocab": 32768, "example_store": 4096,
               "tokenizer_config": 4096, "hub_replies": 4096}
 
-# Arrow allocates what a file claims before it reads: an allocation that is refused is one of its errors, and what is not touched
-# costs nothing. The limit on resident memory stays.
-ANY_ALLOCATION = {"arrow_ipc", "parquet"}
+# An allocation far beyond any input is a finding in our own code, where `new` does not return; Arrow allocates what a file claims
+# before it reads, and makes an error of what is refused.
+ASAN_OPTIONS = "allocator_may_return_null=1:max_allocation_size_mb=128"
 
 
 def fuzz(target, build, seconds):
@@ -260,9 +260,7 @@ def fuzz(target, build, seconds):
                f"-artifact_prefix={findings}/{target}-", "-print_final_stats=1", "-verbosity=0"]
     if target in MOST_BYTES:
         command.append(f"-max_len={MOST_BYTES[target]}")
-    if target in ANY_ALLOCATION:
-        command.append(f"-malloc_limit_mb={2**30}")
-    environment = os.environ | {"ASAN_OPTIONS": "allocator_may_return_null=1"}
+    environment = os.environ | {"ASAN_OPTIONS": ASAN_OPTIONS}
     if pathlib.Path("/dev/shm").is_dir():
         environment["TMPDIR"] = "/dev/shm"
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
