@@ -62,6 +62,14 @@ TEST_F(RecordReaders, AnArrayIsReadElementByElement) {
   EXPECT_TRUE(read("[ ] ").empty());
 }
 
+TEST_F(RecordReaders, AnArrayMayBeginBehindMuchSpace) {
+  for (const std::string mark : {"", "\xEF\xBB\xBF"}) {
+    const auto found = read(mark + std::string(3 << 20, '\n') + "[{\"a\": 1},\n{\"a\": 2}]");
+    ASSERT_EQ(found.size(), 2U);
+    EXPECT_EQ(found[1].number, (3 << 20) + 2);
+  }
+}
+
 TEST_F(RecordReaders, BrokenArraysAreRefused) {
   EXPECT_EQ(failure("[{\"a\": 1}\n,").message(), "the JSON array is not closed");
   EXPECT_TRUE(failure("[{\"a\": 1}\n,").where().ends_with("a.json:2"));
