@@ -88,7 +88,7 @@ class RowReader {
     const auto found = array.GetScalar(row);
     if (!found.ok()) throw DataError(found.status().message(), where_);
     const std::string printed = (*found)->ToString();
-    if (!is_number(array.type_id())) return printed;
+    if (!is_number(array.type_id())) return text(printed);  // bytes are printed as they are
     Json number = Json::parse(printed, nullptr, /*allow_exceptions=*/false);
     return number.is_number() ? number : Json(printed);  // nan, inf
   }
@@ -143,7 +143,10 @@ class TableReader final : public data::RecordReader {
   std::shared_ptr<arrow::RecordBatch> read_batch() {
     try {
       auto batch = value_of(source_.next(), source_.file);
-      if (batch && num_rows_ == 0) require_names(batch->schema()->fields());
+      if (!batch) return nullptr;
+      if (num_rows_ == 0) require_names(batch->schema()->fields());
+      // Arrow leaves lengths and indices as a file has them, also those that lead out of it.
+      check(batch->ValidateFull(), source_.file);
       return batch;
     } catch (const Error&) {
       throw;

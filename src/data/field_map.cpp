@@ -47,7 +47,7 @@ Json as_text(const Json& value) {
 void read_turns(Json& record, const char* key, const std::string& where) {
   const auto it = record.find(key);
   if (it == record.end() || !it->is_string()) return;
-  Json turns = Json::parse(it->get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  Json turns = parse_json_text(it->get<std::string>());
   if (!turns.is_array()) {
     throw DataError(fmt::format("\"{}\" is a text, and not one of JSON that holds a list", key),
                     where,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/json_depth.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::data {
@@ -11,6 +12,8 @@ namespace {
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kConvertFix =
     "write one JSON object a line (JSON lines): jq -c '.[]' in.json > out.jsonl";
+
+constexpr size_t kMostDepth = 512;  // far beyond data, far below what the stack holds
 
 /// Column (in bytes, from 1) of the first byte that is not UTF-8.
 size_t invalid_utf8_column(std::string_view line) {
@@ -82,6 +85,9 @@ Json parse_json_line(std::string_view line, const std::string& where) {
     throw DataError("malformed JSON: a NUL byte", fmt::format("{}:{}", where, nul + 1),
                     "the file is damaged, or no text: write it again");
   }
+  if (json_depth(line) > kMostDepth)
+    throw DataError(fmt::format("JSON nested deeper than {} levels", kMostDepth), where,
+                    "leave that value out: no record needs it");
   try {
     Json record = Json::parse(line);
     if (record.is_object()) return record;
@@ -94,6 +100,11 @@ Json parse_json_line(std::string_view line, const std::string& where) {
   } catch (const Json::exception& error) {  // a number beyond double's range
     throw DataError(fmt::format("malformed JSON: {}", error.what()), where);
   }
+}
+
+Json parse_json_text(std::string_view text) {
+  if (json_depth(text) > kMostDepth) return Json(Json::value_t::discarded);
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
 std::string extend_json_line(std::string_view line, const Json& record, const Json& additions) {

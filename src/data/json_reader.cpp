@@ -9,8 +9,6 @@
 namespace sftrun::data {
 namespace {
 
-constexpr size_t kBlockBytes = size_t{4} << 20;
-constexpr size_t kReadBytes = size_t{1} << 20;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 class JsonBlock : public RecordBlock {
@@ -178,15 +176,16 @@ class ArraySplitter final : public Splitter {
 
 class JsonReader final : public RecordReader {
  public:
-  JsonReader(std::unique_ptr<ByteStream> stream, std::string name, bool may_be_text)
-      : stream_(std::move(stream)), name_(std::move(name)) {
+  JsonReader(std::unique_ptr<ByteStream> stream, std::string name, bool may_be_text,
+             const ReadSizes& sizes)
+      : stream_(std::move(stream)), name_(std::move(name)), sizes_(sizes) {
     begin(may_be_text);
   }
 
   std::unique_ptr<RecordBlock> next() override {
     for (;;) {
       splitter_->scan(text_, at_end_);
-      if (at_end_ || splitter_->num_complete() >= kBlockBytes) {
+      if (at_end_ || splitter_->num_complete() >= sizes_.block_bytes) {
         const size_t end = splitter_->num_complete();
         std::string block = text_.substr(0, end);
         text_.erase(0, end);
@@ -208,9 +207,14 @@ class JsonReader final : public RecordReader {
  private:
   /// An array begins with its bracket; everything else is lines.
   void begin(bool may_be_text) {
-    while (!at_end_ && text_.size() < kReadBytes) read_more();
+    const auto first_character = [&] {
+      const size_t begin = text_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+      return text_.find_first_not_of(" \t\r\n", begin);
+    };
+    while (!at_end_ && (text_.size() < sizes_.read_bytes || first_character() == std::string::npos))
+      read_more();
     if (text_.starts_with(kByteOrderMark)) text_.erase(0, kByteOrderMark.size());
-    const size_t first = text_.find_first_not_of(" \t\r\n");
+    const size_t first = first_character();
     is_text_ =
         may_be_text && first != std::string::npos && text_[first] != '{' && text_[first] != '[';
     if (first != std::string::npos && text_[first] == '[') {
@@ -222,14 +226,15 @@ class JsonReader final : public RecordReader {
 
   void read_more() {
     const size_t size = text_.size();
-    text_.resize(size + kReadBytes);
-    const size_t got = stream_->read(text_.data() + size, kReadBytes);
+    text_.resize(size + sizes_.read_bytes);
+    const size_t got = stream_->read(text_.data() + size, sizes_.read_bytes);
     text_.resize(size + got);
     at_end_ = got == 0;
   }
 
   std::unique_ptr<ByteStream> stream_;
   std::string name_, text_;
+  ReadSizes sizes_;
   std::unique_ptr<Splitter> splitter_;
   bool at_end_ = false, is_text_ = false;
 };
@@ -237,8 +242,9 @@ class JsonReader final : public RecordReader {
 }  // namespace
 
 std::unique_ptr<RecordReader> read_json_records(std::unique_ptr<ByteStream> stream,
-                                                const std::string& name, bool may_be_text) {
-  return std::make_unique<JsonReader>(std::move(stream), name, may_be_text);
+                                                const std::string& name, bool may_be_text,
+                                                const ReadSizes& sizes) {
+  return std::make_unique<JsonReader>(std::move(stream), name, may_be_text, sizes);
 }
 
 }  // namespace sftrun::data

@@ -126,9 +126,7 @@ void check_messages(const Json& messages, const char* key, const std::string& wh
 Json tools_of(const Json& record, const std::string& where) {
   const auto it = record.find("tools");
   if (it == record.end() || it->is_null()) return nullptr;
-  Json tools = it->is_string()
-                   ? Json::parse(it->get<std::string>(), nullptr, /*allow_exceptions=*/false)
-                   : *it;
+  Json tools = it->is_string() ? parse_json_text(it->get<std::string>()) : *it;
   if (!tools.is_array()) throw DataError("\"tools\" must be a list of tool descriptions", where);
   return tools;
 }

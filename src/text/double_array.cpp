@@ -48,10 +48,12 @@ struct DoubleArray::Builder {
 
   uint32_t find_base() {
     constexpr uint32_t kTries = 64;  // before the first free place is given up
+    constexpr uint32_t kFar = 4096;  // too far to come from there once more
     const uint8_t first = children.front().byte;
     while (first_free < nodes.size() && nodes[first_free].parent != kFree) ++first_free;
+    const auto begin = std::max<uint32_t>(first_free, first + 1);
     uint32_t tries = 0;
-    for (uint32_t at = std::max<uint32_t>(first_free, first + 1);; ++at) {
+    for (uint32_t at = begin;; ++at) {
       reserve(at);
       if (nodes[at].parent != kFree) continue;
       const uint32_t base = at - first;
@@ -59,6 +61,7 @@ struct DoubleArray::Builder {
       const bool fits = std::all_of(children.begin(), children.end(), [&](const Child& child) {
         return nodes[base + child.byte].parent == kFree;
       });
+      if (fits && at - begin > kFar) first_free = at - kTries;
       if (fits) return base;
       if (++tries > kTries) first_free = std::max(first_free + 1, at - kTries);
     }

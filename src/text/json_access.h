@@ -4,13 +4,25 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/json_depth.h"
 #include "sftrun/text/chat_template.h"
 
 /// Fields of JSON sections, with an error that names the field when it is missing or of another
 /// type.
 namespace sftrun::text {
+
+/// JSON of a file that nobody vouches for; discarded where it is none, or nested beyond all sense.
+inline Json parse_document(std::string_view text) {
+  constexpr size_t kMostDepth = 64;
+  // The parser takes a NUL for the end.
+  const bool is_readable =
+      text.find('\0') == std::string_view::npos && json_depth(text) <= kMostDepth;
+  return is_readable ? Json::parse(text, nullptr, /*allow_exceptions=*/false)
+                     : Json(Json::value_t::discarded);
+}
 
 inline const Json& field_at(const Json& object, const char* key, const std::string& where) {
   if (!object.is_object() || !object.contains(key))

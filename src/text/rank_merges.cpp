@@ -23,6 +23,17 @@ bool starts_char(char c) {
   return (static_cast<uint8_t>(c) & 0xC0) != 0x80;
 }
 
+/// By length in bytes, whether a token has it: hashing all beginnings of a long one takes the
+/// square of its length.
+std::vector<bool> lengths_of(const std::vector<RankedToken>& tokens) {
+  std::vector<bool> found;
+  for (const RankedToken& token : tokens) {
+    if (token.text.size() >= found.size()) found.resize(token.text.size() + 1);
+    found[token.text.size()] = true;
+  }
+  return found;
+}
+
 void sort_merges(std::vector<Merge>& merges, const std::vector<RankedToken>& tokens,
                  MergeTies ties) {
   const auto key = [&](const Merge& m) {
@@ -41,12 +52,14 @@ std::vector<std::pair<std::string, std::string>> merges_by_rank(
   std::unordered_map<std::string_view, uint32_t, HashBytes> position_of;
   position_of.reserve(tokens.size());
   for (uint32_t i = 0; i < tokens.size(); ++i) position_of.emplace(tokens[i].text, i);
+  const std::vector<bool> lengths = lengths_of(tokens);
   std::vector<Merge> merges;
   for (const RankedToken& token : tokens) {
     uint32_t left_chars = 0;
     for (size_t at = 1; at < token.text.size(); ++at) {
       if (!of_bytes && !starts_char(token.text[at])) continue;
       ++left_chars;
+      if (!lengths[at] || !lengths[token.text.size() - at]) continue;
       const auto left = position_of.find(token.text.substr(0, at));
       if (left == position_of.end()) continue;
       const auto right = position_of.find(token.text.substr(at));

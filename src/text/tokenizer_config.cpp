@@ -15,9 +15,7 @@ namespace fs = std::filesystem;
 
 Json read_object(const fs::path& path) {
   if (!fs::exists(path)) return Json::object();
-  const std::string text = read_text_file(path);
-  Json document = text.find('\0') == std::string::npos ? Json::parse(text, nullptr, false)
-                                                       : Json(Json::value_t::discarded);
+  Json document = parse_document(read_text_file(path));
   if (document.is_discarded()) throw DataError("not valid JSON", path.string());
   if (!document.is_object()) throw DataError("not a JSON object", path.string());
   return document;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "gguf_pre_tokenizers.h"
 #include "sections.h"
@@ -96,10 +97,18 @@ void read_merged_pieces(const GgufVocab& vocab, TokenizerSource& source, const s
 }
 
 void check_scores(const GgufVocab& vocab, const std::string& where) {
-  if (vocab.scores.size() == vocab.tokens.size()) return;
-  throw DataError(fmt::format("there are {} tokens but {} scores (tokenizer.ggml.scores)",
-                              vocab.tokens.size(), vocab.scores.size()),
-                  where);
+  if (vocab.scores.size() != vocab.tokens.size()) {
+    throw DataError(fmt::format("there are {} tokens but {} scores (tokenizer.ggml.scores)",
+                                vocab.tokens.size(), vocab.scores.size()),
+                    where);
+  }
+  const auto odd = std::find_if_not(vocab.scores.begin(), vocab.scores.end(),
+                                    [](float score) { return std::isfinite(score); });
+  if (odd != vocab.scores.end()) {
+    throw DataError(fmt::format("the score of token {} is not a number (tokenizer.ggml.scores)",
+                                odd - vocab.scores.begin()),
+                    where);
+  }
 }
 
 /// llama and t5: SentencePiece's BPE and Unigram.

@@ -52,7 +52,7 @@ class Reader final : public nlohmann::json_sax<Json> {
       vocab.emplace();
       return true;
     }
-    open_.push_back(&put(Json::object()));
+    open(Json::object());
     return true;
   }
   bool end_object() override {
@@ -75,7 +75,7 @@ class Reader final : public nlohmann::json_sax<Json> {
       if (section_ == Section::kPieces) pieces.emplace();
       return true;
     }
-    open_.push_back(&put(Json::array()));
+    open(Json::array());
     return true;
   }
   bool end_array() override {
@@ -108,6 +108,12 @@ class Reader final : public nlohmann::json_sax<Json> {
     Json& parent = *open_.back();
     if (parent.is_array()) return parent.emplace_back(std::move(value));
     return parent[key_] = std::move(value);
+  }
+  void open(Json value) {
+    constexpr size_t kMostDepth = 64;
+    if (open_.size() >= kMostDepth)
+      throw DataError(fmt::format("JSON nested deeper than {} levels", kMostDepth), where_);
+    open_.push_back(&put(std::move(value)));
   }
   template <class T>
   bool scalar(T&& value) {

@@ -206,9 +206,7 @@ std::vector<Ranked> tekken_ranks(const Json& document, TokenId num_specials,
 }  // namespace
 
 TokenizerSource source_from_tekken(std::string_view text, const std::string& where) {
-  const Json document = text.find('\0') == std::string_view::npos
-                            ? Json::parse(text, nullptr, false)
-                            : Json(Json::value_t::discarded);
+  const Json document = parse_document(text);
   if (document.is_discarded()) throw DataError("not valid JSON", where);
   TokenId num_specials = 0;
   const std::vector<std::string> names = tekken_specials(document, num_specials, where);

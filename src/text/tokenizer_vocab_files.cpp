@@ -11,9 +11,7 @@ namespace {
 
 std::vector<std::pair<std::string, TokenId>> read_vocab(std::string_view text,
                                                         const std::string& where) {
-  const Json document = text.find('\0') == std::string_view::npos
-                            ? Json::parse(text, nullptr, false)
-                            : Json(Json::value_t::discarded);
+  const Json document = parse_document(text);
   if (!document.is_object()) throw DataError("not a JSON object of tokens and ids", where);
   std::vector<std::pair<std::string, TokenId>> out;
   for (const auto& [token, id] : document.items()) {

@@ -77,6 +77,22 @@ TEST(JsonLines, WhatFollowsANulIsNotPassedOver) {
   EXPECT_EQ(failure.message, "malformed JSON: a NUL byte");
 }
 
+/// What copies or prints such a value would call itself for each level.
+TEST(JsonLines, DeepNestingIsRefused) {
+  const auto nested = [](size_t levels) {
+    return std::string(levels, '[') + R"("]]\"]")" + std::string(levels, ']');
+  };
+  EXPECT_TRUE(parse_json_line(R"({"a": )" + nested(511) + "}", "f:1").contains("a"));
+  for (const size_t levels : {size_t{512}, size_t{1'000'000}}) {
+    const Failure failure =
+        failure_of([&] { parse_json_line(R"({"a": )" + nested(levels) + "}", "f.jsonl:3"); });
+    EXPECT_EQ(failure.message, "JSON nested deeper than 512 levels");
+    EXPECT_EQ(failure.where, "f.jsonl:3");
+    EXPECT_TRUE(parse_json_text(nested(levels + 1)).is_discarded());
+  }
+  EXPECT_TRUE(parse_json_text(nested(512)).is_array());
+}
+
 TEST(JsonLines, ARecordOverSeveralLinesGetsAHint) {
   EXPECT_NE(failure_of([] { parse_json_line("{", "f:1"); }).fix.find("jq -c ."), std::string::npos);
   EXPECT_NE(failure_of([] { parse_json_line("{\"a\": 1,", "f:1"); }).fix.find("jq -c ."),

@@ -62,6 +62,14 @@ TEST_F(RecordReaders, AnArrayIsReadElementByElement) {
   EXPECT_TRUE(read("[ ] ").empty());
 }
 
+TEST_F(RecordReaders, AnArrayMayBeginBehindMuchSpace) {
+  for (const std::string mark : {"", "\xEF\xBB\xBF"}) {
+    const auto found = read(mark + std::string(3 << 20, '\n') + "[{\"a\": 1},\n{\"a\": 2}]");
+    ASSERT_EQ(found.size(), 2U);
+    EXPECT_EQ(found[1].number, (3 << 20) + 2);
+  }
+}
+
 TEST_F(RecordReaders, BrokenArraysAreRefused) {
   EXPECT_EQ(failure("[{\"a\": 1}\n,").message(), "the JSON array is not closed");
   EXPECT_TRUE(failure("[{\"a\": 1}\n,").where().ends_with("a.json:2"));
@@ -72,6 +80,20 @@ TEST_F(RecordReaders, BrokenArraysAreRefused) {
   EXPECT_EQ(failure("[{},]").message(), "an element of the JSON array is missing");
   EXPECT_EQ(failure("[}]").message(), "a bracket too many");
   EXPECT_NE(failure("[1]").message().find("must be a JSON object"), std::string::npos);
+}
+
+/// Files that lie: tests/data/records, which scripts/fixtures/make_records.py writes.
+TEST_F(RecordReaders, ArrowFilesAreNotTrusted) {
+  const auto failure_of_file = [&](const std::string& name) {
+    return failure(read_text_file(SFTRUN_TEST_DATA "/records/" + name), name);
+  };
+  for (const char* name : {"bad_offset.arrow", "bad_index.arrow"}) {
+    const DataError error = failure_of_file(name);
+    EXPECT_TRUE(error.message().starts_with("cannot read: ")) << error.message();
+    EXPECT_TRUE(error.where().ends_with(name));
+  }
+  EXPECT_EQ(failure_of_file("bytes.arrow").message(), "a text is not valid UTF-8");
+  EXPECT_EQ(read(read_text_file(SFTRUN_TEST_DATA "/records/stream.arrow"), "a.arrow").size(), 3U);
 }
 
 /// Records of every length around the reader's own sizes, as lines and as an array.

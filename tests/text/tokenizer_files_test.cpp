@@ -89,6 +89,24 @@ TEST(Tiktoken, RefusesWhatIsDamaged) {
   EXPECT_NE(directory.error().find("far beyond the vocabulary of 6"), std::string::npos);
 }
 
+/// All ways to cut a token in two are looked at; of a long one they are many.
+TEST(Tiktoken, ALongTokenTakesNoTime) {
+  const Directory directory("tiktoken_long");
+  const std::string token(1 << 20, 'a');
+  directory.write("tokenizer.model", ranks() + encode_base64(token) + " 6\n");
+  EXPECT_EQ(directory.load().encode("ab", true), Ids({4}));
+}
+
+/// The trie of one long token is a chain, whose places are all sought from the front.
+TEST(Unigram, ALongTokenTakesNoTime) {
+  const std::string token(1 << 20, 'a');
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": [["?", 0], ["a", -1], [")" + token +
+          R"(", -2]]}})",
+      "t.json");
+  EXPECT_EQ(tokenizer.encode("aa", true), Ids({1, 1}));
+}
+
 TEST(Tekken, PutsSpecialTokensFirst) {
   const Directory directory("tekken");
   const std::string vocab = R"("vocab": [{"token_bytes": "YQ=="}, {"token_bytes": "Yg=="},
@@ -105,6 +123,17 @@ TEST(Tekken, PutsSpecialTokensFirst) {
                   R"({"config": {"pattern": "a", "default_num_special_tokens": 3},)" + vocab + "}");
   EXPECT_NE(directory.error().find("impossible number of special tokens 3"), std::string::npos);
   directory.write("tekken.json", "{");
+  EXPECT_NE(directory.error().find("not valid JSON"), std::string::npos);
+}
+
+TEST(VocabFiles, RefusesWhatIsNestedTooDeeply) {
+  const Directory directory("vocab_deep");
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  directory.write("vocab.json", R"({"a": )" + deep + "}");
+  directory.write("merges.txt", "");
+  EXPECT_NE(directory.error().find("not a JSON object of tokens and ids"), std::string::npos);
+  directory.write("vocab.json", R"({"a": 0})");
+  directory.write("tokenizer_config.json", R"({"extra": )" + deep + "}");
   EXPECT_NE(directory.error().find("not valid JSON"), std::string::npos);
 }
 

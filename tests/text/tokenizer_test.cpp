@@ -189,6 +189,17 @@ TEST(Tokenizer, KeepsTruncationAndPaddingWithoutApplyingThem) {
   EXPECT_EQ(written["padding"], document["padding"]);
 }
 
+/// What copies such a section would call itself for each level.
+TEST(TokenizerErrors, NameWhatIsNestedTooDeeply) {
+  constexpr size_t kLevels = 200'000;
+  for (const std::string open : {"[", "{\"a\":"}) {
+    std::string text = "{\"normalizer\": ";
+    for (size_t i = 0; i < kLevels; ++i) text += open;
+    EXPECT_NE(error_of([&] { Tokenizer::from_json(text, "t.json"); }).find("nested deeper than 64"),
+              std::string::npos);
+  }
+}
+
 TEST(TokenizerErrors, NameWhatIsMalformed) {
   EXPECT_NE(
       error_of([] { Tokenizer::from_json("{\n\"model\": [", "x/t.json"); }).find("at   x/t.json:2"),
@@ -316,6 +327,12 @@ TEST(TokenizerGguf, RefusesWhatItCannotRead) {
               v.model = "llama";
               v.scores = {0.0F};
             }).find("tokens but 1 scores"),
+            std::string::npos);
+  EXPECT_NE(error([](GgufVocab& v) {
+              v.model = "llama";
+              v.scores.assign(v.tokens.size(), -1.0F);
+              v.scores[3] = std::numeric_limits<float>::quiet_NaN();
+            }).find("the score of token 3 is not a number"),
             std::string::npos);
   EXPECT_NE(error([](GgufVocab& v) { v.unk = 99; }).find("tokenizer.ggml.unknown_token_id is 99"),
             std::string::npos);

@@ -24,9 +24,12 @@ struct JsonLine {
 std::vector<JsonLine> split_json_lines(std::string_view content, const std::string& name);
 
 /// @param where "file:line", for errors
-/// @throws DataError at file:line:column for invalid UTF-8, malformed JSON, or JSON that is no
-/// object
+/// @throws DataError at file:line:column for invalid UTF-8, malformed JSON, JSON that is no object,
+/// or one nested too deeply
 Json parse_json_line(std::string_view line, const std::string& where);
+
+/// JSON that stands as a text in a record; discarded where it is none, or nested too deeply.
+Json parse_json_text(std::string_view text);
 
 /// The record with `additions` at its end, as one line. What the record's own line holds is copied
 /// byte for byte, unless a key of `additions` stands in it already: then that key's value is

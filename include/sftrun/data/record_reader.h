@@ -54,9 +54,15 @@ struct SourceFile {
 /// @throws DataError for a file that cannot be read, or that is none of these
 std::unique_ptr<RecordReader> open_records(const std::filesystem::path& file);
 
+/// How much is read at once, and about how much of it is one block; neither shows in the records.
+struct ReadSizes {
+  size_t read_bytes = size_t{1} << 20, block_bytes = size_t{4} << 20;
+};
+
 /// JSON lines, or one JSON array of objects, from a stream of text.
 /// @param name for errors   @param may_be_text what begins with neither { nor [ is lines of text
 std::unique_ptr<RecordReader> read_json_records(std::unique_ptr<ByteStream> stream,
-                                                const std::string& name, bool may_be_text = false);
+                                                const std::string& name, bool may_be_text = false,
+                                                const ReadSizes& sizes = {});
 
 }  // namespace sftrun::data

@@ -1,0 +1,64 @@
+#include "sftrun/data/example_store.h"
+
+#include <cstring>
+
+#include "fuzz.h"
+#include "memory_file.h"
+#include "sftrun/core/hash.h"
+
+namespace {
+
+using sftrun::data::Example;
+using sftrun::data::ExampleStore;
+using sftrun::data::ExampleView;
+
+/// With the fingerprint that index and header have, which no mutation finds.
+std::string with_fingerprint(std::string bytes) {
+  constexpr size_t kFooter = 48, kCheck = 32;  // of the footer; in it, of the fingerprint
+  if (bytes.size() < kFooter) return bytes;
+  const size_t end = bytes.size() - kFooter;
+  uint64_t index = 0;
+  std::memcpy(&index, bytes.data() + end, sizeof index);
+  if (index > end) return bytes;
+  const std::string hex = sftrun::Fingerprint().add(bytes.data() + index, end - index).hex();
+  const uint64_t check = std::stoull(hex.substr(0, 16), nullptr, 16);
+  std::memcpy(bytes.data() + end + kCheck, &check, sizeof check);
+  return bytes;
+}
+
+Example example_of(const ExampleView& view) {
+  Example example{.record = view.stored->record, .file = view.stored->file};
+  for (int64_t i = 0; i < view.size(); ++i) {
+    example.tokens.push_back(view.token(i));
+    example.labels.push_back(view.label(i));
+  }
+  return example;
+}
+
+}  // namespace
+
+/// A file of packed examples. What opens can be read to its end, and says the same when it is
+/// stored again.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace sftrun;
+  static const fuzz::MemoryFile file;
+  const std::string bytes = with_fingerprint(std::string(fuzz::text_of(data, size)));
+  fuzz::expecting_errors([&] {
+    const ExampleStore store = ExampleStore::open(file.holding(bytes));
+    if (!store.header().is_object()) __builtin_trap();
+    constexpr int64_t kMostTokens = 1 << 16;  // examples may overlap
+    std::vector<Example> examples;
+    int64_t num_tokens = 0;
+    for (int64_t i = 0; i < store.size() && num_tokens < kMostTokens; ++i) {
+      num_tokens += store[i].size();
+      examples.push_back(example_of(store[i]));
+    }
+    const ExampleStore again = ExampleStore::in_memory(examples);
+    for (int64_t i = 0; i < again.size(); ++i) {
+      const Example read = example_of(again[i]);
+      const auto& kept = examples[static_cast<size_t>(i)];
+      if (read.tokens != kept.tokens || read.labels != kept.labels) __builtin_trap();
+    }
+  });
+  return 0;
+}
