@@ -34,6 +34,7 @@ class Case:
     encode: Optional[Callable] = None  # of the family's own library: text to ids, without special tokens
     accepts: Callable = lambda text: True  # what that library takes
     spans: Optional["Case"] = None  # whose spans to compare instead
+    family: str = ""  # of a real model
 
 
 def requirement(package):
@@ -227,5 +228,7 @@ def byte_values():
 def real_models(folder, helper):
     global HELPER
     HELPER = helper
-    for family in (deepseek, claude, gpt2, mistral_sentencepiece, mistral_tekken, tiktoken_files, unigram_files, clip):
-        yield from family(folder)
+    for cases in (deepseek, claude, gpt2, mistral_sentencepiece, mistral_tekken, tiktoken_files, unigram_files, clip):
+        for case in cases(folder):
+            case.family = case.name.split(" ")[0]
+            yield case
