@@ -11,6 +11,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/text/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
 
 namespace sftrun::model {
