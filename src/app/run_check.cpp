@@ -115,7 +115,8 @@ void warn_of_files_in_both(const config::DataConfig& data) {
 std::vector<std::string> check_run(const config::RunConfig& config, const fs::path& model) {
   const spec::ArchSpec arch = holds_weights(model) ? arch_of_checkpoint(model) : read_arch(model);
   check_tuning(config.tuning, arch);
-  const data::TextModel text = load_text_model(model, config.model.chat_template);
+  data::TextModel text = load_text_model(model, config.model.chat_template);
+  text.num_embeddings = arch.vocab_size;
   std::vector<std::string> lines = {text_of(config.tuning, arch)};
   std::vector<data::DatasetTrial> train;
   const auto look = [&](const config::DataSource& source, bool is_validation) {

@@ -49,6 +49,8 @@ std::string fingerprint_of(const std::vector<std::string>& contents, RecordForma
                            const config::DataSource& source, const TextModel& model) {
   Fingerprint fingerprint;
   for (const std::string& hash : contents) fingerprint.add(hash);
+  if (has_tokens_beyond_embeddings(model))  // what one model has rows for another may not
+    fingerprint.add(static_cast<uint64_t>(*model.num_embeddings));
   return fingerprint.add(model.tokenizer->to_json())
       .add(model.chat_template ? model.chat_template->source() : std::string())
       .add(static_cast<uint64_t>(format))

@@ -222,7 +222,10 @@ SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceO
 
 std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where) const {
   std::vector<Sequence> sequences = build_unchecked(record, where);
-  for (const Sequence& sequence : sequences) refuse_doubled_bos(sequence, *model_.tokenizer, where);
+  for (const Sequence& sequence : sequences) {
+    refuse_doubled_bos(sequence, *model_.tokenizer, where);
+    require_embedded(sequence.ids, model_, where);
+  }
   return sequences;
 }
 

@@ -19,6 +19,26 @@ bool is_template_text(const std::string& text) {
 
 }  // namespace
 
+bool has_tokens_beyond_embeddings(const TextModel& model) {
+  return model.num_embeddings && model.tokenizer->vocab_size() > *model.num_embeddings;
+}
+
+void require_embedded(std::span<const text::TokenId> ids, const TextModel& model,
+                      const std::string& where) {
+  if (!has_tokens_beyond_embeddings(model)) return;
+  for (const text::TokenId id : ids) {
+    if (id < *model.num_embeddings) continue;
+    throw DataError(
+        fmt::format("the text holds the token `{}` with the id {}, and the model has embeddings "
+                    "for {} tokens only",
+                    model.tokenizer->id_to_token(id), id, *model.num_embeddings),
+        where,
+        "take the token out of the text or the chat template, or out of the tokenizer's files "
+        "(tokenizer_config.json, special_tokens_map.json, added_tokens.json), or enlarge the model "
+        "with resize_token_embeddings of transformers");
+  }
+}
+
 TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::string>& own_template,
                           text::RenderOptions render_defaults, const std::string& configured,
                           const std::vector<int64_t>& eos_token_ids) {

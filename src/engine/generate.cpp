@@ -52,7 +52,9 @@ class GenerateCommand {
     options.add_generation_prompt = true;
     options.tools = tools;
     const std::string text = model_.text.chat_template->render(messages, options).text;
-    return model_.text.tokenizer->encode(text, /*add_special_tokens=*/false);
+    auto tokens = model_.text.tokenizer->encode(text, /*add_special_tokens=*/false);
+    data::require_embedded(tokens, model_.text, "the prompt");
+    return tokens;
   }
 
   std::vector<int32_t> prompt_tokens(const std::string& prompt) const {
@@ -70,6 +72,7 @@ class GenerateCommand {
                           "write what it says into the prompt");
       }
       tokens = model_.text.tokenizer->encode(prompt, /*add_special_tokens=*/true);
+      data::require_embedded(tokens, model_.text, "the prompt");
     }
     if (tokens.empty())
       throw ConfigError("the prompt is empty", "--prompt", "give at least one character");
@@ -132,6 +135,7 @@ class GenerateCommand {
       job.prompt = prompt_tokens(record["prompt"].get<std::string>());
     } else if (record.contains("text") && record["text"].is_string()) {
       job.prompt = model_.text.tokenizer->encode(record["text"].get<std::string>(), true);
+      data::require_embedded(job.prompt, model_.text, where);
     } else {
       throw DataError("the record has no \"messages\", \"prompt\" or \"text\"", where);
     }

@@ -102,9 +102,11 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
 
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                               const std::string& configured_template) {
-  return data::make_text_model(checkpoint.tokenizer(), checkpoint.chat_template(),
-                               checkpoint.render_defaults(), configured_template,
-                               checkpoint.arch().eos_token_ids);
+  data::TextModel text = data::make_text_model(checkpoint.tokenizer(), checkpoint.chat_template(),
+                                               checkpoint.render_defaults(), configured_template,
+                                               checkpoint.arch().eos_token_ids);
+  text.num_embeddings = checkpoint.arch().vocab_size;
+  return text;
 }
 
 /// An adapter is used with the template that it was trained with; empty: the base's own.

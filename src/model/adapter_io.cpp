@@ -11,6 +11,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/text/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
 
 namespace sftrun::model {
@@ -251,14 +252,16 @@ namespace {
 
 void copy_text_files(const weights::Checkpoint& base, const fs::path& base_path,
                      const fs::path& directory) {
-  static constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json",
-                                               "special_tokens_map.json", "generation_config.json",
-                                               "chat_template.jinja"};
+  static constexpr const char* kTextFiles[] = {"tokenizer.json",          "tokenizer_config.json",
+                                               "special_tokens_map.json", "added_tokens.json",
+                                               "generation_config.json",  "chat_template.jinja"};
   if (fs::is_directory(base_path)) {
     for (const char* name : kTextFiles) {
       if (fs::exists(base_path / name))
         write_file_atomically(directory / name, read_text_file(base_path / name));
     }
+    if (!fs::exists(base_path / "tokenizer.json") && text::has_tokenizer_files(base_path))
+      write_file_atomically(directory / "tokenizer.json", base.tokenizer().to_json());
     return;
   }
   write_file_atomically(directory / "tokenizer.json", base.tokenizer().to_json());

@@ -19,7 +19,10 @@ struct AddedToken {
   bool lstrip = false;       ///< takes the white space before it
   bool rstrip = false;       ///< takes the white space behind it
   bool normalized = false;   ///< sought in the normalised text, in its own normalised form
-  bool special = false;      ///< left out of decoded text on request
+  bool special = false;
+  /// Of a token that is stated again with other flags the library decodes by what held once: left
+  /// out on request, written in its normalised form.
+  bool was_special = false, was_normalized = false;
 };
 
 /// Finds the longest of a set of strings at each place, from left to right.

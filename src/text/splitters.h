@@ -40,6 +40,8 @@ extern const char* const kGpt2Pattern;
 extern const char* const kLlama3Pattern;
 extern const char* const kQwen2Pattern;
 extern const char* const kQwen35Pattern;
+/// GPT-4o's and Llama 4's; no scanner of its own.
+extern const char* const kGpt4oPattern;
 
 /// Split by a pattern. Patterns in wide use (those above) are matched by scanners of our own,
 /// ten times as fast.

@@ -69,7 +69,7 @@ std::string Tokenizer::id_to_token(TokenId id) const {
 
 bool Tokenizer::is_special(TokenId id) const {
   const AddedToken* added = impl_->added.find(id);
-  return added && added->special;
+  return added && added->was_special;
 }
 
 bool Tokenizer::is_added(TokenId id) const {

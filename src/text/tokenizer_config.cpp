@@ -1,7 +1,5 @@
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
+#include <string_view>
 
 #include "json_access.h"
 #include "sftrun/core/error.h"
@@ -21,7 +19,81 @@ Json read_object(const fs::path& path) {
   return document;
 }
 
-/// "<s>" or {"content": "<s>", …}
+/// A special token under a name of the model's own: "image_token" and the like.
+bool is_own_name(std::string_view key) {
+  return key.ends_with("_token") && std::find(kSpecialTokenNames.begin(), kSpecialTokenNames.end(),
+                                              key) == kSpecialTokenNames.end();
+}
+
+bool is_nothing(const Json& object, const char* key) {
+  return !object.contains(key) || object.at(key).is_null() || object.at(key).empty();
+}
+
+constexpr const char* kExtra = "extra_special_tokens";
+constexpr const char* kAdditional = "additional_special_tokens";  ///< its old name
+
+void merge_into(Json& target, const Json& source) {
+  for (const auto& [key, value] : source.items()) target[key] = value;
+}
+
+/// `extra_special_tokens` as an object names tokens; they leave the configuration.
+void take_named_extra(Json& config, Json& named) {
+  if (!config.contains(kExtra) || !config.at(kExtra).is_object()) return;
+  merge_into(named, config.at(kExtra));
+  config.erase(kExtra);
+}
+
+Json take_own_names(Json& config) {
+  Json named = Json::object();
+  for (const auto& [key, value] : config.items())
+    if (is_own_name(key) && value.is_string()) named[key] = value;
+  for (const auto& [key, value] : named.items()) config.erase(key);
+  take_named_extra(config, named);
+  return named;
+}
+
+Json marked_special(Json value) {
+  if (value.is_object()) value["special"] = true;
+  return value;
+}
+
+void append_new(Json& list, const Json& values) {
+  for (const Json& value : values) {
+    Json token = marked_special(value);
+    if (std::find(list.begin(), list.end(), token) == list.end()) list.push_back(std::move(token));
+  }
+}
+
+void overrule(Json& config, const Json& map) {
+  for (const auto& [key, value] : map.items()) {
+    if (key != kExtra) {
+      config[key] = marked_special(value);
+    } else if (value.is_array()) {
+      if (is_nothing(config, kExtra)) config[kExtra] = Json::array();
+      append_new(config[kExtra], value);
+    } else {
+      config[key] = value;
+    }
+  }
+}
+
+/// What added_tokens.json may name and is special; transformers takes the texts alone, and those
+/// not of tokens with a type.
+std::vector<std::string> special_of_old(const Json& config) {
+  std::vector<std::string> out;
+  const auto add = [&](const Json& value) {
+    if (value.is_object() && value.contains("__type")) return;
+    if (const auto text = token_text(value)) out.push_back(*text);
+  };
+  for (const char* key : kSpecialTokenNames)
+    if (config.contains(key)) add(config.at(key));
+  if (config.contains(kExtra) && config.at(kExtra).is_array())
+    for (const Json& value : config.at(kExtra)) add(value);
+  return out;
+}
+
+}  // namespace
+
 std::optional<std::string> token_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object() && value.contains("content") && value.at("content").is_string())
@@ -29,65 +101,43 @@ std::optional<std::string> token_text(const Json& value) {
   return std::nullopt;
 }
 
-std::optional<std::string> token_at(const Json& document, const char* key) {
-  return document.contains(key) ? token_text(document.at(key)) : std::nullopt;
-}
-
-AddedToken added_token(const Json& value, const std::string& content, TokenId id,
-                       const std::string& where) {
-  const Json none = Json::object();
-  const Json& flags = value.is_object() ? value : none;
-  const bool special = bool_at(flags, "special", true, where);
-  return {.id = id,
-          .content = content,
-          .single_word = bool_at(flags, "single_word", false, where),
-          .lstrip = bool_at(flags, "lstrip", false, where),
-          .rstrip = bool_at(flags, "rstrip", false, where),
-          .normalized = bool_at(flags, "normalized", !special, where),
-          .special = special};
-}
-
-/// "added_tokens_decoder": {"32000": {"content": …}}, in order of ids.
-std::map<int64_t, AddedToken> added_tokens_decoder(const TokenizerConfig& config) {
-  std::map<int64_t, AddedToken> out;
-  if (!config.config.contains("added_tokens_decoder")) return out;
-  const Json& entries = object_at(config.config, "added_tokens_decoder", config.where);
-  for (const auto& [key, value] : entries.items()) {
-    const auto content = token_text(value);
-    const bool is_id =
-        !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_id || !content)
-      throw DataError(fmt::format("`added_tokens_decoder` has the impossible entry `{}`", key),
-                      config.where);
-    const auto id = static_cast<TokenId>(std::stol(key));
-    out.emplace(id, added_token(value, *content, id, config.where));
-  }
-  return out;
-}
-
-/// added_tokens.json: {"<extra>": 32000}, in order of ids.
-std::map<int64_t, AddedToken> added_tokens_file(const TokenizerConfig& config) {
-  std::map<int64_t, AddedToken> out;
-  for (const auto& [content, id] : config.added_tokens.items()) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
-      throw DataError(fmt::format("added_tokens.json has no id for `{}`", content), config.where);
-    out.emplace(id.get<int64_t>(),
-                AddedToken{.id = id.get<TokenId>(), .content = content, .normalized = true});
-  }
-  return out;
-}
-
-}  // namespace
-
 TokenizerConfig TokenizerConfig::read(const fs::path& directory) {
   const fs::path path = directory / "tokenizer_config.json";
-  return {read_object(path), read_object(directory / "special_tokens_map.json"),
-          read_object(directory / "added_tokens.json"), path.string()};
+  TokenizerConfig out;
+  out.where = path.string();
+  out.config = read_object(path);
+  Json& config = out.config;
+  if (config.contains(kAdditional) && is_nothing(config, kExtra)) {
+    config[kExtra] = config.at(kAdditional);
+    config.erase(kAdditional);
+  }
+  const bool is_complete = config.contains("added_tokens_decoder");
+  Json named = take_own_names(config);
+  if (!is_complete) {
+    overrule(config, read_object(directory / "special_tokens_map.json"));
+    take_named_extra(config, named);
+    out.added_tokens = read_object(directory / "added_tokens.json");
+    out.old_special = special_of_old(config);
+  }
+  if (config.contains(kAdditional) && !config.contains(kExtra))
+    config[kExtra] = config.at(kAdditional);
+  for (const auto& [key, value] : config.items())
+    if (is_own_name(key) && token_text(value)) out.own_special[key] = value;
+  merge_into(out.own_special, named);
+  if (!is_nothing(config, kExtra)) out.extra_special = array_at(config, kExtra, out.where);
+  return out;
 }
 
 std::optional<std::string> TokenizerConfig::token(const char* key) const {
-  auto text = token_at(config, key);
-  return text ? text : token_at(special_tokens_map, key);
+  return config.contains(key) ? token_text(config.at(key)) : std::nullopt;
+}
+
+std::map<std::string, std::string> special_token_texts(const fs::path& directory) {
+  const TokenizerConfig config = TokenizerConfig::read(directory);
+  std::map<std::string, std::string> texts;
+  for (const char* key : kSpecialTokenNames)
+    if (auto text = config.token(key)) texts.emplace(key, std::move(*text));
+  return texts;
 }
 
 std::optional<bool> TokenizerConfig::flag(const char* key) const {
@@ -100,41 +150,6 @@ std::string TokenizerConfig::tokenizer_class() const {
   auto name = config.at("tokenizer_class").get<std::string>();
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   return name;
-}
-
-void add_configured_tokens(const TokenizerConfig& config, TokenizerSource& source) {
-  const auto is_known = [&](const std::string& content) {
-    return std::any_of(source.added.begin(), source.added.end(),
-                       [&](const AddedToken& token) { return token.content == content; });
-  };
-  auto decoder = added_tokens_decoder(config);
-  const bool is_old = decoder.empty();
-  for (auto& [id, token] : is_old ? added_tokens_file(config) : std::move(decoder))
-    source.added.push_back(std::move(token));
-  const auto add_special = [&](const Json& value) {
-    const auto content = token_text(value);
-    if (!content || content->empty()) return;
-    if (!is_known(*content)) {
-      source.added.push_back(added_token(value, *content, 0, config.where));
-    } else if (is_old) {
-      for (AddedToken& token : source.added) {
-        if (token.content != *content) continue;
-        token.special = true;
-        token.normalized = false;
-      }
-    }
-  };
-  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
-                          "cls_token", "mask_token"}) {
-    for (const Json* document : {&config.config, &config.special_tokens_map})
-      if (document->contains(key)) add_special(document->at(key));
-  }
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
-    for (const Json* document : {&config.config, &config.special_tokens_map}) {
-      if (!document->contains(key) || !document->at(key).is_array()) continue;
-      for (const Json& value : document->at(key)) add_special(value);
-    }
-  }
 }
 
 }  // namespace sftrun::text

@@ -28,7 +28,7 @@ TokenizerSource from_model_file(const fs::path& path, const TokenizerConfig& con
     return source_from_tiktoken(bytes, path.filename().string(), config, path.string());
   TokenizerSource source =
       source_from_sentencepiece(read_sentencepiece_model(bytes, path.string()), config);
-  add_configured_tokens(config, source);
+  add_configured_tokens(config, source, false);
   return source;
 }
 
@@ -39,10 +39,12 @@ TokenizerSource from_model_file(const fs::path& path, const TokenizerConfig& con
       "*.tiktoken, or vocab.json with merges.txt");
 }
 
+constexpr std::array kModelFiles = {"tokenizer.model", "tiktoken.model"};
+
 TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfig& config) {
   if (const fs::path file = directory / "tekken.json"; fs::exists(file))
     return source_from_tekken(read_text_file(file), file.string());
-  for (const char* name : {"tokenizer.model", "tiktoken.model"}) {
+  for (const char* name : kModelFiles) {
     if (fs::exists(directory / name)) return from_model_file(directory / name, config);
   }
   if (const auto file = file_ending_in(directory, ".tiktoken"))
@@ -56,11 +58,20 @@ TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfi
 
 }  // namespace
 
+bool has_tokenizer_files(const fs::path& directory) {
+  const auto has = [&](const char* name) { return fs::exists(directory / name); };
+  return has("tokenizer.json") || has("tekken.json") ||
+         std::any_of(kModelFiles.begin(), kModelFiles.end(), has) ||
+         file_ending_in(directory, ".tiktoken") || (has("vocab.json") && has("merges.txt"));
+}
+
 TokenizerSource read_tokenizer_directory(const fs::path& directory) {
   const TokenizerConfig config = TokenizerConfig::read(directory);
   const fs::path file = directory / "tokenizer.json";
-  if (fs::exists(file)) return read_tokenizer_json(read_text_file(file), file.string());
-  return from_other_files(directory, config);
+  if (!fs::exists(file)) return from_other_files(directory, config);
+  TokenizerSource source = read_tokenizer_json(read_text_file(file), file.string());
+  add_configured_tokens(config, source, true);
+  return source;
 }
 
 }  // namespace sftrun::text

@@ -44,10 +44,14 @@ std::vector<AddedToken> number_added_tokens(const std::vector<AddedToken>& state
       out.push_back(token);
       out.back().id = in_model ? *in_model : next++;
     } else {  // stated again: the last statement counts
-      const TokenId id = out[found->second].id;
-      out[found->second] = token;
-      out[found->second].id = id;
+      const AddedToken before = std::exchange(out[found->second], token);
+      out[found->second].id = before.id;
+      out[found->second].was_special = before.was_special;
+      out[found->second].was_normalized = before.was_normalized;
     }
+    AddedToken& kept = out[found->second];
+    kept.was_special = kept.was_special || kept.special;
+    kept.was_normalized = kept.was_normalized || kept.normalized;
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
@@ -104,7 +108,7 @@ Tokenizer::Impl::Impl(TokenizerSource source, const std::string& where)
 std::string Tokenizer::Impl::decoder_input(TokenId id) const {
   const AddedToken* token = added.find(id);
   if (!token) return std::string(model->vocab().at(id));
-  return token->normalized ? normalizer(token->content) : token->content;
+  return token->was_normalized ? normalizer(token->content) : token->content;
 }
 
 StringTable Tokenizer::Impl::decode_all() const {
@@ -128,7 +132,7 @@ std::string Tokenizer::Impl::decode(std::span<const TokenId> ids, bool skip_spec
   // otherwise.
   const auto is_skipped = [&](TokenId id) {
     const AddedToken* token = skip_special_tokens ? added.find(id) : nullptr;
-    return token && token->special && (!token->normalized || decoder_input(id) == token->content);
+    return token && token->was_special && decoder_input(id) == token->content;
   };
   std::string bytes;
   std::vector<std::string> tokens;

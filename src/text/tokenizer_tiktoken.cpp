@@ -10,6 +10,8 @@
 #include "rank_merges.h"
 #include "sections.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/hash.h"
+#include "sftrun/core/log.h"
 #include "splitters.h"
 #include "tokenizer_files.h"
 
@@ -95,7 +97,7 @@ std::vector<Ranked> read_ranks(std::string_view text, const std::string& where) 
 /// the configuration leaves out.
 void add_specials(const TokenizerConfig& config, TokenId vocab_size, TokenizerSource& source) {
   TokenizerSource named;
-  add_configured_tokens(config, named);
+  add_configured_tokens(config, named, false);
   TokenId last = vocab_size - 1;
   for (const AddedToken& token : named.added) last = std::max(last, token.id);
   constexpr TokenId kMostReserved = 1 << 16;
@@ -121,14 +123,54 @@ bool looks_like_tiktoken(std::string_view text) {
   return parse_line(take_line(text)).has_value();
 }
 
+namespace {
+
+struct Splitting {
+  const char* pattern;
+  bool nfc = false;
+};
+
+/// A file holds nothing but ranks: how texts are split is known of vocabularies that are known, by
+/// the fingerprints of their files. Llama 4's is that of its own package, which transformers'
+/// converter does not have.
+std::optional<Splitting> known_splitting(std::string_view text, const std::string& name) {
+  struct Known {
+    std::string_view fingerprint;
+    Splitting splitting;
+  };
+  const Splitting qwen{kQwen2Pattern, true};
+  const std::array known = {Known{"9b01421447cc41323ab6c4fcae823abd", {kLlama3Pattern}},
+                            Known{"e016f631c59895685b337105ecd2e1da", {kGpt4oPattern}},
+                            Known{"d2a3bb071fb36b489846c387886bd618", qwen}};
+  if (name == "qwen.tiktoken") return qwen;
+  const std::string fingerprint = Fingerprint().add(text).hex();
+  for (const Known& one : known)
+    if (one.fingerprint == fingerprint) return one.splitting;
+  return std::nullopt;
+}
+
+void warn_unknown(size_t num_tokens, const std::string& where) {
+  log::warn(
+      "{}: this tiktoken vocabulary of {} tokens is not one of those known (Llama 3, Llama 4, "
+      "Qwen), "
+      "and the file does not say how texts are split: they are split by Llama 3's pattern, as "
+      "transformers does it. If the model has another pattern, put its tokenizer.json beside the "
+      "file: it is read instead",
+      where, num_tokens);
+}
+
+}  // namespace
+
 TokenizerSource source_from_tiktoken(std::string_view text, const std::string& name,
                                      const TokenizerConfig& config, const std::string& where) {
   const std::vector<Ranked> ranked = read_ranks(text, where);
-  const bool is_qwen = name == "qwen.tiktoken";
+  const auto known = known_splitting(text, name);
+  if (!known) warn_unknown(ranked.size(), where);
+  const Splitting splitting = known.value_or(Splitting{kLlama3Pattern});
   TokenizerSource source;
   source.model = bpe_of(ranked, 0);
-  if (is_qwen) source.normalizer = {{"type", "NFC"}};
-  source.pre_tokenizer = split_to_bytes(is_qwen ? kQwen2Pattern : kLlama3Pattern);
+  if (splitting.nfc) source.normalizer = {{"type", "NFC"}};
+  source.pre_tokenizer = split_to_bytes(splitting.pattern);
   source.decoder = byte_level_section(true);
   add_specials(config, static_cast<TokenId>(ranked.size()), source);
   return source;

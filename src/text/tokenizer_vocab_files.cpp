@@ -76,17 +76,14 @@ void set_class(const TokenizerConfig& config, TokenizerSource& source) {
   source.decoder = byte_level_section(true);
 }
 
-/// Special tokens that the classes have where the configuration names none.
-void add_class_tokens(const TokenizerConfig& config, TokenizerSource& source) {
-  constexpr const char* kEnd = "<|endoftext|>";
+/// With the special tokens that the classes have where the configuration names none.
+TokenizerConfig with_class_tokens(TokenizerConfig config) {
   const bool is_qwen = config.tokenizer_class().starts_with("Qwen");
-  for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
-    const std::string_view name = key;
-    const bool has_default = is_qwen ? name != "bos_token" : name != "pad_token";
-    const bool is_named = config.config.contains(key) || config.special_tokens_map.contains(key);
-    if (!has_default || is_named) continue;
-    source.added.push_back({.content = kEnd, .special = true});
+  for (const std::string key : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    const bool has_default = is_qwen ? key != "bos_token" : key != "pad_token";
+    if (has_default && !config.config.contains(key)) config.config[key] = "<|endoftext|>";
   }
+  return config;
 }
 
 }  // namespace
@@ -99,8 +96,7 @@ TokenizerSource source_from_vocab_files(std::string_view vocab, std::string_view
   bpe.merges = read_merges(merges, where + "/merges.txt");
   source.model = std::move(bpe);
   set_class(config, source);
-  add_configured_tokens(config, source);
-  add_class_tokens(config, source);
+  add_configured_tokens(with_class_tokens(config), source, false);
   return source;
 }
 

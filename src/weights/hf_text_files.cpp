@@ -5,6 +5,7 @@
 #include "json_text.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/text/tokenizer.h"
 
 namespace sftrun::weights {
 namespace {
@@ -64,17 +65,12 @@ std::optional<std::string> read_chat_template(const fs::path& directory) {
 }
 
 text::RenderOptions read_special_texts(const fs::path& directory) {
-  const json config = read_object(directory / "tokenizer_config.json");
-  const json map = read_object(directory / "special_tokens_map.json");
-  const auto text_of = [&](const char* key) {
-    const std::optional<std::string> text = token_text(config, key);
-    return text ? *text : token_text(map, key).value_or("");
-  };
+  auto texts = text::special_token_texts(directory);
   text::RenderOptions options;
-  options.bos_token = text_of("bos_token");
-  options.eos_token = text_of("eos_token");
-  options.unk_token = text_of("unk_token");
-  options.pad_token = text_of("pad_token");
+  options.bos_token = texts["bos_token"];
+  options.eos_token = texts["eos_token"];
+  options.unk_token = texts["unk_token"];
+  options.pad_token = texts["pad_token"];
   return options;
 }
 

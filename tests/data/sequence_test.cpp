@@ -165,6 +165,21 @@ TEST(ContentParts, OfOtherKindsAreRefused) {
   EXPECT_EQ(failure("3"), "messages[0].content[0] is no text part");
 }
 
+TEST(Embeddings, TokensWithoutOneAreRefused) {
+  TextModel model = test::toy_model();
+  model.num_embeddings = test::kImEnd;  // one too few for <|im_end|>
+  EXPECT_EQ(build(R"({"text": "a"})", RecordFormat::kText, {}, model).size(), 1U);
+  try {
+    build(R"({"text": "a<|im_end|>b"})", RecordFormat::kText, {}, model);
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.message(),
+              "the text holds the token `<|im_end|>` with the id 259, and the model has embeddings "
+              "for 259 tokens only");
+    EXPECT_EQ(error.where(), "f.jsonl:3");
+  }
+}
+
 TEST(Tools, CallsAreLearntAndToolsAndResultsAreNot) {
   const auto sequences = build(
       R"({"tools": [{"type": "function", "function": {"name": "add"}}], "messages": [

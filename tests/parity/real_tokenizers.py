@@ -34,6 +34,8 @@ class Case:
     encode: Optional[Callable] = None  # of the family's own library: text to ids, without special tokens
     accepts: Callable = lambda text: True  # what that library takes
     spans: Optional["Case"] = None  # whose spans to compare instead
+    family: str = ""  # of a real model
+    directory: Optional[pathlib.Path] = None  # a model's, which transformers.AutoTokenizer reads, too
 
 
 def requirement(package):
@@ -133,6 +135,13 @@ def tiktoken_encode(path, pattern):
     return encoding.encode_ordinary
 
 
+def own_pattern(wheel, version):
+    """How the family's own package splits texts."""
+    code = wheel.read(f"llama_models/llama{version}/tokenizer.py").decode()
+    name = {3: "pat_str", 4: "O200K_PATTERN"}[version]
+    return re.search(name + r' = r"+(.*?)"+', code).group(1)
+
+
 def tiktoken_files(folder):
     if not importlib.util.find_spec("tiktoken"):
         print("tiktoken is not installed: its vocabularies are not compared")
@@ -145,10 +154,11 @@ def tiktoken_files(folder):
                         enumerate(["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>"])} if version == 3 else {}
             directory = extract(wheel, f"llama_models/llama{version}/tokenizer.model", folder / f"llama{version}", "tokenizer.model",
                                 tokenizer_config={"added_tokens_decoder": specials})
-            converter = TikTokenConverter(str(directory / "tokenizer.model"), extra_special_tokens=[s["content"] for s in specials.values()])
+            pattern = own_pattern(wheel, version)  # of Llama 4 another than the converter's
+            converter = TikTokenConverter(str(directory / "tokenizer.model"), extra_special_tokens=[s["content"] for s in specials.values()],
+                                          pattern=pattern)
             yield Case(f"Llama {version} (llama-models, tiktoken)", ("--directory", str(directory)), converter.converted(),
-                       tiktoken_encode(directory / "tokenizer.model", converter.pattern) if version == 3 else None,
-                       lambda text: "<|" not in text)
+                       tiktoken_encode(directory / "tokenizer.model", pattern), lambda text: "<|" not in text)
     if wheel := package("dashscope"):
         directory = extract(wheel, "dashscope/resources/qwen.tiktoken", folder / "qwen", "qwen.tiktoken")
         tokenizer = TikTokenConverter(str(directory / "qwen.tiktoken"), pattern=QWEN).converted()
@@ -227,5 +237,7 @@ def byte_values():
 def real_models(folder, helper):
     global HELPER
     HELPER = helper
-    for family in (deepseek, claude, gpt2, mistral_sentencepiece, mistral_tekken, tiktoken_files, unigram_files, clip):
-        yield from family(folder)
+    for cases in (deepseek, claude, gpt2, mistral_sentencepiece, mistral_tekken, tiktoken_files, unigram_files, clip):
+        for case in cases(folder):
+            case.family = case.name.split(" ")[0]
+            yield case

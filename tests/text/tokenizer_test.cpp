@@ -241,9 +241,39 @@ TEST(TokenizerDirectory, ReadsBosAndEos) {
                         R"({"eos_token": "<|end|>", "bos_token": "abc"})");
   write_file_atomically(folder / "tokenizer_config.json",
                         R"({"bos_token": {"content": "ab", "lstrip": false}, "eos_token": null})");
+  const Tokenizer overruled = Tokenizer::from_directory(folder);
+  EXPECT_EQ(overruled.bos_id(), overruled.token_to_id("abc"));
+  EXPECT_EQ(overruled.eos_id(), 7);
+  write_file_atomically(folder / "tokenizer_config.json",
+                        R"({"bos_token": {"content": "ab", "lstrip": false}, "eos_token": null,
+                            "added_tokens_decoder": {}})");
+  const Tokenizer complete = Tokenizer::from_directory(folder);
+  EXPECT_EQ(complete.bos_id(), 4);
+  EXPECT_EQ(complete.eos_id(), std::nullopt);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TokenizerDirectory, AddsTheTokensOfOtherFiles) {  // equal ids on many files are tests/parity's
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / "tokenizer_directory_added";
+  std::filesystem::create_directories(folder);
+  write_file_atomically(folder / "tokenizer.json", small_tokenizer().dump());
+  write_file_atomically(folder / "tokenizer_config.json",
+                        R"({"pad_token": "<pad>", "extra_special_tokens": ["<x>", "<|end|>"],
+                            "added_tokens_decoder": {"900": {"content": "<old>", "special": false},
+                                                     "40": {"content": "b", "special": true}}})");
+  write_file_atomically(folder / "added_tokens.json", R"({"<not read>": 10})");
   const Tokenizer tokenizer = Tokenizer::from_directory(folder);
-  EXPECT_EQ(tokenizer.bos_id(), 4);
-  EXPECT_EQ(tokenizer.eos_id(), 7);
+  EXPECT_EQ(tokenizer.vocab_size(), 11);  // whatever ids the files state
+  EXPECT_EQ(tokenizer.encode("<old><pad><x>ab<|end|>", false), Ids({8, 9, 10, 0, 1, 7}));
+  EXPECT_TRUE(tokenizer.is_special(1));
+  EXPECT_FALSE(tokenizer.is_special(8));
+  const Tokenizer written = Tokenizer::from_json(tokenizer.to_json(), "written");
+  EXPECT_EQ(written.encode("<old><pad><x>ab<|end|>", false), Ids({8, 9, 10, 0, 1, 7}));
+  write_file_atomically(folder / "tokenizer_config.json",
+                        R"({"added_tokens_decoder": {"x": {"content": "<old>"}}})");
+  EXPECT_NE(error_of([&] { Tokenizer::from_directory(folder); }).find("the impossible entry `x`"),
+            std::string::npos);
   std::filesystem::remove_all(folder);
 }
 

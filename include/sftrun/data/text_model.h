@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,15 @@ struct TextModel {
   std::shared_ptr<const text::ChatTemplate> chat_template;  ///< null: the model has none
   text::RenderOptions render_defaults;                      ///< bos/eos texts
   std::vector<text::TokenId> stop_ids;                      ///< where generation stops
+  std::optional<int64_t> num_embeddings;  ///< rows of the model's embeddings, where they are known
 };
+
+/// Files beside a tokenizer.json can add tokens that the model was never enlarged for.
+bool has_tokens_beyond_embeddings(const TextModel& model);
+/// @param where of the text, for the error
+/// @throws DataError, naming the token, if one of the ids has no row in the model's embeddings
+void require_embedded(std::span<const text::TokenId> ids, const TextModel& model,
+                      const std::string& where);
 
 /// @param own_template the checkpoint's chat template, if it has one
 /// @param configured model.chat_template: a file, or the template itself; empty: the checkpoint's

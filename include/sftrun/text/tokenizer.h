@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,11 +44,19 @@ struct GgufVocab {
   bool remove_extra_whitespaces = true;  ///< of t5
 };
 
+/// The directory holds files that `Tokenizer::from_directory` reads.
+bool has_tokenizer_files(const std::filesystem::path& directory);
+/// The special tokens that a directory's files name ("bos_token", …), as transformers takes them:
+/// special_tokens_map.json overrules tokenizer_config.json where that has no
+/// `added_tokens_decoder`, and says nothing where it has.
+/// @throws DataError for files that are no JSON objects
+std::map<std::string, std::string> special_token_texts(const std::filesystem::path& directory);
+
 /// Immutable after construction; all const methods are safe to call from several threads.
 class Tokenizer {
  public:
   /// @param directory holding a tokenizer.json, or files that one is made from
-  /// (docs/tokenizers.md); tokenizer_config.json and special_tokens_map.json name BOS and EOS.
+  /// (docs/tokenizers.md); the tokens that other files beside it name are added.
   /// @throws DataError
   static Tokenizer from_directory(const std::filesystem::path& directory);
   static Tokenizer from_json(std::string_view tokenizer_json, const std::string& where);

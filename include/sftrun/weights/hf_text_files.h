@@ -16,7 +16,7 @@ std::vector<int64_t> generation_eos_ids(const std::filesystem::path& directory);
 /// chat_template.jinja, else tokenizer_config.json's chat_template: a string, or the "default" of a
 /// list.
 std::optional<std::string> read_chat_template(const std::filesystem::path& directory);
-/// The texts of bos, eos, unk and pad from tokenizer_config.json, else special_tokens_map.json.
+/// The texts of bos, eos, unk and pad (text::special_token_texts).
 text::RenderOptions read_special_texts(const std::filesystem::path& directory);
 
 }  // namespace sftrun::weights
