@@ -6,7 +6,7 @@ option(SFTRUN_PRECOMPILE "Precompile the headers of the standard library, nlohma
 # that were included from the compiler (-MD), not from a run of the preprocessor of its own.
 if(SFTRUN_PRECOMPILE AND SFTRUN_CCACHE)
   find_program(SFTRUN_ENV env REQUIRED)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} CCACHE_SLOPPINESS=pch_defines,time_macros ${SFTRUN_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=true ${SFTRUN_CCACHE})
 endif()
 
 set(sftrun_common_headers
