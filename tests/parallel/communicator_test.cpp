@@ -87,7 +87,6 @@ TEST_P(Ranks, ABarrierEndsWhenARankAbandonsTheRun) {
   });
 }
 
-// The buffer is summed whatever the bucket size, in groups from the last to the first.
 // The others have come to the end, and may still be asking the store about it.
 TEST_P(Ranks, TheHostOfTheStoreLeavesLast) {
   std::atomic<int> leaving = 0;
@@ -104,6 +103,7 @@ TEST_P(Ranks, TheHostOfTheStoreLeavesLast) {
   });
 }
 
+// The buffer is summed whatever the bucket size, in groups from the last to the first.
 TEST_P(Ranks, GradReducerSumsEveryGroupOnce) {
   const int n = GetParam();
   for (const int64_t cap : {int64_t{1}, int64_t{200}, int64_t{1} << 20}) {
