@@ -12,6 +12,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
 
 namespace sftrun::model {
 namespace fs = std::filesystem;
@@ -251,16 +252,7 @@ namespace {
 
 void copy_text_files(const weights::Checkpoint& base, const fs::path& base_path,
                      const fs::path& directory) {
-  static constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json",
-                                               "special_tokens_map.json", "generation_config.json",
-                                               "chat_template.jinja"};
-  if (fs::is_directory(base_path)) {
-    for (const char* name : kTextFiles) {
-      if (fs::exists(base_path / name))
-        write_file_atomically(directory / name, read_text_file(base_path / name));
-    }
-    return;
-  }
+  if (fs::is_directory(base_path)) return weights::copy_text_files(base_path, directory);
   write_file_atomically(directory / "tokenizer.json", base.tokenizer().to_json());
   const text::RenderOptions texts = base.render_defaults();
   nlohmann::ordered_json config;
