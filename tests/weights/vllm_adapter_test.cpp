@@ -355,6 +355,7 @@ TEST_F(VllmAdapter, Gemmas) {
 TEST_F(VllmAdapter, OfLinearLayersItStaysAsItIs) {
   add(kLayer + "self_attn.q_proj", kHidden, kHidden, kRank);
   json dense = mixture_config("qwen3");
+  save();
   test::write_file(directory_ / "peft" / "chat_template.jinja", "{{ messages }}");
   write(spec::ArchSpec::from_hf_config(dense, "config.json"));
   EXPECT_EQ(modules(), (std::set<std::string>{kLayer + "self_attn.q_proj"}));
