@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <set>
 
 #include "commands.h"
 #include "run_result.h"
@@ -22,6 +23,7 @@
 #include "sftrun/train/identity.h"
 #include "sftrun/train/trainer.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/vllm_adapter.h"
 
 /// One rank of a training run, from its configuration to its final adapter.
 namespace sftrun::engine {
@@ -354,6 +356,27 @@ class Worker {
           "train.global_batch_size ({}) or raise train.epochs ({:g})",
           trainer.total_steps(), *config_.train.global_batch_size.value, config_.train.epochs);
     }
+    if (config_.tuning.mode == config::TuningMode::kLora) say_what_vllm_reads();
+  }
+
+  /// The adapter is written in PEFT's layout, of which vLLM reads a part.
+  void say_what_vllm_reads() {
+    std::set<std::string> adapted;
+    for (const kernels::Linear* linear : decoder_->linears()) {
+      if (linear->lora) adapted.insert(linear->name);
+    }
+    for (model::Layer& layer : decoder_->layers()) {
+      for (const kernels::ExpertMatrix* matrix : layer.experts()) {
+        if (matrix->lora) adapted.insert(matrix->name);
+      }
+    }
+    const auto reading = weights::vllm_reading(
+        decoder_->arch(), [&](const std::string& module) { return adapted.contains(module); });
+    if (!reading) return;
+    const std::string text =
+        fmt::format("{}: to serve the adapter there, write it with `sftrun merge --format vllm`",
+                    reading->what);
+    reading->is_silent ? log::warn("{}", text) : log::info("{}", text);
   }
 
   std::string backend_name() const {

@@ -13,6 +13,7 @@
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/text/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
 
 namespace sftrun::model {
 namespace fs = std::filesystem;
@@ -252,14 +253,8 @@ namespace {
 
 void copy_text_files(const weights::Checkpoint& base, const fs::path& base_path,
                      const fs::path& directory) {
-  static constexpr const char* kTextFiles[] = {"tokenizer.json",          "tokenizer_config.json",
-                                               "special_tokens_map.json", "added_tokens.json",
-                                               "generation_config.json",  "chat_template.jinja"};
   if (fs::is_directory(base_path)) {
-    for (const char* name : kTextFiles) {
-      if (fs::exists(base_path / name))
-        write_file_atomically(directory / name, read_text_file(base_path / name));
-    }
+    weights::copy_text_files(base_path, directory);
     if (!fs::exists(base_path / "tokenizer.json") && text::has_tokenizer_files(base_path))
       write_file_atomically(directory / "tokenizer.json", base.tokenizer().to_json());
     return;

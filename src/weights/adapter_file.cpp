@@ -60,11 +60,6 @@ std::map<std::string, spec::TensorSpec> specs_by_name(const spec::ArchSpec& arch
   return specs;
 }
 
-double scale_of(const AdapterConfig& config, int64_t r, double alpha) {
-  const auto rank = static_cast<double>(r);
-  return alpha / (config.use_rslora ? std::sqrt(rank) : rank);
-}
-
 class AdapterReader {
  public:
   AdapterReader(const fs::path& path, const AdapterConfig& config, const spec::ArchSpec& arch)
@@ -341,6 +336,11 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
 }
 
 }  // namespace
+
+double scale_of(const AdapterConfig& config, int64_t r, double alpha) {
+  const auto rank = static_cast<double>(r);
+  return alpha / (config.use_rslora ? std::sqrt(rank) : rank);
+}
 
 AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpec& arch) {
   AdapterConfig config = AdapterConfig::load(directory);

@@ -74,4 +74,11 @@ text::RenderOptions read_special_texts(const fs::path& directory) {
   return options;
 }
 
+void copy_text_files(const fs::path& from, const fs::path& to) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                           "added_tokens.json", "generation_config.json", "chat_template.jinja"}) {
+    if (fs::exists(from / name)) write_file_atomically(to / name, read_text_file(from / name));
+  }
+}
+
 }  // namespace sftrun::weights

@@ -135,6 +135,10 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["no such directory: nowhere"], "score", "--model", "model", "--input", "train.jsonl",
                     "--output", "nowhere/out.jsonl")
         self.expect(USAGE, ["adapter exists and is not an empty directory"], "merge", "--adapter", "adapter", "--output", "adapter")
+        for_vllm = ["merge", "--adapter", "adapter", "--output", "out", "--format", "vllm"]
+        self.expect(USAGE, ["--max-shard-size is of merged models"], *for_vllm, "--max-shard-size", "1GB")
+        self.expect(USAGE, ["--dtype is of merged models"], *for_vllm, "--dtype", "auto")
+        self.expect(USAGE, ["`gguff` is not one of"], "merge", "--adapter", "adapter", "--output", "out", "--format", "gguff")
 
     def test_files_that_are_not_there(self):
         self.expect(DATA, ["no such file or directory: none.yaml", "--config on the command line"], "train", "--config", "none.yaml")

@@ -12,6 +12,7 @@ full       the same of all parameters; transformers loads the model that was wri
 generate   greedy continuations of three prompts side by side, of each alone by transformers
 merge      the merged model, loaded by transformers, gives the logits of the adapter on its base
 experts    an adapter with tensors of single experts, as older PEFT wrote them, scores and merges as PEFT's conversion of it
+vllm       what `sftrun merge --format vllm` writes of the trained adapter scores as that adapter
 gguf       the model as a GGUF file scores as transformers' model, and merged with an adapter becomes a directory that
            transformers loads, with the logits of the adapter on the directory; transformers' own reader finds the weights
 
@@ -422,6 +423,27 @@ def check_old_experts(case: Case) -> None:
     case.expect("adapter of single experts: changes the model", moved > 0.01, f"{moved:.2f}")
 
 
+# ---- Adapters for vLLM
+
+
+def is_read_here(base: Path) -> bool:
+    """Gemma 4's experts one by one, and values beside the keys that they are, are vLLM's alone."""
+    config = AutoConfig.from_pretrained(base).get_text_config()
+    return config.model_type != "gemma4_text" or not (num_experts_taken(config) or config.attention_k_eq_v)
+
+
+def check_vllm(case: Case) -> None:
+    adapter, written = case.directory / "LoRA-unpacked" / "adapter", case.directory / "for_vllm"
+    case.sftrun.run("merge", "--adapter", str(adapter), "--output", str(written), "--format", "vllm")
+    if not is_read_here(case.base):
+        return
+    records = texts(SCORED_LENGTHS, seed=6)
+    one, other = (case.sftrun.jsonl("score", records, case.directory, "--adapter", str(directory), *ON_CPU, *IN_FP32)
+                  for directory in (adapter, written))
+    worst = max(abs(a["logprob"] - b["logprob"]) / max(abs(a["logprob"]), 1.0) for a, b in zip(one, other, strict=True))
+    case.below("vllm: log-probability", worst, SCORE)
+
+
 # ---- GGUF
 
 
@@ -606,6 +628,7 @@ CHECKS = {
     "generate": check_generate,
     "merge": check_merge,
     "adapter of single experts": check_old_experts,
+    "vllm": check_vllm,
     "gguf": check_gguf,
 }
 

@@ -145,6 +145,18 @@ def data_set_of_subsets(folder):
         shutil.copy(folder / "train.jsonl", folder / f"set/{name}.jsonl")
 
 
+def whole_head(folder):
+    """An adapter that carries lm_head beside its updates, as PEFT's `modules_to_save` makes one."""
+    config = json.loads((folder / "run/adapter/adapter_config.json").read_text()) | {"modules_to_save": ["lm_head"]}
+    (folder / "run/adapter/adapter_config.json").write_text(json.dumps(config))
+    model = json.loads((folder / "model/config.json").read_text())
+    shape = [model["vocab_size"], model["hidden_size"]]
+    header, data = read_safetensors(folder / "run/adapter/adapter_model.safetensors")
+    head = bytes(4 * shape[0] * shape[1])
+    header["base_model.model.lm_head.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(head)]}
+    write_safetensors(folder / "run/adapter/adapter_model.safetensors", header, data + head)
+
+
 def damage_newest_checkpoint(folder):
     [path] = (folder / "run/checkpoints").glob("*/adapter_model.safetensors")
     os.truncate(path, path.stat().st_size // 2)
@@ -248,6 +260,14 @@ CASES = [
      ["generate", "--model", "other", "--adapter", "run/adapter", "--prompt", "hello", "--device", "cpu"]),
     ("Merging an adapter for another model", DATA, all_of(sftrun(*TRAIN), other_model),
      ["merge", "--model", "other", "--adapter", "run/adapter", "--output", "merged"]),
+    ("Merging into a format that is none", USAGE, None,
+     ["merge", "--model", "model", "--adapter", "run/adapter", "--output", "merged", "--format", "vlm"]),
+    ("A type of merged weights, for an adapter alone", USAGE, sftrun(*TRAIN),
+     ["merge", "--adapter", "run/adapter", "--output", "for-vllm", "--format", "vllm", "--dtype", "bf16"]),
+    ("Writing another model's adapter for vLLM", DATA, all_of(sftrun(*TRAIN), other_model),
+     ["merge", "--model", "other", "--adapter", "run/adapter", "--output", "for-vllm", "--format", "vllm"]),
+    ("Writing an adapter with a whole module for vLLM", DATA, all_of(sftrun(*TRAIN), whole_head),
+     ["merge", "--adapter", "run/adapter", "--output", "for-vllm", "--format", "vllm"]),
     ("The run directory", None, None, None),
     ("A directory that cannot be written", None, all_of(write("file", ""), edit("run.yaml", "dir: run", "dir: file/run")), TRAIN),
     ("A run directory with results of something else", USAGE, edit("run.yaml", "dir: run", "dir: ."), TRAIN),

@@ -28,6 +28,9 @@ struct AdapterTensors {
       saved;  ///< modules_to_save, by tensor: "lm_head.weight"
 };
 
+/// What B A is multiplied by: alpha / r, or alpha / sqrt(r) with rank-stabilised scaling.
+double scale_of(const AdapterConfig& config, int64_t r, double alpha);
+
 /// adapter_config.json, with experts as PEFT 0.21 names them: older versions wrote an adapter of
 /// each expert's matrices, w1 or gate_proj among the `target_modules`.
 AdapterConfig load_adapter_config(const std::filesystem::path& directory,

@@ -18,5 +18,8 @@ std::vector<int64_t> generation_eos_ids(const std::filesystem::path& directory);
 std::optional<std::string> read_chat_template(const std::filesystem::path& directory);
 /// The texts of bos, eos, unk and pad (text::special_token_texts).
 text::RenderOptions read_special_texts(const std::filesystem::path& directory);
+/// Copies what `from` has of tokenizer.json, tokenizer_config.json, special_tokens_map.json,
+/// generation_config.json and chat_template.jinja. @throws DeviceError
+void copy_text_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace sftrun::weights

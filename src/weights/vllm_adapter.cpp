@@ -1,0 +1,323 @@
+#include "sftrun/weights/vllm_adapter.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
+
+namespace sftrun::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::string_view kGateUp = "gate_up_proj", kDown = "down_proj";
+
+bool is_mixtral(const spec::ArchSpec& arch) {
+  return arch.mixture.files == spec::ExpertFiles::kMixtral;
+}
+
+/// "gate_proj", or "w1" of Mixtral.
+struct MatrixNames {
+  std::string gate, up, down;
+};
+MatrixNames matrix_names(const spec::ArchSpec& arch) {
+  if (is_mixtral(arch)) return {"w1", "w3", "w2"};
+  return {"gate_proj", "up_proj", "down_proj"};
+}
+
+/// vLLM's Mixtral is called as its files, from which transformers has parted.
+std::string vllm_name(const spec::ArchSpec& arch, const std::string& module) {
+  constexpr std::string_view kOurs = ".mlp.", kTheirs = ".block_sparse_moe.";
+  const size_t at = module.find(kOurs);
+  if (!is_mixtral(arch) || at == std::string::npos) return module;
+  return std::string(module).replace(at, kOurs.size(), kTheirs);
+}
+
+std::string leaf(const std::string& module) {
+  return module.substr(module.rfind('.') + 1);
+}
+
+/// `ending` in the place of the last word.
+std::string with_leaf(const std::string& name, std::string_view ending) {
+  return name.substr(0, name.size() - leaf(name).size()) + std::string(ending);
+}
+
+/// The other of gate_up_proj and down_proj; empty: it is neither.
+std::string partner_of(const std::string& name) {
+  const std::string last = leaf(name);
+  if (last == kGateUp) return with_leaf(name, kDown);
+  return last == kDown ? with_leaf(name, kGateUp) : "";
+}
+
+/// Layers whose values are what k_proj gives: their k_proj.
+std::vector<std::string> keys_that_are_values(const spec::ArchSpec& arch) {
+  std::vector<std::string> names;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    if (arch.layers.at(static_cast<size_t>(layer)).value_is_key)
+      names.push_back(spec::name_in_layer(arch, layer, "self_attn.k_proj"));
+  }
+  return names;
+}
+
+/// One matrix of an expert in the update of all experts of a layer.
+struct Matrix {
+  std::string name;
+  int64_t first_row = 0, rows = 0;    ///< of B
+  int64_t first_rank = 0, ranks = 0;  ///< of A and B
+};
+
+void copy_a(const LoraPair& pair, int64_t expert, const Matrix& matrix, float* to) {
+  const auto first = pair.a.begin() + (expert * pair.r + matrix.first_rank) * pair.in_features;
+  std::copy(first, first + matrix.ranks * pair.in_features, to);
+}
+
+void copy_b(const LoraPair& pair, int64_t expert, const Matrix& matrix, float* to) {
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    for (int64_t i = 0; i < matrix.ranks; ++i) {
+      const int64_t from = (matrix.first_row + row) * pair.r + matrix.first_rank + i;
+      *to++ = pair.b[static_cast<size_t>(from * pair.num_experts + expert)];
+    }
+  }
+}
+
+/// Whether gate's rows of B have zeros for up's ranks, the second half of them, and up's for
+/// gate's.
+bool is_block_diagonal(const LoraPair& pair) {
+  const int64_t half = pair.r / 2;
+  for (int64_t row = 0; row < pair.out_features; ++row) {
+    const bool is_gate = row < pair.out_features / 2;
+    const auto others = pair.b.begin() + (row * pair.r + (is_gate ? half : 0)) * pair.num_experts;
+    if (std::any_of(others, others + half * pair.num_experts, [](float b) { return b != 0; }))
+      return false;
+  }
+  return true;
+}
+
+class VllmWriter {
+ public:
+  VllmWriter(const spec::ArchSpec& arch, AdapterConfig config, AdapterTensors adapter)
+      : arch_(arch), config_(std::move(config)), adapter_(std::move(adapter)) {}
+
+  void write(const fs::path& directory) {
+    add_missing_experts();
+    add_values();
+    const bool each = vllm_experts(arch_) == VllmExperts::kEach;
+    if (each) take_gate_and_up_apart();
+    std::vector<TensorToWrite> tensors;
+    for (const auto& [module, pair] : adapter_.lora) {
+      if (pair.num_experts == 0)
+        add_linear(module, pair, tensors);
+      else if (each)
+        add_each(module, pair, tensors);
+      else
+        add_whole(peft_expert_module(module, /*both_adapted=*/true), pair, tensors);
+    }
+    make_directories(directory);
+    write_safetensors(directory / "adapter_model.safetensors", tensors);
+    write_file_atomically(directory / "adapter_config.json", config_json(each).dump(2) + "\n");
+  }
+
+ private:
+  /// vLLM takes gate_up_proj and down_proj of a layer together or not at all.
+  void add_missing_experts() {
+    for (int64_t layer = 0; layer < arch_.num_layers; ++layer) {
+      for (const spec::ExpertSpec& experts : spec::layer_experts(arch_, layer)) {
+        const std::string name = spec::name_in_layer(arch_, layer, experts.module);
+        const bool is_missing = !adapter_.lora.contains(name);
+        if (is_missing && adapter_.lora.contains(partner_of(name))) add_zeros(name, experts);
+      }
+    }
+    std::vector<std::string> partners;
+    for (const std::string& target : config_.target_parameters) {
+      if (const std::string partner = partner_of(target); !partner.empty())
+        partners.push_back(partner);
+    }
+    add_names(config_.target_parameters, partners);
+  }
+
+  void add_zeros(const std::string& name, const spec::ExpertSpec& experts) {
+    LoraPair& pair = adapter_.lora[name];
+    const bool is_gate_up = experts.slot == spec::ExpertSlot::kGateUp;
+    pair.num_experts = arch_.mixture.num_experts;
+    pair.in_features = experts.in_features;
+    pair.out_features = experts.out_features;
+    const bool has_own_rank = is_gate_up && config_.gate_up_r > 0;
+    pair.r = has_own_rank ? config_.gate_up_r : config_.r;
+    pair.scale =
+        scale_of(config_, pair.r, has_own_rank ? config_.gate_up_alpha : config_.lora_alpha);
+    pair.a.resize(static_cast<size_t>(pair.num_experts * pair.r * pair.in_features));
+    pair.b.resize(static_cast<size_t>(pair.out_features * pair.r * pair.num_experts));
+  }
+
+  /// vLLM has q, k and v in one matrix, and asks for the update of each.
+  void add_values() {
+    for (const std::string& key : keys_that_are_values(arch_)) {
+      const auto pair = adapter_.lora.find(key);
+      if (pair == adapter_.lora.end()) continue;
+      const std::string value = with_leaf(key, "v_proj");
+      adapter_.lora[value] = pair->second;
+      added_modules_.push_back("v_proj");
+    }
+  }
+
+  /// Adapters that named gate and up apart have twice the rank, where A is of one or the other.
+  void take_gate_and_up_apart() {
+    if (config_.gate_up_r != 2 * config_.r) return;
+    for (const auto& [module, pair] : adapter_.lora) {
+      if (leaf(module) != kGateUp || pair.num_experts == 0) continue;
+      if (pair.scale != scale_of(config_, config_.r, config_.lora_alpha)) return;
+      if (!is_block_diagonal(pair)) return;
+    }
+    apart_ = true;
+    config_.gate_up_r = 0;
+    config_.gate_up_alpha = 0;
+  }
+
+  std::vector<Matrix> matrices_of(const std::string& module, const LoraPair& pair) const {
+    const MatrixNames names = matrix_names(arch_);
+    if (leaf(module) == kDown) return {{names.down, 0, pair.out_features, 0, pair.r}};
+    const int64_t rows = pair.out_features / 2, ranks = apart_ ? pair.r / 2 : pair.r;
+    return {{names.gate, 0, rows, 0, ranks}, {names.up, rows, rows, apart_ ? ranks : 0, ranks}};
+  }
+
+  void add_each(const std::string& module, const LoraPair& pair,
+                std::vector<TensorToWrite>& tensors) {
+    const std::string experts = vllm_name(arch_, module.substr(0, module.rfind('.')));
+    for (const Matrix& matrix : matrices_of(module, pair)) {
+      added_modules_.push_back(matrix.name);
+      for (int64_t expert = 0; expert < pair.num_experts; ++expert) {
+        const std::string name = fmt::format("{}.{}.{}", experts, expert, matrix.name);
+        tensors.push_back({lora_a_name(name),
+                           DType::kF32,
+                           {matrix.ranks, pair.in_features},
+                           [&pair, expert, matrix](void* to) {
+                             copy_a(pair, expert, matrix, static_cast<float*>(to));
+                           }});
+        tensors.push_back({lora_b_name(name),
+                           DType::kF32,
+                           {matrix.rows, matrix.ranks},
+                           [&pair, expert, matrix](void* to) {
+                             copy_b(pair, expert, matrix, static_cast<float*>(to));
+                           }});
+      }
+    }
+  }
+
+  void add_linear(const std::string& module, const LoraPair& pair,
+                  std::vector<TensorToWrite>& tensors) {
+    const bool is_router = std::any_of(
+        config_.target_parameters.begin(), config_.target_parameters.end(),
+        [&](const std::string& target) { return ends_with_name(module + ".weight", target); });
+    if (is_router) added_modules_.push_back(leaf(module));
+    add_whole(vllm_name(arch_, module), pair, tensors);
+  }
+
+  /// A and B as they are.
+  static void add_whole(const std::string& module, const LoraPair& pair,
+                        std::vector<TensorToWrite>& tensors) {
+    const int64_t ranks = pair.r * std::max<int64_t>(pair.num_experts, 1);
+    const auto copy = [](const std::vector<float>& values) {
+      return
+          [&values](void* to) { std::copy(values.begin(), values.end(), static_cast<float*>(to)); };
+    };
+    tensors.push_back({lora_a_name(module), DType::kF32, {ranks, pair.in_features}, copy(pair.a)});
+    tensors.push_back({lora_b_name(module), DType::kF32, {pair.out_features, ranks}, copy(pair.b)});
+  }
+
+  /// Of single experts every target is a module.
+  json config_json(bool each) const {
+    AdapterConfig config = config_;
+    if (each) {
+      config.target_parameters.clear();
+      add_targets(config);
+      json written = config.to_json();
+      for (const char* key : {"rank_pattern", "alpha_pattern"}) rename_pattern(written[key]);
+      return written;
+    }
+    return config.to_json();
+  }
+
+  void add_targets(AdapterConfig& config) const {
+    const bool is_all = !config.target_modules.empty() && config.target_modules[0] == "all-linear";
+    if (added_modules_.empty() || is_all) return;
+    if (!config.target_is_pattern) return add_names(config.target_modules, added_modules_);
+    std::vector<std::string> added;
+    add_names(added, added_modules_);
+    std::string& pattern = config.target_modules.at(0);
+    pattern = fmt::format("(?:{})|.*\\.(?:{})", pattern, join(added, "|"));
+  }
+
+  /// PEFT's and vLLM's rule: a pattern is of the end of a name.
+  void rename_pattern(json& pattern) const {
+    if (pattern.empty()) return;
+    const MatrixNames names = matrix_names(arch_);
+    const json value = *pattern.begin();
+    pattern = {{fmt::format("experts\\.[0-9]+\\.(?:{}|{})", names.gate, names.up), value}};
+  }
+
+  static void add_names(std::vector<std::string>& names, const std::vector<std::string>& added) {
+    names.insert(names.end(), added.begin(), added.end());
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+  }
+
+  const spec::ArchSpec& arch_;
+  AdapterConfig config_;
+  AdapterTensors adapter_;
+  bool apart_ = false;                      // gate and up have ranks of their own
+  std::vector<std::string> added_modules_;  // as target_modules names them
+};
+
+}  // namespace
+
+VllmExperts vllm_experts(const spec::ArchSpec& arch) {
+  const bool is_gpt_oss = arch.mixture.files == spec::ExpertFiles::kGptOss;
+  // Of the text part alone (Qwen3_5MoeForCausalLM) vLLM has another class than of the whole model.
+  const bool is_whole_qwen = arch.family == "qwen3_5_moe_text" && arch.is_text_part();
+  return is_gpt_oss || is_whole_qwen ? VllmExperts::kTogether : VllmExperts::kEach;
+}
+
+std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
+                                        const std::function<bool(const std::string&)>& is_adapted) {
+  for (const std::string& key : keys_that_are_values(arch)) {
+    if (is_adapted(key))
+      return VllmReading{true, "vLLM applies k_proj's update to keys alone where values are keys"};
+  }
+  std::optional<VllmReading> reading;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    const auto adapts = [&](const std::string& module) {
+      return is_adapted(spec::name_in_layer(arch, layer, module));
+    };
+    const bool is_own_router = is_mixtral(arch) && adapts("mlp.gate");
+    for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
+      if (!adapts(experts.module) && !is_own_router) continue;
+      if (is_mixtral(arch))
+        return VllmReading{true, "vLLM leaves out what an adapter holds of Mixtral's experts"};
+      const bool is_alone = !adapts(partner_of(experts.module));
+      if (vllm_experts(arch) == VllmExperts::kEach)
+        reading = {false, "vLLM refuses adapters of this family's experts in PEFT's layout"};
+      else if (is_alone)
+        reading = {false, "vLLM refuses adapters of gate_up_proj or down_proj alone"};
+    }
+  }
+  return reading;
+}
+
+void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::ArchSpec& arch) {
+  AdapterConfig config = load_adapter_config(from, arch);
+  AdapterTensors adapter = load_adapter(from, config, arch);
+  if (!adapter.saved.empty()) {
+    throw DataError(fmt::format("the adapter carries whole modules ({}), which vLLM does not load",
+                                adapter.saved.begin()->first),
+                    from.string(), "serve a model that PEFT has merged it into");
+  }
+  VllmWriter(arch, std::move(config), std::move(adapter)).write(to);
+  copy_text_files(from, to);
+}
+
+}  // namespace sftrun::weights
