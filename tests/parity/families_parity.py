@@ -426,6 +426,10 @@ def check_old_experts(case: Case) -> None:
 # ---- Adapters for vLLM
 
 
+# Of runs that vLLM would not load as they write, or not whole: how loud they say so.
+SAID = {"mixtral": "warning", "qwen3_moe": "info", "qwen3_5_moe": "info", "gemma4_moe": "warning", "gemma4_moe_released": "warning"}
+
+
 def is_read_here(base: Path) -> bool:
     """Gemma 4's experts one by one, and values beside the keys that they are, are vLLM's alone."""
     config = AutoConfig.from_pretrained(base).get_text_config()
@@ -435,6 +439,9 @@ def is_read_here(base: Path) -> bool:
 def check_vllm(case: Case) -> None:
     adapter, written = case.directory / "LoRA-unpacked" / "adapter", case.directory / "for_vllm"
     case.sftrun.run("merge", "--adapter", str(adapter), "--output", str(written), "--format", "vllm")
+    log = (case.directory / "LoRA-unpacked" / "logs" / "rank-0.log").read_text()
+    said = re.findall(r"\[(\w+)\] vLLM .* `sftrun merge --format vllm`", log)
+    case.expect("vllm: said at the start of training", said == [SAID[case.name]] if case.name in SAID else not said, str(said))
     if not is_read_here(case.base):
         return
     records = texts(SCORED_LENGTHS, seed=6)
