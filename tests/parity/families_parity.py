@@ -427,7 +427,7 @@ def check_old_experts(case: Case) -> None:
 
 
 # Of runs that vLLM would not load as they write, or not whole: how loud they say so.
-SAID = {"mixtral": "warning", "qwen3_moe": "info", "qwen3_5_moe": "info", "gemma4_moe": "warning", "gemma4_moe_released": "warning"}
+SAID = {"mixtral": "warning", "qwen3_moe": "info", "qwen3_5_moe": "info", "gemma4_moe": "warning"}
 
 
 def is_read_here(base: Path) -> bool:
