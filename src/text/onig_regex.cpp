@@ -46,6 +46,12 @@ std::string error_text(int code, OnigErrorInfo* info = nullptr) {
 
 Regex::Regex(std::string pattern, const std::string& where)
     : pattern_(std::move(pattern)), compiled_(std::make_unique<Compiled>()) {
+  constexpr size_t kMostBytes = 16384;  // a property of five bytes is written out in ten thousand
+  if (pattern_.size() > kMostBytes) {
+    throw DataError(fmt::format("the tokenizer's pattern has {} bytes, more than {}",
+                                pattern_.size(), kMostBytes),
+                    where);
+  }
   const std::string expanded = expand_properties(pattern_);
   const std::lock_guard lock(compile_mutex());
   OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};

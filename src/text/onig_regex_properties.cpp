@@ -2,6 +2,8 @@
 
 #include <array>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <optional>
 
 #include "onig_regex.h"
@@ -96,6 +98,18 @@ std::string shorthand_ranges(char letter) {
   return ranges_where(negated, [&](char32_t c) { return table.category(c) == Category::kNd; });
 }
 
+/// Every code point is looked at for a property, and patterns name a few of them many times.
+template <class Make>
+std::optional<std::string> remembered(const std::string& name, Make&& make) {
+  static std::mutex mutex;
+  static std::map<std::string, std::string> known;  // there are some hundred properties
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(name); found != known.end()) return found->second;
+  const std::optional<std::string> ranges = make();
+  if (ranges) known.emplace(name, *ranges);
+  return ranges;
+}
+
 struct Escape {
   size_t num_bytes;                   ///< of the escape in the pattern
   std::optional<std::string> ranges;  ///< what to write in its place
@@ -106,7 +120,7 @@ Escape read_escape(std::string_view rest) {
   if (rest.size() < 2) return {rest.size(), std::nullopt};
   const char letter = rest[1];
   if (letter == 'w' || letter == 'W' || letter == 'd' || letter == 'D')
-    return {2, shorthand_ranges(letter)};
+    return {2, remembered(std::string(1, letter), [&] { return shorthand_ranges(letter); })};
   if ((letter != 'p' && letter != 'P') || rest.size() < 4 || rest[2] != '{')
     return {2, std::nullopt};
   const size_t end = rest.find('}', 3);
@@ -117,7 +131,8 @@ Escape read_escape(std::string_view rest) {
     negated = !negated;
     name.remove_prefix(1);
   }
-  return {end + 1, property_ranges(name, negated)};
+  const std::string key = (negated ? "^" : "") + long_name_to_short(plain_name(name));
+  return {end + 1, remembered("p" + key, [&] { return property_ranges(name, negated); })};
 }
 
 }  // namespace

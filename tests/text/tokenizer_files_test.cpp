@@ -246,8 +246,8 @@ TEST(TokenizerFiles, LooksForThemInOrder) {
 }
 
 TEST(Base64, IsStrict) {
-  for (const std::string text :
-       {"", "a", "ab", "abc", "abcd", std::string("\0\xFF\x80", 3).c_str()})
+  for (const std::string& text :
+       std::vector<std::string>{"", "a", "ab", "abc", "abcd", std::string("\0\xFF\x80", 3)})
     EXPECT_EQ(decode_base64(encode_base64(text)), text);
   EXPECT_EQ(decode_base64("YQ=="), "a");
   for (const char* wrong : {"YQ", "YQ=", "Y===", "YR==", "Y Q=", "YQ==YQ=="})

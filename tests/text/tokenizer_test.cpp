@@ -227,6 +227,10 @@ TEST(TokenizerErrors, NameWhatIsMalformed) {
     {"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated", "invert": false}, {"type": "ByteLevel"}]})");
   EXPECT_NE(load_error(document).find("the tokenizer's pattern `(a` is not valid"),
             std::string::npos);
+  std::string properties;
+  for (int i = 0; i < 100'000; ++i) properties += "\\p{L}";
+  document["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = properties;
+  EXPECT_NE(load_error(document).find("pattern has 500000 bytes"), std::string::npos);
 }
 
 TEST(TokenizerDirectory, ReadsBosAndEos) {
