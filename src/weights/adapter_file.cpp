@@ -288,6 +288,20 @@ class AdapterReader {
   std::map<std::string, size_t> old_tensors_;  // read, by experts' tensor
 };
 
+/// Whether `file` has updates of linear modules that a target names, beside those of single experts
+/// and their router: of the expert that serves every token, or of layers without experts.
+bool has_dense_module(const SafetensorsFile& file, const std::string& target,
+                      const spec::ArchSpec& arch) {
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      if (linear.slot == spec::LinearSlot::kRouter || !ends_with_name(linear.module, target))
+        continue;
+      if (file.find(lora_a_name(spec::name_in_layer(arch, layer, linear.module)))) return true;
+    }
+  }
+  return false;
+}
+
 /// The parameters that adapters of old modules in `file` are for, as `target_parameters` names
 /// them.
 std::set<std::string> parameters_of_old_modules(const SafetensorsFile& file,
@@ -348,7 +362,8 @@ AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpe
   if (arch.mixture.num_experts == 0 || arch.mixture.beside_dense || !fs::exists(path))
     return config;
   bool has_old = false;
-  for (const std::string& parameter : parameters_of_old_modules(SafetensorsFile(path), arch)) {
+  const SafetensorsFile file(path);
+  for (const std::string& parameter : parameters_of_old_modules(file, arch)) {
     const bool is_named =
         std::any_of(config.target_parameters.begin(), config.target_parameters.end(),
                     [&](const std::string& target) { return ends_with_name(parameter, target); });
@@ -362,7 +377,10 @@ AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpe
   }
   if (!has_old) return config;
   config.lora_dropout = 0;  // experts' updates have none here, and nobody trains these
-  if (!config.target_is_pattern) std::erase_if(config.target_modules, names_single_experts);
+  if (config.target_is_pattern) return config;
+  std::erase_if(config.target_modules, [&](const std::string& target) {
+    return names_single_experts(target) && !has_dense_module(file, target, arch);
+  });
   return config;
 }
 

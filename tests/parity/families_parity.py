@@ -447,7 +447,7 @@ def check_vllm(case: Case) -> None:
     records = texts(SCORED_LENGTHS, seed=6)
     one, other = (case.sftrun.jsonl("score", records, case.directory, "--adapter", str(directory), *ON_CPU, *IN_FP32)
                   for directory in (adapter, written))
-    worst = max(abs(a["logprob"] - b["logprob"]) / max(abs(a["logprob"]), 1.0) for a, b in zip(one, other, strict=True))
+    worst = max(abs(logprob(a) - logprob(b)) / max(abs(logprob(a)), 1.0) for a, b in zip(one, other, strict=True))
     case.below("vllm: log-probability", worst, SCORE)
 
 
