@@ -368,7 +368,7 @@ def check_old_experts(case: Case) -> None:
     adapted.save_pretrained(converted)
     for name, directory in {"single experts": adapter, "single experts, converted by PEFT": converted}.items():
         scores = case.sftrun.jsonl("score", records, case.directory, "--adapter", str(directory), *ON_CPU, *IN_FP32)
-        worst = max(abs((s["logprob"] or 0.0) - e) / max(abs(e), 1.0) for s, e in zip(scores, expected, strict=True))
+        worst = max(abs(logprob(s) - e) / max(abs(e), 1.0) for s, e in zip(scores, expected, strict=True))
         case.below(f"adapter of {name}: log-probability of {len(records)} texts", worst, SCORE)
     case.sftrun.run("merge", "--adapter", str(adapter), "--output", str(merged), "--dtype", "f32")
     ids = clear_probe(case, adapted)
