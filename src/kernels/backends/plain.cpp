@@ -171,7 +171,8 @@ at::Tensor shared_expert(const SharedExpert& expert, const Gating& gating, const
 at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& batch,
                       const at::Tensor& routed_by, at::Tensor& probabilities) {
   const Mixture& m = l.mixture;
-  at::Tensor logits = linears(rms_norm(routed_by, m.router_norm).to(at::kFloat), {&m.router}, batch)[0];
+  at::Tensor logits =
+      linears(rms_norm(routed_by, m.router_norm).to(at::kFloat), {&m.router}, batch)[0];
   if (m.router_scale != 1) logits = logits * m.router_scale;
   probabilities = at::softmax(logits, -1, at::kFloat);
   auto [weights, chosen] = at::topk(probabilities, m.top_k, -1);
