@@ -76,6 +76,17 @@ bool has_stars_in_name(const fs::path& pattern) {
   });
 }
 
+/// Up to its first wildcard a pattern is a path; behind it "." and ".." are names, which no file
+/// has.
+bool has_dots_behind_wildcard(const fs::path& pattern) {
+  bool is_wild = false;
+  for (const fs::path& part : pattern) {
+    if (is_wild && (part == "." || part == "..")) return true;
+    is_wild = is_wild || holds_wildcards(part.string());
+  }
+  return false;
+}
+
 /// Components that `datasets` looks into only where a pattern names them: hidden ones, and folders
 /// such as __pycache__.
 std::array<int64_t, 2> num_special(const fs::path& path) {
@@ -172,7 +183,7 @@ SubsetFiles by_patterns(const Subset& subset, const Files& files, const SubsetRe
   for (const Subset::Split& split : subset.splits) {
     if (std::find(meant.begin(), meant.end(), split.name) == meant.end()) continue;
     for (const std::string& text : split.patterns) {
-      const fs::path pattern = (fs::path(subset.folder) / text).lexically_normal();
+      const fs::path path = fs::path(subset.folder) / text, pattern = path.lexically_normal();
       if (has_stars_in_name(pattern)) {
         return nothing(fmt::format("names files of its subset `{}` by {}, and ** must stand alone "
                                    "between slashes",
@@ -180,7 +191,8 @@ SubsetFiles by_patterns(const Subset& subset, const Files& files, const SubsetRe
                        "write, for example, data/**/*.parquet in its README.md, or give the files "
                        "that are meant as path");
       }
-      const Files found = matching(pattern, files, is_data);
+      const Files found =
+          has_dots_behind_wildcard(path) ? Files() : matching(pattern, files, is_data);
       if (found.empty() && !holds_wildcards(text)) return no_file_matches(subset, text);
       chosen.files.insert(chosen.files.end(), found.begin(), found.end());
     }
