@@ -10,25 +10,26 @@ struct BuiltinTemplate {
 };
 
 // A system message goes in front of the first question where a format has no place for it. Turns
-// end in what ends a text where a format has no end of its own.
+// end in what ends a text where a format has no end of its own. Content may be null, beside tool
+// calls.
 constexpr std::array kTemplates = {
     BuiltinTemplate{"chatml", R"({%- for message in messages -%}
-{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+{{ '<|im_start|>' + message.role + '\n' + (message.content or '') + '<|im_end|>\n' }}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%})"},
     BuiltinTemplate{"llama3", R"({{- bos_token -}}
 {%- for message in messages -%}
-{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content | trim + '<|eot_id|>' }}
+{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + (message.content or '') | trim + '<|eot_id|>' }}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif -%})"},
     BuiltinTemplate{"llama2", R"({%- set ns = namespace(system='') -%}
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
-{%- set ns.system = '<<SYS>>\n' + message.content + '\n<</SYS>>\n\n' -%}
+{%- set ns.system = '<<SYS>>\n' + (message.content or '') + '\n<</SYS>>\n\n' -%}
 {%- elif message.role == 'user' -%}
-{{ bos_token + '[INST] ' + ns.system + message.content + ' [/INST]' }}{%- set ns.system = '' -%}
+{{ bos_token + '[INST] ' + ns.system + (message.content or '') + ' [/INST]' }}{%- set ns.system = '' -%}
 {%- elif message.role == 'assistant' -%}
-{{ ' ' + message.content + ' ' + eos_token }}
+{{ ' ' + (message.content or '') + ' ' + eos_token }}
 {%- else -%}
 {{ raise_exception('the format llama2 has no place for the role ' + message.role) }}
 {%- endif -%}
@@ -37,11 +38,11 @@ constexpr std::array kTemplates = {
 {{- bos_token -}}
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
-{%- set ns.system = message.content + '\n\n' -%}
+{%- set ns.system = (message.content or '') + '\n\n' -%}
 {%- elif message.role == 'user' -%}
-{{ '[INST] ' + ns.system + message.content + ' [/INST]' }}{%- set ns.system = '' -%}
+{{ '[INST] ' + ns.system + (message.content or '') + ' [/INST]' }}{%- set ns.system = '' -%}
 {%- elif message.role == 'assistant' -%}
-{{ ' ' + message.content + eos_token }}
+{{ ' ' + (message.content or '') + eos_token }}
 {%- else -%}
 {{ raise_exception('the format mistral has no place for the role ' + message.role) }}
 {%- endif -%}
@@ -50,9 +51,9 @@ constexpr std::array kTemplates = {
 {{- bos_token -}}
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
-{%- set ns.system = message.content + '\n\n' -%}
+{%- set ns.system = (message.content or '') + '\n\n' -%}
 {%- elif message.role in ['user', 'assistant'] -%}
-{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' + ns.system + message.content | trim + '<end_of_turn>\n' }}
+{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' + ns.system + (message.content or '') | trim + '<end_of_turn>\n' }}
 {%- set ns.system = '' -%}
 {%- else -%}
 {{ raise_exception('the format gemma has no place for the role ' + message.role) }}
@@ -63,24 +64,24 @@ constexpr std::array kTemplates = {
 {%- if message.role not in ['system', 'user', 'assistant'] -%}
 {{ raise_exception('the format phi3 has no place for the role ' + message.role) }}
 {%- endif -%}
-{{ '<|' + message.role + '|>\n' + message.content + '<|end|>\n' }}
+{{ '<|' + message.role + '|>\n' + (message.content or '') + '<|end|>\n' }}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif -%})"},
     BuiltinTemplate{"zephyr", R"({%- for message in messages -%}
 {%- if message.role not in ['system', 'user', 'assistant'] -%}
 {{ raise_exception('the format zephyr has no place for the role ' + message.role) }}
 {%- endif -%}
-{{ '<|' + message.role + '|>\n' + message.content + eos_token + '\n' }}
+{{ '<|' + message.role + '|>\n' + (message.content or '') + eos_token + '\n' }}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif -%})"},
     BuiltinTemplate{"vicuna", R"({{- bos_token -}}
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
-{{ message.content + '\n\n' }}
+{{ (message.content or '') + '\n\n' }}
 {%- elif message.role == 'user' -%}
-{{ 'USER: ' + message.content + ' ASSISTANT:' }}
+{{ 'USER: ' + (message.content or '') + ' ASSISTANT:' }}
 {%- elif message.role == 'assistant' -%}
-{{ ' ' + message.content + eos_token }}
+{{ ' ' + (message.content or '') + eos_token }}
 {%- else -%}
 {{ raise_exception('the format vicuna has no place for the role ' + message.role) }}
 {%- endif -%}
@@ -88,11 +89,11 @@ constexpr std::array kTemplates = {
     BuiltinTemplate{"alpaca", R"({{- bos_token -}}
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
-{{ message.content + '\n\n' }}
+{{ (message.content or '') + '\n\n' }}
 {%- elif message.role == 'user' -%}
-{{ '### Instruction:\n' + message.content + '\n\n### Response:\n' }}
+{{ '### Instruction:\n' + (message.content or '') + '\n\n### Response:\n' }}
 {%- elif message.role == 'assistant' -%}
-{{ message.content + eos_token + '\n\n' }}
+{{ (message.content or '') + eos_token + '\n\n' }}
 {%- else -%}
 {{ raise_exception('the format alpaca has no place for the role ' + message.role) }}
 {%- endif -%}

@@ -150,6 +150,10 @@ CHATS = [[("user", " a question "), ("assistant", "an answer\n")], [("user", "1"
 
 def same_formats(render, builtin, templates):
     assert builtin.keys() >= SAME_FORMATS.keys(), builtin.keys()
+    for name, source in builtin.items():  # null beside tool calls, as OpenAI's clients write it
+        nulls, empty = ([{"role": "user", "content": "1"}, {"role": "assistant", "content": content}] for content in (None, ""))
+        if render(source, nulls, None, {}) != render(source, empty, None, {}) or "error" in render(source, nulls, None, {}):
+            yield name, "null content is not empty content"
     for ours, theirs in SAME_FORMATS.items():
         if theirs not in templates:  # its package could not be downloaded
             continue

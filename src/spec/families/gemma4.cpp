@@ -39,7 +39,9 @@ void read_heads(const JsonFields& config, ArchSpec& arch) {
     LayerSpec& layer = arch.layers[i];
     if (layer.window > 0) continue;
     layer.value_is_key = value_is_key;
-    layer.head_dim = config.get_int("global_head_dim", 512, 1, kMostSize);
+    // Without the key: the class's own, but those of all layers where each may have its own.
+    layer.head_dim =
+        config.get_int("global_head_dim", own != nullptr ? arch.head_dim : 512, 1, kMostSize);
     if (value_is_key)
       layer.num_kv_heads = config.get_int("num_global_key_value_heads", 0, 1, kMostSize);
     if (own == nullptr || !own->is_object()) continue;
