@@ -129,6 +129,14 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
+  // A device or a pipe is written as it is, without a temporary file.
+  std::error_code code;
+  const fs::file_status status = fs::status(target_, code);
+  if (fs::is_character_file(status) || fs::is_fifo(status)) {
+    fd_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd_ < 0) throw_write_error(target_);
+    return;
+  }
   static std::atomic<unsigned> counter{0};
   const std::string name = target_.filename().string();
   temporary_ = target_.parent_path() /
@@ -140,7 +148,7 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
   ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void remove_entries(const fs::path& directory, std::string_view prefix) {
@@ -162,6 +170,10 @@ void AtomicFile::write(const void* data, size_t num_bytes) {
 
 void AtomicFile::commit() {
   SFTRUN_CHECK(fd_ >= 0);
+  if (temporary_.empty()) {
+    if (::close(std::exchange(fd_, -1)) != 0) throw_write_error(target_);
+    return;
+  }
   if (::fsync(fd_) != 0) throw_write_error(target_);
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0 || ::rename(temporary_.c_str(), target_.c_str()) != 0) {

@@ -1,7 +1,10 @@
 #include "sftrun/core/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -112,6 +115,22 @@ TEST(RemoveEntries, TakesThosePrefixedAndNoOthers) {
   remove_entries(dir.path(), ".x-");
   EXPECT_EQ(entries(dir.path()), 1U);
   remove_entries(dir / "missing", "");
+}
+
+// As root a rename over /dev/null would take the device's place.
+TEST(AtomicFile, DevicesAndPipesAreWrittenAsTheyAre) {
+  const test::TemporaryDirectory folder;
+  const std::filesystem::path pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  write_file_atomically(pipe, "text");
+  char got[8] = {};
+  EXPECT_EQ(::read(reader, got, sizeof got), 4);
+  EXPECT_STREQ(got, "text");
+  ::close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  write_file_atomically("/dev/null", "text");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
 }  // namespace
