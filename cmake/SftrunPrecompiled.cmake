@@ -1,7 +1,7 @@
 # Headers that most files include, parsed once: a file with LibTorch compiles in a quarter of the time.
 #
 # A file still includes all that it uses. SFTRUN_PRECOMPILE=OFF, as `make asan` has it, builds without, and finds what is missing.
-option(SFTRUN_PRECOMPILE "Precompile the headers of the standard library, nlohmann/json, LibTorch, CLI11 and GoogleTest" ON)
+option(SFTRUN_PRECOMPILE "Precompile the headers of the standard library, nlohmann/json, LibTorch and GoogleTest" ON)
 # The date and the macros of a precompiled header are not those of the file, which ccache is to overlook. It takes the files
 # that were included from the compiler (-MD), not from a run of the preprocessor of its own.
 if(SFTRUN_PRECOMPILE AND SFTRUN_CCACHE)

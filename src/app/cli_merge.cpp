@@ -6,6 +6,7 @@
 #include "run_check.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/new_directory.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/vllm_adapter.h"
 
@@ -90,16 +91,9 @@ int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
   namespace fs = std::filesystem;
   const fs::path model =
       checked_model(command, options.model, options.adapter, hub::ModelParts::kText);
-  const fs::path output = options.output;
-  fs::path temporary = output;
-  temporary += ".unfinished";
-  std::error_code code;
-  fs::remove_all(temporary, code);
-  weights::write_vllm_adapter(options.adapter, temporary, read_arch(model));
-  fs::remove(output, code);  // empty or absent
-  fs::rename(temporary, output, code);
-  if (code)
-    throw DeviceError("cannot put the adapter into place: " + code.message(), output.string());
+  write_new_directory(options.output, "the adapter", [&](const fs::path& directory) {
+    weights::write_vllm_adapter(options.adapter, directory, read_arch(model));
+  });
   log::info("wrote the adapter {} as vLLM reads it into {}", options.adapter, options.output);
   return static_cast<int>(ExitCode::kDone);
 }

@@ -11,6 +11,7 @@
 #include "sftrun/data/dataset.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/vllm_adapter.h"
 #include "text_model_loader.h"
 
 namespace sftrun::app {
@@ -112,9 +113,26 @@ void warn_of_files_in_both(const config::DataConfig& data) {
       both[0], both.size() > 1 ? fmt::format(" and {} more", both.size() - 1) : "");
 }
 
+namespace {
+
+/// What vLLM makes of the adapter that the run is to leave; one that it starts from says by itself
+/// what it adapts.
+void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
+  if (tuning.mode != config::TuningMode::kLora || !tuning.lora.init_from.empty()) return;
+  const std::set<std::string> adapted = spec::adapted_names(targets_of(tuning.lora), arch);
+  const auto reading =
+      weights::vllm_reading(arch, [&](const std::string& name) { return adapted.contains(name); });
+  if (!reading) return;
+  reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
+}
+
+}  // namespace
+
 std::vector<std::string> check_run(const config::RunConfig& config, const fs::path& model) {
   const spec::ArchSpec arch = holds_weights(model) ? arch_of_checkpoint(model) : read_arch(model);
   check_tuning(config.tuning, arch);
+  spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture);
+  say_what_vllm_reads(config.tuning, arch);
   data::TextModel text = load_text_model(model, config.model.chat_template);
   text.num_embeddings = arch.vocab_size;
   std::vector<std::string> lines = {text_of(config.tuning, arch)};

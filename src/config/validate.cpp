@@ -62,7 +62,7 @@ class Judge {
              {"tuning.lora.init_from", "tuning.mode"},
              "set tuning.mode to lora, or merge the adapter first (sftrun merge)");
     }
-    if (lora) judge_targets(tuning.lora.target_modules);
+    if (lora) judge_targets(tuning.lora);
   }
 
   void judge_data() {
@@ -193,12 +193,12 @@ class Judge {
     }
   }
 
-  void judge_targets(const std::vector<std::string>& targets) {
-    if (targets.empty()) {
+  void judge_targets(const LoraConfig& lora) {
+    if (lora.target_modules.empty() && lora.target_parameters.empty()) {
       report("`tuning.lora.target_modules` is empty", {"tuning.lora.target_modules"},
              "use all-linear");
     }
-    for (const std::string& target : targets) {
+    for (const std::string& target : lora.target_modules) {
       if (target.find(',') == std::string::npos) continue;
       report(
           fmt::format("`tuning.lora.target_modules` holds `{}`, which is no module's name", target),

@@ -30,7 +30,7 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   std::string best;
   size_t best_distance = SIZE_MAX;
   for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(word, candidate);
+    const size_t distance = edit_distance(ascii_lower(std::string(word)), ascii_lower(candidate));
     if (distance <= std::max(word.size(), candidate.size()) / 3 + 1 && distance < best_distance) {
       best_distance = distance;
       best = candidate;

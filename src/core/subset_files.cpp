@@ -154,11 +154,18 @@ Names splits_meant(const Names& splits, const SubsetRequest& request) {
 
 SubsetFiles no_such_split(const Subset& subset, const Names& splits, const SubsetRequest& request) {
   const std::string wanted = request.split.empty() ? request.defaults.front() : request.split;
-  const std::string advice = advice_on_split(request.split);
-  return nothing(fmt::format("has no split `{}` in its subset `{}`", wanted, subset.name),
-                 !advice.empty() ? advice
-                                 : fmt::format("it has {}; say which as {{path: …, split: {}}}",
-                                               listed(splits), splits.front()));
+  std::string advice = advice_on_split(request.split);
+  const auto is_for_training = [](const std::string& split) { return means_split(split, "train"); };
+  if (!advice.empty()) {
+    // said already
+  } else if (wanted == "validation" && std::all_of(splits.begin(), splits.end(), is_for_training)) {
+    advice = fmt::format("it has {}, to train on; data.val_split holds records out of data.train",
+                         listed(splits));
+  } else {
+    advice = fmt::format("it has {}; say which as {{path: …, split: {}}}", listed(splits),
+                         splits.front());
+  }
+  return nothing(fmt::format("has no split `{}` in its subset `{}`", wanted, subset.name), advice);
 }
 
 SubsetFiles no_file_matches(const Subset& subset, const std::string& patterns) {

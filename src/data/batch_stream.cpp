@@ -113,8 +113,8 @@ class EndlessSource {
 
 [[noreturn]] void refuse_position() {
   throw DataError("the checkpoint's place in the data is not one of these data", "data.train",
-                  "streamed data cannot be changed in the middle of a run: start another with "
-                  "tuning.lora.init_from, or give back the data it began with");
+                  "streamed data cannot be changed in the middle of a run: give back the data it "
+                  "began with, or start another run in another output.dir");
 }
 
 }  // namespace

@@ -33,6 +33,10 @@ bool shows_a_tool(const std::string& text, const Json& tools) {
   });
 }
 
+bool makes_calls(const Json& message) {
+  return is_given(message, "tool_calls") || is_given(message, "function_call");
+}
+
 }  // namespace
 
 LeftOut find_left_out(const LabelledConversation& conversation, const Json& messages,
@@ -44,7 +48,7 @@ LeftOut find_left_out(const LabelledConversation& conversation, const Json& mess
   for (const int32_t message : learnt) {
     if (message < 0 || static_cast<size_t>(message) >= messages.size()) continue;
     const Json& answer = messages[static_cast<size_t>(message)];
-    if (is_given(answer, "tool_calls") &&
+    if (makes_calls(answer) &&
         !shows(conversation.rendered, message, {"tool_calls", "function_call"}))
       ++left_out.tool_calls;
     const bool is_last = message == *learnt.rbegin();  // of earlier ones many templates drop it
@@ -57,6 +61,19 @@ LeftOut find_left_out(const LabelledConversation& conversation, const Json& mess
   if (tools.is_array() && !tools.empty() && !shows_a_tool(conversation.rendered.text, tools))
     left_out.tools = 1;
   return left_out;
+}
+
+void drop_empty_answers(LabelledConversation& conversation, const Json& messages) {
+  std::set<int32_t> shown;
+  for (const text::OriginSpan& span : conversation.rendered.origins) {
+    const Origin& origin = span.origin;
+    if (origin.kind == Origin::Kind::kMessage && origin.field != "role")
+      shown.insert(origin.message);
+  }
+  std::erase_if(conversation.runs, [&](const LabelledConversation::Run& run) {
+    return run.message >= 0 && !shown.contains(run.message) &&
+           makes_calls(messages[static_cast<size_t>(run.message)]);
+  });
 }
 
 int64_t count_control_tokens(const LabelledConversation& conversation,

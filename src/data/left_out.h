@@ -11,6 +11,10 @@ namespace sftrun::data {
 LeftOut find_left_out(const text::LabelledConversation& conversation, const Json& messages,
                       const Json& tools);
 
+/// Takes the labels off answers of whose message the text shows nothing, since the template drops
+/// the calls they make: what is left of the turn, its end, would teach to say nothing.
+void drop_empty_answers(text::LabelledConversation& conversation, const Json& messages);
+
 /// How many messages hold control tokens of the model in their own text (`<|im_end|>` typed by a
 /// user): the tokenizer reads them as if the template had written them.
 int64_t count_control_tokens(const text::LabelledConversation& conversation,

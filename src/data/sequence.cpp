@@ -119,6 +119,8 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   if (options.loss_on == LossOnChoice::kCompletion && num_prompt_messages > 0) {
     extend_to_end(conversation);
   }
+  const LeftOut left_out = find_left_out(conversation, shown, render.tools);
+  if (options.loss_on != LossOnChoice::kAll) drop_empty_answers(conversation, shown);
   const int64_t num_empty_thinking =
       find_empty_thinking(conversation, options.empty_thinking == config::EmptyThinking::kDrop);
   text::LabelledTokens tokens = text::tokenize_labelled(*model.tokenizer, conversation);
@@ -128,7 +130,7 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
                     .spans = std::move(tokens.spans),
                     .num_empty_thinking = num_empty_thinking,
                     .num_control_tokens = num_control_tokens,
-                    .left_out = find_left_out(conversation, shown, render.tools)};
+                    .left_out = left_out};
   if (options.with_parts) sequence.parts = parts_of(conversation.rendered, messages);
   sequence.text = std::move(conversation.rendered.text);
   return sequence;

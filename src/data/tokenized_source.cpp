@@ -9,13 +9,13 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                    const std::string& where) {
   Outcome outcome{.fate = fate_of(sequence, rule, where),
                   .length = static_cast<int64_t>(sequence.ids.size()),
+                  .left_out = sequence.left_out,
                   .unknown_roles = sequence.unknown_roles};
   if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
     outcome.example = to_example(sequence, rule.max_seq_len, 0);
     outcome.ending = ending_of(outcome.example, model);
     outcome.num_empty_thinking = sequence.num_empty_thinking;
     outcome.num_control_tokens = sequence.num_control_tokens;
-    outcome.left_out = sequence.left_out;
   } else if (outcome.fate != Fate::kTooLong) {
     outcome.text = shortened(sequence.text);
   }

@@ -7,8 +7,8 @@
 #include "commands.h"
 #include "session.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/new_directory.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -102,19 +102,12 @@ int run_merge(const nlohmann::json& request) {
       values = [&merged, &info, pair] { return merged.of(info, pair->second); };
     model::add_stored(*base, info, dtype, values, tensors);
   }
-  fs::path temporary = output;
-  temporary += ".unfinished";
-  std::error_code code;
-  fs::remove_all(temporary, code);
-  make_directories(temporary);
-  weights::write_sharded_safetensors(
-      temporary, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
-  model::write_config(*base, base_path, temporary, dtype);
-  model::write_text_files(*base, base_path, temporary, weights::read_chat_template(adapter_path));
-  fs::remove(output, code);  // the front made sure that it is empty or absent
-  fs::rename(temporary, output, code);
-  if (code)
-    throw DeviceError("cannot put the merged model into place: " + code.message(), output.string());
+  write_new_directory(output, "the merged model", [&](const fs::path& directory) {
+    weights::write_sharded_safetensors(
+        directory, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
+    model::write_config(*base, base_path, directory, dtype);
+    model::write_text_files(*base, base_path, directory, weights::read_chat_template(adapter_path));
+  });
   log::info("merged {} modules into {} ({})", adapter.lora.size(), output.string(), name_of(dtype));
   return 0;
 }

@@ -20,6 +20,7 @@
 #include "sftrun/observe/run_report.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/parallel/communicator.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/train/identity.h"
 #include "sftrun/train/trainer.h"
 #include "sftrun/weights/adapter_file.h"
@@ -80,18 +81,6 @@ config::DTypeChoice choice_of(at::ScalarType dtype) {
   return dtype == at::kFloat      ? config::DTypeChoice::kFp32
          : dtype == at::kBFloat16 ? config::DTypeChoice::kBf16
                                   : config::DTypeChoice::kFp16;
-}
-
-/// What the run says, else what the model's config.json asks for; null: nobody does.
-std::optional<double> aux_loss_coef(const config::TrainConfig& train,
-                                    const spec::MixtureSpec& mixture) {
-  const std::optional<double>& said = train.router_aux_loss_coef;
-  const bool has_loss = mixture.num_experts > 0 && mixture.has_aux_loss;
-  if (said.value_or(0) == 0 || has_loss) return said ? said : mixture.aux_loss_coef;
-  throw ConfigError(mixture.num_experts > 0
-                        ? "models of this family have no load-balancing loss of their routers"
-                        : "the model has no experts whose load could be balanced",
-                    "train.router_aux_loss_coef", "remove it");
 }
 
 /// Threads that prepare data.
@@ -158,7 +147,8 @@ class Worker {
         choose_backend(config_.parallel.backend, compute_.device), compute_.device, kMeetTimeoutS);
     tell("loading");
     checkpoint_ = weights::Checkpoint::open(model_path_);
-    config_.train.router_aux_loss_coef = aux_loss_coef(config_.train, checkpoint_->arch().mixture);
+    config_.train.router_aux_loss_coef =
+        spec::aux_loss_coef(config_.train.router_aux_loss_coef, checkpoint_->arch().mixture);
     tell("tokenizing");
     const auto resume_from = find_resume();
     std::optional<train::TrainState> saved;
@@ -373,10 +363,7 @@ class Worker {
     const auto reading = weights::vllm_reading(
         decoder_->arch(), [&](const std::string& module) { return adapted.contains(module); });
     if (!reading) return;
-    const std::string text =
-        fmt::format("{}: to serve the adapter there, write it with `sftrun merge --format vllm`",
-                    reading->what);
-    reading->is_silent ? log::warn("{}", text) : log::info("{}", text);
+    reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
   }
 
   std::string backend_name() const {

@@ -135,13 +135,20 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     const at::Tensor target = to.in_file_order(to.master);
     target.copy_(at::from_blob(const_cast<float*>(from.data()), target.sizes(), at::kFloat));
   };
+  const std::vector<std::string>& own_parameters = decoder.options().lora.target_parameters;
+  const auto is_parameter = [&](const std::string& name) {
+    return spec::is_target({.parameters = own_parameters}, name) ||
+           spec::is_target({.parameters = config.target_parameters}, name);
+  };
   /// Takes what the adapter has for a layer's `lora`, or makes sure that neither has one.
-  const auto take = [&](const std::string& name, auto& lora, const char* targets) {
+  /// @param parameter what target_parameters would call it
+  const auto take = [&](const std::string& name, auto& lora, const std::string& parameter) {
     const auto found = tensors.lora.find(name);
     if (lora.has_value() != (found != tensors.lora.end())) {
-      throw DataError(fmt::format("the adapter {} {}", lora ? "lacks" : "also holds", name),
-                      directory.string(),
-                      fmt::format("its {0} differ from tuning.lora.{0}", targets));
+      throw DataError(
+          fmt::format("the adapter {} {}", lora ? "lacks" : "also holds", name), directory.string(),
+          fmt::format("its {0} differ from tuning.lora.{0}",
+                      is_parameter(parameter) ? "target_parameters" : "target_modules"));
     }
     if (!lora) return;
     copy(*lora->a, found->second.a);
@@ -149,10 +156,10 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     ++used;
   };
   for (kernels::Linear* linear : decoder.linears())
-    take(linear->name, linear->lora, "target_modules");
+    take(linear->name, linear->lora, linear->name + ".weight");
   for (Layer& layer : decoder.layers()) {
     for (kernels::ExpertMatrix* matrix : layer.experts())
-      take(matrix->name, matrix->lora, "target_parameters");
+      take(matrix->name, matrix->lora, matrix->name);
   }
   SFTRUN_CHECK_EQ(used, tensors.lora.size());
   decoder.parameters().refresh_compute();

@@ -29,12 +29,15 @@ void require_parameters_exist(const LoraTargets& targets, const ArchSpec& arch) 
       if (linear.slot == LinearSlot::kRouter) add(layer, linear.module + ".weight");
     }
   }
+  std::vector<std::string> missing;
   for (const std::string& target : targets.parameters) {
     const bool found = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return ends_with_name(name, target);
     });
-    if (found) continue;
-    throw ConfigError(fmt::format("no experts' parameter is named `{}`", target),
+    if (!found) missing.push_back("`" + target + "`");
+  }
+  if (!missing.empty()) {
+    throw ConfigError(fmt::format("no experts' parameter is named {}", join(missing, " or ")),
                       "tuning.lora.target_parameters",
                       names.empty() ? "the model has no experts: remove it"
                                     : "there are, in every layer of experts: " + join(known, ", "));
@@ -66,6 +69,17 @@ bool names_experts(const std::string& target) {
     if (ends_with_name(target, name)) return true;
   }
   return false;
+}
+
+/// A router's update has another name.
+void refuse_router(const std::string& target, const std::vector<LinearSpec>& linears) {
+  for (const LinearSpec& linear : linears) {
+    if (linear.slot != LinearSlot::kRouter || !ends_with_name(linear.module, target)) continue;
+    throw ConfigError(
+        fmt::format("`{}` names the routers, which peft takes for parameters", target),
+        "tuning.lora.target_modules",
+        fmt::format("set tuning.lora.target_parameters: [{}.weight]", linear.module));
+  }
 }
 
 }  // namespace
@@ -111,12 +125,37 @@ void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
                         "set tuning.lora.target_parameters: [mlp.experts.gate_up_proj, "
                         "mlp.experts.down_proj]");
     }
+    refuse_router(target, linears);
     const std::string guess = nearest(target, names);
     throw ConfigError(fmt::format("no linear layer is named `{}`", target),
                       "tuning.lora.target_modules",
                       (guess.empty() ? std::string() : fmt::format("did you mean `{}`? ", guess)) +
                           "there are: " + join(names, ", ") + "; or all-linear");
   }
+}
+
+std::optional<double> aux_loss_coef(std::optional<double> asked, const MixtureSpec& mixture) {
+  const bool has_loss = mixture.num_experts > 0 && mixture.has_aux_loss;
+  if (asked.value_or(0) == 0 || has_loss) return asked ? asked : mixture.aux_loss_coef;
+  throw ConfigError(mixture.num_experts > 0
+                        ? "models of this family have no load-balancing loss of their routers"
+                        : "the model has no experts whose load could be balanced",
+                    "train.router_aux_loss_coef", "remove it");
+}
+
+std::set<std::string> adapted_names(const LoraTargets& targets, const ArchSpec& arch) {
+  std::set<std::string> names;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const LinearSpec& linear : layer_linears(arch, layer)) {
+      const std::string name = name_in_layer(arch, layer, linear.module);
+      if (is_target(targets, name, linear.slot, arch)) names.insert(name);
+    }
+    for (const ExpertSpec& experts : layer_experts(arch, layer)) {
+      const std::string name = name_in_layer(arch, layer, experts.module);
+      if (is_target(targets, name)) names.insert(name);
+    }
+  }
+  return names;
 }
 
 int64_t num_lora_values(const LoraTargets& targets, int64_t r, const ArchSpec& arch) {

@@ -27,7 +27,7 @@ constexpr std::array kTemplates = {
 {%- if message.role == 'system' -%}
 {%- set ns.system = '<<SYS>>\n' + (message.content or '') + '\n<</SYS>>\n\n' -%}
 {%- elif message.role == 'user' -%}
-{{ bos_token + '[INST] ' + ns.system + (message.content or '') + ' [/INST]' }}{%- set ns.system = '' -%}
+{{ (bos_token or '') + '[INST] ' + ns.system + (message.content or '') + ' [/INST]' }}{%- set ns.system = '' -%}
 {%- elif message.role == 'assistant' -%}
 {{ ' ' + (message.content or '') + ' ' + eos_token }}
 {%- else -%}

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <array>
 
-#include "sections.h"
+#include "json_access.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "tokenizer_files.h"
+#include "tokenizer_classes.h"
 
 namespace sftrun::text {
 namespace {
@@ -56,6 +56,16 @@ TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfi
                                  directory.string());
 }
 
+/// "" where config.json does not say; what is wrong with that file is told by who reads it.
+std::string model_type_of(const fs::path& directory) {
+  const fs::path path = directory / "config.json";
+  if (!fs::exists(path)) return "";
+  const Json document = parse_document(read_text_file(path));
+  const bool names_one = document.is_object() && document.contains("model_type") &&
+                         document.at("model_type").is_string();
+  return names_one ? document.at("model_type").get<std::string>() : "";
+}
+
 }  // namespace
 
 bool has_tokenizer_files(const fs::path& directory) {
@@ -70,6 +80,7 @@ TokenizerSource read_tokenizer_directory(const fs::path& directory) {
   const fs::path file = directory / "tokenizer.json";
   if (!fs::exists(file)) return from_other_files(directory, config);
   TokenizerSource source = read_tokenizer_json(read_text_file(file), file.string());
+  warn_of_other_class(source, config, model_type_of(directory));
   add_configured_tokens(config, source, true);
   return source;
 }

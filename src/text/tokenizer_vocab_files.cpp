@@ -3,8 +3,7 @@
 #include "json_access.h"
 #include "sections.h"
 #include "sftrun/core/error.h"
-#include "splitters.h"
-#include "tokenizer_files.h"
+#include "tokenizer_classes.h"
 
 namespace sftrun::text {
 namespace {
@@ -45,34 +44,19 @@ std::vector<std::pair<std::string, std::string>> read_merges(std::string_view te
   return out;
 }
 
-bool is_one_of(const std::string& name, std::initializer_list<std::string_view> names) {
-  for (const std::string_view other : names)
-    if (name == other) return true;
-  return false;
-}
-
 /// What the tokenizer's class does before the model sees a text.
 void set_class(const TokenizerConfig& config, TokenizerSource& source) {
   const std::string name = config.tokenizer_class();
-  const bool prefixes = config.flag("add_prefix_space").value_or(false);
-  const auto split = [&](const char* pattern) {
-    source.normalizer = {{"type", "NFC"}};
-    source.pre_tokenizer = sequence_section(
-        "pretokenizers", {split_section(pattern), byte_level_section(false, prefixes)});
-  };
-  if (name == "Qwen2Tokenizer") {
-    split(kQwen2Pattern);
-  } else if (name == "Qwen3_5Tokenizer") {
-    split(kQwen35Pattern);
-  } else if (is_one_of(name, {"", "GPT2Tokenizer", "CodeGenTokenizer"})) {
-    source.pre_tokenizer = byte_level_section(true, prefixes);
-  } else {
+  auto sections = sections_of_class(name, config);
+  if (!sections) {
     throw DataError(
         fmt::format("how `{}` splits texts is not known without a tokenizer.json", name),
         config.where,
         "save the tokenizer with transformers "
         "(AutoTokenizer.from_pretrained(…).save_pretrained(…))");
   }
+  source.normalizer = std::move(sections->normalizer);
+  source.pre_tokenizer = std::move(sections->pre_tokenizer);
   source.decoder = byte_level_section(true);
 }
 

@@ -282,6 +282,10 @@ VllmExperts vllm_experts(const spec::ArchSpec& arch) {
   return is_gpt_oss || is_whole_qwen ? VllmExperts::kTogether : VllmExperts::kEach;
 }
 
+std::string VllmReading::advice() const {
+  return what + ": to serve the adapter there, write it with `sftrun merge --format vllm`";
+}
+
 std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted) {
   for (const std::string& key : keys_that_are_values(arch)) {

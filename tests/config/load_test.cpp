@@ -251,6 +251,14 @@ TEST_F(ConfigTest, AModelMayBeAHubs) {  // whoever loads it looks for it, and na
   EXPECT_NE(loaded.place_of("model.name").find("run.yaml:1:9"), std::string::npos);
 }
 
+TEST_F(ConfigTest, ExpertsAloneMayBeAdapted) {
+  const std::string none = "tuning: {lora: {target_modules: []";
+  expect_error<ConfigError>([&] { load(none + "}}"); },
+                            {"`tuning.lora.target_modules` is empty", "use all-linear"});
+  const LoadedConfig loaded = load(none + ", target_parameters: [experts.down_proj]}}");
+  EXPECT_TRUE(loaded.config.tuning.lora.target_modules.empty());
+}
+
 TEST_F(ConfigTest, OverridesAloneNeedNoModel) {
   const LoadedConfig loaded =
       config_from_overrides({"tuning.lora.r=8", "tuning.lora.target_modules=[q_proj]"});

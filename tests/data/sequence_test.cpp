@@ -203,6 +203,22 @@ TEST(Tools, CallsAreLearntAndToolsAndResultsAreNot) {
   EXPECT_EQ(learnt(sequences.at(0)), R"(add{"a": 1}add{"a": 2}<|im_end|>|3<|im_end|>)");
 }
 
+TEST(Tools, AnAnswerOfWhichTheTemplateDropsAllIsNotLearnt) {
+  const std::string call = R"("tool_calls": [{"function": {"name": "add", "arguments": {}}}])";
+  const auto learnt_of = [&](const std::string& content) {
+    const std::string record =
+        R"({"messages": [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": )" +
+        content + ", " + call +
+        R"(}, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "3"}]})";
+    const auto sequences =
+        build(record.c_str(), RecordFormat::kMessages, {}, test::toy_model(test::kChatMl));
+    EXPECT_EQ(sequences.at(0).left_out.tool_calls, 1);
+    return learnt(sequences.at(0));
+  };
+  EXPECT_EQ(learnt_of("\"\""), "3<|im_end|>");
+  EXPECT_EQ(learnt_of("\"I add.\""), "I add.<|im_end|>|3<|im_end|>");
+}
+
 constexpr const char* kThinking = R"({"messages": [
   {"role": "user", "content": "q1"}, {"role": "assistant", "content": "t1</think>a1"},
   {"role": "user", "content": "q2"}, {"role": "assistant", "content": "t2</think>a2"}, {"role": "user", "content": "q3"}]})";

@@ -167,6 +167,7 @@ TEST_F(SourceFiles, SubsetsAreThoseOfTheReadme) {
   const DataError misspelt = failure("d", "", SplitRole::kTrain, "fra");
   EXPECT_EQ(misspelt.message(), "the data set has no subset `fra`");
   EXPECT_EQ(misspelt.fix(), "did you mean `fr`? It has en, fr");
+  EXPECT_EQ(failure("d", "", SplitRole::kTrain, "FR").fix(), "did you mean `fr`? It has en, fr");
   const DataError split = failure("d", "validation", SplitRole::kTrain, "fr");
   EXPECT_EQ(split.message(), "the data set has no split `validation` in its subset `fr`");
   EXPECT_EQ(split.fix(), "it has train, test; say which as {path: …, split: train}");
@@ -199,6 +200,9 @@ TEST_F(SourceFiles, SplitsOfASubsetThatAreNamedOtherwise) {
   EXPECT_EQ(files("d", "", SplitRole::kValidation), Names{"d/b.jsonl"});
   EXPECT_EQ(subset("", "test_sft"), Names{"d/b.jsonl"});
   card("train_sft", "train_gen");
+  EXPECT_EQ(failure("d", "", SplitRole::kValidation).fix(),
+            "it has train_sft, train_gen, to train on; data.val_split holds records out of "
+            "data.train");
   EXPECT_EQ(failure("d").message(),
             "the data set has several such splits in its subset `x`: train_sft, train_gen");
   EXPECT_EQ(failure("d").fix(), "say which as {path: …, split: train_sft}");

@@ -27,6 +27,7 @@ from parity_record import Found  # noqa: E402
 from real_tokenizers import Case, byte_values, real_models  # noqa: E402
 from tokenize_helper import lines_of, run_helper  # noqa: E402
 from tokenizer_bench import bench, use_two_threads  # noqa: E402
+from tokenizer_classes import compare_classes  # noqa: E402
 from tokenizer_directories import auto, directories, write_directory  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, __version__, decoders, models, pre_tokenizers  # noqa: E402
 
@@ -327,6 +328,7 @@ def comparisons(args, folder):
     for name, tokenizer in parts.decoder_parts():
         case = written(f"decoder: {name}", tokenizer, folder)
         yield case.name, "", lambda case=case: compare_decoder(args.helper, case, args.count // 5)
+    yield "tokenizer classes", "", lambda: compare_classes(args.helper, folder, args.count // 10)
     for case in cases(folder, args.helper):
         yield case.name, case.family, lambda case=case: compare(args.helper, case, count_for(case, args.count))
 

@@ -31,6 +31,53 @@ TEST(TrainedNames, TargetsThatAreNotThereAreRefused) {
       {"no experts' parameter is named `experts.down_proj`", "the model has no experts"});
 }
 
+ArchSpec with_experts() {
+  ArchSpec arch = small();
+  arch.family = "qwen3_moe";
+  arch.mixture.num_experts = 4, arch.mixture.top_k = 2, arch.mixture.intermediate_size = 8;
+  arch.layers.at(1).sparse = true;
+  return arch;
+}
+
+TEST(TrainedNames, OfExpertsAllWrongNamesAreTold) {
+  test::expect_error<ConfigError>(
+      [&] {
+        require_targets_exist(
+            {.modules = {"q_proj"}, .parameters = {"experts.w1", "mlp.gate.weight", "w2"}},
+            with_experts());
+      },
+      {"no experts' parameter is named `experts.w1` or `w2`", "mlp.experts.gate_up_proj"});
+  test::expect_error<ConfigError>(
+      [&] {
+        require_targets_exist({.modules = {"q_proj", "gate"}}, with_experts());
+      },
+      {"`gate` names the routers", "set tuning.lora.target_parameters: [mlp.gate.weight]"});
+}
+
+TEST(TrainedNames, OfWhatIsAdapted) {
+  const std::set<std::string> names = adapted_names(
+      {.modules = {"q_proj"}, .parameters = {"mlp.experts.down_proj", "mlp.gate.weight"}},
+      with_experts());
+  EXPECT_EQ(names, std::set<std::string>(
+                       {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj",
+                        "model.layers.1.mlp.gate", "model.layers.1.mlp.experts.down_proj"}));
+}
+
+TEST(TrainedNames, BalanceOfLoadsAsTheRunOrTheModelAsks) {
+  MixtureSpec mixture;
+  EXPECT_EQ(aux_loss_coef(std::nullopt, mixture), std::nullopt);
+  EXPECT_EQ(aux_loss_coef(0, mixture), 0);
+  test::expect_error<ConfigError>([&] { aux_loss_coef(0.1, mixture); },
+                                  {"no experts", "train.router_aux_loss_coef"});
+  mixture.num_experts = 4;
+  mixture.aux_loss_coef = 0.02;
+  EXPECT_EQ(aux_loss_coef(std::nullopt, mixture), 0.02);
+  EXPECT_EQ(aux_loss_coef(0, mixture), 0);
+  EXPECT_EQ(aux_loss_coef(0.1, mixture), 0.1);
+  mixture.has_aux_loss = false;
+  test::expect_error<ConfigError>([&] { aux_loss_coef(0.1, mixture); }, {"of this family"});
+}
+
 TEST(TrainedNames, ValuesOfUpdatesAreCounted) {
   const int64_t q = 16 + 16, kv = 16 + 8, mlp = 16 + 32;
   EXPECT_EQ(num_lora_values({.modules = {"q_proj"}}, 8, small()), 2 * 8 * q);

@@ -160,6 +160,43 @@ TEST(VocabFiles, FollowTheTokenizersClass) {
   EXPECT_NE(directory.error().find("impossible id -1"), std::string::npos);
 }
 
+TEST(TokenizerJson, OfAnotherClassIsFollowedWithAWarning) {
+  const Directory directory("class");
+  const auto warning = [&](const std::string& name, const std::string& model_type,
+                           const std::string& pre_tokenizer) {
+    directory.write(
+        "tokenizer.json",
+        R"({"model": {"type": "BPE", "vocab": {"1": 0, "11": 1}, "merges": [["1", "1"]]},
+                        "pre_tokenizer": )" +
+            pre_tokenizer + "}");
+    directory.write("tokenizer_config.json", R"({"tokenizer_class": ")" + name + "\"}");
+    directory.write("config.json", R"({"model_type": ")" + model_type + "\"}");
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(directory.load().encode("11", true).size(),
+              pre_tokenizer.find("Digits") == std::string::npos ? 1U : 2U);
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string bytes =
+      R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false})";
+  const std::string digits =
+      R"({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, )" +
+      bytes + "]}";
+  EXPECT_EQ(warning("GPT2Tokenizer", "llama", bytes), "");
+  EXPECT_EQ(warning("TokenizersBackend", "llama", digits), "");
+  EXPECT_EQ(warning("GPT2Tokenizer", "granite", digits), "") << "taken as it is there";
+  const std::string of_class = warning("GPT2TokenizerFast", "llama", digits);
+  EXPECT_NE(of_class.find("the pre_tokenizer of tokenizer.json is not that of the class "
+                          "GPT2Tokenizer"),
+            std::string::npos)
+      << of_class;
+  EXPECT_NE(of_class.find("\"tokenizer_class\": \"TokenizersBackend\""), std::string::npos);
+  const std::string of_type = warning("TokenizersBackend", "qwen2", bytes);
+  EXPECT_NE(of_type.find("the normalizer and the pre_tokenizer of tokenizer.json"),
+            std::string::npos)
+      << of_type;
+  EXPECT_NE(of_type.find("TokenizersBackend.from_pretrained"), std::string::npos);
+}
+
 // ---- SentencePiece: messages as protobuf writes them
 
 std::string varint(uint64_t value) {

@@ -87,7 +87,14 @@ TEST(Identity, NamesWhatDiffers) {
   test::expect_error<ConfigError>(
       [&] { require_same_identity(saved, now, "checkpoints/step-000001", {}); },
       {"another base model", "another training set", "train.seed 7 instead of 42", "tuning.backend",
-       "--allow-changed-data", "checkpoints/step-000001"});
+       "--allow-changed-data", "set tuning.lora.init_from", "checkpoints/step-000001"});
+  config = {};
+  config.tuning.mode = config::TuningMode::kFull;
+  const auto full = identity_of(config, "m", "d", "");
+  config.train.seed = 7;
+  test::expect_error<ConfigError>(
+      [&] { require_same_identity(full, identity_of(config, "m", "d", ""), "c", {}); },
+      {"train.seed 7 instead of 42", "set model.name to the folder `model`"});
   config = {};
   EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, "m", "d2", ""), "c",
                                         {.changed_data = true}));

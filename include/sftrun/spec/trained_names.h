@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,14 @@ bool is_target(const LoraTargets& targets, const std::string& parameter);
 
 /// How many values the updates of rank `r` hold.
 int64_t num_lora_values(const LoraTargets& targets, int64_t r, const ArchSpec& arch);
+
+/// Coefficient of the routers' load-balancing loss: what the run asks for, else what the model's
+/// config.json does; null: nobody does.
+/// @throws ConfigError naming the run's key, for a model that has no such loss
+std::optional<double> aux_loss_coef(std::optional<double> asked, const MixtureSpec& mixture);
+
+/// Names of the modules and experts' tensors that get an update.
+std::set<std::string> adapted_names(const LoraTargets& targets, const ArchSpec& arch);
 
 /// The parameters that regular expressions name, searched as in Python's re.search.
 class TrainableNames {

@@ -22,6 +22,7 @@ VllmExperts vllm_experts(const spec::ArchSpec& arch);
 struct VllmReading {
   bool is_silent = false;  ///< it loads the adapter, and computes something else
   std::string what;        ///< "vLLM refuses …"
+  std::string advice() const;
 };
 /// nullopt: what PEFT computes.
 /// @param is_adapted of a module or an experts' tensor: "model.layers.0.self_attn.q_proj"
