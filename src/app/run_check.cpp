@@ -38,7 +38,7 @@ spec::LoraTargets targets_of(const config::LoraConfig& lora) {
 }
 
 int64_t num_trained(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
-  if (tuning.mode == config::TuningMode::kLora)
+  if (tuning.trains_adapter())
     return spec::num_lora_values(targets_of(tuning.lora), tuning.lora.r, arch);
   const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
   std::optional<spec::TrainableNames> names;
@@ -98,7 +98,7 @@ spec::ArchSpec read_arch(const fs::path& model) {
 }
 
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
-  if (tuning.mode == config::TuningMode::kLora)
+  if (tuning.trains_adapter())
     spec::require_targets_exist(targets_of(tuning.lora), arch);
   else if (tuning.mode == config::TuningMode::kPartial)
     spec::TrainableNames(tuning.trainable, spec::tensor_specs(arch));
@@ -118,7 +118,7 @@ namespace {
 /// What vLLM makes of the adapter that the run is to leave; one that it starts from says by itself
 /// what it adapts.
 void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
-  if (tuning.mode != config::TuningMode::kLora || !tuning.lora.init_from.empty()) return;
+  if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
   const std::set<std::string> adapted = spec::adapted_names(targets_of(tuning.lora), arch);
   const auto reading =
       weights::vllm_reading(arch, [&](const std::string& name) { return adapted.contains(name); });

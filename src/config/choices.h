@@ -51,10 +51,9 @@ struct Words<TuningMode> {
       {"lora", kLora},
       {"full", kFull},
       {"partial", kPartial},
-      {"qlora", kQlora, WordKind::kLater},
+      {"qlora", kQlora},
   });
-  static constexpr std::string_view instead =
-      "use lora: the same adapter, over a base in bf16 or fp32 instead of 4 bits";
+  static constexpr std::string_view instead = "";
 };
 
 template <>
@@ -74,15 +73,17 @@ struct Words<Quant> {
   static constexpr auto all = std::to_array<Word<Quant>>({
       {"auto", kAuto},
       {"none", kNone},
-      {"nf4", kNf4, WordKind::kLater},
+      {"nf4", kNf4},
+      {"fp4", kFp4},
       {"fp8", kFp8, WordKind::kLater},
       {"int8", kInt8, WordKind::kLater},
       {"gguf", kGguf, WordKind::kLater},
       {"mxfp4", kMxfp4, WordKind::kLater},
   });
   static constexpr std::string_view instead =
-      "use none: weights train in bf16 or fp32; a quantised GGUF file is dequantised when it is "
-      "loaded";
+      "use nf4, four bits a value; or none: weights stay in bf16 or fp32, and a quantised GGUF "
+      "file "
+      "is dequantised when it is loaded";
 };
 
 template <>

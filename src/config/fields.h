@@ -89,14 +89,24 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
 template <class Visitor>
 void visit_fields(TuningConfig& tuning, Visitor&& field) {
   field(tuning.mode, "mode", any(),
-        "lora trains a low-rank update beside a frozen base, full everything, partial what "
-        "`trainable` matches.",
+        "lora trains a low-rank update beside a frozen base, qlora the same beside one in 4 bits, "
+        "full everything, partial what `trainable` matches.",
         "lora");
   field(tuning.backend, "backend", any(),
         "fused: fused operations (`unsloth` is an alias); bnb: plain operations, the reference's "
         "numerics.",
         "fused");
-  field(tuning.quant, "quant", any(), "Storage of the frozen base's weights.", "none");
+  field(tuning.quant, "quant", any().otherwise("nf4 for mode qlora, else none"),
+        "Storage of the frozen linear layers but the head and routers: nf4 or fp4, as bitsandbytes "
+        "has them, or as they are (none).",
+        "nf4");
+  field(
+      tuning.double_quant, "double_quant", any(),
+      "Of nf4 and fp4: the blocks' factors are quantised, too (4.13 bits a value instead of 4.5).",
+      "true");
+  field(tuning.quant_block_size, "quant_block_size", any(),
+        "Of nf4 and fp4: values that share a factor: 32, 64, 128, 256, 512, 1024, 2048 or 4096.",
+        "64");
   field(
       tuning.trainable, "trainable", any(),
       "For mode partial: regular expressions over parameter names; what one of them finds trains.",

@@ -47,7 +47,8 @@ class Judge {
 
   void judge_tuning() {
     const TuningConfig& tuning = config_.tuning;
-    const bool lora = tuning.mode == TuningMode::kLora || tuning.mode == TuningMode::kQlora;
+    const bool lora = tuning.trains_adapter();
+    judge_quant(tuning);
     if (tuning.mode == TuningMode::kPartial && tuning.trainable.empty()) {
       report("`tuning.mode` is partial, but `tuning.trainable` names no parameters",
              {"tuning.mode"},
@@ -190,6 +191,24 @@ class Judge {
     if (asked == false && chosen == dtype) {
       report(fmt::format("`{}` is false, but `model.dtype` is {}", key, name), {key, "model.dtype"},
              fmt::format("remove {} or set model.dtype to auto", key));
+    }
+  }
+
+  void judge_quant(const TuningConfig& tuning) {
+    if (tuning.has_4bit_base() && !tuning.trains_adapter()) {
+      report(fmt::format("`tuning.quant` is {}, and such weights stay as they are",
+                         word_of(tuning.quant)),
+             {"tuning.quant", "tuning.mode"}, "set tuning.mode to qlora, or quant to none");
+    }
+    if (tuning.mode == TuningMode::kQlora && tuning.quant == Quant::kNone) {
+      report("`tuning.mode` is qlora, but `tuning.quant` is none", {"tuning.mode", "tuning.quant"},
+             "remove quant, or set tuning.mode to lora");
+    }
+    constexpr int64_t kSmallest = 32, kLargest = 4096;
+    const int64_t size = tuning.quant_block_size;
+    if (size < kSmallest || size > kLargest || (size & (size - 1)) != 0) {
+      report(fmt::format("`tuning.quant_block_size` is {}", size), {"tuning.quant_block_size"},
+             "write 32, 64, 128, 256, 512, 1024, 2048 or 4096");
     }
   }
 

@@ -71,6 +71,17 @@ void set_threads(const nlohmann::json& request) {
   }
 }
 
+namespace {
+
+kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
+  return {.format = tuning.quant == config::Quant::kNf4 ? kernels::QuantFormat::kNf4
+                                                        : kernels::QuantFormat::kFp4,
+          .block_size = tuning.quant_block_size,
+          .nested = tuning.double_quant};
+}
+
+}  // namespace
+
 model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute) {
   model::DecoderOptions options;
   options.dtype = compute.dtype;
@@ -96,6 +107,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
                       config.tuning.lora.rslora,
                       config.tuning.lora.target_modules,
                       config.tuning.lora.target_parameters};
+      if (config.tuning.has_4bit_base()) options.quant = quant_options(config.tuning);
   }
   return options;
 }

@@ -346,7 +346,7 @@ class Worker {
           "train.global_batch_size ({}) or raise train.epochs ({:g})",
           trainer.total_steps(), *config_.train.global_batch_size.value, config_.train.epochs);
     }
-    if (config_.tuning.mode == config::TuningMode::kLora) say_what_vllm_reads();
+    if (config_.tuning.trains_adapter()) say_what_vllm_reads();
   }
 
   /// The adapter is written in PEFT's layout, of which vLLM reads a part.

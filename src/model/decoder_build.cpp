@@ -238,6 +238,7 @@ class DecoderBuilder {
     at::Tensor* weight;
     kernels::Parameter** parameter;
     at::ScalarType dtype;
+    std::optional<kernels::QuantizedMatrix>* quantized = nullptr;  ///< in place of `weight`
   };
 
   void declare_tensor(const std::string& name, int64_t group, at::Tensor* weight,
@@ -263,6 +264,8 @@ class DecoderBuilder {
     const bool in_fp32 = spec.slot == spec::LinearSlot::kRouter;
     linear.name = name;
     declare_tensor(name + ".weight", group, &linear.weight, &linear.weight_parameter, in_fp32);
+    if (d_.options_.quant && !in_fp32 && linear.weight_parameter == nullptr)
+      slots_.back().quantized = &linear.quantized;
     if (spec.bias)
       declare_tensor(name + ".bias", group, &linear.bias, &linear.bias_parameter, in_fp32);
     const LoraOptions& lora = d_.options_.lora;
@@ -400,6 +403,10 @@ class DecoderBuilder {
       if (kernels::Parameter* parameter = *slot.parameter) {
         parameter->master.copy_(source_(slot.name, shape, at::kFloat, /*stays=*/false));
         *slot.weight = parameter->compute;
+      } else if (slot.quantized != nullptr) {
+        const at::Tensor values = source_(slot.name, shape, at::kFloat, /*stays=*/false);
+        *slot.quantized = kernels::quantize(values, *d_.options_.quant).to(d_.options_.device);
+        d_.base_bytes_ += (*slot.quantized)->nbytes();
       } else {
         *slot.weight = source_(slot.name, shape, slot.dtype, stays).to(d_.options_.device);
         d_.base_bytes_ += slot.weight->nbytes();

@@ -24,6 +24,29 @@ int64_t num_lora_parameters(const spec::ArchSpec& arch, int64_t r) {
   return total;
 }
 
+/// Of four bits: the codes, and the blocks' factors in 32 bits, or in 8 and every 256 of them one
+/// in 32.
+int64_t packed_bytes(int64_t num_values, const config::TuningConfig& tuning) {
+  const int64_t blocks = (num_values + tuning.quant_block_size - 1) / tuning.quant_block_size;
+  const int64_t factors = tuning.double_quant ? blocks + (blocks + 255) / 256 * 4 : blocks * 4;
+  return (num_values + 1) / 2 + factors;
+}
+
+/// Of the frozen base.
+int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
+                   int64_t element_bytes) {
+  int64_t dense = num_parameters(arch), packed = 0;
+  if (!tuning.has_4bit_base()) return dense * element_bytes;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      if (linear.slot == spec::LinearSlot::kRouter) continue;
+      dense -= linear.in_features * linear.out_features;
+      packed += packed_bytes(linear.in_features * linear.out_features, tuning);
+    }
+  }
+  return dense * element_bytes + packed;
+}
+
 }  // namespace
 
 int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
@@ -45,14 +68,13 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
 
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                      int64_t element_bytes) {
-  const bool whole = config.tuning.mode == config::TuningMode::kFull ||
-                     config.tuning.mode == config::TuningMode::kPartial;
-  const int64_t base = num_parameters(arch);
-  const int64_t trained = whole ? base : num_lora_parameters(arch, config.tuning.lora.r);
+  const bool whole = !config.tuning.trains_adapter();
+  const int64_t trained =
+      whole ? num_parameters(arch) : num_lora_parameters(arch, config.tuning.lora.r);
   // master, gradient and two moments in fp32, and the copy in the compute dtype where that is
   // another
   const int64_t per_trained = 4 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
-  return (whole ? 0 : base * element_bytes) + trained * per_trained;
+  return (whole ? 0 : base_bytes(arch, config.tuning, element_bytes)) + trained * per_trained;
 }
 
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,

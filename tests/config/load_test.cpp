@@ -20,14 +20,14 @@ TEST_F(ConfigTest, DefaultsAreTheHeaders) {
   EXPECT_TRUE(loaded.machine.file.empty());
 }
 
-// The configuration of the SFT-Play guide, but for mode qlora, with data and validation data named.
+// The configuration of the SFT-Play guide, with data and validation data named.
 TEST_F(ConfigTest, SftPlaysKeysWorkAsWrittenThere) {
   const LoadedConfig loaded = load_config(write("multi_gpu_config.yaml", R"(
 model:
   name: "google/gemma-3-27b-it"    # Large model
   max_seq_len: 2048
 tuning:
-  mode: "lora"
+  mode: "qlora"
   backend: "bnb"
   lora: { r: 32, alpha: 64, dropout: 0.1 }
 train:

@@ -26,7 +26,7 @@ RunConfig from_examples() {
 TEST(Fields, HaveNamesHelpAndExamplesThatParse) {
   RunConfig config;
   const Binding binding = bind(config);
-  EXPECT_EQ(binding.fields.size(), 71u) << "update the number, docs/configuration.md and configs/";
+  EXPECT_EQ(binding.fields.size(), 73u) << "update the number, docs/configuration.md and configs/";
   std::set<std::string> keys;
   for (const Field& field : binding.fields) {
     EXPECT_TRUE(keys.insert(field.key).second) << field.key << " is listed twice";
@@ -53,7 +53,7 @@ TEST(Words, EveryEnumeratorHasOne) {
   expect_words_for(
       {TuningMode::kLora, TuningMode::kQlora, TuningMode::kFull, TuningMode::kPartial});
   expect_words_for({TuningBackend::kFused, TuningBackend::kBnb});
-  expect_words_for({Quant::kAuto, Quant::kNone, Quant::kNf4, Quant::kFp8, Quant::kInt8,
+  expect_words_for({Quant::kAuto, Quant::kNone, Quant::kNf4, Quant::kFp4, Quant::kFp8, Quant::kInt8,
                     Quant::kGguf, Quant::kMxfp4});
   expect_words_for({DataFormat::kAuto, DataFormat::kMessages, DataFormat::kShareGpt,
                     DataFormat::kAlpaca, DataFormat::kPromptCompletion, DataFormat::kText});

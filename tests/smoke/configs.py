@@ -48,9 +48,9 @@ CASES = {
     "run_bnb": Case(SMOL, devices=1, bins=32),
     "run_unsloth": Case("unsloth/Llama-3.2-1B-Instruct", devices=2, bins=16),
     "multi_gpu_config": Case("google/gemma-3-27b-it", devices=2, bins=32),
-    "rtx4090_sli": Case("Qwen/Qwen2.5-7B-Instruct", devices=2, bins=48),
+    "rtx4090_sli": Case("Qwen/Qwen2.5-14B-Instruct", devices=2, bins=48),
     "a100_pair": Case("google/gemma-3-27b-it", devices=2, bins=64),
-    "h200_quad": Case("Qwen/Qwen2.5-32B-Instruct", devices=4, bins=128),
+    "h200_quad": Case("meta-llama/Llama-3.1-70B-Instruct", devices=4, bins=128),
     "gpt-oss-20b": Case("openai/gpt-oss-20b", devices=4, bins=16),
     "single_gpu": Case("google/gemma-3-4b-it", devices=1, bins=32),
     "multi_gpu_ddp": Case("google/gemma-3-4b-it", devices=2, bins=32),
@@ -173,7 +173,7 @@ def check_steps(name, case, folder):
            f"{name}: {STEPS} finite losses", losses)
     world_size = json.loads((run / "run.json").read_text())["world_size"]
     expect(world_size == processes, f"{name}: one process a device, but at most {MOST_PROCESSES}", world_size)
-    if resolved["tuning"]["mode"] == "lora":
+    if resolved["tuning"]["mode"] in ("lora", "qlora"):
         check_adapter(name, run / "adapter", resolved["tuning"]["lora"])
     else:
         base = read_safetensors(folder.path / resolved["model"]["name"] / "model.safetensors")

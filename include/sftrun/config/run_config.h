@@ -23,7 +23,7 @@ struct AutoInt {
 enum class DTypeChoice { kAuto, kFp32, kBf16, kFp16 };
 enum class TuningMode { kLora, kQlora, kFull, kPartial };
 enum class TuningBackend { kFused, kBnb };  ///< `unsloth` is an alias of fused
-enum class Quant { kAuto, kNone, kNf4, kFp8, kInt8, kGguf, kMxfp4 };
+enum class Quant { kAuto, kNone, kNf4, kFp4, kFp8, kInt8, kGguf, kMxfp4 };
 enum class DataFormat { kAuto, kMessages, kShareGpt, kAlpaca, kPromptCompletion, kText };
 enum class LossOnChoice {
   kAssistant,
@@ -77,8 +77,13 @@ struct TuningConfig {
   TuningMode mode = TuningMode::kLora;
   TuningBackend backend = TuningBackend::kFused;
   Quant quant = Quant::kAuto;
+  bool double_quant = true;       ///< of quant nf4 and fp4: their factors are quantised, too
+  int64_t quant_block_size = 64;  ///< values that share a factor
   LoraConfig lora;
   std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
+
+  bool trains_adapter() const { return mode == TuningMode::kLora || mode == TuningMode::kQlora; }
+  bool has_4bit_base() const { return quant == Quant::kNf4 || quant == Quant::kFp4; }
 };
 
 /// One of the data sets of a run, all of one format.

@@ -119,6 +119,9 @@ struct RowKernels {
                              int64_t vocab, float cap);
   AttentionKernels<T> attention;
   MatmulKernels<T> matmul;
+  /// Values [first, first + n) of 4 bits each, in blocks; see src/kernels/quant/quant_cpu.inl.
+  void (*dequantize_4bit)(const uint8_t* packed, int64_t first, int64_t n, int64_t block_size,
+                          const float* table, const float* absmax, T* out);
 };
 
 struct CpuKernels {
@@ -130,6 +133,9 @@ struct CpuKernels {
   void (*adamw)(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
                 uint16_t* compute_copy, int64_t n, AdamWParams params);
   double (*sum_of_squares)(const float* x, int64_t n);
+  /// Codes and factors of whole blocks; see src/kernels/quant/quant_cpu.inl.
+  void (*quantize_4bit)(const float* values, int64_t n, int64_t block_size, const float* bounds,
+                        const uint8_t* order, uint8_t* packed, float* absmax);
 };
 
 /// The table for this processor: avx512, avx2 or generic. SFTRUN_ISA in the environment names a

@@ -55,8 +55,8 @@ struct Layer {
   double residual_scale = 1;
 
   bool has_dense_half() const { return !down.name.empty(); }
-  bool fuses_qkv() const { return qkv.weight.defined(); }
-  bool fuses_gate_up() const { return gate_up.weight.defined(); }
+  bool fuses_qkv() const { return !qkv.name.empty(); }
+  bool fuses_gate_up() const { return !gate_up.name.empty(); }
   /// Those that are there.
   std::vector<Linear*> linears() {
     std::vector<Linear*> present;

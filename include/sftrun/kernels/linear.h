@@ -7,6 +7,7 @@
 #include <string>
 
 #include "sftrun/kernels/parameter.h"
+#include "sftrun/kernels/quant.h"
 
 /// A linear layer is a base weight plus an optional adapter.
 namespace sftrun::kernels {
@@ -32,9 +33,12 @@ struct Linear {
   std::string name;         ///< HF name: "model.layers.0.self_attn.q_proj"
   at::Tensor weight, bias;  ///< in the compute dtype, [out_features, in_features] and
                             ///< [out_features] or undefined; views of their parameters if trained
+  std::optional<QuantizedMatrix> quantized;  ///< in place of `weight`, which is undefined then
   Parameter* weight_parameter = nullptr;
   Parameter* bias_parameter = nullptr;
   std::optional<LoraAdapter> lora;
+
+  Matrix matrix() const { return quantized ? Matrix(*quantized) : Matrix(weight); }
 
   bool trains() const {
     return weight_parameter != nullptr || bias_parameter != nullptr || lora.has_value();

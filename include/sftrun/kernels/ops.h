@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sftrun/kernels/cpu_table.h"
+#include "sftrun/kernels/quant.h"
 
 /// Operations on tensors, without autograd: forward and backward side by side. Each runs on CPU
 /// (fp32, bf16) through `cpu_kernels()` and on CUDA through the kernels that libsftrun_cuda
@@ -34,9 +35,10 @@ struct BatchContext {
 
 // ---- Products.
 /// One summand: x [T, K] times w^T, w [N, K] (`transposed`), or times w [K, N]. Rows may lie
-/// further apart than they are long.
+/// further apart than they are long. A w in 4 bits is unpacked part by part where it is used.
 struct Product {
-  at::Tensor x, w;
+  at::Tensor x;
+  Matrix w;
   bool transposed = false;
 };
 /// residual [T, N] + bias [N] + the products: [T, N]. Residual and bias may be undefined. On CPU

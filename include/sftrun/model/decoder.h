@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,9 @@ struct DecoderOptions {
   LoraOptions lora;
   std::vector<std::string> trainable;  ///< regular expressions over parameter names (kPartial),
                                        ///< searched as in Python's re.search
+  /// Frozen linear layers but the routers are kept in 4 bits (the head stays as it is, as
+  /// transformers leaves it).
+  std::optional<kernels::QuantOptions> quant;
   bool gradient_checkpointing = false;
   uint64_t seed = 42;  ///< of freshly initialised adapters
 };

@@ -56,7 +56,7 @@ std::vector<at::Tensor> linears_forward(const at::Tensor& x, const LinearGroup& 
   const LowRank products = low_rank_of(x, group, batch);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < group.size(); ++i) {
-    std::vector<Product> terms = {{x, group[i]->weight, /*transposed=*/true}};
+    std::vector<Product> terms = {{x, group[i]->matrix(), /*transposed=*/true}};
     if (products[i].defined())
       terms.push_back({products[i], group[i]->lora->b->compute, /*transposed=*/true});
     outputs.push_back(matmul_sum(terms, residual, group[i]->bias));
@@ -73,7 +73,7 @@ at::Tensor linears_backward(const std::vector<at::Tensor>& grads, const at::Tens
   for (size_t i = 0; i < group.size(); ++i) {
     const Linear& linear = *group[i];
     const at::Tensor& dy = grads[i];
-    terms.push_back({dy, linear.weight, /*transposed=*/false});
+    terms.push_back({dy, linear.matrix(), /*transposed=*/false});
     if (linear.weight_parameter) add_matmul_tn_(linear.weight_parameter->grad, dy, x);
     if (linear.bias_parameter) linear.bias_parameter->grad.add_(dy.sum(0, false, at::kFloat));
     if (!linear.lora) continue;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 namespace sftrun::kernels {
 namespace {
@@ -19,6 +20,32 @@ at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const Batch
   return at::linear(at::linear(input, lora.a->master), lora.b->master) * lora.scale;
 }
 
+/// x w^T + bias of a w in 4 bits, which autograd neither keeps unpacked nor wants a gradient of
+/// (bitsandbytes' MatMul4Bit).
+struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const QuantizedMatrix* matrix, const std::optional<at::Tensor>& bias) {
+    context->saved_data["matrix"] = reinterpret_cast<int64_t>(matrix);
+    context->saved_data["bias"] = bias.has_value() && bias->requires_grad();
+    return at::linear(x, dequantize(*matrix, x.scalar_type()), bias);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    const at::Tensor& grad = grads.at(0);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): what forward put there; the layer outlives its run
+    const auto* matrix =
+        reinterpret_cast<const QuantizedMatrix*>(context->saved_data["matrix"].toInt());
+    const at::Tensor grad_bias = context->saved_data["bias"].toBool() ? grad.sum(0) : at::Tensor();
+    return {at::mm(grad, dequantize(*matrix, grad.scalar_type())), at::Tensor(), grad_bias};
+  }
+};
+
+at::Tensor base_product(const at::Tensor& x, const Linear& linear,
+                        const std::optional<at::Tensor>& bias) {
+  if (linear.quantized) return QuantizedLinear::apply(x, &*linear.quantized, bias);
+  return at::linear(x, value_of(linear.weight_parameter, linear.weight), bias);
+}
+
 }  // namespace
 
 at::Tensor value_of(const Parameter* parameter, const at::Tensor& frozen) {
@@ -31,7 +58,7 @@ std::vector<at::Tensor> linears(const at::Tensor& x, const LinearGroup& group,
   for (const Linear* linear : group) {
     std::optional<at::Tensor> bias;
     if (linear->bias.defined()) bias = value_of(linear->bias_parameter, linear->bias);
-    at::Tensor y = at::linear(x, value_of(linear->weight_parameter, linear->weight), bias);
+    at::Tensor y = base_product(x, *linear, bias);
     if (linear->lora) y = (y + lora_update(x, *linear->lora, batch)).to(x.scalar_type());
     outputs.push_back(y);
   }

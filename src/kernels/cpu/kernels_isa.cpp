@@ -18,6 +18,7 @@ namespace {
 #include "dropout/dropout_cpu.inl"
 #include "gated/gated_cpu.inl"
 #include "matmul/matmul_cpu.inl"
+#include "quant/quant_cpu.inl"
 #include "rms_norm/rms_norm_cpu.inl"
 #include "rope/rope_cpu.inl"
 
@@ -34,6 +35,7 @@ constexpr RowKernels<T> kRowKernels = {
     {pack_rows<T>, pack_transposed<T>, pair_rows<T>, cap_scores, softmax_tile<T>,
      softmax_tile_backward<T>, finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>},
     {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>},
+    dequantize_4bit<T>,
 };
 
 #define SFTRUN_NAME_OF(x) #x
@@ -42,7 +44,11 @@ constexpr RowKernels<T> kRowKernels = {
 }  // namespace
 
 extern const CpuKernels kTable;
-const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA), kRowKernels<float>, kRowKernels<uint16_t>,
-                           adamw, sum_of_squares};
+const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
+                           kRowKernels<float>,
+                           kRowKernels<uint16_t>,
+                           adamw,
+                           sum_of_squares,
+                           quantize_4bit};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

@@ -78,7 +78,8 @@ bool use_onednn(const at::Tensor& a, int64_t rows, int64_t columns, int64_t dept
 }
 
 at::Tensor product_of(const Product& term) {
-  const auto& [x, w, transposed] = term;
+  const auto& [x, matrix, transposed] = term;
+  const at::Tensor w = matrix.values(x.scalar_type());
   if (use_onednn(x, x.size(0), w.size(transposed ? 0 : 1), x.size(1)))
     return onednn_linear(x, transposed ? w : w.t());
   return transposed ? at::linear(x, w) : at::mm(x, w);
@@ -124,8 +125,10 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
     return out;
   }
   at::Tensor out = product_of(terms.front());
-  for (size_t i = 1; i < terms.size(); ++i)
-    out.addmm_(terms[i].x, terms[i].transposed ? terms[i].w.t() : terms[i].w);
+  for (size_t i = 1; i < terms.size(); ++i) {
+    const at::Tensor w = terms[i].w.values(terms[i].x.scalar_type());
+    out.addmm_(terms[i].x, terms[i].transposed ? w.t() : w);
+  }
   if (bias.defined()) out.add_(bias);
   if (residual.defined()) out.add_(residual);
   return out;

@@ -22,24 +22,28 @@ constexpr int64_t kRows = 64, kPanel = 64, kVector = 16;
 constexpr int64_t kStageBytes = 512 * 1024;  // of packed right operands
 constexpr int64_t kStagedBlocks = 16;        // row blocks of a staged item: 256 KiB of accumulators
 constexpr int64_t kItemsPerThread = 8;       // at least, where that leaves enough rows
+constexpr int64_t kUnpacked = 128;           // depth that is unpacked at once; even
 constexpr int64_t kFewestBlocks = 4;         // fewer rows do not pay for packing
 
 /// One right operand and what multiplies it, as raw memory.
 template <typename T>
 struct Operand {
   const T* x;
-  const T* w;
+  const T* w;  ///< null where it is in 4 bits
   int64_t x_stride, w_stride, depth;
   bool transposed;
+  const QuantizedMatrix* quantized;
 };
 
 template <typename T>
 std::vector<Operand<T>> operands_of(const std::vector<Product>& terms) {
   std::vector<Operand<T>> operands;
   for (const Product& term : terms) {
+    const bool is_dense = term.w.quantized == nullptr;
     operands.push_back({static_cast<const T*>(term.x.const_data_ptr()),
-                        static_cast<const T*>(term.w.const_data_ptr()), term.x.stride(0),
-                        term.w.stride(0), term.x.size(1), term.transposed});
+                        is_dense ? static_cast<const T*>(term.w.dense.const_data_ptr()) : nullptr,
+                        term.x.stride(0), is_dense ? term.w.dense.stride(0) : term.w.size(1),
+                        term.x.size(1), term.transposed, term.w.quantized});
   }
   return operands;
 }
@@ -108,7 +112,10 @@ class TiledProduct {
   void run() const {
     constexpr int64_t kPacked = kStageBytes / static_cast<int64_t>(sizeof(float));
     const int64_t kept_blocks = stages_.size() > 1 ? kStagedBlocks : 1;
-    const int64_t scratch = kPacked + kept_blocks * kRows * kPanel;  // floats a thread
+    const bool unpacks = std::any_of(operands_.begin(), operands_.end(),
+                                     [](const Operand<T>& o) { return o.quantized != nullptr; });
+    const int64_t acc = kept_blocks * kRows * kPanel, unpacked = unpacks ? kUnpacked * kPanel : 0;
+    const int64_t scratch = kPacked + acc + unpacked;  // floats a thread
     const int64_t threads = std::min<int64_t>(at::get_num_threads(), cut_.items());
     const at::Tensor memory = at::empty({threads, scratch}, at::kFloat);
     std::atomic<int64_t> next{0};
@@ -116,7 +123,8 @@ class TiledProduct {
       for (int64_t thread = begin; thread < end; ++thread) {
         float* packed = memory.data_ptr<float>() + thread * scratch;
         for (int64_t item = next++; item < cut_.items(); item = next++)
-          run_item(item, reinterpret_cast<T*>(packed), packed + kPacked);
+          run_item(item, {reinterpret_cast<T*>(packed), packed + kPacked,
+                          reinterpret_cast<T*>(packed + kPacked + acc)});
       }
       at::native::cpublas::brgemm_release();
     });
@@ -128,28 +136,55 @@ class TiledProduct {
     int64_t first, valid, width;
   };
 
-  void run_item(int64_t item, T* packed, float* acc) const {
+  /// A thread's memory: packed right operands, accumulators, and values of four bits as they come.
+  struct Scratch {
+    T* packed;
+    float* acc;
+    T* unpacked;
+  };
+
+  void run_item(int64_t item, const Scratch& scratch) const {
     const int64_t column = item / cut_.runs * kPanel, run = item % cut_.runs,
                   valid = std::min(kPanel, cut_.num_columns - column);
     const Panel panel{column, valid, (valid + kVector - 1) / kVector * kVector};
     const int64_t first = cut_.first_block(run), last = cut_.first_block(run + 1);
     const bool staged = stages_.size() > 1;
     for (size_t stage = 0; stage < stages_.size(); ++stage) {
-      pack(stages_[stage], panel, packed);
+      pack(stages_[stage], panel, scratch.packed, scratch.unpacked);
       for (int64_t block = first; block < last; ++block) {
-        float* block_acc = staged ? acc + (block - first) * kRows * kPanel : acc;
+        float* block_acc = scratch.acc + (staged ? (block - first) * kRows * kPanel : 0);
         if (stage + 1 == stages_.size()) prefetch(block, panel);
-        multiply(stages_[stage], panel, block, stage > 0, packed, block_acc);
+        multiply(stages_[stage], panel, block, stage > 0, scratch.packed, block_acc);
         if (stage + 1 == stages_.size()) finish(block, panel, block_acc);
       }
     }
   }
 
-  void pack(const Stage& stage, const Panel& panel, T* packed) const {
+  /// Part by part, so that what is unpacked stays in the first-level cache.
+  void pack_quantized(const Operand<T>& o, const Piece& piece, const Panel& panel, T* packed,
+                      T* unpacked) const {
+    const auto& kernels = kernels_for();
+    for (int64_t k = 0; k < piece.depth; k += kUnpacked) {
+      const int64_t depth = std::min(kUnpacked, piece.depth - k), first = piece.first + k;
+      T* to = packed + k * panel.width;
+      if (o.transposed) {
+        dequantize_part(*o.quantized, panel.first, panel.valid, first, depth, unpacked, depth);
+        kernels.pack_panel_transposed(unpacked, depth, panel.valid, panel.width, depth, to);
+      } else {
+        dequantize_part(*o.quantized, first, depth, panel.first, panel.valid, unpacked,
+                        panel.valid);
+        kernels.pack_panel(unpacked, panel.valid, panel.valid, panel.width, depth, to);
+      }
+    }
+  }
+
+  void pack(const Stage& stage, const Panel& panel, T* packed, T* unpacked) const {
     const auto& kernels = kernels_for();
     for (const Piece& piece : stage) {
       const Operand<T>& o = operands_[piece.operand];
-      if (o.transposed) {
+      if (o.quantized != nullptr) {
+        pack_quantized(o, piece, panel, packed, unpacked);
+      } else if (o.transposed) {
         kernels.pack_panel_transposed(o.w + panel.first * o.w_stride + piece.first, o.w_stride,
                                       panel.valid, panel.width, piece.depth, packed);
       } else {
@@ -221,7 +256,8 @@ bool tiled_matmul_serves(const std::vector<Product>& terms) {
   const bool bf16 = first.scalar_type() == at::kBFloat16;
   if (!first.is_cpu() || first.size(0) < kRows || !brgemm_serves(first.scalar_type())) return false;
   return std::all_of(terms.begin(), terms.end(), [&](const Product& term) {
-    return term.x.stride(1) == 1 && term.w.stride(1) == 1 && (!bf16 || term.x.size(1) % 2 == 0);
+    return term.x.stride(1) == 1 && (term.w.quantized != nullptr || term.w.dense.stride(1) == 1) &&
+           (!bf16 || term.x.size(1) % 2 == 0);
   });
 }
 

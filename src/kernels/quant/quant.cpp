@@ -1,0 +1,313 @@
+#include "sftrun/kernels/quant.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "../brgemm.h"
+#include "../parallel.h"
+#include "sftrun/core/error.h"
+
+/// Compiled without contraction to fused multiply-adds: factors are bit-equal to bitsandbytes'.
+namespace sftrun::kernels {
+namespace {
+
+constexpr int64_t kNestedBlock = 256;
+constexpr float kLeast = 1e-38F;  // of what is divided by
+
+/// bitsandbytes' backends/utils.py, of the QLoRA paper's appendix E.
+constexpr std::array<float, 16> kNf4Table = {-1.0F,
+                                             -0.6961928009986877F,
+                                             -0.5250730514526367F,
+                                             -0.39491748809814453F,
+                                             -0.28444138169288635F,
+                                             -0.18477343022823334F,
+                                             -0.09105003625154495F,
+                                             0.0F,
+                                             0.07958029955625534F,
+                                             0.16093020141124725F,
+                                             0.24611230194568634F,
+                                             0.33791524171829224F,
+                                             0.44070982933044434F,
+                                             0.5626170039176941F,
+                                             0.7229568362236023F,
+                                             1.0F};
+/// 0, 0.0625, 8, 12, 4, 6, 2, 3 and their negatives, over 12 (functional.py, get_4bit_type).
+constexpr std::array<float, 16> kFp4Table = {
+    0.0F,  0.0625F / 12,  8.0F / 12,  1.0F,  4.0F / 12,  0.5F,  2.0F / 12,  0.25F,
+    -0.0F, -0.0625F / 12, -8.0F / 12, -1.0F, -4.0F / 12, -0.5F, -2.0F / 12, -0.25F};
+
+/// Between ascending values: up to which a value is of the code before, and the codes in that
+/// order.
+struct Steps {
+  std::array<float, 15> bounds;
+  std::array<uint8_t, 16> order;
+};
+
+Steps steps_of(std::span<const float, 16> table) {
+  Steps steps{};
+  std::iota(steps.order.begin(), steps.order.end(), uint8_t{0});
+  // Of the two zeros the first comes first, as torch's sort has it.
+  std::stable_sort(steps.order.begin(), steps.order.end(),
+                   [&](uint8_t a, uint8_t b) { return table[a] < table[b]; });
+  for (size_t i = 0; i < 15; ++i)
+    steps.bounds[i] = (table[steps.order[i]] + table[steps.order[i + 1]]) / 2;
+  return steps;
+}
+
+const Steps& steps_of(QuantFormat format) {
+  static const Steps nf4 = steps_of(quant_table(QuantFormat::kNf4)),
+                     fp4 = steps_of(quant_table(QuantFormat::kFp4));
+  return format == QuantFormat::kNf4 ? nf4 : fp4;
+}
+
+uint8_t code_of(float scaled, const Steps& steps) {
+  const auto below = std::lower_bound(steps.bounds.begin(), steps.bounds.end(), scaled);
+  return steps.order[static_cast<size_t>(below - steps.bounds.begin())];
+}
+
+/// The last block, where it is not whole: divided by its factor, where others are multiplied by
+/// the inverse.
+void quantize_rest(const float* values, int64_t n, const Steps& steps, uint8_t* packed,
+                   float* absmax) {
+  float largest = kLeast;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(values[i]));
+  *absmax = largest;
+  const auto code = [&](int64_t i) {
+    return code_of(i < n ? std::clamp(values[i] / largest, -1.0F, 1.0F) : 0.0F, steps);
+  };
+  for (int64_t i = 0; i < n; i += 2)
+    packed[i / 2] = static_cast<uint8_t>(code(i) << 4 | code(i + 1));
+}
+
+/// Sums that do not hang on the number of threads.
+class OneThread {
+ public:
+  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+float mean_of(const at::Tensor& values) {
+  const OneThread one;
+  return values.mean().item<float>();
+}
+
+/// functional.py, create_dynamic_map: fractions of ever more steps as the exponent grows.
+at::Tensor make_nested_map() {
+  constexpr int kExponents = 7;
+  std::vector<float> values = {0.0F, 1.0F};
+  for (int i = 0; i < kExponents; ++i) {
+    const at::Tensor bounds = at::linspace(0.1, 1, (int64_t{1} << i) + 1, at::kFloat);
+    const int64_t count = bounds.size(0) - 1;
+    const at::Tensor means = (bounds.narrow(0, 0, count) + bounds.narrow(0, 1, count)) / 2.0;
+    const at::Tensor scaled = means * std::pow(10.0, i - (kExponents - 1));
+    for (int64_t k = 0; k < count; ++k) {
+      const float value = scaled.const_data_ptr<float>()[k];
+      values.insert(values.end(), {value, -value});
+    }
+  }
+  std::sort(values.begin(), values.end());
+  at::Tensor map = at::empty({static_cast<int64_t>(values.size())}, at::kFloat);
+  std::copy(values.begin(), values.end(), map.data_ptr<float>());
+  return map;
+}
+
+/// The nearest of the map's values to each of 65536 between -1 and 1: what bitsandbytes' library
+/// for CPUs takes for the nearest to a value is the nearest to the one of these that is next to it
+/// (found by trying its every answer; 0.50.2).
+class NestedCodes {
+ public:
+  NestedCodes() : codes_(kSteps) {
+    const std::span<const float> map(nested_map().const_data_ptr<float>(), 256);
+    for (int64_t i = 0; i < kSteps; ++i) {
+      const auto value = static_cast<float>(2.0 * static_cast<double>(i) / (kSteps - 1) - 1.0);
+      size_t best = 0;
+      for (size_t code = 1; code < map.size(); ++code)
+        if (std::abs(value - map[code]) < std::abs(value - map[best])) best = code;
+      codes_[static_cast<size_t>(i)] = static_cast<uint8_t>(best);
+    }
+  }
+  uint8_t of(float value) const {
+    if (!(value >= -1.0F)) return codes_.front();  // not a number, too
+    const float place = (std::min(value, 1.0F) + 1.0F) * 0.5F * (kSteps - 1) + 0.5F;
+    return codes_[static_cast<size_t>(place)];
+  }
+
+ private:
+  static constexpr int64_t kSteps = 65536;
+  std::vector<uint8_t> codes_;
+};
+
+void nest(QuantizedMatrix& matrix) {
+  const at::Tensor centred = matrix.absmax - (matrix.offset = mean_of(matrix.absmax));
+  const int64_t n = centred.numel(), blocks = (n + kNestedBlock - 1) / kNestedBlock;
+  matrix.codes = at::empty({n}, at::kByte);
+  matrix.nested_absmax = at::empty({blocks}, at::kFloat);
+  const auto* values = centred.const_data_ptr<float>();
+  static const NestedCodes codes;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t first = block * kNestedBlock, end = std::min(n, first + kNestedBlock);
+    float largest = 0;
+    for (int64_t i = first; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
+    matrix.nested_absmax.data_ptr<float>()[block] = largest;
+    const float inverse = 1.0F / largest;  // all alike: not a number, whose code is 0
+    for (int64_t i = first; i < end; ++i)
+      matrix.codes.data_ptr<uint8_t>()[i] = codes.of(values[i] * inverse);
+  }
+  matrix.absmax.reset();
+}
+
+/// Codes to values where LibTorch's operations serve: any device, any dtype.
+at::Tensor composed_values(const QuantizedMatrix& matrix, at::ScalarType dtype) {
+  const auto on_device = at::TensorOptions().device(matrix.packed.device()).dtype(at::kFloat);
+  at::Tensor table = at::empty({16}, at::kFloat);
+  const std::span<const float, 16> values = quant_table(matrix.format);
+  std::copy(values.begin(), values.end(), table.data_ptr<float>());
+  const at::Tensor codes =
+      at::stack({matrix.packed.bitwise_right_shift(4), matrix.packed.bitwise_and(0x0f)}, 1);
+  at::Tensor factors = matrix.absmax;
+  if (matrix.is_nested()) {
+    const at::Tensor map = nested_map().to(on_device.device());
+    const at::Tensor scales =
+        matrix.nested_absmax.repeat_interleave(kNestedBlock).narrow(0, 0, matrix.num_blocks());
+    factors = (map.index_select(0, matrix.codes.to(at::kInt)) * scales).add_(matrix.offset);
+  }
+  at::Tensor out = table.to(on_device.device())
+                       .index_select(0, codes.flatten().to(at::kInt))
+                       .narrow(0, 0, matrix.numel());
+  out = out * factors.repeat_interleave(matrix.block_size).narrow(0, 0, matrix.numel());
+  return out.to(dtype).view({matrix.rows, matrix.columns});
+}
+
+template <typename T>
+void dequantize_into(const QuantizedMatrix& matrix, at::Tensor& out) {
+  constexpr int64_t kGrain = 4096;  // values worth a thread
+  auto* values = static_cast<T*>(out.data_ptr());
+  parallel_for(0, matrix.rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, matrix.columns)),
+               [&](int64_t begin, int64_t end) {
+                 dequantize_part<T>(matrix, begin, end - begin, 0, matrix.columns,
+                                    values + begin * matrix.columns, matrix.columns);
+               });
+}
+
+}  // namespace
+
+std::span<const float, 16> quant_table(QuantFormat format) {
+  return format == QuantFormat::kNf4 ? kNf4Table : kFp4Table;
+}
+
+const at::Tensor& nested_map() {
+  static const at::Tensor map = make_nested_map();
+  return map;
+}
+
+uint64_t QuantizedMatrix::nbytes() const {
+  uint64_t total = packed.nbytes();
+  for (const at::Tensor* part : {&absmax, &codes, &nested_absmax})
+    if (part->defined()) total += part->nbytes();
+  return total;
+}
+
+void QuantizedMatrix::block_factors(int64_t first, std::span<float> factors) const {
+  if (!is_nested()) {
+    const auto* from = absmax.const_data_ptr<float>() + first;
+    std::copy(from, from + factors.size(), factors.begin());
+    return;
+  }
+  const auto* map = nested_map().const_data_ptr<float>();
+  const auto* code = codes.const_data_ptr<uint8_t>();
+  const auto* scales = nested_absmax.const_data_ptr<float>();
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const int64_t block = first + static_cast<int64_t>(i);
+    const float value = map[code[block]] * scales[block / kNestedBlock];
+    factors[i] = value + offset;
+  }
+}
+
+QuantizedMatrix QuantizedMatrix::to(at::Device device) const {
+  QuantizedMatrix moved = *this;
+  for (at::Tensor* part : {&moved.packed, &moved.absmax, &moved.codes, &moved.nested_absmax})
+    if (part->defined()) *part = part->to(device);
+  return moved;
+}
+
+QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options) {
+  SFTRUN_CHECK(weight.is_cpu() && weight.is_contiguous() && weight.dim() == 2);
+  SFTRUN_CHECK(options.block_size > 0 && options.block_size % 2 == 0);
+  const at::NoGradGuard no_grad;
+  QuantizedMatrix matrix{.format = options.format,
+                         .rows = weight.size(0),
+                         .columns = weight.size(1),
+                         .block_size = options.block_size};
+  matrix.packed = at::empty({(matrix.numel() + 1) / 2}, at::kByte);
+  matrix.absmax = at::empty({matrix.num_blocks()}, at::kFloat);
+  const at::Tensor values = weight.to(at::kFloat);
+  const auto* from = values.const_data_ptr<float>();
+  auto* packed = matrix.packed.data_ptr<uint8_t>();
+  auto* absmax = matrix.absmax.data_ptr<float>();
+  const Steps& steps = steps_of(options.format);
+  const int64_t size = options.block_size, whole = matrix.numel() / size;
+  constexpr int64_t kGrain = 64;  // blocks worth a thread
+  parallel_for(0, whole, kGrain, [&](int64_t begin, int64_t end) {
+    cpu_kernels().quantize_4bit(from + begin * size, (end - begin) * size, size,
+                                steps.bounds.data(), steps.order.data(), packed + begin * size / 2,
+                                absmax + begin);
+  });
+  const int64_t rest = matrix.numel() - whole * size;
+  if (rest > 0)
+    quantize_rest(from + whole * size, rest, steps, packed + whole * size / 2, absmax + whole);
+  if (options.nested) nest(matrix);
+  return matrix;
+}
+
+template <typename T>
+void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
+                     int64_t columns, T* out, int64_t stride) {
+  constexpr int64_t kFactors = 64;  // of a stretch
+  const auto* packed = matrix.packed.const_data_ptr<uint8_t>();
+  const float* table = quant_table(matrix.format).data();
+  const bool is_contiguous = stride == columns && columns == matrix.columns;
+  const int64_t runs = is_contiguous ? 1 : rows, length = is_contiguous ? rows * columns : columns;
+  std::array<float, kFactors> factors;
+  for (int64_t run = 0; run < runs; ++run) {
+    const int64_t begin = (row + run) * matrix.columns + column, end = begin + length;
+    for (int64_t i = begin; i < end;) {
+      const int64_t block = i / matrix.block_size,
+                    stop = std::min(end, (block + kFactors) * matrix.block_size),
+                    last = (stop - 1) / matrix.block_size;
+      matrix.block_factors(block, {factors.data(), static_cast<size_t>(last - block + 1)});
+      row_kernels<T>().dequantize_4bit(packed, i, stop - i, matrix.block_size, table,
+                                       factors.data(), out + run * stride + (i - begin));
+      i = stop;
+    }
+  }
+}
+template void dequantize_part<float>(const QuantizedMatrix&, int64_t, int64_t, int64_t, int64_t,
+                                     float*, int64_t);
+template void dequantize_part<uint16_t>(const QuantizedMatrix&, int64_t, int64_t, int64_t, int64_t,
+                                        uint16_t*, int64_t);
+
+at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
+  const at::NoGradGuard no_grad;
+  const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16;
+  if (!matrix.packed.is_cpu() || !has_kernel) return composed_values(matrix, dtype);
+  at::Tensor out = at::empty({matrix.rows, matrix.columns}, at::TensorOptions().dtype(dtype));
+  if (dtype == at::kFloat)
+    dequantize_into<float>(matrix, out);
+  else
+    dequantize_into<uint16_t>(matrix, out);
+  return out;
+}
+
+}  // namespace sftrun::kernels

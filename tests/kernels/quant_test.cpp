@@ -1,0 +1,162 @@
+#include "sftrun/kernels/quant.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "sftrun/core/file.h"
+#include "sftrun/kernels/cpu_table.h"
+#include "sftrun/kernels/memory.h"
+#include "sftrun/kernels/ops.h"
+#include "sftrun/weights/safetensors.h"
+#include "support/reference.h"
+#include "support/tensors.h"
+
+namespace sftrun::kernels {
+namespace {
+
+using test::normal;
+
+at::ScalarType dtype_named(const std::string& name) {
+  return name == "float32" ? at::kFloat : name == "bfloat16" ? at::kBFloat16 : at::kHalf;
+}
+
+/// What bitsandbytes made (scripts/fixtures/make_quant.py).
+class Fixture {
+ public:
+  Fixture() : file_(directory() / "cases.safetensors") {
+    cases = nlohmann::json::parse(read_text_file(directory() / "cases.json")).at("cases");
+  }
+  at::Tensor tensor(size_t number, const std::string& what, at::ScalarType dtype) const {
+    return tensor(std::to_string(number) + "." + what, dtype);
+  }
+  at::Tensor tensor(const std::string& name, at::ScalarType dtype) const {
+    const auto* entry = file_.find(name);
+    return entry ? test::tensor_of(*entry, dtype) : at::Tensor();
+  }
+  nlohmann::json cases;
+
+ private:
+  static std::filesystem::path directory() {
+    return std::filesystem::path(SFTRUN_TEST_DATA) / "quant";
+  }
+  weights::SafetensorsFile file_;
+};
+
+QuantOptions options_of(const nlohmann::json& settings) {
+  return {.format = settings.at("format") == "nf4" ? QuantFormat::kNf4 : QuantFormat::kFp4,
+          .block_size = settings.at("block_size").get<int64_t>(),
+          .nested = settings.at("nested").get<bool>()};
+}
+
+/// Bit by bit. (Of fp4's two zeros bitsandbytes makes 0 or -0, as it has a kernel for a width or
+/// not.)
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.nbytes() == b.nbytes() && a.scalar_type() == b.scalar_type() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+TEST(Quant, BytesAndValuesAreBitsandbytes) {
+  const Fixture fixture;
+  EXPECT_TRUE(same_bits(nested_map(), fixture.tensor("nested_map", at::kFloat)));
+  ASSERT_GE(fixture.cases.size(), 10U);
+  for (size_t i = 0; i < fixture.cases.size(); ++i) {
+    const nlohmann::json& settings = fixture.cases[i];
+    SCOPED_TRACE(settings.dump());
+    const at::Tensor weight =
+        fixture.tensor(i, "weight", dtype_named(settings.at("dtype").get<std::string>()));
+    const QuantizedMatrix matrix = quantize(weight, options_of(settings));
+    EXPECT_TRUE(same_bits(matrix.packed, fixture.tensor(i, "packed", at::kByte)));
+    EXPECT_EQ(matrix.is_nested(), settings.at("nested").get<bool>());
+    if (matrix.is_nested()) {
+      EXPECT_TRUE(same_bits(matrix.codes, fixture.tensor(i, "codes", at::kByte)));
+      EXPECT_TRUE(same_bits(matrix.nested_absmax, fixture.tensor(i, "nested_absmax", at::kFloat)));
+      EXPECT_EQ(matrix.offset, fixture.tensor(i, "offset", at::kFloat).item<float>());
+    } else {
+      EXPECT_TRUE(same_bits(matrix.absmax, fixture.tensor(i, "absmax", at::kFloat)));
+    }
+    for (const char* name : {"float32", "bfloat16", "float16"}) {
+      EXPECT_TRUE(at::equal(dequantize(matrix, dtype_named(name)),
+                            fixture.tensor(i, name, dtype_named(name))))
+          << name;
+    }
+  }
+}
+
+TEST(Quant, EveryInstructionSetGivesTheSameBytes) {
+  const at::Tensor weight = normal({64, 96}, 3, at::kFloat);
+  const QuantizedMatrix matrix = quantize(weight, {.nested = false});
+  const float* table = quant_table(QuantFormat::kNf4).data();
+  for (const char* isa : {"generic", "avx2", "avx512"}) {
+    const CpuKernels* kernels = cpu_kernels_by_name(isa);
+    if (kernels == nullptr) continue;
+    for (const int64_t first : {0, 1, 63, 64, 100}) {
+      at::Tensor out = at::empty({matrix.numel() - first}, at::kFloat);
+      kernels->f32.dequantize_4bit(matrix.packed.const_data_ptr<uint8_t>(), first, out.numel(), 64,
+                                   table, matrix.absmax.const_data_ptr<float>() + first / 64,
+                                   out.data_ptr<float>());
+      EXPECT_TRUE(same_bits(
+          out, dequantize(matrix, at::kFloat).flatten().narrow(0, first, out.numel()).clone()))
+          << isa << " from " << first;
+    }
+  }
+}
+
+TEST(Quant, NumberOfThreadsChangesNothing) {
+  const at::Tensor weight = normal({3000, 1111}, 5, at::kFloat);  // a mean over 52,000 factors
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const QuantizedMatrix one = quantize(weight, {});
+  at::set_num_threads(4);
+  const QuantizedMatrix four = quantize(weight, {});
+  at::set_num_threads(threads);
+  EXPECT_EQ(one.offset, four.offset);
+  EXPECT_TRUE(same_bits(one.packed, four.packed));
+  EXPECT_TRUE(same_bits(one.codes, four.codes));
+  EXPECT_EQ(at::get_num_threads(), threads);
+}
+
+struct ProductCase {
+  int64_t tokens, in, out;
+  at::ScalarType dtype;
+};
+class QuantizedProducts : public ::testing::TestWithParam<ProductCase> {};
+
+/// Unpacked part by part inside the product, or before it: the same sums.
+TEST_P(QuantizedProducts, AreThoseOfTheUnpackedMatrix) {
+  const ProductCase& c = GetParam();
+  const QuantizedMatrix a = quantize(normal({c.out, c.in}, 1, at::kFloat), {}),
+                        b = quantize(normal({c.out, c.in}, 2, at::kFloat),
+                                     {.format = QuantFormat::kFp4, .nested = false});
+  const at::Tensor x = normal({c.tokens, c.in}, 3, c.dtype),
+                   dy = normal({c.tokens, c.out}, 4, c.dtype), dense_a = dequantize(a, c.dtype),
+                   dense_b = dequantize(b, c.dtype), bias = normal({c.out}, 5, c.dtype);
+  EXPECT_TRUE(
+      at::equal(matmul_sum({{x, a, true}}, {}, bias), matmul_sum({{x, dense_a, true}}, {}, bias)));
+  EXPECT_TRUE(at::equal(matmul_sum({{dy, a, false}, {dy, b, false}}),
+                        matmul_sum({{dy, dense_a, false}, {dy, dense_b, false}})));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, QuantizedProducts,
+    ::testing::Values(ProductCase{64, 64, 64, at::kFloat}, ProductCase{97, 130, 75, at::kFloat},
+                      ProductCase{200, 2600, 66, at::kFloat}, ProductCase{70, 66, 2500, at::kFloat},
+                      ProductCase{3, 50, 40, at::kFloat}, ProductCase{128, 64, 96, at::kBFloat16},
+                      ProductCase{97, 130, 75, at::kBFloat16},
+                      ProductCase{300, 2602, 130, at::kBFloat16},
+                      ProductCase{1, 77, 31, at::kBFloat16}));
+
+TEST(Quant, BytesAreWhatTheFormatNeeds) {
+  const QuantizedMatrix nested = quantize(at::zeros({512, 512}), {}),
+                        plain = quantize(at::zeros({512, 512}), {.nested = false});
+  const uint64_t values = 512 * 512, blocks = values / 64;
+  EXPECT_EQ(nested.nbytes(), values / 2 + blocks + blocks / 256 * 4);
+  EXPECT_EQ(plain.nbytes(), values / 2 + blocks * 4);
+}
+
+}  // namespace
+}  // namespace sftrun::kernels

@@ -1,0 +1,157 @@
+"""QLoRA beside peft + bitsandbytes, on a CPU in fp32: tiny models with odd widths, from the same initial adapter.
+
+    python tests/parity/qlora_parity.py --sftrun build/bin/sftrun
+
+For each kind of storage (nf4 and fp4, with factors quantised and not, blocks of several sizes) and each backend the losses and
+gradient norms of every step, and the logits of the adapter over bitsandbytes' base.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import REPOSITORY, Sftrun, Verdicts, compare_metrics, relative_to_largest  # noqa: I001  (sets sys.path)
+
+import bitsandbytes
+import bitsandbytes.functional as functional
+import torch
+import yaml
+from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
+from peft import PeftModel
+from reference_training import Recipe, encode_record, logits_of, read_jsonl, train
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+DATA = REPOSITORY / "tests/data/train"
+LOSS, GRAD_NORM, LOGITS = 1e-5, 1e-4, 1e-4
+
+
+@dataclass(frozen=True)
+class Storage:
+    quant: str
+    double: bool
+    block_size: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.quant}, blocks of {self.block_size}{', factors quantised' if self.double else ''}"
+
+    @property
+    def settings(self) -> dict:
+        return {"tuning__mode": "qlora", "tuning__quant": self.quant, "tuning__double_quant": self.double,
+                "tuning__quant_block_size": self.block_size}
+
+
+RUNS = [
+    ("lora_all_linear", Storage("nf4", True, 64)),
+    ("lora_all_linear", Storage("nf4", False, 64)),
+    ("lora_all_linear", Storage("fp4", True, 32)),
+    ("lora_all_linear", Storage("nf4", True, 256)),
+    ("lora_qv", Storage("nf4", True, 64)),
+]
+
+
+@contextmanager
+def blocks_of(size: int):
+    """transformers' configuration does not name the size of blocks."""
+    original = functional.quantize_4bit
+
+    def quantize(weight, *args, **kwargs):
+        return original(weight, *args, **{**kwargs, "blocksize": size})
+
+    functional.quantize_4bit = quantize
+    try:
+        yield
+    finally:
+        functional.quantize_4bit = original
+
+
+def dequantize(packed, absmax, block_size, quant_type, shape, dtype):
+    return _dequantize_4bit_compute(packed.reshape(-1), absmax, functional.get_4bit_type(quant_type, device="cpu"), block_size, shape, dtype)
+
+
+# What bitsandbytes computes without its library for CPUs, which takes other blocks' factors where rows are a multiple of 16 wide and
+# not of a block (0.50.2; its code for CUDA does not).
+LIBRARY = torch.library.Library("bitsandbytes", "IMPL")
+LIBRARY.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
+
+
+def quantised_base(directory: Path, storage: Storage):
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=storage.quant,
+        bnb_4bit_use_double_quant=storage.double,
+        bnb_4bit_compute_dtype=torch.float32,
+    )
+    with blocks_of(storage.block_size):
+        model = AutoModelForCausalLM.from_pretrained(directory, quantization_config=config, dtype=torch.float32, device_map="cpu")
+    for module in model.modules():  # its products for inference on a CPU are in bf16, and of whole blocks only
+        if isinstance(module, bitsandbytes.nn.Linear4bit):
+            module.support_avx512bf16_for_cpu = False
+    return model
+
+
+def base_of(variant: Path) -> Path:
+    config = json.loads((variant / "init_adapter/adapter_config.json").read_text())
+    return (variant / "init_adapter" / config["base_model_name_or_path"]).resolve()
+
+
+def recipe_of(run: dict, steps: list[dict]) -> Recipe:
+    train_settings = run["train"]
+    return Recipe(
+        max_steps=len(steps),
+        global_batch_size=4,
+        learning_rate=train_settings["learning_rate"],
+        scheduler=train_settings["scheduler"],
+        warmup_steps=train_settings.get("warmup_steps", 3),
+        weight_decay=train_settings["weight_decay"],
+        max_grad_norm=train_settings["max_grad_norm"],
+    )
+
+
+def documents_of(variant: Path, run: dict, base: Path) -> list:
+    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    eos = tokenizer.token_to_id("<|eos|>")
+    return [encode_record(record, tokenizer, eos) for record in read_jsonl(variant / run["data"]["train"])]
+
+
+def check_run(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts) -> None:
+    run = yaml.safe_load((variant / "run.yaml").read_text())
+    dense = json.loads((variant / "expected.json").read_text())
+    base = base_of(variant)
+    model = PeftModel.from_pretrained(quantised_base(base, storage), variant / "init_adapter", is_trainable=True)
+    expected = train(model, documents_of(variant, run, base), recipe_of(run, dense["metrics"]))
+    probe = dense["probe"]["input_ids"]
+    for backend in ("fused", "bnb"):
+        name = f"{variant.name}, {storage.name}, {backend}"
+        output = scratch / name.replace(" ", "-").replace(",", "")
+        metrics = sftrun.train(variant / "run.yaml", output, **storage.settings, tuning__backend=backend)
+        compare_metrics(verdicts, name, metrics, expected, LOSS, GRAD_NORM)
+        differs = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(metrics, dense["metrics"]))
+        verdicts.expect(f"{name}: four bits are seen in the losses", differs > 20 * LOSS, f"{differs:.1e}")
+        loaded = PeftModel.from_pretrained(quantised_base(base, storage), output / "adapter")
+        verdicts.below(f"{name}: logits of the adapter over bitsandbytes' base", relative_to_largest(logits_of(loaded, probe), logits_of(model, probe)), LOGITS)
+    shutil.rmtree(scratch)
+    scratch.mkdir()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True)
+    arguments = parser.parse_args()
+    verdicts = Verdicts()
+    with tempfile.TemporaryDirectory() as scratch:
+        for variant, storage in RUNS:
+            check_run(Sftrun(arguments.sftrun), DATA / variant, storage, Path(scratch), verdicts)
+    return verdicts.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
