@@ -2,6 +2,9 @@
 
 #include <malloc.h>
 
+#include <algorithm>
+#include <array>
+
 #include <nlohmann/json.hpp>
 
 #include "sftrun/core/error.h"
@@ -18,10 +21,14 @@ namespace sftrun::app {
 namespace fs = std::filesystem;
 namespace {
 
+/// Also weights of a kind that is refused: a dry run is to say so.
 bool holds_weights(const fs::path& directory) {
-  std::error_code ignored;
-  return fs::exists(directory / "model.safetensors", ignored) ||
-         fs::exists(directory / "model.safetensors.index.json", ignored);
+  constexpr std::array kFiles = {"model.safetensors", "model.safetensors.index.json",
+                                 "pytorch_model.bin", "pytorch_model.bin.index.json"};
+  return std::any_of(kFiles.begin(), kFiles.end(), [&](const char* name) {
+    std::error_code ignored;
+    return fs::exists(directory / name, ignored);
+  });
 }
 
 spec::ArchSpec arch_of_checkpoint(const fs::path& model) {

@@ -251,8 +251,8 @@ SourceLook look_at_source(const config::DataConfig& data, const config::DataSour
     const auto block = records.next();
     if (!block) break;
     for (size_t i = 0; i < block->count && look.num_records < num_records; ++i) {
-      const RecordShape shape = shape_of(records.parse(*block, i), look.format,
-                                         /*has_chat_template=*/true, records.where(*block, i));
+      const RecordShape shape = shape_of(records.parse(*block, i), look.format, TemplateTraits{},
+                                         records.where(*block, i));
       ++look.num_records;
       const auto* conversation = std::get_if<Conversation>(&shape);
       if (conversation == nullptr) continue;

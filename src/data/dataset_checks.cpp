@@ -63,6 +63,7 @@ void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   empty_thinking_.add(outcome.num_empty_thinking, place);
   tool_calls_.add(outcome.left_out.tool_calls, place);
   reasoning_.add(outcome.left_out.reasoning, place);
+  earlier_reasoning_.add(outcome.left_out.earlier_reasoning, place);
   tools_.add(outcome.left_out.tools, place);
   control_tokens_.add(outcome.num_control_tokens, place);
   if (outcome.example.tokens.empty()) return;
@@ -182,6 +183,14 @@ void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
        other_template);
   warn(remarks, reasoning_, "answers come with reasoning, and the chat template leaves it out",
        other_template);
+  warn(remarks, earlier_reasoning_,
+       "answers before a conversation's last come with reasoning, and the chat template leaves it "
+       "out",
+       data_.thinking == config::Thinking::kKeep
+           ? "it does not heed thinking: keep; data.thinking: split learns each answer with its "
+             "reasoning"
+           : "they are learnt without it; data.thinking: split learns each answer with its "
+             "reasoning, keep asks the template to leave it in");
   warn(remarks, tools_, "conversations name tools, and the chat template leaves them out",
        "the model is not told of them; set model.chat_template to a template that writes them");
   warn(remarks, control_tokens_, "messages hold control tokens of the model in their text",

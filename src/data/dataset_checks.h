@@ -71,8 +71,8 @@ class DatasetChecks {
   std::string first_kept_place_;
   std::optional<std::pair<std::string, std::string>> first_without_labels_;  // text, place
   std::optional<std::pair<int64_t, std::string>> shortest_too_long_;         // length, place
-  Tally without_end_, empty_thinking_, tool_calls_, reasoning_, tools_, control_tokens_,
-      missing_bos_, too_long_, truncated_, labels_cut_off_, without_labels_;
+  Tally without_end_, empty_thinking_, tool_calls_, reasoning_, earlier_reasoning_, tools_,
+      control_tokens_, missing_bos_, too_long_, truncated_, labels_cut_off_, without_labels_;
   std::map<std::string, Tally> unknown_roles_;
 };
 

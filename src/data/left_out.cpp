@@ -51,12 +51,12 @@ LeftOut find_left_out(const LabelledConversation& conversation, const Json& mess
     if (makes_calls(answer) &&
         !shows(conversation.rendered, message, {"tool_calls", "function_call"}))
       ++left_out.tool_calls;
-    const bool is_last = message == *learnt.rbegin();  // of earlier ones many templates drop it
+    const bool is_last = message == *learnt.rbegin();
     const bool reasons = std::any_of(reasoning.begin(), reasoning.end(), [&](const auto& key) {
       return is_given(answer, key.c_str());
     });
-    if (is_last && reasons && !shows(conversation.rendered, message, reasoning))
-      ++left_out.reasoning;
+    if (reasons && !shows(conversation.rendered, message, reasoning))
+      ++(is_last ? left_out.reasoning : left_out.earlier_reasoning);
   }
   if (tools.is_array() && !tools.empty() && !shows_a_tool(conversation.rendered.text, tools))
     left_out.tools = 1;

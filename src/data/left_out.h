@@ -7,7 +7,7 @@
 namespace sftrun::data {
 
 /// What the conversation holds and the text shows nothing of: tool calls of an answer that is
-/// learnt, the last answer's reasoning, the record's tools.
+/// learnt, answers' reasoning, the record's tools.
 LeftOut find_left_out(const text::LabelledConversation& conversation, const Json& messages,
                       const Json& tools);
 

@@ -8,6 +8,7 @@
 #include "content_parts.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "tool_calls.h"
 
 namespace sftrun::data {
 std::string keys_of(const Json& record) {
@@ -176,7 +177,7 @@ const char* turns_key(const Json& record) {
                                                                           : "conversations";
 }
 
-Conversation shape_of_sharegpt(const Json& record, const std::string& where) {
+Conversation shape_of_sharegpt(const Json& record, bool writes_calls, const std::string& where) {
   const char* key = turns_key(record);
   const Json& turns = require(record, key, RecordFormat::kShareGpt, where);
   if (!turns.is_array()) {
@@ -204,7 +205,11 @@ Conversation shape_of_sharegpt(const Json& record, const std::string& where) {
     }
     const std::string role =
         sharegpt_role(turns[i]["from"].get<std::string>(), fmt::format("{}[{}]", key, i), where);
-    Json message = message_of(role, turns[i]["value"].get<std::string>());
+    const auto value = turns[i]["value"].get<std::string>();
+    Json message = message_of(role, value);
+    const auto calls =
+        writes_calls && turns[i]["from"] == "function_call" ? calls_of_text(value) : std::nullopt;
+    if (calls) message["content"] = "", message["tool_calls"] = *calls;
     for (const char* key : {"train", "weight"}) {
       if (turns[i].contains(key)) message[key] = turns[i][key];
     }
@@ -327,7 +332,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where) {
                   where, fix_for_columns(record));
 }
 
-RecordShape shape_of(const Json& record, RecordFormat format, bool has_chat_template,
+RecordShape shape_of(const Json& record, RecordFormat format, const TemplateTraits& chat_template,
                      const std::string& where) {
   switch (format) {
     case RecordFormat::kMessages: {
@@ -336,11 +341,11 @@ RecordShape shape_of(const Json& record, RecordFormat format, bool has_chat_temp
       return conversation_of(record, messages, 0, where);
     }
     case RecordFormat::kShareGpt:
-      return shape_of_sharegpt(record, where);
+      return shape_of_sharegpt(record, chat_template.writes_calls, where);
     case RecordFormat::kPromptCompletion:
       return shape_of_prompt_completion(record, where);
     case RecordFormat::kAlpaca:
-      return shape_of_alpaca(record, has_chat_template, where);
+      return shape_of_alpaca(record, chat_template.exists, where);
     case RecordFormat::kText:
       return PlainText{"", require_string(record, "text", format, where)};
   }

@@ -25,9 +25,15 @@ using RecordShape = std::variant<Conversation, PlainText>;
 /// A record's keys for messages: `"id", "text"`; "none".
 std::string keys_of(const Json& record);
 
-/// @param has_chat_template decides how Alpaca records are read   @param where "file:line"
+/// What the model's chat template has to do with how records are read.
+struct TemplateTraits {
+  bool exists = true;         ///< without one Alpaca records are plain text
+  bool writes_calls = false;  ///< of tools: ShareGPT's `function_call` turns become such
+};
+
+/// @param where "file:line"
 /// @throws DataError for keys that are missing or of the wrong type
-RecordShape shape_of(const Json& record, RecordFormat format, bool has_chat_template,
+RecordShape shape_of(const Json& record, RecordFormat format, const TemplateTraits& chat_template,
                      const std::string& where);
 
 }  // namespace sftrun::data

@@ -11,6 +11,7 @@
 #include "roles.h"
 #include "sftrun/core/error.h"
 #include "sftrun/text/chat_labels.h"
+#include "tool_calls.h"
 
 namespace sftrun::data {
 namespace {
@@ -153,6 +154,14 @@ void refuse_doubled_bos(const Sequence& sequence, const text::Tokenizer& tokeniz
                    : "take one of them out of the text or the chat template");
 }
 
+bool has_null_content(const Json& record) {
+  const auto messages = record.find("messages");
+  if (messages == record.end() || !messages->is_array()) return false;
+  return std::any_of(messages->begin(), messages->end(), [](const Json& message) {
+    return message.is_object() && message.contains("content") && message["content"].is_null();
+  });
+}
+
 bool has_label(const Sequence& sequence) {
   return std::find(sequence.mask.begin(), sequence.mask.end(), 1) != sequence.mask.end();
 }
@@ -219,7 +228,11 @@ Sequence build_text(const PlainText& record, const TextModel& model,
 
 SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options)
     : format_(format), model_(std::move(model)), options_(std::move(options)) {
-  joins_parts_ = model_.chat_template != nullptr && !reads_parts(model_);
+  if (model_.chat_template == nullptr) return;
+  joins_parts_ = !reads_parts(model_);
+  const CallSupport calls = call_support(model_);
+  writes_calls_ = calls.writes;
+  parses_calls_ = calls.writes && !calls.takes_strings;
 }
 
 std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where) const {
@@ -234,20 +247,25 @@ std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::stri
 std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
                                                        const std::string& where) const {
   const bool has_template = model_.chat_template != nullptr;
-  RecordShape shape = shape_of(record, format_, has_template, where);
+  RecordShape shape =
+      shape_of(record, format_, {.exists = has_template, .writes_calls = writes_calls_}, where);
   if (const auto* plain = std::get_if<PlainText>(&shape))
     return {build_text(*plain, model_, options_)};
   if (!has_template) {
     throw DataError("this record is a conversation, and the model has no chat template", where,
-                    "use the model's instruct version, or set model.chat_template to a Jinja file");
+                    "use the model's instruct version, or set model.chat_template to a built-in "
+                    "one (chatml, llama3, …: docs/configuration.md) or to a Jinja file");
   }
   try {
     auto& conversation = std::get<Conversation>(shape);
     if (joins_parts_) join_parts(conversation.messages);
+    if (parses_calls_) parse_arguments(conversation.messages);
     return build_conversation(conversation, model_, options_);
   } catch (const DataError& error) {
-    throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),
-                    error.fix());
+    const bool is_null = error.fix().empty() && has_null_content(record);
+    throw DataError(
+        error.message(), error.where().empty() ? where : where + ", " + error.where(),
+        is_null ? "the template may not know a content that is null: write \"\"" : error.fix());
   }
 }
 

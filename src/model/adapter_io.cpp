@@ -147,8 +147,11 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     if (lora.has_value() != (found != tensors.lora.end())) {
       throw DataError(
           fmt::format("the adapter {} {}", lora ? "lacks" : "also holds", name), directory.string(),
-          fmt::format("its {0} differ from tuning.lora.{0}",
-                      is_parameter(parameter) ? "target_parameters" : "target_modules"));
+          is_parameter(parameter)
+              ? fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
+                            join(config.target_parameters, ", "))
+              : fmt::format("set tuning.lora.target_modules: [{}], as it has them",
+                            join(config.target_modules, ", ")));
     }
     if (!lora) return;
     copy(*lora->a, found->second.a);

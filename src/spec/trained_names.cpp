@@ -126,6 +126,11 @@ void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
                         "mlp.experts.down_proj]");
     }
     refuse_router(target, linears);
+    if (ends_with_name(target, "lm_head") || ends_with_name(target, "embed_tokens")) {
+      throw ConfigError(fmt::format("updates of `{}` are not supported in this version", target),
+                        "tuning.lora.target_modules",
+                        "take it out, or train it whole: tuning.mode: partial");
+    }
     const std::string guess = nearest(target, names);
     throw ConfigError(fmt::format("no linear layer is named `{}`", target),
                       "tuning.lora.target_modules",

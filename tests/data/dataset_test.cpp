@@ -352,6 +352,15 @@ TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
   EXPECT_NE(calls.find("train.jsonl:2;"), std::string::npos) << calls;
   const std::string thoughts = warnings(record(R"("content": "a", "reasoning_content": "r")"));
   EXPECT_NE(thoughts.find("1 answers come with reasoning"), std::string::npos) << thoughts;
+  const std::string earlier =
+      warnings(R"({"messages": [{"role": "user", "content": "q"}, )"
+               R"({"role": "assistant", "content": "a", "reasoning_content": "r"}, )"
+               R"({"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}]})"
+               "\n");
+  EXPECT_NE(earlier.find("1 answers before a conversation's last come with reasoning"),
+            std::string::npos)
+      << earlier;
+  EXPECT_NE(earlier.find("data.thinking: split"), std::string::npos) << earlier;
   const std::string tools =
       warnings(record(R"("content": "a")", R"(, "tools": [{"function": {"name": "add"}}])"));
   EXPECT_NE(tools.find("1 conversations name tools"), std::string::npos) << tools;

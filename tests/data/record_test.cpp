@@ -8,7 +8,7 @@ namespace sftrun::data {
 namespace {
 
 RecordShape shape(const char* json, RecordFormat format, bool has_template = true) {
-  return shape_of(Json::parse(json), format, has_template, "f:1");
+  return shape_of(Json::parse(json), format, {.exists = has_template}, "f:1");
 }
 Conversation conversation(const char* json, RecordFormat format) {
   return std::get<Conversation>(shape(json, format));
@@ -72,14 +72,34 @@ TEST(RecordFormats, WhatNamesTheColumnsIsGuessed) {
   expect({{"prompt\tcompletion", "a\tb"}}, "separated by tabs");
 }
 
+TEST(RecordFormats, ShareGptCallsOfTools) {
+  const auto answer = [](const std::string& value, bool writes_calls) {
+    const Json record = {{"conversations",
+                          {{{"from", "human"}, {"value", "q"}},
+                           {{"from", "function_call"}, {"value", value}},
+                           {{"from", "observation"}, {"value", "3"}}}}};
+    const TemplateTraits traits{.writes_calls = writes_calls};
+    return std::get<Conversation>(shape_of(record, RecordFormat::kShareGpt, traits, "f:1"))
+        .messages[1];
+  };
+  const std::string call = R"({"name": "add", "arguments": {"a": 1}})";
+  EXPECT_EQ(answer(call, true),
+            Json::parse(R"({"role": "assistant", "content": "", "tool_calls": [{"type": "function",
+                            "function": {"name": "add", "arguments": {"a": 1}}}]})"));
+  EXPECT_EQ(answer("[" + call + ", " + call + "]", true)["tool_calls"].size(), 2U);
+  EXPECT_EQ(answer(call, false), Json({{"role", "assistant"}, {"content", call}}));
+  for (const char* text : {"I call add", "[]", R"({"name": 1, "arguments": {}})", "[1]"})
+    EXPECT_EQ(answer(text, true), Json({{"role", "assistant"}, {"content", text}})) << text;
+}
+
 TEST(RecordFormats, ShareGptTurnsUnderMessages) {
   const Json record = Json::parse(
       R"({"messages": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})");
   EXPECT_EQ(detect_format(record, "f:1").format, RecordFormat::kShareGpt);
-  const auto shape = std::get<Conversation>(shape_of(record, RecordFormat::kShareGpt, true, "f:1"));
+  const auto shape = std::get<Conversation>(shape_of(record, RecordFormat::kShareGpt, {}, "f:1"));
   EXPECT_EQ(shape.messages[1]["role"], "assistant");
   try {
-    shape_of(record, RecordFormat::kMessages, true, "f:1");
+    shape_of(record, RecordFormat::kMessages, {}, "f:1");
     FAIL() << "no error";
   } catch (const DataError& error) {
     EXPECT_EQ(error.message(),

@@ -203,6 +203,37 @@ TEST(Tools, CallsAreLearntAndToolsAndResultsAreNot) {
   EXPECT_EQ(learnt(sequences.at(0)), R"(add{"a": 1}add{"a": 2}<|im_end|>|3<|im_end|>)");
 }
 
+/// Arguments as OpenAI's API has them, a string of JSON: templates that write an object would quote
+/// it once more; those that know strings get them as they are.
+TEST(Tools, ArgumentsThatAreAString) {
+  const auto learnt_by = [](const std::string& of_call, const std::string& arguments) {
+    const auto sequences = build(
+        (R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "",
+             "tool_calls": [{"function": {"name": "add", "arguments": )" +
+         Json(arguments).dump() + "}}]}]}")
+            .c_str(),
+        RecordFormat::kMessages, {},
+        test::toy_model(
+            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ m.content }}"
+            "{% for c in m.tool_calls or [] %}{{ c.function.name }}" +
+            of_call +
+            "{% endfor %}<|im_end|>{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"));
+    return learnt(sequences.at(0));
+  };
+  const std::string quotes = "{{ c.function.arguments | tojson }}";
+  const std::string walks =
+      "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}";
+  const std::string knows =
+      "{% if c.function.arguments is string %}{{ c.function.arguments }}"
+      "{% else %}" +
+      quotes + "{% endif %}";
+  EXPECT_EQ(learnt_by(quotes, R"({"a":1})"), R"(add{"a": 1}<|im_end|>)");
+  EXPECT_EQ(learnt_by(walks, R"({"a":1})"), "adda=1<|im_end|>");
+  EXPECT_EQ(learnt_by(knows, R"({"a":1})"), R"(add{"a":1}<|im_end|>)");
+  EXPECT_EQ(learnt_by(quotes, "one"), R"(add"one"<|im_end|>)") << "no object";
+}
+
 TEST(Tools, AnAnswerOfWhichTheTemplateDropsAllIsNotLearnt) {
   const std::string call = R"("tool_calls": [{"function": {"name": "add", "arguments": {}}}])";
   const auto learnt_of = [&](const std::string& content) {

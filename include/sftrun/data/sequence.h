@@ -25,9 +25,10 @@ DetectedFormat detect_format(const Json& record, const std::string& where);
 
 /// What a conversation holds and its template leaves out of the text.
 struct LeftOut {
-  int64_t tool_calls = 0;  ///< learnt answers without the calls they make
-  int64_t reasoning = 0;   ///< 1: the last learnt answer without its reasoning
-  int64_t tools = 0;       ///< 1: none of the record's tools
+  int64_t tool_calls = 0;         ///< learnt answers without the calls they make
+  int64_t reasoning = 0;          ///< 1: the last learnt answer without its reasoning
+  int64_t earlier_reasoning = 0;  ///< earlier ones without theirs
+  int64_t tools = 0;              ///< 1: none of the record's tools
 };
 
 /// One sequence, before it is cut to length and its labels are shifted.
@@ -102,7 +103,9 @@ class SequenceBuilder {
   RecordFormat format_;
   TextModel model_;
   SequenceOptions options_;
-  bool joins_parts_ = false;  ///< the chat template reads content that is a string only
+  bool joins_parts_ = false;   ///< the chat template reads content that is a string only
+  bool writes_calls_ = false;  ///< it writes calls of tools
+  bool parses_calls_ = false;  ///< and reads arguments that are an object only
 };
 
 }  // namespace sftrun::data

@@ -1,0 +1,83 @@
+#include "tool_calls.h"
+
+#include <algorithm>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::data {
+namespace {
+
+constexpr const char* kProbe = R"({"sftrun": 1})";
+
+Json call_of(const std::string& name, Json arguments) {
+  return {{"type", "function"},
+          {"id", "call00000"},  // Mistral's templates want nine characters
+          {"function", {{"name", name}, {"arguments", std::move(arguments)}}}};
+}
+
+/// What the template writes of a conversation whose answer calls `probed`; empty: it fails.
+std::string rendered_call(const TextModel& model, Json arguments) {
+  const Json messages = {{{"role", "user"}, {"content", "q"}},
+                         {{"role", "assistant"},
+                          {"content", ""},
+                          {"tool_calls", {call_of("probed", std::move(arguments))}}}};
+  try {
+    return model.chat_template->render(messages, model.render_defaults).text;
+  } catch (const DataError&) {
+    return {};
+  }
+}
+
+bool holds(const std::string& text, const char* what) {
+  return text.find(what) != std::string::npos;
+}
+
+bool is_call(const Json& value) {
+  return value.is_object() && value.contains("name") && value["name"].is_string() &&
+         value.contains("arguments");
+}
+
+/// The object that a string holds; null where it holds none.
+Json object_in(const Json& text) {
+  if (!text.is_string()) return nullptr;
+  Json parsed = Json::parse(text.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  return parsed.is_object() ? parsed : Json();
+}
+
+}  // namespace
+
+CallSupport call_support(const TextModel& model) {
+  const std::string of_string = rendered_call(model, kProbe),
+                    of_object = rendered_call(model, {{"sftrun", 1}});
+  return {.writes = holds(of_object, "probed") || holds(of_string, "probed"),
+          .takes_strings = holds(of_string, kProbe)};
+}
+
+void parse_arguments(Json& messages) {
+  for (Json& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) continue;
+    for (Json& call : *calls) {
+      if (!call.is_object()) continue;
+      Json& function = call.contains("function") ? call["function"] : call;
+      if (!function.is_object() || !function.contains("arguments")) continue;
+      if (Json object = object_in(function["arguments"]); !object.is_null())
+        function["arguments"] = std::move(object);
+    }
+  }
+}
+
+std::optional<Json> calls_of_text(const std::string& text) {
+  const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json list = parsed.is_object() ? Json::array({parsed}) : parsed;
+  if (!list.is_array() || list.empty() || !std::all_of(list.begin(), list.end(), is_call))
+    return std::nullopt;
+  Json calls = Json::array();
+  for (const Json& call : list) {
+    calls.push_back({{"type", "function"},
+                     {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}});
+  }
+  return calls;
+}
+
+}  // namespace sftrun::data
