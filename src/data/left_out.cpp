@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
+
+#include "sftrun/core/strings.h"
 
 namespace sftrun::data {
 namespace {
@@ -21,6 +24,18 @@ bool shows(const text::Rendered& rendered, int32_t message, const std::set<std::
                        return span.origin.kind == Origin::Kind::kMessage &&
                               span.origin.message == message && fields.contains(span.origin.field);
                      });
+}
+
+/// Reasoning at the beginning of an answer's own content; empty: there is none.
+std::string thought_in(const Json& answer) {
+  const auto content = answer.find("content");
+  if (content == answer.end() || !content->is_string()) return {};
+  const std::string& text = content->get_ref<const std::string&>();
+  const size_t end = text.find("</think>");
+  if (end == std::string::npos) return {};
+  std::string_view thought = trim(std::string_view(text).substr(0, end));
+  if (thought.starts_with("<think>")) thought.remove_prefix(7);
+  return std::string(trim(thought));
 }
 
 /// Tools reach the text through `tojson` or field by field; their names stand there either way.
@@ -55,7 +70,10 @@ LeftOut find_left_out(const LabelledConversation& conversation, const Json& mess
     const bool reasons = std::any_of(reasoning.begin(), reasoning.end(), [&](const auto& key) {
       return is_given(answer, key.c_str());
     });
-    if (reasons && !shows(conversation.rendered, message, reasoning))
+    const std::string thought = thought_in(answer);
+    const bool drops_thought =
+        !thought.empty() && conversation.rendered.text.find(thought) == std::string::npos;
+    if ((reasons && !shows(conversation.rendered, message, reasoning)) || drops_thought)
       ++(is_last ? left_out.reasoning : left_out.earlier_reasoning);
   }
   if (tools.is_array() && !tools.empty() && !shows_a_tool(conversation.rendered.text, tools))

@@ -361,6 +361,16 @@ TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
             std::string::npos)
       << earlier;
   EXPECT_NE(earlier.find("data.thinking: split"), std::string::npos) << earlier;
+  model_ = test::toy_model(test::kThinkingChatMl);
+  const std::string in_content = warnings(
+      R"({"messages": [{"role": "user", "content": "q"}, )"
+      R"({"role": "assistant", "content": "<think>\nwhy\n</think>\n\na"}, )"
+      R"({"role": "user", "content": "q"}, {"role": "assistant", "content": "because</think>b"}]})"
+      "\n");
+  EXPECT_NE(in_content.find("1 answers before a conversation's last come with reasoning"),
+            std::string::npos)
+      << in_content;
+  model_ = test::toy_model(test::kChatMl);
   const std::string tools =
       warnings(record(R"("content": "a")", R"(, "tools": [{"function": {"name": "add"}}])"));
   EXPECT_NE(tools.find("1 conversations name tools"), std::string::npos) << tools;
