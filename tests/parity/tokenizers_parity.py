@@ -116,8 +116,8 @@ def compare_strings(helper, source, tokenizer, name, strings):
 
 
 def compare_decoding(helper, source, tokenizer, name, count):
-    rng = random.Random(name)
-    some = [[rng.randrange(tokenizer.get_vocab_size() + 2) for _ in range(rng.randint(0, 16))] for _ in range(count)]
+    rng, num_ids = random.Random(name), tokenizer.get_vocab_size() + 2  # counted anew at every call
+    some = [[rng.randrange(num_ids) for _ in range(rng.randint(0, 16))] for _ in range(count)]
     lines = lines_of(run_helper(helper, source, [struct.pack(f"<{len(ids)}i", *ids) for ids in some], "--decode"))
     expect(name, "number of answers", len(lines), len(some))
     for ids, line in zip(some, lines):
