@@ -51,10 +51,24 @@ def parse_arguments() -> argparse.Namespace:
         default="transformers",
         help="transformers: the model's own, over all logits at once; trl: SFTTrainer's, in tiles",
     )
+    parser.add_argument("--quant", choices=["none", "nf4"], default="none", help="nf4: by bitsandbytes, factors quantised")
     args = parser.parse_args()
+    if args.quant != "none" and not args.model:
+        parser.error("--quant needs the weights of a --model")
     if args.chat and not args.model:
         parser.error("--chat needs the tokenizer and the chat template of a --model")
     return args
+
+
+def quantisation(args, dtype) -> dict:
+    if args.quant == "none":
+        return {}
+    from transformers import BitsAndBytesConfig
+
+    config = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type=args.quant, bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+    )
+    return {"quantization_config": config, "device_map": args.device}
 
 
 def build_model(args):
@@ -67,7 +81,7 @@ def build_model(args):
     torch.manual_seed(0)
     if args.model:
         base = AutoModelForCausalLM.from_pretrained(
-            args.model, dtype=dtype, attn_implementation=args.attention
+            args.model, dtype=dtype, attn_implementation=args.attention, **quantisation(args, dtype)
         )
     else:
         config = AutoConfig.from_pretrained(args.arch)

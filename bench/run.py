@@ -45,6 +45,7 @@ def parse_arguments() -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--model", help="directory in Hugging Face layout [the demo's, if fetched]")
     source.add_argument("--arch", help="config.json: random weights [bench/arch/llama-135m.json, if no model]")
+    parser.add_argument("--quant", choices=["none", "nf4"], default="none", help="nf4: QLoRA, the peer with bitsandbytes")
     parser.add_argument("--chat", action="store_true", help="train on conversations; only the assistant's tokens labelled")
     parser.add_argument("--chat-data", default=str(DEMO_DATA), help="JSON lines of messages [the demo's]")
     parser.add_argument(
@@ -66,6 +67,8 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.rounds < 3 and not args.no_record:
         parser.error("fewer than 3 rounds are not worth recording: give --rounds 3 or --no-record")
+    if args.quant != "none" and (args.chat or args.arch):
+        parser.error("--quant goes with a model's weights and synthetic tokens")
     if args.chat and args.device != "cpu":
         parser.error("--chat measures on the CPU only: metrics.jsonl has the memory of the process, not of a GPU")
     if not args.model and not args.arch:
@@ -91,7 +94,8 @@ def command_of(side: str, dtype: str, args) -> list[str]:
     work += ["--seq-len", str(args.seq_len), "--batch-size", str(batch_size)]
     work += ["--steps", str(args.steps), "--dtype", dtype, "--device", args.device]
     if side == "sftrun":
-        return [args.sftrun, "bench", *work, "--threads", str(args.threads), "--json"]
+        return [args.sftrun, "bench", *work, "--threads", str(args.threads), "--json", f"tuning.quant={args.quant}"]
+    work += ["--quant", args.quant]
     work += ["--loss", args.peer_loss] + (["--chat", args.chat_data] if args.chat else [])
     peer = [args.peer_python, "-W", "ignore", str(HERE / "peer_train.py")]
     return [*peer, *work, "--threads", str(args.threads)]
@@ -163,7 +167,8 @@ def accelerator() -> str:
 
 
 def synthetic_work(args) -> list[str]:
-    work = f"LoRA r 8 on q, k, v, o; {args.batch_size} x {args.seq_len} tokens a step, all labelled"
+    method = "LoRA" if args.quant == "none" else "QLoRA (NF4, factors quantised; the peer with bitsandbytes)"
+    work = f"{method} r 8 on q, k, v, o; {args.batch_size} x {args.seq_len} tokens a step, all labelled"
     weights = "loaded by both" if args.model else "random"
     loss = "; peer with TRL's loss, in tiles" if args.peer_loss == "trl" else ""
     rounds = f"{args.steps} timed steps, {args.rounds} interleaved rounds"

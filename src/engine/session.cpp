@@ -74,8 +74,8 @@ void set_threads(const nlohmann::json& request) {
 namespace {
 
 kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
-  return {.format = tuning.quant == config::Quant::kNf4 ? kernels::QuantFormat::kNf4
-                                                        : kernels::QuantFormat::kFp4,
+  return {.format = tuning.quant == config::Quant::kFp4 ? kernels::QuantFormat::kFp4
+                                                        : kernels::QuantFormat::kNf4,
           .block_size = tuning.quant_block_size,
           .nested = tuning.double_quant};
 }

@@ -6,6 +6,8 @@ score      log-probabilities of texts, prompt/completion and messages, from the 
 generate   greedy answers, token for token
 train      a 12-step LoRA run from the same initial adapter on conversations: loss to 1e-5 relative, gradient norm to 1e-4;
            the adapter, loaded by PEFT, gives the reference's logits, and `score --adapter` the same log-probabilities
+qlora      (only when named) the same run over a base in NF4, beside peft + bitsandbytes: loss to 1e-4, and the logits of the adapter
+           over bitsandbytes' base
 
 DIR keeps the dequantised model (540 MB), the initial adapter and the reference's run, which takes minutes.
 """
@@ -30,7 +32,7 @@ from reference_training import IGNORE_INDEX, Document, Recipe, logits_of, recipe
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-LOG_PROBABILITY, LOSS, GRAD_NORM, LOGITS = 1e-5, 1e-5, 1e-4, 1e-4
+LOG_PROBABILITY, LOSS, GRAD_NORM, LOGITS, QLORA_LOSS = 1e-5, 1e-5, 1e-4, 1e-4, 1e-4
 NEW_TOKENS = 24
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 RECIPE = Recipe(
@@ -162,17 +164,22 @@ def reference_run(
     return json.loads(metrics_path.read_text()), load_file(logits_path)["logits"]
 
 
+def write_run(scratch: Path, adapter: Path) -> Path:
+    records = scratch / "conversations.jsonl"
+    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in conversations()]
+    records.write_text("".join(lines), encoding="utf-8")
+    config = scratch / "run.yaml"
+    config.write_text(RUN_YAML.format(model=gguf_path(), init_adapter=adapter, records=records, r=RECIPE))
+    return config
+
+
 def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
     """Plain operations against the reference as it is, in fp32; fused ones against the reference in fp64 too: they sum a large
     vocabulary more exactly than the reference's own fp32 does, whose losses are up to 8e-6 away from its fp64 run."""
     directory = hf_directory(cache)
     chat = Chat(directory)
     adapter = initial_adapter(cache, directory)
-    records = scratch / "conversations.jsonl"
-    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in conversations()]
-    records.write_text("".join(lines), encoding="utf-8")
-    config = scratch / "run.yaml"
-    config.write_text(RUN_YAML.format(model=gguf_path(), init_adapter=adapter, records=records, r=RECIPE))
+    config = write_run(scratch, adapter)
     for backend, dtype in (("bnb", torch.float32), ("fused", torch.float64)):
         name = f"train, {backend} against {str(dtype).removeprefix('torch.')}"
         reference, logits = reference_run(cache, directory, adapter, chat, dtype)
@@ -187,14 +194,33 @@ def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) 
     check_scores("score with the trained adapter", scores, model, chat, verdicts)
 
 
-PARTS = {"score": check_score, "generate": check_generate, "train": check_train}
+def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
+    from quantised import Storage, quantised_base
+
+    directory, storage = hf_directory(cache), Storage("nf4", True, 64)
+    chat, adapter = Chat(directory), initial_adapter(cache, directory)
+    documents = [chat.document(record["messages"]) for record in conversations()]
+    model = PeftModel.from_pretrained(quantised_base(directory, storage), adapter, is_trainable=True)
+    reference = train(model, documents, RECIPE)
+    logits = logits_of(model, documents[-1].tokens)
+    config = write_run(scratch, adapter)
+    for backend in ("fused", "bnb"):
+        name, run = f"qlora, {backend}", scratch / f"run-{backend}"
+        metrics = sftrun.train(config, run, tuning__backend=backend, **storage.settings)
+        compare_metrics(verdicts, name, metrics, reference, QLORA_LOSS, 10 * QLORA_LOSS)
+        loaded = PeftModel.from_pretrained(quantised_base(directory, storage), run / "adapter")
+        distance = relative_to_largest(logits_of(loaded, documents[-1].tokens), logits)
+        verdicts.below(f"{name}: logits of the adapter over bitsandbytes' base", distance, LOGITS)
+
+
+PARTS = {"score": check_score, "generate": check_generate, "train": check_train, "qlora": check_qlora}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sftrun", required=True)
     parser.add_argument("--cache", required=True, type=Path)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=[part for part in PARTS if part != "qlora"])
     args = parser.parse_args()
     args.cache.mkdir(parents=True, exist_ok=True)
     verdicts = Verdicts()

@@ -107,11 +107,11 @@ def by_scores(tokenizer, path):
 
 
 def plain_for_sentencepiece(tokenizer):
-    """Texts that the library itself sees the same way: no special tokens in it, no NUL, and no space in front, before which it
-    puts another one."""
+    """Texts that the library itself sees the same way: no special tokens in it, no NUL, no next line (white space that transformers'
+    pipeline strips and sentencepiece does not know), and no space in front, before which it puts another one."""
     specials = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     plain = lambda c: unicodedata.category(c)[0] != "M" and not 0x1100 <= ord(c) < 0x1200  # noqa: E731, the library's map looks at clusters
-    return lambda text: text and "\0" not in text and all(map(plain, text)) and text == text.strip() and not re.search(r"\s\s", text) and not any(s in text for s in specials) and "▁" not in text
+    return lambda text: text and "\0" not in text and "\x85" not in text and all(map(plain, text)) and text == text.strip() and not re.search(r"\s\s", text) and not any(s in text for s in specials) and "▁" not in text
 
 
 def mistral_tekken(folder):

@@ -42,4 +42,4 @@ def compare_classes(helper, folder, count):
         warned += replaced
     print(f"tokenizer classes: {number + 1} directories, {warned} of which AutoTokenizer reads in another way, with a warning each", flush=True)
     assert warned, "none of the directories is read in another way"
-    return Found("directory: classes with sections of their own", number + 1)
+    return Found("Directories: classes with sections of their own", number + 1)

@@ -83,7 +83,10 @@ struct TuningConfig {
   std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
 
   bool trains_adapter() const { return mode == TuningMode::kLora || mode == TuningMode::kQlora; }
-  bool has_4bit_base() const { return quant == Quant::kNf4 || quant == Quant::kFp4; }
+  bool has_4bit_base() const {
+    return quant == Quant::kNf4 || quant == Quant::kFp4 ||
+           (quant == Quant::kAuto && mode == TuningMode::kQlora);
+  }
 };
 
 /// One of the data sets of a run, all of one format.
