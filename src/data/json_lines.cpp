@@ -103,7 +103,9 @@ Json parse_json_line(std::string_view line, const std::string& where) {
 }
 
 Json parse_json_text(std::string_view text) {
-  if (json_depth(text) > kMostDepth) return Json(Json::value_t::discarded);
+  const bool is_readable =
+      text.find('\0') == std::string_view::npos && json_depth(text) <= kMostDepth;
+  if (!is_readable) return Json(Json::value_t::discarded);
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sftrun/core/error.h"
+#include "sftrun/data/json_lines.h"
 
 namespace sftrun::data {
 namespace {
@@ -40,7 +41,7 @@ bool is_call(const Json& value) {
 /// The object that a string holds; null where it holds none.
 Json object_in(const Json& text) {
   if (!text.is_string()) return nullptr;
-  Json parsed = Json::parse(text.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  Json parsed = parse_json_text(text.get_ref<const std::string&>());
   return parsed.is_object() ? parsed : Json();
 }
 
@@ -68,7 +69,7 @@ void parse_arguments(Json& messages) {
 }
 
 std::optional<Json> calls_of_text(const std::string& text) {
-  const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json parsed = parse_json_text(text);
   const Json list = parsed.is_object() ? Json::array({parsed}) : parsed;
   if (!list.is_array() || list.empty() || !std::all_of(list.begin(), list.end(), is_call))
     return std::nullopt;

@@ -88,7 +88,11 @@ TEST(RecordFormats, ShareGptCallsOfTools) {
                             "function": {"name": "add", "arguments": {"a": 1}}}]})"));
   EXPECT_EQ(answer("[" + call + ", " + call + "]", true)["tool_calls"].size(), 2U);
   EXPECT_EQ(answer(call, false), Json({{"role", "assistant"}, {"content", call}}));
-  for (const char* text : {"I call add", "[]", R"({"name": 1, "arguments": {}})", "[1]"})
+  const std::string deep =
+      R"({"name": "add", "arguments": )" + std::string(2000, '[') + std::string(2000, ']') + "}";
+  for (const std::string& text :
+       {std::string("I call add"), std::string("[]"), deep,
+        std::string(R"({"name": 1, "arguments": {}})"), std::string("[1]"), call + '\0' + "x"})
     EXPECT_EQ(answer(text, true), Json({{"role", "assistant"}, {"content", text}})) << text;
 }
 
