@@ -106,10 +106,9 @@ void resolve_dtype(RunConfig& config) {
 
 void resolve_schedule(RunConfig& config) {
   TrainConfig& train = config.train;
-  const bool whole_weights =
-      config.tuning.mode == TuningMode::kFull || config.tuning.mode == TuningMode::kPartial;
-  if (!train.learning_rate)
-    train.learning_rate = whole_weights ? kFullLearningRate : kLoraLearningRate;
+  if (!train.learning_rate) {
+    train.learning_rate = config.tuning.trains_adapter() ? kLoraLearningRate : kFullLearningRate;
+  }
   if (!train.warmup_ratio && !train.warmup_steps) {
     train.warmup_ratio = train.scheduler == Scheduler::kConstant ? 0 : kWarmupRatio;
   }

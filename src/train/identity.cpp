@@ -101,11 +101,12 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
     differences.push_back(fmt::format("{} {} instead of {}", key, shown(is, key), shown(was, key)));
   }
   if (differences.empty()) return;
-  const bool is_lora = was.value("tuning.mode", Json()) == "lora";
+  const Json mode = was.value("tuning.mode", Json());
+  const bool is_adapter = mode == "lora" || mode == "qlora";
   fixes.push_back(
       std::string("to start afresh choose another output.dir; to build on these weights ") +
-      (is_lora ? "set tuning.lora.init_from"
-               : "set model.name to the folder `model` of the finished run"));
+      (is_adapter ? "set tuning.lora.init_from"
+                  : "set model.name to the folder `model` of the finished run"));
   throw ConfigError(
       "this is not the run that the checkpoint belongs to: " + join(differences, "; "), checkpoint,
       join(fixes, "; "));

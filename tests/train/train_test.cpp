@@ -89,6 +89,13 @@ TEST(Identity, NamesWhatDiffers) {
       {"another base model", "another training set", "train.seed 7 instead of 42", "tuning.backend",
        "--allow-changed-data", "set tuning.lora.init_from", "checkpoints/step-000001"});
   config = {};
+  config.tuning.mode = config::TuningMode::kQlora;
+  const auto qlora = identity_of(config, "m", "d", "");
+  config.train.seed = 7;
+  test::expect_error<ConfigError>(
+      [&] { require_same_identity(qlora, identity_of(config, "m", "d", ""), "c", {}); },
+      {"set tuning.lora.init_from"});
+  config = {};
   config.tuning.mode = config::TuningMode::kFull;
   const auto full = identity_of(config, "m", "d", "");
   config.train.seed = 7;
