@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,7 @@ Command add_score(CLI::App& sftrun);
 Command add_tokenize(CLI::App& sftrun);
 Command add_preview(CLI::App& sftrun);
 Command add_merge(CLI::App& sftrun);
+Command add_quantize(CLI::App& sftrun);
 Command add_bench(CLI::App& sftrun);
 Command add_download(CLI::App& sftrun);
 Command add_gpu_info(CLI::App& sftrun);
@@ -48,6 +50,7 @@ CLI::App* add_command(CLI::App& parent, const std::string& name, const std::stri
 CLI::Validator one_of(std::vector<std::string> words);
 /// The same for element types, other spellings of which are rewritten.
 CLI::Validator compute_dtype();  ///< auto, fp32, bf16, fp16
+CLI::Validator stored_dtype();   ///< auto, bf16, f16, f32
 CLI::Validator device_name();    ///< auto, cuda, cpu
 CLI::Validator at_least(int64_t min);
 CLI::Validator in_range(double min, double max);
@@ -81,6 +84,12 @@ std::string checked_model(const CLI::App& command, const std::string& model,
 /// `adapter`; another path stays.
 /// @throws as find_model
 void find_adapter(std::string& adapter);
+
+/// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's
+/// `max_shard_size`. @throws ConfigError
+int64_t parse_size(const std::string& text);
+/// @throws ConfigError naming --output if there is something in it.
+void require_new_directory(const std::filesystem::path& output);
 
 /// null for an option that was not given, else its value.
 template <class T>

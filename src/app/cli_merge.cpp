@@ -7,7 +7,6 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
-#include "sftrun/core/strings.h"
 #include "sftrun/weights/vllm_adapter.h"
 
 namespace sftrun::app {
@@ -17,45 +16,6 @@ struct MergeOptions {
   std::string model, adapter, output, dtype = "auto", max_shard_size = "5GB",
                                       format = "safetensors";
 };
-
-/// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's
-/// `max_shard_size`.
-int64_t parse_size(const std::string& text) {
-  struct Unit {
-    std::string_view name;
-    double bytes;
-  };
-  constexpr double kKibi = 1024, kKilo = 1000;
-  const Unit units[] = {{"gib", kKibi * kKibi * kKibi},
-                        {"mib", kKibi * kKibi},
-                        {"kib", kKibi},
-                        {"gb", kKilo * kKilo * kKilo},
-                        {"mb", kKilo * kKilo},
-                        {"kb", kKilo},
-                        {"", 1}};
-  const size_t digits = text.find_first_not_of("0123456789.");
-  std::string unit = digits == std::string::npos ? "" : std::string(trim(text.substr(digits)));
-  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  double number = 0;
-  for (const Unit& candidate : units) {
-    if (unit != candidate.name || !CLI::detail::lexical_cast(text.substr(0, digits), number))
-      continue;
-    if (number * candidate.bytes >= 1) return static_cast<int64_t>(number * candidate.bytes);
-  }
-  throw ConfigError(fmt::format("`{}` is not a size", text), "--max-shard-size on the command line",
-                    "write, for example, 5GB or 500MB");
-}
-
-CLI::Validator stored_dtype() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        if (text == "fp32" || text == "float32") text = "f32";
-        if (text == "fp16" || text == "float16") text = "f16";
-        if (text == "bfloat16") text = "bf16";
-        return one_of({"auto", "bf16", "f16", "f32"})(text);
-      },
-      "auto|bf16|f16|f32");
-}
 
 bool is_adapter_alone(const MergeOptions& options) {
   return options.format == "vllm";
@@ -69,12 +29,7 @@ void check(const MergeOptions& options, const CLI::App& command) {
     throw ConfigError(fmt::format("{} is of merged models, --format vllm writes an adapter", flag),
                       fmt::format("{} on the command line", flag), "leave it away");
   }
-  std::error_code ignored;
-  if (std::filesystem::exists(options.output, ignored) &&
-      !std::filesystem::is_empty(options.output, ignored)) {
-    throw ConfigError(fmt::format("{} exists and is not an empty directory", options.output),
-                      "--output on the command line", "name a new directory");
-  }
+  require_new_directory(options.output);
 }
 
 int merge(const MergeOptions& options, const CLI::App& command) {

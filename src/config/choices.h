@@ -77,13 +77,11 @@ struct Words<Quant> {
       {"fp4", kFp4},
       {"fp8", kFp8, WordKind::kLater},
       {"int8", kInt8, WordKind::kLater},
-      {"gguf", kGguf, WordKind::kLater},
+      {"gguf", kGguf},
       {"mxfp4", kMxfp4, WordKind::kLater},
   });
   static constexpr std::string_view instead =
-      "use nf4, four bits a value; or none: weights stay in bf16 or fp32, and a quantised GGUF "
-      "file "
-      "is dequantised when it is loaded";
+      "use nf4, four bits a value; or none: weights stay in bf16 or fp32";
 };
 
 template <>

@@ -96,9 +96,10 @@ void visit_fields(TuningConfig& tuning, Visitor&& field) {
         "fused: fused operations (`unsloth` is an alias); bnb: plain operations, the reference's "
         "numerics.",
         "fused");
-  field(tuning.quant, "quant", any().otherwise("nf4 for mode qlora, else none"),
-        "Storage of the frozen linear layers but the head and routers: nf4 or fp4, as bitsandbytes "
-        "has them, or as they are (none).",
+  field(tuning.quant, "quant",
+        any().otherwise("what the checkpoint is; else nf4 for mode qlora, none otherwise"),
+        "Storage of the frozen linear layers but routers: nf4 or fp4, as bitsandbytes has them; "
+        "gguf, the blocks of the GGUF file; none, unpacked to the run's dtype.",
         "nf4");
   field(
       tuning.double_quant, "double_quant", any(),
@@ -107,6 +108,13 @@ void visit_fields(TuningConfig& tuning, Visitor&& field) {
   field(tuning.quant_block_size, "quant_block_size", any(),
         "Of nf4 and fp4: values that share a factor: 32, 64, 128, 256, 512, 1024, 2048 or 4096.",
         "64");
+  field(
+      tuning.quant_embeddings, "quant_embeddings",
+      any().otherwise("what the checkpoint has of them"),
+      "Whether embedding and head are held as `quant` says (true), or in the run's dtype (false).",
+      "false");
+  field(tuning.skip_modules, "skip_modules", any(),
+        "Modules that are not quantised: names or parts of names.", "[layers.0, down_proj]");
   field(
       tuning.trainable, "trainable", any(),
       "For mode partial: regular expressions over parameter names; what one of them finds trains.",

@@ -135,8 +135,6 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   resolve_batch_sizes(config.train, world_size, max_micro_batch, places);
   resolve_schedule(config);
   resolve_evaluation(config);
-  if (config.tuning.quant == Quant::kAuto)
-    config.tuning.quant = config.tuning.mode == TuningMode::kQlora ? Quant::kNf4 : Quant::kNone;
   if (config.parallel.strategy == Strategy::kAuto) config.parallel.strategy = Strategy::kDdp;
   if (config.output.dir.empty())
     config.output.dir = (std::filesystem::path("runs") / yaml.stem()).string();

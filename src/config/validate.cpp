@@ -195,7 +195,7 @@ class Judge {
   }
 
   void judge_quant(const TuningConfig& tuning) {
-    if (tuning.has_4bit_base() && !tuning.trains_adapter()) {
+    if (tuning.quantises_base() && !tuning.trains_adapter()) {
       report(fmt::format("`tuning.quant` is {}, and such weights stay as they are",
                          word_of(tuning.quant)),
              {"tuning.quant", "tuning.mode"}, "set tuning.mode to qlora, or quant to none");

@@ -1,5 +1,7 @@
 #include "sftrun/core/strings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -74,6 +76,10 @@ std::string ascii_lower(std::string text) {
 bool ends_with_name(std::string_view name, std::string_view ending) {
   if (!name.ends_with(ending)) return false;
   return name.size() == ending.size() || name[name.size() - ending.size() - 1] == '.';
+}
+
+bool has_path_part(std::string_view path, std::string_view part) {
+  return fmt::format(".{}.", path).find(fmt::format(".{}.", part)) != std::string::npos;
 }
 
 bool is_valid_utf8(std::string_view text) {

@@ -192,6 +192,43 @@ double sum_of_squares(const at::Tensor& flat) {
   return total.item<double>();
 }
 
+at::Tensor on_device(const at::Tensor& x, const at::Tensor& like) {
+  return x.to(like.device(), /*non_blocking=*/false);
+}
+
+at::Tensor dequantize(const QuantizedMatrix& matrix) {
+  const at::Tensor& packed = matrix.packed;
+  check_operand(packed, packed, at::kByte);
+  at::Tensor y =
+      at::empty({matrix.rows, matrix.columns}, packed.options().dtype(matrix.value_dtype));
+  const Launch launch(packed);
+  if (matrix.format == QuantFormat::kGgml) {
+    cuda::launch_dequantize_ggml(type_of(y), matrix.ggml_type, packed.const_data_ptr<uint8_t>(),
+                                 y.data_ptr(), y.numel(), launch.stream());
+    launch.check();
+    return y;
+  }
+  const std::span<const float, 16> values = quant_table(matrix.format);
+  const at::Tensor table =
+      on_device(at::from_blob(const_cast<float*>(values.data()), {16}, at::kFloat), packed);
+  const at::Tensor map = matrix.is_nested() ? on_device(nested_map(), packed) : at::Tensor();
+  const auto floats = [](const at::Tensor& x) {
+    return x.defined() ? x.const_data_ptr<float>() : nullptr;
+  };
+  const cuda::FourBitView view{
+      .packed = packed.const_data_ptr<uint8_t>(),
+      .table = floats(table),
+      .absmax = floats(matrix.absmax),
+      .codes = matrix.is_nested() ? matrix.codes.const_data_ptr<uint8_t>() : nullptr,
+      .nested_absmax = floats(matrix.nested_absmax),
+      .nested_map = floats(map),
+      .offset = matrix.offset,
+      .block_size = matrix.block_size};
+  cuda::launch_dequantize_4bit(type_of(y), view, y.data_ptr(), y.numel(), launch.stream());
+  launch.check();
+  return y;
+}
+
 /// As at::_grouped_mm decides (aten/src/ATen/native/cuda/GroupedBlas.cpp): otherwise it copies
 /// `ends` to the host and multiplies one matrix after the other.
 bool libtorch_groups(const at::Tensor& x) {
@@ -245,6 +282,7 @@ constexpr CudaKernels kKernels = {
     .cross_entropy_loss = cross_entropy_loss,
     .adamw = adamw,
     .sum_of_squares = sum_of_squares,
+    .dequantize = dequantize,
     .libtorch_groups = libtorch_groups,
     .grouped_matmul = grouped_matmul,
     .add_grouped_matmul_tn = add_grouped_matmul_tn,

@@ -85,7 +85,7 @@ int run_bench(const nlohmann::json& request) {
   set_threads(request);
   const BenchConfig bench = bench_config(request);
   const Compute compute = choose_compute(request.at("device").get<std::string>(), bench.dtype, 0);
-  const auto decoder = make_decoder(request, decoder_options(bench.run, compute));
+  const auto decoder = make_decoder(request, decoder_options(bench.run, compute, nullptr));
   const auto seq_len = request.at("seq_len").get<int64_t>(),
              batch_size = request.at("batch_size").get<int64_t>();
   const auto steps = request.at("steps").get<int64_t>();

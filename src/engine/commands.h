@@ -19,6 +19,7 @@ int run_worker(const nlohmann::json& request);
 int run_generate(const nlohmann::json& request);
 int run_score(const nlohmann::json& request);
 int run_merge(const nlohmann::json& request);
+int run_quantize(const nlohmann::json& request);
 int run_bench(const nlohmann::json& request);
 
 }  // namespace sftrun::engine

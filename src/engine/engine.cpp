@@ -16,11 +16,9 @@ namespace {
 using Command = int (*)(const nlohmann::json&);
 
 Command find(const std::string& name) {
-  static const std::map<std::string, Command> commands = {{"worker", run_worker},
-                                                          {"generate", run_generate},
-                                                          {"score", run_score},
-                                                          {"merge", run_merge},
-                                                          {"bench", run_bench}};
+  static const std::map<std::string, Command> commands = {
+      {"worker", run_worker}, {"generate", run_generate}, {"score", run_score},
+      {"merge", run_merge},   {"quantize", run_quantize}, {"bench", run_bench}};
   const auto found = commands.find(name);
   SFTRUN_CHECK(found != commands.end());
   return found->second;

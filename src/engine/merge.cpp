@@ -19,16 +19,6 @@ namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
 
-DType stored_dtype(const std::string& wanted, const weights::Checkpoint& base) {
-  if (wanted == "f32") return DType::kF32;
-  if (wanted == "f16") return DType::kF16;
-  if (wanted == "bf16") return DType::kBF16;
-  const std::string& format = base.tensors().at(0).format;
-  if (format == "F32") return DType::kF32;
-  if (format == "F16") return DType::kF16;
-  return DType::kBF16;
-}
-
 at::Tensor from_file(const std::vector<float>& values, at::IntArrayRef shape) {
   return at::from_blob(const_cast<float*>(values.data()), shape, at::kFloat);
 }
@@ -89,7 +79,7 @@ int run_merge(const nlohmann::json& request) {
   if (!adapter.saved.empty())
     throw DataError("adapters with modules_to_save cannot be merged by this version",
                     adapter_path.string());
-  const DType dtype = stored_dtype(request.at("dtype").get<std::string>(), *base);
+  const DType dtype = dtype_to_store(request.at("dtype").get<std::string>(), *base);
 
   MergedTensor merged(*base);
   std::vector<weights::TensorToWrite> tensors;

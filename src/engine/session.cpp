@@ -80,9 +80,44 @@ kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
           .nested = tuning.double_quant};
 }
 
+/// Whether the checkpoint holds linear layers in fewer bits.
+bool holds_packed(const weights::Checkpoint& checkpoint) {
+  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                     [&](const weights::TensorInfo& tensor) {
+                       return checkpoint.packed(tensor.name).has_value();
+                     });
+}
+
+void require_ggml_blocks(const weights::Checkpoint* checkpoint) {
+  if (checkpoint == nullptr) return;
+  for (const weights::TensorInfo& tensor : checkpoint->tensors()) {
+    const auto packed = checkpoint->packed(tensor.name);
+    if (packed && std::holds_alternative<weights::GgmlBlocks>(*packed)) return;
+  }
+  throw ConfigError("`tuning.quant` is gguf, but the model has no blocks of ggml's", "tuning.quant",
+                    "name a quantised .gguf file, or remove quant");
+}
+
+model::BaseForm base_form(const config::TuningConfig& tuning,
+                          const weights::Checkpoint* checkpoint) {
+  model::BaseForm form{.embeddings = tuning.quant_embeddings, .skip_modules = tuning.skip_modules};
+  const bool as_it_is = tuning.quant == config::Quant::kAuto;
+  if (as_it_is && checkpoint != nullptr && holds_packed(*checkpoint)) {
+    form.keep_stored = true;
+  } else if (tuning.quant == config::Quant::kGguf) {
+    require_ggml_blocks(checkpoint);
+    form.keep_stored = true;
+  } else if (tuning.quantises_base()) {
+    form.keep_stored = true;
+    form.quant = quant_options(tuning);
+  }
+  return form;
+}
+
 }  // namespace
 
-model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute) {
+model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute,
+                                      const weights::Checkpoint* checkpoint) {
   model::DecoderOptions options;
   options.dtype = compute.dtype;
   options.device = compute.device;
@@ -107,7 +142,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
                       config.tuning.lora.rslora,
                       config.tuning.lora.target_modules,
                       config.tuning.lora.target_parameters};
-      if (config.tuning.has_4bit_base()) options.quant = quant_options(config.tuning);
+      options.base = base_form(config.tuning, checkpoint);
   }
   return options;
 }
@@ -125,6 +160,16 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
 std::string template_of_adapter(const std::optional<std::string>& adapter) {
   if (!adapter) return {};
   return weights::read_chat_template(*adapter).value_or("");
+}
+
+DType dtype_to_store(const std::string& wanted, const weights::Checkpoint& base) {
+  if (wanted == "f32") return DType::kF32;
+  if (wanted == "f16") return DType::kF16;
+  if (wanted == "bf16") return DType::kBF16;
+  const std::string& format = base.tensors().at(0).format;
+  if (format == "F32") return DType::kF32;
+  if (format == "F16") return DType::kF16;
+  return DType::kBF16;
 }
 
 LoadedModel load_model(const nlohmann::json& request) {

@@ -31,7 +31,12 @@ std::string device_name(at::Device device);
 void set_threads(const nlohmann::json& request);
 
 /// How to build the decoder that a configuration trains.
-model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute);
+/// @param checkpoint what it will hold; null: random weights
+model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute,
+                                      const weights::Checkpoint* checkpoint);
+
+/// Of weights that are written.   @param wanted f32, f16 or bf16; auto: as the base has them
+DType dtype_to_store(const std::string& wanted, const weights::Checkpoint& base);
 
 /// A model opened for a command that does not train.
 struct LoadedModel {

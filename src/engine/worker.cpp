@@ -164,7 +164,8 @@ class Worker {
     require_same_on_all_ranks();
     if (resume_from) require_resumable(*resume_from, *saved);
     tell("loading");
-    decoder_ = model::Decoder::load(checkpoint_, decoder_options(config_, compute_));
+    decoder_ =
+        model::Decoder::load(checkpoint_, decoder_options(config_, compute_, checkpoint_.get()));
     if (!config_.tuning.lora.init_from.empty() && !resume_from) {
       model::load_adapter_weights(*decoder_, config_.tuning.lora.init_from);
       log::info("adapter initialised from {}", config_.tuning.lora.init_from);

@@ -145,13 +145,13 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   const auto take = [&](const std::string& name, auto& lora, const std::string& parameter) {
     const auto found = tensors.lora.find(name);
     if (lora.has_value() != (found != tensors.lora.end())) {
-      throw DataError(
-          fmt::format("the adapter {} {}", lora ? "lacks" : "also holds", name), directory.string(),
-          is_parameter(parameter)
-              ? fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
-                            join(config.target_parameters, ", "))
-              : fmt::format("set tuning.lora.target_modules: [{}], as it has them",
-                            join(config.target_modules, ", ")));
+      throw DataError(fmt::format("the adapter {} {}", lora ? "lacks" : "also holds", name),
+                      directory.string(),
+                      is_parameter(parameter)
+                          ? fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
+                                        join(config.target_parameters, ", "))
+                          : fmt::format("set tuning.lora.target_modules: [{}], as it has them",
+                                        join(config.target_modules, ", ")));
     }
     if (!lora) return;
     copy(*lora->a, found->second.a);
@@ -246,13 +246,15 @@ std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weight
 }
 
 void write_config(const weights::Checkpoint& base, const fs::path& base_path,
-                  const fs::path& directory, DType dtype) {
+                  const fs::path& directory, DType dtype,
+                  const nlohmann::ordered_json& quantization) {
   using nlohmann::ordered_json;
   const bool is_directory = fs::is_directory(base_path);
   ordered_json config = is_directory
                             ? ordered_json::parse(read_text_file(base_path / "config.json"))
                             : ordered_json(base.arch().to_hf_config());
-  config.erase("quantization_config");  // what is written is not
+  config.erase("quantization_config");  // the base's
+  if (!quantization.is_null()) config["quantization_config"] = quantization;
   // transformers 5 writes `dtype`, 4 `torch_dtype`; both read either.
   const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
   config[key] = dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";

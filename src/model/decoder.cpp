@@ -8,7 +8,9 @@
 namespace sftrun::model {
 
 at::Tensor Decoder::embed(const at::Tensor& tokens) const {
-  at::Tensor rows = embedding_.index_select(0, tokens);
+  at::Tensor rows = quantized_embedding_
+                        ? kernels::dequantize_rows(*quantized_embedding_, tokens, options_.dtype)
+                        : embedding_.index_select(0, tokens);
   return arch_.embedding_scale == 1 ? rows : rows.mul_(embedding_scale());
 }
 

@@ -5,12 +5,15 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/peft.h"
+#include "stored_matrix.h"
 
 /// Building a decoder: decide what trains, allocate the flat buffers, fill in the weights.
 namespace sftrun::model {
@@ -224,6 +227,7 @@ class DecoderBuilder {
   void run() {
     if (d_.options_.trains == Trains::kLora) spec::require_targets_exist(targets_, d_.arch_);
     declare();
+    require_skips_used();
     d_.store_.allocate(d_.options_.dtype, d_.options_.device);
     fill();
     finish_layers();
@@ -238,8 +242,20 @@ class DecoderBuilder {
     at::Tensor* weight;
     kernels::Parameter** parameter;
     at::ScalarType dtype;
-    std::optional<kernels::QuantizedMatrix>* quantized = nullptr;  ///< in place of `weight`
+    std::optional<kernels::QuantizedMatrix>* quantized = nullptr;  ///< or in place of `weight`
   };
+
+  /// The tensor that was declared last may be held in fewer bits.
+  void allow_quantized(const std::string& module,
+                       std::optional<kernels::QuantizedMatrix>& quantized) {
+    bool is_skipped = false;
+    for (const std::string& name : d_.options_.base.skip_modules) {
+      if (!has_path_part(module, name)) continue;
+      is_skipped = true;
+      skips_used_.insert(name);
+    }
+    if (!is_skipped && *slots_.back().parameter == nullptr) slots_.back().quantized = &quantized;
+  }
 
   void declare_tensor(const std::string& name, int64_t group, at::Tensor* weight,
                       kernels::Parameter** parameter, bool in_fp32 = false) {
@@ -250,6 +266,15 @@ class DecoderBuilder {
       (*parameter)->in_fp32 = in_fp32;
     }
     slots_.push_back({name, weight, parameter, in_fp32 ? at::kFloat : d_.options_.dtype});
+  }
+
+  void require_skips_used() const {
+    for (const std::string& name : d_.options_.base.skip_modules) {
+      if (skips_used_.contains(name)) continue;
+      throw ConfigError(fmt::format("no module of the model is named `{}`", name),
+                        "tuning.skip_modules",
+                        "name modules as the model does: lm_head, down_proj or layers.0.mlp");
+    }
   }
 
   void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
@@ -264,8 +289,7 @@ class DecoderBuilder {
     const bool in_fp32 = spec.slot == spec::LinearSlot::kRouter;
     linear.name = name;
     declare_tensor(name + ".weight", group, &linear.weight, &linear.weight_parameter, in_fp32);
-    if (d_.options_.quant && !in_fp32 && linear.weight_parameter == nullptr)
-      slots_.back().quantized = &linear.quantized;
+    if (!in_fp32) allow_quantized(name, linear.quantized);
     if (spec.bias)
       declare_tensor(name + ".bias", group, &linear.bias, &linear.bias_parameter, in_fp32);
     const LoraOptions& lora = d_.options_.lora;
@@ -359,8 +383,10 @@ class DecoderBuilder {
   }
 
   void declare() {
-    declare_tensor(d_.arch_.prefix + "embed_tokens.weight", 0, &d_.embedding_,
-                   &d_.embedding_parameter_);
+    const std::string embedding = d_.arch_.prefix + "embed_tokens";
+    declare_tensor(embedding + ".weight", 0, &d_.embedding_, &d_.embedding_parameter_);
+    const bool may_quantise_ends = d_.options_.base.embeddings.value_or(true);
+    if (may_quantise_ends) allow_quantized(embedding, d_.quantized_embedding_);
     d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
     uint32_t number = 0;
     if (d_.arch_.per_layer_size > 0) declare_per_layer_inputs(number++);
@@ -391,8 +417,25 @@ class DecoderBuilder {
     d_.head_.softcap = d_.arch_.final_softcap;
     kernels::Linear& head = d_.head_.linear;
     head.name = "lm_head";
-    if (!d_.arch_.tie_word_embeddings)
-      declare_tensor("lm_head.weight", last, &head.weight, &head.weight_parameter);
+    if (d_.arch_.tie_word_embeddings) return;
+    declare_tensor("lm_head.weight", last, &head.weight, &head.weight_parameter);
+    if (may_quantise_ends) allow_quantized("lm_head", head.quantized);
+  }
+
+  /// A matrix in fewer bits, where it is to be one.
+  std::optional<kernels::QuantizedMatrix> quantised(const Slot& slot) const {
+    const BaseForm& base = d_.options_.base;
+    const spec::TensorSpec& tensor = *by_name_.at(slot.name);
+    if (base.keep_stored && d_.checkpoint_) {
+      const auto packed = d_.checkpoint_->packed(slot.name);
+      if (packed && (!base.quant || is_stored_as(*packed, base.quant->format)))
+        return stored_matrix(*packed, tensor.shape, slot.name, d_.checkpoint_);
+    }
+    const bool is_end =
+        tensor.role == spec::TensorRole::kEmbedding || tensor.role == spec::TensorRole::kHead;
+    if (!base.quant || (is_end && !base.embeddings.value_or(false))) return std::nullopt;
+    const at::Tensor values = source_(slot.name, tensor.shape, at::kFloat, /*stays=*/false);
+    return kernels::quantize(values, *base.quant);
   }
 
   void fill() {
@@ -403,9 +446,11 @@ class DecoderBuilder {
       if (kernels::Parameter* parameter = *slot.parameter) {
         parameter->master.copy_(source_(slot.name, shape, at::kFloat, /*stays=*/false));
         *slot.weight = parameter->compute;
-      } else if (slot.quantized != nullptr) {
-        const at::Tensor values = source_(slot.name, shape, at::kFloat, /*stays=*/false);
-        *slot.quantized = kernels::quantize(values, *d_.options_.quant).to(d_.options_.device);
+        continue;
+      }
+      auto matrix = slot.quantized == nullptr ? std::nullopt : quantised(slot);
+      if (matrix) {
+        *slot.quantized = matrix->to(d_.options_.device);
         d_.base_bytes_ += (*slot.quantized)->nbytes();
       } else {
         *slot.weight = source_(slot.name, shape, slot.dtype, stays).to(d_.options_.device);
@@ -415,6 +460,7 @@ class DecoderBuilder {
     if (d_.arch_.tie_word_embeddings) {
       d_.head_.linear.weight = d_.embedding_;
       d_.head_.linear.weight_parameter = d_.embedding_parameter_;
+      d_.head_.linear.quantized = d_.quantized_embedding_;
     }
   }
 
@@ -450,6 +496,7 @@ class DecoderBuilder {
   spec::LoraTargets targets_;
   std::map<std::string, const spec::TensorSpec*> by_name_;
   std::vector<Slot> slots_;
+  std::set<std::string> skips_used_;
 };
 
 Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)

@@ -36,7 +36,7 @@ int64_t packed_bytes(int64_t num_values, const config::TuningConfig& tuning) {
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    int64_t element_bytes) {
   int64_t dense = num_parameters(arch), packed = 0;
-  if (!tuning.has_4bit_base()) return dense * element_bytes;
+  if (!tuning.quantises_base()) return dense * element_bytes;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       if (linear.slot == spec::LinearSlot::kRouter) continue;

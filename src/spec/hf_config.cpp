@@ -19,6 +19,7 @@ void refuse_quantized(const JsonFields& config, const Family& family) {
   const std::string method =
       quantization->is_object() ? quantization->value("quant_method", "unknown") : "unknown";
   if (method == "mxfp4" && family.reads_mxfp4) return;
+  if (method == "bitsandbytes" && quantization->value("load_in_4bit", json()) == true) return;
   throw DataError(
       fmt::format("the checkpoint is quantised by \"{}\", which is not supported", method),
       config.where(),

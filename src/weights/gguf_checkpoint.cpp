@@ -149,6 +149,17 @@ class GgufCheckpoint final : public CheckpointBase {
     return stored_[i];
   }
 
+  std::optional<PackedMatrix> packed(const std::string& name) const override {
+    const size_t i = index_of(name);
+    const GgufTensor& tensor = *sources_[i][0];
+    const GgufForm& form = forms_[i];
+    const bool is_matrix = sources_[i].size() == 1 && tensors_[i].shape.size() == 2;
+    if (!is_matrix || tensor.type.block_size == 1 || form.value != GgufForm::Value::kSame ||
+        !form.columns.empty())
+      return std::nullopt;
+    return GgmlBlocks{tensor.type, tensor.bytes, form.rows};
+  }
+
   text::Tokenizer tokenizer() const override {
     return text::Tokenizer::from_gguf(read_gguf_vocab(file_), where_);
   }

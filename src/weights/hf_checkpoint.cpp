@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "checkpoint_base.h"
 #include "convert.h"
+#include "four_bits.h"
 #include "json_text.h"
 #include "mxfp4.h"
 #include "reorder.h"
@@ -114,6 +116,9 @@ class HfCheckpoint final : public CheckpointBase {
   void read(const std::string& name, DType dtype, void* destination) const override {
     const size_t i = index_of(name);
     const std::vector<spec::TensorPart>& parts = tensors_[i].parts;
+    if (const auto packed = four_bits_.find(name); packed != four_bits_.end())
+      return read_unpacked(packed->second, dtype, static_cast<std::byte*>(destination),
+                           tensors_[i].numel());
     if (tensors_[i].layout.reorders())
       return read_reordered(i, dtype, static_cast<std::byte*>(destination));
     if (parts.empty()) {
@@ -144,6 +149,12 @@ class HfCheckpoint final : public CheckpointBase {
     return stored_[i];
   }
 
+  std::optional<PackedMatrix> packed(const std::string& name) const override {
+    const auto found = four_bits_.find(tensors_[index_of(name)].name);
+    if (found == four_bits_.end()) return std::nullopt;
+    return found->second;
+  }
+
   text::Tokenizer tokenizer() const override { return text::Tokenizer::from_directory(directory_); }
   std::optional<std::string> chat_template() const override {
     return read_chat_template(directory_);
@@ -160,6 +171,26 @@ class HfCheckpoint final : public CheckpointBase {
                    void* destination, int64_t numel) const {
     convert(*stored, bytes.data(), dtype, static_cast<std::byte*>(destination), numel);
     for (const auto& file : files_) file->content.release(bytes);
+  }
+
+  /// Rounded to what it was when it was quantised, then to `dtype`.
+  void read_unpacked(const FourBits& matrix, DType dtype, std::byte* destination,
+                     int64_t numel) const {
+    constexpr int64_t kChunk = 8192;
+    std::vector<float> wide(static_cast<size_t>(std::min(numel, kChunk)));
+    std::vector<std::byte> rounded(wide.size() * sizeof(float));
+    for (int64_t done = 0; done < numel; done += kChunk) {
+      const int64_t count = std::min(numel - done, kChunk);
+      dequantize(matrix, done, count, wide.data());
+      convert(DType::kF32, reinterpret_cast<const std::byte*>(wide.data()), matrix.value_dtype,
+              rounded.data(), count);
+      convert(matrix.value_dtype, rounded.data(), dtype, destination + done * size_of(dtype),
+              count);
+    }
+    for (const auto& file : files_) {
+      for (const auto& part : {matrix.packed, matrix.absmax, matrix.nested_absmax})
+        file->content.release(part);
+    }
   }
 
   /// One entry of the first dimension after the other: a whole tensor of experts is large.
@@ -262,10 +293,17 @@ class HfCheckpoint final : public CheckpointBase {
     for (spec::TensorSpec& spec : expected) {
       if (located_.contains(spec.name)) spec.parts.clear();  // stored whole, whatever is usual
     }
+    const std::set<std::string> beside = find_four_bits(expected);
     std::vector<FoundTensor> found;
     std::vector<std::string> others;
     for (const auto& [name, located] : located_) {
-      if (is_of_another_part(name, arch_) || spec::is_unused(arch_, name)) {
+      if (beside.contains(name)) continue;
+      if (four_bits_.contains(name)) {
+        const auto spec =
+            std::find_if(expected.begin(), expected.end(),
+                         [&](const spec::TensorSpec& one) { return one.name == name; });
+        found.push_back({name, spec->shape, located.file->string()});
+      } else if (is_of_another_part(name, arch_) || spec::is_unused(arch_, name)) {
         others.push_back(name);
       } else {
         found.push_back({name, located.entry->shape, located.file->string()});
@@ -275,6 +313,10 @@ class HfCheckpoint final : public CheckpointBase {
     for (const spec::TensorSpec& spec : expected) {
       if (is_packed(spec)) {
         add_packed(spec);
+        continue;
+      }
+      if (four_bits_.contains(spec.name)) {
+        add_four_bits(spec);
         continue;
       }
       if (spec.parts.empty()) {
@@ -303,6 +345,39 @@ class HfCheckpoint final : public CheckpointBase {
       const Located& located = located_.at(name);
       if (float_dtype(located.entry->dtype)) add_located(name, located);  // else a buffer
     }
+  }
+
+  /// Fills `four_bits_`.   @return the names of what such matrices have beside them
+  std::set<std::string> find_four_bits(const std::vector<spec::TensorSpec>& specs) {
+    std::set<std::string> beside;
+    const FindEntry find = [this](const std::string& name) {
+      const auto found = located_.find(name);
+      return found == located_.end() ? nullptr : found->second.entry;
+    };
+    for (const spec::TensorSpec& spec : specs) {
+      if (!spec.parts.empty() || spec.layout.reorders() || !is_in_four_bits(spec.name, find))
+        continue;
+      beside.merge(set_of(beside_four_bits(spec.name, find)));
+      four_bits_[spec.name] =
+          read_four_bits(spec.name, spec.shape, find, located_.at(spec.name).file->string());
+    }
+    return beside;
+  }
+
+  static std::set<std::string> set_of(const std::vector<std::string>& names) {
+    return {names.begin(), names.end()};
+  }
+
+  void add_four_bits(const spec::TensorSpec& spec) {
+    const FourBits& matrix = four_bits_.at(spec.name);
+    uint64_t stored_bytes =
+        matrix.packed.size() + matrix.absmax.size() + matrix.nested_absmax.size();
+    add({.name = spec.name,
+         .shape = spec.shape,
+         .format = matrix.fp4 ? "FP4" : "NF4",
+         .stored_bytes = stored_bytes,
+         .stored_name = located_.at(spec.name).entry->name},
+        matrix.packed);
   }
 
   /// What files hold of what the model has.
@@ -380,6 +455,7 @@ class HfCheckpoint final : public CheckpointBase {
   fs::path directory_;
   std::vector<std::unique_ptr<File>> files_;
   std::map<std::string, Located> located_;
+  std::map<std::string, FourBits> four_bits_;
 };
 
 }  // namespace

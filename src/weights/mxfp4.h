@@ -12,11 +12,6 @@ namespace sftrun::weights {
 
 inline constexpr int64_t kMxfp4Block = 32;
 
-/// The number that 4 bits stand for: sign, two bits of exponent, one of mantissa.
-float mxfp4_value(uint8_t code);
-/// 2^(exponent - 127)
-float mxfp4_scale(uint8_t exponent);
-
 /// As safetensors hold it (gpt-oss): 16 bytes a block, the first of two neighbours low.
 struct Mxfp4Blocks {
   std::span<const std::byte> codes, exponents;

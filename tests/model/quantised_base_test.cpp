@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "sftrun/model/decoder.h"
+#include "sftrun/weights/safetensors.h"
+#include "support/expect_error.h"
 #include "support/reference.h"
+#include "support/tensors.h"
 
 namespace sftrun::model {
 namespace {
@@ -16,9 +19,9 @@ TEST(QuantisedBase, IsWhatTheCheckpointHoldsInFourBits) {
   const auto model = checkpoint();
   DecoderOptions options;
   options.trains = Trains::kLora;
-  options.quant = kernels::QuantOptions{};
+  options.base.quant = kernels::QuantOptions{};
   const auto decoder = Decoder::load(model, options);
-  options.quant.reset();
+  options.base.quant.reset();
   const auto dense = Decoder::load(model, options);
   const auto linears = decoder->linears(), of_dense = dense->linears();
   uint64_t saved = 0;
@@ -58,7 +61,7 @@ TEST(QuantisedBase, ComputesWithTheRoundedValues) {
     options.trains = Trains::kLora;
     options.backend = backend;
     const auto dense = Decoder::load(model, options);
-    options.quant = kernels::QuantOptions{.block_size = 32};
+    options.base.quant = kernels::QuantOptions{.block_size = 32};
     const auto decoder = Decoder::load(model, options);
     const auto linears = decoder->linears(), of_dense = dense->linears();
     for (size_t i = 0; i < linears.size(); ++i)
@@ -77,6 +80,124 @@ TEST(QuantisedBase, ComputesWithTheRoundedValues) {
     EXPECT_EQ(losses[0], losses[1]) << backend->name;
     EXPECT_TRUE(at::equal(grads[0], grads[1])) << backend->name;
     EXPECT_GT(grads[0].abs().max().item<float>(), 0);
+  }
+}
+
+std::filesystem::path data(const std::string& name) {
+  return std::filesystem::path(SFTRUN_TEST_DATA) / name;
+}
+
+double loss_of(Decoder& decoder, const std::vector<data::Example>& examples, at::Tensor* grad) {
+  fill_adapters(decoder);
+  const PackedBatch batch = test::packed(decoder, examples);
+  const double loss = decoder.forward_backward(batch, 1.0, [](int64_t) {});
+  *grad = decoder.parameters().grad().clone();
+  return loss;
+}
+
+/// Bytes of the matrices that stay in the file's form.
+uint64_t packed_bytes(const weights::Checkpoint& checkpoint) {
+  uint64_t total = 0;
+  for (const weights::TensorInfo& tensor : checkpoint.tensors())
+    if (checkpoint.packed(tensor.name)) total += tensor.stored_bytes;
+  return total;
+}
+
+/// Every family, some with the rows of q and k in another order, tied or with a head of their own.
+TEST(QuantisedBase, BlocksOfAGgufFileTrainAsTheirValues) {
+  for (const char* name :
+       {"models/llama3-gguf/model-Q8_0.gguf", "converted/qwen2-Q8_0.gguf",
+        "converted/gemma3-Q8_0.gguf", "converted/phi3-Q8_0.gguf", "converted/qwen3_5-Q8_0.gguf"}) {
+    SCOPED_TRACE(name);
+    const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
+    ASSERT_GT(packed_bytes(*model), 0U);
+    const auto examples = test::read_reference(data("models/llama3-gguf")).examples;
+    for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+      DecoderOptions options;
+      options.trains = Trains::kLora;
+      options.backend = backend;
+      const auto unpacked = Decoder::load(model, options);
+      options.base.keep_stored = true;
+      const auto kept = Decoder::load(model, options);
+      at::Tensor grads[2];
+      EXPECT_EQ(loss_of(*kept, examples, &grads[0]), loss_of(*unpacked, examples, &grads[1]));
+      EXPECT_TRUE(at::equal(grads[0], grads[1]));
+      uint64_t unpacked_bytes = 0;
+      for (const weights::TensorInfo& tensor : model->tensors()) {
+        if (model->packed(tensor.name))
+          unpacked_bytes += static_cast<uint64_t>(tensor.numel()) * sizeof(float);
+      }
+      EXPECT_EQ(unpacked->base_bytes() - kept->base_bytes(), unpacked_bytes - packed_bytes(*model));
+    }
+  }
+}
+
+/// Embedding and head by `embeddings`, modules by name.
+TEST(QuantisedBase, WhatStaysDenseCanBeChosen) {
+  const auto model = checkpoint();
+  DecoderOptions options;
+  options.trains = Trains::kLora;
+  options.base.quant = kernels::QuantOptions{};
+  options.base.embeddings = true;
+  options.base.skip_modules = {"layers.1.mlp", "q_proj"};
+  const auto decoder = Decoder::load(model, options);
+  EXPECT_TRUE(decoder->head().linear.quantized);  // tied
+  for (const kernels::Linear* linear : decoder->linears()) {
+    const bool is_skipped =
+        linear->name.find("layers.1.mlp.") != std::string::npos || linear->name.ends_with("q_proj");
+    EXPECT_EQ(linear->quantized.has_value(), !is_skipped) << linear->name;
+  }
+  options.base.skip_modules = {"layers.7"};
+  test::expect_error([&] { Decoder::load(model, options); },
+                     {"no module of the model is named `layers.7`", "tuning.skip_modules"});
+}
+
+/// What transformers + bitsandbytes saved (scripts/fixtures/make_bnb_model.py): the very codes
+/// stay, and logits are theirs.
+TEST(QuantisedBase, DirectoriesOfBitsandbytesLoadAsTheyAre) {
+  for (const char* form : {"nf4", "fp4"}) {
+    SCOPED_TRACE(form);
+    const std::filesystem::path directory = data(std::string("models/bnb-") + form);
+    const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(directory);
+    const weights::SafetensorsFile values(directory / "dequantised.safetensors");
+    const test::Reference reference = test::read_reference(directory);
+    for (const bool keeps : {false, true}) {
+      DecoderOptions options;
+      options.trains = Trains::kLora;
+      options.base.keep_stored = keeps;
+      const auto decoder = Decoder::load(model, options);
+      for (const kernels::Linear* linear : decoder->linears()) {
+        ASSERT_EQ(linear->quantized.has_value(), keeps) << linear->name;
+        const at::Tensor expected =
+            test::tensor_of(*values.find(linear->name + ".weight"), at::kFloat);
+        EXPECT_TRUE(at::equal(linear->matrix().values(at::kFloat), expected)) << linear->name;
+      }
+      for (size_t i = 0; i < reference.examples.size(); ++i) {
+        const PackedBatch batch = test::packed(*decoder, {reference.examples[i]});
+        const at::Tensor rows = at::arange(reference.logits[i].size(0));
+        EXPECT_TRUE(test::close(decoder->logits(batch, rows), reference.logits[i], 1e-5));
+      }
+    }
+  }
+}
+
+/// `quant` says one format, the file has another: the matrix is quantised from its values.
+TEST(QuantisedBase, AnotherFormatThanTheFilesIsMadeFromItsValues) {
+  const std::shared_ptr<const weights::Checkpoint> model =
+      weights::Checkpoint::open(data("models/bnb-fp4"));
+  DecoderOptions options;
+  options.trains = Trains::kLora;
+  options.base.keep_stored = true;
+  for (const kernels::QuantFormat format :
+       {kernels::QuantFormat::kNf4, kernels::QuantFormat::kFp4}) {
+    options.base.quant = kernels::QuantOptions{.format = format, .block_size = 32};
+    const auto decoder = Decoder::load(model, options);
+    const bool is_stored = format == kernels::QuantFormat::kFp4;
+    for (const kernels::Linear* linear : decoder->linears()) {
+      ASSERT_TRUE(linear->quantized);
+      EXPECT_EQ(linear->quantized->format, format);
+      EXPECT_EQ(linear->quantized->block_size, is_stored ? 64 : 32);
+    }
   }
 }
 

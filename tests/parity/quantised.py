@@ -63,7 +63,13 @@ def quantised_base(directory: Path, storage: Storage):
     )
     with blocks_of(storage.block_size):
         model = AutoModelForCausalLM.from_pretrained(directory, quantization_config=config, dtype=torch.float32, device_map="cpu")
-    for module in model.modules():  # its products for inference on a CPU are in bf16, and of whole blocks only
+    return exact_products(model)
+
+
+def exact_products(model):
+    """bitsandbytes' products for inference on a CPU are in bf16, and of whole blocks only: not these."""
+    for module in model.modules():
         if isinstance(module, bitsandbytes.nn.Linear4bit):
             module.support_avx512bf16_for_cpu = False
+            module.compute_dtype, module.compute_type_is_set = torch.float32, True
     return model

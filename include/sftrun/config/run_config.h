@@ -79,11 +79,14 @@ struct TuningConfig {
   Quant quant = Quant::kAuto;
   bool double_quant = true;       ///< of quant nf4 and fp4: their factors are quantised, too
   int64_t quant_block_size = 64;  ///< values that share a factor
+  /// Whether embedding and head are held as `quant` says; nullopt: as the checkpoint has them.
+  std::optional<bool> quant_embeddings;
+  std::vector<std::string> skip_modules;  ///< held in the run's dtype, by names or parts of them
   LoraConfig lora;
   std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
 
   bool trains_adapter() const { return mode == TuningMode::kLora || mode == TuningMode::kQlora; }
-  bool has_4bit_base() const {
+  bool quantises_base() const {
     return quant == Quant::kNf4 || quant == Quant::kFp4 ||
            (quant == Quant::kAuto && mode == TuningMode::kQlora);
   }

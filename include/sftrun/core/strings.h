@@ -20,6 +20,8 @@ std::string ascii_lower(std::string text);
 /// Whether a dotted name is `ending` or ends in it, as peft matches names: "mlp.down_proj" in
 /// "layers.0.mlp.down_proj", not in "layers.0.xmlp.down_proj".
 bool ends_with_name(std::string_view name, std::string_view ending);
+/// Whether `part` is one or more whole words of a dotted path: "layers.0" of "model.layers.0.mlp".
+bool has_path_part(std::string_view path, std::string_view part);
 
 bool is_valid_utf8(std::string_view text);
 

@@ -122,6 +122,9 @@ struct RowKernels {
   /// Values [first, first + n) of 4 bits each, in blocks; see src/kernels/quant/quant_cpu.inl.
   void (*dequantize_4bit)(const uint8_t* packed, int64_t first, int64_t n, int64_t block_size,
                           const float* table, const float* absmax, T* out);
+  /// Numbers [first, first + n) of a row of ggml's blocks; see sftrun/weights/ggml_blocks.inl.
+  /// @param type one of weights::GgmlType that has blocks
+  void (*dequantize_ggml)(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out);
 };
 
 struct CpuKernels {

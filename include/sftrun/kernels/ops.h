@@ -45,8 +45,7 @@ struct Product {
 /// summed in fp32 and rounded once where own kernels serve, else in the order given.
 at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual = {},
                       const at::Tensor& bias = {});
-at::Tensor matmul_nt(const at::Tensor& x,
-                     const at::Tensor& w);  ///< x [T, K], w [N, K] -> x w^T [T, N]
+at::Tensor matmul_nt(const at::Tensor& x, const Matrix& w);  ///< x [T, K], w [N, K] -> x w^T [T, N]
 /// out [N, K] fp32 += g^T x, g [T, N], x [T, K].
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x);
 

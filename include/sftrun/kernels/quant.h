@@ -5,28 +5,38 @@
 #include <cstdint>
 #include <span>
 
-/// Frozen matrices in 4 bits, in the very bytes of bitsandbytes (0.50: backends/default/ops.py,
-/// functional.py; QLoRA, arXiv:2305.14314, section 3): values in the order of their memory, in
-/// blocks that share a factor, whatever row they are of.
+#include "sftrun/weights/ggml_type.h"
+
+/// Frozen matrices in fewer bits. In 4, in the very bytes of bitsandbytes (0.50:
+/// backends/default/ops.py, functional.py; QLoRA, arXiv:2305.14314, section 3): values in the order
+/// of their memory, in blocks that share a factor, whatever row they are of. Or in ggml's blocks,
+/// which a row has a whole number of.
 namespace sftrun::kernels {
 
-/// Sixteen values each: quantiles of a normal distribution, or floats of one sign, two exponent and
-/// one mantissa bit.
-enum class QuantFormat : uint8_t { kNf4, kFp4 };
+/// Of 4 bits, sixteen values each: quantiles of a normal distribution, or floats of one sign, two
+/// exponent and one mantissa bit. Or one of ggml's types.
+enum class QuantFormat : uint8_t { kNf4, kFp4, kGgml };
 
 struct QuantOptions {
-  QuantFormat format = QuantFormat::kNf4;
-  int64_t block_size = 64;  ///< even
-  bool nested = true;       ///< the blocks' factors are themselves quantised, to 8 bits
+  QuantFormat format = QuantFormat::kNf4;  ///< or kFp4
+  int64_t block_size = 64;                 ///< even
+  bool nested = true;  ///< the blocks' factors are themselves quantised, to 8 bits
 };
 
-/// The value of each code.
+/// The value of each code of 4 bits.
 std::span<const float, 16> quant_table(QuantFormat format);
 
 struct QuantizedMatrix {
   QuantFormat format = QuantFormat::kNf4;
-  int64_t rows = 0, columns = 0, block_size = 0;
-  at::Tensor packed;  ///< uint8 [(rows * columns + 1) / 2]: two codes, the first in the high half
+  weights::GgmlType ggml_type = weights::GgmlType::kF32;  ///< of kGgml: one with blocks
+  int64_t rows = 0, columns = 0;
+  int64_t block_size = 0;  ///< of 4 bits
+  /// What a value is rounded to before all else, as bitsandbytes rounds to the dtype that the
+  /// matrix had when it was quantised.
+  at::ScalarType value_dtype = at::kFloat;
+  /// uint8. Of 4 bits [(rows * columns + 1) / 2]: two codes, the first in the high half. Of kGgml
+  /// the rows' blocks, one after the other.
+  at::Tensor packed;
   at::Tensor absmax;  ///< fp32 [blocks]; of a nested one undefined
   /// absmax = map[codes] * nested_absmax + offset, where map is bitsandbytes' dynamic one
   /// (`nested_map`) and every 256 blocks share a nested_absmax.
@@ -50,6 +60,9 @@ const at::Tensor& nested_map();
 QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options);
 /// [rows, columns], each value code * factor in fp32, rounded once.   @param dtype as of weights
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype);
+/// Some rows of it.   @param rows [N] int64 or int32, on the matrix' device   @return [N, columns]
+at::Tensor dequantize_rows(const QuantizedMatrix& matrix, const at::Tensor& rows,
+                           at::ScalarType dtype);
 /// Values [row, row + rows) x [column, column + columns) into `out`, whose rows are `stride` apart.
 /// On CPU; T is float, or uint16_t holding bfloat16. Serial.
 template <typename T>

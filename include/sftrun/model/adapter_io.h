@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
@@ -44,7 +45,9 @@ void write_text_files(const weights::Checkpoint& base, const std::filesystem::pa
                       const std::optional<std::string>& trained_with);
 /// Writes the config.json of a model whose weights are stored in `dtype`: the base's own but for
 /// that, or for a GGUF file one that means the same.
+/// @param quantization its `quantization_config`; null: none
 void write_config(const weights::Checkpoint& base, const std::filesystem::path& base_path,
-                  const std::filesystem::path& directory, DType dtype);
+                  const std::filesystem::path& directory, DType dtype,
+                  const nlohmann::ordered_json& quantization = nullptr);
 
 }  // namespace sftrun::model

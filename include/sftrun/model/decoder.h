@@ -52,6 +52,19 @@ struct LoraOptions {
   }
 };
 
+/// How frozen linear layers are held, but routers.
+struct BaseForm {
+  /// Those that the checkpoint holds in fewer bits stay as they are; with `quant` only those in its
+  /// very format.
+  bool keep_stored = false;
+  /// The others are quantised when they are loaded.
+  std::optional<kernels::QuantOptions> quant;
+  /// Whether that goes for embedding and head, too; nullopt: they stay as the checkpoint has them.
+  std::optional<bool> embeddings;
+  /// In the compute dtype whatever they were: names or parts of names ("lm_head", "layers.0.mlp").
+  std::vector<std::string> skip_modules;
+};
+
 enum class Trains { kNothing, kLora, kFull, kPartial };
 
 struct DecoderOptions {
@@ -62,9 +75,7 @@ struct DecoderOptions {
   LoraOptions lora;
   std::vector<std::string> trainable;  ///< regular expressions over parameter names (kPartial),
                                        ///< searched as in Python's re.search
-  /// Frozen linear layers but the routers are kept in 4 bits (the head stays as it is, as
-  /// transformers leaves it).
-  std::optional<kernels::QuantOptions> quant;
+  BaseForm base;
   bool gradient_checkpointing = false;
   uint64_t seed = 42;  ///< of freshly initialised adapters
 };
@@ -142,6 +153,7 @@ class Decoder {
   kernels::ParameterStore store_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
   at::Tensor embedding_;
+  std::optional<kernels::QuantizedMatrix> quantized_embedding_;  ///< in its place
   kernels::PerLayerInputs per_layer_;
   bool shares_keys_ = false;
   kernels::Parameter* embedding_parameter_ = nullptr;

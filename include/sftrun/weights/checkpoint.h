@@ -12,6 +12,7 @@
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/text/chat_template.h"
 #include "sftrun/text/tokenizer.h"
+#include "sftrun/weights/packed.h"
 
 /// A model on disk, whichever way it is stored, under Hugging Face's tensor names.
 namespace sftrun::weights {
@@ -60,6 +61,9 @@ class Checkpoint {
   /// HF order, aligned to its elements; else nullopt.
   virtual std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                            DType dtype) const = 0;
+  /// A matrix as its file holds it in fewer bits, where it does and nothing but the order of its
+  /// rows is another than here; else nullopt. Its bytes are the file's, mapped.
+  virtual std::optional<PackedMatrix> packed(const std::string& name) const = 0;
   /// Identity of the weights (sizes, headers and a sample of the data of every tensor), for resume
   /// checks.
   virtual std::string fingerprint() const = 0;

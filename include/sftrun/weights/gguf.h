@@ -10,39 +10,12 @@
 #include <vector>
 
 #include "sftrun/core/file.h"
+#include "sftrun/weights/ggml_type.h"
 
 /// The GGUF format, versions 2 and 3, little-endian
 /// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): key-value metadata, tensor list,
 /// data.
 namespace sftrun::weights {
-
-/// How a tensor's numbers are stored; values are the file's. Known are all that gguf-py knows the
-/// size of.
-enum class GgmlType : uint32_t {
-  kF32 = 0,
-  kF16 = 1,
-  kQ4_0 = 2,
-  kQ4_1 = 3,
-  kQ5_0 = 6,
-  kQ5_1 = 7,
-  kQ8_0 = 8,
-  kQ2_K = 10,
-  kQ3_K = 11,
-  kQ4_K = 12,
-  kQ5_K = 13,
-  kQ6_K = 14,
-  kMxfp4 = 39,
-  kBF16 = 30,
-};
-struct GgmlTypeInfo {
-  uint32_t id = 0;
-  std::string_view name;   ///< "Q4_K"
-  int64_t block_size = 1;  ///< numbers in a block; rows are whole blocks
-  int64_t block_bytes = 0;
-  bool readable = false;  ///< `dequantize` takes it
-};
-/// nullptr for an id that no version of the format used up to now.
-const GgmlTypeInfo* ggml_type_info(uint32_t id);
 
 struct GgufTensor {
   std::string name;  ///< as in the file: "blk.0.attn_q.weight"

@@ -22,7 +22,7 @@ double sum_in_fp64(const at::Tensor& losses) {
 
 /// Scaled, not yet capped.
 at::Tensor raw_logits(const Head& head, const at::Tensor& normed_rows) {
-  at::Tensor logits = matmul_nt(normed_rows, head.linear.weight);
+  at::Tensor logits = matmul_nt(normed_rows, head.linear.matrix());
   return head.logit_scale == 1 ? logits : logits.mul_(head.logit_scale);
 }
 
@@ -32,7 +32,7 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
                          double grad_scale, HeadGrad wanted) {
   const at::NoGradGuard no_grad;
   const Linear& linear = head.linear;
-  const int64_t num_rows = input.size(0), step = chunk_rows(input, linear.weight.size(0));
+  const int64_t num_rows = input.size(0), step = chunk_rows(input, linear.matrix().size(0));
   const Normed in = normed(input, head.norm);
   const bool needs_d_normed = wanted == HeadGrad::kInput || head.norm.parameter != nullptr;
   at::Tensor d_normed =
@@ -50,7 +50,7 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
     result.loss_sum += sum_in_fp64(
         token_losses_and_grad_(logits, chunk_labels, head.softcap, grad_scale * head.logit_scale));
     if (d_normed.defined())
-      d_normed.narrow(0, first, rows).copy_(matmul_sum({{logits, linear.weight, false}}));
+      d_normed.narrow(0, first, rows).copy_(matmul_sum({{logits, linear.matrix(), false}}));
     if (linear.weight_parameter) add_matmul_tn_(linear.weight_parameter->grad, logits, chunk);
   }
   if (d_normed.defined())
@@ -65,7 +65,7 @@ at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {
 }
 
 at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels) {
-  const int64_t num_rows = hidden.size(0), step = chunk_rows(hidden, head.linear.weight.size(0));
+  const int64_t num_rows = hidden.size(0), step = chunk_rows(hidden, head.linear.matrix().size(0));
   at::Tensor losses = at::empty({num_rows}, hidden.options().dtype(at::kFloat));
   for (int64_t first = 0; first < num_rows; first += step) {
     const int64_t rows = std::min(step, num_rows - first);

@@ -316,8 +316,7 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
     const int64_t count = std::min(kRows, input.size(0) - first);
     const at::Tensor chunk =
         normed.narrow(0, first, count).detach().requires_grad_(d_normed.defined());
-    const Linear& linear = head.linear;
-    at::Tensor logits = at::linear(chunk, value_of(linear.weight_parameter, linear.weight));
+    at::Tensor logits = base_product(chunk, head.linear);
     if (head.logit_scale != 1) logits = logits * head.logit_scale;
     if (head.softcap > 0) logits = at::tanh(logits / head.softcap) * head.softcap;
     const at::Tensor loss =

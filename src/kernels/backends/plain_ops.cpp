@@ -20,7 +20,7 @@ at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const Batch
   return at::linear(at::linear(input, lora.a->master), lora.b->master) * lora.scale;
 }
 
-/// x w^T + bias of a w in 4 bits, which autograd neither keeps unpacked nor wants a gradient of
+/// x w^T + bias of a w in fewer bits, which autograd neither keeps unpacked nor wants a gradient of
 /// (bitsandbytes' MatMul4Bit).
 struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
@@ -40,13 +40,13 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
   }
 };
 
+}  // namespace
+
 at::Tensor base_product(const at::Tensor& x, const Linear& linear,
                         const std::optional<at::Tensor>& bias) {
   if (linear.quantized) return QuantizedLinear::apply(x, &*linear.quantized, bias);
   return at::linear(x, value_of(linear.weight_parameter, linear.weight), bias);
 }
-
-}  // namespace
 
 at::Tensor value_of(const Parameter* parameter, const at::Tensor& frozen) {
   return parameter ? parameter->master.to(parameter->compute.scalar_type()) : frozen;

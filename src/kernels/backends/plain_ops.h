@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "sftrun/kernels/layer.h"
@@ -10,6 +11,10 @@ namespace sftrun::kernels {
 
 /// What products read: trained parameters take part in autograd through their fp32 master.
 at::Tensor value_of(const Parameter* parameter, const at::Tensor& frozen);
+
+/// x w^T + bias of the base weight alone, dense or in fewer bits.
+at::Tensor base_product(const at::Tensor& x, const Linear& linear,
+                        const std::optional<at::Tensor>& bias = std::nullopt);
 
 /// x [T, in] -> one [T, out] each, with biases and adapters as peft adds them.
 std::vector<at::Tensor> linears(const at::Tensor& x, const LinearGroup& group,

@@ -7,6 +7,11 @@
 #endif
 
 namespace sftrun::kernels::SFTRUN_ISA {
+
+/// In exact_isa.cpp.
+template <typename T>
+void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out);
+
 namespace {
 
 // The kernels below use these.
@@ -36,6 +41,7 @@ constexpr RowKernels<T> kRowKernels = {
      softmax_tile_backward<T>, finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>},
     {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>},
     dequantize_4bit<T>,
+    dequantize_ggml<T>,
 };
 
 #define SFTRUN_NAME_OF(x) #x

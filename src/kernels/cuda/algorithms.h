@@ -135,4 +135,31 @@ SFTRUN_HOST_DEVICE AdamWElement adamw_element(AdamWElement e, float grad, const 
   return e;
 }
 
+/// A matrix in 4 bits (`QuantizedMatrix`); of one with nested factors `absmax` is null.
+struct FourBitView {
+  const uint8_t* packed;
+  const float* table;  ///< [16]
+  const float* absmax;
+  const uint8_t* codes;
+  const float* nested_absmax;
+  const float* nested_map;
+  float offset;
+  int64_t block_size;
+};
+/// Value i of the whole, rounded after every operation.
+SFTRUN_HOST_DEVICE float four_bit_value(const FourBitView& matrix, int64_t i) {
+  constexpr int64_t kNestedBlock = 256;
+  const int64_t block = i / matrix.block_size;
+  float factor;
+  if (matrix.absmax != nullptr) {
+    factor = matrix.absmax[block];
+  } else {
+    const float scaled =
+        matrix.nested_map[matrix.codes[block]] * matrix.nested_absmax[block / kNestedBlock];
+    factor = scaled + matrix.offset;
+  }
+  const uint8_t byte = matrix.packed[i / 2];
+  return matrix.table[i % 2 == 0 ? byte >> 4 : byte & 15] * factor;
+}
+
 }  // namespace sftrun::kernels::cuda

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 
+#include "cuda/algorithms.h"
 #include "sftrun/kernels/cpu_table.h"
+#include "sftrun/weights/ggml_type.h"
 
 struct CUstream_st;
 
@@ -34,6 +36,13 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
 /// `compute`, of type `type`, may be null: then only the fp32 master is updated.
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
                   void* compute, int64_t n, const AdamWParams& params, Stream stream);
+
+/// y [n] = the values of a matrix in 4 bits.
+void launch_dequantize_4bit(Type type, const FourBitView& matrix, void* y, int64_t n,
+                            Stream stream);
+/// y [n] = the numbers of consecutive blocks; n is a multiple of a block's.
+void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks, void* y,
+                            int64_t n, Stream stream);
 
 struct GroupedShape {
   int64_t rows, inner, columns, experts;

@@ -134,7 +134,7 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
   return out;
 }
 
-at::Tensor matmul_nt(const at::Tensor& x, const at::Tensor& w) {
+at::Tensor matmul_nt(const at::Tensor& x, const Matrix& w) {
   return matmul_sum({{x, w, /*transposed=*/true}});
 }
 

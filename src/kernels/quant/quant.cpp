@@ -13,6 +13,7 @@
 #include "../brgemm.h"
 #include "../parallel.h"
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/cuda_registry.h"
 
 /// Compiled without contraction to fused multiply-adds: factors are bit-equal to bitsandbytes'.
 namespace sftrun::kernels {
@@ -168,26 +169,71 @@ void nest(QuantizedMatrix& matrix) {
   matrix.absmax.reset();
 }
 
-/// Codes to values where LibTorch's operations serve: any device, any dtype.
-at::Tensor composed_values(const QuantizedMatrix& matrix, at::ScalarType dtype) {
-  const auto on_device = at::TensorOptions().device(matrix.packed.device()).dtype(at::kFloat);
-  at::Tensor table = at::empty({16}, at::kFloat);
-  const std::span<const float, 16> values = quant_table(matrix.format);
-  std::copy(values.begin(), values.end(), table.data_ptr<float>());
-  const at::Tensor codes =
-      at::stack({matrix.packed.bitwise_right_shift(4), matrix.packed.bitwise_and(0x0f)}, 1);
-  at::Tensor factors = matrix.absmax;
-  if (matrix.is_nested()) {
-    const at::Tensor map = nested_map().to(on_device.device());
-    const at::Tensor scales =
-        matrix.nested_absmax.repeat_interleave(kNestedBlock).narrow(0, 0, matrix.num_blocks());
-    factors = (map.index_select(0, matrix.codes.to(at::kInt)) * scales).add_(matrix.offset);
+int64_t bytes_of_row(const QuantizedMatrix& matrix) {
+  const weights::GgmlTypeInfo& type =
+      *weights::ggml_type_info(static_cast<uint32_t>(matrix.ggml_type));
+  return matrix.columns / type.block_size * type.block_bytes;
+}
+
+template <typename T>
+void part_of_ggml(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
+                  int64_t columns, T* out, int64_t stride) {
+  const int64_t row_bytes = bytes_of_row(matrix);
+  const auto* blocks = matrix.packed.const_data_ptr<uint8_t>() + row * row_bytes;
+  for (int64_t i = 0; i < rows; ++i) {
+    row_kernels<T>().dequantize_ggml(static_cast<uint32_t>(matrix.ggml_type),
+                                     blocks + i * row_bytes, column, columns, out + i * stride);
   }
-  at::Tensor out = table.to(on_device.device())
-                       .index_select(0, codes.flatten().to(at::kInt))
-                       .narrow(0, 0, matrix.numel());
-  out = out * factors.repeat_interleave(matrix.block_size).narrow(0, 0, matrix.numel());
-  return out.to(dtype).view({matrix.rows, matrix.columns});
+}
+
+template <typename T>
+void part_of_4bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
+                  int64_t columns, T* out, int64_t stride) {
+  constexpr int64_t kFactors = 64;  // of a stretch
+  const auto* packed = matrix.packed.const_data_ptr<uint8_t>();
+  const float* table = quant_table(matrix.format).data();
+  const bool is_contiguous = stride == columns && columns == matrix.columns;
+  const int64_t runs = is_contiguous ? 1 : rows, length = is_contiguous ? rows * columns : columns;
+  std::array<float, kFactors> factors;
+  for (int64_t run = 0; run < runs; ++run) {
+    const int64_t begin = (row + run) * matrix.columns + column, end = begin + length;
+    for (int64_t i = begin; i < end;) {
+      const int64_t block = i / matrix.block_size,
+                    stop = std::min(end, (block + kFactors) * matrix.block_size),
+                    last = (stop - 1) / matrix.block_size;
+      matrix.block_factors(block, {factors.data(), static_cast<size_t>(last - block + 1)});
+      row_kernels<T>().dequantize_4bit(packed, i, stop - i, matrix.block_size, table,
+                                       factors.data(), out + run * stride + (i - begin));
+      i = stop;
+    }
+  }
+}
+
+template <typename T>
+void part_of(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
+             int64_t columns, T* out, int64_t stride) {
+  if (matrix.format == QuantFormat::kGgml)
+    return part_of_ggml<T>(matrix, row, rows, column, columns, out, stride);
+  part_of_4bit<T>(matrix, row, rows, column, columns, out, stride);
+}
+
+float rounded(float value, at::ScalarType dtype) {
+  if (dtype == at::kBFloat16) return static_cast<float>(static_cast<c10::BFloat16>(value));
+  return dtype == at::kHalf ? static_cast<float>(static_cast<c10::Half>(value)) : value;
+}
+
+/// Whether values are rounded to something else before they become a T.
+template <typename T>
+bool rounds_first(const QuantizedMatrix& matrix) {
+  const bool is_wide = std::is_same_v<T, float>;
+  return matrix.value_dtype != at::kFloat && (is_wide || matrix.value_dtype != at::kBFloat16);
+}
+
+void store_rounded(float value, float* to) {
+  *to = value;
+}
+void store_rounded(float value, uint16_t* to) {
+  *to = static_cast<c10::BFloat16>(value).x;
 }
 
 template <typename T>
@@ -244,6 +290,7 @@ QuantizedMatrix QuantizedMatrix::to(at::Device device) const {
 
 QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options) {
   SFTRUN_CHECK(weight.is_cpu() && weight.is_contiguous() && weight.dim() == 2);
+  SFTRUN_CHECK(options.format != QuantFormat::kGgml);
   SFTRUN_CHECK(options.block_size > 0 && options.block_size % 2 == 0);
   const at::NoGradGuard no_grad;
   QuantizedMatrix matrix{.format = options.format,
@@ -274,23 +321,13 @@ QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options) 
 template <typename T>
 void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
                      int64_t columns, T* out, int64_t stride) {
-  constexpr int64_t kFactors = 64;  // of a stretch
-  const auto* packed = matrix.packed.const_data_ptr<uint8_t>();
-  const float* table = quant_table(matrix.format).data();
-  const bool is_contiguous = stride == columns && columns == matrix.columns;
-  const int64_t runs = is_contiguous ? 1 : rows, length = is_contiguous ? rows * columns : columns;
-  std::array<float, kFactors> factors;
-  for (int64_t run = 0; run < runs; ++run) {
-    const int64_t begin = (row + run) * matrix.columns + column, end = begin + length;
-    for (int64_t i = begin; i < end;) {
-      const int64_t block = i / matrix.block_size,
-                    stop = std::min(end, (block + kFactors) * matrix.block_size),
-                    last = (stop - 1) / matrix.block_size;
-      matrix.block_factors(block, {factors.data(), static_cast<size_t>(last - block + 1)});
-      row_kernels<T>().dequantize_4bit(packed, i, stop - i, matrix.block_size, table,
-                                       factors.data(), out + run * stride + (i - begin));
-      i = stop;
-    }
+  if (!rounds_first<T>(matrix)) return part_of<T>(matrix, row, rows, column, columns, out, stride);
+  std::vector<float> wide(static_cast<size_t>(columns));
+  for (int64_t i = 0; i < rows; ++i) {
+    part_of<float>(matrix, row + i, 1, column, columns, wide.data(), columns);
+    for (int64_t c = 0; c < columns; ++c)
+      store_rounded(rounded(wide[static_cast<size_t>(c)], matrix.value_dtype),
+                    out + i * stride + c);
   }
 }
 template void dequantize_part<float>(const QuantizedMatrix&, int64_t, int64_t, int64_t, int64_t,
@@ -300,14 +337,37 @@ template void dequantize_part<uint16_t>(const QuantizedMatrix&, int64_t, int64_t
 
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
+  if (!matrix.packed.is_cpu()) return cuda_kernels().dequantize(matrix).to(dtype);
   const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16;
-  if (!matrix.packed.is_cpu() || !has_kernel) return composed_values(matrix, dtype);
-  at::Tensor out = at::empty({matrix.rows, matrix.columns}, at::TensorOptions().dtype(dtype));
-  if (dtype == at::kFloat)
-    dequantize_into<float>(matrix, out);
-  else
+  at::Tensor out =
+      at::empty({matrix.rows, matrix.columns},
+                at::TensorOptions().dtype(has_kernel ? dtype : at::ScalarType(at::kFloat)));
+  if (dtype == at::kBFloat16)
     dequantize_into<uint16_t>(matrix, out);
-  return out;
+  else
+    dequantize_into<float>(matrix, out);
+  return out.to(dtype);
+}
+
+at::Tensor dequantize_rows(const QuantizedMatrix& matrix, const at::Tensor& rows,
+                           at::ScalarType dtype) {
+  const at::NoGradGuard no_grad;
+  if (matrix.format == QuantFormat::kGgml) {
+    QuantizedMatrix some = matrix;
+    some.rows = rows.numel();
+    some.packed = matrix.packed.view({matrix.rows, -1}).index_select(0, rows).flatten();
+    return dequantize(some, dtype);
+  }
+  if (!matrix.packed.is_cpu()) return dequantize(matrix, dtype).index_select(0, rows);
+  const at::Tensor indices = rows.to(at::kLong).contiguous();
+  at::Tensor out = at::empty({rows.numel(), matrix.columns}, at::kFloat);
+  const auto* row = indices.const_data_ptr<int64_t>();
+  parallel_for(0, rows.numel(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      dequantize_part<float>(matrix, row[i], 1, 0, matrix.columns,
+                             out.data_ptr<float>() + i * matrix.columns, matrix.columns);
+  });
+  return out.to(dtype);
 }
 
 }  // namespace sftrun::kernels

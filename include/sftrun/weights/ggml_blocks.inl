@@ -1,0 +1,292 @@
+// ggml's block formats, 32 numbers at a time, in the order of operations of gguf-py's quants.py.
+// To be included in a namespace of one's own, in files that are compiled without contraction (a
+// fused multiply-add would round once where the reference rounds twice): each instruction set and
+// CUDA have their own. C++17. Needs <cstdint>, <cstdlib> and <cstring>, and
+// sftrun/weights/ggml_type.h.
+
+#ifdef __CUDACC__
+#define SFTRUN_GGML __host__ __device__ inline
+#else
+#define SFTRUN_GGML inline
+#endif
+
+namespace ggml {
+
+using weights::GgmlType;
+
+constexpr int kGroup = 32;  ///< numbers that are decoded together
+
+SFTRUN_GGML float float_of(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+
+SFTRUN_GGML float half_at(const uint8_t* bytes) {
+  uint16_t half;
+  memcpy(&half, bytes, 2);
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000U) << 16;
+  const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffU) << 13;
+  if (magnitude >= (31U << 23)) return float_of(magnitude | 0x7f800000U | sign);
+  if (magnitude >= (1U << 23)) return float_of((magnitude + (112U << 23)) | sign);
+  // The mantissa counts units of 2^-24: under an exponent of 2^-14, less the leading one.
+  const float small = float_of(magnitude + (113U << 23)) - float_of(113U << 23);
+  return sign == 0 ? small : -small;
+}
+
+SFTRUN_GGML uint32_t word_at(const uint8_t* bytes) {
+  uint32_t word;
+  memcpy(&word, bytes, 4);
+  return word;
+}
+
+/// d[2] qs[16]; numbers 0..15 in the low nibbles, 16..31 in the high ones.
+struct Q4_0 {
+  static constexpr int kNumbers = 32, kBytes = 18;
+  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+    const float d = half_at(block);
+    const uint8_t* qs = block + 2;
+    for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>((qs[i] & 15) - 8);
+    for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>((qs[i] >> 4) - 8);
+  }
+};
+
+/// d[2] m[2] qs[16]
+struct Q4_1 {
+  static constexpr int kNumbers = 32, kBytes = 20;
+  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+    const float d = half_at(block), m = half_at(block + 2);
+    const uint8_t* qs = block + 4;
+    for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>(qs[i] & 15) + m;
+    for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(qs[i] >> 4) + m;
+  }
+};
+
+/// d[2] qh[4] qs[16]; bit i of qh is the fifth bit of number i.
+struct Q5_0 {
+  static constexpr int kNumbers = 32, kBytes = 22;
+  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+    const float d = half_at(block);
+    const uint32_t high = word_at(block + 2);
+    const uint8_t* qs = block + 6;
+    for (int i = 0; i < 16; ++i) {
+      const int q = (qs[i] & 15) | static_cast<int>((high >> i) & 1) << 4;
+      out[i] = d * static_cast<float>(q - 16);
+    }
+    for (int i = 0; i < 16; ++i) {
+      const int q = (qs[i] >> 4) | static_cast<int>((high >> (i + 16)) & 1) << 4;
+      out[i + 16] = d * static_cast<float>(q - 16);
+    }
+  }
+};
+
+/// d[2] m[2] qh[4] qs[16]
+struct Q5_1 {
+  static constexpr int kNumbers = 32, kBytes = 24;
+  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+    const float d = half_at(block), m = half_at(block + 2);
+    const uint32_t high = word_at(block + 4);
+    const uint8_t* qs = block + 8;
+    for (int i = 0; i < 16; ++i) {
+      const int q = (qs[i] & 15) | static_cast<int>((high >> i) & 1) << 4;
+      out[i] = d * static_cast<float>(q) + m;
+    }
+    for (int i = 0; i < 16; ++i) {
+      const int q = (qs[i] >> 4) | static_cast<int>((high >> (i + 16)) & 1) << 4;
+      out[i + 16] = d * static_cast<float>(q) + m;
+    }
+  }
+};
+
+/// d[2] qs[32] int8
+struct Q8_0 {
+  static constexpr int kNumbers = 32, kBytes = 34;
+  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+    const float d = half_at(block);
+    const uint8_t* qs = block + 2;
+    for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(static_cast<int8_t>(qs[i])) * d;
+  }
+};
+
+/// scales[16] qs[64] d[2] dmin[2]; a scale byte holds a scale (low) and a minimum (high) of 16
+/// numbers. The two bits of number 128 half + 32 part + i are bits 2 part of qs[32 half + i].
+struct Q2_K {
+  static constexpr int kNumbers = 256, kBytes = 84;
+  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+    const float d = half_at(block + 80), dmin = half_at(block + 82);
+    const uint8_t* qs = block + 16 + 32 * (group / 4);
+    const int shift = 2 * (group % 4);
+    for (int part = 0; part < 2; ++part) {
+      const uint8_t packed = block[2 * group + part];
+      const float scale = d * static_cast<float>(packed & 15);
+      const float minimum = dmin * static_cast<float>(packed >> 4);
+      const uint8_t* of = qs + 16 * part;
+      for (int i = 0; i < 16; ++i)
+        out[16 * part + i] = scale * static_cast<float>((of[i] >> shift) & 3) - minimum;
+    }
+  }
+};
+
+/// hmask[32] qs[64] scales[12] d[2]; qs as in Q2_K, a clear bit of hmask subtracts 4. Of the
+/// sixteen 6-bit scales the first 8 bytes hold the low nibbles, the last 4 the high bit pairs.
+struct Q3_K {
+  static constexpr int kNumbers = 256, kBytes = 110;
+  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+    const float d = half_at(block + 108);
+    const uint8_t* scales = block + 96;
+    const uint8_t* qs = block + 32 + 32 * (group / 4);
+    const int shift = 2 * (group % 4);
+    for (int part = 0; part < 2; ++part) {
+      const int number = 2 * group + part;
+      const int low = (scales[number % 8] >> (4 * (number / 8))) & 15;
+      const int high = (scales[8 + number % 4] >> (2 * (number / 4))) & 3;
+      const float scale = d * static_cast<float>((low | high << 4) - 32);
+      const uint8_t *of = qs + 16 * part, *mask = block + 16 * part;
+      for (int i = 0; i < 16; ++i) {
+        const int offset = (((mask[i] >> group) & 1) ^ 1) << 2;
+        out[16 * part + i] = scale * static_cast<float>(((of[i] >> shift) & 3) - offset);
+      }
+    }
+  }
+};
+
+struct ScaleMin {
+  float scale, minimum;
+};
+
+/// The 6-bit scale and minimum of the group of 32, from the 12 bytes that Q4_K and Q5_K pack them
+/// in.
+SFTRUN_GGML ScaleMin scale_min(const uint8_t* packed, int group) {
+  if (group < 4)
+    return {static_cast<float>(packed[group] & 63), static_cast<float>(packed[group + 4] & 63)};
+  const int shared = packed[group + 4];
+  return {static_cast<float>((shared & 15) | ((packed[group - 4] >> 2) & 48)),
+          static_cast<float>((shared >> 4) | ((packed[group] >> 2) & 48))};
+}
+
+/// d[2] dmin[2] scales[12] qs[128]; groups 2 k and 2 k + 1 are the low and high nibbles of qs[32 k
+/// ...].
+struct Q4_K {
+  static constexpr int kNumbers = 256, kBytes = 144;
+  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+    const ScaleMin packed = scale_min(block + 4, group);
+    const float scale = half_at(block) * packed.scale,
+                minimum = half_at(block + 2) * packed.minimum;
+    const uint8_t* qs = block + 16 + 32 * (group / 2);
+    const int shift = 4 * (group % 2);
+    for (int i = 0; i < 32; ++i)
+      out[i] = scale * static_cast<float>((qs[i] >> shift) & 15) - minimum;
+  }
+};
+
+/// d[2] dmin[2] scales[12] qh[32] qs[128]; bit `group` of qh[i] is the fifth bit.
+struct Q5_K {
+  static constexpr int kNumbers = 256, kBytes = 176;
+  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+    const ScaleMin packed = scale_min(block + 4, group);
+    const float scale = half_at(block) * packed.scale,
+                minimum = half_at(block + 2) * packed.minimum;
+    const uint8_t *high = block + 16, *qs = block + 48 + 32 * (group / 2);
+    const int shift = 4 * (group % 2);
+    for (int i = 0; i < 32; ++i) {
+      const int q = ((qs[i] >> shift) & 15) | ((high[i] >> group) & 1) << 4;
+      out[i] = scale * static_cast<float>(q) - minimum;
+    }
+  }
+};
+
+/// ql[128] qh[64] scales[16] int8 d[2]; group number 4 half + part: nibble part / 2 of
+/// ql[64 half + 32 (part % 2) + i], bits 2 part of qh[32 half + i].
+struct Q6_K {
+  static constexpr int kNumbers = 256, kBytes = 210;
+  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+    const float d = half_at(block + 208);
+    const int half = group / 4, part = group % 4;
+    const uint8_t *ql = block + 64 * half + 32 * (part % 2), *qh = block + 128 + 32 * half;
+    const int shift = 4 * (part / 2), high_shift = 2 * part;
+    for (int side = 0; side < 2; ++side) {
+      const auto packed = static_cast<int8_t>(block[192 + 2 * group + side]);
+      const float scale = d * static_cast<float>(packed);
+      for (int i = 16 * side; i < 16 * side + 16; ++i) {
+        const int q = ((ql[i] >> shift) & 15) | ((qh[i] >> high_shift) & 3) << 4;
+        out[i] = scale * static_cast<float>(q - 32);
+      }
+    }
+  }
+};
+
+/// The number that 4 bits stand for: sign, two bits of exponent, one of mantissa.
+SFTRUN_GGML float mxfp4_value(int code) {
+  const int exponent = (code >> 1) & 3, mantissa = code & 1;
+  // Of exponent 0 the mantissa counts halves; else its leading one goes before it.
+  const float size = exponent == 0 ? 0.5F * static_cast<float>(mantissa)
+                                   : 0.5F * static_cast<float>((2 + mantissa) << (exponent - 1));
+  return (code & 8) == 0 ? size : -size;
+}
+
+/// 2^(exponent - 127)
+SFTRUN_GGML float mxfp4_scale(uint8_t exponent) {
+  return float_of(exponent == 0 ? 0x00400000U : static_cast<uint32_t>(exponent) << 23);
+}
+
+/// e[1] qs[16]: an exponent; numbers 0..15 in the low nibbles, 16..31 in the high ones.
+struct Mxfp4 {
+  static constexpr int kNumbers = 32, kBytes = 17;
+  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+    const float scale = mxfp4_scale(block[0]);
+    const uint8_t* qs = block + 1;
+    for (int i = 0; i < 16; ++i) out[i] = mxfp4_value(qs[i] & 15) * scale;
+    for (int i = 0; i < 16; ++i) out[i + 16] = mxfp4_value(qs[i] >> 4) * scale;
+  }
+};
+
+/// Calls body(format) with the type's format. @pre the type has blocks and can be read
+template <typename Body>
+void with_format(GgmlType type, Body&& body) {
+  switch (type) {
+    case GgmlType::kQ4_0:
+      return body(Q4_0{});
+    case GgmlType::kQ4_1:
+      return body(Q4_1{});
+    case GgmlType::kQ5_0:
+      return body(Q5_0{});
+    case GgmlType::kQ5_1:
+      return body(Q5_1{});
+    case GgmlType::kQ8_0:
+      return body(Q8_0{});
+    case GgmlType::kQ2_K:
+      return body(Q2_K{});
+    case GgmlType::kQ3_K:
+      return body(Q3_K{});
+    case GgmlType::kQ4_K:
+      return body(Q4_K{});
+    case GgmlType::kQ5_K:
+      return body(Q5_K{});
+    case GgmlType::kQ6_K:
+      return body(Q6_K{});
+    case GgmlType::kMxfp4:
+      return body(Mxfp4{});
+    case GgmlType::kF32:
+    case GgmlType::kF16:
+    case GgmlType::kBF16:
+      break;
+  }
+  abort();
+}
+
+/// Groups [first, first + count) of consecutive blocks.   @param out [count * kGroup]
+inline void decode(GgmlType type, const uint8_t* blocks, int64_t first, int64_t count, float* out) {
+  with_format(type, [&](auto format) {
+    using Format = decltype(format);
+    constexpr int64_t kGroups = Format::kNumbers / kGroup;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t group = first + i;
+      Format::decode(blocks + group / kGroups * Format::kBytes, static_cast<int>(group % kGroups),
+                     out + i * kGroup);
+    }
+  });
+}
+
+}  // namespace ggml
+
+#undef SFTRUN_GGML

@@ -1,0 +1,61 @@
+// Compiled once for each instruction set, as kernels_isa.cpp, but without contraction to fused
+// multiply-adds: bit-equal to references that round after every operation.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "sftrun/weights/ggml_type.h"
+
+namespace sftrun::kernels::SFTRUN_ISA {
+namespace {
+
+#include "cpu/math.h"
+#include "sftrun/weights/ggml_blocks.inl"
+
+using ggml::kGroup;
+
+void decode(uint32_t type, const uint8_t* blocks, int64_t group, int64_t count, float* out) {
+  ggml::decode(static_cast<weights::GgmlType>(type), blocks, group, count, out);
+}
+
+/// Part of one group.
+template <typename T>
+void decode_some(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out) {
+  float group[kGroup];
+  decode(type, blocks, first / kGroup, 1, group);
+  for (int64_t i = 0; i < n; ++i) store(out + i, group[first % kGroup + i]);
+}
+
+void decode_whole(uint32_t type, const uint8_t* blocks, int64_t group, int64_t count, float* out) {
+  decode(type, blocks, group, count, out);
+}
+
+void decode_whole(uint32_t type, const uint8_t* blocks, int64_t group, int64_t count,
+                  uint16_t* out) {
+  constexpr int64_t kGroups = 8;
+  float wide[kGroups * kGroup];
+  for (int64_t done = 0; done < count; done += kGroups) {
+    const int64_t groups = std::min(kGroups, count - done);
+    decode(type, blocks, group + done, groups, wide);
+    uint16_t* to = out + done * kGroup;
+    for (int64_t i = 0; i < groups * kGroup; ++i) store(to + i, wide[i]);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out) {
+  const int64_t before = std::min(n, (kGroup - first % kGroup) % kGroup);
+  if (before > 0) decode_some(type, blocks, first, before, out);
+  const int64_t whole = (n - before) / kGroup;
+  decode_whole(type, blocks, (first + before) / kGroup, whole, out + before);
+  const int64_t done = before + whole * kGroup;
+  if (done < n) decode_some(type, blocks, first + done, n - done, out + done);
+}
+
+template void dequantize_ggml<float>(uint32_t, const uint8_t*, int64_t, int64_t, float*);
+template void dequantize_ggml<uint16_t>(uint32_t, const uint8_t*, int64_t, int64_t, uint16_t*);
+
+}  // namespace sftrun::kernels::SFTRUN_ISA

@@ -1,0 +1,185 @@
+#include "four_bits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "json_text.h"
+#include "sftrun/core/error.h"
+#include "shape_math.h"
+
+namespace sftrun::weights {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array kStates = {".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"};
+constexpr const char* kFix = "download or copy the model again";
+
+float float_at(std::span<const std::byte> bytes, int64_t i) {
+  float value;
+  std::memcpy(&value, bytes.data() + i * 4, 4);
+  return value;
+}
+
+/// Reads one matrix' tensors.
+class Reader {
+ public:
+  Reader(const std::string& name, const FindEntry& find, const std::string& where)
+      : name_(name), find_(find), where_(where) {}
+
+  FourBits read(const std::vector<int64_t>& shape) {
+    FourBits matrix;
+    const json state = read_state(matrix);
+    const int64_t numel = checked_shape(state, shape);
+    matrix.block_size = positive(state, "blocksize");
+    if (matrix.block_size % 2 != 0)
+      fail(fmt::format("a block size of {}: bitsandbytes' are even", matrix.block_size));
+    matrix.value_dtype = dtype_of(state);
+    const int64_t blocks = (numel + matrix.block_size - 1) / matrix.block_size;
+    // Whatever type it is stored as (`bnb_4bit_quant_storage`), the bytes are the same.
+    matrix.packed = find_(name_)->bytes;
+    require_bytes(name_, matrix.packed, (numel + 1) / 2);
+    matrix.table = part(".quant_map", "F32", 16);
+    matrix.nested = state.contains("nested_blocksize");
+    matrix.absmax = part(".absmax", matrix.nested ? "U8" : "F32", blocks);
+    if (matrix.nested) read_nested(state, blocks, matrix);
+    return matrix;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw DataError(fmt::format("tensor `{}`, which bitsandbytes quantised: {}", name_, what),
+                    where_, kFix);
+  }
+
+  json read_state(FourBits& matrix) {
+    for (const char* ending : kStates) {
+      const SafetensorsEntry* entry = find_(name_ + ending);
+      if (!entry) continue;
+      state_name_ = name_ + ending;
+      const std::string text(reinterpret_cast<const char*>(entry->bytes.data()),
+                             entry->bytes.size());
+      json state = parse_json(text, where_ + ": " + state_name_);
+      if (!state.is_object()) fail("its state is not a JSON object");
+      const std::string type = state.value("quant_type", json()).is_string()
+                                   ? state.at("quant_type").get<std::string>()
+                                   : std::string();
+      if (type != "nf4" && type != "fp4")
+        fail(fmt::format("`quant_type` is {}, not nf4 or fp4",
+                         state.value("quant_type", json()).dump()));
+      matrix.fp4 = type == "fp4";
+      return state;
+    }
+    fail("its quant_state is missing");
+  }
+
+  int64_t positive(const json& state, const char* key) const {
+    const auto found = state.find(key);
+    constexpr int64_t kMost = 1 << 20;
+    if (found == state.end() || !found->is_number_integer() || found->get<int64_t>() < 1 ||
+        found->get<int64_t>() > kMost)
+      fail(fmt::format("`{}` is {}", key, found == state.end() ? "missing" : found->dump()));
+    return found->get<int64_t>();
+  }
+
+  int64_t checked_shape(const json& state, const std::vector<int64_t>& shape) const {
+    const auto found = state.find("shape");
+    if (found == state.end() || *found != json(shape)) {
+      throw DataError(fmt::format("tensor `{}` has the shape {}, expected {}", name_,
+                                  found == state.end() ? "?" : found->dump(), json(shape).dump()),
+                      where_, "configuration and weights are of different models");
+    }
+    return checked_numel(shape).value();
+  }
+
+  DType dtype_of(const json& state) const {
+    const json dtype = state.value("dtype", json("float32"));
+    if (dtype == "bfloat16") return DType::kBF16;
+    if (dtype == "float16") return DType::kF16;
+    if (dtype == "float32") return DType::kF32;
+    fail(fmt::format("`dtype` is {}", dtype.dump()));
+  }
+
+  void read_nested(const json& state, int64_t blocks, FourBits& matrix) const {
+    const int64_t nested_block = positive(state, "nested_blocksize");
+    if (nested_block != kNestedBlock)
+      fail(fmt::format("`nested_blocksize` is {}, not {}", nested_block, kNestedBlock));
+    const json offset = state.value("nested_offset", json());
+    if (!offset.is_number() || !std::isfinite(offset.get<double>()))
+      fail(fmt::format("`nested_offset` is {}", offset.dump()));
+    matrix.offset = static_cast<float>(offset.get<double>());
+    matrix.nested_absmax =
+        part(".nested_absmax", "F32", (blocks + kNestedBlock - 1) / kNestedBlock);
+    matrix.nested_map = part(".nested_quant_map", "F32", kNestedBlock);
+  }
+
+  std::span<const std::byte> part(const char* ending, const char* dtype, int64_t count) const {
+    const SafetensorsEntry* entry = find_(name_ + ending);
+    if (!entry) fail(fmt::format("`{}` is missing beside it", name_ + ending));
+    if (entry->dtype != dtype)
+      fail(fmt::format("`{}` is stored as {}, expected {}", entry->name, entry->dtype, dtype));
+    require_bytes(entry->name, entry->bytes, count * (entry->dtype == "U8" ? 1 : 4));
+    return entry->bytes;
+  }
+
+  void require_bytes(const std::string& name, std::span<const std::byte> bytes,
+                     int64_t expected) const {
+    if (static_cast<int64_t>(bytes.size()) != expected)
+      fail(fmt::format("`{}` has {} bytes, expected {}", name, bytes.size(), expected));
+  }
+
+  const std::string& name_;
+  const FindEntry& find_;
+  const std::string& where_;
+  std::string state_name_;
+};
+
+float factor_of(const FourBits& matrix, int64_t block) {
+  if (!matrix.nested) return float_at(matrix.absmax, block);
+  const auto code = static_cast<int64_t>(matrix.absmax[static_cast<size_t>(block)]);
+  const float value =
+      float_at(matrix.nested_map, code) * float_at(matrix.nested_absmax, block / kNestedBlock);
+  return value + matrix.offset;
+}
+
+}  // namespace
+
+bool is_in_four_bits(const std::string& name, const FindEntry& find) {
+  return find(name) != nullptr &&
+         std::any_of(kStates.begin(), kStates.end(),
+                     [&](const char* ending) { return find(name + ending) != nullptr; });
+}
+
+std::vector<std::string> beside_four_bits(const std::string& name, const FindEntry& find) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& of) {
+    if (find(of) != nullptr) names.push_back(of);
+  };
+  for (const char* ending : {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"})
+    add(name + ending);
+  for (const char* ending : kStates) add(name + ending);
+  return names;
+}
+
+FourBits read_four_bits(const std::string& name, const std::vector<int64_t>& shape,
+                        const FindEntry& find, const std::string& where) {
+  return Reader(name, find, where).read(shape);
+}
+
+void dequantize(const FourBits& matrix, int64_t first, int64_t count, float* out) {
+  for (int64_t i = first; i < first + count;) {
+    const int64_t block = i / matrix.block_size,
+                  end = std::min(first + count, (block + 1) * matrix.block_size);
+    const float factor = factor_of(matrix, block);
+    for (; i < end; ++i) {
+      const auto byte = static_cast<uint8_t>(matrix.packed[static_cast<size_t>(i / 2)]);
+      *out++ = float_at(matrix.table, i % 2 == 0 ? byte >> 4 : byte & 15) * factor;
+    }
+  }
+}
+
+}  // namespace sftrun::weights
