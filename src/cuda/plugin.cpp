@@ -196,11 +196,10 @@ at::Tensor on_device(const at::Tensor& x, const at::Tensor& like) {
   return x.to(like.device(), /*non_blocking=*/false);
 }
 
-at::Tensor dequantize(const QuantizedMatrix& matrix) {
+at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
   const at::Tensor& packed = matrix.packed;
   check_operand(packed, packed, at::kByte);
-  at::Tensor y =
-      at::empty({matrix.rows, matrix.columns}, packed.options().dtype(matrix.value_dtype));
+  at::Tensor y = at::empty({matrix.rows, matrix.columns}, packed.options().dtype(dtype));
   const Launch launch(packed);
   if (matrix.format == QuantFormat::kGgml) {
     cuda::launch_dequantize_ggml(type_of(y), matrix.ggml_type, packed.const_data_ptr<uint8_t>(),

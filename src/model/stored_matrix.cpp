@@ -25,10 +25,6 @@ at::Tensor tensor_over(std::span<const std::byte> bytes, at::ScalarType dtype,
   return copy;
 }
 
-at::ScalarType scalar_type(DType dtype) {
-  return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
-}
-
 /// Fixed by the format; what a file has beside its codes must be the same numbers.
 void require_same(std::span<const std::byte> stored, std::span<const float> ours,
                   const std::string& name, const char* what) {
@@ -48,7 +44,6 @@ kernels::QuantizedMatrix from(const weights::FourBits& stored, const std::string
   kernels::QuantizedMatrix matrix;
   matrix.format = stored.fp4 ? kernels::QuantFormat::kFp4 : kernels::QuantFormat::kNf4;
   matrix.block_size = stored.block_size;
-  matrix.value_dtype = scalar_type(stored.value_dtype);
   require_same(stored.table, kernels::quant_table(matrix.format), name, "quant_map");
   matrix.packed = tensor_over(stored.packed, at::kByte, checkpoint);
   if (!stored.nested) {

@@ -38,7 +38,6 @@ class Reader {
     matrix.block_size = positive(state, "blocksize");
     if (matrix.block_size % 2 != 0)
       fail(fmt::format("a block size of {}: bitsandbytes' are even", matrix.block_size));
-    matrix.value_dtype = dtype_of(state);
     const int64_t blocks = (numel + matrix.block_size - 1) / matrix.block_size;
     // Whatever type it is stored as (`bnb_4bit_quant_storage`), the bytes are the same.
     matrix.packed = find_(name_)->bytes;
@@ -94,14 +93,6 @@ class Reader {
                       where_, "configuration and weights are of different models");
     }
     return checked_numel(shape).value();
-  }
-
-  DType dtype_of(const json& state) const {
-    const json dtype = state.value("dtype", json("float32"));
-    if (dtype == "bfloat16") return DType::kBF16;
-    if (dtype == "float16") return DType::kF16;
-    if (dtype == "float32") return DType::kF32;
-    fail(fmt::format("`dtype` is {}", dtype.dump()));
   }
 
   void read_nested(const json& state, int64_t blocks, FourBits& matrix) const {

@@ -173,19 +173,15 @@ class HfCheckpoint final : public CheckpointBase {
     for (const auto& file : files_) file->content.release(bytes);
   }
 
-  /// Rounded to what it was when it was quantised, then to `dtype`.
   void read_unpacked(const FourBits& matrix, DType dtype, std::byte* destination,
                      int64_t numel) const {
     constexpr int64_t kChunk = 8192;
     std::vector<float> wide(static_cast<size_t>(std::min(numel, kChunk)));
-    std::vector<std::byte> rounded(wide.size() * sizeof(float));
     for (int64_t done = 0; done < numel; done += kChunk) {
       const int64_t count = std::min(numel - done, kChunk);
       dequantize(matrix, done, count, wide.data());
-      convert(DType::kF32, reinterpret_cast<const std::byte*>(wide.data()), matrix.value_dtype,
-              rounded.data(), count);
-      convert(matrix.value_dtype, rounded.data(), dtype, destination + done * size_of(dtype),
-              count);
+      convert(DType::kF32, reinterpret_cast<const std::byte*>(wide.data()), dtype,
+              destination + done * size_of(dtype), count);
     }
     for (const auto& file : files_) {
       for (const auto& part : {matrix.packed, matrix.absmax, matrix.nested_absmax})

@@ -266,24 +266,11 @@ TEST(Quant, RowsAreThoseOfTheWhole) {
       quantize(normal({12, 50}, 6, at::kFloat), {}),
       quantize(normal({12, 50}, 7, at::kFloat), {.format = QuantFormat::kFp4, .nested = false}),
       random_blocks(block_types()[7], 12, 2, 8)};
-  matrices.push_back(matrices[0]);
-  matrices.back().value_dtype = at::kHalf;
   for (const QuantizedMatrix& matrix : matrices) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       EXPECT_TRUE(at::equal(dequantize_rows(matrix, rows, dtype),
                             dequantize(matrix, dtype).index_select(0, rows)));
     }
-  }
-}
-
-/// As bitsandbytes unpacks to the dtype that a matrix had, and computes in another.
-TEST(Quant, ValuesAreFirstRoundedToTheirOwnType) {
-  QuantizedMatrix matrix = quantize(normal({31, 66}, 9, at::kFloat), {});
-  const at::Tensor values = dequantize(matrix, at::kFloat);
-  for (const at::ScalarType own : {at::kBFloat16, at::kHalf}) {
-    matrix.value_dtype = own;
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
-      EXPECT_TRUE(same_bits(dequantize(matrix, dtype), values.to(own).to(dtype)));
   }
 }
 

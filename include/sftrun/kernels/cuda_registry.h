@@ -26,8 +26,7 @@ struct CudaKernels {
                 at::Tensor& exp_avg_sq, at::Tensor& compute, int64_t begin, int64_t end,
                 const AdamWParams& params);
   double (*sum_of_squares)(const at::Tensor& flat);
-  /// [rows, columns] in the matrix' `value_dtype`.
-  at::Tensor (*dequantize)(const QuantizedMatrix& matrix);
+  at::Tensor (*dequantize)(const QuantizedMatrix& matrix, at::ScalarType dtype);
   /// Whether LibTorch has one launch for all matrices of a product of x's type on x's card.
   bool (*libtorch_groups)(const at::Tensor& x);
   /// @param ends [experts] int32: where each expert's rows end

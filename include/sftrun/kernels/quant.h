@@ -31,9 +31,6 @@ struct QuantizedMatrix {
   weights::GgmlType ggml_type = weights::GgmlType::kF32;  ///< of kGgml: one with blocks
   int64_t rows = 0, columns = 0;
   int64_t block_size = 0;  ///< of 4 bits
-  /// What a value is rounded to before all else, as bitsandbytes rounds to the dtype that the
-  /// matrix had when it was quantised.
-  at::ScalarType value_dtype = at::kFloat;
   /// uint8. Of 4 bits [(rows * columns + 1) / 2]: two codes, the first in the high half. Of kGgml
   /// the rows' blocks, one after the other.
   at::Tensor packed;

@@ -6,7 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include "sftrun/core/dtype.h"
 #include "sftrun/weights/ggml_type.h"
 
 /// How checkpoints hold matrices in fewer bits than 16, as the bytes lie in the mapped file.
@@ -17,8 +16,6 @@ namespace sftrun::weights {
 struct FourBits {
   bool fp4 = false;  ///< else nf4
   int64_t block_size = 0;
-  /// Of the matrix that was quantised: what values are rounded to when they are unpacked.
-  DType value_dtype = DType::kF32;
   std::span<const std::byte> packed;  ///< [(numel + 1) / 2], the first of two codes high
   std::span<const std::byte> table;   ///< F32 [16]
   std::span<const std::byte> absmax;  ///< F32 [blocks], or of nested ones U8

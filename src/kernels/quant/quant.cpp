@@ -210,33 +210,6 @@ void part_of_4bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int6
 }
 
 template <typename T>
-void part_of(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
-             int64_t columns, T* out, int64_t stride) {
-  if (matrix.format == QuantFormat::kGgml)
-    return part_of_ggml<T>(matrix, row, rows, column, columns, out, stride);
-  part_of_4bit<T>(matrix, row, rows, column, columns, out, stride);
-}
-
-float rounded(float value, at::ScalarType dtype) {
-  if (dtype == at::kBFloat16) return static_cast<float>(static_cast<c10::BFloat16>(value));
-  return dtype == at::kHalf ? static_cast<float>(static_cast<c10::Half>(value)) : value;
-}
-
-/// Whether values are rounded to something else before they become a T.
-template <typename T>
-bool rounds_first(const QuantizedMatrix& matrix) {
-  const bool is_wide = std::is_same_v<T, float>;
-  return matrix.value_dtype != at::kFloat && (is_wide || matrix.value_dtype != at::kBFloat16);
-}
-
-void store_rounded(float value, float* to) {
-  *to = value;
-}
-void store_rounded(float value, uint16_t* to) {
-  *to = static_cast<c10::BFloat16>(value).x;
-}
-
-template <typename T>
 void dequantize_into(const QuantizedMatrix& matrix, at::Tensor& out) {
   constexpr int64_t kGrain = 4096;  // values worth a thread
   auto* values = static_cast<T*>(out.data_ptr());
@@ -321,14 +294,9 @@ QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options) 
 template <typename T>
 void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
                      int64_t columns, T* out, int64_t stride) {
-  if (!rounds_first<T>(matrix)) return part_of<T>(matrix, row, rows, column, columns, out, stride);
-  std::vector<float> wide(static_cast<size_t>(columns));
-  for (int64_t i = 0; i < rows; ++i) {
-    part_of<float>(matrix, row + i, 1, column, columns, wide.data(), columns);
-    for (int64_t c = 0; c < columns; ++c)
-      store_rounded(rounded(wide[static_cast<size_t>(c)], matrix.value_dtype),
-                    out + i * stride + c);
-  }
+  if (matrix.format == QuantFormat::kGgml)
+    return part_of_ggml<T>(matrix, row, rows, column, columns, out, stride);
+  part_of_4bit<T>(matrix, row, rows, column, columns, out, stride);
 }
 template void dequantize_part<float>(const QuantizedMatrix&, int64_t, int64_t, int64_t, int64_t,
                                      float*, int64_t);
@@ -337,7 +305,7 @@ template void dequantize_part<uint16_t>(const QuantizedMatrix&, int64_t, int64_t
 
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
-  if (!matrix.packed.is_cpu()) return cuda_kernels().dequantize(matrix).to(dtype);
+  if (!matrix.packed.is_cpu()) return cuda_kernels().dequantize(matrix, dtype);
   const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16;
   at::Tensor out =
       at::empty({matrix.rows, matrix.columns},
