@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "four_bits.h"
 #include "json_text.h"
 #include "sftrun/core/error.h"
 #include "sftrun/weights/gguf.h"
@@ -27,11 +28,40 @@ uint64_t sum_of(std::span<const std::byte> bytes) {
 
 }  // namespace
 
+namespace {
+
+/// As a model's configuration would want it, were it as the file says.
+std::vector<int64_t> shape_in_state(const SafetensorsFile& file, const std::string& name) {
+  const SafetensorsEntry* state = file.find(name + ".quant_state.bitsandbytes__nf4");
+  std::vector<int64_t> shape;
+  if (state == nullptr) return shape;
+  const auto json = nlohmann::json::parse(state->bytes.begin(), state->bytes.end(), nullptr, false);
+  if (!json.is_object() || !json.contains("shape") || !json["shape"].is_array()) return shape;
+  constexpr int64_t kMost = 4096;
+  for (const auto& size : json["shape"]) {
+    if (!size.is_number_integer() || size < 0 || size > kMost) return {};
+    shape.push_back(size.get<int64_t>());
+  }
+  return shape;
+}
+
+}  // namespace
+
 uint64_t fuzz_safetensors(std::span<const std::byte> bytes) {
   uint64_t sum = 0;
   expecting_data_errors([&] {
     const SafetensorsFile file(bytes, "fuzz");
-    for (const SafetensorsEntry& entry : file.entries()) sum += sum_of(entry.bytes);
+    const FindEntry find = [&](const std::string& name) { return file.find(name); };
+    for (const SafetensorsEntry& entry : file.entries()) {
+      sum += sum_of(entry.bytes);
+      const std::vector<int64_t> shape = shape_in_state(file, entry.name);
+      if (shape.size() != 2 || !is_in_four_bits(entry.name, find)) continue;
+      expecting_data_errors([&] {
+        const FourBits matrix = read_four_bits(entry.name, shape, find, "fuzz");
+        std::vector<float> values(static_cast<size_t>(shape[0] * shape[1]));
+        dequantize(matrix, 0, shape[0] * shape[1], values.data());
+      });
+    }
   });
   return sum;
 }

@@ -3,7 +3,9 @@
     python tests/parity/qlora_parity.py --sftrun build/bin/sftrun
 
 For each kind of storage (nf4 and fp4, with factors quantised and not, blocks of several sizes) and each backend the losses and
-gradient norms of every step, and the logits of the adapter over bitsandbytes' base.
+gradient norms of every step, and the logits of the adapter over bitsandbytes' base. And models that are in 4 bits on disk: `sftrun
+quantize` writes the tensors that transformers + bitsandbytes save, transformers loads what it wrote as the same model, and runs over
+either directory are bitsandbytes' own.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from pathlib import Path
 
 from harness import REPOSITORY, Sftrun, Verdicts, compare_metrics, relative_to_largest  # noqa: I001  (sets sys.path)
 
+import torch
 import yaml
 from peft import PeftModel
-from quantised import Storage, quantised_base
+from quantised import Storage, exact_products, quantised_base
 from reference_training import Recipe, encode_record, logits_of, read_jsonl, train
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
 DATA = REPOSITORY / "tests/data/train"
 LOSS, GRAD_NORM, LOGITS = 1e-5, 1e-4, 1e-4
@@ -34,6 +39,7 @@ RUNS = [
     ("lora_all_linear", Storage("nf4", True, 256)),
     ("lora_qv", Storage("nf4", True, 64)),
 ]
+ON_DISK = [Storage("nf4", True, 64), Storage("fp4", False, 128)]
 
 
 def base_of(variant: Path) -> Path:
@@ -58,6 +64,50 @@ def documents_of(variant: Path, run: dict, base: Path) -> list:
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
     eos = tokenizer.token_to_id("<|eos|>")
     return [encode_record(record, tokenizer, eos) for record in read_jsonl(variant / run["data"]["train"])]
+
+
+STATE = ".quant_state.bitsandbytes__"
+
+
+def same_tensors(ours: Path, theirs: Path) -> str:
+    """The first that differs; states as the JSON that they are."""
+    a, b = load_file(ours / "model.safetensors"), load_file(theirs / "model.safetensors")
+    if a.keys() != b.keys():
+        return f"names {sorted(a.keys() ^ b.keys())[:4]}"
+    for name in a:
+        if STATE in name:
+            same = json.loads(bytes(a[name].tolist())) == json.loads(bytes(b[name].tolist()))
+        else:
+            same = a[name].dtype == b[name].dtype and a[name].shape == b[name].shape and torch.equal(a[name], b[name])
+        if not same:
+            return name
+    return ""
+
+
+def check_directories(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts) -> None:
+    """A model in 4 bits on disk, written by either side and loaded by either."""
+    run = yaml.safe_load((variant / "run.yaml").read_text())
+    dense = json.loads((variant / "expected.json").read_text())
+    base, probe = base_of(variant), dense["probe"]["input_ids"]
+    ours, theirs = scratch / "ours", scratch / "theirs"
+    factors = [] if storage.double else ["--no-double-quant"]
+    sftrun.run("quantize", "--model", str(base), "--output", str(ours), "--method", storage.quant, "--block-size", str(storage.block_size), *factors)
+    model = quantised_base(base, storage)
+    model.save_pretrained(theirs)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(base / name, theirs / name)
+    name = f"{variant.name} on disk, {storage.name}"
+    differs = same_tensors(ours, theirs)
+    verdicts.expect(f"{name}: the same tensors", not differs, differs)
+    loaded = exact_products(AutoModelForCausalLM.from_pretrained(ours, dtype=torch.float32, device_map="cpu"))
+    verdicts.expect(f"{name}: transformers' logits of ours", torch.equal(logits_of(loaded, probe), logits_of(model, probe)))
+    model = PeftModel.from_pretrained(loaded, variant / "init_adapter", is_trainable=True)
+    expected = train(model, documents_of(variant, run, base), recipe_of(run, dense["metrics"]))
+    for which in (ours, theirs):
+        metrics = sftrun.train(variant / "run.yaml", scratch / f"run-{which.name}", model__name=which)
+        compare_metrics(verdicts, f"{name}, trained over {which.name}", metrics, expected, LOSS, GRAD_NORM)
+    shutil.rmtree(scratch)
+    scratch.mkdir()
 
 
 def check_run(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts) -> None:
@@ -88,6 +138,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for variant, storage in RUNS:
             check_run(Sftrun(arguments.sftrun), DATA / variant, storage, Path(scratch), verdicts)
+        for storage in ON_DISK:
+            check_directories(Sftrun(arguments.sftrun), DATA / "lora_all_linear", storage, Path(scratch), verdicts)
     return verdicts.exit_code()
 
 

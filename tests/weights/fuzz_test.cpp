@@ -37,6 +37,10 @@ TEST(Fuzz, Safetensors) {
   const std::string sound = test::read_file(SFTRUN_TEST_DATA "/weights/dequantised.safetensors");
   run(fuzz_safetensors, sound, 1200);
 }
+TEST(Fuzz, FourBits) {
+  run(fuzz_safetensors, test::read_file(SFTRUN_TEST_DATA "/models/bnb-nf4/model.safetensors"),
+      46620);
+}
 TEST(Fuzz, Gguf) {
   run(fuzz_gguf, test::read_file(SFTRUN_TEST_DATA "/weights/blocks.gguf"), 5000);
 }

@@ -1,0 +1,192 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "file_builders.h"
+#include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/safetensors.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+/// Directories that bitsandbytes quantised (scripts/fixtures/make_bnb_model.py), whole and damaged.
+namespace sftrun::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::expect_error;
+
+const fs::path kModels = fs::path(SFTRUN_TEST_DATA) / "models";
+const std::string kMatrix = "model.layers.1.mlp.up_proj.weight";
+const std::string kState = kMatrix + ".quant_state.bitsandbytes__nf4";
+
+std::vector<float> read_all(const Checkpoint& checkpoint, const TensorInfo& info) {
+  std::vector<float> values(static_cast<size_t>(info.numel()));
+  checkpoint.read(info.name, DType::kF32, values.data());
+  return values;
+}
+
+TEST(FourBits, ReadAsBitsandbytesUnpacksThem) {
+  for (const char* form : {"bnb-nf4", "bnb-fp4"}) {
+    SCOPED_TRACE(form);
+    const auto checkpoint = Checkpoint::open(kModels / form);
+    const SafetensorsFile expected(kModels / form / "dequantised.safetensors");
+    size_t matrices = 0;
+    for (const TensorInfo& info : checkpoint->tensors()) {
+      const SafetensorsEntry* entry = expected.find(info.name);
+      ASSERT_EQ(checkpoint->packed(info.name).has_value(), entry != nullptr) << info.name;
+      if (entry == nullptr) continue;
+      ++matrices;
+      EXPECT_EQ(info.shape, entry->shape);
+      EXPECT_EQ(info.format, std::string(form) == "bnb-nf4" ? "NF4" : "FP4");
+      const std::vector<float> values = read_all(*checkpoint, info);
+      EXPECT_EQ(std::memcmp(values.data(), entry->bytes.data(), entry->bytes.size()), 0)
+          << info.name;
+      EXPECT_FALSE(checkpoint->mapped(info.name, DType::kF32));
+    }
+    EXPECT_EQ(matrices, 14U);
+  }
+}
+
+/// The nf4 model with one thing changed.
+class DamagedFourBits : public testing::Test {
+ protected:
+  DamagedFourBits() : file_(kModels / "bnb-nf4" / "model.safetensors") {
+    for (const SafetensorsEntry& entry : file_.entries())
+      entries_[entry.name] = {
+          entry.dtype, entry.shape,
+          std::string(reinterpret_cast<const char*>(entry.bytes.data()), entry.bytes.size())};
+  }
+
+  struct Tensor {
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::string bytes;
+  };
+
+  void set(const std::string& name, const std::string& dtype, const std::string& bytes) {
+    const int64_t size = dtype == "U8" ? 1 : dtype == "BF16" ? 2 : 4;
+    entries_[name] = {dtype, {static_cast<int64_t>(bytes.size()) / size}, bytes};
+  }
+
+  void set_state(const std::string& key, const json& value) {
+    json state = json::parse(entries_.at(kState).bytes);
+    if (value.is_discarded())
+      state.erase(key);
+    else
+      state[key] = value;
+    set(kState, "U8", state.dump());
+  }
+
+  std::unique_ptr<Checkpoint> open() {
+    json header;
+    std::string data;
+    for (const auto& [name, tensor] : entries_) {
+      header[name] = {{"dtype", tensor.dtype},
+                      {"shape", tensor.shape},
+                      {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
+      data += tensor.bytes;
+    }
+    const std::string text = header.dump();
+    test::write_file(directory_ / "model.safetensors",
+                     test::little_endian<uint64_t>(text.size()) + text + data);
+    test::write_file(directory_ / "config.json",
+                     test::read_file(kModels / "bnb-nf4" / "config.json"));
+    return Checkpoint::open(directory_.path());
+  }
+
+  void expect_refused(std::initializer_list<std::string> parts) {
+    expect_error([&] { open(); }, parts);
+  }
+
+  SafetensorsFile file_;
+  test::TemporaryDirectory directory_;
+  std::map<std::string, Tensor> entries_;
+};
+
+/// In the order of names, most of it unaligned; and stored as another type, as FSDP wants it.
+TEST_F(DamagedFourBits, IsSoundUndamaged) {
+  const auto sound = Checkpoint::open(kModels / "bnb-nf4");
+  entries_.at(kMatrix).dtype = "BF16";
+  entries_.at(kMatrix).shape = {static_cast<int64_t>(entries_.at(kMatrix).bytes.size()) / 2, 1};
+  const auto copy = open();
+  ASSERT_EQ(copy->tensors().size(), sound->tensors().size());
+  for (const TensorInfo& info : copy->tensors())
+    EXPECT_EQ(read_all(*copy, info), read_all(*sound, info)) << info.name;
+}
+
+TEST_F(DamagedFourBits, MissingParts) {
+  const auto whole = entries_;
+  for (const char* part : {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"}) {
+    entries_ = whole;
+    entries_.erase(kMatrix + part);
+    expect_refused({"`" + kMatrix + part + "` is missing beside it", "model.safetensors",
+                    "fix: download or copy the model again"});
+  }
+  entries_ = whole;
+  entries_.erase(kState);
+  expect_refused({kMatrix});  // without its state it is a tensor of another shape
+  entries_ = whole;
+  entries_.erase(kMatrix);
+  expect_refused({kMatrix});
+}
+
+TEST_F(DamagedFourBits, PartsOfAnotherSizeOrType) {
+  const auto whole = entries_;
+  const auto shorter = [&](const std::string& name) {
+    entries_ = whole;
+    Tensor& tensor = entries_.at(name);
+    set(name, tensor.dtype, tensor.bytes.substr(0, tensor.bytes.size() - 4));
+  };
+  for (const char* part : {"", ".absmax", ".quant_map", ".nested_quant_map"}) {
+    shorter(kMatrix + part);
+    expect_refused({"`" + kMatrix + part + "` has ", " bytes, expected "});
+  }
+  entries_ = whole;
+  set(kMatrix + ".absmax", "F32", std::string(60, '\0'));
+  expect_refused({"`" + kMatrix + ".absmax` is stored as F32, expected U8"});
+}
+
+TEST_F(DamagedFourBits, StatesThatSaySomethingElse) {
+  const auto whole = entries_;
+  const json gone = json::parse("", nullptr, false);
+  struct Case {
+    const char* key;
+    json value;
+    std::string expected;
+  };
+  const std::vector<Case> cases = {
+      {"quant_type", "int3", "`quant_type` is \"int3\", not nf4 or fp4"},
+      {"quant_type", gone, "`quant_type` is null"},
+      {"quant_type", 4, "`quant_type` is 4"},
+      {"blocksize", 0, "`blocksize` is 0"},
+      {"blocksize", -64, "`blocksize` is -64"},
+      {"blocksize", 63, "a block size of 63"},
+      {"blocksize", "64", "`blocksize` is \"64\""},
+      {"blocksize", gone, "`blocksize` is missing"},
+      {"blocksize", 1LL << 40, "`blocksize` is 1099511627776"},
+      {"blocksize", 128, "bytes, expected "},
+      {"shape", json::array({24, 40}), "has the shape [24,40], expected [40,24]"},
+      {"shape", gone, "expected [40,24]"},
+      {"nested_blocksize", 128, "`nested_blocksize` is 128, not 256"},
+      {"nested_blocksize", gone, "is stored as U8, expected F32"},
+      {"nested_offset", "x", "`nested_offset` is \"x\""},
+      {"nested_offset", gone, "`nested_offset` is null"},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(std::string(one.key) + " " + one.expected);
+    entries_ = whole;
+    set_state(one.key, one.value);
+    expect_refused({kMatrix, one.expected, "model.safetensors"});
+  }
+  for (const char* text : {"", "{", "[]", "{\"quant_type\": \"nf4\", \"quant_type\": \"fp4\"}"}) {
+    entries_ = whole;
+    set(kState, "U8", text);
+    expect_error([&] { open(); }, {kMatrix});
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::weights
