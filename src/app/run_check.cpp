@@ -104,6 +104,17 @@ spec::ArchSpec read_arch(const fs::path& model) {
   return spec::ArchSpec::from_hf_config(config, file.string());
 }
 
+plan::StoredBytes stored_bytes(const fs::path& model) {
+  plan::StoredBytes stored;
+  std::error_code ignored;
+  if (fs::is_directory(model, ignored) && !holds_weights(model)) return stored;
+  const auto checkpoint = weights::Checkpoint::open(model);
+  for (const weights::TensorInfo& tensor : checkpoint->tensors())
+    if (checkpoint->packed(tensor.name)) stored[tensor.name] = tensor.stored_bytes;
+  ::malloc_trim(0);
+  return stored;
+}
+
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (tuning.trains_adapter())
     spec::require_targets_exist(targets_of(tuning.lora), arch);
@@ -135,6 +146,27 @@ void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpe
 
 }  // namespace
 
+namespace {
+
+std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& arch,
+                         const plan::StoredBytes& stored) {
+  const bool is_wide = config.model.dtype == config::DTypeChoice::kFp32;
+  const int64_t element_bytes = is_wide ? 4 : 2;
+  const config::TuningConfig& tuning = config.tuning;
+  const bool keeps = !stored.empty() &&
+                     (tuning.quant == config::Quant::kAuto || tuning.quant == config::Quant::kGguf);
+  const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored);
+  const std::string form = keeps ? "matrices as its files have them, the rest"
+                           : tuning.quantises_base()
+                               ? fmt::format("linear layers in {}, the rest",
+                                             tuning.quant == config::Quant::kFp4 ? "fp4" : "nf4")
+                               : "all of it";
+  return fmt::format("base: {} in memory: {} in {}", format_bytes(static_cast<uint64_t>(bytes)),
+                     form, is_wide ? "fp32" : "16 bits (on processors without bf16 in 32)");
+}
+
+}  // namespace
+
 std::vector<std::string> check_run(const config::RunConfig& config, const fs::path& model) {
   const spec::ArchSpec arch = holds_weights(model) ? arch_of_checkpoint(model) : read_arch(model);
   check_tuning(config.tuning, arch);
@@ -143,6 +175,8 @@ std::vector<std::string> check_run(const config::RunConfig& config, const fs::pa
   data::TextModel text = load_text_model(model, config.model.chat_template);
   text.num_embeddings = arch.vocab_size;
   std::vector<std::string> lines = {text_of(config.tuning, arch)};
+  if (config.tuning.trains_adapter())
+    lines.push_back(text_of_base(config, arch, stored_bytes(model)));
   std::vector<data::DatasetTrial> train;
   const auto look = [&](const config::DataSource& source, bool is_validation) {
     data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/plan/micro_batch.h"
 #include "sftrun/spec/arch_spec.h"
 
 /// What can be known of a run before a worker starts.
@@ -13,6 +14,10 @@ namespace sftrun::app {
 /// From config.json or a GGUF file's header; of a directory no weights need to be there.
 /// @throws DataError as weights::Checkpoint::open for what it reads
 spec::ArchSpec read_arch(const std::filesystem::path& model);
+
+/// Of the matrices that a model's files hold in fewer bits; empty where its weights are not here.
+/// @throws as read_arch
+plan::StoredBytes stored_bytes(const std::filesystem::path& model);
 
 /// Whether there is something to train by the names that `tuning` gives. @throws ConfigError naming
 /// what there is

@@ -54,6 +54,7 @@ int64_t largest_micro_batch(const config::RunConfig& config,
                             const std::string& device) {
   if (!config.train.batch_size.is_auto()) return config::kMaxAutoMicroBatch;
   const spec::ArchSpec arch = read_arch(model_path);
+  const plan::StoredBytes stored = stored_bytes(model_path);
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
   const bool may_be_half = config.model.dtype != config::DTypeChoice::kFp32;
   std::optional<uint64_t> gpu_bytes;  // of the smallest
@@ -64,11 +65,12 @@ int64_t largest_micro_batch(const config::RunConfig& config,
     }
   }
   if (gpu_bytes)
-    return plan::max_micro_batch(arch, config, *gpu_bytes, may_be_half ? kHalfBytes : kFullBytes);
+    return plan::max_micro_batch(arch, config, *gpu_bytes, may_be_half ? kHalfBytes : kFullBytes,
+                                 stored);
   const bool half = may_be_half && __builtin_cpu_supports("avx512bf16");
   const uint64_t share =
       observe::memory_info().total_bytes / static_cast<uint64_t>(local_world_size);
-  return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes);
+  return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes, stored);
 }
 
 /// Where the model lies. One of the hub's is called owner/name from here on, wherever its files

@@ -1,6 +1,9 @@
 #include "sftrun/plan/micro_batch.h"
 
 #include <algorithm>
+#include <set>
+
+#include "sftrun/core/strings.h"
 
 namespace sftrun::plan {
 namespace {
@@ -32,19 +35,28 @@ int64_t packed_bytes(int64_t num_values, const config::TuningConfig& tuning) {
   return (num_values + 1) / 2 + factors;
 }
 
-/// Of the frozen base.
-int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
-                   int64_t element_bytes) {
-  int64_t dense = num_parameters(arch), packed = 0;
-  if (!tuning.quantises_base()) return dense * element_bytes;
+/// Names of the linear layers that `quant` is for.
+std::set<std::string> quantised_names(const spec::ArchSpec& arch,
+                                      const config::TuningConfig& tuning) {
+  std::set<std::string> names;
+  const auto add = [&](const std::string& module) {
+    const bool is_skipped =
+        std::any_of(tuning.skip_modules.begin(), tuning.skip_modules.end(),
+                    [&](const std::string& part) { return has_path_part(module, part); });
+    if (!is_skipped) names.insert(module + ".weight");
+  };
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (linear.slot == spec::LinearSlot::kRouter) continue;
-      dense -= linear.in_features * linear.out_features;
-      packed += packed_bytes(linear.in_features * linear.out_features, tuning);
+      if (linear.slot != spec::LinearSlot::kRouter)
+        add(spec::name_in_layer(arch, layer, linear.module));
     }
   }
-  return dense * element_bytes + packed;
+  if (arch.per_layer_size > 0) add(arch.prefix + "per_layer_model_projection");
+  if (tuning.quant_embeddings.value_or(false)) {
+    add(arch.prefix + "embed_tokens");
+    add("lm_head");
+  }
+  return names;
 }
 
 }  // namespace
@@ -66,22 +78,43 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
   return (kept + temporaries) * element_bytes;
 }
 
+int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
+                   int64_t element_bytes, const StoredBytes& stored) {
+  const bool is_auto = tuning.quant == config::Quant::kAuto;
+  const bool keeps = !stored.empty() && (is_auto || tuning.quant == config::Quant::kGguf);
+  const bool quantises = !keeps && tuning.quantises_base();
+  const std::set<std::string> quantised =
+      quantises ? quantised_names(arch, tuning) : std::set<std::string>();
+  int64_t total = 0;
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
+    const auto kept = stored.find(tensor.name);
+    if (keeps && kept != stored.end())
+      total += static_cast<int64_t>(kept->second);
+    else if (quantised.contains(tensor.name))
+      total += packed_bytes(tensor.numel(), tuning);
+    else
+      total += tensor.numel() * element_bytes;
+  }
+  return total;
+}
+
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                     int64_t element_bytes) {
+                     int64_t element_bytes, const StoredBytes& stored) {
   const bool whole = !config.tuning.trains_adapter();
   const int64_t trained =
       whole ? num_parameters(arch) : num_lora_parameters(arch, config.tuning.lora.r);
   // master, gradient and two moments in fp32, and the copy in the compute dtype where that is
   // another
   const int64_t per_trained = 4 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
-  return (whole ? 0 : base_bytes(arch, config.tuning, element_bytes)) + trained * per_trained;
+  return (whole ? 0 : base_bytes(arch, config.tuning, element_bytes, stored)) +
+         trained * per_trained;
 }
 
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
-                        uint64_t memory_bytes, int64_t element_bytes) {
+                        uint64_t memory_bytes, int64_t element_bytes, const StoredBytes& stored) {
   constexpr double kUsable = 0.8;
   const double left = kUsable * static_cast<double>(memory_bytes) -
-                      static_cast<double>(static_bytes(arch, config, element_bytes));
+                      static_cast<double>(static_bytes(arch, config, element_bytes, stored));
   const double bin = static_cast<double>(config.model.max_seq_len) *
                      static_cast<double>(activation_bytes_per_token(
                          arch, element_bytes, config.train.gradient_checkpointing));

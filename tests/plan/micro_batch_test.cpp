@@ -40,6 +40,31 @@ TEST(MicroBatch, StaticBytesOfLoraAndFull) {
   EXPECT_EQ(static_bytes(small(), config, 4), base * 16);
 }
 
+TEST(MicroBatch, BaseInFewerBits) {
+  config::TuningConfig tuning;
+  tuning.mode = config::TuningMode::kQlora;
+  const spec::ArchSpec arch = small();
+  const int64_t all = 134515008, layer = 576 * (576 + 2 * 192 + 576 + 3 * 1536);
+  const auto nf4 = [](int64_t values) {
+    const int64_t blocks = values / 64;
+    return values / 2 + blocks + (blocks + 255) / 256 * 4;
+  };
+  const int64_t packed = 30 * (2 * nf4(576 * 576) + 2 * nf4(192 * 576) + 3 * nf4(1536 * 576));
+  EXPECT_EQ(base_bytes(arch, tuning, 2), (all - 30 * layer) * 2 + packed);
+  tuning.skip_modules = {"o_proj", "layers.0.self_attn.q_proj"};
+  EXPECT_EQ(base_bytes(arch, tuning, 2),
+            (all - 30 * layer) * 2 + packed + 31 * (2 * 576 * 576 - nf4(576 * 576)));
+  tuning.skip_modules.clear();
+  tuning.quant_embeddings = true;  // tied: once
+  EXPECT_EQ(base_bytes(arch, tuning, 2),
+            (all - 30 * layer - 49152 * 576) * 2 + packed + nf4(49152 * 576));
+  // What the files have in fewer bits stays, and nothing else is quantised then.
+  const StoredBytes stored = {{"model.layers.3.mlp.up_proj.weight", 1000}};
+  EXPECT_EQ(base_bytes(arch, tuning, 2, stored), (all - 1536 * 576) * 2 + 1000);
+  tuning.quant = config::Quant::kNone;
+  EXPECT_EQ(base_bytes(arch, tuning, 2, stored), all * 2);
+}
+
 TEST(MicroBatch, FitsTheDevice) {
   config::RunConfig config;  // max_seq_len 2048: one bin in fp32 takes about 2 GiB
   EXPECT_EQ(max_micro_batch(small(), config, 1 * kGiB, 4), 1);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/spec/arch_spec.h"
@@ -15,15 +17,24 @@ namespace sftrun::plan {
 int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
                                    bool gradient_checkpointing);
 
+/// Bytes of the matrices that the checkpoint holds in fewer bits than 16, by their names.
+using StoredBytes = std::map<std::string, uint64_t>;
+
+/// Bytes of the frozen base of a run that trains an adapter: each tensor in what `tuning.quant`
+/// makes of it.
+int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
+                   int64_t element_bytes, const StoredBytes& stored = {});
+
 /// Bytes of weights, gradients, optimizer state and compute copies on one device, without
 /// activations.
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                     int64_t element_bytes);
+                     int64_t element_bytes, const StoredBytes& stored = {});
 
 /// The largest micro-batch, in bins of max_seq_len tokens (or examples that long), that fits a
 /// device with `memory_bytes`; at least 1 and at most config::kMaxAutoMicroBatch. A fifth of the
 /// memory is left to everything that is not counted.
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
-                        uint64_t memory_bytes, int64_t element_bytes);
+                        uint64_t memory_bytes, int64_t element_bytes,
+                        const StoredBytes& stored = {});
 
 }  // namespace sftrun::plan
