@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/cpu_table.h"
+#include "sftrun/kernels/memory.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/weights/safetensors.h"
 #include "support/reference.h"
@@ -203,6 +205,76 @@ TEST(QuantisedBase, AnotherFormatThanTheFilesIsMadeFromItsValues) {
       EXPECT_EQ(linear->quantized->block_size, is_stored ? 64 : 32);
     }
   }
+}
+
+/// Bytes of n values in blocks of 64.
+double needed(int64_t n, bool nested) {
+  const double values = static_cast<double>(n), blocks = values / 64;
+  return values / 2 + (nested ? blocks + blocks / 256 * 4 : blocks * 4);
+}
+
+spec::ArchSpec small_arch() {
+  const nlohmann::json config = {{"model_type", "llama"},    {"vocab_size", 2000},
+                                 {"hidden_size", 512},       {"intermediate_size", 1536},
+                                 {"num_hidden_layers", 4},   {"num_attention_heads", 8},
+                                 {"num_key_value_heads", 4}, {"tie_word_embeddings", false}};
+  return spec::ArchSpec::from_hf_config(config, "config.json");
+}
+
+/// By the allocator, within 2%; while it is loaded one tensor in fp32 comes on top.
+TEST(QuantisedBase, MemoryIsWhatTheFormatNeeds) {
+  kernels::install_cpu_allocator();
+  constexpr int64_t kEmbedding = 2000 * 512, kLayer = 512 * (512 + 2 * 256 + 512 + 3 * 1536),
+                    kNorms = 9 * 512;
+  for (const bool nested : {true, false}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      DecoderOptions options;
+      options.dtype = dtype;
+      options.base.quant = kernels::QuantOptions{.nested = nested};
+      const double element = dtype == at::kFloat ? 4 : 2;
+      const double expected = 4 * needed(kLayer, nested) + element * (2 * kEmbedding + kNorms);
+      kernels::trim_cpu_cache();
+      const uint64_t before = kernels::cpu_memory_stats().allocated_bytes;
+      kernels::reset_cpu_peak();
+      const auto decoder = Decoder::random(small_arch(), options);
+      const kernels::MemoryStats stats = kernels::cpu_memory_stats();
+      EXPECT_NEAR(static_cast<double>(decoder->base_bytes()) / expected, 1, 0.001);
+      EXPECT_NEAR(static_cast<double>(stats.allocated_bytes - before) / expected, 1, 0.02);
+      EXPECT_LT(static_cast<double>(stats.peak_bytes - before),
+                expected * 1.02 + kEmbedding * (4 + element) * 1.1);
+    }
+  }
+}
+
+/// Of one pass forward and back.
+uint64_t peak_of_a_step(Decoder& decoder) {
+  data::Example example;
+  for (int32_t t = 0; t < 128; ++t) example.tokens.push_back(t % 7);
+  example.labels.assign(example.tokens.begin() + 1, example.tokens.end());
+  example.labels.push_back(data::kIgnoreIndex);
+  example.label_tokens = 127;
+  const PackedBatch batch = test::packed(decoder, {example});
+  decoder.forward_backward(batch, 1.0, [](int64_t) {});
+  const uint64_t held = kernels::cpu_memory_stats().allocated_bytes;
+  kernels::reset_cpu_peak();
+  decoder.forward_backward(batch, 1.0, [](int64_t) {});
+  return kernels::cpu_memory_stats().peak_bytes - held;
+}
+
+/// Neither unpacked nor as a gradient does the base appear.
+TEST(QuantisedBase, AStepFormsNoCopyOfTheBase) {
+  if (kernels::cpu_kernels().isa != std::string("isa_avx512"))
+    GTEST_SKIP() << "products unpack parts on AVX-512 only";
+  kernels::install_cpu_allocator();
+  DecoderOptions options;
+  options.trains = Trains::kLora;
+  options.lora.r = 4;
+  const auto dense = Decoder::random(small_arch(), options);
+  const uint64_t of_dense = peak_of_a_step(*dense);
+  options.base.quant = kernels::QuantOptions{};
+  const auto quantised = Decoder::random(small_arch(), options);
+  constexpr uint64_t kParts = 2 * 1024 * 1024;  // unpacked at a time, of all threads
+  EXPECT_LE(peak_of_a_step(*quantised), of_dense + kParts);
 }
 
 }  // namespace
