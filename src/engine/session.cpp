@@ -183,6 +183,7 @@ LoadedModel load_model(const nlohmann::json& request) {
   model::DecoderOptions options;
   options.dtype = compute.dtype;
   options.device = compute.device;
+  options.base.keep_stored = true;
   weights::AdapterConfig adapter_config;
   if (adapter) {
     adapter_config = weights::load_adapter_config(*adapter, loaded.checkpoint->arch());

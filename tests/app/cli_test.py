@@ -21,7 +21,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
-COMMANDS = ["train", "generate", "score", "tokenize", "preview", "merge", "bench", "download", "gpu-info",
+COMMANDS = ["train", "generate", "score", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
             "config"]
 RUN_YAML = "model: { name: model }\ndata: { train: train.jsonl }\n"
 ADAPTER_CONFIG = {"peft_type": "LORA", "base_model_name_or_path": "model", "r": 8, "target_modules": ["q_proj"]}
@@ -191,6 +191,14 @@ class CommandLineTest(unittest.TestCase):
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--dtype", "float16", "--max-shard-size", "2GiB")
         self.assertEqual(asked, {"model": "model", "adapter": "adapter", "output": "out", "dtype": "f16",
                                  "max_shard_size": 2 << 30, "format": "safetensors"})
+
+    def test_quantize(self):
+        asked = self.request("quantize", "--model", "model", "--output", "out", "--skip-modules", "layers.0", "q_proj", "--no-double-quant")
+        self.assertEqual(asked, {"model": "model", "output": "out", "method": "nf4", "block_size": 64, "double_quant": False,
+                                 "skip_modules": ["layers.0", "q_proj"], "dtype": "auto", "max_shard_size": 5_000_000_000})
+        self.expect(USAGE, ["`int8` is not one of nf4 or fp4"], "quantize", "--model", "model", "--output", "out", "--method", "int8")
+        self.expect(USAGE, ["`sftrun quantize` needs --output"], "quantize", "--model", "model")
+        self.expect(USAGE, ["adapter exists and is not an empty directory"], "quantize", "--model", "model", "--output", "adapter")
 
     def test_bench(self):
         asked = self.request("bench", "--model", "model", "--seq_len", "128", "tuning.lora.r=4", "--json", "train.seed=1")

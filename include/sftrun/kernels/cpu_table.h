@@ -88,6 +88,8 @@ struct MatmulKernels {
   void (*add_thin_product)(const T* thin, int64_t thin_stride, int64_t thin_columns, const T* wide,
                            int64_t wide_stride, int64_t wide_columns, int64_t rows, float* out,
                            int64_t out_thin_stride, int64_t out_wide_stride);
+  /// out[r] += w . x[r], r < rows, of vectors of n whose x are `stride` apart.
+  void (*add_dot_rows)(const T* w, const T* x, int64_t stride, int64_t rows, int64_t n, float* out);
 };
 
 template <typename T>

@@ -39,7 +39,7 @@ constexpr RowKernels<T> kRowKernels = {
     cross_entropy_loss<T>,
     {pack_rows<T>, pack_transposed<T>, pair_rows<T>, cap_scores, softmax_tile<T>,
      softmax_tile_backward<T>, finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>},
-    {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>},
+    {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>, add_dot_rows<T>},
     dequantize_4bit<T>,
     dequantize_ggml<T>,
 };

@@ -9,6 +9,7 @@
 #include "../parallel.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
+#include "thin_quantized.h"
 #include "tiled_matmul.h"
 
 /// Products that the tiled kernel does not serve. In fp32 on CPU LibTorch sends them to MKL, which
@@ -78,6 +79,7 @@ bool use_onednn(const at::Tensor& a, int64_t rows, int64_t columns, int64_t dept
 }
 
 at::Tensor product_of(const Product& term) {
+  if (thin_quantized_serves(term)) return thin_quantized_product(term);
   const auto& [x, matrix, transposed] = term;
   const at::Tensor w = matrix.values(x.scalar_type());
   if (use_onednn(x, x.size(0), w.size(transposed ? 0 : 1), x.size(1)))
