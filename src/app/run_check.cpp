@@ -153,8 +153,8 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
   const bool is_wide = config.model.dtype == config::DTypeChoice::kFp32;
   const int64_t element_bytes = is_wide ? 4 : 2;
   const config::TuningConfig& tuning = config.tuning;
-  const bool keeps = !stored.empty() &&
-                     (tuning.quant == config::Quant::kAuto || tuning.quant == config::Quant::kGguf);
+  const bool keeps =
+      !stored.empty() && (tuning.quant == config::Quant::kAuto || tuning.keeps_blocks());
   const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored);
   const std::string form = keeps ? "matrices as its files have them, the rest"
                            : tuning.quantises_base()

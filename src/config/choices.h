@@ -78,7 +78,7 @@ struct Words<Quant> {
       {"fp8", kFp8, WordKind::kLater},
       {"int8", kInt8, WordKind::kLater},
       {"gguf", kGguf},
-      {"mxfp4", kMxfp4, WordKind::kLater},
+      {"mxfp4", kMxfp4},
   });
   static constexpr std::string_view instead =
       "use nf4, four bits a value; or none: weights stay in bf16 or fp32";

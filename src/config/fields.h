@@ -99,7 +99,7 @@ void visit_fields(TuningConfig& tuning, Visitor&& field) {
   field(tuning.quant, "quant",
         any().otherwise("what the checkpoint is; else nf4 for mode qlora, none otherwise"),
         "Storage of the frozen linear layers but routers: nf4 or fp4, as bitsandbytes has them; "
-        "gguf, the blocks of the GGUF file; none, unpacked to the run's dtype.",
+        "gguf or mxfp4, the blocks that the file has; none, unpacked to the run's dtype.",
         "nf4");
   field(
       tuning.double_quant, "double_quant", any(),

@@ -88,14 +88,26 @@ bool holds_packed(const weights::Checkpoint& checkpoint) {
                      });
 }
 
-void require_ggml_blocks(const weights::Checkpoint* checkpoint) {
+bool is_in_blocks(const weights::PackedMatrix& packed, config::Quant quant) {
+  if (std::holds_alternative<weights::Mxfp4Experts>(packed)) return quant == config::Quant::kMxfp4;
+  const auto* blocks = std::get_if<weights::GgmlBlocks>(&packed);
+  if (blocks == nullptr) return false;
+  const bool is_mxfp4 = blocks->type.id == static_cast<uint32_t>(weights::GgmlType::kMxfp4);
+  return quant == config::Quant::kGguf || is_mxfp4;
+}
+
+void require_blocks(config::Quant quant, const weights::Checkpoint* checkpoint) {
   if (checkpoint == nullptr) return;
   for (const weights::TensorInfo& tensor : checkpoint->tensors()) {
     const auto packed = checkpoint->packed(tensor.name);
-    if (packed && std::holds_alternative<weights::GgmlBlocks>(*packed)) return;
+    if (packed && is_in_blocks(*packed, quant)) return;
   }
-  throw ConfigError("`tuning.quant` is gguf, but the model has no blocks of ggml's", "tuning.quant",
-                    "name a quantised .gguf file, or remove quant");
+  const bool is_gguf = quant == config::Quant::kGguf;
+  throw ConfigError(fmt::format("`tuning.quant` is {}, but the model has no such blocks",
+                                is_gguf ? "gguf" : "mxfp4"),
+                    "tuning.quant",
+                    is_gguf ? "name a quantised .gguf file, or remove quant"
+                            : "name a model whose experts are in MXFP4, or remove quant");
 }
 
 model::BaseForm base_form(const config::TuningConfig& tuning,
@@ -104,8 +116,8 @@ model::BaseForm base_form(const config::TuningConfig& tuning,
   const bool as_it_is = tuning.quant == config::Quant::kAuto;
   if (as_it_is && checkpoint != nullptr && holds_packed(*checkpoint)) {
     form.keep_stored = true;
-  } else if (tuning.quant == config::Quant::kGguf) {
-    require_ggml_blocks(checkpoint);
+  } else if (tuning.keeps_blocks()) {
+    require_blocks(tuning.quant, checkpoint);
     form.keep_stored = true;
   } else if (tuning.quantises_base()) {
     form.keep_stored = true;

@@ -310,6 +310,7 @@ class DecoderBuilder {
                        uint32_t number) {
     matrix.name = spec::name_in_layer(d_.arch_, layer, spec.module);
     declare_tensor(matrix.name, layer + 1, &matrix.weight, &matrix.parameter);
+    allow_quantized(matrix.name, matrix.quantized);
     if (spec.bias) {
       declare_tensor(matrix.name + "_bias", layer + 1, &matrix.bias.weight, &matrix.bias.parameter);
     }
@@ -426,14 +427,16 @@ class DecoderBuilder {
   std::optional<kernels::QuantizedMatrix> quantised(const Slot& slot) const {
     const BaseForm& base = d_.options_.base;
     const spec::TensorSpec& tensor = *by_name_.at(slot.name);
+    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
     if (base.keep_stored && d_.checkpoint_) {
       const auto packed = d_.checkpoint_->packed(slot.name);
-      if (packed && (!base.quant || is_stored_as(*packed, base.quant->format)))
+      if (packed && (!base.quant || is_experts || is_stored_as(*packed, base.quant->format)))
         return stored_matrix(*packed, tensor.shape, slot.name, d_.checkpoint_);
     }
     const bool is_end =
         tensor.role == spec::TensorRole::kEmbedding || tensor.role == spec::TensorRole::kHead;
-    if (!base.quant || (is_end && !base.embeddings.value_or(false))) return std::nullopt;
+    if (!base.quant || is_experts || (is_end && !base.embeddings.value_or(false)))
+      return std::nullopt;
     const at::Tensor values = source_(slot.name, tensor.shape, at::kFloat, /*stays=*/false);
     return kernels::quantize(values, *base.quant);
   }

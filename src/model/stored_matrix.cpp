@@ -10,6 +10,7 @@ namespace sftrun::model {
 namespace {
 
 using Checkpoint = std::shared_ptr<const weights::Checkpoint>;
+using Shape = std::vector<int64_t>;
 
 /// Where the bytes lie, if they lie as tensors do; else a copy.
 at::Tensor tensor_over(std::span<const std::byte> bytes, at::ScalarType dtype,
@@ -39,8 +40,8 @@ void require_same(std::span<const std::byte> stored, std::span<const float> ours
   }
 }
 
-kernels::QuantizedMatrix from(const weights::FourBits& stored, const std::string& name,
-                              const Checkpoint& checkpoint) {
+kernels::QuantizedMatrix from(const weights::FourBits& stored, const Shape& /*shape*/,
+                              const std::string& name, const Checkpoint& checkpoint) {
   kernels::QuantizedMatrix matrix;
   matrix.format = stored.fp4 ? kernels::QuantFormat::kFp4 : kernels::QuantFormat::kNf4;
   matrix.block_size = stored.block_size;
@@ -59,21 +60,67 @@ kernels::QuantizedMatrix from(const weights::FourBits& stored, const std::string
   return matrix;
 }
 
-kernels::QuantizedMatrix from(const weights::GgmlBlocks& stored, const std::string& /*name*/,
-                              const Checkpoint& checkpoint) {
+at::Tensor bytes_of_blocks(const weights::GgmlBlocks& stored, const Checkpoint& checkpoint) {
+  if (stored.pieces.size() == 1 && stored.rows.empty())
+    return tensor_over(stored.pieces[0], at::kByte, checkpoint);
+  size_t total = 0;
+  for (const auto& piece : stored.pieces) total += piece.size();
+  at::Tensor bytes = at::empty({static_cast<int64_t>(total)}, at::kByte);
+  auto* to = bytes.data_ptr<uint8_t>();
+  const auto append = [&](const std::byte* from, size_t size) {
+    std::memcpy(to, from, size);
+    to += size;
+  };
+  if (stored.rows.empty()) {
+    for (const auto& piece : stored.pieces) append(piece.data(), piece.size());
+    return bytes;
+  }
+  const size_t row_bytes = total / stored.rows.size();
+  for (const int64_t row : stored.rows)
+    append(stored.pieces[0].data() + static_cast<size_t>(row) * row_bytes, row_bytes);
+  return bytes;
+}
+
+kernels::QuantizedMatrix from(const weights::GgmlBlocks& stored, const Shape& /*shape*/,
+                              const std::string& /*name*/, const Checkpoint& checkpoint) {
   kernels::QuantizedMatrix matrix;
   matrix.format = kernels::QuantFormat::kGgml;
   matrix.ggml_type = static_cast<weights::GgmlType>(stored.type.id);
-  if (stored.rows.empty()) {
-    matrix.packed = tensor_over(stored.bytes, at::kByte, checkpoint);
-    return matrix;
-  }
-  const size_t row_bytes = stored.bytes.size() / stored.rows.size();
-  matrix.packed = at::empty({static_cast<int64_t>(stored.bytes.size())}, at::kByte);
+  matrix.packed = bytes_of_blocks(stored, checkpoint);
+  return matrix;
+}
+
+/// As ggml has it: the exponent first, of 32 numbers the first 16 low.
+void to_ggml_block(const std::byte* codes, std::byte exponent, uint8_t* to) {
+  constexpr int kHalf = 16;
+  *to++ = static_cast<uint8_t>(exponent);
+  const auto code = [&](int i) {
+    const auto byte = static_cast<uint8_t>(codes[i / 2]);
+    return i % 2 == 0 ? byte & 15 : byte >> 4;
+  };
+  for (int i = 0; i < kHalf; ++i) to[i] = static_cast<uint8_t>(code(i) | code(i + kHalf) << 4);
+}
+
+kernels::QuantizedMatrix from(const weights::Mxfp4Experts& stored, const Shape& shape,
+                              const std::string& /*name*/, const Checkpoint& /*checkpoint*/) {
+  constexpr int64_t kBlock = 32, kCodes = 16, kBytes = 17;
+  const int64_t rows = shape[1], blocks = shape[2] / kBlock;
+  kernels::QuantizedMatrix matrix;
+  matrix.format = kernels::QuantFormat::kGgml;
+  matrix.ggml_type = weights::GgmlType::kMxfp4;
+  matrix.packed = at::empty({shape[0] * rows * blocks * kBytes}, at::kByte);
   auto* to = matrix.packed.data_ptr<uint8_t>();
-  for (const int64_t row : stored.rows) {
-    std::memcpy(to, stored.bytes.data() + static_cast<size_t>(row) * row_bytes, row_bytes);
-    to += row_bytes;
+  for (int64_t expert = 0; expert < shape[0]; ++expert) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t half = rows / 2, in_file = !stored.rows_in_turn ? row
+                                               : row < half         ? 2 * row
+                                                                    : 2 * (row - half) + 1;
+      const int64_t first = (expert * rows + in_file) * blocks;
+      for (int64_t block = first; block < first + blocks; ++block, to += kBytes) {
+        to_ggml_block(stored.codes.data() + block * kCodes,
+                      stored.exponents[static_cast<size_t>(block)], to);
+      }
+    }
   }
   return matrix;
 }
@@ -83,11 +130,11 @@ kernels::QuantizedMatrix from(const weights::GgmlBlocks& stored, const std::stri
 kernels::QuantizedMatrix stored_matrix(const weights::PackedMatrix& packed,
                                        const std::vector<int64_t>& shape, const std::string& name,
                                        Checkpoint checkpoint) {
-  SFTRUN_CHECK_EQ(shape.size(), 2U);
+  SFTRUN_CHECK(shape.size() == 2 || shape.size() == 3);
   kernels::QuantizedMatrix matrix =
-      std::visit([&](const auto& stored) { return from(stored, name, checkpoint); }, packed);
-  matrix.rows = shape[0];
-  matrix.columns = shape[1];
+      std::visit([&](const auto& stored) { return from(stored, shape, name, checkpoint); }, packed);
+  matrix.columns = shape.back();
+  matrix.rows = shape.size() == 2 ? shape[0] : shape[0] * shape[1];
   return matrix;
 }
 

@@ -10,7 +10,7 @@ namespace sftrun::model {
 
 /// A matrix in the form in which its file has it. Uses the file's bytes where they lie, and keeps
 /// the checkpoint for that; copied are rows that the file has in another order.
-/// @param shape [rows, columns]
+/// @param shape [rows, columns], or [experts, rows, columns], whose rows follow each other
 /// @throws DataError for codes that stand for other values than this version's
 kernels::QuantizedMatrix stored_matrix(const weights::PackedMatrix& packed,
                                        const std::vector<int64_t>& shape, const std::string& name,

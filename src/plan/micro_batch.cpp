@@ -81,14 +81,15 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    int64_t element_bytes, const StoredBytes& stored) {
   const bool is_auto = tuning.quant == config::Quant::kAuto;
-  const bool keeps = !stored.empty() && (is_auto || tuning.quant == config::Quant::kGguf);
+  const bool keeps = !stored.empty() && (is_auto || tuning.keeps_blocks());
   const bool quantises = !keeps && tuning.quantises_base();
   const std::set<std::string> quantised =
       quantises ? quantised_names(arch, tuning) : std::set<std::string>();
   int64_t total = 0;
   for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
     const auto kept = stored.find(tensor.name);
-    if (keeps && kept != stored.end())
+    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
+    if ((keeps || (quantises && is_experts)) && kept != stored.end())
       total += static_cast<int64_t>(kept->second);
     else if (quantised.contains(tensor.name))
       total += packed_bytes(tensor.numel(), tuning);

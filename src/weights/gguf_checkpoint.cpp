@@ -153,11 +153,16 @@ class GgufCheckpoint final : public CheckpointBase {
     const size_t i = index_of(name);
     const GgufTensor& tensor = *sources_[i][0];
     const GgufForm& form = forms_[i];
-    const bool is_matrix = sources_[i].size() == 1 && tensors_[i].shape.size() == 2;
-    if (!is_matrix || tensor.type.block_size == 1 || form.value != GgufForm::Value::kSame ||
-        !form.columns.empty())
+    const bool is_experts = roles_[i] == spec::TensorRole::kExperts;
+    const bool is_matrix =
+        tensors_[i].shape.size() == (is_experts ? 3 : 2) && (is_experts || sources_[i].size() == 1);
+    const bool is_one_type =
+        std::all_of(sources_[i].begin(), sources_[i].end(),
+                    [&](const GgufTensor* source) { return source->type.id == tensor.type.id; });
+    if (!is_matrix || !is_one_type || tensor.type.block_size == 1 ||
+        form.value != GgufForm::Value::kSame || !form.columns.empty())
       return std::nullopt;
-    return GgmlBlocks{tensor.type, tensor.bytes, form.rows};
+    return GgmlBlocks{tensor.type, pieces_of(i), form.rows};
   }
 
   text::Tokenizer tokenizer() const override {
@@ -169,6 +174,22 @@ class GgufCheckpoint final : public CheckpointBase {
   text::RenderOptions render_defaults() const override { return read_gguf_special_texts(file_); }
 
  private:
+  std::vector<std::span<const std::byte>> pieces_of(size_t i) const {
+    std::vector<std::span<const std::byte>> pieces;
+    if (sources_[i].size() == 1 || is_apart(i)) {
+      for (const GgufTensor* source : sources_[i]) pieces.push_back(source->bytes);
+      return pieces;
+    }
+    const auto experts = static_cast<size_t>(sources_[i][0]->shape[0]);
+    for (size_t expert = 0; expert < experts; ++expert) {
+      for (const GgufTensor* source : sources_[i]) {
+        const size_t size = source->bytes.size() / experts;
+        pieces.push_back(source->bytes.subspan(expert * size, size));
+      }
+    }
+    return pieces;
+  }
+
   /// Of each expert its gate, then its up; or what a file has of each expert, one after the other.
   void read_in_turn(const std::vector<const GgufTensor*>& sources, bool apart, DType dtype,
                     std::byte* out) const {

@@ -150,7 +150,13 @@ class HfCheckpoint final : public CheckpointBase {
   }
 
   std::optional<PackedMatrix> packed(const std::string& name) const override {
-    const auto found = four_bits_.find(tensors_[index_of(name)].name);
+    const TensorInfo& info = tensors_[index_of(name)];
+    if (info.format == kMxfp4) {
+      const Mxfp4Blocks blocks = blocks_of(name);
+      constexpr size_t kSides = 4;  // [experts, gate or up, inner, in]
+      return Mxfp4Experts{blocks.codes, blocks.exponents, info.layout.view.size() == kSides};
+    }
+    const auto found = four_bits_.find(name);
     if (found == four_bits_.end()) return std::nullopt;
     return found->second;
   }

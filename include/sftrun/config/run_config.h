@@ -86,6 +86,7 @@ struct TuningConfig {
   std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
 
   bool trains_adapter() const { return mode == TuningMode::kLora || mode == TuningMode::kQlora; }
+  bool keeps_blocks() const { return quant == Quant::kGguf || quant == Quant::kMxfp4; }
   bool quantises_base() const {
     return quant == Quant::kNf4 || quant == Quant::kFp4 ||
            (quant == Quant::kAuto && mode == TuningMode::kQlora);

@@ -27,6 +27,8 @@ struct ExpertLora {
 struct ExpertMatrix {
   std::string name;   ///< HF name: "model.layers.0.mlp.experts.gate_up_proj"
   at::Tensor weight;  ///< [experts, out_features, in_features] in the compute dtype
+  /// In place of `weight`, in ggml's blocks: [experts * out_features, in_features].
+  std::optional<QuantizedMatrix> quantized;
   Parameter* parameter = nullptr;
   Weight bias;  ///< [experts, out_features]
   std::optional<ExpertLora> lora;
@@ -74,9 +76,26 @@ struct Routes {
 /// @param chosen [T, top_k] int64 experts of each token
 Routes routes_of(const at::Tensor& chosen, int64_t num_experts);
 
+/// A matrix of every expert, dense or in ggml's blocks.
+struct ExpertStack {
+  at::Tensor dense;  ///< [experts, rows, columns]; undefined where `quantized` is not null
+  const QuantizedMatrix* quantized = nullptr;  ///< [experts * rows, columns]
+  int64_t experts = 0;
+
+  // NOLINTNEXTLINE(google-explicit-constructor): a tensor is one
+  ExpertStack(at::Tensor of) : dense(std::move(of)), experts(dense.size(0)) {}
+  ExpertStack(const QuantizedMatrix& of, int64_t num_experts)
+      : quantized(&of), experts(num_experts) {}
+
+  int64_t rows() const { return quantized ? quantized->rows / experts : dense.size(1); }
+  int64_t columns() const { return quantized ? quantized->columns : dense.size(2); }
+  /// One expert's, dense ones as they are.
+  at::Tensor values(int64_t expert, at::ScalarType dtype) const;
+};
+
 /// x [T', K] sorted by expert times w_e^T, w [experts, N, K] (`transposed`), or times w_e of
 /// [experts, K, N]: [T', N].
-at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transposed,
+at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transposed,
                           const Routes& routes);
 /// out [experts, N, K] fp32 += g_e^T x_e.
 void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,

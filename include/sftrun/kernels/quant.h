@@ -48,6 +48,8 @@ struct QuantizedMatrix {
   /// Factors of blocks [first, first + factors.size()).
   void block_factors(int64_t first, std::span<float> factors) const;
   QuantizedMatrix to(at::Device device) const;
+  /// Some of the rows, without a copy.   @pre format == kGgml
+  QuantizedMatrix narrow(int64_t first, int64_t count) const;
 };
 
 /// [256] fp32, on CPU: what the codes of nested factors stand for.

@@ -55,7 +55,7 @@ struct LoraOptions {
 /// How frozen linear layers are held, but routers.
 struct BaseForm {
   /// Those that the checkpoint holds in fewer bits stay as they are; with `quant` only those in its
-  /// very format.
+  /// very format, and the experts' tensors.
   bool keep_stored = false;
   /// The others are quantised when they are loaded.
   std::optional<kernels::QuantOptions> quant;

@@ -61,8 +61,9 @@ class Checkpoint {
   /// HF order, aligned to its elements; else nullopt.
   virtual std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                            DType dtype) const = 0;
-  /// A matrix as its file holds it in fewer bits, where it does and nothing but the order of its
-  /// rows is another than here; else nullopt. Its bytes are the file's, mapped.
+  /// A matrix, or those of all experts, as its file holds it in fewer bits, where it does and
+  /// nothing but the order of its rows is another than here; else nullopt. Its bytes are the
+  /// file's, mapped.
   virtual std::optional<PackedMatrix> packed(const std::string& name) const = 0;
   /// Identity of the weights (sizes, headers and a sample of the data of every tensor), for resume
   /// checks.

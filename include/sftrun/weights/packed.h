@@ -30,11 +30,20 @@ inline constexpr int64_t kNestedBlock = 256;  ///< blocks that share a nested_ab
 /// Rows of ggml's blocks.
 struct GgmlBlocks {
   GgmlTypeInfo type;
-  std::span<const std::byte> bytes;
-  std::vector<int64_t> rows;  ///< the file's row that is this one here; empty: in the same order
+  std::vector<std::span<const std::byte>> pieces;  ///< the rows of one after those of the other
+  std::vector<int64_t>
+      rows;  ///< of one piece: the file's row that is this one here; empty: the same
 };
 
-using PackedMatrix = std::variant<FourBits, GgmlBlocks>;
+/// A matrix of every expert in MXFP4 as safetensors hold it (gpt-oss): codes and exponents apart,
+/// of two neighbours the first low.
+struct Mxfp4Experts {
+  std::span<const std::byte> codes;      ///< [experts, rows, columns / 2]
+  std::span<const std::byte> exponents;  ///< [experts, rows, columns / 32]
+  bool rows_in_turn = false;             ///< gate's and up's in turn, where here up's follow gate's
+};
+
+using PackedMatrix = std::variant<FourBits, GgmlBlocks, Mxfp4Experts>;
 
 /// Numbers [first, first + count) of the whole, in fp32, as bitsandbytes' dequantize_4bit.
 void dequantize(const FourBits& matrix, int64_t first, int64_t count, float* destination);

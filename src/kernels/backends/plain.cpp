@@ -146,8 +146,12 @@ at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContex
 }
 
 /// The matrix of one expert with its update, as peft's parametrisation forms it.
-at::Tensor expert_weight(const ExpertMatrix& matrix, int64_t expert) {
-  at::Tensor weight = value_of(matrix.parameter, matrix.weight).select(0, expert);
+/// @param dtype of what it is multiplied with
+at::Tensor expert_weight(const ExpertMatrix& matrix, int64_t expert, int64_t num_experts,
+                         at::ScalarType dtype) {
+  const at::Tensor weight = matrix.quantized
+                                ? ExpertStack(*matrix.quantized, num_experts).values(expert, dtype)
+                                : value_of(matrix.parameter, matrix.weight).select(0, expert);
   if (!matrix.lora) return weight;
   const at::Tensor update = at::matmul(matrix.lora->b->master.select(0, expert),
                                        matrix.lora->a->master.select(0, expert));
@@ -189,12 +193,13 @@ at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& b
     if (places.size(0) == 0) continue;
     const at::Tensor tokens = places.select(1, 0), place = places.select(1, 1);
     const at::Tensor rows = x.index_select(0, tokens);
+    const auto weight_of = [&](const ExpertMatrix& matrix) {
+      return expert_weight(matrix, expert, logits.size(1), x.scalar_type());
+    };
     const auto gate_up =
-        at::linear(rows, expert_weight(m.gate_up, expert), expert_bias(m.gate_up, expert))
-            .chunk(2, -1);
+        at::linear(rows, weight_of(m.gate_up), expert_bias(m.gate_up, expert)).chunk(2, -1);
     const at::Tensor h = gated(l.gating, gate_up[0], gate_up[1]);
-    const at::Tensor answers =
-        at::linear(h, expert_weight(m.down, expert), expert_bias(m.down, expert));
+    const at::Tensor answers = at::linear(h, weight_of(m.down), expert_bias(m.down, expert));
     const at::Tensor weight = at::index(weights, {tokens, place}).unsqueeze(-1);
     y = y.index_add(0, tokens, (answers * weight).to(x.scalar_type()));
   }

@@ -62,21 +62,32 @@ at::Tensor grouped_matmul_tn_at_once(const at::Tensor& g, const at::Tensor& x,
   return products.masked_fill(none.view({-1, 1, 1}), 0);
 }
 
-at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transposed,
+at::Tensor ExpertStack::values(int64_t expert, at::ScalarType dtype) const {
+  if (quantized == nullptr) return dense.select(0, expert);
+  return dequantize(quantized->narrow(expert * rows(), rows()), dtype);
+}
+
+at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transposed,
                           const Routes& routes) {
   if (x.is_cuda()) {
     const at::Tensor& ends = routes.offsets_device;
+    const at::Tensor all =
+        w.quantized == nullptr
+            ? w.dense
+            : dequantize(*w.quantized, x.scalar_type()).view({w.experts, w.rows(), w.columns()});
     return cuda_kernels().libtorch_groups(x)
-               ? grouped_matmul_at_once(x, w, transposed, ends)
-               : cuda_kernels().grouped_matmul(x.contiguous(), w.contiguous(), transposed, ends);
+               ? grouped_matmul_at_once(x, all, transposed, ends)
+               : cuda_kernels().grouped_matmul(x.contiguous(), all.contiguous(), transposed, ends);
   }
-  at::Tensor out = at::empty({x.size(0), w.size(transposed ? 1 : 2)}, x.options());
-  for (int64_t e = 0; e < w.size(0); ++e) {
+  at::Tensor out = at::empty({x.size(0), transposed ? w.rows() : w.columns()}, x.options());
+  for (int64_t e = 0; e < w.experts; ++e) {
     const int64_t begin = routes.offsets[static_cast<size_t>(e)],
                   rows = routes.offsets[static_cast<size_t>(e) + 1] - begin;
     if (rows == 0) continue;
-    out.narrow(0, begin, rows)
-        .copy_(matmul_sum({{x.narrow(0, begin, rows), w.select(0, e), transposed}}));
+    const QuantizedMatrix packed =
+        w.quantized == nullptr ? QuantizedMatrix() : w.quantized->narrow(e * w.rows(), w.rows());
+    const Matrix matrix = w.quantized == nullptr ? Matrix(w.dense.select(0, e)) : Matrix(packed);
+    out.narrow(0, begin, rows).copy_(matmul_sum({{x.narrow(0, begin, rows), matrix, transposed}}));
   }
   return out;
 }

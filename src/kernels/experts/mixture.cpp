@@ -16,8 +16,18 @@ at::Tensor low_rank(const at::Tensor& x, const ExpertMatrix& matrix, const Route
       .mul_(matrix.lora->scale);
 }
 
+ExpertStack stack_of(const ExpertMatrix& matrix, int64_t num_experts) {
+  return matrix.quantized ? ExpertStack(*matrix.quantized, num_experts)
+                          : ExpertStack(matrix.weight);
+}
+
+int64_t num_experts(const Routes& routes) {
+  return static_cast<int64_t>(routes.offsets.size()) - 1;
+}
+
 at::Tensor apply(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes) {
-  at::Tensor y = grouped_matmul(x, matrix.weight, /*transposed=*/true, routes);
+  at::Tensor y =
+      grouped_matmul(x, stack_of(matrix, num_experts(routes)), /*transposed=*/true, routes);
   if (const at::Tensor low = low_rank(x, matrix, routes); low.defined())
     y.add_(grouped_matmul(low, matrix.lora->b->compute, /*transposed=*/true, routes));
   if (matrix.bias.defined()) y.add_(matrix.bias.weight.index_select(0, routes.experts));
@@ -33,7 +43,8 @@ at::Tensor apply_backward(const at::Tensor& dy, const at::Tensor& row_weights, c
   if (matrix.parameter) add_grouped_matmul_tn_(matrix.parameter->grad, weighted(dy), x, routes);
   if (matrix.bias.parameter)
     matrix.bias.parameter->grad.index_add_(0, routes.experts, weighted(dy).to(at::kFloat));
-  at::Tensor dx = grouped_matmul(dy, matrix.weight, /*transposed=*/false, routes);
+  at::Tensor dx =
+      grouped_matmul(dy, stack_of(matrix, num_experts(routes)), /*transposed=*/false, routes);
   if (!matrix.lora) return dx;
   const ExpertLora& lora = *matrix.lora;
   const at::Tensor d_low =

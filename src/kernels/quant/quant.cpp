@@ -261,6 +261,14 @@ QuantizedMatrix QuantizedMatrix::to(at::Device device) const {
   return moved;
 }
 
+QuantizedMatrix QuantizedMatrix::narrow(int64_t first, int64_t count) const {
+  SFTRUN_CHECK(format == QuantFormat::kGgml);
+  QuantizedMatrix some = *this;
+  some.rows = count;
+  some.packed = packed.narrow(0, first * bytes_of_row(*this), count * bytes_of_row(*this));
+  return some;
+}
+
 QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options) {
   SFTRUN_CHECK(weight.is_cpu() && weight.is_contiguous() && weight.dim() == 2);
   SFTRUN_CHECK(options.format != QuantFormat::kGgml);
