@@ -144,8 +144,10 @@ TEST_P(QuantizedProducts, AreThoseOfTheUnpackedMatrix) {
   } else {  // summed in another order
     EXPECT_TRUE(test::close(y, of_dense, test::tolerance_for(c.dtype)));
   }
-  EXPECT_TRUE(at::equal(matmul_sum({{dy, a, false}, {dy, b, false}}),
-                        matmul_sum({{dy, dense_a, false}, {dy, dense_b, false}})));
+  const at::Tensor dx = matmul_sum({{dy, a, false}, {dy, b, false}}),
+                   dx_of_dense = matmul_sum({{dy, dense_a, false}, {dy, dense_b, false}});
+  EXPECT_TRUE(c.tokens >= 64 ? at::equal(dx, dx_of_dense)
+                             : bool(test::close(dx, dx_of_dense, test::tolerance_for(c.dtype))));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -261,7 +263,10 @@ TEST(GgmlBlocks, ProductsAreThoseOfTheUnpackedMatrix) {
         EXPECT_TRUE(tokens > 1 ? at::equal(y, of_dense)
                                : bool(test::close(y, of_dense, test::tolerance_for(dtype))));
         if (dtype == at::kBFloat16 && tokens > 1) continue;  // 97 is odd: served in another way
-        EXPECT_TRUE(at::equal(matmul_sum({{dy, a, false}}), matmul_sum({{dy, dense, false}})));
+        const at::Tensor dx = matmul_sum({{dy, a, false}}),
+                         dx_of_dense = matmul_sum({{dy, dense, false}});
+        EXPECT_TRUE(tokens > 1 ? at::equal(dx, dx_of_dense)
+                               : bool(test::close(dx, dx_of_dense, test::tolerance_for(dtype))));
       }
     }
   }
@@ -280,7 +285,10 @@ TEST(Quant, ProductsOfAFewRows) {
       const at::Tensor exact = at::mm(x.to(at::kDouble), dequantize(w, dtype).to(at::kDouble).t());
       const int threads = at::get_num_threads();
       at::set_num_threads(1);
-      const at::Tensor one = matmul_nt(x, w);
+      const at::Tensor one = matmul_nt(x, w), turned = normal({rows, out}, 13, dtype);
+      EXPECT_TRUE(test::close(matmul_sum({{turned, w, false}}),
+                              at::mm(turned.to(at::kDouble), dequantize(w, dtype).to(at::kDouble)),
+                              dtype == at::kFloat ? 1e-6 : 4e-3));
       at::set_num_threads(3);
       EXPECT_TRUE(at::equal(matmul_nt(x, w), one));
       at::set_num_threads(threads);

@@ -59,6 +59,9 @@ const at::Tensor& nested_map();
 QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options);
 /// [rows, columns], each value code * factor in fp32, rounded once.   @param dtype as of weights
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype);
+/// Rows [first, first + count), on CPU.
+at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,
+                            at::ScalarType dtype);
 /// Some rows of it.   @param rows [N] int64 or int32, on the matrix' device   @return [N, columns]
 at::Tensor dequantize_rows(const QuantizedMatrix& matrix, const at::Tensor& rows,
                            at::ScalarType dtype);

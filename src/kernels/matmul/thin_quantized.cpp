@@ -40,16 +40,29 @@ at::Tensor product(const Product& term) {
   return turned.t().to(term.x.scalar_type()).contiguous();
 }
 
+/// x w, some of w's rows at a time: all of a head's would be large.
+at::Tensor product_by_rows(const at::Tensor& x, const QuantizedMatrix& w) {
+  constexpr int64_t kValues = 1 << 20;  // unpacked at once
+  const int64_t step = std::max<int64_t>(1, kValues / w.columns);
+  at::Tensor out = at::zeros({x.size(0), w.columns}, x.options().dtype(at::kFloat));
+  for (int64_t first = 0; first < w.rows; first += step) {
+    const int64_t count = std::min(step, w.rows - first);
+    const at::Tensor part = dequantize_range(w, first, count, x.scalar_type());
+    out.addmm_(x.narrow(1, first, count).to(at::kFloat), part.to(at::kFloat));
+  }
+  return out.to(x.scalar_type());
+}
+
 }  // namespace
 
 bool thin_quantized_serves(const Product& term) {
   const at::ScalarType dtype = term.x.scalar_type();
-  return term.w.quantized != nullptr && term.transposed && term.x.is_cpu() &&
-         term.x.size(0) < kMostRows && term.x.stride(1) == 1 &&
-         (dtype == at::kFloat || dtype == at::kBFloat16);
+  return term.w.quantized != nullptr && term.x.is_cpu() && term.x.size(0) < kMostRows &&
+         term.x.stride(1) == 1 && (dtype == at::kFloat || dtype == at::kBFloat16);
 }
 
 at::Tensor thin_quantized_product(const Product& term) {
+  if (!term.transposed) return product_by_rows(term.x, *term.w.quantized);
   return term.x.scalar_type() == at::kFloat ? product<float>(term) : product<uint16_t>(term);
 }
 

@@ -210,12 +210,12 @@ void part_of_4bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int6
 }
 
 template <typename T>
-void dequantize_into(const QuantizedMatrix& matrix, at::Tensor& out) {
+void dequantize_into(const QuantizedMatrix& matrix, int64_t first, at::Tensor& out) {
   constexpr int64_t kGrain = 4096;  // values worth a thread
   auto* values = static_cast<T*>(out.data_ptr());
-  parallel_for(0, matrix.rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, matrix.columns)),
+  parallel_for(0, out.size(0), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, matrix.columns)),
                [&](int64_t begin, int64_t end) {
-                 dequantize_part<T>(matrix, begin, end - begin, 0, matrix.columns,
+                 dequantize_part<T>(matrix, first + begin, end - begin, 0, matrix.columns,
                                     values + begin * matrix.columns, matrix.columns);
                });
 }
@@ -312,16 +312,22 @@ template void dequantize_part<uint16_t>(const QuantizedMatrix&, int64_t, int64_t
                                         uint16_t*, int64_t);
 
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
-  const at::NoGradGuard no_grad;
   if (!matrix.packed.is_cpu()) return cuda_kernels().dequantize(matrix, dtype);
+  return dequantize_range(matrix, 0, matrix.rows, dtype);
+}
+
+at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,
+                            at::ScalarType dtype) {
+  SFTRUN_CHECK(matrix.packed.is_cpu());
+  const at::NoGradGuard no_grad;
   const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16;
   at::Tensor out =
-      at::empty({matrix.rows, matrix.columns},
+      at::empty({count, matrix.columns},
                 at::TensorOptions().dtype(has_kernel ? dtype : at::ScalarType(at::kFloat)));
   if (dtype == at::kBFloat16)
-    dequantize_into<uint16_t>(matrix, out);
+    dequantize_into<uint16_t>(matrix, first, out);
   else
-    dequantize_into<float>(matrix, out);
+    dequantize_into<float>(matrix, first, out);
   return out.to(dtype);
 }
 
