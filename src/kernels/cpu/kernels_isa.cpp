@@ -7,6 +7,12 @@
 #endif
 
 namespace sftrun::kernels::SFTRUN_ISA {
+
+// Of exact_isa.cpp.
+void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16_t* compute_copy,
+                int64_t n, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
+                const AdamW8bitParams& a);
+
 namespace {
 
 // The kernels below use these.
@@ -49,6 +55,7 @@ const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
                            kRowKernels<uint16_t>,
                            adamw,
                            sum_of_squares,
+                           adamw_8bit,
                            quantize_4bit};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

@@ -35,6 +35,18 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
                   void* compute, int64_t n, const AdamWParams& params, Stream stream);
 
+/// Blocks of moments one after the other, and where their values lie in the flat buffers.
+struct StateBlocks {
+  StateBlock first;
+  const int64_t* begin;
+  const int16_t* numel;
+  int64_t count;
+};
+/// `param`, `grad` and `compute` are the flat buffers.
+void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBlocks& blocks,
+                       void* compute, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
+                       const AdamW8bitParams& params, Stream stream);
+
 struct GroupedShape {
   int64_t rows, inner, columns, experts;
 };
