@@ -168,16 +168,19 @@ struct Words<Optimizer> {
       {"adamw_torch", kAdamW, WordKind::kAlias},
       {"adamw_torch_fused", kAdamW, WordKind::kAlias},
       {"adamw_hf", kAdamW, WordKind::kAlias},
-      {"adamw_8bit", kAdamW, WordKind::kLater},
-      {"adamw_bnb_8bit", kAdamW, WordKind::kLater},
-      {"paged_adamw_8bit", kAdamW, WordKind::kLater},
+      {"adamw_8bit", kAdamW8bit},
+      {"adamw_bnb_8bit", kAdamW8bit, WordKind::kAlias},
+      {"paged_adamw", kAdamW, WordKind::kLater},
       {"paged_adamw_32bit", kAdamW, WordKind::kLater},
+      {"paged_adamw_8bit", kAdamW8bit, WordKind::kLater},
       {"adafactor", kAdamW, WordKind::kLater},
       {"lion", kAdamW, WordKind::kLater},
       {"sgd", kAdamW, WordKind::kLater},
       {"muon", kAdamW, WordKind::kLater},
   });
-  static constexpr std::string_view instead = "use adamw";
+  static constexpr std::string_view instead =
+      "use adamw or adamw_8bit, which compute what paged_adamw_32bit and paged_adamw_8bit do and "
+      "keep their moments on the device";
 };
 
 template <>

@@ -205,7 +205,11 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "0.1");
   field(train.warmup_steps, "warmup_steps", at_least(0).otherwise("by warmup_ratio"),
         "Linear warm-up, in optimizer steps.", "20");
-  field(train.optimizer, "optimizer", any(), "AdamW with decoupled weight decay.", "adamw");
+  field(train.optimizer, "optimizer", any(),
+        "AdamW with decoupled weight decay; adamw_8bit: with moments of 8 bits a value, "
+        "bitsandbytes' "
+        "numerics, but for embeddings and tensors of fewer than 4096 values.",
+        "adamw_8bit");
   field(train.adam_beta1, "adam_beta1", from_until(0, 1), "Decay of the first moment.", "0.9");
   field(train.adam_beta2, "adam_beta2", from_until(0, 1), "Decay of the second moment.", "0.95");
   field(train.adam_epsilon, "adam_epsilon", above(0), "Added to the denominator.", "1e-6");

@@ -180,6 +180,51 @@ void adamw(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::
   launch.check();
 }
 
+cuda::StateBlocks blocks_of(const BlockwiseMoments& moments, int64_t first, int64_t end) {
+  return {{moments.exp_avg.data_ptr<uint8_t>() + first * kStateBlock,
+           moments.exp_avg_sq.data_ptr<uint8_t>() + first * kStateBlock,
+           moments.exp_avg_absmax.data_ptr<float>() + first,
+           moments.exp_avg_sq_absmax.data_ptr<float>() + first},
+          moments.block_begin.data_ptr<int64_t>() + first,
+          moments.block_numel.data_ptr<int16_t>() + first,
+          end - first};
+}
+
+StateMap map_of(const DynamicMap& map, const at::Tensor& like) {
+  check_operand(map.values, like, at::kFloat);
+  check_operand(map.codes, like, at::kByte);
+  TORCH_CHECK(map.values.numel() == 256 && map.codes.numel() == kStateSteps);
+  return {map.values.data_ptr<float>(), map.codes.data_ptr<uint8_t>(), nullptr};
+}
+
+void adamw_8bit(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
+                at::Tensor& compute, int64_t first_block, int64_t end_block,
+                const AdamW8bitParams& params) {
+  check_operand(master, master, at::kFloat);
+  check_operand(grad, master, at::kFloat);
+  check_operand(compute, master, compute.scalar_type());
+  TORCH_CHECK(grad.numel() == master.numel() && compute.numel() == master.numel());
+  for (const at::Tensor* codes : {&moments.exp_avg, &moments.exp_avg_sq}) {
+    check_operand(*codes, master, at::kByte);
+    TORCH_CHECK(codes->numel() == moments.exp_avg_absmax.numel() * kStateBlock);
+  }
+  for (const at::Tensor* factors : {&moments.exp_avg_absmax, &moments.exp_avg_sq_absmax}) {
+    check_operand(*factors, master, at::kFloat);
+    TORCH_CHECK(0 <= first_block && first_block <= end_block && end_block <= factors->numel());
+  }
+  check_operand(moments.block_begin, master, at::kLong);
+  check_operand(moments.block_numel, master, at::kShort);
+  TORCH_CHECK(end_block <= moments.block_begin.numel() && end_block <= moments.block_numel.numel());
+  const bool own_copy = compute.data_ptr() != master.data_ptr();
+  const Launch launch(master);
+  cuda::launch_adamw_8bit(type_of(compute), master.data_ptr<float>(), grad.data_ptr<float>(),
+                          blocks_of(moments, first_block, end_block),
+                          own_copy ? compute.data_ptr() : nullptr,
+                          map_of(moments.exp_avg_map, master),
+                          map_of(moments.exp_avg_sq_map, master), params, launch.stream());
+  launch.check();
+}
+
 double sum_of_squares(const at::Tensor& flat) {
   check_operand(flat, flat, at::kFloat);
   const int64_t chunks = (flat.numel() + cuda::kSumChunk - 1) / cuda::kSumChunk;
@@ -280,6 +325,7 @@ constexpr CudaKernels kKernels = {
     .cross_entropy = cross_entropy,
     .cross_entropy_loss = cross_entropy_loss,
     .adamw = adamw,
+    .adamw_8bit = adamw_8bit,
     .sum_of_squares = sum_of_squares,
     .dequantize = dequantize,
     .libtorch_groups = libtorch_groups,

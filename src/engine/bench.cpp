@@ -89,7 +89,8 @@ int run_bench(const nlohmann::json& request) {
   const auto seq_len = request.at("seq_len").get<int64_t>(),
              batch_size = request.at("batch_size").get<int64_t>();
   const auto steps = request.at("steps").get<int64_t>();
-  train::AdamW optimizer(decoder->parameters(), {});
+  train::AdamW optimizer(decoder->parameters(),
+                         {.is_8bit = bench.run.train.optimizer == config::Optimizer::kAdamW8bit});
   std::vector<data::Bin> bins;
   for (int64_t i = 0; i < batch_size; ++i) bins.push_back({i});
 

@@ -1,5 +1,6 @@
 #include "run_result.h"
 
+#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -57,11 +58,15 @@ void export_result(const RunResult& result, model::Decoder& decoder) {
   sync_directory(result.run_dir);
 }
 
-void require_disk_space(const RunResult& result, model::Decoder& decoder) {
-  constexpr uint64_t kPerValue = 3 * sizeof(float);  // the value and its two moments
+void require_disk_space(const RunResult& result, model::Decoder& decoder,
+                        config::Optimizer optimizer) {
   constexpr uint64_t kSmallFiles = uint64_t{1} << 20;
   const auto values = static_cast<uint64_t>(decoder.parameters().numel());
-  const uint64_t checkpoint = values * kPerValue + kSmallFiles;
+  uint64_t checkpoint = values * sizeof(float) + kSmallFiles;
+  for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
+    checkpoint +=
+        static_cast<uint64_t>(config::moment_bytes(optimizer, parameter.name, parameter.numel));
+  }
   const uint64_t needed = checkpoint + result_bytes(result, values);
   std::error_code code;
   const fs::space_info space = fs::space(result.run_dir, code);

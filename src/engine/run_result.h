@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/peft.h"
@@ -33,6 +34,7 @@ void export_result(const RunResult& result, model::Decoder& decoder);
 /// Before the first step: whether the disk takes a checkpoint and the result. Warns if it takes no
 /// second checkpoint, which is written before the first goes.
 /// @throws DeviceError with the figures
-void require_disk_space(const RunResult& result, model::Decoder& decoder);
+void require_disk_space(const RunResult& result, model::Decoder& decoder,
+                        config::Optimizer optimizer);
 
 }  // namespace sftrun::engine

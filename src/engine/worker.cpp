@@ -288,7 +288,7 @@ class Worker {
     inputs.hooks.on_event = [&](const train::TrainEvent& event) { forward(event); };
     const RunResult result{run_dir_,    inputs.adapter, *checkpoint_,
                            model_path_, compute_.dtype, configured_template_};
-    if (is_main()) require_disk_space(result, *decoder_);
+    if (is_main()) require_disk_space(result, *decoder_, config_.train.optimizer);
     kernels::reset_cpu_peak();
     static_bytes_ = kernels::cpu_memory_stats().allocated_bytes;
     train::Trainer trainer(std::move(inputs));

@@ -180,6 +180,34 @@ void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at:
   });
 }
 
+void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
+                 at::Tensor& compute, int64_t first_block, int64_t end_block,
+                 const AdamW8bitParams& params) {
+  if (master.is_cuda())
+    return cuda_kernels().adamw_8bit(master, grad, moments, compute, first_block, end_block,
+                                     params);
+  constexpr int64_t kGrain = 16384 / kStateBlock;
+  uint16_t* copy = compute.scalar_type() == at::kBFloat16 ? data<uint16_t>(compute) : nullptr;
+  const auto map_of = [](const DynamicMap& map) {
+    return StateMap{data<float>(map.values), data<uint8_t>(map.codes), data<uint16_t>(map.tree)};
+  };
+  const StateMap exp_avg_map = map_of(moments.exp_avg_map),
+                 exp_avg_sq_map = map_of(moments.exp_avg_sq_map);
+  parallel_for(first_block, end_block, kGrain, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      const int64_t begin = data<int64_t>(moments.block_begin)[block];
+      const StateBlock state{data<uint8_t>(moments.exp_avg) + block * kStateBlock,
+                             data<uint8_t>(moments.exp_avg_sq) + block * kStateBlock,
+                             data<float>(moments.exp_avg_absmax) + block,
+                             data<float>(moments.exp_avg_sq_absmax) + block};
+      cpu_kernels().adamw_8bit(data<float>(master) + begin, data<float>(grad) + begin, state,
+                               copy ? copy + begin : nullptr,
+                               data<int16_t>(moments.block_numel)[block], exp_avg_map,
+                               exp_avg_sq_map, params);
+    }
+  });
+}
+
 double sum_of_squares(const at::Tensor& flat) {
   if (flat.is_cuda()) return cuda_kernels().sum_of_squares(flat);
   constexpr int64_t kChunk = 65536;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
+#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::plan {
@@ -10,21 +12,33 @@ namespace {
 
 constexpr int64_t kFp32Bytes = 4;
 
-int64_t num_parameters(const spec::ArchSpec& arch) {
-  int64_t total = 0;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) total += tensor.numel();
-  return total;
-}
-
-int64_t num_lora_parameters(const spec::ArchSpec& arch, int64_t r) {
-  int64_t total = 0;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
-      total += r * (linear.in_features + linear.out_features);
-    for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer))
-      total += arch.mixture.num_experts * r * (experts.in_features + experts.out_features);
+/// Trained values, and the bytes of their two moments.
+class Trained {
+ public:
+  explicit Trained(config::Optimizer optimizer) : optimizer_(optimizer) {}
+  void add(int64_t numel, std::string_view name = "") {
+    values_ += numel;
+    moment_bytes_ += config::moment_bytes(optimizer_, name, numel);
   }
-  return total;
+  int64_t values() const { return values_; }
+  int64_t moment_bytes() const { return moment_bytes_; }
+
+ private:
+  config::Optimizer optimizer_;
+  int64_t values_ = 0, moment_bytes_ = 0;
+};
+
+void add_lora(const spec::ArchSpec& arch, int64_t r, Trained& trained) {
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      trained.add(r * linear.in_features);
+      trained.add(r * linear.out_features);
+    }
+    for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
+      trained.add(arch.mixture.num_experts * r * experts.in_features);
+      trained.add(arch.mixture.num_experts * r * experts.out_features);
+    }
+  }
 }
 
 /// Of four bits: the codes, and the blocks' factors in 32 bits, or in 8 and every 256 of them one
@@ -102,13 +116,17 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                      int64_t element_bytes, const StoredBytes& stored) {
   const bool whole = !config.tuning.trains_adapter();
-  const int64_t trained =
-      whole ? num_parameters(arch) : num_lora_parameters(arch, config.tuning.lora.r);
-  // master, gradient and two moments in fp32, and the copy in the compute dtype where that is
-  // another
-  const int64_t per_trained = 4 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
+  Trained trained(config.train.optimizer);
+  if (whole) {
+    for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
+      trained.add(tensor.numel(), tensor.name);
+  } else {
+    add_lora(arch, config.tuning.lora.r, trained);
+  }
+  // master and gradient in fp32, and the copy in the compute dtype where that is another
+  const int64_t per_trained = 2 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
   return (whole ? 0 : base_bytes(arch, config.tuning, element_bytes, stored)) +
-         trained * per_trained;
+         trained.values() * per_trained + trained.moment_bytes();
 }
 
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,

@@ -82,19 +82,14 @@ struct RemovedUnlessRenamed {
   }
 };
 
-std::vector<weights::TensorToWrite> optimizer_tensors(model::Decoder& decoder, AdamW& optimizer) {
+std::vector<weights::TensorToWrite> optimizer_tensors(const AdamW& optimizer) {
   std::vector<weights::TensorToWrite> tensors;
-  const auto add = [&](const std::string& prefix, const at::Tensor& flat,
-                       const kernels::Parameter& parameter) {
-    const at::Tensor view = flat.narrow(0, parameter.offset, parameter.numel);
+  for (const StateTensor& part : optimizer.state()) {
     tensors.push_back(
-        {prefix + parameter.name, DType::kF32, parameter.shape, [view](void* destination) {
-           at::from_blob(destination, view.sizes(), at::kFloat).copy_(view);
+        {part.name, part.values.scalar_type() == at::kByte ? DType::kU8 : DType::kF32,
+         part.values.sizes().vec(), [values = part.values](void* destination) {
+           at::from_blob(destination, values.sizes(), values.scalar_type()).copy_(values);
          }});
-  };
-  for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
-    add("exp_avg.", optimizer.exp_avg(), parameter);
-    add("exp_avg_sq.", optimizer.exp_avg_sq(), parameter);
   }
   return tensors;
 }
@@ -102,13 +97,14 @@ std::vector<weights::TensorToWrite> optimizer_tensors(model::Decoder& decoder, A
 void copy_into(const weights::SafetensorsFile& file, const fs::path& path, const std::string& name,
                const at::Tensor& destination) {
   const weights::SafetensorsEntry* entry = file.find(name);
-  if (entry == nullptr || entry->dtype != "F32" || entry->bytes.size() != destination.nbytes()) {
+  const char* dtype = destination.scalar_type() == at::kByte ? "U8" : "F32";
+  if (entry == nullptr || entry->dtype != dtype || entry->bytes.size() != destination.nbytes()) {
     throw DataError(
         fmt::format("the checkpoint lacks {} or holds it in another size", name), path.string(),
         "it was made by another configuration; use another output.dir or --resume never");
   }
   auto* data = const_cast<std::byte*>(entry->bytes.data());
-  destination.copy_(at::from_blob(data, destination.sizes(), at::kFloat));
+  destination.copy_(at::from_blob(data, destination.sizes(), destination.scalar_type()));
 }
 
 }  // namespace
@@ -171,7 +167,7 @@ void CheckpointStore::save(model::Decoder& decoder, AdamW& optimizer,
   } else {
     weights::write_safetensors(temporary / kTrainableFile, model::trained_tensors(decoder));
   }
-  weights::write_safetensors(temporary / kOptimizerFile, optimizer_tensors(decoder, optimizer));
+  weights::write_safetensors(temporary / kOptimizerFile, optimizer_tensors(optimizer));
   write_state(temporary, state, optimizer.steps());
   sync_directory(temporary);
   if (std::rename(temporary.c_str(), target.c_str()) != 0) {
@@ -211,13 +207,9 @@ void restore(const fs::path& checkpoint, model::Decoder& decoder, AdamW& optimiz
   for (kernels::Parameter& parameter : decoder.parameters().parameters()) {
     copy_into(values, values_path, parameter.name,
               parameter.in_file_order(parameter.master.detach()));
-    const auto moment = [&](const std::string& prefix, const at::Tensor& flat) {
-      copy_into(moments, checkpoint / kOptimizerFile, prefix + parameter.name,
-                flat.narrow(0, parameter.offset, parameter.numel).view(parameter.shape));
-    };
-    moment("exp_avg.", optimizer.exp_avg());
-    moment("exp_avg_sq.", optimizer.exp_avg_sq());
   }
+  for (const StateTensor& part : optimizer.state())
+    copy_into(moments, checkpoint / kOptimizerFile, part.name, part.values);
   decoder.parameters().refresh_compute();
   optimizer.set_steps(json["optimizer_steps"].get<int64_t>());
 }

@@ -30,7 +30,8 @@ constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();  // of a ra
 constexpr int64_t kBeforeAll = -1;  // also before the events of step 0
 
 AdamWConfig adamw_config(const config::TrainConfig& c) {
-  return {c.adam_beta1, c.adam_beta2, c.adam_epsilon, c.weight_decay};
+  return {c.adam_beta1, c.adam_beta2, c.adam_epsilon, c.weight_decay,
+          c.optimizer == config::Optimizer::kAdamW8bit};
 }
 
 }  // namespace
@@ -333,11 +334,8 @@ void Trainer::evaluate(int64_t steps_done) {
 
 /// What the last update made of the weights nobody has looked at yet. All ranks see the same.
 void Trainer::require_finite_state(int64_t steps_done) {
-  const auto is_finite = [](const at::Tensor& flat) {
-    return std::isfinite(kernels::sum_of_squares(flat));
-  };
-  if (is_finite(in_.decoder->parameters().master()) && is_finite(optimizer_.exp_avg()) &&
-      is_finite(optimizer_.exp_avg_sq())) {
+  if (std::isfinite(kernels::sum_of_squares(in_.decoder->parameters().master())) &&
+      optimizer_.is_finite()) {
     return;
   }
   throw Error(

@@ -164,7 +164,16 @@ TEST_F(ConfigTest, Yaml11BooleansAndAliases) {
   EXPECT_FALSE(config.output.tensorboard);
   EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kNo);
   EXPECT_EQ(config.train.bf16, true);
+  EXPECT_EQ(config.train.optimizer, Optimizer::kAdamW);
   EXPECT_TRUE(config.train.gradient_checkpointing);
+}
+
+TEST_F(ConfigTest, OtherTrainersNamesOfEightBitAdamW) {
+  for (const char* word : {"adamw_8bit", "adamw_bnb_8bit"}) {
+    EXPECT_EQ(load(std::string("train: {optimizer: ") + word + "}\n").config.train.optimizer,
+              Optimizer::kAdamW8bit)
+        << word;
+  }
 }
 
 TEST_F(ConfigTest, MergeKeysAndAnchors) {

@@ -143,7 +143,9 @@ TEST(CudaAlgorithms, AdamW) {
                            .weight_decay = 0.1F,
                            .bias_correction1 = 0.271F,
                            .sqrt_bias_correction2 = 0.0547F,
-                           .grad_scale = 0.5F};
+                           .grad_scale = 0.5F,
+                           .one_minus_beta1 = 0.1F,
+                           .one_minus_beta2 = 0.001F};
   const auto grad = values(kN, 7), param = values(kN, 8), m = values(kN, 9);
   std::vector<float> v = values(kN, 10);
   for (float& value : v) value *= value;

@@ -215,7 +215,9 @@ TEST_P(RowKernels, AdamWStepByStep) {
                              0.1F,
                              1 - std::pow(0.9F, static_cast<float>(step)),
                              std::sqrt(1 - std::pow(0.999F, static_cast<float>(step))),
-                             0.5F};
+                             0.5F,
+                             0.1F,
+                             0.001F};
     table_->adamw(param.data_ptr<float>(), grad.data_ptr<float>(), m.data_ptr<float>(),
                   v.data_ptr<float>(), copy.data(), size_, params);
     const at::Tensor g = grad.to(at::kDouble) * 0.5;  // torch.optim.AdamW

@@ -65,6 +65,21 @@ TEST(MicroBatch, BaseInFewerBits) {
   EXPECT_EQ(base_bytes(arch, tuning, 2, stored), all * 2);
 }
 
+TEST(MicroBatch, StaticBytesOfEightBitMoments) {
+  config::RunConfig config;
+  config.train.optimizer = config::Optimizer::kAdamW8bit;
+  config.tuning.mode = config::TuningMode::kFull;
+  const int64_t all = 134515008, embedding = 49152 * 576, norms = 61 * 576;
+  const int64_t in_8bit = all - embedding - norms;  // every one a multiple of 256
+  EXPECT_EQ(static_bytes(small(), config, 4),
+            all * 8 + (embedding + norms) * 8 + in_8bit * 2 + in_8bit / 256 * 8);
+  config.tuning.mode = config::TuningMode::kLora;
+  config.tuning.lora.r = 4;  // too small but for down_proj's and gate's and up's side of 1536
+  const int64_t lora = 4 * ((576 + 576) + 2 * (576 + 192) + (576 + 576) + 3 * (576 + 1536));
+  EXPECT_EQ(static_bytes(small(), config, 4),
+            all * 4 + 30 * (lora * 8 + (lora - 3 * 6144) * 8 + 3 * (6144 * 2 + 24 * 8)));
+}
+
 TEST(MicroBatch, FitsTheDevice) {
   config::RunConfig config;  // max_seq_len 2048: one bin in fp32 takes about 2 GiB
   EXPECT_EQ(max_micro_batch(small(), config, 1 * kGiB, 4), 1);

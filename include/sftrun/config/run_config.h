@@ -43,7 +43,7 @@ enum class Scheduler {
   kPolynomial,
   kInverseSqrt
 };
-enum class Optimizer { kAdamW };
+enum class Optimizer { kAdamW, kAdamW8bit };
 enum class EvalStrategy {
   kAuto,
   kNo,

@@ -28,6 +28,34 @@ struct AdamWParams {
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   float bias_correction1, sqrt_bias_correction2;  ///< 1 - beta1^t, sqrt(1 - beta2^t)
   float grad_scale;  ///< clipping factor, applied to the gradient as it is read
+  /// Rounded from fp64: 1 - 0.999F is 1.3e-5 off.
+  float one_minus_beta1, one_minus_beta2;
+};
+
+/// 8-bit AdamW's numbers of one step, each rounded once from fp64, as bitsandbytes passes them on.
+struct AdamW8bitParams {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
+  float step_size;  ///< -learning_rate / (1 - beta1^t)
+  float decay;      ///< 1 - learning_rate * weight_decay
+  float sqrt_bias_correction2;
+  float grad_scale;
+};
+
+inline constexpr int64_t kStateBlock = 256;    ///< values of a moment that share a factor
+inline constexpr int64_t kStateSteps = 65536;  ///< of DynamicMap::codes
+inline constexpr int64_t kStateTree = 384;     ///< of DynamicMap::tree
+
+/// A DynamicMap's numbers.
+struct StateMap {
+  const float* values;   ///< [256]
+  const uint8_t* codes;  ///< [kStateSteps]
+  const uint16_t* tree;  ///< [kStateTree]; CPU only
+};
+
+/// The moments of one block: values[code] * absmax.
+struct StateBlock {
+  uint8_t *exp_avg, *exp_avg_sq;
+  float *exp_avg_absmax, *exp_avg_sq_absmax;
 };
 
 /// What a feed-forward half's gate passes through: silu, gelu in its tanh approximation
@@ -138,6 +166,10 @@ struct CpuKernels {
   void (*adamw)(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
                 uint16_t* compute_copy, int64_t n, AdamWParams params);
   double (*sum_of_squares)(const float* x, int64_t n);
+  /// bitsandbytes' 8-bit AdamW on the n <= kStateBlock elements of one block.
+  void (*adamw_8bit)(float* param, const float* grad, const StateBlock& state,
+                     uint16_t* compute_copy, int64_t n, const StateMap& exp_avg_map,
+                     const StateMap& exp_avg_sq_map, const AdamW8bitParams& params);
   /// Codes and factors of whole blocks; see src/kernels/quant/quant_cpu.inl.
   void (*quantize_4bit)(const float* values, int64_t n, int64_t block_size, const float* bounds,
                         const uint8_t* order, uint8_t* packed, float* absmax);

@@ -25,6 +25,9 @@ struct CudaKernels {
   void (*adamw)(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,
                 at::Tensor& exp_avg_sq, at::Tensor& compute, int64_t begin, int64_t end,
                 const AdamWParams& params);
+  void (*adamw_8bit)(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
+                     at::Tensor& compute, int64_t first_block, int64_t end_block,
+                     const AdamW8bitParams& params);
   double (*sum_of_squares)(const at::Tensor& flat);
   at::Tensor (*dequantize)(const QuantizedMatrix& matrix, at::ScalarType dtype);
   /// Whether LibTorch has one launch for all matrices of a product of x's type on x's card.

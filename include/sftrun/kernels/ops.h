@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sftrun/kernels/cpu_table.h"
+#include "sftrun/kernels/dynamic_map.h"
 #include "sftrun/kernels/quant.h"
 
 /// Operations on tensors, without autograd: forward and backward side by side. Each runs on CPU
@@ -111,6 +112,22 @@ at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, doub
 /// refreshed.
 void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
             at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params);
+/// The moments of 8-bit AdamW: codes of a DynamicMap (signed of exp_avg, unsigned of exp_avg_sq)
+/// times the factor of their block. A parameter's blocks begin with it; its last may be shorter.
+struct BlockwiseMoments {
+  at::Tensor exp_avg, exp_avg_sq;                ///< [blocks, kStateBlock] uint8
+  at::Tensor exp_avg_absmax, exp_avg_sq_absmax;  ///< [blocks] fp32
+  at::Tensor block_begin;                        ///< [blocks] int64: its first element of [flat]
+  at::Tensor block_numel;                        ///< [blocks] int16
+  DynamicMap exp_avg_map, exp_avg_sq_map;        ///< all on one device
+};
+/// AdamW on the blocks [first_block, end_block) of flat fp32 buffers, with bitsandbytes' numerics;
+/// `compute` (may be the same tensor as master) is refreshed. On a CPU codes and factors are
+/// bitsandbytes' bit for bit, parameters to the rounding of LibTorch's square root.
+/// Memory-bound: a value takes 16 bytes, 18 where there is a copy in bf16.
+void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
+                 at::Tensor& compute, int64_t first_block, int64_t end_block,
+                 const AdamW8bitParams& params);
 /// Sum of squares in fp64, in an order that does not depend on the number of threads.
 double sum_of_squares(const at::Tensor& flat);
 

@@ -3,15 +3,27 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/parameter.h"
 
-/// AdamW (arXiv:1711.05101) over the flat buffers, equal to torch.optim.AdamW to rounding.
+/// AdamW (arXiv:1711.05101) over the flat buffers, equal to torch.optim.AdamW to rounding; or with
+/// moments of 8 bits a value (arXiv:2110.02861), equal to bitsandbytes.optim.AdamW with
+/// optim_bits=8 as transformers' Trainer sets it up (config::has_8bit_moments says which moments
+/// stay in fp32).
 namespace sftrun::train {
 
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  bool is_8bit = false;
+};
+
+/// A part of the optimizer's state, as checkpoints name it.
+struct StateTensor {
+  std::string name;   ///< "exp_avg.<parameter>", "exp_avg_absmax.<parameter>", …
+  at::Tensor values;  ///< a view; fp32 or uint8
 };
 
 class AdamW {
@@ -21,21 +33,38 @@ class AdamW {
   /// as transformers' Trainer.
   void step(double learning_rate, double grad_scale);
 
-  at::Tensor& exp_avg() { return exp_avg_; }        ///< [flat] fp32
-  at::Tensor& exp_avg_sq() { return exp_avg_sq_; }  ///< [flat] fp32
+  /// Everything but the number of steps, parameter by parameter.
+  std::vector<StateTensor> state() const;
+  /// Whether all moments are finite.
+  bool is_finite() const;
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }  ///< resuming
-  uint64_t bytes() const { return exp_avg_.nbytes() + exp_avg_sq_.nbytes(); }
+  uint64_t bytes() const;
 
  private:
+  /// Where a parameter's moments are.
+  struct Place {
+    bool is_8bit;
+    int64_t first;  ///< element of exp_avg_ and exp_avg_sq_, or block
+    int64_t end;
+  };
+  /// Neighbouring parameters of one kind, merged.
   struct Segment {
-    int64_t begin, end;
+    Place place;
+    int64_t begin, end;  ///< elements of the flat buffers
     bool decays;
   };
+  void add_segment(const kernels::Parameter& parameter, const Place& place);
+  void allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks);
+  void update(const Segment& segment, double learning_rate, double grad_scale);
+  void update_8bit(const Segment& segment, double learning_rate, double grad_scale);
+
   kernels::ParameterStore& store_;
   AdamWConfig config_;
-  std::vector<Segment> segments_;  // neighbouring parameters of one kind, merged
-  at::Tensor exp_avg_, exp_avg_sq_;
+  std::vector<Place> places_;  // of each parameter
+  std::vector<Segment> segments_;
+  at::Tensor exp_avg_, exp_avg_sq_;  // [elements with moments in fp32]
+  kernels::BlockwiseMoments blockwise_;
   int64_t steps_ = 0;
 };
 

@@ -45,6 +45,54 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *total = sum;
 }
 
+/// The largest over the block, in every thread. Call with all kThreads threads.
+__device__ __forceinline__ float block_largest(float value) {
+  __shared__ float of_warp[kWarps];
+  for (int offset = 16; offset > 0; offset /= 2)
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, offset));
+  __syncthreads();  // an earlier call's have been read
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  float largest = of_warp[0];
+  for (int warp = 1; warp < kWarps; ++warp) largest = fmaxf(largest, of_warp[warp]);
+  return largest;
+}
+
+/// One thread for each element of a block of states.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    adamw_8bit(float* param, const float* grad, StateBlocks blocks, T* compute,
+               StateMap exp_avg_map, StateMap exp_avg_sq_map, AdamW8bitParams params) {
+  static_assert(kThreads == kStateBlock);
+  for (int64_t block = blockIdx.x; block < blocks.count; block += gridDim.x) {
+    const int64_t i = blocks.begin[block] + threadIdx.x;
+    uint8_t* m_code = blocks.first.exp_avg + block * kStateBlock + threadIdx.x;
+    uint8_t* v_code = blocks.first.exp_avg_sq + block * kStateBlock + threadIdx.x;
+    const bool is_inside = threadIdx.x < blocks.numel[block];
+    float* m_absmax = blocks.first.exp_avg_absmax + block;
+    float* v_absmax = blocks.first.exp_avg_sq_absmax + block;
+    AdamWElement e{0, 0, 0};
+    if (is_inside) {
+      e = {param[i], rounded_product(exp_avg_map.values[*m_code], *m_absmax),
+           rounded_product(exp_avg_sq_map.values[*v_code], *v_absmax)};
+      e = adamw_8bit_element(e, grad[i], params);
+      param[i] = e.param;
+      if (compute != nullptr) store(compute + i, e.param);
+    }
+    // The factors are read before any thread is past the barriers within.
+    const float m_largest = block_largest(fabsf(e.exp_avg)),
+                v_largest = block_largest(e.exp_avg_sq);
+    if (is_inside) {
+      *m_code = exp_avg_map.codes[state_place(e.exp_avg, 1.0F / m_largest)];
+      *v_code = exp_avg_sq_map.codes[state_place(e.exp_avg_sq, 1.0F / v_largest)];
+    }
+    if (threadIdx.x == 0) {
+      *m_absmax = m_largest;
+      *v_absmax = v_largest;
+    }
+  }
+}
+
 }  // namespace
 
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
@@ -54,6 +102,17 @@ void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, fl
     using T = Element<decltype(null)>;
     adamw<T><<<grid_of(n), kThreads, 0, stream>>>(param, grad, exp_avg, exp_avg_sq,
                                                   static_cast<T*>(compute), n, params);
+  });
+}
+
+void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBlocks& blocks,
+                       void* compute, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
+                       const AdamW8bitParams& params, Stream stream) {
+  if (blocks.count == 0) return;
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    adamw_8bit<T><<<grid_of(blocks.count * kThreads), kThreads, 0, stream>>>(
+        param, grad, blocks, static_cast<T*>(compute), exp_avg_map, exp_avg_sq_map, params);
   });
 }
 

@@ -7,8 +7,8 @@ inline void adamw(float* param, const float* grad, float* exp_avg, float* exp_av
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float g = grad[i] * a.grad_scale;
-    const float m = exp_avg[i] + (1.0F - a.beta1) * (g - exp_avg[i]);
-    const float v = exp_avg_sq[i] * a.beta2 + (1.0F - a.beta2) * g * g;
+    const float m = exp_avg[i] + a.one_minus_beta1 * (g - exp_avg[i]);
+    const float v = exp_avg_sq[i] * a.beta2 + a.one_minus_beta2 * g * g;
     exp_avg[i] = m;
     exp_avg_sq[i] = v;
     const float denominator = __builtin_sqrtf(v) / a.sqrt_bias_correction2 + a.epsilon;

@@ -4,7 +4,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
+#include "sftrun/kernels/cpu_table.h"
 #include "sftrun/weights/ggml_type.h"
 
 namespace sftrun::kernels::SFTRUN_ISA {
@@ -44,6 +48,12 @@ void decode_whole(uint32_t type, const uint8_t* blocks, int64_t group, int64_t c
 }
 
 }  // namespace
+
+void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16_t* compute_copy,
+                int64_t n, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
+                const AdamW8bitParams& a);
+
+#include "adamw/adamw_8bit_cpu.inl"
 
 template <typename T>
 void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out) {

@@ -11,6 +11,9 @@ namespace sftrun::kernels::SFTRUN_ISA {
 /// In exact_isa.cpp.
 template <typename T>
 void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out);
+void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16_t* compute_copy,
+                int64_t n, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
+                const AdamW8bitParams& a);
 
 namespace {
 
@@ -55,6 +58,7 @@ const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
                            kRowKernels<uint16_t>,
                            adamw,
                            sum_of_squares,
+                           adamw_8bit,
                            quantize_4bit};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

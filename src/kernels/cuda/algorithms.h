@@ -128,8 +128,8 @@ SFTRUN_HOST_DEVICE AdamWElement adamw_element(AdamWElement e, float grad, const 
   const float step_size = a.learning_rate / a.bias_correction1,
               decay = 1.0F - a.learning_rate * a.weight_decay;
   const float g = grad * a.grad_scale;
-  e.exp_avg = e.exp_avg + (1.0F - a.beta1) * (g - e.exp_avg);
-  e.exp_avg_sq = e.exp_avg_sq * a.beta2 + (1.0F - a.beta2) * g * g;
+  e.exp_avg = e.exp_avg + a.one_minus_beta1 * (g - e.exp_avg);
+  e.exp_avg_sq = e.exp_avg_sq * a.beta2 + a.one_minus_beta2 * g * g;
   const float denominator = sqrtf(e.exp_avg_sq) / a.sqrt_bias_correction2 + a.epsilon;
   e.param = e.param * decay - step_size * (e.exp_avg / denominator);
   return e;
@@ -160,6 +160,44 @@ SFTRUN_HOST_DEVICE float four_bit_value(const FourBitView& matrix, int64_t i) {
   }
   const uint8_t byte = matrix.packed[i / 2];
   return matrix.table[i % 2 == 0 ? byte >> 4 : byte & 15] * factor;
+}
+
+/// Rounded where they stand: nvcc would fuse a product and a sum.
+SFTRUN_HOST_DEVICE float rounded_product(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+SFTRUN_HOST_DEVICE float rounded_sum(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+/// bitsandbytes' order of operations, as adamw_8bit_cpu.inl: the moments unpacked, before they are
+/// packed again.
+SFTRUN_HOST_DEVICE AdamWElement adamw_8bit_element(AdamWElement e, float grad,
+                                                   const AdamW8bitParams& a) {
+  const float g = rounded_product(grad, a.grad_scale);
+  e.exp_avg = fmaf(a.one_minus_beta1, g, rounded_product(e.exp_avg, a.beta1));
+  e.exp_avg_sq =
+      fmaf(rounded_product(a.one_minus_beta2, g), g, rounded_product(e.exp_avg_sq, a.beta2));
+  const float denominator = rounded_sum(sqrtf(e.exp_avg_sq) / a.sqrt_bias_correction2, a.epsilon);
+  e.param = rounded_sum(rounded_product(e.param, a.decay),
+                        rounded_product(a.step_size, e.exp_avg) / denominator);
+  return e;
+}
+
+/// Which of DynamicMap::codes is a value's; `inverse` is 1 / absmax of its block.
+SFTRUN_HOST_DEVICE int32_t state_place(float value, float inverse) {
+  const float x = rounded_product(value, inverse);
+  if (!(x >= -1.0F)) return 0;  // not a number, too
+  const float half = rounded_product(rounded_sum(fminf(x, 1.0F), 1.0F), 0.5F);
+  return static_cast<int32_t>(rounded_sum(rounded_product(half, kStateSteps - 1), 0.5F));
 }
 
 }  // namespace sftrun::kernels::cuda

@@ -44,6 +44,18 @@ void launch_dequantize_4bit(Type type, const FourBitView& matrix, void* y, int64
 void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks, void* y,
                             int64_t n, Stream stream);
 
+/// Blocks of moments one after the other, and where their values lie in the flat buffers.
+struct StateBlocks {
+  StateBlock first;
+  const int64_t* begin;
+  const int16_t* numel;
+  int64_t count;
+};
+/// `param`, `grad` and `compute` are the flat buffers.
+void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBlocks& blocks,
+                       void* compute, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
+                       const AdamW8bitParams& params, Stream stream);
+
 struct GroupedShape {
   int64_t rows, inner, columns, experts;
 };

@@ -14,6 +14,7 @@
 #include "../parallel.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/dynamic_map.h"
 
 /// Compiled without contraction to fused multiply-adds: factors are bit-equal to bitsandbytes'.
 namespace sftrun::kernels {
@@ -104,51 +105,13 @@ float mean_of(const at::Tensor& values) {
   return values.mean().item<float>();
 }
 
-/// functional.py, create_dynamic_map: fractions of ever more steps as the exponent grows.
-at::Tensor make_nested_map() {
-  constexpr int kExponents = 7;
-  std::vector<float> values = {0.0F, 1.0F};
-  for (int i = 0; i < kExponents; ++i) {
-    const at::Tensor bounds = at::linspace(0.1, 1, (int64_t{1} << i) + 1, at::kFloat);
-    const int64_t count = bounds.size(0) - 1;
-    const at::Tensor means = (bounds.narrow(0, 0, count) + bounds.narrow(0, 1, count)) / 2.0;
-    const at::Tensor scaled = means * std::pow(10.0, i - (kExponents - 1));
-    for (int64_t k = 0; k < count; ++k) {
-      const float value = scaled.const_data_ptr<float>()[k];
-      values.insert(values.end(), {value, -value});
-    }
-  }
-  std::sort(values.begin(), values.end());
-  at::Tensor map = at::empty({static_cast<int64_t>(values.size())}, at::kFloat);
-  std::copy(values.begin(), values.end(), map.data_ptr<float>());
-  return map;
+/// As bitsandbytes' library for CPUs finds the nearest of the map (`DynamicMap::codes`).
+uint8_t nested_code(float value, const uint8_t* codes) {
+  constexpr int64_t kSteps = 65536;
+  if (!(value >= -1.0F)) return codes[0];  // not a number, too
+  const float place = (std::min(value, 1.0F) + 1.0F) * 0.5F * (kSteps - 1) + 0.5F;
+  return codes[static_cast<size_t>(place)];
 }
-
-/// The nearest of the map's values to each of 65536 between -1 and 1: what bitsandbytes' library
-/// for CPUs takes for the nearest to a value is the nearest to the one of these that is next to it
-/// (found by trying its every answer; 0.50.2).
-class NestedCodes {
- public:
-  NestedCodes() : codes_(kSteps) {
-    const std::span<const float> map(nested_map().const_data_ptr<float>(), 256);
-    for (int64_t i = 0; i < kSteps; ++i) {
-      const auto value = static_cast<float>(2.0 * static_cast<double>(i) / (kSteps - 1) - 1.0);
-      size_t best = 0;
-      for (size_t code = 1; code < map.size(); ++code)
-        if (std::abs(value - map[code]) < std::abs(value - map[best])) best = code;
-      codes_[static_cast<size_t>(i)] = static_cast<uint8_t>(best);
-    }
-  }
-  uint8_t of(float value) const {
-    if (!(value >= -1.0F)) return codes_.front();  // not a number, too
-    const float place = (std::min(value, 1.0F) + 1.0F) * 0.5F * (kSteps - 1) + 0.5F;
-    return codes_[static_cast<size_t>(place)];
-  }
-
- private:
-  static constexpr int64_t kSteps = 65536;
-  std::vector<uint8_t> codes_;
-};
 
 void nest(QuantizedMatrix& matrix) {
   const at::Tensor centred = matrix.absmax - (matrix.offset = mean_of(matrix.absmax));
@@ -156,7 +119,7 @@ void nest(QuantizedMatrix& matrix) {
   matrix.codes = at::empty({n}, at::kByte);
   matrix.nested_absmax = at::empty({blocks}, at::kFloat);
   const auto* values = centred.const_data_ptr<float>();
-  static const NestedCodes codes;
+  const auto* codes = dynamic_map(true).codes.const_data_ptr<uint8_t>();
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = block * kNestedBlock, end = std::min(n, first + kNestedBlock);
     float largest = 0;
@@ -164,7 +127,7 @@ void nest(QuantizedMatrix& matrix) {
     matrix.nested_absmax.data_ptr<float>()[block] = largest;
     const float inverse = 1.0F / largest;  // all alike: not a number, whose code is 0
     for (int64_t i = first; i < end; ++i)
-      matrix.codes.data_ptr<uint8_t>()[i] = codes.of(values[i] * inverse);
+      matrix.codes.data_ptr<uint8_t>()[i] = nested_code(values[i] * inverse, codes);
   }
   matrix.absmax.reset();
 }
@@ -227,8 +190,7 @@ std::span<const float, 16> quant_table(QuantFormat format) {
 }
 
 const at::Tensor& nested_map() {
-  static const at::Tensor map = make_nested_map();
-  return map;
+  return dynamic_map(true).values;
 }
 
 uint64_t QuantizedMatrix::nbytes() const {
