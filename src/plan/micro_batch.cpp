@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sftrun/plan/lora_plan.h"
+
 namespace sftrun::plan {
 namespace {
 
@@ -10,17 +12,6 @@ constexpr int64_t kFp32Bytes = 4;
 int64_t num_parameters(const spec::ArchSpec& arch) {
   int64_t total = 0;
   for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) total += tensor.numel();
-  return total;
-}
-
-int64_t num_lora_parameters(const spec::ArchSpec& arch, int64_t r) {
-  int64_t total = 0;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
-      total += r * (linear.in_features + linear.out_features);
-    for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer))
-      total += arch.mixture.num_experts * r * (experts.in_features + experts.out_features);
-  }
   return total;
 }
 
@@ -69,22 +60,47 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                      int64_t element_bytes) {
   const bool whole = !config.tuning.trains_adapter();
-  const int64_t trained =
-      whole ? num_parameters(arch) : num_lora_parameters(arch, config.tuning.lora.r);
+  const int64_t trained = whole ? num_parameters(arch)
+                                : spec::num_lora_values(lora_targets(config.tuning.lora),
+                                                        lora_sizes(config.tuning.lora), arch);
   // master, gradient and two moments in fp32, and the copy in the compute dtype where that is
   // another
   const int64_t per_trained = 4 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
   return (whole ? 0 : base_bytes(arch, config.tuning, element_bytes)) + trained * per_trained;
 }
 
+namespace {
+
+/// What DoRA keeps of a token beside the rest: every adapted layer's result before its magnitudes.
+int64_t dora_bytes_per_token(const spec::ArchSpec& arch, const config::RunConfig& config,
+                             int64_t element_bytes) {
+  if (!config.tuning.trains_adapter() || !config.tuning.lora.dora ||
+      config.train.gradient_checkpointing)
+    return 0;
+  const spec::LoraTargets targets = lora_targets(config.tuning.lora);
+  int64_t rows = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      if (spec::is_target(targets, spec::name_in_layer(arch, layer, linear.module), linear.slot,
+                          arch))
+        rows += linear.out_features;
+    }
+  }
+  return rows * element_bytes;
+}
+
+}  // namespace
+
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
                         uint64_t memory_bytes, int64_t element_bytes) {
   constexpr double kUsable = 0.8;
   const double left = kUsable * static_cast<double>(memory_bytes) -
                       static_cast<double>(static_bytes(arch, config, element_bytes));
-  const double bin = static_cast<double>(config.model.max_seq_len) *
-                     static_cast<double>(activation_bytes_per_token(
-                         arch, element_bytes, config.train.gradient_checkpointing));
+  const double bin =
+      static_cast<double>(config.model.max_seq_len) *
+      static_cast<double>(
+          activation_bytes_per_token(arch, element_bytes, config.train.gradient_checkpointing) +
+          dora_bytes_per_token(arch, config, element_bytes));
   return std::clamp<int64_t>(static_cast<int64_t>(left / bin), 1, config::kMaxAutoMicroBatch);
 }
 

@@ -12,6 +12,9 @@ namespace sftrun::train {
 
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  /// LoRA+ (arXiv:2402.12354; peft's create_loraplus_optimizer): the learning rate of updates' B
+  /// and of what has one dimension is so many times that of the rest.
+  double loraplus_lr_ratio = 1;
 };
 
 class AdamW {
@@ -31,6 +34,7 @@ class AdamW {
   struct Segment {
     int64_t begin, end;
     bool decays;
+    double lr_ratio;
   };
   kernels::ParameterStore& store_;
   AdamWConfig config_;
