@@ -12,6 +12,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/plan/lora_plan.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/vllm_adapter.h"
@@ -38,15 +39,10 @@ spec::ArchSpec arch_of_checkpoint(const fs::path& model) {
   return arch;
 }
 
-spec::LoraTargets targets_of(const config::LoraConfig& lora) {
-  return {.modules = lora.target_modules,
-          .parameters = lora.target_parameters,
-          .dropout = lora.dropout};
-}
-
 int64_t num_trained(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (tuning.trains_adapter())
-    return spec::num_lora_values(targets_of(tuning.lora), tuning.lora.r, arch);
+    return spec::num_lora_values(plan::lora_targets(tuning.lora), plan::lora_sizes(tuning.lora),
+                                 arch);
   const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
   std::optional<spec::TrainableNames> names;
   if (tuning.mode == config::TuningMode::kPartial) names.emplace(tuning.trainable, tensors);
@@ -116,10 +112,13 @@ plan::StoredBytes stored_bytes(const fs::path& model) {
 }
 
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
-  if (tuning.trains_adapter())
-    spec::require_targets_exist(targets_of(tuning.lora), arch);
-  else if (tuning.mode == config::TuningMode::kPartial)
+  if (tuning.trains_adapter()) {
+    const spec::LoraTargets targets = plan::lora_targets(tuning.lora);
+    spec::require_targets_exist(targets, arch);
+    spec::require_patterns_match(plan::lora_sizes(tuning.lora), targets, arch);
+  } else if (tuning.mode == config::TuningMode::kPartial) {
     spec::TrainableNames(tuning.trainable, spec::tensor_specs(arch));
+  }
 }
 
 void warn_of_files_in_both(const config::DataConfig& data) {
@@ -137,7 +136,11 @@ namespace {
 /// what it adapts.
 void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
-  const std::set<std::string> adapted = spec::adapted_names(targets_of(tuning.lora), arch);
+  if (const std::string refusal =
+          weights::vllm_refusal(tuning.lora.dora, !tuning.lora.modules_to_save.empty());
+      !refusal.empty())
+    return log::info("{}", refusal);
+  const std::set<std::string> adapted = spec::adapted_names(plan::lora_targets(tuning.lora), arch);
   const auto reading =
       weights::vllm_reading(arch, [&](const std::string& name) { return adapted.contains(name); });
   if (!reading) return;

@@ -68,6 +68,16 @@ struct Words<TuningBackend> {
 };
 
 template <>
+struct Words<LoraInit> {
+  using enum LoraInit;
+  static constexpr auto all = std::to_array<Word<LoraInit>>({
+      {"default", kDefault},
+      {"pissa", kPissa},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
 struct Words<Quant> {
   using enum Quant;
   static constexpr auto all = std::to_array<Word<Quant>>({

@@ -82,6 +82,24 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
       "[mlp.experts.gate_up_proj, mlp.experts.down_proj]");
   field(lora.rslora, "rslora", any(), "Scale by alpha / sqrt(r) instead (rank-stabilised LoRA).",
         "true");
+  field(lora.rank_pattern, "rank_pattern", any(),
+        "Ranks of single updates where they are not `r`: names, their ends or regular expressions "
+        "over them, as in peft; the first that matches decides.",
+        "{o_proj: 8, 'layers.[01].mlp.down_proj': 32}");
+  field(lora.alpha_pattern, "alpha_pattern", any(),
+        "Likewise where the scale is not of `alpha`; it is divided by the update's own rank.",
+        "{o_proj: 16}");
+  field(lora.dora, "dora", any(),
+        "Weight-decomposed LoRA: the rows of a matrix and its update are scaled to lengths that "
+        "train, too.",
+        "true");
+  field(lora.modules_to_save, "modules_to_save", any(),
+        "Modules that train whole beside the updates and are saved with them: names or their ends.",
+        "[lm_head, embed_tokens]");
+  field(lora.init, "init", any(),
+        "How updates start. default: A random, B zero; pissa: from the largest singular values of "
+        "the weights, which leave the base.",
+        "pissa");
   field(lora.init_from, "init_from", any().otherwise("a fresh update"),
         "Directory of a PEFT adapter to start from.", "runs/first/adapter");
 }
@@ -214,6 +232,13 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   field(train.adam_beta2, "adam_beta2", from_until(0, 1), "Decay of the second moment.", "0.95");
   field(train.adam_epsilon, "adam_epsilon", above(0), "Added to the denominator.", "1e-6");
   field(train.weight_decay, "weight_decay", at_least(0), "Decoupled weight decay.", "0.01");
+  field(train.loraplus_lr_ratio, "loraplus_lr_ratio", above(0).otherwise("1"),
+        "LoRA+: the updates' B, and what has one dimension, learn at so many times learning_rate.",
+        "16");
+  field(train.neftune_noise_alpha, "neftune_noise_alpha", above(0).otherwise("no noise"),
+        "NEFTune: while training, embeddings get uniform noise of up to "
+        "alpha / sqrt(tokens of the document * hidden size).",
+        "5");
   field(train.max_grad_norm, "max_grad_norm", at_least(0),
         "Gradients of a larger norm are scaled down to it; 0: never.", "0.3");
   field(

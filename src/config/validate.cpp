@@ -6,6 +6,7 @@
 
 #include "choices.h"
 #include "layers.h"
+#include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 
@@ -16,6 +17,8 @@ namespace {
 constexpr std::array kRecordFields = {"messages",   "role",        "content", "prompt",
                                       "completion", "instruction", "input",   "output",
                                       "system",     "text",        "tools",   "conversations"};
+
+constexpr int64_t kMostRank = 65536;
 
 /// Judges what fields say together. Changes nothing.
 class Judge {
@@ -63,7 +66,15 @@ class Judge {
              {"tuning.lora.init_from", "tuning.mode"},
              "set tuning.mode to lora, or merge the adapter first (sftrun merge)");
     }
-    if (lora) judge_targets(tuning.lora);
+    if (!lora && config_.train.loraplus_lr_ratio) {
+      report("`train.loraplus_lr_ratio` is for modes lora and qlora only",
+             {"train.loraplus_lr_ratio", "tuning.mode"}, "remove it, or set tuning.mode to lora");
+    }
+    if (!lora) return;
+    judge_targets(tuning.lora);
+    judge_variants(tuning.lora);
+    judge_pattern(tuning.lora.rank_pattern, "tuning.lora.rank_pattern", /*whole=*/true);
+    judge_pattern(tuning.lora.alpha_pattern, "tuning.lora.alpha_pattern", /*whole=*/false);
   }
 
   void judge_data() {
@@ -223,6 +234,44 @@ class Judge {
           fmt::format("`tuning.lora.target_modules` holds `{}`, which is no module's name", target),
           {"tuning.lora.target_modules"},
           fmt::format("write a list: [{}]", join(split(target, ','), ", ")));
+    }
+  }
+
+  /// What peft does not do either.
+  void judge_variants(const LoraConfig& lora) {
+    const bool experts = !lora.target_parameters.empty(), pissa = lora.init == LoraInit::kPissa;
+    if (lora.dora && experts) {
+      report("`tuning.lora.dora` does not go with `target_parameters`",
+             {"tuning.lora.dora", "tuning.lora.target_parameters"},
+             "remove one of them: experts' updates have no magnitudes");
+    }
+    if (pissa && experts) {
+      report("`tuning.lora.init` pissa does not go with `target_parameters`",
+             {"tuning.lora.init", "tuning.lora.target_parameters"},
+             "remove one of them: experts' updates start at zero");
+    }
+    if (pissa && !lora.init_from.empty()) {
+      report("`tuning.lora.init` is pissa, but updates start as `init_from` has them",
+             {"tuning.lora.init", "tuning.lora.init_from"}, "remove one of them");
+    }
+  }
+
+  void judge_pattern(const nlohmann::ordered_json& pattern, const char* key, bool whole) {
+    for (const auto& [name, value] : pattern.items()) {
+      const std::string shown =
+          value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+      const bool fits = whole ? value.is_number_integer() && value.get<int64_t>() >= 1 &&
+                                    value.get<int64_t>() <= kMostRank
+                              : value.is_number() && value.get<double>() > 0;
+      if (!fits) {
+        report(fmt::format("`{}` is {} for `{}`", key, shown, name), {key},
+               whole ? fmt::format("write a whole number from 1 to {}", kMostRank)
+                     : "write a number above 0");
+      }
+      if (!is_regex(name)) {
+        report(fmt::format("`{}` holds `{}`, which is no regular expression", key, name), {key},
+               "write the name of a module, or its end: o_proj");
+      }
     }
   }
 

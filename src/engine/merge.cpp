@@ -10,11 +10,13 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/model/pissa.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 
-/// W + scale * B A, tensor by tensor: the memory of one tensor, whatever the model's size.
+/// W + scale * B A, with DoRA its rows at their magnitudes; tensor by tensor: the memory of one
+/// tensor, whatever the model's size.
 namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
@@ -47,22 +49,94 @@ at::Tensor in_order_of(const weights::TensorInfo& info, const at::Tensor& update
 /// the last answer is kept.
 class MergedTensor {
  public:
-  explicit MergedTensor(const weights::Checkpoint& base) : base_(base) {}
+  MergedTensor(const weights::Checkpoint& base, bool pissa) : base_(base), pissa_(pissa) {}
 
   at::Tensor of(const weights::TensorInfo& info, const weights::LoraPair& pair) {
     if (name_ == info.name) return merged_;
     const at::NoGradGuard no_grad;
     merged_ = at::empty(info.shape, at::kFloat);
     base_.read(info.name, DType::kF32, merged_.data_ptr());
+    if (pissa_) {
+      const model::PrincipalPart part = model::principal_part(merged_, pair.r, pair.scale);
+      merged_.sub_(at::mm(part.b, part.a).mul_(pair.scale));
+    }
     merged_.add_(in_order_of(info, update_of(pair)));
+    if (!pair.magnitude.empty()) scale_rows(from_file(pair.magnitude, {info.shape[0]}));
     name_ = info.name;
     return merged_;
   }
 
  private:
+  /// DoRA: rows get the lengths that were learnt.
+  void scale_rows(const at::Tensor& magnitude) {
+    const at::Tensor lengths = at::linalg_vector_norm(merged_, 2, at::IntArrayRef({1}));
+    merged_.mul_((magnitude / lengths).unsqueeze(1));
+  }
+
   const weights::Checkpoint& base_;
+  bool pissa_;  // the update stands beside what its principal part leaves
   std::string name_;
   at::Tensor merged_;
+};
+
+/// The tensors of the merged model, and whether its head parts from the embedding it was tied to.
+class MergedModel {
+ public:
+  MergedModel(const weights::Checkpoint& base, const weights::AdapterTensors& adapter, bool pissa)
+      : base_(base), adapter_(adapter), merged_(base, pissa) {}
+
+  /// @throws DataError for an update that no tensor of the base takes
+  std::vector<weights::TensorToWrite> tensors(DType dtype) {
+    require_place_for_head();
+    std::vector<weights::TensorToWrite> result;
+    for (const weights::TensorInfo& info : base_.tensors())
+      model::add_stored(base_, info, dtype, values_of(info), result);
+    if (parts_head()) result.push_back(head(dtype));
+    return result;
+  }
+
+  bool parts_head() const {
+    return base_.arch().tie_word_embeddings &&
+           (adapter_.saved.contains(kHead) || adapter_.saved.contains(embedding()));
+  }
+
+ private:
+  void require_place_for_head() const {
+    if (!base_.arch().tie_word_embeddings || !adapter_.lora.contains("lm_head")) return;
+    throw DataError("the adapter has an update of lm_head, which the base ties to its embedding",
+                    "lm_head", "such updates are not supported: train lm_head by modules_to_save");
+  }
+
+  static constexpr const char* kHead = "lm_head.weight";
+  std::string embedding() const { return base_.arch().prefix + "embed_tokens.weight"; }
+
+  /// Empty: as the base has it.
+  std::function<at::Tensor()> values_of(const weights::TensorInfo& info) {
+    const auto saved = adapter_.saved.find(info.name);
+    if (saved != adapter_.saved.end())
+      return [&info, saved] { return from_file(saved->second, info.shape); };
+    const std::string module =
+        info.name.ends_with(".weight") ? info.name.substr(0, info.name.size() - 7) : info.name;
+    const auto pair = adapter_.lora.find(module);
+    if (pair == adapter_.lora.end()) return {};
+    return [this, &info, pair] { return merged_.of(info, pair->second); };
+  }
+
+  weights::TensorToWrite head(DType dtype) const {
+    const std::vector<int64_t> shape = {base_.arch().vocab_size, base_.arch().hidden_size};
+    const auto saved = adapter_.saved.find(kHead);
+    if (saved == adapter_.saved.end()) {
+      return {kHead, dtype, shape, [this, dtype](void* to) { base_.read(embedding(), dtype, to); }};
+    }
+    return {kHead, dtype, shape, [dtype, shape, saved](void* to) {
+              at::from_blob(to, shape, model::torch_dtype(dtype))
+                  .copy_(from_file(saved->second, shape));
+            }};
+  }
+
+  const weights::Checkpoint& base_;
+  const weights::AdapterTensors& adapter_;
+  MergedTensor merged_;
 };
 
 }  // namespace
@@ -76,29 +150,19 @@ int run_merge(const nlohmann::json& request) {
   const auto base = weights::Checkpoint::open(base_path);
   const auto config = weights::load_adapter_config(adapter_path, base->arch());
   const auto adapter = weights::load_adapter(adapter_path, config, base->arch());
-  if (!adapter.saved.empty())
-    throw DataError("adapters with modules_to_save cannot be merged by this version",
-                    adapter_path.string());
   const DType dtype = dtype_to_store(request.at("dtype").get<std::string>(), *base);
 
-  MergedTensor merged(*base);
-  std::vector<weights::TensorToWrite> tensors;
-  for (const weights::TensorInfo& info : base->tensors()) {
-    const std::string module =
-        info.name.ends_with(".weight") ? info.name.substr(0, info.name.size() - 7) : info.name;
-    const auto pair = adapter.lora.find(module);
-    std::function<at::Tensor()> values;
-    if (pair != adapter.lora.end())
-      values = [&merged, &info, pair] { return merged.of(info, pair->second); };
-    model::add_stored(*base, info, dtype, values, tensors);
-  }
+  MergedModel merged(*base, adapter, config.pissa);
+  const std::vector<weights::TensorToWrite> tensors = merged.tensors(dtype);
   write_new_directory(output, "the merged model", [&](const fs::path& directory) {
     weights::write_sharded_safetensors(
         directory, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
-    model::write_config(*base, base_path, directory, dtype);
+    model::write_config(*base, base_path, directory, dtype, merged.parts_head());
     model::write_text_files(*base, base_path, directory, weights::read_chat_template(adapter_path));
   });
   log::info("merged {} modules into {} ({})", adapter.lora.size(), output.string(), name_of(dtype));
+  if (!adapter.saved.empty())
+    log::info("{} tensors are the adapter's own (modules_to_save)", adapter.saved.size());
   return 0;
 }
 

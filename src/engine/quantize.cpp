@@ -197,7 +197,7 @@ int run_quantize(const nlohmann::json& request) {
   write_new_directory(output, "the quantised model", [&](const fs::path& directory) {
     weights::write_sharded_safetensors(
         directory, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
-    model::write_config(*base, base_path, directory, dtype,
+    model::write_config(*base, base_path, directory, dtype, /*parts_head=*/false,
                         quantization_config(options, modules, dtype));
     model::write_text_files(*base, base_path, directory, std::nullopt);
   });

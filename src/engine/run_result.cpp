@@ -40,7 +40,7 @@ void export_result(const RunResult& result, model::Decoder& decoder) {
   fs::remove_all(temporary, code);
   make_directories(temporary);
   if (result.adapter) {
-    weights::write_adapter(temporary, *result.adapter, model::trained_tensors(decoder));
+    weights::write_adapter(temporary, *result.adapter, model::adapter_tensors(decoder));
   } else {
     const DType dtype = result.dtype == at::kFloat ? DType::kF32 : DType::kBF16;
     weights::write_sharded_safetensors(temporary,

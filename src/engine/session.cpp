@@ -12,6 +12,7 @@
 #include "sftrun/kernels/memory.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/observe/system.h"
+#include "sftrun/plan/lora_plan.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 
@@ -126,6 +127,22 @@ model::BaseForm base_form(const config::TuningConfig& tuning,
   return form;
 }
 
+model::LoraOptions lora_options(const config::LoraConfig& lora) {
+  model::LoraOptions options{.r = lora.r,
+                             .alpha = lora.alpha,
+                             .dropout = lora.dropout,
+                             .rslora = lora.rslora,
+                             .target_modules = lora.target_modules,
+                             .target_parameters = lora.target_parameters};
+  spec::LoraSizes sizes = plan::lora_sizes(lora);
+  options.rank_pattern = std::move(sizes.rank_pattern);
+  options.alpha_pattern = std::move(sizes.alpha_pattern);
+  options.dora = lora.dora;
+  options.pissa = lora.init == config::LoraInit::kPissa;
+  options.modules_to_save = lora.modules_to_save;
+  return options;
+}
+
 }  // namespace
 
 model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute,
@@ -138,6 +155,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
                         : &kernels::plain_backend();
   options.gradient_checkpointing = config.train.gradient_checkpointing;
   options.seed = static_cast<uint64_t>(config.train.seed);
+  options.neftune_noise_alpha = config.train.neftune_noise_alpha.value_or(0);
   switch (config.tuning.mode) {
     case config::TuningMode::kFull:
       options.trains = model::Trains::kFull;
@@ -148,12 +166,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
       break;
     default:
       options.trains = model::Trains::kLora;
-      options.lora = {config.tuning.lora.r,
-                      config.tuning.lora.alpha,
-                      config.tuning.lora.dropout,
-                      config.tuning.lora.rslora,
-                      config.tuning.lora.target_modules,
-                      config.tuning.lora.target_parameters};
+      options.lora = lora_options(config.tuning.lora);
       options.base = base_form(config.tuning, checkpoint);
   }
   return options;
@@ -209,7 +222,10 @@ LoadedModel load_model(const nlohmann::json& request) {
     if (adapter) weights::load_adapter(*adapter, adapter_config, loaded.checkpoint->arch());
     throw;
   }
-  if (adapter) model::load_adapter_weights(*loaded.decoder, *adapter);
+  if (adapter) {
+    model::load_adapter_weights(*loaded.decoder, *adapter);
+    loaded.decoder->settle_adapters();
+  }
   return loaded;
 }
 

@@ -164,8 +164,10 @@ class Worker {
     require_same_on_all_ranks();
     if (resume_from) require_resumable(*resume_from, *saved);
     tell("loading");
-    decoder_ =
-        model::Decoder::load(checkpoint_, decoder_options(config_, compute_, checkpoint_.get()));
+    model::DecoderOptions options = decoder_options(config_, compute_, checkpoint_.get());
+    if (resume_from && options.lora.pissa)
+      options.lora.pissa_from = train::principal_parts_of(*resume_from);
+    decoder_ = model::Decoder::load(checkpoint_, options);
     if (!config_.tuning.lora.init_from.empty() && !resume_from) {
       model::load_adapter_weights(*decoder_, config_.tuning.lora.init_from);
       log::info("adapter initialised from {}", config_.tuning.lora.init_from);
@@ -352,6 +354,10 @@ class Worker {
 
   /// The adapter is written in PEFT's layout, of which vLLM reads a part.
   void say_what_vllm_reads() {
+    const model::LoraOptions& lora = decoder_->options().lora;
+    if (const std::string refusal = weights::vllm_refusal(lora.dora, !lora.modules_to_save.empty());
+        !refusal.empty())
+      return log::info("{}", refusal);
     std::set<std::string> adapted;
     for (const kernels::Linear* linear : decoder_->linears()) {
       if (linear->lora) adapted.insert(linear->name);

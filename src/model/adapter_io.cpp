@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "sftrun/core/error.h"
@@ -27,8 +28,11 @@ LoraOptions lora_options_of(const weights::AdapterConfig& config) {
   options.target_modules = config.target_modules;
   options.target_is_pattern = config.target_is_pattern;
   options.target_parameters = config.target_parameters;
-  options.gate_up_r = config.gate_up_r;
-  options.gate_up_alpha = config.gate_up_alpha;
+  options.rank_pattern = config.rank_pattern;
+  options.alpha_pattern = config.alpha_pattern;
+  options.dora = config.use_dora;
+  options.pissa = config.pissa;
+  options.modules_to_save = config.modules_to_save;
   return options;
 }
 
@@ -51,6 +55,15 @@ void restrict_to_text_part(weights::AdapterConfig& config, const std::string& pr
   config.target_modules = {fmt::format("{}(?:.*\\.)?(?:{})", escaped(prefix), join(names, "|"))};
 }
 
+/// The scale of every update stays.
+void double_ranks(weights::AdapterConfig& config) {
+  const double alphas = config.use_rslora ? std::sqrt(2.0) : 2.0;
+  config.r *= 2;
+  config.lora_alpha *= alphas;
+  for (auto& entry : config.rank_pattern) entry.second *= 2;
+  for (auto& entry : config.alpha_pattern) entry.second *= alphas;
+}
+
 }  // namespace
 
 weights::AdapterConfig adapter_config_of(Decoder& decoder,
@@ -62,8 +75,11 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
   config.lora_alpha = options.alpha;
   config.lora_dropout = options.dropout;
   config.use_rslora = options.rslora;
-  config.gate_up_r = options.gate_up_r;
-  config.gate_up_alpha = options.gate_up_alpha;
+  config.rank_pattern = options.rank_pattern;
+  config.alpha_pattern = options.alpha_pattern;
+  config.use_dora = options.dora;
+  config.modules_to_save = options.modules_to_save;
+  if (options.pissa) double_ranks(config);
   config.target_is_pattern = options.target_is_pattern;
   config.target_parameters = options.target_parameters;
   std::sort(config.target_parameters.begin(), config.target_parameters.end());
@@ -90,43 +106,55 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
 
 namespace {
 
-/// A and B fit only the rank they were made with; another scale changes what they mean.
-void require_same_update(const weights::AdapterConfig& config, const LoraOptions& lora,
-                         const fs::path& directory) {
-  if (config.r != lora.r) {
-    throw ConfigError(
-        fmt::format("the adapter's r is {}, the run's tuning.lora.r is {}", config.r, lora.r),
-        directory.string(), fmt::format("set tuning.lora.r: {}", config.r));
-  }
-  if (config.gate_up_r != lora.gate_up_r) {
-    throw ConfigError(
-        fmt::format(
-            "the adapter's update of the experts' gate_up_proj has the rank {}, of gate and up "
-            "apart; a new one has {}",
-            config.gate_up_r, lora.r),
-        directory.string(), "merge it into its base (sftrun merge), and train that");
-  }
-  if (lora_options_of(config).scaling() != lora.scaling()) {
-    log::warn(
-        "the adapter in {} was made with a scaling of {:.4g}, this run uses {:.4g} "
-        "(tuning.lora.alpha, r, rslora)",
-        directory.string(), lora_options_of(config).scaling(), lora.scaling());
-  }
+std::string yaml_of(const spec::NamePattern& pattern) {
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : pattern) entries.push_back(fmt::format("'{}': {}", name, value));
+  return "{" + join(entries, ", ") + "}";
+}
+
+[[noreturn]] void fail_saved(const std::string& tensor, const char* what,
+                             const weights::AdapterConfig& config, const fs::path& directory) {
+  throw DataError(fmt::format("the adapter {} {}, a module trained whole", what, tensor),
+                  directory.string(),
+                  fmt::format("set tuning.lora.modules_to_save: [{}], as it has them",
+                              join(config.modules_to_save, ", ")));
+}
+
+/// A and B fit only the rank they were made with.
+void require_same_rank(const std::string& name, int64_t theirs, int64_t ours,
+                       const weights::AdapterConfig& config, const fs::path& directory) {
+  if (theirs == ours) return;
+  std::string fix = fmt::format("set tuning.lora.r: {}", config.r);
+  if (!config.rank_pattern.empty())
+    fix += fmt::format(", tuning.lora.rank_pattern: {}", yaml_of(config.rank_pattern));
+  if (!config.alpha_pattern.empty())
+    fix += fmt::format(", tuning.lora.alpha_pattern: {}", yaml_of(config.alpha_pattern));
+  throw ConfigError(
+      fmt::format("the adapter's update of {} has the rank {}, the run's {}", name, theirs, ours),
+      directory.string(), fix);
 }
 
 }  // namespace
 
 void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   const auto config = weights::load_adapter_config(directory, decoder.arch());
-  require_same_update(config, decoder.options().lora, directory);
-  const auto tensors = weights::load_adapter(directory, config, decoder.arch());
-  if (!tensors.saved.empty()) {
-    throw DataError(
-        fmt::format("the adapter carries whole modules ({})", tensors.saved.begin()->first),
-        directory.string(), "train such modules with tuning.mode: partial");
+  auto tensors = weights::load_adapter(directory, config, decoder.arch());
+  const LoraOptions& own = decoder.options().lora;
+  if (config.pissa && !own.pissa) {
+    throw DataError("the adapter belongs beside a base that its principal part has left (PiSSA)",
+                    directory.string(),
+                    "merge it into its base (sftrun merge) and train that, or save it by PEFT with "
+                    "path_initial_model_for_weight_conversion");
+  }
+  if (config.use_dora != own.dora) {
+    throw ConfigError(
+        fmt::format("the adapter has {}magnitudes (DoRA), the run {}", config.use_dora ? "" : "no ",
+                    own.dora ? "asks for them" : "none"),
+        directory.string(), fmt::format("set tuning.lora.dora: {}", config.use_dora));
   }
   const at::NoGradGuard no_grad;
   size_t used = 0;
+  std::string rescaled;  // the first module of which the run changes what its update means
   const auto copy = [&](kernels::Parameter& to, const std::vector<float>& from) {
     if (to.numel != static_cast<int64_t>(from.size())) {
       throw DataError(fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel),
@@ -135,7 +163,7 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     const at::Tensor target = to.in_file_order(to.master);
     target.copy_(at::from_blob(const_cast<float*>(from.data()), target.sizes(), at::kFloat));
   };
-  const std::vector<std::string>& own_parameters = decoder.options().lora.target_parameters;
+  const std::vector<std::string>& own_parameters = own.target_parameters;
   const auto is_parameter = [&](const std::string& name) {
     return spec::is_target({.parameters = own_parameters}, name) ||
            spec::is_target({.parameters = config.target_parameters}, name);
@@ -154,8 +182,16 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
                                         join(config.target_modules, ", ")));
     }
     if (!lora) return;
+    require_same_rank(name, found->second.r, *(lora->a->shape.end() - 2), config, directory);
+    if (found->second.scale != lora->scale && rescaled.empty()) {
+      rescaled = fmt::format("{} was made with a scaling of {:.4g}, this run uses {:.4g}", name,
+                             found->second.scale, lora->scale);
+    }
     copy(*lora->a, found->second.a);
     copy(*lora->b, found->second.b);
+    if constexpr (requires { lora->magnitude; }) {
+      if (lora->magnitude) copy(*lora->magnitude, found->second.magnitude);
+    }
     ++used;
   };
   for (kernels::Linear* linear : decoder.linears())
@@ -164,7 +200,24 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     for (kernels::ExpertMatrix* matrix : layer.experts())
       take(matrix->name, matrix->lora, matrix->name);
   }
-  SFTRUN_CHECK_EQ(used, tensors.lora.size());
+  if (used != tensors.lora.size()) {  // all other modules were looked for
+    throw DataError("the adapter has an update of lm_head, which is not supported",
+                    directory.string(), "merge it into its base (sftrun merge)");
+  }
+  for (kernels::Parameter& parameter : decoder.parameters().parameters()) {
+    const std::string tensor = weights::saved_tensor(parameter.name);
+    if (!spec::is_saved(own.modules_to_save, tensor)) continue;
+    const auto found = tensors.saved.find(tensor);
+    if (found == tensors.saved.end()) fail_saved(tensor, "lacks", config, directory);
+    copy(parameter, found->second);
+    tensors.saved.erase(found);
+  }
+  if (!tensors.saved.empty())
+    fail_saved(tensors.saved.begin()->first, "also holds", config, directory);
+  if (!rescaled.empty()) {
+    log::warn("the adapter's {} (tuning.lora.alpha, r, rslora, alpha_pattern): {}", rescaled,
+              directory.string());
+  }
   decoder.parameters().refresh_compute();
 }
 
@@ -176,6 +229,30 @@ std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder) {
         {parameter.name, DType::kF32, parameter.shape_in_files(), [values](void* destination) {
            at::from_blob(destination, values.sizes(), at::kFloat).copy_(values);
          }});
+  }
+  return tensors;
+}
+
+std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder) {
+  std::vector<weights::TensorToWrite> tensors = trained_tensors(decoder);
+  for (weights::TensorToWrite& tensor : tensors) {
+    const auto part = decoder.principal_parts().find(tensor.name);
+    if (part == decoder.principal_parts().end()) continue;
+    const at::Tensor now = decoder.parameters().find(tensor.name)->master.detach().cpu();
+    const bool is_a = tensor.name.find(".lora_A.") != std::string::npos;
+    const at::Tensor both = is_a ? at::cat({now, part->second}) : at::cat({now, -part->second}, 1);
+    tensor.shape = both.sizes().vec();
+    tensor.produce = [both](void* to) { at::from_blob(to, both.sizes(), at::kFloat).copy_(both); };
+  }
+  return tensors;
+}
+
+std::vector<weights::TensorToWrite> principal_part_tensors(const Decoder& decoder) {
+  std::vector<weights::TensorToWrite> tensors;
+  for (const auto& [name, values] : decoder.principal_parts()) {
+    tensors.push_back({name, DType::kF32, values.sizes().vec(), [values](void* to) {
+                         at::from_blob(to, values.sizes(), at::kFloat).copy_(values);
+                       }});
   }
   return tensors;
 }
@@ -246,7 +323,7 @@ std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weight
 }
 
 void write_config(const weights::Checkpoint& base, const fs::path& base_path,
-                  const fs::path& directory, DType dtype,
+                  const fs::path& directory, DType dtype, bool parts_head,
                   const nlohmann::ordered_json& quantization) {
   using nlohmann::ordered_json;
   const bool is_directory = fs::is_directory(base_path);
@@ -258,6 +335,10 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
   // transformers 5 writes `dtype`, 4 `torch_dtype`; both read either.
   const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
   config[key] = dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
+  if (parts_head) {
+    config["tie_word_embeddings"] = false;
+    if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
+  }
   write_file_atomically(directory / "config.json", config.dump(2) + "\n");
 }
 

@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/dora.h"
+#include "sftrun/kernels/noise.h"
 
 namespace sftrun::model {
 
@@ -12,6 +14,16 @@ at::Tensor Decoder::embed(const at::Tensor& tokens) const {
                         ? kernels::dequantize_rows(*quantized_embedding_, tokens, options_.dtype)
                         : embedding_.index_select(0, tokens);
   return arch_.embedding_scale == 1 ? rows : rows.mul_(embedding_scale());
+}
+
+at::Tensor Decoder::embed_for_training(const PackedBatch& batch) const {
+  at::Tensor hidden = embed(batch.tokens);
+  if (options_.neftune_noise_alpha == 0 || !batch.context.training) return hidden;
+  // transformers hooks the embedding's module, outside of which Granite alone multiplies.
+  const bool is_scaled = arch_.family.starts_with("granite");
+  kernels::add_embedding_noise_(hidden, batch.context, options_.neftune_noise_alpha,
+                                is_scaled ? embedding_scale() : 1);
+  return hidden;
 }
 
 double Decoder::embedding_scale() const {
@@ -42,6 +54,13 @@ std::vector<kernels::Linear*> Decoder::linears() {
   return all;
 }
 
+void Decoder::settle_adapters() {
+  for (kernels::Linear* linear : linears()) {
+    if (linear->lora && linear->lora->magnitude)
+      linear->lora->lengths = kernels::row_lengths(*linear);
+  }
+}
+
 void Decoder::count_router_choices(kernels::BatchContext& context) {
   if (!context.exchange) context.exchange = std::make_shared<kernels::LayerExchange>();
   context.exchange->balance.counts = true;
@@ -63,7 +82,7 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, co
   // Of each layer that a gradient passes: its run, or its input when it is to run again.
   std::vector<std::unique_ptr<kernels::LayerRun>> runs(static_cast<size_t>(num_layers));
   std::vector<at::Tensor> inputs(static_cast<size_t>(num_layers));
-  at::Tensor hidden = embed(batch.tokens);
+  at::Tensor hidden = embed_for_training(batch);
   kernels::BatchContext context = batch.context;
   kernels::PerLayerRun per_layer;
   open_exchange(context, batch.tokens, hidden, trains_below(1) ? &per_layer : nullptr);

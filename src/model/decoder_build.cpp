@@ -10,7 +10,9 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/kernels/dora.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/model/pissa.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/peft.h"
 #include "stored_matrix.h"
@@ -42,15 +44,22 @@ class Selection {
   Selection(const DecoderOptions& options, const std::vector<spec::TensorSpec>& tensors)
       : trains_(options.trains) {
     if (options.trains == Trains::kPartial) names_.emplace(options.trainable, tensors);
+    if (options.trains == Trains::kLora) saved_ = options.lora.modules_to_save;
   }
 
   bool trains(const std::string& name) const {
-    return trains_ == Trains::kFull || (names_ && names_->match(name));
+    return trains_ == Trains::kFull || (names_ && names_->match(name)) ||
+           spec::is_saved(saved_, name);
+  }
+  /// What the parameter is called in files.
+  std::string parameter_name(const std::string& name) const {
+    return trains_ == Trains::kLora ? weights::saved_name(name) : name;
   }
 
  private:
   Trains trains_;
   std::optional<spec::TrainableNames> names_;
+  std::vector<std::string> saved_;
 };
 
 kernels::Linear& member(Layer& layer, spec::LinearSlot slot) {
@@ -210,7 +219,8 @@ spec::LoraTargets LoraOptions::targets() const {
   return {.modules = target_modules,
           .is_pattern = target_is_pattern,
           .parameters = target_parameters,
-          .dropout = dropout};
+          .dropout = dropout,
+          .saved = modules_to_save};
 }
 
 class DecoderBuilder {
@@ -220,7 +230,8 @@ class DecoderBuilder {
         source_(source),
         tensors_(spec::tensor_specs(decoder.arch_)),
         selection_(decoder.options_, tensors_),
-        targets_(decoder.options_.lora.targets()) {
+        targets_(decoder.options_.lora.targets()),
+        sizes_(decoder.options_.lora.sizes()) {
     for (const spec::TensorSpec& tensor : tensors_) by_name_[tensor.name] = &tensor;
   }
 
@@ -261,7 +272,8 @@ class DecoderBuilder {
                       kernels::Parameter** parameter, bool in_fp32 = false) {
     const spec::TensorSpec& tensor = *by_name_.at(name);
     if (tensor.role != spec::TensorRole::kBuffer && selection_.trains(name)) {
-      *parameter = d_.store_.add(name, tensor.shape, group, decays(tensor));
+      *parameter =
+          d_.store_.add(selection_.parameter_name(name), tensor.shape, group, decays(tensor));
       (*parameter)->layout = tensor.layout;
       (*parameter)->in_fp32 = in_fp32;
     }
@@ -292,16 +304,21 @@ class DecoderBuilder {
     if (!in_fp32) allow_quantized(name, linear.quantized);
     if (spec.bias)
       declare_tensor(name + ".bias", group, &linear.bias, &linear.bias_parameter, in_fp32);
-    const LoraOptions& lora = d_.options_.lora;
     if (d_.options_.trains != Trains::kLora ||
         !spec::is_target(targets_, linear.name, spec.slot, d_.arch_))
       return;
+    const std::string update = spec::update_name(targets_, name);
+    const int64_t r = sizes_.r_of(update);
     kernels::LoraAdapter adapter;
-    adapter.a = d_.store_.add(weights::lora_a_name(name), {lora.r, spec.in_features}, group, true);
-    adapter.b = d_.store_.add(weights::lora_b_name(name), {spec.out_features, lora.r}, group, true);
+    adapter.a = d_.store_.add(weights::lora_a_name(name), {r, spec.in_features}, group, true);
+    adapter.b = d_.store_.add(weights::lora_b_name(name), {spec.out_features, r}, group, true);
     adapter.a->in_fp32 = adapter.b->in_fp32 = in_fp32;
-    adapter.scale = lora.scaling();
-    adapter.dropout = lora.dropout;
+    if (sizes_.dora) {
+      adapter.magnitude =
+          d_.store_.add(weights::magnitude_name(name), {spec.out_features}, group, true);
+    }
+    adapter.scale = sizes_.scale_of(update);
+    adapter.dropout = d_.options_.lora.dropout;
     adapter.module_number = number;
     linear.lora = adapter;
   }
@@ -314,19 +331,18 @@ class DecoderBuilder {
     if (spec.bias) {
       declare_tensor(matrix.name + "_bias", layer + 1, &matrix.bias.weight, &matrix.bias.parameter);
     }
-    const LoraOptions& lora = d_.options_.lora;
     if (d_.options_.trains != Trains::kLora || !spec::is_target(targets_, matrix.name)) return;
-    const LoraOptions own = spec.slot == spec::ExpertSlot::kGateUp ? lora.of_gate_up() : lora;
+    const int64_t r = sizes_.r_of(matrix.name);
     const int64_t experts = d_.arch_.mixture.num_experts;
     const std::string module = peft_module(matrix.name);
     kernels::ExpertLora adapter;
-    adapter.a = d_.store_.add(weights::lora_a_name(module), {experts, own.r, spec.in_features},
+    adapter.a = d_.store_.add(weights::lora_a_name(module), {experts, r, spec.in_features},
                               layer + 1, true);
-    adapter.a->layout.shape = {experts * own.r, spec.in_features};
-    adapter.b = d_.store_.add(weights::lora_b_name(module), {experts, spec.out_features, own.r},
+    adapter.a->layout.shape = {experts * r, spec.in_features};
+    adapter.b = d_.store_.add(weights::lora_b_name(module), {experts, spec.out_features, r},
                               layer + 1, true);
-    adapter.b->layout = layout_of_b(spec, own.r);
-    adapter.scale = own.scaling();
+    adapter.b->layout = layout_of_b(spec, r);
+    adapter.scale = sizes_.scale_of(matrix.name);
     adapter.module_number = number;
     matrix.lora = adapter;
   }
@@ -384,10 +400,10 @@ class DecoderBuilder {
   }
 
   void declare() {
-    const std::string embedding = d_.arch_.prefix + "embed_tokens";
-    declare_tensor(embedding + ".weight", 0, &d_.embedding_, &d_.embedding_parameter_);
+    declare_tensor(embedding_name(), 0, &d_.embedding_, &d_.embedding_parameter_);
     const bool may_quantise_ends = d_.options_.base.embeddings.value_or(true);
-    if (may_quantise_ends) allow_quantized(embedding, d_.quantized_embedding_);
+    if (may_quantise_ends)
+      allow_quantized(d_.arch_.prefix + "embed_tokens", d_.quantized_embedding_);
     d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
     uint32_t number = 0;
     if (d_.arch_.per_layer_size > 0) declare_per_layer_inputs(number++);
@@ -418,7 +434,10 @@ class DecoderBuilder {
     d_.head_.softcap = d_.arch_.final_softcap;
     kernels::Linear& head = d_.head_.linear;
     head.name = "lm_head";
-    if (d_.arch_.tie_word_embeddings) return;
+    if (d_.arch_.tie_word_embeddings) {
+      if (parts_head()) declare_parted_head(last);
+      return;
+    }
     declare_tensor("lm_head.weight", last, &head.weight, &head.weight_parameter);
     if (may_quantise_ends) allow_quantized("lm_head", head.quantized);
   }
@@ -441,6 +460,25 @@ class DecoderBuilder {
     return kernels::quantize(values, *base.quant);
   }
 
+  /// Whether a tied head has values of its own, for it or the embedding trains beside updates.
+  bool parts_head() const {
+    return d_.options_.trains == Trains::kLora &&
+           (selection_.trains("lm_head.weight") || selection_.trains(embedding_name()));
+  }
+
+  /// It starts as the embedding is stored.
+  void declare_parted_head(int64_t group) {
+    const spec::TensorSpec& embedding = *by_name_.at(embedding_name());
+    kernels::Linear& head = d_.head_.linear;
+    if (selection_.trains("lm_head.weight")) {
+      head.weight_parameter =
+          d_.store_.add(selection_.parameter_name("lm_head.weight"), embedding.shape, group, true);
+    }
+    slots_.push_back({embedding.name, &head.weight, &head.weight_parameter, d_.options_.dtype});
+  }
+
+  std::string embedding_name() const { return d_.arch_.prefix + "embed_tokens.weight"; }
+
   void fill() {
     const at::NoGradGuard no_grad;
     const bool stays = d_.options_.device.is_cpu();
@@ -460,7 +498,7 @@ class DecoderBuilder {
         d_.base_bytes_ += slot.weight->nbytes();
       }
     }
-    if (d_.arch_.tie_word_embeddings) {
+    if (d_.arch_.tie_word_embeddings && !parts_head()) {
       d_.head_.linear.weight = d_.embedding_;
       d_.head_.linear.weight_parameter = d_.embedding_parameter_;
       d_.head_.linear.quantized = d_.quantized_embedding_;
@@ -478,11 +516,81 @@ class DecoderBuilder {
     b.master.zero_();
   }
 
+  /// PiSSA: the update starts as the base's principal part, and the base as what that leaves.
+  void take_principal_part(kernels::Linear& linear) {
+    kernels::LoraAdapter& lora = *linear.lora;
+    const std::string name = linear.name + ".weight";
+    const std::vector<int64_t>& shape = by_name_.at(name)->shape;
+    const int64_t r = lora.a->shape[0];
+    if (r > std::min(shape[0], shape[1])) {
+      throw ConfigError(
+          fmt::format("{} has no {} singular values: it is {} x {}", name, r, shape[0], shape[1]),
+          "tuning.lora.r", "give it a smaller rank (tuning.lora.rank_pattern)");
+    }
+    at::Tensor weight = source_(name, shape, at::kFloat, /*stays=*/false);
+    if (!linear.quantized) weight = weight.to(linear.weight.scalar_type()).to(at::kFloat);
+    const PrincipalPart part =
+        stored_parts_ ? stored_part(lora) : principal_part(weight, r, lora.scale);
+    weight.sub_(at::mm(part.b, part.a).mul_(lora.scale));
+    if (linear.quantized) {
+      linear.quantized = kernels::quantize(weight, own_form(linear)).to(d_.options_.device);
+    } else {
+      linear.weight = weight.to(linear.weight.scalar_type()).to(d_.options_.device);
+    }
+    lora.a->master.copy_(part.a);
+    lora.b->master.copy_(part.b);
+    d_.principal_parts_[lora.a->name] = part.a;
+    d_.principal_parts_[lora.b->name] = part.b;
+  }
+
+  /// What is left of a matrix goes into the form that the whole had.
+  static kernels::QuantOptions own_form(const kernels::Linear& linear) {
+    const kernels::QuantizedMatrix& matrix = *linear.quantized;
+    if (matrix.format == kernels::QuantFormat::kGgml) {
+      throw ConfigError(
+          fmt::format("PiSSA takes {} apart, and what is left does not fit ggml's blocks",
+                      linear.name),
+          "tuning.lora.init", "set tuning.quant to nf4 or none, or tuning.lora.init to default");
+    }
+    return {.format = matrix.format, .block_size = matrix.block_size, .nested = matrix.is_nested()};
+  }
+
+  PrincipalPart stored_part(const kernels::LoraAdapter& lora) const {
+    const auto read = [&](const kernels::Parameter& parameter) {
+      const weights::SafetensorsEntry* entry = stored_parts_->find(parameter.name);
+      if (entry == nullptr || entry->dtype != "F32" || entry->shape != parameter.shape) {
+        throw DataError(fmt::format("{} is missing or of another size", parameter.name),
+                        d_.options_.lora.pissa_from.string(),
+                        "it was made by another configuration; use another output.dir");
+      }
+      at::Tensor values = at::empty(parameter.shape, at::kFloat);
+      std::copy_n(entry->bytes.data(), entry->bytes.size(),
+                  static_cast<std::byte*>(values.data_ptr()));
+      return values;
+    };
+    return {read(*lora.a), read(*lora.b)};
+  }
+
+  /// Rows start at the length they have, and know that of the base alone.
+  static void initialise_magnitude(kernels::Linear& linear) {
+    kernels::LoraAdapter& lora = *linear.lora;
+    lora.squares = kernels::row_squares(linear);
+    lora.a->compute.copy_(lora.a->master);
+    lora.magnitude->master.copy_(kernels::row_lengths(linear));
+  }
+
   // As peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
   void initialise_adapters() {
     const at::NoGradGuard no_grad;
+    if (!d_.options_.lora.pissa_from.empty()) stored_parts_.emplace(d_.options_.lora.pissa_from);
     for (kernels::Linear* linear : d_.linears()) {
-      if (linear->lora) initialise(*linear->lora->a, *linear->lora->b, linear->lora->module_number);
+      if (!linear->lora) continue;
+      kernels::LoraAdapter& lora = *linear->lora;
+      if (d_.options_.lora.pissa)
+        take_principal_part(*linear);
+      else
+        initialise(*lora.a, *lora.b, lora.module_number);
+      if (lora.magnitude) initialise_magnitude(*linear);
     }
     for (Layer& layer : d_.layers_) {
       for (kernels::ExpertMatrix* matrix : layer.experts()) {
@@ -497,9 +605,11 @@ class DecoderBuilder {
   std::vector<spec::TensorSpec> tensors_;
   Selection selection_;
   spec::LoraTargets targets_;
+  spec::LoraSizes sizes_;
   std::map<std::string, const spec::TensorSpec*> by_name_;
   std::vector<Slot> slots_;
   std::set<std::string> skips_used_;
+  std::optional<weights::SafetensorsFile> stored_parts_;
 };
 
 Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)

@@ -7,6 +7,8 @@
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
 
+#include "sftrun/plan/lora_plan.h"
+
 namespace sftrun::plan {
 namespace {
 
@@ -19,6 +21,12 @@ class Trained {
   void add(int64_t numel, std::string_view name = "") {
     values_ += numel;
     moment_bytes_ += config::moment_bytes(optimizer_, name, numel);
+  }
+  void scale_to(int64_t values) {
+    moment_bytes_ =
+        static_cast<int64_t>(static_cast<double>(moment_bytes_) * static_cast<double>(values) /
+                             static_cast<double>(std::max<int64_t>(1, values_)));
+    values_ = values;
   }
   int64_t values() const { return values_; }
   int64_t moment_bytes() const { return moment_bytes_; }
@@ -39,6 +47,15 @@ void add_lora(const spec::ArchSpec& arch, int64_t r, Trained& trained) {
       trained.add(arch.mixture.num_experts * r * experts.out_features);
     }
   }
+}
+
+/// What the update asks for; its moments as those of an update of every layer with the same rank.
+Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config) {
+  Trained trained(config.train.optimizer);
+  add_lora(arch, config.tuning.lora.r, trained);
+  trained.scale_to(spec::num_lora_values(lora_targets(config.tuning.lora),
+                                         lora_sizes(config.tuning.lora), arch));
+  return trained;
 }
 
 /// Of four bits: the codes, and the blocks' factors in 32 bits, or in 8 and every 256 of them one
@@ -121,7 +138,7 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
     for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
       trained.add(tensor.numel(), tensor.name);
   } else {
-    add_lora(arch, config.tuning.lora.r, trained);
+    trained = lora_values(arch, config);
   }
   // master and gradient in fp32, and the copy in the compute dtype where that is another
   const int64_t per_trained = 2 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
@@ -129,14 +146,38 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
          trained.values() * per_trained + trained.moment_bytes();
 }
 
+namespace {
+
+/// What DoRA keeps of a token beside the rest: every adapted layer's result before its magnitudes.
+int64_t dora_bytes_per_token(const spec::ArchSpec& arch, const config::RunConfig& config,
+                             int64_t element_bytes) {
+  if (!config.tuning.trains_adapter() || !config.tuning.lora.dora ||
+      config.train.gradient_checkpointing)
+    return 0;
+  const spec::LoraTargets targets = lora_targets(config.tuning.lora);
+  int64_t rows = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      if (spec::is_target(targets, spec::name_in_layer(arch, layer, linear.module), linear.slot,
+                          arch))
+        rows += linear.out_features;
+    }
+  }
+  return rows * element_bytes;
+}
+
+}  // namespace
+
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
                         uint64_t memory_bytes, int64_t element_bytes, const StoredBytes& stored) {
   constexpr double kUsable = 0.8;
   const double left = kUsable * static_cast<double>(memory_bytes) -
                       static_cast<double>(static_bytes(arch, config, element_bytes, stored));
-  const double bin = static_cast<double>(config.model.max_seq_len) *
-                     static_cast<double>(activation_bytes_per_token(
-                         arch, element_bytes, config.train.gradient_checkpointing));
+  const double bin =
+      static_cast<double>(config.model.max_seq_len) *
+      static_cast<double>(
+          activation_bytes_per_token(arch, element_bytes, config.train.gradient_checkpointing) +
+          dora_bytes_per_token(arch, config, element_bytes));
   return std::clamp<int64_t>(static_cast<int64_t>(left / bin), 1, config::kMaxAutoMicroBatch);
 }
 

@@ -1,6 +1,7 @@
 #include "sftrun/spec/trained_names.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
@@ -49,6 +50,46 @@ void require_parameters_exist(const LoraTargets& targets, const ArchSpec& arch) 
   }
 }
 
+/// The tensors of modules that can train whole: with a head, though it be tied.
+std::vector<TensorSpec> tensors_with_head(const ArchSpec& arch) {
+  std::vector<TensorSpec> tensors = tensor_specs(arch);
+  if (arch.tie_word_embeddings) {
+    tensors.push_back({.name = "lm_head.weight",
+                       .shape = {arch.vocab_size, arch.hidden_size},
+                       .role = TensorRole::kHead});
+  }
+  return tensors;
+}
+
+void require_saved_exist(const LoraTargets& targets, const ArchSpec& arch) {
+  constexpr const char* kKey = "tuning.lora.modules_to_save";
+  const std::vector<TensorSpec> tensors = tensors_with_head(arch);
+  for (const std::string& saved : targets.saved) {
+    std::vector<std::string> leaves;
+    bool found = false;
+    for (const TensorSpec& tensor : tensors) {
+      const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
+      leaves.push_back(module.substr(module.rfind('.') + 1));
+      if (!is_saved({saved}, tensor.name)) continue;
+      found = true;
+      // Files hold them otherwise than the modules that peft saves.
+      if (tensor.role == TensorRole::kExperts || !tensor.parts.empty() ||
+          tensor.layout.reorders()) {
+        throw ConfigError(
+            fmt::format("`{}` holds {}, which does not train whole beside updates", saved,
+                        tensor.name),
+            kKey,
+            "adapt experts by tuning.lora.target_parameters, or train by tuning.mode: partial");
+      }
+    }
+    if (found) continue;
+    const std::string guess = nearest(saved, leaves);
+    throw ConfigError(fmt::format("no module's name ends in `{}`", saved), kKey,
+                      guess.empty() ? "there are lm_head, embed_tokens and norm, among others"
+                                    : fmt::format("did you mean `{}`?", guess));
+  }
+}
+
 /// One of each kind over all layers.
 std::vector<LinearSpec> all_linears(const ArchSpec& arch) {
   std::vector<LinearSpec> linears;
@@ -84,6 +125,17 @@ void refuse_router(const std::string& target, const std::vector<LinearSpec>& lin
 
 }  // namespace
 
+bool is_saved(const std::vector<std::string>& saved, const std::string& tensor) {
+  for (size_t end = tensor.rfind('.'); end != std::string::npos && end > 0;
+       end = tensor.rfind('.', end - 1)) {
+    const std::string module = tensor.substr(0, end);
+    for (const std::string& ending : saved) {
+      if (module.ends_with(ending)) return true;
+    }
+  }
+  return false;
+}
+
 bool is_target(const LoraTargets& targets, const std::string& parameter) {
   return std::any_of(targets.parameters.begin(), targets.parameters.end(),
                      [&](const std::string& target) { return ends_with_name(parameter, target); });
@@ -91,6 +143,7 @@ bool is_target(const LoraTargets& targets, const std::string& parameter) {
 
 bool is_target(const LoraTargets& targets, const std::string& module, LinearSlot slot,
                const ArchSpec& arch) {
+  if (is_saved(targets.saved, module + ".weight")) return false;
   if (slot == LinearSlot::kRouter && is_target(targets, module + ".weight")) return true;
   if (!is_targetable(slot, arch)) return false;
   if (targets.is_pattern) return std::regex_match(module, std::regex(targets.modules.at(0)));
@@ -102,6 +155,7 @@ bool is_target(const LoraTargets& targets, const std::string& module, LinearSlot
 
 void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
   require_parameters_exist(targets, arch);
+  require_saved_exist(targets, arch);
   if (targets.is_pattern) return;
   const std::vector<LinearSpec> linears = all_linears(arch);
   std::vector<std::string> names;
@@ -163,21 +217,100 @@ std::set<std::string> adapted_names(const LoraTargets& targets, const ArchSpec& 
   return names;
 }
 
-int64_t num_lora_values(const LoraTargets& targets, int64_t r, const ArchSpec& arch) {
-  int64_t total = 0;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const LinearSpec& linear : layer_linears(arch, layer)) {
-      if (is_target(targets, name_in_layer(arch, layer, linear.module), linear.slot, arch))
-        total += r * (linear.in_features + linear.out_features);
-    }
-    for (const ExpertSpec& experts : layer_experts(arch, layer)) {
-      if (is_target(targets, name_in_layer(arch, layer, experts.module)))
-        total += arch.mixture.num_experts * r * (experts.in_features + experts.out_features);
-    }
-  }
+namespace {
+
+/// Of one update: the name that patterns match, and how many values one of its ranks takes.
+struct Update {
+  std::string name;
+  int64_t values_per_rank = 0;
+  int64_t rows = 0;  ///< of a linear layer, each of which may have a magnitude
+};
+
+std::vector<Update> all_updates(const LoraTargets& targets, const ArchSpec& arch) {
+  std::vector<Update> updates;
   const std::string projection = arch.prefix + "per_layer_model_projection";
   if (arch.per_layer_size > 0 && is_target(targets, projection, LinearSlot::kQ, arch))
-    total += r * (arch.hidden_size + arch.num_layers * arch.per_layer_size);
+    updates.push_back({projection, arch.hidden_size + arch.num_layers * arch.per_layer_size,
+                       arch.num_layers * arch.per_layer_size});
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const LinearSpec& linear : layer_linears(arch, layer)) {
+      const std::string name = name_in_layer(arch, layer, linear.module);
+      if (is_target(targets, name, linear.slot, arch)) {
+        updates.push_back({update_name(targets, name), linear.in_features + linear.out_features,
+                           linear.out_features});
+      }
+    }
+    for (const ExpertSpec& experts : layer_experts(arch, layer)) {
+      const std::string name = name_in_layer(arch, layer, experts.module);
+      if (is_target(targets, name)) {
+        updates.push_back(
+            {name, arch.mixture.num_experts * (experts.in_features + experts.out_features)});
+      }
+    }
+  }
+  return updates;
+}
+
+bool matches(const std::string& expression, const std::string& name) {
+  return std::regex_match(name, std::regex("(?:.*\\.)?(?:" + expression + ")"));
+}
+
+}  // namespace
+
+std::optional<double> pattern_value(const NamePattern& pattern, const std::string& name) {
+  for (const auto& [expression, value] : pattern) {
+    if (matches(expression, name)) return value;
+  }
+  return std::nullopt;
+}
+
+std::string update_name(const LoraTargets& targets, const std::string& module) {
+  const std::string weight = module + ".weight";
+  return is_target(targets, weight) ? weight : module;
+}
+
+int64_t LoraSizes::r_of(const std::string& name) const {
+  const auto own = pattern_value(rank_pattern, name);
+  return own ? static_cast<int64_t>(*own) : r;
+}
+
+double LoraSizes::scale_of(const std::string& name) const {
+  const auto ranks = static_cast<double>(r_of(name));
+  return pattern_value(alpha_pattern, name).value_or(alpha) / (rslora ? std::sqrt(ranks) : ranks);
+}
+
+double LoraSizes::alpha_for(const std::string& name, int64_t ranks) const {
+  const auto wide = static_cast<double>(ranks);
+  return scale_of(name) * (rslora ? std::sqrt(wide) : wide);
+}
+
+void require_patterns_match(const LoraSizes& sizes, const LoraTargets& targets,
+                            const ArchSpec& arch) {
+  const std::vector<Update> updates = all_updates(targets, arch);
+  const auto require = [&](const NamePattern& pattern, const char* key) {
+    for (const auto& [expression, value] : pattern) {
+      const bool found = std::any_of(updates.begin(), updates.end(), [&](const Update& update) {
+        return matches(expression, update.name);
+      });
+      if (found) continue;
+      throw ConfigError(fmt::format("`{}` is the name of no update", expression), key,
+                        updates.empty()
+                            ? "remove it"
+                            : fmt::format("updates are named like {}; a name or its end is enough",
+                                          updates.front().name));
+    }
+  };
+  require(sizes.rank_pattern, "tuning.lora.rank_pattern");
+  require(sizes.alpha_pattern, "tuning.lora.alpha_pattern");
+}
+
+int64_t num_lora_values(const LoraTargets& targets, const LoraSizes& sizes, const ArchSpec& arch) {
+  int64_t total = 0;
+  for (const Update& update : all_updates(targets, arch))
+    total += sizes.r_of(update.name) * update.values_per_rank + (sizes.dora ? update.rows : 0);
+  for (const TensorSpec& tensor : tensors_with_head(arch)) {
+    if (is_saved(targets.saved, tensor.name)) total += tensor.numel();
+  }
   return total;
 }
 

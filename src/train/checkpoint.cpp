@@ -23,6 +23,7 @@ namespace {
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kTrainableFile = "trainable.safetensors";
 constexpr const char* kAdapterFile = "adapter_model.safetensors";
+constexpr const char* kPrincipalPartsFile = "principal_parts.safetensors";
 constexpr const char* kUnfinished = ".unfinished-";
 constexpr const char* kAbandoned = "abandoned-";
 
@@ -163,8 +164,14 @@ void CheckpointStore::save(model::Decoder& decoder, AdamW& optimizer,
                       temporary.string(), "is the disk full, or the folder not writable?");
   }
   if (adapter) {
-    weights::write_adapter(temporary, *adapter, model::trained_tensors(decoder));
-  } else {
+    weights::write_adapter(temporary, *adapter, model::adapter_tensors(decoder));
+  }
+  // Of PiSSA the adapter is not what trains.
+  if (!decoder.principal_parts().empty()) {
+    weights::write_safetensors(temporary / kPrincipalPartsFile,
+                               model::principal_part_tensors(decoder));
+  }
+  if (!adapter || !decoder.principal_parts().empty()) {
     weights::write_safetensors(temporary / kTrainableFile, model::trained_tensors(decoder));
   }
   weights::write_safetensors(temporary / kOptimizerFile, optimizer_tensors(optimizer));
@@ -197,10 +204,14 @@ TrainState read_train_state(const fs::path& checkpoint) {
   return state;
 }
 
+fs::path principal_parts_of(const fs::path& checkpoint) {
+  return checkpoint / kPrincipalPartsFile;
+}
+
 void restore(const fs::path& checkpoint, model::Decoder& decoder, AdamW& optimizer) {
   const at::NoGradGuard no_grad;
   const auto json = read_state_json(checkpoint);
-  const bool is_adapter = fs::exists(checkpoint / kAdapterFile);
+  const bool is_adapter = !fs::exists(checkpoint / kTrainableFile);
   const fs::path values_path = checkpoint / (is_adapter ? kAdapterFile : kTrainableFile);
   const weights::SafetensorsFile values(values_path);
   const weights::SafetensorsFile moments(checkpoint / kOptimizerFile);

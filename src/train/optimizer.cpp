@@ -16,6 +16,12 @@ double bias_correction(double beta, int64_t steps) {
   return 1 - std::pow(beta, static_cast<double>(steps));
 }
 
+double lr_ratio_of(const kernels::Parameter& parameter, const AdamWConfig& config) {
+  const bool is_fast =
+      parameter.name.find("lora_B") != std::string::npos || parameter.shape_in_files().size() == 1;
+  return is_fast ? config.loraplus_lr_ratio : 1;
+}
+
 }  // namespace
 
 AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig with) : store_(store), config_(with) {
@@ -44,13 +50,15 @@ AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig with) : store_(store), 
 
 void AdamW::add_segment(const kernels::Parameter& parameter, const Place& place) {
   const int64_t end = parameter.offset + parameter.numel;
+  const double lr_ratio = lr_ratio_of(parameter, config_);
   Segment* last = segments_.empty() ? nullptr : &segments_.back();
   // Blocks say themselves where they lie; of fp32 moments the gaps must be those of the parameters.
   const bool continues =
-      last != nullptr && last->decays == parameter.decays && last->place.is_8bit == place.is_8bit &&
+      last != nullptr && last->decays == parameter.decays && last->lr_ratio == lr_ratio &&
+      last->place.is_8bit == place.is_8bit &&
       (place.is_8bit || place.first - last->place.first == parameter.offset - last->begin);
   if (!continues) {
-    segments_.push_back({place, parameter.offset, end, parameter.decays});
+    segments_.push_back({place, parameter.offset, end, parameter.decays, lr_ratio});
     return;
   }
   last->end = end;
@@ -83,14 +91,14 @@ void AdamW::allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int6
 void AdamW::step(double learning_rate, double grad_scale) {
   ++steps_;
   for (const Segment& segment : segments_) {
-    segment.place.is_8bit ? update_8bit(segment, learning_rate, grad_scale)
-                          : update(segment, learning_rate, grad_scale);
+    const double own_rate = learning_rate * segment.lr_ratio;
+    segment.place.is_8bit ? update_8bit(segment, own_rate, grad_scale)
+                          : update(segment, own_rate, grad_scale);
   }
 }
 
 void AdamW::update(const Segment& segment, double learning_rate, double grad_scale) {
   kernels::AdamWParams params{};
-  params.learning_rate = static_cast<float>(learning_rate);
   params.beta1 = static_cast<float>(config_.beta1);
   params.beta2 = static_cast<float>(config_.beta2);
   params.one_minus_beta1 = static_cast<float>(1 - config_.beta1);

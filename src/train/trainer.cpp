@@ -30,8 +30,12 @@ constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();  // of a ra
 constexpr int64_t kBeforeAll = -1;  // also before the events of step 0
 
 AdamWConfig adamw_config(const config::TrainConfig& c) {
-  return {c.adam_beta1, c.adam_beta2, c.adam_epsilon, c.weight_decay,
-          c.optimizer == config::Optimizer::kAdamW8bit};
+  return {c.adam_beta1,
+          c.adam_beta2,
+          c.adam_epsilon,
+          c.weight_decay,
+          c.optimizer == config::Optimizer::kAdamW8bit,
+          c.loraplus_lr_ratio.value_or(1)};
 }
 
 }  // namespace

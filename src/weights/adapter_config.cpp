@@ -5,6 +5,7 @@
 
 #include "json_text.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/peft.h"
 
@@ -13,9 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 /// Keys of PEFT's LoraConfig that are read here, or that do not change what an adapter computes.
-constexpr std::array<std::string_view, 24> kKnown = {"peft_type",
+constexpr std::array<std::string_view, 25> kKnown = {"peft_type",
                                                      "rank_pattern",
                                                      "alpha_pattern",
                                                      "base_model_name_or_path",
@@ -25,6 +27,7 @@ constexpr std::array<std::string_view, 24> kKnown = {"peft_type",
                                                      "target_modules",
                                                      "target_parameters",
                                                      "use_rslora",
+                                                     "use_dora",
                                                      "modules_to_save",
                                                      "task_type",
                                                      "init_lora_weights",
@@ -40,16 +43,15 @@ constexpr std::array<std::string_view, 24> kKnown = {"peft_type",
                                                      "layers_pattern",
                                                      "eva_config"};
 
-/// The ways to start an adapter that leave the base weights as they are; the others (pissa, olora,
-/// loftq, …) change them, so that the adapter fits another base than the file it names.
-constexpr std::array<std::string_view, 3> kPlainInitialisations = {"gaussian", "eva", "orthogonal"};
+/// The ways to start an adapter that leave the base weights as they are, and PiSSA's, which takes
+/// the same from them each time; the others (olora, loftq, …) change them so that the adapter fits
+/// another base than the file it names.
+constexpr std::array<std::string_view, 4> kPlainInitialisations = {"gaussian", "eva", "orthogonal",
+                                                                   "pissa"};
 
 std::string shown(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
-
-/// What PEFT 0.21 itself writes into `rank_pattern` and `alpha_pattern`.
-constexpr std::string_view kGateUpPattern = ".*\\.gate_up_proj";
 
 /// null, false, [], {} or "": the feature is off.
 bool is_off(const json& value) {
@@ -61,7 +63,9 @@ constexpr int64_t kMostRank = 1 << 20;
 
 class ConfigReader {
  public:
-  ConfigReader(const json& config, std::string where) : config_(config), where_(std::move(where)) {
+  /// @param ordered the same, where the order of patterns matters
+  ConfigReader(const json& config, const ordered_json& ordered, std::string where)
+      : config_(config), ordered_(ordered), where_(std::move(where)) {
     if (!config_.is_object()) throw DataError("not a JSON object", where_);
   }
 
@@ -77,9 +81,12 @@ class ConfigReader {
     if (!(result.lora_dropout >= 0 && result.lora_dropout < 1))
       fail("lora_dropout", "at least 0 and less than 1");
     result.use_rslora = flag("use_rslora");
+    result.use_dora = flag("use_dora");
+    result.pissa = find("init_lora_weights") && *find("init_lora_weights") == json("pissa");
     result.modules_to_save = names("modules_to_save");
     read_targets(result);
-    read_patterns(result);
+    result.rank_pattern = pattern("rank_pattern", /*of_ranks=*/true);
+    result.alpha_pattern = pattern("alpha_pattern", /*of_ranks=*/false);
     return result;
   }
 
@@ -97,8 +104,10 @@ class ConfigReader {
   }
 
   [[noreturn]] void fail_unsupported(std::string_view what) const {
-    throw DataError(fmt::format("{} is not supported", what), where_,
-                    "supported are LoRA adapters, with or without rank-stabilised scaling");
+    throw DataError(
+        fmt::format("{} is not supported", what), where_,
+        "supported are LoRA adapters, with rank-stabilised scaling, magnitudes (DoRA) and whole "
+        "modules");
   }
 
   void refuse_unsupported() const {
@@ -109,7 +118,6 @@ class ConfigReader {
       fail_unsupported(
           fmt::format("an adapter with trained biases (`bias: {}`)", text("bias", "")));
     if (flag("fan_in_fan_out")) fail_unsupported("`fan_in_fan_out`");
-    if (flag("use_dora")) fail_unsupported("DoRA (`use_dora`)");
     const json* initialisation = find("init_lora_weights");
     if (initialisation && !initialisation->is_boolean()) {
       const std::string name = text("init_lora_weights", "");
@@ -185,39 +193,37 @@ class ConfigReader {
       fail("target_modules", "not empty");
   }
 
-  void read_patterns(AdapterConfig& result) const {
-    const double r = of_gate_up("rank_pattern");
-    if (r == 0 && of_gate_up("alpha_pattern") == 0) return;
-    if (r != std::floor(r) || r > kMostRank) fail("rank_pattern", "of whole ranks");
-    result.gate_up_r = r > 0 ? static_cast<int64_t>(r) : result.r;
-    const double alpha = of_gate_up("alpha_pattern");
-    result.gate_up_alpha = alpha > 0 ? alpha : result.lora_alpha;
-  }
-
-  /// The one value that a pattern may hold; 0: none.
-  double of_gate_up(std::string_view key) const {
-    const json* pattern = find(key);
-    if (!pattern || is_off(*pattern)) return 0;
-    const bool is_known = pattern->is_object() && pattern->size() == 1 &&
-                          pattern->begin().key() == kGateUpPattern &&
-                          pattern->begin()->is_number() && pattern->begin()->get<double>() > 0;
-    if (!is_known) fail_unsupported(fmt::format("`{}: {}`", key, shown(*pattern)));
-    return pattern->begin()->get<double>();
+  spec::NamePattern pattern(const char* key, bool of_ranks) const {
+    const auto found = ordered_.find(key);
+    if (found == ordered_.end() || found->is_null()) return {};
+    spec::NamePattern result;
+    if (!found->is_object()) fail(key, "a map of names");
+    for (const auto& [name, value] : found->items()) {
+      const bool is_rank = value.is_number_integer() && value.get<int64_t>() >= 1 &&
+                           value.get<int64_t>() <= kMostRank;
+      if (of_ranks && !is_rank) fail(key, "of positive integers");
+      if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, "of numbers");
+      if (!is_regex(name)) fail(key, "of regular expressions over names");
+      result.emplace_back(name, value.get<double>());
+    }
+    return result;
   }
 
   const json& config_;
+  const ordered_json& ordered_;
   std::string where_;
 };
 
 /// 16 rather than 16.0, as PEFT writes it.
-json plain_number(double value) {
+ordered_json plain_number(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<int64_t>(value);
   return value;
 }
 
-/// A pattern, empty where gate_up_proj has the rank of the others.
-json of_gate_up(int64_t gate_up_r, const json& value) {
-  return gate_up_r > 0 ? json{{kGateUpPattern, value}} : json::object();
+ordered_json written(const spec::NamePattern& pattern) {
+  ordered_json result = ordered_json::object();
+  for (const auto& [name, value] : pattern) result[name] = plain_number(value);
+  return result;
 }
 
 }  // namespace
@@ -228,35 +234,40 @@ AdapterConfig AdapterConfig::load(const fs::path& directory) {
     throw DataError("no adapter_config.json in this directory", directory.string(),
                     "give a directory in PEFT's layout");
   }
-  const json config = parse_json(read_text_file(path), path.string());
-  return ConfigReader(config, path.string()).read();
+  const std::string text = read_text_file(path);
+  const json config = parse_json(text, path.string());
+  return ConfigReader(config, ordered_json::parse(text), path.string()).read();
 }
 
-json AdapterConfig::to_json() const {
-  const json targets = target_is_pattern ? json(target_modules.at(0)) : json(target_modules);
+ordered_json AdapterConfig::to_json() const {
+  const ordered_json targets =
+      target_is_pattern ? ordered_json(target_modules.at(0)) : ordered_json(target_modules);
+  const auto or_null = [](const auto& value) {
+    return value.empty() ? ordered_json(nullptr) : ordered_json(value);
+  };
   return {
       {"peft_type", "LORA"},
-      {"task_type", task_type.empty() ? json(nullptr) : json(task_type)},
+      {"task_type", or_null(task_type)},
       {"base_model_name_or_path", base_model_name_or_path},
-      {"revision", revision.empty() ? json(nullptr) : json(revision)},
+      {"revision", or_null(revision)},
       {"auto_mapping", nullptr},
       {"inference_mode", true},
       {"r", r},
       {"lora_alpha", plain_number(lora_alpha)},
       {"lora_dropout", lora_dropout},
       {"target_modules", targets},
-      {"target_parameters", target_parameters.empty() ? json(nullptr) : json(target_parameters)},
-      {"modules_to_save", modules_to_save.empty() ? json(nullptr) : json(modules_to_save)},
+      {"target_parameters", or_null(target_parameters)},
+      {"modules_to_save", or_null(modules_to_save)},
       {"use_rslora", use_rslora},
-      {"use_dora", false},
+      {"use_dora", use_dora},
       {"bias", "none"},
       {"fan_in_fan_out", false},
       {"init_lora_weights", true},
       {"layers_to_transform", nullptr},
       {"layers_pattern", nullptr},
-      {"rank_pattern", of_gate_up(gate_up_r, gate_up_r)},
-      {"alpha_pattern", of_gate_up(gate_up_r, plain_number(gate_up_alpha))},
-      {"loftq_config", json::object()},
+      {"rank_pattern", written(rank_pattern)},
+      {"alpha_pattern", written(alpha_pattern)},
+      {"loftq_config", ordered_json::object()},
   };
 }
 
@@ -276,6 +287,20 @@ std::string peft_expert_module(const std::string& parameter, bool both_adapted) 
 
 std::string lora_b_name(const std::string& module) {
   return "base_model.model." + module + ".lora_B.weight";
+}
+
+std::string magnitude_name(const std::string& module) {
+  return "base_model.model." + module + ".lora_magnitude_vector";
+}
+
+std::string saved_name(const std::string& tensor) {
+  return "base_model.model." + tensor;
+}
+
+std::string saved_tensor(const std::string& name) {
+  constexpr std::string_view kPrefix = "base_model.model.";
+  const bool is_update = name.find(".lora_") != std::string::npos;
+  return is_update || !name.starts_with(kPrefix) ? "" : name.substr(kPrefix.size());
 }
 
 }  // namespace sftrun::weights

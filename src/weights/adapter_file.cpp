@@ -17,13 +17,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "base_model.model.";
-constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight", kWeight = ".weight",
+constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight",
+                           kMagnitude = ".lora_magnitude_vector", kWeight = ".weight",
                            kBaseLayer = ".base_layer";
 constexpr const char* kTensorsFile = "adapter_model.safetensors";
 
-/// "model.layers.0.self_attn.q_proj" of the name of its A or B; empty: it is neither's.
+/// "model.layers.0.self_attn.q_proj" of the name of its A, B or magnitudes; empty: it is none of
+/// them.
 std::string module_of(const std::string& name) {
-  for (const std::string_view ending : {kA, kB}) {
+  for (const std::string_view ending : {kA, kB, kMagnitude}) {
     if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
   }
   return {};
@@ -65,6 +67,8 @@ class AdapterReader {
   AdapterReader(const fs::path& path, const AdapterConfig& config, const spec::ArchSpec& arch)
       : where_(path.string()),
         config_(config),
+        targets_{.parameters = config.target_parameters},  // all that update_name asks for
+        sizes_(config.sizes()),
         file_(path),
         specs_(specs_by_name(arch)),
         old_modules_(old_modules(specs_)) {
@@ -81,6 +85,11 @@ class AdapterReader {
     for (const auto& [module, pair] : result.lora) {
       if (pair.a.empty()) fail(lora_b_name(module), "has no lora_A beside it");
       if (pair.b.empty()) fail(lora_a_name(module), "has no lora_B beside it");
+      if (pair.magnitude.empty() == config_.use_dora) {
+        fail(lora_a_name(module),
+             config_.use_dora ? "has no lora_magnitude_vector beside it, as `use_dora` promises"
+                              : "has a lora_magnitude_vector beside it, and `use_dora` is false");
+      }
     }
     for (const auto& [module, count] : old_tensors_) {
       const size_t matrices = specs_.at(module).parts.size();
@@ -105,19 +114,33 @@ class AdapterReader {
     const std::string name = entry.name.substr(kPrefix.size());
     const std::string module = current_module(module_of(name));
     if (read_single_expert(entry, name, result) || read_experts(entry, name, result)) return;
-    if (name.ends_with(kA)) {
+    if (!module.empty()) {
       const spec::TensorSpec& base = base_of(entry, module);
-      LoraPair& pair = pair_of(result, module, base);
-      pair.a = values(entry, {config_.r, base.shape[1]});
-    } else if (name.ends_with(kB)) {
-      const spec::TensorSpec& base = base_of(entry, module);
-      LoraPair& pair = pair_of(result, module, base);
-      pair.b = values(entry, {base.shape[0], config_.r});
+      // What patterns know a router by that goes by another name now.
+      const bool is_renamed = module != module_of(name);
+      LoraPair& pair = pair_of(result, module, base,
+                               is_renamed ? module_of(name) : spec::update_name(targets_, module));
+      if (name.ends_with(kA))
+        pair.a = values(entry, {pair.r, base.shape[1]}, pair.r);
+      else if (name.ends_with(kMagnitude))
+        pair.magnitude = values(entry, {base.shape[0]});
+      else
+        pair.b = values(entry, {base.shape[0], pair.r}, pair.r);
     } else if (name.find(".lora_") != std::string::npos) {
       fail(entry.name, "belongs to a kind of adapter that is not supported");
     } else {
-      result.saved[name] = values(entry, saved_shape(entry, name));
+      const std::string tensor = without_wrapper(name);
+      result.saved[tensor] = values(entry, saved_shape(entry, tensor));
     }
+  }
+
+  /// A state dictionary that was not saved by PEFT itself names its wrapper, too.
+  static std::string without_wrapper(std::string name) {
+    for (const std::string wrapper : {".modules_to_save.default", ".modules_to_save"}) {
+      const size_t at = name.rfind(wrapper + ".");
+      if (at != std::string::npos) return name.erase(at, wrapper.size());
+    }
+    return name;
   }
 
   /// What a router is called now.
@@ -135,11 +158,21 @@ class AdapterReader {
     if (found == old_modules_.end()) return false;
     const OldModule& old = found->second;
     if (old.whole->role != spec::TensorRole::kExperts) return false;
+    if (config_.use_dora) fail(entry.name, "is of an expert's DoRA, which is not supported");
     const bool is_a = name.ends_with(kA);
-    const std::vector<float> read = is_a ? values(entry, {config_.r, old.whole->shape[2]})
-                                         : values(entry, {old.rows, config_.r});
-    LoraPair& pair = experts_pair(result, *old.whole, old.matrices * config_.r);
-    pair.scale = scale_of(config_, config_.r, config_.lora_alpha);
+    const int64_t r = sizes_.r_of(module_of(name));
+    const double scale = sizes_.scale_of(module_of(name));
+    const std::vector<float> read =
+        is_a ? values(entry, {r, old.whole->shape[2]}, r) : values(entry, {old.rows, r}, r);
+    const auto others = result.lora.find(old.whole->name);
+    if (others != result.lora.end() &&
+        (others->second.r != old.matrices * r || others->second.scale != scale)) {
+      fail(entry.name,
+           "has another rank or scale than the layer's other experts, or than gate or up",
+           "give them one (rank_pattern, alpha_pattern)");
+    }
+    LoraPair& pair = experts_pair(result, *old.whole, old.matrices * r);
+    pair.scale = scale;
     pair.a.resize(static_cast<size_t>(pair.num_experts * pair.r * pair.in_features));
     pair.b.resize(static_cast<size_t>(pair.out_features * pair.r * pair.num_experts));
     is_a ? place_a(read, old, pair) : place_b(read, old, pair);
@@ -202,23 +235,22 @@ class AdapterReader {
     const std::string module = module_of(name);
     const spec::TensorSpec* spec = module.empty() ? nullptr : experts_of(module);
     if (spec == nullptr) return false;
-    const bool has_own_rank = config_.gate_up_r > 0 && spec->name.ends_with("gate_up_proj");
-    LoraPair& pair = experts_pair(result, *spec, has_own_rank ? config_.gate_up_r : config_.r);
-    pair.scale =
-        scale_of(config_, pair.r, has_own_rank ? config_.gate_up_alpha : config_.lora_alpha);
+    LoraPair& pair = experts_pair(result, *spec, sizes_.r_of(spec->name));
+    pair.scale = sizes_.scale_of(spec->name);
     const int64_t ranks = pair.num_experts * pair.r;
     if (name.ends_with(kA))
-      pair.a = values(entry, {ranks, pair.in_features});
+      pair.a = values(entry, {ranks, pair.in_features}, pair.r);
     else
-      pair.b = values(entry, {pair.out_features, ranks});
+      pair.b = values(entry, {pair.out_features, ranks}, pair.r);
     return true;
   }
 
-  LoraPair& pair_of(AdapterTensors& result, const std::string& module,
-                    const spec::TensorSpec& base) const {
+  /// @param name what patterns know it by
+  LoraPair& pair_of(AdapterTensors& result, const std::string& module, const spec::TensorSpec& base,
+                    const std::string& name) const {
     LoraPair& pair = result.lora[module];
-    pair.r = config_.r;
-    pair.scale = scale_of(config_, config_.r, config_.lora_alpha);
+    pair.r = sizes_.r_of(name);
+    pair.scale = sizes_.scale_of(name);
     pair.out_features = base.shape[0];
     pair.in_features = base.shape[1];
     return pair;
@@ -248,19 +280,16 @@ class AdapterReader {
 
   std::vector<int64_t> saved_shape(const SafetensorsEntry& entry, const std::string& name) const {
     const auto found = specs_.find(name);
-    const std::string module = name.substr(0, name.rfind('.'));
-    const bool listed = ends_with_any(module, config_.modules_to_save);
-    if (found == specs_.end() || !listed)
+    if (found == specs_.end() || !spec::is_saved(config_.modules_to_save, name))
       fail(entry.name, "is neither LoRA's nor of one of `modules_to_save`");
     return found->second.shape;
   }
 
-  std::vector<float> values(const SafetensorsEntry& entry,
-                            const std::vector<int64_t>& shape) const {
+  /// @param r of the update; 0: of none
+  std::vector<float> values(const SafetensorsEntry& entry, const std::vector<int64_t>& shape,
+                            int64_t r = 0) const {
     if (entry.shape != shape) {
-      const std::string because = entry.name.find(".lora_") == std::string::npos
-                                      ? ""
-                                      : fmt::format(" with r {}", config_.r);
+      const std::string because = r == 0 ? "" : fmt::format(" with r {}", r);
       fail(entry.name,
            fmt::format("has the shape {}; the model wants {}{}", shape_text(entry.shape),
                        shape_text(shape), because),
@@ -282,6 +311,8 @@ class AdapterReader {
 
   std::string where_;
   const AdapterConfig& config_;
+  spec::LoraTargets targets_;
+  spec::LoraSizes sizes_;
   SafetensorsFile file_;
   std::map<std::string, spec::TensorSpec> specs_;
   std::map<std::string, OldModule> old_modules_;
@@ -303,19 +334,19 @@ bool has_dense_module(const SafetensorsFile& file, const std::string& target,
 }
 
 /// The parameters that adapters of old modules in `file` are for, as `target_parameters` names
-/// them.
-std::set<std::string> parameters_of_old_modules(const SafetensorsFile& file,
-                                                const spec::ArchSpec& arch) {
+/// them, each with one of the modules.
+std::map<std::string, std::string> parameters_of_old_modules(const SafetensorsFile& file,
+                                                             const spec::ArchSpec& arch) {
   const std::map<std::string, spec::TensorSpec> specs = specs_by_name(arch);
   const std::map<std::string, OldModule> modules = old_modules(specs);
-  std::set<std::string> parameters;
+  std::map<std::string, std::string> parameters;
   for (const SafetensorsEntry& entry : file.entries()) {
     if (!entry.name.starts_with(kPrefix)) continue;
     const std::string module = module_of(entry.name.substr(kPrefix.size()));
     const auto old = modules.find(module);
     const std::string name = old != modules.end() ? old->second.whole->name : module + ".weight";
     if (old != modules.end() || module.ends_with(".mlp.gate"))
-      parameters.insert(name.substr(name.rfind("mlp.")));
+      parameters.emplace(name.substr(name.rfind("mlp.")), module);
   }
   return parameters;
 }
@@ -351,11 +382,6 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
 
 }  // namespace
 
-double scale_of(const AdapterConfig& config, int64_t r, double alpha) {
-  const auto rank = static_cast<double>(r);
-  return alpha / (config.use_rslora ? std::sqrt(rank) : rank);
-}
-
 AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpec& arch) {
   AdapterConfig config = AdapterConfig::load(directory);
   const fs::path path = directory / kTensorsFile;
@@ -363,17 +389,22 @@ AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpe
     return config;
   bool has_old = false;
   const SafetensorsFile file(path);
-  for (const std::string& parameter : parameters_of_old_modules(file, arch)) {
+  const spec::LoraSizes sizes = config.sizes();
+  for (const auto& [parameter, module] : parameters_of_old_modules(file, arch)) {
     const bool is_named =
         std::any_of(config.target_parameters.begin(), config.target_parameters.end(),
                     [&](const std::string& target) { return ends_with_name(parameter, target); });
     if (is_named) continue;
     has_old = true;
     config.target_parameters.push_back(parameter);
-    if (!parameter.ends_with("gate_up_proj")) continue;
-    // The scale stays, also where it goes with the rank's square root.
-    config.gate_up_r = 2 * config.r;
-    config.gate_up_alpha = (config.use_rslora ? std::sqrt(2.0) : 2.0) * config.lora_alpha;
+    // Gate's ranks and up's one after the other; the scale stays, also where it goes with the
+    // rank's square root.
+    const int64_t r = sizes.r_of(module) * (parameter.ends_with("gate_up_proj") ? 2 : 1);
+    if (r == sizes.r_of(parameter) && sizes.scale_of(module) == sizes.scale_of(parameter)) continue;
+    const std::string pattern = ".*\\." + parameter.substr(parameter.find('.') + 1);
+    config.rank_pattern.insert(config.rank_pattern.begin(), {pattern, static_cast<double>(r)});
+    config.alpha_pattern.insert(config.alpha_pattern.begin(),
+                                {pattern, sizes.alpha_for(module, r)});
   }
   if (!has_old) return config;
   config.lora_dropout = 0;  // experts' updates have none here, and nobody trains these

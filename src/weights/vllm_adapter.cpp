@@ -1,6 +1,7 @@
 #include "sftrun/weights/vllm_adapter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "sftrun/core/error.h"
@@ -13,7 +14,7 @@ namespace sftrun::weights {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr std::string_view kGateUp = "gate_up_proj", kDown = "down_proj";
 
@@ -70,6 +71,22 @@ struct Matrix {
   int64_t first_row = 0, rows = 0;    ///< of B
   int64_t first_rank = 0, ranks = 0;  ///< of A and B
 };
+
+/// A module as it is called in vLLM's file.
+struct Written {
+  std::string module;
+  int64_t r = 0;
+  double scale = 1;
+};
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '.') result += '\\';
+    result += c;
+  }
+  return result;
+}
 
 void copy_a(const LoraPair& pair, int64_t expert, const Matrix& matrix, float* to) {
   const auto first = pair.a.begin() + (expert * pair.r + matrix.first_rank) * pair.in_features;
@@ -142,14 +159,11 @@ class VllmWriter {
 
   void add_zeros(const std::string& name, const spec::ExpertSpec& experts) {
     LoraPair& pair = adapter_.lora[name];
-    const bool is_gate_up = experts.slot == spec::ExpertSlot::kGateUp;
     pair.num_experts = arch_.mixture.num_experts;
     pair.in_features = experts.in_features;
     pair.out_features = experts.out_features;
-    const bool has_own_rank = is_gate_up && config_.gate_up_r > 0;
-    pair.r = has_own_rank ? config_.gate_up_r : config_.r;
-    pair.scale =
-        scale_of(config_, pair.r, has_own_rank ? config_.gate_up_alpha : config_.lora_alpha);
+    pair.r = config_.sizes().r_of(name);
+    pair.scale = config_.sizes().scale_of(name);
     pair.a.resize(static_cast<size_t>(pair.num_experts * pair.r * pair.in_features));
     pair.b.resize(static_cast<size_t>(pair.out_features * pair.r * pair.num_experts));
   }
@@ -167,15 +181,13 @@ class VllmWriter {
 
   /// Adapters that named gate and up apart have twice the rank, where A is of one or the other.
   void take_gate_and_up_apart() {
-    if (config_.gate_up_r != 2 * config_.r) return;
+    const double scale =
+        spec::LoraSizes{config_.r, config_.lora_alpha, config_.use_rslora}.scale_of("");
     for (const auto& [module, pair] : adapter_.lora) {
       if (leaf(module) != kGateUp || pair.num_experts == 0) continue;
-      if (pair.scale != scale_of(config_, config_.r, config_.lora_alpha)) return;
-      if (!is_block_diagonal(pair)) return;
+      if (pair.r != 2 * config_.r || pair.scale != scale || !is_block_diagonal(pair)) return;
     }
     apart_ = true;
-    config_.gate_up_r = 0;
-    config_.gate_up_alpha = 0;
   }
 
   std::vector<Matrix> matrices_of(const std::string& module, const LoraPair& pair) const {
@@ -192,6 +204,7 @@ class VllmWriter {
       added_modules_.push_back(matrix.name);
       for (int64_t expert = 0; expert < pair.num_experts; ++expert) {
         const std::string name = fmt::format("{}.{}.{}", experts, expert, matrix.name);
+        written_.push_back({name, matrix.ranks, pair.scale});
         tensors.push_back({lora_a_name(name),
                            DType::kF32,
                            {matrix.ranks, pair.in_features},
@@ -214,7 +227,8 @@ class VllmWriter {
         config_.target_parameters.begin(), config_.target_parameters.end(),
         [&](const std::string& target) { return ends_with_name(module + ".weight", target); });
     if (is_router) added_modules_.push_back(leaf(module));
-    add_whole(vllm_name(arch_, module), pair, tensors);
+    written_.push_back({vllm_name(arch_, module), pair.r, pair.scale});
+    add_whole(written_.back().module, pair, tensors);
   }
 
   /// A and B as they are.
@@ -230,14 +244,12 @@ class VllmWriter {
   }
 
   /// Of single experts every target is a module.
-  json config_json(bool each) const {
+  ordered_json config_json(bool each) const {
     AdapterConfig config = config_;
     if (each) {
       config.target_parameters.clear();
       add_targets(config);
-      json written = config.to_json();
-      for (const char* key : {"rank_pattern", "alpha_pattern"}) rename_pattern(written[key]);
-      return written;
+      keep_sizes(config);
     }
     return config.to_json();
   }
@@ -252,12 +264,47 @@ class VllmWriter {
     pattern = fmt::format("(?:{})|.*\\.(?:{})", pattern, join(added, "|"));
   }
 
-  /// PEFT's and vLLM's rule: a pattern is of the end of a name.
-  void rename_pattern(json& pattern) const {
-    if (pattern.empty()) return;
+  /// Patterns of the names that modules have now, before those of the names that they had. By
+  /// PEFT's and vLLM's rule a pattern is of the end of a name: one does for all layers' experts,
+  /// where they agree.
+  void keep_sizes(AdapterConfig& config) const {
+    for (const bool one_for_all : {true, false}) {
+      for (const Written& written : written_) {
+        const spec::LoraSizes sizes = config.sizes();
+        if (sizes.r_of(written.module) == written.r &&
+            sizes.scale_of(written.module) == written.scale)
+          continue;
+        const std::string pattern = pattern_of(written.module, one_for_all);
+        set_first(config.rank_pattern, pattern, static_cast<double>(written.r));
+        const double r = config.use_rslora ? std::sqrt(static_cast<double>(written.r))
+                                           : static_cast<double>(written.r);
+        set_first(config.alpha_pattern, pattern, written.scale * r);
+      }
+    }
+    for (spec::NamePattern* patterns : {&config.rank_pattern, &config.alpha_pattern})
+      std::erase_if(*patterns, [&](const auto& entry) { return !is_of_written(entry); });
+  }
+
+  bool is_of_written(const std::pair<std::string, double>& entry) const {
+    return std::any_of(written_.begin(), written_.end(), [&](const Written& written) {
+      return spec::pattern_value({entry}, written.module).has_value();
+    });
+  }
+
+  std::string pattern_of(const std::string& module, bool one_for_all) const {
     const MatrixNames names = matrix_names(arch_);
-    const json value = *pattern.begin();
-    pattern = {{fmt::format("experts\\.[0-9]+\\.(?:{}|{})", names.gate, names.up), value}};
+    const size_t at = module.rfind("experts.");
+    const bool is_expert = at != std::string::npos && leaf(module) != "gate";
+    if (!is_expert || module.find(".shared_expert") != std::string::npos) return escaped(module);
+    const std::string which =
+        leaf(module) == names.down ? names.down : fmt::format("(?:{}|{})", names.gate, names.up);
+    return fmt::format("{}experts\\.[0-9]+\\.{}", one_for_all ? "" : escaped(module.substr(0, at)),
+                       which);
+  }
+
+  static void set_first(spec::NamePattern& patterns, const std::string& pattern, double value) {
+    std::erase_if(patterns, [&](const auto& entry) { return entry.first == pattern; });
+    patterns.insert(patterns.begin(), {pattern, value});
   }
 
   static void add_names(std::vector<std::string>& names, const std::vector<std::string>& added) {
@@ -269,7 +316,8 @@ class VllmWriter {
   const spec::ArchSpec& arch_;
   AdapterConfig config_;
   AdapterTensors adapter_;
-  bool apart_ = false;                      // gate and up have ranks of their own
+  bool apart_ = false;  // gate and up have ranks of their own
+  std::vector<Written> written_;
   std::vector<std::string> added_modules_;  // as target_modules names them
 };
 
@@ -284,6 +332,13 @@ VllmExperts vllm_experts(const spec::ArchSpec& arch) {
 
 std::string VllmReading::advice() const {
   return what + ": to serve the adapter there, write it with `sftrun merge --format vllm`";
+}
+
+std::string vllm_refusal(bool has_magnitudes, bool has_whole_modules) {
+  if (!has_magnitudes && !has_whole_modules) return {};
+  return fmt::format(
+      "vLLM refuses adapters with {}: to serve the model there, merge it (sftrun merge)",
+      has_magnitudes ? "magnitudes (DoRA)" : "whole modules (modules_to_save)");
 }
 
 std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
@@ -318,7 +373,15 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
   if (!adapter.saved.empty()) {
     throw DataError(fmt::format("the adapter carries whole modules ({}), which vLLM does not load",
                                 adapter.saved.begin()->first),
-                    from.string(), "serve a model that PEFT has merged it into");
+                    from.string(), "serve the merged model: sftrun merge without --format vllm");
+  }
+  if (config.use_dora) {
+    throw DataError("the adapter has magnitudes (DoRA), which vLLM does not load", from.string(),
+                    "serve the merged model: sftrun merge without --format vllm");
+  }
+  if (config.pissa) {
+    throw DataError("the adapter belongs beside a base that its principal part has left (PiSSA)",
+                    from.string(), "serve the merged model: sftrun merge without --format vllm");
   }
   VllmWriter(arch, std::move(config), std::move(adapter)).write(to);
   copy_text_files(from, to);

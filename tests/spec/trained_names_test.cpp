@@ -80,10 +80,62 @@ TEST(TrainedNames, BalanceOfLoadsAsTheRunOrTheModelAsks) {
 
 TEST(TrainedNames, ValuesOfUpdatesAreCounted) {
   const int64_t q = 16 + 16, kv = 16 + 8, mlp = 16 + 32;
-  EXPECT_EQ(num_lora_values({.modules = {"q_proj"}}, 8, small()), 2 * 8 * q);
-  EXPECT_EQ(num_lora_values({.modules = {"layers.1.self_attn.q_proj"}}, 8, small()), 8 * q);
-  EXPECT_EQ(num_lora_values({.modules = {"all-linear"}}, 8, small()),
+  EXPECT_EQ(num_lora_values({.modules = {"q_proj"}}, {.r = 8}, small()), 2 * 8 * q);
+  EXPECT_EQ(num_lora_values({.modules = {"layers.1.self_attn.q_proj"}}, {.r = 8}, small()), 8 * q);
+  EXPECT_EQ(num_lora_values({.modules = {"all-linear"}}, {.r = 8}, small()),
             2 * 8 * (2 * q + 2 * kv + 3 * mlp));
+  LoraSizes sizes{.r = 8};
+  sizes.rank_pattern = {{"layers.1.self_attn.q_proj", 3}, {"q_proj", 5}};
+  EXPECT_EQ(num_lora_values({.modules = {"q_proj", "k_proj"}}, sizes, small()),
+            8 * q + 16 * kv - 8 * q + (5 + 3) * q);
+}
+
+// peft.utils.other.get_pattern_key: re.match(rf"(.*\.)?({key})$", name), the first key that does.
+TEST(TrainedNames, PatternsOfRanksMatchAsInPeft) {
+  const NamePattern pattern = {{"layers.1.self_attn.q_proj", 1},
+                               {"^model.layers.2.mlp.up_proj", 2},
+                               {"(q|k)_proj", 3},
+                               {"experts\\.[0-9]+\\.w1", 4},
+                               {".*\\.gate_up_proj", 5}};
+  const auto value = [&](const char* name) { return pattern_value(pattern, name).value_or(-1); };
+  EXPECT_EQ(value("model.layers.1.self_attn.q_proj"), 1);
+  EXPECT_EQ(value("model.layers.11.self_attn.q_proj"), 3);
+  EXPECT_EQ(value("model.layers.0.self_attn.k_proj"), 3);
+  EXPECT_EQ(value("model.layers.0.self_attn.xk_proj"), -1);
+  EXPECT_EQ(value("model.layers.0.self_attn.k_projection"), -1);
+  EXPECT_EQ(value("model.layers.2.mlp.up_proj"), 2);
+  EXPECT_EQ(value("x.model.layers.2.mlp.up_proj"), -1);
+  EXPECT_EQ(value("model.layers.0.block_sparse_moe.experts.12.w1"), 4);
+  EXPECT_EQ(value("model.layers.0.mlp.experts.gate_up_proj"), 5);
+  EXPECT_EQ(value("gate_up_proj"), -1);
+}
+
+TEST(TrainedNames, ScalesOfUpdates) {
+  LoraSizes sizes{.r = 4, .alpha = 8};
+  sizes.rank_pattern = {{"k_proj", 16}};
+  sizes.alpha_pattern = {{"v_proj", 2}};
+  EXPECT_EQ(sizes.scale_of("m.q_proj"), 2);
+  EXPECT_EQ(sizes.scale_of("m.k_proj"), 0.5);
+  EXPECT_EQ(sizes.scale_of("m.v_proj"), 0.5);
+  EXPECT_EQ(sizes.alpha_for("m.k_proj", 32), 16);
+  sizes.rslora = true;
+  EXPECT_EQ(sizes.scale_of("m.k_proj"), 2);
+  EXPECT_EQ(sizes.alpha_for("m.k_proj", 64), 16);
+}
+
+TEST(TrainedNames, PatternsMustBeOfUpdates) {
+  LoraSizes sizes;
+  sizes.rank_pattern = {{"q_proj", 4}, {"layers.7.self_attn.q_proj", 8}};
+  test::expect_error<ConfigError>(
+      [&] { require_patterns_match(sizes, {.modules = {"q_proj"}}, small()); },
+      {"`layers.7.self_attn.q_proj` is the name of no update", "tuning.lora.rank_pattern",
+       "model.layers.0.self_attn.q_proj"});
+  sizes.rank_pattern.pop_back();
+  sizes.alpha_pattern = {{"k_proj", 4}};
+  test::expect_error<ConfigError>(
+      [&] { require_patterns_match(sizes, {.modules = {"q_proj"}}, small()); },
+      {"`k_proj`", "tuning.lora.alpha_pattern"});
+  require_patterns_match(sizes, {.modules = {"all-linear"}}, small());
 }
 
 TEST(TrainedNames, PatternsOfParameters) {

@@ -141,6 +141,45 @@ void expect_same_state(const AdamW& a, const AdamW& b) {
   }
 }
 
+std::unique_ptr<model::Decoder> adapted_decoder() {
+  model::DecoderOptions options;
+  options.trains = model::Trains::kLora;
+  options.lora.dora = true;
+  options.lora.modules_to_save = {"model.norm"};
+  return model::Decoder::load(
+      weights::Checkpoint::open(fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa"), options);
+}
+
+/// What one step makes of the same adapter and gradients.
+std::unique_ptr<model::Decoder> after_a_step(double learning_rate, double loraplus_lr_ratio) {
+  const at::NoGradGuard no_grad;
+  auto decoder = adapted_decoder();
+  kernels::ParameterStore& store = decoder->parameters();
+  AdamW optimizer(store, {.weight_decay = 0.1, .loraplus_lr_ratio = loraplus_lr_ratio});
+  store.grad().copy_(test::normal(store.grad().sizes(), 5));
+  optimizer.step(learning_rate, 1);
+  return decoder;
+}
+
+/// B and what has one dimension, weight decay as ever.
+TEST(LoraPlus, SomeLearnFaster) {
+  const auto both = after_a_step(1e-3, 5), slow = after_a_step(1e-3, 1),
+             fast = after_a_step(5e-3, 1);
+  int64_t num_fast = 0;
+  for (const kernels::Parameter& parameter : both->parameters().parameters()) {
+    const bool is_fast =
+        parameter.name.find("lora_B") != std::string::npos || parameter.shape.size() == 1;
+    num_fast += is_fast ? 1 : 0;
+    EXPECT_TRUE(at::equal(parameter.master,
+                          (is_fast ? fast : slow)->parameters().find(parameter.name)->master))
+        << parameter.name;
+    EXPECT_FALSE(at::equal(parameter.master,
+                           (is_fast ? slow : fast)->parameters().find(parameter.name)->master))
+        << parameter.name;
+  }
+  EXPECT_GT(num_fast, 20);
+}
+
 class Checkpoints : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "file_builders.h"
+#include "sftrun/core/file.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/checkpoint.h"
 #include "support/expect_error.h"
@@ -77,7 +78,7 @@ TEST(AdapterConfig, ComesBackEqual) {
   config["use_rslora"] = true;
   config["modules_to_save"] = {"lm_head"};
   const json written = load_config(config).to_json();
-  EXPECT_EQ(load_config(written).to_json(), written);
+  EXPECT_EQ(json(load_config(written).to_json()), written);
   EXPECT_EQ(written["lora_alpha"].dump(), "16");
   EXPECT_EQ(written["modules_to_save"], config["modules_to_save"]);
   EXPECT_EQ(written["use_rslora"], true);
@@ -87,12 +88,10 @@ TEST(AdapterConfig, RefusesVariantsByName) {
   const std::vector<std::tuple<const char*, json, std::string>> cases = {
       {"peft_type", "IA3", "the adapter type \"IA3\" is not supported"},
       {"peft_type", nullptr, "`peft_type` must be \"LORA\""},
-      {"use_dora", true, "DoRA (`use_dora`) is not supported"},
       {"bias", "all", "`bias: all`"},
       {"fan_in_fan_out", true, "`fan_in_fan_out` is not supported"},
-      {"init_lora_weights", "pissa",
-       "`init_lora_weights: pissa`, which changes the base model, is not supported"},
-      {"rank_pattern", {{"q_proj", 4}}, "`rank_pattern: {\"q_proj\":4}` is not supported"},
+      {"init_lora_weights", "pissa_niter_4",
+       "`init_lora_weights: pissa_niter_4`, which changes the base model, is not supported"},
       {"layers_to_transform", json::array({0}), "`layers_to_transform: [0]` is not supported"},
       {"use_qalora", true, "`use_qalora: true` is not supported"},
       {"lora_bias", true, "`lora_bias: true` is not supported"},
@@ -166,6 +165,41 @@ TEST_F(Adapter, ComesBackEqual) {
   EXPECT_EQ(adapter.saved.at("lm_head.weight"), std::vector<float>(32, 3.0F));
 }
 
+TEST_F(Adapter, Magnitudes) {
+  config_.use_dora = true;
+  expect_refused({lora_a_name(kQ), "has no lora_magnitude_vector beside it"});
+  tensors_.push_back(values(magnitude_name(kQ), {4}, 1.25F));
+  save();
+  EXPECT_EQ(load().lora.at(kQ).magnitude, std::vector<float>(4, 1.25F));
+  EXPECT_TRUE(AdapterConfig::load(directory_.path()).use_dora);
+  config_.use_dora = false;
+  expect_refused(
+      {lora_a_name(kQ), "has a lora_magnitude_vector beside it, and `use_dora` is false"});
+  config_.use_dora = true;
+  tensors_.back() = values(magnitude_name(kQ), {3});
+  expect_refused({magnitude_name(kQ), "has the shape [3]; the model wants [4]"});
+}
+
+TEST_F(Adapter, WholeModules) {
+  config_.modules_to_save = {"_proj", "norm"};  // within words, as peft takes them
+  tensors_.push_back(values("base_model.model.model.norm.modules_to_save.default.weight", {4}, 2));
+  tensors_.push_back(values("base_model.model.model.layers.0.self_attn.o_proj.weight", {4, 4}, 3));
+  save();
+  const AdapterTensors adapter = load();
+  EXPECT_EQ(adapter.saved.at("model.norm.weight"), std::vector<float>(4, 2.0F));
+  EXPECT_EQ(adapter.saved.at("model.layers.0.self_attn.o_proj.weight"), std::vector<float>(16, 3));
+}
+
+TEST_F(Adapter, RanksOfTheirOwn) {
+  config_.rank_pattern = {{"q_proj", 3}};
+  config_.alpha_pattern = {{"q_proj", 6}};
+  expect_refused({lora_a_name(kQ), "has the shape [2, 4]; the model wants [3, 4] with r 3"});
+  tensors_ = {values(lora_a_name(kQ), {3, 4}), values(lora_b_name(kQ), {4, 3})};
+  save();
+  EXPECT_EQ(load().lora.at(kQ).r, 3);
+  EXPECT_EQ(load().lora.at(kQ).scale, 2);
+}
+
 TEST_F(Adapter, MissingHalf) {
   tensors_.pop_back();
   expect_refused({"tensor `" + lora_a_name(kQ) + "` has no lora_B beside it"});
@@ -196,8 +230,8 @@ TEST_F(Adapter, NotFinite) {
 
 TEST_F(Adapter, UnknownTensors) {
   tensors_.push_back(
-      values("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", {4}));
-  expect_refused({"lora_magnitude_vector", "a kind of adapter that is not supported"});
+      values("base_model.model.model.layers.0.self_attn.q_proj.lora_bias_of_the_future", {4}));
+  expect_refused({"lora_bias_of_the_future", "a kind of adapter that is not supported"});
   tensors_.back() = values("base_model.model.lm_head.weight", {8, 4});
   expect_refused({"neither LoRA's nor of one of `modules_to_save`"});
   tensors_.back() = values("lm_head.weight", {8, 4});
@@ -303,8 +337,8 @@ TEST_F(OldExperts, BecomeThoseOfALayer) {
     EXPECT_EQ(config.target_parameters,
               (std::vector<std::string>{"mlp.experts.down_proj", "mlp.experts.gate_up_proj",
                                         "mlp.gate.weight"}));
-    EXPECT_EQ(config.gate_up_r, 4);
-    EXPECT_EQ(config.gate_up_alpha, 16);
+    EXPECT_EQ(config.sizes().r_of(layer + "mlp.experts.gate_up_proj"), 4);
+    EXPECT_EQ(config.sizes().scale_of(layer + "mlp.experts.gate_up_proj"), 4);
     EXPECT_EQ(config.lora_dropout, 0);
     const AdapterTensors adapter = load_adapter(directory_.path(), config, arch);
     ASSERT_EQ(adapter.lora.size(), 4U);
@@ -337,12 +371,42 @@ TEST(AdapterConfig, ReadsTheRankOfGateAndUpTogether) {
   config["rank_pattern"] = {{".*\\.gate_up_proj", 4}};
   config["alpha_pattern"] = {{".*\\.gate_up_proj", 32}};
   const AdapterConfig read = load_config(config);
-  EXPECT_EQ(read.gate_up_r, 4);
-  EXPECT_EQ(read.gate_up_alpha, 32);
+  EXPECT_EQ(read.sizes().r_of("model.layers.0.mlp.experts.gate_up_proj"), 4);
+  EXPECT_EQ(read.sizes().scale_of("model.layers.0.mlp.experts.gate_up_proj"), 8);
+  EXPECT_EQ(read.sizes().r_of("model.layers.0.mlp.experts.down_proj"), read.r);
   EXPECT_EQ(read.to_json()["rank_pattern"], config["rank_pattern"]);
   EXPECT_EQ(load_config(read.to_json()).to_json(), read.to_json());
-  config["rank_pattern"]["q_proj"] = 3;
-  expect_error([&] { load_config(config); }, {"`rank_pattern: ", "is not supported"});
+}
+
+TEST(AdapterConfig, ReadsPatternsInTheirOrder) {
+  json config = peft_config();
+  test::TemporaryDirectory directory;
+  const auto read = [&](const std::string& ranks, const std::string& alphas) {
+    std::string text = config.dump();
+    text.pop_back();
+    write_file_atomically(
+        directory / "adapter_config.json",
+        fmt::format("{}, \"rank_pattern\": {}, \"alpha_pattern\": {}}}", text, ranks, alphas));
+    return AdapterConfig::load(directory.path());
+  };
+  config.erase("rank_pattern");
+  config.erase("alpha_pattern");
+  const AdapterConfig both = read(R"({"layers.1.self_attn.q_proj": 3, "[qk]_proj": 5})",
+                                  R"({"v_proj": 1.5, "^model.layers.0.self_attn.q_proj": 2})");
+  EXPECT_EQ(both.sizes().r_of("model.layers.1.self_attn.q_proj"), 3);
+  EXPECT_EQ(both.sizes().r_of("model.layers.0.self_attn.q_proj"), 5);
+  EXPECT_EQ(both.sizes().scale_of("model.layers.0.self_attn.q_proj"), 2.0 / 5);
+  EXPECT_EQ(both.sizes().scale_of("model.layers.0.self_attn.v_proj"),
+            1.5 / static_cast<double>(both.r));
+  const std::string written = both.to_json().dump();
+  EXPECT_NE(written.find(R"({"layers.1.self_attn.q_proj":3,"[qk]_proj":5})"), std::string::npos);
+  EXPECT_NE(written.find(R"({"v_proj":1.5,"^model.layers.0.self_attn.q_proj":2})"),
+            std::string::npos);
+  expect_error([&] { read(R"({"q_proj": 0})", "null"); }, {"`rank_pattern` must be of positive"});
+  expect_error([&] { read(R"({"q_proj": 2.5})", "null"); }, {"`rank_pattern` must be of positive"});
+  expect_error([&] { read("[3]", "null"); }, {"`rank_pattern` must be a map of names"});
+  expect_error([&] { read("{}", R"({"q_proj": "x"})"); }, {"`alpha_pattern` must be of numbers"});
+  expect_error([&] { read("{}", R"({"(q": 2})"); }, {"`alpha_pattern` must be of regular"});
 }
 
 // Layers of the same names and sizes do not make it a model of the same family.

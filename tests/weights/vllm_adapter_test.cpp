@@ -237,9 +237,20 @@ TEST_F(VllmAdapter, WhatIsWrittenReadsAsWhatWasThere) {
   }
 }
 
+double update_at(const LoraPair& pair, int64_t expert, int64_t row, int64_t column) {
+  double sum = 0;
+  for (int64_t i = 0; i < pair.r; ++i) {
+    sum += static_cast<double>(
+               pair.b[static_cast<size_t>((row * pair.r + i) * pair.num_experts + expert)]) *
+           static_cast<double>(
+               pair.a[static_cast<size_t>((expert * pair.r + i) * pair.in_features + column)]);
+  }
+  return sum;
+}
+
 TEST_F(VllmAdapter, GateAndUpOfAnotherRank) {
-  config_.gate_up_r = 2 * kRank;
-  config_.gate_up_alpha = 48;
+  config_.rank_pattern = {{".*\\.gate_up_proj", 2 * kRank}};
+  config_.alpha_pattern = {{".*\\.gate_up_proj", 48}};
   config_.target_modules = {"model\\.layers.*q_proj"};
   config_.target_is_pattern = true;
   add_gate_up(/*with_down=*/true, 2 * kRank);
@@ -254,6 +265,17 @@ TEST_F(VllmAdapter, GateAndUpOfAnotherRank) {
   EXPECT_EQ(written_["rank_pattern"], (json{{"experts\\.[0-9]+\\.(?:w1|w3)", 2 * kRank}}));
   EXPECT_EQ(written_["alpha_pattern"], (json{{"experts\\.[0-9]+\\.(?:w1|w3)", 48}}));
   EXPECT_EQ(written_["target_modules"], "(?:model\\.layers.*q_proj)|.*\\.(?:w1|w2|w3)");
+  // Read again, gate and up have A's of their own, of the same values: the update is the same.
+  const AdapterTensors back =
+      load_adapter(directory_ / "vllm", load_adapter_config(directory_ / "vllm", arch), arch);
+  const LoraPair &was = adapter.lora.at(kGateUp), &is = back.lora.at(kGateUp);
+  EXPECT_EQ(is.r, 2 * was.r);
+  EXPECT_EQ(is.scale, was.scale);
+  for (int64_t expert = 0; expert < was.num_experts; ++expert) {
+    for (int64_t row = 0; row < was.out_features; ++row)
+      EXPECT_EQ(update_at(is, expert, row, row % kHidden),
+                update_at(was, expert, row, row % kHidden));
+  }
 }
 
 TEST_F(VllmAdapter, OfExpertsThatAreNotAdaptedItHasZeros) {

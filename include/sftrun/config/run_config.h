@@ -23,6 +23,7 @@ struct AutoInt {
 enum class DTypeChoice { kAuto, kFp32, kBf16, kFp16 };
 enum class TuningMode { kLora, kQlora, kFull, kPartial };
 enum class TuningBackend { kFused, kBnb };  ///< `unsloth` is an alias of fused
+enum class LoraInit { kDefault, kPissa };
 enum class Quant { kAuto, kNone, kNf4, kFp4, kFp8, kInt8, kGguf, kMxfp4 };
 enum class DataFormat { kAuto, kMessages, kShareGpt, kAlpaca, kPromptCompletion, kText };
 enum class LossOnChoice {
@@ -70,6 +71,12 @@ struct LoraConfig {
   std::vector<std::string> target_modules = {"all-linear"};
   std::vector<std::string> target_parameters;
   bool rslora = false;
+  /// Of single updates, by regular expressions over names: ranks, and alphas.
+  nlohmann::ordered_json rank_pattern = nlohmann::ordered_json::object(),
+                         alpha_pattern = nlohmann::ordered_json::object();
+  bool dora = false;
+  std::vector<std::string> modules_to_save;  ///< endings of names: trained whole
+  LoraInit init = LoraInit::kDefault;
   std::string init_from;  ///< directory of a PEFT adapter to start from
 };
 
@@ -136,6 +143,8 @@ struct TrainConfig {
   Optimizer optimizer = Optimizer::kAdamW;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double weight_decay = 0, max_grad_norm = 1;
+  std::optional<double> loraplus_lr_ratio;     ///< LoRA's B learns at so many times learning_rate
+  std::optional<double> neftune_noise_alpha;   ///< noise on embeddings while training
   std::optional<double> router_aux_loss_coef;  ///< resolved: what the model's config.json asks for
   std::optional<bool> bf16, fp16;
   bool gradient_checkpointing = false;

@@ -44,9 +44,9 @@ struct DeltaState {
 /// What the forward pass keeps: the projections and what the rule answered. The backward pass
 /// computes the rest again.
 struct DeltaRun {
-  at::Tensor qkv, z, b, a;      ///< [T, …]
-  at::Tensor read;              ///< [T, num_value_heads * value_dim]: o, before its norm
-  std::vector<at::Tensor> low;  ///< of the projections' adapters
+  at::Tensor qkv, z, b, a;  ///< [T, …]
+  at::Tensor read;          ///< [T, num_value_heads * value_dim]: o, before its norm
+  LowRank low;              ///< of the projections' adapters
 };
 
 /// @param x [T, hidden], normed

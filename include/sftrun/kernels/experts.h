@@ -134,7 +134,7 @@ struct SharedExpertRun {
   at::Tensor gate, up;  ///< [T, inner]
   at::Tensor answer;    ///< [T, hidden], before its weight
   at::Tensor weight;    ///< [T, 1] fp32
-  std::vector<at::Tensor> inner_low, down_low, router_low;
+  LowRank inner_low, down_low, router_low;
 };
 struct MixtureRun {
   at::Tensor logits;                  ///< [T, experts] fp32
@@ -142,8 +142,8 @@ struct MixtureRun {
   at::Tensor chosen;                  ///< [T, top_k]
   at::Tensor weights;                 ///< [T, top_k] fp32
   Routes routes;
-  at::Tensor gate, up;                 ///< [T * top_k, inner]
-  std::vector<at::Tensor> router_low;  ///< of the router's adapter
+  at::Tensor gate, up;  ///< [T * top_k, inner]
+  LowRank router_low;   ///< of the router's adapter
   SharedExpertRun shared;
 };
 /// @param routed_by [T, hidden] what the router reads; undefined: x

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sftrun/kernels/parameter.h"
 #include "sftrun/kernels/quant.h"
@@ -20,7 +21,25 @@ struct LoraAdapter {
   double scale = 1;        ///< alpha / r, or alpha / sqrt(r) (rsLoRA)
   double dropout = 0;
   uint32_t module_number = 0;  ///< key of the dropout's randomness; unique in the model
+
+  /// DoRA (arXiv:2402.09353): y = W x + bias becomes magnitude / |W + scale B A| (W x + scale B A
+  /// x)
+  /// + bias, with the length of each row, which counts as a constant on the way back. Dropout is in
+  /// both products behind the fraction, and what it takes from W x comes back unscaled (peft's
+  /// lora/dora.py).
+  Parameter* magnitude = nullptr;  ///< [out_features]; null: plain LoRA
+  at::Tensor squares;              ///< [out_features] fp32: the sum of the squares of W's rows
+  at::Tensor lengths;  ///< [out_features] fp32, of an update that no longer changes; or undefined
 };
+
+/// What an adapter keeps for its way back.
+struct LoraRun {
+  at::Tensor low;              ///< scale * dropout(x) A^T [T, r]; undefined without an adapter
+  at::Tensor result, lengths;  ///< of DoRA: what the magnitudes multiply [T, out_features], and
+                               ///< the rows' lengths then
+};
+/// Of linears that share their input.
+using LowRank = std::vector<LoraRun>;
 
 /// A tensor that is neither a linear layer's nor a norm's.
 struct Weight {

@@ -26,7 +26,7 @@ struct PerLayerInputs {
 struct PerLayerRun {
   at::Tensor embedded;         ///< [T, hidden]
   at::Tensor projected, rstd;  ///< [T * layers, size], before its norm
-  std::vector<at::Tensor> low;
+  LowRank low;
 };
 
 /// @param embedded [T, hidden]   @return [T, layers, size]

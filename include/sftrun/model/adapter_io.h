@@ -27,6 +27,12 @@ void load_adapter_weights(Decoder& decoder, const std::filesystem::path& directo
 /// All trained parameters as fp32 tensors under their own names (PEFT's for adapters, Hugging
 /// Face's for base weights).
 std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder);
+/// The trained parameters as PEFT reads them: PiSSA's as an update of twice the rank of the whole
+/// base, A and A0 above each other, B and -B0 side by side, as peft's save_pretrained converts them
+/// (path_initial_model_for_weight_conversion).
+std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder);
+/// PiSSA's parts that left the base; of other adapters none.
+std::vector<weights::TensorToWrite> principal_part_tensors(const Decoder& decoder);
 at::ScalarType torch_dtype(DType dtype);
 /// Adds a tensor of a model as a directory's files hold it, whole or in parts.
 /// @param values its values in fp32, asked for once a part; empty: what the base holds
@@ -45,9 +51,10 @@ void write_text_files(const weights::Checkpoint& base, const std::filesystem::pa
                       const std::optional<std::string>& trained_with);
 /// Writes the config.json of a model whose weights are stored in `dtype`: the base's own but for
 /// that, or for a GGUF file one that means the same.
+/// @param parts_head the files hold a head that was tied to the embedding
 /// @param quantization its `quantization_config`; null: none
 void write_config(const weights::Checkpoint& base, const std::filesystem::path& base_path,
-                  const std::filesystem::path& directory, DType dtype,
+                  const std::filesystem::path& directory, DType dtype, bool parts_head = false,
                   const nlohmann::ordered_json& quantization = nullptr);
 
 }  // namespace sftrun::model

@@ -2,9 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,11 +17,8 @@
 #include "sftrun/kernels/per_layer_inputs.h"
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/spec/arch_spec.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/checkpoint.h"
-
-namespace sftrun::spec {
-struct LoraTargets;
-}
 
 /// One decoder for every model family: what it computes is in the `ArchSpec`.
 namespace sftrun::model {
@@ -36,20 +34,17 @@ struct LoraOptions {
   bool target_is_pattern =
       false;  ///< target_modules holds one regular expression over whole module names
 
-  int64_t gate_up_r = 0;  ///< of the experts' gate_up_proj; 0: as the others
-  double gate_up_alpha = 0;
+  spec::NamePattern rank_pattern, alpha_pattern;  ///< of single updates
+  bool dora = false;
+  bool pissa = false;  ///< the base is what the principal parts leave
+  std::filesystem::path
+      pissa_from;  ///< principal parts as a checkpoint has them; empty: found anew
+  /// Modules that train whole, by the ends of their names. A head that is tied to the embedding
+  /// parts from it when either is named, as in peft.
+  std::vector<std::string> modules_to_save;
 
   spec::LoraTargets targets() const;
-  /// The factor of B·A·x (rsLoRA: arXiv 2312.03732).
-  double scaling() const {
-    return alpha / (rslora ? std::sqrt(static_cast<double>(r)) : static_cast<double>(r));
-  }
-  /// The same of the experts' gate_up_proj.
-  LoraOptions of_gate_up() const {
-    LoraOptions own = *this;
-    if (gate_up_r > 0) own.r = gate_up_r, own.alpha = gate_up_alpha;
-    return own;
-  }
+  spec::LoraSizes sizes() const { return {r, alpha, rslora, rank_pattern, alpha_pattern, dora}; }
 };
 
 /// How frozen linear layers are held, but routers.
@@ -77,7 +72,8 @@ struct DecoderOptions {
                                        ///< searched as in Python's re.search
   BaseForm base;
   bool gradient_checkpointing = false;
-  uint64_t seed = 42;  ///< of freshly initialised adapters
+  double neftune_noise_alpha = 0;  ///< of the noise on embeddings while training; 0: none
+  uint64_t seed = 42;              ///< of freshly initialised adapters
 };
 
 using kernels::Layer;
@@ -124,12 +120,18 @@ class Decoder {
   std::vector<Layer>& layers() { return layers_; }
   const kernels::Head& head() const { return head_; }
   at::Tensor embed(const at::Tensor& tokens) const;
+  /// With the noise that training asks for.
+  at::Tensor embed_for_training(const PackedBatch& batch) const;
   /// What layers have of one another in this batch, where they have anything: fills
   /// `context.exchange`. @param hidden what `embed` gave
   void open_exchange(kernels::BatchContext& context, const at::Tensor& tokens,
                      const at::Tensor& hidden, kernels::PerLayerRun* keep = nullptr) const;
+  /// PiSSA: what left the base, by the names of the updates' parameters; else empty.
+  const std::map<std::string, at::Tensor>& principal_parts() const { return principal_parts_; }
   /// Every linear module but the head, in the order of the tensors.
   std::vector<kernels::Linear*> linears();
+  /// For adapters that no longer change: DoRA's lengths are computed once instead of at every pass.
+  void settle_adapters();
   /// Bytes of frozen weights on the device.
   uint64_t base_bytes() const { return base_bytes_; }
 
@@ -157,6 +159,7 @@ class Decoder {
   kernels::PerLayerInputs per_layer_;
   bool shares_keys_ = false;
   kernels::Parameter* embedding_parameter_ = nullptr;
+  std::map<std::string, at::Tensor> principal_parts_;
   std::vector<Layer> layers_;
   kernels::Head head_;
   int64_t first_trained_group_ = 0;

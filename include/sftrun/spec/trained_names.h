@@ -5,6 +5,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sftrun/spec/arch_spec.h"
@@ -18,7 +19,39 @@ struct LoraTargets {
   bool is_pattern = false;  ///< modules holds one regular expression over whole names instead
   std::vector<std::string> parameters;  ///< of experts and routers, endings of names
   double dropout = 0;
+  std::vector<std::string> saved = {};  ///< `modules_to_save`: trained whole, and not adapted
 };
+
+/// Numbers of single updates by regular expressions over names, in order: peft's `rank_pattern` and
+/// `alpha_pattern`.
+using NamePattern = std::vector<std::pair<std::string, double>>;
+
+/// That of the first expression that is the whole name or its end behind a dot (peft's
+/// get_pattern_key).
+std::optional<double> pattern_value(const NamePattern& pattern, const std::string& name);
+
+/// Rank and scale of each update. Names are those of modules, or of parameters where
+/// `LoraTargets::parameters` asks for the update.
+struct LoraSizes {
+  int64_t r = 16;
+  double alpha = 32;
+  bool rslora = false;
+  NamePattern rank_pattern, alpha_pattern;
+  bool dora = false;  ///< with a magnitude for each row
+
+  int64_t r_of(const std::string& name) const;
+  /// alpha / r, or alpha / sqrt(r) (rsLoRA: arXiv 2312.03732)
+  double scale_of(const std::string& name) const;
+  /// The sum of `ranks` in the scale of `r_of(name)`: what alpha has to be.
+  double alpha_for(const std::string& name, int64_t ranks) const;
+};
+
+/// @throws ConfigError for an expression that no update's name matches, naming it
+void require_patterns_match(const LoraSizes& sizes, const LoraTargets& targets,
+                            const ArchSpec& arch);
+/// What patterns match of a linear module: its name, or its weight's where that asks for the
+/// update.
+std::string update_name(const LoraTargets& targets, const std::string& module);
 
 /// @throws ConfigError for a name that the model has nothing of, naming what there is
 void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch);
@@ -30,8 +63,13 @@ bool is_target(const LoraTargets& targets, const std::string& module, LinearSlot
 /// Of experts' tensors: the whole name or its ending.
 bool is_target(const LoraTargets& targets, const std::string& parameter);
 
-/// How many values the updates of rank `r` hold.
-int64_t num_lora_values(const LoraTargets& targets, int64_t r, const ArchSpec& arch);
+/// Whether a tensor belongs to a module that trains whole: one whose name ends in one of `saved`,
+/// be it in the middle of a word, as peft has it.
+bool is_saved(const std::vector<std::string>& saved, const std::string& tensor);
+
+/// How many values the updates hold, and the modules that train whole. The head counts as a tensor
+/// of its own there, also where it is tied to the embedding.
+int64_t num_lora_values(const LoraTargets& targets, const LoraSizes& sizes, const ArchSpec& arch);
 
 /// Coefficient of the routers' load-balancing loss: what the run asks for, else what the model's
 /// config.json does; null: nobody does.

@@ -58,6 +58,9 @@ void verify_checkpoint(const std::filesystem::path& checkpoint);
 /// @throws DataError naming file and tensor when the checkpoint is not whole or does not fit the
 /// decoder.
 TrainState read_train_state(const std::filesystem::path& checkpoint);
+/// The file with what PiSSA took out of the base when the run began: a decoder that resumes takes
+/// out the same.
+std::filesystem::path principal_parts_of(const std::filesystem::path& checkpoint);
 void restore(const std::filesystem::path& checkpoint, model::Decoder& decoder, AdamW& optimizer);
 
 }  // namespace sftrun::train

@@ -18,6 +18,9 @@ namespace sftrun::train {
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool is_8bit = false;
+  /// LoRA+ (arXiv:2402.12354; peft's create_loraplus_optimizer): the learning rate of updates' B
+  /// and of what has one dimension is so many times that of the rest.
+  double loraplus_lr_ratio = 1;
 };
 
 /// A part of the optimizer's state, as checkpoints name it.
@@ -53,6 +56,7 @@ class AdamW {
     Place place;
     int64_t begin, end;  ///< elements of the flat buffers
     bool decays;
+    double lr_ratio;
   };
   void add_segment(const kernels::Parameter& parameter, const Place& place);
   void allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks);

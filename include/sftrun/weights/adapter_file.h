@@ -19,6 +19,7 @@ struct LoraPair {
   double scale = 1;
   std::vector<float> a;  ///< [r, in_features]; [experts * r, in_features], the expert slow
   std::vector<float> b;  ///< [out_features, r]; [out_features, r * experts], the expert fast
+  std::vector<float> magnitude;  ///< [out_features] of DoRA, else empty
 };
 
 struct AdapterTensors {
@@ -27,9 +28,6 @@ struct AdapterTensors {
   std::map<std::string, std::vector<float>>
       saved;  ///< modules_to_save, by tensor: "lm_head.weight"
 };
-
-/// What B A is multiplied by: alpha / r, or alpha / sqrt(r) with rank-stabilised scaling.
-double scale_of(const AdapterConfig& config, int64_t r, double alpha);
 
 /// adapter_config.json, with experts as PEFT 0.21 names them: older versions wrote an adapter of
 /// each expert's matrices, w1 or gate_proj among the `target_modules`.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/safetensors.h"
 
 /// PEFT's adapter layout: adapter_config.json and adapter_model.safetensors.
@@ -21,11 +22,14 @@ struct AdapterConfig {
                                             ///< expression when is_pattern
   bool target_is_pattern = false;
   std::vector<std::string> target_parameters;  ///< of experts: endings of names
-  /// Of the experts' gate_up_proj, where it is not r and lora_alpha; 0: it is. PEFT gives it the
-  /// ranks of gate and up together where an adapter (or its list of targets) named them apart.
-  int64_t gate_up_r = 0;
-  double gate_up_alpha = 0;
+  /// Of single updates, in the file's order. PEFT itself gives the experts' gate_up_proj the ranks
+  /// of gate and up together where an adapter (or its list of targets) named them apart.
+  spec::NamePattern rank_pattern, alpha_pattern;
   bool use_rslora = false;
+  bool use_dora = false;
+  /// `init_lora_weights: pissa`: PEFT takes the principal part out of the base when it loads such.
+  /// Not what is written here: see model::adapter_tensors.
+  bool pissa = false;
   std::vector<std::string> modules_to_save;
   std::string task_type = "CAUSAL_LM";
 
@@ -33,12 +37,21 @@ struct AdapterConfig {
   /// "all-linear".
   /// @throws DataError naming what this program does not support (DoRA, other PEFT types, …).
   static AdapterConfig load(const std::filesystem::path& directory);
-  nlohmann::json to_json() const;  ///< what PEFT's LoraConfig.from_pretrained reads
+  nlohmann::ordered_json to_json() const;  ///< what PEFT's LoraConfig.from_pretrained reads
+
+  spec::LoraSizes sizes() const {
+    return {r, lora_alpha, use_rslora, rank_pattern, alpha_pattern, use_dora};
+  }
 };
 
 /// PEFT's tensor names: "base_model.model." + module + ".lora_A.weight".
 std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
+std::string magnitude_name(const std::string& module);  ///< of DoRA
+/// Of a tensor of a module that was trained whole: "base_model.model.lm_head.weight".
+std::string saved_name(const std::string& tensor);
+std::string saved_tensor(
+    const std::string& name);  ///< the inverse; updates' names give no tensor's
 /// Whether a target names experts' matrices or a router, as PEFT did when each was a module:
 /// "w1", "experts.0.gate_proj", "gate".
 bool names_single_experts(const std::string& target);

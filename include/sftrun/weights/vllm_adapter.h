@@ -18,6 +18,9 @@ enum class VllmExperts {
 };
 VllmExperts vllm_experts(const spec::ArchSpec& arch);
 
+/// What to tell of an adapter that vLLM refuses whatever it adapts; empty: it does not.
+std::string vllm_refusal(bool has_magnitudes, bool has_whole_modules);
+
 /// What vLLM makes of an adapter in PEFT's layout.
 struct VllmReading {
   bool is_silent = false;  ///< it loads the adapter, and computes something else

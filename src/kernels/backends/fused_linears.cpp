@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "sftrun/kernels/dora.h"
+
 namespace sftrun::kernels {
 namespace {
 
@@ -21,7 +23,7 @@ LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchCo
     if (!group[i]->lora) continue;
     const LoraAdapter& lora = *group[i]->lora;
     if (drops(lora, batch)) {
-      low[i] = matmul_sum({{dropped(x, lora, batch), lora.a->compute, true}}).mul_(lora.scale);
+      low[i].low = matmul_sum({{dropped(x, lora, batch), lora.a->compute, true}}).mul_(lora.scale);
     } else {
       shared.push_back(lora.a->compute);
     }
@@ -31,9 +33,9 @@ LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchCo
       matmul_sum({{x, shared.size() == 1 ? shared[0] : at::cat(shared), /*transposed=*/true}});
   int64_t first = 0;
   for (size_t i = 0; i < group.size(); ++i) {
-    if (!group[i]->lora || low[i].defined()) continue;
+    if (!group[i]->lora || low[i].low.defined()) continue;
     const LoraAdapter& lora = *group[i]->lora;
-    low[i] = all.narrow(1, first, lora.a->shape[0]).mul_(lora.scale);
+    low[i].low = all.narrow(1, first, lora.a->shape[0]).mul_(lora.scale);
     first += lora.a->shape[0];
   }
   return low;
@@ -48,20 +50,54 @@ at::Tensor lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Te
   return d_low;
 }
 
+/// residual + bias + x W^T, with the adapter's part.
+at::Tensor forward(const at::Tensor& x, const Linear& linear, const LoraRun& run,
+                   const at::Tensor& residual) {
+  std::vector<Product> terms = {{x, linear.matrix(), /*transposed=*/true}};
+  if (run.low.defined()) terms.push_back({run.low, linear.lora->b->compute, /*transposed=*/true});
+  return matmul_sum(terms, residual, linear.bias);
+}
+
+/// A row of results times each feature's gain, rounded once.
+at::Tensor scaled(const at::Tensor& result, const at::Tensor& gains) {
+  return (result * gains).to(result.scalar_type());
+}
+
+/// The same with DoRA's magnitudes.
+at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchContext& batch,
+                        LoraRun& run, const at::Tensor& residual) {
+  const LoraAdapter& lora = *linear.lora;
+  const Matrix w = linear.matrix();
+  const bool through_dropout = drops(lora, batch);
+  const at::Tensor dropped_x = through_dropout ? dropped(x, lora, batch) : x;
+  run.lengths = row_lengths(linear);
+  run.result = matmul_sum({{dropped_x, w, true}, {run.low, lora.b->compute, true}});
+  at::Tensor y = scaled(run.result, row_gains(lora, run.lengths));
+  if (through_dropout) y = matmul_sum({{x - dropped_x, w, true}}, y);
+  if (linear.bias.defined()) y.add_(linear.bias);
+  if (residual.defined()) y.add_(residual);
+  return y;
+}
+
+/// Adds the magnitudes' gradient; returns that of what they multiply.
+at::Tensor through_magnitude(const at::Tensor& dy, const LoraAdapter& lora, const LoraRun& run) {
+  lora.magnitude->grad.add_((dy.to(at::kFloat) * run.result).sum(0).div_(run.lengths));
+  return scaled(dy, row_gains(lora, run.lengths));
+}
+
 }  // namespace
 
 std::vector<at::Tensor> linears_forward(const at::Tensor& x, const LinearGroup& group,
                                         const BatchContext& batch, LowRank* low,
                                         const at::Tensor& residual) {
-  const LowRank products = low_rank_of(x, group, batch);
+  LowRank runs = low_rank_of(x, group, batch);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < group.size(); ++i) {
-    std::vector<Product> terms = {{x, group[i]->matrix(), /*transposed=*/true}};
-    if (products[i].defined())
-      terms.push_back({products[i], group[i]->lora->b->compute, /*transposed=*/true});
-    outputs.push_back(matmul_sum(terms, residual, group[i]->bias));
+    const bool is_dora = group[i]->lora && group[i]->lora->magnitude;
+    outputs.push_back(is_dora ? dora_forward(x, *group[i], batch, runs[i], residual)
+                              : forward(x, *group[i], runs[i], residual));
   }
-  if (low != nullptr) *low = products;
+  if (low != nullptr) *low = std::move(runs);
   return outputs;
 }
 
@@ -73,17 +109,25 @@ at::Tensor linears_backward(const std::vector<at::Tensor>& grads, const at::Tens
   for (size_t i = 0; i < group.size(); ++i) {
     const Linear& linear = *group[i];
     const at::Tensor& dy = grads[i];
-    terms.push_back({dy, linear.matrix(), /*transposed=*/false});
     if (linear.weight_parameter) add_matmul_tn_(linear.weight_parameter->grad, dy, x);
     if (linear.bias_parameter) linear.bias_parameter->grad.add_(dy.sum(0, false, at::kFloat));
-    if (!linear.lora) continue;
-    const at::Tensor d_low = lora_backward(dy, x, low[i], *linear.lora, batch);
+    if (!linear.lora) {
+      terms.push_back({dy, linear.matrix(), /*transposed=*/false});
+      continue;
+    }
+    const LoraAdapter& lora = *linear.lora;
+    const at::Tensor inner = lora.magnitude ? through_magnitude(dy, lora, low[i]) : dy;
+    const at::Tensor d_low = lora_backward(inner, x, low[i].low, lora, batch);
+    const bool drops_here = drops(lora, batch);
+    terms.push_back({drops_here ? dy : inner, linear.matrix(), /*transposed=*/false});
     if (!needs_dx) continue;
-    if (drops(*linear.lora, batch)) {
-      through_dropout.push_back(
-          dropped(matmul_sum({{d_low, linear.lora->a->compute, false}}), *linear.lora, batch));
+    if (drops_here) {
+      std::vector<Product> dropped_terms = {{d_low, lora.a->compute, false}};
+      // W x is behind the magnitudes, W dropout(x) before them.
+      if (lora.magnitude) dropped_terms.push_back({inner - dy, linear.matrix(), false});
+      through_dropout.push_back(dropped(matmul_sum(dropped_terms), lora, batch));
     } else {
-      terms.push_back({d_low, linear.lora->a->compute, /*transposed=*/false});
+      terms.push_back({d_low, lora.a->compute, /*transposed=*/false});
     }
   }
   if (!needs_dx) return {};

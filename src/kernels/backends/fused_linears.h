@@ -8,9 +8,6 @@
 /// Linears that share their input, with their adapters, as one operation and its backward pass.
 namespace sftrun::kernels {
 
-/// For each linear of a group: scale * dropout(x) A^T [T, r]; undefined without an adapter.
-using LowRank = std::vector<at::Tensor>;
-
 /// x [T, in] -> one [T, out] each, with biases, adapters and (of a group of one) `residual` added.
 std::vector<at::Tensor> linears_forward(const at::Tensor& x, const LinearGroup& group,
                                         const BatchContext& batch, LowRank* low,

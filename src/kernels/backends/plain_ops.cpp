@@ -7,16 +7,23 @@
 namespace sftrun::kernels {
 namespace {
 
-at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
-  at::Tensor input = x.to(at::kFloat);  // peft casts the input to the adapter's dtype
-  if (batch.training && lora.dropout > 0) {
-    at::Tensor mask;
-    {
-      const at::NoGradGuard no_grad;
-      mask = dropout(at::ones_like(input), batch, lora.dropout, lora.module_number);
-    }
-    input = input * mask;
+bool drops(const LoraAdapter& lora, const BatchContext& batch) {
+  return batch.training && lora.dropout > 0;
+}
+
+at::Tensor dropped(const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
+  if (!drops(lora, batch)) return x;
+  at::Tensor mask;
+  {
+    const at::NoGradGuard no_grad;
+    mask = dropout(at::ones_like(x), batch, lora.dropout, lora.module_number);
   }
+  return x * mask;
+}
+
+at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
+  // peft casts the input to the adapter's dtype
+  const at::Tensor input = dropped(x.to(at::kFloat), lora, batch);
   return at::linear(at::linear(input, lora.a->master), lora.b->master) * lora.scale;
 }
 
@@ -48,6 +55,33 @@ at::Tensor base_product(const at::Tensor& x, const Linear& linear,
   return at::linear(x, value_of(linear.weight_parameter, linear.weight), bias);
 }
 
+namespace {
+
+/// peft's lora/dora.py, DoraLinearLayer.forward: what comes to the base's result.
+/// @param y the base's result, with its bias
+at::Tensor dora_update(const at::Tensor& x, const at::Tensor& y, const Linear& linear,
+                       const std::optional<at::Tensor>& bias, const BatchContext& batch) {
+  const LoraAdapter& lora = *linear.lora;
+  const at::Tensor input = dropped(x.to(at::kFloat), lora, batch);
+  at::Tensor lengths;
+  {
+    const at::NoGradGuard no_grad;
+    const at::Tensor update = at::mm(lora.b->master, lora.a->master).to(x.scalar_type());
+    const at::Tensor weight = linear.matrix().values(x.scalar_type()) + lora.scale * update;
+    lengths = at::linalg_vector_norm(weight, 2, at::IntArrayRef({1}));
+  }
+  const at::Tensor gains = lora.magnitude->master / lengths;
+  at::Tensor base = y;
+  if (drops(lora, batch))
+    base = base_product(input.to(x.scalar_type()), linear, std::nullopt);
+  else if (bias)
+    base = y - *bias;
+  const at::Tensor low = at::linear(at::linear(input, lora.a->master), lora.b->master);
+  return (gains - 1) * base + gains * low * lora.scale;
+}
+
+}  // namespace
+
 at::Tensor value_of(const Parameter* parameter, const at::Tensor& frozen) {
   return parameter ? parameter->master.to(parameter->compute.scalar_type()) : frozen;
 }
@@ -59,7 +93,11 @@ std::vector<at::Tensor> linears(const at::Tensor& x, const LinearGroup& group,
     std::optional<at::Tensor> bias;
     if (linear->bias.defined()) bias = value_of(linear->bias_parameter, linear->bias);
     at::Tensor y = base_product(x, *linear, bias);
-    if (linear->lora) y = (y + lora_update(x, *linear->lora, batch)).to(x.scalar_type());
+    if (linear->lora) {
+      const at::Tensor update = linear->lora->magnitude ? dora_update(x, y, *linear, bias, batch)
+                                                        : lora_update(x, *linear->lora, batch);
+      y = (y + update).to(x.scalar_type());
+    }
     outputs.push_back(y);
   }
   return outputs;

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/spec/trained_names.h"
+
+/// What a run's `tuning.lora` asks of a model.
+namespace sftrun::plan {
+
+spec::LoraTargets lora_targets(const config::LoraConfig& lora);
+spec::LoraSizes lora_sizes(const config::LoraConfig& lora);
+
+}  // namespace sftrun::plan

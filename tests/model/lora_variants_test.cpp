@@ -1,0 +1,214 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "sftrun/kernels/dora.h"
+#include "sftrun/kernels/noise.h"
+#include "sftrun/model/decoder.h"
+#include "sftrun/model/pissa.h"
+#include "support/expect_error.h"
+#include "support/reference.h"
+#include "support/tensors.h"
+
+namespace sftrun::model {
+namespace {
+
+using test::normal;
+
+std::shared_ptr<const weights::Checkpoint> checkpoint() {
+  return weights::Checkpoint::open(std::filesystem::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa");
+}
+
+DecoderOptions lora_options() {
+  DecoderOptions options;
+  options.trains = Trains::kLora;
+  options.lora.r = 3;
+  return options;
+}
+
+at::Tensor weight_of(const kernels::Linear& linear) {
+  return linear.matrix().values(at::kFloat).to(at::kFloat);
+}
+
+// ---- PiSSA
+
+TEST(Pissa, IsTheBestOfItsRank) {
+  for (const auto& [out, in, r] : {std::tuple{7, 19, 3}, {19, 7, 7}, {13, 13, 1}, {1, 5, 1}}) {
+    SCOPED_TRACE(fmt::format("{} x {}, rank {}", out, in, r));
+    const at::Tensor w = normal({out, in}, 3);
+    const auto [u, s, vh] = at::linalg_svd(w.to(at::kDouble), /*full_matrices=*/false);
+    const at::Tensor best =
+        at::mm(u.narrow(1, 0, r) * s.narrow(0, 0, r), vh.narrow(0, 0, r)).to(at::kFloat);
+    const PrincipalPart part = principal_part(w, r, 1.7);
+    EXPECT_LT((1.7 * at::mm(part.b, part.a) - best).abs().max().item<float>(), 2e-6);
+    EXPECT_LT((part.a.square().sum(1) - part.b.square().sum(0)).abs().max().item<float>(), 1e-5);
+    EXPECT_LT((part.a.square().sum(1) - (s.narrow(0, 0, r) / 1.7)).abs().max().item<double>(),
+              1e-5);
+    for (int64_t i = 0; i < r; ++i)
+      EXPECT_GT(part.a[i][part.a[i].abs().argmax().item<int64_t>()].item<float>(), 0);
+  }
+}
+
+TEST(Pissa, OfAMatrixOfLowerRank) {
+  const at::Tensor w = at::mm(normal({9, 2}, 1), normal({2, 11}, 2));
+  const PrincipalPart part = principal_part(w, 4, 1);
+  EXPECT_TRUE(part.a.isfinite().all().item<bool>() && part.b.isfinite().all().item<bool>());
+  EXPECT_LT((at::mm(part.b, part.a) - w).abs().max().item<float>(), 1e-5);
+}
+
+TEST(Pissa, TheModelStaysWhatItWas) {
+  const at::NoGradGuard no_grad;
+  for (const bool quantised : {false, true}) {
+    SCOPED_TRACE(quantised);
+    DecoderOptions options = lora_options();
+    const auto plain = Decoder::load(checkpoint(), options);
+    options.lora.pissa = true;
+    if (quantised) options.quant = kernels::QuantOptions{};
+    const auto decoder = Decoder::load(checkpoint(), options);
+    const auto before = plain->linears(), after = decoder->linears();
+    EXPECT_EQ(decoder->principal_parts().size(), 2 * after.size());
+    for (size_t i = 0; i < after.size(); ++i) {
+      const kernels::LoraAdapter& lora = *after[i]->lora;
+      const at::Tensor whole =
+          weight_of(*after[i]) + lora.scale * at::mm(lora.b->master, lora.a->master);
+      const at::Tensor& w = before[i]->weight;
+      EXPECT_LT((whole - w).abs().max().item<float>(),
+                (quantised ? 0.16 : 1e-6) * w.abs().max().item<float>())
+          << after[i]->name;
+      EXPECT_LT(weight_of(*after[i]).norm().item<float>(), 0.98 * w.norm().item<float>());
+    }
+  }
+}
+
+TEST(Pissa, RanksBeyondAMatrix) {
+  DecoderOptions options = lora_options();
+  options.lora.pissa = true;
+  options.lora.rank_pattern = {{"k_proj", 1000}};
+  test::expect_error<ConfigError>([&] { Decoder::load(checkpoint(), options); },
+                                  {"k_proj.weight has no 1000 singular values", "rank_pattern"});
+}
+
+// ---- DoRA
+
+TEST(Dora, LengthsAreThoseOfTheSum) {
+  const at::NoGradGuard no_grad;
+  for (const bool quantised : {false, true}) {
+    SCOPED_TRACE(quantised);
+    DecoderOptions options = lora_options();
+    options.lora.dora = true;
+    options.lora.alpha = 5;
+    if (quantised) options.quant = kernels::QuantOptions{.block_size = 32};
+    const auto decoder = Decoder::load(checkpoint(), options);
+    uint64_t seed = 1;
+    for (kernels::Linear* linear : decoder->linears()) {
+      kernels::LoraAdapter& lora = *linear->lora;
+      const at::Tensor w = weight_of(*linear);
+      const auto lengths = [](const at::Tensor& matrix) { return matrix.square().sum(1).sqrt(); };
+      EXPECT_LT((lora.magnitude->master - lengths(w)).abs().max().item<float>(), 1e-5);
+      lora.b->master.copy_(normal(lora.b->shape, seed++));
+      decoder->parameters().refresh_compute();
+      const at::Tensor sum = w + lora.scale * at::mm(lora.b->master, lora.a->master);
+      EXPECT_LT((kernels::row_lengths(*linear) / lengths(sum) - 1).abs().max().item<float>(), 2e-6)
+          << linear->name;
+    }
+  }
+}
+
+/// Those that are settled are not computed again.
+TEST(Dora, SettledLengthsStay) {
+  const at::NoGradGuard no_grad;
+  DecoderOptions options = lora_options();
+  options.lora.dora = true;
+  const auto decoder = Decoder::load(checkpoint(), options);
+  kernels::Linear& linear = *decoder->linears()[0];
+  decoder->settle_adapters();
+  const at::Tensor settled = kernels::row_lengths(linear).clone();
+  linear.lora->b->master.fill_(1);
+  EXPECT_TRUE(at::equal(kernels::row_lengths(linear), settled));
+}
+
+// ---- Whole modules
+
+TEST(WholeModules, PartATie) {
+  for (const auto& [saved, head, embedding] :
+       {std::tuple{"lm_head", true, false}, {"embed_tokens", false, true}}) {
+    SCOPED_TRACE(saved);
+    DecoderOptions options = lora_options();
+    options.lora.modules_to_save = {saved};
+    const auto decoder = Decoder::load(checkpoint(), options);
+    EXPECT_EQ(decoder->head().linear.weight_parameter != nullptr, head);
+    const at::Tensor tokens = at::arange(5);
+    const at::Tensor rows = decoder->embed(tokens);
+    EXPECT_TRUE(at::equal(decoder->head().linear.weight.narrow(0, 0, 5), rows));
+    EXPECT_NE(decoder->head().linear.weight.data_ptr(),
+              Decoder::load(checkpoint(), lora_options())->head().linear.weight.data_ptr());
+    EXPECT_EQ(decoder->parameters().find("base_model.model.model.embed_tokens.weight") != nullptr,
+              embedding);
+    EXPECT_EQ(decoder->parameters().find("base_model.model.lm_head.weight") != nullptr, head);
+  }
+}
+
+TEST(WholeModules, AreNotAdapted) {
+  DecoderOptions options = lora_options();
+  options.lora.modules_to_save = {"layers.1.mlp", "v_proj"};
+  const auto decoder = Decoder::load(checkpoint(), options);
+  for (const kernels::Linear* linear : decoder->linears()) {
+    const bool is_whole =
+        linear->name.find("layers.1.mlp") != std::string::npos || linear->name.ends_with("v_proj");
+    EXPECT_EQ(linear->lora.has_value(), !is_whole) << linear->name;
+    EXPECT_EQ(linear->weight_parameter != nullptr, is_whole) << linear->name;
+  }
+}
+
+TEST(WholeModules, MustExist) {
+  DecoderOptions options = lora_options();
+  options.lora.modules_to_save = {"lm_haed"};
+  test::expect_error<ConfigError>(
+      [&] { Decoder::load(checkpoint(), options); },
+      {"no module's name ends in `lm_haed`", "modules_to_save", "did you mean `lm_head`?"});
+}
+
+// ---- NEFTune
+
+kernels::BatchContext two_documents(uint32_t first_key, int32_t first, int32_t second) {
+  kernels::BatchContext batch;
+  batch.cu_seqlens = {0, first, first + second};
+  batch.dropout_seed = 7;
+  batch.step = 3;
+  for (int32_t i = 0; i < first; ++i)
+    batch.token_keys.push_back({first_key, static_cast<uint32_t>(i)});
+  for (int32_t i = 0; i < second; ++i)
+    batch.token_keys.push_back({first_key + 1, static_cast<uint32_t>(i)});
+  return batch;
+}
+
+TEST(EmbeddingNoise, IsUniformWithinItsDocumentsBound) {
+  constexpr int64_t kChannels = 37;
+  at::Tensor x = at::zeros({5 + 11, kChannels});
+  kernels::add_embedding_noise_(x, two_documents(0, 5, 11), 4, 2);
+  const at::Tensor first = x.narrow(0, 0, 5), second = x.narrow(0, 5, 11);
+  const double bound = 2 * 4 / std::sqrt(5.0 * kChannels),
+               other = 2 * 4 / std::sqrt(11.0 * kChannels);
+  EXPECT_LE(first.abs().max().item<double>(), bound);
+  EXPECT_GT(first.abs().max().item<double>(), 0.95 * bound);
+  EXPECT_LE(second.abs().max().item<double>(), other);
+  EXPECT_GT(second.abs().max().item<double>(), 0.95 * other);
+  EXPECT_LT(std::abs(second.mean().item<double>()), 0.1 * other);
+}
+
+/// A document gets the same wherever it lies, and another in another step.
+TEST(EmbeddingNoise, IsTheDocuments) {
+  at::Tensor together = at::zeros({9, 6}), alone = at::zeros({4, 6}), later = at::zeros({4, 6});
+  kernels::add_embedding_noise_(together, two_documents(8, 5, 4), 1);
+  kernels::BatchContext batch = two_documents(9, 4, 0);
+  kernels::add_embedding_noise_(alone, batch, 1);
+  EXPECT_TRUE(at::equal(together.narrow(0, 5, 4), alone));
+  batch.step = 4;
+  kernels::add_embedding_noise_(later, batch, 1);
+  EXPECT_FALSE(at::equal(later, alone));
+}
+
+}  // namespace
+}  // namespace sftrun::model
