@@ -1,20 +1,22 @@
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/Parallel.h>
 
 #include <filesystem>
-#include <map>
 
 #include "commands.h"
+#include "merged_tensor.h"
 #include "session.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
 #include "sftrun/model/adapter_io.h"
-#include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/gguf_export.h"
+#include "sftrun/weights/gguf_quantize.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 
-/// W + scale * B A, tensor by tensor: the memory of one tensor, whatever the model's size.
+/// An adapter folded into its base, tensor by tensor: the memory of one tensor, whatever the
+/// model's size.
 namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
@@ -29,86 +31,113 @@ DType stored_dtype(const std::string& wanted, const weights::Checkpoint& base) {
   return DType::kBF16;
 }
 
-at::Tensor from_file(const std::vector<float>& values, at::IntArrayRef shape) {
-  return at::from_blob(const_cast<float*>(values.data()), shape, at::kFloat);
-}
+struct MergeRequest {
+  fs::path base, adapter, output;
+  std::string dtype, format;
+  uint64_t max_shard_bytes = 0;
 
-/// scale * B A; of experts for each of them, as peft orders their values.
-at::Tensor update_of(const weights::LoraPair& pair) {
-  const int64_t r = pair.r;
-  if (pair.num_experts == 0) {
-    return at::mm(from_file(pair.b, {pair.out_features, r}),
-                  from_file(pair.a, {r, pair.in_features}))
-        .mul_(pair.scale);
-  }
-  const at::Tensor a = from_file(pair.a, {pair.num_experts, r, pair.in_features}),
-                   b = from_file(pair.b, {pair.out_features, r, pair.num_experts});
-  return at::matmul(b.permute({2, 0, 1}), a).mul_(pair.scale);
-}
-
-/// The update of gpt-oss's gate_up has its rows in turn, as the files' tensor has its columns.
-at::Tensor in_order_of(const weights::TensorInfo& info, const at::Tensor& update) {
-  const std::vector<int64_t>& view = info.layout.view;  // [experts, 2, inner, in]
-  if (view.size() != 4) return update;
-  return update.view({view[0], view[2], view[1], view[3]}).transpose(1, 2).reshape(info.shape);
-}
-
-/// A base weight with its update, in fp32. Parts of one tensor are asked for one after the other:
-/// the last answer is kept.
-class MergedTensor {
- public:
-  explicit MergedTensor(const weights::Checkpoint& base) : base_(base) {}
-
-  at::Tensor of(const weights::TensorInfo& info, const weights::LoraPair& pair) {
-    if (name_ == info.name) return merged_;
-    const at::NoGradGuard no_grad;
-    merged_ = at::empty(info.shape, at::kFloat);
-    base_.read(info.name, DType::kF32, merged_.data_ptr());
-    merged_.add_(in_order_of(info, update_of(pair)));
-    name_ = info.name;
-    return merged_;
-  }
-
- private:
-  const weights::Checkpoint& base_;
-  std::string name_;
-  at::Tensor merged_;
+  explicit MergeRequest(const nlohmann::json& request)
+      : base(request.at("model").get<std::string>()),
+        adapter(request.at("adapter").get<std::string>()),
+        output(request.at("output").get<std::string>()),
+        dtype(request.at("dtype").get<std::string>()),
+        format(request.at("format").get<std::string>()),
+        max_shard_bytes(static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>())) {}
 };
+
+/// @return how the weights are stored, in words
+std::string write_directory(const MergeRequest& request, const weights::Checkpoint& base,
+                            MergedWeights& merged, const fs::path& directory) {
+  const DType dtype = stored_dtype(request.dtype, base);
+  std::vector<weights::TensorToWrite> tensors;
+  for (const weights::TensorInfo& info : base.tensors()) {
+    std::function<at::Tensor()> values;
+    if (merged.is_changed(info.name)) values = [&merged, &info] { return merged.of(info); };
+    model::add_stored(base, info, dtype, values, tensors);
+  }
+  weights::write_sharded_safetensors(directory, tensors, request.max_shard_bytes);
+  model::write_config(base, request.base, directory, dtype);
+  model::write_text_files(base, request.base, directory,
+                          weights::read_chat_template(request.adapter));
+  return std::string(name_of(dtype));
+}
+
+/// Rows by rows on all threads: each quantises whole rows.
+void quantize_piece(const weights::GgufPiece& piece, const weights::GgmlTypeInfo& type,
+                    const at::Tensor& source, std::byte* destination) {
+  constexpr int64_t kNumbersAtATime = 1 << 16;
+  const int64_t row_size = piece.row_size,
+                row_bytes = row_size / type.block_size * type.block_bytes,
+                grain = std::max<int64_t>(1, kNumbersAtATime / std::max<int64_t>(1, row_size));
+  at::parallel_for(0, piece.num_rows(), grain, [&](int64_t begin, int64_t end) {
+    std::vector<float> rows(static_cast<size_t>(std::min(grain, end - begin) * row_size));
+    for (int64_t row = begin; row < end; row += grain) {
+      const int64_t count = std::min(grain, end - row);
+      weights::fill_rows(piece, source.const_data_ptr<float>(), row, count, rows.data());
+      weights::quantize(type, rows.data(), count * row_size, destination + row * row_bytes);
+    }
+  });
+}
+
+/// "mine" of models/mine and of models/mine/.
+std::string name_of_directory(const fs::path& directory) {
+  const fs::path path = fs::absolute(directory).lexically_normal();
+  const fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  return name.empty() ? "model" : name.string();
+}
+
+std::string write_gguf(const MergeRequest& request, const weights::Checkpoint& base,
+                       MergedWeights& merged, const fs::path& directory) {
+  const std::string name = name_of_directory(request.output);
+  const weights::GgufPlan plan = weights::plan_gguf(
+      base, {.base_path = request.base,
+             .mix = request.dtype,
+             .name = name,
+             .chat_template = weights::read_chat_template(request.adapter),
+             .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); }});
+  std::vector<weights::GgufTensorToWrite> tensors = plan.beside;
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const weights::GgufPiece& piece = plan.pieces[i];
+    const weights::TensorInfo& info = base.tensors().at(piece.source);
+    const bool is_copied = !plan.stored[i].empty() && !merged.is_changed(info.name);
+    tensors.push_back(
+        {piece.name, piece.shape, plan.types[i], [&, i, is_copied](std::byte* destination) {
+           const std::span<const std::byte> stored = plan.stored[i];
+           if (is_copied) {
+             std::copy(stored.begin(), stored.end(), destination);
+             plan.base->release(stored);
+           } else {
+             quantize_piece(plan.pieces[i], plan.types[i],
+                            merged.of(base.tensors().at(plan.pieces[i].source)), destination);
+           }
+         }});
+  }
+  const std::string file = fmt::format("{}-{}.gguf", name, plan.type_name);
+  weights::write_gguf(directory / file, plan.metadata, tensors);
+  write_file_atomically(directory / "Modelfile", weights::ollama_modelfile(base, file));
+  return file;
+}
 
 }  // namespace
 
-int run_merge(const nlohmann::json& request) {
-  set_threads(request);
+int run_merge(const nlohmann::json& request_json) {
+  set_threads(request_json);
   choose_compute("cpu", "fp32", 0);
-  const fs::path base_path = request.at("model").get<std::string>(),
-                 adapter_path = request.at("adapter").get<std::string>();
-  const fs::path output = request.at("output").get<std::string>();
-  const auto base = weights::Checkpoint::open(base_path);
-  const auto config = weights::load_adapter_config(adapter_path, base->arch());
-  const auto adapter = weights::load_adapter(adapter_path, config, base->arch());
+  const MergeRequest request(request_json);
+  const auto base = weights::Checkpoint::open(request.base);
+  const auto config = weights::load_adapter_config(request.adapter, base->arch());
+  const auto adapter = weights::load_adapter(request.adapter, config, base->arch());
   if (!adapter.saved.empty())
     throw DataError("adapters with modules_to_save cannot be merged by this version",
-                    adapter_path.string());
-  const DType dtype = stored_dtype(request.at("dtype").get<std::string>(), *base);
-
-  MergedTensor merged(*base);
-  std::vector<weights::TensorToWrite> tensors;
-  for (const weights::TensorInfo& info : base->tensors()) {
-    const std::string module =
-        info.name.ends_with(".weight") ? info.name.substr(0, info.name.size() - 7) : info.name;
-    const auto pair = adapter.lora.find(module);
-    std::function<at::Tensor()> values;
-    if (pair != adapter.lora.end())
-      values = [&merged, &info, pair] { return merged.of(info, pair->second); };
-    model::add_stored(*base, info, dtype, values, tensors);
-  }
-  write_new_directory(output, "the merged model", [&](const fs::path& directory) {
-    weights::write_sharded_safetensors(
-        directory, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
-    model::write_config(*base, base_path, directory, dtype);
-    model::write_text_files(*base, base_path, directory, weights::read_chat_template(adapter_path));
+                    request.adapter.string());
+  MergedWeights merged(*base, adapter);
+  std::string stored;
+  write_new_directory(request.output, "the merged model", [&](const fs::path& directory) {
+    make_directories(directory);
+    const auto write = request.format == "gguf" ? write_gguf : write_directory;
+    stored = write(request, *base, merged, directory);
   });
-  log::info("merged {} modules into {} ({})", adapter.lora.size(), output.string(), name_of(dtype));
+  log::info("merged {} modules into {} ({})", adapter.lora.size(), request.output.string(), stored);
   return 0;
 }
 

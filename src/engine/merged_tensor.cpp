@@ -1,0 +1,53 @@
+#include "merged_tensor.h"
+
+#include <ATen/core/grad_mode.h>
+
+namespace sftrun::engine {
+namespace {
+
+at::Tensor from_file(const std::vector<float>& values, at::IntArrayRef shape) {
+  return at::from_blob(const_cast<float*>(values.data()), shape, at::kFloat);
+}
+
+/// scale * B A; of experts for each of them, as peft orders their values.
+at::Tensor product_of(const weights::LoraPair& pair) {
+  const int64_t r = pair.r;
+  if (pair.num_experts == 0) {
+    return at::mm(from_file(pair.b, {pair.out_features, r}),
+                  from_file(pair.a, {r, pair.in_features}))
+        .mul_(pair.scale);
+  }
+  const at::Tensor a = from_file(pair.a, {pair.num_experts, r, pair.in_features}),
+                   b = from_file(pair.b, {pair.out_features, r, pair.num_experts});
+  return at::matmul(b.permute({2, 0, 1}), a).mul_(pair.scale);
+}
+
+/// The update of gpt-oss's gate_up has its rows in turn, as the files' tensor has its columns.
+at::Tensor in_order_of(const weights::TensorInfo& info, const at::Tensor& update) {
+  const std::vector<int64_t>& view = info.layout.view;  // [experts, 2, inner, in]
+  if (view.size() != 4) return update;
+  return update.view({view[0], view[2], view[1], view[3]}).transpose(1, 2).reshape(info.shape);
+}
+
+}  // namespace
+
+const weights::LoraPair* MergedWeights::update_of(const std::string& name) const {
+  constexpr std::string_view kWeight = ".weight";
+  const auto found = adapter_.lora.find(
+      name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name);
+  return found == adapter_.lora.end() ? nullptr : &found->second;
+}
+
+at::Tensor MergedWeights::of(const weights::TensorInfo& info) {
+  if (name_ == info.name) return merged_;
+  const at::NoGradGuard no_grad;
+  merged_ = at::Tensor();  // let go before the next one takes its place
+  merged_ = at::empty(info.shape, at::kFloat);
+  base_.read(info.name, DType::kF32, merged_.data_ptr());
+  if (const weights::LoraPair* pair = update_of(info.name))
+    merged_.add_(in_order_of(info, product_of(*pair)));
+  name_ = info.name;
+  return merged_;
+}
+
+}  // namespace sftrun::engine
