@@ -6,7 +6,6 @@
 #include "cli.h"
 #include "run_check.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
 #include "sftrun/core/strings.h"
@@ -137,7 +136,6 @@ int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
                                .string() +
                            "-lora.gguf";
   write_new_directory(options.output, "the adapter", [&](const fs::path& directory) {
-    make_directories(directory);
     weights::write_gguf_lora(options.adapter, model, read_arch(model),
                              options.dtype == "auto" ? "f32" : options.dtype, directory / file);
   });

@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "commands.h"
 #include "merged_tensor.h"
@@ -86,33 +87,39 @@ std::string name_of_directory(const fs::path& directory) {
   return name.empty() ? "model" : name.string();
 }
 
-std::string write_gguf(const MergeRequest& request, const weights::Checkpoint& base,
-                       MergedWeights& merged, const fs::path& directory) {
-  const std::string name = name_of_directory(request.output);
-  const weights::GgufPlan plan = weights::plan_gguf(
+weights::GgufPlan plan_file(const MergeRequest& request, const weights::Checkpoint& base,
+                            const MergedWeights& merged) {
+  return weights::plan_gguf(
       base, {.base_path = request.base,
              .mix = request.dtype,
-             .name = name,
+             .name = name_of_directory(request.output),
              .chat_template = weights::read_chat_template(request.adapter),
              .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); }});
+}
+
+std::string write_file(const MergeRequest& request, const weights::GgufPlan& plan,
+                       const weights::Checkpoint& base, MergedWeights& merged,
+                       const fs::path& directory) {
   std::vector<weights::GgufTensorToWrite> tensors = plan.beside;
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const weights::GgufPiece& piece = plan.pieces[i];
+    const weights::GgmlTypeInfo& type = plan.types[i];
     const weights::TensorInfo& info = base.tensors().at(piece.source);
-    const bool is_copied = !plan.stored[i].empty() && !merged.is_changed(info.name);
-    tensors.push_back(
-        {piece.name, piece.shape, plan.types[i], [&, i, is_copied](std::byte* destination) {
-           const std::span<const std::byte> stored = plan.stored[i];
-           if (is_copied) {
-             std::copy(stored.begin(), stored.end(), destination);
-             plan.base->release(stored);
-           } else {
-             quantize_piece(plan.pieces[i], plan.types[i],
-                            merged.of(base.tensors().at(plan.pieces[i].source)), destination);
-           }
-         }});
+    const std::span<const std::byte> stored = plan.stored[i];
+    if (!stored.empty() && !merged.is_changed(info.name)) {
+      tensors.push_back({piece.name, piece.shape, type, [&plan, stored](std::byte* destination) {
+                           std::copy(stored.begin(), stored.end(), destination);
+                           plan.base->release(stored);
+                         }});
+    } else {
+      tensors.push_back({piece.name, piece.shape, type, [&](std::byte* destination) {
+                           quantize_piece(piece, type, merged.of(info), destination);
+                         }});
+    }
   }
-  const std::string file = fmt::format("{}-{}.gguf", name, plan.type_name);
+  const std::string file =
+      fmt::format("{}-{}.gguf", name_of_directory(request.output), plan.type_name);
+  make_directories(directory);
   weights::write_gguf(directory / file, plan.metadata, tensors);
   write_file_atomically(directory / "Modelfile", weights::ollama_modelfile(base, file));
   return file;
@@ -131,11 +138,12 @@ int run_merge(const nlohmann::json& request_json) {
     throw DataError("adapters with modules_to_save cannot be merged by this version",
                     request.adapter.string());
   MergedWeights merged(*base, adapter);
+  std::optional<weights::GgufPlan> plan;  // what it throws, it throws before there is a directory
+  if (request.format == "gguf") plan = plan_file(request, *base, merged);
   std::string stored;
   write_new_directory(request.output, "the merged model", [&](const fs::path& directory) {
-    make_directories(directory);
-    const auto write = request.format == "gguf" ? write_gguf : write_directory;
-    stored = write(request, *base, merged, directory);
+    stored = plan ? write_file(request, *plan, *base, merged, directory)
+                  : write_directory(request, *base, merged, directory);
   });
   log::info("merged {} modules into {} ({})", adapter.lora.size(), request.output.string(), stored);
   return 0;

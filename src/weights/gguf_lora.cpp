@@ -5,6 +5,7 @@
 
 #include "gguf_mix.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/gguf_export.h"
@@ -104,7 +105,7 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
   const AdapterTensors adapter = load_adapter(directory, config, arch);
   if (!adapter.saved.empty()) {
     throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",
-                    directory.string(), "merge the adapter (--format safetensors)");
+                    directory.string(), "convert a model that PEFT has merged it into");
   }
   std::optional<GgufFile> base_file;
   if (!fs::is_directory(base)) base_file.emplace(base);
@@ -131,6 +132,7 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
   metadata.set_string("adapter.type", "lora");
   metadata.set_f32("adapter.lora.alpha", static_cast<float>(alpha));
   metadata.set_u32("general.file_type", find_mix(dtype)->file_type);
+  make_directories(file.parent_path());
   write_gguf(file, metadata, tensors);
 }
 

@@ -14,7 +14,8 @@ namespace sftrun::weights {
 /// adapter's scale (rsLoRA, alphas or ranks by pattern), B is multiplied by what is missing.
 ///     experts: a tensor for all of them, gate and up with the same A each
 /// @param base the model: a directory, or the .gguf file, whose tensors must then be those adapted
-/// @param dtype "f32", "f16" or "bf16"
+/// @param dtype "f32", "f16" or "bf16"   @param file in a directory that is made where it is not
+/// there, once everything is found good
 /// @throws DataError as load_adapter; of whole modules (modules_to_save), and for a base file that
 /// holds adapted tensors together with others
 void write_gguf_lora(const std::filesystem::path& directory, const std::filesystem::path& base,
