@@ -194,10 +194,12 @@ std::vector<std::string> differing_keys(ArchSpec a, ArchSpec b) {
                   where, "llama.cpp would compute another model: use --format safetensors");
 }
 
-/// Windows that llama.cpp knows nothing of: it sees every token, as do texts within them.
+/// Windows that llama.cpp knows nothing of: it sees every token, as do texts within them. Phi-3's
+/// stand in the file, and it reads over them.
 std::string drop_windows(const ArchSpec& arch, ArchSpec& read) {
   const int64_t window = window_of(arch);
-  if (window == 0 || window_of(read) > 0) return {};
+  const bool is_read_over = arch.family == "phi3";
+  if (window == 0 || (window_of(read) > 0 && !is_read_over)) return {};
   for (size_t i = 0; i < read.layers.size(); ++i) read.layers[i].window = arch.layers[i].window;
   return fmt::format(
       "llama.cpp has no sliding window for \"{}\": texts longer than {} tokens are seen whole "

@@ -343,6 +343,89 @@ TEST(GgufExport, KnowsEveryFamilyOfTheTests) {
   EXPECT_EQ(names, known);
 }
 
+// ---- Plans.
+
+GgufPlan plan_of(const Checkpoint& base, const fs::path& path, const std::string& mix,
+                 const std::string& changed = {}) {
+  return plan_gguf(base, {.base_path = path,
+                          .mix = mix,
+                          .name = "mine",
+                          .chat_template = "{{ messages }}",
+                          .is_changed = [&](const std::string& name) { return name == changed; }});
+}
+
+/// The metadata of a plan as a reader has them.
+json metadata_of(const GgufPlan& plan) {
+  const test::TemporaryDirectory directory;
+  write_gguf(directory / "plan.gguf", plan.metadata, {});
+  return GgufFile(directory / "plan.gguf").metadata();
+}
+
+TEST(GgufPlan, OfADirectoryHasTokenizerAndTemplate) {
+  const fs::path path = kData / "models/tied-gqa";
+  const auto base = Checkpoint::open(path);
+  const GgufPlan plan = plan_of(*base, path, "auto");
+  const json metadata = metadata_of(plan);
+  EXPECT_EQ(plan.type_name, "F32");
+  EXPECT_EQ(metadata["general.architecture"], "llama");
+  EXPECT_EQ(metadata["general.name"], "mine");
+  EXPECT_EQ(metadata["general.file_type"], 0);
+  EXPECT_EQ(metadata["llama.vocab_size"], 300);
+  EXPECT_EQ(metadata["tokenizer.ggml.model"], "gpt2");
+  EXPECT_EQ(metadata["tokenizer.ggml.pre"], "smollm");
+  EXPECT_EQ(metadata["tokenizer.chat_template"], "{{ messages }}");
+  EXPECT_TRUE(plan.beside.empty());
+  for (const auto& stored : plan.stored) EXPECT_TRUE(stored.empty());
+  for (const GgufPiece& piece : plan.pieces) EXPECT_NE(piece.name, "output.weight");  // tied
+  EXPECT_EQ(plan_of(*base, path, "q4_k_m").type_name, "Q4_K_M");
+}
+
+TEST(GgufPlan, OfAFileKeepsWhatIsThere) {
+  const fs::path path = kData / "converted/qwen3_5-Q8_0.gguf";
+  const auto base = Checkpoint::open(path);
+  const GgufFile file(path);
+  const std::string changed = "model.layers.0.mlp.up_proj.weight";
+  const GgufPlan plan = plan_of(*base, path, "auto", changed);
+  const json metadata = metadata_of(plan);
+  for (const auto& [key, value] : file.metadata().items()) EXPECT_EQ(metadata[key], value) << key;
+  EXPECT_EQ(metadata["tokenizer.chat_template"], "{{ messages }}");
+  std::set<std::string> names;
+  for (const GgufTensorToWrite& tensor : plan.beside) names.insert(tensor.name);
+  EXPECT_FALSE(names.empty());  // the layer that predicts further tokens
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const GgufTensor* tensor = file.find(plan.pieces[i].name);
+    ASSERT_NE(tensor, nullptr) << plan.pieces[i].name;
+    EXPECT_EQ(plan.types[i].id, tensor->type.id) << tensor->name;
+    EXPECT_EQ(plan.stored[i].size(), tensor->bytes.size()) << tensor->name;
+    names.insert(tensor->name);
+  }
+  EXPECT_EQ(names.size(), file.tensors().size());
+  EXPECT_EQ(metadata_of(plan_of(*base, path, "q6_k"))["general.file_type"], 18);
+}
+
+TEST(GgufPlan, WritesChangedTensorsOfOtherTypesAsQ8_0) {
+  const fs::path path = kData / "converted/gpt_oss_mxfp4-MXFP4.gguf";
+  const auto base = Checkpoint::open(path);
+  const GgufPlan plan = plan_of(*base, path, "auto", "model.layers.0.mlp.experts.gate_up_proj");
+  size_t num_mxfp4 = 0;
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const std::string& name = plan.pieces[i].name;
+    const bool is_changed =
+        name == "blk.0.ffn_gate_exps.weight" || name == "blk.0.ffn_up_exps.weight";
+    if (is_changed) {
+      EXPECT_EQ(plan.types[i].name, "Q8_0") << name;
+    }
+    num_mxfp4 += plan.types[i].name == "MXFP4" ? 1 : 0;
+  }
+  EXPECT_EQ(num_mxfp4, 1 + 3 * static_cast<size_t>(base->arch().num_layers - 1));
+}
+
+TEST(Modelfile, StopsWhereTheModelDoes) {
+  const auto base = Checkpoint::open(kData / "converted/llama-F32.gguf");
+  EXPECT_EQ(ollama_modelfile(*base, "mine-F32.gguf"),
+            "FROM ./mine-F32.gguf\nPARAMETER stop \"<|endoftext|>\"\n");
+}
+
 // ---- Mixes.
 
 std::string type_in(const std::string& mix, const spec::ArchSpec& arch, const std::string& name) {
