@@ -63,6 +63,14 @@ std::string write_directory(const MergeRequest& request, const weights::Checkpoi
   return std::string(name_of(dtype));
 }
 
+/// Blocks have no codes for anything else.
+void require_finite(const std::string& name, const at::Tensor& values) {
+  if (at::isfinite(values).all().item<bool>()) return;
+  throw DataError(
+      fmt::format("the merged tensor `{}` holds values that are no finite numbers", name), {},
+      "the base, or the adapter's training, is broken: look at the run's losses");
+}
+
 /// Rows by rows on all threads: each quantises whole rows.
 void quantize_piece(const weights::GgufPiece& piece, const weights::GgmlTypeInfo& type,
                     const at::Tensor& source, std::byte* destination) {
@@ -113,7 +121,9 @@ std::string write_file(const MergeRequest& request, const weights::GgufPlan& pla
                          }});
     } else {
       tensors.push_back({piece.name, piece.shape, type, [&](std::byte* destination) {
-                           quantize_piece(piece, type, merged.of(info), destination);
+                           const at::Tensor values = merged.of(info);
+                           require_finite(info.name, values);
+                           quantize_piece(piece, type, values, destination);
                          }});
     }
   }

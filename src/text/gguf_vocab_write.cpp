@@ -226,7 +226,10 @@ void write_pieces(const Json& tokenizer, bool keeps_merges, GgufVocab& vocab,
   vocab.model = "llama";
   vocab.pre = "default";
   vocab.scores = scores_of(model, vocab.tokens, vocab.token_types);
-  if (vocab.unk) vocab.token_types[static_cast<size_t>(*vocab.unk)] = kUnknown;
+  if (vocab.unk) {  // found in texts where it is an added token
+    int32_t& type = vocab.token_types[static_cast<size_t>(*vocab.unk)];
+    if (type == kNormal) type = kUnknown;
+  }
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
     if (vocab.token_types[i] == kUserDefined)  // sought in texts as they are
       for (size_t at; (at = vocab.tokens[i].find(kVisibleSpace)) != std::string::npos;)
