@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "cli.h"
@@ -7,6 +8,9 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/weights/gguf_export.h"
+#include "sftrun/weights/gguf_lora.h"
 #include "sftrun/weights/vllm_adapter.h"
 
 namespace sftrun::app {
@@ -17,18 +21,52 @@ struct MergeOptions {
                                       format = "safetensors";
 };
 
-bool is_adapter_alone(const MergeOptions& options) {
-  return options.format == "vllm";
+/// Those that --format takes, "auto" first.
+std::vector<std::string> dtypes_of(const std::string& format) {
+  if (format == "gguf") {
+    std::vector<std::string> mixes = weights::gguf_mixes();
+    mixes.insert(mixes.begin(), "auto");
+    return mixes;
+  }
+  return {"auto", "bf16", "f16", "f32"};
+}
+
+CLI::Validator merged_dtype() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        if (text == "fp32" || text == "float32") text = "f32";
+        if (text == "fp16" || text == "float16") text = "f16";
+        if (text == "bfloat16") text = "bf16";
+        return one_of(dtypes_of("gguf"))(text);
+      },
+      join(dtypes_of("gguf"), "|"));
+}
+
+void check_unused(const MergeOptions& options, const CLI::App& command) {
+  const auto refuse = [&](const char* flag, const char* of) {
+    if (command.count(flag) == 0) return;
+    throw ConfigError(fmt::format("{} is of {}, --format is {}", flag, of, options.format),
+                      fmt::format("{} on the command line", flag), "leave it away");
+  };
+  if (options.format == "vllm") refuse("--dtype", "merged models and adapters for llama.cpp");
+  if (options.format != "safetensors") refuse("--max-shard-size", "models as safetensors");
+}
+
+void check_dtype(const MergeOptions& options) {
+  const std::vector<std::string> known = dtypes_of(options.format);
+  if (std::find(known.begin(), known.end(), options.dtype) != known.end()) return;
+  throw ConfigError(
+      fmt::format("--dtype {} is of GGUF models, --format is {}", options.dtype, options.format),
+      "--dtype on the command line",
+      fmt::format("write --format gguf, or one of {}", join(known, ", ")));
 }
 
 void check(const MergeOptions& options, const CLI::App& command) {
   require(!options.adapter.empty(), command, "--adapter");
   require(!options.output.empty(), command, "--output");
-  for (const char* flag : {"--dtype", "--max-shard-size"}) {
-    if (!is_adapter_alone(options) || command.count(flag) == 0) continue;
-    throw ConfigError(fmt::format("{} is of merged models, --format vllm writes an adapter", flag),
-                      fmt::format("{} on the command line", flag), "leave it away");
-  }
+  check_unused(options, command);
+  check_dtype(options);
   require_new_directory(options.output);
 }
 
@@ -53,13 +91,39 @@ int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
   return static_cast<int>(ExitCode::kDone);
 }
 
+/// Of the model only its configuration is read, of a GGUF file also the list of its tensors.
+int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
+  namespace fs = std::filesystem;
+  const fs::path model =
+      checked_model(command, options.model, options.adapter, hub::ModelParts::kText);
+  const std::string file = fs::absolute(options.output / fs::path())
+                               .lexically_normal()
+                               .parent_path()
+                               .filename()
+                               .string() +
+                           "-lora.gguf";
+  write_new_directory(options.output, "the adapter", [&](const fs::path& directory) {
+    weights::write_gguf_lora(options.adapter, model, read_arch(model),
+                             options.dtype == "auto" ? "f32" : options.dtype, directory / file);
+  });
+  log::info("wrote the adapter {} as llama.cpp reads it: {}", options.adapter,
+            (fs::path(options.output) / file).string());
+  return static_cast<int>(ExitCode::kDone);
+}
+
+int run(const MergeOptions& options, const CLI::App& command) {
+  if (options.format == "vllm") return write_for_vllm(options, command);
+  if (options.format == "lora-gguf") return write_for_llama_cpp(options, command);
+  return merge(options, command);
+}
+
 }  // namespace
 
 Command add_merge(CLI::App& sftrun) {
   auto options = std::make_shared<MergeOptions>();
-  CLI::App* command =
-      add_command(sftrun, "merge", "Fold an adapter into its base, or write it as vLLM reads it",
-                  "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16");
+  CLI::App* command = add_command(
+      sftrun, "merge", "Fold an adapter into its base, or write it as vLLM or llama.cpp reads it",
+      "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16");
   command->add_option("-m,--model", options->model,
                       "The adapter's base model [as the adapter names it]");
   command
@@ -67,21 +131,23 @@ Command add_merge(CLI::App& sftrun) {
       ->type_name("ADAPTER");
   command->add_option("--output", options->output, "New directory for what is written")
       ->type_name("DIR");
-  command->add_option("--dtype", options->dtype, "Type of the stored weights; auto: the base's")
-      ->transform(stored_dtype())
+  command
+      ->add_option("--dtype", options->dtype,
+                   "Type of the stored weights (those with a q: GGUF only); auto: the base's")
+      ->transform(merged_dtype())
       ->capture_default_str();
   command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")
       ->capture_default_str();
   command
       ->add_option("--format", options->format,
-                   "safetensors: the merged model; vllm: the adapter alone, as vLLM reads it")
-      ->check(one_of({"safetensors", "vllm"}))
+                   "safetensors or gguf: the merged model; vllm or lora-gguf: the adapter alone, "
+                   "as vLLM or llama.cpp reads it")
+      ->check(one_of({"safetensors", "gguf", "vllm", "lora-gguf"}))
       ->capture_default_str();
   return {command, [options, command] {
             check(*options, *command);
             find_adapter(options->adapter);
-            return is_adapter_alone(*options) ? write_for_vllm(*options, *command)
-                                              : merge(*options, *command);
+            return run(*options, *command);
           }};
 }
 

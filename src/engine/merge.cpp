@@ -1,166 +1,157 @@
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/Parallel.h>
 
 #include <filesystem>
-#include <map>
+#include <optional>
 
 #include "commands.h"
+#include "merged_tensor.h"
 #include "session.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
 #include "sftrun/model/adapter_io.h"
-#include "sftrun/model/pissa.h"
-#include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/gguf_export.h"
+#include "sftrun/weights/gguf_quantize.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 
-/// W + scale * B A, with DoRA its rows at their magnitudes; tensor by tensor: the memory of one
-/// tensor, whatever the model's size.
+/// An adapter folded into its base, tensor by tensor: the memory of one tensor, whatever the
+/// model's size.
 namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
 
-at::Tensor from_file(const std::vector<float>& values, at::IntArrayRef shape) {
-  return at::from_blob(const_cast<float*>(values.data()), shape, at::kFloat);
-}
+struct MergeRequest {
+  fs::path base, adapter, output;
+  std::string dtype, format;
+  uint64_t max_shard_bytes = 0;
 
-/// scale * B A; of experts for each of them, as peft orders their values.
-at::Tensor update_of(const weights::LoraPair& pair) {
-  const int64_t r = pair.r;
-  if (pair.num_experts == 0) {
-    return at::mm(from_file(pair.b, {pair.out_features, r}),
-                  from_file(pair.a, {r, pair.in_features}))
-        .mul_(pair.scale);
-  }
-  const at::Tensor a = from_file(pair.a, {pair.num_experts, r, pair.in_features}),
-                   b = from_file(pair.b, {pair.out_features, r, pair.num_experts});
-  return at::matmul(b.permute({2, 0, 1}), a).mul_(pair.scale);
-}
-
-/// The update of gpt-oss's gate_up has its rows in turn, as the files' tensor has its columns.
-at::Tensor in_order_of(const weights::TensorInfo& info, const at::Tensor& update) {
-  const std::vector<int64_t>& view = info.layout.view;  // [experts, 2, inner, in]
-  if (view.size() != 4) return update;
-  return update.view({view[0], view[2], view[1], view[3]}).transpose(1, 2).reshape(info.shape);
-}
-
-/// A base weight with its update, in fp32. Parts of one tensor are asked for one after the other:
-/// the last answer is kept.
-class MergedTensor {
- public:
-  MergedTensor(const weights::Checkpoint& base, bool pissa) : base_(base), pissa_(pissa) {}
-
-  at::Tensor of(const weights::TensorInfo& info, const weights::LoraPair& pair) {
-    if (name_ == info.name) return merged_;
-    const at::NoGradGuard no_grad;
-    merged_ = at::empty(info.shape, at::kFloat);
-    base_.read(info.name, DType::kF32, merged_.data_ptr());
-    if (pissa_) {
-      const model::PrincipalPart part = model::principal_part(merged_, pair.r, pair.scale);
-      merged_.sub_(at::mm(part.b, part.a).mul_(pair.scale));
-    }
-    merged_.add_(in_order_of(info, update_of(pair)));
-    if (!pair.magnitude.empty()) scale_rows(from_file(pair.magnitude, {info.shape[0]}));
-    name_ = info.name;
-    return merged_;
-  }
-
- private:
-  /// DoRA: rows get the lengths that were learnt.
-  void scale_rows(const at::Tensor& magnitude) {
-    const at::Tensor lengths = at::linalg_vector_norm(merged_, 2, at::IntArrayRef({1}));
-    merged_.mul_((magnitude / lengths).unsqueeze(1));
-  }
-
-  const weights::Checkpoint& base_;
-  bool pissa_;  // the update stands beside what its principal part leaves
-  std::string name_;
-  at::Tensor merged_;
+  explicit MergeRequest(const nlohmann::json& request)
+      : base(request.at("model").get<std::string>()),
+        adapter(request.at("adapter").get<std::string>()),
+        output(request.at("output").get<std::string>()),
+        dtype(request.at("dtype").get<std::string>()),
+        format(request.at("format").get<std::string>()),
+        max_shard_bytes(static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>())) {}
 };
 
-/// The tensors of the merged model, and whether its head parts from the embedding it was tied to.
-class MergedModel {
- public:
-  MergedModel(const weights::Checkpoint& base, const weights::AdapterTensors& adapter, bool pissa)
-      : base_(base), adapter_(adapter), merged_(base, pissa) {}
-
-  /// @throws DataError for an update that no tensor of the base takes
-  std::vector<weights::TensorToWrite> tensors(DType dtype) {
-    require_place_for_head();
-    std::vector<weights::TensorToWrite> result;
-    for (const weights::TensorInfo& info : base_.tensors())
-      model::add_stored(base_, info, dtype, values_of(info), result);
-    if (parts_head()) result.push_back(head(dtype));
-    return result;
+/// @return how the weights are stored, in words
+std::string write_directory(const MergeRequest& request, const weights::Checkpoint& base,
+                            MergedWeights& merged, const fs::path& directory) {
+  const DType dtype = dtype_to_store(request.dtype, base);
+  std::vector<weights::TensorToWrite> tensors;
+  for (const weights::TensorInfo& info : base.tensors()) {
+    std::function<at::Tensor()> values;
+    if (merged.is_changed(info.name)) values = [&merged, &info] { return merged.of(info); };
+    model::add_stored(base, info, dtype, values, tensors);
   }
+  if (merged.parts_head()) tensors.push_back(merged.head(dtype));
+  weights::write_sharded_safetensors(directory, tensors, request.max_shard_bytes);
+  model::write_config(base, request.base, directory, dtype, merged.parts_head());
+  model::write_text_files(base, request.base, directory,
+                          weights::read_chat_template(request.adapter));
+  return std::string(name_of(dtype));
+}
 
-  bool parts_head() const {
-    return base_.arch().tie_word_embeddings &&
-           (adapter_.saved.contains(kHead) || adapter_.saved.contains(embedding()));
-  }
+/// Blocks have no codes for anything else.
+void require_finite(const std::string& name, const at::Tensor& values) {
+  if (at::isfinite(values).all().item<bool>()) return;
+  throw DataError(
+      fmt::format("the merged tensor `{}` holds values that are no finite numbers", name), {},
+      "the base, or the adapter's training, is broken: look at the run's losses");
+}
 
- private:
-  void require_place_for_head() const {
-    if (!base_.arch().tie_word_embeddings || !adapter_.lora.contains("lm_head")) return;
-    throw DataError("the adapter has an update of lm_head, which the base ties to its embedding",
-                    "lm_head", "such updates are not supported: train lm_head by modules_to_save");
-  }
-
-  static constexpr const char* kHead = "lm_head.weight";
-  std::string embedding() const { return base_.arch().prefix + "embed_tokens.weight"; }
-
-  /// Empty: as the base has it.
-  std::function<at::Tensor()> values_of(const weights::TensorInfo& info) {
-    const auto saved = adapter_.saved.find(info.name);
-    if (saved != adapter_.saved.end())
-      return [&info, saved] { return from_file(saved->second, info.shape); };
-    const std::string module =
-        info.name.ends_with(".weight") ? info.name.substr(0, info.name.size() - 7) : info.name;
-    const auto pair = adapter_.lora.find(module);
-    if (pair == adapter_.lora.end()) return {};
-    return [this, &info, pair] { return merged_.of(info, pair->second); };
-  }
-
-  weights::TensorToWrite head(DType dtype) const {
-    const std::vector<int64_t> shape = {base_.arch().vocab_size, base_.arch().hidden_size};
-    const auto saved = adapter_.saved.find(kHead);
-    if (saved == adapter_.saved.end()) {
-      return {kHead, dtype, shape, [this, dtype](void* to) { base_.read(embedding(), dtype, to); }};
+/// Rows by rows on all threads: each quantises whole rows.
+void quantize_piece(const weights::GgufPiece& piece, const weights::GgmlTypeInfo& type,
+                    const at::Tensor& source, std::byte* destination) {
+  constexpr int64_t kNumbersAtATime = 1 << 16;
+  const int64_t row_size = piece.row_size,
+                row_bytes = row_size / type.block_size * type.block_bytes,
+                grain = std::max<int64_t>(1, kNumbersAtATime / std::max<int64_t>(1, row_size));
+  at::parallel_for(0, piece.num_rows(), grain, [&](int64_t begin, int64_t end) {
+    std::vector<float> rows(static_cast<size_t>(std::min(grain, end - begin) * row_size));
+    for (int64_t row = begin; row < end; row += grain) {
+      const int64_t count = std::min(grain, end - row);
+      weights::fill_rows(piece, source.const_data_ptr<float>(), row, count, rows.data());
+      weights::quantize(type, rows.data(), count * row_size, destination + row * row_bytes);
     }
-    return {kHead, dtype, shape, [dtype, shape, saved](void* to) {
-              at::from_blob(to, shape, model::torch_dtype(dtype))
-                  .copy_(from_file(saved->second, shape));
-            }};
-  }
+  });
+}
 
-  const weights::Checkpoint& base_;
-  const weights::AdapterTensors& adapter_;
-  MergedTensor merged_;
-};
+/// "mine" of models/mine and of models/mine/.
+std::string name_of_directory(const fs::path& directory) {
+  const fs::path path = fs::absolute(directory).lexically_normal();
+  const fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  return name.empty() ? "model" : name.string();
+}
+
+weights::GgufPlan plan_file(const MergeRequest& request, const weights::Checkpoint& base,
+                            const MergedWeights& merged) {
+  if (merged.parts_head()) {
+    throw DataError(
+        "the adapter's head or embedding parts what the base ties, for which GGUF files "
+        "are not written",
+        request.adapter.string(),
+        "merge with --format safetensors, and convert that by llama.cpp's "
+        "convert_hf_to_gguf.py");
+  }
+  return weights::plan_gguf(
+      base, {.base_path = request.base,
+             .mix = request.dtype,
+             .name = name_of_directory(request.output),
+             .chat_template = weights::read_chat_template(request.adapter),
+             .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); }});
+}
+
+std::string write_file(const MergeRequest& request, const weights::GgufPlan& plan,
+                       const weights::Checkpoint& base, MergedWeights& merged,
+                       const fs::path& directory) {
+  std::vector<weights::GgufTensorToWrite> tensors = plan.beside;
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const weights::GgufPiece& piece = plan.pieces[i];
+    const weights::GgmlTypeInfo& type = plan.types[i];
+    const weights::TensorInfo& info = base.tensors().at(piece.source);
+    const std::span<const std::byte> stored = plan.stored[i];
+    if (!stored.empty() && !merged.is_changed(info.name)) {
+      tensors.push_back({piece.name, piece.shape, type, [&plan, stored](std::byte* destination) {
+                           std::copy(stored.begin(), stored.end(), destination);
+                           plan.base->release(stored);
+                         }});
+    } else {
+      tensors.push_back({piece.name, piece.shape, type, [&](std::byte* destination) {
+                           const at::Tensor values = merged.of(info);
+                           require_finite(info.name, values);
+                           quantize_piece(piece, type, values, destination);
+                         }});
+    }
+  }
+  const std::string file =
+      fmt::format("{}-{}.gguf", name_of_directory(request.output), plan.type_name);
+  make_directories(directory);
+  weights::write_gguf(directory / file, plan.metadata, tensors);
+  write_file_atomically(directory / "Modelfile", weights::ollama_modelfile(base, file));
+  return file;
+}
 
 }  // namespace
 
-int run_merge(const nlohmann::json& request) {
-  set_threads(request);
+int run_merge(const nlohmann::json& request_json) {
+  set_threads(request_json);
   choose_compute("cpu", "fp32", 0);
-  const fs::path base_path = request.at("model").get<std::string>(),
-                 adapter_path = request.at("adapter").get<std::string>();
-  const fs::path output = request.at("output").get<std::string>();
-  const auto base = weights::Checkpoint::open(base_path);
-  const auto config = weights::load_adapter_config(adapter_path, base->arch());
-  const auto adapter = weights::load_adapter(adapter_path, config, base->arch());
-  const DType dtype = dtype_to_store(request.at("dtype").get<std::string>(), *base);
-
-  MergedModel merged(*base, adapter, config.pissa);
-  const std::vector<weights::TensorToWrite> tensors = merged.tensors(dtype);
-  write_new_directory(output, "the merged model", [&](const fs::path& directory) {
-    weights::write_sharded_safetensors(
-        directory, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
-    model::write_config(*base, base_path, directory, dtype, merged.parts_head());
-    model::write_text_files(*base, base_path, directory, weights::read_chat_template(adapter_path));
+  const MergeRequest request(request_json);
+  const auto base = weights::Checkpoint::open(request.base);
+  const auto config = weights::load_adapter_config(request.adapter, base->arch());
+  const auto adapter = weights::load_adapter(request.adapter, config, base->arch());
+  MergedWeights merged(*base, adapter, config.pissa);
+  std::optional<weights::GgufPlan> plan;  // what it throws, it throws before there is a directory
+  if (request.format == "gguf") plan = plan_file(request, *base, merged);
+  std::string stored;
+  write_new_directory(request.output, "the merged model", [&](const fs::path& directory) {
+    stored = plan ? write_file(request, *plan, *base, merged, directory)
+                  : write_directory(request, *base, merged, directory);
   });
-  log::info("merged {} modules into {} ({})", adapter.lora.size(), output.string(), name_of(dtype));
+  log::info("merged {} modules into {} ({})", adapter.lora.size(), request.output.string(), stored);
   if (!adapter.saved.empty())
     log::info("{} tensors are the adapter's own (modules_to_save)", adapter.saved.size());
   return 0;

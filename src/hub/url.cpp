@@ -52,7 +52,12 @@ std::string shown_url(const std::string& text) {
   for (const CURLUPart hidden :
        {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_QUERY, CURLUPART_FRAGMENT})
     curl_url_set(url.get(), hidden, nullptr, 0);
-  return part(url, CURLUPART_URL);
+  // A server's may hold anything; a message is text.
+  std::string shown;
+  for (const char c : part(url, CURLUPART_URL))
+    shown += c > ' ' && c < 0x7f ? std::string(1, c)
+                                 : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  return shown;
 }
 
 std::string quoted(std::string_view text, bool keep_slashes) {

@@ -134,6 +134,19 @@ void read_windows_gguf(const JsonFields& meta, ArchSpec& arch, int64_t window, i
   for (size_t i = 0; i < arch.layers.size(); ++i) arch.layers[i].window = slides[i] ? window : 0;
 }
 
+void write_windows_gguf(const ArchSpec& arch, GgufMetadataWriter& meta, int64_t period) {
+  meta.set("attention.sliding_window", window_of(arch));
+  if (window_of(arch) == 0) return;
+  json pattern = json::array();
+  bool is_usual = true;
+  for (int64_t i = 0; i < arch.num_layers; ++i) {
+    const bool slides = arch.layers[static_cast<size_t>(i)].window > 0;
+    is_usual = is_usual && slides == ((i + 1) % period != 0);
+    pattern.push_back(slides);
+  }
+  if (!is_usual) meta.set("attention.sliding_window_pattern", pattern);
+}
+
 int64_t window_of(const ArchSpec& arch) {
   for (const LayerSpec& layer : arch.layers) {
     if (layer.window > 0) return layer.window;

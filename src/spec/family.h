@@ -18,6 +18,18 @@ struct RopeThetas {
   double full = 10000.0, sliding = 10000.0;
 };
 
+/// Metadata below an architecture's prefix ("llama.").
+class GgufMetadataWriter {
+ public:
+  GgufMetadataWriter(nlohmann::ordered_json& metadata, std::string prefix)
+      : metadata_(metadata), prefix_(std::move(prefix)) {}
+  void set(const char* key, const nlohmann::json& value) { metadata_[prefix_ + key] = value; }
+
+ private:
+  nlohmann::ordered_json& metadata_;
+  std::string prefix_;
+};
+
 struct Family {
   std::string_view model_type;   ///< "gemma2"
   std::string_view model_class;  ///< "Gemma2ForCausalLM"
@@ -45,6 +57,10 @@ struct Family {
   std::string_view gguf_feed_forward_norm = "ffn_norm";
   /// From metadata whose common keys are read. @param meta below the architecture's prefix
   void (*read_gguf)(const JsonFields& meta, ArchSpec& arch) = nullptr;
+  /// The other way round: adds to metadata that have the common keys.
+  void (*write_gguf)(const ArchSpec& arch, GgufMetadataWriter& meta) = nullptr;
+  /// Where `gguf` is empty: the family by whose name llama.cpp stores this one.
+  const Family* gguf_relative = nullptr;
 };
 
 extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3, kPhi3, kOlmo2,
@@ -81,6 +97,8 @@ void write_layer_types(const ArchSpec& arch, nlohmann::json& config);
 /// each layer, or one number for "every so many layers one sees everything" (0: none does), which
 /// is `period` where the key is missing. A window of 0: no layer has one.
 void read_windows_gguf(const JsonFields& meta, ArchSpec& arch, int64_t window, int64_t period);
+/// And back: the pattern only where it is not the one of `period`, which files leave out.
+void write_windows_gguf(const ArchSpec& arch, GgufMetadataWriter& meta, int64_t period);
 /// Layers of a GGUF file, those that predict further tokens among them.
 size_t gguf_blocks(const JsonFields& meta);
 /// A flag for each layer of the model. @throws DataError unless `key` is that

@@ -151,9 +151,7 @@ Json pre_tokenizer_of(Form form) {
 }
 
 [[noreturn]] void fail_unknown(const std::string& name, const std::string& where) {
-  std::vector<std::string> names;
-  names.reserve(kKinds.size());
-  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  const std::vector<std::string> names = gguf_pre_tokenizer_names();
   throw DataError(
       name.empty()
           ? std::string("the GGUF file does not name its pre-tokenizer (tokenizer.ggml.pre)")
@@ -165,6 +163,13 @@ Json pre_tokenizer_of(Form form) {
 }
 
 }  // namespace
+
+std::vector<std::string> gguf_pre_tokenizer_names() {
+  std::vector<std::string> names;
+  names.reserve(kKinds.size());
+  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  return names;
+}
 
 GgufPreTokenizer gguf_pre_tokenizer(const std::string& name, const std::string& where) {
   const auto* found = std::find_if(kKinds.begin(), kKinds.end(),

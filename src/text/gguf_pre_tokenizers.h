@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "sftrun/text/chat_template.h"
 
@@ -12,6 +13,8 @@ struct GgufPreTokenizer {
   bool ignore_merges = false;
 };
 
+/// Those that are known; of several that stand for the same the first is the usual one.
+std::vector<std::string> gguf_pre_tokenizer_names();
 /// @throws DataError for an unknown name, with those that are known
 GgufPreTokenizer gguf_pre_tokenizer(const std::string& name, const std::string& where);
 

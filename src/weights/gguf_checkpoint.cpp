@@ -10,6 +10,7 @@
 #include "gguf_names.h"
 #include "gguf_vocab.h"
 #include "sftrun/core/error.h"
+#include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/gguf.h"
 #include "shape_math.h"
 #include "tensor_check.h"
@@ -20,9 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kRopeDivisors = "rope_freqs.weight";
-constexpr const char* kShortFactors = "rope_factors_short.weight";
-constexpr const char* kLongFactors = "rope_factors_long.weight";
+constexpr const char* kRopeDivisors = spec::kGgufRopeDivisors;
+constexpr const char* kShortFactors = spec::kGgufShortFactors;
+constexpr const char* kLongFactors = spec::kGgufLongFactors;
 constexpr const char* kEmbedding = "token_embd.weight";
 constexpr int64_t kChunk =
     8192;  ///< numbers converted at a time, a multiple of every block size; 32 KB stay in cache

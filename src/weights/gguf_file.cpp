@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "byte_cursor.h"
+#include "gguf_values.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/weights/gguf.h"
@@ -15,21 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-enum ValueType : uint32_t {
-  kU8 = 0,
-  kI8,
-  kU16,
-  kI16,
-  kU32,
-  kI32,
-  kF32,
-  kBool,
-  kString,
-  kArray,
-  kU64,
-  kI64,
-  kF64,
-};
 constexpr uint64_t kMostInlineStrings = 64;
 constexpr uint64_t kMostInlineNumbers = 512;  // one for each layer
 constexpr int kMostArrayDepth = 4;
@@ -156,8 +142,7 @@ class GgufFile::Parser {
 
  private:
   void read_magic() {
-    constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
-    if (bytes_.size() < 4 || cursor_.read<uint32_t>("the header") != kMagic) {
+    if (bytes_.size() < 4 || cursor_.read<uint32_t>("the header") != kGgufMagic) {
       throw DataError("not a GGUF file: it does not begin with \"GGUF\"", where_,
                       "give a .gguf file, or download it again");
     }
@@ -188,11 +173,13 @@ class GgufFile::Parser {
       throw DataError(fmt::format("the metadata key `{}` appears twice", key), where_);
     }
     const auto type = cursor_.read<uint32_t>("a metadata value");
+    const size_t begin = cursor_.offset();
     if (type == kArray) {
       read_array(key);
     } else {
       file_.metadata_[key] = read_scalar(cursor_, type, key, where_);
     }
+    file_.stored_.push_back({key, type, bytes_.subspan(begin, cursor_.offset() - begin)});
   }
 
   void read_array(const std::string& key) {
@@ -214,7 +201,7 @@ class GgufFile::Parser {
 
   uint64_t read_alignment() const {
     const auto found = file_.metadata_.find("general.alignment");
-    if (found == file_.metadata_.end()) return 32;
+    if (found == file_.metadata_.end()) return kGgufAlignment;
     const bool number = found->is_number_unsigned();
     if (!number || !std::has_single_bit(found->get<uint64_t>()) ||
         found->get<uint64_t>() > (1U << 20)) {

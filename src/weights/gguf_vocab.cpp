@@ -81,6 +81,29 @@ text::GgufVocab read_gguf_vocab(const GgufFile& file) {
   return vocab;
 }
 
+void write_gguf_vocab(const text::GgufVocab& vocab, GgufMetadata& metadata) {
+  metadata.set_string("tokenizer.ggml.model", vocab.model);
+  if (!vocab.pre.empty()) metadata.set_string("tokenizer.ggml.pre", vocab.pre);
+  metadata.set_strings("tokenizer.ggml.tokens", vocab.tokens);
+  if (!vocab.scores.empty()) metadata.set_floats("tokenizer.ggml.scores", vocab.scores);
+  metadata.set_ints("tokenizer.ggml.token_type", vocab.token_types);
+  if (vocab.model != "llama") metadata.set_strings("tokenizer.ggml.merges", vocab.merges);
+  const auto set_id = [&](const char* name, std::optional<text::TokenId> id) {
+    if (id) {
+      metadata.set_u32(fmt::format("tokenizer.ggml.{}_token_id", name), static_cast<uint32_t>(*id));
+    }
+  };
+  set_id("bos", vocab.bos);
+  set_id("eos", vocab.eos);
+  set_id("unknown", vocab.unk);
+  set_id("padding", vocab.pad);
+  metadata.set_bool("tokenizer.ggml.add_bos_token", vocab.add_bos);
+  metadata.set_bool("tokenizer.ggml.add_eos_token", vocab.add_eos);
+  // Of bytes: there it is what files of old tokenizers mean by it, and none of ours has it.
+  if (vocab.model != "gpt2")
+    metadata.set_bool("tokenizer.ggml.add_space_prefix", vocab.add_space_prefix);
+}
+
 text::RenderOptions read_gguf_special_texts(const GgufFile& file) {
   const text::GgufVocab vocab = read_gguf_vocab(file);
   const auto text_of = [&](std::optional<text::TokenId> id) {

@@ -150,6 +150,7 @@ TEST(Url, Origins) {
 TEST(Url, ForMessagesAndRequests) {
   EXPECT_EQ(shown_url("https://user:secret@h.example/a/b?signature=secret#x"),
             "https://h.example/a/b");
+  EXPECT_EQ(shown_url("https://\xbc.storage/x"), "https://%BC.storage/x");  // found by fuzzing
   EXPECT_EQ(quoted("a b/ä?#%", true), "a%20b/%C3%A4%3F%23%25");
   EXPECT_EQ(quoted("refs/pr/1", false), "refs%2Fpr%2F1");
   EXPECT_EQ(next_link(R"(<https://h/1>; rel="prev", <https://h/2>; rel="next")"), "https://h/2");

@@ -65,7 +65,7 @@ TEST(Pissa, TheModelStaysWhatItWas) {
     DecoderOptions options = lora_options();
     const auto plain = Decoder::load(checkpoint(), options);
     options.lora.pissa = true;
-    if (quantised) options.quant = kernels::QuantOptions{};
+    if (quantised) options.base.quant = kernels::QuantOptions{};
     const auto decoder = Decoder::load(checkpoint(), options);
     const auto before = plain->linears(), after = decoder->linears();
     EXPECT_EQ(decoder->principal_parts().size(), 2 * after.size());
@@ -99,7 +99,7 @@ TEST(Dora, LengthsAreThoseOfTheSum) {
     DecoderOptions options = lora_options();
     options.lora.dora = true;
     options.lora.alpha = 5;
-    if (quantised) options.quant = kernels::QuantOptions{.block_size = 32};
+    if (quantised) options.base.quant = kernels::QuantOptions{.block_size = 32};
     const auto decoder = Decoder::load(checkpoint(), options);
     uint64_t seed = 1;
     for (kernels::Linear* linear : decoder->linears()) {

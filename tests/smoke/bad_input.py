@@ -157,6 +157,21 @@ def whole_head(folder):
     write_safetensors(folder / "run/adapter/adapter_model.safetensors", header, data + head)
 
 
+def odd_splits(folder):
+    """A tokenizer that splits numbers as no tokenizer of llama.cpp's does."""
+    path = folder / "model/tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["pre_tokenizer"]["pretokenizers"][0] = {"type": "Digits", "individual_digits": False}
+    path.write_text(json.dumps(tokenizer))
+
+
+def dynamic_rope(folder):
+    path = folder / "model/config.json"
+    config = json.loads(path.read_text())
+    config["rope_parameters"] |= {"rope_type": "dynamic", "factor": 4.0}
+    path.write_text(json.dumps(config))
+
+
 def damage_newest_checkpoint(folder):
     [path] = (folder / "run/checkpoints").glob("*/adapter_model.safetensors")
     os.truncate(path, path.stat().st_size // 2)
@@ -268,6 +283,16 @@ CASES = [
      ["merge", "--model", "other", "--adapter", "run/adapter", "--output", "for-vllm", "--format", "vllm"]),
     ("Writing an adapter with a whole module for vLLM", DATA, all_of(sftrun(*TRAIN), whole_head),
      ["merge", "--adapter", "run/adapter", "--output", "for-vllm", "--format", "vllm"]),
+    ("A type of GGUF files, for safetensors", USAGE, sftrun(*TRAIN),
+     ["merge", "--adapter", "run/adapter", "--output", "merged", "--dtype", "q4_k_m"]),
+    ("Shards of a GGUF file", USAGE, sftrun(*TRAIN),
+     ["merge", "--adapter", "run/adapter", "--output", "merged", "--format", "gguf", "--max-shard-size", "1GB"]),
+    ("A GGUF file of a tokenizer that llama.cpp has no name for", DATA, all_of(sftrun(*TRAIN), odd_splits),
+     ["merge", "--adapter", "run/adapter", "--output", "merged", "--format", "gguf"]),
+    ("A GGUF file of a model that GGUF has no word for", DATA, all_of(sftrun(*TRAIN), dynamic_rope),
+     ["merge", "--adapter", "run/adapter", "--output", "merged", "--format", "gguf"]),
+    ("An adapter with a whole module for llama.cpp", DATA, all_of(sftrun(*TRAIN), whole_head),
+     ["merge", "--adapter", "run/adapter", "--output", "lora", "--format", "lora-gguf"]),
     ("The run directory", None, None, None),
     ("A directory that cannot be written", None, all_of(write("file", ""), edit("run.yaml", "dir: run", "dir: file/run")), TRAIN),
     ("A run directory with results of something else", USAGE, edit("run.yaml", "dir: run", "dir: ."), TRAIN),

@@ -95,4 +95,17 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
+struct GgufVocabOptions {
+  int64_t vocab_size = 0;     ///< of the model's embedding: ids without a token are filled up
+  bool keeps_merges = false;  ///< of pieces: as Gemma 4's files have them ("gemma4"), not as scores
+  std::string bos_token, eos_token, unk_token, pad_token;  ///< texts; empty: the tokenizer's own
+};
+
+/// The inverse of `from_gguf`: byte-level BPE with the name of its pre-tokenizer ("gpt2"),
+/// SentencePiece's BPE with scores that merge in the same order ("llama"). Read again, it splits
+/// texts of many scripts and of the vocabulary's own tokens as `tokenizer` does, or this throws.
+/// @throws DataError for tokenizers of other kinds, and for what llama.cpp has no name for
+GgufVocab gguf_vocab_of(const Tokenizer& tokenizer, const GgufVocabOptions& options,
+                        const std::string& where);
+
 }  // namespace sftrun::text

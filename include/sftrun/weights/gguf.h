@@ -40,6 +40,13 @@ class GgufFile {
   /// come as the shortest decimal number that is the same float (1e-05, not 9.99999974e-06), as
   /// they stood in the configuration they were made from.
   const nlohmann::json& metadata() const { return metadata_; }
+  /// Every key as it is stored, in the file's order.
+  struct StoredValue {
+    std::string key;
+    uint32_t type = 0;                 ///< the format's number of it
+    std::span<const std::byte> bytes;  ///< of the value alone
+  };
+  const std::vector<StoredValue>& stored_values() const { return stored_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find(const std::string& name) const;
 
@@ -64,6 +71,7 @@ class GgufFile {
   std::string where_;
   nlohmann::json metadata_ = nlohmann::json::object();
   std::map<std::string, Array> arrays_;
+  std::vector<StoredValue> stored_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, size_t> index_;
 };

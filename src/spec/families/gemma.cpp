@@ -86,6 +86,22 @@ void read_gemma3_gguf(const JsonFields& meta, ArchSpec& arch) {
   for (LayerSpec& layer : arch.layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 
+void write_caps(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  if (arch.attention_softcap > 0) meta.set("attn_logit_softcapping", arch.attention_softcap);
+  if (arch.final_softcap > 0) meta.set("final_logit_softcapping", arch.final_softcap);
+}
+
+void write_gemma2_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  write_caps(arch, meta);
+  write_windows_gguf(arch, meta, 2);
+}
+
+void write_gemma3_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  write_caps(arch, meta);
+  write_windows_gguf(arch, meta, 6);
+  if (arch.ropes.size() > 1) meta.set("rope.freq_base_swa", arch.ropes[1].theta);
+}
+
 }  // namespace
 
 const Family kGemma2 = {
@@ -102,6 +118,7 @@ const Family kGemma2 = {
     .write = write_gemma,
     .gguf = "gemma2",
     .read_gguf = read_gemma2_gguf,
+    .write_gguf = write_gemma2_gguf,
 };
 
 const Family kGemma3 = {
@@ -119,6 +136,7 @@ const Family kGemma3 = {
     .write = write_gemma,
     .gguf = "gemma3",
     .read_gguf = read_gemma3_gguf,
+    .write_gguf = write_gemma3_gguf,
 };
 
 }  // namespace sftrun::spec

@@ -169,6 +169,31 @@ void read_gemma4_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
 }
 
+void write_gemma4_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  const LayerSpec& full = any_full_layer(arch);
+  const int64_t full_head_dim = full.head_dim > 0 ? full.head_dim : arch.head_dim;
+  meta.set("attention.key_length", full_head_dim);
+  meta.set("attention.value_length", full_head_dim);
+  meta.set("attention.key_length_swa", arch.head_dim);
+  meta.set("attention.value_length_swa", arch.head_dim);
+  meta.set("rope.dimension_count", full_head_dim);
+  meta.set("rope.dimension_count_swa", arch.head_dim);
+  if (arch.ropes.size() > 1) meta.set("rope.freq_base_swa", arch.ropes[1].theta);
+  if (arch.final_softcap > 0) meta.set("final_logit_softcapping", arch.final_softcap);
+  meta.set("attention.sliding_window", window_of(arch));
+  json pattern = json::array();
+  int64_t shared = 0;
+  for (const LayerSpec& layer : arch.layers) {
+    pattern.push_back(layer.window > 0);
+    shared += layer.keys_of >= 0 ? 1 : 0;
+  }
+  meta.set("attention.sliding_window_pattern", pattern);
+  meta.set("attention.shared_kv_layers", shared);
+  meta.set("embedding_length_per_layer_input", arch.per_layer_size);
+  if (arch.mixture.num_experts > 0)
+    meta.set("expert_feed_forward_length", arch.mixture.intermediate_size);
+}
+
 }  // namespace
 
 const Family kGemma4 = {
@@ -194,6 +219,7 @@ const Family kGemma4 = {
     .write = write_gemma4,
     .gguf = "gemma4",
     .read_gguf = read_gemma4_gguf,
+    .write_gguf = write_gemma4_gguf,
 };
 
 }  // namespace sftrun::spec

@@ -47,6 +47,11 @@ void read_gpt_oss_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.ropes[0].truncate = false;
 }
 
+void write_gpt_oss_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  meta.set("expert_feed_forward_length", arch.mixture.intermediate_size);
+  write_windows_gguf(arch, meta, 2);
+}
+
 }  // namespace
 
 const Family kGptOss = {
@@ -69,6 +74,7 @@ const Family kGptOss = {
     .gguf = "gpt-oss",
     .gguf_feed_forward_norm = "post_attention_norm",
     .read_gguf = read_gpt_oss_gguf,
+    .write_gguf = write_gpt_oss_gguf,
 };
 
 }  // namespace sftrun::spec

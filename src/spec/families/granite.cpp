@@ -37,6 +37,13 @@ void read_granite_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.logit_scale = 1 / meta.get_positive("logit_scale", 1);
 }
 
+void write_granite_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  meta.set("embedding_scale", arch.embedding_scale);
+  if (arch.attention_scale > 0) meta.set("attention.scale", arch.attention_scale);
+  meta.set("residual_scale", arch.residual_scale);
+  meta.set("logit_scale", 1 / arch.logit_scale);
+}
+
 }  // namespace
 
 const Family kGranite = {
@@ -47,6 +54,7 @@ const Family kGranite = {
     .gguf = "granite",
     .gguf_interleaves = true,
     .read_gguf = read_granite_gguf,
+    .write_gguf = write_granite_gguf,
 };
 
 }  // namespace sftrun::spec

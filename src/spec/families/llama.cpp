@@ -74,6 +74,7 @@ const Family kMistral = {
     .defaults = R"({"sliding_window": 4096, "max_position_embeddings": 131072})",
     .read = read_window,
     .write = write_window,
+    .gguf_relative = &kLlama,
 };
 
 const Family kSmolLm3 = {

@@ -110,6 +110,10 @@ void read_qwen3_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
 }
 
+void write_qwen3_moe_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  meta.set("expert_feed_forward_length", arch.mixture.intermediate_size);
+}
+
 void read_mixtral_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_expert_counts(meta, arch);
   arch.mixture.intermediate_size = arch.intermediate_size;
@@ -143,6 +147,7 @@ const Family kQwen3Moe = {
     .write = write_qwen3_moe,
     .gguf = "qwen3moe",
     .read_gguf = read_qwen3_moe_gguf,
+    .write_gguf = write_qwen3_moe_gguf,
 };
 
 }  // namespace sftrun::spec

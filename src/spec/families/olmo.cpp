@@ -43,6 +43,12 @@ void read_olmo_gguf(const JsonFields& meta, ArchSpec& arch) {
   for (LayerSpec& layer : arch.layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 
+void write_olmo_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  if (window_of(arch) == 0) return;
+  write_windows_gguf(arch, meta, 4);
+  if (arch.ropes.size() > 1) meta.set("rope.freq_base_swa", arch.ropes[1].theta);
+}
+
 }  // namespace
 
 const Family kOlmo2 = {
@@ -54,6 +60,7 @@ const Family kOlmo2 = {
     .write = write_olmo2,
     .gguf = "olmo2",
     .read_gguf = read_olmo_gguf,
+    .write_gguf = write_olmo_gguf,
 };
 
 const Family kOlmo3 = {
@@ -64,6 +71,7 @@ const Family kOlmo3 = {
     .traits = olmo_traits,
     .read = read_olmo3,
     .write = write_olmo3,
+    .gguf_relative = &kOlmo2,
 };
 
 }  // namespace sftrun::spec

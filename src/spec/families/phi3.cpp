@@ -33,6 +33,15 @@ void read_phi3_gguf(const JsonFields& meta, ArchSpec& arch) {
     rope.attention_factor = meta.require_positive("rope.scaling.attn_factor");
 }
 
+void write_phi3_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  meta.set("attention.sliding_window", window_of(arch));
+  // Asked for by llama.cpp of every model of the family.
+  const RopeSpec& rope = arch.ropes[0];
+  const int64_t original = rope.original_max_position_embeddings;
+  meta.set("rope.scaling.original_context_length",
+           original > 0 ? original : arch.max_position_embeddings);
+}
+
 }  // namespace
 
 const Family kPhi3 = {
@@ -46,6 +55,7 @@ const Family kPhi3 = {
     .write = write_phi3,
     .gguf = "phi3",
     .read_gguf = read_phi3_gguf,
+    .write_gguf = write_phi3_gguf,
 };
 
 }  // namespace sftrun::spec

@@ -113,6 +113,35 @@ void read_qwen3_5_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.mixture.shared_size = meta.require_int("expert_shared_feed_forward_length", 1, kMostSize);
 }
 
+/// Of the channels that turn, how many do so with the time, height and width of what is seen. Text
+/// has the same position in all three: any parts do.
+json parts_of_positions(const ArchSpec& arch) {
+  const int64_t pairs = arch.ropes[0].rotary_dim / 2;
+  return {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
+}
+
+void write_qwen3_5_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  const DeltaNetSpec& delta = arch.delta_net;
+  meta.set("ssm.conv_kernel", delta.conv_kernel);
+  meta.set("ssm.state_size", delta.key_dim);
+  meta.set("ssm.group_count", delta.num_key_heads);
+  meta.set("ssm.time_step_rank", delta.num_value_heads);
+  meta.set("ssm.inner_size", delta.values());
+  meta.set("rope.dimension_sections", parts_of_positions(arch));
+  json recurrent = json::array();
+  int64_t interval = 0;  // as readers without the list go by: to the first full layer
+  for (const LayerSpec& layer : arch.layers) {
+    recurrent.push_back(layer.mixer == Mixer::kDeltaNet);
+    if (interval == 0 && layer.mixer == Mixer::kAttention)
+      interval = static_cast<int64_t>(recurrent.size());
+  }
+  if (interval > 0) meta.set("full_attention_interval", interval);
+  meta.set("attention.recurrent_layers", recurrent);
+  if (arch.mixture.num_experts == 0) return;
+  meta.set("expert_feed_forward_length", arch.mixture.intermediate_size);
+  meta.set("expert_shared_feed_forward_length", arch.mixture.shared_size);
+}
+
 }  // namespace
 
 const Family kQwen3_5 = {
@@ -132,6 +161,7 @@ const Family kQwen3_5 = {
     .gguf = "qwen35",
     .gguf_feed_forward_norm = "post_attention_norm",
     .read_gguf = read_qwen3_5_gguf,
+    .write_gguf = write_qwen3_5_gguf,
 };
 
 const Family kQwen3_5Moe = {
@@ -154,6 +184,7 @@ const Family kQwen3_5Moe = {
     .gguf = "qwen35moe",
     .gguf_feed_forward_norm = "post_attention_norm",
     .read_gguf = read_qwen3_5_moe_gguf,
+    .write_gguf = write_qwen3_5_gguf,
 };
 
 }  // namespace sftrun::spec

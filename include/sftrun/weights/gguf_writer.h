@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sftrun/weights/gguf.h"
+
+/// GGUF files, version 3, little-endian
+/// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors.
+namespace sftrun::weights {
+
+/// Keys and values in the order in which they are set; one that is set again keeps its place.
+class GgufMetadata {
+ public:
+  void set_u32(const std::string& key, uint32_t value);
+  void set_f32(const std::string& key, float value);
+  void set_bool(const std::string& key, bool value);
+  void set_string(const std::string& key, std::string_view value);
+  void set_strings(const std::string& key, const std::vector<std::string>& values);
+  void set_floats(const std::string& key, std::span<const float> values);
+  void set_ints(const std::string& key, std::span<const int32_t> values);
+  /// The types that llama.cpp reads: UINT32, FLOAT32, BOOL, STRING; lists of INT32, FLOAT32, BOOL
+  /// or STRING. @throws DataError for what none of them holds
+  void set_json(const std::string& key, const nlohmann::json& value);
+  /// As another file has it. @param type the format's number of it
+  void set_stored(const std::string& key, uint32_t type, std::span<const std::byte> bytes);
+  void erase(const std::string& key);
+  bool has(const std::string& key) const;
+
+  size_t size() const { return entries_.size(); }
+  std::string bytes() const;  ///< as they stand in a file
+
+ private:
+  struct Entry {
+    std::string key, value;
+    uint32_t type = 0;
+  };
+  void set(const std::string& key, uint32_t type, std::string value);
+  std::vector<Entry> entries_;
+};
+
+/// `produce` fills a buffer of exactly its size when its turn comes, so that a model of any size is
+/// written with one tensor in memory.
+struct GgufTensorToWrite {
+  std::string name;            ///< "blk.0.attn_q.weight"
+  std::vector<int64_t> shape;  ///< slowest dimension first, as PyTorch has it
+  GgmlTypeInfo type;
+  std::function<void(std::byte* destination)> produce;
+  uint64_t bytes() const;  ///< rows are whole blocks
+};
+
+/// One file, atomically, its tensors in the order given, each aligned to 32 bytes.
+/// @throws DeviceError if it cannot be written.
+void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
+                const std::vector<GgufTensorToWrite>& tensors);
+
+}  // namespace sftrun::weights

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+
+#include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/safetensors.h"
+
+namespace sftrun::engine {
+
+/// W + scale * B A in fp32, with DoRA its rows at their magnitudes, or what the adapter has in
+/// place of W (modules_to_save); one tensor at a time. Parts of one tensor are asked for one after
+/// the other: the last answer is kept.
+class MergedWeights {
+ public:
+  /// @param pissa updates stand beside what their principal part leaves
+  /// @throws DataError for an update that no tensor of the base takes
+  MergedWeights(const weights::Checkpoint& base, const weights::AdapterTensors& adapter,
+                bool pissa);
+
+  /// Whether it is another than the base's.
+  bool is_changed(const std::string& name) const {
+    return update_of(name) != nullptr || adapter_.saved.contains(name);
+  }
+  /// [shape of the tensor], what the base holds where the adapter has nothing of it.
+  at::Tensor of(const weights::TensorInfo& info);
+
+  /// Whether the head parts from the embedding that it was tied to.
+  bool parts_head() const;
+  /// It, then.
+  weights::TensorToWrite head(DType dtype) const;
+
+ private:
+  const weights::LoraPair* update_of(const std::string& name) const;
+  void add_update(const weights::TensorInfo& info, const weights::LoraPair& pair);
+  std::string embedding() const { return base_.arch().prefix + "embed_tokens.weight"; }
+
+  const weights::Checkpoint& base_;
+  const weights::AdapterTensors& adapter_;
+  bool pissa_;
+  std::string name_;
+  at::Tensor merged_;
+};
+
+}  // namespace sftrun::engine

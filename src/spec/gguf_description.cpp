@@ -1,0 +1,241 @@
+#include "sftrun/spec/gguf_description.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "family.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+/// The family that files of this one are of.
+const Family& stored_family(const ArchSpec& arch, const std::string& where) {
+  const Family& family = family_named(arch.family, where);
+  return family.gguf_relative == nullptr ? family : *family.gguf_relative;
+}
+
+/// One number where all layers have the same, else one for each.
+json by_layer(const ArchSpec& arch, const std::function<int64_t(int64_t layer)>& of) {
+  std::vector<int64_t> sizes;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) sizes.push_back(of(layer));
+  const bool same =
+      std::all_of(sizes.begin(), sizes.end(), [&](int64_t s) { return s == sizes[0]; });
+  return same ? json(sizes[0]) : json(sizes);
+}
+
+void write_sizes(const ArchSpec& arch, GgufMetadataWriter& meta) {
+  meta.set("vocab_size", arch.vocab_size);
+  meta.set("context_length", arch.max_position_embeddings);
+  meta.set("embedding_length", arch.hidden_size);
+  meta.set("block_count", arch.num_layers);
+  meta.set("feed_forward_length",
+           by_layer(arch, [&](int64_t layer) { return intermediate_size(arch, layer); }));
+  meta.set("attention.head_count", arch.num_heads);
+  meta.set("attention.head_count_kv", by_layer(arch, [&](int64_t layer) {
+             return attention_sizes(arch, layer).num_kv_heads;
+           }));
+  meta.set("attention.layer_norm_rms_epsilon", arch.rms_norm_eps);
+  meta.set("attention.key_length", arch.head_dim);
+  meta.set("attention.value_length", arch.head_dim);
+  if (arch.mixture.num_experts == 0) return;
+  meta.set("expert_count", arch.mixture.num_experts);
+  meta.set("expert_used_count", arch.mixture.top_k);
+}
+
+/// YaRN's own factor of cos and sin, which llama.cpp multiplies by rope.scaling.attn_factor.
+double yarn_factor(const RopeSpec& rope) {
+  return 0.1 * std::log(rope.factor) + 1.0;
+}
+
+void write_yarn(const RopeSpec& rope, GgufMetadataWriter& meta) {
+  meta.set("rope.scaling.type", "yarn");
+  meta.set("rope.scaling.factor", rope.factor);
+  const int64_t original = rope.original_max_position_embeddings;
+  meta.set("rope.scaling.original_context_length",
+           original > 0 ? original : rope.max_position_embeddings);
+  meta.set("rope.scaling.yarn_beta_fast", rope.beta_fast);
+  meta.set("rope.scaling.yarn_beta_slow", rope.beta_slow);
+  const double attention = rope_table(rope, 1).attention_scaling / yarn_factor(rope);
+  if (std::abs(attention - 1) > 1e-6) meta.set("rope.scaling.attn_factor", attention);
+}
+
+void write_rope(const RopeSpec& rope, GgufMetadataWriter& meta) {
+  meta.set("rope.dimension_count", rope.rotary_dim);
+  meta.set("rope.freq_base", rope.theta);
+  if (rope.type == RopeType::kYarn) return write_yarn(rope, meta);
+  if (rope.type == RopeType::kLinear) {
+    meta.set("rope.scaling.type", "linear");
+    meta.set("rope.scaling.factor", rope.factor);
+  }
+  if (rope.type == RopeType::kLongRope) {
+    meta.set("rope.scaling.original_context_length", rope.original_max_position_embeddings);
+    meta.set("rope.scaling.attn_factor",
+             static_cast<double>(rope_table(rope, 1).attention_scaling));
+  }
+}
+
+/// What each frequency of the plain rotation is divided by.
+std::vector<float> divisors_of(const RopeSpec& rope) {
+  RopeSpec plain = rope;
+  plain.type = RopeType::kDefault;
+  plain.divisors.clear();
+  const RopeTable base = rope_table(plain, 1), table = rope_table(rope, 1);
+  std::vector<float> divisors;
+  for (size_t i = 0; i < base.inv_freq.size(); ++i) {
+    divisors.push_back(table.inv_freq[i] > 0 ? base.inv_freq[i] / table.inv_freq[i] : kDoesNotTurn);
+  }
+  return divisors;
+}
+
+std::map<std::string, std::vector<float>> rope_tensors(const RopeSpec& rope) {
+  if (rope.type == RopeType::kLongRope) {
+    return {{kGgufLongFactors, rope.long_factor}, {kGgufShortFactors, rope.short_factor}};
+  }
+  if (rope.type == RopeType::kLlama3) return {{kGgufRopeDivisors, divisors_of(rope)}};
+  if (rope.type == RopeType::kProportional) {
+    // The plain rotation of a head of which all of it turned.
+    std::vector<float> divisors(static_cast<size_t>(rope.rotary_dim / 2), kDoesNotTurn);
+    const RopeTable table = rope_table(rope, 1);
+    for (size_t i = 0; i < divisors.size() && i < table.inv_freq.size(); ++i) {
+      if (table.inv_freq[i] > 0) divisors[i] = 1;
+    }
+    return {{kGgufRopeDivisors, divisors}};
+  }
+  if (!rope.divisors.empty()) return {{kGgufRopeDivisors, rope.divisors}};
+  return {};
+}
+
+/// What a reader makes of the description, with what it learns of the list of tensors filled in.
+ArchSpec read_back(const GgufDescription& description, const ArchSpec& arch,
+                   const std::string& where) {
+  ArchSpec read = ArchSpec::from_gguf(json(description.metadata), where);
+  const auto find = [&](const char* name) {
+    const auto found = description.tensors.find(name);
+    return found == description.tensors.end() ? std::vector<float>() : found->second;
+  };
+  const std::vector<float> divisors = find(kGgufRopeDivisors),
+                           short_factor = find(kGgufShortFactors);
+  if (!divisors.empty()) set_rope_divisors(read.ropes[0], divisors, where);
+  if (!short_factor.empty())
+    set_longrope_factors(read.ropes[0], short_factor, find(kGgufLongFactors), where);
+  read.family = arch.family;
+  read.prefix = arch.prefix;
+  read.tie_word_embeddings = arch.tie_word_embeddings;
+  read.qkv_bias = arch.qkv_bias;
+  read.o_bias = arch.o_bias;
+  read.mlp_bias = arch.mlp_bias;
+  for (size_t i = 0; i < read.layers.size(); ++i)
+    read.layers[i].value_is_key = arch.layers[i].value_is_key;
+  // Of training, and the tokenizer's.
+  read.mixture.aux_loss_coef = arch.mixture.aux_loss_coef;
+  read.bos_token_id = arch.bos_token_id;
+  read.eos_token_ids = arch.eos_token_ids;
+  return read;
+}
+
+bool turns_alike(const RopeSpec& a, const RopeSpec& b, int64_t seq_len) {
+  constexpr double kClose = 1e-4;
+  const RopeTable first = rope_table(a, seq_len), second = rope_table(b, seq_len);
+  if (first.inv_freq.size() != second.inv_freq.size()) return false;
+  for (size_t i = 0; i < first.inv_freq.size(); ++i) {
+    if (std::abs(first.inv_freq[i] - second.inv_freq[i]) > kClose * std::abs(first.inv_freq[i]))
+      return false;
+  }
+  return std::abs(first.attention_scaling - second.attention_scaling) <
+         kClose * first.attention_scaling;
+}
+
+/// Every layer turns by as much in a short sequence and in one of the model's full length.
+bool turn_alike(const ArchSpec& a, const ArchSpec& b) {
+  const auto rope_of = [](const ArchSpec& arch, size_t layer) -> const RopeSpec* {
+    const int rope = arch.layers[layer].rope;
+    return rope < 0 ? nullptr : &arch.ropes.at(static_cast<size_t>(rope));
+  };
+  for (size_t layer = 0; layer < a.layers.size(); ++layer) {
+    const RopeSpec *first = rope_of(a, layer), *second = rope_of(b, layer);
+    if ((first == nullptr) != (second == nullptr)) return false;
+    if (first == nullptr) continue;
+    for (const int64_t length : {int64_t{1}, 2 * a.max_position_embeddings}) {
+      if (!turns_alike(*first, *second, length)) return false;
+    }
+  }
+  return true;
+}
+
+bool is_close(const json& a, const json& b) {
+  if (!a.is_number_float() || !b.is_number()) return a == b;
+  return std::abs(a.get<double>() - b.get<double>()) <= 1e-5 * std::abs(a.get<double>());
+}
+
+/// The keys of a config.json by which two models differ, but for RoPE's.
+std::vector<std::string> differing_keys(ArchSpec a, ArchSpec b) {
+  for (RopeSpec& rope : a.ropes) rope.divisors.clear();  // no word for them in a config.json
+  b.ropes = a.ropes;
+  for (size_t i = 0; i < a.layers.size(); ++i) b.layers[i].rope = a.layers[i].rope;
+  const json before = a.to_hf_config(), after = b.to_hf_config();
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : before.items()) {
+    const auto found = after.find(key);
+    if (found == after.end() || !is_close(value, *found)) keys.push_back(key);
+  }
+  return keys;
+}
+
+[[noreturn]] void fail_no_word(const std::string& what, const ArchSpec& arch,
+                               const std::string& where) {
+  throw DataError(fmt::format("GGUF files of the architecture \"{}\" have no word for this model's "
+                              "{}",
+                              gguf_architecture(arch), what),
+                  where, "llama.cpp would compute another model: use --format safetensors");
+}
+
+/// Windows that llama.cpp knows nothing of: it sees every token, as do texts within them. Phi-3's
+/// stand in the file, and it reads over them.
+std::string drop_windows(const ArchSpec& arch, ArchSpec& read) {
+  const int64_t window = window_of(arch);
+  const bool is_read_over = arch.family == "phi3";
+  if (window == 0 || (window_of(read) > 0 && !is_read_over)) return {};
+  for (size_t i = 0; i < read.layers.size(); ++i) read.layers[i].window = arch.layers[i].window;
+  return fmt::format(
+      "llama.cpp has no sliding window for \"{}\": texts longer than {} tokens are seen whole "
+      "there",
+      gguf_architecture(arch), window);
+}
+
+void check_is_held(GgufDescription& description, const ArchSpec& arch, const std::string& where) {
+  ArchSpec read = read_back(description, arch, where);
+  description.lost = drop_windows(arch, read);
+  if (!turn_alike(arch, read))
+    fail_no_word("position embedding (rope_parameters, no_rope_layers)", arch, where);
+  const std::vector<std::string> keys = differing_keys(arch, read);
+  if (!keys.empty()) fail_no_word(join(keys, ", "), arch, where);
+}
+
+}  // namespace
+
+std::string gguf_architecture(const ArchSpec& arch) {
+  return std::string(stored_family(arch, {}).gguf);
+}
+
+GgufDescription describe_in_gguf(const ArchSpec& arch, const std::string& where) {
+  const Family& family = stored_family(arch, where);
+  GgufDescription description;
+  description.arch = arch;
+  description.arch.family = family.model_type;
+  description.arch.prefix = ArchSpec{}.prefix;
+  description.metadata["general.architecture"] = family.gguf;
+  GgufMetadataWriter meta(description.metadata, std::string(family.gguf) + ".");
+  write_sizes(arch, meta);
+  write_rope(arch.ropes[0], meta);
+  description.tensors = rope_tensors(arch.ropes[0]);
+  if (family.write_gguf) family.write_gguf(arch, meta);
+  check_is_held(description, arch, where);
+  return description;
+}
+
+}  // namespace sftrun::spec

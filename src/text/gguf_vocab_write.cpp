@@ -1,0 +1,331 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "gguf_pre_tokenizers.h"
+#include "sections.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/text/tokenizer.h"
+#include "splitters.h"
+
+/// A tokenizer.json as llama.cpp's vocabulary. What is written is read again and must split texts
+/// as the tokenizer does.
+namespace sftrun::text {
+namespace {
+
+/// llama.cpp's types of tokens.
+constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
+constexpr const char* kFix =
+    "write the model with --format safetensors, and convert it with llama.cpp's "
+    "convert_hf_to_gguf.py if that knows the tokenizer";
+
+[[noreturn]] void fail(const std::string& what, const std::string& where) {
+  throw DataError("the tokenizer cannot be stored in a GGUF file: " + what, where, kFix);
+}
+
+/// The steps of a section, those of Sequences one after the other.
+void add_steps(const Json& section, std::vector<Json>& steps) {
+  if (section.is_null()) return;
+  if (section.value("type", "") != "Sequence") {
+    steps.push_back(section);
+    return;
+  }
+  for (const char* key : {"pretokenizers", "normalizers"}) {
+    if (!section.contains(key)) continue;
+    for (const Json& step : section[key]) add_steps(step, steps);
+  }
+}
+
+std::vector<Json> steps_of(const Json& section) {
+  std::vector<Json> steps;
+  add_steps(section, steps);
+  return steps;
+}
+
+bool has_step(const std::vector<Json>& steps, const char* type) {
+  return std::any_of(steps.begin(), steps.end(),
+                     [&](const Json& step) { return step.value("type", "") == type; });
+}
+
+/// What is left of a pre-tokenizer once things that are written in several ways are written in one.
+std::vector<Json> splitting_of(const Json& section) {
+  std::vector<Json> result;
+  for (const Json& step : steps_of(section)) {
+    const std::string type = step.value("type", "");
+    if (type == "ByteLevel") {
+      if (step.value("use_regex", true)) result.push_back(split_section(kGpt2Pattern));
+      result.push_back(
+          {{"type", type}, {"add_prefix_space", step.value("add_prefix_space", true)}});
+    } else if (type == "Digits" && step.value("individual_digits", false)) {
+      result.push_back(split_section(R"(\p{N})"));
+    } else if (type == "Split" && step["pattern"].contains("Regex")) {
+      // Matches that are kept, and nothing between them, are what isolated ones are.
+      const bool keeps = step.value("behavior", "") == "Removed" && step.value("invert", false);
+      Json split = split_section(step["pattern"]["Regex"].get<std::string>());
+      if (!keeps) {
+        split["behavior"] = step.value("behavior", "");
+        split["invert"] = step.value("invert", false);
+      }
+      result.push_back(std::move(split));
+    } else {
+      result.push_back(step);
+    }
+  }
+  return result;
+}
+
+/// tokenizer.ggml.pre of a byte-level tokenizer.
+std::string pre_tokenizer_name(const Json& tokenizer, const std::string& where) {
+  const std::vector<Json> splitting = splitting_of(tokenizer["pre_tokenizer"]);
+  const std::vector<Json> normalizer = steps_of(tokenizer["normalizer"]);
+  const bool ignore_merges = tokenizer["model"].value("ignore_merges", false);
+  for (const std::string& name : gguf_pre_tokenizer_names()) {
+    const GgufPreTokenizer known = gguf_pre_tokenizer(name, where);
+    if (known.ignore_merges == ignore_merges && splitting_of(known.pre_tokenizer) == splitting &&
+        steps_of(known.normalizer) == normalizer)
+      return name;
+  }
+  fail("llama.cpp has no name for the way in which it splits texts into words", where);
+}
+
+void require_plain_model(const Json& model, const std::string& where) {
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (model.contains(key) && model[key].is_string() && !model[key].get<std::string>().empty())
+      fail(fmt::format("its BPE has a `{}`", key), where);
+  }
+}
+
+std::vector<std::string> merges_of(const Json& model, const std::string& where) {
+  std::vector<std::string> merges;
+  for (const Json& merge : model["merges"]) {
+    const auto left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
+    if (left.find(' ') != std::string::npos || right.find(' ') != std::string::npos)
+      fail(fmt::format("the merge of `{}` and `{}` holds a space", left, right), where);
+    merges.push_back(fmt::format("{} {}", left, right));
+  }
+  return merges;
+}
+
+/// SentencePiece merges first what makes the piece of the highest score.
+std::vector<float> scores_of(const Json& model, const std::vector<std::string>& tokens,
+                             const std::vector<int32_t>& types) {
+  std::unordered_map<std::string, float> by_text;
+  for (const Json& merge : model["merges"]) {
+    by_text.emplace(merge[0].get<std::string>() + merge[1].get<std::string>(),
+                    -static_cast<float>(by_text.size()));
+  }
+  const float below_all = -static_cast<float>(by_text.size());
+  std::vector<float> scores;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto found = by_text.find(tokens[i]);
+    const bool is_piece = types[i] == kNormal || types[i] == kUserDefined;
+    scores.push_back(found != by_text.end() ? found->second : is_piece ? below_all : 0.0F);
+  }
+  return scores;
+}
+
+/// "<0x0A>", the token of a byte that no piece covers.
+bool is_byte(std::string_view text) {
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  return text.size() == 6 && text.starts_with("<0x") && is_hex(text[3]) && is_hex(text[4]) &&
+         text[5] == '>';
+}
+
+/// Up to the size of the model's embedding: ids without a token get a name and no use.
+void fill_tokens(const Json& tokenizer, int64_t vocab_size, bool of_pieces, GgufVocab& vocab,
+                 const std::string& where) {
+  vocab.tokens.resize(static_cast<size_t>(vocab_size));
+  vocab.token_types.assign(vocab.tokens.size(), kUnused);
+  const auto put = [&](int64_t id, const std::string& text, int32_t type) {
+    if (id < 0 || id >= vocab_size) {
+      fail(fmt::format("`{}` has the id {}, the model's embedding {} rows", text, id, vocab_size),
+           where);
+    }
+    vocab.tokens[static_cast<size_t>(id)] = text;
+    vocab.token_types[static_cast<size_t>(id)] = type;
+  };
+  for (const auto& [text, id] : tokenizer["model"]["vocab"].items())
+    put(id.get<int64_t>(), text, of_pieces && is_byte(text) ? kByte : kNormal);
+  for (const Json& token : tokenizer["added_tokens"]) {
+    put(token["id"].get<int64_t>(), token["content"].get<std::string>(),
+        token.value("special", false) ? kControl : kUserDefined);
+  }
+  for (size_t i = 0; i < vocab.tokens.size(); ++i) {
+    if (vocab.token_types[i] == kUnused) vocab.tokens[i] = fmt::format("[PAD{}]", i);
+  }
+}
+
+void warn_of_stripping(const Json& tokenizer, const std::string& where) {
+  size_t count = 0;
+  for (const Json& token : tokenizer["added_tokens"]) {
+    const bool strips = token.value("lstrip", false) || token.value("rstrip", false) ||
+                        token.value("single_word", false);
+    count += strips ? 1 : 0;
+  }
+  if (count == 0) return;
+  log::warn(
+      "{}: {} added tokens take the white space beside them (lstrip, rstrip) or stand alone "
+      "(single_word): GGUF has no word for it, and llama.cpp may keep that space",
+      where, count);
+}
+
+void write_bytes(const Json& tokenizer, GgufVocab& vocab, const std::string& where) {
+  vocab.model = "gpt2";
+  vocab.pre = pre_tokenizer_name(tokenizer, where);
+  vocab.merges = merges_of(tokenizer["model"], where);
+}
+
+/// Whether a space is put before a text; a text's own spaces must be written as pieces have them.
+bool adds_space_prefix(const Json& tokenizer, const std::string& where) {
+  bool prepends = false, replaces = false;
+  for (const Json& step : steps_of(tokenizer["normalizer"])) {
+    const std::string type = step.value("type", "");
+    if (type == "Prepend" && step.value("prepend", "") == kVisibleSpace) {
+      prepends = true;
+    } else if (step == replace_section(" ", kVisibleSpace)) {
+      replaces = true;
+    } else {
+      fail(fmt::format("its normalizer has a step `{}`", type), where);
+    }
+  }
+  for (const Json& step : steps_of(tokenizer["pre_tokenizer"])) {
+    const std::string type = step.value("type", "");
+    if (type == "Metaspace") {
+      const std::string scheme = step.value("prepend_scheme", "always");
+      prepends = prepends || scheme != "never";
+      replaces = true;
+      if (scheme != "first") continue;
+      log::warn(
+          "{}: this tokenizer puts a space before the beginning of a text only, llama.cpp also "
+          "behind special tokens: texts that follow one may begin with another token there",
+          where);
+    } else if (type != "Split" || !replaces || step["pattern"] != Json{{"String", " "}}) {
+      fail(fmt::format("its pre-tokenizer has a step `{}`", type), where);
+    }
+  }
+  if (!replaces) fail("it is neither of bytes nor of SentencePiece's pieces", where);
+  return prepends;
+}
+
+void write_pieces(const Json& tokenizer, bool keeps_merges, GgufVocab& vocab,
+                  const std::string& where) {
+  const Json& model = tokenizer["model"];
+  if (!model.value("byte_fallback", false))
+    fail("its pieces have no tokens of bytes to fall back on", where);
+  vocab.add_space_prefix = adds_space_prefix(tokenizer, where);
+  if (keeps_merges) {
+    vocab.model = "gemma4";
+    vocab.merges = merges_of(model, where);
+    vocab.scores.assign(vocab.tokens.size(), -1000.0F);  // not read, but asked for
+    return;
+  }
+  vocab.model = "llama";
+  vocab.pre = "default";
+  vocab.scores = scores_of(model, vocab.tokens, vocab.token_types);
+  if (vocab.unk) {  // found in texts where it is an added token
+    int32_t& type = vocab.token_types[static_cast<size_t>(*vocab.unk)];
+    if (type == kNormal) type = kUnknown;
+  }
+  for (size_t i = 0; i < vocab.tokens.size(); ++i) {
+    if (vocab.token_types[i] == kUserDefined)  // sought in texts as they are
+      for (size_t at; (at = vocab.tokens[i].find(kVisibleSpace)) != std::string::npos;)
+        vocab.tokens[i].replace(at, std::string_view(kVisibleSpace).size(), " ");
+  }
+}
+
+/// What the post-processor puts around a text. @throws DataError for more than BOS and EOS
+void write_ends(const Tokenizer& tokenizer, GgufVocab& vocab, const std::string& where) {
+  const std::string text = "a";
+  const std::vector<TokenId> inner = tokenizer.encode(text, false),
+                             all = tokenizer.encode(text, true);
+  const auto at = std::search(all.begin(), all.end(), inner.begin(), inner.end());
+  const auto before = at - all.begin();
+  const auto behind = at == all.end() ? std::ptrdiff_t{2}
+                                      : all.end() - at - static_cast<std::ptrdiff_t>(inner.size());
+  if (inner.empty() || before > 1 || behind > 1)
+    fail("it puts more around a text than one token before and one behind", where);
+  vocab.add_bos = before == 1;
+  vocab.add_eos = behind == 1;
+  if (vocab.add_bos) vocab.bos = all.front();
+  if (vocab.add_eos) vocab.eos = all.back();
+}
+
+/// Texts of several scripts, of what pre-tokenizers and normalizers tell apart, and of tokens of
+/// the vocabulary beside each other.
+std::vector<std::string> texts_to_try(const Tokenizer& tokenizer, const GgufVocab& vocab) {
+  std::vector<std::string> texts = {
+      "Hello, world! It's 3 o'clock; WE'LL see 12345 of them.",
+      "  leading\tand trailing  \n\n  lines \r\n\r\n end   ",
+      "Grüße, naïve café, ﬁ ½ ２３ e\u0301 \u00a0x\u3000y",
+      "今天天气很好。私は学生です。안녕하세요 Привет мир مرحبا",
+      "def f(x):\n    return x**2 + {'a': [1, 2]}  # 100%\n\n\n\tpass",
+      "😀👩‍👩‍👧 \U0001F1E9\U0001F1EA …—“quotes” ''' \"\"\" --- ===",
+      " ",
+      "\n",
+      "a"};
+  const size_t step = std::max<size_t>(1, vocab.tokens.size() / 3000);
+  std::string joined;
+  for (size_t i = 0; i < vocab.tokens.size(); i += step) {
+    const size_t shuffled = i * 7919 % vocab.tokens.size();  // a prime: neighbours come apart
+    if (vocab.token_types[shuffled] != kNormal) continue;
+    const std::vector<TokenId> one = {static_cast<TokenId>(shuffled)};
+    joined += tokenizer.decode(one, true);
+    if (i / step % 5 == 4) joined += ' ';
+    if (joined.size() < 200) continue;
+    texts.push_back(std::exchange(joined, {}));
+  }
+  texts.push_back(joined);
+  return texts;
+}
+
+void check_splits_alike(const Tokenizer& tokenizer, const GgufVocab& vocab,
+                        const std::string& where) {
+  const Tokenizer read = Tokenizer::from_gguf(vocab, where);
+  for (const std::string& text : texts_to_try(tokenizer, vocab)) {
+    if (tokenizer.encode(text, true) == read.encode(text, true)) continue;
+    fail(fmt::format("a reader would split `{}` into other tokens", text), where);
+  }
+}
+
+}  // namespace
+
+GgufVocab gguf_vocab_of(const Tokenizer& tokenizer, const GgufVocabOptions& options,
+                        const std::string& where) {
+  const Json parsed = Json::parse(tokenizer.to_json());
+  const Json& model = parsed["model"];
+  if (model.value("type", "") != "BPE") {
+    fail(fmt::format("it is {}, and BPE of bytes or of SentencePiece's pieces is what is written",
+                     model.value("type", "")),
+         where);
+  }
+  require_plain_model(model, where);
+  const bool of_bytes = has_step(steps_of(parsed["pre_tokenizer"]), "ByteLevel");
+  GgufVocab vocab;
+  fill_tokens(parsed, options.vocab_size, !of_bytes, vocab, where);
+  const auto id_of = [&](const std::string& text) {
+    return text.empty() ? std::nullopt : tokenizer.token_to_id(text);
+  };
+  vocab.bos = id_of(options.bos_token);
+  vocab.eos = id_of(options.eos_token);
+  vocab.unk = id_of(options.unk_token);
+  vocab.pad = id_of(options.pad_token);
+  if (!vocab.bos) vocab.bos = tokenizer.bos_id();
+  if (!vocab.eos) vocab.eos = tokenizer.eos_id();
+  if (!vocab.unk && model.contains("unk_token") && model["unk_token"].is_string())
+    vocab.unk = id_of(model["unk_token"].get<std::string>());
+  if (of_bytes) {
+    write_bytes(parsed, vocab, where);
+  } else {
+    write_pieces(parsed, options.keeps_merges, vocab, where);
+  }
+  write_ends(tokenizer, vocab, where);
+  warn_of_stripping(parsed, where);
+  check_splits_alike(tokenizer, vocab, where);
+  return vocab;
+}
+
+}  // namespace sftrun::text

@@ -1,0 +1,144 @@
+#include "sftrun/weights/gguf_lora.h"
+
+#include <cmath>
+#include <optional>
+
+#include "gguf_mix.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/spec/gguf_description.h"
+#include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/gguf_export.h"
+#include "sftrun/weights/gguf_quantize.h"
+
+namespace sftrun::weights {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Numbers of a tensor with one row after the other.
+struct Matrix {
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+
+/// A tensor's module, as the adapter calls it.
+std::string module_of(const std::string& tensor) {
+  constexpr std::string_view kWeight = ".weight";
+  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
+}
+
+/// gpt-oss's files have gate and up in turn, and peft its B like them.
+bool has_rows_in_turn(const spec::TensorSpec& spec) {
+  return spec.layout.view.size() == 4;
+}
+
+/// A of an expert, or of the one matrix: [r, in], columns as the piece has them.
+Matrix a_of(const GgufPiece& piece, const LoraPair& pair) {
+  Matrix a{.values = pair.a};
+  if (pair.num_experts > 0) a.shape.push_back(pair.num_experts);
+  a.shape.insert(a.shape.end(), {pair.r, pair.in_features});
+  if (piece.columns.empty()) return a;
+  for (size_t i = 0; i < a.values.size(); ++i) {
+    const size_t row = i / piece.columns.size(), column = i % piece.columns.size();
+    a.values[i] = pair.a[row * piece.columns.size() + static_cast<size_t>(piece.columns[column])];
+  }
+  return a;
+}
+
+/// Of one expert's output `row` in the checkpoint's order the number in the adapter's.
+int64_t row_in_adapter(const spec::TensorSpec& spec, const LoraPair& pair, int64_t row) {
+  if (!has_rows_in_turn(spec)) return row;
+  const int64_t inner = pair.out_features / 2;
+  return row < inner ? 2 * row : 2 * (row - inner) + 1;
+}
+
+/// B: [out, r], or [experts, out, r], times `factor`.
+Matrix b_of(const GgufPiece& piece, const spec::TensorSpec& spec, const LoraPair& pair,
+            double factor) {
+  const int64_t experts = std::max<int64_t>(1, pair.num_experts), r = pair.r;
+  Matrix b;
+  if (pair.num_experts > 0) b.shape.push_back(experts);
+  const int64_t rows = piece.num_rows() / experts;
+  b.shape.insert(b.shape.end(), {rows, r});
+  b.values.reserve(static_cast<size_t>(experts * rows * r));
+  for (int64_t i = 0; i < experts * rows; ++i) {
+    const int64_t source = piece.rows.empty() ? i : piece.rows[static_cast<size_t>(i)];
+    const int64_t expert = source / pair.out_features,
+                  row = row_in_adapter(spec, pair, source % pair.out_features);
+    for (int64_t k = 0; k < r; ++k) {
+      const size_t at = pair.num_experts > 0 ? static_cast<size_t>((row * r + k) * experts + expert)
+                                             : static_cast<size_t>(row * r + k);
+      b.values.push_back(static_cast<float>(pair.b[at] * factor));
+    }
+  }
+  return b;
+}
+
+GgufTensorToWrite as_tensor(std::string name, Matrix matrix, const GgmlTypeInfo& type) {
+  std::vector<int64_t> shape = matrix.shape;
+  return {std::move(name), std::move(shape), type,
+          [values = std::move(matrix.values), type](std::byte* destination) {
+            quantize(type, values.data(), static_cast<int64_t>(values.size()), destination);
+          }};
+}
+
+void require_in_base(const GgufFile& base, const std::string& name) {
+  if (base.find(name)) return;
+  throw DataError(fmt::format("the base holds what the adapter changes in `{}` together with other "
+                              "weights: llama.cpp could not apply it there",
+                              name),
+                  base.where(),
+                  "convert the base without --fuse-qkv, or merge the adapter (--format gguf)");
+}
+
+GgmlType float_type(const std::string& dtype) {
+  if (dtype == "f16") return GgmlType::kF16;
+  return dtype == "bf16" ? GgmlType::kBF16 : GgmlType::kF32;
+}
+
+}  // namespace
+
+void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec::ArchSpec& arch,
+                     const std::string& dtype, const fs::path& file) {
+  const AdapterConfig config = load_adapter_config(directory, arch);
+  const AdapterTensors adapter = load_adapter(directory, config, arch);
+  if (!adapter.saved.empty()) {
+    throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",
+                    directory.string(), "merge it: sftrun merge --format gguf");
+  }
+  if (config.use_dora || config.pissa) {
+    throw DataError(
+        fmt::format("llama.cpp's adapters know no {}", config.use_dora ? "DoRA" : "PiSSA"),
+        directory.string(), "merge it: sftrun merge --format gguf");
+  }
+  std::optional<GgufFile> base_file;
+  if (!fs::is_directory(base)) base_file.emplace(base);
+  const spec::ArchSpec stored = base_file ? arch : spec::describe_in_gguf(arch, base.string()).arch;
+  const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch);
+  const LoraPair& first = adapter.lora.begin()->second;
+  const double alpha = first.scale * static_cast<double>(first.r);
+  const GgmlTypeInfo& type = info_of(float_type(dtype));
+  std::vector<GgufTensorToWrite> tensors;
+  for (const GgufPiece& piece : gguf_pieces(stored)) {
+    const spec::TensorSpec& spec = specs[piece.source];
+    const auto found = adapter.lora.find(module_of(spec.name));
+    if (found == adapter.lora.end() || spec.role == spec::TensorRole::kBias) continue;
+    if (base_file) require_in_base(*base_file, piece.name);
+    const LoraPair& pair = found->second;
+    const double factor = pair.scale * static_cast<double>(pair.r) / alpha;
+    tensors.push_back(as_tensor(piece.name + ".lora_a", a_of(piece, pair), type));
+    tensors.push_back(as_tensor(piece.name + ".lora_b", b_of(piece, spec, pair, factor), type));
+  }
+  GgufMetadata metadata;
+  metadata.set_string("general.architecture", spec::gguf_architecture(arch));
+  metadata.set_string("general.type", "adapter");
+  metadata.set_string("general.name", file.stem().string());
+  metadata.set_string("adapter.type", "lora");
+  metadata.set_f32("adapter.lora.alpha", static_cast<float>(alpha));
+  metadata.set_u32("general.file_type", find_mix(dtype)->file_type);
+  make_directories(file.parent_path());
+  write_gguf(file, metadata, tensors);
+}
+
+}  // namespace sftrun::weights

@@ -1,0 +1,362 @@
+"""What `sftrun merge --format gguf` and `--format lora-gguf` write, in llama.cpp (llama-cpp-python) beside transformers and peft.
+
+    .venv-ref/bin/python tests/parity/gguf_export_parity.py --sftrun build/bin/sftrun --gguf-py-only      # in `make test`
+    .venv-ref/bin/pip install --no-binary llama-cpp-python "$(grep llama-cpp scripts/requirements-converter.txt | cut -d'#' -f1)"
+    .venv-ref/bin/python tests/parity/gguf_export_parity.py --sftrun build/bin/sftrun [--cache build/reference-cache] [--only demo llama]
+
+Building llama.cpp takes ten minutes and more, so what needs it is not in `make test`. Models: the demo's (SmolLM2 135M, from its own Q4_1
+file and from a directory), and tiny random ones of other families; each with a random adapter on every linear layer.
+weights  gguf-py reads tensors, quantised as it does itself, of what `sftrun merge` writes as safetensors (K blocks: close to it), and the
+         adapter's A and B as the difference to the base
+tokens   llama.cpp's token ids of texts are the tokenizer's
+top 10   of the next token after 20 prompts: llama.cpp's (merged f16 and q8_0; base + adapter) share 9 at least with those of
+         transformers, in fp32, of what `sftrun merge` writes as safetensors, or are as likely as the tenth of these up to a factor:
+         llama.cpp computes with activations of 8 bits, and near ties change places
+quantise llama-quantize (llama_model_quantize) makes of our F32 file the same tensors, byte for byte, as --dtype does of the model
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from harness import REPOSITORY, Sftrun, Verdicts  # and where what follows is found
+import family_gguf
+
+try:
+    import llama_cpp
+except ImportError:
+    llama_cpp = None
+
+NUM_PROMPTS, TOP, SHARED = 20, 10, 9
+NEAR = 0.1  # of logits: what 8 bits leave open
+PROMPTS = [
+    "The capital of France is", "Once upon a time there was a", "def fibonacci(n):\n    ", "2 + 2 =", "Water boils at",
+    "The quick brown fox", "In 1969, the first man", "Dear Sir or Madam,", "Ingredients: flour, sugar,", "The opposite of hot is",
+    "SELECT name FROM users WHERE", "My favourite colour is", "To open the door, turn the", "The sun rises in the", "She looked at him and",
+    "Les enfants jouent dans", "import numpy as", "The largest planet in the solar system is", "A triangle has three", "Thank you for your",
+]
+TEXTS = [*PROMPTS, "  Leading spaces,\ttabs\tand\n\n\nempty lines   stay   as they are. ", "Numbers: 0 12 1234 1,000,000 and 3.5e-07.",
+         "Ein café in Zürich: 12,50 € bitte.", "Ship it 🚀 or wait? 東京 is sunny; Москва is cold.", "I'll, we've, it's, DON'T; x_1 != y**2"]
+TYPES = {"f16": 1, "q8_0": 7, "q4_0": 2, "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18}  # llama.cpp's numbers of them
+RANK = 4
+WORST_OF_K = 0.09  # relative error of Q4_K over random weights, near 0.075
+
+# Rows of whole blocks of 256, and some that are not. Heads share keys.
+SIZES = dict(hidden_size=256, intermediate_size=768, num_hidden_layers=9, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+             max_position_embeddings=256, initializer_range=0.02)
+
+
+def tiny_bytes(directory: Path) -> int:
+    """A byte-level tokenizer of 256 bytes and merges learnt from the texts; SmolLM's splits. @return its size"""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokenizer.train_from_iterator(TEXTS * 3, trainers.BpeTrainer(vocab_size=400, special_tokens=special, show_progress=False,
+                                                                 initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer.save(str(directory / "tokenizer.json"))
+    names = {"bos_token": special[0], "eos_token": special[2], "tokenizer_class": "PreTrainedTokenizerFast"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(names))
+    return tokenizer.get_vocab_size()
+
+
+def tiny_pieces(directory: Path) -> int:
+    """SentencePiece's BPE with bytes, without a space before the text, as Gemma's."""
+    import sentencepiece
+
+    prefix = directory / "tokenizer"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 3), model_prefix=str(prefix), vocab_size=420, model_type="bpe", bos_id=2, eos_id=1, unk_id=3, pad_id=0,
+        byte_fallback=True, add_dummy_prefix=False, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        split_digits=True, hard_vocab_limit=False, num_threads=1, minloglevel=2)
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "add_bos_token": True,
+             "tokenizer_class": "GemmaTokenizer"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(names))
+    return sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model").vocab_size()
+
+
+def tiny_model(family: str, directory: Path) -> None:
+    import transformers as hf
+
+    directory.mkdir(parents=True)
+    classes = {"llama": (hf.LlamaConfig, hf.LlamaForCausalLM, {"tie_word_embeddings": False}),
+               "qwen2": (hf.Qwen2Config, hf.Qwen2ForCausalLM, {"tie_word_embeddings": True}),
+               "qwen3": (hf.Qwen3Config, hf.Qwen3ForCausalLM, {"tie_word_embeddings": False}),
+               "gemma3": (hf.Gemma3TextConfig, hf.Gemma3ForCausalLM, {"sliding_window": 128, "query_pre_attn_scalar": 64})}
+    config_class, model_class, more = classes[family]
+    size = (tiny_pieces if family == "gemma3" else tiny_bytes)(directory)
+    if family == "llama":
+        more = more | {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                                           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}}
+    torch.manual_seed(sum(family.encode()))
+    special = {"gemma3": dict(bos_token_id=2, eos_token_id=1, pad_token_id=0)}.get(family, dict(bos_token_id=0, eos_token_id=2))
+    # More rows than tokens, as released models have.
+    model = model_class(config_class(**SIZES, vocab_size=size + 13, **special, **more)).float()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(directory)
+
+
+def write_adapter(directory: Path, target: Path, scale: float) -> None:
+    """Random A and B on every linear layer, with rsLoRA's scale, which llama.cpp does not know."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    config = LoraConfig(r=RANK, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", use_rslora=True)
+    adapted = get_peft_model(model, config)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(scale * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+    adapted.save_pretrained(target)
+
+
+def silence() -> None:
+    """llama.cpp speaks of every tensor that it quantises."""
+    global quiet  # kept: the library calls it
+    quiet = llama_cpp.llama_log_callback(lambda *_: None)
+    llama_cpp.llama_log_set(quiet, ctypes.c_void_p())
+
+
+class Client:
+    """A model in llama.cpp."""
+
+    def __init__(self, model: Path, adapter: Path | None = None):
+        self.llama = llama_cpp.Llama(str(model), lora_path=str(adapter) if adapter else None, n_ctx=256, n_threads=2, verbose=False)
+
+    def tokenize(self, text: str, special: bool = False) -> list[int]:
+        return self.llama.tokenize(text.encode(), add_bos=True, special=special)  # as the file says
+
+    def top(self, ids: list[int]) -> list[int]:
+        self.llama.reset()
+        self.llama.eval(ids)
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self.llama.ctx, -1), (self.llama.n_vocab(),))
+        return np.argsort(-logits, kind="stable")[:TOP].tolist()
+
+
+@torch.no_grad()
+def reference_logits(directory: Path, prompts: list[list[int]]) -> np.ndarray:
+    """[prompts, vocabulary]"""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    return np.stack([model(torch.tensor([ids])).logits[0, -1].numpy() for ids in prompts])
+
+
+def top_of(logits: np.ndarray) -> set[int]:
+    return set(np.argsort(-logits)[:TOP].tolist())
+
+
+def check_tokens(name: str, client: Client, expected: list[list[int]], verdicts: Verdicts) -> None:
+    differing = [text for text, ids in zip(TEXTS, expected, strict=True) if client.tokenize(text) != ids]
+    verdicts.expect(f"{name}: tokens of {len(TEXTS)} texts", not differing, repr(differing[:2]) if differing else "equal")
+
+
+def check_tops(name: str, client: Client, prompts: list[list[int]], expected: np.ndarray, verdicts: Verdicts) -> None:
+    exact, near = [], []
+    for ids, logits in zip(prompts, expected, strict=True):
+        top = client.top(ids)
+        exact.append(len(set(top) & top_of(logits)))
+        near.append(sum(logits[token] >= np.sort(logits)[-TOP] - NEAR for token in top))
+    verdicts.expect(f"{name}: top {TOP} of {len(prompts)} prompts", min(near) >= SHARED,
+                    f"share {min(exact)} to {max(exact)}, {sum(exact) / len(exact):.2f} on average; up to near ties {min(near)} at least")
+
+
+def only_gguf(directory: Path) -> Path:
+    [file] = directory.glob("*.gguf")
+    return file
+
+
+def check_quantised(name: str, ours: Path, dense: Path, kind: str, scratch: Path, verdicts: Verdicts) -> None:
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype, params.nthread = TYPES[kind], 2
+    theirs = scratch / "theirs.gguf"
+    done = llama_cpp.llama_model_quantize(str(dense).encode(), str(theirs).encode(), ctypes.byref(params))
+    assert done == 0, f"llama_model_quantize: {done}"
+    expected = {tensor.name: tensor for tensor in gguf.GGUFReader(theirs).tensors}
+    tensors = gguf.GGUFReader(ours).tensors
+    wrong, other_types, kinds = [], [], {}
+    for tensor in tensors:
+        other = expected[tensor.name]
+        kinds[tensor.tensor_type.name] = kinds.get(tensor.tensor_type.name, 0) + 1
+        if other.tensor_type != tensor.tensor_type:
+            other_types.append(f"{tensor.name} {tensor.tensor_type.name} for {other.tensor_type.name}")
+        elif not np.array_equal(tensor.data, other.data):
+            wrong.append(tensor.name)
+    held = not wrong and not other_types and len(tensors) == len(expected)
+    verdicts.expect(f"{name} {kind}: as llama-quantize", held, str((wrong + other_types)[:4] if not held else kinds))
+    theirs.unlink()
+
+
+def check_read_by_gguf_py(name: str, file: Path, directory: Path, verdicts: Verdicts) -> None:
+    reader = gguf.GGUFReader(file)
+    def value(key):
+        return reader.fields[key].contents() if key in reader.fields else None
+
+    template = json.loads((directory / "tokenizer_config.json").read_text()).get("chat_template")
+    verdicts.expect(f"{name}: chat template in the file", value("tokenizer.chat_template") == template)
+    config = json.loads((directory / "config.json").read_text())
+    verdicts.expect(f"{name}: a token for each row of the embedding", len(value("tokenizer.ggml.tokens")) == config["vocab_size"])
+    tied = config.get("tie_word_embeddings", True)
+    verdicts.expect(f"{name}: a head of its own where it has one", tied != any(t.name == "output.weight" for t in reader.tensors))
+
+
+def expected_tensors(directory: Path) -> dict[str, np.ndarray]:
+    """What llama.cpp's converter would store of a directory, by its names, in fp32."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    config = model.config
+    names = gguf.get_tensor_name_map(family_gguf.ARCHITECTURES[config.model_type], config.num_hidden_layers)
+    found = {}
+    for name, parameter in model.named_parameters():
+        for part, values in family_gguf.in_gguf(config, name, parameter.detach().numpy()).items():
+            found[family_gguf.stored_name(names, part)] = np.ascontiguousarray(values)
+    return found
+
+
+def check_weights(name: str, kind: str, file: Path, expected: dict[str, np.ndarray], verdicts: Verdicts) -> None:
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors if not tensor.name.startswith("rope_")}
+    wrong, worst = [], 0.0
+    for tensor_name, values in expected.items():
+        tensor = tensors.get(tensor_name)
+        if tensor is None:
+            wrong.append(f"{tensor_name}: not there")
+        elif tensor.tensor_type.name.endswith("_K"):
+            read = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            worst = max(worst, float(np.linalg.norm(read - values) / np.linalg.norm(values)))
+        elif not np.array_equal(gguf.quants.quantize(values, tensor.tensor_type), tensor.data):
+            wrong.append(tensor_name)
+    held = not wrong and len(tensors) == len(expected) and worst < WORST_OF_K
+    verdicts.expect(f"{name} {kind}: weights", held, str(wrong[:4]) if wrong else f"{len(tensors)} tensors, K blocks off by {worst:.3f} at most")
+
+
+def check_adapter(name: str, file: Path, base: dict[str, np.ndarray], merged: dict[str, np.ndarray], verdicts: Verdicts) -> None:
+    """base + alpha / r * B A = merged, as llama.cpp computes it."""
+    reader = gguf.GGUFReader(file)
+    alpha = reader.fields["adapter.lora.alpha"].contents()
+    tensors, worst = {tensor.name: tensor.data for tensor in reader.tensors}, 0.0
+    for tensor_name, values in merged.items():
+        update = values - base[tensor_name]
+        if f"{tensor_name}.lora_a" in tensors:
+            b = tensors[f"{tensor_name}.lora_b"]
+            update = update - alpha / b.shape[1] * (b @ tensors[f"{tensor_name}.lora_a"])
+        worst = max(worst, float(np.abs(update).max()))
+    adapted = sum(name.endswith(".lora_a") for name in tensors)
+    verdicts.expect(f"{name}: base + adapter = merged, {adapted} tensors", worst < 1e-5 and adapted > 0, f"{worst:.1e}")
+
+
+def merge(sftrun: Sftrun, model: Path, adapter: Path, output: Path, *more: str) -> Path:
+    sftrun.run("merge", "--model", str(model), "--adapter", str(adapter), "--output", str(output), *more)
+    return output
+
+
+def token_ids(sftrun: Sftrun, model: Path, scratch: Path) -> list[list[int]]:
+    records = [{"text": text} for text in TEXTS]
+    return [record["input_ids"] for record in sftrun.jsonl("tokenize", records, scratch, "--model", str(model))]
+
+
+def check_model(sftrun: Sftrun, name: str, directory: Path, file: Path | None, scale: float, scratch: Path, verdicts: Verdicts) -> None:
+    """@param directory of the base; file: the same base as GGUF, where there is one already"""
+    adapter = scratch / "adapter"
+    write_adapter(directory, adapter, scale)
+    merged = merge(sftrun, directory, adapter, scratch / "merged", "--dtype", "f32")
+    ids = token_ids(sftrun, directory, scratch)
+    prompts = ids[:NUM_PROMPTS]
+    expected = reference_logits(merged, prompts) if llama_cpp else np.zeros(0)
+    if llama_cpp:
+        changed = sum(len(top_of(a) & top_of(b)) for a, b in zip(expected, reference_logits(directory, prompts))) / NUM_PROMPTS
+        verdicts.expect(f"{name}: the adapter changes the model", changed < SHARED, f"{changed:.2f} of {TOP} stay")
+    dense = only_gguf(merge(sftrun, directory, adapter, scratch / "dense", "--format", "gguf", "--dtype", "f32"))
+    check_read_by_gguf_py(name, dense, directory, verdicts)
+    stored, stored_base = expected_tensors(merged), expected_tensors(directory)
+    check_weights(name, "f32", dense, stored, verdicts)
+    for kind in TYPES:
+        ours = only_gguf(merge(sftrun, directory, adapter, scratch / kind, "--format", "gguf", "--dtype", kind))
+        check_weights(name, kind, ours, stored, verdicts)
+        if llama_cpp and kind in ("f16", "q8_0"):
+            client = Client(ours)
+            check_tokens(f"{name} {kind}", client, ids, verdicts)
+            check_tops(f"{name} {kind}", client, prompts, expected, verdicts)
+            del client
+        if llama_cpp and kind != "f16":  # llama-quantize leaves some tensors in fp32 that the converter stores in fp16
+            check_quantised(name, ours, dense, kind, scratch, verdicts)
+        shutil.rmtree(scratch / kind)
+    lora = only_gguf(merge(sftrun, file or directory, adapter, scratch / "lora", "--format", "lora-gguf"))
+    check_adapter(name, lora, stored_base, stored, verdicts)
+    if not llama_cpp:
+        return
+    base = file or base_as_gguf(sftrun, directory, adapter, scratch)
+    check_tops(f"{name} base + adapter", Client(base, lora), prompts, expected, verdicts)
+    if file:
+        from_file = only_gguf(merge(sftrun, file, adapter, scratch / "from-file", "--format", "gguf", "--dtype", "q8_0"))
+        client = Client(from_file)
+        check_tokens(f"{name} q8_0 of the file", client, ids, verdicts)
+        check_tops(f"{name} q8_0 of the file", client, prompts, expected, verdicts)
+        as_it_is = only_gguf(merge(sftrun, file, adapter, scratch / "kept", "--format", "gguf"))
+        before = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+        after = gguf.GGUFReader(as_it_is).tensors
+        kept = all(tensor.tensor_type == before[tensor.name].tensor_type for tensor in after) and len(after) == len(before)
+        verdicts.expect(f"{name}: --dtype auto keeps the file's types", kept)
+        untouched = [tensor for tensor in after if "norm" in tensor.name or "embd" in tensor.name]
+        verdicts.expect(f"{name}: and the bytes of what is not adapted",
+                        all(np.array_equal(tensor.data, before[tensor.name].data) for tensor in untouched))
+
+
+def base_as_gguf(sftrun: Sftrun, directory: Path, adapter: Path, scratch: Path) -> Path:
+    """The base alone: merged with an adapter of zeros."""
+    from safetensors.torch import load_file, save_file
+
+    zeros = scratch / "zeros"
+    shutil.copytree(adapter, zeros)
+    weights = zeros / "adapter_model.safetensors"
+    save_file({name: torch.zeros_like(tensor) for name, tensor in load_file(weights).items()}, weights)
+    return only_gguf(merge(sftrun, directory, zeros, scratch / "base", "--format", "gguf", "--dtype", "f16"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sftrun", default=str(REPOSITORY / "build" / "bin" / "sftrun"))
+    parser.add_argument("--cache", type=Path, default=REPOSITORY / "build" / "reference-cache")
+    parser.add_argument("--only", nargs="+", default=["llama", "qwen2", "qwen3", "gemma3", "demo"])
+    parser.add_argument("--gguf-py-only", action="store_true", help="what needs no llama.cpp")
+    options = parser.parse_args()
+    global llama_cpp
+    if options.gguf_py_only:
+        llama_cpp = None
+    elif not llama_cpp:
+        raise SystemExit("error: llama-cpp-python is not installed\n  fix: install it as above, or give --gguf-py-only")
+    if llama_cpp:
+        silence()
+    verdicts, sftrun = Verdicts(), Sftrun(options.sftrun)
+    for name in options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            scratch = Path(folder)
+            if name == "demo":
+                import demo_model
+
+                check_model(sftrun, name, demo_model.hf_directory(options.cache), demo_model.gguf_path(), 0.15, scratch, verdicts)
+                continue
+            tiny_model(name, scratch / "model")
+            check_model(sftrun, name, scratch / "model", None, 0.3, scratch, verdicts)
+    return verdicts.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
