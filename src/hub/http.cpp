@@ -112,7 +112,6 @@ class HttpClient::Exchange {
 
  private:
   void prepare(CURL* curl) {
-    curl_easy_reset(curl);  // keeps connections
     curl_ = curl;
     set(CURLOPT_URL, request_.url.c_str());
 #if LIBCURL_VERSION_NUM >= 0x075500  // 7.85; Ubuntu 22.04 has 7.81
@@ -247,22 +246,28 @@ std::string Response::header(const std::string& name) const {
   return found == headers.end() ? "" : found->second;
 }
 
-void HttpClient::Free::operator()(void* curl) const {
-  curl_easy_cleanup(curl);
+void HttpClient::FreeShare::operator()(void* share) const {
+  curl_share_cleanup(share);
 }
 
 HttpClient::HttpClient(const Settings& settings, ShouldStop should_stop)
     : settings_(settings), should_stop_(std::move(should_stop)) {
   require_curl();
-  curl_.reset(curl_easy_init());
-  SFTRUN_CHECK(curl_ != nullptr);
+  share_.reset(curl_share_init());
+  SFTRUN_CHECK(share_ != nullptr);
+  for (const curl_lock_data what :
+       {CURL_LOCK_DATA_CONNECT, CURL_LOCK_DATA_DNS, CURL_LOCK_DATA_SSL_SESSION})
+    curl_share_setopt(share_.get(), CURLSHOPT_SHARE, what);  // what is not shared is made anew
 }
 HttpClient::~HttpClient() = default;
 
 Response HttpClient::send_once(const Request& request, const BodySink& sink) {
   throw_if_stopped(should_stop_);
   const WithoutSigpipe without_sigpipe;
-  return Exchange(settings_, should_stop_, request, sink).perform(curl_.get());
+  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
+  SFTRUN_CHECK(curl != nullptr);
+  curl_easy_setopt(curl.get(), CURLOPT_SHARE, share_.get());
+  return Exchange(settings_, should_stop_, request, sink).perform(curl.get());
 }
 
 Response HttpClient::send(Request request, const BodySink& sink,
@@ -293,7 +298,11 @@ std::string printable(std::string_view text, const Settings& settings) {
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
   }
-  if (line.size() > kLongest) line = line.substr(0, kLongest) + "…";
+  if (line.size() > kLongest) {
+    size_t end = kLongest;
+    while (end > 0 && (line[end] & 0xc0) == 0x80) --end;  // not within a character
+    line = line.substr(0, end) + "…";
+  }
   return std::string(trim(line));
 }
 

@@ -63,10 +63,12 @@ class HttpClient {
 
   const Settings& settings_;
   ShouldStop should_stop_;
-  struct Free {
-    void operator()(void* curl) const;
+  struct FreeShare {
+    void operator()(void* share) const;
   };
-  std::unique_ptr<void, Free> curl_;
+  /// Connections outlive the requests: each has a handle of its own, for up to libcurl 8.1 one that
+  /// is used again keeps a pointer to a header of before, which a folded line then writes to.
+  std::unique_ptr<void, FreeShare> share_;
 };
 
 /// What a server said, fit for a terminal: one line, not long, without control characters and

@@ -99,6 +99,7 @@ void AdamW::step(double learning_rate, double grad_scale) {
 
 void AdamW::update(const Segment& segment, double learning_rate, double grad_scale) {
   kernels::AdamWParams params{};
+  params.learning_rate = static_cast<float>(learning_rate);
   params.beta1 = static_cast<float>(config_.beta1);
   params.beta2 = static_cast<float>(config_.beta2);
   params.one_minus_beta1 = static_cast<float>(1 - config_.beta1);

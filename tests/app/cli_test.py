@@ -136,7 +136,7 @@ class CommandLineTest(unittest.TestCase):
                     "--output", "nowhere/out.jsonl")
         self.expect(USAGE, ["adapter exists and is not an empty directory"], "merge", "--adapter", "adapter", "--output", "adapter")
         for_vllm = ["merge", "--adapter", "adapter", "--output", "out", "--format", "vllm"]
-        self.expect(USAGE, ["--max-shard-size is of merged models"], *for_vllm, "--max-shard-size", "1GB")
+        self.expect(USAGE, ["--max-shard-size is of models as safetensors, --format is vllm"], *for_vllm, "--max-shard-size", "1GB")
         self.expect(USAGE, ["--dtype is of merged models"], *for_vllm, "--dtype", "auto")
         self.expect(USAGE, ["`gguff` is not one of"], "merge", "--adapter", "adapter", "--output", "out", "--format", "gguff")
 
