@@ -30,21 +30,25 @@ std::optional<uint64_t> size_of(const json& object) {
   return size <= kMaxFileBytes ? std::optional(size) : std::nullopt;
 }
 
-[[noreturn]] void malformed(const std::string& what, const std::string& url) {
-  throw CommError("the hub's answer is malformed: " + what, shown_url(url),
+[[noreturn]] void malformed(const std::string& what, const std::string& url,
+                            const Settings& settings) {
+  throw CommError("the hub's answer is malformed: " + printable(what, settings),
+                  shown_url(url, settings),
                   "does HF_ENDPOINT name a hub? does a proxy answer in its place?");
 }
 
 /// One entry of a listing; nullopt for a folder.
-std::optional<RemoteFile> file_of(const json& entry, const std::string& url) {
-  if (!entry.is_object()) malformed("an entry that is no object", url);
+std::optional<RemoteFile> file_of(const json& entry, const std::string& url,
+                                  const Settings& settings) {
+  if (!entry.is_object()) malformed("an entry that is no object", url, settings);
   if (text_of(entry, "type") != "file") return std::nullopt;
   RemoteFile file{.path = text_of(entry, "path")};
-  if (!is_relative_path(file.path)) malformed("a file's name that leaves its folder", url);
+  if (!is_relative_path(file.path))
+    malformed("a file's name that leaves its folder", url, settings);
   const auto lfs = entry.find("lfs");
   const bool is_large = lfs != entry.end() && lfs->is_object();
   const std::optional<uint64_t> size = size_of(is_large ? *lfs : entry);
-  if (!size) malformed("a file's size that is none: " + file.path, url);
+  if (!size) malformed("a file's size that is none: " + file.path, url, settings);
   file.size = *size;
   file.checksum = checksum_of_etag(text_of(is_large ? *lfs : entry, "oid"));
   return file;
@@ -100,10 +104,10 @@ void HubApi::fail(const RepoName& name, const Response& response) const {
 }
 
 HubApi::Page HubApi::get_page(const RepoName& name, const std::string& url) {
-  return with_retries(Retries(policy_, shown_url(url), should_stop_), [&] {
+  return with_retries(Retries(policy_, shown_url(url, settings_), should_stop_), [&] {
     std::string body;
     const BodySink sink{.write = [&](std::span<const char> bytes) {
-      if (body.size() + bytes.size() > kMaxPageBytes) malformed("it does not end", url);
+      if (body.size() + bytes.size() > kMaxPageBytes) malformed("it does not end", url, settings_);
       body.append(bytes.data(), bytes.size());
     }};
     const Response response = http_.send({.url = url}, sink);
@@ -120,7 +124,7 @@ std::string HubApi::commit_of(const RepoName& name) {
                                       quoted(name.revision_or_main(), /*keep_slashes=*/false));
   const Page page = get_page(name, url);
   const std::string commit = page.content.is_object() ? text_of(page.content, "sha") : "";
-  if (!is_commit(commit)) malformed("it names no commit", url);
+  if (!is_commit(commit)) malformed("it names no commit", url, settings_);
   return commit;
 }
 
@@ -130,14 +134,14 @@ Listing HubApi::list(const RepoName& name) {
       fmt::format("{}/tree/{}?recursive=true&expand=false", api_url(name), listing.commit);
   for (size_t pages = 0; !url.empty(); ++pages) {
     const Page page = get_page(name, url);
-    if (!page.content.is_array()) malformed("it is no list of files", url);
+    if (!page.content.is_array()) malformed("it is no list of files", url, settings_);
     for (const json& entry : page.content) {
-      if (auto file = file_of(entry, url)) listing.files.push_back(std::move(*file));
+      if (auto file = file_of(entry, url, settings_)) listing.files.push_back(std::move(*file));
     }
     if (listing.files.size() > kMaxFiles || pages > kMaxPages)
-      malformed("its list of files does not end", url);
+      malformed("its list of files does not end", url, settings_);
     if (!page.next_url.empty() && origin_of(page.next_url) != origin_of(settings_.endpoint))
-      malformed("its list of files goes on elsewhere", url);
+      malformed("its list of files goes on elsewhere", url, settings_);
     url = page.next_url;
   }
   return listing;
@@ -146,14 +150,14 @@ Listing HubApi::list(const RepoName& name) {
 FileMetadata HubApi::metadata(const RepoName& name, const std::string& commit,
                               const RemoteFile& file) {
   const std::string url = file_url(name, commit, file.path);
-  return with_retries(Retries(policy_, shown_url(url), should_stop_), [&] {
+  return with_retries(Retries(policy_, shown_url(url, settings_), should_stop_), [&] {
     const Response response = http_.send({.url = url, .head = true}, {}, describes_file);
     if (!response.ok() && response.redirect_url.empty()) fail(name, response);
     const std::string linked = response.header("x-linked-etag");
     FileMetadata metadata{.etag = plain_etag(linked.empty() ? response.header("etag") : linked)};
     if (metadata.etag.empty()) throw TransientFailure("the hub names no ETag for the file");
     if (!is_relative_path(metadata.etag) || metadata.etag.find('/') != std::string::npos)
-      malformed("an ETag that can be no file's name", url);
+      malformed("an ETag that can be no file's name", url, settings_);
     const std::string size = response.header("x-linked-size");
     if (!size.empty() && size != std::to_string(file.size)) {
       throw TransientFailure(fmt::format("the hub lists the file with {} bytes and serves {}",

@@ -154,7 +154,7 @@ class HttpClient::Exchange {
                                  ? fmt::format("no byte came for {:g} s", settings_.stall_timeout_s)
                                  : printable(detail, settings_);
     if (!is_lasting(code)) throw TransientFailure(what);
-    throw CommError(what, shown_url(request_.url),
+    throw CommError(what, shown_url(request_.url, settings_),
                     "look at HF_ENDPOINT, at proxies, and at the certificates (SSL_CERT_FILE)");
   }
 
@@ -280,12 +280,12 @@ Response HttpClient::send(Request request, const BodySink& sink,
     if (downgrade || origin_of(response.redirect_url).empty()) {
       throw CommError(fmt::format("a redirect to {} is not followed",
                                   downgrade ? "an unencrypted host" : "what is no web address"),
-                      shown_url(request.url), "look at HF_ENDPOINT and at proxies");
+                      shown_url(request.url, settings_), "look at HF_ENDPOINT and at proxies");
     }
     request.url = response.redirect_url;
   }
   throw CommError(fmt::format("redirected more than {} times", kMaxRedirects),
-                  shown_url(request.url), "look at HF_ENDPOINT and at proxies");
+                  shown_url(request.url, settings_), "look at HF_ENDPOINT and at proxies");
 }
 
 std::string printable(std::string_view text, const Settings& settings) {
@@ -304,6 +304,10 @@ std::string printable(std::string_view text, const Settings& settings) {
     line = line.substr(0, end) + "…";
   }
   return std::string(trim(line));
+}
+
+std::string shown_url(const std::string& url, const Settings& settings) {
+  return printable(shown_url(url), settings);
 }
 
 }  // namespace sftrun::hub

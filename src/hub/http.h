@@ -74,5 +74,7 @@ class HttpClient {
 /// What a server said, fit for a terminal: one line, not long, without control characters and
 /// without the token, should it be echoed.
 std::string printable(std::string_view text, const Settings& settings);
+/// A URL that may be a server's (a redirect's, the next page's), for messages.
+std::string shown_url(const std::string& url, const Settings& settings);
 
 }  // namespace sftrun::hub

@@ -95,7 +95,8 @@ void refuse(const Asked& asked, const Response& response) {
   }
   if (code == "EntryNotFound") {
     throw DataError(fmt::format("the {} {} has no such file", kind_of(asked.name), asked.name.id),
-                    shown_url(response.url), "its page lists the files: " + asked.page_url);
+                    shown_url(response.url, asked.settings),
+                    "its page lists the files: " + asked.page_url);
   }
   if (response.status == kUnauthorized && is_about_the_token(asked, words)) refuse_token(asked);
   const bool missing = response.status == kUnauthorized || response.status == kNotFound;
@@ -106,7 +107,8 @@ void refuse(const Asked& asked, const Response& response) {
                     asked.page_url, "open that page to see why; " + how_to_log_in());
   }
   throw CommError(fmt::format("the hub answers with status {}{}", response.status, words),
-                  shown_url(response.url), "does HF_ENDPOINT name a hub? does a proxy answer?");
+                  shown_url(response.url, asked.settings),
+                  "does HF_ENDPOINT name a hub? does a proxy answer?");
 }
 
 }  // namespace sftrun::hub

@@ -6,6 +6,7 @@
 #include "http.h"
 #include "progress.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/hub/hub.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
@@ -165,6 +166,10 @@ TEST(Printable, OneLineWithoutSecrets) {
   EXPECT_EQ(printable("hf_secrethf_secret", settings), "******");
   EXPECT_LT(printable(std::string(10000, 'x'), settings).size(), 400U);
   EXPECT_EQ(printable("\xff\xfe ok", settings), "ok");
+  EXPECT_EQ(shown_url("https://hf_secret.example/x", settings), "https://***.example/x");
+  std::string umlauts;
+  for (int i = 0; i < 200; ++i) umlauts += "\xc3\xa4";
+  EXPECT_TRUE(is_valid_utf8(printable("a" + umlauts, settings)));  // cut between characters
 }
 
 TEST(Progress, Lines) {

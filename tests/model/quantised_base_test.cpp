@@ -243,6 +243,7 @@ spec::ArchSpec small_arch() {
 /// By the allocator, within 2%; while it is loaded one tensor in fp32 comes on top.
 TEST(QuantisedBase, MemoryIsWhatTheFormatNeeds) {
   kernels::install_cpu_allocator();
+  kernels::nested_map();  // made once a process
   constexpr int64_t kEmbedding = 2000 * 512, kLayer = 512 * (512 + 2 * 256 + 512 + 3 * 1536),
                     kNorms = 9 * 512;
   for (const bool nested : {true, false}) {
