@@ -44,9 +44,8 @@ inline void store_sixteen(uint16_t* to, __m512 values) {
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_srli_epi32(
       _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  const __m512i halves =
-      _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q),
-                            _mm512_set1_epi32(0x7fc0));
+  const __m512i halves = _mm512_mask_mov_epi32(
+      rounded, _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(halves));
 }
 
@@ -69,9 +68,8 @@ void dequantize_4bit(const uint8_t* packed, int64_t first, int64_t n, int64_t bl
   const __m512 values_of = _mm512_loadu_ps(table);
 #endif
   for (int64_t i = first; i < end;) {
-    const int64_t block = i / block_size, stop = (block + 1) * block_size < end
-                                                     ? (block + 1) * block_size
-                                                     : end;
+    const int64_t block = i / block_size,
+                  stop = (block + 1) * block_size < end ? (block + 1) * block_size : end;
     const float factor = absmax[block - first_block];
     const auto one = [&] {
       const uint8_t byte = packed[i / 2];
