@@ -68,15 +68,17 @@ BenchConfig bench_config(const nlohmann::json& request) {
 }
 
 std::unique_ptr<model::Decoder> make_decoder(const nlohmann::json& request,
-                                             const model::DecoderOptions& options) {
+                                             const config::RunConfig& run, const Compute& compute) {
   if (const auto arch_path = get<std::string>(request, "arch")) {
     const auto json = nlohmann::json::parse(read_text_file(*arch_path), nullptr, false);
     if (json.is_discarded())
       throw DataError("not valid JSON", *arch_path, "--arch names a model's config.json");
-    return model::Decoder::random(spec::ArchSpec::from_hf_config(json, *arch_path), options);
+    return model::Decoder::random(spec::ArchSpec::from_hf_config(json, *arch_path),
+                                  decoder_options(run, compute, nullptr));
   }
-  return model::Decoder::load(weights::Checkpoint::open(request.at("model").get<std::string>()),
-                              options);
+  const std::shared_ptr<const weights::Checkpoint> checkpoint =
+      weights::Checkpoint::open(request.at("model").get<std::string>());
+  return model::Decoder::load(checkpoint, decoder_options(run, compute, checkpoint.get()));
 }
 
 }  // namespace
@@ -85,7 +87,7 @@ int run_bench(const nlohmann::json& request) {
   set_threads(request);
   const BenchConfig bench = bench_config(request);
   const Compute compute = choose_compute(request.at("device").get<std::string>(), bench.dtype, 0);
-  const auto decoder = make_decoder(request, decoder_options(bench.run, compute, nullptr));
+  const auto decoder = make_decoder(request, bench.run, compute);
   const auto seq_len = request.at("seq_len").get<int64_t>(),
              batch_size = request.at("batch_size").get<int64_t>();
   const auto steps = request.at("steps").get<int64_t>();
