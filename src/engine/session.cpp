@@ -214,6 +214,8 @@ LoadedModel load_model(const nlohmann::json& request) {
     adapter_config = weights::load_adapter_config(*adapter, loaded.checkpoint->arch());
     options.trains = model::Trains::kLora;
     options.lora = model::lora_options_of(adapter_config);
+    // What PiSSA leaves of a matrix fits no blocks, and PEFT takes it from the values, too.
+    if (adapter_config.pissa) options.base.keep_stored = false;
   }
   try {
     loaded.decoder = model::Decoder::load(loaded.checkpoint, options);
