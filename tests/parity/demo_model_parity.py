@@ -195,12 +195,18 @@ def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) 
 
 
 def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
+    from qlora_parity import same_tensors
     from quantised import Storage, quantised_base
 
     directory, storage = hf_directory(cache), Storage("nf4", True, 64)
     chat, adapter = Chat(directory), initial_adapter(cache, directory)
     documents = [chat.document(record["messages"]) for record in conversations()]
-    model = PeftModel.from_pretrained(quantised_base(directory, storage), adapter, is_trainable=True)
+    base = quantised_base(directory, storage)
+    base.save_pretrained(scratch / "theirs")
+    sftrun.run("quantize", "--model", str(directory), "--output", str(scratch / "ours"))
+    differs = same_tensors(scratch / "ours", scratch / "theirs")
+    verdicts.expect("quantize: the tensors that transformers + bitsandbytes save", not differs, differs)
+    model = PeftModel.from_pretrained(base, adapter, is_trainable=True)
     reference = train(model, documents, RECIPE)
     logits = logits_of(model, documents[-1].tokens)
     config = write_run(scratch, adapter)
