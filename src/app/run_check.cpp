@@ -32,10 +32,14 @@ bool holds_weights(const fs::path& directory) {
   });
 }
 
+/// A GGUF file's vocabulary was parsed and dropped; the launcher stays small while workers run.
+void return_freed_memory() {
+  ::malloc_trim(0);
+}
+
 spec::ArchSpec arch_of_checkpoint(const fs::path& model) {
   spec::ArchSpec arch = weights::Checkpoint::open(model)->arch();
-  ::malloc_trim(0);  // a GGUF file's vocabulary was parsed and dropped; the launcher stays small
-                     // while workers run
+  return_freed_memory();
   return arch;
 }
 
@@ -100,15 +104,18 @@ spec::ArchSpec read_arch(const fs::path& model) {
   return spec::ArchSpec::from_hf_config(config, file.string());
 }
 
-plan::StoredBytes stored_bytes(const fs::path& model) {
-  plan::StoredBytes stored;
+ModelHeaders read_headers(const fs::path& model) {
   std::error_code ignored;
-  if (fs::is_directory(model, ignored) && !holds_weights(model)) return stored;
-  const auto checkpoint = weights::Checkpoint::open(model);
-  for (const weights::TensorInfo& tensor : checkpoint->tensors())
-    if (checkpoint->packed(tensor.name)) stored[tensor.name] = tensor.stored_bytes;
-  ::malloc_trim(0);
-  return stored;
+  if (fs::is_directory(model, ignored) && !holds_weights(model)) return {read_arch(model), {}};
+  ModelHeaders headers;
+  {
+    const auto checkpoint = weights::Checkpoint::open(model);
+    headers.arch = checkpoint->arch();
+    for (const weights::TensorInfo& tensor : checkpoint->tensors())
+      if (checkpoint->packed(tensor.name)) headers.stored[tensor.name] = tensor.stored_bytes;
+  }
+  return_freed_memory();
+  return headers;
 }
 
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
@@ -147,23 +154,17 @@ void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpe
   reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
 }
 
-}  // namespace
-
-namespace {
-
 std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& arch,
                          const plan::StoredBytes& stored) {
   const bool is_wide = config.model.dtype == config::DTypeChoice::kFp32;
   const int64_t element_bytes = is_wide ? 4 : 2;
   const config::TuningConfig& tuning = config.tuning;
-  const bool keeps =
-      !stored.empty() && (tuning.quant == config::Quant::kAuto || tuning.keeps_blocks());
   const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored);
-  const std::string form = keeps ? "matrices as its files have them, the rest"
-                           : tuning.quantises_base()
-                               ? fmt::format("linear layers in {}, the rest",
-                                             tuning.quant == config::Quant::kFp4 ? "fp4" : "nf4")
-                               : "all of it";
+  const std::string form =
+      plan::keeps_stored(tuning, stored) ? "matrices as its files have them, the rest"
+      : tuning.quantises_base()          ? fmt::format("linear layers in {}, the rest",
+                                              tuning.quant == config::Quant::kFp4 ? "fp4" : "nf4")
+                                         : "all of it";
   return fmt::format("base: {} in memory: {} in {}", format_bytes(static_cast<uint64_t>(bytes)),
                      form, is_wide ? "fp32" : "16 bits (on processors without bf16 in 32)");
 }
@@ -171,15 +172,14 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
 }  // namespace
 
 std::vector<std::string> check_run(const config::RunConfig& config, const fs::path& model) {
-  const spec::ArchSpec arch = holds_weights(model) ? arch_of_checkpoint(model) : read_arch(model);
+  const auto [arch, stored] = read_headers(model);
   check_tuning(config.tuning, arch);
   spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture);
   say_what_vllm_reads(config.tuning, arch);
   data::TextModel text = load_text_model(model, config.model.chat_template);
   text.num_embeddings = arch.vocab_size;
   std::vector<std::string> lines = {text_of(config.tuning, arch)};
-  if (config.tuning.trains_adapter())
-    lines.push_back(text_of_base(config, arch, stored_bytes(model)));
+  if (config.tuning.trains_adapter()) lines.push_back(text_of_base(config, arch, stored));
   std::vector<data::DatasetTrial> train;
   const auto look = [&](const config::DataSource& source, bool is_validation) {
     data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);

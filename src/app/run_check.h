@@ -15,9 +15,13 @@ namespace sftrun::app {
 /// @throws DataError as weights::Checkpoint::open for what it reads
 spec::ArchSpec read_arch(const std::filesystem::path& model);
 
-/// Of the matrices that a model's files hold in fewer bits; empty where its weights are not here.
-/// @throws as read_arch
-plan::StoredBytes stored_bytes(const std::filesystem::path& model);
+/// What a model's files say before any weight is read.
+struct ModelHeaders {
+  spec::ArchSpec arch;
+  plan::StoredBytes stored;  ///< empty where its weights are not here
+};
+/// @throws as read_arch, and what is wrong with the headers of its weights
+ModelHeaders read_headers(const std::filesystem::path& model);
 
 /// Whether there is something to train by the names that `tuning` gives. @throws ConfigError naming
 /// what there is

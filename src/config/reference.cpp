@@ -56,7 +56,7 @@ These tune evaluation in ways that this version does not have; each is answered 
 
 ## Not in this version
 These would change the result, so they are errors: `tuning.quant: fp8` and `int8`,
- `tuning.train_parts`, `train.early_stopping`, optimizers other than `adamw` and `adamw_8bit`, every `parallel.strategy` but `ddp`, `parallel.tp`, `pp`,
+`tuning.train_parts`, `train.early_stopping`, optimizers other than `adamw` and `adamw_8bit`, every `parallel.strategy` but `ddp`, `parallel.tp`, `pp`,
 `device_map`, `offload`, `deepspeed` and `accelerate`.
 )";
 

@@ -13,4 +13,13 @@ bool is_regex(const std::string& text) {
   }
 }
 
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '.') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
 }  // namespace sftrun

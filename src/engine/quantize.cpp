@@ -14,6 +14,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/kernels/quant.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/spec/quantised_modules.h"
 #include "sftrun/weights/safetensors.h"
 
 /// A model in 4 bits on disk, as transformers + bitsandbytes save and load it. One matrix at a time
@@ -22,10 +23,6 @@ namespace sftrun::engine {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 namespace {
-
-const char* torch_name(DType dtype) {
-  return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
-}
 
 /// Which modules become 4 bits, and which linear modules do not.
 struct Modules {
@@ -46,13 +43,10 @@ Modules choose_modules(const spec::ArchSpec& arch, const std::vector<std::string
     (is_skipped ? modules.dense : modules.quantised).insert(name);
   };
   modules.unused.erase("lm_head");
-  if (arch.per_layer_size > 0) take(arch.prefix + "per_layer_model_projection");
+  for (const std::string& name : spec::quantised_modules(arch)) take(name);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (linear.slot == spec::LinearSlot::kRouter)
-        modules.dense.insert(linear.module);
-      else
-        take(spec::name_in_layer(arch, layer, linear.module));
+      if (linear.slot == spec::LinearSlot::kRouter) modules.dense.insert(linear.module);
     }
   }
   return modules;
@@ -101,7 +95,7 @@ class QuantizedTensors {
     const std::string format = options_.format == kernels::QuantFormat::kFp4 ? "fp4" : "nf4";
     ordered_json state{{"quant_type", format},
                        {"blocksize", options_.block_size},
-                       {"dtype", torch_name(dtype_)},
+                       {"dtype", model::torch_dtype_name(dtype_)},
                        {"shape", info.shape}};
     if (options_.nested) {
       state["nested_blocksize"] = weights::kNestedBlock;
@@ -148,7 +142,7 @@ ordered_json quantization_config(const kernels::QuantOptions& options, const Mod
           {"load_in_8bit", false},
           {"bnb_4bit_quant_type", fp4 ? "fp4" : "nf4"},
           {"bnb_4bit_use_double_quant", options.nested},
-          {"bnb_4bit_compute_dtype", torch_name(dtype)},
+          {"bnb_4bit_compute_dtype", model::torch_dtype_name(dtype)},
           {"bnb_4bit_quant_storage", "uint8"},
           {"llm_int8_skip_modules", modules.dense}};
 }

@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/text/tokenizer.h"
@@ -37,15 +38,6 @@ LoraOptions lora_options_of(const weights::AdapterConfig& config) {
 }
 
 namespace {
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '.') result += '\\';
-    result += c;
-  }
-  return result;
-}
 
 /// Other parts of the model have modules of the same names: peft would adapt those, too.
 void restrict_to_text_part(weights::AdapterConfig& config, const std::string& prefix) {
@@ -261,6 +253,10 @@ at::ScalarType torch_dtype(DType dtype) {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
 }
 
+const char* torch_dtype_name(DType dtype) {
+  return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
+}
+
 namespace {
 
 /// A tensor whose values files hold in another order, as they hold it.
@@ -334,7 +330,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
   if (!quantization.is_null()) config["quantization_config"] = quantization;
   // transformers 5 writes `dtype`, 4 `torch_dtype`; both read either.
   const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
-  config[key] = dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
+  config[key] = torch_dtype_name(dtype);
   if (parts_head) {
     config["tie_word_embeddings"] = false;
     if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;

@@ -6,8 +6,8 @@
 
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
-
 #include "sftrun/plan/lora_plan.h"
+#include "sftrun/spec/quantised_modules.h"
 
 namespace sftrun::plan {
 namespace {
@@ -76,13 +76,7 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
                     [&](const std::string& part) { return has_path_part(module, part); });
     if (!is_skipped) names.insert(module + ".weight");
   };
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (linear.slot != spec::LinearSlot::kRouter)
-        add(spec::name_in_layer(arch, layer, linear.module));
-    }
-  }
-  if (arch.per_layer_size > 0) add(arch.prefix + "per_layer_model_projection");
+  for (const std::string& module : spec::quantised_modules(arch)) add(module);
   if (tuning.quant_embeddings.value_or(false)) {
     add(arch.prefix + "embed_tokens");
     add("lm_head");
@@ -109,10 +103,13 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
   return (kept + temporaries) * element_bytes;
 }
 
+bool keeps_stored(const config::TuningConfig& tuning, const StoredBytes& stored) {
+  return !stored.empty() && (tuning.quant == config::Quant::kAuto || tuning.keeps_blocks());
+}
+
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    int64_t element_bytes, const StoredBytes& stored) {
-  const bool is_auto = tuning.quant == config::Quant::kAuto;
-  const bool keeps = !stored.empty() && (is_auto || tuning.keeps_blocks());
+  const bool keeps = keeps_stored(tuning, stored);
   const bool quantises = !keeps && tuning.quantises_base();
   const std::set<std::string> quantised =
       quantises ? quantised_names(arch, tuning) : std::set<std::string>();

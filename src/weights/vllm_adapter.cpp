@@ -6,6 +6,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -78,15 +79,6 @@ struct Written {
   int64_t r = 0;
   double scale = 1;
 };
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '.') result += '\\';
-    result += c;
-  }
-  return result;
-}
 
 void copy_a(const LoraPair& pair, int64_t expert, const Matrix& matrix, float* to) {
   const auto first = pair.a.begin() + (expert * pair.r + matrix.first_rank) * pair.in_features;

@@ -34,6 +34,8 @@ std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder);
 /// PiSSA's parts that left the base; of other adapters none.
 std::vector<weights::TensorToWrite> principal_part_tensors(const Decoder& decoder);
 at::ScalarType torch_dtype(DType dtype);
+/// As config.json and bitsandbytes write it: "bfloat16".
+const char* torch_dtype_name(DType dtype);
 /// Adds a tensor of a model as a directory's files hold it, whole or in parts.
 /// @param values its values in fp32, asked for once a part; empty: what the base holds
 void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info, DType dtype,

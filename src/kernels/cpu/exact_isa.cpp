@@ -23,20 +23,7 @@ void decode(uint32_t type, const uint8_t* blocks, int64_t group, int64_t count, 
   ggml::decode(static_cast<weights::GgmlType>(type), blocks, group, count, out);
 }
 
-/// Part of one group.
-template <typename T>
-void decode_some(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out) {
-  float group[kGroup];
-  decode(type, blocks, first / kGroup, 1, group);
-  for (int64_t i = 0; i < n; ++i) store(out + i, group[first % kGroup + i]);
-}
-
-void decode_whole(uint32_t type, const uint8_t* blocks, int64_t group, int64_t count, float* out) {
-  decode(type, blocks, group, count, out);
-}
-
-void decode_whole(uint32_t type, const uint8_t* blocks, int64_t group, int64_t count,
-                  uint16_t* out) {
+void decode(uint32_t type, const uint8_t* blocks, int64_t group, int64_t count, uint16_t* out) {
   constexpr int64_t kGroups = 8;
   float wide[kGroups * kGroup];
   for (int64_t done = 0; done < count; done += kGroups) {
@@ -45,6 +32,14 @@ void decode_whole(uint32_t type, const uint8_t* blocks, int64_t group, int64_t c
     uint16_t* to = out + done * kGroup;
     for (int64_t i = 0; i < groups * kGroup; ++i) store(to + i, wide[i]);
   }
+}
+
+/// Part of one group.
+template <typename T>
+void decode_some(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out) {
+  float group[kGroup];
+  decode(type, blocks, first / kGroup, 1, group);
+  for (int64_t i = 0; i < n; ++i) store(out + i, group[first % kGroup + i]);
 }
 
 }  // namespace
@@ -60,7 +55,7 @@ void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_
   const int64_t before = std::min(n, (kGroup - first % kGroup) % kGroup);
   if (before > 0) decode_some(type, blocks, first, before, out);
   const int64_t whole = (n - before) / kGroup;
-  decode_whole(type, blocks, (first + before) / kGroup, whole, out + before);
+  decode(type, blocks, (first + before) / kGroup, whole, out + before);
   const int64_t done = before + whole * kGroup;
   if (done < n) decode_some(type, blocks, first + done, n - done, out + done);
 }
