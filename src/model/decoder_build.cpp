@@ -1,18 +1,17 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
 #include <set>
 
+#include "adapter_start.h"
+#include "layer_members.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/kernels/dora.h"
 #include "sftrun/model/decoder.h"
-#include "sftrun/model/pissa.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/peft.h"
 #include "stored_matrix.h"
@@ -61,157 +60,6 @@ class Selection {
   std::optional<spec::TrainableNames> names_;
   std::vector<std::string> saved_;
 };
-
-kernels::Linear& member(Layer& layer, spec::LinearSlot slot) {
-  switch (slot) {
-    case spec::LinearSlot::kQ:
-      return layer.q;
-    case spec::LinearSlot::kK:
-      return layer.k;
-    case spec::LinearSlot::kV:
-      return layer.v;
-    case spec::LinearSlot::kQkv:
-      return layer.qkv;
-    case spec::LinearSlot::kO:
-      return layer.o;
-    case spec::LinearSlot::kGate:
-      return layer.gate;
-    case spec::LinearSlot::kUp:
-      return layer.up;
-    case spec::LinearSlot::kGateUp:
-      return layer.gate_up;
-    case spec::LinearSlot::kDown:
-      return layer.down;
-    case spec::LinearSlot::kRouter:
-      return layer.mixture.router;
-    case spec::LinearSlot::kSharedGate:
-      return layer.mixture.shared.gate;
-    case spec::LinearSlot::kSharedUp:
-      return layer.mixture.shared.up;
-    case spec::LinearSlot::kSharedDown:
-      return layer.mixture.shared.down;
-    case spec::LinearSlot::kSharedRouter:
-      return layer.mixture.shared.router;
-    case spec::LinearSlot::kDeltaQkv:
-      return layer.delta_net.in_qkv;
-    case spec::LinearSlot::kDeltaZ:
-      return layer.delta_net.in_z;
-    case spec::LinearSlot::kDeltaB:
-      return layer.delta_net.in_b;
-    case spec::LinearSlot::kDeltaA:
-      return layer.delta_net.in_a;
-    case spec::LinearSlot::kDeltaOut:
-      return layer.o;
-    case spec::LinearSlot::kPerLayerGate:
-      return layer.per_layer.gate;
-    case spec::LinearSlot::kPerLayerProjection:
-      return layer.per_layer.projection;
-  }
-  invariant_failed(__FILE__, __LINE__, "every LinearSlot is a member");
-}
-
-kernels::Norm& member(Layer& layer, spec::NormSlot slot) {
-  switch (slot) {
-    case spec::NormSlot::kAttentionIn:
-      return layer.attention_in;
-    case spec::NormSlot::kQuery:
-      return layer.q_norm;
-    case spec::NormSlot::kKey:
-      return layer.k_norm;
-    case spec::NormSlot::kAttentionOut:
-      return layer.attention_out;
-    case spec::NormSlot::kFeedForwardIn:
-      return layer.feed_forward_in;
-    case spec::NormSlot::kFeedForwardOut:
-      return layer.feed_forward_out;
-    case spec::NormSlot::kDelta:
-      return layer.delta_net.norm;
-    case spec::NormSlot::kDenseOut:
-      return layer.dense_out;
-    case spec::NormSlot::kExpertsIn:
-      return layer.experts_in;
-    case spec::NormSlot::kExpertsOut:
-      return layer.experts_out;
-    case spec::NormSlot::kPerLayerOut:
-      return layer.per_layer.out;
-  }
-  invariant_failed(__FILE__, __LINE__, "every NormSlot is a member");
-}
-
-/// Where a tensor of the model goes.
-struct Place {
-  at::Tensor* weight;
-  kernels::Parameter** parameter;
-};
-
-Place member(Layer& layer, spec::WeightSlot slot) {
-  const auto of = [](auto& weight) { return Place{&weight.weight, &weight.parameter}; };
-  switch (slot) {
-    case spec::WeightSlot::kSinks:
-      return of(layer.sinks);
-    case spec::WeightSlot::kDeltaConv:
-      return of(layer.delta_net.conv);
-    case spec::WeightSlot::kDeltaALog:
-      return of(layer.delta_net.a_log);
-    case spec::WeightSlot::kDeltaDtBias:
-      return of(layer.delta_net.dt_bias);
-    case spec::WeightSlot::kRouterScale:
-      return of(layer.mixture.router_norm);
-    case spec::WeightSlot::kExpertScale:
-      return of(layer.mixture.expert_scale);
-    case spec::WeightSlot::kLayerScalar:
-      return of(layer.scalar);
-  }
-  invariant_failed(__FILE__, __LINE__, "every WeightSlot is a member");
-}
-
-kernels::Gating gating_of(const spec::ArchSpec& arch) {
-  switch (arch.activation) {
-    case spec::Activation::kSilu:
-      return kernels::Activation::kSilu;
-    case spec::Activation::kGeluTanh:
-      return kernels::Activation::kGeluTanh;
-    case spec::Activation::kClampedSwiglu:
-      return {kernels::Activation::kClampedSwiglu, static_cast<float>(arch.swiglu_alpha),
-              static_cast<float>(arch.swiglu_limit)};
-  }
-  invariant_failed(__FILE__, __LINE__, "every Activation is a kernel's");
-}
-
-/// What a layer does beside its weights.
-void describe(Layer& layer, const spec::ArchSpec& arch, int64_t index) {
-  const spec::LayerSpec& spec = arch.layers[static_cast<size_t>(index)];
-  const spec::AttentionSizes sizes = spec::attention_sizes(arch, index);
-  const double scale = arch.attention_scale > 0
-                           ? arch.attention_scale
-                           : 1.0 / std::sqrt(static_cast<double>(sizes.head_dim));
-  layer.index = index;
-  layer.keys_of = spec.keys_of;
-  layer.value_is_key = spec.value_is_key;
-  layer.attention = {.num_heads = sizes.num_heads,
-                     .num_kv_heads = sizes.num_kv_heads,
-                     .head_dim = sizes.head_dim,
-                     .scale = scale,
-                     .window = spec.window,
-                     .softcap = arch.attention_softcap};
-  layer.gates_attention = arch.attention_gate;
-  if (spec.mixer == spec::Mixer::kDeltaNet) {
-    layer.delta_net.num_key_heads = arch.delta_net.num_key_heads;
-    layer.delta_net.num_value_heads = arch.delta_net.num_value_heads;
-    layer.delta_net.key_dim = arch.delta_net.key_dim;
-    layer.delta_net.value_dim = arch.delta_net.value_dim;
-  }
-  layer.rope = spec.rope;
-  layer.residual_scale = arch.residual_scale;
-  if (spec.sparse) {
-    layer.mixture.top_k = arch.mixture.top_k;
-    layer.mixture.normalise = arch.mixture.normalise;
-    layer.mixture.router_norm.eps = arch.rms_norm_eps;
-    if (arch.mixture.beside_dense)
-      layer.mixture.router_scale = 1 / std::sqrt(static_cast<double>(arch.hidden_size));
-  }
-  layer.gating = gating_of(arch);
-}
 
 }  // namespace
 
@@ -505,99 +353,15 @@ class DecoderBuilder {
     }
   }
 
-  void initialise(kernels::Parameter& a, kernels::Parameter& b, uint32_t module_number) const {
-    RandomStream stream(d_.options_.seed, 0x4c6f5241ULL << 32 | module_number);
-    const double bound = 1.0 / std::sqrt(static_cast<double>(a.shape.back()));
-    at::Tensor values = at::empty(a.shape, at::kFloat);
-    float* data = values.data_ptr<float>();
-    for (int64_t i = 0; i < a.numel; ++i)
-      data[i] = static_cast<float>((2 * stream.next_unit() - 1) * bound);
-    a.master.copy_(values);
-    b.master.zero_();
-  }
-
-  /// PiSSA: the update starts as the base's principal part, and the base as what that leaves.
-  void take_principal_part(kernels::Linear& linear) {
-    kernels::LoraAdapter& lora = *linear.lora;
-    const std::string name = linear.name + ".weight";
-    const std::vector<int64_t>& shape = by_name_.at(name)->shape;
-    const int64_t r = lora.a->shape[0];
-    if (r > std::min(shape[0], shape[1])) {
-      throw ConfigError(
-          fmt::format("{} has no {} singular values: it is {} x {}", name, r, shape[0], shape[1]),
-          "tuning.lora.r", "give it a smaller rank (tuning.lora.rank_pattern)");
-    }
-    at::Tensor weight = source_(name, shape, at::kFloat, /*stays=*/false);
-    if (!linear.quantized) weight = weight.to(linear.weight.scalar_type()).to(at::kFloat);
-    const PrincipalPart part =
-        stored_parts_ ? stored_part(lora) : principal_part(weight, r, lora.scale);
-    weight.sub_(at::mm(part.b, part.a).mul_(lora.scale));
-    if (linear.quantized) {
-      linear.quantized = kernels::quantize(weight, own_form(linear)).to(d_.options_.device);
-    } else {
-      linear.weight = weight.to(linear.weight.scalar_type()).to(d_.options_.device);
-    }
-    lora.a->master.copy_(part.a);
-    lora.b->master.copy_(part.b);
-    d_.principal_parts_[lora.a->name] = part.a;
-    d_.principal_parts_[lora.b->name] = part.b;
-  }
-
-  /// What is left of a matrix goes into the form that the whole had.
-  static kernels::QuantOptions own_form(const kernels::Linear& linear) {
-    const kernels::QuantizedMatrix& matrix = *linear.quantized;
-    if (matrix.format == kernels::QuantFormat::kGgml) {
-      throw ConfigError(
-          fmt::format("PiSSA takes {} apart, and what is left does not fit ggml's blocks",
-                      linear.name),
-          "tuning.lora.init", "set tuning.quant to nf4 or none, or tuning.lora.init to default");
-    }
-    return {.format = matrix.format, .block_size = matrix.block_size, .nested = matrix.is_nested()};
-  }
-
-  PrincipalPart stored_part(const kernels::LoraAdapter& lora) const {
-    const auto read = [&](const kernels::Parameter& parameter) {
-      const weights::SafetensorsEntry* entry = stored_parts_->find(parameter.name);
-      if (entry == nullptr || entry->dtype != "F32" || entry->shape != parameter.shape) {
-        throw DataError(fmt::format("{} is missing or of another size", parameter.name),
-                        d_.options_.lora.pissa_from.string(),
-                        "it was made by another configuration; use another output.dir");
-      }
-      at::Tensor values = at::empty(parameter.shape, at::kFloat);
-      std::copy_n(entry->bytes.data(), entry->bytes.size(),
-                  static_cast<std::byte*>(values.data_ptr()));
-      return values;
-    };
-    return {read(*lora.a), read(*lora.b)};
-  }
-
-  /// Rows start at the length they have, and know that of the base alone.
-  static void initialise_magnitude(kernels::Linear& linear) {
-    kernels::LoraAdapter& lora = *linear.lora;
-    lora.squares = kernels::row_squares(linear);
-    lora.a->compute.copy_(lora.a->master);
-    lora.magnitude->master.copy_(kernels::row_lengths(linear));
-  }
-
-  // As peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
   void initialise_adapters() {
-    const at::NoGradGuard no_grad;
-    if (!d_.options_.lora.pissa_from.empty()) stored_parts_.emplace(d_.options_.lora.pissa_from);
-    for (kernels::Linear* linear : d_.linears()) {
-      if (!linear->lora) continue;
-      kernels::LoraAdapter& lora = *linear->lora;
-      if (d_.options_.lora.pissa)
-        take_principal_part(*linear);
-      else
-        initialise(*lora.a, *lora.b, lora.module_number);
-      if (lora.magnitude) initialise_magnitude(*linear);
-    }
+    AdapterStart adapters(d_.options_, source_);
+    for (kernels::Linear* linear : d_.linears())
+      if (linear->lora) adapters.start(*linear);
     for (Layer& layer : d_.layers_) {
-      for (kernels::ExpertMatrix* matrix : layer.experts()) {
-        if (matrix->lora)
-          initialise(*matrix->lora->a, *matrix->lora->b, matrix->lora->module_number);
-      }
+      for (kernels::ExpertMatrix* matrix : layer.experts())
+        if (matrix->lora) adapters.start(*matrix->lora);
     }
+    d_.principal_parts_ = adapters.principal_parts();
   }
 
   Decoder& d_;
@@ -609,7 +373,6 @@ class DecoderBuilder {
   std::map<std::string, const spec::TensorSpec*> by_name_;
   std::vector<Slot> slots_;
   std::set<std::string> skips_used_;
-  std::optional<weights::SafetensorsFile> stored_parts_;
 };
 
 Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)

@@ -1,0 +1,114 @@
+#include "adapter_start.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/rng.h"
+#include "sftrun/kernels/dora.h"
+
+namespace sftrun::model {
+namespace {
+
+/// What is left of a matrix goes into the form that the whole had.
+kernels::QuantOptions own_form(const kernels::Linear& linear) {
+  const kernels::QuantizedMatrix& matrix = *linear.quantized;
+  if (matrix.format == kernels::QuantFormat::kGgml) {
+    throw ConfigError(
+        fmt::format("PiSSA takes {} apart, and what is left does not fit ggml's blocks",
+                    linear.name),
+        "tuning.lora.init", "set tuning.quant to nf4 or none, or tuning.lora.init to default");
+  }
+  return {.format = matrix.format, .block_size = matrix.block_size, .nested = matrix.is_nested()};
+}
+
+/// Rows start at the length they have, and know that of the base alone.
+void initialise_magnitude(kernels::Linear& linear) {
+  kernels::LoraAdapter& lora = *linear.lora;
+  lora.squares = kernels::row_squares(linear);
+  lora.a->compute.copy_(lora.a->master);
+  lora.magnitude->master.copy_(kernels::row_lengths(linear));
+}
+
+}  // namespace
+
+AdapterStart::AdapterStart(const DecoderOptions& options, const WeightSource& source)
+    : options_(options), source_(source) {
+  if (!options.lora.pissa_from.empty()) stored_parts_.emplace(options.lora.pissa_from);
+}
+
+void AdapterStart::start(kernels::Linear& linear) {
+  const at::NoGradGuard no_grad;
+  kernels::LoraAdapter& lora = *linear.lora;
+  if (options_.lora.pissa)
+    take_principal_part(linear);
+  else
+    initialise(*lora.a, *lora.b, lora.module_number);
+  if (lora.magnitude) initialise_magnitude(linear);
+}
+
+void AdapterStart::start(kernels::ExpertLora& lora) const {
+  const at::NoGradGuard no_grad;
+  initialise(*lora.a, *lora.b, lora.module_number);
+}
+
+/// As peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
+void AdapterStart::initialise(kernels::Parameter& a, kernels::Parameter& b,
+                              uint32_t module_number) const {
+  RandomStream stream(options_.seed, 0x4c6f5241ULL << 32 | module_number);
+  const double bound = 1.0 / std::sqrt(static_cast<double>(a.shape.back()));
+  at::Tensor values = at::empty(a.shape, at::kFloat);
+  float* data = values.data_ptr<float>();
+  for (int64_t i = 0; i < a.numel; ++i)
+    data[i] = static_cast<float>((2 * stream.next_unit() - 1) * bound);
+  a.master.copy_(values);
+  b.master.zero_();
+}
+
+/// PiSSA: the update starts as the base's principal part, and the base as what that leaves.
+void AdapterStart::take_principal_part(kernels::Linear& linear) {
+  kernels::LoraAdapter& lora = *linear.lora;
+  const int64_t r = lora.a->shape[0], rows = lora.b->shape[0], columns = lora.a->shape[1];
+  if (r > std::min(rows, columns)) {
+    throw ConfigError(fmt::format("{} has no {} singular values: it is {} x {}",
+                                  linear.name + ".weight", r, rows, columns),
+                      "tuning.lora.r", "give it a smaller rank (tuning.lora.rank_pattern)");
+  }
+  at::Tensor weight =
+      source_(linear.name + ".weight", {rows, columns}, at::kFloat, /*stays=*/false);
+  if (!linear.quantized) weight = weight.to(linear.weight.scalar_type()).to(at::kFloat);
+  const PrincipalPart part =
+      stored_parts_ ? stored_part(lora) : principal_part(weight, r, lora.scale);
+  weight.sub_(at::mm(part.b, part.a).mul_(lora.scale));
+  if (linear.quantized) {
+    linear.quantized = kernels::quantize(weight, own_form(linear)).to(options_.device);
+  } else {
+    linear.weight = weight.to(linear.weight.scalar_type()).to(options_.device);
+  }
+  lora.a->master.copy_(part.a);
+  lora.b->master.copy_(part.b);
+  principal_parts_[lora.a->name] = part.a;
+  principal_parts_[lora.b->name] = part.b;
+}
+
+PrincipalPart AdapterStart::stored_part(const kernels::LoraAdapter& lora) const {
+  const auto read = [&](const kernels::Parameter& parameter) {
+    const weights::SafetensorsEntry* entry = stored_parts_->find(parameter.name);
+    if (entry == nullptr || entry->dtype != "F32" || entry->shape != parameter.shape) {
+      throw DataError(fmt::format("{} is missing or of another size", parameter.name),
+                      options_.lora.pissa_from.string(),
+                      "it was made by another configuration; use another output.dir");
+    }
+    at::Tensor values = at::empty(parameter.shape, at::kFloat);
+    std::copy_n(entry->bytes.data(), entry->bytes.size(),
+                static_cast<std::byte*>(values.data_ptr()));
+    return values;
+  };
+  return {read(*lora.a), read(*lora.b)};
+}
+
+}  // namespace sftrun::model
