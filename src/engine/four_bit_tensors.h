@@ -37,15 +37,22 @@ class FourBitTensors {
   /// @param values the matrix; empty: what the base holds
   void add(const weights::TensorInfo& info, const std::function<at::Tensor()>& values,
            std::vector<weights::TensorToWrite>& tensors);
-  /// As transformers' BitsAndBytesConfig writes itself.
+  /// As transformers' BitsAndBytesConfig writes itself, of FP8 as llm-compressor does.
   nlohmann::ordered_json config(const FourBitModules& modules) const;
 
  private:
   using Values = std::function<at::Tensor()>;
-  void add_state(const weights::TensorInfo& info, const Values& values,
-                 std::vector<weights::TensorToWrite>& tensors);
-  const kernels::QuantizedMatrix& quantised(const weights::TensorInfo& info, const Values& values);
-  const char* format() const;
+  struct Matrix {
+    const weights::TensorInfo* info;
+    Values values;
+  };
+  using Part = at::Tensor (*)(const kernels::QuantizedMatrix&);
+  void put(const std::string& name, DType dtype, std::vector<int64_t> shape, const Matrix& matrix,
+           Part part, std::vector<weights::TensorToWrite>& tensors);
+  void add_four_bits(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  void add_eight_bits(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  void add_state(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  const kernels::QuantizedMatrix& quantised(const Matrix& matrix);
 
   const weights::Checkpoint& base_;
   kernels::QuantOptions options_;

@@ -10,8 +10,7 @@
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/safetensors.h"
 
-/// A model in 4 bits on disk, as transformers + bitsandbytes save and load it. One matrix at a time
-/// is in memory.
+/// A model in fewer bits on disk. One matrix at a time is in memory.
 namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
@@ -19,10 +18,19 @@ namespace {
 void refuse_quantised(const weights::Checkpoint& base, const fs::path& path) {
   for (const weights::TensorInfo& tensor : base.tensors()) {
     const auto packed = base.packed(tensor.name);
-    if (!packed || !std::holds_alternative<weights::FourBits>(*packed)) continue;
-    throw DataError("the model is in 4 bits already", path.string(),
+    if (!packed) continue;
+    const bool is_four = std::holds_alternative<weights::FourBits>(*packed);
+    if (!is_four && !std::holds_alternative<weights::EightBitRows>(*packed)) continue;
+    throw DataError(fmt::format("the model is in {} bits already", is_four ? 4 : 8), path.string(),
                     "quantise the model that it was made from");
   }
+}
+
+kernels::QuantFormat format_of(const std::string& method) {
+  using enum kernels::QuantFormat;
+  for (const kernels::QuantFormat format : {kNf4, kFp4, kFp8, kInt8})
+    if (kernels::quant_name(format) == method) return format;
+  invariant_failed(__FILE__, __LINE__, "the command line takes known methods");
 }
 
 }  // namespace
@@ -34,9 +42,7 @@ int run_quantize(const nlohmann::json& request) {
                  output = request.at("output").get<std::string>();
   const auto base = weights::Checkpoint::open(base_path);
   refuse_quantised(*base, base_path);
-  const kernels::QuantOptions options{.format = request.at("method") == "fp4"
-                                                    ? kernels::QuantFormat::kFp4
-                                                    : kernels::QuantFormat::kNf4,
+  const kernels::QuantOptions options{.format = format_of(request.at("method").get<std::string>()),
                                       .block_size = request.at("block_size").get<int64_t>(),
                                       .nested = request.at("double_quant").get<bool>()};
   const FourBitModules modules =

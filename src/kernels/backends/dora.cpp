@@ -17,8 +17,11 @@ at::Tensor row_lengths(const Linear& linear) {
   if (lora.lengths.defined()) return lora.lengths;
   const at::NoGradGuard no_grad;
   const at::Tensor a = lora.a->master.detach(), b = lora.b->master.detach() * lora.scale;
-  const at::Tensor a_w =
-      matmul_sum({{lora.a->compute.detach(), linear.matrix(), true}});  // [r, out]
+  // Products by a matrix in FP8 round what they multiply; these are W's alone.
+  const bool is_fp8 = linear.quantized && linear.quantized->format == QuantFormat::kFp8;
+  const at::Tensor compute = lora.a->compute.detach();
+  const Matrix w = is_fp8 ? Matrix(linear.matrix().values(compute.scalar_type())) : linear.matrix();
+  const at::Tensor a_w = matmul_sum({{compute, w, true}});  // [r, out]
   const at::Tensor crossed = (a_w.t().to(at::kFloat) * b).sum(1);
   const at::Tensor own = (at::mm(b, at::mm(a, a.t())) * b).sum(1);
   return (lora.squares + 2 * crossed + own).clamp_min_(0).sqrt_();
