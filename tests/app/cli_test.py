@@ -196,7 +196,11 @@ class CommandLineTest(unittest.TestCase):
         asked = self.request("quantize", "--model", "model", "--output", "out", "--skip-modules", "layers.0", "q_proj", "--no-double-quant")
         self.assertEqual(asked, {"model": "model", "output": "out", "method": "nf4", "block_size": 64, "double_quant": False,
                                  "skip_modules": ["layers.0", "q_proj"], "dtype": "auto", "max_shard_size": 5_000_000_000})
-        self.expect(USAGE, ["`int8` is not one of nf4 or fp4"], "quantize", "--model", "model", "--output", "out", "--method", "int8")
+        self.expect(USAGE, ["`int4` is not one of nf4, fp4, fp8 or int8"], "quantize", "--model", "model", "--output", "out", "--method", "int4")
+        self.expect(
+            USAGE, ["--block-size is of 4 bits, --method is fp8", "leave it away"],
+            "quantize", "--model", "model", "--output", "out", "--method", "fp8", "--block-size", "32",
+        )
         self.expect(USAGE, ["`sftrun quantize` needs --output"], "quantize", "--model", "model")
         self.expect(USAGE, ["adapter exists and is not an empty directory"], "quantize", "--model", "model", "--output", "adapter")
 
