@@ -28,7 +28,17 @@ std::vector<std::string> dtypes_of(const std::string& format) {
     mixes.insert(mixes.begin(), "auto");
     return mixes;
   }
-  return {"auto", "bf16", "f16", "f32"};
+  std::vector<std::string> dtypes = {"auto", "bf16", "f16", "f32"};
+  if (format == "safetensors") dtypes.insert(dtypes.end(), {"nf4", "fp4"});
+  return dtypes;
+}
+
+std::vector<std::string> all_dtypes() {
+  std::vector<std::string> dtypes = dtypes_of("safetensors");
+  for (const std::string& mix : dtypes_of("gguf")) {
+    if (std::find(dtypes.begin(), dtypes.end(), mix) == dtypes.end()) dtypes.push_back(mix);
+  }
+  return dtypes;
 }
 
 CLI::Validator merged_dtype() {
@@ -38,9 +48,9 @@ CLI::Validator merged_dtype() {
         if (text == "fp32" || text == "float32") text = "f32";
         if (text == "fp16" || text == "float16") text = "f16";
         if (text == "bfloat16") text = "bf16";
-        return one_of(dtypes_of("gguf"))(text);
+        return one_of(all_dtypes())(text);
       },
-      join(dtypes_of("gguf"), "|"));
+      join(all_dtypes(), "|"));
 }
 
 void check_unused(const MergeOptions& options, const CLI::App& command) {
@@ -56,10 +66,13 @@ void check_unused(const MergeOptions& options, const CLI::App& command) {
 void check_dtype(const MergeOptions& options) {
   const std::vector<std::string> known = dtypes_of(options.format);
   if (std::find(known.begin(), known.end(), options.dtype) != known.end()) return;
-  throw ConfigError(
-      fmt::format("--dtype {} is of GGUF models, --format is {}", options.dtype, options.format),
-      "--dtype on the command line",
-      fmt::format("write --format gguf, or one of {}", join(known, ", ")));
+  const std::vector<std::string> of_gguf = dtypes_of("gguf");
+  const bool is_gguf = std::find(of_gguf.begin(), of_gguf.end(), options.dtype) != of_gguf.end();
+  throw ConfigError(fmt::format("--dtype {} is of {} models, --format is {}", options.dtype,
+                                is_gguf ? "GGUF" : "safetensors", options.format),
+                    "--dtype on the command line",
+                    fmt::format("write --format {}, or one of {}", is_gguf ? "gguf" : "safetensors",
+                                join(known, ", ")));
 }
 
 void check(const MergeOptions& options, const CLI::App& command) {
@@ -133,7 +146,8 @@ Command add_merge(CLI::App& sftrun) {
       ->type_name("DIR");
   command
       ->add_option("--dtype", options->dtype,
-                   "Type of the stored weights (those with a q: GGUF only); auto: the base's")
+                   "Type of the stored weights (those with a q: GGUF only; nf4, fp4: as sftrun "
+                   "quantize has them, safetensors only); auto: the base's")
       ->transform(merged_dtype())
       ->capture_default_str();
   command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "four_bit_tensors.h"
 #include "merged_tensor.h"
 #include "session.h"
 #include "sftrun/core/error.h"
@@ -36,22 +37,69 @@ struct MergeRequest {
         max_shard_bytes(static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>())) {}
 };
 
+/// How a merged directory's weights are stored: as `sftrun quantize` would store the dense one's.
+struct Storage {
+  DType dtype;  ///< of what is not in 4 bits, and of what is when it is unpacked
+  std::optional<kernels::QuantOptions> four_bits;
+  FourBitModules modules;  ///< of four_bits
+};
+
+/// Blocks, and modules that are not in 4 bits, are those of a base that is in 4 bits itself.
+void take_from_base(Storage& storage, const weights::Checkpoint& base) {
+  std::vector<std::string> dense;
+  bool is_in_four_bits = false;
+  for (const weights::TensorInfo& info : base.tensors()) {
+    if (!storage.modules.take(info)) continue;
+    const auto packed = base.packed(info.name);
+    const auto* matrix = packed ? std::get_if<weights::FourBits>(&*packed) : nullptr;
+    if (matrix == nullptr) {
+      dense.push_back(info.name.substr(0, info.name.rfind('.')));
+      continue;
+    }
+    is_in_four_bits = true;
+    storage.four_bits->block_size = matrix->block_size;
+    storage.four_bits->nested = matrix->nested;
+  }
+  if (is_in_four_bits) storage.modules = choose_modules(base.arch(), dense);
+}
+
+Storage storage_of(const std::string& wanted, const weights::Checkpoint& base) {
+  if (wanted != "nf4" && wanted != "fp4") return {.dtype = dtype_to_store(wanted, base)};
+  const auto format = wanted == "fp4" ? kernels::QuantFormat::kFp4 : kernels::QuantFormat::kNf4;
+  Storage storage{.dtype = dtype_to_store("auto", base),
+                  .four_bits = kernels::QuantOptions{.format = format},
+                  .modules = choose_modules(base.arch(), {})};
+  take_from_base(storage, base);
+  return storage;
+}
+
 /// @return how the weights are stored, in words
 std::string write_directory(const MergeRequest& request, const weights::Checkpoint& base,
                             MergedWeights& merged, const fs::path& directory) {
-  const DType dtype = dtype_to_store(request.dtype, base);
+  const Storage storage = storage_of(request.dtype, base);
+  std::optional<FourBitTensors> four_bits;
+  if (storage.four_bits) four_bits.emplace(base, *storage.four_bits, storage.dtype);
   std::vector<weights::TensorToWrite> tensors;
-  for (const weights::TensorInfo& info : base.tensors()) {
+  const size_t last_of_text = spec::tensor_specs(base.arch()).size() - 1;
+  for (size_t i = 0; i < base.tensors().size(); ++i) {
+    const weights::TensorInfo& info = base.tensors()[i];
     std::function<at::Tensor()> values;
     if (merged.is_changed(info.name)) values = [&merged, &info] { return merged.of(info); };
-    model::add_stored(base, info, dtype, values, tensors);
+    if (storage.four_bits && storage.modules.take(info))
+      four_bits->add(info, values, tensors);
+    else
+      model::add_stored(base, info, storage.dtype, values, tensors);
+    if (i == last_of_text && merged.parts_head()) tensors.push_back(merged.head(storage.dtype));
   }
-  if (merged.parts_head()) tensors.push_back(merged.head(dtype));
   weights::write_sharded_safetensors(directory, tensors, request.max_shard_bytes);
-  model::write_config(base, request.base, directory, dtype, merged.parts_head());
+  model::write_config(base, request.base, directory, storage.dtype, merged.parts_head(),
+                      four_bits ? four_bits->config(storage.modules) : nullptr);
   model::write_text_files(base, request.base, directory,
                           weights::read_chat_template(request.adapter));
-  return std::string(name_of(dtype));
+  return four_bits
+             ? fmt::format("{} matrices in {}, the rest in {}", storage.modules.quantised.size(),
+                           request.dtype, name_of(storage.dtype))
+             : std::string(name_of(storage.dtype));
 }
 
 /// Blocks have no codes for anything else.

@@ -139,6 +139,9 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["--max-shard-size is of models as safetensors, --format is vllm"], *for_vllm, "--max-shard-size", "1GB")
         self.expect(USAGE, ["--dtype is of merged models"], *for_vllm, "--dtype", "auto")
         self.expect(USAGE, ["`gguff` is not one of"], "merge", "--adapter", "adapter", "--output", "out", "--format", "gguff")
+        for dtype, form, of in (("q4_0", "safetensors", "GGUF"), ("nf4", "gguf", "safetensors"), ("fp4", "lora-gguf", "safetensors")):
+            self.expect(USAGE, [f"--dtype {dtype} is of {of} models, --format is {form}", f"fix: write --format {of.lower()}"], "merge",
+                        "--adapter", "adapter", "--output", "out", "--format", form, "--dtype", dtype)
 
     def test_files_that_are_not_there(self):
         self.expect(DATA, ["no such file or directory: none.yaml", "--config on the command line"], "train", "--config", "none.yaml")
