@@ -18,7 +18,8 @@ namespace {
 
 struct MergeOptions {
   std::string model, adapter, output, dtype = "auto", max_shard_size = "5GB",
-                                      format = "safetensors";
+                                      format = "safetensors", data, device = "auto";
+  std::optional<int64_t> sample;
 };
 
 /// Those that --format takes, "auto" first.
@@ -61,6 +62,9 @@ void check_unused(const MergeOptions& options, const CLI::App& command) {
   };
   if (options.format == "vllm") refuse("--dtype", "merged models and adapters for llama.cpp");
   if (options.format != "safetensors") refuse("--max-shard-size", "models as safetensors");
+  if (options.format != "safetensors" && options.format != "gguf") {
+    for (const char* flag : {"--sample", "--data", "--device"}) refuse(flag, "merged models");
+  }
 }
 
 void check_dtype(const MergeOptions& options) {
@@ -80,6 +84,7 @@ void check(const MergeOptions& options, const CLI::App& command) {
   require(!options.output.empty(), command, "--output");
   check_unused(options, command);
   check_dtype(options);
+  if (!options.data.empty()) require_exists("--data", options.data);
   require_new_directory(options.output);
 }
 
@@ -89,7 +94,10 @@ int merge(const MergeOptions& options, const CLI::App& command) {
                                  {"output", options.output},
                                  {"dtype", options.dtype},
                                  {"max_shard_size", parse_size(options.max_shard_size)},
-                                 {"format", options.format}});
+                                 {"format", options.format},
+                                 {"sample", or_null(options.sample)},
+                                 {"data", or_null(options.data)},
+                                 {"device", options.device}});
 }
 
 /// Of the model only its configuration is read.
@@ -157,6 +165,16 @@ Command add_merge(CLI::App& sftrun) {
                    "safetensors or gguf: the merged model; vllm or lora-gguf: the adapter alone, "
                    "as vLLM or llama.cpp reads it")
       ->check(one_of({"safetensors", "gguf", "vllm", "lora-gguf"}))
+      ->capture_default_str();
+  command
+      ->add_option("--sample", options->sample,
+                   "Sequences of the run's data to measure on what merging changes; 0: none [32 "
+                   "where the base was quantised]")
+      ->check(at_least(0));
+  command->add_option("--data", options->data, "Records to measure it on [the run's]")
+      ->type_name("FILE");
+  command->add_option("--device", options->device, "Device to measure on")
+      ->check(device_name())
       ->capture_default_str();
   return {command, [options, command] {
             check(*options, *command);

@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "four_bit_tensors.h"
+#include "merge_difference.h"
 #include "merged_tensor.h"
 #include "session.h"
 #include "sftrun/core/error.h"
@@ -188,7 +189,7 @@ int run_merge(const nlohmann::json& request_json) {
   set_threads(request_json);
   choose_compute("cpu", "fp32", 0);
   const MergeRequest request(request_json);
-  const auto base = weights::Checkpoint::open(request.base);
+  const std::shared_ptr<const weights::Checkpoint> base = weights::Checkpoint::open(request.base);
   const auto config = weights::load_adapter_config(request.adapter, base->arch());
   const auto adapter = weights::load_adapter(request.adapter, config, base->arch());
   MergedWeights merged(*base, adapter, config.pissa);
@@ -202,6 +203,13 @@ int run_merge(const nlohmann::json& request_json) {
   log::info("merged {} modules into {} ({})", adapter.lora.size(), request.output.string(), stored);
   if (!adapter.saved.empty())
     log::info("{} tensors are the adapter's own (modules_to_save)", adapter.saved.size());
+  report_difference({.base = base,
+                     .base_path = request.base,
+                     .adapter = request.adapter,
+                     .output = request.output,
+                     .written = plan ? request.output / stored : request.output,
+                     .stored = stored},
+                    request_json);
   return 0;
 }
 

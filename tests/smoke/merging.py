@@ -8,6 +8,7 @@ requantised   `merge --dtype nf4|fp4` writes, byte for byte, what `merge` and th
 base          an adapter trained on a .gguf file names the model that the file says it was converted from, sftrun finds the file; else it
               names the file, and the run says what to do
 readers       a run ends with where its adapter loads
+report        merge measures what it changes where the adapter was trained beside a quantised base, or where it is asked to
 """
 
 import argparse
@@ -142,6 +143,50 @@ def check_readers(case):
     case.expect("readers: of a whole model nothing", "PEFT" not in said and "vLLM" not in said, said)
 
 
+def check_report(case):
+    def merge(output, *words):
+        said = case.run("merge", "--adapter", "run/adapter", "--output", output, "--device", "cpu", *words)
+        report = case.folder / output / "merge_report.json"
+        return said, json.loads(report.read_text()) if report.exists() else None
+
+    def train(*settings):
+        shutil.rmtree(case.folder / "run", ignore_errors=True)
+        case.train(TIED, *settings)
+
+    train("tuning.mode=lora")
+    case.expect("report: none of a dense base", merge("dense")[1] is None)
+    report = merge("dense-asked", "--sample", "4")[1]
+    close = abs(report["kl_divergence"]) < 1e-9 and abs(report["loss_adapter"] / report["loss_merged"] - 1) < 1e-5
+    case.expect("report: of a dense base where it is asked for", report["sequences"] == 4 and close, str(report))
+
+    (case.folder / "val.jsonl").write_text("".join(json.dumps({"text": f"{n} or {n + 7}"}) + "\n" for n in range(6)))
+    train("tuning.mode=qlora", "data.val=val.jsonl")
+    said, report = merge("quantised")
+    case.expect("report: validation data", (report["data"], report["sequences"], report["trained_on"]["quant"]) == ("val.jsonl", 6, "nf4"), str(report))
+    case.expect("report: said", "of the adapter over its base in nf4" in said and f"{report['loss_merged']:.4f} merged" in said, said)
+    again = merge("again", "--dtype", "nf4")[1]
+    case.expect("report: the same adapter, merged otherwise",
+                again["loss_adapter"] == report["loss_adapter"] and again["kl_divergence"] != report["kl_divergence"] > 0, str(again))
+    case.run("quantize", "--model", TIED, "--output", "four-bits")
+    own = merge("own-values", "--model", "four-bits", "--dtype", "f32")[1]
+    case.expect("report: merged into what it was trained on", own["kl_divergence"] < 1e-9, str(own))
+    case.expect("report: of a file", merge("of-a-file", "--data", "train.jsonl", "--sample", "3")[1]["data"] == "train.jsonl")
+    case.expect("report: none where none is wanted", merge("none", "--sample", "0")[1] is None)
+    (case.folder / "val.jsonl").rename(case.folder / "gone.jsonl")
+    said, report = merge("without-data")
+    case.expect("report: data that are gone are warned of", report is None and "not measured" in said and "val.jsonl" in said and "--data FILE" in said, said)
+
+    train("tuning.mode=qlora", "data.val_split=5")
+    report = merge("split")[1]
+    case.expect("report: what was split off", report["sequences"] == 5 and "part for validation" in report["data"], str(report))
+
+    shutil.copy(GGUF, case.folder / "model.gguf")
+    shutil.rmtree(case.folder / "run")
+    case.train("model.gguf")
+    report = merge("gguf", "--format", "gguf", "--dtype", "f16")[1]
+    case.expect("report: a GGUF file's blocks", report["trained_on"]["quant"] == "Q8_0" and report["kl_divergence"] < 1e-4, str(report))
+
+
 CHECKS = {
     "directory": lambda case: check_requantised(case, "a directory", TIED, [], []),
     "qlora": lambda case: check_requantised(case, "trained in nf4", TIED, ["tuning.mode=qlora"], []),
@@ -153,6 +198,7 @@ CHECKS = {
     "named-source": check_named_source,
     "unnamed-source": check_unnamed_source,
     "readers": check_readers,
+    "report": check_report,
 }
 
 
