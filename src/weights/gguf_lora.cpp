@@ -1,7 +1,6 @@
 #include "sftrun/weights/gguf_lora.h"
 
 #include <cmath>
-#include <optional>
 
 #include "gguf_mix.h"
 #include "sftrun/core/error.h"
@@ -92,6 +91,13 @@ void require_in_base(const GgufFile& base, const std::string& name) {
                   "convert the base without --fuse-qkv, or merge the adapter (--format gguf)");
 }
 
+/// Whether a tied head parts from the embedding, which files merged to GGUF cannot say.
+bool parts_head(const AdapterConfig& config, const spec::ArchSpec& arch) {
+  return arch.tie_word_embeddings &&
+         (spec::is_saved(config.modules_to_save, "lm_head.weight") ||
+          spec::is_saved(config.modules_to_save, arch.prefix + "embed_tokens.weight"));
+}
+
 GgmlType float_type(const std::string& dtype) {
   if (dtype == "f16") return GgmlType::kF16;
   return dtype == "bf16" ? GgmlType::kBF16 : GgmlType::kF32;
@@ -99,22 +105,43 @@ GgmlType float_type(const std::string& dtype) {
 
 }  // namespace
 
-void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec::ArchSpec& arch,
-                     const std::string& dtype, const fs::path& file) {
-  const AdapterConfig config = load_adapter_config(directory, arch);
-  const AdapterTensors adapter = load_adapter(directory, config, arch);
-  if (!adapter.saved.empty()) {
+void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
+                       const AdaptedBase& base) {
+  const bool is_file = !fs::is_directory(base.path);
+  const spec::ArchSpec stored =
+      is_file ? base.arch : spec::describe_in_gguf(base.arch, base.path.string()).arch;
+  if (!config.modules_to_save.empty()) {
     throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",
-                    directory.string(), "merge it: sftrun merge --format gguf");
+                    directory.string(),
+                    parts_head(config, base.arch)
+                        ? "merge it with --format safetensors, and convert that by llama.cpp's "
+                          "convert_hf_to_gguf.py"
+                        : "merge it: sftrun merge --format gguf");
   }
   if (config.use_dora || config.pissa) {
     throw DataError(
         fmt::format("llama.cpp's adapters know no {}", config.use_dora ? "DoRA" : "PiSSA"),
         directory.string(), "merge it: sftrun merge --format gguf");
   }
-  std::optional<GgufFile> base_file;
-  if (!fs::is_directory(base)) base_file.emplace(base);
-  const spec::ArchSpec stored = base_file ? arch : spec::describe_in_gguf(arch, base.string()).arch;
+  if (!is_file) return;
+  const GgufFile file(base.path);
+  const std::vector<spec::TensorSpec> specs = spec::tensor_specs(base.arch);
+  for (const GgufPiece& piece : gguf_pieces(stored)) {
+    const spec::TensorSpec& spec = specs[piece.source];
+    if (spec.role != spec::TensorRole::kBias && base.is_adapted(module_of(spec.name)))
+      require_in_base(file, piece.name);
+  }
+}
+
+void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec::ArchSpec& arch,
+                     const std::string& dtype, const fs::path& file) {
+  const AdapterConfig config = load_adapter_config(directory, arch);
+  const AdapterTensors adapter = load_adapter(directory, config, arch);
+  require_gguf_lora(config, directory, {base, arch, [&](const std::string& module) {
+                                          return adapter.lora.contains(module);
+                                        }});
+  const spec::ArchSpec stored =
+      fs::is_directory(base) ? spec::describe_in_gguf(arch, base.string()).arch : arch;
   const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch);
   const LoraPair& first = adapter.lora.begin()->second;
   const double alpha = first.scale * static_cast<double>(first.r);
@@ -124,7 +151,6 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
     const spec::TensorSpec& spec = specs[piece.source];
     const auto found = adapter.lora.find(module_of(spec.name));
     if (found == adapter.lora.end() || spec.role == spec::TensorRole::kBias) continue;
-    if (base_file) require_in_base(*base_file, piece.name);
     const LoraPair& pair = found->second;
     const double factor = pair.scale * static_cast<double>(pair.r) / alpha;
     tensors.push_back(as_tensor(piece.name + ".lora_a", a_of(piece, pair), type));

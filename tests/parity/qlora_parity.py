@@ -7,6 +7,8 @@ gradient norms of every step, and the logits of the adapter over bitsandbytes' b
 quantize` writes the tensors that transformers + bitsandbytes save, transformers loads what it wrote as the same model, and runs over
 either directory are bitsandbytes' own. Likewise in 8 bits: int8 by the values that bitsandbytes makes, and FP8 with activations and
 gradients rounded as transformers rounds activations; transformers + compressed-tensors computes the same over what `quantize` wrote.
+And what `sftrun merge` reports of an adapter trained in four bits: losses and KL divergence are
+those of peft over bitsandbytes' base and of the merged model in transformers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import torch
 import yaml
 from peft import PeftModel
 from quantised import Storage, exact_products, linear_names, quantised_base
-from reference_training import Recipe, encode_record, logits_of, read_jsonl, train
+from reference_training import IGNORE_INDEX, Recipe, encode_record, logits_of, read_jsonl, train
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
@@ -34,6 +36,7 @@ DATA = REPOSITORY / "tests/data/train"
 LOSS, GRAD_NORM, LOGITS = 1e-5, 1e-4, 1e-4
 # Where a value lies between two codes of e4m3 a last bit decides which, and they are a sixteenth apart: after a few updates runs part.
 FP8_STEPS, FP8_LOSS, FP8_GRAD_NORM = 2, 2e-2, 1e-1
+DIVERGENCE = 1e-3  # relative
 
 
 RUNS = [
@@ -45,6 +48,7 @@ RUNS = [
     ("lora_all_linear", Storage("int8")),
     ("lora_all_linear", Storage("fp8")),
 ]
+MERGED = [("lora_all_linear", Storage("nf4", True, 64)), ("lora_qv", Storage("fp4", False, 128))]
 ON_DISK = [Storage("nf4", True, 64), Storage("fp4", False, 128)]
 IN_EIGHT_BITS = [Storage("int8"), Storage("fp8")]
 
@@ -185,6 +189,43 @@ def check_run(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, ve
     scratch.mkdir()
 
 
+def labelled_log_probabilities(model, documents: list) -> tuple[torch.Tensor, float]:
+    """Of the whole vocabulary at each labelled token [tokens, vocabulary], and the tokens' mean loss."""
+    rows, losses = [], []
+    with torch.no_grad():
+        for document in documents:
+            labels = torch.tensor(document.labels[1:])
+            at = labels != IGNORE_INDEX
+            log = torch.log_softmax(model(input_ids=torch.tensor([document.tokens])).logits[0, :-1][at].double(), -1)
+            rows.append(log)
+            losses.append(-log.gather(1, labels[at][:, None])[:, 0])
+    return torch.cat(rows), torch.cat(losses).mean().item()
+
+
+def check_merged(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts) -> None:
+    run = yaml.safe_load((variant / "run.yaml").read_text())
+    base, adapter = base_of(variant), scratch / "run" / "adapter"
+    sftrun.train(variant / "run.yaml", scratch / "run", **storage.settings)
+    adapted = PeftModel.from_pretrained(quantised_base(base, storage), adapter)
+    for dtype in ("f32", storage.quant):
+        name, output = f"{variant.name}, {storage.name}, merged as {dtype}", scratch / dtype
+        sftrun.run("merge", "--adapter", str(adapter), "--output", str(output), "--dtype", dtype, "--sample", "20", "--device", "cpu")
+        report = json.loads((output / "merge_report.json").read_text())
+        documents = documents_of(variant, run, base)[: report["sequences"]]
+        p, loss_adapter = labelled_log_probabilities(adapted, documents)
+        merged = exact_products(AutoModelForCausalLM.from_pretrained(output, dtype=torch.float32, device_map="cpu"))
+        q, loss_merged = labelled_log_probabilities(merged, documents)
+        divergence = (p.exp() * (p - q)).sum(-1).mean().item()
+        counted = (report["sequences"], report["label_tokens"], report["trained_on"]["quant"])
+        verdicts.expect(f"{name}: sample", counted == (min(20, len(documents)), len(p), storage.quant), str(counted))
+        verdicts.below(f"{name}: loss of the adapter", abs(report["loss_adapter"] / loss_adapter - 1), LOSS)
+        verdicts.below(f"{name}: loss merged", abs(report["loss_merged"] / loss_merged - 1), LOSS)
+        verdicts.below(f"{name}: KL divergence {divergence:.2e}", abs(report["kl_divergence"] / divergence - 1), DIVERGENCE)
+        verdicts.expect(f"{name}: they differ", divergence > 1e-5, f"{divergence:.2e}")
+    shutil.rmtree(scratch)
+    scratch.mkdir()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True)
@@ -193,6 +234,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for variant, storage in RUNS:
             check_run(Sftrun(arguments.sftrun), DATA / variant, storage, Path(scratch), verdicts)
+        for variant, storage in MERGED:
+            check_merged(Sftrun(arguments.sftrun), DATA / variant, storage, Path(scratch), verdicts)
         for storage in ON_DISK:
             check_directories(Sftrun(arguments.sftrun), DATA / "lora_all_linear", storage, Path(scratch), verdicts)
         for storage in IN_EIGHT_BITS:

@@ -3,7 +3,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "sftrun/weights/ggml_type.h"
 
@@ -34,6 +36,8 @@ struct QuantOptions {
 
 /// "nf4", "fp4", "fp8" or "int8".
 const char* quant_name(QuantFormat format);
+/// The format of such a name, or none.
+std::optional<QuantFormat> quant_format(std::string_view name);
 /// The value of each code of 4 bits.
 std::span<const float, 16> quant_table(QuantFormat format);
 

@@ -225,6 +225,13 @@ const char* quant_name(QuantFormat format) {
   invariant_failed(__FILE__, __LINE__, "every QuantFormat has a name");
 }
 
+std::optional<QuantFormat> quant_format(std::string_view name) {
+  using enum QuantFormat;
+  for (const QuantFormat format : {kNf4, kFp4, kFp8, kInt8})
+    if (quant_name(format) == name) return format;
+  return std::nullopt;
+}
+
 uint64_t QuantizedMatrix::nbytes() const {
   uint64_t total = packed.nbytes();
   for (const at::Tensor* part : {&absmax, &codes, &nested_absmax})
