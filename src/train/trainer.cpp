@@ -35,7 +35,8 @@ AdamWConfig adamw_config(const config::TrainConfig& c) {
           c.adam_epsilon,
           c.weight_decay,
           c.optimizer == config::Optimizer::kAdamW8bit,
-          c.loraplus_lr_ratio.value_or(1)};
+          c.loraplus_lr_ratio.value_or(1),
+          c.loraplus_lr_ratio ? kLoraPlusEmbeddingRate / *c.learning_rate : 1};
 }
 
 }  // namespace

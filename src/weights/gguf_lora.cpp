@@ -92,6 +92,36 @@ void require_in_base(const GgufFile& base, const std::string& name) {
                   "convert the base without --fuse-qkv, or merge the adapter (--format gguf)");
 }
 
+/// Of an embedding llama.cpp looks rows of A up: [vocab, r], as convert_lora_to_gguf.py has it.
+Matrix transposed(const Matrix& a) {
+  Matrix result{.shape = {a.shape[1], a.shape[0]}};
+  result.values.reserve(a.values.size());
+  for (int64_t column = 0; column < a.shape[1]; ++column) {
+    for (int64_t row = 0; row < a.shape[0]; ++row)
+      result.values.push_back(a.values[static_cast<size_t>(row * a.shape[1] + column)]);
+  }
+  return result;
+}
+
+Matrix b_of_embedding(const LoraPair& pair, double factor) {
+  Matrix b{{pair.out_features, pair.r}, pair.b};
+  for (float& value : b.values) value = static_cast<float>(value * factor);
+  return b;
+}
+
+/// llama.cpp has one tensor for both, and would take an update of the one for the other's.
+void require_no_tied_ends(const AdapterTensors& adapter, const spec::ArchSpec& arch,
+                          const std::string& where) {
+  for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
+    if (!adapter.lora.contains(module)) continue;
+    throw DataError(
+        fmt::format("the adapter has an update of {}, and the base ties its head to its "
+                    "embedding: llama.cpp cannot apply it there",
+                    module),
+        where, "merge it: sftrun merge --format safetensors");
+  }
+}
+
 GgmlType float_type(const std::string& dtype) {
   if (dtype == "f16") return GgmlType::kF16;
   return dtype == "bf16" ? GgmlType::kBF16 : GgmlType::kF32;
@@ -115,6 +145,7 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
   std::optional<GgufFile> base_file;
   if (!fs::is_directory(base)) base_file.emplace(base);
   const spec::ArchSpec stored = base_file ? arch : spec::describe_in_gguf(arch, base.string()).arch;
+  if (stored.tie_word_embeddings) require_no_tied_ends(adapter, arch, directory.string());
   const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch);
   const LoraPair& first = adapter.lora.begin()->second;
   const double alpha = first.scale * static_cast<double>(first.r);
@@ -127,8 +158,11 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
     if (base_file) require_in_base(*base_file, piece.name);
     const LoraPair& pair = found->second;
     const double factor = pair.scale * static_cast<double>(pair.r) / alpha;
-    tensors.push_back(as_tensor(piece.name + ".lora_a", a_of(piece, pair), type));
-    tensors.push_back(as_tensor(piece.name + ".lora_b", b_of(piece, spec, pair, factor), type));
+    Matrix a =
+        pair.of_embedding ? transposed({{pair.r, pair.in_features}, pair.a}) : a_of(piece, pair);
+    tensors.push_back(as_tensor(piece.name + ".lora_a", std::move(a), type));
+    Matrix b = pair.of_embedding ? b_of_embedding(pair, factor) : b_of(piece, spec, pair, factor);
+    tensors.push_back(as_tensor(piece.name + ".lora_b", std::move(b), type));
   }
   GgufMetadata metadata;
   metadata.set_string("general.architecture", spec::gguf_architecture(arch));

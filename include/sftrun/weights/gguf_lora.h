@@ -13,11 +13,12 @@ namespace sftrun::weights {
 /// that the base's file has. llama.cpp multiplies by adapter.lora.alpha / r; where that is not this
 /// adapter's scale (rsLoRA, alphas or ranks by pattern), B is multiplied by what is missing.
 ///     experts: a tensor for all of them, gate and up with the same A each
+///     the embedding: `lora_a` is [vocab, r], of which llama.cpp looks tokens' rows up
 /// @param base the model: a directory, or the .gguf file, whose tensors must then be those adapted
 /// @param dtype "f32", "f16" or "bf16"   @param file in a directory that is made where it is not
 /// there, once everything is found good
-/// @throws DataError as load_adapter; of whole modules (modules_to_save), and for a base file that
-/// holds adapted tensors together with others
+/// @throws DataError as load_adapter; of whole modules (modules_to_save), of an embedding or head
+/// that the base ties, and for a base file that holds adapted tensors together with others
 void write_gguf_lora(const std::filesystem::path& directory, const std::filesystem::path& base,
                      const spec::ArchSpec& arch, const std::string& dtype,
                      const std::filesystem::path& file);
