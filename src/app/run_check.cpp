@@ -122,6 +122,7 @@ void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch
   if (tuning.trains_adapter()) {
     const spec::LoraTargets targets = plan::lora_targets(tuning.lora);
     spec::require_targets_exist(targets, arch);
+    if (tuning.lora.init == config::LoraInit::kPissa) spec::require_pissa_fits(targets, arch);
     spec::require_patterns_match(plan::lora_sizes(tuning.lora), targets, arch);
   } else if (tuning.mode == config::TuningMode::kPartial) {
     spec::TrainableNames(tuning.trainable, spec::tensor_specs(arch));
@@ -143,11 +144,13 @@ namespace {
 /// what it adapts.
 void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
-  if (const std::string refusal =
-          weights::vllm_refusal(tuning.lora.dora, !tuning.lora.modules_to_save.empty());
+  const std::set<std::string> adapted = spec::adapted_names(plan::lora_targets(tuning.lora), arch);
+  const bool adapts_ends =
+      adapted.contains(spec::kHeadModule) || adapted.contains(spec::embedding_module(arch));
+  if (const std::string refusal = weights::vllm_refusal(
+          tuning.lora.dora, !tuning.lora.modules_to_save.empty(), adapts_ends);
       !refusal.empty())
     return log::info("{}", refusal);
-  const std::set<std::string> adapted = spec::adapted_names(plan::lora_targets(tuning.lora), arch);
   const auto reading =
       weights::vllm_reading(arch, [&](const std::string& name) { return adapted.contains(name); });
   if (!reading) return;

@@ -72,9 +72,11 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
   field(lora.r, "r", between(1, 65536), "Rank of the update.", "16");
   field(lora.alpha, "alpha", above(0), "The update is scaled by alpha / r.", "32");
   field(lora.dropout, "dropout", from_until(0, 1), "Dropout on the input of the update.", "0.05");
-  field(lora.target_modules, "target_modules", any(),
-        "Linear layers that get an update: names (endings of module names), or all-linear.",
-        "[q_proj, k_proj, v_proj, o_proj]");
+  field(
+      lora.target_modules, "target_modules", any(),
+      "Modules that get an update: ends of linear layers' names, embed_tokens, lm_head; all-linear "
+      "is every linear layer but lm_head.",
+      "[q_proj, k_proj, v_proj, o_proj]");
   field(
       lora.target_parameters, "target_parameters", any(),
       "Of mixtures of experts: the experts' matrices and routers that get an update, by endings of "

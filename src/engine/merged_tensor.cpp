@@ -13,13 +13,14 @@ at::Tensor from_file(const std::vector<float>& values, at::IntArrayRef shape) {
   return at::from_blob(const_cast<float*>(values.data()), shape, at::kFloat);
 }
 
-/// scale * B A; of experts for each of them, as peft orders their values.
+/// scale * B A; of experts for each of them, as peft orders their values; of an embedding its
+/// transpose.
 at::Tensor product_of(const weights::LoraPair& pair) {
   const int64_t r = pair.r;
   if (pair.num_experts == 0) {
-    return at::mm(from_file(pair.b, {pair.out_features, r}),
-                  from_file(pair.a, {r, pair.in_features}))
-        .mul_(pair.scale);
+    const at::Tensor a = from_file(pair.a, {r, pair.in_features}),
+                     b = from_file(pair.b, {pair.out_features, r});
+    return (pair.of_embedding ? at::mm(a.t(), b.t()) : at::mm(b, a)).mul_(pair.scale);
   }
   const at::Tensor a = from_file(pair.a, {pair.num_experts, r, pair.in_features}),
                    b = from_file(pair.b, {pair.out_features, r, pair.num_experts});
@@ -27,10 +28,28 @@ at::Tensor product_of(const weights::LoraPair& pair) {
 }
 
 /// The update of gpt-oss's gate_up has its rows in turn, as the files' tensor has its columns.
-at::Tensor in_order_of(const weights::TensorInfo& info, const at::Tensor& update) {
-  const std::vector<int64_t>& view = info.layout.view;  // [experts, 2, inner, in]
+at::Tensor in_order_of(const FileLayout& layout, const at::Tensor& update, at::IntArrayRef shape) {
+  const std::vector<int64_t>& view = layout.view;  // [experts, 2, inner, in]
   if (view.size() != 4) return update;
-  return update.view({view[0], view[2], view[1], view[3]}).transpose(1, 2).reshape(info.shape);
+  return update.view({view[0], view[2], view[1], view[3]}).transpose(1, 2).reshape(shape);
+}
+
+/// DoRA: rows at their magnitudes; of an embedding its columns.
+void set_lengths(at::Tensor& weight, const weights::LoraPair& pair) {
+  const int64_t along = pair.of_embedding ? 0 : 1;
+  const at::Tensor lengths = at::linalg_vector_norm(weight, 2, at::IntArrayRef({along})),
+                   magnitudes = from_file(pair.magnitude, {pair.out_features});
+  weight.mul_((magnitudes / lengths).unsqueeze(along));
+}
+
+void add_update(at::Tensor& weight, const weights::LoraPair& pair, const FileLayout& layout,
+                bool pissa) {
+  if (pissa) {
+    const model::PrincipalPart part = model::principal_part(weight, pair.r, pair.scale);
+    weight.sub_(at::mm(part.b, part.a).mul_(pair.scale));
+  }
+  weight.add_(in_order_of(layout, product_of(pair), weight.sizes()));
+  if (!pair.magnitude.empty()) set_lengths(weight, pair);
 }
 
 constexpr const char* kHead = "lm_head.weight";
@@ -40,25 +59,32 @@ constexpr const char* kHead = "lm_head.weight";
 MergedWeights::MergedWeights(const weights::Checkpoint& base,
                              const weights::AdapterTensors& adapter, bool pissa)
     : base_(base), adapter_(adapter), pissa_(pissa) {
-  if (!base_.arch().tie_word_embeddings || !adapter_.lora.contains("lm_head")) return;
-  throw DataError("the adapter has an update of lm_head, which the base ties to its embedding",
-                  "lm_head", "such updates are not supported: train lm_head by modules_to_save");
+  const bool takes_tied_head = base_.arch().tie_word_embeddings && is_changed(kHead);
+  if (!pissa || !(takes_tied_head || is_changed(embedding()))) return;
+  throw DataError("PiSSA has no principal part of an embedding, or of a head that is tied to it",
+                  takes_tied_head ? kHead : embedding(),
+                  "train such an adapter with `init_lora_weights: true`");
 }
 
 bool MergedWeights::parts_head() const {
-  return base_.arch().tie_word_embeddings &&
-         (adapter_.saved.contains(kHead) || adapter_.saved.contains(embedding()));
+  if (!base_.arch().tie_word_embeddings) return false;
+  return is_changed(kHead) || is_changed(embedding());
 }
 
 weights::TensorToWrite MergedWeights::head(DType dtype) const {
   const std::vector<int64_t> shape = {base_.arch().vocab_size, base_.arch().hidden_size};
-  const auto saved = adapter_.saved.find(kHead);
-  if (saved == adapter_.saved.end())
-    return {kHead, dtype, shape, [this, dtype](void* to) { base_.read(embedding(), dtype, to); }};
-  return {
-      kHead, dtype, shape, [dtype, shape, saved](void* to) {
-        at::from_blob(to, shape, model::torch_dtype(dtype)).copy_(from_file(saved->second, shape));
-      }};
+  const auto values = [this, shape] {
+    const auto saved = adapter_.saved.find(kHead);
+    if (saved != adapter_.saved.end()) return from_file(saved->second, shape);
+    at::Tensor head = at::empty(shape, at::kFloat);
+    base_.read(embedding(), DType::kF32, head.data_ptr());
+    if (const weights::LoraPair* pair = update_of(kHead)) add_update(head, *pair, {}, pissa_);
+    return head;
+  };
+  return {kHead, dtype, shape, [=](void* to) {
+            const at::NoGradGuard no_grad;
+            at::from_blob(to, shape, model::torch_dtype(dtype)).copy_(values());
+          }};
 }
 
 const weights::LoraPair* MergedWeights::update_of(const std::string& name) const {
@@ -66,17 +92,6 @@ const weights::LoraPair* MergedWeights::update_of(const std::string& name) const
   const auto found = adapter_.lora.find(
       name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name);
   return found == adapter_.lora.end() ? nullptr : &found->second;
-}
-
-void MergedWeights::add_update(const weights::TensorInfo& info, const weights::LoraPair& pair) {
-  if (pissa_) {
-    const model::PrincipalPart part = model::principal_part(merged_, pair.r, pair.scale);
-    merged_.sub_(at::mm(part.b, part.a).mul_(pair.scale));
-  }
-  merged_.add_(in_order_of(info, product_of(pair)));
-  if (pair.magnitude.empty()) return;
-  const at::Tensor lengths = at::linalg_vector_norm(merged_, 2, at::IntArrayRef({1}));
-  merged_.mul_((from_file(pair.magnitude, {info.shape[0]}) / lengths).unsqueeze(1));
 }
 
 at::Tensor MergedWeights::of(const weights::TensorInfo& info) {
@@ -87,7 +102,9 @@ at::Tensor MergedWeights::of(const weights::TensorInfo& info) {
   merged_ = at::Tensor();  // let go before the next one takes its place
   merged_ = at::empty(info.shape, at::kFloat);
   base_.read(info.name, DType::kF32, merged_.data_ptr());
-  if (const weights::LoraPair* pair = update_of(info.name)) add_update(info, *pair);
+  if (const weights::LoraPair* pair = update_of(info.name)) {
+    add_update(merged_, *pair, info.layout, pissa_);
+  }
   name_ = info.name;
   return merged_;
 }

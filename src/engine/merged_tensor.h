@@ -10,9 +10,9 @@
 
 namespace sftrun::engine {
 
-/// W + scale * B A in fp32, with DoRA its rows at their magnitudes, or what the adapter has in
-/// place of W (modules_to_save); one tensor at a time. Parts of one tensor are asked for one after
-/// the other: the last answer is kept.
+/// W + scale * B A in fp32, with DoRA its rows at their magnitudes (of an embedding its columns),
+/// or what the adapter has in place of W (modules_to_save); one tensor at a time. Parts of one
+/// tensor are asked for one after the other: the last answer is kept.
 class MergedWeights {
  public:
   /// @param pissa updates stand beside what their principal part leaves
@@ -34,8 +34,7 @@ class MergedWeights {
 
  private:
   const weights::LoraPair* update_of(const std::string& name) const;
-  void add_update(const weights::TensorInfo& info, const weights::LoraPair& pair);
-  std::string embedding() const { return base_.arch().prefix + "embed_tokens.weight"; }
+  std::string embedding() const { return spec::embedding_module(base_.arch()) + ".weight"; }
 
   const weights::Checkpoint& base_;
   const weights::AdapterTensors& adapter_;

@@ -363,12 +363,21 @@ class Worker {
           trainer.total_steps(), *config_.train.global_batch_size.value, config_.train.epochs);
     }
     if (config_.tuning.trains_adapter()) say_what_vllm_reads();
+    if (config_.train.loraplus_lr_ratio && decoder_->embedding().lora) {
+      log::warn(
+          "with LoRA+ the embedding's update learns at {:g} at most, as with peft; it learns as "
+          "the "
+          "others do without train.loraplus_lr_ratio",
+          train::kLoraPlusEmbeddingRate);
+    }
   }
 
   /// The adapter is written in PEFT's layout, of which vLLM reads a part.
   void say_what_vllm_reads() {
     const model::LoraOptions& lora = decoder_->options().lora;
-    if (const std::string refusal = weights::vllm_refusal(lora.dora, !lora.modules_to_save.empty());
+    const bool adapts_ends = decoder_->embedding().lora || decoder_->head().linear.lora;
+    if (const std::string refusal =
+            weights::vllm_refusal(lora.dora, !lora.modules_to_save.empty(), adapts_ends);
         !refusal.empty())
       return log::info("{}", refusal);
     const std::set<std::string> adapted = adapted_modules();
@@ -381,9 +390,8 @@ class Worker {
   /// Modules, and experts' tensors, that have an update.
   std::set<std::string> adapted_modules() const {
     std::set<std::string> adapted;
-    for (const kernels::Linear* linear : decoder_->linears()) {
-      if (linear->lora) adapted.insert(linear->name);
-    }
+    if (decoder_->embedding().lora) adapted.insert(spec::embedding_module(decoder_->arch()));
+    for (const kernels::Linear* linear : decoder_->adapted_linears()) adapted.insert(linear->name);
     for (model::Layer& layer : decoder_->layers()) {
       for (const kernels::ExpertMatrix* matrix : layer.experts()) {
         if (matrix->lora) adapted.insert(matrix->name);

@@ -39,12 +39,16 @@ LoraOptions lora_options_of(const weights::AdapterConfig& config) {
 
 namespace {
 
-/// Other parts of the model have modules of the same names: peft would adapt those, too.
-void restrict_to_text_part(weights::AdapterConfig& config, const std::string& prefix) {
+/// Other parts of the model have modules of the same names: peft would adapt those, too. The head
+/// stands outside of all parts.
+void restrict_to_text_part(weights::AdapterConfig& config, const Decoder& decoder) {
   std::vector<std::string> names;
   for (const std::string& target : config.target_modules) names.push_back(escaped(target));
+  std::string pattern =
+      fmt::format("{}(?:.*\\.)?(?:{})", escaped(decoder.arch().prefix), join(names, "|"));
+  if (decoder.head().linear.lora) pattern = fmt::format("(?:{}|{})", pattern, spec::kHeadModule);
   config.target_is_pattern = true;
-  config.target_modules = {fmt::format("{}(?:.*\\.)?(?:{})", escaped(prefix), join(names, "|"))};
+  config.target_modules = {pattern};
 }
 
 /// The scale of every update stays.
@@ -92,7 +96,7 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
       std::unique(config.target_modules.begin(), config.target_modules.end()),
       config.target_modules.end());
   if (decoder.arch().is_text_part() && !config.target_is_pattern)
-    restrict_to_text_part(config, decoder.arch().prefix);
+    restrict_to_text_part(config, decoder);
   return config;
 }
 
@@ -188,14 +192,14 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   };
   for (kernels::Linear* linear : decoder.linears())
     take(linear->name, linear->lora, linear->name + ".weight");
+  kernels::Embedding& embedding = decoder.embedding();
+  take(embedding.name, embedding.lora, embedding.name + ".weight");
+  take(spec::kHeadModule, decoder.head().linear.lora, "lm_head.weight");
   for (Layer& layer : decoder.layers()) {
     for (kernels::ExpertMatrix* matrix : layer.experts())
       take(matrix->name, matrix->lora, matrix->name);
   }
-  if (used != tensors.lora.size()) {  // all other modules were looked for
-    throw DataError("the adapter has an update of lm_head, which is not supported",
-                    directory.string(), "merge it into its base (sftrun merge)");
-  }
+  SFTRUN_CHECK_EQ(used, tensors.lora.size());  // every module was looked for
   for (kernels::Parameter& parameter : decoder.parameters().parameters()) {
     const std::string tensor = weights::saved_tensor(parameter.name);
     if (!spec::is_saved(own.modules_to_save, tensor)) continue;

@@ -14,6 +14,8 @@
 namespace sftrun::model {
 namespace {
 
+constexpr uint64_t kStreams = 0x4c6f5241ULL << 32;  // those of updates; of each by its number
+
 /// What is left of a matrix goes into the form that the whole had.
 kernels::QuantOptions own_form(const kernels::Linear& linear) {
   const kernels::QuantizedMatrix& matrix = *linear.quantized;
@@ -51,6 +53,21 @@ void AdapterStart::start(kernels::Linear& linear) {
   if (lora.magnitude) initialise_magnitude(linear);
 }
 
+/// As peft: A zero, and B normal, as a table's rows start.
+void AdapterStart::start(kernels::Embedding& embedding) const {
+  const at::NoGradGuard no_grad;
+  kernels::LoraAdapter& lora = *embedding.lora;
+  RandomStream stream(options_.seed, kStreams | lora.module_number);
+  at::Tensor values = at::empty(lora.b->shape, at::kFloat);
+  float* data = values.data_ptr<float>();
+  for (int64_t i = 0; i < lora.b->numel; ++i) data[i] = static_cast<float>(stream.next_normal());
+  lora.a->master.zero_();
+  lora.b->master.copy_(values);
+  if (!lora.magnitude) return;
+  lora.squares = kernels::column_squares(embedding);
+  lora.magnitude->master.copy_(lora.squares.sqrt());
+}
+
 void AdapterStart::start(kernels::ExpertLora& lora) const {
   const at::NoGradGuard no_grad;
   initialise(*lora.a, *lora.b, lora.module_number);
@@ -59,7 +76,7 @@ void AdapterStart::start(kernels::ExpertLora& lora) const {
 /// As peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
 void AdapterStart::initialise(kernels::Parameter& a, kernels::Parameter& b,
                               uint32_t module_number) const {
-  RandomStream stream(options_.seed, 0x4c6f5241ULL << 32 | module_number);
+  RandomStream stream(options_.seed, kStreams | module_number);
   const double bound = 1.0 / std::sqrt(static_cast<double>(a.shape.back()));
   at::Tensor values = at::empty(a.shape, at::kFloat);
   float* data = values.data_ptr<float>();

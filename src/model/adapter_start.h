@@ -13,6 +13,7 @@ class AdapterStart {
 
   /// @throws ConfigError where PiSSA does not suit the matrix or its form
   void start(kernels::Linear& linear);
+  void start(kernels::Embedding& embedding) const;
   void start(kernels::ExpertLora& lora) const;
   /// What PiSSA took from the base, by the names of the updates' parameters.
   const std::map<std::string, at::Tensor>& principal_parts() const { return principal_parts_; }

@@ -10,10 +10,7 @@
 namespace sftrun::model {
 
 at::Tensor Decoder::embed(const at::Tensor& tokens) const {
-  at::Tensor rows = quantized_embedding_
-                        ? kernels::dequantize_rows(*quantized_embedding_, tokens, options_.dtype)
-                        : embedding_.index_select(0, tokens);
-  return arch_.embedding_scale == 1 ? rows : rows.mul_(embedding_scale());
+  return kernels::embedding_forward(embedding_, tokens, options_.dtype);
 }
 
 at::Tensor Decoder::embed_for_training(const PackedBatch& batch) const {
@@ -22,12 +19,8 @@ at::Tensor Decoder::embed_for_training(const PackedBatch& batch) const {
   // transformers hooks the embedding's module, outside of which Granite alone multiplies.
   const bool is_scaled = arch_.family.starts_with("granite");
   kernels::add_embedding_noise_(hidden, batch.context, options_.neftune_noise_alpha,
-                                is_scaled ? embedding_scale() : 1);
+                                is_scaled ? embedding_.scale : 1);
   return hidden;
-}
-
-double Decoder::embedding_scale() const {
-  return rounded(arch_.embedding_scale);
 }
 
 double Decoder::rounded(double scale) const {
@@ -54,11 +47,19 @@ std::vector<kernels::Linear*> Decoder::linears() {
   return all;
 }
 
+std::vector<kernels::Linear*> Decoder::adapted_linears() {
+  std::vector<kernels::Linear*> adapted = linears();
+  adapted.push_back(&head_.linear);
+  std::erase_if(adapted, [](const kernels::Linear* linear) { return !linear->lora; });
+  return adapted;
+}
+
 void Decoder::settle_adapters() {
-  for (kernels::Linear* linear : linears()) {
-    if (linear->lora && linear->lora->magnitude)
-      linear->lora->lengths = kernels::row_lengths(*linear);
+  for (kernels::Linear* linear : adapted_linears()) {
+    if (linear->lora->magnitude) linear->lora->lengths = kernels::row_lengths(*linear);
   }
+  if (embedding_.lora && embedding_.lora->magnitude)
+    embedding_.lora->lengths = kernels::column_lengths(embedding_);
 }
 
 void Decoder::count_router_choices(kernels::BatchContext& context) {
@@ -112,15 +113,20 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, co
     done(l + 1);
   }
   if (per_layer_.defined() && trains_below(1)) {
-    const at::Tensor d = kernels::per_layer_backward(per_layer_, std::move(per_layer), batch.tokens,
-                                                     context.exchange->d_per_layer, context,
-                                                     embedding_parameter_ != nullptr);
+    const at::Tensor d =
+        kernels::per_layer_backward(per_layer_, std::move(per_layer), batch.tokens,
+                                    context.exchange->d_per_layer, context, embedding_.trains());
     if (d.defined()) grad = grad + d;
   }
-  if (embedding_parameter_)
-    embedding_parameter_->grad.index_add_(0, batch.tokens, grad.to(at::kFloat), embedding_scale());
+  if (embedding_.trains()) kernels::embedding_backward(embedding_, batch.tokens, grad);
   done(0);
   return loss_sum;
+}
+
+kernels::BatchContext Decoder::head_rows(const PackedBatch& batch) const {
+  const auto& lora = head_.linear.lora;
+  if (!lora || lora->dropout == 0) return {};
+  return kernels::dropout_rows(batch.context, batch.label_rows);
 }
 
 // Only rows that carry a label reach the final norm and the head.
@@ -130,8 +136,9 @@ double Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor
   const HeadGrad wanted = trains_below(arch_.num_layers + 1) ? HeadGrad::kInput
                           : !store_.empty()                  ? HeadGrad::kParameters
                                                              : HeadGrad::kNone;
-  const kernels::HeadLoss result = backend_.head_loss(hidden.index_select(0, batch.label_rows),
-                                                      head_, batch.labels, grad_scale, wanted);
+  const kernels::HeadLoss result =
+      backend_.head_loss(hidden.index_select(0, batch.label_rows), head_, batch.labels, grad_scale,
+                         wanted, head_rows(batch));
   if (wanted == HeadGrad::kInput) {
     grad = at::zeros_like(hidden);
     grad.index_copy_(0, batch.label_rows, result.grad_input);
@@ -152,7 +159,7 @@ double Decoder::loss(const PackedBatch& batch) {
   if (batch.num_tokens() == 0) return 0;
   const at::NoGradGuard no_grad;
   const at::Tensor rows = hidden_without_grad(batch).index_select(0, batch.label_rows);
-  return backend_.head_loss(rows, head_, batch.labels, 1.0, kernels::HeadGrad::kNone).loss_sum;
+  return backend_.head_loss(rows, head_, batch.labels, 1.0, kernels::HeadGrad::kNone, {}).loss_sum;
 }
 
 at::Tensor Decoder::token_losses(const PackedBatch& batch) {

@@ -38,6 +38,9 @@ bool decays(const spec::TensorSpec& tensor) {
   return tensor.role != spec::TensorRole::kNorm && tensor.role != spec::TensorRole::kBias;
 }
 
+/// Linear layers are numbered from 0 on; these keep away from them, and from the noise's.
+constexpr uint32_t kEmbeddingNumber = 0xFFFFFFFE, kHeadNumber = 0xFFFFFFFD;
+
 /// Which base tensors train, by name.
 class Selection {
  public:
@@ -85,7 +88,10 @@ class DecoderBuilder {
   }
 
   void run() {
-    if (d_.options_.trains == Trains::kLora) spec::require_targets_exist(targets_, d_.arch_);
+    if (d_.options_.trains == Trains::kLora) {
+      spec::require_targets_exist(targets_, d_.arch_);
+      if (d_.options_.lora.pissa) spec::require_pissa_fits(targets_, d_.arch_);
+    }
     declare();
     require_skips_used();
     d_.store_.allocate(d_.options_.dtype, d_.options_.device);
@@ -156,21 +162,78 @@ class DecoderBuilder {
     if (d_.options_.trains != Trains::kLora ||
         !spec::is_target(targets_, linear.name, spec.slot, d_.arch_))
       return;
-    const std::string update = spec::update_name(targets_, name);
-    const int64_t r = sizes_.r_of(update);
+    linear.lora = declare_update({.module = name,
+                                  .pattern_name = spec::update_name(targets_, name),
+                                  .in = spec.in_features,
+                                  .out = spec.out_features,
+                                  .group = group,
+                                  .number = number});
+    linear.lora->a->in_fp32 = linear.lora->b->in_fp32 = in_fp32;
+    linear.lora->dropout = d_.options_.lora.dropout;
+  }
+
+  struct Update {
+    std::string module, pattern_name;
+    int64_t in = 0, out = 0, group = 0;
+    uint32_t number = 0;
+    bool of_embedding = false;
+  };
+
+  kernels::LoraAdapter declare_update(const Update& update) {
+    const int64_t r = sizes_.r_of(update.pattern_name), group = update.group;
+    const auto [a_name, b_name] = update.of_embedding ? weights::embedding_lora_names(update.module)
+                                                      : weights::lora_names(update.module);
     kernels::LoraAdapter adapter;
-    adapter.a = d_.store_.add(weights::lora_a_name(name), {r, spec.in_features}, group, true);
-    adapter.b = d_.store_.add(weights::lora_b_name(name), {spec.out_features, r}, group, true);
-    adapter.a->in_fp32 = adapter.b->in_fp32 = in_fp32;
+    adapter.a = d_.store_.add(a_name, {r, update.in}, group, true);
+    adapter.b = d_.store_.add(b_name, {update.out, r}, group, true);
     if (sizes_.dora) {
       adapter.magnitude =
-          d_.store_.add(weights::magnitude_name(name), {spec.out_features}, group, true);
+          d_.store_.add(weights::magnitude_name(update.module), {update.out}, group, true);
     }
-    adapter.scale = sizes_.scale_of(update);
-    adapter.dropout = d_.options_.lora.dropout;
-    adapter.module_number = number;
-    linear.lora = adapter;
+    adapter.scale = sizes_.scale_of(update.pattern_name);
+    adapter.module_number = update.number;
+    return adapter;
   }
+
+  bool adapts_end(const std::string& module) const {
+    return d_.options_.trains == Trains::kLora && spec::is_end_target(targets_, module);
+  }
+
+  void declare_embedding() {
+    kernels::Embedding& embedding = d_.embedding_;
+    embedding.name = spec::embedding_module(d_.arch_);
+    embedding.scale = d_.rounded(d_.arch_.embedding_scale);
+    declare_tensor(embedding_name(), 0, &embedding.weight, &embedding.parameter);
+    if (may_quantise_ends()) allow_quantized(embedding.name, embedding.quantized);
+    if (!adapts_end(embedding.name)) return;
+    embedding.lora = declare_update({.module = embedding.name,
+                                     .pattern_name = embedding.name,
+                                     .in = d_.arch_.vocab_size,
+                                     .out = d_.arch_.hidden_size,
+                                     .number = kEmbeddingNumber,
+                                     .of_embedding = true});
+  }
+
+  void declare_head(int64_t group) {
+    kernels::Linear& head = d_.head_.linear;
+    head.name = spec::kHeadModule;
+    if (!d_.arch_.tie_word_embeddings) {
+      declare_tensor("lm_head.weight", group, &head.weight, &head.weight_parameter);
+      if (may_quantise_ends()) allow_quantized(head.name, head.quantized);
+    } else if (parts_head()) {
+      declare_parted_head(group);
+    }
+    if (!adapts_end(head.name)) return;
+    head.lora = declare_update({.module = head.name,
+                                .pattern_name = head.name,
+                                .in = d_.arch_.hidden_size,
+                                .out = d_.arch_.vocab_size,
+                                .group = group,
+                                .number = kHeadNumber});
+    head.lora->dropout = d_.options_.lora.dropout;
+  }
+
+  bool may_quantise_ends() const { return d_.options_.base.embeddings.value_or(true); }
 
   void declare_experts(kernels::ExpertMatrix& matrix, const spec::ExpertSpec& spec, int64_t layer,
                        uint32_t number) {
@@ -249,10 +312,7 @@ class DecoderBuilder {
   }
 
   void declare() {
-    declare_tensor(embedding_name(), 0, &d_.embedding_, &d_.embedding_parameter_);
-    const bool may_quantise_ends = d_.options_.base.embeddings.value_or(true);
-    if (may_quantise_ends)
-      allow_quantized(d_.arch_.prefix + "embed_tokens", d_.quantized_embedding_);
+    declare_embedding();
     d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
     uint32_t number = 0;
     if (d_.arch_.per_layer_size > 0) declare_per_layer_inputs(number++);
@@ -281,14 +341,7 @@ class DecoderBuilder {
     declare_norm(d_.head_.norm, d_.arch_.prefix + "norm", last);
     d_.head_.logit_scale = d_.arch_.logit_scale;
     d_.head_.softcap = d_.arch_.final_softcap;
-    kernels::Linear& head = d_.head_.linear;
-    head.name = "lm_head";
-    if (d_.arch_.tie_word_embeddings) {
-      if (parts_head()) declare_parted_head(last);
-      return;
-    }
-    declare_tensor("lm_head.weight", last, &head.weight, &head.weight_parameter);
-    if (may_quantise_ends) allow_quantized("lm_head", head.quantized);
+    declare_head(last);
   }
 
   /// A matrix in fewer bits, where it is to be one.
@@ -329,7 +382,7 @@ class DecoderBuilder {
     slots_.push_back({embedding.name, &head.weight, &head.weight_parameter, d_.options_.dtype});
   }
 
-  std::string embedding_name() const { return d_.arch_.prefix + "embed_tokens.weight"; }
+  std::string embedding_name() const { return spec::embedding_module(d_.arch_) + ".weight"; }
 
   void fill() {
     const at::NoGradGuard no_grad;
@@ -351,16 +404,16 @@ class DecoderBuilder {
       }
     }
     if (d_.arch_.tie_word_embeddings && !parts_head()) {
-      d_.head_.linear.weight = d_.embedding_;
-      d_.head_.linear.weight_parameter = d_.embedding_parameter_;
-      d_.head_.linear.quantized = d_.quantized_embedding_;
+      d_.head_.linear.weight = d_.embedding_.weight;
+      d_.head_.linear.weight_parameter = d_.embedding_.parameter;
+      d_.head_.linear.quantized = d_.embedding_.quantized;
     }
   }
 
   void initialise_adapters() {
     AdapterStart adapters(d_.options_, source_);
-    for (kernels::Linear* linear : d_.linears())
-      if (linear->lora) adapters.start(*linear);
+    for (kernels::Linear* linear : d_.adapted_linears()) adapters.start(*linear);
+    if (d_.embedding_.lora) adapters.start(d_.embedding_);
     for (Layer& layer : d_.layers_) {
       for (kernels::ExpertMatrix* matrix : layer.experts())
         if (matrix->lora) adapters.start(*matrix->lora);

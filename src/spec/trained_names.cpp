@@ -153,6 +153,40 @@ bool is_target(const LoraTargets& targets, const std::string& module, LinearSlot
   return false;
 }
 
+bool is_end_target(const LoraTargets& targets, const std::string& module) {
+  if (is_saved(targets.saved, module + ".weight")) return false;
+  if (targets.is_pattern) return std::regex_match(module, std::regex(targets.modules.at(0)));
+  return std::any_of(targets.modules.begin(), targets.modules.end(),
+                     [&](const std::string& target) { return ends_with_name(module, target); });
+}
+
+std::string embedding_module(const ArchSpec& arch) {
+  return arch.prefix + "embed_tokens";
+}
+
+namespace {
+
+bool names_an_end(const std::string& target, const ArchSpec& arch) {
+  const LoraTargets alone{.modules = {target}};
+  return is_end_target(alone, embedding_module(arch)) || is_end_target(alone, kHeadModule);
+}
+
+}  // namespace
+
+void require_pissa_fits(const LoraTargets& targets, const ArchSpec& arch) {
+  const std::string embedding = embedding_module(arch);
+  const bool takes_embedding = is_end_target(targets, embedding),
+             takes_tied_head = arch.tie_word_embeddings && is_end_target(targets, kHeadModule);
+  if (!takes_embedding && !takes_tied_head) return;
+  const std::string name = takes_embedding ? embedding : kHeadModule;
+  throw ConfigError(
+      fmt::format("PiSSA has no principal part of {}{}", name,
+                  takes_embedding ? "" : ", which is tied to the embedding"),
+      "tuning.lora.init",
+      fmt::format("take {} out of tuning.lora.target_modules, or set tuning.lora.init to default",
+                  name));
+}
+
 void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
   require_parameters_exist(targets, arch);
   require_saved_exist(targets, arch);
@@ -163,8 +197,9 @@ void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
     if (is_targetable(linear.slot, arch))
       names.push_back(linear.module.substr(linear.module.rfind('.') + 1));
   }
+  names.insert(names.end(), {"embed_tokens", kHeadModule});
   for (const std::string& target : targets.modules) {
-    if (target == "all-linear") continue;
+    if (target == "all-linear" || names_an_end(target, arch)) continue;
     bool found = false;
     for (const LinearSpec& linear : linears) {
       if (!is_targetable(linear.slot, arch)) continue;
@@ -180,11 +215,6 @@ void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
                         "mlp.experts.down_proj]");
     }
     refuse_router(target, linears);
-    if (ends_with_name(target, "lm_head") || ends_with_name(target, "embed_tokens")) {
-      throw ConfigError(fmt::format("updates of `{}` are not supported in this version", target),
-                        "tuning.lora.target_modules",
-                        "take it out, or train it whole: tuning.mode: partial");
-    }
     const std::string guess = nearest(target, names);
     throw ConfigError(fmt::format("no linear layer is named `{}`", target),
                       "tuning.lora.target_modules",
@@ -204,6 +234,8 @@ std::optional<double> aux_loss_coef(std::optional<double> asked, const MixtureSp
 
 std::set<std::string> adapted_names(const LoraTargets& targets, const ArchSpec& arch) {
   std::set<std::string> names;
+  for (const std::string& end : {embedding_module(arch), std::string(kHeadModule)})
+    if (is_end_target(targets, end)) names.insert(end);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const LinearSpec& linear : layer_linears(arch, layer)) {
       const std::string name = name_in_layer(arch, layer, linear.module);
@@ -223,11 +255,16 @@ namespace {
 struct Update {
   std::string name;
   int64_t values_per_rank = 0;
-  int64_t rows = 0;  ///< of a linear layer, each of which may have a magnitude
+  int64_t rows = 0;  ///< of a linear layer, or channels of an embedding: each may have a magnitude
 };
 
 std::vector<Update> all_updates(const LoraTargets& targets, const ArchSpec& arch) {
   std::vector<Update> updates;
+  const int64_t both_sides = arch.vocab_size + arch.hidden_size;
+  if (is_end_target(targets, embedding_module(arch)))
+    updates.push_back({embedding_module(arch), both_sides, arch.hidden_size});
+  if (is_end_target(targets, kHeadModule))
+    updates.push_back({kHeadModule, both_sides, arch.vocab_size});
   const std::string projection = arch.prefix + "per_layer_model_projection";
   if (arch.per_layer_size > 0 && is_target(targets, projection, LinearSlot::kQ, arch))
     updates.push_back({projection, arch.hidden_size + arch.num_layers * arch.per_layer_size,

@@ -18,6 +18,8 @@ double bias_correction(double beta, int64_t steps) {
 }
 
 double lr_ratio_of(const kernels::Parameter& parameter, const AdamWConfig& config) {
+  if (parameter.name.find(".lora_embedding_") != std::string::npos)
+    return config.loraplus_embedding_ratio;
   const bool is_fast =
       parameter.name.find("lora_B") != std::string::npos || parameter.shape_in_files().size() == 1;
   return is_fast ? config.loraplus_lr_ratio : 1;

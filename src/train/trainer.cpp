@@ -38,6 +38,8 @@ AdamWConfig adamw_config(const config::TrainConfig& c, at::Device device) {
           .weight_decay = c.weight_decay,
           .is_8bit = config::is_8bit(c.optimizer),
           .loraplus_lr_ratio = c.loraplus_lr_ratio.value_or(1),
+          .loraplus_embedding_ratio =
+              c.loraplus_lr_ratio ? kLoraPlusEmbeddingRate / *c.learning_rate : 1,
           .moments_on_host = config::is_paged(c.optimizer) && !device.is_cpu()};
 }
 

@@ -289,6 +289,15 @@ std::string lora_b_name(const std::string& module) {
   return "base_model.model." + module + ".lora_B.weight";
 }
 
+LoraNames lora_names(const std::string& module) {
+  return {lora_a_name(module), lora_b_name(module)};
+}
+
+LoraNames embedding_lora_names(const std::string& module) {
+  const std::string name = "base_model.model." + module;
+  return {name + ".lora_embedding_A", name + ".lora_embedding_B"};
+}
+
 std::string magnitude_name(const std::string& module) {
   return "base_model.model." + module + ".lora_magnitude_vector";
 }

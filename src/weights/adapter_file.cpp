@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight",
+                           kEmbeddingA = ".lora_embedding_A", kEmbeddingB = ".lora_embedding_B",
                            kMagnitude = ".lora_magnitude_vector", kWeight = ".weight",
                            kBaseLayer = ".base_layer";
 constexpr const char* kTensorsFile = "adapter_model.safetensors";
@@ -25,7 +26,7 @@ constexpr const char* kTensorsFile = "adapter_model.safetensors";
 /// "model.layers.0.self_attn.q_proj" of the name of its A, B or magnitudes; empty: it is none of
 /// them.
 std::string module_of(const std::string& name) {
-  for (const std::string_view ending : {kA, kB, kMagnitude}) {
+  for (const std::string_view ending : {kA, kB, kEmbeddingA, kEmbeddingB, kMagnitude}) {
     if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
   }
   return {};
@@ -71,7 +72,8 @@ class AdapterReader {
         sizes_(config.sizes()),
         file_(path),
         specs_(specs_by_name(arch)),
-        old_modules_(old_modules(specs_)) {
+        old_modules_(old_modules(specs_)),
+        embedding_(spec::embedding_module(arch)) {
     // A tied head may still be saved, or adapted, on its own.
     specs_.try_emplace("lm_head.weight",
                        spec::TensorSpec{.name = "lm_head.weight",
@@ -83,12 +85,13 @@ class AdapterReader {
     AdapterTensors result;
     for (const SafetensorsEntry& entry : file_.entries()) read_entry(entry, result);
     for (const auto& [module, pair] : result.lora) {
-      if (pair.a.empty()) fail(lora_b_name(module), "has no lora_A beside it");
-      if (pair.b.empty()) fail(lora_a_name(module), "has no lora_B beside it");
+      const LoraNames names = pair.of_embedding ? embedding_lora_names(module) : lora_names(module);
+      if (pair.a.empty()) fail(names.b, "has no lora_A beside it");
+      if (pair.b.empty()) fail(names.a, "has no lora_B beside it");
       if (pair.magnitude.empty() == config_.use_dora) {
-        fail(lora_a_name(module),
-             config_.use_dora ? "has no lora_magnitude_vector beside it, as `use_dora` promises"
-                              : "has a lora_magnitude_vector beside it, and `use_dora` is false");
+        fail(names.a, config_.use_dora
+                          ? "has no lora_magnitude_vector beside it, as `use_dora` promises"
+                          : "has a lora_magnitude_vector beside it, and `use_dora` is false");
       }
     }
     for (const auto& [module, count] : old_tensors_) {
@@ -114,6 +117,7 @@ class AdapterReader {
     const std::string name = entry.name.substr(kPrefix.size());
     const std::string module = current_module(module_of(name));
     if (read_single_expert(entry, name, result) || read_experts(entry, name, result)) return;
+    if (read_embedding(entry, name, result) || is_base_of_an_end(entry, name)) return;
     if (!module.empty()) {
       const spec::TensorSpec& base = base_of(entry, module);
       // What patterns know a router by that goes by another name now.
@@ -124,6 +128,8 @@ class AdapterReader {
         pair.a = values(entry, {pair.r, base.shape[1]}, pair.r);
       else if (name.ends_with(kMagnitude))
         pair.magnitude = values(entry, {base.shape[0]});
+      else if (!name.ends_with(kB))
+        fail(entry.name, "is an embedding's, of a linear layer");
       else
         pair.b = values(entry, {base.shape[0], pair.r}, pair.r);
     } else if (name.find(".lora_") != std::string::npos) {
@@ -132,6 +138,42 @@ class AdapterReader {
       const std::string tensor = without_wrapper(name);
       result.saved[tensor] = values(entry, saved_shape(entry, tensor));
     }
+  }
+
+  /// Whose A is over the vocabulary, and whose magnitudes are its channels'.
+  bool read_embedding(const SafetensorsEntry& entry, const std::string& name,
+                      AdapterTensors& result) const {
+    if (module_of(name) != embedding_) return false;
+    const std::vector<int64_t>& table = specs_.at(embedding_ + std::string(kWeight)).shape;
+    LoraPair& pair = result.lora[embedding_];
+    pair.of_embedding = true;
+    pair.r = sizes_.r_of(embedding_);
+    pair.scale = sizes_.scale_of(embedding_);
+    pair.in_features = table[0];
+    pair.out_features = table[1];
+    if (name.ends_with(kEmbeddingA))
+      pair.a = values(entry, {pair.r, pair.in_features}, pair.r);
+    else if (name.ends_with(kEmbeddingB))
+      pair.b = values(entry, {pair.out_features, pair.r}, pair.r);
+    else if (name.ends_with(kMagnitude))
+      pair.magnitude = values(entry, {pair.out_features});
+    else
+      fail(entry.name, "is a linear layer's, of an embedding");
+    return true;
+  }
+
+  /// PEFT saves the base's own embedding and head beside updates of them
+  /// (`save_embedding_layers`): of the base's size they are passed over.
+  bool is_base_of_an_end(const SafetensorsEntry& entry, const std::string& name) const {
+    for (const std::string& module : {embedding_, std::string(spec::kHeadModule)}) {
+      if (name != module + std::string(kBaseLayer) + std::string(kWeight)) continue;
+      if (entry.shape == specs_.at(module + std::string(kWeight)).shape) return true;
+      fail(entry.name,
+           fmt::format("has the shape {}: the base's vocabulary was resized",
+                       shape_text(entry.shape)),
+           "merge the adapter in PEFT");
+    }
+    return false;
   }
 
   /// A state dictionary that was not saved by PEFT itself names its wrapper, too.
@@ -316,6 +358,7 @@ class AdapterReader {
   SafetensorsFile file_;
   std::map<std::string, spec::TensorSpec> specs_;
   std::map<std::string, OldModule> old_modules_;
+  std::string embedding_;                      // its module
   std::map<std::string, size_t> old_tensors_;  // read, by experts' tensor
 };
 

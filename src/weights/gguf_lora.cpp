@@ -98,6 +98,36 @@ bool parts_head(const AdapterConfig& config, const spec::ArchSpec& arch) {
           spec::is_saved(config.modules_to_save, arch.prefix + "embed_tokens.weight"));
 }
 
+/// Of an embedding llama.cpp looks rows of A up: [vocab, r], as convert_lora_to_gguf.py has it.
+Matrix transposed(const Matrix& a) {
+  Matrix result{.shape = {a.shape[1], a.shape[0]}};
+  result.values.reserve(a.values.size());
+  for (int64_t column = 0; column < a.shape[1]; ++column) {
+    for (int64_t row = 0; row < a.shape[0]; ++row)
+      result.values.push_back(a.values[static_cast<size_t>(row * a.shape[1] + column)]);
+  }
+  return result;
+}
+
+Matrix b_of_embedding(const LoraPair& pair, double factor) {
+  Matrix b{{pair.out_features, pair.r}, pair.b};
+  for (float& value : b.values) value = static_cast<float>(value * factor);
+  return b;
+}
+
+/// llama.cpp has one tensor for both, and would take an update of the one for the other's.
+void require_no_tied_ends(const AdaptedBase& base, const std::string& where) {
+  for (const std::string& module :
+       {spec::embedding_module(base.arch), std::string(spec::kHeadModule)}) {
+    if (!base.is_adapted(module)) continue;
+    throw DataError(
+        fmt::format("the adapter has an update of {}, and the base ties its head to its "
+                    "embedding: llama.cpp cannot apply it there",
+                    module),
+        where, "merge it: sftrun merge --format safetensors");
+  }
+}
+
 GgmlType float_type(const std::string& dtype) {
   if (dtype == "f16") return GgmlType::kF16;
   return dtype == "bf16" ? GgmlType::kBF16 : GgmlType::kF32;
@@ -123,6 +153,7 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
         fmt::format("llama.cpp's adapters know no {}", config.use_dora ? "DoRA" : "PiSSA"),
         directory.string(), "merge it: sftrun merge --format gguf");
   }
+  if (stored.tie_word_embeddings) require_no_tied_ends(base, directory.string());
   if (!is_file) return;
   const GgufFile file(base.path);
   const std::vector<spec::TensorSpec> specs = spec::tensor_specs(base.arch);
@@ -153,8 +184,11 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
     if (found == adapter.lora.end() || spec.role == spec::TensorRole::kBias) continue;
     const LoraPair& pair = found->second;
     const double factor = pair.scale * static_cast<double>(pair.r) / alpha;
-    tensors.push_back(as_tensor(piece.name + ".lora_a", a_of(piece, pair), type));
-    tensors.push_back(as_tensor(piece.name + ".lora_b", b_of(piece, spec, pair, factor), type));
+    Matrix a =
+        pair.of_embedding ? transposed({{pair.r, pair.in_features}, pair.a}) : a_of(piece, pair);
+    tensors.push_back(as_tensor(piece.name + ".lora_a", std::move(a), type));
+    Matrix b = pair.of_embedding ? b_of_embedding(pair, factor) : b_of(piece, spec, pair, factor);
+    tensors.push_back(as_tensor(piece.name + ".lora_b", std::move(b), type));
   }
   GgufMetadata metadata;
   metadata.set_string("general.architecture", spec::gguf_architecture(arch));

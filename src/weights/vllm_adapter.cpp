@@ -326,8 +326,13 @@ std::string VllmReading::advice() const {
   return what + ": to serve the adapter there, write it with `sftrun merge --format vllm`";
 }
 
-std::string vllm_refusal(bool has_magnitudes, bool has_whole_modules) {
-  if (!has_magnitudes && !has_whole_modules) return {};
+std::string vllm_refusal(bool has_magnitudes, bool has_whole_modules, bool adapts_ends) {
+  if (!has_magnitudes && !has_whole_modules) {
+    if (!adapts_ends) return {};
+    return "vLLM refuses updates of the embedding and the head in most families: to serve the "
+           "model "
+           "there, merge it (sftrun merge)";
+  }
   return fmt::format(
       "vLLM refuses adapters with {}: to serve the model there, merge it (sftrun merge)",
       has_magnitudes ? "magnitudes (DoRA)" : "whole modules (modules_to_save)");
@@ -365,6 +370,13 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
   if (!adapter.saved.empty()) {
     throw DataError(fmt::format("the adapter carries whole modules ({}), which vLLM does not load",
                                 adapter.saved.begin()->first),
+                    from.string(), "serve the merged model: sftrun merge without --format vllm");
+  }
+  for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
+    if (!adapter.lora.contains(module)) continue;
+    throw DataError(fmt::format("the adapter has an update of {}, which vLLM's classes of most "
+                                "families refuse",
+                                module),
                     from.string(), "serve the merged model: sftrun merge without --format vllm");
   }
   if (config.use_dora) {

@@ -405,7 +405,7 @@ TEST_P(HeadLosses, EqualCrossEntropyAndItsGradients) {
   norm.weight = norm.parameter->compute;
   const auto run = [&](const Backend& backend, HeadGrad wanted) {
     store.zero_grad();
-    return backend.head_loss(hidden, head, labels, 0.01, wanted);
+    return backend.head_loss(hidden, head, labels, 0.01, wanted, {});
   };
   const HeadLoss fused = run(fused_backend(), HeadGrad::kInput);
   const at::Tensor fused_grads = store.grad().clone();
@@ -426,6 +426,64 @@ TEST_P(HeadLosses, EqualCrossEntropyAndItsGradients) {
       1e-6);
 }
 INSTANTIATE_TEST_SUITE_P(SoftCap, HeadLosses, ::testing::Values(0.0, 5.0));
+
+// Vocabulary (the larger in several chunks), dropout, DoRA
+using AdaptedHeadCase = std::tuple<int64_t, double, bool>;
+class AdaptedHeads : public ::testing::TestWithParam<AdaptedHeadCase> {};
+
+/// A head's update beside a frozen weight: written out, and under autograd.
+TEST_P(AdaptedHeads, GiveTheSameLossesAndGradients) {
+  const auto [vocab, dropout, dora] = GetParam();
+  constexpr int64_t kHidden = 16, kRank = 3, kRows = 300;
+  ParameterStore store;
+  Head head;
+  head.softcap = 4;
+  head.logit_scale = 0.5;
+  LoraAdapter lora;
+  lora.a = store.add("lora_A", {kRank, kHidden}, 0, true);
+  lora.b = store.add("lora_B", {vocab, kRank}, 0, true);
+  if (dora) lora.magnitude = store.add("lora_magnitude_vector", {vocab}, 0, true);
+  lora.scale = 1.5;
+  lora.dropout = dropout;
+  head.linear.weight = normal({vocab, kHidden}, 84);
+  head.linear.lora = lora;
+  store.allocate(at::kFloat, at::kCPU);
+  head.norm.weight = normal({kHidden}, 85);
+  if (dora) head.linear.lora->squares = head.linear.weight.square().sum(1);
+  {
+    const at::NoGradGuard no_grad;
+    uint64_t seed = 86;
+    for (Parameter& parameter : store.parameters())
+      parameter.master.copy_(normal(parameter.shape, ++seed));
+  }
+  const at::Tensor hidden = normal({kRows, kHidden}, 81),
+                   labels = at::arange(kRows, at::kInt) % static_cast<int32_t>(vocab);
+  const at::Tensor label_rows = at::arange(kRows, at::kLong) * 2;
+  const BatchContext rows = dropout_rows(batch_of({350, 250}, 16), label_rows);
+  const auto run = [&](const Backend& backend, HeadGrad wanted) {
+    store.zero_grad();
+    return backend.head_loss(hidden, head, labels, 0.01, wanted, rows);
+  };
+  const HeadLoss fused = run(fused_backend(), HeadGrad::kInput);
+  const at::Tensor fused_grads = store.grad().clone();
+  const HeadLoss plain = run(plain_backend(), HeadGrad::kInput);
+  EXPECT_NEAR(fused.loss_sum / plain.loss_sum, 1, 1e-6);
+  EXPECT_TRUE(close(fused.grad_input, plain.grad_input, 2e-5));
+  EXPECT_TRUE(close(fused_grads, store.grad(), 2e-5));
+  for (const Backend* backend : {&fused_backend(), &plain_backend()}) {
+    EXPECT_FALSE(run(*backend, HeadGrad::kParameters).grad_input.defined());
+    EXPECT_TRUE(close(store.grad(), fused_grads, 2e-5));
+  }
+  if (dropout > 0) return;
+  EXPECT_NEAR(label_losses(head, hidden, labels).sum().item<double>() / plain.loss_sum, 1, 1e-6);
+  const at::Tensor log_p = at::log_softmax(logits_of(head, hidden), -1);
+  EXPECT_NEAR(
+      -log_p.gather(1, labels.to(at::kLong).unsqueeze(1)).sum().item<double>() / plain.loss_sum, 1,
+      1e-6);
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, AdaptedHeads,
+                         ::testing::Combine(::testing::Values(301, 80000),
+                                            ::testing::Values(0.0, 0.3), ::testing::Bool()));
 
 TEST(CpuAllocator, CountsReusesAndAligns) {
   install_cpu_allocator();

@@ -170,6 +170,118 @@ TEST(WholeModules, MustExist) {
       {"no module's name ends in `lm_haed`", "modules_to_save", "did you mean `lm_head`?"});
 }
 
+// ---- Embedding and head
+
+constexpr const char* kEmbeddingA = "base_model.model.model.embed_tokens.lora_embedding_A";
+
+DecoderOptions with_ends(const kernels::Backend& backend = kernels::fused_backend()) {
+  DecoderOptions options = lora_options();
+  options.backend = &backend;
+  options.lora.target_modules = {"all-linear", "embed_tokens", "lm_head"};
+  return options;
+}
+
+TEST(Ends, StartAsTheBaseIsAndStayTied) {
+  const at::NoGradGuard no_grad;
+  const auto decoder = Decoder::load(checkpoint(), with_ends());
+  const kernels::Embedding& embedding = decoder->embedding();
+  const kernels::LoraAdapter& of_head = *decoder->head().linear.lora;
+  EXPECT_EQ(embedding.lora->a->name, kEmbeddingA);
+  EXPECT_EQ(embedding.lora->a->group, 0);
+  EXPECT_EQ(of_head.b->group, decoder->arch().num_layers + 1);
+  EXPECT_EQ(embedding.lora->a->master.abs().max().item<float>(), 0);
+  EXPECT_NEAR(embedding.lora->b->master.std().item<double>(), 1, 0.25);
+  EXPECT_EQ(of_head.b->master.abs().max().item<float>(), 0);
+  EXPECT_GT(of_head.a->master.abs().max().item<float>(), 0);
+  EXPECT_EQ(decoder->head().linear.weight.data_ptr(), embedding.weight.data_ptr());
+  const auto without = Decoder::load(checkpoint(), lora_options());
+  EXPECT_FALSE(without->embedding().lora || without->head().linear.lora);
+  EXPECT_TRUE(at::equal(decoder->embed(at::arange(5)), without->embed(at::arange(5))));
+}
+
+/// What training the tables themselves gives, projected.
+TEST(Ends, GradientsAreThoseOfTheTables) {
+  const at::NoGradGuard no_grad;
+  const std::filesystem::path path =
+      std::filesystem::path(SFTRUN_TEST_DATA) / "models" / "linear-bias-sharded";
+  const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(path);
+  ASSERT_FALSE(model->arch().tie_word_embeddings);
+  const auto examples = test::read_reference(path).examples;
+  const auto backward = [&](Decoder& decoder) {
+    return decoder.forward_backward(test::packed(decoder, examples), 0.1, [](int64_t) {});
+  };
+  DecoderOptions options;
+  options.trains = Trains::kPartial;
+  options.trainable = {"embed_tokens", "lm_head"};
+  const auto whole = Decoder::load(model, options);
+  const double loss = backward(*whole);
+  const auto grad = [&](const char* name) { return whole->parameters().find(name)->grad; };
+  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+    SCOPED_TRACE(backend->name);
+    const auto decoder = Decoder::load(model, with_ends(*backend));
+    EXPECT_NEAR(backward(*decoder) / loss, 1, 1e-6);
+    const kernels::LoraAdapter &of_embedding = *decoder->embedding().lora,
+                               &of_head = *decoder->head().linear.lora;
+    EXPECT_TRUE(test::close(
+        of_embedding.a->grad,
+        of_embedding.scale * at::mm(grad("model.embed_tokens.weight"), of_embedding.b->master).t(),
+        2e-5));
+    EXPECT_TRUE(test::close(of_head.b->grad,
+                            of_head.scale * at::mm(grad("lm_head.weight"), of_head.a->master.t()),
+                            2e-5));
+  }
+}
+
+/// Tied, over four bits, with dropout and magnitudes: both backends, and layers that run again.
+TEST(Ends, BackendsAgree) {
+  const at::NoGradGuard no_grad;
+  const auto examples =
+      test::read_reference(std::filesystem::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa")
+          .examples;
+  for (const auto& [quantised, dora] :
+       {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+    SCOPED_TRACE(fmt::format("{} {}", quantised ? "nf4" : "dense", dora ? "DoRA" : "LoRA"));
+    std::vector<at::Tensor> grads;
+    std::vector<double> losses;
+    for (const auto& [backend, again] : {std::pair{&kernels::fused_backend(), false},
+                                         {&kernels::fused_backend(), true},
+                                         {&kernels::plain_backend(), false}}) {
+      DecoderOptions options = with_ends(*backend);
+      options.gradient_checkpointing = again;
+      options.lora.dora = dora;
+      options.lora.dropout = 0.2;
+      if (quantised) options.base.quant = kernels::QuantOptions{.block_size = 32};
+      options.base.embeddings = quantised;
+      const auto decoder = Decoder::load(checkpoint(), options);
+      EXPECT_EQ(decoder->embedding().quantized.has_value(), quantised);
+      uint64_t seed = 40;
+      for (kernels::Parameter& parameter : decoder->parameters().parameters()) {
+        if (parameter.shape.size() > 1)
+          parameter.master.copy_(normal(parameter.shape, ++seed) * 0.1);
+      }
+      decoder->parameters().refresh_compute();
+      std::vector<data::Bin> bins;
+      for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
+      const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
+                                                 static_cast<int64_t>(bins.size()));
+      losses.push_back(decoder->forward_backward(
+          prepare_batch(batch, decoder->rope(), at::kCPU, {7, 3, true}), 0.1, [](int64_t) {}));
+      grads.push_back(decoder->parameters().grad().clone());
+    }
+    EXPECT_EQ(losses[0], losses[1]);
+    EXPECT_TRUE(at::equal(grads[0], grads[1]));
+    EXPECT_NEAR(losses[0] / losses[2], 1, 1e-6);
+    EXPECT_TRUE(test::close(grads[0], grads[2], 5e-5));
+  }
+}
+
+TEST(Ends, PissaDoesNotTakeThem) {
+  DecoderOptions options = with_ends();
+  options.lora.pissa = true;
+  test::expect_error<ConfigError>([&] { Decoder::load(checkpoint(), options); },
+                                  {"PiSSA has no principal part of model.embed_tokens"});
+}
+
 // ---- NEFTune
 
 kernels::BatchContext two_documents(uint32_t first_key, int32_t first, int32_t second) {

@@ -4,7 +4,7 @@
 
 Of every variant, from one adapter that PEFT made (PiSSA: from none):
 PEFT to us   `sftrun score` and `sftrun merge` of PEFT's adapter: log-probabilities and logits of PEFT's model
-training     5 steps: losses to 1e-5 relative, gradient norms to 1e-4, with both backends where both have their own code
+training     5 steps (12 of embeddings and heads): losses to 1e-5 relative, gradient norms to 1e-4, with both backends where both have their own code
 processes    of some, two processes against one
 us to PEFT   the names and values of the tensors that were written, and their logits, loaded by PEFT
 merge        of what was written: loaded by transformers, the same logits
@@ -17,7 +17,7 @@ import json
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from families_parity import (  # noqa: I001  (sets sys.path)
@@ -51,6 +51,7 @@ TENSORS = 2e-3  # Adam divides by the gradient's own size: where that is near ze
 RANK, ALPHA, SEED = 5, 9, 42
 RECIPE: Recipe = five_steps(5e-3)
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ENDS = ["embed_tokens", "lm_head"]
 BATCHES = {"data__packing": False, "train__batch_size": 2, "train__grad_accum": 3}
 
 
@@ -63,6 +64,13 @@ class Variant:
     train: dict = field(default_factory=dict)
     backends: list[str] = field(default_factory=lambda: ["fused"])
     quant: str | None = None
+    ends: list[str] = field(default_factory=list)  # targets beside the linear layers
+    quant_embeddings: bool = False
+    steps: int | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        return replace(RECIPE, max_steps=self.steps or (12 if self.ends else RECIPE.max_steps))
 
     @property
     def is_pissa(self) -> bool:
@@ -103,12 +111,29 @@ VARIANTS = [
     Variant("loraplus", ["qwen2"], train={"loraplus_lr_ratio": 4}),
     Variant("loraplus with dora and norms", ["llama"], **joined(DORA, same(modules_to_save=["norm"])), 
             train={"loraplus_lr_ratio": 3.5, "weight_decay": 0.0}),  # peft lets RMSNorms decay here, against the Trainer's rule
+    Variant("embedding and head", ["llama", "gemma3", "granite"], ends=ENDS, backends=BOTH,
+            lora={"target_modules": ["all-linear", *ENDS]}),
+    Variant("embedding and head: patterns, rank-stabilised", ["qwen2"], ends=ENDS,
+            lora={"rank_pattern": {"embed_tokens": 3, "lm_head": 7}, "alpha_pattern": {"lm_head": 4}, "rslora": True},
+            peft={"rank_pattern": {"embed_tokens": 3, "lm_head": 7}, "alpha_pattern": {"lm_head": 4}, "use_rslora": True}),
+    Variant("embedding alone, tied", ["gemma3"], ends=["embed_tokens"]),
+    Variant("head alone, tied", ["qwen2"], ends=["lm_head"]),
+    Variant("embedding beside a whole head", ["llama", "qwen2"], ends=["embed_tokens"], **same(modules_to_save=["lm_head"])),
+    Variant("head beside a whole embedding, tied", ["qwen2"], ends=["lm_head"], **same(modules_to_save=["embed_tokens"])),
+    Variant("embedding and head of a text part", ["gemma3_images"], ends=ENDS),
+    # Later the reference parts from itself, documents padded against one by one: 2e-4 of the gradient norm in the sixth of 12 steps.
+    Variant("embedding and head, channels of every layer", ["gemma4"], ends=ENDS, steps=2),
+    Variant("embedding and head, dora", ["llama", "gemma3"], ends=ENDS, **DORA, backends=BOTH),
+    Variant("embedding and head over nf4", ["llama", "qwen2"], ends=ENDS, backends=BOTH, quant="nf4", quant_embeddings=True),
+    Variant("embedding and head, neftune", ["granite"], ends=ENDS, train={"neftune_noise_alpha": 6.5}),
+    Variant("embedding and head, loraplus", ["qwen2"], ends=ENDS, train={"loraplus_lr_ratio": 4}),
+    Variant("head, pissa", ["llama"], ends=["lm_head"], lora={"init": "pissa"}, peft={"init_lora_weights": "pissa"}),
     Variant("pissa", ["llama", "gemma3"], lora={"init": "pissa"}, peft={"init_lora_weights": "pissa"}, backends=BOTH),
     Variant("pissa with dora", ["qwen2"], **joined(DORA, {"lora": {"init": "pissa"}, "peft": {"init_lora_weights": "pissa"}})),
 ]
 
 
-WITH_TWO_PROCESSES = ["dora", "neftune", "pissa", "modules_to_save: both of a tie"]
+WITH_TWO_PROCESSES = ["dora", "neftune", "pissa", "modules_to_save: both of a tie", "embedding and head"]
 
 
 # ---- The reference's side
@@ -117,22 +142,35 @@ WITH_TWO_PROCESSES = ["dora", "neftune", "pissa", "modules_to_save: both of a ti
 def base_for(case: Case, variant: Variant):
     if variant.quant is None:
         return load(case.base)
-    from quantised import Storage, quantised_base
+    from quantised import Storage, quantised_base, quantise_ends
 
-    return quantised_base(case.base, Storage(variant.quant, True, 64))
+    model = quantised_base(case.base, Storage(variant.quant, True, 64))
+    if variant.quant_embeddings:
+        quantise_ends(model, Storage(variant.quant, True, 64))
+    return model
+
+
+def targets_of(model, variant: Variant) -> list[str] | str:
+    names = LINEAR + variant.ends
+    if not hasattr(model.config, "text_config"):
+        return names
+    return rf"model\.language_model\.(?:.*\.)?(?:{'|'.join(names)})" + (r"|lm_head" if "lm_head" in names else "")
 
 
 @torch.no_grad()
 def adapted(case: Case, variant: Variant):
     """PEFT's model, moved off the values that an untrained one has."""
     torch.manual_seed(17)
-    config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=LINEAR, task_type="CAUSAL_LM", **variant.peft)
-    model = get_peft_model(load(case.base), config)
+    base = load(case.base)
+    config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets_of(base, variant), task_type="CAUSAL_LM", **variant.peft)
+    model = get_peft_model(base, config)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or variant.is_pissa:
             continue
         if "lora_B" in name:  # zeros would hide the gradient of lora_A
             parameter.normal_(std=0.1)
+        elif "lora_embedding_A" in name:  # likewise, of B
+            parameter.normal_(std=0.02)
         elif "lora_magnitude_vector" in name or "modules_to_save" in name:
             parameter.mul_(1 + 0.1 * torch.randn_like(parameter))
     return model
@@ -188,7 +226,7 @@ def train_reference(case: Case, variant: Variant, adapter: Path):
     if alpha := variant.train.get("neftune_noise_alpha"):
         noise = Noise(alpha)
         model.get_input_embeddings().register_forward_hook(noise)
-    metrics = train(model, documents, RECIPE, optimizer=optimizer_of(model, variant))
+    metrics = train(model, documents, variant.recipe, optimizer=optimizer_of(model, variant))
     if alpha:
         values = torch.cat(noise.values)
         case.expect("noise is uniform", abs(values.mean()) < 0.02 and abs(values.var() - 1 / 3) < 0.01 and values.abs().max() > 0.999,
@@ -216,7 +254,8 @@ def check_merge(case: Case, what: str, model, adapter: Path) -> None:
     ids = clear_probe(case, model)
     loaded = load(merged)
     case.below(f"{what}: logits merged", relative_to_largest(logits_of(loaded, ids), logits_of(model, ids)), LOGITS)
-    parted = bool({"lm_head", "embed_tokens"} & set(model.peft_config["default"].modules_to_save or []))
+    config = model.peft_config["default"]
+    parted = any(end in name for end in ENDS for name in [*(config.modules_to_save or []), *([config.target_modules] if isinstance(config.target_modules, str) else config.target_modules)])
     tied = loaded.config.tie_word_embeddings
     case.expect(f"{what}: a tie stays unless it parts", tied == (load(case.base).config.tie_word_embeddings and not parted), str(tied))
     shutil.rmtree(merged)
@@ -226,15 +265,16 @@ def check_merge(case: Case, what: str, model, adapter: Path) -> None:
 
 
 def write_run_yaml(case: Case, variant: Variant, adapter: Path | None) -> Path:
-    lora = {"r": RANK, "alpha": ALPHA, "target_modules": LINEAR, **variant.lora}
+    lora = {"r": RANK, "alpha": ALPHA, "target_modules": LINEAR + variant.ends, **variant.lora}
     if adapter:
         lora["init_from"] = str(adapter)
     tuning = {"mode": "qlora" if variant.quant else "lora", "lora": lora}
     if variant.quant:
         tuning["quant"] = variant.quant
+        tuning["quant_embeddings"] = variant.quant_embeddings
     records = case.directory / "records.jsonl"
     records.write_text("".join(json.dumps(record) + "\n" for record in texts(TRAINED_LENGTHS, seed=2)))
-    recipe = {key: getattr(RECIPE, key) for key in ("max_steps", "learning_rate", "scheduler", "warmup_steps", "weight_decay", "max_grad_norm")}
+    recipe = {key: getattr(variant.recipe, key) for key in ("max_steps", "learning_rate", "scheduler", "warmup_steps", "weight_decay", "max_grad_norm")}
     config = {
         "model": {"name": str(case.base), "max_seq_len": 128, "dtype": "fp32"},
         "tuning": tuning,
@@ -280,7 +320,8 @@ def check_resume(case: Case, config: Path, whole: Path) -> None:
 def check_variant(case: Case, variant: Variant) -> None:
     adapter = case.directory / "peft"
     made = adapted(case, variant)
-    made.save_pretrained(adapter, save_embedding_layers=False)
+    # By default PEFT saves the base's embedding and head beside updates of theirs; it would put them over those in 4 bits.
+    made.save_pretrained(adapter, save_embedding_layers="auto" if variant.ends and not variant.quant else False)
     if not variant.train and not variant.quant:
         check_read(case, variant, made.eval(), adapter)
     config = write_run_yaml(case, variant, None if variant.is_pissa else adapter)
@@ -310,7 +351,7 @@ def check_variant(case: Case, variant: Variant) -> None:
 def check_dropout(sftrun: Sftrun, verdicts: Measured, scratch: Path) -> None:
     """peft's masks are not ours: the fused backend against the plain one, which has peft's formula line by line, under autograd."""
     for quant in (None, "nf4"):
-        variant = Variant("dora", ["llama"], **DORA, quant=quant)
+        variant = Variant("dora", ["llama"], **DORA, quant=quant, ends=ENDS)
         case = make_case("llama", sftrun, verdicts, scratch / f"dropout-{quant}")
         case = Case(f"dora with dropout, {quant or 'dense'}", *list(vars(case).values())[1:])
         adapter = case.directory / "peft"

@@ -131,3 +131,12 @@ def exact_products(model):
             module.support_avx512bf16_for_cpu = False
             module.compute_dtype, module.compute_type_is_set = torch.float32, True
     return model
+
+
+@torch.no_grad()
+def quantise_ends(model, storage: Storage) -> None:
+    """Embedding and head as their 4 bits stand for them: bitsandbytes' own layers for them take no LoRA."""
+    for weight in {id(m.weight): m.weight for m in (model.get_input_embeddings(), model.get_output_embeddings())}.values():
+        packed, state = functional.quantize_4bit(
+            weight.data, blocksize=storage.block_size, compress_statistics=storage.double, quant_type=storage.quant)
+        weight.copy_(functional.dequantize_4bit(packed, state))

@@ -31,6 +31,37 @@ TEST(TrainedNames, TargetsThatAreNotThereAreRefused) {
       {"no experts' parameter is named `experts.down_proj`", "the model has no experts"});
 }
 
+TEST(TrainedNames, EndsAreAskedForByName) {
+  ArchSpec arch = small();
+  EXPECT_FALSE(is_end_target({.modules = {"all-linear"}}, "lm_head"));
+  EXPECT_TRUE(is_end_target({.modules = {"all-linear", "lm_head"}}, "lm_head"));
+  EXPECT_TRUE(is_end_target({.modules = {"embed_tokens"}}, "model.embed_tokens"));
+  EXPECT_FALSE(is_end_target({.modules = {"embed_tokens"}}, "model.embed_tokens_per_layer"));
+  EXPECT_FALSE(is_end_target({.modules = {"lm_head"}, .saved = {"lm_head"}}, "lm_head"));
+  EXPECT_TRUE(is_end_target({.modules = {".*(q_proj|lm_head)"}, .is_pattern = true}, "lm_head"));
+  const LoraTargets both{.modules = {"embed_tokens", "lm_head"}};
+  require_targets_exist(both, arch);
+  EXPECT_EQ(adapted_names(both, arch), std::set<std::string>({"model.embed_tokens", "lm_head"}));
+  EXPECT_EQ(num_lora_values(both, {.r = 8}, arch), 2 * 8 * (100 + 16));
+  EXPECT_EQ(num_lora_values(both, {.r = 8, .dora = true}, arch), 2 * 8 * (100 + 16) + 16 + 100);
+  const LoraSizes sizes{.r = 8, .rank_pattern = {{"lm_head", 2}}};
+  require_patterns_match(sizes, both, arch);
+  EXPECT_EQ(num_lora_values(both, sizes, arch), (8 + 2) * (100 + 16));
+  test::expect_error<ConfigError>([&] { require_targets_exist({.modules = {"lmhead"}}, arch); },
+                                  {"no linear layer is named `lmhead`", "did you mean `lm_head`?"});
+}
+
+TEST(TrainedNames, PissaOfEnds) {
+  ArchSpec arch = small();
+  require_pissa_fits({.modules = {"all-linear", "lm_head"}}, arch);
+  test::expect_error<ConfigError>(
+      [&] { require_pissa_fits({.modules = {"embed_tokens"}}, arch); },
+      {"PiSSA has no principal part of model.embed_tokens", "tuning.lora.init"});
+  arch.tie_word_embeddings = true;
+  test::expect_error<ConfigError>([&] { require_pissa_fits({.modules = {"lm_head"}}, arch); },
+                                  {"lm_head, which is tied to the embedding"});
+}
+
 ArchSpec with_experts() {
   ArchSpec arch = small();
   arch.family = "qwen3_moe";

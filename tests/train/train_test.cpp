@@ -180,6 +180,28 @@ TEST(LoraPlus, SomeLearnFaster) {
   EXPECT_GT(num_fast, 20);
 }
 
+/// An embedding's A and B have a rate of their own, its magnitudes the others'.
+TEST(LoraPlus, EmbeddingsHaveTheirOwnRate) {
+  const at::NoGradGuard no_grad;
+  model::DecoderOptions options;
+  options.trains = model::Trains::kLora;
+  options.lora.dora = true;
+  options.lora.target_modules = {"embed_tokens"};
+  const auto decoder = model::Decoder::load(
+      weights::Checkpoint::open(fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa"), options);
+  AdamW optimizer(decoder->parameters(),
+                  {.loraplus_lr_ratio = 4, .loraplus_embedding_ratio = 0.25});
+  const at::Tensor before = decoder->parameters().master().clone();
+  decoder->parameters().grad().fill_(1);
+  optimizer.step(1e-2, 1);
+  for (const kernels::Parameter& parameter : decoder->parameters().parameters()) {
+    const at::Tensor step =
+        parameter.master.flatten() - before.narrow(0, parameter.offset, parameter.numel);
+    const double ratio = parameter.shape.size() == 1 ? 4 : 0.25;
+    EXPECT_NEAR(step.mean().item<double>(), -1e-2 * ratio, 1e-5) << parameter.name;
+  }
+}
+
 class Checkpoints : public ::testing::Test {
  protected:
   void SetUp() override {

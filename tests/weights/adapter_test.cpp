@@ -190,6 +190,43 @@ TEST_F(Adapter, WholeModules) {
   EXPECT_EQ(adapter.saved.at("model.layers.0.self_attn.o_proj.weight"), std::vector<float>(16, 3));
 }
 
+TEST_F(Adapter, EmbeddingAndHead) {
+  const std::string embedding = "model.embed_tokens";
+  const LoraNames names = embedding_lora_names(embedding);
+  EXPECT_EQ(names.a, "base_model.model.model.embed_tokens.lora_embedding_A");
+  config_.target_modules = {"q_proj", "embed_tokens", "lm_head"};
+  config_.rank_pattern = {{"embed_tokens", 3}};
+  tensors_.push_back(values(names.a, {3, 8}, 2));
+  expect_refused({names.a, "has no lora_B beside it"});
+  tensors_.push_back(values(names.b, {4, 3}));
+  tensors_.push_back(values(lora_a_name("lm_head"), {2, 4}));
+  tensors_.push_back(values(lora_b_name("lm_head"), {8, 2}));
+  // As PEFT saves the base's own beside them.
+  for (const char* module : {"model.embed_tokens", "lm_head"}) {
+    tensors_.push_back(
+        values(std::string("base_model.model.") + module + ".base_layer.weight", {8, 4}));
+  }
+  save();
+  const AdapterTensors adapter = load();
+  const LoraPair &of_embedding = adapter.lora.at(embedding), &of_head = adapter.lora.at("lm_head");
+  EXPECT_TRUE(of_embedding.of_embedding && !of_head.of_embedding && adapter.saved.empty());
+  EXPECT_EQ(of_embedding.in_features, 8);
+  EXPECT_EQ(of_embedding.r, 3);
+  EXPECT_EQ(of_embedding.a, std::vector<float>(24, 2.0F));
+  EXPECT_EQ(of_head.out_features, 8);
+  tensors_.back() = values("base_model.model.lm_head.base_layer.weight", {9, 4});
+  expect_refused({"lm_head.base_layer.weight", "[9, 4]", "vocabulary was resized"});
+}
+
+TEST_F(Adapter, MagnitudesOfAnEmbeddingAreItsChannels) {
+  const LoraNames names = embedding_lora_names("model.embed_tokens");
+  config_.use_dora = true;
+  tensors_ = {values(names.a, {2, 8}), values(names.b, {4, 2}),
+              values(magnitude_name("model.embed_tokens"), {4}, 3)};
+  save();
+  EXPECT_EQ(load().lora.at("model.embed_tokens").magnitude, std::vector<float>(4, 3.0F));
+}
+
 TEST_F(Adapter, RanksOfTheirOwn) {
   config_.rank_pattern = {{"q_proj", 3}};
   config_.alpha_pattern = {{"q_proj", 6}};

@@ -164,6 +164,62 @@ TEST_P(GgufLora, AddsWhatTheAdapterAdds) {
   EXPECT_EQ(file.tensors().size(), 2 * num_adapted);
 }
 
+/// An adapter of nothing but the embedding and the head.
+void write_adapter_of_ends(const spec::ArchSpec& arch, const fs::path& directory) {
+  AdapterConfig config;
+  config.r = kRank;
+  config.lora_alpha = 7;
+  config.target_modules = {"embed_tokens", "lm_head"};
+  const LoraNames embedding = embedding_lora_names(spec::embedding_module(arch));
+  write_adapter(directory, config,
+                {random_tensor(embedding.a, {kRank, arch.vocab_size}),
+                 random_tensor(embedding.b, {arch.hidden_size, kRank}),
+                 random_tensor(lora_a_name("lm_head"), {kRank, arch.hidden_size}),
+                 random_tensor(lora_b_name("lm_head"), {arch.vocab_size, kRank})});
+}
+
+/// llama.cpp gets rows of the embedding's A, and multiplies them by B (llm_graph_context's
+/// build_inp_embd).
+TEST(GgufLora, EmbeddingAndHead) {
+  const fs::path base_path = kConverted / "llama-F32.gguf";
+  const auto base = Checkpoint::open(base_path);
+  const spec::ArchSpec& arch = base->arch();
+  ASSERT_FALSE(arch.tie_word_embeddings);
+  const test::TemporaryDirectory directory;
+  write_adapter_of_ends(arch, directory / "peft");
+  write_gguf_lora(directory / "peft", base_path, arch, "f32", directory / "lora.gguf");
+  const GgufFile file(directory / "lora.gguf");
+  const AdapterTensors adapter =
+      load_adapter(directory / "peft", AdapterConfig::load(directory / "peft"), arch);
+  const LoraPair& pair = adapter.lora.at("model.embed_tokens");
+  EXPECT_EQ(file.tensors().size(), 4U);
+  EXPECT_EQ(file.find("token_embd.weight.lora_a")->shape,
+            (std::vector<int64_t>{arch.vocab_size, kRank}));
+  EXPECT_EQ(file.find("output.weight.lora_b")->shape,
+            (std::vector<int64_t>{arch.vocab_size, kRank}));
+  const std::vector<float> a = floats_of(file, "token_embd.weight.lora_a");
+  for (int64_t token = 0; token < arch.vocab_size; ++token) {
+    for (int64_t k = 0; k < kRank; ++k)
+      ASSERT_EQ(a[static_cast<size_t>(token * kRank + k)],
+                pair.a[static_cast<size_t>(k * arch.vocab_size + token)]);
+  }
+  EXPECT_EQ(floats_of(file, "token_embd.weight.lora_b"), pair.b);
+}
+
+TEST(GgufLora, RefusesTiedEnds) {
+  const fs::path base_path = kConverted / "gemma3-F32.gguf";
+  const auto base = Checkpoint::open(base_path);
+  ASSERT_TRUE(base->arch().tie_word_embeddings);
+  const test::TemporaryDirectory directory;
+  write_adapter_of_ends(base->arch(), directory / "peft");
+  expect_error(
+      [&] {
+        write_gguf_lora(directory / "peft", base_path, base->arch(), "f32",
+                        directory / "lora.gguf");
+      },
+      {"the adapter has an update of model.embed_tokens", "ties its head", "sftrun merge"});
+}
+
 TEST(GgufLora, RefusesABaseThatHoldsQKAndVInOne) {
   const fs::path base_path = kConverted / "llama_fused-Q8_0.gguf";
   const auto base = Checkpoint::open(base_path);

@@ -396,6 +396,17 @@ TEST_F(VllmAdapter, WholeModulesAreRefused) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "vllm"));
 }
 
+TEST_F(VllmAdapter, EmbeddingAndHeadAreRefused) {
+  add("lm_head", 8, kHidden, kRank);
+  save();
+  json config = mixture_config("qwen3");
+  config["vocab_size"] = 8;
+  expect_error([&] { write(spec::ArchSpec::from_hf_config(config, "config.json")); },
+               {"the adapter has an update of lm_head", "serve the merged model"});
+  EXPECT_NE(vllm_refusal(false, false, true).find("the embedding and the head"), std::string::npos);
+  EXPECT_TRUE(vllm_refusal(false, false, false).empty());
+}
+
 std::optional<VllmReading> reading(const spec::ArchSpec& arch, const std::set<std::string>& names) {
   return vllm_reading(arch, [&](const std::string& module) { return names.contains(module); });
 }

@@ -39,9 +39,16 @@ struct Backend {
   /// exist. The gradient is computed in the forward pass.
   /// @param input [N, hidden] rows that carry a label   @param labels [N] int32
   /// @param grad_scale 1 / label tokens of the global batch
+  /// @param rows what dropout reads of the N rows (`dropout_rows`); empty: there is none
   HeadLoss (*head_loss)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
-                        double grad_scale, HeadGrad wanted);
+                        double grad_scale, HeadGrad wanted, const BatchContext& rows);
 };
+
+/// What dropout reads of some of a batch's rows, and nothing else; empty where it is off.
+/// @param rows [N] int64
+BatchContext dropout_rows(const BatchContext& batch, const at::Tensor& rows);
+/// Those from `first` on.
+BatchContext dropout_rows(const BatchContext& batch, int64_t first, int64_t count);
 
 const Backend& fused_backend();
 const Backend& plain_backend();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sftrun/kernels/embedding.h"
 #include "sftrun/kernels/linear.h"
 
 namespace sftrun::kernels {
@@ -9,11 +10,16 @@ namespace sftrun::kernels {
 /// for a row b of scale B. Reads W once and does as much as r tokens' product.
 /// @param linear with an adapter that has a magnitude
 at::Tensor row_lengths(const Linear& linear);
+/// The same of the columns of an embedding's table and its update [hidden], A of which is
+/// [r, vocab].
+at::Tensor column_lengths(const Embedding& embedding);
 
 /// The sum of the squares of W's rows [out_features] fp32.
 at::Tensor row_squares(const Linear& linear);
+/// Of its columns [hidden] fp32.
+at::Tensor column_squares(const Embedding& embedding);
 
 /// magnitude / lengths [out_features] fp32
-at::Tensor row_gains(const LoraAdapter& lora, const at::Tensor& lengths);
+at::Tensor gains_of(const LoraAdapter& lora, const at::Tensor& lengths);
 
 }  // namespace sftrun::kernels

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sftrun/kernels/backend.h"
+#include "sftrun/kernels/embedding.h"
 #include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/parameter.h"
 #include "sftrun/kernels/per_layer_inputs.h"
@@ -28,7 +29,8 @@ struct LoraOptions {
   double alpha = 32, dropout = 0;
   bool rslora = false;
   std::vector<std::string> target_modules = {
-      "all-linear"};  ///< name endings, as peft matches them, or "all-linear"
+      "all-linear"};  ///< name endings, as peft matches them, or "all-linear", which is all linear
+                      ///< layers but the head
   /// Experts' tensors and routers by name endings, as peft matches them: "mlp.experts.down_proj".
   std::vector<std::string> target_parameters;
   bool target_is_pattern =
@@ -119,6 +121,8 @@ class Decoder {
   RopeCache& rope() { return rope_; }
   std::vector<Layer>& layers() { return layers_; }
   const kernels::Head& head() const { return head_; }
+  kernels::Head& head() { return head_; }
+  kernels::Embedding& embedding() { return embedding_; }
   at::Tensor embed(const at::Tensor& tokens) const;
   /// With the noise that training asks for.
   at::Tensor embed_for_training(const PackedBatch& batch) const;
@@ -130,6 +134,8 @@ class Decoder {
   const std::map<std::string, at::Tensor>& principal_parts() const { return principal_parts_; }
   /// Every linear module but the head, in the order of the tensors.
   std::vector<kernels::Linear*> linears();
+  /// Those with an update, the head among them.
+  std::vector<kernels::Linear*> adapted_linears();
   /// For adapters that no longer change: DoRA's lengths are computed once instead of at every pass.
   void settle_adapters();
   /// Bytes of frozen weights on the device.
@@ -144,7 +150,7 @@ class Decoder {
                                double grad_scale, at::Tensor& grad);
   static void count_router_choices(kernels::BatchContext& context);
   bool trains_below(int64_t group) const;
-  double embedding_scale() const;
+  kernels::BatchContext head_rows(const PackedBatch& batch) const;
   /// To the compute dtype, as Gemma does with what embeddings are multiplied by.
   double rounded(double scale) const;
 
@@ -154,11 +160,9 @@ class Decoder {
   RopeCache rope_;
   kernels::ParameterStore store_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
-  at::Tensor embedding_;
-  std::optional<kernels::QuantizedMatrix> quantized_embedding_;  ///< in its place
+  kernels::Embedding embedding_;
   kernels::PerLayerInputs per_layer_;
   bool shares_keys_ = false;
-  kernels::Parameter* embedding_parameter_ = nullptr;
   std::map<std::string, at::Tensor> principal_parts_;
   std::vector<Layer> layers_;
   kernels::Head head_;

@@ -60,6 +60,13 @@ void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch);
 /// other layers.
 bool is_target(const LoraTargets& targets, const std::string& module, LinearSlot slot,
                const ArchSpec& arch);
+/// Of the embedding and the head: `all-linear` leaves both out, as in peft.
+bool is_end_target(const LoraTargets& targets, const std::string& module);
+inline constexpr const char* kHeadModule = "lm_head";
+std::string embedding_module(const ArchSpec& arch);
+/// @throws ConfigError for targets of which PiSSA takes no principal part: the embedding, and a
+/// head that is tied to it
+void require_pissa_fits(const LoraTargets& targets, const ArchSpec& arch);
 /// Of experts' tensors: the whole name or its ending.
 bool is_target(const LoraTargets& targets, const std::string& parameter);
 

@@ -16,12 +16,17 @@
 /// stay in fp32).
 namespace sftrun::train {
 
+/// peft's default for `loraplus_lr_embedding`.
+inline constexpr double kLoraPlusEmbeddingRate = 1e-6;
+
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool is_8bit = false;
   /// LoRA+ (arXiv:2402.12354; peft's create_loraplus_optimizer): the learning rate of updates' B
   /// and of what has one dimension is so many times that of the rest.
   double loraplus_lr_ratio = 1;
+  /// Likewise that of an embedding's A and B, for which peft has a rate of its own.
+  double loraplus_embedding_ratio = 1;
   /// Moments lie in host memory and are on the device part by part while they are updated.
   bool moments_on_host = false;
   int64_t values_of_part = int64_t{1} << 22;  ///< then on the device at a time; twice that

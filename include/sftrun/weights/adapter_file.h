@@ -11,10 +11,11 @@
 /// adapter_model.safetensors as numbers, checked against the model they are for.
 namespace sftrun::weights {
 
-/// delta W = scale * b a
+/// delta W = scale * b a; of an embedding [vocab, hidden] its transpose
 struct LoraPair {
   int64_t in_features = 0, out_features = 0;
-  int64_t num_experts = 0;  ///< of an experts' tensor; 0: of a linear layer
+  int64_t num_experts = 0;    ///< of an experts' tensor; 0: of a linear layer
+  bool of_embedding = false;  ///< in_features are its vocabulary, out_features its channels
   int64_t r = 0;
   double scale = 1;
   std::vector<float> a;  ///< [r, in_features]; [experts * r, in_features], the expert slow

@@ -19,7 +19,7 @@ struct AdaptedBase {
 /// Whether llama.cpp can apply such an adapter beside its base.
 /// @param directory the adapter's
 /// @throws DataError where it cannot: for a model that it has no word for, whole modules
-/// (modules_to_save), DoRA, PiSSA, and a base file that holds adapted tensors together with others
+/// (modules_to_save), DoRA, PiSSA, an embedding or head that the base ties, and a base file that holds adapted tensors together with others
 void require_gguf_lora(const AdapterConfig& config, const std::filesystem::path& directory,
                        const AdaptedBase& base);
 
@@ -29,6 +29,7 @@ void require_gguf_lora(const AdapterConfig& config, const std::filesystem::path&
 /// that the base's file has. llama.cpp multiplies by adapter.lora.alpha / r; where that is not this
 /// adapter's scale (rsLoRA, alphas or ranks by pattern), B is multiplied by what is missing.
 ///     experts: a tensor for all of them, gate and up with the same A each
+///     the embedding: `lora_a` is [vocab, r], of which llama.cpp looks tokens' rows up
 /// @param base the model: a directory, or the .gguf file, whose tensors must then be those adapted
 /// @param dtype "f32", "f16" or "bf16"   @param file in a directory that is made where it is not
 /// there, once everything is found good

@@ -47,7 +47,12 @@ struct AdapterConfig {
 /// PEFT's tensor names: "base_model.model." + module + ".lora_A.weight".
 std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
-std::string magnitude_name(const std::string& module);  ///< of DoRA
+struct LoraNames {
+  std::string a, b;
+};
+LoraNames lora_names(const std::string& module);
+LoraNames embedding_lora_names(const std::string& module);  ///< "….lora_embedding_A"
+std::string magnitude_name(const std::string& module);      ///< of DoRA
 /// Of a tensor of a module that was trained whole: "base_model.model.lm_head.weight".
 std::string saved_name(const std::string& tensor);
 std::string saved_tensor(

@@ -19,7 +19,7 @@ enum class VllmExperts {
 VllmExperts vllm_experts(const spec::ArchSpec& arch);
 
 /// What to tell of an adapter that vLLM refuses whatever it adapts; empty: it does not.
-std::string vllm_refusal(bool has_magnitudes, bool has_whole_modules);
+std::string vllm_refusal(bool has_magnitudes, bool has_whole_modules, bool adapts_ends);
 
 /// What vLLM makes of an adapter in PEFT's layout.
 struct VllmReading {
@@ -38,7 +38,8 @@ std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
 ///       they are apart, as of adapters that named them apart. Called as in the model's files.
 ///     what of gate_up_proj and down_proj is not adapted: zeros
 ///     k_proj of layers whose values are their keys: the same for v_proj
-/// @throws DataError as load_adapter; of whole modules, which vLLM does not load
+/// @throws DataError as load_adapter; of whole modules, magnitudes, and updates of embedding or
+/// head
 void write_vllm_adapter(const std::filesystem::path& from, const std::filesystem::path& to,
                         const spec::ArchSpec& arch);
 

@@ -6,28 +6,48 @@
 #include "sftrun/kernels/ops.h"
 
 namespace sftrun::kernels {
+namespace {
 
-at::Tensor row_squares(const Linear& linear) {
-  const at::NoGradGuard no_grad;
-  return linear.matrix().values(at::kFloat).to(at::kFloat).square().sum(1);
+at::Tensor squares(const Matrix& matrix) {
+  return matrix.values(at::kFloat).to(at::kFloat).square();
 }
 
-at::Tensor row_lengths(const Linear& linear) {
-  const LoraAdapter& lora = *linear.lora;
+/// @param by_rows whether A's columns are those of W, not its rows
+at::Tensor lengths_of(const LoraAdapter& lora, const Matrix& w, bool by_rows) {
   if (lora.lengths.defined()) return lora.lengths;
   const at::NoGradGuard no_grad;
   const at::Tensor a = lora.a->master.detach(), b = lora.b->master.detach() * lora.scale;
   // Products by a matrix in FP8 round what they multiply; these are W's alone.
-  const bool is_fp8 = linear.quantized && linear.quantized->format == QuantFormat::kFp8;
+  const bool is_fp8 = w.quantized != nullptr && w.quantized->format == QuantFormat::kFp8;
   const at::Tensor compute = lora.a->compute.detach();
-  const Matrix w = is_fp8 ? Matrix(linear.matrix().values(compute.scalar_type())) : linear.matrix();
-  const at::Tensor a_w = matmul_sum({{compute, w, true}});  // [r, out]
+  const Matrix exact = is_fp8 ? Matrix(w.values(compute.scalar_type())) : w;
+  const at::Tensor a_w = matmul_sum({{compute, exact, by_rows}});  // [r, out]
   const at::Tensor crossed = (a_w.t().to(at::kFloat) * b).sum(1);
   const at::Tensor own = (at::mm(b, at::mm(a, a.t())) * b).sum(1);
   return (lora.squares + 2 * crossed + own).clamp_min_(0).sqrt_();
 }
 
-at::Tensor row_gains(const LoraAdapter& lora, const at::Tensor& lengths) {
+}  // namespace
+
+at::Tensor row_squares(const Linear& linear) {
+  const at::NoGradGuard no_grad;
+  return squares(linear.matrix()).sum(1);
+}
+
+at::Tensor column_squares(const Embedding& embedding) {
+  const at::NoGradGuard no_grad;
+  return squares(embedding.matrix()).sum(0);
+}
+
+at::Tensor row_lengths(const Linear& linear) {
+  return lengths_of(*linear.lora, linear.matrix(), /*by_rows=*/true);
+}
+
+at::Tensor column_lengths(const Embedding& embedding) {
+  return lengths_of(*embedding.lora, embedding.matrix(), /*by_rows=*/false);
+}
+
+at::Tensor gains_of(const LoraAdapter& lora, const at::Tensor& lengths) {
   return lora.magnitude->master.detach() / lengths;
 }
 

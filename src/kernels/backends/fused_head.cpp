@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "fused_linears.h"
 #include "fused_norms.h"
+#include "sftrun/kernels/dora.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -21,17 +23,24 @@ double sum_in_fp64(const at::Tensor& losses) {
 }
 
 /// Scaled, not yet capped.
-at::Tensor raw_logits(const Head& head, const at::Tensor& normed_rows) {
-  at::Tensor logits = matmul_nt(normed_rows, head.linear.matrix());
+at::Tensor raw_logits(const Head& head, const Linear& linear, const at::Tensor& normed_rows,
+                      const BatchContext& rows, LowRank* low = nullptr) {
+  at::Tensor logits = linears_forward(normed_rows, {&linear}, rows, low)[0];
   return head.logit_scale == 1 ? logits : logits.mul_(head.logit_scale);
+}
+
+/// With the lengths of its rows, if DoRA asks for them: chunks share them.
+Linear with_lengths(Linear linear) {
+  if (linear.lora && linear.lora->magnitude) linear.lora->lengths = row_lengths(linear);
+  return linear;
 }
 
 }  // namespace
 
 HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
-                         double grad_scale, HeadGrad wanted) {
+                         double grad_scale, HeadGrad wanted, const BatchContext& rows) {
   const at::NoGradGuard no_grad;
-  const Linear& linear = head.linear;
+  const Linear linear = with_lengths(head.linear);
   const int64_t num_rows = input.size(0), step = chunk_rows(input, linear.matrix().size(0));
   const Normed in = normed(input, head.norm);
   const bool needs_d_normed = wanted == HeadGrad::kInput || head.norm.parameter != nullptr;
@@ -39,19 +48,21 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
       wanted != HeadGrad::kNone && needs_d_normed ? at::empty_like(input) : at::Tensor();
   HeadLoss result;
   for (int64_t first = 0; first < num_rows; first += step) {
-    const int64_t rows = std::min(step, num_rows - first);
-    const at::Tensor chunk = in.y.narrow(0, first, rows),
-                     chunk_labels = labels.narrow(0, first, rows);
-    at::Tensor logits = raw_logits(head, chunk);
+    const int64_t count = std::min(step, num_rows - first);
+    const at::Tensor chunk = in.y.narrow(0, first, count),
+                     chunk_labels = labels.narrow(0, first, count);
+    const BatchContext keys = dropout_rows(rows, first, count);
+    LowRank low;
+    at::Tensor logits = raw_logits(head, linear, chunk, keys, &low);
     if (wanted == HeadGrad::kNone) {
       result.loss_sum += sum_in_fp64(token_losses(logits, chunk_labels, head.softcap));
       continue;
     }
     result.loss_sum += sum_in_fp64(
         token_losses_and_grad_(logits, chunk_labels, head.softcap, grad_scale * head.logit_scale));
-    if (d_normed.defined())
-      d_normed.narrow(0, first, rows).copy_(matmul_sum({{logits, linear.matrix(), false}}));
-    if (linear.weight_parameter) add_matmul_tn_(linear.weight_parameter->grad, logits, chunk);
+    const at::Tensor d =
+        linears_backward({logits}, chunk, low, {&linear}, keys, d_normed.defined());
+    if (d.defined()) d_normed.narrow(0, first, count).copy_(d);
   }
   if (d_normed.defined())
     result.grad_input =
@@ -60,18 +71,20 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
 }
 
 at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {
-  at::Tensor logits = raw_logits(head, normed(hidden, head.norm).y);
+  at::Tensor logits = raw_logits(head, head.linear, normed(hidden, head.norm).y, {});
   return head.softcap > 0 ? logits.div_(head.softcap).tanh_().mul_(head.softcap) : logits;
 }
 
 at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels) {
-  const int64_t num_rows = hidden.size(0), step = chunk_rows(hidden, head.linear.matrix().size(0));
+  const Linear linear = with_lengths(head.linear);
+  const int64_t num_rows = hidden.size(0), step = chunk_rows(hidden, linear.matrix().size(0));
   at::Tensor losses = at::empty({num_rows}, hidden.options().dtype(at::kFloat));
   for (int64_t first = 0; first < num_rows; first += step) {
     const int64_t rows = std::min(step, num_rows - first);
     const at::Tensor chunk = normed(hidden.narrow(0, first, rows), head.norm).y;
     losses.narrow(0, first, rows)
-        .copy_(token_losses(raw_logits(head, chunk), labels.narrow(0, first, rows), head.softcap));
+        .copy_(token_losses(raw_logits(head, linear, chunk, {}), labels.narrow(0, first, rows),
+                            head.softcap));
   }
   return losses;
 }

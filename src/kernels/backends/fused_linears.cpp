@@ -72,7 +72,7 @@ at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchCo
   const at::Tensor dropped_x = through_dropout ? dropped(x, lora, batch) : x;
   run.lengths = row_lengths(linear);
   run.result = matmul_sum({{dropped_x, w, true}, {run.low, lora.b->compute, true}});
-  at::Tensor y = scaled(run.result, row_gains(lora, run.lengths));
+  at::Tensor y = scaled(run.result, gains_of(lora, run.lengths));
   if (through_dropout) y = matmul_sum({{x - dropped_x, w, true}}, y);
   if (linear.bias.defined()) y.add_(linear.bias);
   if (residual.defined()) y.add_(residual);
@@ -82,7 +82,7 @@ at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchCo
 /// Adds the magnitudes' gradient; returns that of what they multiply.
 at::Tensor through_magnitude(const at::Tensor& dy, const LoraAdapter& lora, const LoraRun& run) {
   lora.magnitude->grad.add_((dy.to(at::kFloat) * run.result).sum(0).div_(run.lengths));
-  return scaled(dy, row_gains(lora, run.lengths));
+  return scaled(dy, gains_of(lora, run.lengths));
 }
 
 }  // namespace

@@ -310,7 +310,7 @@ at::Tensor layer_forward(const Layer& layer, const at::Tensor& x, const BatchCon
 }
 
 HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
-                   double grad_scale, HeadGrad wanted) {
+                   double grad_scale, HeadGrad wanted, const BatchContext& batch) {
   constexpr int64_t kRows = 256;
   const at::AutoGradMode grad_mode(wanted != HeadGrad::kNone);
   const at::Tensor rows = input.detach().requires_grad_(wanted == HeadGrad::kInput);
@@ -321,7 +321,7 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
     const int64_t count = std::min(kRows, input.size(0) - first);
     const at::Tensor chunk =
         normed.narrow(0, first, count).detach().requires_grad_(d_normed.defined());
-    at::Tensor logits = base_product(chunk, head.linear);
+    at::Tensor logits = linears(chunk, {&head.linear}, dropout_rows(batch, first, count))[0];
     if (head.logit_scale != 1) logits = logits * head.logit_scale;
     if (head.softcap > 0) logits = at::tanh(logits / head.softcap) * head.softcap;
     const at::Tensor loss =

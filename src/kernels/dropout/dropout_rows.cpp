@@ -1,0 +1,40 @@
+#include <ATen/ATen.h>
+
+#include "sftrun/kernels/backend.h"
+
+namespace sftrun::kernels {
+namespace {
+
+BatchContext without_tokens(const BatchContext& batch) {
+  BatchContext rows;
+  rows.dropout_seed = batch.dropout_seed;
+  rows.step = batch.step;
+  rows.training = batch.training;
+  return rows;
+}
+
+}  // namespace
+
+BatchContext dropout_rows(const BatchContext& batch, const at::Tensor& rows) {
+  if (!batch.training) return {};
+  BatchContext result = without_tokens(batch);
+  const at::Tensor on_host = rows.cpu();
+  for (int64_t i = 0; i < on_host.size(0); ++i)
+    result.token_keys.push_back(
+        batch.token_keys[static_cast<size_t>(on_host.const_data_ptr<int64_t>()[i])]);
+  if (batch.token_keys_device.defined())
+    result.token_keys_device = batch.token_keys_device.index_select(0, rows);
+  return result;
+}
+
+BatchContext dropout_rows(const BatchContext& batch, int64_t first, int64_t count) {
+  if (!batch.training) return {};
+  BatchContext result = without_tokens(batch);
+  const auto begin = batch.token_keys.begin() + first;
+  result.token_keys.assign(begin, begin + count);
+  if (batch.token_keys_device.defined())
+    result.token_keys_device = batch.token_keys_device.narrow(0, first, count);
+  return result;
+}
+
+}  // namespace sftrun::kernels
