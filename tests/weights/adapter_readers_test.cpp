@@ -155,6 +155,20 @@ TEST_F(AdapterReaders, AGgufFileAsBase) {
       << llama_cpp();
 }
 
+TEST_F(AdapterReaders, EveryFamilyHasALineOfEach) {
+  for (const fs::directory_entry& family : fs::directory_iterator(kData / "families")) {
+    if (!fs::exists(family.path() / "config.json")) continue;
+    config_ = {.base_model_name_or_path = "owner/name", .r = 16};
+    use_directory(family.path().filename().c_str());
+    adapt_experts();
+    EXPECT_TRUE(peft().starts_with("PEFT: as it is")) << family.path();
+    EXPECT_TRUE(vllm().starts_with("vLLM: ")) << family.path();
+    EXPECT_TRUE(llama_cpp() == kLoraGguf ||
+                llama_cpp().find("have no word for") != std::string::npos)
+        << family.path() << " " << llama_cpp();
+  }
+}
+
 TEST_F(AdapterReaders, AModelThatGgufHasNoWordFor) {
   arch_.ropes.at(0).type = spec::RopeType::kDynamic;
   arch_.ropes.at(0).factor = 4;
