@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "sftrun/config/optimizer_state.h"
-#include "sftrun/core/error.h"
 #include "staged_moments.h"
 
 namespace sftrun::train {
@@ -31,7 +30,6 @@ double lr_ratio_of(const kernels::Parameter& parameter, const AdamWConfig& confi
 AdamW::~AdamW() = default;
 
 AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig with) : store_(store), config_(with) {
-  SFTRUN_CHECK(with.values_of_part % 64 == 0);
   if (with.moments_on_host) staged_ = std::make_unique<StagedMoments>(store.master().device());
   constexpr int64_t kAlignment = 16;  // elements: moments begin on a cache line
   int64_t num_fp32 = 0;

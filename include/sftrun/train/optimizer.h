@@ -29,8 +29,7 @@ struct AdamWConfig {
   double loraplus_embedding_ratio = 1;
   /// Moments lie in host memory and are on the device part by part while they are updated.
   bool moments_on_host = false;
-  /// Then on the device at a time, twice. A multiple of 64: kernels round what does not fill a
-  /// vector in another way.
+  /// Then on the device at a time, twice.
   int64_t values_of_part = int64_t{1} << 22;
 };
 
