@@ -31,21 +31,24 @@ int quantize(const QuantizeOptions& options, const CLI::App& command) {
 
 Command add_quantize(CLI::App& sftrun) {
   auto options = std::make_shared<QuantizeOptions>();
-  CLI::App* command = add_command(
-      sftrun, "quantize", "Write a model in 4 bits, as transformers + bitsandbytes load it",
-      "sftrun quantize --model models/base --method nf4 --output models/base-bnb-4bit");
+  CLI::App* command =
+      add_command(sftrun, "quantize", "Write a model in 4 or 8 bits, as transformers loads it",
+                  "sftrun quantize --model models/base --method nf4 --output models/base-bnb-4bit");
   command->add_option("-m,--model", options->model,
                       "HF directory, .gguf file, or a name on the hub");
   command->add_option("--output", options->output, "New directory for what is written")
       ->type_name("DIR");
-  command->add_option("--method", options->method, "Four bits as bitsandbytes has them")
-      ->check(one_of({"nf4", "fp4"}))
+  command
+      ->add_option("--method", options->method,
+                   "nf4, fp4 and int8 as bitsandbytes has them; fp8 (e4m3) as compressed-tensors, "
+                   "which vLLM reads, too")
+      ->check(one_of({"nf4", "fp4", "fp8", "int8"}))
       ->capture_default_str();
-  command->add_option("--block-size", options->block_size, "Values that share a factor")
+  command->add_option("--block-size", options->block_size, "Of 4 bits: values that share a factor")
       ->check(one_of({"32", "64", "128", "256", "512", "1024", "2048", "4096"}))
       ->capture_default_str();
   command->add_flag("--no-double-quant", options->no_double_quant,
-                    "Keep the blocks' factors in 32 bits (4.5 bits a value, not 4.13)");
+                    "Of 4 bits: keep the blocks' factors in 32 bits (4.5 bits a value, not 4.13)");
   command
       ->add_option("--skip-modules", options->skip_modules,
                    "Modules that stay as they are: names or parts of names")

@@ -165,9 +165,8 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
   const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored);
   const std::string form =
       plan::keeps_stored(tuning, stored) ? "matrices as its files have them, the rest"
-      : tuning.quantises_base()          ? fmt::format("linear layers in {}, the rest",
-                                              tuning.quant == config::Quant::kFp4 ? "fp4" : "nf4")
-                                         : "all of it";
+      : tuning.quantises_base() ? fmt::format("linear layers in {}, the rest", tuning.quant_word())
+                                : "all of it";
   return fmt::format("base: {} in memory: {} in {}", format_bytes(static_cast<uint64_t>(bytes)),
                      form, is_wide ? "fp32" : "16 bits (on processors without bf16 in 32)");
 }

@@ -85,13 +85,12 @@ struct Words<Quant> {
       {"none", kNone},
       {"nf4", kNf4},
       {"fp4", kFp4},
-      {"fp8", kFp8, WordKind::kLater},
-      {"int8", kInt8, WordKind::kLater},
+      {"fp8", kFp8},
+      {"int8", kInt8},
       {"gguf", kGguf},
       {"mxfp4", kMxfp4},
   });
-  static constexpr std::string_view instead =
-      "use nf4, four bits a value; or none: weights stay in bf16 or fp32";
+  static constexpr std::string_view instead = "";
 };
 
 template <>

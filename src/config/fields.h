@@ -118,8 +118,9 @@ void visit_fields(TuningConfig& tuning, Visitor&& field) {
         "fused");
   field(tuning.quant, "quant",
         any().otherwise("what the checkpoint is; else nf4 for mode qlora, none otherwise"),
-        "Storage of the frozen linear layers but routers: nf4 or fp4, as bitsandbytes has them; "
-        "gguf or mxfp4, the blocks that the file has; none, unpacked to the run's dtype.",
+        "Storage of the frozen linear layers but routers: nf4, fp4 or int8, as bitsandbytes has "
+        "them; fp8, e4m3 with a factor for each row, products by which take activations in e4m3, "
+        "too; gguf or mxfp4, the blocks that the file has; none, unpacked to the run's dtype.",
         "nf4");
   field(
       tuning.double_quant, "double_quant", any(),

@@ -18,6 +18,10 @@ std::string_view name_of(DType dtype) {
       return "int32";
     case DType::kU8:
       return "uint8";
+    case DType::kI8:
+      return "int8";
+    case DType::kF8E4M3:
+      return "fp8";
     case DType::kOther:
       return "other";
   }

@@ -252,13 +252,23 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
     launch.check();
     return y;
   }
+  const auto floats = [](const at::Tensor& x) {
+    return x.defined() ? x.const_data_ptr<float>() : nullptr;
+  };
+  if (is_8bit(matrix.format)) {
+    const cuda::EightBitView view{
+        .codes = packed.const_data_ptr<uint8_t>(),
+        .factors = floats(matrix.absmax),
+        .columns = matrix.columns,
+        .form = matrix.format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8};
+    cuda::launch_dequantize_8bit(type_of(y), view, y.data_ptr(), y.numel(), launch.stream());
+    launch.check();
+    return y;
+  }
   const std::span<const float, 16> values = quant_table(matrix.format);
   const at::Tensor table =
       on_device(at::from_blob(const_cast<float*>(values.data()), {16}, at::kFloat), packed);
   const at::Tensor map = matrix.is_nested() ? on_device(nested_map(), packed) : at::Tensor();
-  const auto floats = [](const at::Tensor& x) {
-    return x.defined() ? x.const_data_ptr<float>() : nullptr;
-  };
   const cuda::FourBitView view{
       .packed = packed.const_data_ptr<uint8_t>(),
       .table = floats(table),
@@ -271,6 +281,26 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
   cuda::launch_dequantize_4bit(type_of(y), view, y.data_ptr(), y.numel(), launch.stream());
   launch.check();
   return y;
+}
+
+RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains) {
+  const at::Tensor rows = x.contiguous();
+  if (gains.defined()) check_operand(gains, x, at::kFloat);
+  RoundedRows rounded{at::empty(x.sizes(), x.options().dtype(at::kFloat8_e4m3fn)),
+                      at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
+  const Launch launch(rows);
+  cuda::launch_round_to_e4m3(
+      type_of(rows), rows.data_ptr(), gains.defined() ? gains.const_data_ptr<float>() : nullptr,
+      static_cast<uint8_t*>(rounded.codes.data_ptr()), rounded.factors.data_ptr<float>(), x.size(0),
+      x.size(1), launch.stream());
+  launch.check();
+  return rounded;
+}
+
+bool multiplies_fp8(const at::Tensor& x) {
+  const auto* card = at::cuda::getDeviceProperties(x.device().index());
+  constexpr int kAda = 89;
+  return card->major * 10 + card->minor >= kAda;
 }
 
 /// As at::_grouped_mm decides (aten/src/ATen/native/cuda/GroupedBlas.cpp): otherwise it copies
@@ -328,6 +358,8 @@ constexpr CudaKernels kKernels = {
     .adamw_8bit = adamw_8bit,
     .sum_of_squares = sum_of_squares,
     .dequantize = dequantize,
+    .round_to_e4m3 = round_to_e4m3,
+    .multiplies_fp8 = multiplies_fp8,
     .libtorch_groups = libtorch_groups,
     .grouped_matmul = grouped_matmul,
     .add_grouped_matmul_tn = add_grouped_matmul_tn,

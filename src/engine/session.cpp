@@ -74,9 +74,21 @@ void set_threads(const nlohmann::json& request) {
 
 namespace {
 
+kernels::QuantFormat quant_format(config::Quant quant) {
+  switch (quant) {
+    case config::Quant::kFp4:
+      return kernels::QuantFormat::kFp4;
+    case config::Quant::kFp8:
+      return kernels::QuantFormat::kFp8;
+    case config::Quant::kInt8:
+      return kernels::QuantFormat::kInt8;
+    default:
+      return kernels::QuantFormat::kNf4;
+  }
+}
+
 kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
-  return {.format = tuning.quant == config::Quant::kFp4 ? kernels::QuantFormat::kFp4
-                                                        : kernels::QuantFormat::kNf4,
+  return {.format = quant_format(tuning.quant),
           .block_size = tuning.quant_block_size,
           .nested = tuning.double_quant};
 }

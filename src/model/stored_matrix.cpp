@@ -125,6 +125,17 @@ kernels::QuantizedMatrix from(const weights::Mxfp4Experts& stored, const Shape& 
   return matrix;
 }
 
+kernels::QuantizedMatrix from(const weights::EightBitRows& stored, const Shape& /*shape*/,
+                              const std::string& /*name*/, const Checkpoint& checkpoint) {
+  kernels::QuantizedMatrix matrix;
+  matrix.format = stored.fp8 ? kernels::QuantFormat::kFp8 : kernels::QuantFormat::kInt8;
+  matrix.packed = tensor_over(stored.codes, at::kByte, checkpoint);
+  matrix.absmax = at::empty({stored.rows}, at::kFloat);
+  for (int64_t row = 0; row < stored.rows; ++row)
+    matrix.absmax.data_ptr<float>()[row] = stored.factor(row);
+  return matrix;
+}
+
 }  // namespace
 
 kernels::QuantizedMatrix stored_matrix(const weights::PackedMatrix& packed,
@@ -139,8 +150,11 @@ kernels::QuantizedMatrix stored_matrix(const weights::PackedMatrix& packed,
 }
 
 bool is_stored_as(const weights::PackedMatrix& packed, kernels::QuantFormat format) {
-  const auto* four_bits = std::get_if<weights::FourBits>(&packed);
-  return four_bits != nullptr && four_bits->fp4 == (format == kernels::QuantFormat::kFp4);
+  if (const auto* four_bits = std::get_if<weights::FourBits>(&packed))
+    return format == (four_bits->fp4 ? kernels::QuantFormat::kFp4 : kernels::QuantFormat::kNf4);
+  if (const auto* rows = std::get_if<weights::EightBitRows>(&packed))
+    return format == (rows->fp8 ? kernels::QuantFormat::kFp8 : kernels::QuantFormat::kInt8);
+  return false;
 }
 
 }  // namespace sftrun::model

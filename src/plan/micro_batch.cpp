@@ -58,9 +58,12 @@ Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config)
   return trained;
 }
 
-/// Of four bits: the codes, and the blocks' factors in 32 bits, or in 8 and every 256 of them one
-/// in 32.
-int64_t packed_bytes(int64_t num_values, const config::TuningConfig& tuning) {
+/// Of eight bits: the codes, and the rows' factors in 32. Of four: the codes, and the blocks'
+/// factors in 32 bits, or in 8 and every 256 of them one in 32.
+int64_t packed_bytes(const spec::TensorSpec& tensor, const config::TuningConfig& tuning) {
+  const int64_t num_values = tensor.numel();
+  if (tuning.quant == config::Quant::kFp8 || tuning.quant == config::Quant::kInt8)
+    return num_values + num_values / tensor.shape.back() * kFp32Bytes;
   const int64_t blocks = (num_values + tuning.quant_block_size - 1) / tuning.quant_block_size;
   const int64_t factors = tuning.double_quant ? blocks + (blocks + 255) / 256 * 4 : blocks * 4;
   return (num_values + 1) / 2 + factors;
@@ -120,7 +123,7 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
     if ((keeps || (quantises && is_experts)) && kept != stored.end())
       total += static_cast<int64_t>(kept->second);
     else if (quantised.contains(tensor.name))
-      total += packed_bytes(tensor.numel(), tuning);
+      total += packed_bytes(tensor, tuning);
     else
       total += tensor.numel() * element_bytes;
   }

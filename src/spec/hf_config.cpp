@@ -19,7 +19,11 @@ void refuse_quantized(const JsonFields& config, const Family& family) {
   const std::string method =
       quantization->is_object() ? quantization->value("quant_method", "unknown") : "unknown";
   if (method == "mxfp4" && family.reads_mxfp4) return;
-  if (method == "bitsandbytes" && quantization->value("load_in_4bit", json()) == true) return;
+  if (method == "bitsandbytes") return;  // in 4 bits or 8
+  if (method == "fbgemm_fp8") return;
+  const bool is_fp8 =
+      quantization->is_object() && quantization->value("format", json()) == "float-quantized";
+  if (method == "compressed-tensors" && is_fp8) return;
   throw DataError(
       fmt::format("the checkpoint is quantised by \"{}\", which is not supported", method),
       config.where(),

@@ -79,6 +79,10 @@ std::string_view safetensors_name(DType dtype) {
       return "I32";
     case DType::kU8:
       return "U8";
+    case DType::kI8:
+      return "I8";
+    case DType::kF8E4M3:
+      return "F8_E4M3";
     case DType::kOther:
       break;
   }

@@ -1,19 +1,15 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "find_entry.h"
 #include "sftrun/weights/packed.h"
-#include "sftrun/weights/safetensors.h"
 
 /// The tensors that bitsandbytes saves of a matrix in 4 bits: NAME, NAME.absmax, NAME.quant_map,
 /// NAME.quant_state.bitsandbytes__nf4 (JSON in bytes) and of nested factors NAME.nested_absmax and
 /// NAME.nested_quant_map (functional.py, QuantState.as_dict).
 namespace sftrun::weights {
-
-/// How to look a tensor of the checkpoint up; null: not there.
-using FindEntry = std::function<const SafetensorsEntry*(const std::string& name)>;
 
 /// Whether `name` is in 4 bits.
 bool is_in_four_bits(const std::string& name, const FindEntry& find);

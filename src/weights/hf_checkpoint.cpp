@@ -5,6 +5,7 @@
 
 #include "checkpoint_base.h"
 #include "convert.h"
+#include "eight_bits.h"
 #include "four_bits.h"
 #include "json_text.h"
 #include "mxfp4.h"
@@ -116,9 +117,13 @@ class HfCheckpoint final : public CheckpointBase {
   void read(const std::string& name, DType dtype, void* destination) const override {
     const size_t i = index_of(name);
     const std::vector<spec::TensorPart>& parts = tensors_[i].parts;
-    if (const auto packed = four_bits_.find(name); packed != four_bits_.end())
-      return read_unpacked(packed->second, dtype, static_cast<std::byte*>(destination),
-                           tensors_[i].numel());
+    if (const auto packed = quantised_.find(name); packed != quantised_.end()) {
+      return std::visit(
+          [&](const auto& matrix) {
+            read_unpacked(matrix, dtype, static_cast<std::byte*>(destination), tensors_[i].numel());
+          },
+          packed->second);
+    }
     if (tensors_[i].layout.reorders())
       return read_reordered(i, dtype, static_cast<std::byte*>(destination));
     if (parts.empty()) {
@@ -156,9 +161,9 @@ class HfCheckpoint final : public CheckpointBase {
       constexpr size_t kSides = 4;  // [experts, gate or up, inner, in]
       return Mxfp4Experts{blocks.codes, blocks.exponents, info.layout.view.size() == kSides};
     }
-    const auto found = four_bits_.find(name);
-    if (found == four_bits_.end()) return std::nullopt;
-    return found->second;
+    const auto found = quantised_.find(name);
+    if (found == quantised_.end()) return std::nullopt;
+    return std::visit([](const auto& matrix) { return PackedMatrix(matrix); }, found->second);
   }
 
   text::Tokenizer tokenizer() const override { return text::Tokenizer::from_directory(directory_); }
@@ -179,7 +184,15 @@ class HfCheckpoint final : public CheckpointBase {
     for (const auto& file : files_) file->content.release(bytes);
   }
 
-  void read_unpacked(const FourBits& matrix, DType dtype, std::byte* destination,
+  static std::vector<std::span<const std::byte>> bytes_of(const FourBits& matrix) {
+    return {matrix.packed, matrix.absmax, matrix.nested_absmax};
+  }
+  static std::vector<std::span<const std::byte>> bytes_of(const EightBitRows& matrix) {
+    return {matrix.codes, matrix.factors};
+  }
+
+  template <typename Matrix>
+  void read_unpacked(const Matrix& matrix, DType dtype, std::byte* destination,
                      int64_t numel) const {
     constexpr int64_t kChunk = 8192;
     std::vector<float> wide(static_cast<size_t>(std::min(numel, kChunk)));
@@ -190,8 +203,7 @@ class HfCheckpoint final : public CheckpointBase {
               destination + done * size_of(dtype), count);
     }
     for (const auto& file : files_) {
-      for (const auto& part : {matrix.packed, matrix.absmax, matrix.nested_absmax})
-        file->content.release(part);
+      for (const auto& part : bytes_of(matrix)) file->content.release(part);
     }
   }
 
@@ -295,12 +307,12 @@ class HfCheckpoint final : public CheckpointBase {
     for (spec::TensorSpec& spec : expected) {
       if (located_.contains(spec.name)) spec.parts.clear();  // stored whole, whatever is usual
     }
-    const std::set<std::string> beside = find_four_bits(expected);
+    const std::set<std::string> beside = find_quantised(expected);
     std::vector<FoundTensor> found;
     std::vector<std::string> others;
     for (const auto& [name, located] : located_) {
       if (beside.contains(name)) continue;
-      if (four_bits_.contains(name)) {
+      if (quantised_.contains(name)) {
         const auto spec =
             std::find_if(expected.begin(), expected.end(),
                          [&](const spec::TensorSpec& one) { return one.name == name; });
@@ -317,8 +329,8 @@ class HfCheckpoint final : public CheckpointBase {
         add_packed(spec);
         continue;
       }
-      if (four_bits_.contains(spec.name)) {
-        add_four_bits(spec);
+      if (quantised_.contains(spec.name)) {
+        add_quantised(spec);
         continue;
       }
       if (spec.parts.empty()) {
@@ -349,19 +361,23 @@ class HfCheckpoint final : public CheckpointBase {
     }
   }
 
-  /// Fills `four_bits_`.   @return the names of what such matrices have beside them
-  std::set<std::string> find_four_bits(const std::vector<spec::TensorSpec>& specs) {
+  /// Fills `quantised_`.   @return the names of what such matrices have beside them
+  std::set<std::string> find_quantised(const std::vector<spec::TensorSpec>& specs) {
     std::set<std::string> beside;
     const FindEntry find = [this](const std::string& name) {
       const auto found = located_.find(name);
       return found == located_.end() ? nullptr : found->second.entry;
     };
     for (const spec::TensorSpec& spec : specs) {
-      if (!spec.parts.empty() || spec.layout.reorders() || !is_in_four_bits(spec.name, find))
-        continue;
-      beside.merge(set_of(beside_four_bits(spec.name, find)));
-      four_bits_[spec.name] =
-          read_four_bits(spec.name, spec.shape, find, located_.at(spec.name).file->string());
+      if (!spec.parts.empty() || spec.layout.reorders()) continue;
+      const auto where = [&] { return located_.at(spec.name).file->string(); };
+      if (is_in_four_bits(spec.name, find)) {
+        beside.merge(set_of(beside_four_bits(spec.name, find)));
+        quantised_.emplace(spec.name, read_four_bits(spec.name, spec.shape, find, where()));
+      } else if (is_in_eight_bits(spec.name, find)) {
+        beside.merge(set_of(beside_eight_bits(spec.name, find)));
+        quantised_.emplace(spec.name, read_eight_bits(spec.name, spec.shape, find, where()));
+      }
     }
     return beside;
   }
@@ -370,16 +386,23 @@ class HfCheckpoint final : public CheckpointBase {
     return {names.begin(), names.end()};
   }
 
-  void add_four_bits(const spec::TensorSpec& spec) {
-    const FourBits& matrix = four_bits_.at(spec.name);
-    uint64_t stored_bytes =
-        matrix.packed.size() + matrix.absmax.size() + matrix.nested_absmax.size();
-    add({.name = spec.name,
-         .shape = spec.shape,
-         .format = matrix.fp4 ? "FP4" : "NF4",
-         .stored_bytes = stored_bytes,
-         .stored_name = located_.at(spec.name).entry->name},
-        matrix.packed);
+  static const char* format_of(const FourBits& matrix) { return matrix.fp4 ? "FP4" : "NF4"; }
+  static const char* format_of(const EightBitRows& matrix) { return matrix.fp8 ? "FP8" : "INT8"; }
+
+  void add_quantised(const spec::TensorSpec& spec) {
+    std::visit(
+        [&](const auto& matrix) {
+          const auto bytes = bytes_of(matrix);
+          uint64_t stored_bytes = 0;
+          for (const auto& part : bytes) stored_bytes += part.size();
+          add({.name = spec.name,
+               .shape = spec.shape,
+               .format = format_of(matrix),
+               .stored_bytes = stored_bytes,
+               .stored_name = located_.at(spec.name).entry->name},
+              bytes.front());
+        },
+        quantised_.at(spec.name));
   }
 
   /// What files hold of what the model has.
@@ -457,7 +480,7 @@ class HfCheckpoint final : public CheckpointBase {
   fs::path directory_;
   std::vector<std::unique_ptr<File>> files_;
   std::map<std::string, Located> located_;
-  std::map<std::string, FourBits> four_bits_;
+  std::map<std::string, std::variant<FourBits, EightBitRows>> quantised_;
 };
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST(Resolve, FillsInWhatOthersImply) {
   EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kNo);
   EXPECT_EQ(config.output.dir, "runs/first");
   EXPECT_EQ(config.parallel.strategy, Strategy::kDdp);
-  EXPECT_EQ(config.tuning.quant, Quant::kAuto);  // the checkpoint decides
+  EXPECT_EQ(config.tuning.quant, Quant::kAuto);       // the checkpoint decides
   EXPECT_EQ(config.data.too_long, TooLong::kAuto);    // the data's format decides
   EXPECT_EQ(config.model.dtype, DTypeChoice::kAuto);  // the device decides
   const RunConfig once = config;

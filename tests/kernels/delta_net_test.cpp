@@ -311,7 +311,7 @@ TEST(DeltaNet, EqualsTransformers) {
                     config["linear_key_head_dim"],  config["linear_value_head_dim"],
                     config["hidden_size"],          config["linear_conv_kernel_dim"]};
   const int64_t tokens = config["tokens"];
-  constexpr double kTolerance = 3e-5;
+  constexpr double kTolerance = 6e-5;  // fp32 here and there: sums differ with the processor
   const auto tensor = [](const nlohmann::json& values, at::IntArrayRef shape) {
     return at::tensor(values.get<std::vector<float>>()).view(shape);
   };

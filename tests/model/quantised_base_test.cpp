@@ -158,6 +158,35 @@ TEST(QuantisedBase, BlocksOfAGgufFileTrainAsTheirValues) {
   }
 }
 
+/// Updates of the embedding and the head, beside blocks that stay packed.
+TEST(QuantisedBase, EndsAreAdaptedOverBlocks) {
+  for (const char* name : {"models/llama3-gguf/model-Q8_0.gguf", "converted/gemma3-Q8_0.gguf"}) {
+    SCOPED_TRACE(name);
+    const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
+    auto examples = test::read_reference(data("models/llama3-gguf")).examples;
+    for (data::Example& example : examples) {
+      for (auto* ids : {&example.tokens, &example.labels})
+        for (int32_t& id : *ids)
+          id = id < 0 ? id : id % static_cast<int32_t>(model->arch().vocab_size);
+    }
+    for (const bool dora : {false, true}) {
+      DecoderOptions options;
+      options.trains = Trains::kLora;
+      options.lora.target_modules = {"all-linear", "embed_tokens", "lm_head"};
+      options.lora.dora = dora;
+      const auto unpacked = Decoder::load(model, options);
+      options.base.keep_stored = true;
+      const auto kept = Decoder::load(model, options);
+      EXPECT_TRUE(kept->embedding().quantized && kept->head().linear.quantized);
+      at::Tensor grads[2];
+      const double loss = loss_of(*kept, examples, &grads[0]),
+                   expected = loss_of(*unpacked, examples, &grads[1]);
+      EXPECT_NEAR(loss / expected, 1, 1e-6);
+      EXPECT_TRUE(test::close(grads[0], grads[1], 2e-5));
+    }
+  }
+}
+
 /// Embedding and head by `embeddings`, modules by name.
 TEST(QuantisedBase, WhatStaysDenseCanBeChosen) {
   const auto model = checkpoint();
@@ -206,6 +235,62 @@ TEST(QuantisedBase, DirectoriesOfBitsandbytesLoadAsTheyAre) {
   }
 }
 
+/// In eight bits as transformers saves and loads them (scripts/fixtures/make_eight_bits.py): int8's
+/// logits are those of its values, with FP8 activations are rounded as transformers rounds them.
+TEST(QuantisedBase, DirectoriesInEightBitsLoadAsTheyAre) {
+  for (const bool is_fp8 : {false, true}) {
+    SCOPED_TRACE(is_fp8);
+    const std::filesystem::path directory = data(is_fp8 ? "models/fp8-dynamic" : "models/bnb-int8");
+    const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(directory);
+    const weights::SafetensorsFile values(directory / "dequantised.safetensors");
+    const test::Reference reference = test::read_reference(directory);
+    for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+      for (const bool keeps : {false, true}) {
+        DecoderOptions options;
+        options.trains = Trains::kLora;
+        options.backend = backend;
+        options.base.keep_stored = keeps;
+        const auto decoder = Decoder::load(model, options);
+        for (const kernels::Linear* linear : decoder->linears()) {
+          ASSERT_EQ(linear->quantized.has_value(), keeps) << linear->name;
+          const at::Tensor expected =
+              test::tensor_of(*values.find(linear->name + ".weight"), at::kFloat);
+          EXPECT_TRUE(at::equal(linear->matrix().values(at::kFloat), expected)) << linear->name;
+        }
+        if (is_fp8 && !keeps) continue;  // unpacked it multiplies unrounded activations
+        for (size_t i = 0; i < reference.examples.size(); ++i) {
+          const PackedBatch batch = test::packed(*decoder, {reference.examples[i]});
+          const at::Tensor rows = at::arange(reference.logits[i].size(0));
+          EXPECT_TRUE(test::close(decoder->logits(batch, rows), reference.logits[i], 1e-5));
+        }
+      }
+    }
+  }
+}
+
+/// Gradients through products that round: LibTorch's operators and autograd against our own.
+TEST(QuantisedBase, Fp8TrainsAlikeInBothBackends) {
+  const std::shared_ptr<const weights::Checkpoint> model =
+      weights::Checkpoint::open(data("models/fp8-dynamic"));
+  const auto examples = many(test::read_reference(data("models/tied-gqa")).examples);
+  double losses[2];
+  at::Tensor grads[2];
+  int at = 0;
+  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+    DecoderOptions options;
+    options.trains = Trains::kLora;
+    options.backend = backend;
+    options.base.keep_stored = true;
+    const auto decoder = Decoder::load(model, options);
+    losses[at] = loss_of(*decoder, examples, &grads[at]);
+    ++at;
+  }
+  EXPECT_NEAR(losses[0] / losses[1], 1, 1e-5);
+  // A last bit of difference may make another code of e4m3, a sixteenth away.
+  EXPECT_TRUE(test::close(grads[0], grads[1], 2e-3));
+  EXPECT_GT(grads[0].abs().max().item<float>(), 0);
+}
+
 /// `quant` says one format, the file has another: the matrix is quantised from its values.
 TEST(QuantisedBase, AnotherFormatThanTheFilesIsMadeFromItsValues) {
   const std::shared_ptr<const weights::Checkpoint> model =
@@ -241,7 +326,7 @@ spec::ArchSpec small_arch() {
 }
 
 /// By the allocator, within 2%; while it is loaded one tensor in fp32 comes on top.
-TEST(QuantisedBase, MemoryIsWhatTheFormatNeeds) {
+TEST(QuantisedBase, MemoryIsWhatFourBitsNeed) {
   kernels::install_cpu_allocator();
   kernels::nested_map();  // made once a process
   constexpr int64_t kEmbedding = 2000 * 512, kLayer = 512 * (512 + 2 * 256 + 512 + 3 * 1536),
@@ -263,6 +348,26 @@ TEST(QuantisedBase, MemoryIsWhatTheFormatNeeds) {
       EXPECT_LT(static_cast<double>(stats.peak_bytes - before),
                 expected * 1.02 + kEmbedding * (4 + element) * 1.1);
     }
+  }
+}
+
+TEST(QuantisedBase, MemoryIsWhatEightBitsNeed) {
+  kernels::install_cpu_allocator();
+  constexpr int64_t kEmbedding = 2000 * 512, kLayer = 512 * (512 + 2 * 256 + 512 + 3 * 1536),
+                    kRows = 512 + 2 * 256 + 512 + 2 * 1536 + 512, kNorms = 9 * 512;
+  for (const kernels::QuantFormat format :
+       {kernels::QuantFormat::kFp8, kernels::QuantFormat::kInt8}) {
+    DecoderOptions options;
+    options.dtype = at::kBFloat16;
+    options.base.quant = kernels::QuantOptions{.format = format};
+    const double expected = 4.0 * (kLayer + 4 * kRows) + 2.0 * (2 * kEmbedding + kNorms);
+    kernels::trim_cpu_cache();
+    const uint64_t before = kernels::cpu_memory_stats().allocated_bytes;
+    const auto decoder = Decoder::random(small_arch(), options);
+    EXPECT_EQ(static_cast<double>(decoder->base_bytes()), expected);
+    EXPECT_NEAR(
+        static_cast<double>(kernels::cpu_memory_stats().allocated_bytes - before) / expected, 1,
+        0.02);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// The typed configuration of a run. Names are the YAML's; defaults are written here and nowhere
@@ -93,10 +94,17 @@ struct TuningConfig {
   std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
 
   bool trains_adapter() const { return mode == TuningMode::kLora || mode == TuningMode::kQlora; }
+  /// What `quantises_base` makes of linear layers: "nf4", "fp4", "fp8" or "int8".
+  std::string_view quant_word() const {
+    return quant == Quant::kFp4    ? "fp4"
+           : quant == Quant::kFp8  ? "fp8"
+           : quant == Quant::kInt8 ? "int8"
+                                   : "nf4";
+  }
   bool keeps_blocks() const { return quant == Quant::kGguf || quant == Quant::kMxfp4; }
   bool quantises_base() const {
-    return quant == Quant::kNf4 || quant == Quant::kFp4 ||
-           (quant == Quant::kAuto && mode == TuningMode::kQlora);
+    return quant == Quant::kNf4 || quant == Quant::kFp4 || quant == Quant::kFp8 ||
+           quant == Quant::kInt8 || (quant == Quant::kAuto && mode == TuningMode::kQlora);
   }
 };
 

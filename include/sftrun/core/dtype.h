@@ -7,7 +7,7 @@
 /// Floating-point element types of stored tensors, and conversions that equal PyTorch's.
 namespace sftrun {
 
-enum class DType { kF32, kF16, kBF16, kF64, kI64, kI32, kU8, kOther };
+enum class DType { kF32, kF16, kBF16, kF64, kI64, kI32, kU8, kI8, kF8E4M3, kOther };
 
 constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
@@ -21,6 +21,8 @@ constexpr int64_t size_of(DType dtype) {
     case DType::kBF16:
       return 2;
     case DType::kU8:
+    case DType::kI8:
+    case DType::kF8E4M3:
       return 1;
     case DType::kOther:
       return 0;

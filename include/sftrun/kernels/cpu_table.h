@@ -73,6 +73,9 @@ struct Gating {
       : activation(of), alpha(alpha_of), limit(limit_of) {}
 };
 
+/// How eight bits hold a value (QuantFormat::kFp8, kInt8).
+enum class EightBits { kE4m3, kInt8 };
+
 /// Queries and keys of one tile of attention on CPU.
 inline constexpr int64_t kAttentionTile = 64;
 
@@ -155,6 +158,9 @@ struct RowKernels {
   /// Numbers [first, first + n) of a row of ggml's blocks; see sftrun/weights/ggml_blocks.inl.
   /// @param type one of weights::GgmlType that has blocks
   void (*dequantize_ggml)(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out);
+  void (*widen)(const T* x, int64_t n, float* wide);
+  /// Values of one row; see src/kernels/quant/eight_bits_cpu.inl.
+  void (*dequantize_8bit)(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out);
 };
 
 struct CpuKernels {
@@ -173,6 +179,9 @@ struct CpuKernels {
   /// Codes and factors of whole blocks; see src/kernels/quant/quant_cpu.inl.
   void (*quantize_4bit)(const float* values, int64_t n, int64_t block_size, const float* bounds,
                         const uint8_t* order, uint8_t* packed, float* absmax);
+  /// One row's codes and, returned, its factor; see src/kernels/quant/eight_bits_cpu.inl.
+  float (*quantize_row_e4m3)(float* x, const float* gains, int64_t n, uint8_t* codes);
+  float (*quantize_row_int8)(const float* x, int64_t n, uint8_t* codes);
 };
 
 /// The table for this processor: avx512, avx2 or generic. SFTRUN_ISA in the environment names a

@@ -30,6 +30,10 @@ struct CudaKernels {
                      const AdamW8bitParams& params);
   double (*sum_of_squares)(const at::Tensor& flat);
   at::Tensor (*dequantize)(const QuantizedMatrix& matrix, at::ScalarType dtype);
+  /// `round_to_e4m3` of src/kernels/matmul/fp8_product.h.
+  RoundedRows (*round_to_e4m3)(const at::Tensor& x, const at::Tensor& gains);
+  /// Whether x's card multiplies e4m3: sm_89 and later.
+  bool (*multiplies_fp8)(const at::Tensor& x);
   /// Whether LibTorch has one launch for all matrices of a product of x's type on x's card.
   bool (*libtorch_groups)(const at::Tensor& x);
   /// @param ends [experts] int32: where each expert's rows end

@@ -9,20 +9,31 @@
 
 /// Frozen matrices in fewer bits. In 4, in the very bytes of bitsandbytes (0.50:
 /// backends/default/ops.py, functional.py; QLoRA, arXiv:2305.14314, section 3): values in the order
-/// of their memory, in blocks that share a factor, whatever row they are of. Or in ggml's blocks,
-/// which a row has a whole number of.
+/// of their memory, in blocks that share a factor, whatever row they are of. In 8, with a factor
+/// for each row: e4m3 as compressed-tensors and transformers' quantize_fp8_per_row have it, or int8
+/// as bitsandbytes' LLM.int8 (arXiv:2208.07339). Or in ggml's blocks, which a row has a whole
+/// number of.
 namespace sftrun::kernels {
 
 /// Of 4 bits, sixteen values each: quantiles of a normal distribution, or floats of one sign, two
-/// exponent and one mantissa bit. Or one of ggml's types.
-enum class QuantFormat : uint8_t { kNf4, kFp4, kGgml };
+/// exponent and one mantissa bit. Of 8 bits; or one of ggml's types.
+enum class QuantFormat : uint8_t { kNf4, kFp4, kFp8, kInt8, kGgml };
+
+constexpr bool is_4bit(QuantFormat format) {
+  return format == QuantFormat::kNf4 || format == QuantFormat::kFp4;
+}
+constexpr bool is_8bit(QuantFormat format) {
+  return format == QuantFormat::kFp8 || format == QuantFormat::kInt8;
+}
 
 struct QuantOptions {
-  QuantFormat format = QuantFormat::kNf4;  ///< or kFp4
-  int64_t block_size = 64;                 ///< even
-  bool nested = true;  ///< the blocks' factors are themselves quantised, to 8 bits
+  QuantFormat format = QuantFormat::kNf4;  ///< not kGgml
+  int64_t block_size = 64;                 ///< of 4 bits; even
+  bool nested = true;  ///< of 4 bits: the blocks' factors are themselves quantised, to 8 bits
 };
 
+/// "nf4", "fp4", "fp8" or "int8".
+const char* quant_name(QuantFormat format);
 /// The value of each code of 4 bits.
 std::span<const float, 16> quant_table(QuantFormat format);
 
@@ -31,10 +42,12 @@ struct QuantizedMatrix {
   weights::GgmlType ggml_type = weights::GgmlType::kF32;  ///< of kGgml: one with blocks
   int64_t rows = 0, columns = 0;
   int64_t block_size = 0;  ///< of 4 bits
-  /// uint8. Of 4 bits [(rows * columns + 1) / 2]: two codes, the first in the high half. Of kGgml
-  /// the rows' blocks, one after the other.
+  /// uint8. Of 4 bits [(rows * columns + 1) / 2]: two codes, the first in the high half. Of 8
+  /// [rows * columns]. Of kGgml the rows' blocks, one after the other.
   at::Tensor packed;
-  at::Tensor absmax;  ///< fp32 [blocks]; of a nested one undefined
+  /// fp32. Of 4 bits [blocks]; of a nested one undefined. Of 8 [rows]: a code times its row's, of
+  /// kInt8 over 127; undefined: codes are the values.
+  at::Tensor absmax;
   /// absmax = map[codes] * nested_absmax + offset, where map is bitsandbytes' dynamic one
   /// (`nested_map`) and every 256 blocks share a nested_absmax.
   at::Tensor codes;          ///< uint8 [blocks]
@@ -48,14 +61,17 @@ struct QuantizedMatrix {
   /// Factors of blocks [first, first + factors.size()).
   void block_factors(int64_t first, std::span<float> factors) const;
   QuantizedMatrix to(at::Device device) const;
-  /// Some of the rows, without a copy.   @pre format == kGgml
+  /// Some of the rows, without a copy.   @pre not of 4 bits
   QuantizedMatrix narrow(int64_t first, int64_t count) const;
+  /// The codes as values.   @pre format == kFp8
+  QuantizedMatrix without_factors() const;
 };
 
 /// [256] fp32, on CPU: what the codes of nested factors stand for.
 const at::Tensor& nested_map();
 
-/// @param weight [rows, columns] contiguous, on CPU, fp32, bf16 or fp16
+/// @param weight [rows, columns] contiguous, on CPU, fp32, bf16 or fp16. kInt8 takes it as fp16, as
+/// bitsandbytes does.   @throws DataError for kInt8 where values are no numbers or beyond fp16
 QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options);
 /// [rows, columns], each value code * factor in fp32, rounded once.   @param dtype as of weights
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype);
@@ -71,7 +87,16 @@ template <typename T>
 void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
                      int64_t columns, T* out, int64_t stride);
 
-/// A matrix of a product, as it is or in 4 bits.
+/// Activations in e4m3: x is about codes * factors.
+struct RoundedRows {
+  at::Tensor codes;    ///< [T, K]: on CPU the codes' values in x' dtype, on CUDA kFloat8_e4m3fn
+  at::Tensor factors;  ///< fp32 [T, 1]
+};
+/// As transformers' quantize_fp8_per_row.
+/// @param x [T, K]   @param gains fp32 [K], which multiply x first, or undefined
+RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains = {});
+
+/// A matrix of a product, as it is or in fewer bits.
 struct Matrix {
   at::Tensor dense;  ///< undefined where `quantized` is not null
   const QuantizedMatrix* quantized = nullptr;

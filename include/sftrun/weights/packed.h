@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "sftrun/core/dtype.h"
 #include "sftrun/weights/ggml_type.h"
 
 /// How checkpoints hold matrices in fewer bits than 16, as the bytes lie in the mapped file.
@@ -43,9 +44,23 @@ struct Mxfp4Experts {
   bool rows_in_turn = false;             ///< gate's and up's in turn, where here up's follow gate's
 };
 
-using PackedMatrix = std::variant<FourBits, GgmlBlocks, Mxfp4Experts>;
+/// Eight bits a value and a factor for each row: e4m3 with its weight_scale (compressed-tensors,
+/// fbgemm), or bitsandbytes' int8 with its SCB, whose values are code * factor / 127.
+struct EightBitRows {
+  bool fp8 = false;
+  std::span<const std::byte> codes;    ///< [rows, columns]
+  std::span<const std::byte> factors;  ///< [rows], or one for all of them
+  DType factor_dtype = DType::kF32;
+  int64_t rows = 0;
+  float factor(int64_t row) const;
+};
+
+using PackedMatrix = std::variant<FourBits, GgmlBlocks, Mxfp4Experts, EightBitRows>;
 
 /// Numbers [first, first + count) of the whole, in fp32, as bitsandbytes' dequantize_4bit.
 void dequantize(const FourBits& matrix, int64_t first, int64_t count, float* destination);
+/// Likewise, as transformers' CompressedTensorsDequantize and bitsandbytes'
+/// int8_vectorwise_dequant.
+void dequantize(const EightBitRows& matrix, int64_t first, int64_t count, float* destination);
 
 }  // namespace sftrun::weights

@@ -27,6 +27,25 @@ at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const Batch
   return at::linear(at::linear(input, lora.a->master), lora.b->master) * lora.scale;
 }
 
+/// What is left of x in e4m3, in fp32.
+at::Tensor rounded(const at::Tensor& x, const at::Tensor& gains = {}) {
+  const RoundedRows rows = round_to_e4m3(x, gains);
+  return rows.codes.to(at::kFloat) * rows.factors;
+}
+
+/// x w^T; of a w in FP8 x is rounded, too.
+at::Tensor product(const at::Tensor& x, const QuantizedMatrix& w) {
+  if (w.format != QuantFormat::kFp8) return at::linear(x, dequantize(w, x.scalar_type()));
+  return at::linear(rounded(x), dequantize(w, at::kFloat)).to(x.scalar_type());
+}
+
+/// g w; of a w in FP8 g is rounded behind the factors of w's rows.
+at::Tensor product_back(const at::Tensor& g, const QuantizedMatrix& w) {
+  if (w.format != QuantFormat::kFp8) return at::mm(g, dequantize(w, g.scalar_type()));
+  return at::mm(rounded(g, w.absmax), dequantize(w.without_factors(), at::kFloat))
+      .to(g.scalar_type());
+}
+
 /// x w^T + bias of a w in fewer bits, which autograd neither keeps unpacked nor wants a gradient of
 /// (bitsandbytes' MatMul4Bit).
 struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
@@ -34,7 +53,8 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
                             const QuantizedMatrix* matrix, const std::optional<at::Tensor>& bias) {
     context->saved_data["matrix"] = reinterpret_cast<int64_t>(matrix);
     context->saved_data["bias"] = bias.has_value() && bias->requires_grad();
-    return at::linear(x, dequantize(*matrix, x.scalar_type()), bias);
+    const at::Tensor y = product(x, *matrix);
+    return bias ? y + *bias : y;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
@@ -43,7 +63,7 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
     const auto* matrix =
         reinterpret_cast<const QuantizedMatrix*>(context->saved_data["matrix"].toInt());
     const at::Tensor grad_bias = context->saved_data["bias"].toBool() ? grad.sum(0) : at::Tensor();
-    return {at::mm(grad, dequantize(*matrix, grad.scalar_type())), at::Tensor(), grad_bias};
+    return {product_back(grad, *matrix), at::Tensor(), grad_bias};
   }
 };
 

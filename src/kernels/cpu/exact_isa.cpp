@@ -47,8 +47,11 @@ void decode_some(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n,
 void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16_t* compute_copy,
                 int64_t n, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
                 const AdamW8bitParams& a);
+float quantize_row_e4m3(float* x, const float* gains, int64_t n, uint8_t* codes);
+float quantize_row_int8(const float* x, int64_t n, uint8_t* codes);
 
 #include "adamw/adamw_8bit_cpu.inl"
+#include "quant/eight_bits_cpu.inl"
 
 template <typename T>
 void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out) {
@@ -60,6 +63,8 @@ void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_
   if (done < n) decode_some(type, blocks, first + done, n - done, out + done);
 }
 
+template void dequantize_8bit<float>(EightBits, const uint8_t*, int64_t, float, float*);
+template void dequantize_8bit<uint16_t>(EightBits, const uint8_t*, int64_t, float, uint16_t*);
 template void dequantize_ggml<float>(uint32_t, const uint8_t*, int64_t, int64_t, float*);
 template void dequantize_ggml<uint16_t>(uint32_t, const uint8_t*, int64_t, int64_t, uint16_t*);
 

@@ -11,6 +11,10 @@ namespace sftrun::kernels::SFTRUN_ISA {
 /// In exact_isa.cpp.
 template <typename T>
 void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out);
+template <typename T>
+void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out);
+float quantize_row_e4m3(float* x, const float* gains, int64_t n, uint8_t* codes);
+float quantize_row_int8(const float* x, int64_t n, uint8_t* codes);
 void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16_t* compute_copy,
                 int64_t n, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
                 const AdamW8bitParams& a);
@@ -45,6 +49,8 @@ constexpr RowKernels<T> kRowKernels = {
     {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>, add_dot_rows<T>},
     dequantize_4bit<T>,
     dequantize_ggml<T>,
+    widen<T>,
+    dequantize_8bit<T>,
 };
 
 #define SFTRUN_NAME_OF(x) #x
@@ -59,6 +65,8 @@ const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
                            adamw,
                            sum_of_squares,
                            adamw_8bit,
-                           quantize_4bit};
+                           quantize_4bit,
+                           quantize_row_e4m3,
+                           quantize_row_int8};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

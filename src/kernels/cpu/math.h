@@ -23,6 +23,21 @@ inline void store(uint16_t* p, float value) {
   *p = static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? 0x7fc0U : rounded);
 }
 
+#ifdef __AVX512F__
+inline void store_sixteen(float* to, __m512 values) {
+  _mm512_storeu_ps(to, values);
+}
+inline void store_sixteen(uint16_t* to, __m512 values) {
+  const __m512i bits = _mm512_castps_si512(values);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __m512i halves = _mm512_mask_mov_epi32(
+      rounded, _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(halves));
+}
+#endif
+
 // exp to about 1 ulp over [-87, 88] (Cephes' polynomial), flushing to exp(-87) below: vectorises
 // everywhere, unlike libm's.
 inline float exp_fast(float x) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "sftrun/kernels/cpu_table.h"
 
@@ -160,6 +161,24 @@ SFTRUN_HOST_DEVICE float four_bit_value(const FourBitView& matrix, int64_t i) {
   }
   const uint8_t byte = matrix.packed[i / 2];
   return matrix.table[i % 2 == 0 ? byte >> 4 : byte & 15] * factor;
+}
+
+#include "sftrun/weights/e4m3.inl"
+
+/// A matrix in 8 bits (`QuantizedMatrix`).
+struct EightBitView {
+  const uint8_t* codes;
+  const float* factors;  ///< [rows]; null: codes are the values
+  int64_t columns;
+  EightBits form;
+};
+/// Value i of the whole, rounded after every operation.
+SFTRUN_HOST_DEVICE float eight_bit_value(const EightBitView& matrix, int64_t i) {
+  const uint8_t code = matrix.codes[i];
+  const float factor = matrix.factors == nullptr ? 1.0F : matrix.factors[i / matrix.columns];
+  if (matrix.form == EightBits::kE4m3) return e4m3_value(code) * factor;
+  constexpr float kInverse127 = 7.874015718698502e-3F;
+  return static_cast<float>(static_cast<int8_t>(code)) * factor * kInverse127;
 }
 
 /// Rounded where they stand: nvcc would fuse a product and a sum.

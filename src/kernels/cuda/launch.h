@@ -40,6 +40,13 @@ void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, fl
 /// y [n] = the values of a matrix in 4 bits.
 void launch_dequantize_4bit(Type type, const FourBitView& matrix, void* y, int64_t n,
                             Stream stream);
+/// y [n] = the values of a matrix in 8 bits.
+void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, int64_t n,
+                            Stream stream);
+/// codes [rows, columns] and factors [rows] of x [rows, columns] times `gains` [columns], if not
+/// null: `round_to_e4m3` of sftrun/kernels/quant.h.
+void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t* codes,
+                          float* factors, int64_t rows, int64_t columns, Stream stream);
 /// y [n] = the numbers of consecutive blocks; n is a multiple of a block's.
 void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks, void* y,
                             int64_t n, Stream stream);

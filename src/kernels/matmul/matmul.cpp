@@ -2,11 +2,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <utility>
 
 #include "../brgemm.h"
 #include "../parallel.h"
+#include "fp8_product.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
 #include "thin_quantized.h"
@@ -115,10 +118,24 @@ void add_thin(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
   });
 }
 
+/// Those in FP8 one after the other behind the rest, for each has factors of its own.
+at::Tensor sum_with_fp8(const std::vector<Product>& terms, const at::Tensor& residual,
+                        const at::Tensor& bias) {
+  std::vector<Product> others;
+  for (const Product& term : terms)
+    if (!is_fp8(term)) others.push_back(term);
+  at::Tensor sum = others.empty() ? residual : matmul_sum(others, residual, bias);
+  at::Tensor unused = others.empty() ? bias : at::Tensor();
+  for (const Product& term : terms)
+    if (is_fp8(term)) sum = fp8_product(term, sum, std::exchange(unused, {}));
+  return sum;
+}
+
 }  // namespace
 
 at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual,
                       const at::Tensor& bias) {
+  if (std::any_of(terms.begin(), terms.end(), is_fp8)) return sum_with_fp8(terms, residual, bias);
   if (tiled_matmul_serves(terms)) {
     const Product& first = terms.front();
     at::Tensor out =

@@ -29,7 +29,7 @@ constexpr int64_t kFewestBlocks = 4;         // fewer rows do not pay for packin
 template <typename T>
 struct Operand {
   const T* x;
-  const T* w;  ///< null where it is in 4 bits
+  const T* w;  ///< null where it is in fewer bits
   int64_t x_stride, w_stride, depth;
   bool transposed;
   const QuantizedMatrix* quantized;
@@ -101,12 +101,14 @@ template <typename T>
 class TiledProduct {
  public:
   TiledProduct(std::vector<Operand<T>> operands, int64_t rows, int64_t columns, const T* residual,
-               const T* bias, T* out)
+               const T* bias, const SumFactors& factors, T* out)
       : operands_(std::move(operands)),
         stages_(stages_of(operands_)),
         cut_(rows, columns, stages_.size() > 1, at::get_num_threads()),
         residual_(residual),
         bias_(bias),
+        row_factors_(floats_of(factors.rows)),
+        column_factors_(floats_of(factors.columns)),
         out_(out) {}
 
   void run() const {
@@ -136,7 +138,7 @@ class TiledProduct {
     int64_t first, valid, width;
   };
 
-  /// A thread's memory: packed right operands, accumulators, and values of four bits as they come.
+  /// A thread's memory: packed right operands, accumulators, and values of fewer bits as they come.
   struct Scratch {
     T* packed;
     float* acc;
@@ -155,7 +157,9 @@ class TiledProduct {
         float* block_acc = scratch.acc + (staged ? (block - first) * kRows * kPanel : 0);
         if (stage + 1 == stages_.size()) prefetch(block, panel);
         multiply(stages_[stage], panel, block, stage > 0, scratch.packed, block_acc);
-        if (stage + 1 == stages_.size()) finish(block, panel, block_acc);
+        if (stage + 1 < stages_.size()) continue;
+        scale(block, panel, block_acc);
+        finish(block, panel, block_acc);
       }
     }
   }
@@ -218,6 +222,21 @@ class TiledProduct {
     }
   }
 
+  void scale(int64_t block, const Panel& panel, float* acc) const {
+    if (row_factors_ == nullptr && column_factors_ == nullptr) return;
+    for (int64_t row = 0; row < kRows; ++row) {
+      float* sums = acc + row * panel.width;
+      const float factor =
+          row_factors_ == nullptr ? 1.0F : row_factors_[cut_.first_row(block) + row];
+      for (int64_t c = 0; c < panel.valid; ++c)
+        sums[c] *= column_factors_ == nullptr ? factor : factor * column_factors_[panel.first + c];
+    }
+  }
+
+  static const float* floats_of(const at::Tensor& factors) {
+    return factors.defined() ? factors.const_data_ptr<float>() : nullptr;
+  }
+
   /// Rounds one block's accumulators into the rows of it that no earlier block has written.
   void finish(int64_t block, const Panel& panel, const float* acc) const {
     const int64_t row = block * kRows, skip = row - cut_.first_row(block),
@@ -235,17 +254,18 @@ class TiledProduct {
   Cut cut_;
   const T* residual_;
   const T* bias_;
+  const float *row_factors_, *column_factors_;
   T* out_;
 };
 
 template <typename T>
 void run(const std::vector<Product>& terms, const at::Tensor& residual, const at::Tensor& bias,
-         at::Tensor& out) {
+         const SumFactors& factors, at::Tensor& out) {
   const auto pointer = [](const at::Tensor& tensor) {
     return tensor.defined() ? static_cast<const T*>(tensor.const_data_ptr()) : nullptr;
   };
   TiledProduct<T>(operands_of<T>(terms), out.size(0), out.size(1), pointer(residual), pointer(bias),
-                  static_cast<T*>(out.data_ptr()))
+                  factors, static_cast<T*>(out.data_ptr()))
       .run();
 }
 
@@ -262,13 +282,13 @@ bool tiled_matmul_serves(const std::vector<Product>& terms) {
 }
 
 void tiled_matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual,
-                      const at::Tensor& bias, at::Tensor& out) {
+                      const at::Tensor& bias, at::Tensor& out, const SumFactors& factors) {
   SFTRUN_CHECK(out.is_contiguous());
   SFTRUN_CHECK(!residual.defined() || residual.is_contiguous());
   if (out.scalar_type() == at::kFloat)
-    run<float>(terms, residual, bias, out);
+    run<float>(terms, residual, bias, factors, out);
   else
-    run<uint16_t>(terms, residual, bias, out);
+    run<uint16_t>(terms, residual, bias, factors, out);
 }
 
 }  // namespace sftrun::kernels

@@ -13,7 +13,11 @@ namespace sftrun::kernels {
 /// Whether this processor, dtype and these shapes are served: AVX-512 (for bf16 its bf16
 /// instructions), at least one block of rows, and for bf16 even depths.
 bool tiled_matmul_serves(const std::vector<Product>& terms);
+/// What multiplies the sum of the products, before residual and bias.
+struct SumFactors {
+  at::Tensor rows, columns;  ///< fp32 [T], [N], or undefined
+};
 void tiled_matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual,
-                      const at::Tensor& bias, at::Tensor& out);
+                      const at::Tensor& bias, at::Tensor& out, const SumFactors& factors = {});
 
 }  // namespace sftrun::kernels

@@ -172,6 +172,22 @@ void part_of_4bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int6
   }
 }
 
+EightBits eight_bits_of(QuantFormat format) {
+  return format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8;
+}
+
+template <typename T>
+void part_of_8bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
+                  int64_t columns, T* out, int64_t stride) {
+  const auto* codes = matrix.packed.const_data_ptr<uint8_t>();
+  const float* factors = matrix.absmax.defined() ? matrix.absmax.const_data_ptr<float>() : nullptr;
+  for (int64_t i = 0; i < rows; ++i) {
+    row_kernels<T>().dequantize_8bit(
+        eight_bits_of(matrix.format), codes + (row + i) * matrix.columns + column, columns,
+        factors == nullptr ? 1.0F : factors[row + i], out + i * stride);
+  }
+}
+
 template <typename T>
 void dequantize_into(const QuantizedMatrix& matrix, int64_t first, at::Tensor& out) {
   constexpr int64_t kGrain = 4096;  // values worth a thread
@@ -191,6 +207,22 @@ std::span<const float, 16> quant_table(QuantFormat format) {
 
 const at::Tensor& nested_map() {
   return dynamic_map(true).values;
+}
+
+const char* quant_name(QuantFormat format) {
+  switch (format) {
+    case QuantFormat::kNf4:
+      return "nf4";
+    case QuantFormat::kFp4:
+      return "fp4";
+    case QuantFormat::kFp8:
+      return "fp8";
+    case QuantFormat::kInt8:
+      return "int8";
+    case QuantFormat::kGgml:
+      return "gguf";
+  }
+  invariant_failed(__FILE__, __LINE__, "every QuantFormat has a name");
 }
 
 uint64_t QuantizedMatrix::nbytes() const {
@@ -224,18 +256,66 @@ QuantizedMatrix QuantizedMatrix::to(at::Device device) const {
 }
 
 QuantizedMatrix QuantizedMatrix::narrow(int64_t first, int64_t count) const {
-  SFTRUN_CHECK(format == QuantFormat::kGgml);
+  SFTRUN_CHECK(!is_4bit(format));
+  const int64_t row_bytes = is_8bit(format) ? columns : bytes_of_row(*this);
   QuantizedMatrix some = *this;
   some.rows = count;
-  some.packed = packed.narrow(0, first * bytes_of_row(*this), count * bytes_of_row(*this));
+  some.packed = packed.narrow(0, first * row_bytes, count * row_bytes);
+  if (absmax.defined()) some.absmax = absmax.narrow(0, first, count);
   return some;
 }
+
+QuantizedMatrix QuantizedMatrix::without_factors() const {
+  SFTRUN_CHECK(format == QuantFormat::kFp8);
+  QuantizedMatrix codes_alone = *this;
+  codes_alone.absmax.reset();
+  return codes_alone;
+}
+
+namespace {
+
+/// bitsandbytes has weights in fp16 before it quantises them.
+at::Tensor as_fp16(const at::Tensor& weight) {
+  at::Tensor halves = weight.to(at::kHalf).to(at::kFloat);
+  if (!halves.isfinite().all().item<bool>()) {
+    throw DataError(
+        "a weight is no number, or beyond the 65504 of fp16, by way of which int8 is made", {},
+        "use fp8 or nf4");
+  }
+  return halves;
+}
+
+QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format) {
+  QuantizedMatrix matrix{.format = format, .rows = weight.size(0), .columns = weight.size(1)};
+  matrix.packed = at::empty({matrix.numel()}, at::kByte);
+  matrix.absmax = at::empty({matrix.rows}, at::kFloat);
+  // A copy, which the rows' codes are made in.
+  const at::Tensor values = format == QuantFormat::kInt8
+                                ? as_fp16(weight)
+                                : weight.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  auto* from = values.data_ptr<float>();
+  auto* codes = matrix.packed.data_ptr<uint8_t>();
+  auto* factors = matrix.absmax.data_ptr<float>();
+  const int64_t n = matrix.columns;
+  parallel_for(0, matrix.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      factors[row] =
+          format == QuantFormat::kFp8
+              ? cpu_kernels().quantize_row_e4m3(from + row * n, nullptr, n, codes + row * n)
+              : cpu_kernels().quantize_row_int8(from + row * n, n, codes + row * n);
+    }
+  });
+  return matrix;
+}
+
+}  // namespace
 
 QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options) {
   SFTRUN_CHECK(weight.is_cpu() && weight.is_contiguous() && weight.dim() == 2);
   SFTRUN_CHECK(options.format != QuantFormat::kGgml);
-  SFTRUN_CHECK(options.block_size > 0 && options.block_size % 2 == 0);
   const at::NoGradGuard no_grad;
+  if (is_8bit(options.format)) return quantize_8bit(weight, options.format);
+  SFTRUN_CHECK(options.block_size > 0 && options.block_size % 2 == 0);
   QuantizedMatrix matrix{.format = options.format,
                          .rows = weight.size(0),
                          .columns = weight.size(1),
@@ -266,6 +346,8 @@ void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, i
                      int64_t columns, T* out, int64_t stride) {
   if (matrix.format == QuantFormat::kGgml)
     return part_of_ggml<T>(matrix, row, rows, column, columns, out, stride);
+  if (is_8bit(matrix.format))
+    return part_of_8bit<T>(matrix, row, rows, column, columns, out, stride);
   part_of_4bit<T>(matrix, row, rows, column, columns, out, stride);
 }
 template void dequantize_part<float>(const QuantizedMatrix&, int64_t, int64_t, int64_t, int64_t,
@@ -296,10 +378,11 @@ at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_
 at::Tensor dequantize_rows(const QuantizedMatrix& matrix, const at::Tensor& rows,
                            at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
-  if (matrix.format == QuantFormat::kGgml) {
+  if (!is_4bit(matrix.format)) {
     QuantizedMatrix some = matrix;
     some.rows = rows.numel();
     some.packed = matrix.packed.view({matrix.rows, -1}).index_select(0, rows).flatten();
+    if (matrix.absmax.defined()) some.absmax = matrix.absmax.index_select(0, rows);
     return dequantize(some, dtype);
   }
   if (!matrix.packed.is_cpu()) return dequantize(matrix, dtype).index_select(0, rows);

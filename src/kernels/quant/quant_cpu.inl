@@ -36,19 +36,6 @@ inline void quantize_4bit(const float* values, int64_t n, int64_t block_size, co
 }
 
 #ifdef __AVX512F__
-inline void store_sixteen(float* to, __m512 values) {
-  _mm512_storeu_ps(to, values);
-}
-inline void store_sixteen(uint16_t* to, __m512 values) {
-  const __m512i bits = _mm512_castps_si512(values);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(
-      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  const __m512i halves = _mm512_mask_mov_epi32(
-      rounded, _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(halves));
-}
-
 /// Sixteen values from the eight bytes at `packed`, the first in the high half of the first.
 inline __m512 sixteen_values(const uint8_t* packed, __m512 table) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(packed));
@@ -85,4 +72,10 @@ void dequantize_4bit(const uint8_t* packed, int64_t first, int64_t n, int64_t bl
 #endif
     while (i < stop) one();
   }
+}
+
+template <typename T>
+void widen(const T* x, int64_t n, float* wide) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) wide[i] = load(x + i);
 }

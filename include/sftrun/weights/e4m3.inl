@@ -1,0 +1,54 @@
+// Eight bits as e4m3fn has them: 1 of sign, 4 of exponent (bias 7), 3 of mantissa, no infinities
+// (arXiv:2209.05433, section 3). To be included in a namespace of one's own: each instruction set
+// and CUDA have their own. C++17. Needs <cstdint> and <cstring>.
+
+#ifdef __CUDACC__
+#define SFTRUN_E4M3 __host__ __device__ inline
+#else
+#define SFTRUN_E4M3 inline
+#endif
+
+constexpr float kLargestE4m3 = 448.0F;
+
+SFTRUN_E4M3 uint32_t e4m3_bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+
+SFTRUN_E4M3 float e4m3_value(uint8_t code) {
+  const uint32_t sign = (code & 0x80U) << 24;
+  // 0x7f is not a number. The exponent is 120 too low until it is multiplied, subnormals too.
+  const uint32_t bits = (code & 0x7fU) == 0x7fU ? 0x7fc00000U : (code & 0x7fU) << 20;
+  float value;
+  memcpy(&value, &bits, 4);
+  value *= 1.329227995784916e36F;  // 2^120
+  const uint32_t with_sign = e4m3_bits_of(value) | sign;
+  memcpy(&value, &with_sign, 4);
+  return value;
+}
+
+/// Rounded to nearest even.   @pre |x| <= 448, or not a number
+SFTRUN_E4M3 uint8_t e4m3_code(float x) {
+  const uint32_t bits = e4m3_bits_of(x), sign = (bits >> 24) & 0x80U,
+                 magnitude = bits & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) return static_cast<uint8_t>(sign | 0x7fU);
+  // Normal: the exponent's bias from 127 to 7, 20 bits of the mantissa rounded away.
+  const uint32_t normal = (magnitude - (120U << 23) + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20;
+  // Below 2^-6 a step is 2^-9, which is that of floats from 2^14 on.
+  constexpr float kSteps = 16384.0F;
+  const float shifted = (x < 0 ? -x : x) + kSteps;
+  const uint32_t small = e4m3_bits_of(shifted) - e4m3_bits_of(kSteps);
+  return static_cast<uint8_t>(sign | (magnitude < 0x3c800000U ? small : normal));
+}
+
+/// Of a row whose largest magnitude is this: codes are of x / factor.
+SFTRUN_E4M3 float e4m3_factor(float largest) {
+  return (largest > 0 ? largest : 1.0F) / kLargestE4m3;
+}
+
+/// Cut to what there is, so that rounding leaves no infinity (which e4m3 lacks).
+SFTRUN_E4M3 uint8_t e4m3_code_cut(float x) {
+  const float below = x > kLargestE4m3 ? kLargestE4m3 : x;
+  return e4m3_code(below < -kLargestE4m3 ? -kLargestE4m3 : below);
+}

@@ -1,0 +1,204 @@
+#include "four_bit_tensors.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cstring>
+#include <limits>
+
+#include "sftrun/core/regex.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/model/adapter_io.h"
+#include "sftrun/spec/quantised_modules.h"
+
+namespace sftrun::engine {
+using nlohmann::ordered_json;
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+}  // namespace
+
+bool FourBitModules::take(const weights::TensorInfo& info) const {
+  return info.name.ends_with(kWeight) &&
+         quantised.contains(info.name.substr(0, info.name.size() - kWeight.size()));
+}
+
+FourBitModules choose_modules(const spec::ArchSpec& arch, const std::vector<std::string>& skipped) {
+  FourBitModules modules{.dense = {"lm_head"}, .unused = {skipped.begin(), skipped.end()}};
+  const auto take = [&](const std::string& name) {
+    bool is_skipped = false;
+    for (const std::string& part : skipped) {
+      if (!has_path_part(name, part)) continue;
+      is_skipped = true;
+      modules.unused.erase(part);
+    }
+    (is_skipped ? modules.dense : modules.quantised).insert(name);
+  };
+  modules.unused.erase("lm_head");
+  for (const std::string& name : spec::quantised_modules(arch)) take(name);
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      if (linear.slot == spec::LinearSlot::kRouter) modules.dense.insert(linear.module);
+    }
+  }
+  return modules;
+}
+
+void FourBitTensors::put(const std::string& name, DType dtype, std::vector<int64_t> shape,
+                         const Matrix& matrix, Part part,
+                         std::vector<weights::TensorToWrite>& tensors) {
+  tensors.push_back({name, dtype, std::move(shape), [this, matrix, part](void* to) {
+                       const at::Tensor written = part(quantised(matrix)).contiguous();
+                       std::memcpy(to, written.const_data_ptr(), written.nbytes());
+                     }});
+}
+
+void FourBitTensors::add(const weights::TensorInfo& info, const Values& values,
+                         std::vector<weights::TensorToWrite>& tensors) {
+  if (kernels::is_8bit(options_.format))
+    add_eight_bits({&info, values}, tensors);
+  else
+    add_four_bits({&info, values}, tensors);
+}
+
+/// int8 as transformers + bitsandbytes save it, e4m3 as compressed-tensors does.
+void FourBitTensors::add_eight_bits(const Matrix& matrix,
+                                    std::vector<weights::TensorToWrite>& tensors) {
+  const weights::TensorInfo& info = *matrix.info;
+  const bool fp8 = options_.format == kernels::QuantFormat::kFp8;
+  const std::string module = info.file_name().substr(0, info.file_name().size() - kWeight.size());
+  const int64_t rows = info.shape.at(0);
+  put(
+      info.file_name(), fp8 ? DType::kF8E4M3 : DType::kI8, info.shape, matrix,
+      [](const auto& of) { return of.packed; }, tensors);
+  const auto factors = [](const kernels::QuantizedMatrix& of) { return of.absmax; };
+  if (fp8) return put(module + ".weight_scale", DType::kF32, {rows, 1}, matrix, factors, tensors);
+  put(module + ".SCB", DType::kF32, {rows}, matrix, factors, tensors);
+  // Of older layouts than rows one after the other.
+  put(
+      module + ".weight_format", DType::kU8, {}, matrix,
+      [](const auto& /*of*/) { return at::zeros({1}, at::kByte); }, tensors);
+}
+
+void FourBitTensors::add_four_bits(const Matrix& matrix,
+                                   std::vector<weights::TensorToWrite>& tensors) {
+  const weights::TensorInfo& info = *matrix.info;
+  const std::string& name = info.file_name();
+  const int64_t numel = info.numel(),
+                blocks = (numel + options_.block_size - 1) / options_.block_size;
+  const auto put = [&](const std::string& part, DType dtype, std::vector<int64_t> shape, Part of) {
+    this->put(name + part, dtype, std::move(shape), matrix, of, tensors);
+  };
+  put("", DType::kU8, {(numel + 1) / 2, 1}, [](const auto& matrix) { return matrix.packed; });
+  put(".quant_map", DType::kF32, {16}, [](const auto& matrix) {
+    const auto table = kernels::quant_table(matrix.format);
+    return at::tensor(at::ArrayRef<float>(table.data(), table.size()));
+  });
+  if (options_.nested) {
+    put(".absmax", DType::kU8, {blocks}, [](const auto& matrix) { return matrix.codes; });
+    put(".nested_absmax", DType::kF32,
+        {(blocks + weights::kNestedBlock - 1) / weights::kNestedBlock},
+        [](const auto& matrix) { return matrix.nested_absmax; });
+    put(".nested_quant_map", DType::kF32, {weights::kNestedBlock},
+        [](const auto& /*matrix*/) { return kernels::nested_map(); });
+  } else {
+    put(".absmax", DType::kF32, {blocks}, [](const auto& matrix) { return matrix.absmax; });
+  }
+  add_state(matrix, tensors);
+}
+
+/// As long as with the longest offset: how long it is must be known before it is.
+void FourBitTensors::add_state(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors) {
+  const weights::TensorInfo& info = *matrix.info;
+  ordered_json state{{"quant_type", kernels::quant_name(options_.format)},
+                     {"blocksize", options_.block_size},
+                     {"dtype", model::torch_dtype_name(dtype_)},
+                     {"shape", info.shape}};
+  if (options_.nested) {
+    state["nested_blocksize"] = weights::kNestedBlock;
+    state["nested_dtype"] = "float32";
+    state["nested_offset"] = -std::numeric_limits<double>::max();
+  }
+  const size_t length = state.dump().size();
+  tensors.push_back(
+      {info.file_name() + ".quant_state.bitsandbytes__" + kernels::quant_name(options_.format),
+       DType::kU8,
+       {static_cast<int64_t>(length)},
+       [this, matrix, state, length](void* to) {
+         ordered_json own = state;
+         if (options_.nested) own["nested_offset"] = static_cast<double>(quantised(matrix).offset);
+         std::string text = own.dump();
+         text.resize(length, ' ');
+         std::memcpy(to, text.data(), length);
+       }});
+}
+
+const kernels::QuantizedMatrix& FourBitTensors::quantised(const Matrix& matrix) {
+  const auto& [info_of, values] = matrix;
+  const weights::TensorInfo& info = *info_of;
+  if (name_ == info.name) return matrix_;
+  const at::NoGradGuard no_grad;
+  at::Tensor dense;
+  if (values) {
+    dense = values().to(model::torch_dtype(dtype_)).contiguous();
+  } else {
+    dense = at::empty(info.shape, model::torch_dtype(dtype_));
+    base_.read(info.name, dtype_, dense.data_ptr());
+  }
+  matrix_ = kernels::quantize(dense, options_);
+  name_ = info.name;
+  return matrix_;
+}
+
+namespace {
+
+/// As llm-compressor's FP8_DYNAMIC writes: factors for the weights' rows, and for activations one a
+/// token, found as they come.
+ordered_json fp8_config(const FourBitModules& modules) {
+  const ordered_json weights{{"num_bits", 8},
+                             {"type", "float"},
+                             {"symmetric", true},
+                             {"strategy", "channel"},
+                             {"dynamic", false}},
+      activations{{"num_bits", 8},
+                  {"type", "float"},
+                  {"symmetric", true},
+                  {"strategy", "token"},
+                  {"dynamic", true}};
+  ordered_json ignored = ordered_json::array();
+  for (const std::string& module : modules.dense)
+    ignored.push_back(module == "lm_head" ? module : "re:.*" + escaped(module) + "$");
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "float-quantized"},
+          {"quantization_status", "compressed"},
+          {"config_groups",
+           {{"group_0",
+             {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", activations}}}}},
+          {"ignore", ignored}};
+}
+
+}  // namespace
+
+ordered_json FourBitTensors::config(const FourBitModules& modules) const {
+  const char* format = kernels::quant_name(options_.format);
+  if (options_.format == kernels::QuantFormat::kFp8) return fp8_config(modules);
+  if (options_.format == kernels::QuantFormat::kInt8) {
+    return {{"quant_method", "bitsandbytes"},
+            {"load_in_4bit", false},
+            {"load_in_8bit", true},
+            {"llm_int8_threshold", 6.0},
+            {"llm_int8_has_fp16_weight", false},
+            {"llm_int8_skip_modules", modules.dense}};
+  }
+  return {{"quant_method", "bitsandbytes"},
+          {"load_in_4bit", true},
+          {"load_in_8bit", false},
+          {"bnb_4bit_quant_type", format},
+          {"bnb_4bit_use_double_quant", options_.nested},
+          {"bnb_4bit_compute_dtype", model::torch_dtype_name(dtype_)},
+          {"bnb_4bit_quant_storage", "uint8"},
+          {"llm_int8_skip_modules", modules.dense}};
+}
+
+}  // namespace sftrun::engine

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "sftrun/kernels/quant.h"
+#include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/safetensors.h"
+
+/// Models in 4 bits on disk, as transformers + bitsandbytes save and load them.
+namespace sftrun::engine {
+
+/// Which modules become 4 bits, and which linear modules do not.
+struct FourBitModules {
+  std::set<std::string> quantised;  ///< full names
+  std::set<std::string> dense;      ///< as transformers' llm_int8_skip_modules has them
+  std::set<std::string> unused;     ///< of those to skip: that name no module
+
+  bool take(const weights::TensorInfo& info) const;  ///< whether it is one's weight
+};
+/// @param skipped names or parts of names
+FourBitModules choose_modules(const spec::ArchSpec& arch, const std::vector<std::string>& skipped);
+
+/// The tensors of one matrix in 4 bits: the last one asked for is kept, as its tensors are written
+/// one after the other.
+class FourBitTensors {
+ public:
+  /// @param dtype of the values that are quantised
+  FourBitTensors(const weights::Checkpoint& base, const kernels::QuantOptions& options, DType dtype)
+      : base_(base), options_(options), dtype_(dtype) {}
+
+  /// @param values the matrix; empty: what the base holds
+  void add(const weights::TensorInfo& info, const std::function<at::Tensor()>& values,
+           std::vector<weights::TensorToWrite>& tensors);
+  /// As transformers' BitsAndBytesConfig writes itself, of FP8 as llm-compressor does.
+  nlohmann::ordered_json config(const FourBitModules& modules) const;
+
+ private:
+  using Values = std::function<at::Tensor()>;
+  struct Matrix {
+    const weights::TensorInfo* info;
+    Values values;
+  };
+  using Part = at::Tensor (*)(const kernels::QuantizedMatrix&);
+  void put(const std::string& name, DType dtype, std::vector<int64_t> shape, const Matrix& matrix,
+           Part part, std::vector<weights::TensorToWrite>& tensors);
+  void add_four_bits(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  void add_eight_bits(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  void add_state(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  const kernels::QuantizedMatrix& quantised(const Matrix& matrix);
+
+  const weights::Checkpoint& base_;
+  kernels::QuantOptions options_;
+  DType dtype_;
+  std::string name_;
+  kernels::QuantizedMatrix matrix_;
+};
+
+}  // namespace sftrun::engine

@@ -1,0 +1,126 @@
+#include "fp8_product.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_scaled_mm.h>
+
+#include <vector>
+
+#include "../brgemm.h"
+#include "../parallel.h"
+#include "sftrun/core/error.h"
+#include "sftrun/kernels/cuda_registry.h"
+#include "tiled_matmul.h"
+
+namespace sftrun::kernels {
+namespace {
+
+template <typename T>
+void round_rows(const at::Tensor& x, const float* gains, at::Tensor& codes, at::Tensor& factors) {
+  const int64_t n = x.size(1), stride = x.stride(0);
+  const auto* from = static_cast<const T*>(x.const_data_ptr());
+  auto* to = static_cast<T*>(codes.data_ptr());
+  auto* factor = factors.data_ptr<float>();
+  parallel_for(0, x.size(0), 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> row(static_cast<size_t>(n));
+    std::vector<uint8_t> bytes(static_cast<size_t>(n));
+    for (int64_t r = begin; r < end; ++r) {
+      row_kernels<T>().widen(from + r * stride, n, row.data());
+      factor[r] = cpu_kernels().quantize_row_e4m3(row.data(), gains, n, bytes.data());
+      row_kernels<T>().dequantize_8bit(EightBits::kE4m3, bytes.data(), n, 1.0F, to + r * n);
+    }
+  });
+}
+
+/// fp16 is not computed on a CPU.
+RoundedRows round_on_cpu(const at::Tensor& x, const at::Tensor& gains) {
+  RoundedRows rounded{at::empty(x.sizes(), x.options()),
+                      at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
+  const float* gain = gains.defined() ? gains.const_data_ptr<float>() : nullptr;
+  if (x.scalar_type() == at::kFloat)
+    round_rows<float>(x, gain, rounded.codes, rounded.factors);
+  else
+    round_rows<uint16_t>(x, gain, rounded.codes, rounded.factors);
+  return rounded;
+}
+
+/// What the hardware's products want (at::_scaled_mm with factors for rows): bf16 out, and whole
+/// groups of 16.
+bool hardware_serves(const Product& term) {
+  constexpr int64_t kGroup = 16;
+  const QuantizedMatrix& w = *term.w.quantized;
+  return term.x.is_cuda() && term.x.scalar_type() == at::kBFloat16 && w.rows % kGroup == 0 &&
+         w.columns % kGroup == 0 && cuda_kernels().multiplies_fp8(term.x);
+}
+
+/// Both operands with what is summed over lying together, as cards of sm_89 and sm_90 want them: on
+/// the way back the codes are turned first.
+at::Tensor hardware_product(const Product& term, const RoundedRows& rounded) {
+  const QuantizedMatrix& w = *term.w.quantized;
+  const at::Tensor codes = w.packed.view({w.rows, w.columns}),
+                   right = term.transposed ? codes.t() : codes.t().contiguous().t(),
+                   columns = term.transposed ? w.absmax.unsqueeze(0)
+                                             : at::ones({1, w.columns}, rounded.factors.options());
+  // As torchao's defaults: sums in fewer bits on the way forward alone.
+  return at::_scaled_mm(rounded.codes, right.view(at::kFloat8_e4m3fn), rounded.factors, columns,
+                        /*bias=*/{}, /*scale_result=*/{}, at::kBFloat16,
+                        /*use_fast_accum=*/term.transposed);
+}
+
+/// By operators, with sums in fp32.
+at::Tensor product_of_codes(const Product& term, const RoundedRows& rounded,
+                            const at::Tensor& column_factors) {
+  const QuantizedMatrix alone = term.w.quantized->without_factors();
+  const at::ScalarType dtype = term.x.is_cuda() ? term.x.scalar_type() : at::kFloat;
+  const at::Tensor codes = rounded.codes.to(dtype);
+  at::Tensor y;
+  if (dtype == at::kFloat) {
+    y = matmul_sum({{codes, alone, term.transposed}});
+  } else {
+    const at::Tensor w = dequantize(alone, dtype);
+    y = at::mm(codes, term.transposed ? w.t() : w, at::kFloat);
+  }
+  y.mul_(rounded.factors);
+  return column_factors.defined() ? y.mul_(column_factors) : y;
+}
+
+at::Tensor with_sums(at::Tensor y, const at::Tensor& residual, const at::Tensor& bias,
+                     at::ScalarType dtype) {
+  if (bias.defined()) y = y + bias;
+  if (residual.defined()) y = y + residual;
+  return y.to(dtype);
+}
+
+}  // namespace
+
+RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains) {
+  SFTRUN_CHECK(x.dim() == 2 && x.stride(1) == 1);
+  const at::NoGradGuard no_grad;
+  return x.is_cpu() ? round_on_cpu(x, gains) : cuda_kernels().round_to_e4m3(x, gains);
+}
+
+bool is_fp8(const Product& term) {
+  return term.w.quantized != nullptr && term.w.quantized->format == QuantFormat::kFp8 &&
+         term.w.quantized->absmax.defined();
+}
+
+at::Tensor fp8_product(const Product& term, const at::Tensor& residual, const at::Tensor& bias) {
+  const QuantizedMatrix& w = *term.w.quantized;
+  const at::Tensor none, &row_gains = term.transposed ? none : w.absmax,
+                         &column_factors = term.transposed ? w.absmax : none;
+  const RoundedRows rounded = round_to_e4m3(term.x, row_gains);
+  const at::ScalarType dtype = term.x.scalar_type();
+  if (hardware_serves(term))
+    return with_sums(hardware_product(term, rounded), residual, bias, dtype);
+  const QuantizedMatrix codes = w.without_factors();
+  const std::vector<Product> terms = {{rounded.codes, codes, term.transposed}};
+  if (!tiled_matmul_serves(terms))
+    return with_sums(product_of_codes(term, rounded, column_factors), residual, bias, dtype);
+  at::Tensor out =
+      at::empty({term.x.size(0), term.w.size(term.transposed ? 0 : 1)}, term.x.options());
+  tiled_matmul_sum(terms, residual, bias, out,
+                   {.rows = rounded.factors, .columns = column_factors});
+  return out;
+}
+
+}  // namespace sftrun::kernels

@@ -1,0 +1,117 @@
+#include "eight_bits.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "convert.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+#include "shape_math.h"
+
+namespace sftrun::weights {
+namespace {
+
+#include "sftrun/weights/e4m3.inl"
+
+constexpr const char* kFp8 = "F8_E4M3";
+constexpr const char* kInt8 = "I8";
+constexpr const char* kWeight = ".weight";
+
+/// What the other tensors' names begin with; empty: a name that no module's weight has.
+std::string module_of(const std::string& name) {
+  if (!name.ends_with(kWeight)) return {};
+  return name.substr(0, name.size() - std::strlen(kWeight));
+}
+
+std::string factors_name(const std::string& name, bool fp8) {
+  return module_of(name) + (fp8 ? ".weight_scale" : ".SCB");
+}
+
+[[noreturn]] void fail(const std::string& name, const std::string& what, const std::string& where) {
+  throw DataError(fmt::format("tensor `{}` in 8 bits: {}", name, what), where,
+                  "download or copy the model again");
+}
+
+void check_factors(const EightBitRows& matrix, const std::string& name, const std::string& where) {
+  const auto count = static_cast<int64_t>(matrix.factors.size()) / size_of(matrix.factor_dtype);
+  if (count != matrix.rows && count != 1) {
+    fail(name,
+         fmt::format("{} factors of its {} rows (one for each, or one for all, are read)", count,
+                     matrix.rows),
+         where);
+  }
+  for (int64_t row = 0; row < count; ++row) {
+    const float factor = matrix.factor(row);
+    if (std::isfinite(factor) && factor >= 0) continue;
+    fail(name, fmt::format("the factor of row {} is {}", row, factor), where);
+  }
+}
+
+}  // namespace
+
+float EightBitRows::factor(int64_t row) const {
+  const bool is_one = static_cast<int64_t>(factors.size()) == size_of(factor_dtype);
+  float value;
+  convert(factor_dtype, factors.data() + (is_one ? 0 : row) * size_of(factor_dtype), DType::kF32,
+          reinterpret_cast<std::byte*>(&value), 1);
+  return value;
+}
+
+bool is_in_eight_bits(const std::string& name, const FindEntry& find) {
+  const SafetensorsEntry* entry = find(name);
+  if (entry == nullptr || module_of(name).empty()) return false;
+  return entry->dtype == kFp8 || entry->dtype == kInt8;
+}
+
+std::vector<std::string> beside_eight_bits(const std::string& name, const FindEntry& find) {
+  std::vector<std::string> names;
+  for (const char* ending : {".weight_scale", ".input_scale", ".SCB", ".weight_format"}) {
+    const std::string beside = module_of(name) + ending;
+    if (find(beside) != nullptr) names.push_back(beside);
+  }
+  return names;
+}
+
+EightBitRows read_eight_bits(const std::string& name, const std::vector<int64_t>& shape,
+                             const FindEntry& find, const std::string& where) {
+  const SafetensorsEntry& entry = *find(name);
+  EightBitRows matrix{.fp8 = entry.dtype == kFp8, .codes = entry.bytes, .rows = shape.at(0)};
+  if (entry.shape != shape) {
+    throw DataError(fmt::format("tensor `{}` has the shape [{}], expected [{}]", name,
+                                fmt::join(entry.shape, ", "), fmt::join(shape, ", ")),
+                    where, "configuration and weights are of different models");
+  }
+  const std::string factors = factors_name(name, matrix.fp8);
+  const SafetensorsEntry* found = find(factors);
+  if (found == nullptr) fail(name, fmt::format("`{}` is missing beside it", factors), where);
+  const auto dtype = float_dtype(found->dtype);
+  if (!dtype) {
+    fail(name,
+         fmt::format("`{}` is stored as {}, expected F32, F16 or BF16", factors, found->dtype),
+         where);
+  }
+  matrix.factors = found->bytes;
+  matrix.factor_dtype = *dtype;
+  check_factors(matrix, name, where);
+  return matrix;
+}
+
+void dequantize(const EightBitRows& matrix, int64_t first, int64_t count, float* out) {
+  constexpr float kInverse127 = 7.874015718698502e-3F;
+  if (matrix.rows == 0) return;
+  const auto columns = static_cast<int64_t>(matrix.codes.size()) / matrix.rows;
+  for (int64_t i = first; i < first + count;) {
+    const int64_t row = i / columns, end = std::min(first + count, (row + 1) * columns);
+    const float factor = matrix.factor(row);
+    for (; i < end; ++i) {
+      const auto code = static_cast<uint8_t>(matrix.codes[static_cast<size_t>(i)]);
+      *out++ = matrix.fp8 ? e4m3_value(code) * factor
+                          : static_cast<float>(static_cast<int8_t>(code)) * factor * kInverse127;
+    }
+  }
+}
+
+}  // namespace sftrun::weights
