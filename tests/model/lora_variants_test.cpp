@@ -7,6 +7,7 @@
 #include "sftrun/kernels/dora.h"
 #include "sftrun/kernels/noise.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/model/generate.h"
 #include "sftrun/model/pissa.h"
 #include "support/expect_error.h"
 #include "support/reference.h"
@@ -272,6 +273,33 @@ TEST(Ends, BackendsAgree) {
     EXPECT_TRUE(at::equal(grads[0], grads[1]));
     EXPECT_NEAR(losses[0] / losses[2], 1, 1e-6);
     EXPECT_TRUE(test::close(grads[0], grads[2], 5e-5));
+  }
+}
+
+/// What generation picks is what the whole forward pass picks.
+TEST(Ends, AreGeneratedWith) {
+  const at::NoGradGuard no_grad;
+  for (const bool dora : {false, true}) {
+    DecoderOptions options = with_ends();
+    options.lora.dora = dora;
+    const auto decoder = Decoder::load(checkpoint(), options);
+    for (kernels::Parameter& parameter : decoder->parameters().parameters())
+      if (parameter.shape.size() > 1) parameter.master.copy_(normal(parameter.shape, 3) * 0.2);
+    decoder->parameters().refresh_compute();
+    decoder->settle_adapters();
+    SamplingOptions sampling;
+    sampling.max_new_tokens = 8;
+    data::Example so_far;
+    so_far.tokens = {3, 1, 4, 1, 5};
+    const auto generated = generate(*decoder, {so_far.tokens}, {0}, sampling);
+    for (const int32_t token : generated[0].tokens) {
+      so_far.labels.assign(so_far.tokens.size(), data::kIgnoreIndex);
+      const PackedBatch batch = test::packed(*decoder, {so_far});
+      const at::Tensor last = at::full({1}, batch.num_tokens() - 1, at::kLong);
+      const at::Tensor logits = decoder->logits(batch, last)[0];
+      EXPECT_GE(logits[token].item<double>(), logits.max().item<double>() - 1e-4);
+      so_far.tokens.push_back(token);
+    }
   }
 }
 

@@ -209,6 +209,35 @@ TEST(QuantisedBase, ExpertsTrainAsTheirRoundedValues) {
   }
 }
 
+/// Updates of the embedding and the head, beside blocks that stay packed.
+TEST(QuantisedBase, EndsAreAdaptedOverBlocks) {
+  for (const char* name : {"models/llama3-gguf/model-Q8_0.gguf", "converted/gemma3-Q8_0.gguf"}) {
+    SCOPED_TRACE(name);
+    const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
+    auto examples = test::read_reference(data("models/llama3-gguf")).examples;
+    for (data::Example& example : examples) {
+      for (auto* ids : {&example.tokens, &example.labels})
+        for (int32_t& id : *ids)
+          id = id < 0 ? id : id % static_cast<int32_t>(model->arch().vocab_size);
+    }
+    for (const bool dora : {false, true}) {
+      DecoderOptions options;
+      options.trains = Trains::kLora;
+      options.lora.target_modules = {"all-linear", "embed_tokens", "lm_head"};
+      options.lora.dora = dora;
+      const auto unpacked = Decoder::load(model, options);
+      options.base.keep_stored = true;
+      const auto kept = Decoder::load(model, options);
+      EXPECT_TRUE(kept->embedding().quantized && kept->head().linear.quantized);
+      at::Tensor grads[2];
+      const double loss = loss_of(*kept, examples, &grads[0]),
+                   expected = loss_of(*unpacked, examples, &grads[1]);
+      EXPECT_NEAR(loss / expected, 1, 1e-6);
+      EXPECT_TRUE(test::close(grads[0], grads[1], 2e-5));
+    }
+  }
+}
+
 /// Embedding and head by `embeddings`, modules by name.
 TEST(QuantisedBase, WhatStaysDenseCanBeChosen) {
   const auto model = checkpoint();
