@@ -78,6 +78,13 @@ bench: ## Tokens per second, memory and time to the first step beside transforme
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN)
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --chat
 
+.PHONY: gpu-check
+gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, training, NCCL, benchmarks; into bench/gpu-check.json
+	@$(bootstrap) --reference
+	$(call configure,$(BUILD),$(with_engine))
+	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine sftrun_cuda gpu_tests
+	scripts/gpu/check.py --build $(BUILD)
+
 .PHONY: install
 install: build ## Install below PREFIX= (default /usr/local)
 	@cmake --install $(BUILD) --prefix $(call quote,$(PREFIX))

@@ -1,0 +1,306 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "sftrun/core/rng.h"
+#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/experts.h"
+#include "sftrun/kernels/ops.h"
+#include "sftrun/kernels/quant.h"
+#include "sftrun/weights/ggml_type.h"
+#include "support/tensors.h"
+
+/// Every operation of ops.h on a card beside the same call on a CPU, over shapes that are no
+/// multiples of anything.
+namespace sftrun::kernels {
+namespace {
+
+using test::close;
+using test::normal;
+
+const at::Device kCard(at::kCUDA, 0);
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor here = b.cpu().contiguous();
+  return a.scalar_type() == here.scalar_type() && a.sizes() == here.sizes() &&
+         std::memcmp(a.const_data_ptr(), here.const_data_ptr(), a.nbytes()) == 0;
+}
+
+/// What an operation makes on a device of values that it moves there.
+using Moved = std::function<at::Tensor(const at::Tensor&)>;
+using Op = std::function<std::vector<at::Tensor>(const Moved& to)>;
+
+/// @param tolerance of the largest value
+void expect_same(const char* what, double tolerance, const Op& op) {
+  SCOPED_TRACE(what);
+  const at::NoGradGuard no_grad;
+  const auto here = op([](const at::Tensor& x) { return x.clone(); });
+  const auto there = op([](const at::Tensor& x) { return x.to(kCard); });
+  ASSERT_EQ(here.size(), there.size());
+  for (size_t i = 0; i < here.size(); ++i) {
+    if (tolerance == 0)
+      EXPECT_TRUE(same_bits(here[i].contiguous(), there[i])) << "result " << i;
+    else
+      EXPECT_TRUE(close(there[i].cpu(), here[i], tolerance)) << "result " << i;
+  }
+}
+
+class GpuKernels : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  at::ScalarType dtype() const { return GetParam(); }
+  at::Tensor values(at::IntArrayRef shape, uint64_t seed) const {
+    return normal(shape, seed, dtype());
+  }
+  /// Of sums in another order, rounded once.
+  double tolerance() const { return dtype() == at::kFloat ? 1e-5 : 1.6e-2; }
+};
+INSTANTIATE_TEST_SUITE_P(Types, GpuKernels, testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) {
+                           return info.param == at::kFloat ? std::string("fp32")
+                                                           : std::string("bf16");
+                         });
+
+TEST_P(GpuKernels, RmsNorm) {
+  for (const int64_t hidden : {1, 63, 576, 4099}) {
+    const at::Tensor x = values({37, hidden}, 1), weight = values({hidden}, 2),
+                     dy = values({37, hidden}, 3), residual = values({37, hidden}, 4);
+    for (const double offset : {0.0, 1.0}) {
+      expect_same("rms_norm", tolerance(), [&](const Moved& to) {
+        const at::Tensor there = to(x), w = to(weight), d = to(dy);
+        const auto [y, rstd] = rms_norm_forward(there, w, 1e-5, offset);
+        return std::vector<at::Tensor>{
+            y, rstd, rms_norm_backward(d, there, w, rstd, to(residual), offset),
+            rms_norm_backward(d, there, w, rstd, {}, offset), rms_norm_weight_grad(d, there, rstd)};
+      });
+    }
+  }
+}
+
+TEST_P(GpuKernels, Rope) {
+  const int64_t tokens = 29, heads = 3;
+  for (const auto& [head_dim, rotary] : {std::pair<int64_t, int64_t>{64, 64}, {80, 32}, {6, 2}}) {
+    const at::Tensor x = values({tokens, heads * head_dim}, 1),
+                     angle = normal({tokens, rotary / 2}, 2, at::kFloat);
+    for (const double sign : {1.0, -1.0}) {
+      expect_same("rope", tolerance(), [&, head_dim = head_dim](const Moved& to) {
+        at::Tensor there = to(x);
+        rope_(there, {to(at::cos(angle)), to(at::sin(angle))}, head_dim, sign);
+        return std::vector<at::Tensor>{there};
+      });
+    }
+  }
+}
+
+TEST_P(GpuKernels, Gated) {
+  const at::Tensor gate = values({41, 333}, 1) * 3, up = values({41, 333}, 2) * 3,
+                   dh = values({41, 333}, 3);
+  for (const Gating& gating : {Gating(Activation::kSilu), Gating(Activation::kGeluTanh),
+                               Gating(Activation::kClampedSwiglu, 1.702F, 2.0F)}) {
+    expect_same("gated", tolerance(), [&](const Moved& to) {
+      at::Tensor g = to(gate), u = to(up);
+      const at::Tensor h = gated_forward(gating, g, u);
+      gated_backward_(gating, to(dh), g, u);
+      return std::vector<at::Tensor>{h, g, u};
+    });
+  }
+}
+
+BatchContext batch_of(const std::vector<int32_t>& lengths, const Moved& to) {
+  BatchContext batch;
+  batch.cu_seqlens = {0};
+  for (const int32_t length : lengths) {
+    batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
+    batch.max_seqlen = std::max(batch.max_seqlen, length);
+    for (int32_t i = 0; i < length; ++i)
+      batch.token_keys.push_back(
+          {static_cast<uint32_t>(batch.cu_seqlens.size()), static_cast<uint32_t>(i)});
+  }
+  batch.training = true;
+  batch.dropout_seed = 7;
+  batch.step = 3;
+  batch.cu_seqlens_device = to(at::tensor(batch.cu_seqlens, at::kInt));
+  batch.token_keys_device = to(at::from_blob(
+      batch.token_keys.data(), {static_cast<int64_t>(batch.token_keys.size()), 2}, at::kInt));
+  return batch;
+}
+
+TEST_P(GpuKernels, DropoutDrawsTheSameMask) {
+  const at::Tensor x = values({60, 129}, 1);
+  expect_same("dropout", dtype() == at::kFloat ? 1e-7 : 1e-2, [&](const Moved& to) {
+    return std::vector<at::Tensor>{dropout(to(x), batch_of({10, 50}, to), 0.3, 11)};
+  });
+}
+
+TEST_P(GpuKernels, CrossEntropy) {
+  for (const int64_t vocab : {5, 1000, 49153}) {
+    const at::Tensor logits = values({23, vocab}, 1) * 4,
+                     labels = at::randint(vocab, {23}, at::kInt);
+    for (const double cap : {0.0, 5.0}) {
+      expect_same("cross_entropy", tolerance(), [&](const Moved& to) {
+        at::Tensor there = to(logits);
+        const at::Tensor alone = token_losses(there, to(labels), cap);
+        const at::Tensor losses = token_losses_and_grad_(there, to(labels), cap, 0.125);
+        return std::vector<at::Tensor>{alone, losses, there};
+      });
+    }
+  }
+}
+
+TEST_P(GpuKernels, Attention) {
+  struct Case {
+    int64_t heads, kv_heads, head_dim, window;
+    double softcap;
+    bool sinks;
+  };
+  for (const Case& c :
+       {Case{4, 2, 64, 0, 0, false}, Case{3, 3, 32, 0, 0, false}, Case{8, 1, 128, 0, 0, false},
+        Case{4, 2, 64, 17, 0, false}, Case{2, 2, 64, 0, 20, false}, Case{4, 4, 64, 9, 0, true}}) {
+    const AttentionShape shape{c.heads,    c.kv_heads,
+                               c.head_dim, 1 / std::sqrt(static_cast<double>(c.head_dim)),
+                               c.window,   c.softcap};
+    const int64_t tokens = 1 + 40 + 77;
+    const at::Tensor q = values({tokens, c.heads * c.head_dim}, 1),
+                     k = values({tokens, c.kv_heads * c.head_dim}, 2),
+                     v = values({tokens, c.kv_heads * c.head_dim}, 3),
+                     d = values({tokens, c.heads * c.head_dim}, 4), sinks = values({c.heads}, 5);
+    expect_same("attention", dtype() == at::kFloat ? 2e-5 : 2e-2, [&](const Moved& to) {
+      const BatchContext batch = batch_of({1, 40, 77}, to);
+      const at::Tensor qd = to(q), kd = to(k), vd = to(v), dd = to(d),
+                       sd = c.sinks ? to(sinks) : at::Tensor();
+      const AttentionOutput out = attention_forward(qd, kd, vd, batch, shape, sd);
+      const AttentionGrads g = attention_backward(dd, qd, kd, vd, out, batch, shape);
+      std::vector<at::Tensor> all = {out.out, g.dq, g.dk, g.dv};
+      if (c.sinks) all.push_back(attention_sinks_grad(dd, out, sd));
+      return all;
+    });
+  }
+}
+
+TEST_P(GpuKernels, AdamW) {
+  const int64_t n = 10'007;
+  const at::Tensor master = normal({n}, 1), grad = normal({n}, 2), m = normal({n}, 3) * 0.1,
+                   v = normal({n}, 4).square();
+  const AdamWParams params{.learning_rate = 1e-2F,
+                           .beta1 = 0.9F,
+                           .beta2 = 0.999F,
+                           .epsilon = 1e-8F,
+                           .weight_decay = 0.1F,
+                           .bias_correction1 = 0.5F,
+                           .sqrt_bias_correction2 = 0.3F,
+                           .grad_scale = 0.7F,
+                           .one_minus_beta1 = 0.1F,
+                           .one_minus_beta2 = 0.001F};
+  expect_same("adamw", dtype() == at::kFloat ? 1e-6 : 1e-2, [&](const Moved& to) {
+    at::Tensor p = to(master), a = to(m), b = to(v),
+               copy = dtype() == at::kFloat ? p : to(master.to(dtype()));
+    adamw_(p, to(grad), a, b, copy, 0, n, params);
+    return std::vector<at::Tensor>{p, a, b, copy};
+  });
+}
+
+TEST(GpuReductions, SumOfSquares) {
+  const at::Tensor x = normal({200'003}, 1);
+  EXPECT_NEAR(sum_of_squares(x.to(kCard)) / sum_of_squares(x), 1, 1e-6);
+}
+
+// ---- Matrices in fewer bits: to the bit.
+void expect_same_values(const char* what, const QuantizedMatrix& matrix) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    SCOPED_TRACE(what);
+    EXPECT_TRUE(same_bits(dequantize(matrix, dtype), dequantize(matrix.to(kCard), dtype)))
+        << c10::toString(dtype);
+    const at::Tensor rows = at::tensor({2, 0, 2}, at::kLong);
+    EXPECT_TRUE(same_bits(dequantize_rows(matrix, rows, dtype),
+                          dequantize_rows(matrix.to(kCard), rows.to(kCard), dtype)));
+  }
+}
+
+TEST(GpuQuant, ValuesAreTheCpus) {
+  const at::Tensor weight = normal({67, 129}, 1);
+  expect_same_values("nf4", quantize(weight, {.nested = false}));
+  expect_same_values("nf4, factors quantised", quantize(weight, {}));
+  expect_same_values("fp4", quantize(weight, {.format = QuantFormat::kFp4, .block_size = 32}));
+  expect_same_values("fp8", quantize(weight, {.format = QuantFormat::kFp8}));
+  expect_same_values("int8", quantize(weight, {.format = QuantFormat::kInt8}));
+  // Experts' matrices are parts of one.
+  const QuantizedMatrix all = quantize(normal({40, 64}, 2), {.block_size = 32});
+  EXPECT_TRUE(same_bits(dequantize(all.narrow(7, 11), at::kFloat),
+                        dequantize(all.to(kCard).narrow(7, 11), at::kFloat)));
+}
+
+TEST(GpuQuant, BlocksOfGgmlAreTheCpus) {
+  using weights::GgmlType;
+  for (const GgmlType type : {GgmlType::kQ4_0, GgmlType::kQ4_1, GgmlType::kQ5_0, GgmlType::kQ5_1,
+                              GgmlType::kQ8_0, GgmlType::kQ2_K, GgmlType::kQ3_K, GgmlType::kQ4_K,
+                              GgmlType::kQ5_K, GgmlType::kQ6_K, GgmlType::kMxfp4}) {
+    const weights::GgmlTypeInfo& info = *weights::ggml_type_info(static_cast<uint32_t>(type));
+    QuantizedMatrix matrix;
+    matrix.format = QuantFormat::kGgml;
+    matrix.ggml_type = type;
+    matrix.rows = 5, matrix.columns = 3 * info.block_size;
+    matrix.packed = at::empty({15 * info.block_bytes}, at::kByte);
+    RandomStream random(1, info.id);
+    // Bytes below 0x40: whatever they are of, factors in fp16 are finite.
+    for (int64_t i = 0; i < matrix.packed.numel(); ++i)
+      matrix.packed.data_ptr<uint8_t>()[i] = static_cast<uint8_t>(random.next_u32() & 0x3f);
+    expect_same_values(std::string(info.name).c_str(), matrix);
+  }
+}
+
+TEST(GpuQuant, RoundedToE4m3) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    at::Tensor x = normal({33, 257}, 1, dtype) * 5;
+    x[4].zero_();
+    for (const at::Tensor& gains : {at::Tensor(), normal({257}, 2).abs()}) {
+      const RoundedRows here = round_to_e4m3(x, gains),
+                        there = round_to_e4m3(x.to(kCard),
+                                              gains.defined() ? gains.to(kCard) : at::Tensor());
+      EXPECT_TRUE(same_bits(here.factors, there.factors));
+      EXPECT_TRUE(at::equal(here.codes.to(at::kFloat), there.codes.cpu().to(at::kFloat)));
+    }
+  }
+}
+
+TEST_P(GpuKernels, ProductsByQuantisedMatrices) {
+  for (const QuantFormat format :
+       {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8, QuantFormat::kFp8}) {
+    for (const auto& [tokens, in, out] :
+         {std::tuple<int64_t, int64_t, int64_t>{96, 128, 64}, {97, 130, 75}, {3, 64, 32}}) {
+      SCOPED_TRACE(quant_name(format));
+      const QuantizedMatrix w = quantize(normal({out, in}, 1), {.format = format});
+      const QuantizedMatrix on_card = w.to(kCard);
+      const at::Tensor x = values({tokens, in}, 2), dy = values({tokens, out}, 3),
+                       bias = values({out}, 4), residual = values({tokens, out}, 5);
+      expect_same("products", dtype() == at::kFloat ? 2e-5 : 2e-2, [&](const Moved& to) {
+        const at::Tensor there = to(x);
+        const QuantizedMatrix& matrix = there.is_cuda() ? on_card : w;
+        return std::vector<at::Tensor>{matmul_sum({{there, matrix, true}}, to(residual), to(bias)),
+                                       matmul_sum({{to(dy), matrix, false}})};
+      });
+    }
+  }
+}
+
+TEST_P(GpuKernels, GroupedProducts) {
+  const int64_t experts = 5, tokens = 200;
+  const at::Tensor chosen = at::randint(experts - 1, {tokens, 2}, at::kLong);  // one has none
+  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{64, 96}, {50, 33}}) {
+    const at::Tensor w = values({experts, out, in}, 1), x = values({2 * tokens, in}, 2),
+                     g = values({2 * tokens, out}, 3);
+    expect_same("grouped", dtype() == at::kFloat ? 2e-5 : 2e-2,
+                [&, in = in, out = out](const Moved& to) {
+                  const Routes routes = routes_of(to(chosen), experts);
+                  const at::Tensor there = to(x), wd = to(w), gd = to(g);
+                  at::Tensor sum = at::zeros({experts, out, in}, there.options().dtype(at::kFloat));
+                  add_grouped_matmul_tn_(sum, gd, there, routes);
+                  return std::vector<at::Tensor>{grouped_matmul(there, wd, true, routes),
+                                                 grouped_matmul(gd, wd, false, routes), sum};
+                });
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::kernels

@@ -1,0 +1,133 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "sftrun/model/decoder.h"
+#include "sftrun/train/optimizer.h"
+#include "support/reference.h"
+#include "support/tensors.h"
+
+/// Whole models, and optimizers, on a card beside the same on a CPU.
+namespace sftrun {
+namespace {
+
+const at::Device kCard(at::kCUDA, 0);
+
+/// A packed build finds them elsewhere than where it was made.
+std::filesystem::path data(const std::string& name) {
+  const char* there = std::getenv("SFTRUN_TEST_DATA");
+  return std::filesystem::path(there != nullptr ? there : SFTRUN_TEST_DATA) / name;
+}
+
+std::vector<data::Example> examples_for(const spec::ArchSpec& arch) {
+  auto examples = test::read_reference(data("models/tied-gqa")).examples;
+  for (data::Example& example : examples) {
+    for (auto* ids : {&example.tokens, &example.labels})
+      for (int32_t& id : *ids) id = id < 0 ? id : id % static_cast<int32_t>(arch.vocab_size);
+  }
+  return examples;
+}
+
+model::PackedBatch packed(model::Decoder& decoder, const std::vector<data::Example>& examples,
+                          at::Device device) {
+  std::vector<data::Bin> bins;
+  for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
+  const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
+                                             static_cast<int64_t>(bins.size()));
+  return model::prepare_batch(batch, decoder.rope(), device, {});
+}
+
+struct Step {
+  double loss = 0;
+  at::Tensor grads;
+};
+
+Step step_of(const std::shared_ptr<const weights::Checkpoint>& model, model::DecoderOptions options,
+             at::Device device) {
+  const at::NoGradGuard no_grad;
+  options.device = device;
+  const auto decoder = model::Decoder::load(model, options);
+  for (kernels::Parameter& parameter : decoder->parameters().parameters())
+    if (options.trains == model::Trains::kLora) parameter.master.fill_(0.01);
+  decoder->parameters().refresh_compute();
+  Step step;
+  step.loss = decoder->forward_backward(packed(*decoder, examples_for(model->arch()), device), 1.0,
+                                        [](int64_t) {});
+  step.grads = decoder->parameters().grad().cpu();
+  return step;
+}
+
+void expect_same_step(const std::shared_ptr<const weights::Checkpoint>& model,
+                      const model::DecoderOptions& options, double tolerance) {
+  const Step here = step_of(model, options, at::kCPU), there = step_of(model, options, kCard);
+  EXPECT_NEAR(there.loss / here.loss, 1, tolerance);
+  EXPECT_TRUE(test::close(there.grads, here.grads, 20 * tolerance));
+}
+
+TEST(GpuModels, EveryFamilyTrainsAsOnACpu) {
+  for (const auto& entry : std::filesystem::directory_iterator(data("families"))) {
+    if (!std::filesystem::exists(entry.path() / "model.safetensors")) continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    const std::shared_ptr<const weights::Checkpoint> model =
+        weights::Checkpoint::open(entry.path());
+    model::DecoderOptions options;
+    for (const model::Trains trains : {model::Trains::kLora, model::Trains::kFull}) {
+      options.trains = trains;
+      expect_same_step(model, options, 1e-5);
+    }
+    options.trains = model::Trains::kLora;
+    options.gradient_checkpointing = true;
+    expect_same_step(model, options, 1e-5);
+  }
+}
+
+TEST(GpuModels, QuantisedBasesTrainAsOnACpu) {
+  for (const char* name : {"models/bnb-nf4", "models/bnb-fp4", "models/bnb-int8",
+                           "models/llama3-gguf/model-Q8_0.gguf", "families/gpt_oss_mxfp4"}) {
+    SCOPED_TRACE(name);
+    model::DecoderOptions options;
+    options.trains = model::Trains::kLora;
+    options.base.keep_stored = true;
+    expect_same_step(weights::Checkpoint::open(data(name)), options, 1e-5);
+  }
+}
+
+/// A last bit decides between codes a sixteenth apart.
+TEST(GpuModels, Fp8TrainsAsOnACpu) {
+  model::DecoderOptions options;
+  options.trains = model::Trains::kLora;
+  options.base.keep_stored = true;
+  expect_same_step(weights::Checkpoint::open(data("models/fp8-dynamic")), options, 1e-3);
+}
+
+/// Moments that come and go in parts are updated as those that stay.
+TEST(GpuOptimizers, MomentsInHostMemoryAreTheSame) {
+  const at::NoGradGuard no_grad;
+  for (const bool is_8bit : {false, true}) {
+    at::Tensor weights[2];
+    for (const bool on_host : {false, true}) {
+      kernels::ParameterStore store;
+      store.add("whole", {512, 256}, 0, true);
+      store.add("odd", {67, 65}, 0, true);
+      store.add("norm", {600}, 0, false);
+      store.allocate(at::kBFloat16, kCard);
+      store.master().copy_(test::normal({store.master().numel()}, 1));
+      train::AdamW optimizer(store, {.weight_decay = 0.1,
+                                     .is_8bit = is_8bit,
+                                     .moments_on_host = on_host,
+                                     .values_of_part = 4096});
+      for (uint64_t step = 0; step < 20; ++step) {
+        store.grad().copy_(test::normal({store.grad().numel()}, 10 + step));
+        optimizer.step(1e-2, 0.5);
+      }
+      EXPECT_TRUE(optimizer.is_finite());
+      weights[on_host ? 1 : 0] = store.master().cpu();
+    }
+    EXPECT_TRUE(at::equal(weights[0], weights[1])) << is_8bit;
+  }
+}
+
+}  // namespace
+}  // namespace sftrun
