@@ -41,6 +41,7 @@ struct Product {
   at::Tensor x;
   Matrix w;
   bool transposed = false;
+  RoundedRows rounded = {};  ///< x in e4m3, for a w in FP8, where the caller has it already
 };
 /// residual [T, N] + bias [N] + the products: [T, N]. Residual and bias may be undefined. On CPU
 /// summed in fp32 and rounded once where own kernels serve, else in the order given.

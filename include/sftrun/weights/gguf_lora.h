@@ -19,7 +19,8 @@ struct AdaptedBase {
 /// Whether llama.cpp can apply such an adapter beside its base.
 /// @param directory the adapter's
 /// @throws DataError where it cannot: for a model that it has no word for, whole modules
-/// (modules_to_save), DoRA, PiSSA, an embedding or head that the base ties, and a base file that holds adapted tensors together with others
+/// (modules_to_save), DoRA, PiSSA, an embedding or head that the base ties, and a base file that
+/// holds adapted tensors together with others
 void require_gguf_lora(const AdapterConfig& config, const std::filesystem::path& directory,
                        const AdaptedBase& base);
 

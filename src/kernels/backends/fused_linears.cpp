@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "sftrun/kernels/dora.h"
 
 namespace sftrun::kernels {
@@ -50,10 +52,18 @@ at::Tensor lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Te
   return d_low;
 }
 
+/// x as bases in FP8 multiply it, where more than one of a group does.
+RoundedRows shared_rounding(const at::Tensor& x, const LinearGroup& group) {
+  const auto in_fp8 = std::count_if(group.begin(), group.end(), [](const Linear* linear) {
+    return linear->quantized && linear->quantized->format == QuantFormat::kFp8;
+  });
+  return in_fp8 > 1 ? round_to_e4m3(x) : RoundedRows();
+}
+
 /// residual + bias + x W^T, with the adapter's part.
 at::Tensor forward(const at::Tensor& x, const Linear& linear, const LoraRun& run,
-                   const at::Tensor& residual) {
-  std::vector<Product> terms = {{x, linear.matrix(), /*transposed=*/true}};
+                   const at::Tensor& residual, const RoundedRows& rounded) {
+  std::vector<Product> terms = {{x, linear.matrix(), /*transposed=*/true, rounded}};
   if (run.low.defined()) terms.push_back({run.low, linear.lora->b->compute, /*transposed=*/true});
   return matmul_sum(terms, residual, linear.bias);
 }
@@ -91,11 +101,12 @@ std::vector<at::Tensor> linears_forward(const at::Tensor& x, const LinearGroup& 
                                         const BatchContext& batch, LowRank* low,
                                         const at::Tensor& residual) {
   LowRank runs = low_rank_of(x, group, batch);
+  const RoundedRows rounded = shared_rounding(x, group);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < group.size(); ++i) {
     const bool is_dora = group[i]->lora && group[i]->lora->magnitude;
     outputs.push_back(is_dora ? dora_forward(x, *group[i], batch, runs[i], residual)
-                              : forward(x, *group[i], runs[i], residual));
+                              : forward(x, *group[i], runs[i], residual, rounded));
   }
   if (low != nullptr) *low = std::move(runs);
   return outputs;

@@ -108,7 +108,8 @@ at::Tensor fp8_product(const Product& term, const at::Tensor& residual, const at
   const QuantizedMatrix& w = *term.w.quantized;
   const at::Tensor none, &row_gains = term.transposed ? none : w.absmax,
                          &column_factors = term.transposed ? w.absmax : none;
-  const RoundedRows rounded = round_to_e4m3(term.x, row_gains);
+  const RoundedRows rounded =
+      term.rounded.codes.defined() ? term.rounded : round_to_e4m3(term.x, row_gains);
   const at::ScalarType dtype = term.x.scalar_type();
   if (hardware_serves(term))
     return with_sums(hardware_product(term, rounded), residual, bias, dtype);
