@@ -23,6 +23,7 @@ BEGIN, END = "<!-- base_memory.py -->\n", "<!-- end -->\n"
 FORMS = {
     "`quant: none`": ["tuning.quant=none"],
     "as its files have it": [],
+    "fp8, int8": ["tuning.quant=fp8"],
     "nf4": ["tuning.quant=nf4"],
     "nf4, `double_quant: false`": ["tuning.quant=nf4", "tuning.double_quant=false"],
     "nf4, `quant_embeddings: true`": ["tuning.quant=nf4", "tuning.quant_embeddings=true"],

@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
 namespace {
@@ -79,6 +80,20 @@ std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
   return fmt::format("`{} --help` lists every flag", full_name(command));
 }
 
+/// The .gguf file that an adapter's run trained on, where it is still there. Its
+/// adapter_config.json names the model that the file was converted from, which others can load.
+std::string gguf_of_run(const std::filesystem::path& adapter) {
+  const std::filesystem::path run = observe::run_directory_of(adapter);
+  if (run.empty()) return {};
+  try {
+    const std::filesystem::path path = observe::read_run_report(run / "run.json").base_model_path;
+    const bool is_gguf = ascii_lower(path.extension().string()) == ".gguf";
+    return is_gguf && std::filesystem::is_regular_file(path) ? path.string() : "";
+  } catch (const Error&) {
+    return {};  // no report of ours
+  }
+}
+
 /// What `adapter_config.json` calls its base.
 ModelAsked base_of(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / "adapter_config.json";
@@ -90,6 +105,11 @@ ModelAsked base_of(const std::filesystem::path& adapter) {
   ModelAsked base{.name = text("base_model_name_or_path"),
                   .revision = text("revision"),
                   .where = file.string()};
+  std::error_code ignored;
+  if (!std::filesystem::exists(base.name, ignored)) {
+    if (const std::string gguf = gguf_of_run(adapter); !gguf.empty())
+      return {.name = gguf, .where = file.string()};
+  }
   if (!base.name.empty()) return base;
   throw DataError("the adapter does not say which model it was trained on", file.string(),
                   "give the model by --model");

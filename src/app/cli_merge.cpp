@@ -18,7 +18,8 @@ namespace {
 
 struct MergeOptions {
   std::string model, adapter, output, dtype = "auto", max_shard_size = "5GB",
-                                      format = "safetensors";
+                                      format = "safetensors", data, device = "auto";
+  std::optional<int64_t> sample;
 };
 
 /// Those that --format takes, "auto" first.
@@ -28,7 +29,17 @@ std::vector<std::string> dtypes_of(const std::string& format) {
     mixes.insert(mixes.begin(), "auto");
     return mixes;
   }
-  return {"auto", "bf16", "f16", "f32"};
+  std::vector<std::string> dtypes = {"auto", "bf16", "f16", "f32"};
+  if (format == "safetensors") dtypes.insert(dtypes.end(), {"nf4", "fp4", "fp8", "int8"});
+  return dtypes;
+}
+
+std::vector<std::string> all_dtypes() {
+  std::vector<std::string> dtypes = dtypes_of("safetensors");
+  for (const std::string& mix : dtypes_of("gguf")) {
+    if (std::find(dtypes.begin(), dtypes.end(), mix) == dtypes.end()) dtypes.push_back(mix);
+  }
+  return dtypes;
 }
 
 CLI::Validator merged_dtype() {
@@ -38,9 +49,9 @@ CLI::Validator merged_dtype() {
         if (text == "fp32" || text == "float32") text = "f32";
         if (text == "fp16" || text == "float16") text = "f16";
         if (text == "bfloat16") text = "bf16";
-        return one_of(dtypes_of("gguf"))(text);
+        return one_of(all_dtypes())(text);
       },
-      join(dtypes_of("gguf"), "|"));
+      join(all_dtypes(), "|"));
 }
 
 void check_unused(const MergeOptions& options, const CLI::App& command) {
@@ -51,15 +62,21 @@ void check_unused(const MergeOptions& options, const CLI::App& command) {
   };
   if (options.format == "vllm") refuse("--dtype", "merged models and adapters for llama.cpp");
   if (options.format != "safetensors") refuse("--max-shard-size", "models as safetensors");
+  if (options.format != "safetensors" && options.format != "gguf") {
+    for (const char* flag : {"--sample", "--data", "--device"}) refuse(flag, "merged models");
+  }
 }
 
 void check_dtype(const MergeOptions& options) {
   const std::vector<std::string> known = dtypes_of(options.format);
   if (std::find(known.begin(), known.end(), options.dtype) != known.end()) return;
-  throw ConfigError(
-      fmt::format("--dtype {} is of GGUF models, --format is {}", options.dtype, options.format),
-      "--dtype on the command line",
-      fmt::format("write --format gguf, or one of {}", join(known, ", ")));
+  const std::vector<std::string> of_gguf = dtypes_of("gguf");
+  const bool is_gguf = std::find(of_gguf.begin(), of_gguf.end(), options.dtype) != of_gguf.end();
+  throw ConfigError(fmt::format("--dtype {} is of {} models, --format is {}", options.dtype,
+                                is_gguf ? "GGUF" : "safetensors", options.format),
+                    "--dtype on the command line",
+                    fmt::format("write --format {}, or one of {}", is_gguf ? "gguf" : "safetensors",
+                                join(known, ", ")));
 }
 
 void check(const MergeOptions& options, const CLI::App& command) {
@@ -67,6 +84,7 @@ void check(const MergeOptions& options, const CLI::App& command) {
   require(!options.output.empty(), command, "--output");
   check_unused(options, command);
   check_dtype(options);
+  if (!options.data.empty()) require_exists("--data", options.data);
   require_new_directory(options.output);
 }
 
@@ -76,7 +94,10 @@ int merge(const MergeOptions& options, const CLI::App& command) {
                                  {"output", options.output},
                                  {"dtype", options.dtype},
                                  {"max_shard_size", parse_size(options.max_shard_size)},
-                                 {"format", options.format}});
+                                 {"format", options.format},
+                                 {"sample", or_null(options.sample)},
+                                 {"data", or_null(options.data)},
+                                 {"device", options.device}});
 }
 
 /// Of the model only its configuration is read.
@@ -133,7 +154,8 @@ Command add_merge(CLI::App& sftrun) {
       ->type_name("DIR");
   command
       ->add_option("--dtype", options->dtype,
-                   "Type of the stored weights (those with a q: GGUF only); auto: the base's")
+                   "Type of the stored weights (those with a q: GGUF only; nf4, fp4, fp8, int8: as "
+                   "sftrun quantize has them, safetensors only); auto: the base's")
       ->transform(merged_dtype())
       ->capture_default_str();
   command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")
@@ -143,6 +165,16 @@ Command add_merge(CLI::App& sftrun) {
                    "safetensors or gguf: the merged model; vllm or lora-gguf: the adapter alone, "
                    "as vLLM or llama.cpp reads it")
       ->check(one_of({"safetensors", "gguf", "vllm", "lora-gguf"}))
+      ->capture_default_str();
+  command
+      ->add_option("--sample", options->sample,
+                   "Sequences of the run's data to measure on what merging changes; 0: none [32 "
+                   "where the base was quantised]")
+      ->check(at_least(0));
+  command->add_option("--data", options->data, "Records to measure it on [the run's]")
+      ->type_name("FILE");
+  command->add_option("--device", options->device, "Device to measure on")
+      ->check(device_name())
       ->capture_default_str();
   return {command, [options, command] {
             check(*options, *command);

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "cli.h"
@@ -13,9 +15,20 @@ struct QuantizeOptions {
   std::vector<std::string> skip_modules;
 };
 
+void check_unused(const QuantizeOptions& options, const CLI::App& command) {
+  if (options.method == "nf4" || options.method == "fp4") return;
+  for (const char* flag : {"--block-size", "--no-double-quant"}) {
+    if (command.count(flag) == 0) continue;
+    throw ConfigError(
+        fmt::format("{} is of 4 bits, --method is {}: a row has one factor", flag, options.method),
+        fmt::format("{} on the command line", flag), "leave it away");
+  }
+}
+
 int quantize(const QuantizeOptions& options, const CLI::App& command) {
   require(!options.model.empty(), command, "--model");
   require(!options.output.empty(), command, "--output");
+  check_unused(options, command);
   require_new_directory(options.output);
   return run_in_engine("quantize", {{"model", checked_model(command, options.model, "")},
                                     {"output", options.output},

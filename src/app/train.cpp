@@ -65,7 +65,7 @@ int64_t largest_micro_batch(const config::RunConfig& config,
   }
   if (gpu_bytes)
     return plan::max_micro_batch(arch, config, *gpu_bytes, may_be_half ? kHalfBytes : kFullBytes,
-                                 stored);
+                                 stored, /*on_gpu=*/true);
   const bool half = may_be_half && __builtin_cpu_supports("avx512bf16");
   const uint64_t share =
       observe::memory_info().total_bytes / static_cast<uint64_t>(local_world_size);

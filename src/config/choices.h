@@ -179,17 +179,16 @@ struct Words<Optimizer> {
       {"adamw_hf", kAdamW, WordKind::kAlias},
       {"adamw_8bit", kAdamW8bit},
       {"adamw_bnb_8bit", kAdamW8bit, WordKind::kAlias},
-      {"paged_adamw", kAdamW, WordKind::kLater},
-      {"paged_adamw_32bit", kAdamW, WordKind::kLater},
-      {"paged_adamw_8bit", kAdamW8bit, WordKind::kLater},
+      {"paged_adamw", kPagedAdamW},
+      {"paged_adamw_32bit", kPagedAdamW, WordKind::kAlias},
+      {"paged_adamw_8bit", kPagedAdamW8bit},
       {"adafactor", kAdamW, WordKind::kLater},
       {"lion", kAdamW, WordKind::kLater},
       {"sgd", kAdamW, WordKind::kLater},
       {"muon", kAdamW, WordKind::kLater},
   });
   static constexpr std::string_view instead =
-      "use adamw or adamw_8bit, which compute what paged_adamw_32bit and paged_adamw_8bit do and "
-      "keep their moments on the device";
+      "use adamw, adamw_8bit, paged_adamw or paged_adamw_8bit";
 };
 
 template <>

@@ -12,7 +12,7 @@ bool has_8bit_moments(std::string_view name, int64_t numel) {
 
 int64_t moment_bytes(Optimizer optimizer, std::string_view name, int64_t numel) {
   constexpr int64_t kFp32Bytes = 4;
-  if (optimizer != Optimizer::kAdamW8bit || !has_8bit_moments(name, numel))
+  if (!is_8bit(optimizer) || !has_8bit_moments(name, numel))
     return 2 * numel * kFp32Bytes;
   return 2 * (numel + (numel + kMomentBlock - 1) / kMomentBlock * kFp32Bytes);
 }

@@ -277,7 +277,8 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
       .nested_absmax = floats(matrix.nested_absmax),
       .nested_map = floats(map),
       .offset = matrix.offset,
-      .block_size = matrix.block_size};
+      .block_size = matrix.block_size,
+      .first_block = matrix.first_block};
   cuda::launch_dequantize_4bit(type_of(y), view, y.data_ptr(), y.numel(), launch.stream());
   launch.check();
   return y;

@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "session.h"
+#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/rng.h"
@@ -92,7 +93,9 @@ int run_bench(const nlohmann::json& request) {
              batch_size = request.at("batch_size").get<int64_t>();
   const auto steps = request.at("steps").get<int64_t>();
   train::AdamW optimizer(decoder->parameters(),
-                         {.is_8bit = bench.run.train.optimizer == config::Optimizer::kAdamW8bit});
+                         {.is_8bit = config::is_8bit(bench.run.train.optimizer),
+                          .moments_on_host = config::is_paged(bench.run.train.optimizer) &&
+                                             !decoder->options().device.is_cpu()});
   std::vector<data::Bin> bins;
   for (int64_t i = 0; i < batch_size; ++i) bins.push_back({i});
 

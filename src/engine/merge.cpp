@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "commands.h"
+#include "merge_difference.h"
 #include "merged_tensor.h"
+#include "quantized_tensors.h"
 #include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -36,22 +38,71 @@ struct MergeRequest {
         max_shard_bytes(static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>())) {}
 };
 
+/// How a merged directory's weights are stored: as `sftrun quantize` would store the dense one's.
+struct Storage {
+  DType dtype;  ///< of what is not quantised, and of what is when it is unpacked
+  std::optional<kernels::QuantOptions> quant;
+  QuantizedModules modules;  ///< of quant
+};
+
+/// Blocks, and modules that stay dense, are those of a base that is quantised itself.
+void take_from_base(Storage& storage, const weights::Checkpoint& base) {
+  std::vector<std::string> dense;
+  bool is_quantised = false;
+  for (const weights::TensorInfo& info : base.tensors()) {
+    if (!storage.modules.take(info)) continue;
+    const auto packed = base.packed(info.name);
+    const auto* matrix = packed ? std::get_if<weights::FourBits>(&*packed) : nullptr;
+    const bool is_in_eight = packed && std::holds_alternative<weights::EightBitRows>(*packed);
+    if (matrix == nullptr && !is_in_eight) {
+      dense.push_back(info.name.substr(0, info.name.rfind('.')));
+      continue;
+    }
+    is_quantised = true;
+    if (is_in_eight) continue;
+    storage.quant->block_size = matrix->block_size;
+    storage.quant->nested = matrix->nested;
+  }
+  if (is_quantised) storage.modules = choose_modules(base.arch(), dense);
+}
+
+Storage storage_of(const std::string& wanted, const weights::Checkpoint& base) {
+  const auto format = kernels::quant_format(wanted);
+  if (!format) return {.dtype = dtype_to_store(wanted, base)};
+  Storage storage{.dtype = dtype_to_store("auto", base),
+                  .quant = kernels::QuantOptions{.format = *format},
+                  .modules = choose_modules(base.arch(), {})};
+  take_from_base(storage, base);
+  return storage;
+}
+
 /// @return how the weights are stored, in words
 std::string write_directory(const MergeRequest& request, const weights::Checkpoint& base,
                             MergedWeights& merged, const fs::path& directory) {
-  const DType dtype = dtype_to_store(request.dtype, base);
+  const Storage storage = storage_of(request.dtype, base);
+  std::optional<QuantizedTensors> quantised;
+  if (storage.quant) quantised.emplace(base, *storage.quant, storage.dtype);
   std::vector<weights::TensorToWrite> tensors;
-  for (const weights::TensorInfo& info : base.tensors()) {
+  const size_t last_of_text = spec::tensor_specs(base.arch()).size() - 1;
+  for (size_t i = 0; i < base.tensors().size(); ++i) {
+    const weights::TensorInfo& info = base.tensors()[i];
     std::function<at::Tensor()> values;
     if (merged.is_changed(info.name)) values = [&merged, &info] { return merged.of(info); };
-    model::add_stored(base, info, dtype, values, tensors);
+    if (storage.quant && storage.modules.take(info))
+      quantised->add(info, values, tensors);
+    else
+      model::add_stored(base, info, storage.dtype, values, tensors);
+    if (i == last_of_text && merged.parts_head()) tensors.push_back(merged.head(storage.dtype));
   }
-  if (merged.parts_head()) tensors.push_back(merged.head(dtype));
   weights::write_sharded_safetensors(directory, tensors, request.max_shard_bytes);
-  model::write_config(base, request.base, directory, dtype, merged.parts_head());
+  model::write_config(base, request.base, directory, storage.dtype, merged.parts_head(),
+                      quantised ? quantised->config(storage.modules) : nullptr);
   model::write_text_files(base, request.base, directory,
                           weights::read_chat_template(request.adapter));
-  return std::string(name_of(dtype));
+  return quantised
+             ? fmt::format("{} matrices in {}, the rest in {}", storage.modules.quantised.size(),
+                           request.dtype, name_of(storage.dtype))
+             : std::string(name_of(storage.dtype));
 }
 
 /// Blocks have no codes for anything else.
@@ -140,7 +191,7 @@ int run_merge(const nlohmann::json& request_json) {
   set_threads(request_json);
   choose_compute("cpu", "fp32", 0);
   const MergeRequest request(request_json);
-  const auto base = weights::Checkpoint::open(request.base);
+  const std::shared_ptr<const weights::Checkpoint> base = weights::Checkpoint::open(request.base);
   const auto config = weights::load_adapter_config(request.adapter, base->arch());
   const auto adapter = weights::load_adapter(request.adapter, config, base->arch());
   MergedWeights merged(*base, adapter, config.pissa);
@@ -154,6 +205,13 @@ int run_merge(const nlohmann::json& request_json) {
   log::info("merged {} modules into {} ({})", adapter.lora.size(), request.output.string(), stored);
   if (!adapter.saved.empty())
     log::info("{} tensors are the adapter's own (modules_to_save)", adapter.saved.size());
+  report_difference({.base = base,
+                     .base_path = request.base,
+                     .adapter = request.adapter,
+                     .output = request.output,
+                     .written = plan ? request.output / stored : request.output,
+                     .stored = stored},
+                    request_json);
   return 0;
 }
 

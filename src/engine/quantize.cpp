@@ -1,7 +1,7 @@
 #include <filesystem>
 
 #include "commands.h"
-#include "four_bit_tensors.h"
+#include "quantized_tensors.h"
 #include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
@@ -26,13 +26,6 @@ void refuse_quantised(const weights::Checkpoint& base, const fs::path& path) {
   }
 }
 
-kernels::QuantFormat format_of(const std::string& method) {
-  using enum kernels::QuantFormat;
-  for (const kernels::QuantFormat format : {kNf4, kFp4, kFp8, kInt8})
-    if (kernels::quant_name(format) == method) return format;
-  invariant_failed(__FILE__, __LINE__, "the command line takes known methods");
-}
-
 }  // namespace
 
 int run_quantize(const nlohmann::json& request) {
@@ -42,10 +35,11 @@ int run_quantize(const nlohmann::json& request) {
                  output = request.at("output").get<std::string>();
   const auto base = weights::Checkpoint::open(base_path);
   refuse_quantised(*base, base_path);
-  const kernels::QuantOptions options{.format = format_of(request.at("method").get<std::string>()),
-                                      .block_size = request.at("block_size").get<int64_t>(),
-                                      .nested = request.at("double_quant").get<bool>()};
-  const FourBitModules modules =
+  const kernels::QuantOptions options{
+      .format = *kernels::quant_format(request.at("method").get<std::string>()),
+      .block_size = request.at("block_size").get<int64_t>(),
+      .nested = request.at("double_quant").get<bool>()};
+  const QuantizedModules modules =
       choose_modules(base->arch(), request.at("skip_modules").get<std::vector<std::string>>());
   if (!modules.unused.empty()) {
     throw ConfigError(fmt::format("no module of the model is named `{}`", *modules.unused.begin()),
@@ -53,7 +47,7 @@ int run_quantize(const nlohmann::json& request) {
                       "name modules as the model does: down_proj, or layers.0.mlp");
   }
   const DType dtype = dtype_to_store(request.at("dtype").get<std::string>(), *base);
-  FourBitTensors quantised(*base, options, dtype);
+  QuantizedTensors quantised(*base, options, dtype);
   std::vector<weights::TensorToWrite> tensors;
   for (const weights::TensorInfo& info : base->tensors()) {
     if (modules.take(info))

@@ -24,6 +24,8 @@
 #include "sftrun/train/identity.h"
 #include "sftrun/train/trainer.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/adapter_readers.h"
+#include "sftrun/weights/gguf_source.h"
 #include "sftrun/weights/vllm_adapter.h"
 
 /// One rank of a training run, from its configuration to its final adapter.
@@ -121,10 +123,21 @@ Data load_data(const config::RunConfig& config, const data::TextModel& text,
   return loaded;
 }
 
-/// What identifies the base model to whoever loads the adapter.
-std::string base_model_name(const std::string& name) {
+std::string absolute_path(const fs::path& path) {
+  return fs::absolute(path).lexically_normal().string();
+}
+
+/// What identifies the base model to whoever loads the adapter: of a GGUF file, which few of them
+/// read, the model that it was converted from.
+void name_base(weights::AdapterConfig& adapter, const config::ModelConfig& model,
+               const fs::path& path) {
   std::error_code code;
-  return fs::exists(name, code) ? fs::absolute(name).lexically_normal().string() : name;
+  const auto source =
+      fs::is_directory(path, code) ? std::nullopt : weights::source_repository(path);
+  adapter.revision = source ? "" : model.revision;
+  adapter.base_model_name_or_path = source                         ? *source
+                                    : fs::exists(model.name, code) ? absolute_path(model.name)
+                                                                   : model.name;
 }
 
 class Worker {
@@ -281,8 +294,8 @@ class Worker {
     inputs.identity = identity_;
     inputs.rendered_at_unix_s = rendered_at_unix_s_;
     if (decoder_->options().trains == model::Trains::kLora) {
-      inputs.adapter = model::adapter_config_of(*decoder_, base_model_name(config_.model.name));
-      inputs.adapter->revision = config_.model.revision;
+      inputs.adapter = model::adapter_config_of(*decoder_, "");
+      name_base(*inputs.adapter, config_.model, model_path_);
     }
     inputs.resume_from = resume_from;
     inputs.hooks.stop_exit_code = [&] { return stop_.exit_code(); };
@@ -307,7 +320,7 @@ class Worker {
     report_.finished_at = unix_time_s();
     write_report(trainer, status, outcome.first_step, outcome.last_step);
     comm_.leave();
-    if (is_main()) conclude(outcome, trainer.total_steps());
+    if (is_main()) conclude(outcome, trainer.total_steps(), result);
     return outcome.exit_code;
   }
 
@@ -352,9 +365,8 @@ class Worker {
     if (config_.tuning.trains_adapter()) say_what_vllm_reads();
     if (config_.train.loraplus_lr_ratio && decoder_->embedding().lora) {
       log::warn(
-          "with LoRA+ the embedding's update learns at {:g} at most, as with peft; it learns as "
-          "the "
-          "others do without train.loraplus_lr_ratio",
+          "with LoRA+ the embedding's update learns at {:g} at most, as with peft; without "
+          "train.loraplus_lr_ratio it learns as the others",
           train::kLoraPlusEmbeddingRate);
     }
   }
@@ -367,17 +379,24 @@ class Worker {
             weights::vllm_refusal(lora.dora, !lora.modules_to_save.empty(), adapts_ends);
         !refusal.empty())
       return log::info("{}", refusal);
+    const std::set<std::string> adapted = adapted_modules();
+    const auto reading = weights::vllm_reading(
+        decoder_->arch(), [&](const std::string& module) { return adapted.contains(module); });
+    if (!reading) return;
+    reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
+  }
+
+  /// Modules, and experts' tensors, that have an update.
+  std::set<std::string> adapted_modules() const {
     std::set<std::string> adapted;
     for (const kernels::Linear* linear : decoder_->adapted_linears()) adapted.insert(linear->name);
+    if (decoder_->embedding().lora) adapted.insert(decoder_->embedding().name);
     for (model::Layer& layer : decoder_->layers()) {
       for (const kernels::ExpertMatrix* matrix : layer.experts()) {
         if (matrix->lora) adapted.insert(matrix->name);
       }
     }
-    const auto reading = weights::vllm_reading(
-        decoder_->arch(), [&](const std::string& module) { return adapted.contains(module); });
-    if (!reading) return;
-    reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
+    return adapted;
   }
 
   std::string backend_name() const {
@@ -408,6 +427,7 @@ class Worker {
     report_.strategy = env_.world_size > 1 ? "ddp" : "single";
     report_.dtype = dtype_name(compute_.dtype);
     report_.base_model = config_.model.name;
+    report_.base_model_path = absolute_path(model_path_);
     report_.base_model_fingerprint = checkpoint_->fingerprint();
     report_.dataset_fingerprint = data_.fingerprint;
     report_.config_fingerprint = Fingerprint().add(identity_["config"].dump()).hex();
@@ -429,7 +449,8 @@ class Worker {
     observe::write_run_report(run_dir_ / "run.json", report_);
   }
 
-  void conclude(const train::TrainOutcome& outcome, int64_t total_steps) const {
+  void conclude(const train::TrainOutcome& outcome, int64_t total_steps,
+                const RunResult& result) const {
     if (outcome.exit_code != 0) {
       log::info(
           "stopped after step {} of {} with a checkpoint; the same command goes on from there",
@@ -441,9 +462,13 @@ class Worker {
       log::info("validation loss {:.4f} at the first evaluation, {:.4f} at the last",
                 *outcome.first_eval_loss, *outcome.last_eval_loss);
     }
-    const bool is_adapter = decoder_->options().trains == model::Trains::kLora;
-    log::info("{}: {}", is_adapter ? "adapter" : "model",
-              (run_dir_ / (is_adapter ? "adapter" : "model")).string());
+    log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
+    if (!result.adapter) return;
+    const std::set<std::string> adapted = adapted_modules();
+    for (const std::string& line : weights::where_it_loads(
+             {*result.adapter, checkpoint_->arch(), model_path_, result.target(),
+              [&](const std::string& module) { return adapted.contains(module); }}))
+      log::info("  {}", line);
   }
 
   const nlohmann::json& request_;

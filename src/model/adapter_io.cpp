@@ -331,7 +331,6 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
                             ? ordered_json::parse(read_text_file(base_path / "config.json"))
                             : ordered_json(base.arch().to_hf_config());
   config.erase("quantization_config");  // the base's
-  if (!quantization.is_null()) config["quantization_config"] = quantization;
   // transformers 5 writes `dtype`, 4 `torch_dtype`; both read either.
   const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
   config[key] = torch_dtype_name(dtype);
@@ -339,6 +338,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
     config["tie_word_embeddings"] = false;
     if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
   }
+  if (!quantization.is_null()) config["quantization_config"] = quantization;
   write_file_atomically(directory / "config.json", config.dump(2) + "\n");
 }
 

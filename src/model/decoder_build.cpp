@@ -12,6 +12,7 @@
 #include "sftrun/core/rng.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/peft.h"
 #include "stored_matrix.h"
@@ -355,10 +356,13 @@ class DecoderBuilder {
     }
     const bool is_end =
         tensor.role == spec::TensorRole::kEmbedding || tensor.role == spec::TensorRole::kHead;
-    if (!base.quant || is_experts || (is_end && !base.embeddings.value_or(false)))
+    if (!base.quant || (is_end && !base.embeddings.value_or(false))) return std::nullopt;
+    const std::vector<int64_t>& shape = tensor.shape;
+    if (is_experts && !spec::splits_by_expert(
+                          shape, kernels::is_4bit(base.quant->format) ? base.quant->block_size : 1))
       return std::nullopt;
-    const at::Tensor values = source_(slot.name, tensor.shape, at::kFloat, /*stays=*/false);
-    return kernels::quantize(values, *base.quant);
+    const at::Tensor values = source_(slot.name, shape, at::kFloat, /*stays=*/false);
+    return kernels::quantize(values.view({-1, shape.back()}), *base.quant);
   }
 
   /// Whether a tied head has values of its own, for it or the embedding trains beside updates.

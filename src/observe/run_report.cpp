@@ -54,6 +54,7 @@ Json RunReport::to_json() const {
                {"strategy", strategy},
                {"dtype", dtype},
                {"base_model", base_model},
+               {"base_model_path", base_model_path},
                {"base_model_fingerprint", base_model_fingerprint},
                {"dataset_fingerprint", dataset_fingerprint},
                {"config_fingerprint", config_fingerprint},
@@ -79,6 +80,7 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     report.strategy = json.value("strategy", "");
     report.dtype = json.value("dtype", "");
     report.base_model = json.value("base_model", "");
+    report.base_model_path = json.value("base_model_path", "");
     report.base_model_fingerprint = json.value("base_model_fingerprint", "");
     report.dataset_fingerprint = json.value("dataset_fingerprint", "");
     report.config_fingerprint = json.value("config_fingerprint", "");
@@ -107,6 +109,15 @@ RunReport read_run_report(const std::filesystem::path& path) {
   const Json json = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) throw DataError("not a run report: no JSON object", path.string());
   return RunReport::from_json(json, path.string());
+}
+
+std::filesystem::path run_directory_of(const std::filesystem::path& adapter) {
+  std::error_code ignored;
+  for (const char* above : {"..", "../.."}) {
+    const std::filesystem::path directory = (adapter / above).lexically_normal();
+    if (std::filesystem::exists(directory / "run.json", ignored)) return directory;
+  }
+  return {};
 }
 
 }  // namespace sftrun::observe

@@ -13,6 +13,7 @@ namespace sftrun::plan {
 namespace {
 
 constexpr int64_t kFp32Bytes = 4;
+constexpr int64_t kPagedBytes = 64 << 20;  // both moments of what passes through at a time, twice
 
 /// Trained values, and the bytes of their two moments.
 class Trained {
@@ -62,8 +63,7 @@ Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config)
 /// factors in 32 bits, or in 8 and every 256 of them one in 32.
 int64_t packed_bytes(const spec::TensorSpec& tensor, const config::TuningConfig& tuning) {
   const int64_t num_values = tensor.numel();
-  if (tuning.quant == config::Quant::kFp8 || tuning.quant == config::Quant::kInt8)
-    return num_values + num_values / tensor.shape.back() * kFp32Bytes;
+  if (tuning.quantises_to_rows()) return num_values + num_values / tensor.shape.back() * kFp32Bytes;
   const int64_t blocks = (num_values + tuning.quant_block_size - 1) / tuning.quant_block_size;
   const int64_t factors = tuning.double_quant ? blocks + (blocks + 255) / 256 * 4 : blocks * 4;
   return (num_values + 1) / 2 + factors;
@@ -73,13 +73,18 @@ int64_t packed_bytes(const spec::TensorSpec& tensor, const config::TuningConfig&
 std::set<std::string> quantised_names(const spec::ArchSpec& arch,
                                       const config::TuningConfig& tuning) {
   std::set<std::string> names;
-  const auto add = [&](const std::string& module) {
+  const auto add = [&](const std::string& module, const char* ending = ".weight") {
     const bool is_skipped =
         std::any_of(tuning.skip_modules.begin(), tuning.skip_modules.end(),
                     [&](const std::string& part) { return has_path_part(module, part); });
-    if (!is_skipped) names.insert(module + ".weight");
+    if (!is_skipped) names.insert(module + ending);
   };
   for (const std::string& module : spec::quantised_modules(arch)) add(module);
+  const int64_t block_size = tuning.quantises_to_rows() ? 1 : tuning.quant_block_size;
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
+    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
+    if (is_experts && spec::splits_by_expert(tensor.shape, block_size)) add(tensor.name, "");
+  }
   if (tuning.quant_embeddings.value_or(false)) {
     add(arch.prefix + "embed_tokens");
     add("lm_head");
@@ -131,7 +136,7 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
 }
 
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                     int64_t element_bytes, const StoredBytes& stored) {
+                     int64_t element_bytes, const StoredBytes& stored, bool on_gpu) {
   const bool whole = !config.tuning.trains_adapter();
   Trained trained(config.train.optimizer);
   if (whole) {
@@ -143,7 +148,9 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
   // master and gradient in fp32, and the copy in the compute dtype where that is another
   const int64_t per_trained = 2 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
   return (whole ? 0 : base_bytes(arch, config.tuning, element_bytes, stored)) +
-         trained.values() * per_trained + trained.moment_bytes();
+         trained.values() * per_trained +
+         (on_gpu && config::is_paged(config.train.optimizer) ? kPagedBytes
+                                                             : trained.moment_bytes());
 }
 
 namespace {
@@ -169,10 +176,12 @@ int64_t dora_bytes_per_token(const spec::ArchSpec& arch, const config::RunConfig
 }  // namespace
 
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
-                        uint64_t memory_bytes, int64_t element_bytes, const StoredBytes& stored) {
+                        uint64_t memory_bytes, int64_t element_bytes, const StoredBytes& stored,
+                        bool on_gpu) {
   constexpr double kUsable = 0.8;
-  const double left = kUsable * static_cast<double>(memory_bytes) -
-                      static_cast<double>(static_bytes(arch, config, element_bytes, stored));
+  const double left =
+      kUsable * static_cast<double>(memory_bytes) -
+      static_cast<double>(static_bytes(arch, config, element_bytes, stored, on_gpu));
   const double bin =
       static_cast<double>(config.model.max_seq_len) *
       static_cast<double>(

@@ -14,4 +14,8 @@ std::vector<std::string> quantised_modules(const ArchSpec& arch) {
   return modules;
 }
 
+bool splits_by_expert(const std::vector<int64_t>& shape, int64_t block_size) {
+  return shape[1] * shape[2] % block_size == 0;
+}
+
 }  // namespace sftrun::spec

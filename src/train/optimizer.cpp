@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "sftrun/config/optimizer_state.h"
+#include "staged_moments.h"
 
 namespace sftrun::train {
 namespace {
@@ -26,7 +27,10 @@ double lr_ratio_of(const kernels::Parameter& parameter, const AdamWConfig& confi
 
 }  // namespace
 
+AdamW::~AdamW() = default;
+
 AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig with) : store_(store), config_(with) {
+  if (with.moments_on_host) staged_ = std::make_unique<StagedMoments>(store.master().device());
   constexpr int64_t kAlignment = 16;  // elements: moments begin on a cache line
   int64_t num_fp32 = 0;
   std::vector<std::pair<int64_t, int64_t>> blocks;  // first element and number of them
@@ -69,15 +73,14 @@ void AdamW::add_segment(const kernels::Parameter& parameter, const Place& place)
 
 void AdamW::allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks) {
   const at::Tensor& master = store_.master();
-  exp_avg_ = at::zeros({num_fp32}, master.options());
-  exp_avg_sq_ = at::zeros({num_fp32}, master.options());
+  exp_avg_ = zero_moments({num_fp32}, at::kFloat);
+  exp_avg_sq_ = zero_moments({num_fp32}, at::kFloat);
   if (blocks.empty()) return;
   const auto num_blocks = static_cast<int64_t>(blocks.size());
-  blockwise_.exp_avg =
-      at::zeros({num_blocks, kernels::kStateBlock}, master.options().dtype(at::kByte));
-  blockwise_.exp_avg_sq = at::zeros_like(blockwise_.exp_avg);
-  blockwise_.exp_avg_absmax = at::zeros({num_blocks}, master.options());
-  blockwise_.exp_avg_sq_absmax = at::zeros_like(blockwise_.exp_avg_absmax);
+  blockwise_.exp_avg = zero_moments({num_blocks, kernels::kStateBlock}, at::kByte);
+  blockwise_.exp_avg_sq = zero_moments({num_blocks, kernels::kStateBlock}, at::kByte);
+  blockwise_.exp_avg_absmax = zero_moments({num_blocks}, at::kFloat);
+  blockwise_.exp_avg_sq_absmax = zero_moments({num_blocks}, at::kFloat);
   at::Tensor begin = at::empty({num_blocks}, at::kLong),
              numel = at::empty({num_blocks}, at::kShort);
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -88,6 +91,12 @@ void AdamW::allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int6
   blockwise_.block_numel = numel.to(master.device());
   blockwise_.exp_avg_map = kernels::dynamic_map(/*is_signed=*/true).to(master.device());
   blockwise_.exp_avg_sq_map = kernels::dynamic_map(/*is_signed=*/false).to(master.device());
+}
+
+at::Tensor AdamW::zero_moments(at::IntArrayRef shape, at::ScalarType dtype) const {
+  const at::Device device = store_.master().device();
+  return staged_ ? host_zeros(shape, dtype, device)
+                 : at::zeros(shape, at::TensorOptions().dtype(dtype).device(device));
 }
 
 void AdamW::step(double learning_rate, double grad_scale) {
@@ -112,6 +121,7 @@ void AdamW::update(const Segment& segment, double learning_rate, double grad_sca
       static_cast<float>(std::sqrt(bias_correction(config_.beta2, steps_)));
   params.grad_scale = static_cast<float>(grad_scale);
   params.weight_decay = segment.decays ? static_cast<float>(config_.weight_decay) : 0.0F;
+  if (staged_) return update_in_parts(segment, params);
   const int64_t length = segment.end - segment.begin;
   const auto part = [&](const at::Tensor& flat, int64_t first) {
     return flat.narrow(0, first, length);
@@ -122,6 +132,24 @@ void AdamW::update(const Segment& segment, double learning_rate, double grad_sca
              exp_avg_sq = part(exp_avg_sq_, segment.place.first);
   kernels::adamw_(master, part(store_.grad(), segment.begin), exp_avg, exp_avg_sq, compute, 0,
                   length, params);
+}
+
+void AdamW::update_in_parts(const Segment& segment, const kernels::AdamWParams& params) {
+  const int64_t size = config_.values_of_part, length = segment.end - segment.begin;
+  std::vector<StagedMoments::Part> parts;
+  for (int64_t first = 0; first < length; first += size) {
+    const int64_t count = std::min(size, length - first), at = segment.place.first + first;
+    parts.push_back({exp_avg_.narrow(0, at, count), exp_avg_sq_.narrow(0, at, count)});
+  }
+  staged_->run(parts, [&](size_t part, const StagedMoments::Part& moments) {
+    const int64_t count = moments[0].numel(),
+                  at = segment.begin + static_cast<int64_t>(part) * size;
+    at::Tensor master = store_.master().narrow(0, at, count),
+               compute = store_.compute().narrow(0, at, count), exp_avg = moments[0],
+               exp_avg_sq = moments[1];
+    kernels::adamw_(master, store_.grad().narrow(0, at, count), exp_avg, exp_avg_sq, compute, 0,
+                    count, params);
+  });
 }
 
 void AdamW::update_8bit(const Segment& segment, double learning_rate, double grad_scale) {
@@ -137,11 +165,36 @@ void AdamW::update_8bit(const Segment& segment, double learning_rate, double gra
   params.sqrt_bias_correction2 =
       static_cast<float>(std::sqrt(bias_correction(config_.beta2, steps_)));
   params.grad_scale = static_cast<float>(grad_scale);
+  if (staged_) return update_8bit_in_parts(segment, params);
   kernels::adamw_8bit_(store_.master(), store_.grad(), blockwise_, store_.compute(),
                        segment.place.first, segment.place.end, params);
 }
 
+void AdamW::update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bitParams& params) {
+  const int64_t size = std::max<int64_t>(1, config_.values_of_part / kernels::kStateBlock),
+                first = segment.place.first, end = segment.place.end;
+  std::vector<StagedMoments::Part> parts;
+  for (int64_t at = first; at < end; at += size) {
+    const int64_t count = std::min(size, end - at);
+    StagedMoments::Part part;
+    for (const at::Tensor* whole : {&blockwise_.exp_avg, &blockwise_.exp_avg_sq,
+                                    &blockwise_.exp_avg_absmax, &blockwise_.exp_avg_sq_absmax})
+      part.push_back(whole->narrow(0, at, count));
+    parts.push_back(std::move(part));
+  }
+  staged_->run(parts, [&](size_t number, const StagedMoments::Part& moments) {
+    const int64_t count = moments[2].numel(), at = first + static_cast<int64_t>(number) * size;
+    kernels::BlockwiseMoments part = blockwise_;
+    part.exp_avg = moments[0], part.exp_avg_sq = moments[1];
+    part.exp_avg_absmax = moments[2], part.exp_avg_sq_absmax = moments[3];
+    part.block_begin = blockwise_.block_begin.narrow(0, at, count);
+    part.block_numel = blockwise_.block_numel.narrow(0, at, count);
+    kernels::adamw_8bit_(store_.master(), store_.grad(), part, store_.compute(), 0, count, params);
+  });
+}
+
 std::vector<StateTensor> AdamW::state() const {
+  if (staged_) staged_->finish();
   std::vector<StateTensor> all;
   size_t number = 0;
   for (const kernels::Parameter& parameter : store_.parameters()) {
@@ -168,6 +221,7 @@ std::vector<StateTensor> AdamW::state() const {
 }
 
 bool AdamW::is_finite() const {
+  if (staged_) staged_->finish();
   for (const at::Tensor* values :
        {&exp_avg_, &exp_avg_sq_, &blockwise_.exp_avg_absmax, &blockwise_.exp_avg_sq_absmax}) {
     if (values->defined() && !std::isfinite(kernels::sum_of_squares(*values))) return false;
@@ -183,6 +237,14 @@ uint64_t AdamW::bytes() const {
         &blockwise_.block_numel}) {
     if (part->defined()) total += part->nbytes();
   }
+  return total;
+}
+
+uint64_t AdamW::device_bytes() const {
+  if (!staged_) return bytes();
+  uint64_t total = staged_->device_bytes();
+  for (const at::Tensor* part : {&blockwise_.block_begin, &blockwise_.block_numel})
+    if (part->defined()) total += part->nbytes();
   return total;
 }
 

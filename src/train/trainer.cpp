@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -29,14 +30,17 @@ std::vector<std::pair<int64_t, int64_t>> group_ranges(const kernels::ParameterSt
 constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();  // of a rank without labels
 constexpr int64_t kBeforeAll = -1;  // also before the events of step 0
 
-AdamWConfig adamw_config(const config::TrainConfig& c) {
-  return {c.adam_beta1,
-          c.adam_beta2,
-          c.adam_epsilon,
-          c.weight_decay,
-          c.optimizer == config::Optimizer::kAdamW8bit,
-          c.loraplus_lr_ratio.value_or(1),
-          c.loraplus_lr_ratio ? kLoraPlusEmbeddingRate / *c.learning_rate : 1};
+/// On a CPU the moments of every optimizer are in host memory.
+AdamWConfig adamw_config(const config::TrainConfig& c, at::Device device) {
+  return {.beta1 = c.adam_beta1,
+          .beta2 = c.adam_beta2,
+          .epsilon = c.adam_epsilon,
+          .weight_decay = c.weight_decay,
+          .is_8bit = config::is_8bit(c.optimizer),
+          .loraplus_lr_ratio = c.loraplus_lr_ratio.value_or(1),
+          .loraplus_embedding_ratio =
+              c.loraplus_lr_ratio ? kLoraPlusEmbeddingRate / *c.learning_rate : 1,
+          .moments_on_host = config::is_paged(c.optimizer) && !device.is_cpu()};
 }
 
 }  // namespace
@@ -61,7 +65,8 @@ Trainer::Trainer(TrainerInputs inputs)
       schedule_(in_.config.train.scheduler, *in_.config.train.learning_rate,
                 warmup_steps_of(in_.config.train, in_.batches->total_steps()),
                 in_.batches->total_steps()),
-      optimizer_(in_.decoder->parameters(), adamw_config(in_.config.train)),
+      optimizer_(in_.decoder->parameters(),
+                 adamw_config(in_.config.train, in_.decoder->options().device)),
       reducer_(*in_.comm, in_.decoder->parameters().grad(), group_ranges(in_.decoder->parameters()),
                in_.config.train.ddp_bucket_cap_mb << 20),
       checkpoints_(in_.run_dir / "checkpoints"),

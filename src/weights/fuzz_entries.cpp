@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "eight_bits.h"
 #include "four_bits.h"
 #include "json_text.h"
 #include "sftrun/core/error.h"
@@ -45,6 +46,15 @@ std::vector<int64_t> shape_in_state(const SafetensorsFile& file, const std::stri
   return shape;
 }
 
+void read_as_eight_bits(const SafetensorsEntry& entry, const FindEntry& find) {
+  if (entry.shape.size() != 2) return;
+  expecting_data_errors([&] {
+    const EightBitRows matrix = read_eight_bits(entry.name, entry.shape, find, "fuzz");
+    std::vector<float> values(entry.bytes.size());
+    dequantize(matrix, 0, static_cast<int64_t>(values.size()), values.data());
+  });
+}
+
 }  // namespace
 
 uint64_t fuzz_safetensors(std::span<const std::byte> bytes) {
@@ -54,6 +64,7 @@ uint64_t fuzz_safetensors(std::span<const std::byte> bytes) {
     const FindEntry find = [&](const std::string& name) { return file.find(name); };
     for (const SafetensorsEntry& entry : file.entries()) {
       sum += sum_of(entry.bytes);
+      if (is_in_eight_bits(entry.name, find)) read_as_eight_bits(entry, find);
       const std::vector<int64_t> shape = shape_in_state(file, entry.name);
       if (shape.size() != 2 || !is_in_four_bits(entry.name, find)) continue;
       expecting_data_errors([&] {

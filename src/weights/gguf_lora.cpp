@@ -1,7 +1,6 @@
 #include "sftrun/weights/gguf_lora.h"
 
 #include <cmath>
-#include <optional>
 
 #include "gguf_mix.h"
 #include "sftrun/core/error.h"
@@ -109,17 +108,16 @@ Matrix b_of_embedding(const LoraPair& pair, double factor) {
   return b;
 }
 
-/// llama.cpp has one tensor for both, and would take an update of the one for the other's.
-void require_no_tied_ends(const AdapterTensors& adapter, const spec::ArchSpec& arch,
-                          const std::string& where) {
-  for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
-    if (!adapter.lora.contains(module)) continue;
-    throw DataError(
-        fmt::format("the adapter has an update of {}, and the base ties its head to its "
-                    "embedding: llama.cpp cannot apply it there",
-                    module),
-        where, "merge it: sftrun merge --format safetensors");
-  }
+bool adapts_an_end(const AdaptedBase& base) {
+  return base.is_adapted(spec::embedding_module(base.arch)) || base.is_adapted(spec::kHeadModule);
+}
+
+/// Whether a tied head parts from the embedding, which files merged to GGUF cannot say.
+bool parts_head(const AdapterConfig& config, const AdaptedBase& base) {
+  return base.arch.tie_word_embeddings &&
+         (spec::is_saved(config.modules_to_save, "lm_head.weight") ||
+          spec::is_saved(config.modules_to_save, spec::embedding_module(base.arch) + ".weight") ||
+          adapts_an_end(base));
 }
 
 GgmlType float_type(const std::string& dtype) {
@@ -129,23 +127,50 @@ GgmlType float_type(const std::string& dtype) {
 
 }  // namespace
 
-void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec::ArchSpec& arch,
-                     const std::string& dtype, const fs::path& file) {
-  const AdapterConfig config = load_adapter_config(directory, arch);
-  const AdapterTensors adapter = load_adapter(directory, config, arch);
-  if (!adapter.saved.empty()) {
+void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
+                       const AdaptedBase& base) {
+  const bool is_file = !fs::is_directory(base.path);
+  const spec::ArchSpec stored =
+      is_file ? base.arch : spec::describe_in_gguf(base.arch, base.path.string()).arch;
+  const char* fix = parts_head(config, base)
+                        ? "merge it with --format safetensors, and convert that by llama.cpp's "
+                          "convert_hf_to_gguf.py"
+                        : "merge it: sftrun merge --format gguf";
+  if (!config.modules_to_save.empty()) {
     throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",
-                    directory.string(), "merge it: sftrun merge --format gguf");
+                    directory.string(), fix);
   }
   if (config.use_dora || config.pissa) {
     throw DataError(
         fmt::format("llama.cpp's adapters know no {}", config.use_dora ? "DoRA" : "PiSSA"),
-        directory.string(), "merge it: sftrun merge --format gguf");
+        directory.string(), fix);
   }
-  std::optional<GgufFile> base_file;
-  if (!fs::is_directory(base)) base_file.emplace(base);
-  const spec::ArchSpec stored = base_file ? arch : spec::describe_in_gguf(arch, base.string()).arch;
-  if (stored.tie_word_embeddings) require_no_tied_ends(adapter, arch, directory.string());
+  if (stored.tie_word_embeddings && adapts_an_end(base)) {
+    throw DataError(
+        "llama.cpp has one tensor for an embedding and the head that is tied to it, and would take "
+        "an "
+        "update of the one for the other's",
+        directory.string(), fix);
+  }
+  if (!is_file) return;
+  const GgufFile file(base.path);
+  const std::vector<spec::TensorSpec> specs = spec::tensor_specs(base.arch);
+  for (const GgufPiece& piece : gguf_pieces(stored)) {
+    const spec::TensorSpec& spec = specs[piece.source];
+    if (spec.role != spec::TensorRole::kBias && base.is_adapted(module_of(spec.name)))
+      require_in_base(file, piece.name);
+  }
+}
+
+void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec::ArchSpec& arch,
+                     const std::string& dtype, const fs::path& file) {
+  const AdapterConfig config = load_adapter_config(directory, arch);
+  const AdapterTensors adapter = load_adapter(directory, config, arch);
+  require_gguf_lora(config, directory, {base, arch, [&](const std::string& module) {
+                                          return adapter.lora.contains(module);
+                                        }});
+  const spec::ArchSpec stored =
+      fs::is_directory(base) ? spec::describe_in_gguf(arch, base.string()).arch : arch;
   const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch);
   const LoraPair& first = adapter.lora.begin()->second;
   const double alpha = first.scale * static_cast<double>(first.r);
@@ -155,7 +180,6 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
     const spec::TensorSpec& spec = specs[piece.source];
     const auto found = adapter.lora.find(module_of(spec.name));
     if (found == adapter.lora.end() || spec.role == spec::TensorRole::kBias) continue;
-    if (base_file) require_in_base(*base_file, piece.name);
     const LoraPair& pair = found->second;
     const double factor = pair.scale * static_cast<double>(pair.r) / alpha;
     Matrix a =

@@ -139,6 +139,11 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["--max-shard-size is of models as safetensors, --format is vllm"], *for_vllm, "--max-shard-size", "1GB")
         self.expect(USAGE, ["--dtype is of merged models"], *for_vllm, "--dtype", "auto")
         self.expect(USAGE, ["`gguff` is not one of"], "merge", "--adapter", "adapter", "--output", "out", "--format", "gguff")
+        self.expect(USAGE, ["--sample is of merged models, --format is vllm"], *for_vllm, "--sample", "4")
+        self.expect(DATA, ["no such file or directory: none.jsonl", "--data on the command line"], *for_vllm[:-2], "--data", "none.jsonl")
+        for dtype, form, of in (("q4_0", "safetensors", "GGUF"), ("nf4", "gguf", "safetensors"), ("fp4", "lora-gguf", "safetensors")):
+            self.expect(USAGE, [f"--dtype {dtype} is of {of} models, --format is {form}", f"fix: write --format {of.lower()}"], "merge",
+                        "--adapter", "adapter", "--output", "out", "--format", form, "--dtype", dtype)
 
     def test_files_that_are_not_there(self):
         self.expect(DATA, ["no such file or directory: none.yaml", "--config on the command line"], "train", "--config", "none.yaml")
@@ -190,13 +195,19 @@ class CommandLineTest(unittest.TestCase):
     def test_merge(self):
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--dtype", "float16", "--max-shard-size", "2GiB")
         self.assertEqual(asked, {"model": "model", "adapter": "adapter", "output": "out", "dtype": "f16",
-                                 "max_shard_size": 2 << 30, "format": "safetensors"})
+                                 "max_shard_size": 2 << 30, "format": "safetensors", "sample": None, "data": None, "device": "auto"})
+        asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--sample", "0", "--data", "train.jsonl", "--device", "cpu")
+        self.assertEqual((asked["sample"], asked["data"], asked["device"]), (0, "train.jsonl", "cpu"))
 
     def test_quantize(self):
         asked = self.request("quantize", "--model", "model", "--output", "out", "--skip-modules", "layers.0", "q_proj", "--no-double-quant")
         self.assertEqual(asked, {"model": "model", "output": "out", "method": "nf4", "block_size": 64, "double_quant": False,
                                  "skip_modules": ["layers.0", "q_proj"], "dtype": "auto", "max_shard_size": 5_000_000_000})
-        self.expect(USAGE, ["`int8` is not one of nf4 or fp4"], "quantize", "--model", "model", "--output", "out", "--method", "int8")
+        self.expect(USAGE, ["`int4` is not one of nf4, fp4, fp8 or int8"], "quantize", "--model", "model", "--output", "out", "--method", "int4")
+        self.expect(
+            USAGE, ["--block-size is of 4 bits, --method is fp8", "leave it away"],
+            "quantize", "--model", "model", "--output", "out", "--method", "fp8", "--block-size", "32",
+        )
         self.expect(USAGE, ["`sftrun quantize` needs --output"], "quantize", "--model", "model")
         self.expect(USAGE, ["adapter exists and is not an empty directory"], "quantize", "--model", "model", "--output", "adapter")
 

@@ -64,7 +64,8 @@ TEST(Words, EveryEnumeratorHasOne) {
   expect_words_for({Scheduler::kConstant, Scheduler::kConstantWithWarmup, Scheduler::kLinear,
                     Scheduler::kCosine, Scheduler::kCosineWithRestarts, Scheduler::kPolynomial,
                     Scheduler::kInverseSqrt});
-  expect_words_for({Optimizer::kAdamW, Optimizer::kAdamW8bit});
+  expect_words_for({Optimizer::kAdamW, Optimizer::kAdamW8bit, Optimizer::kPagedAdamW,
+                    Optimizer::kPagedAdamW8bit});
   expect_words_for(
       {EvalStrategy::kAuto, EvalStrategy::kNo, EvalStrategy::kSteps, EvalStrategy::kEpoch});
   expect_words_for({Strategy::kAuto, Strategy::kDdp});

@@ -127,7 +127,8 @@ TEST(CudaAlgorithms, FourBits) {
         .nested_absmax = nested ? matrix.nested_absmax.const_data_ptr<float>() : nullptr,
         .nested_map = nested_map().const_data_ptr<float>(),
         .offset = matrix.offset,
-        .block_size = matrix.block_size};
+        .block_size = matrix.block_size,
+        .first_block = 0};
     const at::Tensor values = dequantize(matrix, at::kFloat).flatten();
     for (int64_t i = 0; i < values.numel(); ++i)
       ASSERT_FLOAT_EQ(cuda::four_bit_value(view, i), values.const_data_ptr<float>()[i]) << i;

@@ -158,6 +158,57 @@ TEST(QuantisedBase, BlocksOfAGgufFileTrainAsTheirValues) {
   }
 }
 
+/// The matrices of all experts at once, cut between them. A dense model of the same values computes
+/// the same; of FP8 only experts are compared, for other products round activations.
+TEST(QuantisedBase, ExpertsTrainAsTheirRoundedValues) {
+  using Names = std::vector<std::string>;
+  for (const auto& [name, others] :
+       {std::pair<std::string, Names>{"families/mixtral", {"self_attn"}},
+        {"families/qwen3_moe", {"self_attn", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}}}) {
+    const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
+    auto examples = many(test::read_reference(data("models/tied-gqa")).examples);
+    for (data::Example& example : examples) {
+      for (auto* ids : {&example.tokens, &example.labels})
+        for (int32_t& id : *ids)
+          id = id < 0 ? id : id % static_cast<int32_t>(model->arch().vocab_size);
+    }
+    for (const kernels::QuantOptions& quant :
+         {kernels::QuantOptions{.block_size = 16},
+          kernels::QuantOptions{.block_size = 16, .nested = false},
+          kernels::QuantOptions{.format = kernels::QuantFormat::kInt8},
+          kernels::QuantOptions{.format = kernels::QuantFormat::kFp8}}) {
+      for (const kernels::Backend* backend :
+           {&kernels::fused_backend(), &kernels::plain_backend()}) {
+        SCOPED_TRACE(name + " " + kernels::quant_name(quant.format) + " " + backend->name);
+        DecoderOptions options;
+        options.trains = Trains::kLora;
+        options.backend = backend;
+        const auto dense = Decoder::load(model, options);
+        options.base.quant = quant;
+        options.base.skip_modules = others;
+        const auto decoder = Decoder::load(model, options);
+        size_t experts = 0;
+        for (size_t l = 0; l < dense->layers().size(); ++l) {
+          const auto of_dense = dense->layers()[l].experts(),
+                     packed = decoder->layers()[l].experts();
+          for (size_t i = 0; i < packed.size(); ++i, ++experts) {
+            ASSERT_TRUE(packed[i]->quantized);
+            of_dense[i]->weight =
+                kernels::dequantize(*packed[i]->quantized, at::kFloat).view_as(of_dense[i]->weight);
+          }
+        }
+        EXPECT_GT(experts, 0U);
+        EXPECT_LT(decoder->base_bytes(), dense->base_bytes());
+        at::Tensor grads[2];
+        const double loss = loss_of(*decoder, examples, &grads[0]),
+                     expected = loss_of(*dense, examples, &grads[1]);
+        EXPECT_NEAR(loss / expected, 1, 1e-6);
+        EXPECT_TRUE(test::close(grads[0], grads[1], 1e-5));
+      }
+    }
+  }
+}
+
 /// Updates of the embedding and the head, beside blocks that stay packed.
 TEST(QuantisedBase, EndsAreAdaptedOverBlocks) {
   for (const char* name : {"models/llama3-gguf/model-Q8_0.gguf", "converted/gemma3-Q8_0.gguf"}) {

@@ -16,6 +16,7 @@ RunReport sample() {
   report.version = "0.1.0";
   report.backend = "fused";
   report.strategy = "ddp";
+  report.base_model_path = "/models/a.gguf";
   report.base_model_fingerprint = "ab";
   report.dataset_fingerprint = "cd";
   report.world_size = 2;
@@ -33,6 +34,17 @@ TEST(RunReport, SurvivesTheFile) {
   const test::TemporaryDirectory dir;
   write_run_report(dir / "run.json", sample());
   EXPECT_EQ(read_run_report(dir / "run.json").to_json(), sample().to_json());
+}
+
+TEST(RunReport, FoundFromAnAdapterAndFromACheckpoint) {
+  const test::TemporaryDirectory dir;
+  make_directories(dir / "run/checkpoints/step-000001");
+  EXPECT_EQ(run_directory_of(dir / "run/adapter"), "");
+  write_run_report(dir / "run/run.json", sample());
+  for (const char* adapter : {"run/adapter", "run/adapter/", "run/checkpoints/step-000001"})
+    EXPECT_TRUE(std::filesystem::equivalent(run_directory_of(dir / adapter), dir / "run"))
+        << adapter;
+  EXPECT_EQ(run_directory_of(dir / "adapter"), "");
 }
 
 TEST(RunReport, HasTheKeysUsersRelyOn) {

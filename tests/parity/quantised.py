@@ -1,4 +1,4 @@
-"""Bases in 4 bits as transformers + bitsandbytes make them on a CPU."""
+"""Bases in 4 bits as transformers + bitsandbytes make them on a CPU, and in 8 by the values that bitsandbytes and transformers make."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ import bitsandbytes.functional as functional
 import torch
 from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers.integrations.compressed_tensors import quantize_fp8_per_row
 
 
 @dataclass(frozen=True)
 class Storage:
     quant: str
-    double: bool
-    block_size: int
+    double: bool = False
+    block_size: int = 64
 
     @property
     def name(self) -> str:
+        if self.in_eight_bits:
+            return self.quant
         return f"{self.quant}, blocks of {self.block_size}{', factors quantised' if self.double else ''}"
 
     @property
+    def in_eight_bits(self) -> bool:
+        return self.quant in ("int8", "fp8")
+
+    @property
     def settings(self) -> dict:
+        if self.in_eight_bits:
+            return {"tuning__mode": "lora", "tuning__quant": self.quant}
         return {"tuning__mode": "qlora", "tuning__quant": self.quant, "tuning__double_quant": self.double,
                 "tuning__quant_block_size": self.block_size}
 
@@ -54,7 +63,56 @@ LIBRARY = torch.library.Library("bitsandbytes", "IMPL")
 LIBRARY.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
 
 
+class RoundedProduct(torch.autograd.Function):
+    """What cards do in FP8, in fp32: codes by codes, then both factors. On the way back the weight's factors multiply first."""
+
+    @staticmethod
+    def forward(context, x, codes, factors):
+        context.save_for_backward(codes, factors)
+        x_codes, x_factors = quantize_fp8_per_row(x)
+        return x_codes.float() @ codes.float().t() * x_factors[:, None] * factors
+
+    @staticmethod
+    def backward(context, grad):
+        codes, factors = context.saved_tensors
+        grad_codes, grad_factors = quantize_fp8_per_row(grad * factors)
+        return grad_codes.float() @ codes.float() * grad_factors[:, None], None, None
+
+
+class RoundedLinear(torch.nn.Linear):
+    """transformers' CompressedTensorsFP8Linear, with a way back and without its cards' product."""
+
+    @classmethod
+    def of(cls, linear: torch.nn.Linear):
+        made = cls(linear.in_features, linear.out_features, bias=linear.bias is not None)
+        made.codes, made.factors = quantize_fp8_per_row(linear.weight.data)
+        made.weight.data, made.bias = made.codes.float() * made.factors[:, None], linear.bias
+        return made
+
+    def forward(self, x):
+        y = RoundedProduct.apply(x.reshape(-1, x.shape[-1]), self.codes, self.factors).reshape(*x.shape[:-1], -1)
+        return y if self.bias is None else y + self.bias
+
+
+def linear_names(model):
+    return [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and name != "lm_head"]
+
+
+def base_in_eight_bits(directory: Path, quant: str):
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, device_map="cpu")
+    for name in linear_names(model):
+        module = model.get_submodule(name)
+        if quant == "fp8":
+            model.set_submodule(name, RoundedLinear.of(module))
+        else:
+            codes, factors, _ = functional.int8_vectorwise_quant(module.weight.data.half())
+            module.weight.data = functional.int8_vectorwise_dequant(codes, factors)
+    return model
+
+
 def quantised_base(directory: Path, storage: Storage):
+    if storage.in_eight_bits:
+        return base_in_eight_bits(directory, storage.quant)
     config = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=storage.quant,

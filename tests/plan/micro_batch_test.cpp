@@ -73,6 +73,11 @@ TEST(MicroBatch, StaticBytesOfEightBitMoments) {
   const int64_t in_8bit = all - embedding - norms;  // every one a multiple of 256
   EXPECT_EQ(static_bytes(small(), config, 4),
             all * 8 + (embedding + norms) * 8 + in_8bit * 2 + in_8bit / 256 * 8);
+  config.train.optimizer = config::Optimizer::kPagedAdamW8bit;
+  EXPECT_EQ(static_bytes(small(), config, 4),
+            all * 8 + (embedding + norms) * 8 + in_8bit * 2 + in_8bit / 256 * 8);
+  EXPECT_EQ(static_bytes(small(), config, 4, {}, /*on_gpu=*/true), all * 8 + (64 << 20));
+  config.train.optimizer = config::Optimizer::kAdamW8bit;
   config.tuning.mode = config::TuningMode::kLora;
   config.tuning.lora.r = 4;  // too small but for down_proj's and gate's and up's side of 1536
   const int64_t lora = 4 * ((576 + 576) + 2 * (576 + 192) + (576 + 576) + 3 * (576 + 1536));

@@ -58,7 +58,9 @@ class Fixture {
 /// The same here.
 class Replay {
  public:
-  explicit Replay(const Fixture& fixture, bool is_8bit = true) : fixture_(fixture) {
+  /// @param values_of_part of moments on the host; 0: not there
+  explicit Replay(const Fixture& fixture, bool is_8bit = true, int64_t values_of_part = 0)
+      : fixture_(fixture) {
     const auto& run = fixture.run;
     for (const auto& p : run["parameters"])
       store.add(p["name"], p["shape"].get<std::vector<int64_t>>(), 0, p["decays"]);
@@ -69,7 +71,9 @@ class Replay {
                                          .beta2 = run["betas"][1],
                                          .epsilon = run["epsilon"],
                                          .weight_decay = run["weight_decay"],
-                                         .is_8bit = is_8bit});
+                                         .is_8bit = is_8bit,
+                                         .moments_on_host = values_of_part > 0,
+                                         .values_of_part = values_of_part});
   }
   void take(const nlohmann::json& step, double in_gradient = 1, double in_step = 1) {
     const at::NoGradGuard no_grad;
@@ -161,6 +165,27 @@ TEST(AdamW8bit, NumberOfThreadsChangesNothing) {
   }
   at::set_num_threads(threads);
   EXPECT_EQ(one.hashes(), four.hashes());
+}
+
+/// Brought to where the weights are in parts of any size, and back: the same bytes.
+TEST(AdamW8bit, MomentsOnTheHostAreTheSame) {
+  const Fixture fixture;
+  for (const bool is_8bit : {false, true}) {
+    for (const int64_t values_of_part : {1, 300, 512, 4096, 1 << 22}) {
+      Replay here(fixture, is_8bit), there(fixture, is_8bit, values_of_part);
+      for (const auto& step : fixture.run["steps"]) {
+        if (values_of_part == 1 && here.optimizer->steps() == 2) break;  // thousands of parts
+        here.take(step);
+        there.take(step);
+        ASSERT_EQ(here.hashes(), there.hashes()) << values_of_part;
+      }
+      EXPECT_EQ(here.optimizer->bytes(), there.optimizer->bytes());
+      EXPECT_TRUE(there.optimizer->is_finite());
+      if (values_of_part <= 512) {
+        EXPECT_LT(there.optimizer->device_bytes(), here.optimizer->device_bytes() / 8);
+      }
+    }
+  }
 }
 
 TEST(AdamW8bit, TakesTheBytesThatArePlanned) {

@@ -4,11 +4,10 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "file_builders.h"
+#include "damaged_model.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
-#include "support/temporary_directory.h"
 
 /// Directories that bitsandbytes quantised (scripts/fixtures/make_bnb_model.py), whole and damaged.
 namespace sftrun::weights {
@@ -17,16 +16,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::expect_error;
+using test::read_all;
 
 const fs::path kModels = fs::path(SFTRUN_TEST_DATA) / "models";
 const std::string kMatrix = "model.layers.1.mlp.up_proj.weight";
 const std::string kState = kMatrix + ".quant_state.bitsandbytes__nf4";
-
-std::vector<float> read_all(const Checkpoint& checkpoint, const TensorInfo& info) {
-  std::vector<float> values(static_cast<size_t>(info.numel()));
-  checkpoint.read(info.name, DType::kF32, values.data());
-  return values;
-}
 
 TEST(FourBits, ReadAsBitsandbytesUnpacksThem) {
   for (const char* form : {"bnb-nf4", "bnb-fp4"}) {
@@ -51,25 +45,9 @@ TEST(FourBits, ReadAsBitsandbytesUnpacksThem) {
 }
 
 /// The nf4 model with one thing changed.
-class DamagedFourBits : public testing::Test {
+class DamagedFourBits : public test::DamagedModel {
  protected:
-  DamagedFourBits() : file_(kModels / "bnb-nf4" / "model.safetensors") {
-    for (const SafetensorsEntry& entry : file_.entries())
-      entries_[entry.name] = {
-          entry.dtype, entry.shape,
-          std::string(reinterpret_cast<const char*>(entry.bytes.data()), entry.bytes.size())};
-  }
-
-  struct Tensor {
-    std::string dtype;
-    std::vector<int64_t> shape;
-    std::string bytes;
-  };
-
-  void set(const std::string& name, const std::string& dtype, const std::string& bytes) {
-    const int64_t size = dtype == "U8" ? 1 : dtype == "BF16" ? 2 : 4;
-    entries_[name] = {dtype, {static_cast<int64_t>(bytes.size()) / size}, bytes};
-  }
+  DamagedFourBits() : DamagedModel(kModels / "bnb-nf4") {}
 
   void set_state(const std::string& key, const json& value) {
     json state = json::parse(entries_.at(kState).bytes);
@@ -79,31 +57,6 @@ class DamagedFourBits : public testing::Test {
       state[key] = value;
     set(kState, "U8", state.dump());
   }
-
-  std::unique_ptr<Checkpoint> open() {
-    json header;
-    std::string data;
-    for (const auto& [name, tensor] : entries_) {
-      header[name] = {{"dtype", tensor.dtype},
-                      {"shape", tensor.shape},
-                      {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
-      data += tensor.bytes;
-    }
-    const std::string text = header.dump();
-    test::write_file(directory_ / "model.safetensors",
-                     test::little_endian<uint64_t>(text.size()) + text + data);
-    test::write_file(directory_ / "config.json",
-                     test::read_file(kModels / "bnb-nf4" / "config.json"));
-    return Checkpoint::open(directory_.path());
-  }
-
-  void expect_refused(std::initializer_list<std::string> parts) {
-    expect_error([&] { open(); }, parts);
-  }
-
-  SafetensorsFile file_;
-  test::TemporaryDirectory directory_;
-  std::map<std::string, Tensor> entries_;
 };
 
 /// In the order of names, most of it unaligned; and stored as another type, as FSDP wants it.

@@ -41,6 +41,13 @@ TEST(Fuzz, FourBits) {
   run(fuzz_safetensors, test::read_file(SFTRUN_TEST_DATA "/models/bnb-nf4/model.safetensors"),
       46620);
 }
+TEST(Fuzz, EightBits) {
+  for (const char* form : {"bnb-int8", "fp8-dynamic"}) {
+    const std::string sound =
+        test::read_file(std::string(SFTRUN_TEST_DATA "/models/") + form + "/model.safetensors");
+    run(fuzz_safetensors, sound, 5000);
+  }
+}
 TEST(Fuzz, Gguf) {
   run(fuzz_gguf, test::read_file(SFTRUN_TEST_DATA "/weights/blocks.gguf"), 5000);
 }

@@ -45,7 +45,8 @@ enum class Scheduler {
   kPolynomial,
   kInverseSqrt
 };
-enum class Optimizer { kAdamW, kAdamW8bit };
+/// Paged ones keep moments in host memory.
+enum class Optimizer { kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit };
 enum class EvalStrategy {
   kAuto,
   kNo,
@@ -101,10 +102,12 @@ struct TuningConfig {
            : quant == Quant::kInt8 ? "int8"
                                    : "nf4";
   }
+  /// Eight bits a value, and a factor for each row.
+  bool quantises_to_rows() const { return quant == Quant::kFp8 || quant == Quant::kInt8; }
   bool keeps_blocks() const { return quant == Quant::kGguf || quant == Quant::kMxfp4; }
   bool quantises_base() const {
-    return quant == Quant::kNf4 || quant == Quant::kFp4 || quant == Quant::kFp8 ||
-           quant == Quant::kInt8 || (quant == Quant::kAuto && mode == TuningMode::kQlora);
+    return quant == Quant::kNf4 || quant == Quant::kFp4 || quantises_to_rows() ||
+           (quant == Quant::kAuto && mode == TuningMode::kQlora);
   }
 };
 

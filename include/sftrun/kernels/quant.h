@@ -3,7 +3,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "sftrun/weights/ggml_type.h"
 
@@ -34,6 +36,8 @@ struct QuantOptions {
 
 /// "nf4", "fp4", "fp8" or "int8".
 const char* quant_name(QuantFormat format);
+/// The format of such a name, or none.
+std::optional<QuantFormat> quant_format(std::string_view name);
 /// The value of each code of 4 bits.
 std::span<const float, 16> quant_table(QuantFormat format);
 
@@ -53,6 +57,7 @@ struct QuantizedMatrix {
   at::Tensor codes;          ///< uint8 [blocks]
   at::Tensor nested_absmax;  ///< fp32 [ceil(blocks / 256)]
   float offset = 0;
+  int64_t first_block = 0;  ///< what blocks count from where they share a nested_absmax
 
   bool is_nested() const { return codes.defined(); }
   int64_t numel() const { return rows * columns; }
@@ -61,7 +66,9 @@ struct QuantizedMatrix {
   /// Factors of blocks [first, first + factors.size()).
   void block_factors(int64_t first, std::span<float> factors) const;
   QuantizedMatrix to(at::Device device) const;
-  /// Some of the rows, without a copy.   @pre not of 4 bits
+  /// Whether every so many rows a block of 4 bits begins.
+  bool splits_at(int64_t num_rows) const;
+  /// Some of the rows, without a copy.   @pre splits_at(first) and at(count)
   QuantizedMatrix narrow(int64_t first, int64_t count) const;
   /// The codes as values.   @pre format == kFp8
   QuantizedMatrix without_factors() const;

@@ -24,12 +24,13 @@ struct RankReport {
 };
 
 struct RunReport {
-  std::string version;       ///< of sftrun
-  std::string backend;       ///< tuning.backend as resolved: "fused", "bnb"
-  std::string comm_backend;  ///< "nccl", "gloo"; empty on one process
-  std::string strategy;      ///< as resolved: "single", "ddp", …
-  std::string dtype;         ///< of computation
-  std::string base_model;    ///< name or path as configured
+  std::string version;          ///< of sftrun
+  std::string backend;          ///< tuning.backend as resolved: "fused", "bnb"
+  std::string comm_backend;     ///< "nccl", "gloo"; empty on one process
+  std::string strategy;         ///< as resolved: "single", "ddp", …
+  std::string dtype;            ///< of computation
+  std::string base_model;       ///< name or path as configured
+  std::string base_model_path;  ///< where it lay: an absolute path
   std::string base_model_fingerprint, dataset_fingerprint, config_fingerprint;
   int world_size = 1;
   std::vector<std::string> device_names;  ///< per rank
@@ -50,5 +51,9 @@ struct RunReport {
 void write_run_report(const std::filesystem::path& path, const RunReport& report);
 /// @throws DataError if the file is missing or is not a run report.
 RunReport read_run_report(const std::filesystem::path& path);
+
+/// The directory of the run that left an adapter, in its `adapter` or a checkpoint; empty: none is
+/// around it.
+std::filesystem::path run_directory_of(const std::filesystem::path& adapter);
 
 }  // namespace sftrun::observe

@@ -29,15 +29,15 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
                    int64_t element_bytes, const StoredBytes& stored = {});
 
 /// Bytes of weights, gradients, optimizer state and compute copies on one device, without
-/// activations.
+/// activations.   @param on_gpu moments of paged optimizers are in host memory then
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                     int64_t element_bytes, const StoredBytes& stored = {});
+                     int64_t element_bytes, const StoredBytes& stored = {}, bool on_gpu = false);
 
 /// The largest micro-batch, in bins of max_seq_len tokens (or examples that long), that fits a
 /// device with `memory_bytes`; at least 1 and at most config::kMaxAutoMicroBatch. A fifth of the
 /// memory is left to everything that is not counted.
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
                         uint64_t memory_bytes, int64_t element_bytes,
-                        const StoredBytes& stored = {});
+                        const StoredBytes& stored = {}, bool on_gpu = false);
 
 }  // namespace sftrun::plan

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct AdamWConfig {
   double loraplus_lr_ratio = 1;
   /// Likewise that of an embedding's A and B, for which peft has a rate of its own.
   double loraplus_embedding_ratio = 1;
+  /// Moments lie in host memory and are on the device part by part while they are updated.
+  bool moments_on_host = false;
+  int64_t values_of_part = int64_t{1} << 22;  ///< then on the device at a time; twice that
 };
 
 /// A part of the optimizer's state, as checkpoints name it.
@@ -34,9 +38,12 @@ struct StateTensor {
   at::Tensor values;  ///< a view; fp32 or uint8
 };
 
+class StagedMoments;
+
 class AdamW {
  public:
   AdamW(kernels::ParameterStore& store, AdamWConfig config);
+  ~AdamW();
   /// One update with gradients times `grad_scale` (clipping). Weight decay skips norms and biases,
   /// as transformers' Trainer.
   void step(double learning_rate, double grad_scale);
@@ -47,7 +54,10 @@ class AdamW {
   bool is_finite() const;
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }  ///< resuming
+  /// Of the moments, wherever they are.
   uint64_t bytes() const;
+  /// What of them is on the device: all, or as much as passes through.
+  uint64_t device_bytes() const;
 
  private:
   /// Where a parameter's moments are.
@@ -65,8 +75,11 @@ class AdamW {
   };
   void add_segment(const kernels::Parameter& parameter, const Place& place);
   void allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks);
+  at::Tensor zero_moments(at::IntArrayRef shape, at::ScalarType dtype) const;
   void update(const Segment& segment, double learning_rate, double grad_scale);
+  void update_in_parts(const Segment& segment, const kernels::AdamWParams& params);
   void update_8bit(const Segment& segment, double learning_rate, double grad_scale);
+  void update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bitParams& params);
 
   kernels::ParameterStore& store_;
   AdamWConfig config_;
@@ -75,6 +88,7 @@ class AdamW {
   at::Tensor exp_avg_, exp_avg_sq_;  // [elements with moments in fp32]
   kernels::BlockwiseMoments blockwise_;
   int64_t steps_ = 0;
+  std::unique_ptr<StagedMoments> staged_;  // null: moments are where the weights are
 };
 
 /// L2 norm of all gradients.

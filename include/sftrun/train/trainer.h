@@ -65,7 +65,7 @@ class Trainer {
  public:
   explicit Trainer(TrainerInputs inputs);
   TrainOutcome run();
-  uint64_t optimizer_bytes() const { return optimizer_.bytes(); }
+  uint64_t optimizer_bytes() const { return optimizer_.device_bytes(); }
   int64_t total_steps() const { return in_.batches->total_steps(); }
 
  private:

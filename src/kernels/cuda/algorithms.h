@@ -146,6 +146,7 @@ struct FourBitView {
   const float* nested_map;
   float offset;
   int64_t block_size;
+  int64_t first_block;
 };
 /// Value i of the whole, rounded after every operation.
 SFTRUN_HOST_DEVICE float four_bit_value(const FourBitView& matrix, int64_t i) {
@@ -156,7 +157,8 @@ SFTRUN_HOST_DEVICE float four_bit_value(const FourBitView& matrix, int64_t i) {
     factor = matrix.absmax[block];
   } else {
     const float scaled =
-        matrix.nested_map[matrix.codes[block]] * matrix.nested_absmax[block / kNestedBlock];
+        matrix.nested_map[matrix.codes[block]] *
+        matrix.nested_absmax[(matrix.first_block + block) / kNestedBlock];
     factor = scaled + matrix.offset;
   }
   const uint8_t byte = matrix.packed[i / 2];

@@ -80,13 +80,16 @@ at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transp
                : cuda_kernels().grouped_matmul(x.contiguous(), all.contiguous(), transposed, ends);
   }
   at::Tensor out = at::empty({x.size(0), transposed ? w.rows() : w.columns()}, x.options());
+  // In FP8 the weights alone: grouped products round no activations, here as on CUDA.
+  const bool unpacks = w.quantized != nullptr && w.quantized->format == QuantFormat::kFp8;
   for (int64_t e = 0; e < w.experts; ++e) {
     const int64_t begin = routes.offsets[static_cast<size_t>(e)],
                   rows = routes.offsets[static_cast<size_t>(e) + 1] - begin;
     if (rows == 0) continue;
+    const bool is_dense = w.quantized == nullptr || unpacks;
     const QuantizedMatrix packed =
-        w.quantized == nullptr ? QuantizedMatrix() : w.quantized->narrow(e * w.rows(), w.rows());
-    const Matrix matrix = w.quantized == nullptr ? Matrix(w.dense.select(0, e)) : Matrix(packed);
+        is_dense ? QuantizedMatrix() : w.quantized->narrow(e * w.rows(), w.rows());
+    const Matrix matrix = is_dense ? Matrix(w.values(e, x.scalar_type())) : Matrix(packed);
     out.narrow(0, begin, rows).copy_(matmul_sum({{x.narrow(0, begin, rows), matrix, transposed}}));
   }
   return out;

@@ -70,7 +70,9 @@ float quantize_row_e4m3(float* x, const float* gains, int64_t n, uint8_t* codes)
 
 /// One row's codes; returns its largest magnitude, as bitsandbytes' int8_vectorwise_quant.
 float quantize_row_int8(const float* x, int64_t n, uint8_t* codes) {
-  const float largest = largest_magnitude(x, n), steps = largest > 0 ? 127.0F / largest : 0.0F;
+  const float largest = largest_magnitude(x, n);
+  // Rounded twice: Python's 127.0 / tensor is the tensor's reciprocal times 127.
+  const float steps = largest > 0 ? 1.0F / largest * 127.0F : 0.0F;
   constexpr float kRoundMagic = 12582912.0F;  // 1.5 * 2^23: sums are rounded to whole numbers
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {

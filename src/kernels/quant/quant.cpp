@@ -225,6 +225,13 @@ const char* quant_name(QuantFormat format) {
   invariant_failed(__FILE__, __LINE__, "every QuantFormat has a name");
 }
 
+std::optional<QuantFormat> quant_format(std::string_view name) {
+  using enum QuantFormat;
+  for (const QuantFormat format : {kNf4, kFp4, kFp8, kInt8})
+    if (quant_name(format) == name) return format;
+  return std::nullopt;
+}
+
 uint64_t QuantizedMatrix::nbytes() const {
   uint64_t total = packed.nbytes();
   for (const at::Tensor* part : {&absmax, &codes, &nested_absmax})
@@ -243,7 +250,7 @@ void QuantizedMatrix::block_factors(int64_t first, std::span<float> factors) con
   const auto* scales = nested_absmax.const_data_ptr<float>();
   for (size_t i = 0; i < factors.size(); ++i) {
     const int64_t block = first + static_cast<int64_t>(i);
-    const float value = map[code[block]] * scales[block / kNestedBlock];
+    const float value = map[code[block]] * scales[(first_block + block) / kNestedBlock];
     factors[i] = value + offset;
   }
 }
@@ -255,11 +262,23 @@ QuantizedMatrix QuantizedMatrix::to(at::Device device) const {
   return moved;
 }
 
+bool QuantizedMatrix::splits_at(int64_t num_rows) const {
+  return !is_4bit(format) || num_rows * columns % block_size == 0;
+}
+
 QuantizedMatrix QuantizedMatrix::narrow(int64_t first, int64_t count) const {
-  SFTRUN_CHECK(!is_4bit(format));
-  const int64_t row_bytes = is_8bit(format) ? columns : bytes_of_row(*this);
+  SFTRUN_CHECK(splits_at(first) && splits_at(count));
   QuantizedMatrix some = *this;
   some.rows = count;
+  if (is_4bit(format)) {
+    const int64_t block = first * columns / block_size;
+    some.first_block = first_block + block;
+    some.packed = packed.narrow(0, first * columns / 2, count * columns / 2);
+    for (at::Tensor* part : {&some.absmax, &some.codes})
+      if (part->defined()) *part = part->narrow(0, block, some.num_blocks());
+    return some;
+  }
+  const int64_t row_bytes = is_8bit(format) ? columns : bytes_of_row(*this);
   some.packed = packed.narrow(0, first * row_bytes, count * row_bytes);
   if (absmax.defined()) some.absmax = absmax.narrow(0, first, count);
   return some;

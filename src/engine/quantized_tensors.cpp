@@ -1,4 +1,4 @@
-#include "four_bit_tensors.h"
+#include "quantized_tensors.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -19,13 +19,14 @@ constexpr std::string_view kWeight = ".weight";
 
 }  // namespace
 
-bool FourBitModules::take(const weights::TensorInfo& info) const {
+bool QuantizedModules::take(const weights::TensorInfo& info) const {
   return info.name.ends_with(kWeight) &&
          quantised.contains(info.name.substr(0, info.name.size() - kWeight.size()));
 }
 
-FourBitModules choose_modules(const spec::ArchSpec& arch, const std::vector<std::string>& skipped) {
-  FourBitModules modules{.dense = {"lm_head"}, .unused = {skipped.begin(), skipped.end()}};
+QuantizedModules choose_modules(const spec::ArchSpec& arch,
+                                const std::vector<std::string>& skipped) {
+  QuantizedModules modules{.dense = {"lm_head"}, .unused = {skipped.begin(), skipped.end()}};
   const auto take = [&](const std::string& name) {
     bool is_skipped = false;
     for (const std::string& part : skipped) {
@@ -45,17 +46,17 @@ FourBitModules choose_modules(const spec::ArchSpec& arch, const std::vector<std:
   return modules;
 }
 
-void FourBitTensors::put(const std::string& name, DType dtype, std::vector<int64_t> shape,
-                         const Matrix& matrix, Part part,
-                         std::vector<weights::TensorToWrite>& tensors) {
+void QuantizedTensors::put(const std::string& name, DType dtype, std::vector<int64_t> shape,
+                           const Matrix& matrix, Part part,
+                           std::vector<weights::TensorToWrite>& tensors) {
   tensors.push_back({name, dtype, std::move(shape), [this, matrix, part](void* to) {
                        const at::Tensor written = part(quantised(matrix)).contiguous();
                        std::memcpy(to, written.const_data_ptr(), written.nbytes());
                      }});
 }
 
-void FourBitTensors::add(const weights::TensorInfo& info, const Values& values,
-                         std::vector<weights::TensorToWrite>& tensors) {
+void QuantizedTensors::add(const weights::TensorInfo& info, const Values& values,
+                           std::vector<weights::TensorToWrite>& tensors) {
   if (kernels::is_8bit(options_.format))
     add_eight_bits({&info, values}, tensors);
   else
@@ -63,8 +64,8 @@ void FourBitTensors::add(const weights::TensorInfo& info, const Values& values,
 }
 
 /// int8 as transformers + bitsandbytes save it, e4m3 as compressed-tensors does.
-void FourBitTensors::add_eight_bits(const Matrix& matrix,
-                                    std::vector<weights::TensorToWrite>& tensors) {
+void QuantizedTensors::add_eight_bits(const Matrix& matrix,
+                                      std::vector<weights::TensorToWrite>& tensors) {
   const weights::TensorInfo& info = *matrix.info;
   const bool fp8 = options_.format == kernels::QuantFormat::kFp8;
   const std::string module = info.file_name().substr(0, info.file_name().size() - kWeight.size());
@@ -81,8 +82,8 @@ void FourBitTensors::add_eight_bits(const Matrix& matrix,
       [](const auto& /*of*/) { return at::zeros({1}, at::kByte); }, tensors);
 }
 
-void FourBitTensors::add_four_bits(const Matrix& matrix,
-                                   std::vector<weights::TensorToWrite>& tensors) {
+void QuantizedTensors::add_four_bits(const Matrix& matrix,
+                                     std::vector<weights::TensorToWrite>& tensors) {
   const weights::TensorInfo& info = *matrix.info;
   const std::string& name = info.file_name();
   const int64_t numel = info.numel(),
@@ -109,7 +110,8 @@ void FourBitTensors::add_four_bits(const Matrix& matrix,
 }
 
 /// As long as with the longest offset: how long it is must be known before it is.
-void FourBitTensors::add_state(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors) {
+void QuantizedTensors::add_state(const Matrix& matrix,
+                                 std::vector<weights::TensorToWrite>& tensors) {
   const weights::TensorInfo& info = *matrix.info;
   ordered_json state{{"quant_type", kernels::quant_name(options_.format)},
                      {"blocksize", options_.block_size},
@@ -134,7 +136,7 @@ void FourBitTensors::add_state(const Matrix& matrix, std::vector<weights::Tensor
        }});
 }
 
-const kernels::QuantizedMatrix& FourBitTensors::quantised(const Matrix& matrix) {
+const kernels::QuantizedMatrix& QuantizedTensors::quantised(const Matrix& matrix) {
   const auto& [info_of, values] = matrix;
   const weights::TensorInfo& info = *info_of;
   if (name_ == info.name) return matrix_;
@@ -155,7 +157,7 @@ namespace {
 
 /// As llm-compressor's FP8_DYNAMIC writes: factors for the weights' rows, and for activations one a
 /// token, found as they come.
-ordered_json fp8_config(const FourBitModules& modules) {
+ordered_json fp8_config(const QuantizedModules& modules) {
   const ordered_json weights{{"num_bits", 8},
                              {"type", "float"},
                              {"symmetric", true},
@@ -180,7 +182,7 @@ ordered_json fp8_config(const FourBitModules& modules) {
 
 }  // namespace
 
-ordered_json FourBitTensors::config(const FourBitModules& modules) const {
+ordered_json QuantizedTensors::config(const QuantizedModules& modules) const {
   const char* format = kernels::quant_name(options_.format);
   if (options_.format == kernels::QuantFormat::kFp8) return fp8_config(modules);
   if (options_.format == kernels::QuantFormat::kInt8) {

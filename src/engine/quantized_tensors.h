@@ -12,11 +12,12 @@
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/safetensors.h"
 
-/// Models in 4 bits on disk, as transformers + bitsandbytes save and load them.
+/// Models in fewer bits on disk: in 4 and as int8 as transformers + bitsandbytes save and load
+/// them, in FP8 as compressed-tensors.
 namespace sftrun::engine {
 
-/// Which modules become 4 bits, and which linear modules do not.
-struct FourBitModules {
+/// Which modules are quantised, and which linear modules are not.
+struct QuantizedModules {
   std::set<std::string> quantised;  ///< full names
   std::set<std::string> dense;      ///< as transformers' llm_int8_skip_modules has them
   std::set<std::string> unused;     ///< of those to skip: that name no module
@@ -24,21 +25,23 @@ struct FourBitModules {
   bool take(const weights::TensorInfo& info) const;  ///< whether it is one's weight
 };
 /// @param skipped names or parts of names
-FourBitModules choose_modules(const spec::ArchSpec& arch, const std::vector<std::string>& skipped);
+QuantizedModules choose_modules(const spec::ArchSpec& arch,
+                                const std::vector<std::string>& skipped);
 
-/// The tensors of one matrix in 4 bits: the last one asked for is kept, as its tensors are written
+/// The tensors of one quantised matrix: the last one asked for is kept, as its tensors are written
 /// one after the other.
-class FourBitTensors {
+class QuantizedTensors {
  public:
   /// @param dtype of the values that are quantised
-  FourBitTensors(const weights::Checkpoint& base, const kernels::QuantOptions& options, DType dtype)
+  QuantizedTensors(const weights::Checkpoint& base, const kernels::QuantOptions& options,
+                   DType dtype)
       : base_(base), options_(options), dtype_(dtype) {}
 
   /// @param values the matrix; empty: what the base holds
   void add(const weights::TensorInfo& info, const std::function<at::Tensor()>& values,
            std::vector<weights::TensorToWrite>& tensors);
   /// As transformers' BitsAndBytesConfig writes itself, of FP8 as llm-compressor does.
-  nlohmann::ordered_json config(const FourBitModules& modules) const;
+  nlohmann::ordered_json config(const QuantizedModules& modules) const;
 
  private:
   using Values = std::function<at::Tensor()>;

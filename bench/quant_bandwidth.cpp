@@ -1,0 +1,72 @@
+// Unpacking of matrices in fewer bits, and rounding of activations to FP8, beside a copy of memory.
+//
+//     ninja -C build quant_bandwidth && build/bin/quant_bandwidth [millions of values] [rounds]
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "bandwidth.h"
+#include "sftrun/kernels/memory.h"
+#include "sftrun/kernels/quant.h"
+#include "sftrun/weights/gguf_quantize.h"
+
+namespace {
+
+using namespace sftrun;
+
+constexpr int64_t kColumns = 4096;
+
+/// What is read and what is written, by `dequantize`.
+bench::Measurement of_unpacking(const kernels::QuantizedMatrix& matrix, const std::string& format,
+                                at::ScalarType dtype) {
+  const auto bytes =
+      static_cast<double>(matrix.nbytes()) +
+      static_cast<double>(matrix.numel()) * static_cast<double>(c10::elementSize(dtype));
+  return {format + (dtype == at::kFloat ? " to fp32" : " to bf16"), bytes,
+          [&matrix, dtype] { kernels::dequantize(matrix, dtype); }};
+}
+
+kernels::QuantizedMatrix in_blocks(const at::Tensor& values, weights::GgmlType type) {
+  const weights::GgmlTypeInfo& info = *weights::ggml_type_info(static_cast<uint32_t>(type));
+  kernels::QuantizedMatrix matrix;
+  matrix.format = kernels::QuantFormat::kGgml;
+  matrix.ggml_type = type;
+  matrix.rows = values.size(0), matrix.columns = values.size(1);
+  matrix.packed = at::empty({values.numel() / info.block_size * info.block_bytes}, at::kByte);
+  weights::quantize(info, values.const_data_ptr<float>(), values.numel(),
+                    static_cast<std::byte*>(matrix.packed.data_ptr()));
+  return matrix;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bench::Arguments arguments = bench::arguments_of(argc, argv, 32);
+  kernels::install_cpu_allocator();
+  const int64_t rows = std::max<int64_t>(1, arguments.values / kColumns);
+  const at::Tensor values = at::randn({rows, kColumns});
+  using enum kernels::QuantFormat;
+  std::vector<std::pair<std::string, kernels::QuantizedMatrix>> matrices = {
+      {"nf4, factors quantised", kernels::quantize(values, {})},
+      {"nf4", kernels::quantize(values, {.nested = false})},
+      {"fp4", kernels::quantize(values, {.format = kFp4, .nested = false})},
+      {"fp8", kernels::quantize(values, {.format = kFp8})},
+      {"int8", kernels::quantize(values, {.format = kInt8})},
+      {"Q8_0", in_blocks(values, weights::GgmlType::kQ8_0)},
+      {"Q4_0", in_blocks(values, weights::GgmlType::kQ4_0)},
+      {"Q4_1", in_blocks(values, weights::GgmlType::kQ4_1)},
+      {"Q5_0", in_blocks(values, weights::GgmlType::kQ5_0)},
+      {"Q4_K", in_blocks(values, weights::GgmlType::kQ4_K)},
+      {"Q5_K", in_blocks(values, weights::GgmlType::kQ5_K)},
+      {"Q6_K", in_blocks(values, weights::GgmlType::kQ6_K)}};
+  std::vector<float> from(static_cast<size_t>(values.numel()), 1.0F), to(from.size());
+  std::vector<bench::Measurement> all = {bench::of_copy(from, to)};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    for (const auto& [name, matrix] : matrices) all.push_back(of_unpacking(matrix, name, dtype));
+  const at::Tensor half = values.to(at::kBFloat16);
+  all.push_back({"bf16 rounded to fp8", 4.0 * static_cast<double>(half.numel()),
+                 [&] { kernels::round_to_e4m3(half); }});
+  bench::measure(std::move(all), arguments);
+  return 0;
+}

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sftrun/spec/arch_spec.h"
+#include "sftrun/weights/peft.h"
+
+/// Where an adapter loads that was written in PEFT's layout.
+namespace sftrun::weights {
+
+struct WrittenAdapter {
+  const AdapterConfig& config;                                ///< as it was written
+  const spec::ArchSpec& arch;                                 ///< of the base
+  std::filesystem::path base;                                 ///< its directory or .gguf file
+  std::filesystem::path directory;                            ///< the adapter's
+  std::function<bool(const std::string& module)> is_adapted;  ///< also of an experts' tensor
+};
+
+/// A line each of PEFT, vLLM and llama.cpp: whether it loads as it is, else the command to run.
+std::vector<std::string> where_it_loads(const WrittenAdapter& adapter);
+
+}  // namespace sftrun::weights

@@ -1,0 +1,305 @@
+#include "merge_difference.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <map>
+
+#include "session.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+#include "sftrun/data/batch_plan.h"
+#include "sftrun/data/dataset.h"
+#include "sftrun/data/sample.h"
+#include "sftrun/model/adapter_io.h"
+#include "sftrun/observe/run_report.h"
+#include "sftrun/observe/system.h"
+#include "sftrun/plan/micro_batch.h"
+#include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
+
+namespace sftrun::engine {
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+namespace {
+
+constexpr int64_t kSequences = 32;           // where nothing else is asked for
+constexpr int64_t kTokensOfASequence = 512;  // on average, at most
+constexpr int64_t kLabelsOfASequence = 512;  // their logits are held at once, by both models
+constexpr double kNotable = 0.02;            // nats of loss: a fiftieth of the perplexity
+constexpr const char* kReport = "merge_report.json";
+
+/// How the adapter's run held its base, and what it learnt from.
+struct Training {
+  config::RunConfig config;
+  bool is_known = false;  ///< there is a run around the adapter
+  std::shared_ptr<const weights::Checkpoint> base;
+  std::string base_name;
+  std::string format;  ///< "nf4", "Q4_1", …; empty: not quantised
+  std::string data;    ///< what the sample is of
+};
+
+/// The base that the run trained on, which need not be the one that was merged into.
+std::shared_ptr<const weights::Checkpoint> base_of_run(const observe::RunReport& report,
+                                                       const MergedModel& model) {
+  if (model.base->fingerprint() == report.base_model_fingerprint) return model.base;
+  std::error_code ignored;
+  if (!report.base_model_path.empty() && fs::exists(report.base_model_path, ignored))
+    return weights::Checkpoint::open(report.base_model_path);
+  throw DataError(
+      fmt::format("the base that the adapter was trained on ({}) is not there", report.base_model));
+}
+
+/// Of a base that is stored in fewer bits, the format of most of its values; empty: it is dense.
+std::string packed_format(const weights::Checkpoint& base) {
+  std::map<std::string, int64_t> values;
+  std::string most;
+  for (const weights::TensorInfo& tensor : base.tensors()) {
+    if (!base.packed(tensor.name)) continue;
+    values[tensor.format] += tensor.numel();
+    if (most.empty() || values[tensor.format] > values[most]) most = tensor.format;
+  }
+  return most;
+}
+
+std::string format_of(const config::TuningConfig& tuning, const weights::Checkpoint& base) {
+  const std::string packed = packed_format(base);
+  const bool keeps = tuning.quant == config::Quant::kAuto && !packed.empty();
+  if (keeps || tuning.keeps_blocks()) return packed;
+  if (!tuning.quantises_base()) return {};
+  return std::string(tuning.quant_word());
+}
+
+Training training_of(const MergedModel& model, const nlohmann::json& request) {
+  Training training;
+  const fs::path run = observe::run_directory_of(model.adapter);
+  training.is_known = !run.empty() && fs::exists(run / "config.resolved.yaml");
+  if (training.is_known) {
+    const observe::RunReport report = observe::read_run_report(run / "run.json");
+    training.config = config::load_config(run / "config.resolved.yaml", {}).config;
+    training.base = base_of_run(report, model);
+    training.base_name = report.base_model;
+  } else {
+    training.base = model.base;
+    training.base_name = model.base_path.string();
+  }
+  training.format = format_of(training.config.tuning, *training.base);
+  if (const auto file = get<std::string>(request, "data")) {
+    training.config.data.val = {{.path = *file}};
+    training.config.data.format = config::DataFormat::kAuto;
+  }
+  return training;
+}
+
+/// Validation data where there are some.
+std::vector<data::Example> sample_of(Training& training, const data::TextModel& text,
+                                     int64_t count) {
+  const config::RunConfig& config = training.config;
+  if (!config.data.val.empty()) {
+    training.data = config::names_of(config.data.val);
+    return data::first_examples(config, config.data.val, /*is_validation=*/true, text, count);
+  }
+  training.data = config::names_of(config.data.train);
+  if (config.data.val_split == 0)
+    return data::first_examples(config, config.data.train, /*is_validation=*/false, text, count);
+  training.data += " (its part for validation)";
+  const data::Dataset all = data::load_dataset(config, config.data.train, /*is_validation=*/false,
+                                               text, at::get_num_threads());
+  const data::Dataset val =
+      data::split_dataset(all, config.data.val_split, static_cast<uint64_t>(config.data.seed))
+          .second;
+  std::vector<data::Example> examples;
+  for (int64_t i = 0; i < std::min(count, val.examples().size()); ++i) {
+    const data::ExampleView view = val.examples()[i];
+    data::Example& example = examples.emplace_back();
+    for (int64_t at = 0; at < view.size(); ++at) {
+      example.tokens.push_back(view.token(at));
+      example.labels.push_back(view.label(at));
+    }
+  }
+  return examples;
+}
+
+/// Long sequences make a sample of fewer, of one at least.
+void limit_tokens(std::vector<data::Example>& examples, int64_t most) {
+  int64_t tokens = 0;
+  const auto too_many = [&](const data::Example& example) {
+    tokens += static_cast<int64_t>(example.tokens.size());
+    return tokens > most;
+  };
+  const auto end = std::find_if(examples.begin(), examples.end(), too_many);
+  examples.erase(std::max(end, examples.begin() + 1), examples.end());
+}
+
+std::unique_ptr<model::Decoder> adapted_decoder(const Training& training, const fs::path& adapter,
+                                                const Compute& compute) {
+  const auto config = weights::load_adapter_config(adapter, training.base->arch());
+  model::DecoderOptions options;
+  if (training.config.tuning.trains_adapter())
+    options.base = decoder_options(training.config, compute, training.base.get()).base;
+  options.dtype = compute.dtype;
+  options.device = compute.device;
+  options.trains = model::Trains::kLora;
+  options.lora = model::lora_options_of(config);
+  if (config.pissa) options.base = {};  // as PEFT takes the principal part, from the values
+  auto decoder = model::Decoder::load(training.base, options);
+  model::load_adapter_weights(*decoder, adapter);
+  decoder->settle_adapters();
+  return decoder;
+}
+
+std::unique_ptr<model::Decoder> merged_decoder(const fs::path& written, const Compute& compute) {
+  model::DecoderOptions options;
+  options.dtype = compute.dtype;
+  options.device = compute.device;
+  options.base.keep_stored = true;
+  return model::Decoder::load(weights::Checkpoint::open(written), options);
+}
+
+/// Sums over labelled tokens.
+struct Difference {
+  int64_t sequences = 0, tokens = 0, label_tokens = 0;
+  double loss_adapter = 0, loss_merged = 0, divergence = 0;
+
+  /// @param adapted logits [N, vocab]   @param labels [N]
+  void add(const at::Tensor& adapted, const at::Tensor& merged, const at::Tensor& labels) {
+    constexpr int64_t kRows = 64;  // in fp64: two models' probabilities are close
+    for (int64_t first = 0; first < labels.size(0); first += kRows) {
+      const int64_t rows = std::min(kRows, labels.size(0) - first);
+      const auto log_probabilities = [&](const at::Tensor& logits) {
+        return at::log_softmax(logits.narrow(0, first, rows).to(at::kDouble), -1);
+      };
+      const at::Tensor p = log_probabilities(adapted), q = log_probabilities(merged),
+                       label = labels.narrow(0, first, rows).to(at::kLong).unsqueeze(1);
+      loss_adapter -= p.gather(1, label).sum().item<double>();
+      loss_merged -= q.gather(1, label).sum().item<double>();
+      divergence += (p.exp() * (p - q)).sum().item<double>();
+    }
+    label_tokens += labels.size(0);
+  }
+  double mean(double sum) const { return sum / static_cast<double>(label_tokens); }
+};
+
+Difference difference_of(model::Decoder& adapted, model::Decoder& merged,
+                         const std::vector<data::Example>& examples) {
+  Difference difference;
+  const data::ExampleStore store = data::ExampleStore::in_memory(examples);
+  for (int64_t i = 0; i < store.size(); ++i) {
+    const data::Batch batch = data::make_batch(store, {{i}}, 0, 1);
+    const auto prepared = [&](model::Decoder& decoder) {
+      return model::prepare_batch(batch, decoder.rope(), decoder.options().device, {});
+    };
+    const model::PackedBatch one = prepared(adapted), other = prepared(merged);
+    const int64_t count = std::min(kLabelsOfASequence, one.labels.size(0));
+    const at::Tensor rows = one.label_rows.narrow(0, 0, count);
+    difference.add(adapted.logits(one, rows), merged.logits(other, rows),
+                   one.labels.narrow(0, 0, count));
+    difference.tokens += batch.num_tokens();
+    ++difference.sequences;
+  }
+  return difference;
+}
+
+/// Both models at once, in fp32 what is not in fewer bits.
+void require_memory(const Training& training, const weights::Checkpoint& merged,
+                    const Compute& compute) {
+  if (!compute.device.is_cpu()) return;
+  const auto bytes = [](const weights::Checkpoint& base, const config::TuningConfig& tuning) {
+    plan::StoredBytes stored;
+    for (const weights::TensorInfo& tensor : base.tensors())
+      if (base.packed(tensor.name)) stored[tensor.name] = tensor.stored_bytes;
+    return plan::base_bytes(base.arch(), tuning, sizeof(float), stored);
+  };
+  const int64_t logits = 2 * kLabelsOfASequence * merged.arch().vocab_size * int64_t{sizeof(float)};
+  const auto needed = static_cast<uint64_t>(bytes(*training.base, training.config.tuning) +
+                                            bytes(merged, {}) + logits);
+  const uint64_t available = observe::memory_info().available_bytes;
+  if (available == 0 || needed <= available) return;
+  throw OutOfMemoryError(fmt::format("it takes {} of memory, of which {} are free",
+                                     format_bytes(needed), format_bytes(available)));
+}
+
+void write_report(const MergedModel& model, const Training& training,
+                  const Difference& difference) {
+  const ordered_json report = {
+      {"data", training.data},
+      {"sequences", difference.sequences},
+      {"tokens", difference.tokens},
+      {"label_tokens", difference.label_tokens},
+      {"trained_on", {{"model", training.base_name}, {"quant", training.format}}},
+      {"merged_into", {{"model", model.base_path.string()}, {"stored", model.stored}}},
+      {"loss_adapter", difference.mean(difference.loss_adapter)},
+      {"loss_merged", difference.mean(difference.loss_merged)},
+      {"kl_divergence", difference.mean(difference.divergence)}};
+  write_file_atomically(model.output / kReport, report.dump(2) + "\n");
+}
+
+void measure(const MergedModel& model, Training& training, const nlohmann::json& request) {
+  const int64_t count = get<int64_t>(request, "sample").value_or(kSequences);
+  if (training.config.data.val.empty() && training.config.data.train.empty())
+    throw DataError("no run around the adapter says what it learnt from");
+  if (training.config.tuning.lora.init == config::LoraInit::kPissa && !training.format.empty())
+    throw DataError("what PiSSA left of the base was quantised, and is not kept");
+  const Compute compute =
+      choose_compute(get<std::string>(request, "device").value_or("auto"), "fp32", 0);
+  data::TextModel text =
+      text_model_of(*training.base, weights::read_chat_template(model.adapter).value_or(""));
+  std::vector<data::Example> examples = sample_of(training, text, count);
+  if (examples.empty()) throw DataError(fmt::format("{} holds no example", training.data));
+  limit_tokens(examples, count * kTokensOfASequence);
+  require_memory(training, *weights::Checkpoint::open(model.written), compute);
+  log::info("measuring what merging changes, on {} sequences of {}", examples.size(),
+            training.data);
+  const auto adapted = adapted_decoder(training, model.adapter, compute),
+             merged = merged_decoder(model.written, compute);
+  const Difference difference = difference_of(*adapted, *merged, examples);
+  write_report(model, training, difference);
+  log::info(
+      "loss {:.4f} of the adapter over its base{}, {:.4f} merged; KL divergence {:.2e} a token "
+      "({} labelled tokens; {})",
+      difference.mean(difference.loss_adapter),
+      training.format.empty() ? "" : " in " + training.format,
+      difference.mean(difference.loss_merged), difference.mean(difference.divergence),
+      difference.label_tokens, (model.output / kReport).string());
+  if (difference.mean(difference.loss_merged - difference.loss_adapter) < kNotable) return;
+  log::warn(
+      "merging loses some of what was learnt: serve the adapter beside its base, or store the "
+      "merged model in more bits (docs/export.md)");
+}
+
+std::string with_place(const Error& error) {
+  return error.where().empty() ? error.message()
+                               : fmt::format("{} ({})", error.message(), error.where());
+}
+
+void warn_not_measured(const std::string& why) {
+  log::warn(
+      "what merging changes of the answers was not measured: {}; --data FILE names records to "
+      "measure it on, --sample 0 leaves it out",
+      why);
+}
+
+}  // namespace
+
+void report_difference(const MergedModel& model, const nlohmann::json& request) {
+  const auto asked = get<int64_t>(request, "sample");
+  if (asked == 0) return;
+  try {
+    Training training = training_of(model, request);
+    const bool is_asked_for = asked || get<std::string>(request, "data");
+    if (training.format.empty() && !is_asked_for) return;
+    measure(model, training, request);
+  } catch (const Error& error) {
+    warn_not_measured(with_place(error));
+  } catch (const c10::Error& error) {
+    warn_not_measured(error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    warn_not_measured("out of memory");
+  }
+}
+
+}  // namespace sftrun::engine

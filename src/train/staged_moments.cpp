@@ -1,0 +1,114 @@
+#include "staged_moments.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+
+namespace sftrun::train {
+namespace {
+
+c10::impl::VirtualGuardImpl streams_of(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type());
+}
+
+/// Makes `stream` wait for it, if it was ever recorded.
+void wait_for(const std::optional<c10::Event>& event, const std::optional<c10::Stream>& stream) {
+  if (event && stream && event->was_marked_for_recording()) event->block(*stream);
+}
+
+}  // namespace
+
+StagedMoments::StagedMoments(at::Device device) : device_(device) {
+  if (device.is_cpu()) return;
+  const auto streams = streams_of(device);
+  in_ = streams.getStreamFromGlobalPool(device);
+  out_ = streams.getStreamFromGlobalPool(device);
+  for (Slot& slot : slots_) {
+    for (auto* event : {&slot.arrived, &slot.updated, &slot.left}) event->emplace(device.type());
+  }
+}
+
+StagedMoments::~StagedMoments() {
+  try {
+    finish();
+  } catch (const c10::Error&) {  // the device is lost, and with it what was on its way
+  }
+}
+
+c10::Stream StagedMoments::current() const {
+  return streams_of(device_).getStream(device_);
+}
+
+/// What left this slot last is back on the host by then, and as parts leave in order so is all
+/// that left before: nothing is read before it was written.
+void StagedMoments::bring(const Part& part, Slot& slot) {
+  wait_for(slot.left, in_);
+  slot.on_device.clear();
+  const c10::OptionalStreamGuard guard(in_);
+  for (size_t i = 0; i < part.size(); ++i) {
+    const at::Tensor there = slot.memory[i].narrow(0, 0, part[i].numel()).view(part[i].sizes());
+    there.copy_(part[i], /*non_blocking=*/true);
+    slot.on_device.push_back(there);
+  }
+  if (in_) slot.arrived->record(*in_);
+}
+
+void StagedMoments::send_back(const Part& part, Slot& slot) {
+  if (out_) slot.updated->record(current());
+  wait_for(slot.updated, out_);
+  const c10::OptionalStreamGuard guard(out_);
+  for (size_t i = 0; i < part.size(); ++i) {
+    at::Tensor here = part[i];
+    here.copy_(slot.on_device[i], /*non_blocking=*/true);
+  }
+  if (out_) slot.left->record(*out_);
+}
+
+void StagedMoments::run(const std::vector<Part>& parts, const Update& update) {
+  reserve(parts);
+  for (size_t i = 0; i <= parts.size(); ++i) {
+    if (i < parts.size()) bring(parts[i], slots_[i % 2]);
+    if (i == 0) continue;
+    Slot& slot = slots_[(i - 1) % 2];
+    if (in_) wait_for(slot.arrived, current());
+    update(i - 1, slot.on_device);
+    send_back(parts[i - 1], slot);
+  }
+}
+
+/// Before the first copy: memory that grows would go away under copies that still run.
+void StagedMoments::reserve(const std::vector<Part>& parts) {
+  for (size_t part = 0; part < parts.size(); ++part) {
+    std::vector<at::Tensor>& memory = slots_[part % 2].memory;
+    memory.resize(std::max(memory.size(), parts[part].size()));
+    for (size_t i = 0; i < parts[part].size(); ++i) {
+      const at::Tensor& on_host = parts[part][i];
+      if (memory[i].defined() && memory[i].numel() >= on_host.numel()) continue;
+      finish();
+      memory[i] = at::empty({on_host.numel()}, on_host.options().device(device_));
+    }
+    // Memory that is new may still be in use by what was queued before it was let go.
+    Slot& slot = slots_[part % 2];
+    if (in_) slot.updated->record(current());
+    wait_for(slot.updated, in_);
+  }
+}
+
+void StagedMoments::finish() {
+  if (out_) streams_of(device_).synchronizeStream(*out_);
+}
+
+uint64_t StagedMoments::device_bytes() const {
+  uint64_t total = 0;
+  for (const Slot& slot : slots_)
+    for (const at::Tensor& memory : slot.memory) total += memory.nbytes();
+  return total;
+}
+
+at::Tensor host_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
+  return at::zeros(shape, at::TensorOptions().dtype(dtype).pinned_memory(device.is_cuda()));
+}
+
+}  // namespace sftrun::train

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""What becomes of an adapter after its run: the bases it names, where it is said to load, and what merge writes of it.
+
+    tests/smoke/merging.py --sftrun build/bin/sftrun
+
+Standard library only.
+requantised   `merge --dtype nf4|fp4|fp8|int8` writes, byte for byte, what `merge` and then `quantize` write
+base          an adapter trained on a .gguf file names the model that the file says it was converted from, sftrun finds the file; else it
+              names the file, and the run says what to do
+readers       a run ends with where its adapter loads
+report        merge measures what it changes where the adapter was trained beside a quantised base, or where it is asked to
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODELS = ROOT / "tests/data/models"
+TIED, BNB, BNB_FP4, GGUF = MODELS / "tied-gqa", MODELS / "bnb-nf4", MODELS / "bnb-fp4", MODELS / "llama3-gguf/model-Q8_0.gguf"
+TIMEOUT = 120  # s, of one command
+
+RUN = """\
+model: {{ name: {model}, max_seq_len: 64 }}
+tuning: {{ mode: lora, lora: {{ r: 4, target_modules: [q_proj, v_proj, down_proj] }} }}
+data: {{ train: train.jsonl, packing: false }}
+train: {{ max_steps: 3, learning_rate: 0.02, warmup_steps: 0, batch_size: 2, global_batch_size: 2 }}
+output: {{ dir: run }}
+"""
+
+
+class Case:
+    """A folder with a run in it."""
+
+    def __init__(self, sftrun, folder, failures):
+        self.sftrun, self.folder, self.failures = sftrun, folder, failures
+        (folder / "train.jsonl").write_text("".join(json.dumps({"text": f"{n} and {n + 1} and {n + 2}"}) + "\n" for n in range(16)))
+
+    def run(self, *words):
+        done = subprocess.run([self.sftrun, *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT)
+        if done.returncode != 0:
+            raise RuntimeError(f"sftrun {' '.join(map(str, words))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout + done.stderr
+
+    def train(self, model, *settings):
+        (self.folder / "run.yaml").write_text(RUN.format(model=model))
+        return self.run("train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node", "1", *settings)
+
+    def adapter_config(self):
+        return json.loads((self.folder / "run/adapter/adapter_config.json").read_text())
+
+    def expect(self, what, holds, detail=""):
+        print(f"{'ok  ' if holds else 'FAIL'} {what}{'' if holds else f': {detail}'}")
+        if not holds:
+            self.failures.append(what)
+
+
+def same_files(one, other):
+    """What two directories differ in; merge's report is its own."""
+    names = [{p.name for p in folder.iterdir()} - {"merge_report.json"} for folder in (one, other)]
+    if names[0] != names[1]:
+        return f"files {sorted(names[0] ^ names[1])}"
+    return ", ".join(name for name in sorted(names[0]) if (one / name).read_bytes() != (other / name).read_bytes())
+
+
+def check_requantised(case, name, model, settings, quantize, dtype="nf4"):
+    """@param quantize flags for the second step of two"""
+    case.train(model, *settings)
+    shards = ["--max-shard-size", "20KB"]
+    case.run("merge", "--adapter", "run/adapter", "--output", "dense")
+    case.run("quantize", "--model", "dense", "--method", dtype, "--output", "two", *quantize, *shards)
+    case.run("merge", "--adapter", "run/adapter", "--output", "one", "--dtype", dtype, *shards)
+    differ = same_files(case.folder / "one", case.folder / "two")
+    case.expect(f"requantised, {name}: merge --dtype {dtype} is merge and quantize", not differ, differ)
+    shards = list((case.folder / "one").glob("*.safetensors"))
+    case.expect(f"requantised, {name}: several shards", len(shards) > 1, str(shards))
+    case.run("score", "--model", "one", "--input", "train.jsonl", "--output", "scored.jsonl", "--device", "cpu")
+
+
+def check_dense_modules(case):
+    """A base in 4 bits says of which blocks its merged model is, and which modules stay dense."""
+    case.run("quantize", "--model", TIED, "--output", "base", "--block-size", "128", "--no-double-quant", "--skip-modules", "layers.0.mlp")
+    flags = ["--block-size", "128", "--no-double-quant", "--skip-modules", "layers.0.mlp"]
+    check_requantised(case, "a base in 4 bits with modules that are not", "base", [], flags, dtype="fp4")
+
+
+def with_keys(content, keys):
+    """A GGUF file with more metadata. What is put in is a multiple of the alignment long."""
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    def entry(key, value):
+        return text(key) + struct.pack("<I", 8) + text(value)
+
+    added = b"".join(entry(key, value) for key, value in keys.items())
+    added += entry("test.padding", " " * (-(len(added) + len(entry("test.padding", ""))) % 32))
+    (count,) = struct.unpack_from("<Q", content, 16)
+    return content[:16] + struct.pack("<Q", count + len(keys) + 1) + added + content[24:]
+
+
+def check_named_source(case):
+    source = {"general.source.url": "https://huggingface.co/owner/original"}
+    (case.folder / "model.gguf").write_bytes(with_keys(GGUF.read_bytes(), source))
+    said = case.train("model.gguf")
+    config = case.adapter_config()
+    case.expect("base: the model that the file was converted from", config["base_model_name_or_path"] == "owner/original", str(config))
+    case.expect("base: said", "PEFT: as it is, over owner/original, of which model.gguf says it was converted" in said, said)
+    case.run("score", "--adapter", "run/adapter", "--input", "train.jsonl", "--output", "by-run.jsonl", "--device", "cpu")
+    case.run("score", "--model", "model.gguf", "--adapter", "run/adapter", "--input", "train.jsonl", "--output", "by-name.jsonl", "--device", "cpu")
+    scores = [(case.folder / name).read_text() for name in ("by-run.jsonl", "by-name.jsonl")]
+    case.expect("base: an adapter finds the file of its run", scores[0] == scores[1])
+    checkpoint = sorted((case.folder / "run/checkpoints").iterdir())[-1]
+    case.run("score", "--adapter", checkpoint, "--input", "train.jsonl", "--output", "by-checkpoint.jsonl", "--device", "cpu")
+
+
+def check_unnamed_source(case):
+    shutil.copy(GGUF, case.folder / "model.gguf")
+    said = case.train("model.gguf")
+    case.expect("base: the file itself", case.adapter_config()["base_model_name_or_path"] == str((case.folder / "model.gguf").resolve()),
+                str(case.adapter_config()))
+    case.expect("base: what to do is said", "write that model's name into run/adapter/adapter_config.json as base_model_name_or_path" in said, said)
+
+
+def check_readers(case):
+    """The commands that a run ends with can be run as they are."""
+    said = case.train(TIED)
+    case.expect("readers: PEFT and vLLM", "PEFT: as it is" in said and "vLLM: as it is" in said, said)
+    commands = re.findall(r"`sftrun (merge [^`]*)`", said)
+    case.expect("readers: a command for llama.cpp", [c.split()[2] for c in commands] == ["lora-gguf"], said)
+    for command in commands:
+        case.run(*command.split())
+    shutil.rmtree(case.folder / "run")
+    said = case.train(TIED, "tuning.lora.dora=true", "tuning.lora.r=24")
+    case.expect("readers: DoRA", "vLLM: not as an adapter (magnitudes of DoRA)" in said and "llama.cpp's adapters know no DoRA; merge it" in said, said)
+    shutil.rmtree(case.folder / "run")
+    said = case.train(TIED, "tuning.mode=full")
+    case.expect("readers: of a whole model nothing", "PEFT" not in said and "vLLM" not in said, said)
+
+
+def check_report(case):
+    def merge(output, *words):
+        said = case.run("merge", "--adapter", "run/adapter", "--output", output, "--device", "cpu", *words)
+        report = case.folder / output / "merge_report.json"
+        return said, json.loads(report.read_text()) if report.exists() else None
+
+    def train(*settings):
+        shutil.rmtree(case.folder / "run", ignore_errors=True)
+        case.train(TIED, *settings)
+
+    train("tuning.mode=lora")
+    case.expect("report: none of a dense base", merge("dense")[1] is None)
+    report = merge("dense-asked", "--sample", "4")[1]
+    close = abs(report["kl_divergence"]) < 1e-9 and abs(report["loss_adapter"] / report["loss_merged"] - 1) < 1e-5
+    case.expect("report: of a dense base where it is asked for", report["sequences"] == 4 and close, str(report))
+
+    (case.folder / "val.jsonl").write_text("".join(json.dumps({"text": f"{n} or {n + 7}"}) + "\n" for n in range(6)))
+    train("tuning.mode=qlora", "data.val=val.jsonl")
+    said, report = merge("quantised")
+    case.expect("report: validation data", (report["data"], report["sequences"], report["trained_on"]["quant"]) == ("val.jsonl", 6, "nf4"), str(report))
+    case.expect("report: said", "of the adapter over its base in nf4" in said and f"{report['loss_merged']:.4f} merged" in said, said)
+    again = merge("again", "--dtype", "nf4")[1]
+    case.expect("report: the same adapter, merged otherwise",
+                again["loss_adapter"] == report["loss_adapter"] and again["kl_divergence"] != report["kl_divergence"] > 0, str(again))
+    case.run("quantize", "--model", TIED, "--output", "four-bits")
+    own = merge("own-values", "--model", "four-bits", "--dtype", "f32")[1]
+    case.expect("report: merged into what it was trained on", own["kl_divergence"] < 1e-9, str(own))
+    case.expect("report: of a file", merge("of-a-file", "--data", "train.jsonl", "--sample", "3")[1]["data"] == "train.jsonl")
+    case.expect("report: none where none is wanted", merge("none", "--sample", "0")[1] is None)
+    (case.folder / "val.jsonl").rename(case.folder / "gone.jsonl")
+    said, report = merge("without-data")
+    case.expect("report: data that are gone are warned of", report is None and "not measured" in said and "val.jsonl" in said and "--data FILE" in said, said)
+
+    train("tuning.mode=qlora", "data.val_split=5")
+    report = merge("split")[1]
+    case.expect("report: what was split off", report["sequences"] == 5 and "part for validation" in report["data"], str(report))
+
+    shutil.copy(GGUF, case.folder / "model.gguf")
+    shutil.rmtree(case.folder / "run")
+    case.train("model.gguf")
+    report = merge("gguf", "--format", "gguf", "--dtype", "f16")[1]
+    case.expect("report: a GGUF file's blocks", report["trained_on"]["quant"] == "Q8_0" and report["kl_divergence"] < 1e-4, str(report))
+
+
+CHECKS = {
+    "directory": lambda case: check_requantised(case, "a directory", TIED, [], []),
+    "qlora": lambda case: check_requantised(case, "trained in nf4", TIED, ["tuning.mode=qlora"], []),
+    "head": lambda case: check_requantised(case, "a head that parts", TIED, ["tuning.lora.modules_to_save=[lm_head]"], [], dtype="fp4"),
+    "gguf": lambda case: check_requantised(case, "a GGUF file", GGUF, [], []),
+    "fp8": lambda case: check_requantised(case, "trained in fp8", TIED, ["tuning.quant=fp8"], [], "fp8"),
+    "int8": lambda case: check_requantised(case, "a base in int8", MODELS / "bnb-int8", [], [], "int8"),
+    "bnb": lambda case: check_requantised(case, "a base in nf4", BNB, [], []),
+    "bnb-fp4": lambda case: check_requantised(case, "a base in fp4", BNB_FP4, [], ["--no-double-quant"], dtype="fp4"),
+    "dense-modules": check_dense_modules,
+    "named-source": check_named_source,
+    "unnamed-source": check_unnamed_source,
+    "readers": check_readers,
+    "report": check_report,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    parser.add_argument("--only", nargs="+", default=CHECKS, choices=CHECKS)
+    arguments = parser.parse_args()
+    failures = []
+    for name in arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            CHECKS[name](Case(arguments.sftrun.resolve(), pathlib.Path(folder), failures))
+    print(f"{len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

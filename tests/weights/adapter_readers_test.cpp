@@ -1,0 +1,184 @@
+#include "sftrun/weights/adapter_readers.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "sftrun/core/file.h"
+#include "sftrun/weights/checkpoint.h"
+
+namespace sftrun::weights {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const fs::path kData = SFTRUN_TEST_DATA;
+const std::string kMerge = "what `sftrun merge ",
+                  kAs = "--adapter runs/a/adapter --output runs/a/adapter";
+
+/// An adapter of every linear module, and what its readers make of it.
+class AdapterReaders : public testing::Test {
+ protected:
+  AdapterReaders() { use_directory("llama"); }
+
+  void use_directory(const char* family) {
+    base_ = kData / "families" / family;
+    arch_ = spec::ArchSpec::from_hf_config(json::parse(read_text_file(base_ / "config.json")),
+                                           base_.string());
+    adapt_linears();
+  }
+  void use_file(const char* name) {
+    base_ = kData / "converted" / name;
+    arch_ = Checkpoint::open(base_)->arch();
+    config_.base_model_name_or_path = base_.string();
+    adapt_linears();
+  }
+  void adapt_linears() {
+    adapted_.clear();
+    for (int64_t layer = 0; layer < arch_.num_layers; ++layer) {
+      for (const spec::LinearSpec& linear : spec::layer_linears(arch_, layer)) {
+        if (linear.slot != spec::LinearSlot::kRouter)
+          adapted_.insert(spec::name_in_layer(arch_, layer, linear.module));
+      }
+    }
+  }
+  void adapt_experts() {
+    for (int64_t layer = 0; layer < arch_.num_layers; ++layer) {
+      for (const spec::ExpertSpec& experts : spec::layer_experts(arch_, layer)) {
+        adapted_.insert(spec::name_in_layer(arch_, layer, experts.module));
+        if (layer == 0) config_.target_parameters.push_back(experts.module);
+      }
+    }
+  }
+
+  std::string line(size_t i) const {
+    return where_it_loads({config_, arch_, base_, "runs/a/adapter",
+                           [&](const std::string& module) { return adapted_.contains(module); }})
+        .at(i);
+  }
+  std::string peft() const { return line(0); }
+  std::string vllm() const { return line(1); }
+  std::string llama_cpp() const { return line(2); }
+
+  AdapterConfig config_{.base_model_name_or_path = "owner/name", .r = 16};
+  spec::ArchSpec arch_;
+  fs::path base_;
+  std::set<std::string> adapted_;
+};
+
+const std::string kLoraGguf =
+    "llama.cpp: " + kMerge + "--format lora-gguf " + kAs + "-gguf` writes";
+
+TEST_F(AdapterReaders, LinearLayers) {
+  EXPECT_EQ(peft(), "PEFT: as it is");
+  EXPECT_EQ(vllm(), "vLLM: as it is");
+  EXPECT_EQ(llama_cpp(), kLoraGguf);
+  config_.use_rslora = true;
+  EXPECT_EQ(vllm(), "vLLM: as it is");
+  EXPECT_EQ(llama_cpp(), kLoraGguf);
+}
+
+TEST_F(AdapterReaders, Ranks) {
+  config_.r = 17;
+  EXPECT_EQ(vllm(), "vLLM: as it is, with --max-lora-rank 32");
+  config_.rank_pattern = {{"q_proj", 4}, {"o_proj", 300}};
+  EXPECT_EQ(vllm(), "vLLM: as it is, with --max-lora-rank 320");
+  config_.r = 513;
+  EXPECT_EQ(vllm(),
+            "vLLM: not as an adapter (a rank of 513): serve " + kMerge + kAs + "-merged` writes");
+  EXPECT_EQ(llama_cpp(), kLoraGguf);
+}
+
+TEST_F(AdapterReaders, Magnitudes) {
+  config_.use_dora = true;
+  EXPECT_EQ(peft(), "PEFT: as it is");
+  EXPECT_EQ(vllm(), "vLLM: not as an adapter (magnitudes of DoRA): serve " + kMerge + kAs +
+                        "-merged` writes");
+  EXPECT_EQ(llama_cpp(),
+            "llama.cpp: not as an adapter: llama.cpp's adapters know no DoRA; merge it: sftrun "
+            "merge --format gguf");
+}
+
+TEST_F(AdapterReaders, WholeModules) {
+  const std::string refused =
+      "llama.cpp: not as an adapter: llama.cpp's adapters hold no whole modules "
+      "(modules_to_save); ";
+  config_.modules_to_save = {"lm_head"};
+  arch_.tie_word_embeddings = false;
+  EXPECT_EQ(vllm(),
+            "vLLM: not as an adapter (whole modules): serve " + kMerge + kAs + "-merged` writes");
+  EXPECT_EQ(llama_cpp(), refused + "merge it: sftrun merge --format gguf");
+  use_directory("granite");
+  ASSERT_TRUE(arch_.tie_word_embeddings);
+  EXPECT_EQ(llama_cpp(), refused +
+                             "merge it with --format safetensors, and convert that by llama.cpp's "
+                             "convert_hf_to_gguf.py");
+  config_.modules_to_save = {"input_layernorm"};
+  EXPECT_EQ(llama_cpp(), refused + "merge it: sftrun merge --format gguf");
+}
+
+TEST_F(AdapterReaders, EmbeddingAndHead) {
+  adapted_.insert("lm_head");
+  EXPECT_EQ(peft(), "PEFT: as it is");
+  EXPECT_EQ(vllm(), "vLLM: not as an adapter (updates of the embedding or the head): serve " +
+                        kMerge + kAs + "-merged` writes");
+  EXPECT_EQ(llama_cpp(), kLoraGguf);
+  use_directory("gemma3");
+  adapted_.insert("model.embed_tokens");
+  EXPECT_TRUE(llama_cpp().starts_with(
+      "llama.cpp: not as an adapter: llama.cpp has one tensor for an embedding"))
+      << llama_cpp();
+  EXPECT_NE(llama_cpp().find("merge it with --format safetensors"), std::string::npos);
+}
+
+TEST_F(AdapterReaders, Experts) {
+  use_directory("mixtral");
+  EXPECT_EQ(vllm(), "vLLM: as it is");
+  adapt_experts();
+  EXPECT_EQ(peft(), "PEFT: as it is, with transformers 5 or newer");
+  EXPECT_EQ(vllm(), "vLLM: " + kMerge + "--format vllm " + kAs +
+                        "-vllm` writes; as it is vLLM leaves out what an adapter holds of "
+                        "Mixtral's experts");
+  EXPECT_EQ(llama_cpp(), kLoraGguf);
+  config_.r = 64;
+  EXPECT_NE(vllm().find("-vllm` writes, with --max-lora-rank 64; as it is"), std::string::npos);
+  config_ = {.r = 8};
+  use_file("gpt_oss-Q8_0.gguf");
+  adapt_experts();
+  EXPECT_EQ(vllm(), "vLLM: as it is");
+  EXPECT_EQ(llama_cpp(), kLoraGguf);
+}
+
+TEST_F(AdapterReaders, AGgufFileAsBase) {
+  use_file("llama-Q8_0.gguf");
+  EXPECT_EQ(peft(),
+            "PEFT: over the model that llama-Q8_0.gguf was converted from, which the file does "
+            "not name: write that model's name into runs/a/adapter/adapter_config.json as "
+            "base_model_name_or_path");
+  EXPECT_EQ(vllm(), "vLLM: as it is");
+  EXPECT_EQ(llama_cpp(), kLoraGguf);
+  config_.base_model_name_or_path = "owner/name";
+  EXPECT_EQ(peft(),
+            "PEFT: as it is, over owner/name, of which llama-Q8_0.gguf says it was converted");
+  use_file("llama_fused-Q8_0.gguf");
+  EXPECT_NE(
+      llama_cpp().find("llama.cpp: not as an adapter: the base holds what the adapter changes"),
+      std::string::npos)
+      << llama_cpp();
+}
+
+TEST_F(AdapterReaders, AModelThatGgufHasNoWordFor) {
+  arch_.ropes.at(0).type = spec::RopeType::kDynamic;
+  arch_.ropes.at(0).factor = 4;
+  for (const bool dora : {false, true}) {  // merged to GGUF it is refused, too
+    config_.use_dora = dora;
+    EXPECT_NE(llama_cpp().find("have no word for this model's position embedding"),
+              std::string::npos)
+        << llama_cpp();
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::weights
