@@ -28,7 +28,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr int64_t kSequences = 32;           // where nothing else is asked for
-constexpr int64_t kTokensOfASequence = 512;  // on average, at most
+constexpr int64_t kTokensOfASequence = 256;  // on average, at most
 constexpr int64_t kLabelsOfASequence = 512;  // their logits are held at once, by both models
 constexpr double kNotable = 0.02;            // nats of loss: a fiftieth of the perplexity
 constexpr const char* kReport = "merge_report.json";
@@ -124,15 +124,17 @@ std::vector<data::Example> sample_of(Training& training, const data::TextModel& 
   return examples;
 }
 
-/// Long sequences make a sample of fewer, of one at least.
-void limit_tokens(std::vector<data::Example>& examples, int64_t most) {
+/// Long sequences make a sample of fewer, of one at least.   @return its tokens
+int64_t limit_tokens(std::vector<data::Example>& examples, int64_t most) {
   int64_t tokens = 0;
-  const auto too_many = [&](const data::Example& example) {
-    tokens += static_cast<int64_t>(example.tokens.size());
-    return tokens > most;
-  };
-  const auto end = std::find_if(examples.begin(), examples.end(), too_many);
-  examples.erase(std::max(end, examples.begin() + 1), examples.end());
+  size_t taken = 0;
+  for (; taken < examples.size(); ++taken) {
+    const auto more = static_cast<int64_t>(examples[taken].tokens.size());
+    if (taken > 0 && tokens + more > most) break;
+    tokens += more;
+  }
+  examples.resize(taken);
+  return tokens;
 }
 
 std::unique_ptr<model::Decoder> adapted_decoder(const Training& training, const fs::path& adapter,
@@ -250,10 +252,10 @@ void measure(const MergedModel& model, Training& training, const nlohmann::json&
       text_model_of(*training.base, weights::read_chat_template(model.adapter).value_or(""));
   std::vector<data::Example> examples = sample_of(training, text, count);
   if (examples.empty()) throw DataError(fmt::format("{} holds no example", training.data));
-  limit_tokens(examples, count * kTokensOfASequence);
+  const int64_t tokens = limit_tokens(examples, count * kTokensOfASequence);
   require_memory(training, *weights::Checkpoint::open(model.written), compute);
-  log::info("measuring what merging changes, on {} sequences of {}", examples.size(),
-            training.data);
+  log::info("measuring what merging changes, on {} sequences of {} ({} tokens)", examples.size(),
+            training.data, tokens);
   const auto adapted = adapted_decoder(training, model.adapter, compute),
              merged = merged_decoder(model.written, compute);
   const Difference difference = difference_of(*adapted, *merged, examples);

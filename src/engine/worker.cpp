@@ -389,8 +389,8 @@ class Worker {
   /// Modules, and experts' tensors, that have an update.
   std::set<std::string> adapted_modules() const {
     std::set<std::string> adapted;
+    if (decoder_->embedding().lora) adapted.insert(spec::embedding_module(decoder_->arch()));
     for (const kernels::Linear* linear : decoder_->adapted_linears()) adapted.insert(linear->name);
-    if (decoder_->embedding().lora) adapted.insert(decoder_->embedding().name);
     for (model::Layer& layer : decoder_->layers()) {
       for (const kernels::ExpertMatrix* matrix : layer.experts()) {
         if (matrix->lora) adapted.insert(matrix->name);

@@ -48,7 +48,10 @@ void StagedMoments::bring(const Part& part, Slot& slot) {
   slot.on_device.clear();
   const c10::OptionalStreamGuard guard(in_);
   for (size_t i = 0; i < part.size(); ++i) {
-    const at::Tensor there = slot.memory[i].narrow(0, 0, part[i].numel()).view(part[i].sizes());
+    const at::Tensor there = slot.memory[i]
+                                 .narrow(0, 0, static_cast<int64_t>(part[i].nbytes()))
+                                 .view(part[i].scalar_type())
+                                 .view(part[i].sizes());
     there.copy_(part[i], /*non_blocking=*/true);
     slot.on_device.push_back(there);
   }
@@ -85,9 +88,10 @@ void StagedMoments::reserve(const std::vector<Part>& parts) {
     memory.resize(std::max(memory.size(), parts[part].size()));
     for (size_t i = 0; i < parts[part].size(); ++i) {
       const at::Tensor& on_host = parts[part][i];
-      if (memory[i].defined() && memory[i].numel() >= on_host.numel()) continue;
+      const auto bytes = static_cast<int64_t>(on_host.nbytes());
+      if (memory[i].defined() && memory[i].numel() >= bytes) continue;
       finish();
-      memory[i] = at::empty({on_host.numel()}, on_host.options().device(device_));
+      memory[i] = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
     }
     // Memory that is new may still be in use by what was queued before it was let go.
     Slot& slot = slots_[part % 2];

@@ -26,7 +26,6 @@ class StagedMoments {
   using Part = std::vector<at::Tensor>;
   /// Changes what stands on the device for a part: tensors of the same shapes and dtypes.
   using Update = std::function<void(size_t part, const Part& on_device)>;
-  /// All parts have as many tensors, of the same dtypes.
   void run(const std::vector<Part>& parts, const Update& update);
   /// Until everything is back on the host.
   void finish();
@@ -34,7 +33,7 @@ class StagedMoments {
 
  private:
   struct Slot {
-    std::vector<at::Tensor> memory;  ///< flat, as large as the largest part
+    std::vector<at::Tensor> memory;  ///< bytes, as many as the largest part has
     Part on_device;
     std::optional<c10::Event> arrived, updated, left;
   };

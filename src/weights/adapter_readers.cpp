@@ -5,6 +5,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/gguf_lora.h"
 #include "sftrun/weights/vllm_adapter.h"
 
@@ -60,9 +61,10 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   };
   if (config.use_dora) return merged("magnitudes of DoRA");
   if (!config.modules_to_save.empty()) return merged("whole modules");
-  if (adapter.is_adapted(spec::kHeadModule) ||
-      adapter.is_adapted(spec::embedding_module(adapter.arch)))
-    return merged("updates of the embedding or the head");
+  for (const std::string& module :
+       {spec::embedding_module(adapter.arch), std::string(spec::kHeadModule)})
+    if (adapter.is_adapted(module))
+      return merged(fmt::format("an update of {}, which most families refuse there", module));
   if (allowed == 0) return merged(fmt::format("a rank of {}", rank));
   const auto reading = vllm_reading(adapter.arch, adapter.is_adapted);
   std::string line = reading ? fmt::format("vLLM: what {} writes",

@@ -148,8 +148,7 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
   if (stored.tie_word_embeddings && adapts_an_end(base)) {
     throw DataError(
         "llama.cpp has one tensor for an embedding and the head that is tied to it, and would take "
-        "an "
-        "update of the one for the other's",
+        "an update of the one for the other's",
         directory.string(), fix);
   }
   if (!is_file) return;

@@ -171,10 +171,9 @@ TEST(AdamW8bit, NumberOfThreadsChangesNothing) {
 TEST(AdamW8bit, MomentsOnTheHostAreTheSame) {
   const Fixture fixture;
   for (const bool is_8bit : {false, true}) {
-    for (const int64_t values_of_part : {1, 300, 512, 4096, 1 << 22}) {
+    for (const int64_t values_of_part : {37, 300, 512, 4096, 1 << 22}) {
       Replay here(fixture, is_8bit), there(fixture, is_8bit, values_of_part);
       for (const auto& step : fixture.run["steps"]) {
-        if (values_of_part == 1 && here.optimizer->steps() == 2) break;  // thousands of parts
         here.take(step);
         there.take(step);
         ASSERT_EQ(here.hashes(), there.hashes()) << values_of_part;

@@ -122,8 +122,10 @@ TEST_F(AdapterReaders, WholeModules) {
 TEST_F(AdapterReaders, EmbeddingAndHead) {
   adapted_.insert("lm_head");
   EXPECT_EQ(peft(), "PEFT: as it is");
-  EXPECT_EQ(vllm(), "vLLM: not as an adapter (updates of the embedding or the head): serve " +
-                        kMerge + kAs + "-merged` writes");
+  EXPECT_EQ(
+      vllm(),
+      "vLLM: not as an adapter (an update of lm_head, which most families refuse there): serve " +
+          kMerge + kAs + "-merged` writes");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
   use_directory("gemma3");
   adapted_.insert("model.embed_tokens");
@@ -167,6 +169,20 @@ TEST_F(AdapterReaders, AGgufFileAsBase) {
       llama_cpp().find("llama.cpp: not as an adapter: the base holds what the adapter changes"),
       std::string::npos)
       << llama_cpp();
+}
+
+TEST_F(AdapterReaders, EveryFamilyHasALineOfEach) {
+  for (const fs::directory_entry& family : fs::directory_iterator(kData / "families")) {
+    if (!fs::exists(family.path() / "config.json")) continue;
+    config_ = {.base_model_name_or_path = "owner/name", .r = 16};
+    use_directory(family.path().filename().c_str());
+    adapt_experts();
+    EXPECT_TRUE(peft().starts_with("PEFT: as it is")) << family.path();
+    EXPECT_TRUE(vllm().starts_with("vLLM: ")) << family.path();
+    EXPECT_TRUE(llama_cpp() == kLoraGguf ||
+                llama_cpp().find("have no word for") != std::string::npos)
+        << family.path() << " " << llama_cpp();
+  }
 }
 
 TEST_F(AdapterReaders, AModelThatGgufHasNoWordFor) {

@@ -29,7 +29,8 @@ struct AdamWConfig {
   double loraplus_embedding_ratio = 1;
   /// Moments lie in host memory and are on the device part by part while they are updated.
   bool moments_on_host = false;
-  int64_t values_of_part = int64_t{1} << 22;  ///< then on the device at a time; twice that
+  /// Then on the device at a time, twice.
+  int64_t values_of_part = int64_t{1} << 22;
 };
 
 /// A part of the optimizer's state, as checkpoints name it.

@@ -1,7 +1,8 @@
 // The order of operations is torch.optim.AdamW's single-tensor path (torch/optim/adamw.py), so that
-// runs compare to rounding.
-inline void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
-                  uint16_t* compute_copy, int64_t n, AdamWParams a) {
+// runs compare to rounding. Each operation rounds, so that it does not matter where a loop's
+// vectors begin and end.
+void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
+           uint16_t* compute_copy, int64_t n, AdamWParams a) {
   const float step_size = a.learning_rate / a.bias_correction1;
   const float decay = 1.0F - a.learning_rate * a.weight_decay;
 #pragma omp simd
@@ -17,17 +18,4 @@ inline void adamw(float* param, const float* grad, float* exp_avg, float* exp_av
   if (compute_copy == nullptr) return;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) store(compute_copy + i, param[i]);
-}
-
-inline double sum_of_squares(const float* x, int64_t n) {
-  double total = 0;
-  constexpr int64_t kBlock = 1024;  // fp32 within a block, fp64 across blocks
-  for (int64_t first = 0; first < n; first += kBlock) {
-    const int64_t end = first + kBlock < n ? first + kBlock : n;
-    float block = 0;
-#pragma omp simd reduction(+ : block)
-    for (int64_t i = first; i < end; ++i) block += x[i] * x[i];
-    total += static_cast<double>(block);
-  }
-  return total;
 }

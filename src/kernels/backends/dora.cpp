@@ -20,8 +20,8 @@ at::Tensor lengths_of(const LoraAdapter& lora, const Matrix& w, bool by_rows) {
   // Products by a matrix in FP8 round what they multiply; these are W's alone.
   const bool is_fp8 = w.quantized != nullptr && w.quantized->format == QuantFormat::kFp8;
   const at::Tensor compute = lora.a->compute.detach();
-  const Matrix values = is_fp8 ? Matrix(w.values(compute.scalar_type())) : w;
-  const at::Tensor a_w = matmul_sum({{compute, values, by_rows}});  // [r, out]
+  const Matrix exact = is_fp8 ? Matrix(w.values(compute.scalar_type())) : w;
+  const at::Tensor a_w = matmul_sum({{compute, exact, by_rows}});  // [r, out]
   const at::Tensor crossed = (a_w.t().to(at::kFloat) * b).sum(1);
   const at::Tensor own = (at::mm(b, at::mm(a, a.t())) * b).sum(1);
   return (lora.squares + 2 * crossed + own).clamp_min_(0).sqrt_();

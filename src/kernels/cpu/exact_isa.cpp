@@ -44,6 +44,8 @@ void decode_some(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n,
 
 }  // namespace
 
+void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
+           uint16_t* compute_copy, int64_t n, AdamWParams a);
 void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16_t* compute_copy,
                 int64_t n, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
                 const AdamW8bitParams& a);
@@ -51,6 +53,7 @@ float quantize_row_e4m3(float* x, const float* gains, int64_t n, uint8_t* codes)
 float quantize_row_int8(const float* x, int64_t n, uint8_t* codes);
 
 #include "adamw/adamw_8bit_cpu.inl"
+#include "adamw/adamw_cpu.inl"
 #include "quant/eight_bits_cpu.inl"
 
 template <typename T>

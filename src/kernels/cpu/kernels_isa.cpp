@@ -15,6 +15,8 @@ template <typename T>
 void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out);
 float quantize_row_e4m3(float* x, const float* gains, int64_t n, uint8_t* codes);
 float quantize_row_int8(const float* x, int64_t n, uint8_t* codes);
+void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
+           uint16_t* compute_copy, int64_t n, AdamWParams a);
 void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16_t* compute_copy,
                 int64_t n, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
                 const AdamW8bitParams& a);
@@ -24,7 +26,7 @@ namespace {
 // The kernels below use these.
 #include "cpu/math.h"
 
-#include "adamw/adamw_cpu.inl"
+#include "adamw/sum_of_squares_cpu.inl"
 #include "attention/attention_cpu.inl"
 #include "cross_entropy/cross_entropy_cpu.inl"
 #include "dropout/dropout_cpu.inl"
