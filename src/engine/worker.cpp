@@ -365,9 +365,8 @@ class Worker {
     if (config_.tuning.trains_adapter()) say_what_vllm_reads();
     if (config_.train.loraplus_lr_ratio && decoder_->embedding().lora) {
       log::warn(
-          "with LoRA+ the embedding's update learns at {:g} at most, as with peft; it learns as "
-          "the "
-          "others do without train.loraplus_lr_ratio",
+          "with LoRA+ the embedding's update learns at {:g} at most, as with peft; without "
+          "train.loraplus_lr_ratio it learns as the others",
           train::kLoraPlusEmbeddingRate);
     }
   }

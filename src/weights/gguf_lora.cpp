@@ -91,13 +91,6 @@ void require_in_base(const GgufFile& base, const std::string& name) {
                   "convert the base without --fuse-qkv, or merge the adapter (--format gguf)");
 }
 
-/// Whether a tied head parts from the embedding, which files merged to GGUF cannot say.
-bool parts_head(const AdapterConfig& config, const spec::ArchSpec& arch) {
-  return arch.tie_word_embeddings &&
-         (spec::is_saved(config.modules_to_save, "lm_head.weight") ||
-          spec::is_saved(config.modules_to_save, arch.prefix + "embed_tokens.weight"));
-}
-
 /// Of an embedding llama.cpp looks rows of A up: [vocab, r], as convert_lora_to_gguf.py has it.
 Matrix transposed(const Matrix& a) {
   Matrix result{.shape = {a.shape[1], a.shape[0]}};
@@ -115,17 +108,16 @@ Matrix b_of_embedding(const LoraPair& pair, double factor) {
   return b;
 }
 
-/// llama.cpp has one tensor for both, and would take an update of the one for the other's.
-void require_no_tied_ends(const AdaptedBase& base, const std::string& where) {
-  for (const std::string& module :
-       {spec::embedding_module(base.arch), std::string(spec::kHeadModule)}) {
-    if (!base.is_adapted(module)) continue;
-    throw DataError(
-        fmt::format("the adapter has an update of {}, and the base ties its head to its "
-                    "embedding: llama.cpp cannot apply it there",
-                    module),
-        where, "merge it: sftrun merge --format safetensors");
-  }
+bool adapts_an_end(const AdaptedBase& base) {
+  return base.is_adapted(spec::embedding_module(base.arch)) || base.is_adapted(spec::kHeadModule);
+}
+
+/// Whether a tied head parts from the embedding, which files merged to GGUF cannot say.
+bool parts_head(const AdapterConfig& config, const AdaptedBase& base) {
+  return base.arch.tie_word_embeddings &&
+         (spec::is_saved(config.modules_to_save, "lm_head.weight") ||
+          spec::is_saved(config.modules_to_save, spec::embedding_module(base.arch) + ".weight") ||
+          adapts_an_end(base));
 }
 
 GgmlType float_type(const std::string& dtype) {
@@ -140,20 +132,25 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
   const bool is_file = !fs::is_directory(base.path);
   const spec::ArchSpec stored =
       is_file ? base.arch : spec::describe_in_gguf(base.arch, base.path.string()).arch;
-  if (!config.modules_to_save.empty()) {
-    throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",
-                    directory.string(),
-                    parts_head(config, base.arch)
+  const char* fix = parts_head(config, base)
                         ? "merge it with --format safetensors, and convert that by llama.cpp's "
                           "convert_hf_to_gguf.py"
-                        : "merge it: sftrun merge --format gguf");
+                        : "merge it: sftrun merge --format gguf";
+  if (!config.modules_to_save.empty()) {
+    throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",
+                    directory.string(), fix);
   }
   if (config.use_dora || config.pissa) {
     throw DataError(
         fmt::format("llama.cpp's adapters know no {}", config.use_dora ? "DoRA" : "PiSSA"),
-        directory.string(), "merge it: sftrun merge --format gguf");
+        directory.string(), fix);
   }
-  if (stored.tie_word_embeddings) require_no_tied_ends(base, directory.string());
+  if (stored.tie_word_embeddings && adapts_an_end(base)) {
+    throw DataError(
+        "llama.cpp has one tensor for an embedding and the head that is tied to it, and would take "
+        "an update of the one for the other's",
+        directory.string(), fix);
+  }
   if (!is_file) return;
   const GgufFile file(base.path);
   const std::vector<spec::TensorSpec> specs = spec::tensor_specs(base.arch);

@@ -119,6 +119,22 @@ TEST_F(AdapterReaders, WholeModules) {
   EXPECT_EQ(llama_cpp(), refused + "merge it: sftrun merge --format gguf");
 }
 
+TEST_F(AdapterReaders, EmbeddingAndHead) {
+  adapted_.insert("lm_head");
+  EXPECT_EQ(peft(), "PEFT: as it is");
+  EXPECT_EQ(
+      vllm(),
+      "vLLM: not as an adapter (an update of lm_head, which most families refuse there): serve " +
+          kMerge + kAs + "-merged` writes");
+  EXPECT_EQ(llama_cpp(), kLoraGguf);
+  use_directory("gemma3");
+  adapted_.insert("model.embed_tokens");
+  EXPECT_TRUE(llama_cpp().starts_with(
+      "llama.cpp: not as an adapter: llama.cpp has one tensor for an embedding"))
+      << llama_cpp();
+  EXPECT_NE(llama_cpp().find("merge it with --format safetensors"), std::string::npos);
+}
+
 TEST_F(AdapterReaders, Experts) {
   use_directory("mixtral");
   EXPECT_EQ(vllm(), "vLLM: as it is");
