@@ -83,8 +83,8 @@ bool use_onednn(const at::Tensor& a, int64_t rows, int64_t columns, int64_t dept
 
 at::Tensor product_of(const Product& term) {
   if (thin_quantized_serves(term)) return thin_quantized_product(term);
-  const auto& [x, matrix, transposed] = term;
-  const at::Tensor w = matrix.values(x.scalar_type());
+  const at::Tensor &x = term.x, w = term.w.values(x.scalar_type());
+  const bool transposed = term.transposed;
   if (use_onednn(x, x.size(0), w.size(transposed ? 0 : 1), x.size(1)))
     return onednn_linear(x, transposed ? w : w.t());
   return transposed ? at::linear(x, w) : at::mm(x, w);
