@@ -70,12 +70,13 @@ gpu-info: build ## The GPUs of this machine; without one, its CPU and memory
 	@$(SFTRUN) gpu-info
 
 .PHONY: bench
-bench: ## Tokens per second, memory and time to the first step beside transformers + peft: synthetic, and chat data
+bench: ## Tokens per second, memory and time to the first step beside transformers + peft: LoRA, QLoRA, and chat data
 	@$(bootstrap) --reference
 	$(call configure,$(BUILD),$(with_engine))
 	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine
 	scripts/demo/prepare.py
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN)
+	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --quant nf4
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --chat
 
 .PHONY: gpu-check
