@@ -23,7 +23,9 @@ Command add_score(CLI::App& sftrun) {
   auto options = std::make_shared<ScoreOptions>();
   CLI::App* command = add_command(
       sftrun, "score",
-      "Log-probability of each record's labelled tokens: adds \"logprob\" and \"tokens\"",
+      "Log-probability of each record's labelled tokens, as they are (no end of text is added, "
+      "which "
+      "training learns, too): adds \"logprob\" and \"tokens\"",
       "sftrun score --model models/base --adapter runs/first/adapter --input in.jsonl --output "
       "out.jsonl");
   add_model_flags(*command, options->model, options->adapter);

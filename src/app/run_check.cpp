@@ -13,6 +13,7 @@
 #include "sftrun/core/units.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/plan/lora_plan.h"
+#include "sftrun/plan/quant_notes.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/vllm_adapter.h"
@@ -164,7 +165,10 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
   const config::TuningConfig& tuning = config.tuning;
   const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored);
   const std::string form =
-      plan::keeps_stored(tuning, stored) ? "matrices as its files have them, the rest"
+      plan::keeps_stored(tuning, stored)
+          ? (tuning.skip_modules.empty() && tuning.quant_embeddings != false
+                 ? "matrices as its files have them, the rest"
+                 : "matrices as its files have them, but for those that are not to be, the rest")
       : tuning.quantises_base() ? fmt::format("linear layers in {}, the rest", tuning.quant_word())
                                 : "all of it";
   return fmt::format("base: {} in memory: {} in {}", format_bytes(static_cast<uint64_t>(bytes)),
@@ -182,6 +186,10 @@ std::vector<std::string> check_run(const config::RunConfig& config, const fs::pa
   text.num_embeddings = arch.vocab_size;
   std::vector<std::string> lines = {text_of(config.tuning, arch)};
   if (config.tuning.trains_adapter()) lines.push_back(text_of_base(config, arch, stored));
+  if (const std::string idle =
+          plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, stored));
+      !idle.empty())
+    log::warn("{}", idle);
   std::vector<data::DatasetTrial> train;
   const auto look = [&](const config::DataSource& source, bool is_validation) {
     data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);

@@ -293,7 +293,14 @@ void report_difference(const MergedModel& model, const nlohmann::json& request) 
   try {
     Training training = training_of(model, request);
     const bool is_asked_for = asked || get<std::string>(request, "data");
-    if (training.format.empty() && !is_asked_for) return;
+    if (training.format.empty() && !is_asked_for) {
+      if (!training.is_known) {
+        log::info(
+            "the adapter lies outside its run, which says how its base was held: if that was in "
+            "fewer bits, what merging changes was not measured");
+      }
+      return;
+    }
     measure(model, training, request);
   } catch (const Error& error) {
     warn_not_measured(with_place(error));

@@ -20,6 +20,7 @@
 #include "sftrun/observe/run_report.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/parallel/communicator.h"
+#include "sftrun/plan/quant_notes.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/identity.h"
 #include "sftrun/train/trainer.h"
@@ -345,6 +346,11 @@ class Worker {
               format_bytes(decoder_->base_bytes()), backend_name(), dtype_name(compute_.dtype),
               device_name(compute_.device), at::get_num_threads(),
               at::get_num_threads() == 1 ? "" : "s");
+    const model::BaseForm& base = decoder_->options().base;
+    if (const std::string idle =
+            plan::idle_quant_keys(config_.tuning, base.keep_stored && !base.quant);
+        !idle.empty())
+      log::warn("{}", idle);
     log::info("training {} of {} parameters' values in {} tensors",
               format_count(static_cast<uint64_t>(store.numel())),
               config::to_json(config_)["tuning"]["mode"].get<std::string>(),

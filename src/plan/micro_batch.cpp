@@ -69,6 +69,15 @@ int64_t packed_bytes(const spec::TensorSpec& tensor, const config::TuningConfig&
   return (num_values + 1) / 2 + factors;
 }
 
+/// Whether what the files hold in fewer bits is to be in the run's dtype.
+bool is_unpacked(const spec::TensorSpec& tensor, const config::TuningConfig& tuning) {
+  const bool is_end =
+      tensor.role == spec::TensorRole::kEmbedding || tensor.role == spec::TensorRole::kHead;
+  return (is_end && tuning.quant_embeddings == false) ||
+         std::any_of(tuning.skip_modules.begin(), tuning.skip_modules.end(),
+                     [&](const std::string& part) { return has_path_part(tensor.name, part); });
+}
+
 /// Names of the linear layers that `quant` is for.
 std::set<std::string> quantised_names(const spec::ArchSpec& arch,
                                       const config::TuningConfig& tuning) {
@@ -123,7 +132,7 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
       quantises ? quantised_names(arch, tuning) : std::set<std::string>();
   int64_t total = 0;
   for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
-    const auto kept = stored.find(tensor.name);
+    const auto kept = is_unpacked(tensor, tuning) ? stored.end() : stored.find(tensor.name);
     const bool is_experts = tensor.role == spec::TensorRole::kExperts;
     if ((keeps || (quantises && is_experts)) && kept != stored.end())
       total += static_cast<int64_t>(kept->second);

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 
+#include "json_text.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/gguf_lora.h"
 #include "sftrun/weights/vllm_adapter.h"
@@ -18,6 +21,41 @@ bool is_gguf(const fs::path& path) {
   return ascii_lower(path.extension().string()) == ".gguf";
 }
 
+/// A directory whose linear layers are in fewer bits.
+struct QuantisedDirectory {
+  std::string word;  ///< "4 bits", "int8" or "FP8"; empty: it is none
+  bool is_in_four_bits() const { return word == "4 bits"; }
+};
+
+QuantisedDirectory quantised_directory(const fs::path& base) {
+  std::error_code ignored;
+  if (!fs::is_directory(base, ignored)) return {};
+  const nlohmann::json config = parse_json(read_text_file(base / "config.json"), base.string());
+  const auto found = config.find("quantization_config");
+  if (found == config.end() || !found->is_object()) return {};
+  const std::string method = found->value("quant_method", "");
+  if (method == "bitsandbytes") return {found->value("load_in_8bit", false) ? "int8" : "4 bits"};
+  return {method == "compressed-tensors" || method == "fbgemm_fp8" ? "FP8" : ""};
+}
+
+bool saves_linear_layers(const WrittenAdapter& adapter) {
+  const std::vector<std::string> modules = spec::quantised_modules(adapter.arch);
+  return std::any_of(modules.begin(), modules.end(), [&](const std::string& module) {
+    return spec::is_saved(adapter.config.modules_to_save, module + ".weight");
+  });
+}
+
+/// What peft does not do over a quantised base, though it is done here; empty: nothing.
+std::string beyond_peft(const WrittenAdapter& adapter) {
+  const QuantisedDirectory base = quantised_directory(adapter.base);
+  if (base.word.empty()) return {};
+  if (saves_linear_layers(adapter))
+    return fmt::format("it has no whole layers (modules_to_save) over {}", base.word);
+  if (adapter.config.use_dora && !base.is_in_four_bits())
+    return fmt::format("its DoRA does not compute over {}", base.word);
+  return {};
+}
+
 std::string peft_line(const WrittenAdapter& adapter) {
   const std::string& name = adapter.config.base_model_name_or_path;
   if (is_gguf(name)) {
@@ -26,6 +64,8 @@ std::string peft_line(const WrittenAdapter& adapter) {
         "model's name into {} as base_model_name_or_path",
         fs::path(name).filename().string(), (adapter.directory / "adapter_config.json").string());
   }
+  if (const std::string reason = beyond_peft(adapter); !reason.empty())
+    return fmt::format("PEFT: not over this base ({}): load it over the unquantised model", reason);
   std::string line = "PEFT: as it is";
   if (is_gguf(adapter.base))
     line += fmt::format(", over {}, of which {} says it was converted", name,
@@ -75,12 +115,22 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   return line;
 }
 
+/// The fix of an error, with the command that it means.
+std::string way_to_llama_cpp(const WrittenAdapter& adapter, const std::string& fix) {
+  if (fix.ends_with("--format gguf"))
+    return "merge it: " + merge_command(adapter, "--format gguf ", "-merged");
+  if (fix.find("--format safetensors") == std::string::npos) return fix;
+  return fmt::format("merge it: {}, and convert that by llama.cpp's convert_hf_to_gguf.py",
+                     merge_command(adapter, "", "-merged"));
+}
+
 std::string llama_cpp_line(const WrittenAdapter& adapter) {
   try {
     require_gguf_lora(adapter.config, adapter.directory,
                       {adapter.base, adapter.arch, adapter.is_adapted});
   } catch (const DataError& error) {
-    return fmt::format("llama.cpp: not as an adapter: {}; {}", error.message(), error.fix());
+    return fmt::format("llama.cpp: not as an adapter: {}; {}", error.message(),
+                       way_to_llama_cpp(adapter, error.fix()));
   }
   return fmt::format("llama.cpp: what {} writes",
                      merge_command(adapter, "--format lora-gguf ", "-gguf"));

@@ -69,6 +69,10 @@ void read_key_values(const GgufFile& file, spec::ArchSpec& arch) {
 /// Metadata with what only the list of tensors says filled in.
 spec::ArchSpec read_arch(const GgufFile& file) {
   json meta = file.metadata();
+  if (meta.value("general.type", json()) == "adapter") {
+    throw DataError("this file holds an adapter for llama.cpp, not a model", file.where(),
+                    "name the base model, and as the adapter the directory that training wrote");
+  }
   const auto architecture = meta.find("general.architecture");
   if (architecture != meta.end() && architecture->is_string()) {
     const std::string key = architecture->get<std::string>() + ".vocab_size";

@@ -61,6 +61,9 @@ TEST(MicroBatch, BaseInFewerBits) {
   // What the files have in fewer bits stays, and nothing else is quantised then.
   const StoredBytes stored = {{"model.layers.3.mlp.up_proj.weight", 1000}};
   EXPECT_EQ(base_bytes(arch, tuning, 2, stored), (all - 1536 * 576) * 2 + 1000);
+  tuning.skip_modules = {"up_proj"};
+  EXPECT_EQ(base_bytes(arch, tuning, 2, stored), all * 2);
+  tuning.skip_modules = {};
   tuning.quant = config::Quant::kNone;
   EXPECT_EQ(base_bytes(arch, tuning, 2, stored), all * 2);
 }
