@@ -156,9 +156,8 @@ SFTRUN_HOST_DEVICE float four_bit_value(const FourBitView& matrix, int64_t i) {
   if (matrix.absmax != nullptr) {
     factor = matrix.absmax[block];
   } else {
-    const float scaled =
-        matrix.nested_map[matrix.codes[block]] *
-        matrix.nested_absmax[(matrix.first_block + block) / kNestedBlock];
+    const float scaled = matrix.nested_map[matrix.codes[block]] *
+                         matrix.nested_absmax[(matrix.first_block + block) / kNestedBlock];
     factor = scaled + matrix.offset;
   }
   const uint8_t byte = matrix.packed[i / 2];
