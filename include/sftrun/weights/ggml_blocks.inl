@@ -1,13 +1,20 @@
 // ggml's block formats, 32 numbers at a time, in the order of operations of gguf-py's quants.py.
 // To be included in a namespace of one's own, in files that are compiled without contraction (a
 // fused multiply-add would round once where the reference rounds twice): each instruction set and
-// CUDA have their own. C++17. Needs <cstdint>, <cstdlib> and <cstring>, and
-// sftrun/weights/ggml_type.h.
+// CUDA have their own. C++17. Needs <cstdint>, <cstdlib> and <cstring>, where F16C is compiled for
+// <immintrin.h>, and sftrun/weights/ggml_type.h.
 
 #ifdef __CUDACC__
 #define SFTRUN_GGML __host__ __device__ inline
 #else
 #define SFTRUN_GGML inline
+#endif
+
+// Unrolled, shifts by each number's place are no vectors to the compiler.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#define SFTRUN_GGML_ROLLED _Pragma("GCC unroll 1")
+#else
+#define SFTRUN_GGML_ROLLED
 #endif
 
 namespace ggml {
@@ -22,6 +29,13 @@ SFTRUN_GGML float float_of(uint32_t bits) {
   return value;
 }
 
+#if defined(__F16C__) && !defined(__CUDACC__)
+SFTRUN_GGML float half_at(const uint8_t* bytes) {
+  uint16_t half;
+  memcpy(&half, bytes, 2);
+  return _cvtsh_ss(half);
+}
+#else
 SFTRUN_GGML float half_at(const uint8_t* bytes) {
   uint16_t half;
   memcpy(&half, bytes, 2);
@@ -33,6 +47,7 @@ SFTRUN_GGML float half_at(const uint8_t* bytes) {
   const float small = float_of(magnitude + (113U << 23)) - float_of(113U << 23);
   return sign == 0 ? small : -small;
 }
+#endif
 
 SFTRUN_GGML uint32_t word_at(const uint8_t* bytes) {
   uint32_t word;
@@ -69,11 +84,11 @@ struct Q5_0 {
     const float d = half_at(block);
     const uint32_t high = word_at(block + 2);
     const uint8_t* qs = block + 6;
-    for (int i = 0; i < 16; ++i) {
+    SFTRUN_GGML_ROLLED for (int i = 0; i < 16; ++i) {
       const int q = (qs[i] & 15) | static_cast<int>((high >> i) & 1) << 4;
       out[i] = d * static_cast<float>(q - 16);
     }
-    for (int i = 0; i < 16; ++i) {
+    SFTRUN_GGML_ROLLED for (int i = 0; i < 16; ++i) {
       const int q = (qs[i] >> 4) | static_cast<int>((high >> (i + 16)) & 1) << 4;
       out[i + 16] = d * static_cast<float>(q - 16);
     }
@@ -87,11 +102,11 @@ struct Q5_1 {
     const float d = half_at(block), m = half_at(block + 2);
     const uint32_t high = word_at(block + 4);
     const uint8_t* qs = block + 8;
-    for (int i = 0; i < 16; ++i) {
+    SFTRUN_GGML_ROLLED for (int i = 0; i < 16; ++i) {
       const int q = (qs[i] & 15) | static_cast<int>((high >> i) & 1) << 4;
       out[i] = d * static_cast<float>(q) + m;
     }
-    for (int i = 0; i < 16; ++i) {
+    SFTRUN_GGML_ROLLED for (int i = 0; i < 16; ++i) {
       const int q = (qs[i] >> 4) | static_cast<int>((high >> (i + 16)) & 1) << 4;
       out[i + 16] = d * static_cast<float>(q) + m;
     }
@@ -290,3 +305,4 @@ inline void decode(GgmlType type, const uint8_t* blocks, int64_t first, int64_t 
 }  // namespace ggml
 
 #undef SFTRUN_GGML
+#undef SFTRUN_GGML_ROLLED

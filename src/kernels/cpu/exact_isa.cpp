@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#ifdef __AVX512F__
+#ifdef __F16C__
 #include <immintrin.h>
 #endif
 
@@ -19,19 +19,33 @@ namespace {
 
 using ggml::kGroup;
 
-void decode(uint32_t type, const uint8_t* blocks, int64_t group, int64_t count, float* out) {
-  ggml::decode(static_cast<weights::GgmlType>(type), blocks, group, count, out);
+inline void store_numbers(const float* numbers, int64_t n, float* out) {
+  std::memcpy(out, numbers, static_cast<size_t>(n) * sizeof(float));
+}
+inline void store_numbers(const float* numbers, int64_t n, uint16_t* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) store(out + i, numbers[i]);
 }
 
-void decode(uint32_t type, const uint8_t* blocks, int64_t group, int64_t count, uint16_t* out) {
-  constexpr int64_t kGroups = 8;
-  float wide[kGroups * kGroup];
-  for (int64_t done = 0; done < count; done += kGroups) {
-    const int64_t groups = std::min(kGroups, count - done);
-    decode(type, blocks, group + done, groups, wide);
-    uint16_t* to = out + done * kGroup;
-    for (int64_t i = 0; i < groups * kGroup; ++i) store(to + i, wide[i]);
-  }
+/// By way of numbers of its own, which the blocks' bytes cannot alias: several groups of them, so
+/// that none is read right behind its writing, in another width.
+template <typename T>
+void decode(uint32_t type, const uint8_t* blocks, int64_t first, int64_t count, T* out) {
+  constexpr int64_t kAtOnce = 16;
+  ggml::with_format(static_cast<weights::GgmlType>(type), [&](auto format) {
+    using Format = decltype(format);
+    constexpr int64_t kGroups = Format::kNumbers / kGroup;
+    float numbers[kAtOnce * kGroup];
+    for (int64_t done = 0; done < count; done += kAtOnce) {
+      const int64_t groups = std::min(kAtOnce, count - done);
+      for (int64_t i = 0; i < groups; ++i) {
+        const int64_t group = first + done + i;
+        Format::decode(blocks + group / kGroups * Format::kBytes, static_cast<int>(group % kGroups),
+                       numbers + i * kGroup);
+      }
+      store_numbers(numbers, groups * kGroup, out + done * kGroup);
+    }
+  });
 }
 
 /// Part of one group.
