@@ -1,5 +1,8 @@
 #include <cstdlib>
 #include <cstring>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 #include "convert.h"
 #include "sftrun/core/error.h"

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 #include "sftrun/weights/ggml_type.h"
 
