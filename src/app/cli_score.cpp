@@ -24,8 +24,7 @@ Command add_score(CLI::App& sftrun) {
   CLI::App* command = add_command(
       sftrun, "score",
       "Log-probability of each record's labelled tokens, as they are (no end of text is added, "
-      "which "
-      "training learns, too): adds \"logprob\" and \"tokens\"",
+      "which training learns, too): adds \"logprob\" and \"tokens\"",
       "sftrun score --model models/base --adapter runs/first/adapter --input in.jsonl --output "
       "out.jsonl");
   add_model_flags(*command, options->model, options->adapter);

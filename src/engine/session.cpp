@@ -74,21 +74,8 @@ void set_threads(const nlohmann::json& request) {
 
 namespace {
 
-kernels::QuantFormat quant_format(config::Quant quant) {
-  switch (quant) {
-    case config::Quant::kFp4:
-      return kernels::QuantFormat::kFp4;
-    case config::Quant::kFp8:
-      return kernels::QuantFormat::kFp8;
-    case config::Quant::kInt8:
-      return kernels::QuantFormat::kInt8;
-    default:
-      return kernels::QuantFormat::kNf4;
-  }
-}
-
 kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
-  return {.format = quant_format(tuning.quant),
+  return {.format = *kernels::quant_format(tuning.quant_word()),
           .block_size = tuning.quant_block_size,
           .nested = tuning.double_quant};
 }

@@ -69,13 +69,16 @@ int64_t packed_bytes(const spec::TensorSpec& tensor, const config::TuningConfig&
   return (num_values + 1) / 2 + factors;
 }
 
+bool is_skipped(const std::string& name, const config::TuningConfig& tuning) {
+  return std::any_of(tuning.skip_modules.begin(), tuning.skip_modules.end(),
+                     [&](const std::string& part) { return has_path_part(name, part); });
+}
+
 /// Whether what the files hold in fewer bits is to be in the run's dtype.
 bool is_unpacked(const spec::TensorSpec& tensor, const config::TuningConfig& tuning) {
   const bool is_end =
       tensor.role == spec::TensorRole::kEmbedding || tensor.role == spec::TensorRole::kHead;
-  return (is_end && tuning.quant_embeddings == false) ||
-         std::any_of(tuning.skip_modules.begin(), tuning.skip_modules.end(),
-                     [&](const std::string& part) { return has_path_part(tensor.name, part); });
+  return (is_end && tuning.quant_embeddings == false) || is_skipped(tensor.name, tuning);
 }
 
 /// Names of the linear layers that `quant` is for.
@@ -83,10 +86,7 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
                                       const config::TuningConfig& tuning) {
   std::set<std::string> names;
   const auto add = [&](const std::string& module, const char* ending = ".weight") {
-    const bool is_skipped =
-        std::any_of(tuning.skip_modules.begin(), tuning.skip_modules.end(),
-                    [&](const std::string& part) { return has_path_part(module, part); });
-    if (!is_skipped) names.insert(module + ending);
+    if (!is_skipped(module, tuning)) names.insert(module + ending);
   };
   for (const std::string& module : spec::quantised_modules(arch)) add(module);
   const int64_t block_size = tuning.quantises_to_rows() ? 1 : tuning.quant_block_size;

@@ -14,7 +14,7 @@
 namespace sftrun::weights {
 namespace {
 
-#include "sftrun/weights/e4m3.inl"
+#include "sftrun/weights/eight_bits.inl"
 
 constexpr const char* kFp8 = "F8_E4M3";
 constexpr const char* kInt8 = "I8";
@@ -100,7 +100,6 @@ EightBitRows read_eight_bits(const std::string& name, const std::vector<int64_t>
 }
 
 void dequantize(const EightBitRows& matrix, int64_t first, int64_t count, float* out) {
-  constexpr float kInverse127 = 7.874015718698502e-3F;
   if (matrix.rows == 0) return;
   const auto columns = static_cast<int64_t>(matrix.codes.size()) / matrix.rows;
   for (int64_t i = first; i < first + count;) {
@@ -108,8 +107,7 @@ void dequantize(const EightBitRows& matrix, int64_t first, int64_t count, float*
     const float factor = matrix.factor(row);
     for (; i < end; ++i) {
       const auto code = static_cast<uint8_t>(matrix.codes[static_cast<size_t>(i)]);
-      *out++ = matrix.fp8 ? e4m3_value(code) * factor
-                          : static_cast<float>(static_cast<int8_t>(code)) * factor * kInverse127;
+      *out++ = matrix.fp8 ? e4m3_value(code) * factor : int8_value(code, factor);
     }
   }
 }

@@ -21,24 +21,6 @@ std::filesystem::path data(const std::string& name) {
   return std::filesystem::path(there != nullptr ? there : SFTRUN_TEST_DATA) / name;
 }
 
-std::vector<data::Example> examples_for(const spec::ArchSpec& arch) {
-  auto examples = test::read_reference(data("models/tied-gqa")).examples;
-  for (data::Example& example : examples) {
-    for (auto* ids : {&example.tokens, &example.labels})
-      for (int32_t& id : *ids) id = id < 0 ? id : id % static_cast<int32_t>(arch.vocab_size);
-  }
-  return examples;
-}
-
-model::PackedBatch packed(model::Decoder& decoder, const std::vector<data::Example>& examples,
-                          at::Device device) {
-  std::vector<data::Bin> bins;
-  for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
-  const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
-                                             static_cast<int64_t>(bins.size()));
-  return model::prepare_batch(batch, decoder.rope(), device, {});
-}
-
 struct Step {
   double loss = 0;
   at::Tensor grads;
@@ -52,9 +34,11 @@ Step step_of(const std::shared_ptr<const weights::Checkpoint>& model, model::Dec
   for (kernels::Parameter& parameter : decoder->parameters().parameters())
     if (options.trains == model::Trains::kLora) parameter.master.fill_(0.01);
   decoder->parameters().refresh_compute();
+  const auto examples = test::within_vocabulary(
+      test::read_reference(data("models/tied-gqa")).examples, model->arch().vocab_size);
   Step step;
-  step.loss = decoder->forward_backward(packed(*decoder, examples_for(model->arch()), device), 1.0,
-                                        [](int64_t) {});
+  step.loss =
+      decoder->forward_backward(test::packed(*decoder, examples, device), 1.0, [](int64_t) {});
   step.grads = decoder->parameters().grad().cpu();
   return step;
 }

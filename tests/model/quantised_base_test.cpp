@@ -125,12 +125,8 @@ TEST(QuantisedBase, BlocksOfAGgufFileTrainAsTheirValues) {
     SCOPED_TRACE(name);
     const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
     ASSERT_GT(packed_bytes(*model), 0U);
-    auto examples = many(test::read_reference(data("models/llama3-gguf")).examples);
-    for (data::Example& example : examples) {
-      for (auto* ids : {&example.tokens, &example.labels})
-        for (int32_t& id : *ids)
-          id = id < 0 ? id : id % static_cast<int32_t>(model->arch().vocab_size);
-    }
+    const auto examples = test::within_vocabulary(
+        many(test::read_reference(data("models/llama3-gguf")).examples), model->arch().vocab_size);
     for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
       DecoderOptions options;
       options.trains = Trains::kLora;
@@ -166,12 +162,8 @@ TEST(QuantisedBase, ExpertsTrainAsTheirRoundedValues) {
        {std::pair<std::string, Names>{"families/mixtral", {"self_attn"}},
         {"families/qwen3_moe", {"self_attn", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}}}) {
     const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
-    auto examples = many(test::read_reference(data("models/tied-gqa")).examples);
-    for (data::Example& example : examples) {
-      for (auto* ids : {&example.tokens, &example.labels})
-        for (int32_t& id : *ids)
-          id = id < 0 ? id : id % static_cast<int32_t>(model->arch().vocab_size);
-    }
+    const auto examples = test::within_vocabulary(
+        many(test::read_reference(data("models/tied-gqa")).examples), model->arch().vocab_size);
     for (const kernels::QuantOptions& quant :
          {kernels::QuantOptions{.block_size = 16},
           kernels::QuantOptions{.block_size = 16, .nested = false},
@@ -214,12 +206,8 @@ TEST(QuantisedBase, EndsAreAdaptedOverBlocks) {
   for (const char* name : {"models/llama3-gguf/model-Q8_0.gguf", "converted/gemma3-Q8_0.gguf"}) {
     SCOPED_TRACE(name);
     const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
-    auto examples = test::read_reference(data("models/llama3-gguf")).examples;
-    for (data::Example& example : examples) {
-      for (auto* ids : {&example.tokens, &example.labels})
-        for (int32_t& id : *ids)
-          id = id < 0 ? id : id % static_cast<int32_t>(model->arch().vocab_size);
-    }
+    const auto examples = test::within_vocabulary(
+        test::read_reference(data("models/llama3-gguf")).examples, model->arch().vocab_size);
     for (const bool dora : {false, true}) {
       DecoderOptions options;
       options.trains = Trains::kLora;

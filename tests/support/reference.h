@@ -44,13 +44,24 @@ inline Reference read_reference(const std::filesystem::path& directory) {
   return reference;
 }
 
+/// The same examples with ids that a smaller vocabulary has.
+inline std::vector<data::Example> within_vocabulary(std::vector<data::Example> examples,
+                                                    int64_t vocab_size) {
+  for (data::Example& example : examples) {
+    for (auto* ids : {&example.tokens, &example.labels})
+      for (int32_t& id : *ids) id = id < 0 ? id : id % static_cast<int32_t>(vocab_size);
+  }
+  return examples;
+}
+
 inline model::PackedBatch packed(model::Decoder& decoder,
-                                 const std::vector<data::Example>& examples) {
+                                 const std::vector<data::Example>& examples,
+                                 at::Device device = at::kCPU) {
   std::vector<data::Bin> bins;
   for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
   const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
                                              static_cast<int64_t>(bins.size()));
-  return model::prepare_batch(batch, decoder.rope(), at::kCPU, {});
+  return model::prepare_batch(batch, decoder.rope(), device, {});
 }
 
 }  // namespace sftrun::test

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -71,6 +72,27 @@ inline std::vector<float> read_all(const weights::Checkpoint& checkpoint,
   std::vector<float> values(static_cast<size_t>(info.numel()));
   checkpoint.read(info.name, DType::kF32, values.data());
   return values;
+}
+
+/// Every matrix that the reference unpacked (dequantised.safetensors) is packed here, of that
+/// format, and has its very values; no other is.
+inline void expect_unpacked(const std::filesystem::path& model, const std::string& format) {
+  SCOPED_TRACE(model.filename().string());
+  const auto checkpoint = weights::Checkpoint::open(model);
+  const weights::SafetensorsFile expected(model / "dequantised.safetensors");
+  size_t matrices = 0;
+  for (const weights::TensorInfo& info : checkpoint->tensors()) {
+    const weights::SafetensorsEntry* entry = expected.find(info.name);
+    ASSERT_EQ(checkpoint->packed(info.name).has_value(), entry != nullptr) << info.name;
+    if (entry == nullptr) continue;
+    ++matrices;
+    EXPECT_EQ(info.shape, entry->shape);
+    EXPECT_EQ(info.format, format);
+    const std::vector<float> values = read_all(*checkpoint, info);
+    EXPECT_EQ(std::memcmp(values.data(), entry->bytes.data(), entry->bytes.size()), 0) << info.name;
+    EXPECT_FALSE(checkpoint->mapped(info.name, DType::kF32));
+  }
+  EXPECT_EQ(matrices, 14U);
 }
 
 }  // namespace sftrun::test

@@ -18,25 +18,14 @@ const std::string kModule = "model.layers.1.mlp.up_proj";
 const std::string kMatrix = kModule + ".weight";
 
 TEST(EightBits, ReadAsTheReferencesUnpackThem) {
+  test::expect_unpacked(kModels / "bnb-int8", "INT8");
+  test::expect_unpacked(kModels / "fp8-dynamic", "FP8");
   for (const char* form : {"bnb-int8", "fp8-dynamic"}) {
-    SCOPED_TRACE(form);
     const auto checkpoint = Checkpoint::open(kModels / form);
-    const SafetensorsFile expected(kModels / form / "dequantised.safetensors");
-    size_t matrices = 0;
     for (const TensorInfo& info : checkpoint->tensors()) {
-      const SafetensorsEntry* entry = expected.find(info.name);
-      ASSERT_EQ(checkpoint->packed(info.name).has_value(), entry != nullptr) << info.name;
-      if (entry == nullptr) continue;
-      ++matrices;
-      EXPECT_EQ(info.shape, entry->shape);
-      EXPECT_EQ(info.format, std::string(form) == "bnb-int8" ? "INT8" : "FP8");
+      if (!checkpoint->packed(info.name)) continue;
       EXPECT_EQ(info.stored_bytes, static_cast<uint64_t>(info.numel() + 4 * info.shape[0]));
-      const std::vector<float> values = read_all(*checkpoint, info);
-      EXPECT_EQ(std::memcmp(values.data(), entry->bytes.data(), entry->bytes.size()), 0)
-          << info.name;
-      EXPECT_FALSE(checkpoint->mapped(info.name, DType::kF32));
     }
-    EXPECT_EQ(matrices, 14U);
   }
 }
 

@@ -23,25 +23,8 @@ const std::string kMatrix = "model.layers.1.mlp.up_proj.weight";
 const std::string kState = kMatrix + ".quant_state.bitsandbytes__nf4";
 
 TEST(FourBits, ReadAsBitsandbytesUnpacksThem) {
-  for (const char* form : {"bnb-nf4", "bnb-fp4"}) {
-    SCOPED_TRACE(form);
-    const auto checkpoint = Checkpoint::open(kModels / form);
-    const SafetensorsFile expected(kModels / form / "dequantised.safetensors");
-    size_t matrices = 0;
-    for (const TensorInfo& info : checkpoint->tensors()) {
-      const SafetensorsEntry* entry = expected.find(info.name);
-      ASSERT_EQ(checkpoint->packed(info.name).has_value(), entry != nullptr) << info.name;
-      if (entry == nullptr) continue;
-      ++matrices;
-      EXPECT_EQ(info.shape, entry->shape);
-      EXPECT_EQ(info.format, std::string(form) == "bnb-nf4" ? "NF4" : "FP4");
-      const std::vector<float> values = read_all(*checkpoint, info);
-      EXPECT_EQ(std::memcmp(values.data(), entry->bytes.data(), entry->bytes.size()), 0)
-          << info.name;
-      EXPECT_FALSE(checkpoint->mapped(info.name, DType::kF32));
-    }
-    EXPECT_EQ(matrices, 14U);
-  }
+  test::expect_unpacked(kModels / "bnb-nf4", "NF4");
+  test::expect_unpacked(kModels / "bnb-fp4", "FP4");
 }
 
 /// The nf4 model with one thing changed.

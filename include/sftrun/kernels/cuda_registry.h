@@ -30,7 +30,7 @@ struct CudaKernels {
                      const AdamW8bitParams& params);
   double (*sum_of_squares)(const at::Tensor& flat);
   at::Tensor (*dequantize)(const QuantizedMatrix& matrix, at::ScalarType dtype);
-  /// `round_to_e4m3` of src/kernels/matmul/fp8_product.h.
+  /// `round_to_e4m3` of quant.h.
   RoundedRows (*round_to_e4m3)(const at::Tensor& x, const at::Tensor& gains);
   /// Whether x's card multiplies e4m3: sm_89 and later.
   bool (*multiplies_fp8)(const at::Tensor& x);

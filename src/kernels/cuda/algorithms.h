@@ -164,7 +164,7 @@ SFTRUN_HOST_DEVICE float four_bit_value(const FourBitView& matrix, int64_t i) {
   return matrix.table[i % 2 == 0 ? byte >> 4 : byte & 15] * factor;
 }
 
-#include "sftrun/weights/e4m3.inl"
+#include "sftrun/weights/eight_bits.inl"
 
 /// A matrix in 8 bits (`QuantizedMatrix`).
 struct EightBitView {
@@ -177,9 +177,7 @@ struct EightBitView {
 SFTRUN_HOST_DEVICE float eight_bit_value(const EightBitView& matrix, int64_t i) {
   const uint8_t code = matrix.codes[i];
   const float factor = matrix.factors == nullptr ? 1.0F : matrix.factors[i / matrix.columns];
-  if (matrix.form == EightBits::kE4m3) return e4m3_value(code) * factor;
-  constexpr float kInverse127 = 7.874015718698502e-3F;
-  return static_cast<float>(static_cast<int8_t>(code)) * factor * kInverse127;
+  return matrix.form == EightBits::kE4m3 ? e4m3_value(code) * factor : int8_value(code, factor);
 }
 
 /// Rounded where they stand: nvcc would fuse a product and a sum.

@@ -1,12 +1,6 @@
 // Eight bits a value, with a factor for each row (include/sftrun/kernels/quant.h).
 
-#include "sftrun/weights/e4m3.inl"
-
-constexpr float kInverse127 = 7.874015718698502e-3F;
-
-inline float int8_value(uint8_t code, float factor) {
-  return static_cast<float>(static_cast<int8_t>(code)) * factor * kInverse127;
-}
+#include "sftrun/weights/eight_bits.inl"
 
 #ifdef __AVX512F__
 inline __m512 sixteen_e4m3(__m128i codes) {
@@ -30,7 +24,7 @@ void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float fact
   const bool is_e4m3 = form == EightBits::kE4m3;
   int64_t i = 0;
 #ifdef __AVX512F__
-  const __m512 factors = _mm512_set1_ps(factor), inverse = _mm512_set1_ps(kInverse127);
+  const __m512 factors = _mm512_set1_ps(factor), inverse = _mm512_set1_ps(7.874015718698502e-3F);
   for (; i + 16 <= n; i += 16) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i));
     const __m512 values =

@@ -1,22 +1,29 @@
-// Eight bits as e4m3fn has them: 1 of sign, 4 of exponent (bias 7), 3 of mantissa, no infinities
-// (arXiv:2209.05433, section 3). To be included in a namespace of one's own: each instruction set
-// and CUDA have their own. C++17. Needs <cstdint> and <cstring>.
+// What eight bits stand for: int8 with a factor, and e4m3fn: 1 of sign, 4 of exponent (bias 7), 3
+// of mantissa, no infinities (arXiv:2209.05433, section 3). To be included in a namespace of one's
+// own: each instruction set and CUDA have their own. C++17. Needs <cstdint> and <cstring>.
 
 #ifdef __CUDACC__
-#define SFTRUN_E4M3 __host__ __device__ inline
+#define SFTRUN_EIGHT_BITS __host__ __device__ inline
 #else
-#define SFTRUN_E4M3 inline
+#define SFTRUN_EIGHT_BITS inline
 #endif
 
 constexpr float kLargestE4m3 = 448.0F;
 
-SFTRUN_E4M3 uint32_t e4m3_bits_of(float x) {
+/// Of 127 steps to a row's largest magnitude, in the order of bitsandbytes'
+/// int8_vectorwise_dequant.
+SFTRUN_EIGHT_BITS float int8_value(uint8_t code, float factor) {
+  constexpr float kInverse127 = 7.874015718698502e-3F;
+  return static_cast<float>(static_cast<int8_t>(code)) * factor * kInverse127;
+}
+
+SFTRUN_EIGHT_BITS uint32_t e4m3_bits_of(float x) {
   uint32_t bits;
   memcpy(&bits, &x, 4);
   return bits;
 }
 
-SFTRUN_E4M3 float e4m3_value(uint8_t code) {
+SFTRUN_EIGHT_BITS float e4m3_value(uint8_t code) {
   const uint32_t sign = (code & 0x80U) << 24;
   // 0x7f is not a number. The exponent is 120 too low until it is multiplied, subnormals too.
   const uint32_t bits = (code & 0x7fU) == 0x7fU ? 0x7fc00000U : (code & 0x7fU) << 20;
@@ -29,7 +36,7 @@ SFTRUN_E4M3 float e4m3_value(uint8_t code) {
 }
 
 /// Rounded to nearest even.   @pre |x| <= 448, or not a number
-SFTRUN_E4M3 uint8_t e4m3_code(float x) {
+SFTRUN_EIGHT_BITS uint8_t e4m3_code(float x) {
   const uint32_t bits = e4m3_bits_of(x), sign = (bits >> 24) & 0x80U,
                  magnitude = bits & 0x7fffffffU;
   if (magnitude > 0x7f800000U) return static_cast<uint8_t>(sign | 0x7fU);
@@ -43,12 +50,12 @@ SFTRUN_E4M3 uint8_t e4m3_code(float x) {
 }
 
 /// Of a row whose largest magnitude is this: codes are of x / factor.
-SFTRUN_E4M3 float e4m3_factor(float largest) {
+SFTRUN_EIGHT_BITS float e4m3_factor(float largest) {
   return (largest > 0 ? largest : 1.0F) / kLargestE4m3;
 }
 
 /// Cut to what there is, so that rounding leaves no infinity (which e4m3 lacks).
-SFTRUN_E4M3 uint8_t e4m3_code_cut(float x) {
+SFTRUN_EIGHT_BITS uint8_t e4m3_code_cut(float x) {
   const float below = x > kLargestE4m3 ? kLargestE4m3 : x;
   return e4m3_code(below < -kLargestE4m3 ? -kLargestE4m3 : below);
 }
