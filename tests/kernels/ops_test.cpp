@@ -185,7 +185,36 @@ INSTANTIATE_TEST_SUITE_P(
         MatmulCase{1500, 8, 96, 2, at::kFloat}, MatmulCase{40, 64, 64, 8, at::kBFloat16},
         MatmulCase{64, 40, 64, 8, at::kBFloat16}, MatmulCase{100, 129, 302, 4, at::kBFloat16},
         MatmulCase{100, 64, 31, 1, at::kBFloat16}, MatmulCase{191, 70, 2500, 16, at::kBFloat16},
-        MatmulCase{1500, 24, 96, 2, at::kBFloat16}));
+        MatmulCase{1500, 24, 96, 2, at::kBFloat16}, MatmulCase{1100, 300, 1500, 8, at::kFloat},
+        MatmulCase{1100, 300, 4100, 8, at::kBFloat16}));
+
+// Whatever multiplies: sums of rows and columns of very different sizes, no worse than those of
+// LibTorch's product in fp32.
+TEST(Matmul, IsAsExactAsFp32) {
+  for (const int64_t depth : {100, 576, 3000}) {
+    const at::Tensor rows = at::exp(normal({150, 1}, 3) * 8), columns = at::exp(normal({70, 1}, 4));
+    const at::Tensor x = normal({150, depth}, 1) * rows, w = normal({70, depth}, 2) * columns;
+    const at::Tensor expected = at::mm(wide(x), wide(w).t()),
+                     size = at::mm(wide(x).abs(), wide(w).abs().t());
+    const auto error_of = [&](const at::Tensor& actual) {
+      return ((wide(actual) - expected) / size).square().mean().sqrt().item<double>();
+    };
+    EXPECT_LT(error_of(matmul_nt(x, w)), 2.5 * error_of(at::mm(x, w.t()))) << depth;
+  }
+}
+
+TEST(Matmul, WhatIsNoNumberStaysNone) {
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      at::Tensor x = at::ones({70, 64}, dtype);
+      x[3][5] = value;
+      const at::Tensor sums = matmul_nt(x, at::ones({33, 64}, dtype));
+      EXPECT_FALSE(sums[3].isfinite().any().item<bool>());
+      EXPECT_TRUE(sums.slice(0, 4).eq(64).all().item<bool>());
+    }
+  }
+}
 
 TEST(Matmul, TransposedProductsAddUp) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

@@ -31,6 +31,8 @@ namespace {
 #include "cross_entropy/cross_entropy_cpu.inl"
 #include "dropout/dropout_cpu.inl"
 #include "gated/gated_cpu.inl"
+#include "matmul/transpose_vectors.inl"
+
 #include "matmul/matmul_cpu.inl"
 #include "quant/quant_cpu.inl"
 #include "rms_norm/rms_norm_cpu.inl"

@@ -29,31 +29,10 @@ inline void pack_panel(const uint16_t* w, int64_t stride, int64_t valid, int64_t
 template <typename Element>
 void transpose_square(const Element (&from)[16][16], Element* to, int64_t stride) {
 #ifdef __AVX512F__
-  __m512i a[16], b[16];
-  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(from[i]);
-  for (int i = 0; i < 8; ++i) {
-    b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
-    b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
-    a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
-    a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
-    a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
-    b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
-    b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
-    b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 4; ++i) {
-    a[i] = _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88);
-    a[i + 8] = _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd);
-    a[i + 4] = _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0x88);
-    a[i + 12] = _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * stride, a[i]);
+  __m512i rows[16];
+  for (int i = 0; i < 16; ++i) rows[i] = _mm512_loadu_si512(from[i]);
+  transpose_vectors(rows);
+  for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * stride, rows[i]);
 #else
   for (int64_t k = 0; k < 16; ++k) {
     for (int64_t c = 0; c < 16; ++c) to[k * stride + c] = from[c][k];

@@ -7,6 +7,7 @@
 
 #include "../brgemm.h"
 #include "../parallel.h"
+#include "amx_matmul.h"
 #include "sftrun/core/error.h"
 
 /// The output is cut into panels of up to 64 columns, and these into runs of row blocks: the items
@@ -25,58 +26,9 @@ constexpr int64_t kItemsPerThread = 8;       // at least, where that leaves enou
 constexpr int64_t kUnpacked = 128;           // depth that is unpacked at once; even
 constexpr int64_t kFewestBlocks = 4;         // fewer rows do not pay for packing
 
-/// One right operand and what multiplies it, as raw memory.
-template <typename T>
-struct Operand {
-  const T* x;
-  const T* w;  ///< null where it is in fewer bits
-  int64_t x_stride, w_stride, depth;
-  bool transposed;
-  const QuantizedMatrix* quantized;
-};
-
-template <typename T>
-std::vector<Operand<T>> operands_of(const std::vector<Product>& terms) {
-  std::vector<Operand<T>> operands;
-  for (const Product& term : terms) {
-    const bool is_dense = term.w.quantized == nullptr;
-    operands.push_back({static_cast<const T*>(term.x.const_data_ptr()),
-                        is_dense ? static_cast<const T*>(term.w.dense.const_data_ptr()) : nullptr,
-                        term.x.stride(0), is_dense ? term.w.dense.stride(0) : term.w.size(1),
-                        term.x.size(1), term.transposed, term.w.quantized});
-  }
-  return operands;
-}
-
-/// A piece of one operand's depth, packed.
-struct Piece {
-  size_t operand;
-  int64_t first, depth;
-};
-using Stage = std::vector<Piece>;  // as many pieces as the packing buffer holds
-
 /// Most depth that a stage holds, for panels of full width.
 template <typename T>
 constexpr int64_t kStageDepth = kStageBytes / static_cast<int64_t>(sizeof(T)) / kPanel;
-
-template <typename T>
-std::vector<Stage> stages_of(const std::vector<Operand<T>>& operands) {
-  std::vector<Stage> stages(1);
-  int64_t room = kStageDepth<T>;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    for (int64_t k = 0; k < operands[i].depth;) {
-      if (room == 0) {
-        stages.emplace_back();
-        room = kStageDepth<T>;
-      }
-      const int64_t depth = std::min(room, operands[i].depth - k);
-      stages.back().push_back({i, k, depth});
-      k += depth;
-      room -= depth;
-    }
-  }
-  return stages;
-}
 
 /// How an output [rows, columns] is cut.
 struct Cut {
@@ -100,23 +52,17 @@ struct Cut {
 template <typename T>
 class TiledProduct {
  public:
-  TiledProduct(std::vector<Operand<T>> operands, int64_t rows, int64_t columns, const T* residual,
-               const T* bias, const SumFactors& factors, T* out)
-      : operands_(std::move(operands)),
-        stages_(stages_of(operands_)),
-        cut_(rows, columns, stages_.size() > 1, at::get_num_threads()),
-        residual_(residual),
-        bias_(bias),
-        row_factors_(floats_of(factors.rows)),
-        column_factors_(floats_of(factors.columns)),
-        out_(out) {}
+  TiledProduct(const std::vector<Operand<T>>& operands, const ProductOutput<T>& output)
+      : operands_(operands),
+        output_(output),
+        stages_(stages_of(operands_, kStageDepth<T>)),
+        cut_(output.num_rows, output.num_columns, stages_.size() > 1, at::get_num_threads()) {}
 
   void run() const {
     constexpr int64_t kPacked = kStageBytes / static_cast<int64_t>(sizeof(float));
     const int64_t kept_blocks = stages_.size() > 1 ? kStagedBlocks : 1;
-    const bool unpacks = std::any_of(operands_.begin(), operands_.end(),
-                                     [](const Operand<T>& o) { return o.quantized != nullptr; });
-    const int64_t acc = kept_blocks * kRows * kPanel, unpacked = unpacks ? kUnpacked * kPanel : 0;
+    const int64_t acc = kept_blocks * kRows * kPanel,
+                  unpacked = any_quantized(operands_) ? kUnpacked * kPanel : 0;
     const int64_t scratch = kPacked + acc + unpacked;  // floats a thread
     const int64_t threads = std::min<int64_t>(at::get_num_threads(), cut_.items());
     const at::Tensor memory = at::empty({threads, scratch}, at::kFloat);
@@ -158,7 +104,6 @@ class TiledProduct {
         if (stage + 1 == stages_.size()) prefetch(block, panel);
         multiply(stages_[stage], panel, block, stage > 0, scratch.packed, block_acc);
         if (stage + 1 < stages_.size()) continue;
-        scale(block, panel, block_acc);
         finish(block, panel, block_acc);
       }
     }
@@ -216,57 +161,36 @@ class TiledProduct {
     for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, cut_.num_rows); ++row) {
       const int64_t at = row * cut_.num_columns + panel.first;
       for (int64_t c = 0; c < panel.valid; c += kLine) {
-        __builtin_prefetch(out_ + at + c, 1);
-        if (residual_) __builtin_prefetch(residual_ + at + c);
+        __builtin_prefetch(output_.out + at + c, 1);
+        if (output_.residual) __builtin_prefetch(output_.residual + at + c);
       }
     }
   }
 
-  void scale(int64_t block, const Panel& panel, float* acc) const {
-    if (row_factors_ == nullptr && column_factors_ == nullptr) return;
-    for (int64_t row = 0; row < kRows; ++row) {
-      float* sums = acc + row * panel.width;
-      const float factor =
-          row_factors_ == nullptr ? 1.0F : row_factors_[cut_.first_row(block) + row];
-      for (int64_t c = 0; c < panel.valid; ++c)
-        sums[c] *= column_factors_ == nullptr ? factor : factor * column_factors_[panel.first + c];
-    }
-  }
-
-  static const float* floats_of(const at::Tensor& factors) {
-    return factors.defined() ? factors.const_data_ptr<float>() : nullptr;
-  }
-
-  /// Rounds one block's accumulators into the rows of it that no earlier block has written.
-  void finish(int64_t block, const Panel& panel, const float* acc) const {
-    const int64_t row = block * kRows, skip = row - cut_.first_row(block),
-                  at = row * cut_.num_columns + panel.first;
-    kernels_for().finish_product(acc + skip * panel.width, panel.width, kRows - skip, panel.valid,
-                                 residual_ ? residual_ + at : nullptr,
-                                 bias_ ? bias_ + panel.first : nullptr, out_ + at,
-                                 cut_.num_columns);
+  /// One block's sums into the rows of it that no earlier block has written.
+  void finish(int64_t block, const Panel& panel, float* acc) const {
+    const int64_t row = block * kRows, skip = row - cut_.first_row(block);
+    output_.finish(acc + skip * panel.width, panel.width, row, kRows - skip, panel.first,
+                   panel.valid);
   }
 
   static const MatmulKernels<T>& kernels_for() { return row_kernels<T>().matmul; }
 
-  std::vector<Operand<T>> operands_;
+  const std::vector<Operand<T>>& operands_;
+  const ProductOutput<T>& output_;
   std::vector<Stage> stages_;
   Cut cut_;
-  const T* residual_;
-  const T* bias_;
-  const float *row_factors_, *column_factors_;
-  T* out_;
 };
 
 template <typename T>
 void run(const std::vector<Product>& terms, const at::Tensor& residual, const at::Tensor& bias,
          const SumFactors& factors, at::Tensor& out) {
-  const auto pointer = [](const at::Tensor& tensor) {
-    return tensor.defined() ? static_cast<const T*>(tensor.const_data_ptr()) : nullptr;
-  };
-  TiledProduct<T>(operands_of<T>(terms), out.size(0), out.size(1), pointer(residual), pointer(bias),
-                  factors, static_cast<T*>(out.data_ptr()))
-      .run();
+  const std::vector<Operand<T>> operands = operands_of<T>(terms);
+  const ProductOutput<T> output(out, residual, bias, factors);
+  if (const TileTable* tiles = tile_table())
+    amx_matmul_sum(*tiles, operands, output);
+  else
+    TiledProduct<T>(operands, output).run();
 }
 
 }  // namespace

@@ -1,0 +1,230 @@
+// Compiled for AMX and AVX-512 with bf16, which every processor with AMX has.
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "matmul/amx_tiles.h"
+
+namespace sftrun::kernels::isa_amx {
+namespace {
+
+#include "matmul/transpose_vectors.inl"
+
+constexpr int64_t kVector = 16;  // of 4 bytes
+constexpr int64_t kPart = kTileRows * kTileDepth;
+
+inline __mmask16 first_lanes(int64_t count) {
+  return static_cast<__mmask16>((1U << std::clamp<int64_t>(count, 0, kVector)) - 1);
+}
+inline __mmask32 first_halves(int64_t count) {
+  return static_cast<__mmask32>((uint64_t{1} << std::clamp<int64_t>(count, 0, 2 * kVector)) - 1);
+}
+
+/// The upper halves of 32 elements of 4 bytes, in order.
+inline __m512i upper_halves(__m512i first, __m512i second) {
+  const __m512i odd =
+      _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                       25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  return _mm512_permutex2var_epi16(first, odd, second);
+}
+
+/// Takes sixteen values apart: each part is in the upper halves of its elements.
+class Parts {
+ public:
+  explicit Parts(__m512 values) : rest_(values) {}
+  /// Rounded to the nearest, so that the next part is small and of either sign; the last is exact.
+  __m512i next() {
+    const __m512i rounded =
+        _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest_), _mm512_set1_epi32(0x8000)),
+                         _mm512_set1_epi32(static_cast<int>(0xffff0000U)));
+    rest_ = _mm512_sub_ps(rest_, _mm512_castsi512_ps(rounded));
+    return rounded;
+  }
+
+ private:
+  __m512 rest_;
+};
+
+/// One row of a step, up to 32 values: one vector of bf16 for each part.
+inline void parts_of_row(const float* x, int64_t count, __m512i (&parts)[3]) {
+  Parts low(_mm512_maskz_loadu_ps(first_lanes(count), x)),
+      high(_mm512_maskz_loadu_ps(first_lanes(count - kVector), x + kVector));
+  for (__m512i& part : parts) {
+    const __m512i of_low = low.next();
+    part = upper_halves(of_low, high.next());
+  }
+}
+inline void parts_of_row(const uint16_t* x, int64_t count, __m512i (&parts)[1]) {
+  parts[0] = _mm512_maskz_loadu_epi16(first_halves(count), x);
+}
+
+template <typename T>
+void pack_strip(const T* x, int64_t stride, int64_t rows, int64_t depth, uint16_t* strip) {
+  for (int64_t k = 0; k < depth; k += kTileDepth, strip += kTileStep<T>) {
+    for (int64_t row = 0; row < kTileRows; ++row) {
+      __m512i parts[kTileParts<T>] = {};
+      if (row < rows) parts_of_row(x + row * stride + k, depth - k, parts);
+      for (int64_t p = 0; p < kTileParts<T>; ++p)
+        _mm512_store_si512(strip + p * kPart + row * kTileDepth, parts[p]);
+    }
+  }
+}
+
+/// Two rows of the same 32 columns, interleaved: 16 columns in each of two vectors.
+inline void pair_rows(const uint16_t* first, const uint16_t* second, int64_t columns,
+                      uint16_t* to) {
+  const __m512i indices =
+      _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                       37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i beyond = _mm512_add_epi16(indices, _mm512_set1_epi16(kVector));
+  const __mmask32 valid = first_halves(columns);
+  const __m512i a = first == nullptr ? __m512i{} : _mm512_maskz_loadu_epi16(valid, first),
+                b = second == nullptr ? __m512i{} : _mm512_maskz_loadu_epi16(valid, second);
+  _mm512_store_si512(to, _mm512_permutex2var_epi16(a, indices, b));
+  _mm512_store_si512(to + 2 * kVector, _mm512_permutex2var_epi16(a, beyond, b));
+}
+inline void pair_rows(const float* first, const float* second, int64_t columns, uint16_t* to) {
+  for (int64_t c = 0; c < kTileColumns; c += kVector) {
+    const __mmask16 valid = first_lanes(columns - c);
+    Parts a(first == nullptr ? __m512{} : _mm512_maskz_loadu_ps(valid, first + c)),
+        b(second == nullptr ? __m512{} : _mm512_maskz_loadu_ps(valid, second + c));
+    for (int64_t p = 0; p < kTileParts<float>; ++p) {
+      const __m512i of_a = _mm512_srli_epi32(a.next(), 16);
+      _mm512_store_si512(to + p * kPart + 2 * c, _mm512_or_si512(of_a, b.next()));
+    }
+  }
+}
+
+template <typename T>
+void pack_panel(const T* w, int64_t stride, int64_t columns, int64_t depth, uint16_t* panel) {
+  const int64_t end = tile_steps(depth) * kTileDepth;
+  for (int64_t k = 0; k < end; k += 2) {
+    pair_rows(k < depth ? w + k * stride : nullptr, k + 1 < depth ? w + (k + 1) * stride : nullptr,
+              columns, panel + k / kTileDepth * kTileStep<T> + k % kTileDepth * kTileColumns);
+  }
+}
+
+template <typename T>
+void pack_panel_transposed(const T* w, int64_t stride, int64_t columns, int64_t depth,
+                           uint16_t* panel) {
+  const int64_t steps = tile_steps(depth);
+  for (int64_t step = 0; step < steps; ++step, panel += kTileStep<T>) {
+    for (int64_t first = 0; first < kTileColumns; first += kVector) {
+      __m512i squares[kTileParts<T>][kVector] = {};
+      for (int64_t c = 0; c < std::min(kVector, columns - first); ++c) {
+        __m512i parts[kTileParts<T>];
+        parts_of_row(w + (first + c) * stride + step * kTileDepth, depth - step * kTileDepth,
+                     parts);
+        for (int64_t p = 0; p < kTileParts<T>; ++p) squares[p][c] = parts[p];
+      }
+      for (int64_t p = 0; p < kTileParts<T>; ++p) {
+        transpose_vectors(squares[p]);
+        for (int64_t pair = 0; pair < kVector; ++pair) {
+          _mm512_store_si512(panel + p * kPart + (pair * kTileColumns + first) * 2,
+                             squares[p][pair]);
+        }
+      }
+    }
+  }
+}
+
+// Tiles 0 to 3 are the sums, two by two; 4 and 5 the strip's halves, 6 and 7 the panel's.
+void load_strip(const uint16_t* part) {
+  _tile_loadd(4, part, 64);
+  _tile_loadd(5, part + kPart / 2, 64);
+}
+void load_panel(const uint16_t* part) {
+  _tile_loadd(6, part, 128);
+  _tile_loadd(7, part + 2 * kVector, 128);
+}
+void add_products() {
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_dpbf16ps(2, 5, 6);
+  _tile_dpbf16ps(3, 5, 7);
+}
+
+template <typename T>
+void add_step(const uint16_t* strip, const uint16_t* panel) {
+  if constexpr (kTileParts<T> == 1) {
+    load_strip(strip);
+    load_panel(panel);
+    add_products();
+  } else {  // small products first; each changes one operand where it can
+    load_strip(strip + 2 * kPart);
+    load_panel(panel);
+    add_products();
+    load_strip(strip + kPart);
+    add_products();
+    load_panel(panel + kPart);
+    add_products();
+    load_strip(strip);
+    add_products();
+    load_panel(panel + 2 * kPart);
+    add_products();
+    load_panel(panel);
+    add_products();
+  }
+}
+
+/// A few lines at each step: together they would hold up the loads of the products.
+template <typename T>
+void fetch(const ComingRows<T>& coming, int64_t step) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t row = 0; row < coming.rows; ++row) {
+    const T* x = coming.x + row * coming.stride + step * kTileDepth;
+    for (int64_t k = 0; k < kTileDepth; k += kLine) _mm_prefetch(x + k, _MM_HINT_T1);
+  }
+}
+
+template <typename T>
+void multiply(const uint16_t* strip, const uint16_t* panel, int64_t steps, bool add, float* sums,
+              int64_t stride, ComingRows<T> coming) {
+  const auto bytes = static_cast<size_t>(stride) * sizeof(float);
+  float* below = sums + kVector * stride;
+  if (add) {
+    _tile_loadd(0, sums, bytes);
+    _tile_loadd(1, sums + kVector, bytes);
+    _tile_loadd(2, below, bytes);
+    _tile_loadd(3, below + kVector, bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t step = 0; step < steps; ++step) {
+    add_step<T>(strip + step * kTileStep<T>, panel + step * kTileStep<T>);
+    fetch(coming, step);
+  }
+  _tile_stored(0, sums, bytes);
+  _tile_stored(1, sums + kVector, bytes);
+  _tile_stored(2, below, bytes);
+  _tile_stored(3, below + kVector, bytes);
+}
+
+/// Eight tiles of 16 rows of 64 bytes (Intel SDM, "tile configuration").
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+void begin() {
+  static constexpr TileConfig kConfig;
+  _tile_loadconfig(&kConfig);
+}
+void end() {
+  _tile_release();
+}
+
+template <typename T>
+constexpr TileKernels<T> kKernels = {pack_strip<T>, pack_panel<T>, pack_panel_transposed<T>,
+                                     multiply<T>};
+
+}  // namespace
+
+extern const TileTable kTable;
+const TileTable kTable = {kKernels<float>, kKernels<uint16_t>, begin, end};
+
+}  // namespace sftrun::kernels::isa_amx

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "../brgemm.h"
+#include "sftrun/kernels/ops.h"
+#include "tiled_matmul.h"
+
+/// What the ways to tile a sum of products share.
+namespace sftrun::kernels {
+
+/// One right operand and what multiplies it, as raw memory.
+template <typename T>
+struct Operand {
+  const T* x;
+  const T* w;  ///< null where it is in fewer bits
+  int64_t x_stride, w_stride, depth;
+  bool transposed;
+  const QuantizedMatrix* quantized;
+};
+
+template <typename T>
+std::vector<Operand<T>> operands_of(const std::vector<Product>& terms) {
+  std::vector<Operand<T>> operands;
+  for (const Product& term : terms) {
+    const bool is_dense = term.w.quantized == nullptr;
+    operands.push_back({static_cast<const T*>(term.x.const_data_ptr()),
+                        is_dense ? static_cast<const T*>(term.w.dense.const_data_ptr()) : nullptr,
+                        term.x.stride(0), is_dense ? term.w.dense.stride(0) : term.w.size(1),
+                        term.x.size(1), term.transposed, term.w.quantized});
+  }
+  return operands;
+}
+
+template <typename T>
+bool any_quantized(const std::vector<Operand<T>>& operands) {
+  return std::any_of(operands.begin(), operands.end(),
+                     [](const Operand<T>& o) { return o.quantized != nullptr; });
+}
+
+/// A piece of one operand's depth, packed.
+struct Piece {
+  size_t operand;
+  int64_t first, depth;
+};
+using Stage = std::vector<Piece>;  // as many pieces as the packing buffer holds
+
+/// @param most_depth that a stage holds
+template <typename T>
+std::vector<Stage> stages_of(const std::vector<Operand<T>>& operands, int64_t most_depth) {
+  std::vector<Stage> stages(1);
+  int64_t room = most_depth;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    for (int64_t k = 0; k < operands[i].depth;) {
+      if (room <= 0) {
+        stages.emplace_back();
+        room = most_depth;
+      }
+      const int64_t depth = std::min(room, operands[i].depth - k);
+      stages.back().push_back({i, k, depth});
+      k += depth;
+      room -= depth;
+    }
+  }
+  return stages;
+}
+
+/// Where sums go: times factors, plus residual and bias, rounded once.
+template <typename T>
+struct ProductOutput {
+  T* out;  ///< [num_rows, num_columns]
+  int64_t num_rows, num_columns;
+  const T* residual;  ///< like out, or null
+  const T* bias;      ///< [num_columns], or null
+  const float *row_factors, *column_factors;
+
+  ProductOutput(const at::Tensor& of, const at::Tensor& residual_of, const at::Tensor& bias_of,
+                const SumFactors& factors)
+      : out(static_cast<T*>(of.data_ptr())),
+        num_rows(of.size(0)),
+        num_columns(of.size(1)),
+        residual(values_of(residual_of)),
+        bias(values_of(bias_of)),
+        row_factors(floats_of(factors.rows)),
+        column_factors(floats_of(factors.columns)) {}
+
+  /// Sums [rows, columns], rows `width` apart, of rows [row, row + rows) and columns [column,
+  /// column + columns). Scales them in place.
+  void finish(float* sums, int64_t width, int64_t row, int64_t rows, int64_t column,
+              int64_t columns) const {
+    scale(sums, width, row, rows, column, columns);
+    const int64_t at = row * num_columns + column;
+    row_kernels<T>().matmul.finish_product(sums, width, rows, columns,
+                                           residual ? residual + at : nullptr,
+                                           bias ? bias + column : nullptr, out + at, num_columns);
+  }
+
+ private:
+  void scale(float* sums, int64_t width, int64_t row, int64_t rows, int64_t column,
+             int64_t columns) const {
+    if (row_factors == nullptr && column_factors == nullptr) return;
+    for (int64_t r = 0; r < rows; ++r) {
+      float* of = sums + r * width;
+      const float factor = row_factors == nullptr ? 1.0F : row_factors[row + r];
+      for (int64_t c = 0; c < columns; ++c)
+        of[c] *= column_factors == nullptr ? factor : factor * column_factors[column + c];
+    }
+  }
+  static const T* values_of(const at::Tensor& tensor) {
+    return tensor.defined() ? static_cast<const T*>(tensor.const_data_ptr()) : nullptr;
+  }
+  static const float* floats_of(const at::Tensor& factors) {
+    return factors.defined() ? factors.const_data_ptr<float>() : nullptr;
+  }
+};
+
+}  // namespace sftrun::kernels
