@@ -45,9 +45,10 @@ inline void cap_scores(float* scores, float scale, float cap) {
     scores[i] = cap * tanh_fast(scores[i] * scale / cap);
 }
 
-/// An end of what a query (or key) sees, cut to the tile.
-inline int64_t in_tile(int64_t i) {
-  return i < 0 ? 0 : (i > kAttentionTile ? kAttentionTile : i);
+/// Whether place i of a tile's row is seen: whole rows are computed and what is hidden is left out,
+/// for short loops of odd lengths cost more.
+inline bool is_seen(int32_t i, int32_t first, int32_t last) {
+  return (i >= first) & (i < last);
 }
 
 /// One step of the online softmax (FlashAttention-2, arXiv:2307.08691, algorithm 1) for a tile of
@@ -56,22 +57,26 @@ inline int64_t in_tile(int64_t i) {
 template <typename T>
 void softmax_tile(const float* scores, float scale, TileMask mask, int64_t depth, float* maximum,
                   float* sum, float* acc, T* p) {
+  constexpr auto kKeys = static_cast<int32_t>(kAttentionTile);
   for (int64_t q = 0; q < kAttentionTile; ++q) {
     const float* row = scores + q * kAttentionTile;
     T* out = p + q * kAttentionTile;
-    const int64_t first = in_tile(q + mask.first), limit = in_tile(q + mask.last);
+    const auto first = static_cast<int32_t>(q + mask.first),
+               last = static_cast<int32_t>(q + mask.last);
     float top = maximum[q];
+    const float hidden = top;
 #pragma omp simd reduction(max : top)
-    for (int64_t k = first; k < limit; ++k) top = row[k] * scale > top ? row[k] * scale : top;
+    for (int32_t k = 0; k < kKeys; ++k) {
+      const float score = is_seen(k, first, last) ? row[k] * scale : hidden;
+      top = score > top ? score : top;
+    }
     float total = 0;
-    for (int64_t k = 0; k < first; ++k) out[k] = T{0};
 #pragma omp simd reduction(+ : total)
-    for (int64_t k = first; k < limit; ++k) {
-      const float e = exp_fast(row[k] * scale - top);
+    for (int32_t k = 0; k < kKeys; ++k) {
+      const float e = is_seen(k, first, last) ? exp_fast(row[k] * scale - top) : 0.0F;
       total += e;
       store(out + k, e);
     }
-    for (int64_t k = limit > first ? limit : first; k < kAttentionTile; ++k) out[k] = T{0};
     const float rescale = exp_fast(maximum[q] - top);
     maximum[q] = top;
     sum[q] = sum[q] * rescale + total;
@@ -87,22 +92,22 @@ void softmax_tile(const float* scores, float scale, TileMask mask, int64_t depth
 template <typename T>
 void softmax_tile_backward(const float* scores, const float* dp, const float* lse,
                            const float* delta, float scale, float cap, TileMask mask, T* p, T* ds) {
+  constexpr auto kQueries = static_cast<int32_t>(kAttentionTile);
   const float score_scale = cap > 0 ? 1.0F : scale, inverse_cap = cap > 0 ? 1.0F / cap : 0.0F;
   for (int64_t k = 0; k < kAttentionTile; ++k) {
     // Query q sees keys from q + mask.first to q + mask.last: key k is seen from k - mask.last + 1.
-    const int64_t first = in_tile(k - mask.last + 1), limit = in_tile(k - mask.first + 1),
-                  base = k * kAttentionTile;
-    for (int64_t q = 0; q < first; ++q) p[base + q] = ds[base + q] = T{0};
+    const auto first = static_cast<int32_t>(k - mask.last + 1),
+               last = static_cast<int32_t>(k - mask.first + 1);
+    const int64_t base = k * kAttentionTile;
 #pragma omp simd
-    for (int64_t q = first; q < limit; ++q) {
+    for (int32_t q = 0; q < kQueries; ++q) {
       const float score = scores[base + q], tanh_of = score * inverse_cap;
       const float probability = exp_fast(score * score_scale - lse[q]);
-      store(p + base + q, probability);
-      store(ds + base + q,
-            probability * (dp[base + q] - delta[q]) * scale * (1.0F - tanh_of * tanh_of));
+      const float slope = (dp[base + q] - delta[q]) * scale * (1.0F - tanh_of * tanh_of);
+      const bool seen = is_seen(q, first, last);
+      store(p + base + q, seen ? probability : 0.0F);
+      store(ds + base + q, seen ? probability * slope : 0.0F);
     }
-    for (int64_t q = limit > first ? limit : first; q < kAttentionTile; ++q)
-      p[base + q] = ds[base + q] = T{0};
   }
 }
 

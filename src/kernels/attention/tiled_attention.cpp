@@ -8,22 +8,14 @@
 #include <limits>
 #include <vector>
 
-#include "../brgemm.h"
 #include "../parallel.h"
+#include "product_layouts.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::kernels {
 namespace {
 
 constexpr int64_t kTile = kAttentionTile;
-
-template <typename T>
-void product(int64_t m, int64_t n, int64_t k, bool add, const T* a, const T* b, float* c) {
-  brgemm(m, n, k, add, a, /*a_stride=*/k, b, c);
-}
-
-template <typename T>
-constexpr bool kPaired = std::is_same_v<T, uint16_t>;
 
 template <typename T>
 const AttentionKernels<T>& kernels_for() {
@@ -81,14 +73,15 @@ class Scores {
 
 /// Runs body(item) for every item; threads take turns, so that cheap and dear items spread evenly.
 /// Which thread runs an item does not change its result.
-template <typename Body>
+template <typename L, typename Body>
 void for_items(int64_t count, Body&& body) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(1, count));
   parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+    L::begin();
     for (int64_t thread = first; thread < last; ++thread) {
       for (int64_t item = thread; item < count; item += threads) body(item);
     }
-    at::native::cpublas::brgemm_release();
+    L::end();
   });
 }
 
@@ -105,28 +98,6 @@ class Scratch {
  private:
   at::Tensor memory_;
   T* data_;
-};
-
-/// A right operand [rows, columns] in the layout that products of T want.
-template <typename T>
-class RightOperand {
- public:
-  RightOperand(int64_t rows, int64_t columns)
-      : rows_(rows), columns_(columns), scratch_(kPaired<T> ? rows * columns : 0) {}
-  /// `fill` writes the plain [rows, columns] to its argument.
-  template <typename Fill>
-  void write(T* to, Fill&& fill) {
-    if constexpr (kPaired<T>) {
-      fill(scratch_.data());
-      kernels_for<T>().pair_rows(scratch_.data(), rows_, columns_, to);
-    } else {
-      fill(to);
-    }
-  }
-
- private:
-  int64_t rows_, columns_;
-  Scratch<T> scratch_;
 };
 
 template <typename T>
@@ -150,37 +121,40 @@ Operands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
 }
 
 /// Forward of one query tile of one head: its keys and values are packed as it goes.
-template <typename T>
+template <typename L, typename T = typename L::Value, typename Packed = typename L::Packed>
 void forward_tile(const Operands<T>& in, const Document& doc, int64_t head, int64_t q_tile,
-                  const Scores& of, const T* k_packed, const T* v_packed, T* out, float* lse) {
+                  const Scores& of, const Packed* k_packed, const Packed* v_packed, T* out,
+                  float* lse) {
   const auto& kernels = kernels_for<T>();
-  const int64_t depth = in.depth, tile_size = kTile * depth;
-  const Scratch<T> queries(tile_size), p(kTile * kTile);
-  const Scratch<float> scores(kTile * kTile), acc(tile_size);
-  std::fill_n(acc.data(), tile_size, 0.0F);
+  const int64_t depth = in.depth, packed_size = L::size(kTile, depth);
+  const Scratch<Packed> queries(packed_size), room(L::size(kTile, kTile));
+  const Scratch<T> p(kTile * kTile);
+  const Scratch<float> scores(kTile * kTile), acc(kTile * depth);
+  std::fill_n(acc.data(), kTile * depth, 0.0F);
   std::array<float, kTile> maximum, sum{};
   maximum.fill(-1e30F);  // finite: the difference of two infinities is NaN
   const int64_t row = doc.begin + q_tile * kTile, valid = doc.rows_in(q_tile);
-  kernels.pack_rows(in.q + row * in.q_stride + head * depth, in.q_stride, valid, depth,
-                    queries.data());
+  L::pack_left(in.q + row * in.q_stride + head * depth, in.q_stride, valid, depth, queries.data());
   for (int64_t k_tile = of.first_key_tile(q_tile); k_tile <= q_tile; ++k_tile) {
-    product(kTile, kTile, depth, false, queries.data(), k_packed + k_tile * tile_size,
-            scores.data());
+    L::product(kTile, kTile, depth, false, queries.data(), k_packed + k_tile * packed_size,
+               scores.data());
     of.cap(scores.data());
     kernels.softmax_tile(scores.data(), of.left_scale(), of.mask(q_tile, k_tile), depth,
                          maximum.data(), sum.data(), acc.data(), p.data());
-    product(kTile, depth, kTile, true, p.data(), v_packed + k_tile * tile_size, acc.data());
+    L::product(kTile, depth, kTile, true, L::left_square(p.data(), room.data()),
+               v_packed + k_tile * packed_size, acc.data());
   }
   kernels.finish_rows(acc.data(), maximum.data(), sum.data(), valid, depth,
                       out + row * in.q_stride + head * depth, in.q_stride, lse + row);
 }
 
-template <typename T>
+template <typename L>
 AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         const BatchContext& batch, const AttentionShape& shape) {
+  using T = typename L::Value;
+  using Packed = typename L::Packed;
   const Operands<T> in = operands_of<T>(q, k, v, shape);
-  const auto& kernels = kernels_for<T>();
-  const int64_t depth = shape.head_dim, tile_size = kTile * depth, num_tokens = q.size(0);
+  const int64_t depth = shape.head_dim, packed_size = L::size(kTile, depth), num_tokens = q.size(0);
   const Scores scores(shape);
   AttentionOutput result;
   result.out = at::empty_like(q);
@@ -206,49 +180,43 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
     }
     total_tiles += doc.tiles();
   }
-  // Keys transposed and values as they are, tile by tile: [kv_heads][tiles][kTile * depth].
-  const at::Tensor packed =
-      at::empty({2, shape.num_kv_heads * total_tiles * tile_size}, q.options());
-  auto* k_packed = static_cast<T*>(packed.data_ptr());
-  T* v_packed = k_packed + shape.num_kv_heads * total_tiles * tile_size;
+  // Keys transposed and values as they are, tile by tile: [kv_heads][tiles][packed_size].
+  const Scratch<Packed> keys(shape.num_kv_heads * total_tiles * packed_size),
+      values(shape.num_kv_heads * total_tiles * packed_size);
   const auto slot = [&](int64_t kv_head, int64_t tile) {
-    return (kv_head * total_tiles + tile) * tile_size;
+    return (kv_head * total_tiles + tile) * packed_size;
   };
-  for_items(static_cast<int64_t>(packs.size()), [&](int64_t i) {
+  for_items<L>(static_cast<int64_t>(packs.size()), [&](int64_t i) {
     const Item& item = packs[static_cast<size_t>(i)];
     const int64_t row = item.doc->begin + item.tile * kTile, valid = item.doc->rows_in(item.tile);
     const int64_t source = row * in.kv_stride + item.index * depth,
                   to = slot(item.index, item.first_tile + item.tile);
-    RightOperand<T>(depth, kTile).write(k_packed + to, [&](T* plain) {
-      kernels.pack_transposed(in.k + source, in.kv_stride, valid, depth, plain);
-    });
-    RightOperand<T>(kTile, depth).write(v_packed + to, [&](T* plain) {
-      kernels.pack_rows(in.v + source, in.kv_stride, valid, depth, plain);
-    });
+    L::pack_right_transposed(in.k + source, in.kv_stride, valid, depth, keys.data() + to);
+    L::pack_right(in.v + source, in.kv_stride, valid, depth, values.data() + to);
   });
-  for_items(static_cast<int64_t>(queries.size()), [&](int64_t i) {
+  for_items<L>(static_cast<int64_t>(queries.size()), [&](int64_t i) {
     const Item& item = queries[static_cast<size_t>(i)];
     const int64_t from = slot(item.index / in.group, item.first_tile);
-    forward_tile(in, *item.doc, item.index, item.tile, scores, k_packed + from, v_packed + from,
-                 out, lse + item.index * num_tokens);
+    forward_tile<L>(in, *item.doc, item.index, item.tile, scores, keys.data() + from,
+                    values.data() + from, out, lse + item.index * num_tokens);
   });
   return result;
 }
 
 /// Everything one head of one document needs, packed tile by tile.
-template <typename T>
+template <typename L>
 struct BackwardHead {
-  Scratch<T> k, v, k_transposed;                        // left operands
-  Scratch<T> q, q_transposed, d_out, d_out_transposed;  // right operands
-  Scratch<float> lse, delta;                            // [tiles * kTile]
-  Scratch<float> dq_transposed;                         // [tiles][depth, kTile]
+  using Packed = typename L::Packed;
+  Scratch<Packed> k, v, k_transposed;                        // left operands
+  Scratch<Packed> q, q_transposed, d_out, d_out_transposed;  // right operands
+  Scratch<float> lse, delta;                                 // [tiles * kTile]
+  Scratch<float> dq_transposed;                              // [tiles][depth, kTile]
 
   BackwardHead(int64_t tiles, int64_t depth)
-      : BackwardHead(tiles * kTile, tiles * kTile * depth, Sized{}) {}
+      : BackwardHead(tiles * kTile, tiles * kTile * depth, tiles * L::size(kTile, depth)) {}
 
  private:
-  struct Sized {};
-  BackwardHead(int64_t rows, int64_t size, Sized)
+  BackwardHead(int64_t rows, int64_t values, int64_t size)
       : k(size),
         v(size),
         k_transposed(size),
@@ -258,72 +226,69 @@ struct BackwardHead {
         d_out_transposed(size),
         lse(rows),
         delta(rows),
-        dq_transposed(size) {
+        dq_transposed(values) {
     std::fill_n(lse.data(), rows, 1e30F);  // exp(score - 1e30) is 0 for rows past the end
-    std::fill_n(dq_transposed.data(), size, 0.0F);
+    std::fill_n(dq_transposed.data(), values, 0.0F);
   }
 };
 
-template <typename T>
-BackwardHead<T> pack_head(const Operands<T>& in, const T* d_out, const T* out, const float* lse,
+template <typename L, typename T = typename L::Value>
+BackwardHead<L> pack_head(const Operands<T>& in, const T* d_out, const T* out, const float* lse,
                           const Document& doc, int64_t head) {
-  const auto& kernels = kernels_for<T>();
-  const int64_t depth = in.depth;
-  BackwardHead<T> packed(doc.tiles(), depth);
-  RightOperand<T> by_rows(kTile, depth), transposed(depth, kTile);
+  const int64_t depth = in.depth, stride = in.q_stride;
+  BackwardHead<L> packed(doc.tiles(), depth);
   for (int64_t tile = 0; tile < doc.tiles(); ++tile) {
     const int64_t row = doc.begin + tile * kTile, valid = doc.rows_in(tile),
-                  to = tile * kTile * depth;
-    const int64_t at_q = row * in.q_stride + head * depth,
-                  at_kv = row * in.kv_stride + head / in.group * depth;
-    kernels.pack_rows(in.k + at_kv, in.kv_stride, valid, depth, packed.k.data() + to);
-    kernels.pack_rows(in.v + at_kv, in.kv_stride, valid, depth, packed.v.data() + to);
-    kernels.pack_transposed(in.k + at_kv, in.kv_stride, valid, depth,
-                            packed.k_transposed.data() + to);
-    const auto pack_both = [&](const T* source, const Scratch<T>& rows, const Scratch<T>& columns) {
-      by_rows.write(rows.data() + to,
-                    [&](T* p) { kernels.pack_rows(source, in.q_stride, valid, depth, p); });
-      transposed.write(columns.data() + to, [&](T* p) {
-        kernels.pack_transposed(source, in.q_stride, valid, depth, p);
-      });
-    };
-    pack_both(in.q + at_q, packed.q, packed.q_transposed);
-    pack_both(d_out + at_q, packed.d_out, packed.d_out_transposed);
+                  to = tile * L::size(kTile, depth);
+    const int64_t at_q = row * stride + head * depth;
+    const T* k = in.k + row * in.kv_stride + head / in.group * depth;
+    const T* v = in.v + row * in.kv_stride + head / in.group * depth;
+    L::pack_left(k, in.kv_stride, valid, depth, packed.k.data() + to);
+    L::pack_left(v, in.kv_stride, valid, depth, packed.v.data() + to);
+    L::pack_left_transposed(k, in.kv_stride, valid, depth, packed.k_transposed.data() + to);
+    L::pack_right(in.q + at_q, stride, valid, depth, packed.q.data() + to);
+    L::pack_right_transposed(in.q + at_q, stride, valid, depth, packed.q_transposed.data() + to);
+    L::pack_right(d_out + at_q, stride, valid, depth, packed.d_out.data() + to);
+    L::pack_right_transposed(d_out + at_q, stride, valid, depth,
+                             packed.d_out_transposed.data() + to);
     std::copy_n(lse + row, valid, packed.lse.data() + tile * kTile);
-    kernels.row_dots(d_out + at_q, out + at_q, in.q_stride, valid, depth,
-                     packed.delta.data() + tile * kTile);
+    kernels_for<T>().row_dots(d_out + at_q, out + at_q, stride, valid, depth,
+                              packed.delta.data() + tile * kTile);
   }
   return packed;
 }
 
 /// dq of one head, and its share of dk and dv [tiles * kTile, depth] fp32.
-template <typename T>
-void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& doc, int64_t head,
+template <typename L, typename T = typename L::Value>
+void backward_head(const Operands<T>& in, BackwardHead<L>& h, const Document& doc, int64_t head,
                    const Scores& of, T* dq, float* dk, float* dv) {
+  using Packed = typename L::Packed;
   const auto& kernels = kernels_for<T>();
-  const int64_t depth = in.depth, size = kTile * depth, tiles = doc.tiles();
+  const int64_t depth = in.depth, size = kTile * depth, packed_size = L::size(kTile, depth),
+                tiles = doc.tiles();
   constexpr int64_t kSquare = kTile * kTile;
   const Scratch<float> scores(kSquare), dp(kSquare);
-  const Scratch<T> p(kSquare), ds(kSquare), ds_right(kSquare);
-  RightOperand<T> right(kTile, kTile);
+  const Scratch<T> p(kSquare), ds(kSquare);
+  const Scratch<Packed> room(L::size(kTile, kTile));
   for (int64_t k_tile = 0; k_tile < tiles; ++k_tile) {
+    const int64_t k_at = k_tile * packed_size;
     for (int64_t q_tile = k_tile; q_tile <= of.last_query_tile(k_tile, tiles); ++q_tile) {
-      const bool first = q_tile == k_tile;
-      product(kTile, kTile, depth, false, h.k.data() + k_tile * size,
-              h.q_transposed.data() + q_tile * size, scores.data());
-      product(kTile, kTile, depth, false, h.v.data() + k_tile * size,
-              h.d_out_transposed.data() + q_tile * size, dp.data());
+      const bool add = q_tile != k_tile;
+      const int64_t q_at = q_tile * packed_size;
+      L::product(kTile, kTile, depth, false, h.k.data() + k_at, h.q_transposed.data() + q_at,
+                 scores.data());
+      L::product(kTile, kTile, depth, false, h.v.data() + k_at, h.d_out_transposed.data() + q_at,
+                 dp.data());
       of.cap(scores.data());
       kernels.softmax_tile_backward(scores.data(), dp.data(), h.lse.data() + q_tile * kTile,
                                     h.delta.data() + q_tile * kTile, of.scale(), of.softcap(),
                                     of.mask(q_tile, k_tile), p.data(), ds.data());
-      product(kTile, depth, kTile, !first, p.data(), h.d_out.data() + q_tile * size,
-              dv + k_tile * size);
-      product(kTile, depth, kTile, !first, ds.data(), h.q.data() + q_tile * size,
-              dk + k_tile * size);
-      right.write(ds_right.data(), [&](T* plain) { std::copy_n(ds.data(), kSquare, plain); });
-      product(depth, kTile, kTile, true, h.k_transposed.data() + k_tile * size, ds_right.data(),
-              h.dq_transposed.data() + q_tile * size);
+      L::product(kTile, depth, kTile, add, L::left_square(p.data(), room.data()),
+                 h.d_out.data() + q_at, dv + k_tile * size);
+      L::product(kTile, depth, kTile, add, L::left_square(ds.data(), room.data()),
+                 h.q.data() + q_at, dk + k_tile * size);
+      L::product(depth, kTile, kTile, true, h.k_transposed.data() + k_at,
+                 L::right_square(ds.data(), room.data()), h.dq_transposed.data() + q_tile * size);
     }
   }
   for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -333,10 +298,11 @@ void backward_head(const Operands<T>& in, BackwardHead<T>& h, const Document& do
   }
 }
 
-template <typename T>
+template <typename L>
 AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                         const at::Tensor& v, const AttentionOutput& saved,
                         const BatchContext& batch, const AttentionShape& shape) {
+  using T = typename L::Value;
   const Operands<T> in = operands_of<T>(q, k, v, shape);
   const auto& kernels = kernels_for<T>();
   const int64_t depth = shape.head_dim, num_tokens = q.size(0);
@@ -350,13 +316,13 @@ AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::
     const at::Tensor partial = at::empty({2, shape.num_heads, head_size}, at::kFloat);
     float* dk = partial.data_ptr<float>();
     float* dv = dk + shape.num_heads * head_size;
-    for_items(shape.num_heads, [&](int64_t head) {
-      BackwardHead<T> packed =
-          pack_head(in, d_out_data, out_data, lse + head * num_tokens, doc, head);
-      backward_head(in, packed, doc, head, scores, static_cast<T*>(grads.dq.data_ptr()),
-                    dk + head * head_size, dv + head * head_size);
+    for_items<L>(shape.num_heads, [&](int64_t head) {
+      BackwardHead<L> packed =
+          pack_head<L>(in, d_out_data, out_data, lse + head * num_tokens, doc, head);
+      backward_head<L>(in, packed, doc, head, scores, static_cast<T*>(grads.dq.data_ptr()),
+                       dk + head * head_size, dv + head * head_size);
     });
-    for_items(shape.num_kv_heads * doc.tiles(), [&](int64_t i) {
+    for_items<L>(shape.num_kv_heads * doc.tiles(), [&](int64_t i) {
       const int64_t kv_head = i / doc.tiles(), tile = i % doc.tiles();
       const int64_t from = kv_head * in.group * head_size + tile * kTile * depth;
       const int64_t to = (doc.begin + tile * kTile) * in.kv_stride + kv_head * depth;
@@ -368,6 +334,15 @@ AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::
     });
   }
   return grads;
+}
+
+/// What `body` makes of the layout that serves best.
+template <typename Body>
+auto with_layout(const at::Tensor& q, const AttentionShape& shape, const Body& body) {
+  const bool by_tiles = TileLayout<float>::serves(shape.head_dim);
+  if (q.scalar_type() == at::kFloat)
+    return by_tiles ? body(TileLayout<float>()) : body(BrgemmLayout<float>());
+  return by_tiles ? body(TileLayout<uint16_t>()) : body(BrgemmLayout<uint16_t>());
 }
 
 }  // namespace
@@ -382,16 +357,17 @@ bool tiled_attention_serves(at::ScalarType dtype, const AttentionShape& shape) {
 AttentionOutput tiled_attention_forward(const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v, const BatchContext& batch,
                                         const AttentionShape& shape) {
-  return q.scalar_type() == at::kFloat ? forward<float>(q, k, v, batch, shape)
-                                       : forward<uint16_t>(q, k, v, batch, shape);
+  return with_layout(q, shape,
+                     [&](auto layout) { return forward<decltype(layout)>(q, k, v, batch, shape); });
 }
 
 AttentionGrads tiled_attention_backward(const at::Tensor& d_out, const at::Tensor& q,
                                         const at::Tensor& k, const at::Tensor& v,
                                         const AttentionOutput& saved, const BatchContext& batch,
                                         const AttentionShape& shape) {
-  return q.scalar_type() == at::kFloat ? backward<float>(d_out, q, k, v, saved, batch, shape)
-                                       : backward<uint16_t>(d_out, q, k, v, saved, batch, shape);
+  return with_layout(q, shape, [&](auto layout) {
+    return backward<decltype(layout)>(d_out, q, k, v, saved, batch, shape);
+  });
 }
 
 }  // namespace sftrun::kernels

@@ -13,7 +13,7 @@ namespace {
 // A chunk's logits: few enough to stay near the cache and out of the way of the layers' kept
 // tensors, enough rows that reading the head's weight costs little beside the products.
 int64_t chunk_rows(const at::Tensor& hidden, int64_t vocab) {
-  constexpr int64_t kChunkElements = 16 << 20, kRowBlock = 64;
+  constexpr int64_t kChunkElements = 32 << 20, kRowBlock = 64;
   if (hidden.is_cuda()) return std::max<int64_t>(1024, (256 << 20) / vocab);
   return std::max(kRowBlock, kChunkElements / vocab / kRowBlock * kRowBlock);
 }

@@ -86,10 +86,8 @@ int64_t steps_of(const std::vector<Operand<T>>& operands) {
 template <typename T>
 class AmxProduct {
  public:
-  AmxProduct(const TileTable& table, const std::vector<Operand<T>>& operands,
-             const ProductOutput<T>& output)
-      : table_(table),
-        operands_(operands),
+  AmxProduct(const std::vector<Operand<T>>& operands, const ProductOutput<T>& output)
+      : operands_(operands),
         output_(output),
         cut_(choose_cut<T>(output.num_rows, output.num_columns, steps_of(operands),
                            at::get_num_threads())),
@@ -108,7 +106,7 @@ class AmxProduct {
     const at::Tensor memory = at::empty({threads, bytes}, at::kByte);
     std::atomic<int64_t> next{0};
     parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
-      table_.begin();
+      tile_table()->begin();
       for (int64_t thread = begin; thread < end; ++thread) {
         auto* at = memory.data_ptr<uint8_t>() + thread * bytes;
         auto* packed = reinterpret_cast<uint16_t*>(at);
@@ -116,7 +114,7 @@ class AmxProduct {
         const Scratch scratch{packed, packed + panel, floats, reinterpret_cast<T*>(floats + sums)};
         for (int64_t item = next++; item < cut_.items(); item = next++) run_item(item, scratch);
       }
-      table_.end();
+      tile_table()->end();
     });
   }
 
@@ -157,9 +155,9 @@ class AmxProduct {
     for (int64_t panel = 0; panel < panels; ++panel) {
       const int64_t first = next_row + panel * kTileRows / panels,
                     last = next_row + (panel + 1) * kTileRows / panels;
-      kernels().multiply(scratch.strip, scratch.panel + panel * steps * kTileStep<T>, steps, add,
-                         sums + panel * kTileColumns, cut_.width,
-                         rows_of(stage.front(), first, std::min(last, output_.num_rows)));
+      tile_kernels<T>().multiply(scratch.strip, scratch.panel + panel * steps * kTileStep<T>, steps,
+                                 add, sums + panel * kTileColumns, cut_.width,
+                                 rows_of(stage.front(), first, std::min(last, output_.num_rows)));
     }
   }
 
@@ -171,8 +169,8 @@ class AmxProduct {
   void pack_strip(const Stage& stage, int64_t row, int64_t rows, uint16_t* strip) const {
     for (const Piece& piece : stage) {
       const Operand<T>& o = operands_[piece.operand];
-      kernels().pack_strip(o.x + row * o.x_stride + piece.first, o.x_stride, rows, piece.depth,
-                           strip);
+      tile_kernels<T>().pack_strip(o.x + row * o.x_stride + piece.first, o.x_stride, rows,
+                                   piece.depth, strip);
       strip += tile_steps(piece.depth) * kTileStep<T>;
     }
   }
@@ -196,11 +194,11 @@ class AmxProduct {
     for (int64_t c = 0; c < columns.count; c += kTileColumns, to += panel_size) {
       const int64_t column = columns.first + c, count = std::min(kTileColumns, columns.count - c);
       if (o.transposed) {
-        kernels().pack_panel_transposed(o.w + column * o.w_stride + piece.first, o.w_stride, count,
-                                        piece.depth, to);
+        tile_kernels<T>().pack_panel_transposed(o.w + column * o.w_stride + piece.first, o.w_stride,
+                                                count, piece.depth, to);
       } else {
-        kernels().pack_panel(o.w + piece.first * o.w_stride + column, o.w_stride, count,
-                             piece.depth, to);
+        tile_kernels<T>().pack_panel(o.w + piece.first * o.w_stride + column, o.w_stride, count,
+                                     piece.depth, to);
       }
     }
   }
@@ -214,9 +212,9 @@ class AmxProduct {
         dequantize_part(*o.quantized, piece.first + k, depth, columns.first, columns.count,
                         unpacked, columns.count);
         for (int64_t c = 0; c < columns.count; c += kTileColumns) {
-          kernels().pack_panel(unpacked + c, columns.count,
-                               std::min(kTileColumns, columns.count - c), depth,
-                               to + c / kTileColumns * panel_size);
+          tile_kernels<T>().pack_panel(unpacked + c, columns.count,
+                                       std::min(kTileColumns, columns.count - c), depth,
+                                       to + c / kTileColumns * panel_size);
         }
       }
       return;
@@ -227,20 +225,12 @@ class AmxProduct {
         const int64_t depth = std::min(kUnpackedDepth, piece.depth - k);
         dequantize_part(*o.quantized, columns.first + c, count, piece.first + k, depth, unpacked,
                         depth);
-        kernels().pack_panel_transposed(unpacked, depth, count, depth,
-                                        to + tile_steps(k) * kTileStep<T>);
+        tile_kernels<T>().pack_panel_transposed(unpacked, depth, count, depth,
+                                                to + tile_steps(k) * kTileStep<T>);
       }
     }
   }
 
-  const TileKernels<T>& kernels() const {
-    if constexpr (std::is_same_v<T, float>)
-      return table_.f32;
-    else
-      return table_.bf16;
-  }
-
-  const TileTable& table_;
   const std::vector<Operand<T>>& operands_;
   const ProductOutput<T>& output_;
   Cut cut_;
@@ -250,13 +240,12 @@ class AmxProduct {
 }  // namespace
 
 template <typename T>
-void amx_matmul_sum(const TileTable& tiles, const std::vector<Operand<T>>& operands,
-                    const ProductOutput<T>& output) {
-  AmxProduct<T>(tiles, operands, output).run();
+void amx_matmul_sum(const std::vector<Operand<T>>& operands, const ProductOutput<T>& output) {
+  AmxProduct<T>(operands, output).run();
 }
-template void amx_matmul_sum<float>(const TileTable&, const std::vector<Operand<float>>&,
+template void amx_matmul_sum<float>(const std::vector<Operand<float>>&,
                                     const ProductOutput<float>&);
-template void amx_matmul_sum<uint16_t>(const TileTable&, const std::vector<Operand<uint16_t>>&,
+template void amx_matmul_sum<uint16_t>(const std::vector<Operand<uint16_t>>&,
                                        const ProductOutput<uint16_t>&);
 
 }  // namespace sftrun::kernels

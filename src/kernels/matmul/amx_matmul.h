@@ -3,11 +3,10 @@
 #include "amx_tiles.h"
 #include "product_parts.h"
 
-/// Sums of products on tile registers; see amx_tiles.h.
+/// Sums of products on tile registers, where `tile_table()` is there.
 namespace sftrun::kernels {
 
 template <typename T>
-void amx_matmul_sum(const TileTable& tiles, const std::vector<Operand<T>>& operands,
-                    const ProductOutput<T>& output);
+void amx_matmul_sum(const std::vector<Operand<T>>& operands, const ProductOutput<T>& output);
 
 }  // namespace sftrun::kernels

@@ -64,4 +64,12 @@ struct TileTable {
 /// set.
 const TileTable* tile_table();
 
+template <typename T>
+const TileKernels<T>& tile_kernels() {
+  if constexpr (std::is_same_v<T, float>)
+    return tile_table()->f32;
+  else
+    return tile_table()->bf16;
+}
+
 }  // namespace sftrun::kernels

@@ -187,8 +187,8 @@ void run(const std::vector<Product>& terms, const at::Tensor& residual, const at
          const SumFactors& factors, at::Tensor& out) {
   const std::vector<Operand<T>> operands = operands_of<T>(terms);
   const ProductOutput<T> output(out, residual, bias, factors);
-  if (const TileTable* tiles = tile_table())
-    amx_matmul_sum(*tiles, operands, output);
+  if (tile_table() != nullptr)
+    amx_matmul_sum(operands, output);
   else
     TiledProduct<T>(operands, output).run();
 }
