@@ -96,7 +96,7 @@ void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, i
 
 /// Activations in e4m3: x is about codes * factors.
 struct RoundedRows {
-  at::Tensor codes;    ///< [T, K]: on CPU the codes' values in x' dtype, on CUDA kFloat8_e4m3fn
+  at::Tensor codes;    ///< [T, K]: on CPU the codes' values in fp32 or bf16, on CUDA kFloat8_e4m3fn
   at::Tensor factors;  ///< fp32 [T, 1]
 };
 /// As transformers' quantize_fp8_per_row.

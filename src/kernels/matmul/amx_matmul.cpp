@@ -83,10 +83,10 @@ int64_t steps_of(const std::vector<Operand<T>>& operands) {
   return steps;
 }
 
-template <typename T>
+template <typename T, typename U>
 class AmxProduct {
  public:
-  AmxProduct(const std::vector<Operand<T>>& operands, const ProductOutput<T>& output)
+  AmxProduct(const std::vector<Operand<T>>& operands, const ProductOutput<U>& output)
       : operands_(operands),
         output_(output),
         cut_(choose_cut<T>(output.num_rows, output.num_columns, steps_of(operands),
@@ -232,20 +232,19 @@ class AmxProduct {
   }
 
   const std::vector<Operand<T>>& operands_;
-  const ProductOutput<T>& output_;
+  const ProductOutput<U>& output_;
   Cut cut_;
   std::vector<Stage> stages_;
 };
 
 }  // namespace
 
-template <typename T>
-void amx_matmul_sum(const std::vector<Operand<T>>& operands, const ProductOutput<T>& output) {
-  AmxProduct<T>(operands, output).run();
+template <typename T, typename U>
+void amx_matmul_sum(const std::vector<Operand<T>>& operands, const ProductOutput<U>& output) {
+  AmxProduct<T, U>(operands, output).run();
 }
-template void amx_matmul_sum<float>(const std::vector<Operand<float>>&,
-                                    const ProductOutput<float>&);
-template void amx_matmul_sum<uint16_t>(const std::vector<Operand<uint16_t>>&,
-                                       const ProductOutput<uint16_t>&);
+template void amx_matmul_sum(const std::vector<Operand<float>>&, const ProductOutput<float>&);
+template void amx_matmul_sum(const std::vector<Operand<uint16_t>>&, const ProductOutput<float>&);
+template void amx_matmul_sum(const std::vector<Operand<uint16_t>>&, const ProductOutput<uint16_t>&);
 
 }  // namespace sftrun::kernels

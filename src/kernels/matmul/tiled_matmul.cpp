@@ -49,10 +49,11 @@ struct Cut {
   int64_t first_row(int64_t block) const { return std::min(block * kRows, num_rows - kRows); }
 };
 
-template <typename T>
+/// T: of the operands, U: of what is written.
+template <typename T, typename U>
 class TiledProduct {
  public:
-  TiledProduct(const std::vector<Operand<T>>& operands, const ProductOutput<T>& output)
+  TiledProduct(const std::vector<Operand<T>>& operands, const ProductOutput<U>& output)
       : operands_(operands),
         output_(output),
         stages_(stages_of(operands_, kStageDepth<T>)),
@@ -157,7 +158,7 @@ class TiledProduct {
 
   /// What `finish` touches is two lines a row, too short for the processor to see it coming.
   void prefetch(int64_t block, const Panel& panel) const {
-    constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+    constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(U));
     for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, cut_.num_rows); ++row) {
       const int64_t at = row * cut_.num_columns + panel.first;
       for (int64_t c = 0; c < panel.valid; c += kLine) {
@@ -177,31 +178,33 @@ class TiledProduct {
   static const MatmulKernels<T>& kernels_for() { return row_kernels<T>().matmul; }
 
   const std::vector<Operand<T>>& operands_;
-  const ProductOutput<T>& output_;
+  const ProductOutput<U>& output_;
   std::vector<Stage> stages_;
   Cut cut_;
 };
 
-template <typename T>
+template <typename T, typename U>
 void run(const std::vector<Product>& terms, const at::Tensor& residual, const at::Tensor& bias,
          const SumFactors& factors, at::Tensor& out) {
   const std::vector<Operand<T>> operands = operands_of<T>(terms);
-  const ProductOutput<T> output(out, residual, bias, factors);
+  const ProductOutput<U> output(out, residual, bias, factors);
   if (tile_table() != nullptr)
     amx_matmul_sum(operands, output);
   else
-    TiledProduct<T>(operands, output).run();
+    TiledProduct<T, U>(operands, output).run();
 }
 
 }  // namespace
 
+bool tiled_matmul_serves(at::ScalarType dtype, int64_t rows, int64_t depth) {
+  return rows >= kRows && brgemm_serves(dtype) && (dtype != at::kBFloat16 || depth % 2 == 0);
+}
+
 bool tiled_matmul_serves(const std::vector<Product>& terms) {
-  const at::Tensor& first = terms.front().x;
-  const bool bf16 = first.scalar_type() == at::kBFloat16;
-  if (!first.is_cpu() || first.size(0) < kRows || !brgemm_serves(first.scalar_type())) return false;
   return std::all_of(terms.begin(), terms.end(), [&](const Product& term) {
-    return term.x.stride(1) == 1 && (term.w.quantized != nullptr || term.w.dense.stride(1) == 1) &&
-           (!bf16 || term.x.size(1) % 2 == 0);
+    return term.x.is_cpu() && term.x.stride(1) == 1 &&
+           (term.w.quantized != nullptr || term.w.dense.stride(1) == 1) &&
+           tiled_matmul_serves(term.x.scalar_type(), term.x.size(0), term.x.size(1));
   });
 }
 
@@ -209,10 +212,13 @@ void tiled_matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
                       const at::Tensor& bias, at::Tensor& out, const SumFactors& factors) {
   SFTRUN_CHECK(out.is_contiguous());
   SFTRUN_CHECK(!residual.defined() || residual.is_contiguous());
-  if (out.scalar_type() == at::kFloat)
-    run<float>(terms, residual, bias, factors, out);
+  const bool from_bf16 = terms.front().x.scalar_type() == at::kBFloat16;
+  if (!from_bf16)
+    run<float, float>(terms, residual, bias, factors, out);
+  else if (out.scalar_type() == at::kFloat)
+    run<uint16_t, float>(terms, residual, bias, factors, out);
   else
-    run<uint16_t>(terms, residual, bias, factors, out);
+    run<uint16_t, uint16_t>(terms, residual, bias, factors, out);
 }
 
 }  // namespace sftrun::kernels
