@@ -15,10 +15,14 @@ namespace sftrun::kernels::SFTRUN_ISA {
 namespace {
 
 #include "cpu/math.h"
+#include "cpu/sixteen.h"
 #include "sftrun/weights/ggml_blocks.inl"
 
 using ggml::kGroup;
 
+#ifdef __AVX2__
+#include "quant/ggml_cpu.inl"
+#else
 inline void store_numbers(const float* numbers, int64_t n, float* out) {
   std::memcpy(out, numbers, static_cast<size_t>(n) * sizeof(float));
 }
@@ -27,24 +31,29 @@ inline void store_numbers(const float* numbers, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; ++i) store(out + i, numbers[i]);
 }
 
-/// By way of numbers of its own, which the blocks' bytes cannot alias: several groups of them, so
-/// that none is read right behind its writing, in another width.
+/// Groups [first, first + count) of consecutive blocks, by way of numbers of its own, which the
+/// blocks' bytes cannot alias: several groups of them, so that none is read right behind its
+/// writing, in another width.
+template <typename Format, typename T>
+void decode_groups(const uint8_t* blocks, int64_t first, int64_t count, T* out) {
+  constexpr int64_t kAtOnce = 16, kGroups = Format::kNumbers / kGroup;
+  float numbers[kAtOnce * kGroup];
+  for (int64_t done = 0; done < count; done += kAtOnce) {
+    const int64_t groups = std::min(kAtOnce, count - done);
+    for (int64_t i = 0; i < groups; ++i) {
+      const int64_t group = first + done + i;
+      Format::decode(blocks + group / kGroups * Format::kBytes, static_cast<int>(group % kGroups),
+                     numbers + i * kGroup);
+    }
+    store_numbers(numbers, groups * kGroup, out + done * kGroup);
+  }
+}
+#endif
+
 template <typename T>
 void decode(uint32_t type, const uint8_t* blocks, int64_t first, int64_t count, T* out) {
-  constexpr int64_t kAtOnce = 16;
   ggml::with_format(static_cast<weights::GgmlType>(type), [&](auto format) {
-    using Format = decltype(format);
-    constexpr int64_t kGroups = Format::kNumbers / kGroup;
-    float numbers[kAtOnce * kGroup];
-    for (int64_t done = 0; done < count; done += kAtOnce) {
-      const int64_t groups = std::min(kAtOnce, count - done);
-      for (int64_t i = 0; i < groups; ++i) {
-        const int64_t group = first + done + i;
-        Format::decode(blocks + group / kGroups * Format::kBytes, static_cast<int>(group % kGroups),
-                       numbers + i * kGroup);
-      }
-      store_numbers(numbers, groups * kGroup, out + done * kGroup);
-    }
+    decode_groups<decltype(format)>(blocks, first, count, out);
   });
 }
 
