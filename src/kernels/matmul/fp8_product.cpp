@@ -22,13 +22,8 @@ void round_rows(const at::Tensor& x, const float* gains, at::Tensor& codes, at::
   auto* to = static_cast<T*>(codes.data_ptr());
   auto* factor = factors.data_ptr<float>();
   parallel_for(0, x.size(0), 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> row(static_cast<size_t>(n));
-    std::vector<uint8_t> bytes(static_cast<size_t>(n));
-    for (int64_t r = begin; r < end; ++r) {
-      row_kernels<T>().widen(from + r * stride, n, row.data());
-      factor[r] = cpu_kernels().quantize_row_e4m3(row.data(), gains, n, bytes.data());
-      row_kernels<T>().dequantize_8bit(EightBits::kE4m3, bytes.data(), n, 1.0F, to + r * n);
-    }
+    for (int64_t r = begin; r < end; ++r)
+      factor[r] = row_kernels<T>().round_row_e4m3(from + r * stride, gains, n, to + r * n);
   });
 }
 

@@ -373,10 +373,9 @@ QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format) {
   const int64_t n = matrix.columns;
   parallel_for(0, matrix.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      factors[row] =
-          format == QuantFormat::kFp8
-              ? cpu_kernels().quantize_row_e4m3(from + row * n, nullptr, n, codes + row * n)
-              : cpu_kernels().quantize_row_int8(from + row * n, n, codes + row * n);
+      factors[row] = format == QuantFormat::kFp8
+                         ? cpu_kernels().quantize_row_e4m3(from + row * n, n, codes + row * n)
+                         : cpu_kernels().quantize_row_int8(from + row * n, n, codes + row * n);
     }
   });
   return matrix;
