@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 /// The CPU kernels as plain functions over rows, without LibTorch. src/kernels/cpu/kernels_isa.cpp
@@ -184,6 +185,8 @@ struct CpuKernels {
   /// One row's codes and, returned, its factor; see src/kernels/quant/eight_bits_cpu.inl.
   float (*quantize_row_e4m3)(const float* x, int64_t n, uint8_t* codes);
   float (*quantize_row_int8)(const float* x, int64_t n, uint8_t* codes);
+  /// memcpy past the caches. Before others read what was written, the caller orders its stores.
+  void (*stream_copy)(void* to, const void* from, size_t bytes);
 };
 
 /// The table for this processor: avx512, avx2 or generic. SFTRUN_ISA in the environment names a

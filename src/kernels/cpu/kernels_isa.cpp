@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
-#ifdef __AVX2__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -31,6 +32,7 @@ namespace {
 // The kernels below use these.
 #include "cpu/math.h"
 #include "cpu/sixteen.h"
+#include "cpu/stream_cpu.inl"
 
 #include "adamw/sum_of_squares_cpu.inl"
 #include "attention/attention_cpu.inl"
@@ -75,6 +77,7 @@ const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
                            adamw_8bit,
                            quantize_4bit,
                            quantize_row_e4m3,
-                           quantize_row_int8};
+                           quantize_row_int8,
+                           stream_copy};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA
