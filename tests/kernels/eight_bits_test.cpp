@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "../../src/kernels/cuda/algorithms.h"
 #include "sftrun/core/error.h"
@@ -114,9 +115,9 @@ TEST(EightBits, EveryInstructionSetGivesTheSameBytes) {
       const float factor = matrix.absmax.item<float>();
       const EightBits form = format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8;
       const at::Tensor of_fp16 = values.to(at::kHalf).to(at::kFloat);
-      at::Tensor copy = values.clone(), codes = at::empty({1000}, at::kByte);
+      at::Tensor codes = at::empty({1000}, at::kByte);
       const float made = format == QuantFormat::kFp8
-                             ? kernels->quantize_row_e4m3(copy.data_ptr<float>(), nullptr, 1000,
+                             ? kernels->quantize_row_e4m3(values.const_data_ptr<float>(), 1000,
                                                           codes.data_ptr<uint8_t>())
                              : kernels->quantize_row_int8(of_fp16.const_data_ptr<float>(), 1000,
                                                           codes.data_ptr<uint8_t>());
@@ -133,6 +134,41 @@ TEST(EightBits, EveryInstructionSetGivesTheSameBytes) {
             wide, dequantize(matrix, at::kFloat).flatten().narrow(0, first, 1000 - first).clone()))
             << isa << " from " << first;
         EXPECT_TRUE(same_bits(half, wide.to(at::kBFloat16))) << isa << " from " << first;
+      }
+    }
+  }
+}
+
+/// Rows rounded without codes: large and small, with zeros of both signs, with what is no number.
+TEST(EightBits, RoundedRowsAreTheCodesValues) {
+  const CpuKernels& generic = *cpu_kernels_by_name("generic");
+  for (const char* isa : {"generic", "avx2", "avx512"}) {
+    const CpuKernels* kernels = cpu_kernels_by_name(isa);
+    if (kernels == nullptr) continue;
+    for (const int64_t n : {1, 31, 32, 100, 4097}) {
+      for (const float scale : {1.0F, 1e-20F, 1e-36F, 1e30F, 0.0F}) {
+        SCOPED_TRACE(std::string(isa) + " " + std::to_string(n) + " " + std::to_string(scale));
+        at::Tensor x = (at::randn({n}) * at::randn({n}).exp() * scale).to(at::kBFloat16);
+        if (n > 32) x[40] = std::nanf(""), x[41] = -0.0F;
+        const at::Tensor wide = x.to(at::kFloat), gains = at::rand({n});
+        const at::Tensor gained = wide * gains;
+        const auto expect = [&](const at::Tensor& of, float factor, const auto& unpack,
+                                const auto& rounded) {
+          std::vector<uint8_t> codes(rounded.size());
+          EXPECT_EQ(factor, generic.quantize_row_e4m3(of.const_data_ptr<float>(), n, codes.data()));
+          auto values = rounded;
+          unpack(EightBits::kE4m3, codes.data(), n, 1.0F, values.data());
+          EXPECT_EQ(std::memcmp(values.data(), rounded.data(), values.size() * sizeof(values[0])),
+                    0);
+        };
+        std::vector<uint16_t> half(static_cast<size_t>(n));
+        std::vector<float> rounded(static_cast<size_t>(n));
+        const auto* halves = static_cast<const uint16_t*>(x.const_data_ptr());
+        const float factor = kernels->bf16.round_row_e4m3(halves, nullptr, n, half.data());
+        expect(wide, factor, generic.bf16.dequantize_8bit, half);
+        const float of_gained = kernels->f32.round_row_e4m3(
+            wide.const_data_ptr<float>(), gains.const_data_ptr<float>(), n, rounded.data());
+        expect(gained, of_gained, generic.f32.dequantize_8bit, rounded);
       }
     }
   }

@@ -4,7 +4,9 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -89,21 +91,40 @@ TEST(Quant, BytesAndValuesAreBitsandbytes) {
   }
 }
 
+/// Any place and length, of blocks that are whole vectors and of others, of factors that are no
+/// numbers, too.
 TEST(Quant, EveryInstructionSetGivesTheSameBytes) {
   const at::Tensor weight = normal({64, 96}, 3, at::kFloat);
-  const QuantizedMatrix matrix = quantize(weight, {.nested = false});
-  const float* table = quant_table(QuantFormat::kNf4).data();
-  for (const char* isa : {"generic", "avx2", "avx512"}) {
-    const CpuKernels* kernels = cpu_kernels_by_name(isa);
-    if (kernels == nullptr) continue;
-    for (const int64_t first : {0, 1, 63, 64, 100}) {
-      at::Tensor out = at::empty({matrix.numel() - first}, at::kFloat);
-      kernels->f32.dequantize_4bit(matrix.packed.const_data_ptr<uint8_t>(), first, out.numel(), 64,
-                                   table, matrix.absmax.const_data_ptr<float>() + first / 64,
-                                   out.data_ptr<float>());
-      EXPECT_TRUE(same_bits(
-          out, dequantize(matrix, at::kFloat).flatten().narrow(0, first, out.numel()).clone()))
-          << isa << " from " << first;
+  for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp4}) {
+    for (const int64_t block : {int64_t{64}, int64_t{50}}) {
+      const QuantizedMatrix matrix =
+          quantize(weight, {.format = format, .block_size = block, .nested = false});
+      matrix.absmax[3] = std::nanf("");
+      matrix.absmax[5] = std::numeric_limits<float>::infinity();
+      const auto unpacked = [&](const auto& kernels, int64_t first, int64_t count, auto* out) {
+        kernels.dequantize_4bit(matrix.packed.const_data_ptr<uint8_t>(), first, count, block,
+                                quant_table(format).data(),
+                                matrix.absmax.const_data_ptr<float>() + first / block, out);
+      };
+      for (const char* isa : {"avx2", "avx512"}) {
+        const CpuKernels *kernels = cpu_kernels_by_name(isa),
+                         *generic = cpu_kernels_by_name("generic");
+        if (kernels == nullptr) continue;
+        for (const int64_t first : {0, 1, 63, 64, 100, 333}) {
+          for (const int64_t count : {int64_t{7}, int64_t{130}, matrix.numel() - first}) {
+            SCOPED_TRACE(std::string(isa) + " " + std::to_string(first));
+            const auto n = static_cast<size_t>(count);
+            std::vector<float> wide(n), expected(n);
+            std::vector<uint16_t> half(n), expected_half(n);
+            unpacked(kernels->f32, first, count, wide.data());
+            unpacked(generic->f32, first, count, expected.data());
+            unpacked(kernels->bf16, first, count, half.data());
+            unpacked(generic->bf16, first, count, expected_half.data());
+            EXPECT_EQ(std::memcmp(wide.data(), expected.data(), n * sizeof(float)), 0);
+            EXPECT_EQ(half, expected_half);
+          }
+        }
+      }
     }
   }
 }
@@ -250,6 +271,27 @@ TEST(GgmlBlocks, EveryInstructionSetAndPlaceGivesTheSameNumbers) {
   }
 }
 
+/// Infinite and not numbers: as the reader of files has them, but for the sign of what is none.
+TEST(GgmlBlocks, FactorsThatAreNoNumbers) {
+  for (const BlockType& type : block_types()) {
+    for (const uint8_t high : {0x7c, 0xfc, 0x7e}) {
+      QuantizedMatrix matrix = random_blocks(type, 1, 2, 9);
+      auto* second = matrix.packed.data_ptr<uint8_t>() + info_of(type.type).block_bytes;
+      for (const int half : type.halves) second[half] = 0, second[half + 1] = high;
+      if (type.type == GgmlType::kMxfp4) second[0] = 255;
+      const at::Tensor expected = by_weights(matrix);
+      SCOPED_TRACE(std::string(info_of(type.type).name));
+      EXPECT_FALSE(expected.isfinite().all().item<bool>());
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        const at::Tensor values = dequantize(matrix, dtype);
+        EXPECT_TRUE(at::equal(values.isnan(), expected.isnan()));
+        EXPECT_TRUE(
+            same_bits(values.nan_to_num(0, 1, -1), expected.to(dtype).nan_to_num(0, 1, -1)));
+      }
+    }
+  }
+}
+
 TEST(GgmlBlocks, ProductsAreThoseOfTheUnpackedMatrix) {
   for (const BlockType& type : block_types()) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -307,6 +349,20 @@ TEST(Quant, RowsAreThoseOfTheWhole) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       EXPECT_TRUE(at::equal(dequantize_rows(matrix, rows, dtype),
                             dequantize(matrix, dtype).index_select(0, rows)));
+    }
+  }
+}
+
+/// Large results go past the caches, row by row: 16 MiB and more.
+TEST(Quant, LargeMatricesAreTheirParts) {
+  const at::Tensor weight = normal({2001, 4195}, 15, at::kFloat);
+  for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp8}) {
+    const QuantizedMatrix matrix = quantize(weight, {.format = format, .nested = false});
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor whole = dequantize(matrix, dtype);
+      for (const int64_t first : {0, 1000, 1900})
+        EXPECT_TRUE(
+            at::equal(whole.narrow(0, first, 101), dequantize_range(matrix, first, 101, dtype)));
     }
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 /// The CPU kernels as plain functions over rows, without LibTorch. src/kernels/cpu/kernels_isa.cpp
@@ -158,9 +159,12 @@ struct RowKernels {
   /// Numbers [first, first + n) of a row of ggml's blocks; see sftrun/weights/ggml_blocks.inl.
   /// @param type one of weights::GgmlType that has blocks
   void (*dequantize_ggml)(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out);
-  void (*widen)(const T* x, int64_t n, float* wide);
   /// Values of one row; see src/kernels/quant/eight_bits_cpu.inl.
   void (*dequantize_8bit)(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out);
+  /// One row rounded to e4m3: the codes' values and, returned, its factor; see
+  /// src/kernels/quant/round_e4m3_cpu.inl.
+  float (*round_row_e4m3)(const T* x, const float* gains, int64_t n, T* out);
+  float (*round_row_e4m3_to_bf16)(const T* x, const float* gains, int64_t n, uint16_t* out);
 };
 
 struct CpuKernels {
@@ -180,8 +184,10 @@ struct CpuKernels {
   void (*quantize_4bit)(const float* values, int64_t n, int64_t block_size, const float* bounds,
                         const uint8_t* order, uint8_t* packed, float* absmax);
   /// One row's codes and, returned, its factor; see src/kernels/quant/eight_bits_cpu.inl.
-  float (*quantize_row_e4m3)(float* x, const float* gains, int64_t n, uint8_t* codes);
+  float (*quantize_row_e4m3)(const float* x, int64_t n, uint8_t* codes);
   float (*quantize_row_int8)(const float* x, int64_t n, uint8_t* codes);
+  /// memcpy past the caches. Before others read what was written, the caller orders its stores.
+  void (*stream_copy)(void* to, const void* from, size_t bytes);
 };
 
 /// The table for this processor: avx512, avx2 or generic. SFTRUN_ISA in the environment names a

@@ -9,11 +9,11 @@
 #endif
 
 constexpr float kLargestE4m3 = 448.0F;
+constexpr float kInverse127 = 7.874015718698502e-3F;
 
 /// Of 127 steps to a row's largest magnitude, in the order of bitsandbytes'
 /// int8_vectorwise_dequant.
 SFTRUN_EIGHT_BITS float int8_value(uint8_t code, float factor) {
-  constexpr float kInverse127 = 7.874015718698502e-3F;
   return static_cast<float>(static_cast<int8_t>(code)) * factor * kInverse127;
 }
 
@@ -24,14 +24,14 @@ SFTRUN_EIGHT_BITS uint32_t e4m3_bits_of(float x) {
 }
 
 SFTRUN_EIGHT_BITS float e4m3_value(uint8_t code) {
-  const uint32_t sign = (code & 0x80U) << 24;
-  // 0x7f is not a number. The exponent is 120 too low until it is multiplied, subnormals too.
-  const uint32_t bits = (code & 0x7fU) == 0x7fU ? 0x7fc00000U : (code & 0x7fU) << 20;
+  const uint32_t sign = (code & 0x80U) << 24, magnitude = code & 0x7fU;
+  // Below 2^-6 a step is 2^-9. (Not by way of subnormal floats, which processors are slow with.)
+  const float small = static_cast<float>(static_cast<int32_t>(magnitude)) * 0.001953125F;
+  const uint32_t normal = (magnitude << 20) + (120U << 23),
+                 other = magnitude < 8 ? e4m3_bits_of(small) : normal,
+                 bits = (magnitude == 0x7fU ? 0x7fc00000U : other) | sign;
   float value;
   memcpy(&value, &bits, 4);
-  value *= 1.329227995784916e36F;  // 2^120
-  const uint32_t with_sign = e4m3_bits_of(value) | sign;
-  memcpy(&value, &with_sign, 4);
   return value;
 }
 
@@ -39,14 +39,14 @@ SFTRUN_EIGHT_BITS float e4m3_value(uint8_t code) {
 SFTRUN_EIGHT_BITS uint8_t e4m3_code(float x) {
   const uint32_t bits = e4m3_bits_of(x), sign = (bits >> 24) & 0x80U,
                  magnitude = bits & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) return static_cast<uint8_t>(sign | 0x7fU);
   // Normal: the exponent's bias from 127 to 7, 20 bits of the mantissa rounded away.
   const uint32_t normal = (magnitude - (120U << 23) + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20;
   // Below 2^-6 a step is 2^-9, which is that of floats from 2^14 on.
   constexpr float kSteps = 16384.0F;
   const float shifted = (x < 0 ? -x : x) + kSteps;
   const uint32_t small = e4m3_bits_of(shifted) - e4m3_bits_of(kSteps);
-  return static_cast<uint8_t>(sign | (magnitude < 0x3c800000U ? small : normal));
+  const uint32_t code = magnitude < 0x3c800000U ? small : normal;
+  return static_cast<uint8_t>(sign | (magnitude > 0x7f800000U ? 0x7fU : code));
 }
 
 /// Of a row whose largest magnitude is this: codes are of x / factor.

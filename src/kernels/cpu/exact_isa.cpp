@@ -1,9 +1,11 @@
 // Compiled once for each instruction set, as kernels_isa.cpp, but without contraction to fused
 // multiply-adds: bit-equal to references that round after every operation.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #ifdef __F16C__
 #include <immintrin.h>
 #endif
@@ -15,6 +17,7 @@ namespace sftrun::kernels::SFTRUN_ISA {
 namespace {
 
 #include "cpu/math.h"
+#include "cpu/sixteen.h"
 #include "sftrun/weights/ggml_blocks.inl"
 
 using ggml::kGroup;
@@ -27,24 +30,39 @@ inline void store_numbers(const float* numbers, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; ++i) store(out + i, numbers[i]);
 }
 
-/// By way of numbers of its own, which the blocks' bytes cannot alias: several groups of them, so
-/// that none is read right behind its writing, in another width.
+template <typename Format, typename T>
+void decode_one(const uint8_t* block, int group, T* out) {
+  float numbers[kGroup];
+  Format::decode(block, group, numbers);
+  store_numbers(numbers, kGroup, out);
+}
+
+#ifdef __AVX2__
+#include "quant/ggml_cpu.inl"
+#else
+/// Groups [first, first + count) of consecutive blocks, by way of numbers of its own, which the
+/// blocks' bytes cannot alias: several groups of them, so that none is read right behind its
+/// writing, in another width.
+template <typename Format, typename T>
+void decode_groups(const uint8_t* blocks, int64_t first, int64_t count, T* out) {
+  constexpr int64_t kAtOnce = 16, kGroups = Format::kNumbers / kGroup;
+  float numbers[kAtOnce * kGroup];
+  for (int64_t done = 0; done < count; done += kAtOnce) {
+    const int64_t groups = std::min(kAtOnce, count - done);
+    for (int64_t i = 0; i < groups; ++i) {
+      const int64_t group = first + done + i;
+      Format::decode(blocks + group / kGroups * Format::kBytes, static_cast<int>(group % kGroups),
+                     numbers + i * kGroup);
+    }
+    store_numbers(numbers, groups * kGroup, out + done * kGroup);
+  }
+}
+#endif
+
 template <typename T>
 void decode(uint32_t type, const uint8_t* blocks, int64_t first, int64_t count, T* out) {
-  constexpr int64_t kAtOnce = 16;
   ggml::with_format(static_cast<weights::GgmlType>(type), [&](auto format) {
-    using Format = decltype(format);
-    constexpr int64_t kGroups = Format::kNumbers / kGroup;
-    float numbers[kAtOnce * kGroup];
-    for (int64_t done = 0; done < count; done += kAtOnce) {
-      const int64_t groups = std::min(kAtOnce, count - done);
-      for (int64_t i = 0; i < groups; ++i) {
-        const int64_t group = first + done + i;
-        Format::decode(blocks + group / kGroups * Format::kBytes, static_cast<int>(group % kGroups),
-                       numbers + i * kGroup);
-      }
-      store_numbers(numbers, groups * kGroup, out + done * kGroup);
-    }
+    decode_groups<decltype(format)>(blocks, first, count, out);
   });
 }
 
@@ -63,12 +81,13 @@ void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
 void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16_t* compute_copy,
                 int64_t n, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
                 const AdamW8bitParams& a);
-float quantize_row_e4m3(float* x, const float* gains, int64_t n, uint8_t* codes);
+float quantize_row_e4m3(const float* x, int64_t n, uint8_t* codes);
 float quantize_row_int8(const float* x, int64_t n, uint8_t* codes);
 
 #include "adamw/adamw_8bit_cpu.inl"
 #include "adamw/adamw_cpu.inl"
 #include "quant/eight_bits_cpu.inl"
+#include "quant/round_e4m3_cpu.inl"
 
 template <typename T>
 void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out) {
@@ -82,6 +101,9 @@ void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_
 
 template void dequantize_8bit<float>(EightBits, const uint8_t*, int64_t, float, float*);
 template void dequantize_8bit<uint16_t>(EightBits, const uint8_t*, int64_t, float, uint16_t*);
+template float round_row_e4m3(const float*, const float*, int64_t, float*);
+template float round_row_e4m3(const float*, const float*, int64_t, uint16_t*);
+template float round_row_e4m3(const uint16_t*, const float*, int64_t, uint16_t*);
 template void dequantize_ggml<float>(uint32_t, const uint8_t*, int64_t, int64_t, float*);
 template void dequantize_ggml<uint16_t>(uint32_t, const uint8_t*, int64_t, int64_t, uint16_t*);
 

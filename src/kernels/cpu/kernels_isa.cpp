@@ -1,8 +1,12 @@
 // Compiled once for each instruction set, with SFTRUN_ISA naming the namespace.
 #include "sftrun/kernels/cpu_table.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstring>
-#ifdef __AVX512F__
+#include <limits>
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -13,7 +17,9 @@ template <typename T>
 void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out);
 template <typename T>
 void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out);
-float quantize_row_e4m3(float* x, const float* gains, int64_t n, uint8_t* codes);
+template <typename T, typename Code>
+float round_row_e4m3(const T* x, const float* gains, int64_t n, Code* out);
+float quantize_row_e4m3(const float* x, int64_t n, uint8_t* codes);
 float quantize_row_int8(const float* x, int64_t n, uint8_t* codes);
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
            uint16_t* compute_copy, int64_t n, AdamWParams a);
@@ -25,6 +31,8 @@ namespace {
 
 // The kernels below use these.
 #include "cpu/math.h"
+#include "cpu/sixteen.h"
+#include "cpu/stream_cpu.inl"
 
 #include "adamw/sum_of_squares_cpu.inl"
 #include "attention/attention_cpu.inl"
@@ -53,8 +61,9 @@ constexpr RowKernels<T> kRowKernels = {
     {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>, add_dot_rows<T>},
     dequantize_4bit<T>,
     dequantize_ggml<T>,
-    widen<T>,
     dequantize_8bit<T>,
+    round_row_e4m3<T, T>,
+    round_row_e4m3<T, uint16_t>,
 };
 
 #define SFTRUN_NAME_OF(x) #x
@@ -71,6 +80,7 @@ const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
                            adamw_8bit,
                            quantize_4bit,
                            quantize_row_e4m3,
-                           quantize_row_int8};
+                           quantize_row_int8,
+                           stream_copy};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

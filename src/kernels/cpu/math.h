@@ -24,17 +24,46 @@ inline void store(uint16_t* p, float value) {
 }
 
 #ifdef __AVX512F__
+// In bf16, as `store`, in the high halves.   @pre no value is NaN
+inline __m512i finite_to_bf16(__m512 values) {
+  const __m512i bits = _mm512_castps_si512(values),
+                below_half = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+  const __mmask16 is_odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+  return _mm512_mask_add_epi32(below_half, is_odd, below_half, _mm512_set1_epi32(1));
+}
+inline __m512i to_bf16(__m512 values) {
+  return _mm512_mask_mov_epi32(finite_to_bf16(values),
+                               _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q),
+                               _mm512_set1_epi32(0x7fc00000));
+}
+// The high halves of `first`, then those of `second`.
+inline __m512i high_halves(__m512i first, __m512i second) {
+  alignas(64) static constexpr uint16_t kOdd[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                    23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                    45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  return _mm512_permutex2var_epi16(first, _mm512_load_si512(kOdd), second);
+}
+
 inline void store_sixteen(float* to, __m512 values) {
   _mm512_storeu_ps(to, values);
 }
 inline void store_sixteen(uint16_t* to, __m512 values) {
-  const __m512i bits = _mm512_castps_si512(values);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(
-      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  const __m512i halves = _mm512_mask_mov_epi32(
-      rounded, _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(halves));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_cvtepi32_epi16(_mm512_srli_epi32(to_bf16(values), 16)));
+}
+inline void store_thirty_two(float* to, __m512 first, __m512 second) {
+  _mm512_storeu_ps(to, first);
+  _mm512_storeu_ps(to + 16, second);
+}
+inline void store_thirty_two(uint16_t* to, __m512 first, __m512 second) {
+  _mm512_storeu_si512(to, high_halves(to_bf16(first), to_bf16(second)));
+}
+// The same of values of which none is NaN.
+inline void store_finite(float* to, __m512 first, __m512 second) {
+  store_thirty_two(to, first, second);
+}
+inline void store_finite(uint16_t* to, __m512 first, __m512 second) {
+  _mm512_storeu_si512(to, high_halves(finite_to_bf16(first), finite_to_bf16(second)));
 }
 #endif
 

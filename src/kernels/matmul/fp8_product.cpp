@@ -15,21 +15,20 @@
 namespace sftrun::kernels {
 namespace {
 
-/// T: of x, C: what holds the codes' values.
-template <typename T, typename C>
-void round_rows(const at::Tensor& x, const float* gains, const RoundedRows& rounded) {
+/// One row's codes, and its factor returned.
+template <typename T, typename Code>
+using RoundRow = float (*)(const T* x, const float* gains, int64_t n, Code* codes);
+
+template <typename T, typename Code>
+void round_rows(RoundRow<T, Code> round, const at::Tensor& x, const float* gains,
+                const RoundedRows& rounded) {
   const int64_t n = x.size(1), stride = x.stride(0);
   const auto* from = static_cast<const T*>(x.const_data_ptr());
-  auto* to = static_cast<C*>(rounded.codes.data_ptr());
+  auto* to = static_cast<Code*>(rounded.codes.data_ptr());
   auto* factor = rounded.factors.data_ptr<float>();
   parallel_for(0, x.size(0), 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> row(static_cast<size_t>(n));
-    std::vector<uint8_t> bytes(static_cast<size_t>(n));
-    for (int64_t r = begin; r < end; ++r) {
-      row_kernels<T>().widen(from + r * stride, n, row.data());
-      factor[r] = cpu_kernels().quantize_row_e4m3(row.data(), gains, n, bytes.data());
-      row_kernels<C>().dequantize_8bit(EightBits::kE4m3, bytes.data(), n, 1.0F, to + r * n);
-    }
+    for (int64_t r = begin; r < end; ++r)
+      factor[r] = round(from + r * stride, gains, n, to + r * n);
   });
 }
 
@@ -42,11 +41,11 @@ RoundedRows round_on_cpu(const at::Tensor& x, const at::Tensor& gains) {
                       at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
   const float* gain = gains.defined() ? gains.const_data_ptr<float>() : nullptr;
   if (as_fp32)
-    round_rows<float, float>(x, gain, rounded);
+    round_rows(row_kernels<float>().round_row_e4m3, x, gain, rounded);
   else if (in_fp32)
-    round_rows<float, uint16_t>(x, gain, rounded);
+    round_rows(row_kernels<float>().round_row_e4m3_to_bf16, x, gain, rounded);
   else
-    round_rows<uint16_t, uint16_t>(x, gain, rounded);
+    round_rows(row_kernels<uint16_t>().round_row_e4m3, x, gain, rounded);
   return rounded;
 }
 

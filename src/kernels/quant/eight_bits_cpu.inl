@@ -3,17 +3,28 @@
 #include "sftrun/weights/eight_bits.inl"
 
 #ifdef __AVX512F__
-inline __m512 sixteen_e4m3(__m128i codes) {
-  const __m512i wide = _mm512_cvtepu8_epi32(codes), all = _mm512_set1_epi32(0x7f);
-  const __m512i magnitude = _mm512_and_si512(wide, all),
-                sign = _mm512_slli_epi32(_mm512_and_si512(wide, _mm512_set1_epi32(0x80)), 24);
-  // By way of fp16, whose exponent they fit: no subnormal floats, which processors are slow with.
-  const __m256i halves = _mm512_cvtepi32_epi16(_mm512_slli_epi32(magnitude, 7));
-  const __m512 scaled = _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256.0F));
-  const __m512i bits =
-      _mm512_mask_mov_epi32(_mm512_castps_si512(scaled), _mm512_cmpeq_epi32_mask(magnitude, all),
-                            _mm512_set1_epi32(0x7fc00000));
-  return _mm512_castsi512_ps(_mm512_or_si512(bits, sign));
+inline bool are_numbers(__m256i codes) {
+  const __m256i magnitudes = _mm256_or_si256(codes, _mm256_set1_epi8(-128));
+  return _mm256_cmpeq_epi8_mask(magnitudes, _mm256_set1_epi8(-1)) == 0;
+}
+
+/// Thirty-two codes, by way of fp16, whose exponents they fit: values are 2^8 too low there.
+/// @param factors times 2^8
+template <typename T>
+void store_e4m3(__m256i codes, __m512 factors, T* out) {
+  const __m512i high = _mm512_slli_epi16(_mm512_cvtepu8_epi16(codes), 8);
+  const __m512i halves = _mm512_and_si512(_mm512_srai_epi16(high, 1),  // its sign is there twice
+                                          _mm512_set1_epi16(static_cast<int16_t>(0xbf80)));
+  store_finite(out, _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), factors),
+               _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)), factors));
+}
+
+template <typename T>
+void store_int8(__m256i codes, __m512 factors, T* out) {
+  const __m512 inverse = _mm512_set1_ps(kInverse127);
+  const __m512 first = whole_numbers(_mm256_castsi256_si128(codes)) * factors,
+               second = whole_numbers(_mm256_extracti128_si256(codes, 1)) * factors;
+  store_finite(out, first * inverse, second * inverse);
 }
 #endif
 
@@ -22,21 +33,26 @@ inline __m512 sixteen_e4m3(__m128i codes) {
 template <typename T>
 void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out) {
   const bool is_e4m3 = form == EightBits::kE4m3;
+  const auto some = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      store(out + i, is_e4m3 ? e4m3_value(codes[i]) * factor : int8_value(codes[i], factor));
+  };
   int64_t i = 0;
 #ifdef __AVX512F__
-  const __m512 factors = _mm512_set1_ps(factor), inverse = _mm512_set1_ps(7.874015718698502e-3F);
-  for (; i + 16 <= n; i += 16) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i));
-    const __m512 values =
-        is_e4m3
-            ? _mm512_mul_ps(sixteen_e4m3(bytes), factors)
-            : _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), factors),
-                            inverse);
-    store_sixteen(out + i, values);
+  constexpr float kScale = 256;
+  const bool is_finite = std::abs(factor) <= std::numeric_limits<float>::max() / kScale;
+  const __m512 factors = _mm512_set1_ps(is_e4m3 ? factor * kScale : factor);
+  for (; is_finite && i + 32 <= n; i += 32) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
+    if (!is_e4m3)
+      store_int8(bytes, factors, out + i);
+    else if (are_numbers(bytes))
+      store_e4m3(bytes, factors, out + i);
+    else
+      some(i, i + 32);
   }
 #endif
-  for (; i < n; ++i)
-    store(out + i, is_e4m3 ? e4m3_value(codes[i]) * factor : int8_value(codes[i], factor));
+  some(i, n);
 }
 
 inline float largest_magnitude(const float* x, int64_t n) {
@@ -50,12 +66,8 @@ inline float largest_magnitude(const float* x, int64_t n) {
 }
 
 /// One row's codes; returns its factor, largest / 448 (of zeros 1 / 448), as transformers'
-/// quantize_fp8_per_row. Overwrites x.   @param gains of the columns, multiplied first; null: none
-float quantize_row_e4m3(float* x, const float* gains, int64_t n, uint8_t* codes) {
-  if (gains != nullptr) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) x[i] *= gains[i];
-  }
+/// quantize_fp8_per_row.
+float quantize_row_e4m3(const float* x, int64_t n, uint8_t* codes) {
   const float factor = e4m3_factor(largest_magnitude(x, n));
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) codes[i] = e4m3_code_cut(x[i] / factor);

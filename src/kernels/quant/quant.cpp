@@ -195,26 +195,6 @@ void part_of_8bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int6
 
 constexpr int64_t kStreamed = 16 << 20;  // bytes: more than is still in the caches when it is read
 
-/// Past the caches: an ordinary store first reads what it is about to overwrite.
-void stream_copy(void* to, const void* from, size_t bytes) {
-#ifdef __SSE2__
-  constexpr size_t kVector = sizeof(__m128i);
-  auto* out = static_cast<std::byte*>(to);
-  const auto* in = static_cast<const std::byte*>(from);
-  const size_t before =
-      std::min(bytes, (kVector - reinterpret_cast<uintptr_t>(to) % kVector) % kVector);
-  std::memcpy(out, in, before);
-  size_t at = before;
-  for (; at + kVector <= bytes; at += kVector) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(out + at),
-                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + at)));
-  }
-  std::memcpy(out + at, in + at, bytes - at);
-#else
-  std::memcpy(to, from, bytes);
-#endif
-}
-
 /// Others may read what was streamed.
 void end_stream() {
 #ifdef __SSE2__
@@ -222,17 +202,18 @@ void end_stream() {
 #endif
 }
 
-/// Rows [row, row + rows) by way of a part that stays in the first-level cache.
+/// Rows [row, row + rows) past the caches, by way of a part that stays in the first-level one: an
+/// ordinary store first reads what it is about to overwrite.
 template <typename T>
 void stream_rows(const QuantizedMatrix& matrix, int64_t row, int64_t rows, T* out) {
   constexpr int64_t kPart = 2048;  // values; whole blocks of ggml's
-  std::array<T, kPart> part;
+  alignas(64) std::array<T, kPart> part;
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t column = 0; column < matrix.columns; column += kPart) {
       const int64_t count = std::min(kPart, matrix.columns - column);
       dequantize_part<T>(matrix, row + i, 1, column, count, part.data(), count);
-      stream_copy(out + i * matrix.columns + column, part.data(),
-                  static_cast<size_t>(count) * sizeof(T));
+      cpu_kernels().stream_copy(out + i * matrix.columns + column, part.data(),
+                                static_cast<size_t>(count) * sizeof(T));
     }
   }
   end_stream();
@@ -242,9 +223,7 @@ template <typename T>
 void dequantize_into(const QuantizedMatrix& matrix, int64_t first, at::Tensor& out) {
   constexpr int64_t kGrain = 4096;  // values worth a thread
   auto* values = static_cast<T*>(out.data_ptr());
-  // Of two bytes a value there is less to write than to compute.
-  const bool is_streamed =
-      std::is_same_v<T, float> && static_cast<int64_t>(out.nbytes()) >= kStreamed;
+  const bool is_streamed = static_cast<int64_t>(out.nbytes()) >= kStreamed;
   parallel_for(0, out.size(0), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, matrix.columns)),
                [&](int64_t begin, int64_t end) {
                  T* to = values + begin * matrix.columns;
@@ -303,10 +282,15 @@ void QuantizedMatrix::block_factors(int64_t first, std::span<float> factors) con
   const auto* map = nested_map().const_data_ptr<float>();
   const auto* code = codes.const_data_ptr<uint8_t>();
   const auto* scales = nested_absmax.const_data_ptr<float>();
-  for (size_t i = 0; i < factors.size(); ++i) {
-    const int64_t block = first + static_cast<int64_t>(i);
-    const float value = map[code[block]] * scales[(first_block + block) / kNestedBlock];
-    factors[i] = value + offset;
+  const auto count = static_cast<int64_t>(factors.size());
+  for (int64_t i = 0; i < count;) {
+    const int64_t nested = (first_block + first + i) / kNestedBlock,
+                  stop = std::min(count, (nested + 1) * kNestedBlock - first_block - first);
+    const float scale = scales[nested];
+    for (; i < stop; ++i) {
+      const float value = map[code[first + i]] * scale;
+      factors[static_cast<size_t>(i)] = value + offset;
+    }
   }
 }
 
@@ -373,10 +357,9 @@ QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format) {
   const int64_t n = matrix.columns;
   parallel_for(0, matrix.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      factors[row] =
-          format == QuantFormat::kFp8
-              ? cpu_kernels().quantize_row_e4m3(from + row * n, nullptr, n, codes + row * n)
-              : cpu_kernels().quantize_row_int8(from + row * n, n, codes + row * n);
+      factors[row] = format == QuantFormat::kFp8
+                         ? cpu_kernels().quantize_row_e4m3(from + row * n, n, codes + row * n)
+                         : cpu_kernels().quantize_row_int8(from + row * n, n, codes + row * n);
     }
   });
   return matrix;

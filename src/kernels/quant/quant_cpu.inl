@@ -36,13 +36,56 @@ inline void quantize_4bit(const float* values, int64_t n, int64_t block_size, co
 }
 
 #ifdef __AVX512F__
-/// Sixteen values from the eight bytes at `packed`, the first in the high half of the first.
-inline __m512 sixteen_values(const uint8_t* packed, __m512 table) {
-  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(packed));
-  const __m128i mask = _mm_set1_epi8(0x0f);
+/// What a block's codes stand for.   @pre factor is finite
+inline __m512 values_of_codes(const float* table, float factor, const float* /*out*/) {
+  return _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(factor));
+}
+/// Rounded to bf16, and twice: five bits look a value up.
+inline __m512i values_of_codes(const float* table, float factor, const uint16_t* /*out*/) {
+  const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(factor));
+  return high_halves(finite_to_bf16(values), finite_to_bf16(values));
+}
+
+/// Thirty-two values from 16 bytes, the first in the high half of the first. A lane's code is at
+/// the bottom of it; the bits above are not looked at.
+inline void store_values(const uint8_t* packed, __m512 values, float* out) {
+  const __m512i words = _mm512_broadcast_i32x4(
+                    _mm_loadu_si128(reinterpret_cast<const __m128i*>(packed))),
+                shifts =
+                    _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24);
+  const auto look_up_words = [&](__m512i of_lanes) {
+    const __m512i codes = _mm512_srlv_epi32(_mm512_permutexvar_epi32(of_lanes, words), shifts);
+    return _mm512_permutexvar_ps(codes, values);
+  };
+  store_thirty_two(
+      out, look_up_words(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1)),
+      look_up_words(_mm512_setr_epi32(2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3)));
+}
+inline void store_values(const uint8_t* packed, __m512i values, uint16_t* out) {
+  const __m512i bytes =
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed)));
+  const __m512i codes = _mm512_or_si512(_mm512_srli_epi32(bytes, 4), _mm512_slli_epi32(bytes, 16));
+  _mm512_storeu_si512(out, _mm512_permutexvar_epi16(codes, values));
+}
+#elif defined(__AVX2__)
+struct ValuesOfCodes {
+  const float* table;
+  Sixteen factor;
+};
+/// @pre factor is finite
+template <typename T>
+ValuesOfCodes values_of_codes(const float* table, float factor, const T* /*out*/) {
+  return {table, all(factor)};
+}
+/// Thirty-two values from 16 bytes, the first in the high half of the first.
+template <typename T>
+void store_values(const uint8_t* packed, const ValuesOfCodes& values, T* out) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(packed)),
+                mask = _mm_set1_epi8(15);
   const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), mask),
                 low = _mm_and_si128(bytes, mask);
-  return _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(high, low)), table);
+  store_finite(out, look_up(values.table, _mm_unpacklo_epi8(high, low)) * values.factor,
+               look_up(values.table, _mm_unpackhi_epi8(high, low)) * values.factor);
 }
 #endif
 
@@ -51,12 +94,8 @@ template <typename T>
 void dequantize_4bit(const uint8_t* packed, int64_t first, int64_t n, int64_t block_size,
                      const float* table, const float* absmax, T* out) {
   const int64_t first_block = first / block_size, end = first + n;
-#ifdef __AVX512F__
-  const __m512 values_of = _mm512_loadu_ps(table);
-#endif
-  for (int64_t i = first; i < end;) {
-    const int64_t block = i / block_size,
-                  stop = (block + 1) * block_size < end ? (block + 1) * block_size : end;
+  for (int64_t i = first, block = first_block; i < end; ++block) {
+    const int64_t stop = std::min((block + 1) * block_size, end);
     const float factor = absmax[block - first_block];
     const auto one = [&] {
       const uint8_t byte = packed[i / 2];
@@ -64,18 +103,12 @@ void dequantize_4bit(const uint8_t* packed, int64_t first, int64_t n, int64_t bl
       ++i;
     };
     if (i % 2 != 0) one();
-#ifdef __AVX512F__
-    for (; i + 16 <= stop; i += 16) {
-      store_sixteen(out + (i - first), _mm512_mul_ps(sixteen_values(packed + i / 2, values_of),
-                                                     _mm512_set1_ps(factor)));
+#ifdef __AVX2__
+    if (std::abs(factor) <= std::numeric_limits<float>::max()) {
+      const auto values = values_of_codes(table, factor, out);
+      for (; i + 32 <= stop; i += 32) store_values(packed + i / 2, values, out + (i - first));
     }
 #endif
     while (i < stop) one();
   }
-}
-
-template <typename T>
-void widen(const T* x, int64_t n, float* wide) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) wide[i] = load(x + i);
 }

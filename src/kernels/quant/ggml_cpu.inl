@@ -1,0 +1,290 @@
+// ggml's blocks in vectors: the numbers of sftrun/weights/ggml_blocks.inl bit for bit, by the same
+// operations in the same order. What the compiler makes of those loops is bound by shifts and by
+// what lies between bytes and floats; here a group's 32 codes are put together as bytes.
+
+/// What becomes of code * scale.
+enum class Shift { kNone, kPlus, kMinus };
+
+/// Of one block: its factors, `is_finite` where none of those in fp16 is infinite or no number, and
+/// the codes of a group, signed bytes in the order of the numbers.
+template <typename Format>
+struct InVectors;
+
+inline __m256i thirty_two_bytes(const uint8_t* bytes) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
+}
+inline __m128i sixteen_bytes(const uint8_t* bytes) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+}
+inline __m256i all_bytes(int value) {
+  return _mm256_set1_epi8(static_cast<char>(value));
+}
+
+/// As many bits of each byte as `ones` has, from `from` on, moved to `to`.
+inline __m256i bits_of(__m256i bytes, int from, int ones, int to = 0) {
+  const __m256i moved =
+      from > to ? _mm256_srli_epi16(bytes, from - to) : _mm256_slli_epi16(bytes, to - from);
+  return _mm256_and_si256(moved, all_bytes(ones << to));
+}
+
+/// The low halves of 16 bytes, then the high ones.
+inline __m256i halves_of(const uint8_t* bytes) {
+  const __m256i twice = _mm256_broadcastsi128_si256(sixteen_bytes(bytes)),
+                from = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
+  return _mm256_and_si256(_mm256_srlv_epi32(twice, from), all_bytes(15));
+}
+
+/// 16 where the code's bit of the word is set.
+inline __m256i fifth_bits(uint32_t word) {
+#ifdef __AVX512BW__
+  return _mm256_maskz_set1_epi8(word, 16);
+#else
+  const __m256i of_code = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
+                                             0x0303030303030303),
+                bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201ULL));
+  const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(word)), of_code);
+  return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit), all_bytes(16));
+#endif
+}
+
+inline bool is_finite_half(const uint8_t* half) {
+  return (half[1] & 0x7c) != 0x7c;
+}
+
+/// Two numbers in fp16 that lie together.
+inline __m128 two_halves(const uint8_t* bytes) {
+  return _mm_cvtph_ps(_mm_loadu_si32(bytes));
+}
+
+/// Of all 32 numbers of a block; `side` counts the sixteens.
+struct OneFactor {
+  __m128 both;
+  Sixteen scale(int /*side*/) const { return first_of(both); }
+  Sixteen shift(int /*side*/) const { return first_of(_mm_movehdup_ps(both)); }
+};
+
+struct WithScale {
+  static constexpr Shift kShift = Shift::kNone;
+  static bool is_finite(const uint8_t* block) { return is_finite_half(block); }
+  static OneFactor factors(const uint8_t* block) { return {two_halves(block)}; }
+};
+struct WithShift {
+  static constexpr Shift kShift = Shift::kPlus;
+  static bool is_finite(const uint8_t* block) {
+    return is_finite_half(block) && is_finite_half(block + 2);
+  }
+  static OneFactor factors(const uint8_t* block) { return {two_halves(block)}; }
+};
+
+template <>
+struct InVectors<ggml::Q4_0> : WithScale {
+  static __m256i codes(const uint8_t* block, int /*group*/) {
+    return _mm256_sub_epi8(halves_of(block + 2), all_bytes(8));
+  }
+};
+template <>
+struct InVectors<ggml::Q4_1> : WithShift {
+  static __m256i codes(const uint8_t* block, int /*group*/) { return halves_of(block + 4); }
+};
+template <>
+struct InVectors<ggml::Q5_0> : WithScale {
+  static __m256i codes(const uint8_t* block, int /*group*/) {
+    const __m256i high = fifth_bits(ggml::word_at(block + 2));
+    return _mm256_sub_epi8(_mm256_or_si256(halves_of(block + 6), high), all_bytes(16));
+  }
+};
+template <>
+struct InVectors<ggml::Q5_1> : WithShift {
+  static __m256i codes(const uint8_t* block, int /*group*/) {
+    return _mm256_or_si256(halves_of(block + 8), fifth_bits(ggml::word_at(block + 4)));
+  }
+};
+template <>
+struct InVectors<ggml::Q8_0> : WithScale {
+  static __m256i codes(const uint8_t* block, int /*group*/) { return thirty_two_bytes(block + 2); }
+};
+template <>
+struct InVectors<ggml::Mxfp4> {
+  static constexpr Shift kShift = Shift::kNone;
+  static bool is_finite(const uint8_t* block) { return block[0] != 255; }
+  static OneFactor factors(const uint8_t* block) {
+    return {_mm_set_ss(ggml::mxfp4_scale(block[0]))};
+  }
+  static __m256i codes(const uint8_t* block, int /*group*/) { return halves_of(block + 1); }
+};
+
+/// Of each sixteen numbers.
+struct FactorsOf16 {
+  alignas(64) float scales[16], shifts[16];
+  Sixteen scale(int side) const { return all(scales[side]); }
+  Sixteen shift(int side) const { return all(shifts[side]); }
+};
+
+template <>
+struct InVectors<ggml::Q2_K> {
+  static constexpr Shift kShift = Shift::kMinus;
+  static bool is_finite(const uint8_t* block) {
+    return is_finite_half(block + 80) && is_finite_half(block + 82);
+  }
+  static FactorsOf16 factors(const uint8_t* block) {
+    const __m128i packed = sixteen_bytes(block), low = _mm_set1_epi8(15);
+    const __m128 both = two_halves(block + 80);
+    FactorsOf16 of;
+    store_sixteen(of.scales, first_of(both) * whole_numbers(_mm_and_si128(packed, low)));
+    store_sixteen(of.shifts, first_of(_mm_movehdup_ps(both)) *
+                                 whole_numbers(_mm_and_si128(_mm_srli_epi16(packed, 4), low)));
+    return of;
+  }
+  static __m256i codes(const uint8_t* block, int group) {
+    return bits_of(thirty_two_bytes(block + 16 + 32 * (group / 4)), 2 * (group % 4), 3);
+  }
+};
+
+template <>
+struct InVectors<ggml::Q3_K> {
+  static constexpr Shift kShift = Shift::kNone;
+  static bool is_finite(const uint8_t* block) { return is_finite_half(block + 108); }
+  /// The 6-bit numbers four at a time.
+  static FactorsOf16 factors(const uint8_t* block) {
+    const uint64_t low = ggml::word_at(block + 96) | uint64_t{ggml::word_at(block + 100)} << 32;
+    const uint32_t high = ggml::word_at(block + 104);
+    const __m128i lows = _mm_set_epi64x(static_cast<int64_t>(low >> 4), static_cast<int64_t>(low)),
+                  highs = _mm_srlv_epi32(_mm_set1_epi32(static_cast<int>(high)),
+                                         _mm_setr_epi32(0, 2, 4, 6));
+    const __m128i packed = _mm_or_si128(_mm_and_si128(lows, _mm_set1_epi8(15)),
+                                        _mm_slli_epi16(_mm_and_si128(highs, _mm_set1_epi8(3)), 4));
+    FactorsOf16 of;
+    store_sixteen(of.scales, all(ggml::half_at(block + 108)) *
+                                 whole_numbers(_mm_sub_epi8(packed, _mm_set1_epi8(32))));
+    return of;
+  }
+  static __m256i codes(const uint8_t* block, int group) {
+    const __m256i low =
+                      bits_of(thirty_two_bytes(block + 32 + 32 * (group / 4)), 2 * (group % 4), 3),
+                  third = bits_of(thirty_two_bytes(block), group, 1, 2);
+    return _mm256_sub_epi8(_mm256_or_si256(low, third), all_bytes(4));
+  }
+};
+
+/// Of each thirty-two numbers.
+struct FactorsOf32 {
+  alignas(64) float scales_shifts[16];
+  Sixteen scale(int side) const { return all(scales_shifts[side / 2]); }
+  Sixteen shift(int side) const { return all(scales_shifts[8 + side / 2]); }
+};
+
+template <>
+struct InVectors<ggml::Q4_K> {
+  static constexpr Shift kShift = Shift::kMinus;
+  static bool is_finite(const uint8_t* block) {
+    return is_finite_half(block) && is_finite_half(block + 2);
+  }
+  /// The 6-bit numbers four at a time, as ggml::scale_min has them.
+  static FactorsOf32 factors(const uint8_t* block) {
+    const uint32_t first = ggml::word_at(block + 4), second = ggml::word_at(block + 8),
+                   shared = ggml::word_at(block + 12);
+    const uint32_t packed[4] = {
+        first & 0x3f3f3f3fU, (shared & 0x0f0f0f0fU) | ((first >> 2) & 0x30303030U),
+        second & 0x3f3f3f3fU, ((shared >> 4) & 0x0f0f0f0fU) | ((second >> 2) & 0x30303030U)};
+    const __m128i numbers =
+        _mm_setr_epi32(static_cast<int>(packed[0]), static_cast<int>(packed[1]),
+                       static_cast<int>(packed[2]), static_cast<int>(packed[3]));
+    FactorsOf32 of;
+    store_sixteen(of.scales_shifts, eight_of_each(two_halves(block)) * whole_numbers(numbers));
+    return of;
+  }
+  static __m256i codes(const uint8_t* block, int group) {
+    return bits_of(thirty_two_bytes(block + 16 + 32 * (group / 2)), 4 * (group % 2), 15);
+  }
+};
+
+template <>
+struct InVectors<ggml::Q5_K> : InVectors<ggml::Q4_K> {
+  static __m256i codes(const uint8_t* block, int group) {
+    const __m256i low =
+                      bits_of(thirty_two_bytes(block + 48 + 32 * (group / 2)), 4 * (group % 2), 15),
+                  fifth = bits_of(thirty_two_bytes(block + 16), group, 1, 4);
+    return _mm256_or_si256(low, fifth);
+  }
+};
+
+template <>
+struct InVectors<ggml::Q6_K> {
+  static constexpr Shift kShift = Shift::kNone;
+  static bool is_finite(const uint8_t* block) { return is_finite_half(block + 208); }
+  static FactorsOf16 factors(const uint8_t* block) {
+    FactorsOf16 of;
+    store_sixteen(of.scales,
+                  all(ggml::half_at(block + 208)) * whole_numbers(sixteen_bytes(block + 192)));
+    return of;
+  }
+  static __m256i codes(const uint8_t* block, int group) {
+    const int half = group / 4, part = group % 4;
+    const __m256i low = bits_of(thirty_two_bytes(block + 64 * half + 32 * (part % 2)),
+                                4 * (part / 2), 15),
+                  high = bits_of(thirty_two_bytes(block + 128 + 32 * half), 2 * part, 3, 4);
+    return _mm256_sub_epi8(_mm256_or_si256(low, high), all_bytes(32));
+  }
+};
+
+template <typename Format>
+Sixteen values_of(__m128i codes) {
+  return whole_numbers(codes);
+}
+/// Not whole, and a zero has a sign.
+template <>
+inline Sixteen values_of<ggml::Mxfp4>(__m128i codes) {
+  alignas(64) static constexpr float kValues[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,
+                                                    4.0F,  6.0F,  -0.0F, -0.5F, -1.0F, -1.5F,
+                                                    -2.0F, -3.0F, -4.0F, -6.0F};
+  return look_up(kValues, codes);
+}
+
+template <typename Format, typename Factors>
+Sixteen numbers_of(__m128i codes, const Factors& factors, int side) {
+  constexpr Shift kShift = InVectors<Format>::kShift;
+  const Sixteen scaled = factors.scale(side) * values_of<Format>(codes);
+  if constexpr (kShift == Shift::kPlus) return scaled + factors.shift(side);
+  if constexpr (kShift == Shift::kMinus) return scaled - factors.shift(side);
+  return scaled;
+}
+
+template <typename Format, typename Factors, typename T>
+void decode_group(const uint8_t* block, const Factors& factors, int group, T* out) {
+  const __m256i codes = InVectors<Format>::codes(block, group);
+  store_finite(out, numbers_of<Format>(_mm256_castsi256_si128(codes), factors, 2 * group),
+               numbers_of<Format>(_mm256_extracti128_si256(codes, 1), factors, 2 * group + 1));
+}
+
+/// Groups [begin, end) of a block. The whole one's shifts are constants.
+template <typename Format, typename T>
+void decode_block(const uint8_t* block, int begin, int end, T* out) {
+  constexpr int kGroups = Format::kNumbers / kGroup;
+  if (!InVectors<Format>::is_finite(block)) {
+    for (int group = begin; group < end; ++group, out += kGroup)
+      decode_one<Format>(block, group, out);
+    return;
+  }
+  const auto factors = InVectors<Format>::factors(block);
+  if (end - begin == kGroups) {
+#pragma GCC unroll 8
+    for (int group = 0; group < kGroups; ++group)
+      decode_group<Format>(block, factors, group, out + group * kGroup);
+    return;
+  }
+#pragma GCC unroll 1
+  for (int group = begin; group < end; ++group, out += kGroup)
+    decode_group<Format>(block, factors, group, out);
+}
+
+/// Groups [first, first + count) of consecutive blocks.
+template <typename Format, typename T>
+void decode_groups(const uint8_t* blocks, int64_t first, int64_t count, T* out) {
+  constexpr int64_t kGroups = Format::kNumbers / kGroup;
+  const uint8_t* block = blocks + first / kGroups * Format::kBytes;
+  for (int64_t begin = first % kGroups; count > 0; begin = 0, block += Format::kBytes) {
+    const int64_t some = std::min(count, kGroups - begin);
+    decode_block<Format>(block, static_cast<int>(begin), static_cast<int>(begin + some), out);
+    count -= some, out += some * kGroup;
+  }
+}

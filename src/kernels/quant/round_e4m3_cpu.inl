@@ -1,0 +1,120 @@
+// Rows rounded to e4m3: the values of quantize_row_e4m3's codes (eight_bits_cpu.inl), without the
+// codes.
+
+#ifdef __AVX512F__
+inline __m512 sixteen_at(const float* from) {
+  return _mm512_loadu_ps(from);
+}
+inline __m512 sixteen_at(const uint16_t* from) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+/// x / factor, rounded once, by products and remainders: a division takes longer than all else
+/// together. The first remainder makes of the product a quotient to one last place, the second the
+/// nearest (P. Markstein, IBM J. Res. Dev. 34-1, 1990).
+/// @pre inverse is 1 / factor, rounded; remainders are no subnormal numbers
+inline __m512 quotient(__m512 x, __m512 factor, __m512 inverse) {
+  __m512 of = _mm512_mul_ps(x, inverse);
+  of = _mm512_fmadd_ps(_mm512_fnmadd_ps(of, factor, x), inverse, of);
+  return _mm512_fmadd_ps(_mm512_fnmadd_ps(of, factor, x), inverse, of);
+}
+
+/// To three bits behind the leading one and no finer than 2^-9, by adding a power of two that is so
+/// far above that the sum has no bits below.   @pre a magnitude; below 464
+inline __m512 magnitude_to_e4m3(__m512 x) {
+  const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0xff << 23)),
+                least = _mm512_set1_epi32((127 - 6) << 23);
+  const __m512 above = _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_max_epi32(exponent, least), _mm512_set1_epi32(20 << 23)));
+  return _mm512_sub_ps(_mm512_add_ps(x, above), above);
+}
+
+/// Of x / factor, with the sign of x. (A quotient by remainders makes 0 of -0.)
+inline __m512 quotient_to_e4m3(__m512 x, __m512 factor, __m512 inverse) {
+  const __m512 magnitude = magnitude_to_e4m3(_mm512_abs_ps(quotient(x, factor, inverse)));
+  return _mm512_or_ps(magnitude, _mm512_and_ps(x, _mm512_set1_ps(-0.0F)));
+}
+
+/// Values that T holds exactly.
+inline void store_exact(float* to, __m512 first, __m512 second) {
+  store_thirty_two(to, first, second);
+}
+inline void store_exact(uint16_t* to, __m512 first, __m512 second) {
+  _mm512_storeu_si512(to, high_halves(_mm512_castps_si512(first), _mm512_castps_si512(second)));
+}
+#endif
+
+template <typename T>
+float value_at(const T* x, const float* gains, int64_t i) {
+  return gains == nullptr ? load(x + i) : load(x + i) * gains[i];
+}
+
+template <typename T>
+float largest_value(const T* x, const float* gains, int64_t n) {
+  float largest = 0;
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = value_at(x, gains, i), magnitude = value < 0 ? -value : value;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest;
+}
+
+/// In loops that each become vectors.
+template <typename T, typename Code>
+void round_values(const T* x, const float* gains, float factor, int64_t begin, int64_t end,
+                  Code* out) {
+  constexpr int64_t kPart = 256;
+  float values[kPart];
+  uint8_t codes[kPart];
+  for (int64_t first = begin; first < end; first += kPart) {
+    const int64_t count = std::min(kPart, end - first);
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) values[i] = value_at(x, gains, first + i) / factor;
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) codes[i] = e4m3_code_cut(values[i]);
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) values[i] = e4m3_value(codes[i]);
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) store(out + first + i, values[i]);
+  }
+}
+
+#ifdef __AVX512F__
+/// As many as come in thirty-twos; returns how many.
+template <typename T, typename Code>
+int64_t round_vectors(const T* x, const float* gains, float factor, int64_t n, Code* out) {
+  constexpr float kSmall = 0x1p-90F;  // remainders of what is not rounded to 0 stay above 2^-147
+  if (!(factor >= kSmall && factor <= std::numeric_limits<float>::max())) return 0;
+  const __m512 factors = _mm512_set1_ps(factor), inverse = _mm512_set1_ps(1.0F / factor);
+  const auto sixteen = [&](int64_t i) {
+    const __m512 values = sixteen_at(x + i);
+    return gains == nullptr ? values : _mm512_mul_ps(values, _mm512_loadu_ps(gains + i));
+  };
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const __m512 first = sixteen(i), second = sixteen(i + 16);
+    if (_mm512_cmp_ps_mask(first, second, _CMP_UNORD_Q) != 0)
+      round_values(x, gains, factor, i, i + 32, out);
+    else
+      store_exact(out + i, quotient_to_e4m3(first, factors, inverse),
+                  quotient_to_e4m3(second, factors, inverse));
+  }
+  return i;
+}
+#endif
+
+/// Returns the row's factor. Code: float, or uint16_t holding bfloat16, holds codes' values
+/// exactly.
+/// @param gains of the columns, multiplied first; null: none
+template <typename T, typename Code>
+float round_row_e4m3(const T* x, const float* gains, int64_t n, Code* out) {
+  const float factor = e4m3_factor(largest_value(x, gains, n));
+  int64_t done = 0;
+#ifdef __AVX512F__
+  done = round_vectors(x, gains, factor, n, out);
+#endif
+  round_values(x, gains, factor, done, n, out);
+  return factor;
+}
