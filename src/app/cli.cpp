@@ -266,17 +266,8 @@ std::string checked_model(const CLI::App& command, const std::string& model,
 }
 
 void find_adapter(std::string& adapter) {
-  std::error_code ignored;
-  const std::filesystem::path path = adapter, inside = path / "adapter";
-  const auto is_adapter = [&](const std::filesystem::path& directory) {
-    return std::filesystem::exists(directory / "adapter_config.json", ignored);
-  };
-  if (!adapter.empty() && !is_adapter(path) && is_adapter(inside)) {  // a run's directory
-    adapter = inside.string();
-    return;
-  }
-  if (std::filesystem::exists(path, ignored) || !hub::parse_model_name(adapter)) return;
-  adapter = find_model({.name = adapter, .where = "--adapter on the command line"}).path.string();
+  if (adapter.empty()) return;
+  adapter = find_adapter({.name = adapter, .where = "--adapter on the command line"}).string();
 }
 
 void check_extras(const CLI::App& command) {

@@ -80,9 +80,7 @@ std::string checked_model(const CLI::App& command, const std::string& model,
                           const std::string& adapter,
                           hub::ModelParts parts = hub::ModelParts::kAll);
 
-/// An adapter that is named as on the hub becomes the directory it is in, a run's directory its
-/// `adapter`; another path stays.
-/// @throws as find_model
+/// Puts the directory of an adapter in the place of what --adapter names, as app::find_adapter.
 void find_adapter(std::string& adapter);
 
 /// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's

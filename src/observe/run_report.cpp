@@ -1,5 +1,7 @@
 #include "sftrun/observe/run_report.h"
 
+#include <algorithm>
+
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 
@@ -118,6 +120,27 @@ std::filesystem::path run_directory_of(const std::filesystem::path& adapter) {
     if (std::filesystem::exists(directory / "run.json", ignored)) return directory;
   }
   return {};
+}
+
+std::filesystem::path adapter_at(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const auto holds_adapter = [&](const fs::path& directory) {
+    return fs::exists(directory / "adapter_config.json", ignored);
+  };
+  if (holds_adapter(path)) return path;
+  if (holds_adapter(path / "adapter")) return path / "adapter";
+  std::vector<fs::path> checkpoints;  // of one length but for runs beyond a million steps
+  for (const auto& entry : fs::directory_iterator(path / "checkpoints", ignored)) {
+    if (entry.path().filename().string().starts_with("step-") && holds_adapter(entry.path()))
+      checkpoints.push_back(entry.path());
+  }
+  if (checkpoints.empty()) return path;
+  const auto comes_before = [](const fs::path& one, const fs::path& other) {
+    const std::string a = one.filename().string(), b = other.filename().string();
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  };
+  return *std::max_element(checkpoints.begin(), checkpoints.end(), comes_before);
 }
 
 }  // namespace sftrun::observe

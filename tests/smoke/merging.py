@@ -8,6 +8,7 @@ requantised   `merge --dtype nf4|fp4|fp8|int8` writes, byte for byte, what `merg
 base          an adapter trained on a .gguf file names the model that the file says it was converted from, sftrun finds the file; else it
               names the file, and the run says what to do
 readers       a run ends with where its adapter loads
+next run      tuning.lora.init_from takes what --adapter takes: an adapter, a run, or one that has only checkpoints
 report        merge measures what it changes where the adapter was trained beside a quantised base, or where it is asked to
 """
 
@@ -143,6 +144,28 @@ def check_readers(case):
     case.expect("readers: of a whole model nothing", "PEFT" not in said and "vLLM" not in said, said)
 
 
+def check_next_run(case):
+    """A run starts from an earlier one, or from as far as that has come."""
+    def start_from(name, output):
+        said = case.train(TIED, f"tuning.lora.init_from={name}", f"output.dir={output}")
+        return re.search(r"adapter initialised from (\S+)", said).group(1)
+
+    case.train(TIED)
+    checkpoint = sorted((case.folder / "run/checkpoints").iterdir())[-1]
+    case.expect("next run: from the adapter of a run", start_from("run", "second") == "run/adapter")
+    shutil.move(case.folder / "run/adapter", case.folder / "moved")
+    case.expect("next run: from the newest checkpoint", start_from("run", "third") == f"run/checkpoints/{checkpoint.name}")
+    case.expect("next run: from an adapter", start_from("moved", "fourth") == "moved")
+    losses = [[json.loads(line)["loss"] for line in (case.folder / name / "metrics.jsonl").read_text().splitlines()]
+              for name in ("run", "second", "third")]
+    case.expect("next run: with what was learnt", losses[1] == losses[2] and losses[1][0] < losses[0][0], str(losses))
+    scores = []
+    for adapter in ("run", "moved"):
+        case.run("score", "--adapter", adapter, "--input", "train.jsonl", "--output", "scores.jsonl", "--device", "cpu")
+        scores.append((case.folder / "scores.jsonl").read_text())
+    case.expect("next run: score takes a run without a result", scores[0] == scores[1])
+
+
 def check_report(case):
     def merge(output, *words):
         said = case.run("merge", "--adapter", "run/adapter", "--output", output, "--device", "cpu", *words)
@@ -200,6 +223,7 @@ CHECKS = {
     "named-source": check_named_source,
     "unnamed-source": check_unnamed_source,
     "readers": check_readers,
+    "next-run": check_next_run,
     "report": check_report,
 }
 
