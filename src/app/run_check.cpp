@@ -165,7 +165,7 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
   const config::TuningConfig& tuning = config.tuning;
   const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored);
   const std::string form =
-      plan::keeps_stored(tuning, stored)
+      plan::keeps_stored(tuning, !stored.empty())
           ? (tuning.skip_modules.empty() && tuning.quant_embeddings != false
                  ? "matrices as its files have them, the rest"
                  : "matrices as its files have them, but for those that are not to be, the rest")
@@ -187,7 +187,7 @@ std::vector<std::string> check_run(const config::RunConfig& config, const fs::pa
   std::vector<std::string> lines = {text_of(config.tuning, arch)};
   if (config.tuning.trains_adapter()) lines.push_back(text_of_base(config, arch, stored));
   if (const std::string idle =
-          plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, stored));
+          plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, !stored.empty()));
       !idle.empty())
     log::warn("{}", idle);
   std::vector<data::DatasetTrial> train;

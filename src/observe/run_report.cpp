@@ -58,6 +58,7 @@ Json RunReport::to_json() const {
                {"base_model", base_model},
                {"base_model_path", base_model_path},
                {"base_model_fingerprint", base_model_fingerprint},
+               {"base", base},
                {"dataset_fingerprint", dataset_fingerprint},
                {"config_fingerprint", config_fingerprint},
                {"world_size", world_size},
@@ -84,6 +85,7 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     report.base_model = json.value("base_model", "");
     report.base_model_path = json.value("base_model_path", "");
     report.base_model_fingerprint = json.value("base_model_fingerprint", "");
+    report.base = json.value("base", Json());
     report.dataset_fingerprint = json.value("dataset_fingerprint", "");
     report.config_fingerprint = json.value("config_fingerprint", "");
     report.world_size = json.value("world_size", 1);

@@ -199,6 +199,31 @@ def check_report(case):
     said, report = merge("without-data")
     case.expect("report: data that are gone are warned of", report is None and "not measured" in said and "val.jsonl" in said and "--data FILE" in said, said)
 
+    shutil.copytree(case.folder / "run/adapter", case.folder / "moved")
+    held = json.loads((case.folder / "moved/sftrun_base.json").read_text())
+    stamped = json.loads((case.folder / "run/run.json").read_text())["base"]
+    checkpoint = sorted((case.folder / "run/checkpoints").iterdir())[-1]
+    case.expect("report: an adapter says how its base was held", held["form"] == "nf4" and held["tuning"]["quant"] == "nf4", str(held))
+    case.expect("report: as run.json and checkpoints do", held == stamped == json.loads((checkpoint / "sftrun_base.json").read_text()), str(stamped))
+    held_in = "its base was held in nf4 in blocks of 64 with quantised factors"
+
+    def merge_moved(output, *words):
+        said = case.run("merge", "--adapter", "moved", "--output", output, "--device", "cpu", *words)
+        return said, case.folder / output / "merge_report.json"
+
+    said, report = merge_moved("moved-merged")
+    case.expect("report: outside its run data must be named", not report.exists() and "not measured" in said and held_in in said, said)
+    (case.folder / "gone.jsonl").rename(case.folder / "val.jsonl")
+    inside, outside = merge("inside")[1], json.loads(merge_moved("outside", "--data", "val.jsonl")[1].read_text())
+    del inside["trained_on"]["model"], outside["trained_on"]["model"]
+    case.expect("report: the same inside and outside the run", inside == outside, f"{inside} {outside}")
+    own = json.loads(merge_moved("outside-own", "--data", "val.jsonl", "--model", "four-bits", "--dtype", "f32")[1].read_text())
+    case.expect("report: outside the run, merged into what it was trained on", own["kl_divergence"] < 1e-9, str(own))
+    held["fingerprint"] = "0"
+    (case.folder / "moved/sftrun_base.json").write_text(json.dumps(held))
+    said, report = merge_moved("other-base", "--data", "val.jsonl")
+    case.expect("report: another base is told", not report.exists() and "in blocks of 64 with quantised factors) is not there" in said, said)
+
     train("tuning.mode=qlora", "data.val_split=5")
     report = merge("split")[1]
     case.expect("report: what was split off", report["sequences"] == 5 and "part for validation" in report["data"], str(report))

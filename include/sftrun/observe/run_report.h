@@ -32,6 +32,7 @@ struct RunReport {
   std::string base_model;       ///< name or path as configured
   std::string base_model_path;  ///< where it lay: an absolute path
   std::string base_model_fingerprint, dataset_fingerprint, config_fingerprint;
+  nlohmann::ordered_json base = nullptr;  ///< config::HeldBase; null: every weight trains
   int world_size = 1;
   std::vector<std::string> device_names;  ///< per rank
   std::string status;                     ///< "running", "done", "stopped", "interrupted", "failed"
