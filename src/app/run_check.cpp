@@ -146,14 +146,11 @@ namespace {
 void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
   const std::set<std::string> adapted = spec::adapted_names(plan::lora_targets(tuning.lora), arch);
-  const bool adapts_ends =
-      adapted.contains(spec::kHeadModule) || adapted.contains(spec::embedding_module(arch));
-  if (const std::string refusal = weights::vllm_refusal(
-          tuning.lora.dora, !tuning.lora.modules_to_save.empty(), adapts_ends);
-      !refusal.empty())
-    return log::info("{}", refusal);
-  const auto reading =
-      weights::vllm_reading(arch, [&](const std::string& name) { return adapted.contains(name); });
+  const auto is_adapted = [&](const std::string& name) { return adapted.contains(name); };
+  if (const auto refusal = weights::vllm_refusal(
+          plan::lora_sizes(tuning.lora), !tuning.lora.modules_to_save.empty(), arch, is_adapted))
+    return log::info("{}", refusal->advice());
+  const auto reading = weights::vllm_reading(arch, is_adapted);
   if (!reading) return;
   reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
 }

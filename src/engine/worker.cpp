@@ -386,15 +386,13 @@ class Worker {
 
   /// The adapter is written in PEFT's layout, of which vLLM reads a part.
   void say_what_vllm_reads() {
-    const model::LoraOptions& lora = decoder_->options().lora;
-    const bool adapts_ends = decoder_->embedding().lora || decoder_->head().linear.lora;
-    if (const std::string refusal =
-            weights::vllm_refusal(lora.dora, !lora.modules_to_save.empty(), adapts_ends);
-        !refusal.empty())
-      return log::info("{}", refusal);
+    const auto config = model::adapter_config_of(*decoder_, "");
     const std::set<std::string> adapted = adapted_modules();
-    const auto reading = weights::vllm_reading(
-        decoder_->arch(), [&](const std::string& module) { return adapted.contains(module); });
+    const auto is_adapted = [&](const std::string& module) { return adapted.contains(module); };
+    if (const auto refusal = weights::vllm_refusal(config.sizes(), !config.modules_to_save.empty(),
+                                                   decoder_->arch(), is_adapted))
+      return log::info("{}", refusal->advice());
+    const auto reading = weights::vllm_reading(decoder_->arch(), is_adapted);
     if (!reading) return;
     reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
   }
