@@ -85,10 +85,27 @@ def check_requantised(case, name, model, settings, quantize, dtype="nf4"):
 
 
 def check_dense_modules(case):
-    """A base in 4 bits says of which blocks its merged model is, and which modules stay dense."""
+    """A base in 4 bits says of which blocks its merged model is, and which modules stay dense; flags say it of others."""
+    case.train(TIED)
+    asked = ["--block-size", "32", "--no-double-quant", "--skip-modules", "layers.1.mlp"]
+    case.run("merge", "--adapter", "run/adapter", "--output", "asked", "--dtype", "nf4", *asked)
+    case.run("merge", "--adapter", "run/adapter", "--output", "in-between")
+    case.run("quantize", "--model", "in-between", "--output", "asked-in-two", *asked)
+    differ = same_files(case.folder / "asked", case.folder / "asked-in-two")
+    case.expect("requantised, flags: merge --dtype nf4 is merge and quantize", not differ, differ)
+    for words in (["--dtype", "fp8", "--block-size", "32"], ["--skip-modules", "down_proj"], ["--dtype", "nf4", "--skip-modules", "nowhere"]):
+        refused = subprocess.run([case.sftrun, "merge", "--adapter", "run/adapter", "--output", "refused", *words], cwd=case.folder,
+                                 capture_output=True, text=True, timeout=TIMEOUT)
+        case.expect(f"requantised, flags: {words}", refused.returncode == 2 and not (case.folder / "refused").exists(), refused.stderr)
+    shutil.rmtree(case.folder / "run")
     case.run("quantize", "--model", TIED, "--output", "base", "--block-size", "128", "--no-double-quant", "--skip-modules", "layers.0.mlp")
     flags = ["--block-size", "128", "--no-double-quant", "--skip-modules", "layers.0.mlp"]
     check_requantised(case, "a base in 4 bits with modules that are not", "base", [], flags, dtype="fp4")
+    case.run("merge", "--adapter", "run/adapter", "--output", "other", "--dtype", "fp4", "--block-size", "32", "--skip-modules", "v_proj")
+    case.run("quantize", "--model", "dense", "--method", "fp4", "--output", "other-in-two", "--block-size", "32", "--no-double-quant",
+             "--skip-modules", "layers.0.mlp", "--skip-modules", "v_proj")
+    differ = same_files(case.folder / "other", case.folder / "other-in-two")
+    case.expect("requantised, flags over a base in 4 bits: what they do not say is the base's", not differ, differ)
 
 
 def with_keys(content, keys):
