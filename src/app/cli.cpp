@@ -266,17 +266,35 @@ std::string checked_model(const CLI::App& command, const std::string& model,
 }
 
 void find_adapter(std::string& adapter) {
-  std::error_code ignored;
-  const std::filesystem::path path = adapter, inside = path / "adapter";
-  const auto is_adapter = [&](const std::filesystem::path& directory) {
-    return std::filesystem::exists(directory / "adapter_config.json", ignored);
-  };
-  if (!adapter.empty() && !is_adapter(path) && is_adapter(inside)) {  // a run's directory
-    adapter = inside.string();
-    return;
+  if (adapter.empty()) return;
+  adapter = find_adapter({.name = adapter, .where = "--adapter on the command line"}).string();
+}
+
+void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& block_size) {
+  command
+      .add_option("--block-size", flags.block_size,
+                  fmt::format("Of 4 bits: values that share a factor [{}]", block_size))
+      ->check(one_of({"32", "64", "128", "256", "512", "1024", "2048", "4096"}));
+  command.add_flag("--no-double-quant", flags.no_double_quant,
+                   "Of 4 bits: keep the blocks' factors in 32 bits (4.5 bits a value, not 4.13)");
+  command
+      .add_option("--skip-modules", flags.skip_modules,
+                  "Modules that are not quantised: names or parts of names")
+      ->type_name("NAME");
+}
+
+void check_quant_flags(const CLI::App& command, const std::string& flag,
+                       const std::string& method) {
+  if (method == "nf4" || method == "fp4") return;
+  const bool is_in_rows = method == "fp8" || method == "int8";
+  for (const char* given : {"--block-size", "--no-double-quant", "--skip-modules"}) {
+    const bool is_of_blocks = std::string_view(given) != "--skip-modules";
+    if (command.count(given) == 0 || (is_in_rows && !is_of_blocks)) continue;
+    throw ConfigError(fmt::format("{} is of {}, {} is {}{}", given,
+                                  is_of_blocks ? "4 bits" : "models in 4 or 8 bits", flag, method,
+                                  is_in_rows ? ": a row has one factor" : ""),
+                      fmt::format("{} on the command line", given), "leave it away");
   }
-  if (std::filesystem::exists(path, ignored) || !hub::parse_model_name(adapter)) return;
-  adapter = find_model({.name = adapter, .where = "--adapter on the command line"}).path.string();
 }
 
 void check_extras(const CLI::App& command) {

@@ -80,10 +80,20 @@ std::string checked_model(const CLI::App& command, const std::string& model,
                           const std::string& adapter,
                           hub::ModelParts parts = hub::ModelParts::kAll);
 
-/// An adapter that is named as on the hub becomes the directory it is in, a run's directory its
-/// `adapter`; another path stays.
-/// @throws as find_model
+/// Puts the directory of an adapter in the place of what --adapter names, as app::find_adapter.
 void find_adapter(std::string& adapter);
+
+/// How `sftrun quantize`, and `sftrun merge` into a quantised model, quantise.
+struct QuantFlags {
+  std::optional<int64_t> block_size;
+  bool no_double_quant = false;
+  std::vector<std::string> skip_modules;
+};
+/// @param block_size what is taken without the flag, in words
+void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& block_size);
+/// @param flag what asked for `method`: "nf4", "int8", "bf16"
+/// @throws ConfigError of flags that say nothing about it
+void check_quant_flags(const CLI::App& command, const std::string& flag, const std::string& method);
 
 /// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's
 /// `max_shard_size`. @throws ConfigError

@@ -20,6 +20,7 @@ struct MergeOptions {
   std::string model, adapter, output, dtype = "auto", max_shard_size = "5GB",
                                       format = "safetensors", data, device = "auto";
   std::optional<int64_t> sample;
+  QuantFlags quant;
 };
 
 /// Those that --format takes, "auto" first.
@@ -84,6 +85,7 @@ void check(const MergeOptions& options, const CLI::App& command) {
   require(!options.output.empty(), command, "--output");
   check_unused(options, command);
   check_dtype(options);
+  check_quant_flags(command, "--dtype", options.dtype);
   if (!options.data.empty()) require_exists("--data", options.data);
   require_new_directory(options.output);
 }
@@ -93,6 +95,9 @@ int merge(const MergeOptions& options, const CLI::App& command) {
                                  {"adapter", options.adapter},
                                  {"output", options.output},
                                  {"dtype", options.dtype},
+                                 {"block_size", or_null(options.quant.block_size)},
+                                 {"no_double_quant", options.quant.no_double_quant},
+                                 {"skip_modules", options.quant.skip_modules},
                                  {"max_shard_size", parse_size(options.max_shard_size)},
                                  {"format", options.format},
                                  {"sample", or_null(options.sample)},
@@ -158,6 +163,7 @@ Command add_merge(CLI::App& sftrun) {
                    "sftrun quantize has them, safetensors only); auto: the base's")
       ->transform(merged_dtype())
       ->capture_default_str();
+  add_quant_flags(*command, options->quant, "the base's where it is in 4 bits, else 64");
   command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")
       ->capture_default_str();
   command

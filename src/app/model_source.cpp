@@ -9,6 +9,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/stop_signals.h"
+#include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
 namespace {
@@ -88,6 +89,13 @@ ModelSource find_model(const ModelAsked& asked) {
   throw DataError(
       fmt::format("no such model: {}", asked.name), asked.where,
       near.empty() ? kWhatToGive : fmt::format("did you mean {}? else {}", near, kWhatToGive));
+}
+
+std::filesystem::path find_adapter(const ModelAsked& asked) {
+  std::error_code ignored;
+  if (std::filesystem::exists(asked.name, ignored)) return observe::adapter_at(asked.name);
+  return hub::parse_model_name(asked.name) ? find_model(asked).path
+                                           : std::filesystem::path(asked.name);
 }
 
 std::string near_path(const std::filesystem::path& path) {

@@ -30,6 +30,11 @@ ModelSource find_model(const ModelAsked& asked);
 /// The same for one that the launcher has found at `path`: nothing is looked for.
 ModelSource found_model(const ModelAsked& asked, const std::filesystem::path& path);
 
+/// The directory of an adapter that is named by itself, by its run's directory (the result, else
+/// the newest checkpoint), or as on the hub. A path that is none of these stays.   @throws as
+/// find_model
+std::filesystem::path find_adapter(const ModelAsked& asked);
+
 /// The hub's error about a name that may have been meant as a path: says both.
 /// @param place the flag or key that the name is from
 [[noreturn]] void rethrow_as_unknown_path(const Error& error, const std::string& path,

@@ -146,14 +146,11 @@ namespace {
 void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
   const std::set<std::string> adapted = spec::adapted_names(plan::lora_targets(tuning.lora), arch);
-  const bool adapts_ends =
-      adapted.contains(spec::kHeadModule) || adapted.contains(spec::embedding_module(arch));
-  if (const std::string refusal = weights::vllm_refusal(
-          tuning.lora.dora, !tuning.lora.modules_to_save.empty(), adapts_ends);
-      !refusal.empty())
-    return log::info("{}", refusal);
-  const auto reading =
-      weights::vllm_reading(arch, [&](const std::string& name) { return adapted.contains(name); });
+  const auto is_adapted = [&](const std::string& name) { return adapted.contains(name); };
+  if (const auto refusal = weights::vllm_refusal(
+          plan::lora_sizes(tuning.lora), !tuning.lora.modules_to_save.empty(), arch, is_adapted))
+    return log::info("{}", refusal->advice());
+  const auto reading = weights::vllm_reading(arch, is_adapted);
   if (!reading) return;
   reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
 }
@@ -165,7 +162,7 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
   const config::TuningConfig& tuning = config.tuning;
   const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored);
   const std::string form =
-      plan::keeps_stored(tuning, stored)
+      plan::keeps_stored(tuning, !stored.empty())
           ? (tuning.skip_modules.empty() && tuning.quant_embeddings != false
                  ? "matrices as its files have them, the rest"
                  : "matrices as its files have them, but for those that are not to be, the rest")
@@ -187,7 +184,7 @@ std::vector<std::string> check_run(const config::RunConfig& config, const fs::pa
   std::vector<std::string> lines = {text_of(config.tuning, arch)};
   if (config.tuning.trains_adapter()) lines.push_back(text_of_base(config, arch, stored));
   if (const std::string idle =
-          plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, stored));
+          plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, !stored.empty()));
       !idle.empty())
     log::warn("{}", idle);
   std::vector<data::DatasetTrial> train;

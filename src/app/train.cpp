@@ -72,6 +72,15 @@ int64_t largest_micro_batch(const config::RunConfig& config,
   return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes, stored);
 }
 
+/// Where the adapter lies that the run starts from; it is called so from here on.
+void locate_adapter(config::LoadedConfig& loaded, bool quiet) {
+  constexpr const char* kKey = "tuning.lora.init_from";
+  std::string& adapter = loaded.config.tuning.lora.init_from;
+  if (adapter.empty()) return;
+  adapter =
+      find_adapter({.name = adapter, .where = loaded.place_of(kKey), .quiet = quiet}).string();
+}
+
 /// Where the model lies. One of the hub's is called owner/name from here on, wherever its files
 /// are: so run.json and the adapter name it, and others find it.
 std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOptions& options,
@@ -164,6 +173,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   const launch::WorkerEnv worker = launch::worker_env(complete);
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   find_data(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
+  locate_adapter(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
   if (worker.rank == 0) config::require_files(loaded);  // before a model is downloaded in vain
   const auto model_path = locate_model(loaded, options, /*quiet=*/worker.rank != 0);
   const Run run = resolve_run(std::move(loaded), model_path, options.config, worker.world_size,
@@ -226,6 +236,9 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run
   if (options.allow_changed_data) arguments.push_back("--allow-changed-data");
   if (options.allow_backend_change) arguments.push_back("--allow-backend-change");
   arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
+  if (const std::string& adapter = run.loaded.config.tuning.lora.init_from; !adapter.empty())
+    arguments.push_back("tuning.lora.init_from=" +
+                        adapter);  // a run goes on, and so does its newest
   return {.executable = "/proc/self/exe", .arguments = std::move(arguments)};
 }
 
@@ -235,6 +248,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   const launch::LaunchPlan plan =
       launch::make_plan(launch_request(options, loaded.config, env), machine);
   find_data(loaded, /*quiet=*/false);
+  locate_adapter(loaded, /*quiet=*/false);
   config::require_files(loaded);  // before a model is downloaded in vain
   warn_of_files_in_both(loaded.config.data);
   const auto model_path = locate_model(loaded, options, /*quiet=*/false);

@@ -103,7 +103,8 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
         "the weights, which leave the base.",
         "pissa");
   field(lora.init_from, "init_from", any().otherwise("a fresh update"),
-        "Directory of a PEFT adapter to start from.", "runs/first/adapter");
+        "A PEFT adapter to start from: its directory or that of its run, or a name on the hub.",
+        "runs/first");
 }
 
 template <class Visitor>

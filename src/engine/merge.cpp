@@ -28,6 +28,10 @@ struct MergeRequest {
   fs::path base, adapter, output;
   std::string dtype, format;
   uint64_t max_shard_bytes = 0;
+  // Of a merged model in 4 or 8 bits.
+  std::optional<int64_t> block_size;
+  bool no_double_quant = false;
+  std::vector<std::string> skip_modules;
 
   explicit MergeRequest(const nlohmann::json& request)
       : base(request.at("model").get<std::string>()),
@@ -35,19 +39,23 @@ struct MergeRequest {
         output(request.at("output").get<std::string>()),
         dtype(request.at("dtype").get<std::string>()),
         format(request.at("format").get<std::string>()),
-        max_shard_bytes(static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>())) {}
+        max_shard_bytes(static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>())),
+        block_size(get<int64_t>(request, "block_size")),
+        no_double_quant(request.at("no_double_quant").get<bool>()),
+        skip_modules(request.at("skip_modules").get<std::vector<std::string>>()) {}
 };
 
 /// How a merged directory's weights are stored: as `sftrun quantize` would store the dense one's.
 struct Storage {
-  DType dtype;  ///< of what is not quantised, and of what is when it is unpacked
+  DType dtype = DType::kF32;  ///< of what is not quantised, and of what is when it is unpacked
   std::optional<kernels::QuantOptions> quant;
   QuantizedModules modules;  ///< of quant
 };
 
-/// Blocks, and modules that stay dense, are those of a base that is quantised itself.
-void take_from_base(Storage& storage, const weights::Checkpoint& base) {
-  std::vector<std::string> dense;
+/// Blocks are those of a base that is quantised itself, and its modules that are not stay so.
+/// @param dense names or parts of names of others
+void take_from_base(Storage& storage, const weights::Checkpoint& base,
+                    std::vector<std::string> dense) {
   bool is_quantised = false;
   for (const weights::TensorInfo& info : base.tensors()) {
     if (!storage.modules.take(info)) continue;
@@ -66,20 +74,23 @@ void take_from_base(Storage& storage, const weights::Checkpoint& base) {
   if (is_quantised) storage.modules = choose_modules(base.arch(), dense);
 }
 
-Storage storage_of(const std::string& wanted, const weights::Checkpoint& base) {
-  const auto format = kernels::quant_format(wanted);
-  if (!format) return {.dtype = dtype_to_store(wanted, base)};
+Storage storage_of(const MergeRequest& request, const weights::Checkpoint& base) {
+  const auto format = kernels::quant_format(request.dtype);
+  if (!format) return {.dtype = dtype_to_store(request.dtype, base)};
   Storage storage{.dtype = dtype_to_store("auto", base),
                   .quant = kernels::QuantOptions{.format = *format},
-                  .modules = choose_modules(base.arch(), {})};
-  take_from_base(storage, base);
+                  .modules = choose_modules(base.arch(), request.skip_modules)};
+  storage.modules.require_used();
+  take_from_base(storage, base, request.skip_modules);
+  if (request.block_size) storage.quant->block_size = *request.block_size;
+  if (request.no_double_quant) storage.quant->nested = false;
   return storage;
 }
 
 /// @return how the weights are stored, in words
 std::string write_directory(const MergeRequest& request, const weights::Checkpoint& base,
-                            MergedWeights& merged, const fs::path& directory) {
-  const Storage storage = storage_of(request.dtype, base);
+                            MergedWeights& merged, const Storage& storage,
+                            const fs::path& directory) {
   std::optional<QuantizedTensors> quantised;
   if (storage.quant) quantised.emplace(base, *storage.quant, storage.dtype);
   std::vector<weights::TensorToWrite> tensors;
@@ -197,10 +208,11 @@ int run_merge(const nlohmann::json& request_json) {
   MergedWeights merged(*base, adapter, config.pissa);
   std::optional<weights::GgufPlan> plan;  // what it throws, it throws before there is a directory
   if (request.format == "gguf") plan = plan_file(request, *base, merged);
+  const Storage storage = plan ? Storage{} : storage_of(request, *base);
   std::string stored;
   write_new_directory(request.output, "the merged model", [&](const fs::path& directory) {
     stored = plan ? write_file(request, *plan, *base, merged, directory)
-                  : write_directory(request, *base, merged, directory);
+                  : write_directory(request, *base, merged, storage, directory);
   });
   log::info("merged {} modules into {} ({})", adapter.lora.size(), request.output.string(), stored);
   if (!adapter.saved.empty())

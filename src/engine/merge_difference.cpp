@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <map>
 
 #include "session.h"
 #include "sftrun/core/error.h"
@@ -36,11 +35,12 @@ constexpr const char* kReport = "merge_report.json";
 /// How the adapter's run held its base, and what it learnt from.
 struct Training {
   config::RunConfig config;
-  bool is_known = false;  ///< there is a run around the adapter
+  bool is_known = false;  ///< how the base was held: by the run around the adapter, or by itself
   std::shared_ptr<const weights::Checkpoint> base;
   std::string base_name;
-  std::string format;  ///< "nf4", "Q4_1", …; empty: not quantised
-  std::string data;    ///< what the sample is of
+  std::string format;   ///< "nf4", "Q4_1", …; empty: not quantised
+  std::string held_in;  ///< the same in words, where the adapter itself says so
+  std::string data;     ///< what the sample is of
 };
 
 /// The base that the run trained on, which need not be the one that was merged into.
@@ -54,24 +54,25 @@ std::shared_ptr<const weights::Checkpoint> base_of_run(const observe::RunReport&
       fmt::format("the base that the adapter was trained on ({}) is not there", report.base_model));
 }
 
-/// Of a base that is stored in fewer bits, the format of most of its values; empty: it is dense.
-std::string packed_format(const weights::Checkpoint& base) {
-  std::map<std::string, int64_t> values;
-  std::string most;
-  for (const weights::TensorInfo& tensor : base.tensors()) {
-    if (!base.packed(tensor.name)) continue;
-    values[tensor.format] += tensor.numel();
-    if (most.empty() || values[tensor.format] > values[most]) most = tensor.format;
+/// The same where an adapter outside its run says what it was trained on.
+std::shared_ptr<const weights::Checkpoint> base_of_adapter(const config::HeldBase& held,
+                                                           const MergedModel& model) {
+  if (model.base->fingerprint() == held.fingerprint) return model.base;
+  const auto config = weights::AdapterConfig::load(model.adapter);
+  for (const std::string& name : {held.model, config.base_model_name_or_path}) {
+    std::error_code ignored;
+    if (!fs::exists(name, ignored)) continue;
+    auto base = weights::Checkpoint::open(name);
+    if (base->fingerprint() == held.fingerprint) return base;
   }
-  return most;
+  throw DataError(fmt::format("the base that the adapter was trained on ({} in {}) is not there",
+                              held.model, held.words()));
 }
 
-std::string format_of(const config::TuningConfig& tuning, const weights::Checkpoint& base) {
-  const std::string packed = packed_format(base);
-  const bool keeps = tuning.quant == config::Quant::kAuto && !packed.empty();
-  if (keeps || tuning.keeps_blocks()) return packed;
-  if (!tuning.quantises_base()) return {};
-  return std::string(tuning.quant_word());
+/// Whether there is something to measure, or it is asked for.
+bool is_needed(const Training& training, const nlohmann::json& request) {
+  return !training.format.empty() || get<int64_t>(request, "sample") ||
+         get<std::string>(request, "data");
 }
 
 Training training_of(const MergedModel& model, const nlohmann::json& request) {
@@ -83,11 +84,18 @@ Training training_of(const MergedModel& model, const nlohmann::json& request) {
     training.config = config::load_config(run / "config.resolved.yaml", {}).config;
     training.base = base_of_run(report, model);
     training.base_name = report.base_model;
+  } else if (const auto held = config::read_held_base(model.adapter)) {
+    training.is_known = true;
+    training.held_in = held->words();
+    training.config.tuning = held->tuning;
+    training.format = held->form;
+    training.base_name = held->model;
+    if (is_needed(training, request)) training.base = base_of_adapter(*held, model);
   } else {
     training.base = model.base;
     training.base_name = model.base_path.string();
   }
-  training.format = format_of(training.config.tuning, *training.base);
+  if (training.base) training.format = held_form(training.config.tuning, *training.base);
   if (const auto file = get<std::string>(request, "data")) {
     training.config.data.val = {{.path = *file}};
     training.config.data.format = config::DataFormat::kAuto;
@@ -242,8 +250,11 @@ void write_report(const MergedModel& model, const Training& training,
 
 void measure(const MergedModel& model, Training& training, const nlohmann::json& request) {
   const int64_t count = get<int64_t>(request, "sample").value_or(kSequences);
-  if (training.config.data.val.empty() && training.config.data.train.empty())
-    throw DataError("no run around the adapter says what it learnt from");
+  if (training.config.data.val.empty() && training.config.data.train.empty()) {
+    throw DataError(
+        fmt::format("the adapter lies outside its run, which says what it learnt from{}",
+                    training.held_in.empty() ? "" : "; its base was held in " + training.held_in));
+  }
   if (training.config.tuning.lora.init == config::LoraInit::kPissa && !training.format.empty())
     throw DataError("what PiSSA left of the base was quantised, and is not kept");
   const Compute compute =
@@ -292,8 +303,7 @@ void report_difference(const MergedModel& model, const nlohmann::json& request) 
   if (asked == 0) return;
   try {
     Training training = training_of(model, request);
-    const bool is_asked_for = asked || get<std::string>(request, "data");
-    if (training.format.empty() && !is_asked_for) {
+    if (!is_needed(training, request)) {
       if (!training.is_known) {
         log::info(
             "the adapter lies outside its run, which says how its base was held: if that was in "

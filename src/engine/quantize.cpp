@@ -41,11 +41,7 @@ int run_quantize(const nlohmann::json& request) {
       .nested = request.at("double_quant").get<bool>()};
   const QuantizedModules modules =
       choose_modules(base->arch(), request.at("skip_modules").get<std::vector<std::string>>());
-  if (!modules.unused.empty()) {
-    throw ConfigError(fmt::format("no module of the model is named `{}`", *modules.unused.begin()),
-                      "--skip-modules on the command line",
-                      "name modules as the model does: down_proj, or layers.0.mlp");
-  }
+  modules.require_used();
   const DType dtype = dtype_to_store(request.at("dtype").get<std::string>(), *base);
   QuantizedTensors quantised(*base, options, dtype);
   std::vector<weights::TensorToWrite> tensors;

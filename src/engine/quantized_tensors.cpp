@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "sftrun/core/error.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/adapter_io.h"
@@ -22,6 +23,13 @@ constexpr std::string_view kWeight = ".weight";
 bool QuantizedModules::take(const weights::TensorInfo& info) const {
   return info.name.ends_with(kWeight) &&
          quantised.contains(info.name.substr(0, info.name.size() - kWeight.size()));
+}
+
+void QuantizedModules::require_used() const {
+  if (unused.empty()) return;
+  throw ConfigError(fmt::format("no module of the model is named `{}`", *unused.begin()),
+                    "--skip-modules on the command line",
+                    "name modules as the model does: down_proj, or layers.0.mlp");
 }
 
 QuantizedModules choose_modules(const spec::ArchSpec& arch,

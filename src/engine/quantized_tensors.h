@@ -23,6 +23,7 @@ struct QuantizedModules {
   std::set<std::string> unused;     ///< of those to skip: that name no module
 
   bool take(const weights::TensorInfo& info) const;  ///< whether it is one's weight
+  void require_used() const;  ///< @throws ConfigError of a name to skip that names no module
 };
 /// @param skipped names or parts of names
 QuantizedModules choose_modules(const spec::ArchSpec& arch,

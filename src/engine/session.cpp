@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 
 #include "cuda_library.h"
 #include "sftrun/core/error.h"
@@ -13,6 +14,7 @@
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/lora_plan.h"
+#include "sftrun/plan/micro_batch.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 
@@ -80,12 +82,16 @@ kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
           .nested = tuning.double_quant};
 }
 
-/// Whether the checkpoint holds linear layers in fewer bits.
-bool holds_packed(const weights::Checkpoint& checkpoint) {
-  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
-                     [&](const weights::TensorInfo& tensor) {
-                       return checkpoint.packed(tensor.name).has_value();
-                     });
+/// Of what the checkpoint holds in fewer bits, the format of most values; empty: nothing.
+std::string packed_format(const weights::Checkpoint& checkpoint) {
+  std::map<std::string, int64_t> values;
+  std::string most;
+  for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
+    if (!checkpoint.packed(tensor.name)) continue;
+    values[tensor.format] += tensor.numel();
+    if (most.empty() || values[tensor.format] > values[most]) most = tensor.format;
+  }
+  return most;
 }
 
 bool is_in_blocks(const weights::PackedMatrix& packed, config::Quant quant) {
@@ -113,16 +119,12 @@ void require_blocks(config::Quant quant, const weights::Checkpoint* checkpoint) 
 model::BaseForm base_form(const config::TuningConfig& tuning,
                           const weights::Checkpoint* checkpoint) {
   model::BaseForm form{.embeddings = tuning.quant_embeddings, .skip_modules = tuning.skip_modules};
-  const bool as_it_is = tuning.quant == config::Quant::kAuto;
-  if (as_it_is && checkpoint != nullptr && holds_packed(*checkpoint)) {
-    form.keep_stored = true;
-  } else if (tuning.keeps_blocks()) {
-    require_blocks(tuning.quant, checkpoint);
-    form.keep_stored = true;
-  } else if (tuning.quantises_base()) {
-    form.keep_stored = true;
-    form.quant = quant_options(tuning);
-  }
+  if (tuning.keeps_blocks()) require_blocks(tuning.quant, checkpoint);
+  const bool holds_packed = checkpoint != nullptr && !packed_format(*checkpoint).empty(),
+             keeps = plan::keeps_stored(tuning, holds_packed);
+  // What the files have in the very format that is asked for stays, too.
+  form.keep_stored = keeps || tuning.quantises_base();
+  if (!keeps && tuning.quantises_base()) form.quant = quant_options(tuning);
   return form;
 }
 
@@ -169,6 +171,28 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
       options.base = base_form(config.tuning, checkpoint);
   }
   return options;
+}
+
+std::string held_form(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint) {
+  const std::string packed = packed_format(checkpoint);
+  if (plan::keeps_stored(tuning, !packed.empty())) return packed;
+  return tuning.quantises_base() ? std::string(tuning.quant_word()) : "";
+}
+
+config::HeldBase held_base(const config::RunConfig& config, const Compute& compute,
+                           const weights::Checkpoint& checkpoint) {
+  config::HeldBase held{.model = config.model.name,
+                        .fingerprint = checkpoint.fingerprint(),
+                        .form = held_form(config.tuning, checkpoint),
+                        .dtype = dtype_name(compute.dtype),
+                        .tuning = config.tuning};
+  // What `auto` means hangs on the mode and the files; as the files have it is what it may stay
+  // for.
+  const bool keeps = plan::keeps_stored(config.tuning, !packed_format(checkpoint).empty());
+  held.tuning.mode = config::TuningMode::kLora;
+  if (config.tuning.quant == config::Quant::kAuto && !keeps)
+    held.tuning.quant = held.form.empty() ? config::Quant::kNone : config::Quant::kNf4;
+  return held;
 }
 
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,

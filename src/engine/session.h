@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "sftrun/config/held_base.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/model/decoder.h"
@@ -34,6 +35,12 @@ void set_threads(const nlohmann::json& request);
 /// @param checkpoint what it will hold; null: random weights
 model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute,
                                       const weights::Checkpoint* checkpoint);
+
+/// How a run that trains an adapter holds its base.
+config::HeldBase held_base(const config::RunConfig& config, const Compute& compute,
+                           const weights::Checkpoint& checkpoint);
+/// What most of the base's matrices are in then: "nf4", "Q4_1", …; empty: in the run's dtype.
+std::string held_form(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint);
 
 /// Of weights that are written.   @param wanted f32, f16 or bf16; auto: as the base has them
 DType dtype_to_store(const std::string& wanted, const weights::Checkpoint& base);

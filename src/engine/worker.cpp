@@ -297,6 +297,8 @@ class Worker {
     if (decoder_->options().trains == model::Trains::kLora) {
       inputs.adapter = model::adapter_config_of(*decoder_, "");
       name_base(*inputs.adapter, config_.model, model_path_);
+      held_base_ = held_base(config_, compute_, *checkpoint_);
+      inputs.adapter->held_base = held_base_->to_json();
     }
     inputs.resume_from = resume_from;
     inputs.hooks.stop_exit_code = [&] { return stop_.exit_code(); };
@@ -341,20 +343,25 @@ class Worker {
     if (!is_main()) return;
     write_file_atomically(run_dir_ / "config.resolved.yaml", config::to_yaml(config_));
     const kernels::ParameterStore& store = decoder_->parameters();
-    log::info("model {} ({}, {} layers, {}), backend {}, {} on {}, {} thread{}", config_.model.name,
+    log::info("model {} ({}, {} layers{}), backend {}, {} on {}, {} thread{}", config_.model.name,
               decoder_->arch().family, decoder_->arch().num_layers,
-              format_bytes(decoder_->base_bytes()), backend_name(), dtype_name(compute_.dtype),
-              device_name(compute_.device), at::get_num_threads(),
-              at::get_num_threads() == 1 ? "" : "s");
+              held_base_ ? fmt::format("; frozen, in {}: {}", held_base_->words(),
+                                       format_bytes(decoder_->base_bytes()))
+                         : "",
+              backend_name(), dtype_name(compute_.dtype), device_name(compute_.device),
+              at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s");
     const model::BaseForm& base = decoder_->options().base;
     if (const std::string idle =
             plan::idle_quant_keys(config_.tuning, base.keep_stored && !base.quant);
         !idle.empty())
       log::warn("{}", idle);
-    log::info("training {} of {} parameters' values in {} tensors",
-              format_count(static_cast<uint64_t>(store.numel())),
-              config::to_json(config_)["tuning"]["mode"].get<std::string>(),
-              store.parameters().size());
+    int64_t model_values = 0;
+    for (const spec::TensorSpec& tensor : spec::tensor_specs(decoder_->arch()))
+      model_values += tensor.numel();
+    log::info("training {} values in {} tensors {} the model's {} ({})",
+              format_count(static_cast<uint64_t>(store.numel())), store.parameters().size(),
+              held_base_ ? "beside" : "of", format_count(static_cast<uint64_t>(model_values)),
+              config::to_json(config_)["tuning"]["mode"].get<std::string>());
     log::info("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} a step",
               trainer.total_steps(), *config_.train.batch_size.value,
               *config_.train.grad_accum.value, env_.world_size,
@@ -379,15 +386,13 @@ class Worker {
 
   /// The adapter is written in PEFT's layout, of which vLLM reads a part.
   void say_what_vllm_reads() {
-    const model::LoraOptions& lora = decoder_->options().lora;
-    const bool adapts_ends = decoder_->embedding().lora || decoder_->head().linear.lora;
-    if (const std::string refusal =
-            weights::vllm_refusal(lora.dora, !lora.modules_to_save.empty(), adapts_ends);
-        !refusal.empty())
-      return log::info("{}", refusal);
+    const auto config = model::adapter_config_of(*decoder_, "");
     const std::set<std::string> adapted = adapted_modules();
-    const auto reading = weights::vllm_reading(
-        decoder_->arch(), [&](const std::string& module) { return adapted.contains(module); });
+    const auto is_adapted = [&](const std::string& module) { return adapted.contains(module); };
+    if (const auto refusal = weights::vllm_refusal(config.sizes(), !config.modules_to_save.empty(),
+                                                   decoder_->arch(), is_adapted))
+      return log::info("{}", refusal->advice());
+    const auto reading = weights::vllm_reading(decoder_->arch(), is_adapted);
     if (!reading) return;
     reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
   }
@@ -435,6 +440,7 @@ class Worker {
     report_.base_model = config_.model.name;
     report_.base_model_path = absolute_path(model_path_);
     report_.base_model_fingerprint = checkpoint_->fingerprint();
+    if (held_base_) report_.base = held_base_->to_json();
     report_.dataset_fingerprint = data_.fingerprint;
     report_.config_fingerprint = Fingerprint().add(identity_["config"].dump()).hex();
     report_.world_size = env_.world_size;
@@ -470,6 +476,7 @@ class Worker {
     }
     log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
     if (!result.adapter) return;
+    log::info("  its base was held in {}", held_base_->words());
     const std::set<std::string> adapted = adapted_modules();
     for (const std::string& line : weights::where_it_loads(
              {*result.adapter, checkpoint_->arch(), model_path_, result.target(),
@@ -492,6 +499,7 @@ class Worker {
   nlohmann::ordered_json identity_;
   std::optional<std::string> configured_template_;
   std::unique_ptr<model::Decoder> decoder_;
+  std::optional<config::HeldBase> held_base_;  // of a run that trains an adapter
   observe::RunReport report_;
   uint64_t static_bytes_ = 0;
 };

@@ -1,5 +1,7 @@
 #include "sftrun/observe/run_report.h"
 
+#include <algorithm>
+
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 
@@ -56,6 +58,7 @@ Json RunReport::to_json() const {
                {"base_model", base_model},
                {"base_model_path", base_model_path},
                {"base_model_fingerprint", base_model_fingerprint},
+               {"base", base},
                {"dataset_fingerprint", dataset_fingerprint},
                {"config_fingerprint", config_fingerprint},
                {"world_size", world_size},
@@ -82,6 +85,7 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     report.base_model = json.value("base_model", "");
     report.base_model_path = json.value("base_model_path", "");
     report.base_model_fingerprint = json.value("base_model_fingerprint", "");
+    report.base = json.value("base", Json());
     report.dataset_fingerprint = json.value("dataset_fingerprint", "");
     report.config_fingerprint = json.value("config_fingerprint", "");
     report.world_size = json.value("world_size", 1);
@@ -118,6 +122,27 @@ std::filesystem::path run_directory_of(const std::filesystem::path& adapter) {
     if (std::filesystem::exists(directory / "run.json", ignored)) return directory;
   }
   return {};
+}
+
+std::filesystem::path adapter_at(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const auto holds_adapter = [&](const fs::path& directory) {
+    return fs::exists(directory / "adapter_config.json", ignored);
+  };
+  if (holds_adapter(path)) return path;
+  if (holds_adapter(path / "adapter")) return path / "adapter";
+  std::vector<fs::path> checkpoints;  // of one length but for runs beyond a million steps
+  for (const auto& entry : fs::directory_iterator(path / "checkpoints", ignored)) {
+    if (entry.path().filename().string().starts_with("step-") && holds_adapter(entry.path()))
+      checkpoints.push_back(entry.path());
+  }
+  if (checkpoints.empty()) return path;
+  const auto comes_before = [](const fs::path& one, const fs::path& other) {
+    const std::string a = one.filename().string(), b = other.filename().string();
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  };
+  return *std::max_element(checkpoints.begin(), checkpoints.end(), comes_before);
 }
 
 }  // namespace sftrun::observe

@@ -120,13 +120,13 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
   return (kept + temporaries) * element_bytes;
 }
 
-bool keeps_stored(const config::TuningConfig& tuning, const StoredBytes& stored) {
-  return !stored.empty() && (tuning.quant == config::Quant::kAuto || tuning.keeps_blocks());
+bool keeps_stored(const config::TuningConfig& tuning, bool holds_packed) {
+  return holds_packed && (tuning.quant == config::Quant::kAuto || tuning.keeps_blocks());
 }
 
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    int64_t element_bytes, const StoredBytes& stored) {
-  const bool keeps = keeps_stored(tuning, stored);
+  const bool keeps = keeps_stored(tuning, !stored.empty());
   const bool quantises = !keeps && tuning.quantises_base();
   const std::set<std::string> quantised =
       quantises ? quantised_names(arch, tuning) : std::set<std::string>();

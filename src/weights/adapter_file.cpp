@@ -475,6 +475,8 @@ void write_adapter(const fs::path& directory, const AdapterConfig& config,
                    const std::vector<TensorToWrite>& tensors) {
   make_directories(directory);
   write_safetensors(directory / "adapter_model.safetensors", tensors);
+  if (!config.held_base.is_null())
+    write_file_atomically(directory / "sftrun_base.json", config.held_base.dump(2) + "\n");
   write_file_atomically(directory / "adapter_config.json", config.to_json().dump(2) + "\n");
 }
 

@@ -1,7 +1,6 @@
 #include "sftrun/weights/adapter_readers.h"
 
 #include <algorithm>
-#include <array>
 
 #include "json_text.h"
 #include "sftrun/core/error.h"
@@ -74,43 +73,25 @@ std::string peft_line(const WrittenAdapter& adapter) {
   return line;
 }
 
-/// The least --max-lora-rank of vLLM's (its default is 16) that takes `rank`; 0: none does.
-int64_t max_lora_rank(int64_t rank) {
-  static constexpr std::array<int64_t, 7> kRanks = {16, 32, 64, 128, 256, 320, 512};
-  const auto* found = std::lower_bound(kRanks.begin(), kRanks.end(), rank);
-  return found == kRanks.end() ? 0 : *found;
-}
-
-int64_t largest_rank(const AdapterConfig& config) {
-  double largest = static_cast<double>(config.r);
-  for (const auto& [name, r] : config.rank_pattern) largest = std::max(largest, r);
-  return static_cast<int64_t>(largest);
-}
-
 std::string merge_command(const WrittenAdapter& adapter, const char* options, const char* suffix) {
   return fmt::format("`sftrun merge {}--adapter {} --output {}{}`", options,
                      adapter.directory.string(), adapter.directory.string(), suffix);
 }
 
 std::string vllm_line(const WrittenAdapter& adapter) {
-  const AdapterConfig& config = adapter.config;
-  const int64_t rank = largest_rank(config), allowed = max_lora_rank(rank);
-  const auto merged = [&](const std::string& why) {
-    return fmt::format("vLLM: not as an adapter ({}): serve what {} writes", why,
+  const spec::LoraSizes sizes = adapter.config.sizes();
+  if (const auto refusal = vllm_refusal(sizes, !adapter.config.modules_to_save.empty(),
+                                        adapter.arch, adapter.is_adapted)) {
+    return fmt::format("vLLM: not as an adapter ({}): serve what {} writes", refusal->what,
                        merge_command(adapter, "", "-merged"));
-  };
-  if (config.use_dora) return merged("magnitudes of DoRA");
-  if (!config.modules_to_save.empty()) return merged("whole modules");
-  for (const std::string& module :
-       {spec::embedding_module(adapter.arch), std::string(spec::kHeadModule)})
-    if (adapter.is_adapted(module))
-      return merged(fmt::format("an update of {}, which most families refuse there", module));
-  if (allowed == 0) return merged(fmt::format("a rank of {}", rank));
+  }
+  const int64_t allowed = vllm_max_lora_rank(sizes);
   const auto reading = vllm_reading(adapter.arch, adapter.is_adapted);
   std::string line = reading ? fmt::format("vLLM: what {} writes",
                                            merge_command(adapter, "--format vllm ", "-vllm"))
                              : "vLLM: as it is";
-  if (allowed > max_lora_rank(1)) line += fmt::format(", with --max-lora-rank {}", allowed);
+  if (allowed > vllm_max_lora_rank({.r = 1}))
+    line += fmt::format(", with --max-lora-rank {}", allowed);
   if (reading) line += fmt::format("; as it is {}", reading->what);
   return line;
 }

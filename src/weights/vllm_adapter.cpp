@@ -1,6 +1,7 @@
 #include "sftrun/weights/vllm_adapter.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -313,6 +314,12 @@ class VllmWriter {
   std::vector<std::string> added_modules_;  // as target_modules names them
 };
 
+int64_t largest_rank(const spec::LoraSizes& sizes) {
+  double largest = static_cast<double>(sizes.r);
+  for (const auto& [name, r] : sizes.rank_pattern) largest = std::max(largest, r);
+  return static_cast<int64_t>(largest);
+}
+
 }  // namespace
 
 VllmExperts vllm_experts(const spec::ArchSpec& arch) {
@@ -326,16 +333,29 @@ std::string VllmReading::advice() const {
   return what + ": to serve the adapter there, write it with `sftrun merge --format vllm`";
 }
 
-std::string vllm_refusal(bool has_magnitudes, bool has_whole_modules, bool adapts_ends) {
-  if (!has_magnitudes && !has_whole_modules) {
-    if (!adapts_ends) return {};
-    return "vLLM refuses updates of the embedding and the head in most families: to serve the "
-           "model "
-           "there, merge it (sftrun merge)";
-  }
+std::string VllmRefusal::advice() const {
   return fmt::format(
-      "vLLM refuses adapters with {}: to serve the model there, merge it (sftrun merge)",
-      has_magnitudes ? "magnitudes (DoRA)" : "whole modules (modules_to_save)");
+      "vLLM takes no adapter with {}: to serve the model there, merge it (sftrun merge)", what);
+}
+
+int64_t vllm_max_lora_rank(const spec::LoraSizes& sizes) {
+  static constexpr std::array<int64_t, 7> kRanks = {16, 32, 64, 128, 256, 320, 512};
+  const auto* found = std::lower_bound(kRanks.begin(), kRanks.end(), largest_rank(sizes));
+  return found == kRanks.end() ? 0 : *found;
+}
+
+std::optional<VllmRefusal> vllm_refusal(const spec::LoraSizes& sizes, bool has_whole_modules,
+                                        const spec::ArchSpec& arch,
+                                        const std::function<bool(const std::string&)>& is_adapted) {
+  if (sizes.dora) return VllmRefusal{"magnitudes of DoRA"};
+  if (has_whole_modules) return VllmRefusal{"whole modules"};
+  for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
+    if (is_adapted(module))
+      return VllmRefusal{fmt::format("an update of {}, which most families refuse there", module)};
+  }
+  if (vllm_max_lora_rank(sizes) == 0)
+    return VllmRefusal{fmt::format("a rank of {}", largest_rank(sizes))};
+  return std::nullopt;
 }
 
 std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
@@ -367,20 +387,9 @@ std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
 void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::ArchSpec& arch) {
   AdapterConfig config = load_adapter_config(from, arch);
   AdapterTensors adapter = load_adapter(from, config, arch);
-  if (!adapter.saved.empty()) {
-    throw DataError(fmt::format("the adapter carries whole modules ({}), which vLLM does not load",
-                                adapter.saved.begin()->first),
-                    from.string(), "serve the merged model: sftrun merge without --format vllm");
-  }
-  for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
-    if (!adapter.lora.contains(module)) continue;
-    throw DataError(fmt::format("the adapter has an update of {}, which vLLM's classes of most "
-                                "families refuse",
-                                module),
-                    from.string(), "serve the merged model: sftrun merge without --format vllm");
-  }
-  if (config.use_dora) {
-    throw DataError("the adapter has magnitudes (DoRA), which vLLM does not load", from.string(),
+  const auto is_adapted = [&](const std::string& name) { return adapter.lora.contains(name); };
+  if (const auto refusal = vllm_refusal(config.sizes(), !adapter.saved.empty(), arch, is_adapted)) {
+    throw DataError(fmt::format("vLLM takes no adapter with {}", refusal->what), from.string(),
                     "serve the merged model: sftrun merge without --format vllm");
   }
   if (config.pissa) {

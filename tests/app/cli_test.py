@@ -195,7 +195,14 @@ class CommandLineTest(unittest.TestCase):
     def test_merge(self):
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--dtype", "float16", "--max-shard-size", "2GiB")
         self.assertEqual(asked, {"model": "model", "adapter": "adapter", "output": "out", "dtype": "f16",
-                                 "max_shard_size": 2 << 30, "format": "safetensors", "sample": None, "data": None, "device": "auto"})
+                                 "max_shard_size": 2 << 30, "format": "safetensors", "sample": None, "data": None, "device": "auto",
+                                 "block_size": None, "no_double_quant": False, "skip_modules": []})
+        asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--dtype", "nf4", "--block-size", "128", "--no-double-quant",
+                             "--skip-modules", "layers.0", "q_proj")
+        self.assertEqual((asked["block_size"], asked["no_double_quant"], asked["skip_modules"]), (128, True, ["layers.0", "q_proj"]))
+        for dtype, flag in (("int8", "--block-size"), ("bf16", "--skip-modules")):
+            self.expect(USAGE, [f"{flag} is of ", f"--dtype is {dtype}", "leave it away"],
+                        "merge", "--adapter", "adapter", "--output", "out", "--dtype", dtype, flag, "32")
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--sample", "0", "--data", "train.jsonl", "--device", "cpu")
         self.assertEqual((asked["sample"], asked["data"], asked["device"]), (0, "train.jsonl", "cpu"))
 

@@ -214,9 +214,9 @@ class DownloadTest(unittest.TestCase):
         self.assert_snapshot(MODEL_FILES)
 
     def test_adapters(self):
-        self.hub.add(NAME, {"adapter_config.json": b"{}", "adapter_model.safetensors": b"A" * 50, "README.md": b"x"})
+        self.hub.add(NAME, {"adapter_config.json": b"{}", "adapter_model.safetensors": b"A" * 50, "sftrun_base.json": b"{}", "README.md": b"x"})
         self.download()
-        self.assert_snapshot(["adapter_config.json", "adapter_model.safetensors"])
+        self.assert_snapshot(["adapter_config.json", "adapter_model.safetensors", "sftrun_base.json"])
 
     def test_gguf(self):
         self.hub.add(NAME, {"a-q8_0.gguf": b"G" * 100, "b-q4_0.gguf": b"g" * 100, "mmproj-f16.gguf": b"i"})

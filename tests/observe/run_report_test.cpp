@@ -47,6 +47,23 @@ TEST(RunReport, FoundFromAnAdapterAndFromACheckpoint) {
   EXPECT_EQ(run_directory_of(dir / "adapter"), "");
 }
 
+TEST(RunReport, AnAdapterIsFoundFromItsRun) {
+  const test::TemporaryDirectory dir;
+  const auto write_adapter = [&](const char* name) {
+    make_directories(dir / name);
+    write_file_atomically(dir / name / "adapter_config.json", "{}");
+  };
+  EXPECT_EQ(adapter_at(dir / "run"), dir / "run");
+  for (const char* step : {"step-000009", "step-000100", "step-1000000", "abandoned-step-9999999"})
+    write_adapter((std::string("run/checkpoints/") + step).c_str());
+  make_directories(dir / "run/checkpoints/step-2000000");  // of a run that trains every weight
+  EXPECT_EQ(adapter_at(dir / "run"), dir / "run/checkpoints/step-1000000");
+  EXPECT_EQ(adapter_at(dir / "run/checkpoints/step-000009"), dir / "run/checkpoints/step-000009");
+  write_adapter("run/adapter");
+  EXPECT_EQ(adapter_at(dir / "run"), dir / "run/adapter");
+  EXPECT_EQ(adapter_at(dir / "run/adapter"), dir / "run/adapter");
+}
+
 TEST(RunReport, HasTheKeysUsersRelyOn) {
   const Json json = sample().to_json();
   for (const char* key : {"version", "backend", "base_model_fingerprint", "dataset_fingerprint",

@@ -8,6 +8,7 @@ requantised   `merge --dtype nf4|fp4|fp8|int8` writes, byte for byte, what `merg
 base          an adapter trained on a .gguf file names the model that the file says it was converted from, sftrun finds the file; else it
               names the file, and the run says what to do
 readers       a run ends with where its adapter loads
+next run      tuning.lora.init_from takes what --adapter takes: an adapter, a run, or one that has only checkpoints
 report        merge measures what it changes where the adapter was trained beside a quantised base, or where it is asked to
 """
 
@@ -84,10 +85,27 @@ def check_requantised(case, name, model, settings, quantize, dtype="nf4"):
 
 
 def check_dense_modules(case):
-    """A base in 4 bits says of which blocks its merged model is, and which modules stay dense."""
+    """A base in 4 bits says of which blocks its merged model is, and which modules stay dense; flags say it of others."""
+    case.train(TIED)
+    asked = ["--block-size", "32", "--no-double-quant", "--skip-modules", "layers.1.mlp"]
+    case.run("merge", "--adapter", "run/adapter", "--output", "asked", "--dtype", "nf4", *asked)
+    case.run("merge", "--adapter", "run/adapter", "--output", "in-between")
+    case.run("quantize", "--model", "in-between", "--output", "asked-in-two", *asked)
+    differ = same_files(case.folder / "asked", case.folder / "asked-in-two")
+    case.expect("requantised, flags: merge --dtype nf4 is merge and quantize", not differ, differ)
+    for words in (["--dtype", "fp8", "--block-size", "32"], ["--skip-modules", "down_proj"], ["--dtype", "nf4", "--skip-modules", "nowhere"]):
+        refused = subprocess.run([case.sftrun, "merge", "--adapter", "run/adapter", "--output", "refused", *words], cwd=case.folder,
+                                 capture_output=True, text=True, timeout=TIMEOUT)
+        case.expect(f"requantised, flags: {words}", refused.returncode == 2 and not (case.folder / "refused").exists(), refused.stderr)
+    shutil.rmtree(case.folder / "run")
     case.run("quantize", "--model", TIED, "--output", "base", "--block-size", "128", "--no-double-quant", "--skip-modules", "layers.0.mlp")
     flags = ["--block-size", "128", "--no-double-quant", "--skip-modules", "layers.0.mlp"]
     check_requantised(case, "a base in 4 bits with modules that are not", "base", [], flags, dtype="fp4")
+    case.run("merge", "--adapter", "run/adapter", "--output", "other", "--dtype", "fp4", "--block-size", "32", "--skip-modules", "v_proj")
+    case.run("quantize", "--model", "dense", "--method", "fp4", "--output", "other-in-two", "--block-size", "32", "--no-double-quant",
+             "--skip-modules", "layers.0.mlp", "--skip-modules", "v_proj")
+    differ = same_files(case.folder / "other", case.folder / "other-in-two")
+    case.expect("requantised, flags over a base in 4 bits: what they do not say is the base's", not differ, differ)
 
 
 def with_keys(content, keys):
@@ -143,6 +161,28 @@ def check_readers(case):
     case.expect("readers: of a whole model nothing", "PEFT" not in said and "vLLM" not in said, said)
 
 
+def check_next_run(case):
+    """A run starts from an earlier one, or from as far as that has come."""
+    def start_from(name, output):
+        said = case.train(TIED, f"tuning.lora.init_from={name}", f"output.dir={output}")
+        return re.search(r"adapter initialised from (\S+)", said).group(1)
+
+    case.train(TIED)
+    checkpoint = sorted((case.folder / "run/checkpoints").iterdir())[-1]
+    case.expect("next run: from the adapter of a run", start_from("run", "second") == "run/adapter")
+    shutil.move(case.folder / "run/adapter", case.folder / "moved")
+    case.expect("next run: from the newest checkpoint", start_from("run", "third") == f"run/checkpoints/{checkpoint.name}")
+    case.expect("next run: from an adapter", start_from("moved", "fourth") == "moved")
+    losses = [[json.loads(line)["loss"] for line in (case.folder / name / "metrics.jsonl").read_text().splitlines()]
+              for name in ("run", "second", "third")]
+    case.expect("next run: with what was learnt", losses[1] == losses[2] and losses[1][0] < losses[0][0], str(losses))
+    scores = []
+    for adapter in ("run", "moved"):
+        case.run("score", "--adapter", adapter, "--input", "train.jsonl", "--output", "scores.jsonl", "--device", "cpu")
+        scores.append((case.folder / "scores.jsonl").read_text())
+    case.expect("next run: score takes a run without a result", scores[0] == scores[1])
+
+
 def check_report(case):
     def merge(output, *words):
         said = case.run("merge", "--adapter", "run/adapter", "--output", output, "--device", "cpu", *words)
@@ -176,6 +216,31 @@ def check_report(case):
     said, report = merge("without-data")
     case.expect("report: data that are gone are warned of", report is None and "not measured" in said and "val.jsonl" in said and "--data FILE" in said, said)
 
+    shutil.copytree(case.folder / "run/adapter", case.folder / "moved")
+    held = json.loads((case.folder / "moved/sftrun_base.json").read_text())
+    stamped = json.loads((case.folder / "run/run.json").read_text())["base"]
+    checkpoint = sorted((case.folder / "run/checkpoints").iterdir())[-1]
+    case.expect("report: an adapter says how its base was held", held["form"] == "nf4" and held["tuning"]["quant"] == "nf4", str(held))
+    case.expect("report: as run.json and checkpoints do", held == stamped == json.loads((checkpoint / "sftrun_base.json").read_text()), str(stamped))
+    held_in = "its base was held in nf4 in blocks of 64 with quantised factors"
+
+    def merge_moved(output, *words):
+        said = case.run("merge", "--adapter", "moved", "--output", output, "--device", "cpu", *words)
+        return said, case.folder / output / "merge_report.json"
+
+    said, report = merge_moved("moved-merged")
+    case.expect("report: outside its run data must be named", not report.exists() and "not measured" in said and held_in in said, said)
+    (case.folder / "gone.jsonl").rename(case.folder / "val.jsonl")
+    inside, outside = merge("inside")[1], json.loads(merge_moved("outside", "--data", "val.jsonl")[1].read_text())
+    del inside["trained_on"]["model"], outside["trained_on"]["model"]
+    case.expect("report: the same inside and outside the run", inside == outside, f"{inside} {outside}")
+    own = json.loads(merge_moved("outside-own", "--data", "val.jsonl", "--model", "four-bits", "--dtype", "f32")[1].read_text())
+    case.expect("report: outside the run, merged into what it was trained on", own["kl_divergence"] < 1e-9, str(own))
+    held["fingerprint"] = "0"
+    (case.folder / "moved/sftrun_base.json").write_text(json.dumps(held))
+    said, report = merge_moved("other-base", "--data", "val.jsonl")
+    case.expect("report: another base is told", not report.exists() and "in blocks of 64 with quantised factors) is not there" in said, said)
+
     train("tuning.mode=qlora", "data.val_split=5")
     report = merge("split")[1]
     case.expect("report: what was split off", report["sequences"] == 5 and "part for validation" in report["data"], str(report))
@@ -200,6 +265,7 @@ CHECKS = {
     "named-source": check_named_source,
     "unnamed-source": check_unnamed_source,
     "readers": check_readers,
+    "next-run": check_next_run,
     "report": check_report,
 }
 

@@ -392,7 +392,7 @@ TEST_F(VllmAdapter, WholeModulesAreRefused) {
   save();
   expect_error(
       [&] { write_vllm_adapter(directory_ / "peft", directory_ / "vllm", mixture("qwen3_moe")); },
-      {"carries whole modules (lm_head.weight), which vLLM does not load", "peft"});
+      {"vLLM takes no adapter with whole modules", "peft"});
   EXPECT_FALSE(std::filesystem::exists(directory_ / "vllm"));
 }
 
@@ -402,9 +402,18 @@ TEST_F(VllmAdapter, EmbeddingAndHeadAreRefused) {
   json config = mixture_config("qwen3");
   config["vocab_size"] = 8;
   expect_error([&] { write(spec::ArchSpec::from_hf_config(config, "config.json")); },
-               {"the adapter has an update of lm_head", "serve the merged model"});
-  EXPECT_NE(vllm_refusal(false, false, true).find("the embedding and the head"), std::string::npos);
-  EXPECT_TRUE(vllm_refusal(false, false, false).empty());
+               {"vLLM takes no adapter with an update of lm_head", "serve the merged model"});
+  const auto refused = [](spec::LoraSizes sizes, bool has_whole_modules, const char* adapted) {
+    const auto refusal = vllm_refusal(sizes, has_whole_modules, mixture("qwen3_moe"),
+                                      [&](const std::string& module) { return module == adapted; });
+    return refusal ? refusal->what : "";
+  };
+  EXPECT_EQ(refused({.r = 512}, false, "model.layers.0.self_attn.q_proj"), "");
+  EXPECT_EQ(refused({}, false, "lm_head"),
+            "an update of lm_head, which most families refuse there");
+  EXPECT_EQ(refused({.r = 513}, false, ""), "a rank of 513");
+  EXPECT_EQ(refused({}, true, ""), "whole modules");
+  EXPECT_EQ(refused({.dora = true}, true, "lm_head"), "magnitudes of DoRA");
 }
 
 std::optional<VllmReading> reading(const spec::ArchSpec& arch, const std::set<std::string>& names) {

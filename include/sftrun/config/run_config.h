@@ -79,7 +79,7 @@ struct LoraConfig {
   bool dora = false;
   std::vector<std::string> modules_to_save;  ///< endings of names: trained whole
   LoraInit init = LoraInit::kDefault;
-  std::string init_from;  ///< directory of a PEFT adapter to start from
+  std::string init_from;  ///< a PEFT adapter to start from; once it is found, its directory
 };
 
 struct TuningConfig {

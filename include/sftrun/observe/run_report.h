@@ -32,6 +32,7 @@ struct RunReport {
   std::string base_model;       ///< name or path as configured
   std::string base_model_path;  ///< where it lay: an absolute path
   std::string base_model_fingerprint, dataset_fingerprint, config_fingerprint;
+  nlohmann::ordered_json base = nullptr;  ///< config::HeldBase; null: every weight trains
   int world_size = 1;
   std::vector<std::string> device_names;  ///< per rank
   std::string status;                     ///< "running", "done", "stopped", "interrupted", "failed"
@@ -55,5 +56,8 @@ RunReport read_run_report(const std::filesystem::path& path);
 /// The directory of the run that left an adapter, in its `adapter` or a checkpoint; empty: none is
 /// around it.
 std::filesystem::path run_directory_of(const std::filesystem::path& adapter);
+/// The other way: where an adapter lies that is named by its own directory or by that of its run,
+/// which may have come as far as checkpoints only (the newest, then). Paths to anything else stay.
+std::filesystem::path adapter_at(const std::filesystem::path& path);
 
 }  // namespace sftrun::observe

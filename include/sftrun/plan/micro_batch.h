@@ -20,8 +20,9 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
 /// Bytes of the matrices that the checkpoint holds in fewer bits than 16, by their names.
 using StoredBytes = std::map<std::string, uint64_t>;
 
-/// Whether a run holds its base as the files have it.
-bool keeps_stored(const config::TuningConfig& tuning, const StoredBytes& stored);
+/// Whether a run that trains an adapter holds its base as the files have it.
+/// @param holds_packed whether they have matrices in fewer bits than 16
+bool keeps_stored(const config::TuningConfig& tuning, bool holds_packed);
 
 /// Bytes of the frozen base of a run that trains an adapter: each tensor in what `tuning.quant`
 /// makes of it.

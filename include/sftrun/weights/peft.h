@@ -32,6 +32,8 @@ struct AdapterConfig {
   bool pissa = false;
   std::vector<std::string> modules_to_save;
   std::string task_type = "CAUSAL_LM";
+  /// Of what is written: sftrun_base.json, beside what PEFT reads. Null: none.
+  nlohmann::ordered_json held_base = nullptr;
 
   /// `target_modules: "all-linear"`, which a hand-written file may hold, comes back as the one name
   /// "all-linear".

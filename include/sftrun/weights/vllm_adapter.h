@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sftrun/spec/arch_spec.h"
+#include "sftrun/spec/trained_names.h"
 
 /// Adapters as vLLM reads them (0.33: vllm/lora/lora_model.py, model_manager.py, lora_weights.py).
 /// It takes PEFT's layout of linear layers as it is, that of experts of some families only.
@@ -18,8 +19,18 @@ enum class VllmExperts {
 };
 VllmExperts vllm_experts(const spec::ArchSpec& arch);
 
-/// What to tell of an adapter that vLLM refuses whatever it adapts; empty: it does not.
-std::string vllm_refusal(bool has_magnitudes, bool has_whole_modules, bool adapts_ends);
+/// Why vLLM takes an adapter in no layout.
+struct VllmRefusal {
+  std::string what;  ///< "magnitudes of DoRA"
+  std::string advice() const;
+};
+/// nullopt: it takes it, as it is or written otherwise.
+/// @param is_adapted of a module or an experts' tensor: "model.layers.0.self_attn.q_proj"
+std::optional<VllmRefusal> vllm_refusal(const spec::LoraSizes& sizes, bool has_whole_modules,
+                                        const spec::ArchSpec& arch,
+                                        const std::function<bool(const std::string&)>& is_adapted);
+/// The least --max-lora-rank of vLLM's (its default is 16) that takes an adapter; 0: none does.
+int64_t vllm_max_lora_rank(const spec::LoraSizes& sizes);
 
 /// What vLLM makes of an adapter in PEFT's layout.
 struct VllmReading {

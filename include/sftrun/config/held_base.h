@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "sftrun/config/run_config.h"
+
+namespace sftrun::config {
+
+/// How a run that trains an adapter holds its frozen base. The adapter fits just that, so it says
+/// so: in the run's run.json, and in sftrun_base.json beside every adapter_config.json, which goes
+/// where the adapter goes. PEFT does not look at it.
+struct HeldBase {
+  std::string model;        ///< name or path as configured
+  std::string fingerprint;  ///< of its weights
+  std::string form;         ///< most of its matrices are in: "nf4", "Q4_1", …; empty: in `dtype`
+  std::string dtype;        ///< of the rest, and of computation: "fp32"
+  /// quant, double_quant, quant_block_size, quant_embeddings and skip_modules, by which the same
+  /// base is held in the same form again.
+  TuningConfig tuning;
+
+  std::string words() const;  ///< "nf4 in blocks of 64 with quantised factors", "fp32"
+  nlohmann::ordered_json to_json() const;
+  /// @throws DataError naming `where`
+  static HeldBase from_json(const nlohmann::ordered_json& json, const std::string& where);
+};
+
+inline constexpr const char* kHeldBaseFile = "sftrun_base.json";
+/// Of an adapter; nullopt: it does not say.   @throws DataError
+std::optional<HeldBase> read_held_base(const std::filesystem::path& adapter);
+
+}  // namespace sftrun::config

@@ -1,0 +1,66 @@
+#include "sftrun/config/held_base.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+
+namespace sftrun::config {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr auto kKeys = std::to_array<const char*>(
+    {"quant", "double_quant", "quant_block_size", "quant_embeddings", "skip_modules"});
+
+}  // namespace
+
+std::string HeldBase::words() const {
+  if (form.empty()) return dtype;
+  if (!tuning.quantises_base()) return form + " as its files have it";
+  if (tuning.quantises_to_rows()) return form;
+  return fmt::format("{} in blocks of {}{}", form, tuning.quant_block_size,
+                     tuning.double_quant ? " with quantised factors" : "");
+}
+
+Json HeldBase::to_json() const {
+  RunConfig config;
+  config.tuning = tuning;
+  const Json all = config::to_json(config)["tuning"];
+  Json kept = Json::object();
+  for (const char* key : kKeys) kept[key] = all[key];
+  return {{"model", model},
+          {"fingerprint", fingerprint},
+          {"form", form.empty() ? Json() : Json(form)},
+          {"dtype", dtype},
+          {"tuning", kept}};
+}
+
+HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
+  try {
+    Json config = config::to_json(RunConfig{});
+    for (const char* key : kKeys) config["tuning"][key] = json.at("tuning").at(key);
+    const Json& form = json.at("form");
+    return {.model = json.at("model").get<std::string>(),
+            .fingerprint = json.at("fingerprint").get<std::string>(),
+            .form = form.is_null() ? "" : form.get<std::string>(),
+            .dtype = json.at("dtype").get<std::string>(),
+            .tuning = config::from_json(config).tuning};
+  } catch (const Json::exception& error) {
+    throw DataError(fmt::format("does not say how a base was held: {}", error.what()), where);
+  } catch (const ConfigError& error) {
+    throw DataError(fmt::format("does not say how a base was held: {}", error.message()), where);
+  }
+}
+
+std::optional<HeldBase> read_held_base(const std::filesystem::path& adapter) {
+  const std::filesystem::path file = adapter / kHeldBaseFile;
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return std::nullopt;
+  return HeldBase::from_json(Json::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false),
+                             file.string());
+}
+
+}  // namespace sftrun::config

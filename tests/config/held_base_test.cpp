@@ -1,0 +1,61 @@
+#include "sftrun/config/held_base.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::config {
+namespace {
+
+HeldBase in_nf4() {
+  HeldBase held{.model = "owner/name", .fingerprint = "ab", .form = "nf4", .dtype = "bf16"};
+  held.tuning.quant = Quant::kNf4;
+  held.tuning.quant_block_size = 128;
+  held.tuning.skip_modules = {"down_proj"};
+  return held;
+}
+
+TEST(HeldBase, SurvivesTheFile) {
+  const test::TemporaryDirectory adapter;
+  EXPECT_FALSE(read_held_base(adapter.path()));
+  const HeldBase held = in_nf4();
+  write_file_atomically(adapter / kHeldBaseFile, held.to_json().dump());
+  const auto read = read_held_base(adapter.path());
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->to_json(), held.to_json());
+  EXPECT_EQ(read->tuning.quant_block_size, 128);
+  EXPECT_FALSE(read->tuning.quant_embeddings);
+  EXPECT_EQ(read->tuning.skip_modules, held.tuning.skip_modules);
+}
+
+TEST(HeldBase, InWords) {
+  HeldBase held = in_nf4();
+  EXPECT_EQ(held.words(), "nf4 in blocks of 128 with quantised factors");
+  held.tuning.double_quant = false;
+  EXPECT_EQ(held.words(), "nf4 in blocks of 128");
+  held.form = "int8";
+  held.tuning.quant = Quant::kInt8;
+  EXPECT_EQ(held.words(), "int8");
+  held.form = "Q4_1";
+  held.tuning.quant = Quant::kAuto;
+  EXPECT_EQ(held.words(), "Q4_1 as its files have it");
+  held.form = "";
+  EXPECT_EQ(held.words(), "bf16");
+}
+
+TEST(HeldBase, OtherFilesAreErrors) {
+  const test::TemporaryDirectory adapter;
+  nlohmann::ordered_json unknown = in_nf4().to_json();
+  unknown["tuning"]["quant"] = "nf5";
+  for (const std::string text : {"", "[]", "{}", "{\"tuning\": 1}"}) {
+    write_file_atomically(adapter / kHeldBaseFile, text);
+    EXPECT_THROW(read_held_base(adapter.path()), DataError) << text;
+  }
+  write_file_atomically(adapter / kHeldBaseFile, unknown.dump());
+  EXPECT_THROW(read_held_base(adapter.path()), DataError);
+}
+
+}  // namespace
+}  // namespace sftrun::config
