@@ -169,6 +169,9 @@ TEST(EightBits, RoundedRowsAreTheCodesValues) {
         const float of_gained = kernels->f32.round_row_e4m3(
             wide.const_data_ptr<float>(), gains.const_data_ptr<float>(), n, rounded.data());
         expect(gained, of_gained, generic.f32.dequantize_8bit, rounded);
+        const float of_wide = kernels->f32.round_row_e4m3_to_bf16(wide.const_data_ptr<float>(),
+                                                                  nullptr, n, half.data());
+        expect(wide, of_wide, generic.bf16.dequantize_8bit, half);
       }
     }
   }
