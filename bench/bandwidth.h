@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -62,8 +63,14 @@ inline Arguments arguments_of(int argc, char** argv, int64_t default_millions) {
 
 /// @param all the copy first
 inline void measure(std::vector<Measurement> all, const Arguments& arguments) {
+  std::mt19937 random(1);  // NOLINT(bugprone-random-generator-seed): the same order each time
   for (int round = -1; round < arguments.rounds; ++round) {  // the first warms up
-    for (Measurement& one : all) {
+    // What runs before leaves the caches to what runs after: each comes after another each time.
+    std::vector<Measurement*> order;
+    for (Measurement& one : all) order.push_back(&one);
+    std::shuffle(order.begin(), order.end(), random);
+    for (Measurement* measured : order) {
+      Measurement& one = *measured;
       const double seconds = seconds_of(one.work);
       if (round >= 0) one.seconds.push_back(seconds);
     }

@@ -223,7 +223,9 @@ template <typename T>
 void dequantize_into(const QuantizedMatrix& matrix, int64_t first, at::Tensor& out) {
   constexpr int64_t kGrain = 4096;  // values worth a thread
   auto* values = static_cast<T*>(out.data_ptr());
-  const bool is_streamed = static_cast<int64_t>(out.nbytes()) >= kStreamed;
+  // Of two bytes a value, ordinary stores measured faster for every format (bench/RESULTS.md).
+  const bool is_streamed =
+      std::is_same_v<T, float> && static_cast<int64_t>(out.nbytes()) >= kStreamed;
   parallel_for(0, out.size(0), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, matrix.columns)),
                [&](int64_t begin, int64_t end) {
                  T* to = values + begin * matrix.columns;
