@@ -164,7 +164,8 @@ def model_of_file(directory: Path, file: Path, adapter: Path | None = None, roun
 def layer_by_layer(model: nn.Module, ids: list[int], results: list[np.ndarray]) -> tuple[np.ndarray, list[float]]:
     """Every layer computes on what `results`, llama.cpp's, has of the layer before.
     @param results of each layer [tokens, hidden]; of the last one that of the last token alone
-    @return logits of the last token; of each layer how far what it adds is from what it adds there, over the size of that"""
+    @return logits of the last token, which only the last layer and the head have computed here; of each layer how far what it adds is from
+            what it adds there, over the size of that"""
     results = [torch.from_numpy(result) for result in results]
     apart, hooks = [], []
 
@@ -179,7 +180,6 @@ def layer_by_layer(model: nn.Module, ids: list[int], results: list[np.ndarray]) 
         if i > 0:
             hooks.append(layer.register_forward_pre_hook(lambda _, inputs, i=i: (results[i - 1][None], *inputs[1:])))
         hooks.append(layer.register_forward_hook(compare(i)))
-    hooks.append(model.model.norm.register_forward_pre_hook(lambda *_: (results[-1][None],)))
     logits = model(torch.tensor([ids])).logits[0, -1].numpy()
     for hook in hooks:
         hook.remove()
