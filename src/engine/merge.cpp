@@ -150,20 +150,23 @@ std::string name_of_directory(const fs::path& directory) {
 
 weights::GgufPlan plan_file(const MergeRequest& request, const weights::Checkpoint& base,
                             const MergedWeights& merged) {
-  if (merged.parts_head()) {
-    throw DataError(
-        "the adapter's head or embedding parts what the base ties, for which GGUF files "
-        "are not written",
-        request.adapter.string(),
-        "merge with --format safetensors, and convert that by llama.cpp's "
-        "convert_hf_to_gguf.py");
-  }
   return weights::plan_gguf(
       base, {.base_path = request.base,
              .mix = request.dtype,
              .name = name_of_directory(request.output),
              .chat_template = weights::read_chat_template(request.adapter),
-             .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); }});
+             .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); },
+             .parts_head = merged.parts_head()});
+}
+
+weights::GgufTensorToWrite computed(const weights::GgufPiece& piece,
+                                    const weights::GgmlTypeInfo& type, const std::string& name,
+                                    const std::function<at::Tensor()>& values) {
+  return {piece.name, piece.shape, type, [&piece, &type, name, values](std::byte* destination) {
+            const at::Tensor of = values();
+            require_finite(name, of);
+            quantize_piece(piece, type, of, destination);
+          }};
 }
 
 std::string write_file(const MergeRequest& request, const weights::GgufPlan& plan,
@@ -173,6 +176,11 @@ std::string write_file(const MergeRequest& request, const weights::GgufPlan& pla
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const weights::GgufPiece& piece = plan.pieces[i];
     const weights::GgmlTypeInfo& type = plan.types[i];
+    if (merged.parts_head() && i + 1 == plan.pieces.size()) {
+      tensors.push_back(
+          computed(piece, type, "lm_head.weight", [&] { return merged.head_values(); }));
+      continue;
+    }
     const weights::TensorInfo& info = base.tensors().at(piece.source);
     const std::span<const std::byte> stored = plan.stored[i];
     if (!stored.empty() && !merged.is_changed(info.name)) {
@@ -181,11 +189,7 @@ std::string write_file(const MergeRequest& request, const weights::GgufPlan& pla
                            plan.base->release(stored);
                          }});
     } else {
-      tensors.push_back({piece.name, piece.shape, type, [&](std::byte* destination) {
-                           const at::Tensor values = merged.of(info);
-                           require_finite(info.name, values);
-                           quantize_piece(piece, type, values, destination);
-                         }});
+      tensors.push_back(computed(piece, type, info.name, [&] { return merged.of(info); }));
     }
   }
   const std::string file =

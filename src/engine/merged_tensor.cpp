@@ -71,19 +71,21 @@ bool MergedWeights::parts_head() const {
   return is_changed(kHead) || is_changed(embedding());
 }
 
+at::Tensor MergedWeights::head_values() const {
+  const at::NoGradGuard no_grad;
+  const std::vector<int64_t> shape = {base_.arch().vocab_size, base_.arch().hidden_size};
+  const auto saved = adapter_.saved.find(kHead);
+  if (saved != adapter_.saved.end()) return from_file(saved->second, shape);
+  at::Tensor head = at::empty(shape, at::kFloat);
+  base_.read(embedding(), DType::kF32, head.data_ptr());
+  if (const weights::LoraPair* pair = update_of(kHead)) add_update(head, *pair, {}, pissa_);
+  return head;
+}
+
 weights::TensorToWrite MergedWeights::head(DType dtype) const {
   const std::vector<int64_t> shape = {base_.arch().vocab_size, base_.arch().hidden_size};
-  const auto values = [this, shape] {
-    const auto saved = adapter_.saved.find(kHead);
-    if (saved != adapter_.saved.end()) return from_file(saved->second, shape);
-    at::Tensor head = at::empty(shape, at::kFloat);
-    base_.read(embedding(), DType::kF32, head.data_ptr());
-    if (const weights::LoraPair* pair = update_of(kHead)) add_update(head, *pair, {}, pissa_);
-    return head;
-  };
-  return {kHead, dtype, shape, [=](void* to) {
-            const at::NoGradGuard no_grad;
-            at::from_blob(to, shape, model::torch_dtype(dtype)).copy_(values());
+  return {kHead, dtype, shape, [=, this](void* to) {
+            at::from_blob(to, shape, model::torch_dtype(dtype)).copy_(head_values());
           }};
 }
 

@@ -29,7 +29,8 @@ class MergedWeights {
 
   /// Whether the head parts from the embedding that it was tied to.
   bool parts_head() const;
-  /// It, then.
+  /// It, then: fp32, and as a tensor to write.
+  at::Tensor head_values() const;
   weights::TensorToWrite head(DType dtype) const;
 
  private:

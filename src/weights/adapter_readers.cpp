@@ -100,9 +100,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
 std::string way_to_llama_cpp(const WrittenAdapter& adapter, const std::string& fix) {
   if (fix.ends_with("--format gguf"))
     return "merge it: " + merge_command(adapter, "--format gguf ", "-merged");
-  if (fix.find("--format safetensors") == std::string::npos) return fix;
-  return fmt::format("merge it: {}, and convert that by llama.cpp's convert_hf_to_gguf.py",
-                     merge_command(adapter, "", "-merged"));
+  return fix;
 }
 
 std::string llama_cpp_line(const WrittenAdapter& adapter) {

@@ -124,13 +124,14 @@ void copy_the_rest(const GgufFile& file, const spec::ArchSpec& arch, GgufPlan& p
   }
 }
 
-/// The types that the file itself has, or of changed weights in a type that cannot be written, and
-/// of what the file holds in other pieces, Q8_0.
+/// The types that the file itself has, a parted head that of the embedding, or of changed weights
+/// in a type that cannot be written, and of what the file holds in other pieces, Q8_0.
 void keep_types(const Checkpoint& base, const GgufExportOptions& options, GgufPlan& plan) {
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const GgufPiece& piece = plan.pieces[i];
-    const GgufTensor* tensor = plan.base->find(piece.name);
-    const bool is_changed = options.is_changed(base.tensors()[piece.source].name);
+    const bool is_parted = options.parts_head && i + 1 == plan.pieces.size();
+    const GgufTensor* tensor = plan.base->find(is_parted ? "token_embd.weight" : piece.name);
+    const bool is_changed = is_parted || options.is_changed(base.tensors()[piece.source].name);
     if (tensor && (!is_changed || can_quantize(tensor->type))) {
       plan.types[i] = tensor->type;
     } else if (plan.types[i].id != static_cast<uint32_t>(GgmlType::kF32)) {
@@ -149,6 +150,11 @@ void find_stored(GgufPlan& plan) {
 
 }  // namespace
 
+bool llama_cpp_reads_head(const spec::ArchSpec& arch) {
+  const std::string architecture = spec::gguf_architecture(arch);
+  return architecture != "gemma" && architecture != "gemma2";
+}
+
 GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
   GgufPlan plan;
   const bool is_file = !fs::is_directory(options.base_path);
@@ -158,6 +164,14 @@ GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
                                                       : mix_of(base));
   SFTRUN_CHECK(mix != nullptr);
   spec::ArchSpec arch = base.arch();
+  if (options.parts_head) {
+    if (!llama_cpp_reads_head(arch)) {
+      throw DataError(
+          "the adapter parts the head from the embedding, from which llama.cpp takes this family's",
+          options.base_path.string(), "merge with --format safetensors");
+    }
+    arch.tie_word_embeddings = false;
+  }
   if (is_file) {
     plan.base = std::make_shared<GgufFile>(options.base_path);
     plan.pieces = gguf_pieces(arch);

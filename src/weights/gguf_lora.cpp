@@ -112,7 +112,7 @@ bool adapts_an_end(const AdaptedBase& base) {
   return base.is_adapted(spec::embedding_module(base.arch)) || base.is_adapted(spec::kHeadModule);
 }
 
-/// Whether a tied head parts from the embedding, which files merged to GGUF cannot say.
+/// Whether a tied head parts from the embedding.
 bool parts_head(const AdapterConfig& config, const AdaptedBase& base) {
   return base.arch.tie_word_embeddings &&
          (spec::is_saved(config.modules_to_save, "lm_head.weight") ||
@@ -132,9 +132,9 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
   const bool is_file = !fs::is_directory(base.path);
   const spec::ArchSpec stored =
       is_file ? base.arch : spec::describe_in_gguf(base.arch, base.path.string()).arch;
-  const char* fix = parts_head(config, base)
-                        ? "merge it with --format safetensors, and convert that by llama.cpp's "
-                          "convert_hf_to_gguf.py"
+  const char* fix = parts_head(config, base) && !llama_cpp_reads_head(stored)
+                        ? "llama.cpp takes this family's head from the embedding: serve what "
+                          "`sftrun merge` writes by another program"
                         : "merge it: sftrun merge --format gguf";
   if (!config.modules_to_save.empty()) {
     throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",

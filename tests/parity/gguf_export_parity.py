@@ -119,14 +119,14 @@ def tiny_model(family: str, directory: Path) -> None:
     model.save_pretrained(directory)
 
 
-def write_adapter(directory: Path, target: Path, scale: float) -> None:
+def write_adapter(directory: Path, target: Path, scale: float, modules: str | list[str] = "all-linear") -> None:
     """Random A and B on every linear layer, with rsLoRA's scale, which llama.cpp does not know."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    config = LoraConfig(r=RANK, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", use_rslora=True)
+    config = LoraConfig(r=RANK, lora_alpha=8, target_modules=modules, task_type="CAUSAL_LM", use_rslora=True)
     adapted = get_peft_model(model, config)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
@@ -364,6 +364,7 @@ def check_model(sftrun: Sftrun, name: str, directory: Path, file: Path | None, s
         if llama_cpp and kind != "f16":  # llama-quantize leaves some tensors in fp32 that the converter stores in fp16
             check_quantised(name, ours, dense, kind, scratch, verdicts)
         shutil.rmtree(scratch / kind)
+    check_parted_head(sftrun, name, directory, file, scale, scratch, verdicts)
     lora = only_gguf(merge(sftrun, file or directory, adapter, scratch / "lora", "--format", "lora-gguf"))
     check_adapter(name, lora, stored_base, stored, verdicts)
     if not llama_cpp:
@@ -386,6 +387,26 @@ def check_model(sftrun: Sftrun, name: str, directory: Path, file: Path | None, s
         untouched = [tensor for tensor in after if "norm" in tensor.name or "embd" in tensor.name]
         verdicts.expect(f"{name}: and the bytes of what is not adapted",
                         all(np.array_equal(tensor.data, before[tensor.name].data) for tensor in untouched))
+
+
+def check_parted_head(sftrun: Sftrun, name: str, directory: Path, file: Path | None, scale: float, scratch: Path, verdicts: Verdicts) -> None:
+    """An update of the head alone makes of a tied embedding two tensors."""
+    if not json.loads((directory / "config.json").read_text()).get("tie_word_embeddings", True):
+        return
+    adapter = scratch / "head-adapter"
+    write_adapter(directory, adapter, scale, ["q_proj", "lm_head"])
+    merged = merge(sftrun, directory, adapter, scratch / "head-merged", "--dtype", "f32")
+    stored = expected_tensors(merged)
+    verdicts.expect(f"{name}: a parted head is a tensor of its own", "output.weight" in stored)
+    for kind in ("f32", "q8_0", "q4_k_m"):
+        ours = only_gguf(merge(sftrun, directory, adapter, scratch / f"head-{kind}", "--format", "gguf", "--dtype", kind))
+        check_weights(f"{name} parted head", kind, ours, stored, verdicts)
+        if llama_cpp and kind == "f32":
+            ids = token_ids(sftrun, directory, scratch)[:NUM_PROMPTS]
+            check_tops(f"{name} parted head", Client(ours), ids, reference_logits(merged, ids), verdicts)
+    if file:
+        kept = {tensor.name: tensor for tensor in gguf.GGUFReader(only_gguf(merge(sftrun, file, adapter, scratch / "head-kept", "--format", "gguf"))).tensors}
+        verdicts.expect(f"{name}: a parted head in the embedding's type", kept["output.weight"].tensor_type == kept["token_embd.weight"].tensor_type)
 
 
 def base_as_gguf(sftrun: Sftrun, directory: Path, adapter: Path, scratch: Path) -> Path:

@@ -113,8 +113,12 @@ TEST_F(AdapterReaders, WholeModules) {
   EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf " + kAs + "-merged`");
   use_directory("granite");
   ASSERT_TRUE(arch_.tie_word_embeddings);
-  EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge " + kAs +
-                             "-merged`, and convert that by llama.cpp's convert_hf_to_gguf.py");
+  EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf " + kAs + "-merged`");
+  use_directory("gemma2");
+  EXPECT_EQ(llama_cpp(), refused +
+                             "llama.cpp takes this family's head from the embedding: serve "
+                             "what `sftrun merge` writes by another program");
+  use_directory("granite");
   config_.modules_to_save = {"input_layernorm"};
   EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf " + kAs + "-merged`");
 }

@@ -380,6 +380,22 @@ TEST(GgufPlan, OfADirectoryHasTokenizerAndTemplate) {
   EXPECT_EQ(plan_of(*base, path, "q4_k_m").type_name, "Q4_K_M");
 }
 
+TEST(GgufPlan, AHeadPartedFromTheEmbeddingIsATensorOfItsOwn) {
+  const fs::path path = kData / "models/tied-gqa";
+  const auto base = Checkpoint::open(path);
+  const auto of = [&](const Checkpoint& checkpoint, const fs::path& where, const char* mix) {
+    return plan_gguf(checkpoint, {.base_path = where,
+                                  .mix = mix,
+                                  .is_changed = [](const std::string&) { return false; },
+                                  .parts_head = true});
+  };
+  const GgufPlan plan = of(*base, path, "q8_0");
+  EXPECT_EQ(plan.pieces.back().name, "output.weight");
+  EXPECT_EQ(plan.pieces.back().source, base->tensors().size());
+  EXPECT_EQ(plan.pieces.back().shape, plan.pieces.front().shape);
+  EXPECT_EQ(plan.types.size(), plan.pieces.size());
+}
+
 TEST(GgufPlan, OfAFileKeepsWhatIsThere) {
   const fs::path path = kData / "converted/qwen3_5-Q8_0.gguf";
   const auto base = Checkpoint::open(path);

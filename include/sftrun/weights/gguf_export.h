@@ -39,6 +39,10 @@ std::vector<GgufPiece> gguf_pieces(const spec::ArchSpec& arch);
 void fill_rows(const GgufPiece& piece, const float* source, int64_t first, int64_t count,
                float* rows);
 
+/// Whether llama.cpp reads a head beside the embedding: of Gemma and Gemma 2 it takes the
+/// embedding, and refuses files with both.
+bool llama_cpp_reads_head(const spec::ArchSpec& arch);
+
 /// A file about to be written: everything but the tensors' values.
 struct GgufPlan {
   GgufMetadata metadata;
@@ -60,6 +64,9 @@ struct GgufExportOptions {
   std::optional<std::string> chat_template;  ///< in the place of the base's own
   /// Whether a tensor's values are not the base's; by name in the checkpoint.
   std::function<bool(const std::string&)> is_changed;
+  /// The head is no longer the embedding that the base ties it to: the last piece, whose `source`
+  /// is one beyond the base's tensors of the text model.
+  bool parts_head = false;
 };
 
 /// Of a directory: metadata of its configuration and tokenizer. Of a GGUF file: its own metadata,
