@@ -217,7 +217,7 @@ TEST(GgufLora, RefusesTiedEnds) {
         write_gguf_lora(directory / "peft", base_path, base->arch(), "f32",
                         directory / "lora.gguf");
       },
-      {"llama.cpp has one tensor for an embedding and the head", "--format safetensors"});
+      {"llama.cpp has one tensor for an embedding and the head", "sftrun merge --format gguf"});
 }
 
 TEST(GgufLora, RefusesABaseThatHoldsQKAndVInOne) {
