@@ -2,12 +2,14 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "matmul/amx_tiles.h"
 
 namespace sftrun::kernels::isa_amx {
 namespace {
 
+#include "cpu/math.h"
 #include "matmul/transpose_vectors.inl"
 
 constexpr int64_t kVector = 16;  // of 4 bytes
@@ -18,14 +20,6 @@ inline __mmask16 first_lanes(int64_t count) {
 }
 inline __mmask32 first_halves(int64_t count) {
   return static_cast<__mmask32>((uint64_t{1} << std::clamp<int64_t>(count, 0, 2 * kVector)) - 1);
-}
-
-/// The upper halves of 32 elements of 4 bytes, in order.
-inline __m512i upper_halves(__m512i first, __m512i second) {
-  const __m512i odd =
-      _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
-                       25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
-  return _mm512_permutex2var_epi16(first, odd, second);
 }
 
 /// Takes sixteen values apart: each part is in the upper halves of its elements.
@@ -51,7 +45,7 @@ inline void parts_of_row(const float* x, int64_t count, __m512i (&parts)[3]) {
       high(_mm512_maskz_loadu_ps(first_lanes(count - kVector), x + kVector));
   for (__m512i& part : parts) {
     const __m512i of_low = low.next();
-    part = upper_halves(of_low, high.next());
+    part = high_halves(of_low, high.next());
   }
 }
 inline void parts_of_row(const uint16_t* x, int64_t count, __m512i (&parts)[1]) {
