@@ -199,7 +199,11 @@ TEST(Matmul, IsAsExactAsFp32) {
     const auto error_of = [&](const at::Tensor& actual) {
       return ((wide(actual) - expected) / size).square().mean().sqrt().item<double>();
     };
-    EXPECT_LT(error_of(matmul_nt(x, w)), 2.5 * error_of(at::mm(x, w.t()))) << depth;
+    // Half a unit in the last place of fp32: MKL's own are between 7e-9 and 2.8e-8 of the summands'
+    // size, by processor.
+    constexpr double kHalfUnit = 3e-8;
+    EXPECT_LT(error_of(matmul_nt(x, w)), std::max(kHalfUnit, 2.5 * error_of(at::mm(x, w.t()))))
+        << depth;
   }
 }
 
@@ -496,12 +500,14 @@ TEST_P(AdaptedHeads, GiveTheSameLossesAndGradients) {
   const HeadLoss fused = run(fused_backend(), HeadGrad::kInput);
   const at::Tensor fused_grads = store.grad().clone();
   const HeadLoss plain = run(plain_backend(), HeadGrad::kInput);
+  // LibTorch sums a rank's products over the vocabulary one after the other on some processors.
+  const double tolerance = vocab > 10'000 ? 1e-3 : 2e-5;
   EXPECT_NEAR(fused.loss_sum / plain.loss_sum, 1, 1e-6);
-  EXPECT_TRUE(close(fused.grad_input, plain.grad_input, 2e-5));
-  EXPECT_TRUE(close(fused_grads, store.grad(), 2e-5));
+  EXPECT_TRUE(close(fused.grad_input, plain.grad_input, tolerance));
+  EXPECT_TRUE(close(fused_grads, store.grad(), tolerance));
   for (const Backend* backend : {&fused_backend(), &plain_backend()}) {
     EXPECT_FALSE(run(*backend, HeadGrad::kParameters).grad_input.defined());
-    EXPECT_TRUE(close(store.grad(), fused_grads, 2e-5));
+    EXPECT_TRUE(close(store.grad(), fused_grads, tolerance));
   }
   if (dropout > 0) return;
   EXPECT_NEAR(label_losses(head, hidden, labels).sum().item<double>() / plain.loss_sum, 1, 1e-6);
