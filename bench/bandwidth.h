@@ -61,8 +61,14 @@ inline Arguments arguments_of(int argc, char** argv, int64_t default_millions) {
   return {millions * 1'000'000, rounds};
 }
 
+/// Threads and instruction set.
+inline std::string this_processor() {
+  return std::to_string(at::get_num_threads()) + " threads, " + kernels::cpu_kernels().isa;
+}
+
 /// @param all the copy first
-inline void measure(std::vector<Measurement> all, const Arguments& arguments) {
+inline void measure(std::vector<Measurement> all, const Arguments& arguments,
+                    const std::string& machine = this_processor()) {
   std::mt19937 random(1);  // NOLINT(bugprone-random-generator-seed): the same order each time
   for (int round = -1; round < arguments.rounds; ++round) {  // the first warms up
     // What runs before leaves the caches to what runs after: each comes after another each time.
@@ -76,12 +82,12 @@ inline void measure(std::vector<Measurement> all, const Arguments& arguments) {
     }
   }
   const double copy_rate = all.front().bytes / all.front().median();
-  std::printf("%lld million values, %d threads, %s; medians of %d rounds\n",
-              static_cast<long long>(arguments.values / 1'000'000), at::get_num_threads(),
-              kernels::cpu_kernels().isa, arguments.rounds);
+  std::printf("%lld million values, %s; medians of %d rounds\n",
+              static_cast<long long>(arguments.values / 1'000'000), machine.c_str(),
+              arguments.rounds);
   for (Measurement& one : all) {
     const double rate = one.bytes / one.median();
-    std::printf("%-26s %6.2f ms  %6.2f GB/s  %3.0f%% of the copy\n", one.name.c_str(),
+    std::printf("%-34s %6.2f ms  %6.2f GB/s  %3.0f%% of the copy\n", one.name.c_str(),
                 1e3 * one.median(), rate / 1e9, 100 * rate / copy_rate);
   }
 }

@@ -1,15 +1,21 @@
-// Unpacking of matrices in fewer bits, and rounding of activations to FP8, beside a copy of memory.
+// Matrices in fewer bits unpacked, or multiplied by one token's values, and activations rounded to
+// FP8, beside a copy of memory.
 //
 //     ninja -C build quant_bandwidth && build/bin/quant_bandwidth [millions of values] [rounds]
+//     [cuda]
 #include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "bandwidth.h"
 #include "sftrun/kernels/memory.h"
+#include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/gguf_quantize.h"
+#include "support/cuda_kernels.h"
 
 namespace {
 
@@ -25,6 +31,17 @@ bench::Measurement of_unpacking(const kernels::QuantizedMatrix& matrix, const st
       static_cast<double>(matrix.numel()) * static_cast<double>(c10::elementSize(dtype));
   return {format + (dtype == at::kFloat ? " to fp32" : " to bf16"), bytes,
           [&matrix, dtype] { kernels::dequantize(matrix, dtype); }};
+}
+
+/// What is read, but for the token.
+bench::Measurement of_product(const kernels::QuantizedMatrix& matrix, const std::string& format,
+                              const at::Tensor& token) {
+  return {"a token times " + format, static_cast<double>(matrix.nbytes()),
+          [&matrix, token] { kernels::matmul_nt(token, matrix); }};
+}
+
+bench::Measurement of_copy_on_card(const at::Tensor& from, at::Tensor to) {
+  return {"copy", 2.0 * static_cast<double>(from.nbytes()), [from, to] { to.copy_(from); }};
 }
 
 kernels::QuantizedMatrix in_blocks(const at::Tensor& values, weights::GgmlType type) {
@@ -46,8 +63,17 @@ kernels::QuantizedMatrix in_blocks(const at::Tensor& values, weights::GgmlType t
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bench::Arguments arguments = bench::arguments_of(argc, argv, 32);
+  const bool on_card = argc > 3 && std::string(argv[3]) == "cuda";
+  const bench::Arguments arguments = bench::arguments_of(argc, argv, on_card ? 512 : 32);
   kernels::install_cpu_allocator();
+  if (on_card) {
+    const std::string missing = test::load_cuda_kernels();
+    if (!missing.empty()) {
+      std::fprintf(stderr, "error: %s\n", missing.c_str());
+      return 2;
+    }
+  }
+  const at::Device device = on_card ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
   const int64_t rows = std::max<int64_t>(1, arguments.values / kColumns);
   const at::Tensor values = at::randn({rows, kColumns});
   using enum kernels::QuantFormat;
@@ -68,13 +94,33 @@ int main(int argc, char** argv) {
       {"Q4_K", in_blocks(values, weights::GgmlType::kQ4_K)},
       {"Q5_K", in_blocks(values, weights::GgmlType::kQ5_K)},
       {"Q6_K", in_blocks(values, weights::GgmlType::kQ6_K)}};
-  std::vector<float> from(static_cast<size_t>(values.numel()), 1.0F), to(from.size());
-  std::vector<bench::Measurement> all = {bench::of_copy(from, to)};
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
-    for (const auto& [name, matrix] : matrices) all.push_back(of_unpacking(matrix, name, dtype));
-  const at::Tensor half = values.to(at::kBFloat16);
-  all.push_back({"bf16 rounded to fp8", 4.0 * static_cast<double>(half.numel()),
+  for (auto& [name, matrix] : matrices) matrix = matrix.to(device);
+  std::vector<float> from(on_card ? 0 : static_cast<size_t>(values.numel()), 1.0F), to(from.size());
+  std::vector<bench::Measurement> all = {
+      on_card ? of_copy_on_card(values.to(device), at::empty_like(values, device))
+              : bench::of_copy(from, to)};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor token = at::randn({1, kColumns}).to(device, dtype);
+    for (const auto& [name, matrix] : matrices) {
+      all.push_back(of_unpacking(matrix, name, dtype));
+      if (matrix.format != kFp8)  // whose activations are rounded, too
+        all.push_back(
+            of_product(matrix, name + (dtype == at::kFloat ? ", fp32" : ", bf16"), token));
+    }
+  }
+  const at::Tensor half = values.to(device, at::kBFloat16);
+  all.push_back({"bf16 rounded to fp8", (on_card ? 3.0 : 4.0) * static_cast<double>(half.numel()),
                  [&] { kernels::round_to_e4m3(half); }});
-  bench::measure(std::move(all), arguments);
+  if (!on_card) {
+    bench::measure(std::move(all), arguments);
+    return 0;
+  }
+  for (bench::Measurement& one : all) {
+    one.work = [launch = one.work] {
+      launch();
+      at::accelerator::synchronizeDevice(0);
+    };
+  }
+  bench::measure(std::move(all), arguments, "a GPU");
   return 0;
 }

@@ -6,6 +6,7 @@
 kernels   bin/gpu_tests: every CUDA kernel, models of all families, quantised bases and optimizers beside the CPU
 training  tests/data/train: whole runs on one GPU in fp32 beside what transformers + peft computed
 nccl      the same on two GPUs over NCCL, where there are two
+bandwidth bin/quant_bandwidth: matrices in fewer bits unpacked and multiplied by one token's values, beside a copy of the card's memory
 bench     bench/run.py beside transformers + peft, LoRA and QLoRA, where --peer-python has them; appended to bench/RESULTS.md
 
 The build may come from another machine (scripts/gpu/pack.sh): LibTorch is then that of --torch-python. Standard library only.
@@ -23,7 +24,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNS = ("lora_all_linear", "lora_qv", "lora_rslora", "full_tied", "full_untied", "partial_norms")
 LOSS = 1e-4  # relative, at any step; on a CPU 1e-5 is kept
-PARTS = ("kernels", "training", "nccl", "bench")
+PARTS = ("kernels", "training", "nccl", "bandwidth", "bench")
 
 
 def torch_libraries(python):
@@ -95,6 +96,13 @@ def check_nccl(arguments, env):
     return check_training(arguments, env, processes=2)
 
 
+def check_bandwidth(arguments, env):
+    command = [str(arguments.build / "bin/quant_bandwidth"), "512", "15", "cuda"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    print(done.stdout, done.stderr[-2000:], sep="\n", flush=True)
+    return {"ok": done.returncode == 0, "lines": done.stdout.splitlines()}
+
+
 def has_peer(arguments):
     code = "import peft, torch, transformers"
     return subprocess.run([arguments.peer_python, "-c", code], capture_output=True).returncode == 0
@@ -128,7 +136,7 @@ def main():
     if not found:
         sys.exit("error: nvidia-smi finds no GPU on this machine\n  fix: run this where there is one")
     env = environment(arguments)
-    checks = {"kernels": check_kernels, "training": check_training, "nccl": check_nccl, "bench": check_bench}
+    checks = {"kernels": check_kernels, "training": check_training, "nccl": check_nccl, "bandwidth": check_bandwidth, "bench": check_bench}
     results = {name: checks[name](arguments, env) for name in arguments.only}
     report = {"date": datetime.date.today().isoformat(), "cards": found, **results}
     arguments.output.write_text(json.dumps(report, indent=2) + "\n")

@@ -6,15 +6,15 @@
 set -euo pipefail
 
 build=${1:?from which build?} target=${2:?into which folder?}
-for file in bin/sftrun bin/gpu_tests lib/libsftrun_engine.so lib/libsftrun_cuda.so; do
+for file in bin/sftrun bin/gpu_tests bin/quant_bandwidth lib/libsftrun_engine.so lib/libsftrun_cuda.so; do
   if [[ ! -e $build/$file ]]; then
     echo "error: $build has no $file" >&2
-    echo "  fix: build it with CUDA: ninja -C $build" >&2
+    echo "  fix: build it with CUDA: ninja -C $build all quant_bandwidth" >&2
     exit 1
   fi
 done
 mkdir -p "$target/bin" "$target/lib" "$target/carried"
-cp -p "$build"/bin/{sftrun,gpu_tests} "$target/bin/"
+cp -p "$build"/bin/{sftrun,gpu_tests,quant_bandwidth} "$target/bin/"
 cp -p "$build"/lib/libsftrun_*.so "$target/lib/"
 strip --strip-unneeded "$target"/bin/* "$target"/lib/*
 # What belongs to the C library, the compiler, the driver or LibTorch is the other machine's own.

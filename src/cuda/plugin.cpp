@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "cuda/launch.h"
+#include "cuda/matrix_views.h"
 #include "sftrun/kernels/cuda_registry.h"
 
 // Tensors in, launches out: checks what a kernel relies on, allocates results, launches on the
@@ -237,10 +238,6 @@ double sum_of_squares(const at::Tensor& flat) {
   return total.item<double>();
 }
 
-at::Tensor on_device(const at::Tensor& x, const at::Tensor& like) {
-  return x.to(like.device(), /*non_blocking=*/false);
-}
-
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
   const at::Tensor& packed = matrix.packed;
   check_operand(packed, packed, at::kByte);
@@ -249,37 +246,36 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
   if (matrix.format == QuantFormat::kGgml) {
     cuda::launch_dequantize_ggml(type_of(y), matrix.ggml_type, packed.const_data_ptr<uint8_t>(),
                                  y.data_ptr(), y.numel(), launch.stream());
-    launch.check();
-    return y;
+  } else if (is_8bit(matrix.format)) {
+    cuda::launch_dequantize_8bit(type_of(y), cuda::eight_bit_view(matrix), y.data_ptr(),
+                                 launch.stream());
+  } else {
+    cuda::launch_dequantize_4bit(type_of(y), cuda::four_bit_view(matrix),
+                                 cuda::four_bit_tables(matrix), y.data_ptr(), launch.stream());
   }
-  const auto floats = [](const at::Tensor& x) {
-    return x.defined() ? x.const_data_ptr<float>() : nullptr;
-  };
-  if (is_8bit(matrix.format)) {
-    const cuda::EightBitView view{
-        .codes = packed.const_data_ptr<uint8_t>(),
-        .factors = floats(matrix.absmax),
-        .columns = matrix.columns,
-        .form = matrix.format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8};
-    cuda::launch_dequantize_8bit(type_of(y), view, y.data_ptr(), y.numel(), launch.stream());
-    launch.check();
-    return y;
+  launch.check();
+  return y;
+}
+
+at::Tensor thin_product(const at::Tensor& x, const QuantizedMatrix& w) {
+  check_operand(w.packed, x, at::kByte);
+  TORCH_CHECK(x.dim() == 2 && x.size(1) == w.columns && cuda::thin_product_serves(x, w));
+  at::Tensor y = at::empty({x.size(0), w.rows}, x.options());
+  const cuda::ThinProduct product{.type = type_of(x),
+                                  .x = x.const_data_ptr(),
+                                  .x_stride = x.stride(0),
+                                  .tokens = x.size(0),
+                                  .y = y.data_ptr()};
+  const Launch launch(x);
+  if (w.format == QuantFormat::kGgml) {
+    cuda::launch_thin_product(product, w.ggml_type, w.packed.const_data_ptr<uint8_t>(), w.rows,
+                              w.columns, launch.stream());
+  } else if (is_8bit(w.format)) {
+    cuda::launch_thin_product(product, cuda::eight_bit_view(w), launch.stream());
+  } else {
+    cuda::launch_thin_product(product, cuda::four_bit_view(w), cuda::four_bit_tables(w),
+                              launch.stream());
   }
-  const std::span<const float, 16> values = quant_table(matrix.format);
-  const at::Tensor table =
-      on_device(at::from_blob(const_cast<float*>(values.data()), {16}, at::kFloat), packed);
-  const at::Tensor map = matrix.is_nested() ? on_device(nested_map(), packed) : at::Tensor();
-  const cuda::FourBitView view{
-      .packed = packed.const_data_ptr<uint8_t>(),
-      .table = floats(table),
-      .absmax = floats(matrix.absmax),
-      .codes = matrix.is_nested() ? matrix.codes.const_data_ptr<uint8_t>() : nullptr,
-      .nested_absmax = floats(matrix.nested_absmax),
-      .nested_map = floats(map),
-      .offset = matrix.offset,
-      .block_size = matrix.block_size,
-      .first_block = matrix.first_block};
-  cuda::launch_dequantize_4bit(type_of(y), view, y.data_ptr(), y.numel(), launch.stream());
   launch.check();
   return y;
 }
@@ -359,6 +355,7 @@ constexpr CudaKernels kKernels = {
     .adamw_8bit = adamw_8bit,
     .sum_of_squares = sum_of_squares,
     .dequantize = dequantize,
+    .thin_product = thin_product,
     .round_to_e4m3 = round_to_e4m3,
     .multiplies_fp8 = multiplies_fp8,
     .libtorch_groups = libtorch_groups,

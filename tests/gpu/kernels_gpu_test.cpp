@@ -11,6 +11,7 @@
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/ggml_type.h"
+#include "support/random_blocks.h"
 #include "support/tensors.h"
 
 /// Every operation of ops.h on a card beside the same call on a CPU, over shapes that are no
@@ -232,22 +233,9 @@ TEST(GpuQuant, ValuesAreTheCpus) {
 }
 
 TEST(GpuQuant, BlocksOfGgmlAreTheCpus) {
-  using weights::GgmlType;
-  for (const GgmlType type : {GgmlType::kQ4_0, GgmlType::kQ4_1, GgmlType::kQ5_0, GgmlType::kQ5_1,
-                              GgmlType::kQ8_0, GgmlType::kQ2_K, GgmlType::kQ3_K, GgmlType::kQ4_K,
-                              GgmlType::kQ5_K, GgmlType::kQ6_K, GgmlType::kMxfp4}) {
-    const weights::GgmlTypeInfo& info = *weights::ggml_type_info(static_cast<uint32_t>(type));
-    QuantizedMatrix matrix;
-    matrix.format = QuantFormat::kGgml;
-    matrix.ggml_type = type;
-    matrix.rows = 5, matrix.columns = 3 * info.block_size;
-    matrix.packed = at::empty({15 * info.block_bytes}, at::kByte);
-    RandomStream random(1, info.id);
-    // Bytes below 0x40: whatever they are of, factors in fp16 are finite.
-    for (int64_t i = 0; i < matrix.packed.numel(); ++i)
-      matrix.packed.data_ptr<uint8_t>()[i] = static_cast<uint8_t>(random.next_u32() & 0x3f);
-    expect_same_values(std::string(info.name).c_str(), matrix);
-  }
+  for (const test::BlockType& type : test::block_types())
+    expect_same_values(std::string(test::info_of(type.type).name).c_str(),
+                       test::random_blocks(type, 5, 3, 1));
 }
 
 TEST(GpuQuant, RoundedToE4m3) {
@@ -280,6 +268,31 @@ TEST_P(GpuKernels, ProductsByQuantisedMatrices) {
         return std::vector<at::Tensor>{matmul_sum({{there, matrix, true}}, to(residual), to(bias)),
                                        matmul_sum({{to(dy), matrix, false}})};
       });
+    }
+  }
+}
+
+/// Few rows: multiplied where they are unpacked. Beside the CPU's sums of the same values in fp32.
+TEST_P(GpuKernels, ThinProducts) {
+  std::vector<QuantizedMatrix> matrices;
+  for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8}) {
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{67, 136}, {130, 4104}}) {
+      matrices.push_back(quantize(normal({rows, columns}, 1), {.format = format}));
+      matrices.push_back(quantize(normal({rows, columns}, 2), {.format = format, .nested = false}));
+    }
+    matrices.push_back(quantize(normal({13, 70}, 3), {.format = format}));  // unpacked whole
+  }
+  for (const test::BlockType& type : test::block_types())
+    matrices.push_back(test::random_blocks(type, 11, 5, 7));
+  for (const QuantizedMatrix& w : matrices) {
+    const at::Tensor dense = dequantize(w, at::kFloat).to(at::kDouble);
+    for (const int64_t tokens : {1, 2, 3, 4, 8, 9, 16, 17}) {
+      SCOPED_TRACE(std::string(w.format == QuantFormat::kGgml ? "ggml" : quant_name(w.format)) +
+                   ", " + std::to_string(tokens) + " tokens");
+      const at::Tensor x = values({tokens, w.columns}, 4),
+                       y = matmul_nt(x.to(kCard), w.to(kCard)).cpu();
+      EXPECT_EQ(y.scalar_type(), dtype());
+      EXPECT_TRUE(close(y, at::mm(x.to(at::kDouble), dense.t()), tolerance()));
     }
   }
 }

@@ -6,7 +6,6 @@
 
 #include "../../src/kernels/cuda/algorithms.h"
 #include "sftrun/core/rng.h"
-#include "sftrun/kernels/quant.h"
 #include "support/tensors.h"
 
 // What the CUDA kernels do to one element, on the host, against the CPU kernels.
@@ -112,27 +111,6 @@ TEST(CudaAlgorithms, SoftmaxCarriesNan) {
   cuda::SoftmaxState state;
   for (const float logit : {1.0F, std::nanf(""), 2.0F}) cuda::add_logit(state, logit);
   EXPECT_TRUE(std::isnan(cuda::merge(state, cuda::SoftmaxState{}).sum));
-}
-
-TEST(CudaAlgorithms, FourBits) {
-  const at::Tensor weight = at::randn({41, 53});
-  for (const bool nested : {false, true}) {
-    const QuantizedMatrix matrix =
-        quantize(weight, {.format = QuantFormat::kNf4, .block_size = 64, .nested = nested});
-    const cuda::FourBitView view{
-        .packed = matrix.packed.const_data_ptr<uint8_t>(),
-        .table = quant_table(matrix.format).data(),
-        .absmax = nested ? nullptr : matrix.absmax.const_data_ptr<float>(),
-        .codes = nested ? matrix.codes.const_data_ptr<uint8_t>() : nullptr,
-        .nested_absmax = nested ? matrix.nested_absmax.const_data_ptr<float>() : nullptr,
-        .nested_map = nested_map().const_data_ptr<float>(),
-        .offset = matrix.offset,
-        .block_size = matrix.block_size,
-        .first_block = 0};
-    const at::Tensor values = dequantize(matrix, at::kFloat).flatten();
-    for (int64_t i = 0; i < values.numel(); ++i)
-      ASSERT_FLOAT_EQ(cuda::four_bit_value(view, i), values.const_data_ptr<float>()[i]) << i;
-  }
 }
 
 TEST(CudaAlgorithms, AdamW) {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "../../src/kernels/cuda/algorithms.h"
+#include "../../src/kernels/cuda/matrix_views.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/kernels/cpu_table.h"
@@ -259,13 +259,9 @@ TEST(EightBits, CudasValuesAreTheCpus) {
   for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kInt8}) {
     const QuantizedMatrix matrix = quantize(at::randn({7, 33}), {.format = format});
     const at::Tensor values = dequantize(matrix, at::kFloat).flatten();
-    const cuda::EightBitView view{
-        .codes = matrix.packed.const_data_ptr<uint8_t>(),
-        .factors = matrix.absmax.const_data_ptr<float>(),
-        .columns = matrix.columns,
-        .form = format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8};
+    const cuda::EightBitView view = cuda::eight_bit_view(matrix);
     for (int64_t i = 0; i < values.numel(); ++i)
-      ASSERT_EQ(cuda::eight_bit_value(view, i), values.const_data_ptr<float>()[i]) << i;
+      ASSERT_EQ(view.value(i), values.const_data_ptr<float>()[i]) << i;
   }
 }
 

@@ -120,8 +120,36 @@ struct MatmulKernels {
   void (*add_thin_product)(const T* thin, int64_t thin_stride, int64_t thin_columns, const T* wide,
                            int64_t wide_stride, int64_t wide_columns, int64_t rows, float* out,
                            int64_t out_thin_stride, int64_t out_wide_stride);
-  /// out[r] += w . x[r], r < rows, of vectors of n whose x are `stride` apart.
-  void (*add_dot_rows)(const T* w, const T* x, int64_t stride, int64_t rows, int64_t n, float* out);
+};
+
+/// One row of a matrix in 4 bits.
+struct FourBitRow {
+  const uint8_t* packed;
+  int64_t first;  ///< of its values, in the block that it lies in
+  int64_t block_size;
+  const float* table;
+  const float* factors;  ///< of that block, and those after it
+};
+
+/// One row of a matrix in 8 bits.
+struct EightBitRow {
+  EightBits form;
+  const uint8_t* codes;
+  float factor;
+};
+
+/// out[t] = w . x[t] of a row w in fewer bits and x fp32 [tokens, n]; n, and of 4 bits `first` and
+/// `block_size`, are multiples of 32. See src/kernels/quant/dots_cpu.inl.
+struct DotKernels {
+  /// What `dot_4bit` takes for a token.
+  void (*split_pairs)(const float* x, int64_t n, float* out);
+  void (*dot_4bit)(const FourBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
+  void (*dot_8bit)(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
+  void (*dot_ggml)(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, int64_t tokens,
+                   float* out);
+  /// out[t] += values . x[t] of any `count` values of a row.
+  void (*add_dots)(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
+                   float* out);
 };
 
 template <typename T>
@@ -186,6 +214,7 @@ struct CpuKernels {
   /// One row's codes and, returned, its factor; see src/kernels/quant/eight_bits_cpu.inl.
   float (*quantize_row_e4m3)(const float* x, int64_t n, uint8_t* codes);
   float (*quantize_row_int8)(const float* x, int64_t n, uint8_t* codes);
+  DotKernels dots;
   /// memcpy past the caches. Before others read what was written, the caller orders its stores.
   void (*stream_copy)(void* to, const void* from, size_t bytes);
 };

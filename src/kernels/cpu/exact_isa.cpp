@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #ifdef __F16C__
 #include <immintrin.h>
 #endif
@@ -30,8 +31,9 @@ inline void store_numbers(const float* numbers, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; ++i) store(out + i, numbers[i]);
 }
 
-template <typename Format, typename T>
-void decode_one(const uint8_t* block, int group, T* out) {
+/// @tparam Out where numbers go: an address, or what stands for one (quant/dots_cpu.inl)
+template <typename Format, typename Out>
+SFTRUN_INLINE void decode_one(const uint8_t* block, int group, const Out& out) {
   float numbers[kGroup];
   Format::decode(block, group, numbers);
   store_numbers(numbers, kGroup, out);
@@ -83,11 +85,20 @@ void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16
                 const AdamW8bitParams& a);
 float quantize_row_e4m3(const float* x, int64_t n, uint8_t* codes);
 float quantize_row_int8(const float* x, int64_t n, uint8_t* codes);
+void split_pairs(const float* x, int64_t n, float* out);
+void dot_4bit(const FourBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
+void dot_8bit(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
+void dot_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, int64_t tokens,
+              float* out);
+void add_dots(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
+              float* out);
 
 #include "adamw/adamw_8bit_cpu.inl"
 #include "adamw/adamw_cpu.inl"
 #include "quant/eight_bits_cpu.inl"
 #include "quant/round_e4m3_cpu.inl"
+// These use the others.
+#include "quant/dots_cpu.inl"
 
 template <typename T>
 void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out) {

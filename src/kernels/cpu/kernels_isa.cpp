@@ -21,6 +21,13 @@ template <typename T, typename Code>
 float round_row_e4m3(const T* x, const float* gains, int64_t n, Code* out);
 float quantize_row_e4m3(const float* x, int64_t n, uint8_t* codes);
 float quantize_row_int8(const float* x, int64_t n, uint8_t* codes);
+void split_pairs(const float* x, int64_t n, float* out);
+void dot_4bit(const FourBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
+void dot_8bit(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
+void dot_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, int64_t tokens,
+              float* out);
+void add_dots(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
+              float* out);
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
            uint16_t* compute_copy, int64_t n, AdamWParams a);
 void adamw_8bit(float* param, const float* grad, const StateBlock& state, uint16_t* compute_copy,
@@ -58,7 +65,7 @@ constexpr RowKernels<T> kRowKernels = {
     cross_entropy_loss<T>,
     {pack_rows<T>, pack_transposed<T>, pair_rows<T>, cap_scores, softmax_tile<T>,
      softmax_tile_backward<T>, finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>},
-    {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>, add_dot_rows<T>},
+    {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>},
     dequantize_4bit<T>,
     dequantize_ggml<T>,
     dequantize_8bit<T>,
@@ -81,6 +88,7 @@ const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
                            quantize_4bit,
                            quantize_row_e4m3,
                            quantize_row_int8,
+                           {split_pairs, dot_4bit, dot_8bit, dot_ggml, add_dots},
                            stream_copy};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

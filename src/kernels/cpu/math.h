@@ -5,6 +5,9 @@
 
 // Included by kernels_isa.cpp inside the namespace of one instruction set.
 
+// For what has sums passed by address, which stay in registers only if it is all one function.
+#define SFTRUN_INLINE __attribute__((always_inline)) inline
+
 inline float load(const float* p) {
   return *p;
 }

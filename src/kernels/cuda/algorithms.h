@@ -136,50 +136,6 @@ SFTRUN_HOST_DEVICE AdamWElement adamw_element(AdamWElement e, float grad, const 
   return e;
 }
 
-/// A matrix in 4 bits (`QuantizedMatrix`); of one with nested factors `absmax` is null.
-struct FourBitView {
-  const uint8_t* packed;
-  const float* table;  ///< [16]
-  const float* absmax;
-  const uint8_t* codes;
-  const float* nested_absmax;
-  const float* nested_map;
-  float offset;
-  int64_t block_size;
-  int64_t first_block;
-};
-/// Value i of the whole, rounded after every operation.
-SFTRUN_HOST_DEVICE float four_bit_value(const FourBitView& matrix, int64_t i) {
-  constexpr int64_t kNestedBlock = 256;
-  const int64_t block = i / matrix.block_size;
-  float factor;
-  if (matrix.absmax != nullptr) {
-    factor = matrix.absmax[block];
-  } else {
-    const float scaled = matrix.nested_map[matrix.codes[block]] *
-                         matrix.nested_absmax[(matrix.first_block + block) / kNestedBlock];
-    factor = scaled + matrix.offset;
-  }
-  const uint8_t byte = matrix.packed[i / 2];
-  return matrix.table[i % 2 == 0 ? byte >> 4 : byte & 15] * factor;
-}
-
-#include "sftrun/weights/eight_bits.inl"
-
-/// A matrix in 8 bits (`QuantizedMatrix`).
-struct EightBitView {
-  const uint8_t* codes;
-  const float* factors;  ///< [rows]; null: codes are the values
-  int64_t columns;
-  EightBits form;
-};
-/// Value i of the whole, rounded after every operation.
-SFTRUN_HOST_DEVICE float eight_bit_value(const EightBitView& matrix, int64_t i) {
-  const uint8_t code = matrix.codes[i];
-  const float factor = matrix.factors == nullptr ? 1.0F : matrix.factors[i / matrix.columns];
-  return matrix.form == EightBits::kE4m3 ? e4m3_value(code) * factor : int8_value(code, factor);
-}
-
 /// Rounded where they stand: nvcc would fuse a product and a sum.
 SFTRUN_HOST_DEVICE float rounded_product(float a, float b) {
 #ifdef __CUDA_ARCH__

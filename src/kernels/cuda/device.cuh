@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cstring>
 #include <type_traits>
 
 #include "cuda/algorithms.h"
@@ -31,6 +32,50 @@ __device__ __forceinline__ void store(__half* p, float value) {
   *p = __float2half_rn(value);
 }
 
+/// Eight elements of consecutive memory, aligned to 16 bytes.
+__device__ __forceinline__ void load_eight(const float* p, float* values) {
+  const auto* from = reinterpret_cast<const float4*>(p);
+  const float4 first = from[0], second = from[1];
+  values[0] = first.x, values[1] = first.y, values[2] = first.z, values[3] = first.w;
+  values[4] = second.x, values[5] = second.y, values[6] = second.z, values[7] = second.w;
+}
+__device__ __forceinline__ float2 load_pair(const __nv_bfloat162& pair) {
+  return __bfloat1622float2(pair);
+}
+__device__ __forceinline__ float2 load_pair(const __half2& pair) {
+  return __half22float2(pair);
+}
+template <typename Pair>
+__device__ __forceinline__ void load_eight_of_16(const void* p, float* values) {
+  const uint4 words = *reinterpret_cast<const uint4*>(p);
+  Pair pairs[4];
+  memcpy(pairs, &words, sizeof(words));
+  for (int i = 0; i < 4; ++i) {
+    const float2 both = load_pair(pairs[i]);
+    values[2 * i] = both.x, values[2 * i + 1] = both.y;
+  }
+}
+__device__ __forceinline__ void load_eight(const __nv_bfloat16* p, float* values) {
+  load_eight_of_16<__nv_bfloat162>(p, values);
+}
+__device__ __forceinline__ void load_eight(const __half* p, float* values) {
+  load_eight_of_16<__half2>(p, values);
+}
+__device__ __forceinline__ void store_eight(float* p, const float* values) {
+  auto* to = reinterpret_cast<float4*>(p);
+  to[0] = make_float4(values[0], values[1], values[2], values[3]);
+  to[1] = make_float4(values[4], values[5], values[6], values[7]);
+}
+template <typename T>
+__device__ __forceinline__ void store_eight(T* p, const float* values) {
+  static_assert(sizeof(T) == 2);
+  T elements[8];
+  for (int i = 0; i < 8; ++i) store(elements + i, values[i]);
+  uint4 words;
+  memcpy(&words, elements, sizeof(words));
+  *reinterpret_cast<uint4*>(p) = words;
+}
+
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
@@ -47,6 +92,19 @@ __device__ __forceinline__ Number block_sum(Number value) {
   Number total = 0;
   for (int warp = 0; warp < kWarps; ++warp) total += of_warp[warp];
   return total;
+}
+
+/// A kernel's copy of its parameter, in memory that all threads look up at once; the parameter's
+/// own serves one address at a time. Call with all threads.
+__device__ __forceinline__ const FourBitTables* shared_tables(const FourBitTables& tables,
+                                                              bool nested) {
+  __shared__ FourBitTables here;
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  if (thread < 16) here.values[thread] = tables.values[thread];
+  if (nested)
+    for (int i = thread; i < 256; i += threads) here.nested[i] = tables.nested[i];
+  __syncthreads();
+  return &here;
 }
 
 /// Calls body(typed null pointer).

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cuda/algorithms.h"
+#include "cuda/packed.h"
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/weights/ggml_type.h"
 
@@ -37,12 +38,11 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
                   void* compute, int64_t n, const AdamWParams& params, Stream stream);
 
-/// y [n] = the values of a matrix in 4 bits.
-void launch_dequantize_4bit(Type type, const FourBitView& matrix, void* y, int64_t n,
-                            Stream stream);
-/// y [n] = the values of a matrix in 8 bits.
-void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, int64_t n,
-                            Stream stream);
+/// y [rows, columns] = the values of a matrix in 4 bits, whose view has no tables yet.
+void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitTables& tables,
+                            void* y, Stream stream);
+/// y [rows, columns] = the values of a matrix in 8 bits.
+void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, Stream stream);
 /// codes [rows, columns] and factors [rows] of x [rows, columns] times `gains` [columns], if not
 /// null: `round_to_e4m3` of sftrun/kernels/quant.h.
 void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t* codes,
@@ -50,6 +50,22 @@ void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t*
 /// y [n] = the numbers of consecutive blocks; n is a multiple of a block's.
 void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks, void* y,
                             int64_t n, Stream stream);
+
+/// y [tokens, rows of w] = x w^T of few tokens, both of type `type`; sums in fp32 of w's values
+/// before they are rounded to that type.
+/// @pre the matrix' groups are whole; x's tokens begin at multiples of 16 bytes
+struct ThinProduct {
+  Type type;
+  const void* x;     ///< [tokens, columns of w]
+  int64_t x_stride;  ///< from a token to the next, in elements
+  int64_t tokens;
+  void* y;
+};
+void launch_thin_product(const ThinProduct& product, const FourBitView& w,
+                         const FourBitTables& tables, Stream stream);
+void launch_thin_product(const ThinProduct& product, const EightBitView& w, Stream stream);
+void launch_thin_product(const ThinProduct& product, weights::GgmlType ggml_type,
+                         const uint8_t* blocks, int64_t rows, int64_t columns, Stream stream);
 
 /// Blocks of moments one after the other, and where their values lie in the flat buffers.
 struct StateBlocks {

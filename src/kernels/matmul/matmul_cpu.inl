@@ -149,23 +149,3 @@ void add_thin_product(const T* thin, int64_t thin_stride, int64_t thin_columns, 
     }
   }
 }
-
-/// out[r] += w . x[r] for rows of x that are `stride` apart.
-template <typename T>
-void add_dot_rows(const T* w, const T* x, int64_t stride, int64_t rows, int64_t n, float* out) {
-  constexpr int64_t kLanes = 32;
-  for (int64_t row = 0; row < rows; ++row) {
-    const T* of = x + row * stride;
-    float lanes[kLanes] = {};
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) {
-#pragma omp simd
-      for (int64_t lane = 0; lane < kLanes; ++lane)
-        lanes[lane] += load(w + i + lane) * load(of + i + lane);
-    }
-    float sum = 0;
-    for (; i < n; ++i) sum += load(w + i) * load(of + i);
-    for (int64_t lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
-    out[row] += sum;
-  }
-}

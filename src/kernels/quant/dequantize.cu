@@ -9,14 +9,26 @@ namespace {
 
 #include "sftrun/weights/ggml_blocks.inl"
 
-/// Both values of a byte.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) dequantize_4bit(FourBitView matrix, T* y, int64_t n) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = 2 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x); i < n;
-       i += 2 * stride) {
-    store(y + i, four_bit_value(matrix, i));
-    if (i + 1 < n) store(y + i + 1, four_bit_value(matrix, i + 1));
+/// A thread writes a group at once where groups are whole.
+template <typename Groups, typename T>
+__global__ void __launch_bounds__(kThreads)
+    dequantize_4bit(Groups matrix, const __grid_constant__ FourBitTables tables, T* y, int64_t n,
+                    bool is_whole) {
+  constexpr int kGroup = Groups::kGroup;
+  matrix.tables = shared_tables(tables, matrix.is_nested());
+  const int64_t groups = (n + kGroup - 1) / kGroup,
+                stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; group < groups;
+       group += stride) {
+    const int64_t first = group * kGroup;
+    if (is_whole) {
+      float values[kGroup];
+      const float factor = matrix.decode(0, group, values);
+      for (float& value : values) value *= factor;
+      store_eight(y + first, values);
+    } else {
+      for (int64_t i = first; i < n && i < first + kGroup; ++i) store(y + i, matrix.value(i));
+    }
   }
 }
 
@@ -48,13 +60,17 @@ __global__ void __launch_bounds__(kGroupsAtOnce)
 
 }  // namespace
 
-void launch_dequantize_4bit(Type type, const FourBitView& matrix, void* y, int64_t n,
-                            Stream stream) {
+void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitTables& tables,
+                            void* y, Stream stream) {
+  const int64_t n = matrix.rows * matrix.columns;
   if (n == 0) return;
+  const unsigned grid = grid_of((n + FourBitView::kGroup - 1) / FourBitView::kGroup);
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    dequantize_4bit<T>
-        <<<grid_of((n + 1) / 2), kThreads, 0, stream>>>(matrix, static_cast<T*>(y), n);
+    with_groups(matrix, [&](const auto& groups) {
+      dequantize_4bit<<<grid, kThreads, 0, stream>>>(groups, tables, static_cast<T*>(y), n,
+                                                     matrix.groups_are_whole());
+    });
   });
 }
 

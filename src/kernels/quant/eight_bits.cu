@@ -40,7 +40,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) dequantize_8bit(EightBitView matrix, T* y, int64_t n) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride)
-    store(y + i, eight_bit_value(matrix, i));
+    store(y + i, matrix.value(i));
 }
 
 }  // namespace
@@ -55,8 +55,8 @@ void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t*
   });
 }
 
-void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, int64_t n,
-                            Stream stream) {
+void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, Stream stream) {
+  const int64_t n = matrix.rows * matrix.columns;
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;

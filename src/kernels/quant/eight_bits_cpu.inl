@@ -10,8 +10,8 @@ inline bool are_numbers(__m256i codes) {
 
 /// Thirty-two codes, by way of fp16, whose exponents they fit: values are 2^8 too low there.
 /// @param factors times 2^8
-template <typename T>
-void store_e4m3(__m256i codes, __m512 factors, T* out) {
+template <typename Out>
+SFTRUN_INLINE void store_e4m3(__m256i codes, __m512 factors, const Out& out) {
   const __m512i high = _mm512_slli_epi16(_mm512_cvtepu8_epi16(codes), 8);
   const __m512i halves = _mm512_and_si512(_mm512_srai_epi16(high, 1),  // its sign is there twice
                                           _mm512_set1_epi16(static_cast<int16_t>(0xbf80)));
@@ -19,8 +19,8 @@ void store_e4m3(__m256i codes, __m512 factors, T* out) {
                _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)), factors));
 }
 
-template <typename T>
-void store_int8(__m256i codes, __m512 factors, T* out) {
+template <typename Out>
+SFTRUN_INLINE void store_int8(__m256i codes, __m512 factors, const Out& out) {
   const __m512 inverse = _mm512_set1_ps(kInverse127);
   const __m512 first = whole_numbers(_mm256_castsi256_si128(codes)) * factors,
                second = whole_numbers(_mm256_extracti128_si256(codes, 1)) * factors;
@@ -29,17 +29,25 @@ void store_int8(__m256i codes, __m512 factors, T* out) {
 #endif
 
 /// e4m3: code * factor. int8: code * factor / 127, in the order of bitsandbytes'
-/// int8_vectorwise_dequant.   @param factor of the row that all n are of
-template <typename T>
-void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out) {
-  const bool is_e4m3 = form == EightBits::kE4m3;
-  const auto some = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      store(out + i, is_e4m3 ? e4m3_value(codes[i]) * factor : int8_value(codes[i], factor));
-  };
+/// int8_vectorwise_dequant.
+inline float eight_bit_value(EightBits form, uint8_t code, float factor) {
+  return form == EightBits::kE4m3 ? e4m3_value(code) * factor : int8_value(code, factor);
+}
+
+/// The whole groups of 32 of a row.   @return how many values they have
+/// @tparam Out where values go: an address, or what stands for one (dots_cpu.inl)
+template <typename Out>
+SFTRUN_INLINE int64_t unpack_groups(EightBits form, const uint8_t* codes, int64_t n, float factor,
+                                    Out out) {
   int64_t i = 0;
+  const auto one_by_one = [&] {
+    float numbers[32];
+    for (int64_t k = 0; k < 32; ++k) numbers[k] = eight_bit_value(form, codes[i + k], factor);
+    store_numbers(numbers, 32, out + i);
+  };
 #ifdef __AVX512F__
   constexpr float kScale = 256;
+  const bool is_e4m3 = form == EightBits::kE4m3;
   const bool is_finite = std::abs(factor) <= std::numeric_limits<float>::max() / kScale;
   const __m512 factors = _mm512_set1_ps(is_e4m3 ? factor * kScale : factor);
   for (; is_finite && i + 32 <= n; i += 32) {
@@ -49,10 +57,18 @@ void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float fact
     else if (are_numbers(bytes))
       store_e4m3(bytes, factors, out + i);
     else
-      some(i, i + 32);
+      one_by_one();
   }
 #endif
-  some(i, n);
+  for (; i + 32 <= n; i += 32) one_by_one();
+  return i;
+}
+
+/// @param factor of the row that all n are of
+template <typename T>
+void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out) {
+  for (int64_t i = unpack_groups(form, codes, n, factor, out); i < n; ++i)
+    store(out + i, eight_bit_value(form, codes[i], factor));
 }
 
 inline float largest_magnitude(const float* x, int64_t n) {

@@ -66,51 +66,57 @@ struct OneFactor {
 struct WithScale {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return is_finite_half(block); }
-  static OneFactor factors(const uint8_t* block) { return {two_halves(block)}; }
+  static SFTRUN_INLINE OneFactor factors(const uint8_t* block) { return {two_halves(block)}; }
 };
 struct WithShift {
   static constexpr Shift kShift = Shift::kPlus;
   static bool is_finite(const uint8_t* block) {
     return is_finite_half(block) && is_finite_half(block + 2);
   }
-  static OneFactor factors(const uint8_t* block) { return {two_halves(block)}; }
+  static SFTRUN_INLINE OneFactor factors(const uint8_t* block) { return {two_halves(block)}; }
 };
 
 template <>
 struct InVectors<ggml::Q4_0> : WithScale {
-  static __m256i codes(const uint8_t* block, int /*group*/) {
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int /*group*/) {
     return _mm256_sub_epi8(halves_of(block + 2), all_bytes(8));
   }
 };
 template <>
 struct InVectors<ggml::Q4_1> : WithShift {
-  static __m256i codes(const uint8_t* block, int /*group*/) { return halves_of(block + 4); }
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int /*group*/) {
+    return halves_of(block + 4);
+  }
 };
 template <>
 struct InVectors<ggml::Q5_0> : WithScale {
-  static __m256i codes(const uint8_t* block, int /*group*/) {
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int /*group*/) {
     const __m256i high = fifth_bits(ggml::word_at(block + 2));
     return _mm256_sub_epi8(_mm256_or_si256(halves_of(block + 6), high), all_bytes(16));
   }
 };
 template <>
 struct InVectors<ggml::Q5_1> : WithShift {
-  static __m256i codes(const uint8_t* block, int /*group*/) {
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int /*group*/) {
     return _mm256_or_si256(halves_of(block + 8), fifth_bits(ggml::word_at(block + 4)));
   }
 };
 template <>
 struct InVectors<ggml::Q8_0> : WithScale {
-  static __m256i codes(const uint8_t* block, int /*group*/) { return thirty_two_bytes(block + 2); }
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int /*group*/) {
+    return thirty_two_bytes(block + 2);
+  }
 };
 template <>
 struct InVectors<ggml::Mxfp4> {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return block[0] != 255; }
-  static OneFactor factors(const uint8_t* block) {
+  static SFTRUN_INLINE OneFactor factors(const uint8_t* block) {
     return {_mm_set_ss(ggml::mxfp4_scale(block[0]))};
   }
-  static __m256i codes(const uint8_t* block, int /*group*/) { return halves_of(block + 1); }
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int /*group*/) {
+    return halves_of(block + 1);
+  }
 };
 
 /// Of each sixteen numbers.
@@ -126,7 +132,7 @@ struct InVectors<ggml::Q2_K> {
   static bool is_finite(const uint8_t* block) {
     return is_finite_half(block + 80) && is_finite_half(block + 82);
   }
-  static FactorsOf16 factors(const uint8_t* block) {
+  static SFTRUN_INLINE FactorsOf16 factors(const uint8_t* block) {
     const __m128i packed = sixteen_bytes(block), low = _mm_set1_epi8(15);
     const __m128 both = two_halves(block + 80);
     FactorsOf16 of;
@@ -135,7 +141,7 @@ struct InVectors<ggml::Q2_K> {
                                  whole_numbers(_mm_and_si128(_mm_srli_epi16(packed, 4), low)));
     return of;
   }
-  static __m256i codes(const uint8_t* block, int group) {
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int group) {
     return bits_of(thirty_two_bytes(block + 16 + 32 * (group / 4)), 2 * (group % 4), 3);
   }
 };
@@ -145,7 +151,7 @@ struct InVectors<ggml::Q3_K> {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return is_finite_half(block + 108); }
   /// The 6-bit numbers four at a time.
-  static FactorsOf16 factors(const uint8_t* block) {
+  static SFTRUN_INLINE FactorsOf16 factors(const uint8_t* block) {
     const uint64_t low = ggml::word_at(block + 96) | uint64_t{ggml::word_at(block + 100)} << 32;
     const uint32_t high = ggml::word_at(block + 104);
     const __m128i lows = _mm_set_epi64x(static_cast<int64_t>(low >> 4), static_cast<int64_t>(low)),
@@ -158,7 +164,7 @@ struct InVectors<ggml::Q3_K> {
                                  whole_numbers(_mm_sub_epi8(packed, _mm_set1_epi8(32))));
     return of;
   }
-  static __m256i codes(const uint8_t* block, int group) {
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int group) {
     const __m256i low =
                       bits_of(thirty_two_bytes(block + 32 + 32 * (group / 4)), 2 * (group % 4), 3),
                   third = bits_of(thirty_two_bytes(block), group, 1, 2);
@@ -180,7 +186,7 @@ struct InVectors<ggml::Q4_K> {
     return is_finite_half(block) && is_finite_half(block + 2);
   }
   /// The 6-bit numbers four at a time, as ggml::scale_min has them.
-  static FactorsOf32 factors(const uint8_t* block) {
+  static SFTRUN_INLINE FactorsOf32 factors(const uint8_t* block) {
     const uint32_t first = ggml::word_at(block + 4), second = ggml::word_at(block + 8),
                    shared = ggml::word_at(block + 12);
     const uint32_t packed[4] = {
@@ -193,14 +199,14 @@ struct InVectors<ggml::Q4_K> {
     store_sixteen(of.scales_shifts, eight_of_each(two_halves(block)) * whole_numbers(numbers));
     return of;
   }
-  static __m256i codes(const uint8_t* block, int group) {
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int group) {
     return bits_of(thirty_two_bytes(block + 16 + 32 * (group / 2)), 4 * (group % 2), 15);
   }
 };
 
 template <>
 struct InVectors<ggml::Q5_K> : InVectors<ggml::Q4_K> {
-  static __m256i codes(const uint8_t* block, int group) {
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int group) {
     const __m256i low =
                       bits_of(thirty_two_bytes(block + 48 + 32 * (group / 2)), 4 * (group % 2), 15),
                   fifth = bits_of(thirty_two_bytes(block + 16), group, 1, 4);
@@ -212,13 +218,13 @@ template <>
 struct InVectors<ggml::Q6_K> {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return is_finite_half(block + 208); }
-  static FactorsOf16 factors(const uint8_t* block) {
+  static SFTRUN_INLINE FactorsOf16 factors(const uint8_t* block) {
     FactorsOf16 of;
     store_sixteen(of.scales,
                   all(ggml::half_at(block + 208)) * whole_numbers(sixteen_bytes(block + 192)));
     return of;
   }
-  static __m256i codes(const uint8_t* block, int group) {
+  static SFTRUN_INLINE __m256i codes(const uint8_t* block, int group) {
     const int half = group / 4, part = group % 4;
     const __m256i low = bits_of(thirty_two_bytes(block + 64 * half + 32 * (part % 2)),
                                 4 * (part / 2), 15),
@@ -228,12 +234,12 @@ struct InVectors<ggml::Q6_K> {
 };
 
 template <typename Format>
-Sixteen values_of(__m128i codes) {
+SFTRUN_INLINE Sixteen values_of(__m128i codes) {
   return whole_numbers(codes);
 }
 /// Not whole, and a zero has a sign.
 template <>
-inline Sixteen values_of<ggml::Mxfp4>(__m128i codes) {
+SFTRUN_INLINE Sixteen values_of<ggml::Mxfp4>(__m128i codes) {
   alignas(64) static constexpr float kValues[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,
                                                     4.0F,  6.0F,  -0.0F, -0.5F, -1.0F, -1.5F,
                                                     -2.0F, -3.0F, -4.0F, -6.0F};
@@ -241,7 +247,7 @@ inline Sixteen values_of<ggml::Mxfp4>(__m128i codes) {
 }
 
 template <typename Format, typename Factors>
-Sixteen numbers_of(__m128i codes, const Factors& factors, int side) {
+SFTRUN_INLINE Sixteen numbers_of(__m128i codes, const Factors& factors, int side) {
   constexpr Shift kShift = InVectors<Format>::kShift;
   const Sixteen scaled = factors.scale(side) * values_of<Format>(codes);
   if constexpr (kShift == Shift::kPlus) return scaled + factors.shift(side);
@@ -249,16 +255,17 @@ Sixteen numbers_of(__m128i codes, const Factors& factors, int side) {
   return scaled;
 }
 
-template <typename Format, typename Factors, typename T>
-void decode_group(const uint8_t* block, const Factors& factors, int group, T* out) {
+template <typename Format, typename Factors, typename Out>
+SFTRUN_INLINE void decode_group(const uint8_t* block, const Factors& factors, int group,
+                                const Out& out) {
   const __m256i codes = InVectors<Format>::codes(block, group);
   store_finite(out, numbers_of<Format>(_mm256_castsi256_si128(codes), factors, 2 * group),
                numbers_of<Format>(_mm256_extracti128_si256(codes, 1), factors, 2 * group + 1));
 }
 
 /// Groups [begin, end) of a block. The whole one's shifts are constants.
-template <typename Format, typename T>
-void decode_block(const uint8_t* block, int begin, int end, T* out) {
+template <typename Format, typename Out>
+SFTRUN_INLINE void decode_block(const uint8_t* block, int begin, int end, Out out) {
   constexpr int kGroups = Format::kNumbers / kGroup;
   if (!InVectors<Format>::is_finite(block)) {
     for (int group = begin; group < end; ++group, out += kGroup)
@@ -278,8 +285,8 @@ void decode_block(const uint8_t* block, int begin, int end, T* out) {
 }
 
 /// Groups [first, first + count) of consecutive blocks.
-template <typename Format, typename T>
-void decode_groups(const uint8_t* blocks, int64_t first, int64_t count, T* out) {
+template <typename Format, typename Out>
+SFTRUN_INLINE void decode_groups(const uint8_t* blocks, int64_t first, int64_t count, Out out) {
   constexpr int64_t kGroups = Format::kNumbers / kGroup;
   const uint8_t* block = blocks + first / kGroups * Format::kBytes;
   for (int64_t begin = first % kGroups; count > 0; begin = 0, block += Format::kBytes) {

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "packed.h"
+#include "sftrun/kernels/quant.h"
+#include "thin_product.h"
+
+/// A `QuantizedMatrix`' memory as the kernels' views of it. Not for nvcc, which takes half a minute
+/// to read ATen's headers.
+namespace sftrun::kernels::cuda {
+
+template <typename T>
+const T* pointer_or_null(const at::Tensor& x) {
+  return x.defined() ? x.const_data_ptr<T>() : nullptr;
+}
+
+inline FourBitTables four_bit_tables(const QuantizedMatrix& matrix) {
+  FourBitTables tables{};
+  const std::span<const float, 16> values = quant_table(matrix.format);
+  std::copy(values.begin(), values.end(), tables.values);
+  if (matrix.is_nested()) std::copy_n(nested_map().const_data_ptr<float>(), 256, tables.nested);
+  return tables;
+}
+
+/// Its tables are still to be set.
+inline FourBitView four_bit_view(const QuantizedMatrix& matrix) {
+  return {.packed = matrix.packed.const_data_ptr<uint8_t>(),
+          .absmax = pointer_or_null<float>(matrix.absmax),
+          .codes = pointer_or_null<uint8_t>(matrix.codes),
+          .nested_absmax = pointer_or_null<float>(matrix.nested_absmax),
+          .offset = matrix.offset,
+          .block_size = matrix.block_size,
+          .first_block = matrix.first_block,
+          .rows = matrix.rows,
+          .columns = matrix.columns,
+          .block_shift = std::has_single_bit(static_cast<uint64_t>(matrix.block_size))
+                             ? std::countr_zero(static_cast<uint64_t>(matrix.block_size))
+                             : -1,
+          .tables = nullptr};
+}
+
+inline EightBitView eight_bit_view(const QuantizedMatrix& matrix) {
+  return {.codes = matrix.packed.const_data_ptr<uint8_t>(),
+          .factors = pointer_or_null<float>(matrix.absmax),
+          .rows = matrix.rows,
+          .columns = matrix.columns,
+          .form = matrix.format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8};
+}
+
+/// Whether the kernels take x [T, K] w^T: few tokens, whole groups, and what is read as words lies
+/// as words do.
+inline bool thin_product_serves(const at::Tensor& x, const QuantizedMatrix& w) {
+  constexpr uintptr_t kLoad = 16;  // bytes read at once of x
+  const auto size = static_cast<int64_t>(x.element_size());
+  const bool tokens_are_aligned = reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kLoad == 0 &&
+                                  x.stride(0) * size % static_cast<int64_t>(kLoad) == 0;
+  if (x.size(0) > kMostThinTokens || x.stride(1) != 1 || !tokens_are_aligned) return false;
+  if (is_4bit(w.format)) return four_bit_view(w).groups_are_whole();
+  return !is_8bit(w.format) || eight_bit_view(w).groups_are_whole();
+}
+
+}  // namespace sftrun::kernels::cuda

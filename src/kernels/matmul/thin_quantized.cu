@@ -1,0 +1,137 @@
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+
+#include "cuda/device.cuh"
+#include "cuda/thin_product.h"
+
+// Bound by memory: a matrix is read once and in as few bits as it has, where unpacking it first
+// would write and read it again in sixteen. Compiled without fused multiply-adds but those that
+// are written: what is unpacked is what dequantize.cu has.
+namespace sftrun::kernels::cuda {
+namespace {
+
+#include "sftrun/weights/ggml_blocks.inl"
+
+/// Tokens' values, whatever their type: all threads take the same branch.
+struct TypedRows {
+  const void* x;
+  int64_t stride;
+  Type type;
+
+  __device__ __forceinline__ void operator()(int64_t token, int64_t k, float* out) const {
+    const int64_t at = token * stride + k;
+    if (type == Type::kBFloat16)
+      load_eight(static_cast<const __nv_bfloat16*>(x) + at, out);
+    else if (type == Type::kFloat16)
+      load_eight(static_cast<const __half*>(x) + at, out);
+    else
+      load_eight(static_cast<const float*>(x) + at, out);
+  }
+};
+
+__device__ __forceinline__ void store_typed(Type type, void* y, int64_t at, float value) {
+  if (type == Type::kBFloat16)
+    store(static_cast<__nv_bfloat16*>(y) + at, value);
+  else if (type == Type::kFloat16)
+    store(static_cast<__half*>(y) + at, value);
+  else
+    store(static_cast<float*>(y) + at, value);
+}
+
+/// Sums over the block's threads, lanes first and then warps; a thread stores each.
+template <int kRows, int kTokens>
+__device__ void store_sums(const ThinProduct& product, int64_t rows, const ThinTile& tile,
+                           const float (&sums)[kRows][kTokens]) {
+  constexpr int kSums = kRows * kTokens, kThinWarps = kThinThreads / 32;
+  __shared__ float of_warp[kThinWarps][kSums];
+  static_assert(kSums <= kThinThreads);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = 0; i < kSums; ++i) {
+    float sum = sums[i / kTokens][i % kTokens];
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, offset);
+    if (thread % 32 == 0) of_warp[thread / 32][i] = sum;
+  }
+  __syncthreads();
+  if (thread >= kSums) return;
+  const int64_t row = tile.row + thread / kTokens, token = tile.token + thread % kTokens;
+  if (row >= rows || token >= tile.tokens) return;
+  float total = 0;
+  for (int warp = 0; warp < kThinWarps; ++warp) total += of_warp[warp][thread];
+  store_typed(product.type, product.y, token * rows + row, total);
+}
+
+template <int kTokens, typename View>
+__device__ __forceinline__ void multiply_thin(const ThinProduct& product, const View& w) {
+  const ThinTile tile{static_cast<int64_t>(blockIdx.x) * View::kRowsAtOnce,
+                      static_cast<int64_t>(blockIdx.y) * kTokens, product.tokens};
+  float sums[View::kRowsAtOnce][kTokens] = {};
+  add_thread_products<kTokens>(w, TypedRows{product.x, product.x_stride, product.type}, tile,
+                               static_cast<int>(threadIdx.x), sums);
+  store_sums(product, w.rows, tile, sums);
+}
+
+constexpr int kThinBlocks = 4;  // at once on a multiprocessor, so that enough is on its way
+
+template <int kTokens, typename View>
+__global__ void __launch_bounds__(kThinThreads, kThinBlocks)
+    thin_product(ThinProduct product, View w) {
+  multiply_thin<kTokens>(product, w);
+}
+
+template <int kTokens, typename View>
+__global__ void __launch_bounds__(kThinThreads, kThinBlocks)
+    thin_product_4bit(ThinProduct product, View w, const __grid_constant__ FourBitTables tables) {
+  w.tables = shared_tables(tables, w.is_nested());
+  multiply_thin<kTokens>(product, w);
+}
+
+/// Calls launch(number of tokens at once as a type, grid).
+template <typename View, typename Launch>
+void for_tokens(const ThinProduct& product, const View& w, Launch&& launch) {
+  if (product.tokens == 0 || w.rows == 0) return;
+  const auto with = [&](auto at_once) {
+    constexpr int kTokens = decltype(at_once)::value;
+    launch(at_once,
+           dim3(static_cast<unsigned>((w.rows + View::kRowsAtOnce - 1) / View::kRowsAtOnce),
+                static_cast<unsigned>((product.tokens + kTokens - 1) / kTokens)));
+  };
+  if (product.tokens == 1)
+    with(std::integral_constant<int, 1>());
+  else if (product.tokens <= 3)
+    with(std::integral_constant<int, 3>());
+  else
+    with(std::integral_constant<int, kThinTokens>());
+}
+
+template <typename View>
+void launch_of(const ThinProduct& product, const View& w, Stream stream) {
+  for_tokens(product, w, [&](auto at_once, dim3 grid) {
+    thin_product<decltype(at_once)::value><<<grid, kThinThreads, 0, stream>>>(product, w);
+  });
+}
+
+}  // namespace
+
+void launch_thin_product(const ThinProduct& product, const FourBitView& w,
+                         const FourBitTables& tables, Stream stream) {
+  with_groups(w, [&](const auto& groups) {
+    for_tokens(product, groups, [&](auto at_once, dim3 grid) {
+      thin_product_4bit<decltype(at_once)::value>
+          <<<grid, kThinThreads, 0, stream>>>(product, groups, tables);
+    });
+  });
+}
+
+void launch_thin_product(const ThinProduct& product, const EightBitView& w, Stream stream) {
+  launch_of(product, w, stream);
+}
+
+void launch_thin_product(const ThinProduct& product, weights::GgmlType ggml_type,
+                         const uint8_t* blocks, int64_t rows, int64_t columns, Stream stream) {
+  ggml::with_format(ggml_type, [&](auto format) {
+    launch_of(product, GgmlView<decltype(format)>{blocks, rows, columns}, stream);
+  });
+}
+
+}  // namespace sftrun::kernels::cuda

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <ATen/Context.h>
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <string>
+
+#include "sftrun/kernels/cuda_registry.h"
+
+/// The CUDA kernels of the build that a program is of (bin/ beside lib/), outside the engine.
+namespace sftrun::test {
+
+/// @return what is missing, or nothing
+inline std::string load_cuda_kernels() {
+  const auto library = std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() /
+                       "lib/libsftrun_cuda.so";
+  void* torch = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
+  void* ours = torch == nullptr ? nullptr : dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (ours == nullptr) return dlerror();
+  const auto of_library =
+      reinterpret_cast<const kernels::CudaKernels* (*)()>(dlsym(ours, "sftrun_cuda_kernels"));
+  if (of_library == nullptr || !at::globalContext().hasCUDA())
+    return "there is no GPU that " + library.string() + " serves";
+  kernels::register_cuda_kernels(*of_library());
+  return {};
+}
+
+}  // namespace sftrun::test
