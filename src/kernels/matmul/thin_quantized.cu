@@ -71,16 +71,19 @@ __device__ __forceinline__ void multiply_thin(const ThinProduct& product, const 
   store_sums(product, w.rows, tile, sums);
 }
 
-constexpr int kThinBlocks = 4;  // at once on a multiprocessor, so that enough is on its way
+/// At once on a multiprocessor, so that enough is on its way; the sums of more tokens take
+/// registers.
+template <int kTokens>
+constexpr int kThinBlocks = kTokens > 3 ? 3 : 4;
 
 template <int kTokens, typename View>
-__global__ void __launch_bounds__(kThinThreads, kThinBlocks)
+__global__ void __launch_bounds__(kThinThreads, kThinBlocks<kTokens>)
     thin_product(ThinProduct product, View w) {
   multiply_thin<kTokens>(product, w);
 }
 
 template <int kTokens, typename View>
-__global__ void __launch_bounds__(kThinThreads, kThinBlocks)
+__global__ void __launch_bounds__(kThinThreads, kThinBlocks<kTokens>)
     thin_product_4bit(ThinProduct product, View w, const __grid_constant__ FourBitTables tables) {
   w.tables = shared_tables(tables, w.is_nested());
   multiply_thin<kTokens>(product, w);
