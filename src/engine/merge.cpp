@@ -176,9 +176,7 @@ void write_modelfile(const weights::GgufPlan& plan, const weights::Checkpoint& b
       weights::ollama_modelfile(base, plan.chat_template, plan.added_bos);
   modelfile.from = "./" + file;
   write_file_atomically(directory / "Modelfile", modelfile.text());
-  for (const std::string& remark : modelfile.remarks)
-    modelfile.template_text ? log::info("Modelfile: {}", remark)
-                            : log::warn("Modelfile: {}", remark);
+  modelfile.tell();
 }
 
 std::string write_file(const MergeRequest& request, const weights::GgufPlan& plan,

@@ -111,7 +111,7 @@ class Derivation {
 
   void find_user_and_assistant() {
     const Gaps gaps = gaps_of(probe_, "uauau", true);
-    const std::string to_assistant = gaps[1], to_user = gaps[2], to_end = gaps[5];
+    const std::string &to_assistant = gaps[1], &to_user = gaps[2], &to_end = gaps[5];
     require_equal(to_assistant, gaps[3]);
     require_equal(to_user, gaps[4]);
     const Gaps one = gaps_of(probe_, "u", true);

@@ -120,7 +120,7 @@ std::string go_turns(const ChatOutline& outline, Role role) {
   const auto& after = outline.turn(role, Place::kAfterSystem);
   const auto& later = outline.turn(role, Place::kLater);
   const bool is_system = role == Role::kSystem;  // never behind another: Ollama joins them
-  const std::string of_later = go_turn(role, later);
+  std::string of_later = go_turn(role, later);
   if (first == later && (is_system || after == later)) return of_later;
   const bool prefixes = differ_in_open_alone(first, later) && first->open.ends_with(later->open);
   if (prefixes && (is_system || after == later)) {
@@ -215,10 +215,11 @@ std::vector<std::string> texts_to_try(std::string_view source) {
   const std::vector<std::string> quoted = quoted_in(source);
   for (size_t i = 0; i < quoted.size(); ++i) {
     const std::string &one = quoted[i], &next = quoted[(i + 1) % quoted.size()];
-    for (const std::string& text : {one + "b", "a" + one, "a " + one + " b", one + "a" + next,
-                                    "a" + next + "b" + one + "c"}) {
-      texts.push_back(text);
-    }
+    texts.push_back(fmt::format("{}b", one));
+    texts.push_back(fmt::format("a{}", one));
+    texts.push_back(fmt::format("a {} b", one));
+    texts.push_back(fmt::format("{}a{}", one, next));
+    texts.push_back(fmt::format("a{}b{}c", next, one));
   }
   // Something is left of it wherever white space is taken off.
   std::erase_if(texts, [](const std::string& text) { return trim(text).empty(); });

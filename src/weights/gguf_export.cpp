@@ -11,6 +11,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/gguf_quantize.h"
+#include "sftrun/weights/ollama_modelfile.h"
 
 namespace sftrun::weights {
 namespace {
@@ -60,12 +61,6 @@ text::GgufVocab vocab_of(const Checkpoint& base, const std::string& where) {
                               .unk_token = texts.unk_token,
                               .pad_token = texts.pad_token},
                              where);
-}
-
-/// What readers put before every text.
-std::string added_bos_of(const text::GgufVocab& vocab) {
-  return vocab.add_bos && vocab.bos ? vocab.tokens.at(static_cast<size_t>(*vocab.bos))
-                                    : std::string();
 }
 
 /// Where the model ends an answer in other tokens too, readers learn it from these.
@@ -183,7 +178,7 @@ GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
     plan.base = std::make_shared<GgufFile>(options.base_path);
     plan.pieces = gguf_pieces(arch);
     copy_metadata(*plan.base, plan.metadata);
-    plan.added_bos = added_bos_of(read_gguf_vocab(*plan.base));
+    plan.added_bos = added_bos_of(*plan.base);
     copy_the_rest(*plan.base, arch, plan);
   } else {
     const spec::GgufDescription description =

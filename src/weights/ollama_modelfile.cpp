@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "gguf_vocab.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
 #include "sftrun/text/chat_template.h"
 
 namespace sftrun::weights {
@@ -38,6 +40,15 @@ std::vector<std::string> stops_of(const Checkpoint& base) {
 
 }  // namespace
 
+std::string added_bos_of(const text::GgufVocab& vocab) {
+  return vocab.add_bos && vocab.bos ? vocab.tokens.at(static_cast<size_t>(*vocab.bos))
+                                    : std::string();
+}
+
+std::string added_bos_of(const GgufFile& file) {
+  return added_bos_of(read_gguf_vocab(file));
+}
+
 OllamaModelfile ollama_modelfile(const Checkpoint& base,
                                  const std::optional<std::string>& chat_template,
                                  const std::string& added_bos) {
@@ -58,11 +69,20 @@ OllamaModelfile ollama_modelfile(const Checkpoint& base,
   if (!made.text) {
     file.remarks.push_back(fmt::format(
         "There is no TEMPLATE, since none was found that is equal to the chat template: {}. Ollama "
-        "0.30 and later take the GGUF file's own; for earlier ones write a TEMPLATE here "
-        "(docs/export.md).",
+        "0.30 and later render the GGUF file's own unless they take it for one they know; for "
+        "earlier ones write a TEMPLATE (docs/export.md).",
         made.reason));
   }
   return file;
+}
+
+void OllamaModelfile::tell() const {
+  for (const std::string& remark : remarks) {
+    if (template_text)
+      log::info("Modelfile: {}", remark);
+    else
+      log::warn("Modelfile: {}", remark);
+  }
 }
 
 std::string OllamaModelfile::text() const {

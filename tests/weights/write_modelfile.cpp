@@ -9,6 +9,7 @@
 #include <string>
 
 #include "sftrun/core/error.h"
+#include "sftrun/text/builtin_templates.h"
 #include "sftrun/text/ollama_template.h"
 #include "sftrun/weights/ollama_modelfile.h"
 
@@ -37,7 +38,15 @@ Json answer(const Json& request) {
 
 }  // namespace
 
-int main() {
+/// With `--builtin` the templates that the program brings, by name.
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "--builtin") {
+    Json sources;
+    for (const std::string& name : sftrun::text::builtin_template_names())
+      sources[name] = sftrun::text::builtin_template(name);
+    std::cout << sources.dump() << std::endl;
+    return 0;
+  }
   for (std::string line; std::getline(std::cin, line);) {
     Json reply;
     try {

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "sftrun/text/ollama_template.h"
+#include "sftrun/text/tokenizer.h"
 #include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/gguf.h"
 
 /// The Modelfile that `ollama create` takes beside a GGUF file.
 namespace sftrun::weights {
@@ -18,10 +20,16 @@ struct OllamaModelfile {
   std::vector<std::string> stops;            ///< texts that end an answer
 
   std::string text() const;
+  void tell() const;  ///< the remarks, in the log
 };
 
+/// The text of the token that readers put before every prompt; empty: none.
+std::string added_bos_of(const text::GgufVocab& vocab);
+/// @throws DataError if the file holds no vocabulary
+std::string added_bos_of(const GgufFile& file);
+
 /// @param chat_template in the place of the base's own
-/// @param added_bos as of `text::ollama_template_of`
+/// @param added_bos as of `added_bos_of`
 OllamaModelfile ollama_modelfile(const Checkpoint& base,
                                  const std::optional<std::string>& chat_template,
                                  const std::string& added_bos);
