@@ -11,6 +11,8 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_lora.h"
+#include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/ollama_modelfile.h"
 #include "sftrun/weights/vllm_adapter.h"
 
 namespace sftrun::app {
@@ -117,7 +119,21 @@ int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
   return static_cast<int>(ExitCode::kDone);
 }
 
-/// Of the model only its configuration is read, of a GGUF file also the list of its tensors.
+/// For Ollama, over a base that is a GGUF file: it reads no other that the adapter's order of rows
+/// is certain to fit.
+void write_modelfile(const std::filesystem::path& model, const MergeOptions& options,
+                     const std::filesystem::path& adapter) {
+  const auto base = weights::Checkpoint::open(model);
+  const std::optional<std::string> own = weights::read_chat_template(options.adapter);
+  weights::OllamaModelfile modelfile = weights::ollama_modelfile(
+      *base, own ? own : base->chat_template(), weights::added_bos_of(weights::GgufFile(model)));
+  modelfile.from = std::filesystem::absolute(model).string();
+  modelfile.adapter = "./" + adapter.filename().string();
+  write_file_atomically(adapter.parent_path() / "Modelfile", modelfile.text());
+  modelfile.tell();
+}
+
+/// Of the model only its configuration is read, of a GGUF file also what its Modelfile needs.
 int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
   namespace fs = std::filesystem;
   const fs::path model =
@@ -131,6 +147,7 @@ int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
   write_new_directory(options.output, "the adapter", [&](const fs::path& directory) {
     weights::write_gguf_lora(options.adapter, model, read_arch(model),
                              options.dtype == "auto" ? "f32" : options.dtype, directory / file);
+    if (!fs::is_directory(model)) write_modelfile(model, options, directory / file);
   });
   log::info("wrote the adapter {} as llama.cpp reads it: {}", options.adapter,
             (fs::path(options.output) / file).string());

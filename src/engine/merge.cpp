@@ -16,6 +16,7 @@
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_quantize.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/ollama_modelfile.h"
 #include "sftrun/weights/safetensors.h"
 
 /// An adapter folded into its base, tensor by tensor: the memory of one tensor, whatever the
@@ -169,6 +170,15 @@ weights::GgufTensorToWrite computed(const weights::GgufPiece& piece,
           }};
 }
 
+void write_modelfile(const weights::GgufPlan& plan, const weights::Checkpoint& base,
+                     const fs::path& directory, const std::string& file) {
+  weights::OllamaModelfile modelfile =
+      weights::ollama_modelfile(base, plan.chat_template, plan.added_bos);
+  modelfile.from = "./" + file;
+  write_file_atomically(directory / "Modelfile", modelfile.text());
+  modelfile.tell();
+}
+
 std::string write_file(const MergeRequest& request, const weights::GgufPlan& plan,
                        const weights::Checkpoint& base, MergedWeights& merged,
                        const fs::path& directory) {
@@ -196,7 +206,7 @@ std::string write_file(const MergeRequest& request, const weights::GgufPlan& pla
       fmt::format("{}-{}.gguf", name_of_directory(request.output), plan.type_name);
   make_directories(directory);
   weights::write_gguf(directory / file, plan.metadata, tensors);
-  write_file_atomically(directory / "Modelfile", weights::ollama_modelfile(base, file));
+  write_modelfile(plan, base, directory, file);
   return file;
 }
 

@@ -11,6 +11,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/gguf_quantize.h"
+#include "sftrun/weights/ollama_modelfile.h"
 
 namespace sftrun::weights {
 namespace {
@@ -86,6 +87,7 @@ void describe_directory(const Checkpoint& base, const GgufExportOptions& options
   plan.metadata.set_u32("general.quantization_version", kQuantizationVersion);
   const text::GgufVocab vocab = vocab_of(base, where);
   write_gguf_vocab(vocab, plan.metadata);
+  plan.added_bos = added_bos_of(vocab);
   write_further_ends(base.arch(), vocab, plan.metadata);
   for (const auto& [name, values] : description.tensors)
     plan.beside.push_back(of_floats(name, values));
@@ -176,6 +178,7 @@ GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
     plan.base = std::make_shared<GgufFile>(options.base_path);
     plan.pieces = gguf_pieces(arch);
     copy_metadata(*plan.base, plan.metadata);
+    plan.added_bos = added_bos_of(*plan.base);
     copy_the_rest(*plan.base, arch, plan);
   } else {
     const spec::GgufDescription description =
@@ -191,33 +194,12 @@ GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
   } else {
     plan.metadata.set_u32(kFileType, mix->file_type);
   }
-  const std::optional<std::string> chat_template = options.chat_template ? options.chat_template
-                                                   : is_file             ? std::nullopt
-                                                                         : base.chat_template();
-  if (chat_template) plan.metadata.set_string("tokenizer.chat_template", *chat_template);
+  plan.chat_template = options.chat_template ? options.chat_template : base.chat_template();
+  const bool is_there = is_file && !options.chat_template;  // as the file has it
+  if (plan.chat_template && !is_there)
+    plan.metadata.set_string("tokenizer.chat_template", *plan.chat_template);
   find_stored(plan);
   return plan;
-}
-
-namespace {
-
-/// Modelfiles have no escapes: a text with quotes stands between three of them.
-std::string quoted(const std::string& text) {
-  return text.find('"') == std::string::npos ? "\"" + text + "\"" : "\"\"\"" + text + "\"\"\"";
-}
-
-}  // namespace
-
-std::string ollama_modelfile(const Checkpoint& base, const std::string& file) {
-  std::string text = fmt::format("FROM ./{}\n", file);
-  const text::Tokenizer tokenizer = base.tokenizer();
-  std::vector<int64_t> ends = base.arch().eos_token_ids;
-  if (ends.empty() && tokenizer.eos_id()) ends.push_back(*tokenizer.eos_id());
-  for (const int64_t id : ends) {
-    const std::string stop = tokenizer.id_to_token(static_cast<text::TokenId>(id));
-    if (!stop.empty()) text += fmt::format("PARAMETER stop {}\n", quoted(stop));
-  }
-  return text;
 }
 
 }  // namespace sftrun::weights

@@ -9,6 +9,7 @@ base          an adapter trained on a .gguf file names the model that the file s
               names the file, and the run says what to do
 readers       a run ends with where its adapter loads
 next run      tuning.lora.init_from takes what --adapter takes: an adapter, a run, or one that has only checkpoints
+modelfile     what merge writes for Ollama: a TEMPLATE, or a sentence why there is none
 report        merge measures what it changes where the adapter was trained beside a quantised base, or where it is asked to
 """
 
@@ -161,6 +162,22 @@ def check_readers(case):
     case.expect("readers: of a whole model nothing", "PEFT" not in said and "vLLM" not in said, said)
 
 
+def check_modelfile(case):
+    """Of the merged model and of the adapter alone; of a template that is no function of whose turn it is, none."""
+    case.train(GGUF)
+    merge = ["merge", "--adapter", "run/adapter", "--model", GGUF, "--sample", "0"]
+    case.run(*merge, "--output", "merged", "--format", "gguf")
+    case.run(*merge[:-2], "--output", "lora", "--format", "lora-gguf")
+    merged, lora = ((case.folder / name / "Modelfile").read_text() for name in ("merged", "lora"))
+    template = merged[merged.index("TEMPLATE"):]
+    case.expect("modelfile: a TEMPLATE", "FROM ./merged-merged.gguf\nTEMPLATE \"\"\"" in merged and "{{ .Content }}" in template, merged)
+    case.expect("modelfile: of the adapter", f"FROM {GGUF}\nADAPTER ./lora-lora.gguf\n{template}" in lora, lora)
+    (case.folder / "run/adapter/chat_template.jinja").write_text("{{ strftime_now('%Y') }}{% for m in messages %}{{ m.role + m.content }}{% endfor %}")
+    said = case.run(*merge, "--output", "dated", "--format", "gguf")
+    dated = (case.folder / "dated/Modelfile").read_text()
+    case.expect("modelfile: none, and why", "it writes the date" in said and dated.startswith("# There is no TEMPLATE") and "\nTEMPLATE" not in dated, said + dated)
+
+
 def check_next_run(case):
     """A run starts from an earlier one, or from as far as that has come."""
     def start_from(name, output):
@@ -265,6 +282,7 @@ CHECKS = {
     "named-source": check_named_source,
     "unnamed-source": check_unnamed_source,
     "readers": check_readers,
+    "modelfile": check_modelfile,
     "next-run": check_next_run,
     "report": check_report,
 }

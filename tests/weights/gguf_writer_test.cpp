@@ -436,12 +436,6 @@ TEST(GgufPlan, WritesChangedTensorsOfOtherTypesAsQ8_0) {
   EXPECT_EQ(num_mxfp4, 1 + 3 * static_cast<size_t>(base->arch().num_layers - 1));
 }
 
-TEST(Modelfile, StopsWhereTheModelDoes) {
-  const auto base = Checkpoint::open(kData / "converted/llama-F32.gguf");
-  EXPECT_EQ(ollama_modelfile(*base, "mine-F32.gguf"),
-            "FROM ./mine-F32.gguf\nPARAMETER stop \"<|endoftext|>\"\n");
-}
-
 // ---- Mixes.
 
 std::string type_in(const std::string& mix, const spec::ArchSpec& arch, const std::string& name) {

@@ -53,7 +53,10 @@ struct GgufPlan {
   /// What a base file holds of a piece in that very type: to be copied as it is, where the weights
   /// are not changed. Empty: nothing.
   std::vector<std::span<const std::byte>> stored;
-  std::string type_name;           ///< "Q4_K_M", for file names
+  std::string type_name;                     ///< "Q4_K_M", for file names
+  std::optional<std::string> chat_template;  ///< that the file has
+  std::string
+      added_bos;  ///< the text of the token that readers put before every prompt; empty: none
   std::shared_ptr<GgufFile> base;  ///< keeps `stored` and `beside` where they are
 };
 
@@ -73,8 +76,5 @@ struct GgufExportOptions {
 /// and whatever tensors this program does not read.
 /// @throws DataError for what GGUF has no word for
 GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options);
-
-/// The texts that end an answer, as an Ollama Modelfile's stop parameters, beside `file`.
-std::string ollama_modelfile(const Checkpoint& base, const std::string& file);
 
 }  // namespace sftrun::weights

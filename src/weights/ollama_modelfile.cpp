@@ -1,0 +1,102 @@
+#include "sftrun/weights/ollama_modelfile.h"
+
+#include <algorithm>
+
+#include "gguf_vocab.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/text/chat_template.h"
+
+namespace sftrun::weights {
+namespace {
+
+/// Modelfiles have no escapes: a text with quotes stands between three of them.
+std::string quoted(const std::string& text) {
+  const bool is_plain = text.find_first_of("\"\n") == std::string::npos;
+  return is_plain ? "\"" + text + "\"" : "\"\"\"" + text + "\"\"\"";
+}
+
+text::OllamaTemplate template_of(const Checkpoint& base, const std::string& chat_template,
+                                 const std::string& added_bos) {
+  try {
+    return text::ollama_template_of(text::ChatTemplate(chat_template), base.render_defaults(),
+                                    added_bos);
+  } catch (const DataError& error) {
+    return {.text = std::nullopt, .reason = error.message(), .notes = {}};
+  }
+}
+
+std::vector<std::string> stops_of(const Checkpoint& base) {
+  const text::Tokenizer tokenizer = base.tokenizer();
+  std::vector<int64_t> ends = base.arch().eos_token_ids;
+  if (ends.empty() && tokenizer.eos_id()) ends.push_back(*tokenizer.eos_id());
+  std::vector<std::string> stops;
+  for (const int64_t id : ends) {
+    std::string stop = tokenizer.id_to_token(static_cast<text::TokenId>(id));
+    if (!stop.empty()) stops.push_back(std::move(stop));
+  }
+  return stops;
+}
+
+}  // namespace
+
+std::string added_bos_of(const text::GgufVocab& vocab) {
+  return vocab.add_bos && vocab.bos ? vocab.tokens.at(static_cast<size_t>(*vocab.bos))
+                                    : std::string();
+}
+
+std::string added_bos_of(const GgufFile& file) {
+  return added_bos_of(read_gguf_vocab(file));
+}
+
+OllamaModelfile ollama_modelfile(const Checkpoint& base,
+                                 const std::optional<std::string>& chat_template,
+                                 const std::string& added_bos) {
+  OllamaModelfile file{.from = {},
+                       .adapter = {},
+                       .template_text = std::nullopt,
+                       .remarks = {},
+                       .stops = stops_of(base)};
+  if (!chat_template) {
+    file.remarks = {
+        "The model has no chat template, so that there is no TEMPLATE: write one here "
+        "if it is to chat."};
+    return file;
+  }
+  const text::OllamaTemplate made = template_of(base, *chat_template, added_bos);
+  file.template_text = made.text;
+  file.remarks = made.notes;
+  if (!made.text) {
+    file.remarks.push_back(fmt::format(
+        "There is no TEMPLATE, since none was found that is equal to the chat template: {}. Ollama "
+        "0.30 and later render the GGUF file's own unless they take it for one they know; for "
+        "earlier ones write a TEMPLATE (docs/export.md).",
+        made.reason));
+  }
+  return file;
+}
+
+void OllamaModelfile::tell() const {
+  for (const std::string& remark : remarks) {
+    if (template_text)
+      log::info("Modelfile: {}", remark);
+    else
+      log::warn("Modelfile: {}", remark);
+  }
+}
+
+std::string OllamaModelfile::text() const {
+  std::string text;
+  for (const std::string& remark : remarks) {
+    std::string line = remark;  // a reason may have several
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    text += fmt::format("# {}\n", line);
+  }
+  text += fmt::format("FROM {}\n", from);
+  if (!adapter.empty()) text += fmt::format("ADAPTER {}\n", adapter);
+  if (template_text) text += fmt::format("TEMPLATE \"\"\"{}\"\"\"\n", *template_text);
+  for (const std::string& stop : stops) text += fmt::format("PARAMETER stop {}\n", quoted(stop));
+  return text;
+}
+
+}  // namespace sftrun::weights
