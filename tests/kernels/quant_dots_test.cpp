@@ -100,6 +100,22 @@ TEST_P(QuantDots, BlocksOfGgml) {
   }
 }
 
+TEST_P(QuantDots, DenseRows) {
+  for (const int64_t n : {1, 31, 32, 64, 577, 4100}) {
+    const at::Tensor w = normal({1, n}, 14), half = w.to(at::kBFloat16), x = normal({6, n}, 15);
+    at::Tensor of_fp32 = at::empty({6}), of_bf16 = at::empty({6});
+    dots_->dot_fp32(w.const_data_ptr<float>(), n, x.const_data_ptr<float>(), 6,
+                    of_fp32.data_ptr<float>());
+    dots_->dot_bf16(static_cast<const uint16_t*>(half.const_data_ptr()), n,
+                    x.const_data_ptr<float>(), 6, of_bf16.data_ptr<float>());
+    const auto expected = [&](const at::Tensor& row) {
+      return at::mv(x.to(at::kDouble), row[0].to(at::kDouble));
+    };
+    EXPECT_TRUE(close(of_fp32, expected(w), 1e-6)) << n;
+    EXPECT_TRUE(close(of_bf16, expected(half), 1e-6)) << n;
+  }
+}
+
 /// Damaged factors make sums that are no numbers, in their rows alone.
 TEST_P(QuantDots, WhatIsNoNumberStaysSo) {
   const auto expect_broken_first_row = [&](const QuantizedMatrix& w) {
@@ -128,7 +144,7 @@ TEST_P(QuantDots, WhatIsNoNumberStaysSo) {
 }
 
 /// Rows that are no whole groups go another way.
-TEST(ThinQuantized, ProductsOfAnyShape) {
+TEST(ThinProducts, ProductsOfAnyShape) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const int64_t tokens : {1, 2, 7, 63}) {
       for (const auto& [rows, columns, block_size] :
@@ -150,6 +166,23 @@ TEST(ThinQuantized, ProductsOfAnyShape) {
           EXPECT_TRUE(close(matmul_nt(x, w), expected, dtype == at::kFloat ? 1e-6 : 4e-3));
         }
       }
+    }
+  }
+}
+
+TEST(ThinProducts, OfDenseMatrices) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t tokens : {1, 2, 4, 5}) {
+      const at::Tensor x = normal({tokens, 80}, 16, dtype).narrow(1, 3, 70),
+                       w = normal({45, 90}, 17, dtype).narrow(1, 5, 70),
+                       bias = normal({45}, 18, dtype), residual = normal({tokens, 45}, 19, dtype);
+      const at::Tensor product = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
+      const double tolerance = dtype == at::kFloat ? 1e-6 : 1.2e-2;  // rounded at most three times
+      EXPECT_TRUE(close(matmul_nt(x, w), product, tolerance));
+      EXPECT_TRUE(close(matmul_sum({{x, w, true}}, residual, bias),
+                        product + residual.to(at::kDouble) + bias.to(at::kDouble), tolerance));
+      // A matrix that lies the other way goes another way.
+      EXPECT_TRUE(close(matmul_nt(x, w.t().contiguous().t()), product, tolerance));
     }
   }
 }

@@ -138,8 +138,8 @@ struct EightBitRow {
   float factor;
 };
 
-/// out[t] = w . x[t] of a row w in fewer bits and x fp32 [tokens, n]; n, and of 4 bits `first` and
-/// `block_size`, are multiples of 32. See src/kernels/quant/dots_cpu.inl.
+/// out[t] = w . x[t] of a row w and x fp32 [tokens, n]; of rows in fewer bits n, and of 4 bits
+/// `first` and `block_size`, are multiples of 32. See src/kernels/quant/dots_cpu.inl.
 struct DotKernels {
   /// What `dot_4bit` takes for a token.
   void (*split_pairs)(const float* x, int64_t n, float* out);
@@ -147,6 +147,8 @@ struct DotKernels {
   void (*dot_8bit)(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
   void (*dot_ggml)(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, int64_t tokens,
                    float* out);
+  void (*dot_fp32)(const float* w, int64_t n, const float* x, int64_t tokens, float* out);
+  void (*dot_bf16)(const uint16_t* w, int64_t n, const float* x, int64_t tokens, float* out);
   /// out[t] += values . x[t] of any `count` values of a row.
   void (*add_dots)(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
                    float* out);

@@ -30,7 +30,7 @@ struct CudaKernels {
                      const AdamW8bitParams& params);
   double (*sum_of_squares)(const at::Tensor& flat);
   at::Tensor (*dequantize)(const QuantizedMatrix& matrix, at::ScalarType dtype);
-  /// x w^T of few rows: x's, as `thin_quantized_serves` takes them.
+  /// x w^T of few rows: x's, as `thin_product_serves` takes them.
   at::Tensor (*thin_product)(const at::Tensor& x, const QuantizedMatrix& w);
   /// `round_to_e4m3` of quant.h.
   RoundedRows (*round_to_e4m3)(const at::Tensor& x, const at::Tensor& gains);

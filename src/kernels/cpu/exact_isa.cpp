@@ -90,6 +90,8 @@ void dot_4bit(const FourBitRow& row, int64_t n, const float* x, int64_t tokens, 
 void dot_8bit(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
 void dot_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, int64_t tokens,
               float* out);
+void dot_fp32(const float* w, int64_t n, const float* x, int64_t tokens, float* out);
+void dot_bf16(const uint16_t* w, int64_t n, const float* x, int64_t tokens, float* out);
 void add_dots(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
               float* out);
 

@@ -26,6 +26,8 @@ void dot_4bit(const FourBitRow& row, int64_t n, const float* x, int64_t tokens, 
 void dot_8bit(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
 void dot_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, int64_t tokens,
               float* out);
+void dot_fp32(const float* w, int64_t n, const float* x, int64_t tokens, float* out);
+void dot_bf16(const uint16_t* w, int64_t n, const float* x, int64_t tokens, float* out);
 void add_dots(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
               float* out);
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
@@ -79,16 +81,17 @@ constexpr RowKernels<T> kRowKernels = {
 }  // namespace
 
 extern const CpuKernels kTable;
-const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
-                           kRowKernels<float>,
-                           kRowKernels<uint16_t>,
-                           adamw,
-                           sum_of_squares,
-                           adamw_8bit,
-                           quantize_4bit,
-                           quantize_row_e4m3,
-                           quantize_row_int8,
-                           {split_pairs, dot_4bit, dot_8bit, dot_ggml, add_dots},
-                           stream_copy};
+const CpuKernels kTable = {
+    SFTRUN_STRING(SFTRUN_ISA),
+    kRowKernels<float>,
+    kRowKernels<uint16_t>,
+    adamw,
+    sum_of_squares,
+    adamw_8bit,
+    quantize_4bit,
+    quantize_row_e4m3,
+    quantize_row_int8,
+    {split_pairs, dot_4bit, dot_8bit, dot_ggml, dot_fp32, dot_bf16, add_dots},
+    stream_copy};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

@@ -12,7 +12,7 @@
 #include "fp8_product.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
-#include "thin_quantized.h"
+#include "thin_product.h"
 #include "tiled_matmul.h"
 
 /// Products that the tiled kernel does not serve. In fp32 on CPU LibTorch sends them to MKL, which
@@ -82,7 +82,7 @@ bool use_onednn(const at::Tensor& a, int64_t rows, int64_t columns, int64_t dept
 }
 
 at::Tensor product_of(const Product& term) {
-  if (thin_quantized_serves(term)) return thin_quantized_product(term);
+  if (thin_product_serves(term)) return thin_product(term);
   const at::Tensor &x = term.x, w = term.w.values(x.scalar_type());
   const bool transposed = term.transposed;
   if (use_onednn(x, x.size(0), w.size(transposed ? 0 : 1), x.size(1)))
