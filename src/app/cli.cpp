@@ -196,6 +196,11 @@ void add_model_flags(CLI::App& command, std::string& model, std::string& adapter
       ->type_name("ADAPTER");
 }
 
+void add_as_stored_flag(CLI::App& command, bool& as_stored) {
+  command.add_flag("--as-stored", as_stored,
+                   "Hold the base as its files have it [as the adapter's run held it]");
+}
+
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
   command
       .add_option("overrides", overrides,

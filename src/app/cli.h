@@ -57,6 +57,8 @@ CLI::Validator in_range(double min, double max);
 
 /// --model, and --adapter, whose base is the model where none is given.
 void add_model_flags(CLI::App& command, std::string& model, std::string& adapter);
+/// `--as-stored`
+void add_as_stored_flag(CLI::App& command, bool& as_stored);
 
 /// `[section.key=value ...]`, checked for form.
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides);

@@ -15,7 +15,7 @@ struct GenerateOptions {
   std::optional<double> top_p;
   std::optional<int64_t> top_k, seed, threads, batch_size;
   std::string device = "auto", dtype = "auto";
-  bool json = false;
+  bool json = false, as_stored = false;
 };
 
 void add_sampling_flags(CLI::App& command, GenerateOptions& options) {
@@ -74,6 +74,7 @@ nlohmann::json request(const GenerateOptions& options, const CLI::App& command) 
           {"seed", or_null(options.seed)},
           {"device", options.device},
           {"dtype", options.dtype},
+          {"as_stored", options.as_stored},
           {"threads", or_null(options.threads)},
           {"batch_size", or_null(options.batch_size)},
           {"json", options.json}};
@@ -106,6 +107,7 @@ Command add_generate(CLI::App& sftrun) {
       ->add_option("--batch-size", options->batch_size,
                    "Records generated side by side [chosen by memory]")
       ->check(at_least(1));
+  add_as_stored_flag(*command, options->as_stored);
   command->add_option("--device", options->device, "Device to compute on")
       ->check(device_name())
       ->capture_default_str();

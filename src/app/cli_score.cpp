@@ -8,6 +8,7 @@ namespace {
 struct ScoreOptions {
   std::string model, adapter, input, output, device = "auto", dtype = "auto";
   std::optional<int64_t> threads;
+  bool as_stored = false;
 };
 
 void check(const ScoreOptions& options, const CLI::App& command) {
@@ -32,6 +33,7 @@ Command add_score(CLI::App& sftrun) {
       ->type_name("FILE");
   command->add_option("--output", options->output, "Where the records go with their scores")
       ->type_name("FILE");
+  add_as_stored_flag(*command, options->as_stored);
   command->add_option("--device", options->device, "Device to compute on")
       ->check(device_name())
       ->capture_default_str();
@@ -50,6 +52,7 @@ Command add_score(CLI::App& sftrun) {
                           {"output", options->output},
                           {"device", options->device},
                           {"dtype", options->dtype},
+                          {"as_stored", options->as_stored},
                           {"threads", or_null(options->threads)}});
           }};
 }

@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/plan/lora_plan.h"
@@ -31,6 +32,11 @@ bool holds_weights(const fs::path& directory) {
     std::error_code ignored;
     return fs::exists(directory / name, ignored);
   });
+}
+
+bool holds_weights_of(const fs::path& model) {
+  std::error_code ignored;
+  return !fs::is_directory(model, ignored) || holds_weights(model);
 }
 
 /// A GGUF file's vocabulary was parsed and dropped; the launcher stays small while workers run.
@@ -107,22 +113,42 @@ spec::ArchSpec read_arch(const fs::path& model) {
 
 ModelHeaders read_headers(const fs::path& model) {
   std::error_code ignored;
-  if (fs::is_directory(model, ignored) && !holds_weights(model)) return {read_arch(model), {}};
+  if (fs::is_directory(model, ignored) && !holds_weights(model)) return {read_arch(model), {}, {}};
   ModelHeaders headers;
   {
     const auto checkpoint = weights::Checkpoint::open(model);
     headers.arch = checkpoint->arch();
     for (const weights::TensorInfo& tensor : checkpoint->tensors())
       if (checkpoint->packed(tensor.name)) headers.stored[tensor.name] = tensor.stored_bytes;
+    headers.block_kinds = weights::block_kinds(*checkpoint);
   }
   return_freed_memory();
   return headers;
 }
 
+namespace {
+
+void require_modules_exist(const std::vector<std::string>& names, const spec::ArchSpec& arch) {
+  const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+  for (const std::string& name : names) {
+    const bool is_there =
+        std::any_of(tensors.begin(), tensors.end(), [&](const spec::TensorSpec& tensor) {
+          return has_path_part(tensor.name.substr(0, tensor.name.rfind('.')), name);
+        });
+    if (is_there) continue;
+    throw ConfigError(fmt::format("no module of the model is named `{}`", name),
+                      "tuning.skip_modules",
+                      "name modules as the model does: lm_head, down_proj or layers.0.mlp");
+  }
+}
+
+}  // namespace
+
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (tuning.trains_adapter()) {
     const spec::LoraTargets targets = plan::lora_targets(tuning.lora);
     spec::require_targets_exist(targets, arch);
+    require_modules_exist(tuning.skip_modules, arch);
     if (tuning.lora.init == config::LoraInit::kPissa) spec::require_pissa_fits(targets, arch);
     spec::require_patterns_match(plan::lora_sizes(tuning.lora), targets, arch);
   } else if (tuning.mode == config::TuningMode::kPartial) {
@@ -175,8 +201,10 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
 }  // namespace
 
 std::vector<std::string> check_run(const config::RunConfig& config, const fs::path& model) {
-  const auto [arch, stored] = read_headers(model);
+  const auto [arch, stored, block_kinds] = read_headers(model);
   check_tuning(config.tuning, arch);
+  if (config.tuning.keeps_blocks() && holds_weights_of(model))
+    plan::require_blocks(config.tuning.quant, block_kinds);
   spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture);
   say_what_vllm_reads(config.tuning, arch);
   data::TextModel text = load_text_model(model, config.model.chat_template);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ spec::ArchSpec read_arch(const std::filesystem::path& model);
 /// What a model's files say before any weight is read.
 struct ModelHeaders {
   spec::ArchSpec arch;
-  plan::StoredBytes stored;  ///< empty where its weights are not here
+  plan::StoredBytes stored;           ///< empty where its weights are not here
+  std::set<std::string> block_kinds;  ///< weights::block_kinds
 };
 /// @throws as read_arch, and what is wrong with the headers of its weights
 ModelHeaders read_headers(const std::filesystem::path& model);

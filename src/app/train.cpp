@@ -53,7 +53,7 @@ int64_t largest_micro_batch(const config::RunConfig& config,
                             const std::filesystem::path& model_path, int local_world_size,
                             const std::string& device) {
   if (!config.train.batch_size.is_auto()) return config::kMaxAutoMicroBatch;
-  const auto [arch, stored] = read_headers(model_path);
+  const auto [arch, stored, block_kinds] = read_headers(model_path);
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
   const bool may_be_half = config.model.dtype != config::DTypeChoice::kFp32;
   std::optional<uint64_t> gpu_bytes;  // of the smallest

@@ -210,6 +210,16 @@ std::string write_file(const MergeRequest& request, const weights::GgufPlan& pla
   return file;
 }
 
+/// Than 8.
+bool is_in_fewer_bits(const weights::GgufPlan& plan) {
+  return std::any_of(plan.types.begin(), plan.types.end(), [](const weights::GgmlTypeInfo& type) {
+    return type.block_size > 1 && type.block_bytes < type.block_size;
+  });
+}
+bool is_in_fewer_bits(const Storage& storage) {
+  return storage.quant && kernels::is_4bit(storage.quant->format);
+}
+
 }  // namespace
 
 int run_merge(const nlohmann::json& request_json) {
@@ -229,15 +239,21 @@ int run_merge(const nlohmann::json& request_json) {
                   : write_directory(request, *base, merged, storage, directory);
   });
   log::info("merged {} modules into {} ({})", adapter.lora.size(), request.output.string(), stored);
+  if (plan) {
+    log::info("Ollama: `ollama create {} -f {}`", name_of_directory(request.output),
+              (request.output / "Modelfile").string());
+  }
   if (!adapter.saved.empty())
     log::info("{} tensors are the adapter's own (modules_to_save)", adapter.saved.size());
-  report_difference({.base = base,
-                     .base_path = request.base,
-                     .adapter = request.adapter,
-                     .output = request.output,
-                     .written = plan ? request.output / stored : request.output,
-                     .stored = stored},
-                    request_json);
+  report_difference(
+      {.base = base,
+       .base_path = request.base,
+       .adapter = request.adapter,
+       .output = request.output,
+       .written = plan ? request.output / stored : request.output,
+       .stored = stored,
+       .is_in_fewer_bits = plan ? is_in_fewer_bits(*plan) : is_in_fewer_bits(storage)},
+      request_json);
   return 0;
 }
 

@@ -248,6 +248,21 @@ void write_report(const MergedModel& model, const Training& training,
   write_file_atomically(model.output / kReport, report.dump(2) + "\n");
 }
 
+/// Where values in fewer bits were trained on and others merged into, those; else more bits.
+std::string way_out(const MergedModel& model, const Training& training) {
+  const config::TuningConfig& tuning = training.config.tuning;
+  const bool merged_into_others = tuning.quantises_base() &&
+                                  model.base->fingerprint() == training.base->fingerprint() &&
+                                  !model.is_in_fewer_bits;
+  if (!merged_into_others)
+    return "store the merged model in more bits, with --dtype (docs/export.md)";
+  const std::string base = model.base_path.string(),
+                    quantised = fmt::format("{}-{}", base, tuning.quant_word());
+  return fmt::format(
+      "merge into the values that it was trained on: `{}`, and then merge with --model {}",
+      config::quantize_command(tuning, base, quantised), quantised);
+}
+
 void measure(const MergedModel& model, Training& training, const nlohmann::json& request) {
   const int64_t count = get<int64_t>(request, "sample").value_or(kSequences);
   if (training.config.data.val.empty() && training.config.data.train.empty()) {
@@ -279,9 +294,8 @@ void measure(const MergedModel& model, Training& training, const nlohmann::json&
       difference.mean(difference.loss_merged), difference.mean(difference.divergence),
       difference.label_tokens, (model.output / kReport).string());
   if (difference.mean(difference.loss_merged - difference.loss_adapter) < kNotable) return;
-  log::warn(
-      "merging loses some of what was learnt: serve the adapter beside its base, or store the "
-      "merged model in more bits (docs/export.md)");
+  log::warn("merging loses some of what was learnt: serve the adapter beside its base, or {}",
+            way_out(model, training));
 }
 
 std::string with_place(const Error& error) {

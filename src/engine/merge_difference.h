@@ -17,6 +17,7 @@ struct MergedModel {
   std::filesystem::path output;   ///< merge's directory
   std::filesystem::path written;  ///< the model in it: itself, or a .gguf file
   std::string stored;             ///< how, in words
+  bool is_in_fewer_bits = false;  ///< some of its matrices, than 8
 };
 
 /// Over a sample of the run's data (validation data where it has some): mean loss of a labelled

@@ -15,6 +15,7 @@
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/micro_batch.h"
+#include "sftrun/plan/quant_notes.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 
@@ -94,32 +95,11 @@ std::string packed_format(const weights::Checkpoint& checkpoint) {
   return most;
 }
 
-bool is_in_blocks(const weights::PackedMatrix& packed, config::Quant quant) {
-  if (std::holds_alternative<weights::Mxfp4Experts>(packed)) return quant == config::Quant::kMxfp4;
-  const auto* blocks = std::get_if<weights::GgmlBlocks>(&packed);
-  if (blocks == nullptr) return false;
-  const bool is_mxfp4 = blocks->type.id == static_cast<uint32_t>(weights::GgmlType::kMxfp4);
-  return quant == config::Quant::kGguf || is_mxfp4;
-}
-
-void require_blocks(config::Quant quant, const weights::Checkpoint* checkpoint) {
-  if (checkpoint == nullptr) return;
-  for (const weights::TensorInfo& tensor : checkpoint->tensors()) {
-    const auto packed = checkpoint->packed(tensor.name);
-    if (packed && is_in_blocks(*packed, quant)) return;
-  }
-  const bool is_gguf = quant == config::Quant::kGguf;
-  throw ConfigError(fmt::format("`tuning.quant` is {}, but the model has no such blocks",
-                                is_gguf ? "gguf" : "mxfp4"),
-                    "tuning.quant",
-                    is_gguf ? "name a quantised .gguf file, or remove quant"
-                            : "name a model whose experts are in MXFP4, or remove quant");
-}
-
 model::BaseForm base_form(const config::TuningConfig& tuning,
                           const weights::Checkpoint* checkpoint) {
   model::BaseForm form{.embeddings = tuning.quant_embeddings, .skip_modules = tuning.skip_modules};
-  if (tuning.keeps_blocks()) require_blocks(tuning.quant, checkpoint);
+  if (tuning.keeps_blocks() && checkpoint != nullptr)
+    plan::require_blocks(tuning.quant, weights::block_kinds(*checkpoint));
   const bool holds_packed = checkpoint != nullptr && !packed_format(*checkpoint).empty(),
              keeps = plan::keeps_stored(tuning, holds_packed);
   // What the files have in the very format that is asked for stays, too.
@@ -220,6 +200,21 @@ DType dtype_to_store(const std::string& wanted, const weights::Checkpoint& base)
   return DType::kBF16;
 }
 
+namespace {
+
+/// The base as the adapter's run held it, where that quantised it as it was loaded; else as its
+/// files have it.
+model::BaseForm base_of_adapter(const std::filesystem::path& adapter,
+                                const weights::Checkpoint& base) {
+  const auto held = config::read_held_base(adapter);
+  if (!held || !held->tuning.quantises_base() || held->fingerprint != base.fingerprint())
+    return {.keep_stored = true};
+  log::info("the base is held in {}, as the adapter's run held it", held->words());
+  return base_form(held->tuning, &base);
+}
+
+}  // namespace
+
 LoadedModel load_model(const nlohmann::json& request) {
   set_threads(request);
   const Compute compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
@@ -238,7 +233,10 @@ LoadedModel load_model(const nlohmann::json& request) {
     options.trains = model::Trains::kLora;
     options.lora = model::lora_options_of(adapter_config);
     // What PiSSA leaves of a matrix fits no blocks, and PEFT takes it from the values, too.
-    if (adapter_config.pissa) options.base.keep_stored = false;
+    if (adapter_config.pissa)
+      options.base.keep_stored = false;
+    else if (!get<bool>(request, "as_stored").value_or(false))
+      options.base = base_of_adapter(*adapter, *loaded.checkpoint);
   }
   try {
     loaded.decoder = model::Decoder::load(loaded.checkpoint, options);

@@ -51,7 +51,8 @@ struct LoadedModel {
   data::TextModel text;
   std::unique_ptr<model::Decoder> decoder;  ///< with its adapter, if one was named
 };
-/// Reads "model", "adapter", "device", "dtype", "threads" of the request.
+/// Reads "model", "adapter", "as_stored", "device", "dtype", "threads" of the request. An adapter's
+/// base is held as its run held it, unless "as_stored".
 LoadedModel load_model(const nlohmann::json& request);
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                               const std::string& configured_template);

@@ -471,17 +471,27 @@ class Worker {
     }
     if (outcome.first_step == total_steps) log::info("this run was already complete");
     if (outcome.first_eval_loss && outcome.last_eval_loss) {
-      log::info("validation loss {:.4f} at the first evaluation, {:.4f} at the last",
-                *outcome.first_eval_loss, *outcome.last_eval_loss);
+      if (outcome.num_evals > 1) {
+        log::info("validation loss {:.4f} at the first evaluation, {:.4f} at the last",
+                  *outcome.first_eval_loss, *outcome.last_eval_loss);
+      } else {
+        log::info("validation loss {:.4f}", *outcome.last_eval_loss);
+      }
     }
     log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
     if (!result.adapter) return;
     log::info("  its base was held in {}", held_base_->words());
     const std::set<std::string> adapted = adapted_modules();
-    for (const std::string& line : weights::where_it_loads(
-             {*result.adapter, checkpoint_->arch(), model_path_, result.target(),
-              [&](const std::string& module) { return adapted.contains(module); }}))
-      log::info("  {}", line);
+    weights::WrittenAdapter written{
+        *result.adapter, checkpoint_->arch(), model_path_, result.target(),
+        [&](const std::string& module) { return adapted.contains(module); }};
+    if (held_base_->tuning.quantises_base()) {
+      written.quantised_to = held_base_->tuning.quant_word();
+      written.quantize_command = config::quantize_command(
+          held_base_->tuning, model_path_.string(),
+          fmt::format("{}-{}", model_path_.string(), written.quantised_to));
+    }
+    for (const std::string& line : weights::where_it_loads(written)) log::info("  {}", line);
   }
 
   const nlohmann::json& request_;

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::plan {
@@ -28,6 +29,15 @@ std::string idle_quant_keys(const config::TuningConfig& tuning, bool keeps_store
                                  : fmt::format("{} has a factor for each row", tuning.quant_word());
   return fmt::format("{} change{} nothing: {}", join(keys, ", "), keys.size() == 1 ? "s" : "",
                      reason);
+}
+
+void require_blocks(config::Quant quant, const std::set<std::string>& kinds) {
+  const std::string kind = quant == config::Quant::kGguf ? "gguf" : "mxfp4";
+  if (kinds.contains(kind)) return;
+  throw ConfigError(
+      fmt::format("`tuning.quant` is {}, but the model has no such blocks", kind), "tuning.quant",
+      quant == config::Quant::kGguf ? "name a quantised .gguf file, or remove quant"
+                                    : "name a model whose experts are in MXFP4, or remove quant");
 }
 
 }  // namespace sftrun::plan

@@ -320,6 +320,7 @@ void Trainer::evaluate(int64_t steps_done) {
   const EvalResult result = evaluator_->run(*in_.decoder, *in_.comm);
   tell("training", steps_done);
   if (!outcome_.first_eval_loss) outcome_.first_eval_loss = result.loss;
+  ++outcome_.num_evals;
   outcome_.last_eval_loss = result.loss;
   if (!std::isfinite(result.loss)) {
     log::warn("step {}: the validation loss is not finite, while the training loss is; look at {}",

@@ -37,6 +37,14 @@ QuantisedDirectory quantised_directory(const fs::path& base) {
   return {method == "compressed-tensors" || method == "fbgemm_fp8" ? "FP8" : ""};
 }
 
+/// What the base's linear layers are in: "4 bits", "int8" or "FP8"; empty: neither the run nor its
+/// files have them in fewer bits.
+std::string word_of_base(const WrittenAdapter& adapter) {
+  const std::string& method = adapter.quantised_to;
+  if (method.empty()) return quantised_directory(adapter.base).word;
+  return method == "int8" ? "int8" : method == "fp8" ? "FP8" : "4 bits";
+}
+
 bool saves_linear_layers(const WrittenAdapter& adapter) {
   const std::vector<std::string> modules = spec::quantised_modules(adapter.arch);
   return std::any_of(modules.begin(), modules.end(), [&](const std::string& module) {
@@ -46,26 +54,40 @@ bool saves_linear_layers(const WrittenAdapter& adapter) {
 
 /// What peft does not do over a quantised base, though it is done here; empty: nothing.
 std::string beyond_peft(const WrittenAdapter& adapter) {
-  const QuantisedDirectory base = quantised_directory(adapter.base);
-  if (base.word.empty()) return {};
+  const std::string word = word_of_base(adapter);
+  if (word.empty()) return {};
   if (saves_linear_layers(adapter))
-    return fmt::format("it has no whole layers (modules_to_save) over {}", base.word);
-  if (adapter.config.use_dora && !base.is_in_four_bits())
-    return fmt::format("its DoRA does not compute over {}", base.word);
+    return fmt::format("it has no whole layers (modules_to_save) over {}", word);
+  if (adapter.config.use_dora && word != "4 bits")
+    return fmt::format("its DoRA does not compute over {}", word);
   return {};
+}
+
+/// Over what the adapter is what it was trained to be.
+std::string fitting_base(const WrittenAdapter& adapter) {
+  if (adapter.quantised_to.empty()) return {};
+  return fmt::format(", over the base in {}, which `{}` writes", adapter.quantised_to,
+                     adapter.quantize_command);
 }
 
 std::string peft_line(const WrittenAdapter& adapter) {
   const std::string& name = adapter.config.base_model_name_or_path;
+  if (adapter.config.pissa && !word_of_base(adapter).empty())
+    return "PEFT: roughly, over the unquantised model: what PiSSA left of the base was in fewer "
+           "bits, which nothing else holds";
   if (is_gguf(name)) {
+    const fs::path file = name;
     return fmt::format(
-        "PEFT: over the model that {} was converted from, which the file does not name: write that "
-        "model's name into {} as base_model_name_or_path",
-        fs::path(name).filename().string(), (adapter.directory / "adapter_config.json").string());
+        "PEFT: over what transformers reads of the file (from_pretrained(\"{}\", "
+        "gguf_file=\"{}\"), of the families that it knows); or over the model that it was "
+        "converted from, which the file does not name: write that into {} as "
+        "base_model_name_or_path",
+        file.parent_path().string(), file.filename().string(),
+        (adapter.directory / "adapter_config.json").string());
   }
   if (const std::string reason = beyond_peft(adapter); !reason.empty())
     return fmt::format("PEFT: not over this base ({}): load it over the unquantised model", reason);
-  std::string line = "PEFT: as it is";
+  std::string line = "PEFT: as it is" + fitting_base(adapter);
   if (is_gguf(adapter.base))
     line += fmt::format(", over {}, of which {} says it was converted", name,
                         adapter.base.filename().string());
@@ -87,9 +109,10 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   }
   const int64_t allowed = vllm_max_lora_rank(sizes);
   const auto reading = vllm_reading(adapter.arch, adapter.is_adapted);
-  std::string line = reading ? fmt::format("vLLM: what {} writes",
-                                           merge_command(adapter, "--format vllm ", "-vllm"))
-                             : "vLLM: as it is";
+  std::string line =
+      reading
+          ? fmt::format("vLLM: what {} writes", merge_command(adapter, "--format vllm ", "-vllm"))
+          : "vLLM: as it is" + std::string(adapter.quantised_to.empty() ? "" : ", over the same");
   if (allowed > vllm_max_lora_rank({.r = 1}))
     line += fmt::format(", with --max-lora-rank {}", allowed);
   if (reading) line += fmt::format("; as it is {}", reading->what);
@@ -99,7 +122,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
 /// The fix of an error, with the command that it means.
 std::string way_to_llama_cpp(const WrittenAdapter& adapter, const std::string& fix) {
   if (fix.ends_with("--format gguf"))
-    return "merge it: " + merge_command(adapter, "--format gguf ", "-merged");
+    return "merge it: " + merge_command(adapter, "--format gguf --dtype q8_0 ", "-merged");
   return fix;
 }
 

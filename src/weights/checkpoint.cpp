@@ -61,4 +61,18 @@ std::string CheckpointBase::fingerprint() const {
   return print.hex();
 }
 
+std::set<std::string> block_kinds(const Checkpoint& checkpoint) {
+  std::set<std::string> kinds;
+  for (const TensorInfo& tensor : checkpoint.tensors()) {
+    const auto packed = checkpoint.packed(tensor.name);
+    if (!packed) continue;
+    const auto* blocks = std::get_if<GgmlBlocks>(&*packed);
+    if (blocks != nullptr) kinds.insert("gguf");
+    const bool is_mxfp4 =
+        blocks != nullptr && blocks->type.id == static_cast<uint32_t>(GgmlType::kMxfp4);
+    if (is_mxfp4 || std::holds_alternative<Mxfp4Experts>(*packed)) kinds.insert("mxfp4");
+  }
+  return kinds;
+}
+
 }  // namespace sftrun::weights

@@ -37,6 +37,20 @@ void check_shapes(const std::map<std::string, const spec::TensorSpec*>& wanted,
   }
 }
 
+/// What is unknown may be factors of a quantised matrix that is not there.
+void require_owners(const std::vector<std::string>& missing,
+                    const std::vector<std::string>& unknown, const std::string& where) {
+  for (const std::string& name : missing) {
+    std::vector<std::string> parts;
+    for (const std::string& part : unknown)
+      if (part.starts_with(name + ".") || part == name + "_scale") parts.push_back(part);
+    if (parts.empty()) continue;
+    throw DataError(fmt::format("missing tensor `{}`, of which there {} {}", name,
+                                parts.size() == 1 ? "is only" : "are only", some_of(parts)),
+                    where, "the checkpoint is incomplete: download or copy it again");
+  }
+}
+
 }  // namespace
 
 void check_tensors(const std::vector<spec::TensorSpec>& expected,
@@ -55,6 +69,7 @@ void check_tensors(const std::vector<spec::TensorSpec>& expected,
   for (const spec::TensorSpec& spec : expected) {
     if (!present.contains(spec.name)) missing.push_back(spec.name);
   }
+  require_owners(missing, unknown, unknown_where);
   if (!unknown.empty()) {
     const std::vector<std::string> candidates = missing.empty() ? [&] {
       std::vector<std::string> names;

@@ -158,8 +158,9 @@ class CommandLineTest(unittest.TestCase):
                              "--top_p=0.9", "--dtype", "bfloat16", "--json")
         self.assertEqual(asked, {"model": "model", "adapter": None, "prompt": "hi", "input": None, "output": None,
                                  "system": None, "chat": False, "max_new_tokens": 8, "temperature": 0.0, "top_p": 0.9,
-                                 "top_k": None, "seed": None, "device": "auto", "dtype": "bf16", "threads": None,
+                                 "top_k": None, "seed": None, "device": "auto", "dtype": "bf16", "as_stored": False, "threads": None,
                                  "batch_size": None, "json": True})
+        self.assertTrue(self.request("generate", "--adapter", "adapter", "--prompt", "hi", "--as-stored")["as_stored"])
         self.assertTrue(self.request("generate", "--model", "model", "--prompt", "hi", "--chat")["chat"])
         self.assertEqual(self.request("generate", "--model", "model", "--prompt", "")["prompt"], "")
 
@@ -190,7 +191,7 @@ class CommandLineTest(unittest.TestCase):
     def test_score(self):
         asked = self.request("score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl", "--threads", "2")
         self.assertEqual(asked, {"model": "model", "adapter": None, "input": "train.jsonl", "output": "out.jsonl",
-                                 "device": "auto", "dtype": "auto", "threads": 2})
+                                 "device": "auto", "dtype": "auto", "as_stored": False, "threads": 2})
 
     def test_merge(self):
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--dtype", "float16", "--max-shard-size", "2GiB")

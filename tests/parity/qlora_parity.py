@@ -34,8 +34,9 @@ from transformers.integrations.compressed_tensors import quantize_fp8_per_row
 
 DATA = REPOSITORY / "tests/data/train"
 LOSS, GRAD_NORM, LOGITS = 1e-5, 1e-4, 1e-4
-# Where a value lies between two codes of e4m3 a last bit decides which, and they are a sixteenth apart: after a few updates runs part.
-FP8_STEPS, FP8_LOSS, FP8_GRAD_NORM = 2, 2e-2, 1e-1
+# Where a value lies between two codes of e4m3 a last bit decides which, and they are a sixteenth apart: a gradient shows it at once, on one processor
+# and not on another, the loss after a few updates, when runs part.
+FP8_STEPS, FP8_FIRST_GRAD_NORM, FP8_LOSS, FP8_GRAD_NORM = 2, 2e-3, 2e-2, 1e-1
 DIVERGENCE = 1e-3  # relative
 
 
@@ -56,7 +57,7 @@ IN_EIGHT_BITS = [Storage("int8"), Storage("fp8")]
 def compare_runs(verdicts: Verdicts, name: str, storage: Storage, metrics: list[dict], expected: list[dict]) -> None:
     if storage.quant != "fp8":
         return compare_metrics(verdicts, name, metrics, expected, LOSS, GRAD_NORM)
-    compare_metrics(verdicts, f"{name}, first steps", metrics[:FP8_STEPS], expected[:FP8_STEPS], LOSS, GRAD_NORM)
+    compare_metrics(verdicts, f"{name}, first steps", metrics[:FP8_STEPS], expected[:FP8_STEPS], LOSS, FP8_FIRST_GRAD_NORM)
     compare_metrics(verdicts, name, metrics, expected, FP8_LOSS, FP8_GRAD_NORM)
 
 

@@ -10,6 +10,7 @@ base          an adapter trained on a .gguf file names the model that the file s
 readers       a run ends with where its adapter loads
 next run      tuning.lora.init_from takes what --adapter takes: an adapter, a run, or one that has only checkpoints
 modelfile     what merge writes for Ollama: a TEMPLATE, or a sentence why there is none
+as trained    generate and score hold a dense base as the adapter's run held it
 report        merge measures what it changes where the adapter was trained beside a quantised base, or where it is asked to
 """
 
@@ -143,7 +144,7 @@ def check_unnamed_source(case):
     said = case.train("model.gguf")
     case.expect("base: the file itself", case.adapter_config()["base_model_name_or_path"] == str((case.folder / "model.gguf").resolve()),
                 str(case.adapter_config()))
-    case.expect("base: what to do is said", "write that model's name into run/adapter/adapter_config.json as base_model_name_or_path" in said, said)
+    case.expect("base: what to do is said", "write that into run/adapter/adapter_config.json as base_model_name_or_path" in said, said)
 
 
 def check_readers(case):
@@ -166,10 +167,11 @@ def check_modelfile(case):
     """Of the merged model and of the adapter alone; of a template that is no function of whose turn it is, none."""
     case.train(GGUF)
     merge = ["merge", "--adapter", "run/adapter", "--model", GGUF, "--sample", "0"]
-    case.run(*merge, "--output", "merged", "--format", "gguf")
+    said = case.run(*merge, "--output", "merged", "--format", "gguf")
     case.run(*merge[:-2], "--output", "lora", "--format", "lora-gguf")
     merged, lora = ((case.folder / name / "Modelfile").read_text() for name in ("merged", "lora"))
     template = merged[merged.index("TEMPLATE"):]
+    case.expect("modelfile: how to use it", "Ollama: `ollama create merged -f merged/Modelfile`" in said, said)
     case.expect("modelfile: a TEMPLATE", "FROM ./merged-merged.gguf\nTEMPLATE \"\"\"" in merged and "{{ .Content }}" in template, merged)
     case.expect("modelfile: of the adapter", f"FROM {GGUF}\nADAPTER ./lora-lora.gguf\n{template}" in lora, lora)
     (case.folder / "run/adapter/chat_template.jinja").write_text("{{ strftime_now('%Y') }}{% for m in messages %}{{ m.role + m.content }}{% endfor %}")
@@ -200,6 +202,27 @@ def check_next_run(case):
     case.expect("next run: score takes a run without a result", scores[0] == scores[1])
 
 
+def check_base_as_trained(case):
+    """generate and score hold a dense base as the adapter's run did, also where the adapter lies elsewhere."""
+    def score(*words):
+        said = case.run("score", "--input", "train.jsonl", "--output", "scores.jsonl", "--device", "cpu", *words)
+        return [json.loads(line)["logprob"] for line in (case.folder / "scores.jsonl").read_text().splitlines()], said
+
+    case.train(TIED, "tuning.mode=qlora", "tuning.quant_block_size=32")
+    case.run("quantize", "--model", TIED, "--output", "four-bits", "--block-size", "32")
+    shutil.copytree(case.folder / "run/adapter", case.folder / "moved")
+    trained, said = score("--adapter", "moved")
+    case.expect("as trained: said", "held in nf4 in blocks of 32 with quantised factors, as the adapter's run held it" in said, said)
+    case.expect("as trained: what quantize writes", trained == score("--adapter", "moved", "--model", "four-bits")[0])
+    stored, said = score("--adapter", "moved", "--as-stored")
+    case.expect("as stored", stored != trained and "as the adapter's run" not in said, said)
+    (case.folder / "moved/sftrun_base.json").unlink()
+    case.expect("an adapter that says nothing", score("--adapter", "moved")[0] == stored)
+    answers = [case.run("generate", "--adapter", "run/adapter", "--prompt", "1 and", "--no-chat", "--max-new-tokens", "8", "--device", "cpu", *words)
+               for words in ([], ["--as-stored"])]
+    case.expect("as trained: generate", "as the adapter's run held it" in answers[0] and "as the adapter's run" not in answers[1], str(answers))
+
+
 def check_report(case):
     def merge(output, *words):
         said = case.run("merge", "--adapter", "run/adapter", "--output", output, "--device", "cpu", *words)
@@ -221,6 +244,8 @@ def check_report(case):
     said, report = merge("quantised")
     case.expect("report: validation data", (report["data"], report["sequences"], report["trained_on"]["quant"]) == ("val.jsonl", 6, "nf4"), str(report))
     case.expect("report: said", "of the adapter over its base in nf4" in said and f"{report['loss_merged']:.4f} merged" in said, said)
+    if report["loss_merged"] - report["loss_adapter"] >= 0.02:
+        case.expect("report: the way out", f"merge into the values that it was trained on: `sftrun quantize --model {TIED} --method nf4" in said, said)
     again = merge("again", "--dtype", "nf4")[1]
     case.expect("report: the same adapter, merged otherwise",
                 again["loss_adapter"] == report["loss_adapter"] and again["kl_divergence"] != report["kl_divergence"] > 0, str(again))
@@ -284,6 +309,7 @@ CHECKS = {
     "readers": check_readers,
     "modelfile": check_modelfile,
     "next-run": check_next_run,
+    "base-as-trained": check_base_as_trained,
     "report": check_report,
 }
 

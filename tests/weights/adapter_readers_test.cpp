@@ -54,9 +54,11 @@ class AdapterReaders : public testing::Test {
   }
 
   std::string line(size_t i) const {
-    return where_it_loads({config_, arch_, base_, "runs/a/adapter",
-                           [&](const std::string& module) { return adapted_.contains(module); }})
-        .at(i);
+    WrittenAdapter written{config_, arch_, base_, "runs/a/adapter",
+                           [&](const std::string& module) { return adapted_.contains(module); }};
+    written.quantised_to = quantised_to_;
+    written.quantize_command = "sftrun quantize --to somewhere";
+    return where_it_loads(written).at(i);
   }
   std::string peft() const { return line(0); }
   std::string vllm() const { return line(1); }
@@ -66,6 +68,7 @@ class AdapterReaders : public testing::Test {
   spec::ArchSpec arch_;
   fs::path base_;
   std::set<std::string> adapted_;
+  std::string quantised_to_;
 };
 
 const std::string kLoraGguf =
@@ -98,7 +101,7 @@ TEST_F(AdapterReaders, Magnitudes) {
                         "-merged` writes");
   EXPECT_EQ(llama_cpp(),
             "llama.cpp: not as an adapter: llama.cpp's adapters know no DoRA; merge it: `sftrun "
-            "merge --format gguf " +
+            "merge --format gguf --dtype q8_0 " +
                 kAs + "-merged`");
 }
 
@@ -110,17 +113,20 @@ TEST_F(AdapterReaders, WholeModules) {
   arch_.tie_word_embeddings = false;
   EXPECT_EQ(vllm(),
             "vLLM: not as an adapter (whole modules): serve " + kMerge + kAs + "-merged` writes");
-  EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf " + kAs + "-merged`");
+  EXPECT_EQ(llama_cpp(),
+            refused + "merge it: `sftrun merge --format gguf --dtype q8_0 " + kAs + "-merged`");
   use_directory("granite");
   ASSERT_TRUE(arch_.tie_word_embeddings);
-  EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf " + kAs + "-merged`");
+  EXPECT_EQ(llama_cpp(),
+            refused + "merge it: `sftrun merge --format gguf --dtype q8_0 " + kAs + "-merged`");
   use_file("gemma2-F32.gguf");
   EXPECT_EQ(llama_cpp(), refused +
                              "llama.cpp takes this family's head from the embedding: serve "
                              "what `sftrun merge` writes by another program");
   use_directory("granite");
   config_.modules_to_save = {"input_layernorm"};
-  EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf " + kAs + "-merged`");
+  EXPECT_EQ(llama_cpp(),
+            refused + "merge it: `sftrun merge --format gguf --dtype q8_0 " + kAs + "-merged`");
 }
 
 /// What peft itself cannot do over such a directory (0.21.2, tried).
@@ -180,12 +186,36 @@ TEST_F(AdapterReaders, Experts) {
   EXPECT_EQ(llama_cpp(), kLoraGguf);
 }
 
+/// What a run quantised as it loaded it, no reader finds in the base's files.
+TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
+  use_directory("llama");
+  const std::string there = ", which `sftrun quantize --to somewhere` writes";
+  for (const char* method : {"nf4", "fp4", "int8", "fp8"}) {
+    quantised_to_ = method;
+    EXPECT_EQ(peft(), "PEFT: as it is, over the base in " + quantised_to_ + there);
+    EXPECT_EQ(vllm(), "vLLM: as it is, over the same");
+  }
+  config_.use_dora = true;
+  EXPECT_EQ(peft(),
+            "PEFT: not over this base (its DoRA does not compute over FP8): load it over the "
+            "unquantised model");
+  quantised_to_ = "nf4";
+  EXPECT_EQ(peft(), "PEFT: as it is, over the base in nf4" + there);
+  config_ = {.r = 8};
+  config_.pissa = true;
+  EXPECT_EQ(peft(),
+            "PEFT: roughly, over the unquantised model: what PiSSA left of the base was in fewer "
+            "bits, which nothing else holds");
+}
+
 TEST_F(AdapterReaders, AGgufFileAsBase) {
   use_file("llama-Q8_0.gguf");
   EXPECT_EQ(peft(),
-            "PEFT: over the model that llama-Q8_0.gguf was converted from, which the file does "
-            "not name: write that model's name into runs/a/adapter/adapter_config.json as "
-            "base_model_name_or_path");
+            "PEFT: over what transformers reads of the file (from_pretrained(\"" +
+                base_.parent_path().string() +
+                "\", gguf_file=\"llama-Q8_0.gguf\"), of the families that it knows); or over the "
+                "model that it was converted from, which the file does not name: write that into "
+                "runs/a/adapter/adapter_config.json as base_model_name_or_path");
   EXPECT_EQ(vllm(), "vLLM: as it is");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
   config_.base_model_name_or_path = "owner/name";

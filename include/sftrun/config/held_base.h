@@ -27,6 +27,11 @@ struct HeldBase {
   static HeldBase from_json(const nlohmann::ordered_json& json, const std::string& where);
 };
 
+/// `sftrun quantize …`, which writes a model as a run with this tuning holds it.
+/// @pre tuning.quantises_base()
+std::string quantize_command(const TuningConfig& tuning, const std::string& model,
+                             const std::string& output);
+
 inline constexpr const char* kHeldBaseFile = "sftrun_base.json";
 /// Of an adapter; nullopt: it does not say.   @throws DataError
 std::optional<HeldBase> read_held_base(const std::filesystem::path& adapter);

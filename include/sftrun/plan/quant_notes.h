@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "sftrun/config/run_config.h"
@@ -9,5 +10,9 @@ namespace sftrun::plan {
 /// Names the keys of `tuning` that are set and say nothing about this run's base, and why; empty:
 /// there are none.   @param keeps_stored whether the base stays as its files have it
 std::string idle_quant_keys(const config::TuningConfig& tuning, bool keeps_stored);
+
+/// @param kinds of blocks in the model's files: "gguf", "mxfp4"
+/// @throws ConfigError where blocks are to stay that it does not have.   @pre kGguf or kMxfp4
+void require_blocks(config::Quant quant, const std::set<std::string>& kinds);
 
 }  // namespace sftrun::plan

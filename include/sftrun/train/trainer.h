@@ -59,6 +59,7 @@ struct TrainOutcome {
   int exit_code = 0;  ///< 0 done; 75 or 130 stopped on request, with a checkpoint
   int64_t first_step = 0, last_step = 0;
   std::optional<double> first_eval_loss, last_eval_loss;
+  int64_t num_evals = 0;
 };
 
 class Trainer {

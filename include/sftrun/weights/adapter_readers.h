@@ -17,6 +17,9 @@ struct WrittenAdapter {
   std::filesystem::path base;                                 ///< its directory or .gguf file
   std::filesystem::path directory;                            ///< the adapter's
   std::function<bool(const std::string& module)> is_adapted;  ///< also of an experts' tensor
+  /// What the run quantised the base to as it loaded it ("nf4"), and the command that writes such a
+  /// base; empty: nothing.
+  std::string quantised_to = {}, quantize_command = {};
 };
 
 /// A line each of PEFT, vLLM and llama.cpp: whether it loads as it is, else the command to run.

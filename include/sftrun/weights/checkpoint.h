@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -74,5 +75,9 @@ class Checkpoint {
   virtual std::optional<std::string> chat_template() const = 0;
   virtual text::RenderOptions render_defaults() const = 0;  ///< bos/eos/unk/pad texts
 };
+
+/// Blocks that training can keep as they are: "gguf" for ggml's, "mxfp4" for those in MXFP4, of
+/// files of either kind.
+std::set<std::string> block_kinds(const Checkpoint& checkpoint);
 
 }  // namespace sftrun::weights
