@@ -1,5 +1,6 @@
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <set>
@@ -11,6 +12,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/kernels/memory.h"
 #include "sftrun/launch/status.h"
@@ -461,6 +463,14 @@ class Worker {
     observe::write_run_report(run_dir_ / "run.json", report_);
   }
 
+  /// Whether the base's own files are in this format: "nf4".
+  bool is_stored_so(const std::string& form) const {
+    const auto& tensors = checkpoint_->tensors();
+    return std::any_of(tensors.begin(), tensors.end(), [&](const weights::TensorInfo& tensor) {
+      return ascii_lower(tensor.format) == form && checkpoint_->packed(tensor.name);
+    });
+  }
+
   void conclude(const train::TrainOutcome& outcome, int64_t total_steps,
                 const RunResult& result) const {
     if (outcome.exit_code != 0) {
@@ -485,7 +495,7 @@ class Worker {
     weights::WrittenAdapter written{
         *result.adapter, checkpoint_->arch(), model_path_, result.target(),
         [&](const std::string& module) { return adapted.contains(module); }};
-    if (held_base_->tuning.quantises_base()) {
+    if (held_base_->tuning.quantises_base() && !is_stored_so(held_base_->form)) {
       written.quantised_to = held_base_->tuning.quant_word();
       written.quantize_command = config::quantize_command(
           held_base_->tuning, model_path_.string(),

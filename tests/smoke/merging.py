@@ -223,6 +223,15 @@ def check_base_as_trained(case):
     case.expect("as trained: generate", "as the adapter's run held it" in answers[0] and "as the adapter's run" not in answers[1], str(answers))
 
 
+def check_readers_of_quantised_bases(case):
+    said = case.train(TIED, "tuning.mode=qlora")
+    command = f"sftrun quantize --model {TIED} --method nf4 --output {TIED}-nf4"
+    case.expect("readers: over the base in nf4", f"PEFT: as it is, over the base in nf4, which `{command}` writes" in said, said)
+    shutil.rmtree(case.folder / "run")
+    said = case.train(BNB, "tuning.quant=nf4", "tuning.mode=qlora")
+    case.expect("readers: over files in nf4", re.search(r"PEFT: as it is$", said, re.MULTILINE), said)
+
+
 def check_report(case):
     def merge(output, *words):
         said = case.run("merge", "--adapter", "run/adapter", "--output", output, "--device", "cpu", *words)
@@ -307,6 +316,7 @@ CHECKS = {
     "named-source": check_named_source,
     "unnamed-source": check_unnamed_source,
     "readers": check_readers,
+    "readers-quantised": check_readers_of_quantised_bases,
     "modelfile": check_modelfile,
     "next-run": check_next_run,
     "base-as-trained": check_base_as_trained,
