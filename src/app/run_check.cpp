@@ -192,8 +192,11 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
           ? (tuning.skip_modules.empty() && tuning.quant_embeddings != false
                  ? "matrices as its files have them, the rest"
                  : "matrices as its files have them, but for those that are not to be, the rest")
-      : tuning.quantises_base() ? fmt::format("linear layers in {}, the rest", tuning.quant_word())
-                                : "all of it";
+      : tuning.quantises_base()
+          ? fmt::format("linear layers{} in {}, the rest",
+                        tuning.quant_embeddings.value_or(false) ? ", embedding and head" : "",
+                        tuning.quant_word())
+          : "all of it";
   return fmt::format("base: {} in memory: {} in {}", format_bytes(static_cast<uint64_t>(bytes)),
                      form, is_wide ? "fp32" : "16 bits (on processors without bf16 in 32)");
 }

@@ -234,6 +234,7 @@ int run_merge(const nlohmann::json& request_json) {
   if (request.format == "gguf") plan = plan_file(request, *base, merged);
   const Storage storage = plan ? Storage{} : storage_of(request, *base);
   std::string stored;
+  log::info("merging {} modules into {}", adapter.lora.size(), request.base.string());
   write_new_directory(request.output, "the merged model", [&](const fs::path& directory) {
     stored = plan ? write_file(request, *plan, *base, merged, directory)
                   : write_directory(request, *base, merged, storage, directory);
