@@ -129,8 +129,7 @@ void write_modelfile(const std::filesystem::path& model, const MergeOptions& opt
       *base, own ? own : base->chat_template(), weights::added_bos_of(weights::GgufFile(model)));
   modelfile.from = std::filesystem::absolute(model).string();
   modelfile.adapter = "./" + adapter.filename().string();
-  write_file_atomically(adapter.parent_path() / "Modelfile", modelfile.text());
-  modelfile.tell();
+  modelfile.write_to(adapter.parent_path());
 }
 
 /// Of the model only its configuration is read, of a GGUF file also what its Modelfile needs.

@@ -112,8 +112,7 @@ spec::ArchSpec read_arch(const fs::path& model) {
 }
 
 ModelHeaders read_headers(const fs::path& model) {
-  std::error_code ignored;
-  if (fs::is_directory(model, ignored) && !holds_weights(model)) return {read_arch(model), {}, {}};
+  if (!holds_weights_of(model)) return {read_arch(model), {}, {}};
   ModelHeaders headers;
   {
     const auto checkpoint = weights::Checkpoint::open(model);

@@ -55,15 +55,18 @@ HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
   }
 }
 
-std::string quantize_command(const TuningConfig& tuning, const std::string& model,
-                             const std::string& output) {
+std::string quantised_path(const TuningConfig& tuning, const std::string& model) {
+  return fmt::format("{}-{}", model, tuning.quant_word());
+}
+
+std::string quantize_command(const TuningConfig& tuning, const std::string& model) {
   std::string command =
       fmt::format("sftrun quantize --model {} --method {}", model, tuning.quant_word());
   if (!tuning.quantises_to_rows() && tuning.quant_block_size != TuningConfig().quant_block_size)
     command += fmt::format(" --block-size {}", tuning.quant_block_size);
   if (!tuning.quantises_to_rows() && !tuning.double_quant) command += " --no-double-quant";
   for (const std::string& name : tuning.skip_modules) command += " --skip-modules " + name;
-  return command + " --output " + output;
+  return command + " --output " + quantised_path(tuning, model);
 }
 
 std::optional<HeldBase> read_held_base(const std::filesystem::path& adapter) {

@@ -175,8 +175,7 @@ void write_modelfile(const weights::GgufPlan& plan, const weights::Checkpoint& b
   weights::OllamaModelfile modelfile =
       weights::ollama_modelfile(base, plan.chat_template, plan.added_bos);
   modelfile.from = "./" + file;
-  write_file_atomically(directory / "Modelfile", modelfile.text());
-  modelfile.tell();
+  modelfile.write_to(directory);
 }
 
 std::string write_file(const MergeRequest& request, const weights::GgufPlan& plan,
@@ -212,9 +211,7 @@ std::string write_file(const MergeRequest& request, const weights::GgufPlan& pla
 
 /// Than 8.
 bool is_in_fewer_bits(const weights::GgufPlan& plan) {
-  return std::any_of(plan.types.begin(), plan.types.end(), [](const weights::GgmlTypeInfo& type) {
-    return type.block_size > 1 && type.block_bytes < type.block_size;
-  });
+  return std::any_of(plan.types.begin(), plan.types.end(), weights::has_fewer_than_8_bits);
 }
 bool is_in_fewer_bits(const Storage& storage) {
   return storage.quant && kernels::is_4bit(storage.quant->format);

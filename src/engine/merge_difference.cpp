@@ -256,11 +256,10 @@ std::string way_out(const MergedModel& model, const Training& training) {
                                   !model.is_in_fewer_bits;
   if (!merged_into_others)
     return "store the merged model in more bits, with --dtype (docs/export.md)";
-  const std::string base = model.base_path.string(),
-                    quantised = fmt::format("{}-{}", base, tuning.quant_word());
+  const std::string base = model.base_path.string();
   return fmt::format(
       "merge into the values that it was trained on: `{}`, and then merge with --model {}",
-      config::quantize_command(tuning, base, quantised), quantised);
+      config::quantize_command(tuning, base), config::quantised_path(tuning, base));
 }
 
 void measure(const MergedModel& model, Training& training, const nlohmann::json& request) {

@@ -204,7 +204,7 @@ namespace {
 
 /// The base as the adapter's run held it, where that quantised it as it was loaded; else as its
 /// files have it.
-model::BaseForm base_of_adapter(const std::filesystem::path& adapter,
+model::BaseForm form_as_trained(const std::filesystem::path& adapter,
                                 const weights::Checkpoint& base) {
   const auto held = config::read_held_base(adapter);
   if (!held || !held->tuning.quantises_base() || held->fingerprint != base.fingerprint())
@@ -236,7 +236,7 @@ LoadedModel load_model(const nlohmann::json& request) {
     if (adapter_config.pissa)
       options.base.keep_stored = false;
     else if (!get<bool>(request, "as_stored").value_or(false))
-      options.base = base_of_adapter(*adapter, *loaded.checkpoint);
+      options.base = form_as_trained(*adapter, *loaded.checkpoint);
   }
   try {
     loaded.decoder = model::Decoder::load(loaded.checkpoint, options);

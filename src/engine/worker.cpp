@@ -497,9 +497,7 @@ class Worker {
         [&](const std::string& module) { return adapted.contains(module); }};
     if (held_base_->tuning.quantises_base() && !is_stored_so(held_base_->form)) {
       written.quantised_to = held_base_->tuning.quant_word();
-      written.quantize_command = config::quantize_command(
-          held_base_->tuning, model_path_.string(),
-          fmt::format("{}-{}", model_path_.string(), written.quantised_to));
+      written.quantize_command = config::quantize_command(held_base_->tuning, model_path_.string());
     }
     for (const std::string& line : weights::where_it_loads(written)) log::info("  {}", line);
   }

@@ -126,21 +126,16 @@ void copy_the_rest(const GgufFile& file, const spec::ArchSpec& arch, GgufPlan& p
   }
 }
 
-/// Fewer bits would round most of what was learnt away: the base's values are that type's already,
-/// and an update is small beside its steps.
-bool keeps_updates(const GgmlTypeInfo& type) {
-  return type.block_size == 1 || type.id == static_cast<uint32_t>(GgmlType::kQ8_0);
-}
-
 /// The types that the file itself has, a parted head that of the embedding; Q8_0 of changed weights
-/// in fewer bits, and of what the file holds in other pieces.
+/// in fewer bits, and of what the file holds in other pieces: the base's values are such a type's
+/// already, an update is small beside its steps, and most of what was learnt would be rounded away.
 void keep_types(const Checkpoint& base, const GgufExportOptions& options, GgufPlan& plan) {
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const GgufPiece& piece = plan.pieces[i];
     const bool is_parted = options.parts_head && i + 1 == plan.pieces.size();
     const GgufTensor* tensor = plan.base->find(is_parted ? "token_embd.weight" : piece.name);
     const bool is_changed = is_parted || options.is_changed(base.tensors()[piece.source].name);
-    if (tensor && (!is_changed || keeps_updates(tensor->type))) {
+    if (tensor && (!is_changed || !has_fewer_than_8_bits(tensor->type))) {
       plan.types[i] = tensor->type;
     } else if (plan.types[i].id != static_cast<uint32_t>(GgmlType::kF32)) {
       plan.types[i] = with_whole_blocks(GgmlType::kQ8_0, piece.row_size);

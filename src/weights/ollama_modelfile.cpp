@@ -4,6 +4,7 @@
 
 #include "gguf_vocab.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/text/chat_template.h"
 
@@ -76,7 +77,8 @@ OllamaModelfile ollama_modelfile(const Checkpoint& base,
   return file;
 }
 
-void OllamaModelfile::tell() const {
+void OllamaModelfile::write_to(const std::filesystem::path& directory) const {
+  write_file_atomically(directory / "Modelfile", text());
   for (const std::string& remark : remarks) {
     if (template_text)
       log::info("Modelfile: {}", remark);

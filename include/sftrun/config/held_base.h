@@ -27,10 +27,10 @@ struct HeldBase {
   static HeldBase from_json(const nlohmann::ordered_json& json, const std::string& where);
 };
 
-/// `sftrun quantize …`, which writes a model as a run with this tuning holds it.
-/// @pre tuning.quantises_base()
-std::string quantize_command(const TuningConfig& tuning, const std::string& model,
-                             const std::string& output);
+/// Where to write a model as a run with this tuning holds it ("models/base-nf4"), and the `sftrun
+/// quantize …` that does.   @pre tuning.quantises_base()
+std::string quantised_path(const TuningConfig& tuning, const std::string& model);
+std::string quantize_command(const TuningConfig& tuning, const std::string& model);
 
 inline constexpr const char* kHeldBaseFile = "sftrun_base.json";
 /// Of an adapter; nullopt: it does not say.   @throws DataError

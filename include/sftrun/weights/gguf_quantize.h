@@ -19,4 +19,9 @@ bool can_quantize(const GgmlTypeInfo& type);
 /// @pre can_quantize(type) and count is a multiple of block_size; numbers are finite
 void quantize(const GgmlTypeInfo& type, const float* numbers, int64_t count, std::byte* blocks);
 
+/// Whether a number takes fewer than 8 bits.
+constexpr bool has_fewer_than_8_bits(const GgmlTypeInfo& type) {
+  return type.block_bytes < type.block_size;
+}
+
 }  // namespace sftrun::weights

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +21,8 @@ struct OllamaModelfile {
   std::vector<std::string> stops;            ///< texts that end an answer
 
   std::string text() const;
-  void tell() const;  ///< the remarks, in the log
+  /// And says the remarks in the log.
+  void write_to(const std::filesystem::path& directory) const;
 };
 
 /// The text of the token that readers put before every prompt; empty: none.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "../quant/eight_bits_of.h"
 #include "packed.h"
 #include "sftrun/kernels/quant.h"
 #include "thin_product.h"
@@ -48,7 +49,7 @@ inline EightBitView eight_bit_view(const QuantizedMatrix& matrix) {
           .factors = pointer_or_null<float>(matrix.absmax),
           .rows = matrix.rows,
           .columns = matrix.columns,
-          .form = matrix.format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8};
+          .form = eight_bits_of(matrix.format)};
 }
 
 /// Whether the kernels take x [T, K] w^T: few tokens, whole groups, and what is read as words lies

@@ -9,6 +9,7 @@
 #include "../brgemm.h"
 #include "../cuda/matrix_views.h"
 #include "../parallel.h"
+#include "../quant/eight_bits_of.h"
 #include "sftrun/kernels/cuda_registry.h"
 
 namespace sftrun::kernels {
@@ -91,7 +92,7 @@ at::Tensor four_bit_product(const Tokens& tokens, const at::Tensor& x, const Qua
 at::Tensor eight_bit_product(const Tokens& tokens, const at::Tensor& x, const QuantizedMatrix& w) {
   const auto* codes = w.packed.const_data_ptr<uint8_t>();
   const float* factors = w.absmax.defined() ? w.absmax.const_data_ptr<float>() : nullptr;
-  const auto form = w.format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8;
+  const EightBits form = eight_bits_of(w.format);
   return each_row(x, w.rows, [&] {
     return [&](int64_t row, float* out) {
       const float factor = factors == nullptr ? 1.0F : factors[row];

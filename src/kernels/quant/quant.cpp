@@ -1,4 +1,5 @@
 #include "sftrun/kernels/quant.h"
+#include "eight_bits_of.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -175,10 +176,6 @@ void part_of_4bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int6
       i = stop;
     }
   }
-}
-
-EightBits eight_bits_of(QuantFormat format) {
-  return format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8;
 }
 
 template <typename T>
