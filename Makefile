@@ -78,6 +78,7 @@ bench: ## Tokens per second, memory and time to the first step beside transforme
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN)
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --quant nf4
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --chat
+	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --chat --quant nf4
 
 .PHONY: gpu-check
 gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, training, NCCL, benchmarks; into bench/gpu-check.json

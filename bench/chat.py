@@ -61,7 +61,8 @@ def run_config(dtype: str, run: Path, args) -> dict:
     return {
         "model": {"name": str(Path(args.model).resolve()), "max_seq_len": args.seq_len, "dtype": dtype},
         "tuning": {
-            "mode": "lora",
+            "mode": "lora" if args.quant == "none" else "qlora",
+            "quant": args.quant,
             "lora": {"r": 8, "alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
         },
         "data": {

@@ -8,7 +8,8 @@ in fp32, autocast. The first step warms up and is not counted.
 
 Without --chat: synthetic tokens, every position labelled. With it, TRL's way with data: all conversations are
 rendered and tokenised first, then taken in random order, --batch-size a step, padded to the longest of them. Other than
-TRL's defaults: only the assistant's tokens are labelled, there is no gradient checkpointing, and the loss is --loss's.
+TRL's defaults: only the assistant's tokens are labelled, there is no gradient checkpointing without --checkpointing, and the
+loss is --loss's.
 """
 
 import argparse
@@ -52,6 +53,7 @@ def parse_arguments() -> argparse.Namespace:
         help="transformers: the model's own, over all logits at once; trl: SFTTrainer's, in tiles",
     )
     parser.add_argument("--quant", choices=["none", "nf4"], default="none", help="nf4: by bitsandbytes, factors quantised")
+    parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, which is TRL's default")
     args = parser.parse_args()
     if args.quant != "none" and not args.model:
         parser.error("--quant needs the weights of a --model")
@@ -97,6 +99,8 @@ def build_model(args):
         target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
         task_type="CAUSAL_LM",
     )
+    if args.checkpointing:
+        base.gradient_checkpointing_enable({"use_reentrant": False})  # as transformers' Trainer calls it
     return get_peft_model(base, lora).to(args.device).train()
 
 

@@ -2,6 +2,7 @@
 
     python bench/run.py --sftrun build/bin/sftrun                 # appends a dated section to bench/RESULTS.md
     python bench/run.py --sftrun build/bin/sftrun --chat          # the same on conversations instead of synthetic tokens
+    python bench/run.py --sftrun build/bin/sftrun --quant nf4     # QLoRA, the peer with bitsandbytes; with --chat, too
     python bench/run.py --sftrun build/bin/sftrun --no-record     # prints the table only
 
 Both sides load the demo's model where scripts/demo/prepare.py has fetched it, else get random weights of --arch.
@@ -56,6 +57,12 @@ def parse_arguments() -> argparse.Namespace:
         "vocabulary entries take more memory than all logits at sizes such as the default ones on a CPU",
     )
     parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    parser.add_argument(
+        "--peer-checkpointing",
+        action="store_true",
+        help="the peer with gradient checkpointing, as TRL's SFTConfig and peft's prepare_model_for_kbit_training have it\n"
+        "unless told otherwise; sftrun without, as is its default",
+    )
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--steps", type=int, default=5)
@@ -67,8 +74,8 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.rounds < 3 and not args.no_record:
         parser.error("fewer than 3 rounds are not worth recording: give --rounds 3 or --no-record")
-    if args.quant != "none" and (args.chat or args.arch):
-        parser.error("--quant goes with a model's weights and synthetic tokens")
+    if args.quant != "none" and args.arch:
+        parser.error("--quant goes with a model's weights")
     if args.chat and args.device != "cpu":
         parser.error("--chat measures on the CPU only: metrics.jsonl has the memory of the process, not of a GPU")
     if not args.model and not args.arch:
@@ -97,6 +104,7 @@ def command_of(side: str, dtype: str, args) -> list[str]:
         return [args.sftrun, "bench", *work, "--threads", str(args.threads), "--json", f"tuning.quant={args.quant}"]
     work += ["--quant", args.quant]
     work += ["--loss", args.peer_loss] + (["--chat", args.chat_data] if args.chat else [])
+    work += ["--checkpointing"] if args.peer_checkpointing else []
     peer = [args.peer_python, "-W", "ignore", str(HERE / "peer_train.py")]
     return [*peer, *work, "--threads", str(args.threads)]
 
@@ -166,13 +174,21 @@ def accelerator() -> str:
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def method_of(args) -> str:
+    return "LoRA" if args.quant == "none" else "QLoRA (NF4, factors quantised; the peer with bitsandbytes)"
+
+
+def checkpointing_of(args) -> str:
+    return "with gradient checkpointing (TRL's default)" if args.peer_checkpointing else "no gradient checkpointing"
+
+
 def synthetic_work(args) -> list[str]:
-    method = "LoRA" if args.quant == "none" else "QLoRA (NF4, factors quantised; the peer with bitsandbytes)"
-    work = f"{method} r 8 on q, k, v, o; {args.batch_size} x {args.seq_len} tokens a step, all labelled"
+    work = f"{method_of(args)} r 8 on q, k, v, o; {args.batch_size} x {args.seq_len} tokens a step, all labelled"
     weights = "loaded by both" if args.model else "random"
     loss = "; peer with TRL's loss, in tiles" if args.peer_loss == "trl" else ""
     rounds = f"{args.steps} timed steps, {args.rounds} interleaved rounds"
-    return [f"- Work: {work}; weights {weights}; {rounds}{loss}"]
+    checkpointing = f"; peer {checkpointing_of(args)}, sftrun without" if args.peer_checkpointing else ""
+    return [f"- Work: {work}; weights {weights}; {rounds}{loss}{checkpointing}"]
 
 
 def chat_work(by_dtype: dict[str, dict[str, list[dict]]], args) -> list[str]:
@@ -185,8 +201,8 @@ def chat_work(by_dtype: dict[str, dict[str, list[dict]]], args) -> list[str]:
     source = "the demo's, made by scripts/demo/prepare.py" if data.path == DEMO_DATA else data.path.name
     left_out = f"; {data.num_left_out} longer ones left out" if data.num_left_out else ""
     return [
-        "- Work: LoRA r 8 on q, k, v, o; conversations, only the assistant's tokens labelled; tokens/s counts every token "
-        f"but padding; {args.steps} timed steps, {args.rounds} interleaved rounds",
+        f"- Work: {method_of(args)} r 8 on q, k, v, o; conversations, only the assistant's tokens labelled; tokens/s counts "
+        f"every token but padding; {args.steps} timed steps, {args.rounds} interleaved rounds",
         f"- Data: {source}: {len(data.lengths)} conversations of at most {args.seq_len} tokens{left_out}; "
         f"{data.length_at(0.5)} tokens at the median, {data.length_at(0.95)} at 95%, {max(data.lengths)} the longest; "
         f"{data.label_tokens / data.tokens:.0%} of the tokens labelled",
@@ -194,7 +210,7 @@ def chat_work(by_dtype: dict[str, dict[str, list[dict]]], args) -> list[str]:
         f"{filled['sftrun']} filled: {tokens['sftrun']} tokens; saves after the last step only",
         f"- Peer's step: {args.peer_batch_size} conversations, which hold {args.batch_size} x {args.seq_len} tokens on "
         f"average, padded to the longest of them, {filled['peer']} filled: {tokens['peer']} tokens; attention mask; {loss}; "
-        "no gradient checkpointing",
+        f"{checkpointing_of(args)}",
     ]
 
 

@@ -89,8 +89,11 @@ struct Words<Quant> {
       {"int8", kInt8},
       {"gguf", kGguf},
       {"mxfp4", kMxfp4},
+      {"int4", kNf4, WordKind::kLater},
+      {"gptq", kNf4, WordKind::kLater},
+      {"awq", kNf4, WordKind::kLater},
   });
-  static constexpr std::string_view instead = "";
+  static constexpr std::string_view instead = "use nf4 or fp4 for 4 bits, int8 or fp8 for 8";
 };
 
 template <>

@@ -3,6 +3,10 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
 
 #include "cuda/launch.h"
 #include "cuda/matrix_views.h"
@@ -73,17 +77,19 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd, double offset) {
+                             const at::Tensor& rstd, const at::Tensor& residual, double offset) {
   check_self(x);
   check_same(dy, x);
+  if (residual.defined()) check_same(residual, x);
   check_operand(weight, x, x.scalar_type());
   check_operand(rstd, x, at::kFloat);
   TORCH_CHECK(weight.numel() == x.size(1) && rstd.numel() == x.size(0));
   at::Tensor dx = at::empty_like(x);
   const Launch launch(x);
-  cuda::launch_rms_norm_backward(type_of(x), dy.data_ptr(), x.data_ptr(), weight.data_ptr(),
-                                 rstd.data_ptr<float>(), dx.data_ptr(), x.size(0), x.size(1),
-                                 static_cast<float>(offset), launch.stream());
+  cuda::launch_rms_norm_backward(
+      type_of(x), dy.data_ptr(), x.data_ptr(), weight.data_ptr(), rstd.data_ptr<float>(),
+      residual.defined() ? residual.const_data_ptr() : nullptr, dx.data_ptr(), x.size(0), x.size(1),
+      static_cast<float>(offset), launch.stream());
   launch.check();
   return dx;
 }
@@ -342,6 +348,28 @@ void add_grouped_matmul_tn(at::Tensor& out, const at::Tensor& g, const at::Tenso
   launch.check();
 }
 
+at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype) {
+  const auto options = at::TensorOptions().dtype(dtype);
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
+  if (bytes == 0) return at::zeros(shape, options);
+  constexpr size_t kPage = 4096;  // no other memory shares one, which could not be locked again
+  const size_t whole_pages = (bytes + kPage - 1) / kPage * kPage;
+  void* memory = std::aligned_alloc(kPage, whole_pages);
+  TORCH_CHECK(memory != nullptr, "no ", whole_pages, " bytes of host memory are left");
+  std::memset(memory, 0, whole_pages);
+  const cudaError_t error = cudaHostRegister(memory, whole_pages, cudaHostRegisterDefault);
+  if (error != cudaSuccess) {
+    std::free(memory);  // NOLINT(cppcoreguidelines-no-malloc): of aligned_alloc
+    TORCH_CHECK(false, "locking ", whole_pages,
+                " bytes of host memory for copies to the GPU: ", cudaGetErrorString(error));
+  }
+  const auto release = [](void* locked) {
+    C10_CUDA_CHECK_WARN(cudaHostUnregister(locked));
+    std::free(locked);  // NOLINT(cppcoreguidelines-no-malloc)
+  };
+  return at::from_blob(memory, shape, release, options);
+}
+
 constexpr CudaKernels kKernels = {
     .rms_norm_forward = rms_norm_forward,
     .rms_norm_backward = rms_norm_backward,
@@ -361,6 +389,7 @@ constexpr CudaKernels kKernels = {
     .libtorch_groups = libtorch_groups,
     .grouped_matmul = grouped_matmul,
     .add_grouped_matmul_tn = add_grouped_matmul_tn,
+    .pinned_zeros = pinned_zeros,
 };
 
 }  // namespace

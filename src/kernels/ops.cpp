@@ -54,10 +54,7 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& rstd, const at::Tensor& residual, double offset) {
-  if (x.is_cuda()) {
-    at::Tensor dx = cuda_kernels().rms_norm_backward(dy, x, weight, rstd, offset);
-    return residual.defined() ? dx.add_(residual) : dx;
-  }
+  if (x.is_cuda()) return cuda_kernels().rms_norm_backward(dy, x, weight, rstd, residual, offset);
   at::Tensor dx = at::empty_like(x);
   const int64_t hidden = x.size(1);
   for_dtype(x, [&](const auto& kernels, auto* type) {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "sftrun/kernels/cuda_registry.h"
+
 namespace sftrun::train {
 namespace {
 
@@ -100,8 +102,10 @@ void StagedMoments::reserve(const std::vector<Part>& parts) {
   }
 }
 
+/// Both streams: where an update threw, a part may still be on its way in.
 void StagedMoments::finish() {
-  if (out_) streams_of(device_).synchronizeStream(*out_);
+  for (const auto& stream : {in_, out_})
+    if (stream) streams_of(device_).synchronizeStream(*stream);
 }
 
 uint64_t StagedMoments::device_bytes() const {
@@ -112,7 +116,8 @@ uint64_t StagedMoments::device_bytes() const {
 }
 
 at::Tensor host_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
-  return at::zeros(shape, at::TensorOptions().dtype(dtype).pinned_memory(device.is_cuda()));
+  if (device.is_cuda()) return kernels::cuda_kernels().pinned_zeros(shape, dtype);
+  return at::zeros(shape, dtype);
 }
 
 }  // namespace sftrun::train

@@ -158,7 +158,8 @@ TEST_P(GpuKernels, Attention) {
   };
   for (const Case& c :
        {Case{4, 2, 64, 0, 0, false}, Case{3, 3, 32, 0, 0, false}, Case{8, 1, 128, 0, 0, false},
-        Case{4, 2, 64, 17, 0, false}, Case{2, 2, 64, 0, 20, false}, Case{4, 4, 64, 9, 0, true}}) {
+        Case{4, 2, 64, 17, 0, false}, Case{2, 2, 64, 0, 20, false}, Case{4, 4, 64, 9, 0, true},
+        Case{3, 1, 20, 0, 0, false}, Case{2, 2, 17, 5, 0, true}}) {
     const AttentionShape shape{c.heads,    c.kv_heads,
                                c.head_dim, 1 / std::sqrt(static_cast<double>(c.head_dim)),
                                c.window,   c.softcap};
@@ -224,6 +225,7 @@ TEST(GpuQuant, ValuesAreTheCpus) {
   expect_same_values("nf4", quantize(weight, {.nested = false}));
   expect_same_values("nf4, factors quantised", quantize(weight, {}));
   expect_same_values("fp4", quantize(weight, {.format = QuantFormat::kFp4, .block_size = 32}));
+  expect_same_values("rows of whole blocks", quantize(normal({67, 192}, 1), {}));
   expect_same_values("fp8", quantize(weight, {.format = QuantFormat::kFp8}));
   expect_same_values("int8", quantize(weight, {.format = QuantFormat::kInt8}));
   // Experts' matrices are parts of one.
@@ -250,6 +252,35 @@ TEST(GpuQuant, RoundedToE4m3) {
       EXPECT_TRUE(at::equal(here.codes.to(at::kFloat), there.codes.cpu().to(at::kFloat)));
     }
   }
+}
+
+/// Sums of a weight's gradient stay in fp32, many rows by a thin side and by a wide one.
+TEST_P(GpuKernels, WeightGradients) {
+  for (const auto& [rank, in] : {std::pair<int64_t, int64_t>{5, 130}, {8, 64}, {96, 257}}) {
+    const at::Tensor g = values({3001, rank}, 1), x = values({3001, in}, 2);
+    expect_same("weight gradients", 2e-5, [&, rank = rank, in = in](const Moved& to) {
+      const at::Tensor there = to(x);
+      at::Tensor sum = at::ones({rank, in}, there.options().dtype(at::kFloat));
+      if (there.is_cuda())
+        add_matmul_tn_(sum, to(g), there);
+      else  // a CPU rounds wide ones
+        sum.add_(at::mm(g.to(at::kDouble).t(), x.to(at::kDouble)).to(at::kFloat));
+      return std::vector<at::Tensor>{sum};
+    });
+  }
+}
+
+TEST(GpuMemory, PinnedZerosTakeTheirOwnBytes) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kByte}) {
+    at::Tensor here = cuda_kernels().pinned_zeros({3, 1'001}, dtype);
+    EXPECT_EQ(here.count_nonzero().item<int64_t>(), 0);
+    EXPECT_TRUE(here.is_pinned());
+    const at::Tensor there = at::full({3, 1'001}, 7, here.options().device(kCard));
+    here.copy_(there, /*non_blocking=*/true);
+    at::empty({1}, there.options()).cpu();  // waits for the stream
+    EXPECT_TRUE(here.eq(7).all().item<bool>());
+  }
+  EXPECT_EQ(cuda_kernels().pinned_zeros({0}, at::kFloat).numel(), 0);
 }
 
 TEST_P(GpuKernels, ProductsByQuantisedMatrices) {

@@ -55,6 +55,8 @@ TEST(CudaAlgorithms, GatesAndTheirGradients) {
       EXPECT_NEAR(gradient.first, dgate[i], 4e-6);
       EXPECT_NEAR(gradient.second, dup[i], 4e-6);
     }
+    EXPECT_TRUE(std::isnan(cuda::gated(gating, std::nanf(""), 1)));
+    EXPECT_TRUE(std::isnan(cuda::gated(gating, 1, std::nanf(""))));
   }
 }
 

@@ -79,6 +79,10 @@ TEST(EightBits, WhatE4m3HasNot) {
   EXPECT_EQ(cuda::e4m3_code_cut(std::nanf("")), 0x7f);
   const at::Tensor x = at::tensor({1.0F, std::nanf(""), 2.0F}).view({1, 3});
   EXPECT_TRUE(round_to_e4m3(x).codes.isnan().any().item<bool>());
+  // Of which fp32 has no 448th: 3 of its smallest steps.
+  const RoundedRows least = round_to_e4m3(at::tensor({4e-45F, 0.0F, -4e-45F}).view({1, 3}));
+  EXPECT_TRUE(at::equal(least.codes.to(at::kFloat).abs(), at::zeros({1, 3})));
+  EXPECT_GT(least.factors.item<float>(), 0);
 }
 
 TEST(EightBits, BytesAndValuesAreTheReferences) {

@@ -308,12 +308,18 @@ TEST(Quant, ProductsOfAFewRows) {
 }
 
 TEST(Quant, RowsAreThoseOfTheWhole) {
-  const at::Tensor rows = at::tensor({4, 0, 4, 11}, at::kLong);
+  // Rows of whole blocks, of which 256 share a factor that is no row's: the last of many, and of a
+  // part.
+  const QuantizedMatrix many = quantize(normal({300, 192}, 9, at::kFloat), {});
   std::vector<QuantizedMatrix> matrices = {
+      many,
+      many.narrow(70, 111),
+      quantize(normal({12, 64}, 10, at::kFloat), {.block_size = 32, .nested = false}),
       quantize(normal({12, 50}, 6, at::kFloat), {}),
       quantize(normal({12, 50}, 7, at::kFloat), {.format = QuantFormat::kFp4, .nested = false}),
       random_blocks(block_types()[7], 12, 2, 8)};
   for (const QuantizedMatrix& matrix : matrices) {
+    const at::Tensor rows = at::tensor({int64_t{4}, int64_t{0}, int64_t{4}, matrix.rows - 1});
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       EXPECT_TRUE(at::equal(dequantize_rows(matrix, rows, dtype),
                             dequantize(matrix, dtype).index_select(0, rows)));

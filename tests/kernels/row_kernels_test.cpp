@@ -119,6 +119,19 @@ TEST_P(RowKernels, GatesForwardAndBackward) {
   }
 }
 
+// As with torch.clamp: a run that diverges is to say so.
+TEST_P(RowKernels, WhatIsNoNumberPassesGates) {
+  for (const Gating gating : {Gating(Activation::kSilu), Gating(Activation::kGeluTanh),
+                              Gating(Activation::kClampedSwiglu, 1.7F, 0.8F)}) {
+    at::Tensor gate = at::zeros({size_}), up = at::ones({size_}), h = at::empty({size_});
+    gate[0] = std::nanf("");
+    up[size_ - 1] = std::nanf("");
+    table_->f32.gated_forward(gating, gate.data_ptr<float>(), up.data_ptr<float>(),
+                              h.data_ptr<float>(), size_);
+    EXPECT_TRUE(at::equal(h.isnan(), gated(gating, gate, up).isnan()));
+  }
+}
+
 // As they are, and soft-capped at 4.
 TEST_P(RowKernels, CrossEntropyAndItsGradient) {
   constexpr int64_t kRows = 3;

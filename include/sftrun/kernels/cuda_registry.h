@@ -11,7 +11,8 @@ struct CudaKernels {
                                                         const at::Tensor& weight, double eps,
                                                         double offset);
   at::Tensor (*rms_norm_backward)(const at::Tensor& dy, const at::Tensor& x,
-                                  const at::Tensor& weight, const at::Tensor& rstd, double offset);
+                                  const at::Tensor& weight, const at::Tensor& rstd,
+                                  const at::Tensor& residual, double offset);
   void (*rope)(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
                double sign);
   at::Tensor (*gated_forward)(Gating gating, const at::Tensor& gate, const at::Tensor& up);
@@ -43,6 +44,10 @@ struct CudaKernels {
                                const at::Tensor& ends);
   void (*add_grouped_matmul_tn)(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                                 const at::Tensor& ends);
+  /// On the host, in memory that cards copy from and to beside other work; of no more bytes than it
+  /// has, to whole pages (LibTorch's own takes the next power of two).   @throws c10::Error where
+  /// the system does not lock as much
+  at::Tensor (*pinned_zeros)(at::IntArrayRef shape, at::ScalarType dtype);
 };
 
 void register_cuda_kernels(const CudaKernels& kernels);

@@ -49,9 +49,11 @@ SFTRUN_EIGHT_BITS uint8_t e4m3_code(float x) {
   return static_cast<uint8_t>(sign | (magnitude > 0x7f800000U ? 0x7fU : code));
 }
 
-/// Of a row whose largest magnitude is this: codes are of x / factor.
+/// Of a row whose largest magnitude is this: codes are of x / factor. Never 0, which a magnitude
+/// too small for fp32 to have a 448th of would give.
 SFTRUN_EIGHT_BITS float e4m3_factor(float largest) {
-  return (largest > 0 ? largest : 1.0F) / kLargestE4m3;
+  const float factor = largest / kLargestE4m3;
+  return factor > 0 ? factor : 1.0F / kLargestE4m3;
 }
 
 /// Cut to what there is, so that rounding leaves no infinity (which e4m3 lacks).

@@ -22,12 +22,13 @@ at::Tensor flat(const at::Tensor& x, int64_t heads, int64_t head_dim) {
   return x.reshape({-1, heads * head_dim});
 }
 
-/// FlashAttention on CUDA has no fp32, no heads of more than 256 channels, and as LibTorch offers
-/// it no soft cap; LibTorch's kernel for CPU has neither windows nor caps.
+/// FlashAttention on CUDA has no fp32, no heads of more than 256 channels or of no multiple of 8,
+/// and as LibTorch offers it no soft cap; LibTorch's kernel for CPU has neither windows nor caps.
 bool must_compose(const at::Tensor& q, const AttentionShape& shape) {
-  constexpr int64_t kMostFlashDepth = 256;
+  constexpr int64_t kMostFlashDepth = 256, kFlashDepthStep = 8;
   if (q.is_cuda()) {
-    return shape.softcap > 0 || q.scalar_type() == at::kFloat || shape.head_dim > kMostFlashDepth;
+    return shape.softcap > 0 || q.scalar_type() == at::kFloat || shape.head_dim > kMostFlashDepth ||
+           shape.head_dim % kFlashDepthStep != 0;
   }
   return !tiled_attention_serves(q.scalar_type(), shape) && (shape.softcap > 0 || shape.window > 0);
 }

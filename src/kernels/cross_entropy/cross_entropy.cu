@@ -6,17 +6,22 @@ namespace sftrun::kernels::cuda {
 namespace {
 
 __device__ __forceinline__ SoftmaxState merge_over_block(SoftmaxState state) {
-  __shared__ SoftmaxState of_warp[kWarps];
+  // Not of SoftmaxState: what lies in shared memory cannot be initialised where it is declared.
+  __shared__ float largest_of_warp[kWarps], sum_of_warp[kWarps];
   for (int offset = 16; offset > 0; offset /= 2) {
     SoftmaxState other;
     other.largest = __shfl_xor_sync(0xffffffffU, state.largest, offset);
     other.sum = __shfl_xor_sync(0xffffffffU, state.sum, offset);
     state = merge(state, other);
   }
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = state;
+  if (threadIdx.x % 32 == 0) {
+    largest_of_warp[threadIdx.x / 32] = state.largest;
+    sum_of_warp[threadIdx.x / 32] = state.sum;
+  }
   __syncthreads();
-  SoftmaxState total = of_warp[0];
-  for (int warp = 1; warp < kWarps; ++warp) total = merge(total, of_warp[warp]);
+  SoftmaxState total;
+  for (int warp = 0; warp < kWarps; ++warp)
+    total = merge(total, {largest_of_warp[warp], sum_of_warp[warp]});
   return total;
 }
 

@@ -40,10 +40,17 @@ SFTRUN_HOST_DEVICE GateSlope gate_slope(Gating gating, float x) {
   constexpr float kTwiceRoot = 1.5957691216057308F, kCubic = 0.044715F;
   return {kTwiceRoot * (x + kCubic * x * x * x), kTwiceRoot * (1.0F + 3.0F * kCubic * x * x)};
 }
+/// What is no number stays so, as with torch.clamp (and unlike with fminf).
+SFTRUN_HOST_DEVICE float at_most(float x, float limit) {
+  return x > limit ? limit : x;
+}
+SFTRUN_HOST_DEVICE float within(float x, float limit) {
+  return -at_most(-at_most(x, limit), limit);
+}
 SFTRUN_HOST_DEVICE float gated(Gating gating, float gate, float up) {
   if (gating.activation == Activation::kClampedSwiglu) {
-    gate = fminf(gate, gating.limit);
-    up = fminf(fmaxf(up, -gating.limit), gating.limit) + 1.0F;
+    gate = at_most(gate, gating.limit);
+    up = within(up, gating.limit) + 1.0F;
   }
   return gate * sigmoid(gate_slope(gating, gate).inner) * up;
 }
@@ -53,8 +60,8 @@ SFTRUN_HOST_DEVICE Pair gated_gradient(Gating gating, float dh, float gate, floa
   if (gating.activation == Activation::kClampedSwiglu) {
     gate_passes = gate <= gating.limit;
     up_passes = up <= gating.limit && up >= -gating.limit;
-    gate = fminf(gate, gating.limit);
-    up = fminf(fmaxf(up, -gating.limit), gating.limit) + 1.0F;
+    gate = at_most(gate, gating.limit);
+    up = within(up, gating.limit) + 1.0F;
   }
   const GateSlope of = gate_slope(gating, gate);
   const float s = sigmoid(of.inner);

@@ -19,9 +19,10 @@ using Stream = CUstream_st*;
 
 void launch_rms_norm_forward(Type type, const void* x, const void* weight, void* y, float* rstd,
                              int64_t rows, int64_t hidden, float eps, float offset, Stream stream);
+/// `residual` may be null.
 void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight,
-                              const float* rstd, void* dx, int64_t rows, int64_t hidden,
-                              float offset, Stream stream);
+                              const float* rstd, const void* residual, void* dx, int64_t rows,
+                              int64_t hidden, float offset, Stream stream);
 void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t rows,
                  int64_t heads, int64_t head_dim, int64_t rotary_dim, float sign, Stream stream);
 void launch_gated_forward(Type type, Gating gating, const void* gate, const void* up, void* h,

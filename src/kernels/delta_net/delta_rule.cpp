@@ -17,8 +17,8 @@ namespace sftrun::kernels {
 namespace {
 
 // Pairs of a chunk and a value head at once on a GPU: each takes some 600 KiB while the backward
-// pass is at work on heads of 128 channels.
-constexpr int64_t kCudaPart = 1 << 13;
+// pass is at work on heads of 128 channels, all of them little beside a card's memory.
+constexpr int64_t kCudaPart = 1 << 11;
 
 /// Key heads [first, first + count), and their value heads.
 struct Heads {

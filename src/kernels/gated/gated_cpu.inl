@@ -34,8 +34,12 @@ void gated_backward_by(const T* dh, T* gate, T* up, int64_t n) {
   }
 }
 
-inline float below(float x, float limit) {
-  return x < limit ? x : limit;
+/// What is no number stays so, as with torch.clamp.
+inline float at_most(float x, float limit) {
+  return x > limit ? limit : x;
+}
+inline float within(float x, float limit) {
+  return -at_most(-at_most(x, limit), limit);
 }
 
 /// gpt-oss's: clamped halves, x sigmoid(alpha x), up + 1. Where a clamp acts, no gradient passes.
@@ -43,8 +47,7 @@ template <typename T>
 void clamped_forward(Gating gating, const T* gate, const T* up, T* h, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float g = below(load(gate + i), gating.limit),
-                u = -below(-below(load(up + i), gating.limit), gating.limit);
+    const float g = at_most(load(gate + i), gating.limit), u = within(load(up + i), gating.limit);
     store(h + i, (u + 1.0F) * g * sigmoid_fast(gating.alpha * g));
   }
 }
@@ -54,8 +57,7 @@ void clamped_backward(Gating gating, const T* dh, T* gate, T* up, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float whole_g = load(gate + i), whole_u = load(up + i), d = load(dh + i);
-    const float g = below(whole_g, gating.limit),
-                u = -below(-below(whole_u, gating.limit), gating.limit);
+    const float g = at_most(whole_g, gating.limit), u = within(whole_u, gating.limit);
     const float s = sigmoid_fast(gating.alpha * g);
     const float slope = s * (1.0F + gating.alpha * g * (1.0F - s));
     store(gate + i, whole_g <= gating.limit ? d * (u + 1.0F) * slope : 0.0F);

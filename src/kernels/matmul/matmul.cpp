@@ -90,9 +90,10 @@ at::Tensor product_of(const Product& term) {
   return transposed ? at::linear(x, w) : at::mm(x, w);
 }
 
-/// g^T x, g [T, N], x [T, K]
+/// g^T x, g [T, N], x [T, K]: on CUDA in fp32, as its sums are, whatever g and x are in.
 at::Tensor matmul_tn(const at::Tensor& g, const at::Tensor& x) {
   if (use_onednn(g, g.size(1), x.size(1), g.size(0))) return onednn_linear(g.t(), x.t());
+  if (g.is_cuda() && g.scalar_type() != at::kFloat) return at::mm(g.t(), x, at::kFloat);
   return at::mm(g.t(), x);
 }
 

@@ -431,16 +431,44 @@ at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_
   return out.to(dtype);
 }
 
+namespace {
+
+/// Every 256 blocks from the matrix' own beginning share one, so that a row's depends on where it
+/// was.
+at::Tensor unpacked_factors(const QuantizedMatrix& matrix, const at::Tensor& blocks) {
+  if (!matrix.is_nested()) return matrix.absmax.index_select(0, blocks);
+  const at::Tensor map = nested_map().to(matrix.codes.device()),
+                   codes = matrix.codes.index_select(0, blocks).to(at::kInt),
+                   shared = at::floor_divide(blocks + matrix.first_block, kNestedBlock);
+  return map.index_select(0, codes)
+      .mul_(matrix.nested_absmax.index_select(0, shared))
+      .add_(matrix.offset);
+}
+
+/// Some rows as a matrix of their own.   @pre where of 4 bits, matrix.splits_at(1)
+QuantizedMatrix rows_of(const QuantizedMatrix& matrix, const at::Tensor& rows) {
+  QuantizedMatrix some = matrix;
+  some.rows = rows.numel();
+  some.packed = matrix.packed.view({matrix.rows, -1}).index_select(0, rows).flatten();
+  if (is_4bit(matrix.format)) {
+    const int64_t blocks = matrix.columns / matrix.block_size;  // of a row
+    const at::Tensor chosen = rows.to(at::kLong).unsqueeze(1) * blocks +
+                              at::arange(blocks, rows.options().dtype(at::kLong));
+    some.absmax = unpacked_factors(matrix, chosen.flatten());
+    some.codes.reset();
+    some.nested_absmax.reset();
+  } else if (matrix.absmax.defined()) {
+    some.absmax = matrix.absmax.index_select(0, rows);
+  }
+  return some;
+}
+
+}  // namespace
+
 at::Tensor dequantize_rows(const QuantizedMatrix& matrix, const at::Tensor& rows,
                            at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
-  if (!is_4bit(matrix.format)) {
-    QuantizedMatrix some = matrix;
-    some.rows = rows.numel();
-    some.packed = matrix.packed.view({matrix.rows, -1}).index_select(0, rows).flatten();
-    if (matrix.absmax.defined()) some.absmax = matrix.absmax.index_select(0, rows);
-    return dequantize(some, dtype);
-  }
+  if (matrix.splits_at(1)) return dequantize(rows_of(matrix, rows), dtype);
   if (!matrix.packed.is_cpu()) return dequantize(matrix, dtype).index_select(0, rows);
   const at::Tensor indices = rows.to(at::kLong).contiguous();
   at::Tensor out = at::empty({rows.numel(), matrix.columns}, at::kFloat);

@@ -21,19 +21,21 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_backward(const T* dy, const T* x, const T* weight, const float* rstd, T* dx,
-                      int64_t hidden, float offset) {
+    rms_norm_backward(const T* dy, const T* x, const T* weight, const float* rstd,
+                      const T* residual, T* dx, int64_t hidden, float offset) {
   const int64_t row = blockIdx.x;
   dy += row * hidden;
   x += row * hidden;
   dx += row * hidden;
+  if (residual != nullptr) residual += row * hidden;
   float dot = 0;
   for (int64_t i = threadIdx.x; i < hidden; i += kThreads)
     dot += load(dy + i) * (offset + load(weight + i)) * load(x + i);
   const float scale = rstd[row];
   const float back = block_sum(dot) / static_cast<float>(hidden) * scale * scale;
   for (int64_t i = threadIdx.x; i < hidden; i += kThreads) {
-    store(dx + i, scale * (load(dy + i) * (offset + load(weight + i)) - load(x + i) * back));
+    const float grad = scale * (load(dy + i) * (offset + load(weight + i)) - load(x + i) * back);
+    store(dx + i, residual == nullptr ? grad : load(residual + i) + grad);
   }
 }
 
@@ -51,14 +53,14 @@ void launch_rms_norm_forward(Type type, const void* x, const void* weight, void*
 }
 
 void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight,
-                              const float* rstd, void* dx, int64_t rows, int64_t hidden,
-                              float offset, Stream stream) {
+                              const float* rstd, const void* residual, void* dx, int64_t rows,
+                              int64_t hidden, float offset, Stream stream) {
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     rms_norm_backward<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
         static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<const T*>(weight), rstd,
-        static_cast<T*>(dx), hidden, offset);
+        static_cast<const T*>(residual), static_cast<T*>(dx), hidden, offset);
   });
 }
 
