@@ -53,7 +53,7 @@ struct QuantizedMatrix {
   /// kInt8 over 127; undefined: codes are the values.
   at::Tensor absmax;
   /// absmax = map[codes] * nested_absmax + offset, where map is bitsandbytes' dynamic one
-  /// (`nested_map`) and every 256 blocks share a nested_absmax.
+  /// (`nested_map`) and every weights::kNestedBlock blocks share a nested_absmax.
   at::Tensor codes;          ///< uint8 [blocks]
   at::Tensor nested_absmax;  ///< fp32 [ceil(blocks / 256)]
   float offset = 0;
@@ -63,6 +63,7 @@ struct QuantizedMatrix {
   int64_t numel() const { return rows * columns; }
   int64_t num_blocks() const { return (numel() + block_size - 1) / block_size; }
   uint64_t nbytes() const;
+  int64_t row_bytes() const;  ///< of `packed`   @pre not of 4 bits, whose rows may share a byte
   /// Factors of blocks [first, first + factors.size()).
   void block_factors(int64_t first, std::span<float> factors) const;
   QuantizedMatrix to(at::Device device) const;

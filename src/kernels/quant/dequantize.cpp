@@ -1,0 +1,198 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "../brgemm.h"
+#include "../parallel.h"
+#include "eight_bits_of.h"
+#include "sftrun/core/error.h"
+#include "sftrun/kernels/cpu_table.h"
+#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/quant.h"
+#include "sftrun/weights/packed.h"
+
+/// Compiled without contraction to fused multiply-adds: values are bit-equal to the references'.
+namespace sftrun::kernels {
+namespace {
+
+template <typename T>
+void part_of_ggml(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
+                  int64_t columns, T* out, int64_t stride) {
+  const int64_t row_bytes = matrix.row_bytes();
+  const auto* blocks = matrix.packed.const_data_ptr<uint8_t>() + row * row_bytes;
+  for (int64_t i = 0; i < rows; ++i) {
+    row_kernels<T>().dequantize_ggml(static_cast<uint32_t>(matrix.ggml_type),
+                                     blocks + i * row_bytes, column, columns, out + i * stride);
+  }
+}
+
+template <typename T>
+void part_of_4bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
+                  int64_t columns, T* out, int64_t stride) {
+  constexpr int64_t kFactors = 64;  // of a stretch
+  const auto* packed = matrix.packed.const_data_ptr<uint8_t>();
+  const float* table = quant_table(matrix.format).data();
+  const bool is_contiguous = stride == columns && columns == matrix.columns;
+  const int64_t runs = is_contiguous ? 1 : rows, length = is_contiguous ? rows * columns : columns;
+  std::array<float, kFactors> factors;
+  for (int64_t run = 0; run < runs; ++run) {
+    const int64_t begin = (row + run) * matrix.columns + column, end = begin + length;
+    for (int64_t i = begin; i < end;) {
+      const int64_t block = i / matrix.block_size,
+                    stop = std::min(end, (block + kFactors) * matrix.block_size),
+                    last = (stop - 1) / matrix.block_size;
+      matrix.block_factors(block, {factors.data(), static_cast<size_t>(last - block + 1)});
+      row_kernels<T>().dequantize_4bit(packed, i, stop - i, matrix.block_size, table,
+                                       factors.data(), out + run * stride + (i - begin));
+      i = stop;
+    }
+  }
+}
+
+template <typename T>
+void part_of_8bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
+                  int64_t columns, T* out, int64_t stride) {
+  const auto* codes = matrix.packed.const_data_ptr<uint8_t>();
+  const float* factors = matrix.absmax.defined() ? matrix.absmax.const_data_ptr<float>() : nullptr;
+  for (int64_t i = 0; i < rows; ++i) {
+    row_kernels<T>().dequantize_8bit(
+        eight_bits_of(matrix.format), codes + (row + i) * matrix.columns + column, columns,
+        factors == nullptr ? 1.0F : factors[row + i], out + i * stride);
+  }
+}
+
+constexpr int64_t kStreamed = 16 << 20;  // bytes: more than is still in the caches when it is read
+
+/// Others may read what was streamed.
+void end_stream() {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
+/// Rows [row, row + rows) past the caches, by way of a part that stays in the first-level one: an
+/// ordinary store first reads what it is about to overwrite.
+template <typename T>
+void stream_rows(const QuantizedMatrix& matrix, int64_t row, int64_t rows, T* out) {
+  constexpr int64_t kPart = 2048;  // values; whole blocks of ggml's
+  alignas(64) std::array<T, kPart> part;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t column = 0; column < matrix.columns; column += kPart) {
+      const int64_t count = std::min(kPart, matrix.columns - column);
+      dequantize_part<T>(matrix, row + i, 1, column, count, part.data(), count);
+      cpu_kernels().stream_copy(out + i * matrix.columns + column, part.data(),
+                                static_cast<size_t>(count) * sizeof(T));
+    }
+  }
+  end_stream();
+}
+
+template <typename T>
+void dequantize_into(const QuantizedMatrix& matrix, int64_t first, at::Tensor& out) {
+  constexpr int64_t kGrain = 4096;  // values worth a thread
+  auto* values = static_cast<T*>(out.data_ptr());
+  // Of two bytes a value, ordinary stores measured faster for every format (bench/RESULTS.md).
+  const bool is_streamed =
+      std::is_same_v<T, float> && static_cast<int64_t>(out.nbytes()) >= kStreamed;
+  parallel_for(0, out.size(0), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, matrix.columns)),
+               [&](int64_t begin, int64_t end) {
+                 T* to = values + begin * matrix.columns;
+                 if (is_streamed) return stream_rows(matrix, first + begin, end - begin, to);
+                 dequantize_part<T>(matrix, first + begin, end - begin, 0, matrix.columns, to,
+                                    matrix.columns);
+               });
+}
+
+}  // namespace
+
+template <typename T>
+void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
+                     int64_t columns, T* out, int64_t stride) {
+  if (matrix.format == QuantFormat::kGgml)
+    return part_of_ggml<T>(matrix, row, rows, column, columns, out, stride);
+  if (is_8bit(matrix.format))
+    return part_of_8bit<T>(matrix, row, rows, column, columns, out, stride);
+  part_of_4bit<T>(matrix, row, rows, column, columns, out, stride);
+}
+template void dequantize_part<float>(const QuantizedMatrix&, int64_t, int64_t, int64_t, int64_t,
+                                     float*, int64_t);
+template void dequantize_part<uint16_t>(const QuantizedMatrix&, int64_t, int64_t, int64_t, int64_t,
+                                        uint16_t*, int64_t);
+
+at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
+  if (!matrix.packed.is_cpu()) return cuda_kernels().dequantize(matrix, dtype);
+  return dequantize_range(matrix, 0, matrix.rows, dtype);
+}
+
+at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,
+                            at::ScalarType dtype) {
+  SFTRUN_CHECK(matrix.packed.is_cpu());
+  const at::NoGradGuard no_grad;
+  const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16;
+  at::Tensor out =
+      at::empty({count, matrix.columns},
+                at::TensorOptions().dtype(has_kernel ? dtype : at::ScalarType(at::kFloat)));
+  if (dtype == at::kBFloat16)
+    dequantize_into<uint16_t>(matrix, first, out);
+  else
+    dequantize_into<float>(matrix, first, out);
+  return out.to(dtype);
+}
+
+namespace {
+
+/// Every 256 blocks from the matrix' own beginning share one, so that a row's depends on where it
+/// was.
+at::Tensor unpacked_factors(const QuantizedMatrix& matrix, const at::Tensor& blocks) {
+  if (!matrix.is_nested()) return matrix.absmax.index_select(0, blocks);
+  const at::Tensor map = nested_map().to(matrix.codes.device()),
+                   codes = matrix.codes.index_select(0, blocks).to(at::kInt),
+                   shared = at::floor_divide(blocks + matrix.first_block, weights::kNestedBlock);
+  return map.index_select(0, codes)
+      .mul_(matrix.nested_absmax.index_select(0, shared))
+      .add_(matrix.offset);
+}
+
+/// Some rows as a matrix of their own.   @pre where of 4 bits, matrix.splits_at(1)
+QuantizedMatrix rows_of(const QuantizedMatrix& matrix, const at::Tensor& rows) {
+  QuantizedMatrix some = matrix;
+  some.rows = rows.numel();
+  some.packed = matrix.packed.view({matrix.rows, -1}).index_select(0, rows).flatten();
+  if (is_4bit(matrix.format)) {
+    const int64_t blocks = matrix.columns / matrix.block_size;  // of a row
+    const at::Tensor chosen = rows.to(at::kLong).unsqueeze(1) * blocks +
+                              at::arange(blocks, rows.options().dtype(at::kLong));
+    some.absmax = unpacked_factors(matrix, chosen.flatten());
+    some.codes.reset();
+    some.nested_absmax.reset();
+  } else if (matrix.absmax.defined()) {
+    some.absmax = matrix.absmax.index_select(0, rows);
+  }
+  return some;
+}
+
+}  // namespace
+
+at::Tensor dequantize_rows(const QuantizedMatrix& matrix, const at::Tensor& rows,
+                           at::ScalarType dtype) {
+  const at::NoGradGuard no_grad;
+  if (matrix.splits_at(1)) return dequantize(rows_of(matrix, rows), dtype);
+  if (!matrix.packed.is_cpu()) return dequantize(matrix, dtype).index_select(0, rows);
+  const at::Tensor indices = rows.to(at::kLong).contiguous();
+  at::Tensor out = at::empty({rows.numel(), matrix.columns}, at::kFloat);
+  const auto* row = indices.const_data_ptr<int64_t>();
+  parallel_for(0, rows.numel(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      dequantize_part<float>(matrix, row[i], 1, 0, matrix.columns,
+                             out.data_ptr<float>() + i * matrix.columns, matrix.columns);
+  });
+  return out.to(dtype);
+}
+
+}  // namespace sftrun::kernels

@@ -1,0 +1,180 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <span>
+
+#include "../parallel.h"
+#include "sftrun/core/error.h"
+#include "sftrun/kernels/cpu_table.h"
+#include "sftrun/kernels/dynamic_map.h"
+#include "sftrun/kernels/quant.h"
+#include "sftrun/weights/packed.h"
+
+/// Compiled without contraction to fused multiply-adds: codes and factors are bit-equal to the
+/// references'.
+namespace sftrun::kernels {
+namespace {
+
+constexpr float kLeast = 1e-38F;  // of what is divided by
+
+/// Between ascending values: up to which a value is of the code before, and the codes in that
+/// order.
+struct Steps {
+  std::array<float, 15> bounds;
+  std::array<uint8_t, 16> order;
+};
+
+Steps steps_of(std::span<const float, 16> table) {
+  Steps steps{};
+  std::iota(steps.order.begin(), steps.order.end(), uint8_t{0});
+  // Of the two zeros the first comes first, as torch's sort has it.
+  std::stable_sort(steps.order.begin(), steps.order.end(),
+                   [&](uint8_t a, uint8_t b) { return table[a] < table[b]; });
+  for (size_t i = 0; i < 15; ++i)
+    steps.bounds[i] = (table[steps.order[i]] + table[steps.order[i + 1]]) / 2;
+  return steps;
+}
+
+const Steps& steps_of(QuantFormat format) {
+  static const Steps nf4 = steps_of(quant_table(QuantFormat::kNf4)),
+                     fp4 = steps_of(quant_table(QuantFormat::kFp4));
+  return format == QuantFormat::kNf4 ? nf4 : fp4;
+}
+
+uint8_t code_of(float scaled, const Steps& steps) {
+  const auto below = std::lower_bound(steps.bounds.begin(), steps.bounds.end(), scaled);
+  return steps.order[static_cast<size_t>(below - steps.bounds.begin())];
+}
+
+/// The last block, where it is not whole: divided by its factor, where others are multiplied by
+/// the inverse.
+void quantize_rest(const float* values, int64_t n, const Steps& steps, uint8_t* packed,
+                   float* absmax) {
+  float largest = kLeast;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(values[i]));
+  *absmax = largest;
+  const auto code = [&](int64_t i) {
+    return code_of(i < n ? std::clamp(values[i] / largest, -1.0F, 1.0F) : 0.0F, steps);
+  };
+  for (int64_t i = 0; i < n; i += 2)
+    packed[i / 2] = static_cast<uint8_t>(code(i) << 4 | code(i + 1));
+}
+
+/// Sums that do not hang on the number of threads.
+class OneThread {
+ public:
+  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+float mean_of(const at::Tensor& values) {
+  const OneThread one;
+  return values.mean().item<float>();
+}
+
+/// As bitsandbytes' library for CPUs finds the nearest of the map (`DynamicMap::codes`).
+uint8_t nested_code(float value, const uint8_t* codes) {
+  constexpr int64_t kSteps = 65536;
+  if (!(value >= -1.0F)) return codes[0];  // not a number, too
+  const float place = (std::min(value, 1.0F) + 1.0F) * 0.5F * (kSteps - 1) + 0.5F;
+  return codes[static_cast<size_t>(place)];
+}
+
+void nest(QuantizedMatrix& matrix) {
+  const at::Tensor centred = matrix.absmax - (matrix.offset = mean_of(matrix.absmax));
+  const int64_t n = centred.numel(),
+                blocks = (n + weights::kNestedBlock - 1) / weights::kNestedBlock;
+  matrix.codes = at::empty({n}, at::kByte);
+  matrix.nested_absmax = at::empty({blocks}, at::kFloat);
+  const auto* values = centred.const_data_ptr<float>();
+  const auto* codes = dynamic_map(true).codes.const_data_ptr<uint8_t>();
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t first = block * weights::kNestedBlock,
+                  end = std::min(n, first + weights::kNestedBlock);
+    float largest = 0;
+    for (int64_t i = first; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
+    matrix.nested_absmax.data_ptr<float>()[block] = largest;
+    const float inverse = 1.0F / largest;  // all alike: not a number, whose code is 0
+    for (int64_t i = first; i < end; ++i)
+      matrix.codes.data_ptr<uint8_t>()[i] = nested_code(values[i] * inverse, codes);
+  }
+  matrix.absmax.reset();
+}
+
+/// bitsandbytes has weights in fp16 before it quantises them.
+at::Tensor as_fp16(const at::Tensor& weight) {
+  at::Tensor halves = weight.to(at::kHalf).to(at::kFloat);
+  if (!halves.isfinite().all().item<bool>()) {
+    throw DataError(
+        "a weight is no number, or beyond the 65504 of fp16, by way of which int8 is made", {},
+        "use fp8 or nf4");
+  }
+  return halves;
+}
+
+QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format) {
+  QuantizedMatrix matrix{.format = format, .rows = weight.size(0), .columns = weight.size(1)};
+  matrix.packed = at::empty({matrix.numel()}, at::kByte);
+  matrix.absmax = at::empty({matrix.rows}, at::kFloat);
+  // A copy, which the rows' codes are made in.
+  const at::Tensor values = format == QuantFormat::kInt8
+                                ? as_fp16(weight)
+                                : weight.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  auto* from = values.data_ptr<float>();
+  auto* codes = matrix.packed.data_ptr<uint8_t>();
+  auto* factors = matrix.absmax.data_ptr<float>();
+  const int64_t n = matrix.columns;
+  parallel_for(0, matrix.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      factors[row] = format == QuantFormat::kFp8
+                         ? cpu_kernels().quantize_row_e4m3(from + row * n, n, codes + row * n)
+                         : cpu_kernels().quantize_row_int8(from + row * n, n, codes + row * n);
+    }
+  });
+  return matrix;
+}
+
+}  // namespace
+
+QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options) {
+  SFTRUN_CHECK(weight.is_cpu() && weight.is_contiguous() && weight.dim() == 2);
+  SFTRUN_CHECK(options.format != QuantFormat::kGgml);
+  const at::NoGradGuard no_grad;
+  if (is_8bit(options.format)) return quantize_8bit(weight, options.format);
+  SFTRUN_CHECK(options.block_size > 0 && options.block_size % 2 == 0);
+  QuantizedMatrix matrix{.format = options.format,
+                         .rows = weight.size(0),
+                         .columns = weight.size(1),
+                         .block_size = options.block_size};
+  matrix.packed = at::empty({(matrix.numel() + 1) / 2}, at::kByte);
+  matrix.absmax = at::empty({matrix.num_blocks()}, at::kFloat);
+  const at::Tensor values = weight.to(at::kFloat);
+  const auto* from = values.const_data_ptr<float>();
+  auto* packed = matrix.packed.data_ptr<uint8_t>();
+  auto* absmax = matrix.absmax.data_ptr<float>();
+  const Steps& steps = steps_of(options.format);
+  const int64_t size = options.block_size, whole = matrix.numel() / size;
+  constexpr int64_t kGrain = 64;  // blocks worth a thread
+  parallel_for(0, whole, kGrain, [&](int64_t begin, int64_t end) {
+    cpu_kernels().quantize_4bit(from + begin * size, (end - begin) * size, size,
+                                steps.bounds.data(), steps.order.data(), packed + begin * size / 2,
+                                absmax + begin);
+  });
+  const int64_t rest = matrix.numel() - whole * size;
+  if (rest > 0)
+    quantize_rest(from + whole * size, rest, steps, packed + whole * size / 2, absmax + whole);
+  if (options.nested) nest(matrix);
+  return matrix;
+}
+
+}  // namespace sftrun::kernels
