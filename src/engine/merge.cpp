@@ -106,6 +106,7 @@ std::string write_directory(const MergeRequest& request, const weights::Checkpoi
       model::add_stored(base, info, storage.dtype, values, tensors);
     if (i == last_of_text && merged.parts_head()) tensors.push_back(merged.head(storage.dtype));
   }
+  weights::refuse_overflow(tensors);
   weights::write_sharded_safetensors(directory, tensors, request.max_shard_bytes);
   model::write_config(base, request.base, directory, storage.dtype, merged.parts_head(),
                       quantised ? quantised->config(storage.modules) : nullptr);

@@ -51,6 +51,7 @@ int run_quantize(const nlohmann::json& request) {
     else
       model::add_stored(*base, info, dtype, {}, tensors);
   }
+  weights::refuse_overflow(tensors);
   write_new_directory(output, "the quantised model", [&](const fs::path& directory) {
     weights::write_sharded_safetensors(
         directory, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));

@@ -102,8 +102,9 @@ void to_ggml_block(const std::byte* codes, std::byte exponent, uint8_t* to) {
 }
 
 kernels::QuantizedMatrix from(const weights::Mxfp4Experts& stored, const Shape& shape,
-                              const std::string& /*name*/, const Checkpoint& /*checkpoint*/) {
+                              const std::string& name, const Checkpoint& /*checkpoint*/) {
   constexpr int64_t kBlock = 32, kCodes = 16, kBytes = 17;
+  weights::require_numbers(stored.exponents, name);
   const int64_t rows = shape[1], blocks = shape[2] / kBlock;
   kernels::QuantizedMatrix matrix;
   matrix.format = kernels::QuantFormat::kGgml;

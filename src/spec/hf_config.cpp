@@ -6,6 +6,7 @@
 #include "json_fields.h"
 #include "sftrun/core/error.h"
 #include "sftrun/spec/arch_spec.h"
+#include "sftrun/spec/quantization_config.h"
 
 /// What all families' config.json have in common.
 namespace sftrun::spec {
@@ -13,20 +14,23 @@ namespace {
 
 using nlohmann::json;
 
-void refuse_quantized(const JsonFields& config, const Family& family) {
-  const json* quantization = config.find("quantization_config");
+void refuse_quantized(const json& config, const std::string& where, const Family& family) {
+  const auto quantization = read_quantization_config(config, where);
   if (!quantization) return;
-  const std::string method =
-      quantization->is_object() ? quantization->value("quant_method", "unknown") : "unknown";
+  for (const std::string& strategy : quantization->strategies) {
+    if (!quantization->is_fp8() || strategy == "channel" || strategy == "tensor") continue;
+    throw DataError(
+        fmt::format(
+            "the checkpoint is in FP8 with factors of the strategy \"{}\": one for each row "
+            "(\"channel\"), or for each matrix (\"tensor\"), is read",
+            strategy),
+        where, "use the unquantised checkpoint with tuning.quant: fp8");
+  }
+  const std::string& method = quantization->method;
   if (method == "mxfp4" && family.reads_mxfp4) return;
-  if (method == "bitsandbytes") return;  // in 4 bits or 8
-  if (method == "fbgemm_fp8") return;
-  const bool is_fp8 =
-      quantization->is_object() && quantization->value("format", json()) == "float-quantized";
-  if (method == "compressed-tensors" && is_fp8) return;
+  if (method == "bitsandbytes" || quantization->is_fp8()) return;
   throw DataError(
-      fmt::format("the checkpoint is quantised by \"{}\", which is not supported", method),
-      config.where(),
+      fmt::format("the checkpoint is quantised by \"{}\", which is not supported", method), where,
       "use the unquantised checkpoint; `tuning.quant` quantises it when it is loaded");
 }
 
@@ -73,7 +77,6 @@ json with_defaults(const json& config, const Family& family) {
 /// The text model of a larger one, which sees images as well: trained on text, the rest stays as it
 /// is.
 ArchSpec read_text_part(const JsonFields& config, const Family& family) {
-  refuse_quantized(config, family);
   const json* text = config.find("text_config");
   if (!text) config.fail_missing("text_config");
   if (!text->is_object()) config.fail("text_config", "an object");
@@ -93,14 +96,16 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
   const JsonFields as_written(config_json, where);
   const std::string model_type = as_written.get_string("model_type", "");
   if (model_type.empty()) as_written.fail_missing("model_type");
-  if (const Family* family = family_of_text_part(model_type))
+  if (const Family* family = family_of_text_part(model_type)) {
+    refuse_quantized(config_json, where, *family);
     return read_text_part(as_written, *family);
+  }
   const Family& family = family_named(model_type, where);
   ArchSpec arch;
   arch.family = model_type;
   const json merged = with_defaults(config_json, family);
   const JsonFields config(merged, where);
-  refuse_quantized(config, family);
+  refuse_quantized(merged, where, family);
   if (family.traits) family.traits(arch);
   read_sizes(config, arch);
   arch.activation = read_activation(config);

@@ -7,6 +7,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/quantised_modules.h"
+#include "sftrun/spec/quantization_config.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/gguf_lora.h"
 #include "sftrun/weights/vllm_adapter.h"
@@ -30,11 +31,11 @@ QuantisedDirectory quantised_directory(const fs::path& base) {
   std::error_code ignored;
   if (!fs::is_directory(base, ignored)) return {};
   const nlohmann::json config = parse_json(read_text_file(base / "config.json"), base.string());
-  const auto found = config.find("quantization_config");
-  if (found == config.end() || !found->is_object()) return {};
-  const std::string method = found->value("quant_method", "");
-  if (method == "bitsandbytes") return {found->value("load_in_8bit", false) ? "int8" : "4 bits"};
-  return {method == "compressed-tensors" || method == "fbgemm_fp8" ? "FP8" : ""};
+  const auto quantization = spec::read_quantization_config(config, base.string());
+  if (!quantization) return {};
+  if (quantization->method == "bitsandbytes")
+    return {quantization->load_in_8bit ? "int8" : "4 bits"};
+  return {quantization->is_fp8() ? "FP8" : ""};
 }
 
 /// What the base's linear layers are in: "4 bits", "int8" or "FP8"; empty: neither the run nor its

@@ -35,14 +35,22 @@ std::string factors_name(const std::string& name, bool fp8) {
                   "download or copy the model again");
 }
 
+/// [rows], [rows, 1], or one: [], [1] or [1, 1]. As many of another layout are those of blocks.
+void check_layout(const SafetensorsEntry& factors, int64_t rows, const std::string& name,
+                  const std::string& where) {
+  std::vector<int64_t> shape = factors.shape;
+  while (!shape.empty() && shape.back() == 1) shape.pop_back();
+  if (factors.shape.size() <= 2 && (shape.empty() || shape == std::vector<int64_t>{rows})) return;
+  throw DataError(
+      fmt::format("tensor `{}` in 8 bits: its factors have the shape [{}], where [{}] (one for "
+                  "each of its rows) or [1] is read",
+                  name, fmt::join(factors.shape, ", "), rows),
+      where,
+      "use a checkpoint with factors of rows, or the unquantised one with tuning.quant: fp8");
+}
+
 void check_factors(const EightBitRows& matrix, const std::string& name, const std::string& where) {
   const auto count = static_cast<int64_t>(matrix.factors.size()) / size_of(matrix.factor_dtype);
-  if (count != matrix.rows && count != 1) {
-    fail(name,
-         fmt::format("{} factors of its {} rows (one for each, or one for all, are read)", count,
-                     matrix.rows),
-         where);
-  }
   for (int64_t row = 0; row < count; ++row) {
     const float factor = matrix.factor(row);
     if (std::isfinite(factor) && factor >= 0) continue;
@@ -93,6 +101,7 @@ EightBitRows read_eight_bits(const std::string& name, const std::vector<int64_t>
          fmt::format("`{}` is stored as {}, expected F32, F16 or BF16", factors, found->dtype),
          where);
   }
+  check_layout(*found, matrix.rows, name, where);
   matrix.factors = found->bytes;
   matrix.factor_dtype = *dtype;
   check_factors(matrix, name, where);

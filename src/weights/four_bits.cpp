@@ -45,7 +45,11 @@ class Reader {
     matrix.table = part(".quant_map", "F32", 16);
     matrix.nested = state.contains("nested_blocksize");
     matrix.absmax = part(".absmax", matrix.nested ? "U8" : "F32", blocks);
-    if (matrix.nested) read_nested(state, blocks, matrix);
+    if (matrix.nested)
+      read_nested(state, blocks, matrix);
+    else
+      require_finite(".absmax", matrix.absmax);
+    require_finite(".quant_map", matrix.table);
     return matrix;
   }
 
@@ -106,6 +110,16 @@ class Reader {
     matrix.nested_absmax =
         part(".nested_absmax", "F32", (blocks + kNestedBlock - 1) / kNestedBlock);
     matrix.nested_map = part(".nested_quant_map", "F32", kNestedBlock);
+    require_finite(".nested_absmax", matrix.nested_absmax);
+    require_finite(".nested_quant_map", matrix.nested_map);
+  }
+
+  void require_finite(const char* ending, std::span<const std::byte> floats) const {
+    const auto count = static_cast<int64_t>(floats.size() / sizeof(float));
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = float_at(floats, i);
+      if (!std::isfinite(value)) fail(fmt::format("`{}` {} is {}", name_ + ending, i, value));
+    }
   }
 
   std::span<const std::byte> part(const char* ending, const char* dtype, int64_t count) const {

@@ -215,6 +215,7 @@ class HfCheckpoint final : public CheckpointBase {
     const int64_t count = info.layout.view[0], size = info.numel() / count;
     std::vector<std::byte> stored(static_cast<size_t>(size * size_of(dtype)));
     std::vector<float> wide(is_packed ? static_cast<size_t>(size) : 0);
+    if (is_packed) require_numbers(blocks_of(info.name).exponents, info.name);
     for (int64_t entry = 0; entry < count; ++entry) {
       if (is_packed) {
         decode_mxfp4(blocks_of(info.name), entry * size / kMxfp4Block, wide);
@@ -234,7 +235,8 @@ class HfCheckpoint final : public CheckpointBase {
     return {located_.at(name + kBlocks).entry->bytes, located_.at(name + kScales).entry->bytes};
   }
   bool is_packed(const spec::TensorSpec& spec) const {
-    return spec.role == spec::TensorRole::kExperts && located_.contains(spec.name + kBlocks);
+    return spec.role == spec::TensorRole::kExperts &&
+           (located_.contains(spec.name + kBlocks) || located_.contains(spec.name + kScales));
   }
 
   void open_files() {

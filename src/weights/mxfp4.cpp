@@ -1,5 +1,7 @@
 #include "mxfp4.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -7,7 +9,9 @@
 #include <immintrin.h>
 #endif
 
+#include "sftrun/core/error.h"
 #include "sftrun/weights/ggml_type.h"
+#include "sftrun/weights/packed.h"
 
 namespace sftrun::weights {
 
@@ -16,6 +20,14 @@ namespace {
 #include "sftrun/weights/ggml_blocks.inl"
 
 }  // namespace
+
+void require_numbers(std::span<const std::byte> mxfp4_exponents, const std::string& name) {
+  const auto none = std::find(mxfp4_exponents.begin(), mxfp4_exponents.end(), std::byte{255});
+  if (none == mxfp4_exponents.end()) return;
+  throw DataError(fmt::format("tensor `{}` in MXFP4: the scale of block {} is no number", name,
+                              none - mxfp4_exponents.begin()),
+                  {}, "download or copy the model again");
+}
 
 void decode_mxfp4(const Mxfp4Blocks& blocks, int64_t first, std::vector<float>& out) {
   const auto count = static_cast<int64_t>(out.size()) / kMxfp4Block;

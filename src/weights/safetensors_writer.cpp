@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <regex>
@@ -80,7 +81,31 @@ void remove_earlier_save(const fs::path& directory, const std::set<std::string>&
   }
 }
 
+/// Of values that are finite in fp32: those beyond fp16's 65504 become infinities there.
+void require_finite_fp16(const std::string& name, const std::byte* data, size_t bytes) {
+  constexpr uint16_t kExponent = 0x7c00;
+  for (size_t i = 0; i < bytes; i += sizeof(uint16_t)) {
+    uint16_t half;
+    std::memcpy(&half, data + i, sizeof(half));
+    if ((half & kExponent) != kExponent) continue;
+    throw DataError(
+        fmt::format("tensor `{}` has values that fp16 has not (beyond 65504, or no numbers)", name),
+        {}, "write bf16 or f32");
+  }
+}
+
 }  // namespace
+
+void refuse_overflow(std::vector<TensorToWrite>& tensors) {
+  for (TensorToWrite& tensor : tensors) {
+    if (tensor.dtype != DType::kF16) continue;
+    tensor.produce = [produce = tensor.produce, name = tensor.name,
+                      bytes = bytes_of(tensor)](void* destination) {
+      produce(destination);
+      require_finite_fp16(name, static_cast<const std::byte*>(destination), bytes);
+    };
+  }
+}
 
 void write_safetensors(const fs::path& path, const std::vector<TensorToWrite>& tensors) {
   std::vector<const TensorToWrite*> order;

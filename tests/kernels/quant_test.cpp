@@ -327,6 +327,22 @@ TEST(Quant, RowsAreThoseOfTheWhole) {
   }
 }
 
+/// Of a tensor in fp32, as models are loaded: no copy of it.
+TEST(Quant, TakesLittleBesideItsResult) {
+  install_cpu_allocator();
+  const at::Tensor weight = normal({2050, 4100}, 16, at::kFloat);
+  for (const QuantFormat format :
+       {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kFp8, QuantFormat::kInt8}) {
+    trim_cpu_cache();
+    const uint64_t before = cpu_memory_stats().allocated_bytes;
+    reset_cpu_peak();
+    const QuantizedMatrix matrix = quantize(weight, {.format = format});
+    const uint64_t beside = cpu_memory_stats().peak_bytes - before - matrix.nbytes();
+    EXPECT_LT(static_cast<double>(beside), 0.6 * static_cast<double>(weight.nbytes()))
+        << quant_name(format);
+  }
+}
+
 /// Large results go past the caches, row by row: 16 MiB and more.
 TEST(Quant, LargeMatricesAreTheirParts) {
   const at::Tensor weight = normal({2001, 4195}, 15, at::kFloat);

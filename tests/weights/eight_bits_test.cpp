@@ -98,7 +98,14 @@ TEST_F(DamagedFp8, FactorsThatAreNone) {
   }
   entries_ = whole;
   set(factors, "F32", floats(39, 1));
-  expect_refused({kMatrix, "39 factors of its 40 rows"});
+  expect_refused({kMatrix, "its factors have the shape [39], where [40] (one for each of its rows)",
+                  "fix: use a checkpoint with factors of rows"});
+  // As many as rows, but of blocks: one way and the other.
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{2, 20}, {1, 40}, {40, 1, 1}, {4, 10}}) {
+    entries_[factors] = {"F32", shape, floats(40, 1)};
+    expect_refused({kMatrix, "its factors have the shape ["});
+  }
   set(factors, "U8", std::string(40, 'x'));
   expect_refused({"`" + factors + "` is stored as U8, expected F32, F16 or BF16"});
   entries_ = whole;

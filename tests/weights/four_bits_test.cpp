@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "damaged_model.h"
@@ -83,6 +85,18 @@ TEST_F(DamagedFourBits, PartsOfAnotherSizeOrType) {
   entries_ = whole;
   set(kMatrix + ".absmax", "F32", std::string(60, '\0'));
   expect_refused({"`" + kMatrix + ".absmax` is stored as F32, expected U8"});
+}
+
+TEST_F(DamagedFourBits, FactorsThatAreNone) {
+  const auto whole = entries_;
+  for (const char* part : {".nested_absmax", ".quant_map", ".nested_quant_map"}) {
+    for (const float value : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+      entries_ = whole;
+      std::string& bytes = entries_.at(kMatrix + part).bytes;
+      std::memcpy(bytes.data() + bytes.size() - 4, &value, 4);
+      expect_refused({"`" + kMatrix + part + "` " + std::to_string(bytes.size() / 4 - 1) + " is "});
+    }
+  }
 }
 
 TEST_F(DamagedFourBits, StatesThatSaySomethingElse) {

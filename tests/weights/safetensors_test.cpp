@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <numeric>
 
 #include "file_builders.h"
@@ -54,6 +55,28 @@ TEST(WriteSafetensors, LeavesNothingWhenProducingFails) {
   bad.produce = [](void*) { throw DataError("no such tensor"); };
   EXPECT_THROW(write_safetensors(directory / "m.safetensors", {bad}), DataError);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+/// 65504 is fp16's largest number; what is beyond is written nowhere as an infinity.
+TEST(WriteSafetensors, RefusesWhatFp16HasNot) {
+  const test::TemporaryDirectory directory;
+  const auto halves = [](DType dtype, uint16_t last) {
+    return TensorToWrite{"t", dtype, {3}, [last](void* to) {
+                           const uint16_t values[] = {0x7bff, 0x0001, last};
+                           std::memcpy(to, values, sizeof(values));
+                         }};
+  };
+  std::vector<TensorToWrite> sound = {halves(DType::kF16, 0xfbff), halves(DType::kBF16, 0x7f80)};
+  sound[1].name = "bf16";
+  refuse_overflow(sound);
+  write_safetensors(directory / "sound.safetensors", sound);
+  for (const uint16_t none : {uint16_t{0x7c00}, uint16_t{0xfc00}, uint16_t{0x7e00}}) {
+    std::vector<TensorToWrite> tensors = {halves(DType::kF16, none)};
+    refuse_overflow(tensors);
+    expect_error([&] { write_safetensors(directory / "none.safetensors", tensors); },
+                 {"tensor `t` has values that fp16 has not", "fix: write bf16 or f32"});
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory / "none.safetensors"));
 }
 
 std::vector<TensorToWrite> five_tensors() {

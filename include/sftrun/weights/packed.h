@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -43,6 +44,9 @@ struct Mxfp4Experts {
   std::span<const std::byte> exponents;  ///< [experts, rows, columns / 32]
   bool rows_in_turn = false;             ///< gate's and up's in turn, where here up's follow gate's
 };
+/// Of 255, which is no power of two but no number (OCP Microscaling Formats 1.0, section 5.4.1).
+/// @throws DataError naming the tensor
+void require_numbers(std::span<const std::byte> mxfp4_exponents, const std::string& name);
 
 /// Eight bits a value and a factor for each row: e4m3 with its weight_scale (compressed-tensors,
 /// fbgemm), or bitsandbytes' int8 with its SCB, whose values are code * factor / 127.

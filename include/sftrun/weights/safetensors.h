@@ -59,6 +59,9 @@ struct TensorToWrite {
 /// @throws DeviceError if it cannot be written.
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<TensorToWrite>& tensors);
+/// Makes `produce` of those in fp16 throw a DataError that names a tensor where a value becomes
+/// infinite there.
+void refuse_overflow(std::vector<TensorToWrite>& tensors);
 /// As transformers shards: model.safetensors, or model-00001-of-0000N.safetensors +
 /// model.safetensors.index.json. The index is written last; model*.safetensors files of an earlier
 /// save are removed after it.

@@ -126,21 +126,28 @@ QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format) {
   QuantizedMatrix matrix{.format = format, .rows = weight.size(0), .columns = weight.size(1)};
   matrix.packed = at::empty({matrix.numel()}, at::kByte);
   matrix.absmax = at::empty({matrix.rows}, at::kFloat);
-  // A copy, which the rows' codes are made in.
-  const at::Tensor values = format == QuantFormat::kInt8
-                                ? as_fp16(weight)
-                                : weight.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  auto* from = values.data_ptr<float>();
   auto* codes = matrix.packed.data_ptr<uint8_t>();
   auto* factors = matrix.absmax.data_ptr<float>();
   const int64_t n = matrix.columns;
-  parallel_for(0, matrix.rows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      factors[row] = format == QuantFormat::kFp8
-                         ? cpu_kernels().quantize_row_e4m3(from + row * n, n, codes + row * n)
-                         : cpu_kernels().quantize_row_int8(from + row * n, n, codes + row * n);
-    }
-  });
+  // Rows are copied, a part at a time, for their codes are made in them.
+  constexpr int64_t kPart = 1 << 20;  // values
+  const int64_t part = std::max<int64_t>(1, kPart / std::max<int64_t>(1, n));
+  for (int64_t first = 0; first < matrix.rows; first += part) {
+    const int64_t count = std::min(part, matrix.rows - first);
+    const at::Tensor rows = weight.narrow(0, first, count);
+    const at::Tensor values = format == QuantFormat::kInt8
+                                  ? as_fp16(rows)
+                                  : rows.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    auto* from = values.data_ptr<float>();
+    parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        uint8_t* to = codes + (first + i) * n;
+        factors[first + i] = format == QuantFormat::kFp8
+                                 ? cpu_kernels().quantize_row_e4m3(from + i * n, n, to)
+                                 : cpu_kernels().quantize_row_int8(from + i * n, n, to);
+      }
+    });
+  }
   return matrix;
 }
 

@@ -1,0 +1,61 @@
+#include <gtest/gtest.h>
+
+#include "damaged_model.h"
+
+/// Experts in MXFP4 as gpt-oss ships them (scripts/fixtures/make_families.py), damaged.
+namespace sftrun::weights {
+namespace {
+
+const std::string kMatrix = "model.layers.0.mlp.experts.down_proj";
+const std::string kBlocks = kMatrix + "_blocks", kScales = kMatrix + "_scales";
+
+class DamagedMxfp4 : public test::DamagedModel {
+ protected:
+  DamagedMxfp4()
+      : DamagedModel(std::filesystem::path(SFTRUN_TEST_DATA) / "families" / "gpt_oss_mxfp4") {}
+
+  const TensorInfo& matrix(const Checkpoint& checkpoint) const {
+    for (const TensorInfo& info : checkpoint.tensors())
+      if (info.name == kMatrix) return info;
+    throw std::logic_error(kMatrix);
+  }
+};
+
+TEST_F(DamagedMxfp4, IsSoundUndamaged) {
+  const auto checkpoint = open();
+  EXPECT_EQ(matrix(*checkpoint).format, "MXFP4");
+  EXPECT_TRUE(checkpoint->packed(kMatrix).has_value());
+}
+
+TEST_F(DamagedMxfp4, MissingParts) {
+  const auto whole = entries_;
+  for (const std::string& part : {kBlocks, kScales}) {
+    entries_ = whole;
+    entries_.erase(part);
+    expect_refused({"missing tensor `" + part + "`", "fix: the checkpoint is incomplete"});
+  }
+}
+
+TEST_F(DamagedMxfp4, PartsOfAnotherTypeOrShape) {
+  const auto whole = entries_;
+  for (const std::string& part : {kBlocks, kScales}) {
+    entries_ = whole;
+    entries_.at(part).dtype = "I8";
+    expect_refused({"`" + part + "` is stored as I8: MXFP4 blocks are U8", "download or copy"});
+    entries_ = whole;
+    std::swap(entries_.at(part).shape[0], entries_.at(part).shape[1]);
+    expect_refused({"`" + part + "` has the shape [", "the configuration implies [3, "});
+  }
+}
+
+/// 255 is no exponent: found when the matrix is read, not in training.
+TEST_F(DamagedMxfp4, AScaleThatIsNoNumber) {
+  entries_.at(kScales).bytes[5] = static_cast<char>(0xff);
+  const auto checkpoint = open();
+  test::expect_error([&] { test::read_all(*checkpoint, matrix(*checkpoint)); },
+                     {"tensor `" + kMatrix + "` in MXFP4: the scale of block 5 is no number",
+                      "fix: download or copy the model again"});
+}
+
+}  // namespace
+}  // namespace sftrun::weights
