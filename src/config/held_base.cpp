@@ -20,9 +20,10 @@ constexpr auto kKeys = std::to_array<const char*>(
 std::string HeldBase::words() const {
   if (form.empty()) return dtype;
   if (!tuning.quantises_base()) return form + " as its files have it";
-  if (tuning.quantises_to_rows()) return form;
-  return fmt::format("{} in blocks of {}{}", form, tuning.quant_block_size,
-                     tuning.double_quant ? " with quantised factors" : "");
+  const char* ends = tuning.quant_embeddings.value_or(false) ? ", embedding and head among it" : "";
+  if (tuning.quantises_to_rows()) return form + ends;
+  return fmt::format("{} in blocks of {}{}{}", form, tuning.quant_block_size,
+                     tuning.double_quant ? " with quantised factors" : "", ends);
 }
 
 Json HeldBase::to_json() const {
@@ -67,6 +68,12 @@ std::string quantize_command(const TuningConfig& tuning, const std::string& mode
   if (!tuning.quantises_to_rows() && !tuning.double_quant) command += " --no-double-quant";
   for (const std::string& name : tuning.skip_modules) command += " --skip-modules " + name;
   return command + " --output " + quantised_path(tuning, model);
+}
+
+std::string dense_when_written(const TuningConfig& tuning, bool has_experts) {
+  std::string dense = tuning.quant_embeddings.value_or(false) ? "embedding and head" : "";
+  if (has_experts) dense += dense.empty() ? "experts" : ", and experts";
+  return dense;
 }
 
 std::optional<HeldBase> read_held_base(const std::filesystem::path& adapter) {

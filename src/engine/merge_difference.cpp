@@ -257,8 +257,11 @@ std::string way_out(const MergedModel& model, const Training& training) {
   if (!merged_into_others)
     return "store the merged model in more bits, with --dtype (docs/export.md)";
   const std::string base = model.base_path.string();
+  const std::string dense =
+      config::dense_when_written(tuning, model.base->arch().mixture.num_experts > 0);
   return fmt::format(
-      "merge into the values that it was trained on: `{}`, and then merge with --model {}",
+      "merge into the values that it was trained on{}: `{}`, and then merge with --model {}",
+      dense.empty() ? "" : fmt::format(" (but for {}, which stay dense there)", dense),
       config::quantize_command(tuning, base), config::quantised_path(tuning, base));
 }
 

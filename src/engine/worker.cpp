@@ -498,6 +498,8 @@ class Worker {
     if (held_base_->tuning.quantises_base() && !is_stored_so(held_base_->form)) {
       written.quantised_to = held_base_->tuning.quant_word();
       written.quantize_command = config::quantize_command(held_base_->tuning, model_path_.string());
+      written.dense_when_written = config::dense_when_written(
+          held_base_->tuning, checkpoint_->arch().mixture.num_experts > 0);
     }
     for (const std::string& line : weights::where_it_loads(written)) log::info("  {}", line);
   }

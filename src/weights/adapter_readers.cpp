@@ -67,8 +67,12 @@ std::string beyond_peft(const WrittenAdapter& adapter) {
 /// Over what the adapter is what it was trained to be.
 std::string fitting_base(const WrittenAdapter& adapter) {
   if (adapter.quantised_to.empty()) return {};
-  return fmt::format(", over the base in {}, which `{}` writes", adapter.quantised_to,
-                     adapter.quantize_command);
+  std::string base = fmt::format(", over the base in {}, which `{}` writes", adapter.quantised_to,
+                                 adapter.quantize_command);
+  if (!adapter.dense_when_written.empty())
+    base += fmt::format(" (roughly: {} are dense there, and were in {} in this run)",
+                        adapter.dense_when_written, adapter.quantised_to);
+  return base;
 }
 
 std::string peft_line(const WrittenAdapter& adapter) {

@@ -35,6 +35,9 @@ TEST(HeldBase, InWords) {
   EXPECT_EQ(held.words(), "nf4 in blocks of 128 with quantised factors");
   held.tuning.double_quant = false;
   EXPECT_EQ(held.words(), "nf4 in blocks of 128");
+  held.tuning.quant_embeddings = true;
+  EXPECT_EQ(held.words(), "nf4 in blocks of 128, embedding and head among it");
+  held.tuning.quant_embeddings = false;
   held.form = "int8";
   held.tuning.quant = Quant::kInt8;
   EXPECT_EQ(held.words(), "int8");
@@ -43,6 +46,18 @@ TEST(HeldBase, InWords) {
   EXPECT_EQ(held.words(), "Q4_1 as its files have it");
   held.form = "";
   EXPECT_EQ(held.words(), "bf16");
+}
+
+/// `sftrun quantize` writes what transformers loads: linear layers.
+TEST(HeldBase, WhatStaysDenseWhenItIsWritten) {
+  TuningConfig tuning = in_nf4().tuning;
+  EXPECT_EQ(dense_when_written(tuning, /*has_experts=*/false), "");
+  EXPECT_EQ(dense_when_written(tuning, /*has_experts=*/true), "experts");
+  tuning.quant_embeddings = false;
+  EXPECT_EQ(dense_when_written(tuning, false), "");
+  tuning.quant_embeddings = true;
+  EXPECT_EQ(dense_when_written(tuning, false), "embedding and head");
+  EXPECT_EQ(dense_when_written(tuning, true), "embedding and head, and experts");
 }
 
 TEST(HeldBase, OtherFilesAreErrors) {

@@ -356,11 +356,11 @@ double needed(int64_t n, bool nested) {
   return values / 2 + (nested ? blocks + blocks / 256 * 4 : blocks * 4);
 }
 
-spec::ArchSpec small_arch() {
-  const nlohmann::json config = {{"model_type", "llama"},    {"vocab_size", 2000},
-                                 {"hidden_size", 512},       {"intermediate_size", 1536},
-                                 {"num_hidden_layers", 4},   {"num_attention_heads", 8},
-                                 {"num_key_value_heads", 4}, {"tie_word_embeddings", false}};
+spec::ArchSpec small_arch(int64_t layers = 4) {
+  const nlohmann::json config = {{"model_type", "llama"},       {"vocab_size", 2000},
+                                 {"hidden_size", 512},          {"intermediate_size", 1536},
+                                 {"num_hidden_layers", layers}, {"num_attention_heads", 8},
+                                 {"num_key_value_heads", 4},    {"tie_word_embeddings", false}};
   return spec::ArchSpec::from_hf_config(config, "config.json");
 }
 
@@ -425,20 +425,56 @@ uint64_t peak_of_a_step(Decoder& decoder) {
   return kernels::cpu_memory_stats().peak_bytes - held;
 }
 
-/// Neither unpacked nor as a gradient does the base appear.
+/// Neither unpacked nor as a gradient does the base appear, in any format, and nothing of it is
+/// left after a step.
 TEST(QuantisedBase, AStepFormsNoCopyOfTheBase) {
   if (kernels::cpu_kernels().isa != std::string("isa_avx512"))
     GTEST_SKIP() << "products unpack parts on AVX-512 only";
   kernels::install_cpu_allocator();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool checkpointing : {false, true}) {
+      DecoderOptions options;
+      options.trains = Trains::kLora;
+      options.lora.r = 4;
+      options.dtype = dtype;
+      options.gradient_checkpointing = checkpointing;
+      const auto dense = Decoder::random(small_arch(), options);
+      const uint64_t of_dense = peak_of_a_step(*dense);
+      for (const kernels::QuantFormat format :
+           {kernels::QuantFormat::kNf4, kernels::QuantFormat::kFp4, kernels::QuantFormat::kInt8}) {
+        SCOPED_TRACE(std::string(kernels::quant_name(format)) + " " + c10::toString(dtype) +
+                     (checkpointing ? ", checkpointed" : ""));
+        options.base.quant = kernels::QuantOptions{.format = format};
+        const auto quantised = Decoder::random(small_arch(), options);
+        constexpr uint64_t kParts = 2 * 1024 * 1024;  // unpacked at a time, of all threads
+        EXPECT_LE(peak_of_a_step(*quantised), of_dense + kParts);
+        const uint64_t held = kernels::cpu_memory_stats().allocated_bytes;
+        peak_of_a_step(*quantised);
+        EXPECT_EQ(kernels::cpu_memory_stats().allocated_bytes, held);
+      }
+    }
+  }
+}
+
+/// Of a layer more, its input alone.
+TEST(QuantisedBase, CheckpointedLayersSaveTheirInputs) {
+  kernels::install_cpu_allocator();
+  constexpr int64_t kMore = 4;
+  constexpr double kInputs = kMore * 128 * 512 * sizeof(float);
   DecoderOptions options;
   options.trains = Trains::kLora;
   options.lora.r = 4;
-  const auto dense = Decoder::random(small_arch(), options);
-  const uint64_t of_dense = peak_of_a_step(*dense);
   options.base.quant = kernels::QuantOptions{};
-  const auto quantised = Decoder::random(small_arch(), options);
-  constexpr uint64_t kParts = 2 * 1024 * 1024;  // unpacked at a time, of all threads
-  EXPECT_LE(peak_of_a_step(*quantised), of_dense + kParts);
+  double more[2];
+  for (const bool checkpointing : {false, true}) {
+    options.gradient_checkpointing = checkpointing;
+    const auto few = Decoder::random(small_arch(4), options),
+               many = Decoder::random(small_arch(4 + kMore), options);
+    more[checkpointing] =
+        static_cast<double>(peak_of_a_step(*many)) - static_cast<double>(peak_of_a_step(*few));
+  }
+  EXPECT_NEAR(more[1] / kInputs, 1, 0.05);
+  EXPECT_GT(more[0], 5 * kInputs);
 }
 
 }  // namespace

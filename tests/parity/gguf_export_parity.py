@@ -54,7 +54,7 @@ PROMPTS = [
 ]
 TEXTS = [*PROMPTS, "  Leading spaces,\ttabs\tand\n\n\nempty lines   stay   as they are. ", "Numbers: 0 12 1234 1,000,000 and 3.5e-07.",
          "Ein café in Zürich: 12,50 € bitte.", "Ship it 🚀 or wait? 東京 is sunny; Москва is cold.", "I'll, we've, it's, DON'T; x_1 != y**2"]
-TYPES = {"f16": 1, "q8_0": 7, "q4_0": 2, "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18}  # llama.cpp's numbers of them
+TYPES = {"f16": 1, "bf16": 32, "q8_0": 7, "q4_0": 2, "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18}  # llama.cpp's numbers of them
 RANK = 4
 WORST_OF_K = 0.09  # relative error of Q4_K over random weights, near 0.075
 

@@ -50,7 +50,7 @@ RUNS = [
     ("lora_all_linear", Storage("fp8")),
 ]
 MERGED = [("lora_all_linear", Storage("nf4", True, 64)), ("lora_qv", Storage("fp4", False, 128))]
-ON_DISK = [Storage("nf4", True, 64), Storage("fp4", False, 128)]
+ON_DISK = [Storage("nf4", True, 64), Storage("fp4", False, 128), Storage("fp4", True, 64)]
 IN_EIGHT_BITS = [Storage("int8"), Storage("fp8")]
 
 
@@ -168,6 +168,21 @@ def check_eight_bits_on_disk(sftrun: Sftrun, variant: Path, storage: Storage, sc
     scratch.mkdir()
 
 
+def bytes_needed(base: Path, storage: Storage) -> int:
+    """Of the base in memory: linear layers as `storage` has them, the rest in fp32."""
+    total, linear = 0, {f"{name}.weight" for name in linear_names(AutoModelForCausalLM.from_pretrained(base))}
+    for name, tensor in load_file(base / "model.safetensors").items():
+        values = tensor.numel()
+        blocks = -(-values // storage.block_size)
+        if name not in linear:
+            total += 4 * values
+        elif storage.in_eight_bits:
+            total += values + 4 * tensor.shape[0]
+        else:
+            total += (values + 1) // 2 + (blocks + 4 * -(-blocks // 256) if storage.double else 4 * blocks)
+    return total
+
+
 def check_run(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts) -> None:
     run = yaml.safe_load((variant / "run.yaml").read_text())
     dense = json.loads((variant / "expected.json").read_text())
@@ -180,6 +195,10 @@ def check_run(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, ve
         output = scratch / name.replace(" ", "-").replace(",", "")
         metrics = sftrun.train(variant / "run.yaml", output, **storage.settings, tuning__backend=backend)
         compare_runs(verdicts, name, storage, metrics, expected)
+        told, needed = json.loads((output / "run.json").read_text()), bytes_needed(base, storage)
+        held = told["ranks"][0]["bytes"]["base"]
+        verdicts.below(f"{name}: bytes of the base, {held} of {needed}", abs(held / needed - 1), 0.02)
+        verdicts.expect(f"{name}: how run.json says it is held", told["base"]["form"] == storage.quant, told["base"]["form"])
         differs = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(metrics, dense["metrics"]))
         verdicts.expect(f"{name}: fewer bits are seen in the losses", differs > 20 * LOSS, f"{differs:.1e}")
         if storage.quant == "fp8":

@@ -57,6 +57,7 @@ class AdapterReaders : public testing::Test {
     WrittenAdapter written{config_, arch_, base_, "runs/a/adapter",
                            [&](const std::string& module) { return adapted_.contains(module); }};
     written.quantised_to = quantised_to_;
+    written.dense_when_written = dense_when_written_;
     written.quantize_command = "sftrun quantize --to somewhere";
     return where_it_loads(written).at(i);
   }
@@ -68,7 +69,7 @@ class AdapterReaders : public testing::Test {
   spec::ArchSpec arch_;
   fs::path base_;
   std::set<std::string> adapted_;
-  std::string quantised_to_;
+  std::string quantised_to_, dense_when_written_;
 };
 
 const std::string kLoraGguf =
@@ -195,6 +196,11 @@ TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
     EXPECT_EQ(peft(), "PEFT: as it is, over the base in " + quantised_to_ + there);
     EXPECT_EQ(vllm(), "vLLM: as it is, over the same");
   }
+  dense_when_written_ = "embedding and head";
+  EXPECT_EQ(peft(), "PEFT: as it is, over the base in fp8" + there +
+                        " (roughly: embedding and head are dense there, and were in fp8 in this "
+                        "run)");
+  dense_when_written_.clear();
   config_.use_dora = true;
   EXPECT_EQ(peft(),
             "PEFT: not over this base (its DoRA does not compute over FP8): load it over the "

@@ -31,6 +31,9 @@ struct HeldBase {
 /// quantize …` that does.   @pre tuning.quantises_base()
 std::string quantised_path(const TuningConfig& tuning, const std::string& model);
 std::string quantize_command(const TuningConfig& tuning, const std::string& model);
+/// What such a run holds in fewer bits, too, and that command leaves dense, for nothing else loads
+/// it: "embedding and head", "experts"; empty: nothing.
+std::string dense_when_written(const TuningConfig& tuning, bool has_experts);
 
 inline constexpr const char* kHeldBaseFile = "sftrun_base.json";
 /// Of an adapter; nullopt: it does not say.   @throws DataError

@@ -18,8 +18,8 @@ struct WrittenAdapter {
   std::filesystem::path directory;                            ///< the adapter's
   std::function<bool(const std::string& module)> is_adapted;  ///< also of an experts' tensor
   /// What the run quantised the base to as it loaded it ("nf4"), and the command that writes such a
-  /// base; empty: nothing.
-  std::string quantised_to = {}, quantize_command = {};
+  /// base; empty: nothing. And what is dense in what that writes, if anything.
+  std::string quantised_to = {}, quantize_command = {}, dense_when_written = {};
 };
 
 /// A line each of PEFT, vLLM and llama.cpp: whether it loads as it is, else the command to run.
