@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -145,26 +146,38 @@ std::unique_ptr<model::Decoder> adapted_decoder() {
   model::DecoderOptions options;
   options.trains = model::Trains::kLora;
   options.lora.dora = true;
+  options.lora.r = 256;  // moments of 4096 values and more are in 8 bits where they may be
   options.lora.modules_to_save = {"model.norm"};
   return model::Decoder::load(
       weights::Checkpoint::open(fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa"), options);
 }
 
 /// What one step makes of the same adapter and gradients.
-std::unique_ptr<model::Decoder> after_a_step(double learning_rate, double loraplus_lr_ratio) {
+std::unique_ptr<model::Decoder> after_a_step(double learning_rate, double loraplus_lr_ratio,
+                                             bool is_8bit) {
   const at::NoGradGuard no_grad;
   auto decoder = adapted_decoder();
   kernels::ParameterStore& store = decoder->parameters();
-  AdamW optimizer(store, {.weight_decay = 0.1, .loraplus_lr_ratio = loraplus_lr_ratio});
+  AdamW optimizer(
+      store, {.weight_decay = 0.1, .is_8bit = is_8bit, .loraplus_lr_ratio = loraplus_lr_ratio});
   store.grad().copy_(test::normal(store.grad().sizes(), 5));
   optimizer.step(learning_rate, 1);
+  const auto state = optimizer.state();
+  EXPECT_EQ(
+      std::any_of(state.begin(), state.end(),
+                  [](const StateTensor& part) { return part.values.scalar_type() == at::kByte; }),
+      is_8bit);
   return decoder;
 }
 
 /// B and what has one dimension, weight decay as ever.
-TEST(LoraPlus, SomeLearnFaster) {
-  const auto both = after_a_step(1e-3, 5), slow = after_a_step(1e-3, 1),
-             fast = after_a_step(5e-3, 1);
+class LoraPlus : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Moments, LoraPlus, testing::Bool(), [](const auto& info) {
+  return info.param ? std::string("eight_bits") : std::string("fp32");
+});
+TEST_P(LoraPlus, SomeLearnFaster) {
+  const auto both = after_a_step(1e-3, 5, GetParam()), slow = after_a_step(1e-3, 1, GetParam()),
+             fast = after_a_step(5e-3, 1, GetParam());
   int64_t num_fast = 0;
   for (const kernels::Parameter& parameter : both->parameters().parameters()) {
     const bool is_fast =
@@ -181,7 +194,7 @@ TEST(LoraPlus, SomeLearnFaster) {
 }
 
 /// An embedding's A and B have a rate of their own, its magnitudes the others'.
-TEST(LoraPlus, EmbeddingsHaveTheirOwnRate) {
+TEST(LoraPlusOfEmbeddings, HaveTheirOwnRate) {
   const at::NoGradGuard no_grad;
   model::DecoderOptions options;
   options.trains = model::Trains::kLora;
@@ -271,6 +284,28 @@ TEST_F(Checkpoints, RestoreEightBitStatesAsTheyAre) {
   AdamW in_fp32(other->parameters(), AdamWConfig{});
   test::expect_error([&] { restore(checkpoint, *other, in_fp32); },
                      {"lacks exp_avg.", "another size", "optimizer.safetensors"});
+}
+
+/// From host memory and into it, and where a run resumes with them elsewhere.
+TEST_F(Checkpoints, MomentsOnTheHostComeBack) {
+  fs::create_directories(dir());
+  for (const bool is_8bit : {false, true}) {
+    const AdamWConfig there{.is_8bit = is_8bit, .moments_on_host = true, .values_of_part = 300},
+        here{.is_8bit = is_8bit};
+    decoder_ = larger_decoder();
+    optimizer_ = std::make_unique<AdamW>(decoder_->parameters(), there);
+    take_steps(*decoder_, *optimizer_, 3);
+    save(is_8bit ? 4 : 3);
+    take_steps(*decoder_, *optimizer_, 2);
+    for (const AdamWConfig& config : {there, here}) {
+      const auto other = larger_decoder();
+      AdamW other_optimizer(other->parameters(), config);
+      restore(CheckpointStore(dir()).latest().value(), *other, other_optimizer);
+      take_steps(*other, other_optimizer, 2);
+      EXPECT_TRUE(at::equal(decoder_->parameters().master(), other->parameters().master()));
+      expect_same_state(*optimizer_, other_optimizer);
+    }
+  }
 }
 
 TEST(Identity, TheOptimizerBelongsToTheRun) {
