@@ -185,6 +185,8 @@ def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) 
         reference, logits = reference_run(cache, directory, adapter, chat, dtype)
         run = scratch / f"run-{backend}"
         compare_metrics(verdicts, name, sftrun.train(config, run, tuning__backend=backend), reference, LOSS, GRAD_NORM)
+        form = json.loads((run / "run.json").read_text())["base"]["form"]
+        verdicts.expect(f"{name}: the file's blocks are kept, the reference is of their values", form == "Q4_1", form)
         model = load_adapter(load_base(directory), run / "adapter")
         probe = chat.document(conversations()[-1]["messages"]).tokens
         distance = relative_to_largest(logits_of(model, probe), logits)
