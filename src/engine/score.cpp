@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,12 @@ int run_score(const nlohmann::json& request) {
   std::vector<ScoredRecord> records =
       read_records(content, input == "-" ? "<stdin>" : input, model.text);
   score(records, *model.decoder);
+  for (const ScoredRecord& scored : records) {
+    if (std::isfinite(scored.logprob)) continue;
+    weights::require_finite(*model.checkpoint, request.at("model").get<std::string>());
+    throw DataError("the record's log-probability is no finite number", scored.where,
+                    "give --dtype fp32; if it stays so, the adapter is broken");
+  }
   std::string text;
   double total = 0;
   int64_t tokens = 0, num_empty = 0;

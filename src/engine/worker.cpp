@@ -306,6 +306,7 @@ class Worker {
     inputs.hooks.stop_exit_code = [&] { return stop_.exit_code(); };
     inputs.hooks.peak_memory_bytes = [] { return observe::process_memory().peak_resident_bytes; };
     inputs.hooks.on_event = [&](const train::TrainEvent& event) { forward(event); };
+    inputs.hooks.look_at_base = [&] { weights::require_finite(*checkpoint_, model_path_); };
     const RunResult result{run_dir_,    inputs.adapter, *checkpoint_,
                            model_path_, compute_.dtype, configured_template_};
     if (is_main()) require_disk_space(result, *decoder_, config_.train.optimizer);

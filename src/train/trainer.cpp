@@ -213,6 +213,7 @@ void Trainer::gather(StepReport& report, double loss_sum, double num_micro_batch
 void Trainer::require_finite(const StepReport& report, const data::StepBatch& global_batch,
                              int64_t step) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
+  if (step == outcome_.first_step) in_.hooks.look_at_base();
   const int64_t micro_batch_size = *in_.config.train.batch_size.value;
   const bool is_located = report.not_finite_at >= 0;
   const int64_t first = is_located ? report.not_finite_at : 0;

@@ -1,6 +1,7 @@
 #include "sftrun/weights/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "checkpoint_base.h"
 #include "sftrun/core/error.h"
@@ -73,6 +74,19 @@ std::set<std::string> block_kinds(const Checkpoint& checkpoint) {
     if (is_mxfp4 || std::holds_alternative<Mxfp4Experts>(*packed)) kinds.insert("mxfp4");
   }
   return kinds;
+}
+
+void require_finite(const Checkpoint& checkpoint, const fs::path& path) {
+  std::vector<float> values;
+  for (const TensorInfo& info : checkpoint.tensors()) {
+    values.resize(static_cast<size_t>(info.numel()));
+    checkpoint.read(info.name, DType::kF32, values.data());
+    if (std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
+      continue;
+    throw DataError(
+        fmt::format("tensor `{}` of the base holds values that are no finite numbers", info.name),
+        path.string(), "download or copy the model again");
+  }
 }
 
 }  // namespace sftrun::weights

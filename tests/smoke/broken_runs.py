@@ -191,8 +191,19 @@ def one_bad_record(folder):
     """A weight is no number, which one record alone touches: its line is named, by whichever rank has it."""
     (folder / "train.jsonl").write_text("\n" + bad_input.lines(*[bad_input.GOOD_RECORD] * 3, BAD_RECORD))
     untie_with_a_bad_weight(folder)
-    ended = Run(folder, 2, "train.max_steps=4", "data.packing=false", "train.batch_size=1", "train.grad_accum=2").end()
-    row = expect_error(ended, 5, "the loss is not finite at step 1", r"train\.jsonl, line 5 of the micro-batch in which it arose")
+    ended = Run(folder, 2, "train.max_steps=4", "train.epochs=2", "data.shuffle=false", "data.packing=false", "train.batch_size=1",
+                "train.grad_accum=1").end()
+    row = expect_error(ended, 5, "the loss is not finite at step 2", r"train\.jsonl, line 5 of the micro-batch in which it arose")
+    expect_nothing_saved(folder)
+    return row
+
+
+def base_is_broken(folder):
+    """Not finite from the first step, and the base holds what is no number: its tensor is named, not the data."""
+    (folder / "train.jsonl").write_text(bad_input.lines(BAD_RECORD))
+    untie_with_a_bad_weight(folder)
+    row = expect_error(Run(folder, 2, *TWO_STEPS).end(), 3, "tensor `model.embed_tokens.weight` of the base holds values that are no",
+                       r"\n  at   model", r"\n  fix: download or copy")
     expect_nothing_saved(folder)
     return row
 
@@ -394,7 +405,7 @@ def checkpoints_read_only(folder):
     return row
 
 
-CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, one_ranks_gradient, third_step_bad,
+CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, base_is_broken, one_ranks_gradient, third_step_bad,
          weights_overflow, disk_full, disk_fills_up, disk_space_checked_first, run_directory_read_only, checkpoints_read_only,
          interrupted_early, interrupted, terminated, second_run, launcher_killed_and_started_again_at_once, goes_back,
          damaged_newest_is_passed_over, changed_data_allowed]

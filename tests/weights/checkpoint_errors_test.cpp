@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -68,6 +70,21 @@ class BrokenModel : public testing::Test {
 TEST_F(BrokenModel, IsSoundUndamaged) {
   save();
   EXPECT_EQ(Checkpoint::open(directory_.path())->tensors().size(), 11U);
+}
+
+/// Opening reads no values; when a run has gone wrong, they are looked at.
+TEST_F(BrokenModel, ValuesThatAreNoNumbersAreFound) {
+  save();
+  require_finite(*Checkpoint::open(directory_.path()), directory_.path());
+  tensor("model.layers.0.mlp.up_proj.weight").produce = [](void* out) {
+    std::memset(out, 0, 6 * 4 * sizeof(float));
+    static_cast<float*>(out)[23] = std::numeric_limits<float>::infinity();
+  };
+  save();
+  const auto checkpoint = Checkpoint::open(directory_.path());
+  expect_error([&] { require_finite(*checkpoint, directory_.path()); },
+               {"tensor `model.layers.0.mlp.up_proj.weight` of the base holds values that are no",
+                directory_.path().string(), "fix: download or copy the model again"});
 }
 
 TEST_F(BrokenModel, NoSuchModel) {

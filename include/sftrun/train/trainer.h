@@ -39,6 +39,8 @@ struct Hooks {
   };  ///< not 0: stop after this step with a checkpoint
   std::function<void(const TrainEvent&)> on_event = [](const TrainEvent&) {};
   std::function<uint64_t()> peak_memory_bytes = [] { return uint64_t{0}; };
+  /// Where the first step of a run is not finite. What it throws is told instead.
+  std::function<void()> look_at_base = [] {};
 };
 
 struct TrainerInputs {

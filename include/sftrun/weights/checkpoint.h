@@ -80,4 +80,8 @@ class Checkpoint {
 /// files of either kind.
 std::set<std::string> block_kinds(const Checkpoint& checkpoint);
 
+/// Reads every tensor: for when something has gone wrong.
+/// @throws DataError naming the first that holds values which are no finite numbers
+void require_finite(const Checkpoint& checkpoint, const std::filesystem::path& path);
+
 }  // namespace sftrun::weights
