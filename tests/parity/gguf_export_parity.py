@@ -33,7 +33,7 @@ from unittest import mock
 import gguf
 import numpy as np
 import torch
-from harness import REPOSITORY, Sftrun, Verdicts  # and where what follows is found
+from harness import REPOSITORY, Sftrun, Verdicts, compare_metrics  # and where what follows is found
 import as_llama_cpp
 import family_gguf
 
@@ -56,6 +56,7 @@ TEXTS = [*PROMPTS, "  Leading spaces,\ttabs\tand\n\n\nempty lines   stay   as th
          "Ein café in Zürich: 12,50 € bitte.", "Ship it 🚀 or wait? 東京 is sunny; Москва is cold.", "I'll, we've, it's, DON'T; x_1 != y**2"]
 TYPES = {"f16": 1, "bf16": 32, "q8_0": 7, "q4_0": 2, "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18}  # llama.cpp's numbers of them
 RANK = 4
+KEPT = 1e-5  # relative, of losses over blocks and over their values
 WORST_OF_K = 0.09  # relative error of Q4_K over random weights, near 0.075
 
 # Rows of whole blocks of 256, and some that are not. Heads share keys.
@@ -363,6 +364,8 @@ def check_model(sftrun: Sftrun, name: str, directory: Path, file: Path | None, s
             del client
         if llama_cpp and kind != "f16":  # llama-quantize leaves some tensors in fp32 that the converter stores in fp16
             check_quantised(name, ours, dense, kind, scratch, verdicts)
+        if name == "llama" and kind not in ("f16", "bf16"):
+            check_training(sftrun, name, kind, ours, scratch, verdicts)
         shutil.rmtree(scratch / kind)
     check_parted_head(sftrun, name, directory, file, scale, scratch, verdicts)
     lora = only_gguf(merge(sftrun, file or directory, adapter, scratch / "lora", "--format", "lora-gguf"))
@@ -392,6 +395,24 @@ def check_model(sftrun: Sftrun, name: str, directory: Path, file: Path | None, s
         untouched = [tensor for tensor in after if "norm" in tensor.name or "embd" in tensor.name]
         verdicts.expect(f"{name}: and the bytes of what is not adapted",
                         all(np.array_equal(tensor.data, before[tensor.name].data) for tensor in untouched))
+
+
+def check_training(sftrun: Sftrun, name: str, kind: str, file: Path, scratch: Path, verdicts: Verdicts) -> None:
+    """Steps over the file's blocks as over the values that they stand for."""
+    records, config = scratch / "records.jsonl", scratch / "run.yaml"
+    records.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    config.write_text(json.dumps({  # which is YAML
+        "model": {"name": str(file), "max_seq_len": 128, "dtype": "fp32"},
+        "tuning": {"mode": "lora", "lora": {"r": 4, "alpha": 8, "target_modules": ["all-linear"]}},
+        "data": {"train": str(records), "format": "text"},
+        "train": {"max_steps": 3, "batch_size": 2, "grad_accum": 1, "learning_rate": 1e-2, "scheduler": "constant", "save_every": "0"},
+        "output": {"tensorboard": False}}))
+    kept, unpacked = (sftrun.train(config, scratch / f"train-{quant}", tuning__quant=quant) for quant in ("gguf", "none"))
+    compare_metrics(verdicts, f"{name} {kind}: trained over blocks and over their values", kept, unpacked, KEPT, 10 * KEPT)
+    forms = [json.loads((scratch / f"train-{quant}" / "run.json").read_text())["base"]["form"] for quant in ("gguf", "none")]
+    verdicts.expect(f"{name} {kind}: blocks were kept", bool(forms[0]) and not forms[1], str(forms))
+    for quant in ("gguf", "none"):
+        shutil.rmtree(scratch / f"train-{quant}")
 
 
 def check_parted_head(sftrun: Sftrun, name: str, directory: Path, file: Path | None, scale: float, scratch: Path, verdicts: Verdicts) -> None:
