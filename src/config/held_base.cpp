@@ -36,6 +36,7 @@ Json HeldBase::to_json() const {
           {"fingerprint", fingerprint},
           {"form", form.empty() ? Json() : Json(form)},
           {"dtype", dtype},
+          {"pissa", pissa},
           {"tuning", kept}};
 }
 
@@ -48,7 +49,8 @@ HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
             .fingerprint = json.at("fingerprint").get<std::string>(),
             .form = form.is_null() ? "" : form.get<std::string>(),
             .dtype = json.at("dtype").get<std::string>(),
-            .tuning = config::from_json(config).tuning};
+            .tuning = config::from_json(config).tuning,
+            .pissa = json.value("pissa", false)};
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("does not say how a base was held: {}", error.what()), where);
   } catch (const ConfigError& error) {

@@ -75,9 +75,14 @@ std::string fitting_base(const WrittenAdapter& adapter) {
   return base;
 }
 
+/// What PiSSA left of the base was rounded, and is not kept.
+bool is_rough(const WrittenAdapter& adapter) {
+  return adapter.takes_base_apart && !word_of_base(adapter).empty();
+}
+
 std::string peft_line(const WrittenAdapter& adapter) {
   const std::string& name = adapter.config.base_model_name_or_path;
-  if (adapter.config.pissa && !word_of_base(adapter).empty())
+  if (is_rough(adapter))
     return "PEFT: roughly, over the unquantised model: what PiSSA left of the base was in fewer "
            "bits, which nothing else holds";
   if (is_gguf(name)) {
@@ -117,6 +122,8 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   std::string line =
       reading
           ? fmt::format("vLLM: what {} writes", merge_command(adapter, "--format vllm ", "-vllm"))
+      : is_rough(adapter)
+          ? std::string("vLLM: roughly, over the unquantised model")
           : "vLLM: as it is" + std::string(adapter.quantised_to.empty() ? "" : ", over the same");
   if (allowed > vllm_max_lora_rank({.r = 1}))
     line += fmt::format(", with --max-lora-rank {}", allowed);

@@ -27,6 +27,7 @@ TEST(HeldBase, SurvivesTheFile) {
   EXPECT_EQ(read->to_json(), held.to_json());
   EXPECT_EQ(read->tuning.quant_block_size, 128);
   EXPECT_FALSE(read->tuning.quant_embeddings);
+  EXPECT_FALSE(read->pissa);
   EXPECT_EQ(read->tuning.skip_modules, held.tuning.skip_modules);
 }
 

@@ -59,6 +59,7 @@ class AdapterReaders : public testing::Test {
     written.quantised_to = quantised_to_;
     written.dense_when_written = dense_when_written_;
     written.quantize_command = "sftrun quantize --to somewhere";
+    written.takes_base_apart = takes_base_apart_;
     return where_it_loads(written).at(i);
   }
   std::string peft() const { return line(0); }
@@ -70,6 +71,7 @@ class AdapterReaders : public testing::Test {
   fs::path base_;
   std::set<std::string> adapted_;
   std::string quantised_to_, dense_when_written_;
+  bool takes_base_apart_ = false;
 };
 
 const std::string kLoraGguf =
@@ -208,10 +210,14 @@ TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
   quantised_to_ = "nf4";
   EXPECT_EQ(peft(), "PEFT: as it is, over the base in nf4" + there);
   config_ = {.r = 8};
-  config_.pissa = true;
+  takes_base_apart_ = true;
   EXPECT_EQ(peft(),
             "PEFT: roughly, over the unquantised model: what PiSSA left of the base was in fewer "
             "bits, which nothing else holds");
+  EXPECT_EQ(vllm(), "vLLM: roughly, over the unquantised model");
+  quantised_to_.clear();
+  EXPECT_EQ(peft(), "PEFT: as it is");
+  EXPECT_EQ(vllm(), "vLLM: as it is");
 }
 
 TEST_F(AdapterReaders, AGgufFileAsBase) {

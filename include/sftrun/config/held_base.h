@@ -20,6 +20,8 @@ struct HeldBase {
   /// quant, double_quant, quant_block_size, quant_embeddings and skip_modules, by which the same
   /// base is held in the same form again.
   TuningConfig tuning;
+  /// Its matrices were what PiSSA's principal parts left of them, which no file has.
+  bool pissa = false;
 
   std::string words() const;  ///< "nf4 in blocks of 64 with quantised factors", "fp32"
   nlohmann::ordered_json to_json() const;

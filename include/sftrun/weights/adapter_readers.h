@@ -20,6 +20,7 @@ struct WrittenAdapter {
   /// What the run quantised the base to as it loaded it ("nf4"), and the command that writes such a
   /// base; empty: nothing. And what is dense in what that writes, if anything.
   std::string quantised_to = {}, quantize_command = {}, dense_when_written = {};
+  bool takes_base_apart = false;  ///< the run began with PiSSA
 };
 
 /// A line each of PEFT, vLLM and llama.cpp: whether it loads as it is, else the command to run.
