@@ -156,7 +156,7 @@ const kernels::QuantizedMatrix& QuantizedTensors::quantised(const Matrix& matrix
     dense = at::empty(info.shape, model::torch_dtype(dtype_));
     base_.read(info.name, dtype_, dense.data_ptr());
   }
-  matrix_ = kernels::quantize(dense, options_);
+  matrix_ = kernels::quantize(dense, options_, info.name);
   name_ = info.name;
   return matrix_;
 }

@@ -102,7 +102,8 @@ void AdapterStart::take_principal_part(kernels::Linear& linear) {
       stored_parts_ ? stored_part(lora) : principal_part(weight, r, lora.scale);
   weight.sub_(at::mm(part.b, part.a).mul_(lora.scale));
   if (linear.quantized) {
-    linear.quantized = kernels::quantize(weight, own_form(linear)).to(options_.device);
+    linear.quantized =
+        kernels::quantize(weight, own_form(linear), linear.name + ".weight").to(options_.device);
   } else {
     linear.weight = weight.to(linear.weight.scalar_type()).to(options_.device);
   }

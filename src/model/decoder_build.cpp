@@ -362,7 +362,7 @@ class DecoderBuilder {
                           shape, kernels::is_4bit(base.quant->format) ? base.quant->block_size : 1))
       return std::nullopt;
     const at::Tensor values = source_(slot.name, shape, at::kFloat, /*stays=*/false);
-    return kernels::quantize(values.view({-1, shape.back()}), *base.quant);
+    return kernels::quantize(values.view({-1, shape.back()}), *base.quant, slot.name);
   }
 
   /// Whether a tied head has values of its own, for it or the embedding trains beside updates.

@@ -17,6 +17,7 @@
 #include "sftrun/kernels/ops.h"
 #include "sftrun/weights/gguf.h"
 #include "sftrun/weights/safetensors.h"
+#include "support/expect_error.h"
 #include "support/random_blocks.h"
 #include "support/reference.h"
 #include "support/tensors.h"
@@ -323,6 +324,22 @@ TEST(Quant, RowsAreThoseOfTheWhole) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       EXPECT_TRUE(at::equal(dequantize_rows(matrix, rows, dtype),
                             dequantize(matrix, dtype).index_select(0, rows)));
+    }
+  }
+}
+
+TEST(Quant, RefusesWhatIsNoNumber) {
+  for (const QuantFormat format :
+       {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kFp8, QuantFormat::kInt8}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      at::Tensor weight = normal({7, 70}, 17, dtype);
+      weight[3] = 0;  // no largest to divide by, and no reason to refuse
+      quantize(weight, {.format = format}, "sound");
+      for (const float none : {std::nanf(""), -std::numeric_limits<float>::infinity()}) {
+        weight[6][69] = none;
+        test::expect_error([&] { quantize(weight, {.format = format}, "layers.3.up"); },
+                           {"tensor `layers.3.up` holds values that are no"});
+      }
     }
   }
 }

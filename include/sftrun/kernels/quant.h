@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "sftrun/weights/ggml_type.h"
@@ -79,8 +80,10 @@ struct QuantizedMatrix {
 const at::Tensor& nested_map();
 
 /// @param weight [rows, columns] contiguous, on CPU, fp32, bf16 or fp16. kInt8 takes it as fp16, as
-/// bitsandbytes does.   @throws DataError for kInt8 where values are no numbers or beyond fp16
-QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options);
+/// bitsandbytes does.   @throws DataError naming `name` where values are no finite numbers, and for
+/// kInt8 where they are beyond fp16
+QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options,
+                         const std::string& name = "?");
 /// [rows, columns], each value code * factor in fp32, rounded once.   @param dtype as of weights
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype);
 /// Rows [first, first + count), on CPU.

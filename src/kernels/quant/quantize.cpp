@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <span>
 
@@ -111,18 +113,44 @@ void nest(QuantizedMatrix& matrix) {
   matrix.absmax.reset();
 }
 
+/// Of magnitudes as integers: those of infinities and of what is no number are the largest.
+bool is_finite(const float* values, int64_t n) {
+  constexpr int32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+  int32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    int32_t bits;
+    std::memcpy(&bits, values + i, sizeof(bits));
+    largest = std::max(largest, bits & kMagnitude);
+  }
+  return largest < kInfinity;
+}
+
+void require_finite(const at::Tensor& values, const std::string& name) {
+  constexpr int64_t kGrain = 1 << 16;  // values worth a thread
+  const auto* from = values.const_data_ptr<float>();
+  std::atomic<bool> finite = true;
+  parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    if (!is_finite(from + begin, end - begin)) finite = false;
+  });
+  if (finite) return;
+  throw DataError(fmt::format("tensor `{}` holds values that are no finite numbers", name), {},
+                  "download or copy the model again");
+}
+
 /// bitsandbytes has weights in fp16 before it quantises them.
-at::Tensor as_fp16(const at::Tensor& weight) {
-  at::Tensor halves = weight.to(at::kHalf).to(at::kFloat);
-  if (!halves.isfinite().all().item<bool>()) {
-    throw DataError(
-        "a weight is no number, or beyond the 65504 of fp16, by way of which int8 is made", {},
-        "use fp8 or nf4");
+at::Tensor as_fp16(const at::Tensor& weight, const std::string& name) {
+  const at::Tensor halves = weight.to(at::kHalf).to(at::kFloat);
+  if (!is_finite(halves.const_data_ptr<float>(), halves.numel())) {
+    throw DataError(fmt::format("tensor `{}` holds values that are no numbers, or beyond the 65504 "
+                                "of fp16, by way of which int8 is made",
+                                name),
+                    {}, "use fp8 or nf4; where these refuse it, too, download the model again");
   }
   return halves;
 }
 
-QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format) {
+QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format,
+                              const std::string& name) {
   QuantizedMatrix matrix{.format = format, .rows = weight.size(0), .columns = weight.size(1)};
   matrix.packed = at::empty({matrix.numel()}, at::kByte);
   matrix.absmax = at::empty({matrix.rows}, at::kFloat);
@@ -136,8 +164,9 @@ QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format) {
     const int64_t count = std::min(part, matrix.rows - first);
     const at::Tensor rows = weight.narrow(0, first, count);
     const at::Tensor values = format == QuantFormat::kInt8
-                                  ? as_fp16(rows)
+                                  ? as_fp16(rows, name)
                                   : rows.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    if (format == QuantFormat::kFp8) require_finite(values, name);
     auto* from = values.data_ptr<float>();
     parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -153,11 +182,12 @@ QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format) {
 
 }  // namespace
 
-QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options) {
+QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options,
+                         const std::string& name) {
   SFTRUN_CHECK(weight.is_cpu() && weight.is_contiguous() && weight.dim() == 2);
   SFTRUN_CHECK(options.format != QuantFormat::kGgml);
   const at::NoGradGuard no_grad;
-  if (is_8bit(options.format)) return quantize_8bit(weight, options.format);
+  if (is_8bit(options.format)) return quantize_8bit(weight, options.format, name);
   SFTRUN_CHECK(options.block_size > 0 && options.block_size % 2 == 0);
   QuantizedMatrix matrix{.format = options.format,
                          .rows = weight.size(0),
@@ -166,6 +196,7 @@ QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options) 
   matrix.packed = at::empty({(matrix.numel() + 1) / 2}, at::kByte);
   matrix.absmax = at::empty({matrix.num_blocks()}, at::kFloat);
   const at::Tensor values = weight.to(at::kFloat);
+  require_finite(values, name);
   const auto* from = values.const_data_ptr<float>();
   auto* packed = matrix.packed.data_ptr<uint8_t>();
   auto* absmax = matrix.absmax.data_ptr<float>();
