@@ -218,7 +218,7 @@ void visit_batch_fields(TrainConfig& train, Visitor&& field) {
 template <class Visitor>
 void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   field(train.learning_rate, "learning_rate",
-        between(0, 1).otherwise("2e-4 for lora, 2e-5 for full and partial"),
+        between(0, 1).otherwise("2e-4 for lora and qlora, 2e-5 for full and partial"),
         "Peak learning rate, reached when warm-up ends.", "1e-4");
   field(train.scheduler, "scheduler", any(), "Learning rate after warm-up.", "cosine");
   field(train.warmup_ratio, "warmup_ratio", between(0, 1).otherwise("0.03 without warmup_steps"),
@@ -323,7 +323,7 @@ template <class Visitor>
 void visit_sections(RunConfig& config, Visitor&& section) {
   section("model", config.model, "The base model.");
   section("tuning", config.tuning, "What trains.");
-  section("tuning.lora", config.tuning.lora, "The low-rank update, for mode lora.");
+  section("tuning.lora", config.tuning.lora, "The low-rank update, for the modes lora and qlora.");
   section("data", config.data, "What it learns from.");
   section("train", config.train, "How it learns.");
   section("parallel", config.parallel, "Several devices.");

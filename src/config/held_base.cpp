@@ -6,6 +6,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::config {
 namespace {
@@ -64,12 +65,13 @@ std::string quantised_path(const TuningConfig& tuning, const std::string& model)
 
 std::string quantize_command(const TuningConfig& tuning, const std::string& model) {
   std::string command =
-      fmt::format("sftrun quantize --model {} --method {}", model, tuning.quant_word());
+      fmt::format("sftrun quantize --model {} --method {}", shell_word(model), tuning.quant_word());
   if (!tuning.quantises_to_rows() && tuning.quant_block_size != TuningConfig().quant_block_size)
     command += fmt::format(" --block-size {}", tuning.quant_block_size);
   if (!tuning.quantises_to_rows() && !tuning.double_quant) command += " --no-double-quant";
-  for (const std::string& name : tuning.skip_modules) command += " --skip-modules " + name;
-  return command + " --output " + quantised_path(tuning, model);
+  for (const std::string& name : tuning.skip_modules)
+    command += " --skip-modules " + shell_word(name);
+  return command + " --output " + shell_word(quantised_path(tuning, model));
 }
 
 std::string dense_when_written(const TuningConfig& tuning, bool has_experts) {

@@ -29,7 +29,7 @@ std::string fix_for_write(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-      return "free disk space, or choose another output.dir";
+      return "free disk space, or write elsewhere";
     case EACCES:
     case EPERM:
     case EROFS:

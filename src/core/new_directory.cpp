@@ -13,7 +13,12 @@ void write_new_directory(const fs::path& target, const std::string& what,
   temporary += ".unfinished";
   std::error_code code;
   fs::remove_all(temporary, code);
-  write(temporary);
+  try {
+    write(temporary);
+  } catch (...) {
+    fs::remove_all(temporary, code);
+    throw;
+  }
   fs::remove(target, code);  // empty or absent
   fs::rename(temporary, target, code);
   if (code) {

@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/dataset.h"
@@ -262,7 +263,7 @@ std::string way_out(const MergedModel& model, const Training& training) {
   return fmt::format(
       "merge into the values that it was trained on{}: `{}`, and then merge with --model {}",
       dense.empty() ? "" : fmt::format(" (but for {}, which stay dense there)", dense),
-      config::quantize_command(tuning, base), config::quantised_path(tuning, base));
+      config::quantize_command(tuning, base), shell_word(config::quantised_path(tuning, base)));
 }
 
 void measure(const MergedModel& model, Training& training, const nlohmann::json& request) {

@@ -106,8 +106,9 @@ std::string peft_line(const WrittenAdapter& adapter) {
 }
 
 std::string merge_command(const WrittenAdapter& adapter, const char* options, const char* suffix) {
-  return fmt::format("`sftrun merge {}--adapter {} --output {}{}`", options,
-                     adapter.directory.string(), adapter.directory.string(), suffix);
+  const std::string directory = adapter.directory.string();
+  return fmt::format("`sftrun merge {}--adapter {} --output {}`", options, shell_word(directory),
+                     shell_word(directory + suffix));
 }
 
 std::string vllm_line(const WrittenAdapter& adapter) {

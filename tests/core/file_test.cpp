@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "sftrun/core/error.h"
+#include "sftrun/core/new_directory.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -131,6 +133,24 @@ TEST(AtomicFile, DevicesAndPipesAreWrittenAsTheyAre) {
   EXPECT_TRUE(std::filesystem::is_fifo(pipe));
   write_file_atomically("/dev/null", "text");
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST(NewDirectory, IsThereAsAWholeOrNotAtAll) {
+  const test::TemporaryDirectory directory;
+  const auto target = directory / "model";
+  const auto fill = [](const std::filesystem::path& to) {
+    make_directories(to);
+    write_file_atomically(to / "a", "b");
+  };
+  EXPECT_THROW(write_new_directory(target, "the model",
+                                   [&](const std::filesystem::path& to) {
+                                     fill(to);
+                                     throw DeviceError("cannot write");
+                                   }),
+               DeviceError);
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+  write_new_directory(target, "the model", fill);
+  EXPECT_EQ(read_text_file(target / "a"), "b");
 }
 
 }  // namespace
