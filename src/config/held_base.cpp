@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "choices.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
@@ -33,25 +34,22 @@ Json HeldBase::to_json() const {
   const Json all = config::to_json(config)["tuning"];
   Json kept = Json::object();
   for (const char* key : kKeys) kept[key] = all[key];
-  return {{"model", model},
-          {"fingerprint", fingerprint},
-          {"form", form.empty() ? Json() : Json(form)},
-          {"dtype", dtype},
-          {"pissa", pissa},
-          {"tuning", kept}};
+  return {
+      {"model", model}, {"fingerprint", fingerprint}, {"form", form.empty() ? Json() : Json(form)},
+      {"dtype", dtype}, {"pissa", pissa()},           {"tuning", kept}};
 }
 
 HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
   try {
     Json config = config::to_json(RunConfig{});
     for (const char* key : kKeys) config["tuning"][key] = json.at("tuning").at(key);
+    if (json.value("pissa", false)) config["tuning"]["lora"]["init"] = word_of(LoraInit::kPissa);
     const Json& form = json.at("form");
     return {.model = json.at("model").get<std::string>(),
             .fingerprint = json.at("fingerprint").get<std::string>(),
             .form = form.is_null() ? "" : form.get<std::string>(),
             .dtype = json.at("dtype").get<std::string>(),
-            .tuning = config::from_json(config).tuning,
-            .pissa = json.value("pissa", false)};
+            .tuning = config::from_json(config).tuning};
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("does not say how a base was held: {}", error.what()), where);
   } catch (const ConfigError& error) {

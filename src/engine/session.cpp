@@ -165,8 +165,7 @@ config::HeldBase held_base(const config::RunConfig& config, const Compute& compu
                         .fingerprint = checkpoint.fingerprint(),
                         .form = held_form(config.tuning, checkpoint),
                         .dtype = dtype_name(compute.dtype),
-                        .tuning = config.tuning,
-                        .pissa = config.tuning.lora.init == config::LoraInit::kPissa};
+                        .tuning = config.tuning};
   // What `auto` means hangs on the mode and the files; as the files have it is what it may stay
   // for.
   const bool keeps = plan::keeps_stored(config.tuning, !packed_format(checkpoint).empty());
@@ -210,7 +209,7 @@ model::BaseForm form_as_trained(const std::filesystem::path& adapter,
   const auto held = config::read_held_base(adapter);
   if (!held || !held->tuning.quantises_base() || held->fingerprint != base.fingerprint())
     return {.keep_stored = true};
-  if (held->pissa) {
+  if (held->pissa()) {
     log::info(
         "the base is held as its files have it: its run had what PiSSA left of it in {}, "
         "which is not kept",

@@ -301,7 +301,7 @@ class Worker {
       name_base(*inputs.adapter, config_.model, model_path_);
       held_base_ = held_base(config_, compute_, *checkpoint_);
       inputs.adapter->held_base = held_base_->to_json();
-      if (is_main() && held_base_->pissa && !held_base_->form.empty()) {
+      if (is_main() && held_base_->pissa() && !held_base_->form.empty()) {
         log::warn(
             "PiSSA takes the base apart, and what is left is held in {} and not kept: the "
             "adapter that is saved fits the model only roughly (docs/lora-variants.md)",
@@ -508,7 +508,7 @@ class Worker {
       written.dense_when_written = config::dense_when_written(
           held_base_->tuning, checkpoint_->arch().mixture.num_experts > 0);
     }
-    written.takes_base_apart = held_base_->pissa;
+    written.takes_base_apart = held_base_->pissa();
     for (const std::string& line : weights::where_it_loads(written)) log::info("  {}", line);
   }
 

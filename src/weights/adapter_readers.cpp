@@ -120,12 +120,13 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   }
   const int64_t allowed = vllm_max_lora_rank(sizes);
   const auto reading = vllm_reading(adapter.arch, adapter.is_adapted);
-  std::string line =
-      reading
-          ? fmt::format("vLLM: what {} writes", merge_command(adapter, "--format vllm ", "-vllm"))
-      : is_rough(adapter)
-          ? std::string("vLLM: roughly, over the unquantised model")
-          : "vLLM: as it is" + std::string(adapter.quantised_to.empty() ? "" : ", over the same");
+  std::string line = "vLLM: as it is";
+  if (reading)
+    line = fmt::format("vLLM: what {} writes", merge_command(adapter, "--format vllm ", "-vllm"));
+  else if (is_rough(adapter))
+    line = "vLLM: roughly, over the unquantised model";
+  else if (!adapter.quantised_to.empty())
+    line += ", over the same";
   if (allowed > vllm_max_lora_rank({.r = 1}))
     line += fmt::format(", with --max-lora-rank {}", allowed);
   if (reading) line += fmt::format("; as it is {}", reading->what);

@@ -1,10 +1,10 @@
 #include "sftrun/weights/checkpoint.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "checkpoint_base.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/finite.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/strings.h"
 #include "shape_math.h"
@@ -81,8 +81,7 @@ void require_finite(const Checkpoint& checkpoint, const fs::path& path) {
   for (const TensorInfo& info : checkpoint.tensors()) {
     values.resize(static_cast<size_t>(info.numel()));
     checkpoint.read(info.name, DType::kF32, values.data());
-    if (std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
-      continue;
+    if (all_finite(values)) continue;
     throw DataError(
         fmt::format("tensor `{}` of the base holds values that are no finite numbers", info.name),
         path.string(), "download or copy the model again");

@@ -27,8 +27,17 @@ TEST(HeldBase, SurvivesTheFile) {
   EXPECT_EQ(read->to_json(), held.to_json());
   EXPECT_EQ(read->tuning.quant_block_size, 128);
   EXPECT_FALSE(read->tuning.quant_embeddings);
-  EXPECT_FALSE(read->pissa);
+  EXPECT_FALSE(read->pissa());
   EXPECT_EQ(read->tuning.skip_modules, held.tuning.skip_modules);
+}
+
+TEST(HeldBase, PissaSurvivesTheFile) {
+  HeldBase held = in_nf4();
+  held.tuning.lora.init = LoraInit::kPissa;
+  EXPECT_TRUE(HeldBase::from_json(held.to_json(), "sftrun_base.json").pissa());
+  nlohmann::ordered_json before = held.to_json();
+  before.erase("pissa");  // as it was written once
+  EXPECT_FALSE(HeldBase::from_json(before, "sftrun_base.json").pissa());
 }
 
 TEST(HeldBase, InWords) {

@@ -189,13 +189,13 @@ def check_run(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, ve
     base = base_of(variant)
     model = PeftModel.from_pretrained(quantised_base(base, storage), variant / "init_adapter", is_trainable=True)
     expected = train(model, documents_of(variant, run, base), recipe_of(run, dense["metrics"]))
-    probe = dense["probe"]["input_ids"]
+    probe, needed = dense["probe"]["input_ids"], bytes_needed(base, storage)
     for backend in ("fused", "bnb"):
         name = f"{variant.name}, {storage.name}, {backend}"
         output = scratch / name.replace(" ", "-").replace(",", "")
         metrics = sftrun.train(variant / "run.yaml", output, **storage.settings, tuning__backend=backend)
         compare_runs(verdicts, name, storage, metrics, expected)
-        told, needed = json.loads((output / "run.json").read_text()), bytes_needed(base, storage)
+        told = json.loads((output / "run.json").read_text())
         held = told["ranks"][0]["bytes"]["base"]
         verdicts.below(f"{name}: bytes of the base, {held} of {needed}", abs(held / needed - 1), 0.02)
         verdicts.expect(f"{name}: how run.json says it is held", told["base"]["form"] == storage.quant, told["base"]["form"])

@@ -405,8 +405,8 @@ def checkpoints_read_only(folder):
     return row
 
 
-CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, base_is_broken, one_ranks_gradient, third_step_bad,
-         weights_overflow, disk_full, disk_fills_up, disk_space_checked_first, run_directory_read_only, checkpoints_read_only,
+CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, base_is_broken, one_ranks_gradient,
+         third_step_bad, weights_overflow, disk_full, disk_fills_up, disk_space_checked_first, run_directory_read_only, checkpoints_read_only,
          interrupted_early, interrupted, terminated, second_run, launcher_killed_and_started_again_at_once, goes_back,
          damaged_newest_is_passed_over, changed_data_allowed]
 

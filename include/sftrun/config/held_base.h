@@ -18,11 +18,11 @@ struct HeldBase {
   std::string form;         ///< most of its matrices are in: "nf4", "Q4_1", …; empty: in `dtype`
   std::string dtype;        ///< of the rest, and of computation: "fp32"
   /// quant, double_quant, quant_block_size, quant_embeddings and skip_modules, by which the same
-  /// base is held in the same form again.
+  /// base is held in the same form again; and lora.init.
   TuningConfig tuning;
-  /// Its matrices were what PiSSA's principal parts left of them, which no file has.
-  bool pissa = false;
 
+  /// Its matrices were what PiSSA's principal parts left of them, which no file has.
+  bool pissa() const { return tuning.lora.init == LoraInit::kPissa; }
   std::string words() const;  ///< "nf4 in blocks of 64 with quantised factors", "fp32"
   nlohmann::ordered_json to_json() const;
   /// @throws DataError naming `where`

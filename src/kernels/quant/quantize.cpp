@@ -6,12 +6,12 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <span>
 
 #include "../parallel.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/finite.h"
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/dynamic_map.h"
 #include "sftrun/kernels/quant.h"
@@ -113,24 +113,12 @@ void nest(QuantizedMatrix& matrix) {
   matrix.absmax.reset();
 }
 
-/// Of magnitudes as integers: those of infinities and of what is no number are the largest.
-bool is_finite(const float* values, int64_t n) {
-  constexpr int32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
-  int32_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    int32_t bits;
-    std::memcpy(&bits, values + i, sizeof(bits));
-    largest = std::max(largest, bits & kMagnitude);
-  }
-  return largest < kInfinity;
-}
-
 void require_finite(const at::Tensor& values, const std::string& name) {
   constexpr int64_t kGrain = 1 << 16;  // values worth a thread
   const auto* from = values.const_data_ptr<float>();
   std::atomic<bool> finite = true;
   parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    if (!is_finite(from + begin, end - begin)) finite = false;
+    if (!all_finite({from + begin, static_cast<size_t>(end - begin)})) finite = false;
   });
   if (finite) return;
   throw DataError(fmt::format("tensor `{}` holds values that are no finite numbers", name), {},
@@ -140,7 +128,7 @@ void require_finite(const at::Tensor& values, const std::string& name) {
 /// bitsandbytes has weights in fp16 before it quantises them.
 at::Tensor as_fp16(const at::Tensor& weight, const std::string& name) {
   const at::Tensor halves = weight.to(at::kHalf).to(at::kFloat);
-  if (!is_finite(halves.const_data_ptr<float>(), halves.numel())) {
+  if (!all_finite({halves.const_data_ptr<float>(), static_cast<size_t>(halves.numel())})) {
     throw DataError(fmt::format("tensor `{}` holds values that are no numbers, or beyond the 65504 "
                                 "of fp16, by way of which int8 is made",
                                 name),
