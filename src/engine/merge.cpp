@@ -14,6 +14,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_quantize.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -89,10 +90,23 @@ Storage storage_of(const MergeRequest& request, const weights::Checkpoint& base)
   return storage;
 }
 
+/// The tokenizer that tokens were added to, where the adapter brings one; else the base's.
+void write_texts(const MergeRequest& request, const weights::AdapterBase& base,
+                 const fs::path& directory) {
+  const weights::Checkpoint& checkpoint = *base.checkpoint;
+  auto chat_template = weights::read_chat_template(request.adapter);
+  if (base.text_directory && !chat_template) chat_template = checkpoint.chat_template();
+  model::write_text_files(checkpoint, base.text_directory.value_or(request.base), directory,
+                          chat_template);
+  if (base.text_directory) weights::copy_generation_config(request.base, directory);
+  if (base.new_eos) weights::add_eos(directory, *base.new_eos);
+}
+
 /// @return how the weights are stored, in words
-std::string write_directory(const MergeRequest& request, const weights::Checkpoint& base,
+std::string write_directory(const MergeRequest& request, const weights::AdapterBase& opened,
                             MergedWeights& merged, const Storage& storage,
                             const fs::path& directory) {
+  const weights::Checkpoint& base = *opened.checkpoint;
   std::optional<QuantizedTensors> quantised;
   if (storage.quant) quantised.emplace(base, *storage.quant, storage.dtype);
   std::vector<weights::TensorToWrite> tensors;
@@ -111,8 +125,7 @@ std::string write_directory(const MergeRequest& request, const weights::Checkpoi
   weights::write_sharded_safetensors(directory, tensors, request.max_shard_bytes);
   model::write_config(base, request.base, directory, storage.dtype, merged.parts_head(),
                       quantised ? quantised->config(storage.modules) : nullptr);
-  model::write_text_files(base, request.base, directory,
-                          weights::read_chat_template(request.adapter));
+  write_texts(request, opened, directory);
   return quantised
              ? fmt::format("{} matrices in {}, the rest in {}", storage.modules.quantised.size(),
                            request.dtype, name_of(storage.dtype))
@@ -151,15 +164,17 @@ std::string name_of_directory(const fs::path& directory) {
   return name.empty() ? "model" : name.string();
 }
 
-weights::GgufPlan plan_file(const MergeRequest& request, const weights::Checkpoint& base,
+weights::GgufPlan plan_file(const MergeRequest& request, const weights::AdapterBase& base,
                             const MergedWeights& merged) {
   return weights::plan_gguf(
-      base, {.base_path = request.base,
-             .mix = request.dtype,
-             .name = name_of_directory(request.output),
-             .chat_template = weights::read_chat_template(request.adapter),
-             .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); },
-             .parts_head = merged.parts_head()});
+      *base.checkpoint,
+      {.base_path = request.base,
+       .mix = request.dtype,
+       .name = name_of_directory(request.output),
+       .chat_template = weights::read_chat_template(request.adapter),
+       .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); },
+       .parts_head = merged.parts_head(),
+       .has_own_tokens = base.text_directory.has_value() || base.is_resized});
 }
 
 weights::GgufTensorToWrite computed(const weights::GgufPiece& piece,
@@ -221,28 +236,44 @@ bool is_in_fewer_bits(const Storage& storage) {
 
 }  // namespace
 
+namespace {
+
+void say_what_is_replaced(const weights::AdapterBase& base) {
+  for (const std::string& tensor : base.replaced) {
+    log::info("{}: rows are the adapter's own ({})", tensor,
+              base.is_resized ? fmt::format("resized to {}", base.checkpoint->arch().vocab_size)
+                              : std::string("of the base's number"));
+  }
+  if (base.text_directory) log::info("the tokenizer is the adapter's own");
+}
+
+}  // namespace
+
 int run_merge(const nlohmann::json& request_json) {
   set_threads(request_json);
   choose_compute("cpu", "fp32", 0);
   const MergeRequest request(request_json);
-  const std::shared_ptr<const weights::Checkpoint> base = weights::Checkpoint::open(request.base);
+  const weights::AdapterBase opened = weights::open_adapter_base(request.base, request.adapter);
+  const std::shared_ptr<const weights::Checkpoint>& base = opened.checkpoint;
   const auto config = weights::load_adapter_config(request.adapter, base->arch());
   const auto adapter = weights::load_adapter(request.adapter, config, base->arch());
-  MergedWeights merged(*base, adapter, config.pissa);
+  MergedWeights merged(opened, adapter, config.pissa);
   std::optional<weights::GgufPlan> plan;  // what it throws, it throws before there is a directory
-  if (request.format == "gguf") plan = plan_file(request, *base, merged);
+  if (request.format == "gguf") plan = plan_file(request, opened, merged);
   const Storage storage = plan ? Storage{} : storage_of(request, *base);
   std::string stored;
-  log::info("merging {} modules into {}", adapter.lora.size(), request.base.string());
+  log::info("merging {} modules of {} with {}", adapter.lora.size(), request.adapter.string(),
+            request.base.string());
   write_new_directory(request.output, "the merged model", [&](const fs::path& directory) {
     stored = plan ? write_file(request, *plan, *base, merged, directory)
-                  : write_directory(request, *base, merged, storage, directory);
+                  : write_directory(request, opened, merged, storage, directory);
   });
-  log::info("merged {} modules into {} ({})", adapter.lora.size(), request.output.string(), stored);
+  log::info("wrote {} ({})", request.output.string(), stored);
   if (plan) {
     log::info("Ollama: `ollama create {} -f {}`", name_of_directory(request.output),
               (request.output / "Modelfile").string());
   }
+  say_what_is_replaced(opened);
   if (!adapter.saved.empty())
     log::info("{} tensors are the adapter's own (modules_to_save)", adapter.saved.size());
   report_difference(

@@ -56,11 +56,11 @@ constexpr const char* kHead = "lm_head.weight";
 
 }  // namespace
 
-MergedWeights::MergedWeights(const weights::Checkpoint& base,
+MergedWeights::MergedWeights(const weights::AdapterBase& base,
                              const weights::AdapterTensors& adapter, bool pissa)
-    : base_(base), adapter_(adapter), pissa_(pissa) {
-  const bool takes_tied_head = base_.arch().tie_word_embeddings && is_changed(kHead);
-  if (!pissa || !(takes_tied_head || is_changed(embedding()))) return;
+    : base_(*base.checkpoint), adapter_(adapter), replaced_(base.replaced), pissa_(pissa) {
+  const bool takes_tied_head = base_.arch().tie_word_embeddings && has_own(kHead);
+  if (!pissa || !(takes_tied_head || has_own(embedding()))) return;
   throw DataError("PiSSA has no principal part of an embedding, or of a head that is tied to it",
                   takes_tied_head ? kHead : embedding(),
                   "train such an adapter with `init_lora_weights: true`");
@@ -68,7 +68,7 @@ MergedWeights::MergedWeights(const weights::Checkpoint& base,
 
 bool MergedWeights::parts_head() const {
   if (!base_.arch().tie_word_embeddings) return false;
-  return is_changed(kHead) || is_changed(embedding());
+  return has_own(kHead) || has_own(embedding());
 }
 
 at::Tensor MergedWeights::head_values() const {

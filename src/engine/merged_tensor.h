@@ -2,8 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <set>
 #include <string>
 
+#include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/safetensors.h"
@@ -17,12 +19,12 @@ class MergedWeights {
  public:
   /// @param pissa updates stand beside what their principal part leaves
   /// @throws DataError for an update that no tensor of the base takes
-  MergedWeights(const weights::Checkpoint& base, const weights::AdapterTensors& adapter,
+  MergedWeights(const weights::AdapterBase& base, const weights::AdapterTensors& adapter,
                 bool pissa);
 
-  /// Whether it is another than the base's.
+  /// Whether it is another than the base's files have.
   bool is_changed(const std::string& name) const {
-    return update_of(name) != nullptr || adapter_.saved.contains(name);
+    return has_own(name) || replaced_.contains(name);
   }
   /// [shape of the tensor], what the base holds where the adapter has nothing of it.
   at::Tensor of(const weights::TensorInfo& info);
@@ -35,10 +37,15 @@ class MergedWeights {
 
  private:
   const weights::LoraPair* update_of(const std::string& name) const;
+  /// Whether the adapter changes it, beside what it replaces of its base.
+  bool has_own(const std::string& name) const {
+    return update_of(name) != nullptr || adapter_.saved.contains(name);
+  }
   std::string embedding() const { return spec::embedding_module(base_.arch()) + ".weight"; }
 
   const weights::Checkpoint& base_;
   const weights::AdapterTensors& adapter_;
+  std::set<std::string> replaced_;
   bool pissa_;
   std::string name_;
   at::Tensor merged_;

@@ -16,6 +16,7 @@
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/quant_notes.h"
+#include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 
@@ -180,7 +181,9 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
   data::TextModel text = data::make_text_model(checkpoint.tokenizer(), checkpoint.chat_template(),
                                                checkpoint.render_defaults(), configured_template,
                                                checkpoint.arch().eos_token_ids);
-  text.num_embeddings = checkpoint.arch().vocab_size;
+  const spec::ArchSpec& arch = checkpoint.arch();
+  text.num_embeddings =
+      arch.per_layer_size > 0 ? std::min(arch.vocab_size, arch.per_layer_vocab) : arch.vocab_size;
   return text;
 }
 
@@ -227,8 +230,10 @@ LoadedModel load_model(const nlohmann::json& request) {
   const Compute compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
                                          get<std::string>(request, "dtype").value_or("auto"), 0);
   LoadedModel loaded;
-  loaded.checkpoint = weights::Checkpoint::open(request.at("model").get<std::string>());
+  const auto model = request.at("model").get<std::string>();
   const auto adapter = get<std::string>(request, "adapter");
+  loaded.checkpoint = adapter ? weights::open_adapter_base(model, *adapter).checkpoint
+                              : weights::Checkpoint::open(model);
   loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(adapter));
   model::DecoderOptions options;
   options.dtype = compute.dtype;

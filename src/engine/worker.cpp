@@ -26,6 +26,7 @@
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/identity.h"
 #include "sftrun/train/trainer.h"
+#include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/adapter_readers.h"
 #include "sftrun/weights/gguf_source.h"
@@ -165,8 +166,10 @@ class Worker {
     checkpoint_ = weights::Checkpoint::open(model_path_);
     config_.train.router_aux_loss_coef =
         spec::aux_loss_coef(config_.train.router_aux_loss_coef, checkpoint_->arch().mixture);
-    tell("tokenizing");
     const auto resume_from = find_resume();
+    if (!config_.tuning.lora.init_from.empty() && !resume_from)
+      weights::require_own_base(*checkpoint_, model_path_, config_.tuning.lora.init_from);
+    tell("tokenizing");
     std::optional<train::TrainState> saved;
     if (resume_from) saved = train::read_train_state(*resume_from);
     rendered_at_unix_s_ = rendering_time(saved);

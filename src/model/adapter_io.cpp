@@ -330,14 +330,21 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
   ordered_json config = is_directory
                             ? ordered_json::parse(read_text_file(base_path / "config.json"))
                             : ordered_json(base.arch().to_hf_config());
+  const std::string where = (base_path / "config.json").string();
+  const auto was = spec::ArchSpec::from_hf_config(config, where);
   config.erase("quantization_config");  // the base's
   // transformers 5 writes `dtype`, 4 `torch_dtype`; both read either.
   const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
   config[key] = torch_dtype_name(dtype);
-  if (parts_head) {
-    config["tie_word_embeddings"] = false;
-    if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
-  }
+  const auto set = [&](const char* name, const auto& value) {
+    const bool is_in_part = config.contains("text_config");
+    if (is_in_part) config["text_config"][name] = value;
+    if (!is_in_part || config.contains(name) || name == std::string("tie_word_embeddings"))
+      config[name] = value;
+  };
+  if (parts_head || (was.tie_word_embeddings && !base.arch().tie_word_embeddings))
+    set("tie_word_embeddings", false);
+  if (was.vocab_size != base.arch().vocab_size) set("vocab_size", base.arch().vocab_size);
   if (!quantization.is_null()) config["quantization_config"] = quantization;
   write_file_atomically(directory / "config.json", config.dump(2) + "\n");
 }

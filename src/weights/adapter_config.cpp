@@ -17,7 +17,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 /// Keys of PEFT's LoraConfig that are read here, or that do not change what an adapter computes.
-constexpr std::array<std::string_view, 25> kKnown = {"peft_type",
+constexpr std::array<std::string_view, 27> kKnown = {"peft_type",
                                                      "rank_pattern",
                                                      "alpha_pattern",
                                                      "base_model_name_or_path",
@@ -29,6 +29,8 @@ constexpr std::array<std::string_view, 25> kKnown = {"peft_type",
                                                      "use_rslora",
                                                      "use_dora",
                                                      "modules_to_save",
+                                                     "trainable_token_indices",
+                                                     "ensure_weight_tying",
                                                      "task_type",
                                                      "init_lora_weights",
                                                      "auto_mapping",
@@ -84,6 +86,8 @@ class ConfigReader {
     result.use_dora = flag("use_dora");
     result.pissa = find("init_lora_weights") && *find("init_lora_weights") == json("pissa");
     result.modules_to_save = names("modules_to_save");
+    result.trainable_tokens = tokens("trainable_token_indices");
+    result.ensure_weight_tying = flag("ensure_weight_tying");
     read_targets(result);
     result.rank_pattern = pattern("rank_pattern", /*of_ranks=*/true);
     result.alpha_pattern = pattern("alpha_pattern", /*of_ranks=*/false);
@@ -172,6 +176,23 @@ class ConfigReader {
       if (!name.is_string() || name.get<std::string>().empty()) fail(key, "a list of names");
       result.push_back(name.get<std::string>());
     }
+    return result;
+  }
+
+  std::vector<int64_t> ids(const json& list, std::string_view key) const {
+    const bool sound = list.is_array() && std::all_of(list.begin(), list.end(), [](const json& id) {
+                         return id.is_number_integer() && id >= 0;
+                       });
+    if (!sound) fail(key, "a list of token ids, or one for each module");
+    return list.get<std::vector<int64_t>>();
+  }
+
+  std::map<std::string, std::vector<int64_t>> tokens(std::string_view key) const {
+    const json* value = find(key);
+    if (!value || value->empty()) return {};
+    if (!value->is_object()) return {{"embed_tokens", ids(*value, key)}};
+    std::map<std::string, std::vector<int64_t>> result;
+    for (const auto& [module, list] : value->items()) result[module] = ids(list, key);
     return result;
   }
 

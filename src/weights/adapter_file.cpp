@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "adapter_ends.h"
 #include "convert.h"
 #include "json_text.h"
 #include "sftrun/core/error.h"
@@ -16,7 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight",
                            kEmbeddingA = ".lora_embedding_A", kEmbeddingB = ".lora_embedding_B",
                            kMagnitude = ".lora_magnitude_vector", kWeight = ".weight",
@@ -68,6 +68,7 @@ class AdapterReader {
   AdapterReader(const fs::path& path, const AdapterConfig& config, const spec::ArchSpec& arch)
       : where_(path.string()),
         config_(config),
+        arch_(arch),
         targets_{.parameters = config.target_parameters},  // all that update_name asks for
         sizes_(config.sizes()),
         file_(path),
@@ -112,9 +113,9 @@ class AdapterReader {
   }
 
   void read_entry(const SafetensorsEntry& entry, AdapterTensors& result) {
-    if (!entry.name.starts_with(kPrefix))
+    if (!entry.name.starts_with(kPeftPrefix))
       fail(entry.name, "is not named as PEFT names an adapter's");
-    const std::string name = entry.name.substr(kPrefix.size());
+    const std::string name = entry.name.substr(kPeftPrefix.size());
     const std::string module = current_module(module_of(name));
     if (read_single_expert(entry, name, result) || read_experts(entry, name, result)) return;
     if (read_embedding(entry, name, result) || is_base_of_an_end(entry, name)) return;
@@ -162,18 +163,23 @@ class AdapterReader {
     return true;
   }
 
-  /// PEFT saves the base's own embedding and head beside updates of them
-  /// (`save_embedding_layers`): of the base's size they are passed over.
+  /// The base's own embedding or head, beside updates of them: passed over, for it is the base's
+  /// (open_adapter_base).
   bool is_base_of_an_end(const SafetensorsEntry& entry, const std::string& name) const {
-    for (const std::string& module : {embedding_, std::string(spec::kHeadModule)}) {
-      if (name != module + std::string(kBaseLayer) + std::string(kWeight)) continue;
-      if (entry.shape == specs_.at(module + std::string(kWeight)).shape) return true;
-      fail(entry.name,
-           fmt::format("has the shape {}: the base's vocabulary was resized",
-                       shape_text(entry.shape)),
-           "merge the adapter in PEFT");
-    }
-    return false;
+    if (!is_of_base_end(name, config_, arch_)) return false;
+    const bool is_whole = name.ends_with(kWeight);
+    const std::vector<int64_t> whole = {arch_.vocab_size, arch_.hidden_size};
+    if (is_whole) require_not_resized(entry, whole);
+    return true;
+  }
+
+  void require_not_resized(const SafetensorsEntry& entry, const std::vector<int64_t>& whole) const {
+    if (entry.shape == whole) return;
+    fail(entry.name,
+         fmt::format("has the shape {}, the base's {}: the vocabulary was resized",
+                     shape_text(entry.shape), shape_text(whole)),
+         "merge the adapter into its base (sftrun merge, as safetensors or gguf), and use that "
+         "model");
   }
 
   /// A state dictionary that was not saved by PEFT itself names its wrapper, too.
@@ -324,6 +330,9 @@ class AdapterReader {
     const auto found = specs_.find(name);
     if (found == specs_.end() || !spec::is_saved(config_.modules_to_save, name))
       fail(entry.name, "is neither LoRA's nor of one of `modules_to_save`");
+    const bool is_end = name == embedding_ + std::string(kWeight) || name == "lm_head.weight";
+    if (is_end && entry.shape.size() == 2 && entry.shape[1] == arch_.hidden_size)
+      require_not_resized(entry, found->second.shape);
     return found->second.shape;
   }
 
@@ -353,6 +362,7 @@ class AdapterReader {
 
   std::string where_;
   const AdapterConfig& config_;
+  const spec::ArchSpec& arch_;
   spec::LoraTargets targets_;
   spec::LoraSizes sizes_;
   SafetensorsFile file_;
@@ -384,8 +394,8 @@ std::map<std::string, std::string> parameters_of_old_modules(const SafetensorsFi
   const std::map<std::string, OldModule> modules = old_modules(specs);
   std::map<std::string, std::string> parameters;
   for (const SafetensorsEntry& entry : file.entries()) {
-    if (!entry.name.starts_with(kPrefix)) continue;
-    const std::string module = module_of(entry.name.substr(kPrefix.size()));
+    if (!entry.name.starts_with(kPeftPrefix)) continue;
+    const std::string module = module_of(entry.name.substr(kPeftPrefix.size()));
     const auto old = modules.find(module);
     const std::string name = old != modules.end() ? old->second.whole->name : module + ".weight";
     if (old != modules.end() || module.ends_with(".mlp.gate"))
@@ -425,8 +435,33 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
 
 }  // namespace
 
+namespace {
+
+/// PEFT names the embedding alone, and trains the head with it: what replaces the one replaces the
+/// other, and is no module of its own; an update of the one is in the file for both.
+void keep_ends_tied(AdapterConfig& config, const spec::ArchSpec& arch) {
+  if (!config.ensure_weight_tying || !arch.tie_word_embeddings) return;
+  const std::string embedding = spec::embedding_module(arch);
+  std::erase_if(config.modules_to_save, [&](const std::string& name) {
+    return spec::is_saved({name}, embedding + std::string(kWeight)) ||
+           spec::is_saved({name}, spec::kHeadModule + std::string(kWeight));
+  });
+  const spec::LoraTargets targets{.modules = config.target_modules,
+                                  .is_pattern = config.target_is_pattern};
+  if (!spec::is_end_target(targets, embedding) || spec::is_end_target(targets, spec::kHeadModule))
+    return;
+  if (config.target_is_pattern)
+    config.target_modules = {
+        fmt::format("(?:{})|{}", config.target_modules.at(0), spec::kHeadModule)};
+  else
+    config.target_modules.push_back(spec::kHeadModule);
+}
+
+}  // namespace
+
 AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpec& arch) {
   AdapterConfig config = AdapterConfig::load(directory);
+  keep_ends_tied(config, arch);
   const fs::path path = directory / kTensorsFile;
   if (arch.mixture.num_experts == 0 || arch.mixture.beside_dense || !fs::exists(path))
     return config;

@@ -143,6 +143,25 @@ void keep_types(const Checkpoint& base, const GgufExportOptions& options, GgufPl
   }
 }
 
+/// In the place of a file's: its added tokens, and its rows.
+void replace_vocab(const Checkpoint& base, const GgufExportOptions& options, GgufPlan& plan) {
+  const std::string where = options.base_path.string();
+  const std::string model = read_gguf_vocab(*plan.base).model;
+  const text::GgufVocab vocab = vocab_of(base, where);
+  if (vocab.model != model) {
+    throw DataError(fmt::format("the adapter's tokenizer is of the kind \"{}\", the file's \"{}\"",
+                                vocab.model, model),
+                    where,
+                    "merge with --format safetensors, or take the tokenizer's files out of "
+                    "the adapter's directory");
+  }
+  write_gguf_vocab(vocab, plan.metadata);
+  plan.added_bos = added_bos_of(vocab);
+  const std::string key = spec::gguf_architecture(base.arch()) + ".vocab_size";
+  if (plan.base->metadata().contains(key))
+    plan.metadata.set_u32(key, static_cast<uint32_t>(base.arch().vocab_size));
+}
+
 void find_stored(GgufPlan& plan) {
   plan.stored.resize(plan.pieces.size());
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
@@ -180,6 +199,7 @@ GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
     plan.pieces = gguf_pieces(arch);
     copy_metadata(*plan.base, plan.metadata);
     plan.added_bos = added_bos_of(*plan.base);
+    if (options.has_own_tokens) replace_vocab(base, options, plan);
     copy_the_rest(*plan.base, arch, plan);
   } else {
     const spec::GgufDescription description =

@@ -140,6 +140,11 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
     throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",
                     directory.string(), fix);
   }
+  if (!config.trainable_tokens.empty()) {
+    throw DataError(
+        "llama.cpp's adapters hold no single rows of an embedding (trainable_token_indices)",
+        directory.string(), fix);
+  }
   if (config.use_dora || config.pissa) {
     throw DataError(
         fmt::format("llama.cpp's adapters know no {}", config.use_dora ? "DoRA" : "PiSSA"),

@@ -1,5 +1,6 @@
 #include "sftrun/weights/hf_text_files.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "json_text.h"
@@ -12,6 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr const char* kGenerationConfig = "generation_config.json";
 
 /// The object in the file, or an empty one where there is no file.
 json read_object(const fs::path& path) {
@@ -35,7 +38,7 @@ std::optional<std::string> token_text(const json& object, const char* key) {
 }  // namespace
 
 std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
-  const fs::path path = directory / "generation_config.json";
+  const fs::path path = directory / kGenerationConfig;
   const json config = read_object(path);
   const auto eos = config.find("eos_token_id");
   if (eos == config.end() || eos->is_null()) return {};
@@ -74,9 +77,41 @@ text::RenderOptions read_special_texts(const fs::path& directory) {
   return options;
 }
 
+namespace {
+
+/// `eos_token_id` is one id or a list of them.   @return whether there was one
+bool add_eos(nlohmann::ordered_json& config, int64_t id) {
+  const auto eos = config.find("eos_token_id");
+  if (eos == config.end() || eos->is_null()) return false;
+  auto ids = eos->is_array() ? *eos : nlohmann::ordered_json::array({*eos});
+  if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  *eos = std::move(ids);
+  return true;
+}
+
+}  // namespace
+
+void add_eos(const fs::path& directory, int64_t id) {
+  for (const char* name : {"config.json", kGenerationConfig}) {
+    const fs::path path = directory / name;
+    if (!fs::exists(path)) continue;
+    auto config = nlohmann::ordered_json::parse(read_text_file(path));
+    const auto text = config.find("text_config");
+    const bool is_in_part = text != config.end() && add_eos(*text, id);
+    const bool is_there = add_eos(config, id) || is_in_part;
+    if (!is_there && name != std::string(kGenerationConfig)) config["eos_token_id"] = id;
+    write_file_atomically(path, config.dump(2) + "\n");
+  }
+}
+
+void copy_generation_config(const fs::path& from, const fs::path& to) {
+  if (fs::exists(from / kGenerationConfig))
+    write_file_atomically(to / kGenerationConfig, read_text_file(from / kGenerationConfig));
+}
+
 void copy_text_files(const fs::path& from, const fs::path& to) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                           "added_tokens.json", "generation_config.json", "chat_template.jinja"}) {
+                           "added_tokens.json", kGenerationConfig, "chat_template.jinja"}) {
     if (fs::exists(from / name)) write_file_atomically(to / name, read_text_file(from / name));
   }
 }

@@ -392,6 +392,12 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
     throw DataError(fmt::format("vLLM takes no adapter with {}", refusal->what), from.string(),
                     "serve the merged model: sftrun merge without --format vllm");
   }
+  if (!config.trainable_tokens.empty()) {
+    throw DataError(
+        "vLLM takes no adapter with single rows of an embedding "
+        "(trainable_token_indices)",
+        from.string(), "serve the merged model: sftrun merge without --format vllm");
+  }
   if (config.pissa) {
     throw DataError("the adapter belongs beside a base that its principal part has left (PiSSA)",
                     from.string(), "serve the merged model: sftrun merge without --format vllm");

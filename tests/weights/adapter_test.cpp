@@ -269,7 +269,7 @@ TEST_F(Adapter, UnknownTensors) {
   tensors_.push_back(
       values("base_model.model.model.layers.0.self_attn.q_proj.lora_bias_of_the_future", {4}));
   expect_refused({"lora_bias_of_the_future", "a kind of adapter that is not supported"});
-  tensors_.back() = values("base_model.model.lm_head.weight", {8, 4});
+  tensors_.back() = values("base_model.model.model.norm.weight", {4});
   expect_refused({"neither LoRA's nor of one of `modules_to_save`"});
   tensors_.back() = values("lm_head.weight", {8, 4});
   expect_refused({"is not named as PEFT names"});

@@ -70,6 +70,8 @@ struct GgufExportOptions {
   /// The head is no longer the embedding that the base ties it to: the last piece, whose `source`
   /// is one beyond the base's tensors of the text model.
   bool parts_head = false;
+  /// The tokens are not those that the base's files have.
+  bool has_own_tokens = false;
 };
 
 /// Of a directory: metadata of its configuration and tokenizer. Of a GGUF file: its own metadata,

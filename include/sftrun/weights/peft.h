@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ struct AdapterConfig {
   /// Not what is written here: see model::adapter_tensors.
   bool pissa = false;
   std::vector<std::string> modules_to_save;
+  /// Tokens whose rows were trained alone, by the ending of the module's name
+  /// (`trainable_token_indices`; a list is the embedding's).
+  std::map<std::string, std::vector<int64_t>> trainable_tokens;
+  bool ensure_weight_tying = false;  ///< what is trained of a tied embedding is the head's, too
   std::string task_type = "CAUSAL_LM";
   /// Of what is written: sftrun_base.json, beside what PEFT reads. Null: none.
   nlohmann::ordered_json held_base = nullptr;

@@ -1,0 +1,335 @@
+#include "sftrun/weights/adapter_base.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "adapter_ends.h"
+#include "convert.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/hash.h"
+#include "sftrun/core/log.h"
+#include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
+
+namespace sftrun::weights {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kHead = "lm_head.weight";
+
+/// Whether the base itself has those rows: PEFT saves them wherever the module is adapted.
+bool are_the_bases(const SafetensorsEntry& rows, const Checkpoint& base, const std::string& name) {
+  const spec::ArchSpec& arch = base.arch();
+  if (!base.has(name) || rows.shape != std::vector<int64_t>{arch.vocab_size, arch.hidden_size})
+    return false;
+  std::vector<std::byte> own(rows.bytes.size());
+  base.read(name, *float_dtype(rows.dtype), own.data());
+  return std::memcmp(own.data(), rows.bytes.data(), own.size()) == 0;
+}
+
+/// An adapter's embedding and head.
+class AdapterEnds {
+ public:
+  AdapterEnds(const Checkpoint& base, const fs::path& adapter)
+      : path_(adapter / "adapter_model.safetensors"), arch_(base.arch()) {
+    if (!fs::exists(path_)) return;  // load_adapter says what is there in its place
+    file_.emplace(path_);
+    const AdapterConfig config = load_adapter_config(adapter, arch_);
+    embedding_ = find(config, spec::embedding_module(arch_));
+    head_ = find(config, spec::kHeadModule);
+    vocab_size_ = resized();
+    forget_the_bases(base);
+    require_both_resized();
+  }
+
+  const SafetensorsFile& file() const { return *file_; }
+  int64_t vocab_size() const { return vocab_size_; }
+  const AdapterEnd& embedding() const { return embedding_; }
+  const AdapterEnd& head() const { return head_; }
+  bool are_empty() const { return embedding_.is_empty() && head_.is_empty(); }
+  bool part() const { return arch_.tie_word_embeddings && !head_.is_empty(); }
+
+ private:
+  AdapterEnd find(const AdapterConfig& config, const std::string& module) const {
+    return find_adapter_end(*file_, path_.string(), config, arch_, module);
+  }
+
+  int64_t resized() const {
+    for (const AdapterEnd* end : {&embedding_, &head_}) {
+      if (end->rows != nullptr && end->rows->shape[0] != arch_.vocab_size)
+        return end->rows->shape[0];
+    }
+    return arch_.vocab_size;
+  }
+
+  /// A tied head has nothing of its own where it is the embedding's copy.
+  void forget_the_bases(const Checkpoint& base) {
+    const std::string embedding = embedding_.tensor();
+    if (arch_.tie_word_embeddings && !head_.is_empty()) {
+      if (head_.rows == nullptr) head_.rows = embedding_.rows;
+      if (head_.holds_what(embedding_)) head_ = {.module = head_.module};
+    }
+    if (embedding_.rows != nullptr && are_the_bases(*embedding_.rows, base, embedding))
+      embedding_.rows = nullptr;
+    const bool is_tied = arch_.tie_word_embeddings;
+    if (head_.rows == nullptr || !are_the_bases(*head_.rows, base, is_tied ? embedding : kHead))
+      return;
+    // Of a tie that has parted, the base's rows are the head's own.
+    if (!is_tied || (head_.tokens == nullptr && embedding_.is_empty())) head_.rows = nullptr;
+  }
+
+  void require_both_resized() const {
+    const auto rows_of = [&](const AdapterEnd& end) {
+      return end.rows != nullptr ? end.rows->shape[0] : arch_.vocab_size;
+    };
+    if (arch_.per_layer_size > 0 && vocab_size_ != arch_.vocab_size) {
+      throw DataError(fmt::format("the adapter's vocabulary was resized to {} tokens, and every "
+                                  "layer's own embeddings are not in it: PEFT does not save them",
+                                  vocab_size_),
+                      path_.string(),
+                      "train with the vocabulary as it is: its unused tokens can be renamed");
+    }
+    const bool follows = arch_.tie_word_embeddings && head_.is_empty();
+    const int64_t head = follows ? rows_of(embedding_) : rows_of(head_);
+    if (rows_of(embedding_) == head) return;
+    throw DataError(fmt::format("the adapter's vocabulary was resized, and only one of embedding "
+                                "and head is there in its size: {} rows of `{}`, {} of `{}`",
+                                rows_of(embedding_), embedding_.module, head, head_.module),
+                    path_.string(),
+                    "save it again with both: save_pretrained(…, save_embedding_layers=True), or "
+                    "train both (modules_to_save)");
+  }
+
+  fs::path path_;
+  const spec::ArchSpec& arch_;
+  std::optional<SafetensorsFile> file_;
+  AdapterEnd embedding_, head_;
+  int64_t vocab_size_ = 0;
+};
+
+/// Whether both know the same tokens, as text and as what they are.
+bool same_tokens(const text::Tokenizer& a, const text::Tokenizer& b) {
+  if (a.vocab_size() != b.vocab_size()) return false;
+  for (int64_t i = 0; i < a.vocab_size(); ++i) {
+    const auto id = static_cast<text::TokenId>(i);
+    if (a.id_to_token(id) != b.id_to_token(id) || a.is_special(id) != b.is_special(id) ||
+        a.is_added(id) != b.is_added(id))
+      return false;
+  }
+  return true;
+}
+
+/// The adapter's where it names one.
+text::RenderOptions joined(text::RenderOptions texts, const text::RenderOptions& own) {
+  const auto take = [](std::string& text, const std::string& other) {
+    if (!other.empty()) text = other;
+  };
+  take(texts.bos_token, own.bos_token);
+  take(texts.eos_token, own.eos_token);
+  take(texts.unk_token, own.unk_token);
+  take(texts.pad_token, own.pad_token);
+  return texts;
+}
+
+/// As a copy has them.
+bool has_same_tokenizer_files(const fs::path& a, const fs::path& b) {
+  if (!fs::is_directory(a) || !fs::exists(a / "tokenizer.json")) return false;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                           "added_tokens.json"}) {
+    if (fs::exists(a / name) != fs::exists(b / name)) return false;
+    if (fs::exists(a / name) && read_text_file(a / name) != read_text_file(b / name)) return false;
+  }
+  return true;
+}
+
+bool same_texts(const text::RenderOptions& a, const text::RenderOptions& b) {
+  return a.bos_token == b.bos_token && a.eos_token == b.eos_token && a.unk_token == b.unk_token &&
+         a.pad_token == b.pad_token;
+}
+
+/// The adapter's tokenizer, where it is another than the base's and the model has rows of its
+/// tokens.
+std::optional<text::Tokenizer> own_tokenizer(const Checkpoint& base, const fs::path& base_path,
+                                             const fs::path& adapter, int64_t vocab_size) {
+  if (!text::has_tokenizer_files(adapter) || has_same_tokenizer_files(base_path, adapter))
+    return std::nullopt;
+  text::Tokenizer own = text::Tokenizer::from_directory(adapter);
+  const text::RenderOptions texts = base.render_defaults();
+  const bool is_only_one = fs::is_directory(base_path) && !text::has_tokenizer_files(base_path);
+  if (!is_only_one && same_tokens(own, base.tokenizer()) &&
+      same_texts(joined(texts, read_special_texts(adapter)), texts))
+    return std::nullopt;
+  if (own.vocab_size() <= vocab_size) return own;
+  log::warn(
+      "{}: the tokenizer beside the adapter has tokens up to the id {}, embedding and head have {} "
+      "rows: the base's tokenizer is used",
+      adapter.string(), own.vocab_size() - 1, vocab_size);
+  return std::nullopt;
+}
+
+class ReplacedCheckpoint final : public Checkpoint {
+ public:
+  ReplacedCheckpoint(std::shared_ptr<const Checkpoint> base, AdapterEnds ends)
+      : base_(std::move(base)),
+        ends_(std::move(ends)),
+        arch_(base_->arch()),
+        tensors_(base_->tensors()) {
+    arch_.vocab_size = ends_.vocab_size();
+    const std::vector<int64_t> shape = {arch_.vocab_size, arch_.hidden_size};
+    for (const AdapterEnd* end : {&ends_.embedding(), &ends_.head()}) {
+      if (!end->is_empty()) replaced_[end->tensor()] = end;
+    }
+    if (ends_.part()) part_head();
+    // Their `format` stays the base's: it is what merged weights are stored in.
+    for (TensorInfo& info : tensors_) {
+      if (!replaced_.contains(info.name)) continue;
+      info.shape = shape;
+      info.stored_bytes = static_cast<uint64_t>(info.numel() * size_of(DType::kF32));
+      info.parts.clear();
+    }
+  }
+
+  void take_text(const fs::path& directory, std::optional<int64_t> new_eos) {
+    text_directory_ = directory;
+    if (new_eos) arch_.eos_token_ids.push_back(*new_eos);
+  }
+
+  const spec::ArchSpec& arch() const override { return arch_; }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  bool has(const std::string& name) const override {
+    return replaced_.contains(name) || base_->has(name);
+  }
+
+  void read(const std::string& name, DType dtype, void* destination) const override {
+    const auto found = replaced_.find(name);
+    if (found == replaced_.end()) return base_->read(name, dtype, destination);
+    const AdapterEnd& end = *found->second;
+    auto* to = static_cast<std::byte*>(destination);
+    if (end.rows != nullptr)
+      copy(*end.rows, dtype, to);
+    else
+      base_->read(base_->has(name) ? name : ends_.embedding().tensor(), dtype, destination);
+    if (end.tokens == nullptr) return;
+    const int64_t row = arch_.hidden_size;
+    std::vector<std::byte> tokens(end.indices.size() * static_cast<size_t>(row * size_of(dtype)));
+    copy(*end.tokens, dtype, tokens.data());
+    for (size_t i = 0; i < end.indices.size(); ++i) {
+      const auto bytes = static_cast<size_t>(row * size_of(dtype));
+      std::memcpy(to + static_cast<size_t>(end.indices[i]) * bytes, tokens.data() + i * bytes,
+                  bytes);
+    }
+  }
+  void read_part(const std::string& name, size_t part, DType dtype,
+                 void* destination) const override {
+    base_->read_part(name, part, dtype, destination);
+  }
+  std::optional<std::span<const std::byte>> mapped(const std::string& name,
+                                                   DType dtype) const override {
+    return replaced_.contains(name) ? std::nullopt : base_->mapped(name, dtype);
+  }
+  std::optional<PackedMatrix> packed(const std::string& name) const override {
+    return replaced_.contains(name) ? std::nullopt : base_->packed(name);
+  }
+  std::string fingerprint() const override {
+    if (replaced_.empty()) return base_->fingerprint();
+    Fingerprint print;
+    print.add(base_->fingerprint());
+    for (const auto& [name, end] : replaced_) {
+      print.add(name);
+      for (const SafetensorsEntry* entry : {end->rows, end->tokens}) {
+        if (entry != nullptr) print.add(entry->bytes.data(), entry->bytes.size());
+      }
+      for (const int64_t index : end->indices) print.add(static_cast<uint64_t>(index));
+    }
+    return print.hex();
+  }
+
+  text::Tokenizer tokenizer() const override {
+    return text_directory_.empty() ? base_->tokenizer()
+                                   : text::Tokenizer::from_directory(text_directory_);
+  }
+  std::optional<std::string> chat_template() const override { return base_->chat_template(); }
+  text::RenderOptions render_defaults() const override {
+    const text::RenderOptions texts = base_->render_defaults();
+    return text_directory_.empty() ? texts : joined(texts, read_special_texts(text_directory_));
+  }
+
+ private:
+  void copy(const SafetensorsEntry& entry, DType dtype, std::byte* to) const {
+    convert(*float_dtype(entry.dtype), entry.bytes.data(), dtype, to,
+            entry.shape[0] * entry.shape[1]);
+    ends_.file().release(entry.bytes);
+  }
+
+  /// Behind the last of the text model's.
+  void part_head() {
+    TensorInfo head = tensors_.at(0);
+    SFTRUN_CHECK_EQ(head.name, ends_.embedding().tensor());
+    const auto last = static_cast<ptrdiff_t>(spec::tensor_specs(arch_).size());
+    arch_.tie_word_embeddings = false;
+    head.name = kHead;
+    head.stored_name.clear();
+    tensors_.insert(tensors_.begin() + last, std::move(head));
+  }
+
+  std::shared_ptr<const Checkpoint> base_;
+  AdapterEnds ends_;
+  std::map<std::string, const AdapterEnd*> replaced_;
+  spec::ArchSpec arch_;
+  std::vector<TensorInfo> tensors_;
+  fs::path text_directory_;
+};
+
+std::optional<int64_t> new_eos(const Checkpoint& base, const text::Tokenizer& tokenizer,
+                               const fs::path& adapter) {
+  const std::optional<text::TokenId> eos =
+      tokenizer.token_to_id(read_special_texts(adapter).eos_token);
+  const std::vector<int64_t>& known = base.arch().eos_token_ids;
+  if (!eos || std::find(known.begin(), known.end(), *eos) != known.end()) return std::nullopt;
+  return *eos;
+}
+
+}  // namespace
+
+AdapterBase open_adapter_base(const fs::path& base_path, const fs::path& adapter) {
+  AdapterBase opened{.checkpoint = Checkpoint::open(base_path)};
+  const Checkpoint& base = *opened.checkpoint;
+  AdapterEnds ends(base, adapter);
+  const auto tokenizer = own_tokenizer(base, base_path, adapter, ends.vocab_size());
+  if (ends.are_empty() && !tokenizer) return opened;
+  opened.is_resized = ends.vocab_size() != base.arch().vocab_size;
+  for (const AdapterEnd* end : {&ends.embedding(), &ends.head()}) {
+    if (!end->is_empty()) opened.replaced.insert(end->tensor());
+  }
+  if (tokenizer) {
+    opened.text_directory = adapter;
+    opened.new_eos = new_eos(base, *tokenizer, adapter);
+  }
+  auto replaced = std::make_shared<ReplacedCheckpoint>(opened.checkpoint, std::move(ends));
+  if (tokenizer) replaced->take_text(adapter, opened.new_eos);
+  opened.checkpoint = std::move(replaced);
+  return opened;
+}
+
+void require_own_base(const Checkpoint& base, const fs::path& base_path, const fs::path& adapter) {
+  const AdapterEnds ends(base, adapter);
+  if (ends.are_empty()) {
+    if (own_tokenizer(base, base_path, adapter, ends.vocab_size())) {
+      log::warn(
+          "{}: the tokenizer beside the adapter has other tokens than the base's, which is used: "
+          "merge the adapter (sftrun merge) and train the model that this writes, to keep them",
+          adapter.string());
+    }
+    return;
+  }
+  throw DataError(
+      "the adapter brings rows of embedding or head that are not the base's (a resized "
+      "vocabulary, or tokens that were trained)",
+      adapter.string(),
+      "merge it into its base (sftrun merge), and train the model that this writes");
+}
+
+}  // namespace sftrun::weights

@@ -1,0 +1,137 @@
+#include "adapter_ends.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "convert.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/finite.h"
+#include "sftrun/core/strings.h"
+#include "shape_math.h"
+
+namespace sftrun::weights {
+namespace {
+
+/// What PEFT calls the whole of a base's end, by how it wraps the module; the first there is, is
+/// taken: where two are there, one is a copy.
+constexpr std::array<std::string_view, 6> kRows = {"weight",
+                                                   "base_layer.weight",
+                                                   "token_adapter.base_layer.weight",
+                                                   "original_module.weight",
+                                                   "modules_to_save.weight",
+                                                   "modules_to_save.default.weight"};
+constexpr std::string_view kTokens = "token_adapter.trainable_tokens_delta";
+
+/// Modules that train whole have their trained weight under the plain name.
+bool is_trained(std::string_view ending) {
+  return ending == "weight" || ending.starts_with("modules_to_save.");
+}
+
+bool trains_whole(const AdapterConfig& config, const std::string& module) {
+  return spec::is_saved(config.modules_to_save, module + ".weight");
+}
+
+bool same_bytes(const SafetensorsEntry* a, const SafetensorsEntry* b) {
+  if (a == nullptr || b == nullptr) return a == b;
+  return a->dtype == b->dtype && a->shape == b->shape &&
+         (a->bytes.empty() || std::memcmp(a->bytes.data(), b->bytes.data(), a->bytes.size()) == 0);
+}
+
+void require_rows(const SafetensorsEntry& entry, const std::string& where, int64_t hidden_size) {
+  const auto fail = [&](const std::string& what, const char* fix) {
+    throw DataError(fmt::format("tensor `{}` {}", entry.name, what), where, fix);
+  };
+  if (entry.shape.size() != 2 || entry.shape[1] != hidden_size || entry.shape[0] == 0) {
+    fail(fmt::format("has the shape {}; the model wants [tokens, {}]", shape_text(entry.shape),
+                     hidden_size),
+         "adapter_config.json, adapter_model.safetensors and the model must belong together");
+  }
+  const std::optional<DType> dtype = float_dtype(entry.dtype);
+  if (!dtype) fail(fmt::format("is stored as {}, which is not supported", entry.dtype), "");
+  std::vector<float> row(static_cast<size_t>(hidden_size));
+  for (int64_t i = 0; i < entry.shape[0]; ++i) {
+    convert(*dtype, entry.bytes.data() + i * hidden_size * size_of(*dtype), DType::kF32,
+            reinterpret_cast<std::byte*>(row.data()), hidden_size);
+    if (!all_finite(row))
+      fail("holds values that are not finite",
+           "the training that wrote it diverged: use an earlier checkpoint");
+  }
+}
+
+/// A list in adapter_config.json is the embedding's, and of a head that is tied to it.
+const std::vector<int64_t>* indices_for(const AdapterConfig& config, const spec::ArchSpec& arch,
+                                        const std::string& module) {
+  const auto named = [&](const std::string& wanted) -> const std::vector<int64_t>* {
+    for (const auto& [name, indices] : config.trainable_tokens) {
+      if (ends_with_name(wanted, name)) return &indices;
+    }
+    return nullptr;
+  };
+  const std::vector<int64_t>* own = named(module);
+  return own != nullptr || !arch.tie_word_embeddings ? own : named(spec::embedding_module(arch));
+}
+
+}  // namespace
+
+bool AdapterEnd::holds_what(const AdapterEnd& other) const {
+  return same_bytes(rows, other.rows) && same_bytes(tokens, other.tokens) &&
+         indices == other.indices;
+}
+
+bool is_of_base_end(const std::string& name, const AdapterConfig& config,
+                    const spec::ArchSpec& arch) {
+  for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
+    if (!name.starts_with(module + ".")) continue;
+    const std::string_view ending = std::string_view(name).substr(module.size() + 1);
+    if (ending == kTokens) return true;
+    const bool is_rows = std::find(kRows.begin(), kRows.end(), ending) != kRows.end();
+    return is_rows && !(is_trained(ending) && trains_whole(config, module));
+  }
+  return false;
+}
+
+AdapterEnd find_adapter_end(const SafetensorsFile& file, const std::string& where,
+                            const AdapterConfig& config, const spec::ArchSpec& arch,
+                            const std::string& module) {
+  AdapterEnd end{.module = module};
+  const std::string prefix = std::string(kPeftPrefix) + module + ".";
+  for (const std::string_view ending : kRows) {
+    if (is_trained(ending) && trains_whole(config, module)) continue;
+    if (end.rows == nullptr) end.rows = file.find(prefix + std::string(ending));
+  }
+  // Older versions save the trained one alone: what it replaced is nobody's.
+  if (end.rows == nullptr && trains_whole(config, module)) {
+    const SafetensorsEntry* trained = file.find(prefix + "weight");
+    const bool is_resized =
+        trained != nullptr && !trained->shape.empty() && trained->shape[0] != arch.vocab_size;
+    if (is_resized) end.rows = trained;
+  }
+  end.tokens = file.find(prefix + std::string(kTokens));
+  for (const SafetensorsEntry* entry : {end.rows, end.tokens}) {
+    if (entry != nullptr) require_rows(*entry, where, arch.hidden_size);
+  }
+  if (end.tokens == nullptr) return end;
+  const std::vector<int64_t>* indices = indices_for(config, arch, module);
+  const int64_t count = end.rows != nullptr ? end.rows->shape[0] : arch.vocab_size;
+  const auto fail = [&](const std::string& what, const char* fix) {
+    throw DataError(
+        fmt::format("tensor `{}` has {} rows; {}", end.tokens->name, end.tokens->shape[0], what),
+        where, fix);
+  };
+  if (indices == nullptr || static_cast<int64_t>(indices->size()) != end.tokens->shape[0]) {
+    fail("`trainable_token_indices` of adapter_config.json has not as many tokens",
+         "adapter_config.json and adapter_model.safetensors must belong together");
+  }
+  for (const int64_t index : *indices) {
+    if (index >= count) {
+      fail(fmt::format("one is of the token {}, and the model has {}", index, count),
+           "where the vocabulary was resized, save the adapter with it: save_pretrained(…, "
+           "save_embedding_layers=True)");
+    }
+  }
+  end.indices = *indices;
+  return end;
+}
+
+}  // namespace sftrun::weights
