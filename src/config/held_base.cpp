@@ -36,7 +36,8 @@ Json HeldBase::to_json() const {
   for (const char* key : kKeys) kept[key] = all[key];
   return {
       {"model", model}, {"fingerprint", fingerprint}, {"form", form.empty() ? Json() : Json(form)},
-      {"dtype", dtype}, {"pissa", pissa()},           {"tuning", kept}};
+      {"dtype", dtype}, {"pissa", pissa()},           {"tuning", kept},
+      {"norms", norms}};
 }
 
 HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
@@ -49,7 +50,8 @@ HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
             .fingerprint = json.at("fingerprint").get<std::string>(),
             .form = form.is_null() ? "" : form.get<std::string>(),
             .dtype = json.at("dtype").get<std::string>(),
-            .tuning = config::from_json(config).tuning};
+            .tuning = config::from_json(config).tuning,
+            .norms = json.value("norms", std::vector<double>())};
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("does not say how a base was held: {}", error.what()), where);
   } catch (const ConfigError& error) {

@@ -255,6 +255,7 @@ int run_merge(const nlohmann::json& request_json) {
   const MergeRequest request(request_json);
   const weights::AdapterBase opened = weights::open_adapter_base(request.base, request.adapter);
   const std::shared_ptr<const weights::Checkpoint>& base = opened.checkpoint;
+  warn_of_another_base(request.adapter, *base);
   const auto config = weights::load_adapter_config(request.adapter, base->arch());
   const auto adapter = weights::load_adapter(request.adapter, config, base->arch());
   MergedWeights merged(opened, adapter, config.pissa);

@@ -166,7 +166,8 @@ config::HeldBase held_base(const config::RunConfig& config, const Compute& compu
                         .fingerprint = checkpoint.fingerprint(),
                         .form = held_form(config.tuning, checkpoint),
                         .dtype = dtype_name(compute.dtype),
-                        .tuning = config.tuning};
+                        .tuning = config.tuning,
+                        .norms = weights::norm_squares(checkpoint)};
   // What `auto` means hangs on the mode and the files; as the files have it is what it may stay
   // for.
   const bool keeps = plan::keeps_stored(config.tuning, !packed_format(checkpoint).empty());
@@ -201,6 +202,16 @@ DType dtype_to_store(const std::string& wanted, const weights::Checkpoint& base)
   if (format == "F32") return DType::kF32;
   if (format == "F16") return DType::kF16;
   return DType::kBF16;
+}
+
+void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base) {
+  const auto held = config::read_held_base(adapter);
+  if (!held || held->norms.empty() || held->fingerprint == base.fingerprint()) return;
+  if (weights::are_norms_of_one_model(held->norms, weights::norm_squares(base))) return;
+  log::warn(
+      "{} was trained beside another base: {}, of the same shape, of which this is no copy in "
+      "any form; together they are a model that nobody trained",
+      adapter.string(), held->model);
 }
 
 namespace {
@@ -241,6 +252,7 @@ LoadedModel load_model(const nlohmann::json& request) {
   options.base.keep_stored = true;
   weights::AdapterConfig adapter_config;
   if (adapter) {
+    warn_of_another_base(*adapter, *loaded.checkpoint);
     adapter_config = weights::load_adapter_config(*adapter, loaded.checkpoint->arch());
     options.trains = model::Trains::kLora;
     options.lora = model::lora_options_of(adapter_config);

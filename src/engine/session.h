@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -39,6 +40,8 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
 /// How a run that trains an adapter holds its base.
 config::HeldBase held_base(const config::RunConfig& config, const Compute& compute,
                            const weights::Checkpoint& checkpoint);
+/// Where the adapter says what it was trained beside, and that is neither `base` nor a copy of it.
+void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base);
 /// What most of the base's matrices are in then: "nf4", "Q4_1", …; empty: in the run's dtype.
 std::string held_form(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint);
 

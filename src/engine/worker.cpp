@@ -167,8 +167,10 @@ class Worker {
     config_.train.router_aux_loss_coef =
         spec::aux_loss_coef(config_.train.router_aux_loss_coef, checkpoint_->arch().mixture);
     const auto resume_from = find_resume();
-    if (!config_.tuning.lora.init_from.empty() && !resume_from)
-      weights::require_own_base(*checkpoint_, model_path_, config_.tuning.lora.init_from);
+    if (const std::string& start = config_.tuning.lora.init_from; !start.empty() && !resume_from) {
+      weights::require_own_base(*checkpoint_, model_path_, start);
+      if (is_main()) warn_of_another_base(start, *checkpoint_);
+    }
     tell("tokenizing");
     std::optional<train::TrainState> saved;
     if (resume_from) saved = train::read_train_state(*resume_from);
@@ -452,7 +454,10 @@ class Worker {
     report_.base_model = config_.model.name;
     report_.base_model_path = absolute_path(model_path_);
     report_.base_model_fingerprint = checkpoint_->fingerprint();
-    if (held_base_) report_.base = held_base_->to_json();
+    if (held_base_) {
+      report_.base = held_base_->to_json();
+      report_.base.erase("norms");  // for the adapter, which goes elsewhere
+    }
     report_.dataset_fingerprint = data_.fingerprint;
     report_.config_fingerprint = Fingerprint().add(identity_["config"].dump()).hex();
     report_.world_size = env_.world_size;

@@ -59,6 +59,16 @@ void require_rows(const SafetensorsEntry& entry, const std::string& where, int64
   }
 }
 
+void require_rows_of_base(const SafetensorsEntry& entry, const std::string& where,
+                          const spec::ArchSpec& arch) {
+  if (entry.shape == std::vector<int64_t>{arch.vocab_size, arch.hidden_size}) return;
+  throw DataError(
+      fmt::format("tensor `{}` has the shape {}, the base's [{}, {}]: the vocabulary was resized, "
+                  "and PiSSA changed what that gave",
+                  entry.name, shape_text(entry.shape), arch.vocab_size, arch.hidden_size),
+      where, "save it by PEFT with path_initial_model_for_weight_conversion");
+}
+
 /// A list in adapter_config.json is the embedding's, and of a head that is tied to it.
 const std::vector<int64_t>* indices_for(const AdapterConfig& config, const spec::ArchSpec& arch,
                                         const std::string& module) {
@@ -98,7 +108,12 @@ AdapterEnd find_adapter_end(const SafetensorsFile& file, const std::string& wher
   const std::string prefix = std::string(kPeftPrefix) + module + ".";
   for (const std::string_view ending : kRows) {
     if (is_trained(ending) && trains_whole(config, module)) continue;
-    if (end.rows == nullptr) end.rows = file.find(prefix + std::string(ending));
+    const SafetensorsEntry* found = file.find(prefix + std::string(ending));
+    // What PiSSA left of the base's, which follows from them again.
+    if (found != nullptr && config.pissa && ending == "base_layer.weight")
+      require_rows_of_base(*found, where, arch);
+    else if (end.rows == nullptr)
+      end.rows = found;
   }
   // Older versions save the trained one alone: what it replaced is nobody's.
   if (end.rows == nullptr && trains_whole(config, module)) {

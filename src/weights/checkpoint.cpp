@@ -1,6 +1,7 @@
 #include "sftrun/weights/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "checkpoint_base.h"
 #include "sftrun/core/error.h"
@@ -74,6 +75,25 @@ std::set<std::string> block_kinds(const Checkpoint& checkpoint) {
     if (is_mxfp4 || std::holds_alternative<Mxfp4Experts>(*packed)) kinds.insert("mxfp4");
   }
   return kinds;
+}
+
+std::vector<double> norm_squares(const Checkpoint& checkpoint) {
+  std::vector<double> sums;
+  for (const spec::TensorSpec& spec : spec::tensor_specs(checkpoint.arch())) {
+    if (spec.role != spec::TensorRole::kNorm) continue;
+    std::vector<uint16_t> values(static_cast<size_t>(spec.numel()));
+    checkpoint.read(spec.name, DType::kBF16, values.data());
+    double& sum = sums.emplace_back();
+    for (const uint16_t value : values) sum += std::pow(bf16_to_f32(value), 2.0);
+  }
+  return sums;
+}
+
+bool are_norms_of_one_model(const std::vector<double>& a, const std::vector<double>& b) {
+  constexpr double kRounding = 1e-5;  // fp16 in between, and Gemma's norms, plus one in GGUF
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](double x, double y) {
+    return std::abs(x - y) <= kRounding * std::max(std::abs(x), std::abs(y));
+  });
 }
 
 void require_finite(const Checkpoint& checkpoint, const fs::path& path) {

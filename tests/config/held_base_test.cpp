@@ -14,6 +14,7 @@ HeldBase in_nf4() {
   held.tuning.quant = Quant::kNf4;
   held.tuning.quant_block_size = 128;
   held.tuning.skip_modules = {"down_proj"};
+  held.norms = {1.0 / 3, 2e-9};
   return held;
 }
 
@@ -26,6 +27,7 @@ TEST(HeldBase, SurvivesTheFile) {
   ASSERT_TRUE(read);
   EXPECT_EQ(read->to_json(), held.to_json());
   EXPECT_EQ(read->tuning.quant_block_size, 128);
+  EXPECT_EQ(read->norms, held.norms);
   EXPECT_FALSE(read->tuning.quant_embeddings);
   EXPECT_FALSE(read->pissa());
   EXPECT_EQ(read->tuning.skip_modules, held.tuning.skip_modules);
@@ -37,6 +39,7 @@ TEST(HeldBase, PissaSurvivesTheFile) {
   EXPECT_TRUE(HeldBase::from_json(held.to_json(), "sftrun_base.json").pissa());
   nlohmann::ordered_json before = held.to_json();
   before.erase("pissa");  // as it was written once
+  before.erase("norms");
   EXPECT_FALSE(HeldBase::from_json(before, "sftrun_base.json").pissa());
 }
 

@@ -11,6 +11,7 @@ readers       a run ends with where its adapter loads
 next run      tuning.lora.init_from takes what --adapter takes: an adapter, a run, or one that has only checkpoints
 modelfile     what merge writes for Ollama: a TEMPLATE, or a sentence why there is none
 as trained    generate and score hold a dense base as the adapter's run held it
+other base    merge, score and tuning.lora.init_from warn of a base that the adapter was not trained beside
 report        merge measures what it changes where the adapter was trained beside a quantised base, or where it is asked to
 """
 
@@ -223,6 +224,40 @@ def check_base_as_trained(case):
     case.expect("as trained: generate", "as the adapter's run held it" in answers[0] and "as the adapter's run" not in answers[1], str(answers))
 
 
+def scale_norms(model, file):
+    """Another model of the same shape: its norms, stored as F32, times 1.25."""
+    content = bytearray((model / file).read_bytes())
+    [size] = struct.unpack("<Q", content[:8])
+    for name, entry in json.loads(content[8 : 8 + size]).items():
+        if name.endswith("norm.weight"):
+            first, last = (8 + size + offset for offset in entry["data_offsets"])
+            count = (last - first) // 4
+            content[first:last] = struct.pack(f"<{count}f", *(1.25 * value for value in struct.unpack(f"<{count}f", content[first:last])))
+    (model / file).write_bytes(content)
+
+
+def check_other_base(case):
+    """A base of the same shape that the adapter was not trained beside is warned of, a copy of its own in another form is not."""
+    warning = "was trained beside another base"
+    case.train(TIED)
+    shutil.copytree(TIED, case.folder / "other")
+    scale_norms(case.folder / "other", "model.safetensors")
+    shutil.copytree(case.folder / "run/adapter", case.folder / "moved")
+    case.run("quantize", "--model", TIED, "--output", "four-bits")
+    case.run("merge", "--model", TIED, "--adapter", "moved", "--output", "file", "--format", "gguf", "--dtype", "q8_0")
+
+    def said(base):
+        return [case.run("merge", "--model", base, "--adapter", "moved", "--output", f"merged-{len(list(case.folder.iterdir()))}"),
+                case.run("score", "--model", base, "--adapter", "moved", "--input", "train.jsonl", "--output", "scores.jsonl"),
+                case.train(base, "tuning.lora.init_from=moved", f"output.dir=run-{len(list(case.folder.iterdir()))}")]
+
+    for name, is_other in (("other", True), ("four-bits", False), (TIED, False)):
+        lines = said(name)
+        case.expect(f"other base: merge, score and init_from over {name}", all((warning in line) == is_other for line in lines), str(lines))
+    merged = next((case.folder / "file").glob("*.gguf"))
+    case.expect("other base: a GGUF file has the norms", warning not in case.run("merge", "--model", merged, "--adapter", "moved", "--output", "from-file"))
+
+
 def check_readers_of_quantised_bases(case):
     said = case.train(TIED, "tuning.mode=qlora")
     command = f"sftrun quantize --model {TIED} --method nf4 --output {TIED}-nf4"
@@ -320,6 +355,7 @@ CHECKS = {
     "modelfile": check_modelfile,
     "next-run": check_next_run,
     "base-as-trained": check_base_as_trained,
+    "other-base": check_other_base,
     "report": check_report,
 }
 

@@ -191,6 +191,17 @@ TEST_F(AdapterBases, WeightTyingIsOneWeight) {
   EXPECT_TRUE(load_adapter_config(adapter(), opened.checkpoint->arch()).modules_to_save.empty());
 }
 
+TEST_F(AdapterBases, WhatPissaLeftIsNoBase) {
+  config_["init_lora_weights"] = "pissa";
+  config_["target_modules"] = {"q_proj", "lm_head"};
+  add("lm_head.base_layer.weight", {kVocab, kHidden}, 123);
+  save();
+  EXPECT_TRUE(open_adapter_base(base(), adapter()).replaced.empty());
+  tensors_.clear();
+  add("lm_head.base_layer.weight", {10, kHidden}, 123);
+  expect_refused({"[10, 4]", "PiSSA", "path_initial_model_for_weight_conversion"});
+}
+
 TEST_F(AdapterBases, OneEndWithoutTheOther) {
   add("model.embed_tokens.weight", {10, kHidden}, 0);
   expect_refused({"only one of embedding and head",

@@ -148,6 +148,23 @@ TEST(GgufCheckpoint, F16AndQ8AreTheRoundedHfModel) {
   }
 }
 
+TEST(Norms, AreThoseOfAModelInEveryForm) {
+  const auto squares = [](const char* model) {
+    return norm_squares(*Checkpoint::open(kModels / model));
+  };
+  const std::vector<double> own = squares("llama3-gguf");
+  EXPECT_EQ(own.size(), 5U);  // of two layers, and the last
+  for (const char* form : {"F32", "F16", "Q8_0"}) {
+    EXPECT_TRUE(are_norms_of_one_model(
+        own, squares(fmt::format("llama3-gguf/model-{}.gguf", form).c_str())));
+  }
+  EXPECT_FALSE(are_norms_of_one_model(own, squares("tied-gqa")));
+  std::vector<double> other = own;
+  other.back() *= 1.0001;
+  EXPECT_FALSE(are_norms_of_one_model(own, other));
+  EXPECT_FALSE(are_norms_of_one_model(own, {}));
+}
+
 /// One text through the tokenizer of the directory or file, against the `tokenizers` library.
 void expect_reference_ids(const fs::path& model) {
   const fs::path directory = fs::is_directory(model) ? model : model.parent_path();

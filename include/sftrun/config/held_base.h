@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sftrun/config/run_config.h"
 
@@ -20,6 +21,8 @@ struct HeldBase {
   /// quant, double_quant, quant_block_size, quant_embeddings and skip_modules, by which the same
   /// base is held in the same form again; and lora.init.
   TuningConfig tuning;
+  /// weights::norm_squares of the base; empty: written before there were any.
+  std::vector<double> norms = {};
 
   /// Its matrices were what PiSSA's principal parts left of them, which no file has.
   bool pissa() const { return tuning.lora.init == LoraInit::kPissa; }

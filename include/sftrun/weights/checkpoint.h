@@ -80,6 +80,13 @@ class Checkpoint {
 /// files of either kind.
 std::set<std::string> block_kinds(const Checkpoint& checkpoint);
 
+/// Of each norm's weights, rounded to bf16, the sum of their squares. Norms are small and stay
+/// dense in every form of a model, so that copies in fewer bits have the same, up to roundings, and
+/// other models of the same shape have others.
+std::vector<double> norm_squares(const Checkpoint& checkpoint);
+/// Whether they are one model's, in whatever form.
+bool are_norms_of_one_model(const std::vector<double>& a, const std::vector<double>& b);
+
 /// Reads every tensor: for when something has gone wrong.
 /// @throws DataError naming the first that holds values which are no finite numbers
 void require_finite(const Checkpoint& checkpoint, const std::filesystem::path& path);
