@@ -98,8 +98,11 @@ std::string gguf_of_run(const std::filesystem::path& adapter) {
 ModelAsked base_of(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / "adapter_config.json";
   const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  if (!json.is_object())
+    throw DataError("not a JSON object: the file is damaged or cut short", file.string(),
+                    "copy or download the adapter again");
   const auto text = [&](const char* key) {
-    const auto found = json.is_object() ? json.find(key) : json.end();
+    const auto found = json.find(key);
     return found != json.end() && found->is_string() ? found->get<std::string>() : "";
   };
   ModelAsked base{.name = text("base_model_name_or_path"),

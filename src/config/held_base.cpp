@@ -34,10 +34,14 @@ Json HeldBase::to_json() const {
   const Json all = config::to_json(config)["tuning"];
   Json kept = Json::object();
   for (const char* key : kKeys) kept[key] = all[key];
-  return {
-      {"model", model}, {"fingerprint", fingerprint}, {"form", form.empty() ? Json() : Json(form)},
-      {"dtype", dtype}, {"pissa", pissa()},           {"tuning", kept},
-      {"norms", norms}};
+  return {{"model", model},
+          {"fingerprint", fingerprint},
+          {"form", form.empty() ? Json() : Json(form)},
+          {"dtype", dtype},
+          {"pissa", pissa()},
+          {"tuning", kept},
+          {"norms", norms},
+          {"layout", layout}};
 }
 
 HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
@@ -51,7 +55,8 @@ HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
             .form = form.is_null() ? "" : form.get<std::string>(),
             .dtype = json.at("dtype").get<std::string>(),
             .tuning = config::from_json(config).tuning,
-            .norms = json.value("norms", std::vector<double>())};
+            .norms = json.value("norms", std::vector<double>()),
+            .layout = json.value("layout", "")};
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("does not say how a base was held: {}", error.what()), where);
   } catch (const ConfigError& error) {

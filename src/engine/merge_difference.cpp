@@ -30,7 +30,8 @@ namespace {
 constexpr int64_t kSequences = 32;           // where nothing else is asked for
 constexpr int64_t kTokensOfASequence = 256;  // on average, at most
 constexpr int64_t kLabelsOfASequence = 512;  // their logits are held at once, by both models
-constexpr double kNotable = 0.02;            // nats of loss: a fiftieth of the perplexity
+constexpr double kNotable = 0.02;            // nats: a fiftieth of the perplexity
+constexpr double kNoise = 0.002;             // of divergence: what the loss of few tokens says then
 constexpr const char* kReport = "merge_report.json";
 
 /// How the adapter's run held its base, and what it learnt from.
@@ -249,12 +250,24 @@ void write_report(const MergedModel& model, const Training& training,
   write_file_atomically(model.output / kReport, report.dump(2) + "\n");
 }
 
+/// Answers part where the divergence is large, whichever way the loss of the sample went.
+bool is_notable(const Difference& difference) {
+  const double divergence = difference.mean(difference.divergence),
+               rise = difference.mean(difference.loss_merged - difference.loss_adapter);
+  return divergence >= kNotable || (divergence >= kNoise && rise >= kNotable);
+}
+
 /// Where values in fewer bits were trained on and others merged into, those; else more bits.
 std::string way_out(const MergedModel& model, const Training& training) {
   const config::TuningConfig& tuning = training.config.tuning;
   const bool merged_into_others = tuning.quantises_base() &&
                                   model.base->fingerprint() == training.base->fingerprint() &&
                                   !model.is_in_fewer_bits;
+  const bool rounds_activations = ascii_lower(training.format) == "fp8";
+  if (rounds_activations && !merged_into_others && !model.is_in_fewer_bits)
+    return "take it as it is: a base in FP8 rounds activations, too, which no dense model does, "
+           "and "
+           "more bits do not change that";
   if (!merged_into_others)
     return "store the merged model in more bits, with --dtype (docs/export.md)";
   const std::string base = model.base_path.string();
@@ -296,9 +309,9 @@ void measure(const MergedModel& model, Training& training, const nlohmann::json&
       training.format.empty() ? "" : " in " + training.format,
       difference.mean(difference.loss_merged), difference.mean(difference.divergence),
       difference.label_tokens, (model.output / kReport).string());
-  if (difference.mean(difference.loss_merged - difference.loss_adapter) < kNotable) return;
-  log::warn("merging loses some of what was learnt: serve the adapter beside its base, or {}",
-            way_out(model, training));
+  if (is_notable(difference))
+    log::warn("merging loses some of what was learnt: serve the adapter beside its base, or {}",
+              way_out(model, training));
 }
 
 std::string with_place(const Error& error) {

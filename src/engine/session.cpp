@@ -167,7 +167,8 @@ config::HeldBase held_base(const config::RunConfig& config, const Compute& compu
                         .form = held_form(config.tuning, checkpoint),
                         .dtype = dtype_name(compute.dtype),
                         .tuning = config.tuning,
-                        .norms = weights::norm_squares(checkpoint)};
+                        .norms = weights::norm_squares(checkpoint),
+                        .layout = weights::dense_layout(checkpoint)};
   // What `auto` means hangs on the mode and the files; as the files have it is what it may stay
   // for.
   const bool keeps = plan::keeps_stored(config.tuning, !packed_format(checkpoint).empty());
@@ -207,10 +208,14 @@ DType dtype_to_store(const std::string& wanted, const weights::Checkpoint& base)
 void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base) {
   const auto held = config::read_held_base(adapter);
   if (!held || held->norms.empty() || held->fingerprint == base.fingerprint()) return;
-  if (weights::are_norms_of_one_model(held->norms, weights::norm_squares(base))) return;
+  const bool has_other_values =  // as where an adapter was merged into it
+      !held->layout.empty() && held->layout == weights::dense_layout(base);
+  const bool has_its_norms =
+      weights::are_norms_of_one_model(held->norms, weights::norm_squares(base));
+  if (has_its_norms && !has_other_values) return;
   log::warn(
-      "{} was trained beside another base: {}, of the same shape, of which this is no copy in "
-      "any form; together they are a model that nobody trained",
+      "{} was trained beside another base: {}, of which this is no copy in any form; together "
+      "they are a model that nobody trained",
       adapter.string(), held->model);
 }
 

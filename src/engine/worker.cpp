@@ -166,6 +166,7 @@ class Worker {
     checkpoint_ = weights::Checkpoint::open(model_path_);
     config_.train.router_aux_loss_coef =
         spec::aux_loss_coef(config_.train.router_aux_loss_coef, checkpoint_->arch().mixture);
+    warn_of_unpacking();
     const auto resume_from = find_resume();
     if (const std::string& start = config_.tuning.lora.init_from; !start.empty() && !resume_from) {
       weights::require_own_base(*checkpoint_, model_path_, start);
@@ -232,6 +233,20 @@ class Worker {
     }
   }
 
+  /// Weights that train are dense.
+  void warn_of_unpacking() const {
+    if (config_.tuning.trains_adapter() || !is_main()) return;
+    const auto& tensors = checkpoint_->tensors();
+    const auto packed = std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) {
+      return checkpoint_->packed(tensor.name).has_value();
+    });
+    if (packed == tensors.end()) return;
+    log::warn(
+        "the model's files hold matrices in {}: what trains whole starts from the values that "
+        "these were rounded to, unpacked",
+        packed->format);
+  }
+
   /// Rank 0 decides: the ranks may see the folder at different moments.
   std::optional<fs::path> find_resume() {
     const std::string resume = get<std::string>(request_, "resume").value_or("auto");
@@ -266,6 +281,11 @@ class Worker {
 
   /// A run that has no checkpoint has no results either: these are another's.
   void require_no_results() const {
+    for (const char* name : {"config.json", "adapter_config.json"}) {
+      if (!fs::exists(run_dir_ / name)) continue;
+      throw ConfigError("output.dir is the directory of a model or an adapter itself",
+                        (run_dir_ / name).string(), "choose another output.dir");
+    }
     for (const char* name : {"adapter", "model"}) {
       if (!fs::exists(run_dir_ / name)) continue;
       throw ConfigError(
@@ -457,6 +477,7 @@ class Worker {
     if (held_base_) {
       report_.base = held_base_->to_json();
       report_.base.erase("norms");  // for the adapter, which goes elsewhere
+      report_.base.erase("layout");
     }
     report_.dataset_fingerprint = data_.fingerprint;
     report_.config_fingerprint = Fingerprint().add(identity_["config"].dump()).hex();

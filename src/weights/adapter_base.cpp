@@ -34,7 +34,9 @@ bool are_the_bases(const SafetensorsEntry& rows, const Checkpoint& base, const s
 class AdapterEnds {
  public:
   AdapterEnds(const Checkpoint& base, const fs::path& adapter)
-      : path_(adapter / "adapter_model.safetensors"), arch_(base.arch()) {
+      : path_(adapter / "adapter_model.safetensors"),
+        arch_(base.arch()),
+        vocab_size_(arch_.vocab_size) {
     if (!fs::exists(path_)) return;  // load_adapter says what is there in its place
     file_.emplace(path_);
     const AdapterConfig config = load_adapter_config(adapter, arch_);
@@ -42,7 +44,7 @@ class AdapterEnds {
     head_ = find(config, spec::kHeadModule);
     vocab_size_ = resized();
     forget_the_bases(base);
-    require_both_resized();
+    require_whole_vocabulary();
   }
 
   const SafetensorsFile& file() const { return *file_; }
@@ -81,7 +83,7 @@ class AdapterEnds {
     if (!is_tied || (head_.tokens == nullptr && embedding_.is_empty())) head_.rows = nullptr;
   }
 
-  void require_both_resized() const {
+  void require_whole_vocabulary() const {
     const auto rows_of = [&](const AdapterEnd& end) {
       return end.rows != nullptr ? end.rows->shape[0] : arch_.vocab_size;
     };
@@ -107,7 +109,7 @@ class AdapterEnds {
   const spec::ArchSpec& arch_;
   std::optional<SafetensorsFile> file_;
   AdapterEnd embedding_, head_;
-  int64_t vocab_size_ = 0;
+  int64_t vocab_size_;
 };
 
 /// Whether both know the same tokens, as text and as what they are.

@@ -98,6 +98,11 @@ std::string peft_line(const WrittenAdapter& adapter) {
   if (const std::string reason = beyond_peft(adapter); !reason.empty())
     return fmt::format("PEFT: not over this base ({}): load it over the unquantised model", reason);
   std::string line = "PEFT: as it is" + fitting_base(adapter);
+  if (adapter.config.use_dora && word_of_base(adapter) == "4 bits")
+    line +=
+        "; on a CPU with AVX512-BF16 for training alone, since bitsandbytes 0.50 packs the base "
+        "anew for inference there and PEFT's DoRA takes it for what it was: infer over the "
+        "unquantised model";
   if (is_gguf(adapter.base))
     line += fmt::format(", over {}, of which {} says it was converted", name,
                         adapter.base.filename().string());
@@ -120,6 +125,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   }
   const int64_t allowed = vllm_max_lora_rank(sizes);
   const auto reading = vllm_reading(adapter.arch, adapter.is_adapted);
+  const std::string& name = adapter.config.base_model_name_or_path;
   std::string line = "vLLM: as it is";
   if (reading)
     line = fmt::format("vLLM: what {} writes", merge_command(adapter, "--format vllm ", "-vllm"));
@@ -127,6 +133,8 @@ std::string vllm_line(const WrittenAdapter& adapter) {
     line = "vLLM: roughly, over the unquantised model";
   else if (!adapter.quantised_to.empty())
     line += ", over the same";
+  else if (is_gguf(adapter.base))
+    line += ", over " + (is_gguf(name) ? "the model that the file was converted from" : name);
   if (allowed > vllm_max_lora_rank({.r = 1}))
     line += fmt::format(", with --max-lora-rank {}", allowed);
   if (reading) line += fmt::format("; as it is {}", reading->what);
@@ -136,7 +144,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
 /// The fix of an error, with the command that it means.
 std::string way_to_llama_cpp(const WrittenAdapter& adapter, const std::string& fix) {
   if (fix.ends_with("--format gguf"))
-    return "merge it: " + merge_command(adapter, "--format gguf --dtype q8_0 ", "-merged");
+    return "merge it: " + merge_command(adapter, "--format gguf --dtype q8_0 ", "-merged-gguf");
   return fix;
 }
 
@@ -148,8 +156,9 @@ std::string llama_cpp_line(const WrittenAdapter& adapter) {
     return fmt::format("llama.cpp: not as an adapter: {}; {}", error.message(),
                        way_to_llama_cpp(adapter, error.fix()));
   }
-  return fmt::format("llama.cpp: what {} writes",
-                     merge_command(adapter, "--format lora-gguf ", "-gguf"));
+  return fmt::format("llama.cpp: {}what {} writes, beside {}", is_rough(adapter) ? "roughly, " : "",
+                     merge_command(adapter, "--format lora-gguf ", "-gguf"),
+                     is_gguf(adapter.base) ? adapter.base.string() : "the base as a GGUF file");
 }
 
 }  // namespace

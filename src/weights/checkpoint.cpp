@@ -96,6 +96,15 @@ bool are_norms_of_one_model(const std::vector<double>& a, const std::vector<doub
   });
 }
 
+std::string dense_layout(const Checkpoint& checkpoint) {
+  Fingerprint print;
+  for (const TensorInfo& info : checkpoint.tensors()) {
+    if (checkpoint.packed(info.name)) return {};
+    print.add(info.name).add(info.format).add(info.stored_bytes);
+  }
+  return print.hex();
+}
+
 void require_finite(const Checkpoint& checkpoint, const fs::path& path) {
   std::vector<float> values;
   for (const TensorInfo& info : checkpoint.tensors()) {

@@ -51,6 +51,30 @@ void require_owners(const std::vector<std::string>& missing,
   }
 }
 
+/// "model.layers.20.": of a tensor of layer 20; empty: it is of no layer.
+std::string layer_of(const std::string& name) {
+  constexpr std::string_view kLayers = "layers.";
+  const size_t at = name.find(kLayers);
+  const size_t end = at == std::string::npos ? at : name.find('.', at + kLayers.size());
+  return end == std::string::npos ? "" : name.substr(0, end + 1);
+}
+
+/// Where all that is too much is of layers that the configuration does not know.
+void require_layers(const std::vector<spec::TensorSpec>& expected,
+                    const std::vector<std::string>& missing,
+                    const std::vector<std::string>& unknown, const std::string& where) {
+  if (!missing.empty() || unknown.empty()) return;
+  std::set<std::string> known, more;
+  for (const spec::TensorSpec& spec : expected) known.insert(layer_of(spec.name));
+  for (const std::string& name : unknown) more.insert(layer_of(name));
+  known.erase("");
+  for (const std::string& layer : more)
+    if (layer.empty() || known.contains(layer)) return;
+  throw DataError(fmt::format("the file holds {} layers, the configuration says {}",
+                              known.size() + more.size(), known.size()),
+                  where, "configuration and weights are of different models");
+}
+
 }  // namespace
 
 void check_tensors(const std::vector<spec::TensorSpec>& expected,
@@ -70,6 +94,7 @@ void check_tensors(const std::vector<spec::TensorSpec>& expected,
     if (!present.contains(spec.name)) missing.push_back(spec.name);
   }
   require_owners(missing, unknown, unknown_where);
+  require_layers(expected, missing, unknown, unknown_where);
   if (!unknown.empty()) {
     const std::vector<std::string> candidates = missing.empty() ? [&] {
       std::vector<std::string> names;

@@ -15,6 +15,7 @@ HeldBase in_nf4() {
   held.tuning.quant_block_size = 128;
   held.tuning.skip_modules = {"down_proj"};
   held.norms = {1.0 / 3, 2e-9};
+  held.layout = "cd";
   return held;
 }
 
@@ -28,6 +29,7 @@ TEST(HeldBase, SurvivesTheFile) {
   EXPECT_EQ(read->to_json(), held.to_json());
   EXPECT_EQ(read->tuning.quant_block_size, 128);
   EXPECT_EQ(read->norms, held.norms);
+  EXPECT_EQ(read->layout, held.layout);
   EXPECT_FALSE(read->tuning.quant_embeddings);
   EXPECT_FALSE(read->pissa());
   EXPECT_EQ(read->tuning.skip_modules, held.tuning.skip_modules);
@@ -40,6 +42,7 @@ TEST(HeldBase, PissaSurvivesTheFile) {
   nlohmann::ordered_json before = held.to_json();
   before.erase("pissa");  // as it was written once
   before.erase("norms");
+  before.erase("layout");
   EXPECT_FALSE(HeldBase::from_json(before, "sftrun_base.json").pissa());
 }
 

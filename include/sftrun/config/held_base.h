@@ -23,6 +23,7 @@ struct HeldBase {
   TuningConfig tuning;
   /// weights::norm_squares of the base; empty: written before there were any.
   std::vector<double> norms = {};
+  std::string layout = {};  ///< weights::dense_layout of the base; empty: not known, or not dense
 
   /// Its matrices were what PiSSA's principal parts left of them, which no file has.
   bool pissa() const { return tuning.lora.init == LoraInit::kPissa; }

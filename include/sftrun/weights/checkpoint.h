@@ -87,6 +87,10 @@ std::vector<double> norm_squares(const Checkpoint& checkpoint);
 /// Whether they are one model's, in whatever form.
 bool are_norms_of_one_model(const std::vector<double>& a, const std::vector<double>& b);
 
+/// Of the names, types and sizes of all tensors; empty where some are in fewer bits. Two dense
+/// models of one layout hold the same values or are not the same model.
+std::string dense_layout(const Checkpoint& checkpoint);
+
 /// Reads every tensor: for when something has gone wrong.
 /// @throws DataError naming the first that holds values which are no finite numbers
 void require_finite(const Checkpoint& checkpoint, const std::filesystem::path& path);
