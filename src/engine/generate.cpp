@@ -46,6 +46,11 @@ class GenerateCommand {
                        request_.at("output").get<std::string>());
   }
 
+  /// @throws DataError naming a tensor of the base that is broken
+  void require_finite_base() const {
+    weights::require_finite(*model_.checkpoint, request_.at("model").get<std::string>());
+  }
+
  private:
   std::vector<int32_t> chat_tokens(const Json& messages, const Json& tools) const {
     text::RenderOptions options = model_.text.render_defaults;
@@ -185,7 +190,13 @@ class GenerateCommand {
 }  // namespace
 
 int run_generate(const nlohmann::json& request) {
-  return GenerateCommand(request).run();
+  GenerateCommand command(request);
+  try {
+    return command.run();
+  } catch (const model::NotFiniteError&) {
+    command.require_finite_base();
+    throw;
+  }
 }
 
 }  // namespace sftrun::engine

@@ -7,6 +7,7 @@
 
 #include "sampling.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/finite.h"
 #include "sftrun/data/example.h"
 
 namespace sftrun::model {
@@ -219,6 +220,11 @@ class Generator {
   }
 
   void choose(Sequence& sequence, const at::Tensor& logits) const {
+    const std::span values(logits.data_ptr<float>(), static_cast<size_t>(logits.numel()));
+    if (!all_finite(values)) {
+      throw NotFiniteError("the logits of the next token are no finite numbers", {},
+                           "give --dtype fp32; if it stays so, the adapter is broken");
+    }
     sequence.next =
         sample_token(logits.data_ptr<float>(), logits.numel(), options_, sequence.stream,
                      static_cast<uint64_t>(results_[sequence.index].tokens.size()));

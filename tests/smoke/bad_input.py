@@ -157,6 +157,20 @@ def whole_head(folder):
     write_safetensors(folder / "run/adapter/adapter_model.safetensors", header, data + head)
 
 
+def untie_with_a_bad_weight(folder):
+    """Gives the model a head of its own, and the embedding of BAD_RECORD's token a number that is none."""
+    token = json.loads((folder / "model/tokenizer.json").read_text())["model"]["vocab"]["~"]
+    edit("model/config.json", '"tie_word_embeddings": true', '"tie_word_embeddings": false')(folder)
+    path = folder / "model/model.safetensors"
+    header, data = read_safetensors(path)
+    embedding = header["model.embed_tokens.weight"]
+    begin, end = embedding["data_offsets"]
+    header["lm_head.weight"] = embedding | {"data_offsets": [len(data), len(data) + end - begin]}
+    data += data[begin:end]
+    struct.pack_into("<f", data, begin + token * embedding["shape"][1] * 4, float("nan"))
+    write_safetensors(path, header, data)
+
+
 def odd_splits(folder):
     """A tokenizer that splits numbers as no tokenizer of llama.cpp's does."""
     path = folder / "model/tokenizer.json"
@@ -263,6 +277,8 @@ CASES = [
     ("An architecture that is not supported", DATA, edit("model/config.json", '"model_type": "llama"', '"model_type": "mamba"'),
      TRAIN),
     ("Generating with no model there", DATA, None, [a.replace("model", "modle") if a == "model" else a for a in GENERATE]),
+    ("Generating from a model that holds no numbers", DATA, untie_with_a_bad_weight,
+     [a.replace("hello", "~") for a in GENERATE]),
     ("Scoring with no model there", DATA, None, [a.replace("model", "modle") if a == "model" else a for a in SCORE]),
     ("The adapter", None, None, None),
     ("No adapter there", DATA, None, [*GENERATE, "--adapter", "nowhere"]),

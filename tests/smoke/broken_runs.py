@@ -173,24 +173,10 @@ def one_ranks_gradient(folder):
 BAD_RECORD = {"messages": [{"role": "user", "content": "~"}, bad_input.GOOD_RECORD["messages"][1]]}
 
 
-def untie_with_a_bad_weight(folder):
-    """Gives the model a head of its own, and the embedding of BAD_RECORD's token a number that is none."""
-    token = json.loads((folder / "model/tokenizer.json").read_text())["model"]["vocab"]["~"]
-    bad_input.edit("model/config.json", '"tie_word_embeddings": true', '"tie_word_embeddings": false')(folder)
-    path = folder / "model/model.safetensors"
-    header, data = bad_input.read_safetensors(path)
-    embedding = header["model.embed_tokens.weight"]
-    begin, end = embedding["data_offsets"]
-    header["lm_head.weight"] = embedding | {"data_offsets": [len(data), len(data) + end - begin]}
-    data += data[begin:end]
-    struct.pack_into("<f", data, begin + token * embedding["shape"][1] * 4, float("nan"))
-    bad_input.write_safetensors(path, header, data)
-
-
 def one_bad_record(folder):
     """A weight is no number, which one record alone touches: its line is named, by whichever rank has it."""
     (folder / "train.jsonl").write_text("\n" + bad_input.lines(*[bad_input.GOOD_RECORD] * 3, BAD_RECORD))
-    untie_with_a_bad_weight(folder)
+    bad_input.untie_with_a_bad_weight(folder)
     ended = Run(folder, 2, "train.max_steps=4", "train.epochs=2", "data.shuffle=false", "data.packing=false", "train.batch_size=1",
                 "train.grad_accum=1").end()
     row = expect_error(ended, 5, "the loss is not finite at step 2", r"train\.jsonl, line 5 of the micro-batch in which it arose")
@@ -201,7 +187,7 @@ def one_bad_record(folder):
 def base_is_broken(folder):
     """Not finite from the first step, and the base holds what is no number: its tensor is named, not the data."""
     (folder / "train.jsonl").write_text(bad_input.lines(BAD_RECORD))
-    untie_with_a_bad_weight(folder)
+    bad_input.untie_with_a_bad_weight(folder)
     row = expect_error(Run(folder, 2, *TWO_STEPS).end(), 3, "tensor `model.embed_tokens.weight` of the base holds values that are no",
                        r"\n  at   model", r"\n  fix: download or copy")
     expect_nothing_saved(folder)
@@ -211,7 +197,7 @@ def base_is_broken(folder):
 def third_step_bad(folder):
     """The loss is not finite at step 3: the checkpoints of steps 1 and 2 stay, and the newest is named."""
     (folder / "train.jsonl").write_text(bad_input.lines(*[bad_input.GOOD_RECORD] * 2, BAD_RECORD))
-    untie_with_a_bad_weight(folder)
+    bad_input.untie_with_a_bad_weight(folder)
     ended = Run(folder, 1, "train.max_steps=9", "train.epochs=3", "train.save_steps=1", "data.shuffle=false", "data.packing=false",
                 "train.batch_size=1", "train.grad_accum=1").end()
     row = expect_error(ended, 5, "the loss is not finite at step 3;", r"\n  at   train\.jsonl, line 3 of",
