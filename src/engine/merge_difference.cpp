@@ -266,8 +266,7 @@ std::string way_out(const MergedModel& model, const Training& training) {
   const bool rounds_activations = ascii_lower(training.format) == "fp8";
   if (rounds_activations && !merged_into_others && !model.is_in_fewer_bits)
     return "take it as it is: a base in FP8 rounds activations, too, which no dense model does, "
-           "and "
-           "more bits do not change that";
+           "and more bits do not change that";
   if (!merged_into_others)
     return "store the merged model in more bits, with --dtype (docs/export.md)";
   const std::string base = model.base_path.string();

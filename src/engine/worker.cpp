@@ -168,9 +168,10 @@ class Worker {
         spec::aux_loss_coef(config_.train.router_aux_loss_coef, checkpoint_->arch().mixture);
     warn_of_unpacking();
     const auto resume_from = find_resume();
-    if (const std::string& start = config_.tuning.lora.init_from; !start.empty() && !resume_from) {
+    const std::string& start = config_.tuning.lora.init_from;
+    if (is_main() && !start.empty() && !resume_from) {
       weights::require_own_base(*checkpoint_, model_path_, start);
-      if (is_main()) warn_of_another_base(start, *checkpoint_);
+      warn_of_another_base(start, *checkpoint_);
     }
     tell("tokenizing");
     std::optional<train::TrainState> saved;

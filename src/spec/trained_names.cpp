@@ -325,7 +325,8 @@ void require_patterns_match(const LoraSizes& sizes, const LoraTargets& targets,
                             const ArchSpec& arch) {
   const std::vector<Update> updates = all_updates(targets, arch);
   const auto require = [&](const NamePattern& pattern, const char* key) {
-    for (const auto& [expression, value] : pattern) {
+    for (const auto& entry : pattern) {
+      const std::string& expression = entry.first;
       const bool found = std::any_of(updates.begin(), updates.end(), [&](const Update& update) {
         return matches(expression, update.name);
       });

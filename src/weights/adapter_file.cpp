@@ -469,9 +469,9 @@ AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpe
   const SafetensorsFile file(path);
   const spec::LoraSizes sizes = config.sizes();
   for (const auto& [parameter, module] : parameters_of_old_modules(file, arch)) {
-    const bool is_named =
-        std::any_of(config.target_parameters.begin(), config.target_parameters.end(),
-                    [&](const std::string& target) { return ends_with_name(parameter, target); });
+    const bool is_named = std::any_of(
+        config.target_parameters.begin(), config.target_parameters.end(),
+        [&name = parameter](const std::string& target) { return ends_with_name(name, target); });
     if (is_named) continue;
     has_old = true;
     config.target_parameters.push_back(parameter);

@@ -315,9 +315,9 @@ class HfCheckpoint final : public CheckpointBase {
     for (const auto& [name, located] : located_) {
       if (beside.contains(name)) continue;
       if (quantised_.contains(name)) {
-        const auto spec =
-            std::find_if(expected.begin(), expected.end(),
-                         [&](const spec::TensorSpec& one) { return one.name == name; });
+        const auto spec = std::find_if(
+            expected.begin(), expected.end(),
+            [&wanted = name](const spec::TensorSpec& one) { return one.name == wanted; });
         found.push_back({name, spec->shape, located.file->string()});
       } else if (is_of_another_part(name, arch_) || spec::is_unused(arch_, name)) {
         others.push_back(name);

@@ -11,6 +11,7 @@ import base64
 import concurrent.futures
 import gzip
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -222,9 +223,95 @@ def hub_replies():
     return [bytes([question]) + b"\0".join(replies) for question, replies in answers]
 
 
+def safetensors(tensors):
+    """name -> (dtype, shape, bytes)"""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def ones(*shape):
+    return "BF16", list(shape), b"\x80\x3f" * math.prod(shape)
+
+
+TINY = {"model_type": "llama", "vocab_size": 4, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "max_position_embeddings": 8, "tie_word_embeddings": True}
+TINY_EXPERTS = TINY | {"model_type": "gpt_oss", "hidden_size": 32, "intermediate_size": 32, "head_dim": 8, "num_local_experts": 1,
+                       "num_experts_per_tok": 1, "sliding_window": 4, "layer_types": ["full_attention"], "rope_theta": 1e4}
+
+
+def tiny_llama():
+    layer = "model.layers.0."
+    linear = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+    return {"model.embed_tokens.weight": ones(4, 8), "model.norm.weight": ones(8), f"{layer}input_layernorm.weight": ones(8),
+            f"{layer}post_attention_layernorm.weight": ones(8), **{f"{layer}{name}.weight": ones(8, 8) for name in linear}}
+
+
+def tiny_experts():
+    layer = "model.layers.0."
+    shapes = {"input_layernorm.weight": [32], "post_attention_layernorm.weight": [32], "mlp.router.weight": [1, 32], "mlp.router.bias": [1],
+              "mlp.experts.down_proj_bias": [1, 32], "mlp.experts.gate_up_proj_bias": [1, 64], "self_attn.sinks": [1],
+              "self_attn.o_proj.weight": [32, 8], "self_attn.o_proj.bias": [32],
+              **{f"self_attn.{name}_proj.weight": [8, 32] for name in "qkv"}, **{f"self_attn.{name}_proj.bias": [8] for name in "qkv"}}
+    blocks = {f"mlp.experts.{name}_{part}": ("U8", [1, rows, 1, *more], bytes([120]) * (rows * count))
+              for name, rows in (("gate_up_proj", 64), ("down_proj", 32)) for part, more, count in (("blocks", [16], 16), ("scales", [], 1))}
+    return {"model.embed_tokens.weight": ones(4, 32), "model.norm.weight": ones(32),
+            **{layer + name: ones(*shape) for name, shape in shapes.items()}, **{layer + name: tensor for name, tensor in blocks.items()}}
+
+
+def model_directories():
+    """A tiny model in every form that a directory's matrices have, the query alone in fewer bits."""
+    query = "model.layers.0.self_attn.q_proj"
+
+    def four_bits(kind, nested):
+        state = {"quant_type": kind, "blocksize": 64, "dtype": "bfloat16", "shape": [8, 8]}
+        parts = {"absmax": ("F32", [1], struct.pack("<f", 1)), "quant_map": ("F32", [16], struct.pack("<16f", *(i / 8 - 1 for i in range(16))))}
+        if nested:
+            state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.5}
+            parts |= {"absmax": ("U8", [1], b"\1"), "nested_absmax": ("F32", [1], struct.pack("<f", 1)),
+                      "nested_quant_map": ("F32", [256], struct.pack("<256f", *(i / 128 - 1 for i in range(256))))}
+        text = json.dumps(state).encode()
+        parts |= {f"quant_state.bitsandbytes__{kind}": ("U8", [len(text)], text)}
+        return {f"{query}.weight": ("U8", [32, 1], bytes(range(32))), **{f"{query}.weight.{name}": part for name, part in parts.items()}}
+
+    factors = struct.pack("<8f", *range(1, 9))
+    eight = {f"{query}.weight": ("I8", [8, 8], bytes(range(64))), f"{query}.SCB": ("F32", [8], factors), f"{query}.weight_format": ("U8", [], b"\0")}
+    e4m3 = {f"{query}.weight": ("F8_E4M3", [8, 8], bytes(range(64))), f"{query}.weight_scale": ("F32", [8, 1], factors)}
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "dynamic": False},
+             "input_activations": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}}
+    fp8 = {"quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
+           "config_groups": {"group_0": group}, "ignore": ["lm_head"]}
+    bits = lambda kind: {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind}  # noqa: E731
+    forms = [(TINY, None, tiny_llama()), *((TINY, bits(kind), tiny_llama() | four_bits(kind, nested)) for kind in ("nf4", "fp4") for nested in (False, True)),
+             (TINY, {"quant_method": "bitsandbytes", "load_in_8bit": True}, tiny_llama() | eight), (TINY, fp8, tiny_llama() | e4m3),
+             (TINY_EXPERTS, {"quant_method": "mxfp4"}, tiny_experts())]
+    return [json.dumps(config | ({"quantization_config": how} if how else {})).encode() + b"\0" + safetensors(tensors) for config, how, tensors in forms]
+
+
+def adapter_directories():
+    """Over TINY: updates of the query and of both ends, whole modules, rows of tokens, a resized vocabulary."""
+    query, embedding = "model.layers.0.self_attn.q_proj", "model.embed_tokens"
+    updates = {f"{query}.lora_A.weight": ones(2, 8), f"{query}.lora_B.weight": ones(8, 2)}
+    of_ends = {f"{embedding}.lora_embedding_A": ones(2, 5), f"{embedding}.lora_embedding_B": ones(8, 2), f"{embedding}.base_layer.weight": ones(5, 8),
+               "lm_head.lora_A.weight": ones(2, 8), "lm_head.lora_B.weight": ones(5, 2), "lm_head.base_layer.weight": ones(5, 8)}
+    whole = {f"{embedding}.weight": ones(5, 8), f"{embedding}.original_module.weight": ones(5, 8), "lm_head.weight": ones(5, 8)}
+    rows = {f"{embedding}.token_adapter.trainable_tokens_delta": ones(2, 8), "lm_head.token_adapter.trainable_tokens_delta": ones(1, 8)}
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
+    adapters = [({}, {}), ({"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, of_ends), ({"modules_to_save": ["embed_tokens"]}, whole),
+                ({"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}, whole),
+                ({"trainable_token_indices": {"embed_tokens": [3, 1], "lm_head": [0]}}, rows)]
+    return [json.dumps(config | more).encode() + b"\0" + safetensors({f"base_model.model.{name}": tensor for name, tensor in (updates | tensors).items()})
+            for more, tensors in adapters]
+
+
 SEEDS = {
-    "safetensors": copies("weights/*.safetensors", "models/*/*.safetensors"),
-    "gguf": copies("weights/*.gguf", "models/*/*.gguf", "families/*/*.gguf"),
+    "model_directory": model_directories,
+    "adapter_directory": adapter_directories,
+    "safetensors": lambda: [seed.split(b"\0", 1)[1] for seed in model_directories() + adapter_directories()],
+    "gguf": copies("weights/*.gguf", "converted/*-Q8_0.gguf"),
     "model_config": copies("models/*/*.json", "families/*/config.json"),
     "tokenizer_json": copies("text/*.tokenizer.json"),
     "sentencepiece_model": sentencepiece_models,
@@ -241,9 +328,9 @@ SEEDS = {
     "tokenizer_config": tokenizer_configs,
     "hub_replies": hub_replies,
 }
-MOST_BYTES = {"jinja": 8192, "json_lines": 4096, "json_records": 4096, "sentencepiece_model": 16384, "tiktoken": 16384,
+MOST_BYTES = {"safetensors": 16384, "gguf": 40960, "jinja": 8192, "json_lines": 4096, "json_records": 4096, "sentencepiece_model": 16384, "tiktoken": 16384,
               "csv": 4096, "compressed": 4096, "parquet": 16384, "arrow_ipc": 16384, "gguf_vocab": 32768, "example_store": 4096,
-              "tokenizer_config": 4096, "hub_replies": 4096}
+              "tokenizer_config": 4096, "hub_replies": 4096, "model_directory": 16384, "adapter_directory": 4096}
 
 # An allocation far beyond any input is a finding in our own code, where `new` does not return; Arrow allocates what a file claims
 # before it reads, and makes an error of what is refused.
