@@ -100,7 +100,7 @@ release: ## Build into build-release/ with CUDA code for every supported GPU
 # Whole suites under sanitizers: our code is compiled for them, LibTorch is not (tests/sanitizers/*.supp say what follows from
 # that). Without optimisation that would hide or move what they look for.
 with_sanitizers = -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DSFTRUN_TORCH_ROOT="$$SFTRUN_TORCH_ROOT"
-with_sanitizers += -DSFTRUN_BUILD_CUDA=OFF -DSFTRUN_PRECOMPILE=OFF -DSFTRUN_ARROW_ROOT="$$SFTRUN_ARROW_ROOT"
+with_sanitizers += -DSFTRUN_BUILD_CUDA=OFF -DSFTRUN_PRECOMPILE=OFF -DSFTRUN_TOGETHER=OFF -DSFTRUN_ARROW_ROOT="$$SFTRUN_ARROW_ROOT"
 
 .PHONY: asan
 asan: ## The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer (build-asan/)
@@ -125,7 +125,8 @@ SECONDS_EACH ?= 600
 fuzz: ## The readers of files under libFuzzer, SECONDS_EACH=600 for each (build-fuzz/)
 	@$(bootstrap) --lint
 	CXX=clang++ cmake -S . -B build-fuzz -G Ninja -DSFTRUN_BUILD_ENGINE=OFF -DSFTRUN_BUILD_TESTS=OFF \
-	  -DSFTRUN_BUILD_FUZZERS=ON -DSFTRUN_SANITIZE=fuzzer-no-link$(,)address$(,)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo --log-level=NOTICE
+	  -DSFTRUN_BUILD_FUZZERS=ON -DSFTRUN_SANITIZE=fuzzer-no-link$(,)address$(,)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DSFTRUN_TOGETHER=OFF --log-level=NOTICE
 	ninja -C build-fuzz -j $(JOBS) fuzzers
 	tests/fuzz/run.py --build build-fuzz --seconds $(SECONDS_EACH) --jobs $(JOBS)
 
@@ -140,8 +141,8 @@ format: ## clang-format every source file
 lint: ## clang-format (check) and clang-tidy; slow
 	@$(bootstrap) --lint
 	clang-format --dry-run --Werror $(SOURCES)
-	$(call configure,$(BUILD),$(with_engine))
-	run-clang-tidy -p $(BUILD) -j $(JOBS) -quiet -extra-arg=-Wno-unknown-warning-option '$(CURDIR)/src/.*'
+	$(call configure,build-lint,$(with_engine) -DSFTRUN_PRECOMPILE=OFF -DSFTRUN_TOGETHER=OFF)
+	run-clang-tidy -p build-lint -j $(JOBS) -quiet -extra-arg=-Wno-unknown-warning-option '$(CURDIR)/src/.*'
 
 .PHONY: docs
 docs: build ## Write docs/configuration.md from the program

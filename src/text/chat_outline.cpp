@@ -90,7 +90,7 @@ class Derivation {
   }
 
  private:
-  Turn& at(Role role, Place place) { return *outline_.turn(role, place); }
+  Turn& at(Role role, TurnPlace place) { return *outline_.turn(role, place); }
 
   /// Where a turn ends that something of `followed` comes behind: at the end of `tail`, which the
   /// template writes where nothing does (some put EOS behind that), if they all begin with it; else
@@ -123,18 +123,18 @@ class Derivation {
     const std::string user_close = close_of(gaps_of(probe_, "u", false)[1], behind_user);
     const std::string assistant_close = close_of(gaps_of(probe_, "ua", false)[2], behind_assistant);
     outline_.generation_prompt = to_end.substr(user_close.size());
-    outline_.turn(Role::kUser, Place::kFirst) = {.open = gaps[0], .close = user_close};
-    outline_.turn(Role::kUser, Place::kLater) = {.open = to_user.substr(assistant_close.size()),
-                                                 .close = user_close};
-    outline_.turn(Role::kAssistant, Place::kLater) = {
+    outline_.turn(Role::kUser, TurnPlace::kFirst) = {.open = gaps[0], .close = user_close};
+    outline_.turn(Role::kUser, TurnPlace::kLater) = {.open = to_user.substr(assistant_close.size()),
+                                                     .close = user_close};
+    outline_.turn(Role::kAssistant, TurnPlace::kLater) = {
         .open = to_assistant.substr(user_close.size()), .close = assistant_close};
   }
 
   void find_system() {
     const std::optional<Gaps> gaps = gaps_if_rendered(probe_, "suau");
     if (!gaps) return;
-    const Turn& user = at(Role::kUser, Place::kLater);
-    require_equal((*gaps)[2], user.close + at(Role::kAssistant, Place::kLater).open);
+    const Turn& user = at(Role::kUser, TurnPlace::kLater);
+    require_equal((*gaps)[2], user.close + at(Role::kAssistant, TurnPlace::kLater).open);
     std::string tail;
     try {
       tail = gaps_of(probe_, "s", false)[1];
@@ -143,23 +143,24 @@ class Derivation {
     }
     const std::string& to_user = (*gaps)[1];
     const std::string close = close_of(tail, {to_user});
-    outline_.turn(Role::kSystem, Place::kFirst) = {.open = (*gaps)[0], .close = close};
-    outline_.turn(Role::kUser, Place::kAfterSystem) = {.open = to_user.substr(close.size()),
-                                                       .close = user.close};
+    outline_.turn(Role::kSystem, TurnPlace::kFirst) = {.open = (*gaps)[0], .close = close};
+    outline_.turn(Role::kUser, TurnPlace::kAfterSystem) = {.open = to_user.substr(close.size()),
+                                                           .close = user.close};
     // Of [system, assistant, …], which long conversations begin with when they are cut.
     const std::optional<Gaps> cut = gaps_if_rendered(probe_, "sau");
     if (!cut || !(*cut)[1].starts_with(close)) return;
-    outline_.turn(Role::kAssistant, Place::kAfterSystem) = {
-        .open = (*cut)[1].substr(close.size()), .close = at(Role::kAssistant, Place::kLater).close};
+    outline_.turn(Role::kAssistant, TurnPlace::kAfterSystem) = {
+        .open = (*cut)[1].substr(close.size()),
+        .close = at(Role::kAssistant, TurnPlace::kLater).close};
   }
 
   /// A system message amid the conversation.
   void find_late_system() {
     std::optional<Gaps> gaps = gaps_if_rendered(probe_, "usu");
     if (!gaps) return;
-    const Turn& user = at(Role::kUser, Place::kLater);
+    const Turn& user = at(Role::kUser, TurnPlace::kLater);
     if (!(*gaps)[1].starts_with(user.close) || !(*gaps)[2].ends_with(user.open)) return;
-    outline_.turn(Role::kSystem, Place::kLater) = {
+    outline_.turn(Role::kSystem, TurnPlace::kLater) = {
         .open = (*gaps)[1].substr(user.close.size()),
         .close = (*gaps)[2].substr(0, (*gaps)[2].size() - user.open.size())};
   }
@@ -167,8 +168,8 @@ class Derivation {
   void find_assistant_in_front() {
     const std::optional<Gaps> gaps = gaps_if_rendered(probe_, "au");
     if (!gaps) return;
-    outline_.turn(Role::kAssistant, Place::kFirst) = {
-        .open = (*gaps)[0], .close = at(Role::kAssistant, Place::kLater).close};
+    outline_.turn(Role::kAssistant, TurnPlace::kFirst) = {
+        .open = (*gaps)[0], .close = at(Role::kAssistant, TurnPlace::kLater).close};
   }
 
   void find_trims() {
@@ -176,12 +177,13 @@ class Derivation {
       if (!gaps_if_rendered(probe_, roles)) continue;
       for (size_t i = 0; i < roles.size(); ++i) find_trims_of(roles, i);
     }
-    if (!outline_.turn(Role::kSystem, Place::kFirst))
-      outline_.turn(Role::kUser, Place::kAfterSystem) = outline_.turn(Role::kUser, Place::kFirst);
+    if (!outline_.turn(Role::kSystem, TurnPlace::kFirst))
+      outline_.turn(Role::kUser, TurnPlace::kAfterSystem) =
+          outline_.turn(Role::kUser, TurnPlace::kFirst);
     // Where the template refuses them: as elsewhere.
-    for (const Place place : {Place::kFirst, Place::kAfterSystem}) {
+    for (const TurnPlace place : {TurnPlace::kFirst, TurnPlace::kAfterSystem}) {
       std::optional<Turn>& assistant = outline_.turn(Role::kAssistant, place);
-      if (!assistant) assistant = outline_.turn(Role::kAssistant, Place::kLater);
+      if (!assistant) assistant = outline_.turn(Role::kAssistant, TurnPlace::kLater);
     }
   }
 
@@ -220,10 +222,10 @@ const char* name_of(Role role) {
   return kNames[static_cast<size_t>(role)];
 }
 
-Place place_of(const Conversation& conversation, size_t message) {
-  if (message == 0) return Place::kFirst;
-  return message == 1 && conversation[0].role == Role::kSystem ? Place::kAfterSystem
-                                                               : Place::kLater;
+TurnPlace place_of(const Conversation& conversation, size_t message) {
+  if (message == 0) return TurnPlace::kFirst;
+  return message == 1 && conversation[0].role == Role::kSystem ? TurnPlace::kAfterSystem
+                                                               : TurnPlace::kLater;
 }
 
 Conversation conversation_of(std::string_view roles,

@@ -15,9 +15,10 @@ namespace sftrun::text {
 
 enum class Role : uint8_t { kSystem, kUser, kAssistant };
 /// What a turn's texts may depend on beside its role: where it stands.
-enum class Place : uint8_t { kFirst, kAfterSystem, kLater };
+enum class TurnPlace : uint8_t { kFirst, kAfterSystem, kLater };
 inline constexpr std::array kRoles = {Role::kSystem, Role::kUser, Role::kAssistant};
-inline constexpr std::array kPlaces = {Place::kFirst, Place::kAfterSystem, Place::kLater};
+inline constexpr std::array kPlaces = {TurnPlace::kFirst, TurnPlace::kAfterSystem,
+                                       TurnPlace::kLater};
 
 const char* name_of(Role role);
 
@@ -29,7 +30,7 @@ struct PlainMessage {
 using Conversation = std::vector<PlainMessage>;
 
 /// kAfterSystem: behind a system message that opens the conversation.
-Place place_of(const Conversation& conversation, size_t message);
+TurnPlace place_of(const Conversation& conversation, size_t message);
 /// "su": a system message and a user's. Messages say `text_of(i)`.
 Conversation conversation_of(std::string_view roles,
                              const std::function<std::string(size_t)>& text_of);
@@ -49,10 +50,10 @@ struct ChatOutline {
   std::string generation_prompt;
 
   /// Nothing is written of messages without a turn.
-  std::optional<Turn>& turn(Role role, Place place) {
+  std::optional<Turn>& turn(Role role, TurnPlace place) {
     return turns[static_cast<size_t>(role)][static_cast<size_t>(place)];
   }
-  const std::optional<Turn>& turn(Role role, Place place) const {
+  const std::optional<Turn>& turn(Role role, TurnPlace place) const {
     return turns[static_cast<size_t>(role)][static_cast<size_t>(place)];
   }
   std::string render(const Conversation& conversation) const;

@@ -116,9 +116,9 @@ bool differ_in_open_alone(const std::optional<Turn>& a, const std::optional<Turn
 
 /// The turns of one role, wherever they stand.
 std::string go_turns(const ChatOutline& outline, Role role) {
-  const auto& first = outline.turn(role, Place::kFirst);
-  const auto& after = outline.turn(role, Place::kAfterSystem);
-  const auto& later = outline.turn(role, Place::kLater);
+  const auto& first = outline.turn(role, TurnPlace::kFirst);
+  const auto& after = outline.turn(role, TurnPlace::kAfterSystem);
+  const auto& later = outline.turn(role, TurnPlace::kLater);
   const bool is_system = role == Role::kSystem;  // never behind another: Ollama joins them
   std::string of_later = go_turn(role, later);
   if (first == later && (is_system || after == later)) return of_later;
@@ -289,7 +289,7 @@ void require_timeless(const ChatTemplate& chat_template, const RenderOptions& op
 bool drop_bos(ChatOutline& outline, std::string_view bos) {
   bool is_everywhere = true;
   for (const Role role : kRoles) {
-    std::optional<Turn>& turn = outline.turn(role, Place::kFirst);
+    std::optional<Turn>& turn = outline.turn(role, TurnPlace::kFirst);
     if (!turn) continue;
     const bool is_there = turn->open.starts_with(bos);
     if (is_there) turn->open.erase(0, bos.size());
@@ -301,7 +301,7 @@ bool drop_bos(ChatOutline& outline, std::string_view bos) {
 
 std::vector<std::string> notes_of(const ChatOutline& outline, const std::string& source) {
   std::vector<std::string> notes;
-  if (!outline.turn(Role::kSystem, Place::kFirst))
+  if (!outline.turn(Role::kSystem, TurnPlace::kFirst))
     notes.emplace_back("The chat template takes no system message: TEMPLATE leaves it out.");
   if (source.find("tools") != std::string::npos)
     notes.emplace_back(

@@ -173,7 +173,7 @@ TEST(ChatProbe, ContinuesTheLastMessageWhereItEnds) {
 
 TEST(ChatOutline, TrimsWhatPythonDoes) {
   ChatOutline outline;
-  outline.turn(Role::kUser, Place::kFirst) = {
+  outline.turn(Role::kUser, TurnPlace::kFirst) = {
       .open = "<", .close = ">", .trims_start = true, .trims_end = true};
   EXPECT_EQ(outline.render({{Role::kUser, "\u3000\x1c\n a b\u00a0\u2003\r\n"}}), "<a b>");
   EXPECT_EQ(outline.render({{Role::kUser, " \n"}}), "<>");
