@@ -234,10 +234,6 @@ bool is_in_fewer_bits(const Storage& storage) {
   return storage.quant && kernels::is_4bit(storage.quant->format);
 }
 
-}  // namespace
-
-namespace {
-
 void say_what_is_replaced(const weights::AdapterBase& base) {
   for (const std::string& tensor : base.replaced) {
     log::info("{}: rows are the adapter's own ({})", tensor,

@@ -76,15 +76,6 @@ void set_threads(const nlohmann::json& request) {
   }
 }
 
-namespace {
-
-kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
-  return {.format = *kernels::quant_format(tuning.quant_word()),
-          .block_size = tuning.quant_block_size,
-          .nested = tuning.double_quant};
-}
-
-/// Of what the checkpoint holds in fewer bits, the format of most values; empty: nothing.
 std::string packed_format(const weights::Checkpoint& checkpoint) {
   std::map<std::string, int64_t> values;
   std::string most;
@@ -94,6 +85,14 @@ std::string packed_format(const weights::Checkpoint& checkpoint) {
     if (most.empty() || values[tensor.format] > values[most]) most = tensor.format;
   }
   return most;
+}
+
+namespace {
+
+kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
+  return {.format = *kernels::quant_format(tuning.quant_word()),
+          .block_size = tuning.quant_block_size,
+          .nested = tuning.double_quant};
 }
 
 model::BaseForm base_form(const config::TuningConfig& tuning,

@@ -42,6 +42,8 @@ config::HeldBase held_base(const config::RunConfig& config, const Compute& compu
                            const weights::Checkpoint& checkpoint);
 /// Where the adapter says what it was trained beside, and that is neither `base` nor a copy of it.
 void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base);
+/// Of what the checkpoint holds in fewer bits, the format of most values; empty: nothing.
+std::string packed_format(const weights::Checkpoint& checkpoint);
 /// What most of the base's matrices are in then: "nf4", "Q4_1", …; empty: in the run's dtype.
 std::string held_form(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint);
 

@@ -237,15 +237,12 @@ class Worker {
   /// Weights that train are dense.
   void warn_of_unpacking() const {
     if (config_.tuning.trains_adapter() || !is_main()) return;
-    const auto& tensors = checkpoint_->tensors();
-    const auto packed = std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) {
-      return checkpoint_->packed(tensor.name).has_value();
-    });
-    if (packed == tensors.end()) return;
+    const std::string packed = packed_format(*checkpoint_);
+    if (packed.empty()) return;
     log::warn(
         "the model's files hold matrices in {}: what trains whole starts from the values that "
         "these were rounded to, unpacked",
-        packed->format);
+        packed);
   }
 
   /// Rank 0 decides: the ranks may see the folder at different moments.

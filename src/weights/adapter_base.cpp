@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kHead = "lm_head.weight";
-
 /// Whether the base itself has those rows: PEFT saves them wherever the module is adapted.
 bool are_the_bases(const SafetensorsEntry& rows, const Checkpoint& base, const std::string& name) {
   const spec::ArchSpec& arch = base.arch();
@@ -77,7 +75,8 @@ class AdapterEnds {
     if (embedding_.rows != nullptr && are_the_bases(*embedding_.rows, base, embedding))
       embedding_.rows = nullptr;
     const bool is_tied = arch_.tie_word_embeddings;
-    if (head_.rows == nullptr || !are_the_bases(*head_.rows, base, is_tied ? embedding : kHead))
+    if (head_.rows == nullptr ||
+        !are_the_bases(*head_.rows, base, is_tied ? embedding : head_.tensor()))
       return;
     // Of a tie that has parted, the base's rows are the head's own.
     if (!is_tied || (head_.tokens == nullptr && embedding_.is_empty())) head_.rows = nullptr;
@@ -272,7 +271,7 @@ class ReplacedCheckpoint final : public Checkpoint {
     SFTRUN_CHECK_EQ(head.name, ends_.embedding().tensor());
     const auto last = static_cast<ptrdiff_t>(spec::tensor_specs(arch_).size());
     arch_.tie_word_embeddings = false;
-    head.name = kHead;
+    head.name = ends_.head().tensor();
     head.stored_name.clear();
     tensors_.insert(tensors_.begin() + last, std::move(head));
   }

@@ -30,7 +30,7 @@ struct AdapterEnd {
 bool is_of_base_end(const std::string& name, const AdapterConfig& config,
                     const spec::ArchSpec& arch);
 
-/// @param module the embedding's or the head's   @param vocab_size the base's
+/// @param arch the base's   @param module the embedding's or the head's
 /// @throws DataError for rows of another shape or type, or that are not finite, and for indices
 /// that are not theirs
 AdapterEnd find_adapter_end(const SafetensorsFile& file, const std::string& where,

@@ -1,7 +1,6 @@
 #include "sftrun/weights/adapter_file.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "adapter_ends.h"
@@ -9,6 +8,7 @@
 #include "json_text.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/finite.h"
 #include "sftrun/core/strings.h"
 #include "shape_math.h"
 
@@ -352,8 +352,7 @@ class AdapterReader {
     std::vector<float> result(static_cast<size_t>(*checked_numel(shape)));
     convert(*dtype, entry.bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(result.data()),
             static_cast<int64_t>(result.size()));
-    if (!std::all_of(result.begin(), result.end(),
-                     [](float value) { return std::isfinite(value); })) {
+    if (!all_finite(result)) {
       fail(entry.name, "holds values that are not finite",
            "the training that wrote it diverged: use an earlier checkpoint");
     }
@@ -404,10 +403,6 @@ std::map<std::string, std::string> parameters_of_old_modules(const SafetensorsFi
   return parameters;
 }
 
-}  // namespace
-
-namespace {
-
 /// Models of two families may have layers of the same names and sizes. Known only where the
 /// adapter's base lies on this machine.
 void require_same_family(const fs::path& directory, const AdapterConfig& config,
@@ -432,10 +427,6 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
                               base.family, config.base_model_name_or_path, arch.family),
                   directory.string(), "give the adapter its own base model");
 }
-
-}  // namespace
-
-namespace {
 
 /// PEFT names the embedding alone, and trains the head with it: what replaces the one replaces the
 /// other, and is no module of its own; an update of the one is in the file for both.

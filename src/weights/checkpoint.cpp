@@ -84,7 +84,10 @@ std::vector<double> norm_squares(const Checkpoint& checkpoint) {
     std::vector<uint16_t> values(static_cast<size_t>(spec.numel()));
     checkpoint.read(spec.name, DType::kBF16, values.data());
     double& sum = sums.emplace_back();
-    for (const uint16_t value : values) sum += std::pow(bf16_to_f32(value), 2.0);
+    for (const uint16_t value : values) {
+      const double wide = bf16_to_f32(value);
+      sum += wide * wide;
+    }
   }
   return sums;
 }
