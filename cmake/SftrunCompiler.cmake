@@ -28,6 +28,12 @@ if(SFTRUN_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_V
   add_link_options(-fuse-ld=mold)
 endif()
 
+# A library says what it needs: one that only works where somebody else happens to have loaded its symbols does not link.
+if(NOT APPLE AND NOT SFTRUN_SANITIZE)
+  string(APPEND CMAKE_SHARED_LINKER_FLAGS " -Wl,-z,defs")
+  string(APPEND CMAKE_MODULE_LINKER_FLAGS " -Wl,-z,defs")
+endif()
+
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)

@@ -53,3 +53,16 @@ target_compile_options(sftrun_torch INTERFACE -fopenmp -Wno-unused-parameter -Wn
 target_link_libraries(sftrun_torch INTERFACE ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
 target_link_options(sftrun_torch INTERFACE -fopenmp -Wl,-rpath,${torch_root}/lib)
 set(SFTRUN_TORCH_FOUND_ROOT ${torch_root})
+
+# Headers of CUDA and NCCL, of the packages that LibTorch's wheel depends on; empty for a LibTorch without CUDA.
+get_filename_component(SFTRUN_TORCH_PACKAGES ${torch_root}/.. REALPATH)
+set(SFTRUN_CUDA_INCLUDES "")
+foreach(folder ${SFTRUN_TORCH_PACKAGES}/nvidia/cu13/include ${SFTRUN_TORCH_PACKAGES}/nvidia/nccl/include)
+  if(EXISTS ${folder})
+    list(APPEND SFTRUN_CUDA_INCLUDES ${folder})
+  endif()
+endforeach()
+
+# CUDA kernels that are bit-equal to a reference that rounds after every operation: no fused multiply-adds, in tests on the host either.
+set(SFTRUN_EXACT_CUDA_KERNELS quant/dequantize.cu quant/eight_bits.cu matmul/thin_product.cu)
+list(TRANSFORM SFTRUN_EXACT_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/src/kernels/)

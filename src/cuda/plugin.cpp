@@ -12,8 +12,9 @@
 #include "cuda/matrix_views.h"
 #include "sftrun/kernels/cuda_registry.h"
 
-// Tensors in, launches out: checks what a kernel relies on, allocates results, launches on the
-// current stream of x's device.
+// Tensors in, launches out: allocates results and launches on the current stream of x's device. The
+// engine has checked the operands (operands.h). This library needs LibTorch alone, no symbol of the
+// engine: that is loaded with RTLD_LOCAL.
 namespace sftrun::kernels {
 namespace {
 
@@ -43,30 +44,12 @@ class Launch {
   c10::cuda::CUDAStream stream_;
 };
 
-void check_operand(const at::Tensor& x, const at::Tensor& like, at::ScalarType dtype) {
-  TORCH_CHECK(x.device() == like.device(), "operands on ", x.device(), " and ", like.device());
-  TORCH_CHECK(x.is_contiguous(), "an operand of a CUDA kernel is not contiguous");
-  TORCH_CHECK(x.scalar_type() == dtype, "an operand is ", x.scalar_type(), ", not ", dtype);
-}
-
-void check_same(const at::Tensor& x, const at::Tensor& like) {
-  check_operand(x, like, like.scalar_type());
-  TORCH_CHECK(x.sizes() == like.sizes(), "operands of shapes ", x.sizes(), " and ", like.sizes());
-}
-
-void check_self(const at::Tensor& x) {
-  TORCH_CHECK(x.is_contiguous(), "an operand of a CUDA kernel is not contiguous");
-}
-
 at::Tensor float_rows(const at::Tensor& x) {
   return at::empty({x.size(0)}, x.options().dtype(at::kFloat));
 }
 
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                    double eps, double offset) {
-  check_self(x);
-  check_operand(weight, x, x.scalar_type());
-  TORCH_CHECK(weight.numel() == x.size(1));
   at::Tensor y = at::empty_like(x), rstd = float_rows(x);
   const Launch launch(x);
   cuda::launch_rms_norm_forward(
@@ -78,12 +61,6 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& rstd, const at::Tensor& residual, double offset) {
-  check_self(x);
-  check_same(dy, x);
-  if (residual.defined()) check_same(residual, x);
-  check_operand(weight, x, x.scalar_type());
-  check_operand(rstd, x, at::kFloat);
-  TORCH_CHECK(weight.numel() == x.size(1) && rstd.numel() == x.size(0));
   at::Tensor dx = at::empty_like(x);
   const Launch launch(x);
   cuda::launch_rms_norm_backward(
@@ -96,11 +73,6 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
 
 void rope(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
           double sign) {
-  check_self(x);
-  check_operand(cos, x, at::kFloat);
-  check_operand(sin, x, at::kFloat);
-  TORCH_CHECK(cos.dim() == 2 && cos.size(0) == x.size(0) && sin.numel() == cos.numel());
-  TORCH_CHECK(x.size(1) % head_dim == 0 && 2 * cos.size(1) <= head_dim);
   const Launch launch(x);
   cuda::launch_rope(type_of(x), x.data_ptr(), cos.data_ptr<float>(), sin.data_ptr<float>(),
                     x.size(0), x.size(1) / head_dim, head_dim, 2 * cos.size(1),
@@ -109,8 +81,6 @@ void rope(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t h
 }
 
 at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {
-  check_self(gate);
-  check_same(up, gate);
   at::Tensor h = at::empty_like(gate);
   const Launch launch(gate);
   cuda::launch_gated_forward(type_of(gate), gating, gate.data_ptr(), up.data_ptr(), h.data_ptr(),
@@ -120,9 +90,6 @@ at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor
 }
 
 void gated_backward(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
-  check_self(gate);
-  check_same(dh, gate);
-  check_same(up, gate);
   const Launch launch(gate);
   cuda::launch_gated_backward(type_of(gate), gating, dh.data_ptr(), gate.data_ptr(), up.data_ptr(),
                               gate.numel(), launch.stream());
@@ -131,9 +98,6 @@ void gated_backward(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::T
 
 at::Tensor dropout(const at::Tensor& x, const at::Tensor& token_keys, const DropoutParams& params) {
   static_assert(sizeof(TokenKey) == 2 * sizeof(int32_t));
-  check_self(x);
-  check_operand(token_keys, x, at::kInt);
-  TORCH_CHECK(token_keys.numel() == 2 * x.size(0));
   at::Tensor y = at::empty_like(x);
   const Launch launch(x);
   cuda::launch_dropout(type_of(x), x.data_ptr(), y.data_ptr(),
@@ -145,9 +109,6 @@ at::Tensor dropout(const at::Tensor& x, const at::Tensor& token_keys, const Drop
 
 at::Tensor launch_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap,
                          double grad_scale, bool with_gradient) {
-  check_self(logits);
-  check_operand(labels, logits, at::kInt);
-  TORCH_CHECK(labels.numel() == logits.size(0));
   at::Tensor losses = float_rows(logits);
   const Launch launch(logits);
   cuda::launch_cross_entropy(type_of(logits), logits.data_ptr(), labels.data_ptr<int32_t>(),
@@ -168,13 +129,6 @@ at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels
 
 void adamw(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
            at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params) {
-  for (const at::Tensor* operand :
-       {&std::as_const(master), &grad, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {
-    check_operand(*operand, master, at::kFloat);
-    TORCH_CHECK(0 <= begin && begin <= end && end <= operand->numel());
-  }
-  check_operand(compute, master, compute.scalar_type());
-  TORCH_CHECK(end <= compute.numel());
   const bool own_copy = compute.data_ptr() != master.data_ptr();
   void* copy = own_copy ? static_cast<char*>(compute.data_ptr()) +
                               begin * static_cast<int64_t>(compute.element_size())
@@ -197,56 +151,36 @@ cuda::StateBlocks blocks_of(const BlockwiseMoments& moments, int64_t first, int6
           end - first};
 }
 
-StateMap map_of(const DynamicMap& map, const at::Tensor& like) {
-  check_operand(map.values, like, at::kFloat);
-  check_operand(map.codes, like, at::kByte);
-  TORCH_CHECK(map.values.numel() == 256 && map.codes.numel() == kStateSteps);
+StateMap map_of(const DynamicMap& map) {
   return {map.values.data_ptr<float>(), map.codes.data_ptr<uint8_t>(), nullptr};
 }
 
 void adamw_8bit(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
                 at::Tensor& compute, int64_t first_block, int64_t end_block,
                 const AdamW8bitParams& params) {
-  check_operand(master, master, at::kFloat);
-  check_operand(grad, master, at::kFloat);
-  check_operand(compute, master, compute.scalar_type());
-  TORCH_CHECK(grad.numel() == master.numel() && compute.numel() == master.numel());
-  for (const at::Tensor* codes : {&moments.exp_avg, &moments.exp_avg_sq}) {
-    check_operand(*codes, master, at::kByte);
-    TORCH_CHECK(codes->numel() == moments.exp_avg_absmax.numel() * kStateBlock);
-  }
-  for (const at::Tensor* factors : {&moments.exp_avg_absmax, &moments.exp_avg_sq_absmax}) {
-    check_operand(*factors, master, at::kFloat);
-    TORCH_CHECK(0 <= first_block && first_block <= end_block && end_block <= factors->numel());
-  }
-  check_operand(moments.block_begin, master, at::kLong);
-  check_operand(moments.block_numel, master, at::kShort);
-  TORCH_CHECK(end_block <= moments.block_begin.numel() && end_block <= moments.block_numel.numel());
   const bool own_copy = compute.data_ptr() != master.data_ptr();
   const Launch launch(master);
   cuda::launch_adamw_8bit(type_of(compute), master.data_ptr<float>(), grad.data_ptr<float>(),
                           blocks_of(moments, first_block, end_block),
-                          own_copy ? compute.data_ptr() : nullptr,
-                          map_of(moments.exp_avg_map, master),
-                          map_of(moments.exp_avg_sq_map, master), params, launch.stream());
+                          own_copy ? compute.data_ptr() : nullptr, map_of(moments.exp_avg_map),
+                          map_of(moments.exp_avg_sq_map), params, launch.stream());
   launch.check();
 }
 
-double sum_of_squares(const at::Tensor& flat) {
-  check_operand(flat, flat, at::kFloat);
+at::Tensor sum_of_squares(const at::Tensor& flat) {
   const int64_t chunks = (flat.numel() + cuda::kSumChunk - 1) / cuda::kSumChunk;
   const auto options = flat.options().dtype(at::kDouble);
-  at::Tensor partial = at::empty({chunks}, options), total = at::empty({1}, options);
+  at::Tensor partial = at::empty({chunks}, options), total = at::empty({}, options);
   const Launch launch(flat);
   cuda::launch_sum_of_squares(flat.data_ptr<float>(), flat.numel(), partial.data_ptr<double>(),
                               total.data_ptr<double>(), launch.stream());
   launch.check();
-  return total.item<double>();
+  return total;
 }
 
-at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
+at::Tensor dequantize(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
+                      at::ScalarType dtype) {
   const at::Tensor& packed = matrix.packed;
-  check_operand(packed, packed, at::kByte);
   at::Tensor y = at::empty({matrix.rows, matrix.columns}, packed.options().dtype(dtype));
   const Launch launch(packed);
   if (matrix.format == QuantFormat::kGgml) {
@@ -256,16 +190,15 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
     cuda::launch_dequantize_8bit(type_of(y), cuda::eight_bit_view(matrix), y.data_ptr(),
                                  launch.stream());
   } else {
-    cuda::launch_dequantize_4bit(type_of(y), cuda::four_bit_view(matrix),
-                                 cuda::four_bit_tables(matrix), y.data_ptr(), launch.stream());
+    cuda::launch_dequantize_4bit(type_of(y), cuda::four_bit_view(matrix), tables, y.data_ptr(),
+                                 launch.stream());
   }
   launch.check();
   return y;
 }
 
-at::Tensor thin_product(const at::Tensor& x, const QuantizedMatrix& w) {
-  check_operand(w.packed, x, at::kByte);
-  TORCH_CHECK(x.dim() == 2 && x.size(1) == w.columns && cuda::thin_product_serves(x, w));
+at::Tensor thin_product(const at::Tensor& x, const QuantizedMatrix& w,
+                        const cuda::FourBitTables& tables) {
   at::Tensor y = at::empty({x.size(0), w.rows}, x.options());
   const cuda::ThinProduct product{.type = type_of(x),
                                   .x = x.const_data_ptr(),
@@ -279,8 +212,7 @@ at::Tensor thin_product(const at::Tensor& x, const QuantizedMatrix& w) {
   } else if (is_8bit(w.format)) {
     cuda::launch_thin_product(product, cuda::eight_bit_view(w), launch.stream());
   } else {
-    cuda::launch_thin_product(product, cuda::four_bit_view(w), cuda::four_bit_tables(w),
-                              launch.stream());
+    cuda::launch_thin_product(product, cuda::four_bit_view(w), tables, launch.stream());
   }
   launch.check();
   return y;
@@ -288,7 +220,6 @@ at::Tensor thin_product(const at::Tensor& x, const QuantizedMatrix& w) {
 
 RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains) {
   const at::Tensor rows = x.contiguous();
-  if (gains.defined()) check_operand(gains, x, at::kFloat);
   RoundedRows rounded{at::empty(x.sizes(), x.options().dtype(at::kFloat8_e4m3fn)),
                       at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
   const Launch launch(rows);
@@ -314,17 +245,8 @@ bool libtorch_groups(const at::Tensor& x) {
   return major == 9 || major == 10;
 }
 
-void check_ends(const at::Tensor& ends, const at::Tensor& x, int64_t experts) {
-  check_operand(ends, x, at::kInt);
-  TORCH_CHECK(ends.numel() == experts);
-}
-
 at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transposed,
                           const at::Tensor& ends) {
-  check_self(x);
-  check_operand(w, x, x.scalar_type());
-  check_ends(ends, x, w.size(0));
-  TORCH_CHECK(w.size(transposed ? 2 : 1) == x.size(1));
   const cuda::GroupedShape shape{x.size(0), x.size(1), w.size(transposed ? 1 : 2), w.size(0)};
   at::Tensor y = at::empty({shape.rows, shape.columns}, x.options());
   const Launch launch(x);
@@ -336,11 +258,6 @@ at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& w, bool transpo
 
 void add_grouped_matmul_tn(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                            const at::Tensor& ends) {
-  check_self(g);
-  check_operand(x, g, g.scalar_type());
-  check_operand(out, g, at::kFloat);
-  check_ends(ends, g, out.size(0));
-  TORCH_CHECK(g.size(0) == x.size(0) && out.size(1) == g.size(1) && out.size(2) == x.size(1));
   const Launch launch(g);
   cuda::launch_grouped_matmul_tn(type_of(g), g.data_ptr(), x.data_ptr(), ends.data_ptr<int32_t>(),
                                  out.data_ptr<float>(),
@@ -348,7 +265,7 @@ void add_grouped_matmul_tn(at::Tensor& out, const at::Tensor& g, const at::Tenso
   launch.check();
 }
 
-at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype) {
+at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
   const auto options = at::TensorOptions().dtype(dtype);
   const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
   if (bytes == 0) return at::zeros(shape, options);
@@ -357,6 +274,7 @@ at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype) {
   void* memory = std::aligned_alloc(kPage, whole_pages);
   TORCH_CHECK(memory != nullptr, "no ", whole_pages, " bytes of host memory are left");
   std::memset(memory, 0, whole_pages);
+  const c10::cuda::CUDAGuard guard(device);  // the context that registers the memory
   const cudaError_t error = cudaHostRegister(memory, whole_pages, cudaHostRegisterDefault);
   if (error != cudaSuccess) {
     std::free(memory);  // NOLINT(cppcoreguidelines-no-malloc): of aligned_alloc
@@ -368,6 +286,10 @@ at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype) {
     std::free(locked);  // NOLINT(cppcoreguidelines-no-malloc)
   };
   return at::from_blob(memory, shape, release, options);
+}
+
+std::string card_name(at::Device device) {
+  return at::cuda::getDeviceProperties(device.index())->name;
 }
 
 constexpr CudaKernels kKernels = {
@@ -390,6 +312,7 @@ constexpr CudaKernels kKernels = {
     .grouped_matmul = grouped_matmul,
     .add_grouped_matmul_tn = add_grouped_matmul_tn,
     .pinned_zeros = pinned_zeros,
+    .card_name = card_name,
 };
 
 }  // namespace

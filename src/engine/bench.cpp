@@ -1,3 +1,4 @@
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <fstream>
 
 #include "commands.h"
+#include "device_memory.h"
 #include "session.h"
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
@@ -14,7 +16,6 @@
 #include "sftrun/core/rng.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
-#include "sftrun/observe/system.h"
 #include "sftrun/train/optimizer.h"
 
 /// Training throughput on synthetic tokens: forward, backward, clipping and optimizer, every
@@ -108,11 +109,12 @@ int run_bench(const nlohmann::json& request) {
     const data::Batch batch = data::make_batch(examples, bins, 0, batch_size);
     const model::Randomness randomness{42, static_cast<uint32_t>(step), true};
     decoder->parameters().zero_grad();
-    const double loss_sum = decoder->forward_backward(
+    const at::Tensor loss_sum = decoder->forward_backward(
         model::prepare_batch(batch, decoder->rope(), compute.device, randomness),
         1.0 / static_cast<double>(batch.label_tokens), [](int64_t) {});
-    optimizer.step(1e-4, train::clip_factor(train::grad_norm(decoder->parameters()), 1.0));
-    loss = loss_sum / static_cast<double>(batch.label_tokens);
+    const double norm = train::grad_norm(decoder->parameters()).item<double>();
+    optimizer.step(1e-4, train::clip_factor(norm, 1.0));
+    loss = loss_sum.item<double>() / static_cast<double>(batch.label_tokens);
     if (step == 0)
       first_step_seconds = seconds_since_process_start();
     else
@@ -124,7 +126,7 @@ int run_bench(const nlohmann::json& request) {
   const double median = sorted.size() % 2
                             ? sorted[sorted.size() / 2]
                             : (sorted[sorted.size() / 2 - 1] + sorted[sorted.size() / 2]) / 2;
-  const uint64_t peak = observe::process_memory().peak_resident_bytes;
+  const uint64_t peak = peak_memory_bytes(compute.device);
   if (request.value("json", false)) {
     const nlohmann::ordered_json result = {{"tokens_per_second", tokens / median},
                                            {"tokens_per_second_best", tokens / sorted.front()},

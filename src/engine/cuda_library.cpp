@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <vector>
 
@@ -89,9 +90,24 @@ std::string unbuilt_card(const std::vector<Card>& cards, const std::string& buil
   return {};
 }
 
+/// Lengths vary from batch to batch, and segments of one fixed size each would be left half empty
+/// (LibTorch's documentation, "Optimizing memory usage with PYTORCH_ALLOC_CONF"). Read when the
+/// library is loaded. What the user has set stays.
+void choose_allocator() {
+  if (std::getenv("PYTORCH_ALLOC_CONF") || std::getenv("PYTORCH_CUDA_ALLOC_CONF")) return;
+  setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
+}
+
+/// cuBLAS may add partial sums of a product in 16 bits unless it is told not to.
+void choose_precision() {
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
+}
+
 CudaStatus load_with(void* driver) {
   const std::vector<Card> cards = cards_of(driver);
   if (std::string refusal = too_old_card(cards); !refusal.empty()) return {0, std::move(refusal)};
+  choose_allocator();
   // Before the first CUDA query: LibTorch caches its answer.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     return {0, "this LibTorch has no CUDA: " + last_dl_error()};
@@ -109,6 +125,7 @@ CudaStatus load_with(void* driver) {
     return {0, path.string() + " belongs to another build"};
   if (std::string refusal = unbuilt_card(cards, architectures()); !refusal.empty())
     return {0, std::move(refusal)};
+  choose_precision();
   kernels::register_cuda_kernels(*kernels());
   parallel::register_nccl_factory(nccl);
   const int devices =

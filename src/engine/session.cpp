@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include "cuda_library.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/memory.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/observe/system.h"
@@ -49,6 +51,9 @@ Compute choose_compute(const std::string& device, const std::string& dtype, int 
     if (status.num_devices > 0) {
       compute.device =
           at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % status.num_devices));
+      // Current for the whole process: what names no device (a context, a lock on host memory)
+      // would else go to the first card, of every rank.
+      c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(compute.device);
     } else if (device == "cuda") {
       throw DeviceError("CUDA was asked for and is not available: " + status.reason,
                         "--device cuda", "use --device cpu, or see `sftrun gpu-info`");
@@ -65,7 +70,7 @@ std::string dtype_name(at::ScalarType dtype) {
 }
 
 std::string device_name(at::Device device) {
-  return device.is_cpu() ? observe::cpu_model() : "CUDA device " + std::to_string(device.index());
+  return device.is_cpu() ? observe::cpu_model() : kernels::cuda_kernels().card_name(device);
 }
 
 void set_threads(const nlohmann::json& request) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "commands.h"
+#include "device_memory.h"
 #include "run_result.h"
 #include "session.h"
 #include "sftrun/core/error.h"
@@ -14,7 +15,6 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
-#include "sftrun/kernels/memory.h"
 #include "sftrun/launch/status.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/worker_env.h"
@@ -333,14 +333,14 @@ class Worker {
     }
     inputs.resume_from = resume_from;
     inputs.hooks.stop_exit_code = [&] { return stop_.exit_code(); };
-    inputs.hooks.peak_memory_bytes = [] { return observe::process_memory().peak_resident_bytes; };
+    inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(compute_.device); };
     inputs.hooks.on_event = [&](const train::TrainEvent& event) { forward(event); };
     inputs.hooks.look_at_base = [&] { weights::require_finite(*checkpoint_, model_path_); };
     const RunResult result{run_dir_,    inputs.adapter, *checkpoint_,
                            model_path_, compute_.dtype, configured_template_};
     if (is_main()) require_disk_space(result, *decoder_, config_.train.optimizer);
-    kernels::reset_cpu_peak();
-    static_bytes_ = kernels::cpu_memory_stats().allocated_bytes;
+    reset_tensor_peak(compute_.device);
+    static_bytes_ = tensor_memory(compute_.device).allocated_bytes;
     train::Trainer trainer(std::move(inputs));
     describe(trainer);
     report_.started_at = unix_time_s();
@@ -449,7 +449,7 @@ class Worker {
   void write_report(const train::Trainer& trainer, const char* status, int64_t first_step,
                     int64_t last_step) {
     kernels::ParameterStore& store = decoder_->parameters();
-    const kernels::MemoryStats memory = kernels::cpu_memory_stats();
+    const TensorMemory memory = tensor_memory(compute_.device);
     const uint64_t held = memory.peak_bytes > static_bytes_ ? memory.peak_bytes - static_bytes_ : 0;
     const double optimizer = static_cast<double>(trainer.optimizer_bytes());
     const double activations =

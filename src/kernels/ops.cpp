@@ -4,12 +4,65 @@
 
 #include <cmath>
 
+#include "operands.h"
 #include "parallel.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cuda_registry.h"
 
 namespace sftrun::kernels {
 namespace {
+
+/// @param weight [channels]
+void require_norm_operands(const at::Tensor& x, const at::Tensor& weight) {
+  require_rows(x);
+  require_operand(weight, x, x.scalar_type());
+  require_numel(weight, x.size(1));
+}
+
+void require_losses_operands(const at::Tensor& logits, const at::Tensor& labels) {
+  require_rows(logits);
+  require_operand(labels, logits, at::kInt);
+  require_numel(labels, logits.size(0));
+}
+
+/// Which elements of flat buffers are updated.
+void require_range(const at::Tensor& flat, int64_t begin, int64_t end) {
+  TORCH_CHECK(0 <= begin && begin <= end && end <= flat.numel(), "elements ", begin, " to ", end,
+              " of ", flat.numel());
+}
+
+void require_map(const DynamicMap& map, const at::Tensor& like) {
+  require_operand(map.values, like, at::kFloat);
+  require_numel(map.values, 256);
+  require_operand(map.codes, like, at::kByte);
+  require_numel(map.codes, kStateSteps);
+}
+
+void require_8bit_operands(const at::Tensor& master, const at::Tensor& grad,
+                           const BlockwiseMoments& moments, const at::Tensor& compute,
+                           int64_t first_block, int64_t end_block) {
+  for (const at::Tensor* flat : {&master, &grad}) {
+    require_operand(*flat, master, at::kFloat);
+    require_numel(*flat, master.numel());
+  }
+  require_operand(compute, master, compute.scalar_type());
+  require_numel(compute, master.numel());
+  const int64_t blocks = moments.exp_avg_absmax.numel();
+  for (const at::Tensor* codes : {&moments.exp_avg, &moments.exp_avg_sq}) {
+    require_operand(*codes, master, at::kByte);
+    require_numel(*codes, blocks * kStateBlock);
+  }
+  for (const at::Tensor* factors : {&moments.exp_avg_absmax, &moments.exp_avg_sq_absmax}) {
+    require_operand(*factors, master, at::kFloat);
+    require_range(*factors, first_block, end_block);
+  }
+  require_operand(moments.block_begin, master, at::kLong);
+  require_range(moments.block_begin, first_block, end_block);
+  require_operand(moments.block_numel, master, at::kShort);
+  require_range(moments.block_numel, first_block, end_block);
+  require_map(moments.exp_avg_map, master);
+  require_map(moments.exp_avg_sq_map, master);
+}
 
 // Rows a thread takes at least: below this, starting threads costs more than it saves.
 int64_t grain(int64_t channels) {
@@ -24,7 +77,6 @@ T* data(const at::Tensor& tensor) {
 /// Calls body(kernels, typed null pointer) for the tensor's dtype.
 template <typename Body>
 void for_dtype(const at::Tensor& tensor, Body&& body) {
-  SFTRUN_CHECK(tensor.is_contiguous());
   if (tensor.scalar_type() == at::kFloat) {
     body(cpu_kernels().f32, static_cast<float*>(nullptr));
   } else {
@@ -37,6 +89,7 @@ void for_dtype(const at::Tensor& tensor, Body&& body) {
 
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                    double eps, double offset) {
+  require_norm_operands(x, weight);
   if (x.is_cuda()) return cuda_kernels().rms_norm_forward(x, weight, eps, offset);
   at::Tensor y = at::empty_like(x);
   at::Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
@@ -54,6 +107,11 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& rstd, const at::Tensor& residual, double offset) {
+  require_norm_operands(x, weight);
+  require_same(dy, x);
+  if (residual.defined()) require_same(residual, x);
+  require_operand(rstd, x, at::kFloat);
+  require_numel(rstd, x.size(0));
   if (x.is_cuda()) return cuda_kernels().rms_norm_backward(dy, x, weight, rstd, residual, offset);
   at::Tensor dx = at::empty_like(x);
   const int64_t hidden = x.size(1);
@@ -76,6 +134,14 @@ at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const
 }
 
 void rope_(at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sign) {
+  require_rows(x);
+  for (const at::Tensor* angle : {&angles.cos, &angles.sin}) {
+    require_operand(*angle, x, at::kFloat);
+    TORCH_CHECK(angle->dim() == 2 && angle->size(0) == x.size(0) &&
+                    angle->size(1) == angles.cos.size(1) && 2 * angle->size(1) <= head_dim,
+                "angles of shape ", angle->sizes(), " for ", x.sizes(), " in heads of ", head_dim);
+  }
+  TORCH_CHECK(x.size(1) % head_dim == 0, x.size(1), " channels are no heads of ", head_dim);
   if (x.is_cuda()) return cuda_kernels().rope(x, angles.cos, angles.sin, head_dim, sign);
   const int64_t heads = x.size(1) / head_dim, half = angles.cos.size(1);
   for_dtype(x, [&](const auto& kernels, auto* type) {
@@ -89,6 +155,8 @@ void rope_(at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sig
 }
 
 at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {
+  require_contiguous(gate);
+  require_same(up, gate);
   if (gate.is_cuda()) return cuda_kernels().gated_forward(gating, gate, up);
   at::Tensor h = at::empty_like(gate);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
@@ -102,6 +170,9 @@ at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor
 }
 
 void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
+  require_contiguous(gate);
+  require_same(dh, gate);
+  require_same(up, gate);
   if (gate.is_cuda()) return cuda_kernels().gated_backward(gating, dh, gate, up);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -114,6 +185,11 @@ void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::
 
 at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability,
                    uint32_t module) {
+  require_rows(x);
+  if (x.is_cuda()) {
+    require_operand(batch.token_keys_device, x, at::kInt);
+    require_numel(batch.token_keys_device, 2 * x.size(0));
+  }
   DropoutParams params;
   params.seed = batch.dropout_seed;
   params.step = batch.step;
@@ -136,6 +212,7 @@ at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probab
 
 at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double softcap,
                                   double grad_scale) {
+  require_losses_operands(logits, labels);
   if (logits.is_cuda()) return cuda_kernels().cross_entropy(logits, labels, softcap, grad_scale);
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   const int64_t vocab = logits.size(1);
@@ -151,6 +228,7 @@ at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, 
 }
 
 at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap) {
+  require_losses_operands(logits, labels);
   if (logits.is_cuda()) return cuda_kernels().cross_entropy_loss(logits, labels, softcap);
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   const int64_t vocab = logits.size(1);
@@ -167,6 +245,13 @@ at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, doub
 
 void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
             at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params) {
+  for (const at::Tensor* operand :
+       {&std::as_const(master), &grad, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {
+    require_operand(*operand, master, at::kFloat);
+    require_range(*operand, begin, end);
+  }
+  require_operand(compute, master, compute.scalar_type());
+  require_range(compute, begin, end);
   if (master.is_cuda())
     return cuda_kernels().adamw(master, grad, exp_avg, exp_avg_sq, compute, begin, end, params);
   uint16_t* copy = compute.scalar_type() == at::kBFloat16 ? data<uint16_t>(compute) : nullptr;
@@ -180,6 +265,7 @@ void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at:
 void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
                  at::Tensor& compute, int64_t first_block, int64_t end_block,
                  const AdamW8bitParams& params) {
+  require_8bit_operands(master, grad, moments, compute, first_block, end_block);
   if (master.is_cuda())
     return cuda_kernels().adamw_8bit(master, grad, moments, compute, first_block, end_block,
                                      params);
@@ -205,7 +291,8 @@ void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& m
   });
 }
 
-double sum_of_squares(const at::Tensor& flat) {
+at::Tensor sum_of_squares(const at::Tensor& flat) {
+  require_operand(flat, flat, at::kFloat);
   if (flat.is_cuda()) return cuda_kernels().sum_of_squares(flat);
   constexpr int64_t kChunk = 65536;
   const int64_t num_chunks = (flat.numel() + kChunk - 1) / kChunk;
@@ -219,7 +306,7 @@ double sum_of_squares(const at::Tensor& flat) {
   });
   double total = 0;
   for (const double value : partial) total += value;
-  return total;
+  return at::scalar_tensor(total, at::kDouble);
 }
 
 }  // namespace sftrun::kernels

@@ -71,13 +71,17 @@ bool Decoder::trains_below(int64_t group) const {
   return !store_.empty() && first_trained_group_ < group;
 }
 
-double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done,
-                                 AuxLoss* aux) {
+at::Tensor Decoder::no_loss() const {
+  return at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device));
+}
+
+at::Tensor Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
+                                     const GroupDone& done, AuxLoss* aux) {
   const int64_t num_layers = arch_.num_layers, head_group = num_layers + 1;
   if (batch.num_tokens() == 0) {
     for (int64_t group = head_group; group >= 0; --group) done(group);
-    if (aux) aux->value = 0;
-    return 0;
+    if (aux) aux->value = no_loss();
+    return no_loss();
   }
   const at::NoGradGuard no_grad;
   // Of each layer that a gradient passes: its run, or its input when it is to run again.
@@ -97,7 +101,7 @@ double Decoder::forward_backward(const PackedBatch& batch, double grad_scale, co
   if (aux) aux->value = kernels::close_balance(context.exchange->balance, aux->grad_scale);
 
   at::Tensor grad;
-  const double loss_sum = head_forward_backward(batch, hidden, grad_scale, grad);
+  const at::Tensor loss_sum = head_forward_backward(batch, hidden, grad_scale, grad);
   hidden.reset();
   done(head_group);
   for (int64_t l = num_layers - 1; l >= 0; --l) {
@@ -130,8 +134,8 @@ kernels::BatchContext Decoder::head_rows(const PackedBatch& batch) const {
 }
 
 // Only rows that carry a label reach the final norm and the head.
-double Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
-                                      double grad_scale, at::Tensor& grad) {
+at::Tensor Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
+                                          double grad_scale, at::Tensor& grad) {
   using kernels::HeadGrad;
   const HeadGrad wanted = trains_below(arch_.num_layers + 1) ? HeadGrad::kInput
                           : !store_.empty()                  ? HeadGrad::kParameters
@@ -155,8 +159,8 @@ at::Tensor Decoder::hidden_without_grad(const PackedBatch& batch) {
   return hidden;
 }
 
-double Decoder::loss(const PackedBatch& batch) {
-  if (batch.num_tokens() == 0) return 0;
+at::Tensor Decoder::loss(const PackedBatch& batch) {
+  if (batch.num_tokens() == 0) return no_loss();
   const at::NoGradGuard no_grad;
   const at::Tensor rows = hidden_without_grad(batch).index_select(0, batch.label_rows);
   return backend_.head_loss(rows, head_, batch.labels, 1.0, kernels::HeadGrad::kNone, {}).loss_sum;

@@ -26,6 +26,7 @@ void MetricsWriter::write(const TrainMetrics& metrics) {
   if (!file_.is_open()) return;
   Json json = {{"step", metrics.step}, {"epoch", metrics.epoch}, {"loss", metrics.loss}};
   if (metrics.aux_loss) json["aux_loss"] = *metrics.aux_loss;
+  if (metrics.loss_scale) json["loss_scale"] = *metrics.loss_scale;
   json.update({{"grad_norm", metrics.grad_norm},
                {"learning_rate", metrics.learning_rate},
                {"label_tokens", metrics.label_tokens},

@@ -59,6 +59,20 @@ struct Communicator::Impl {
   std::vector<c10::intrusive_ptr<c10d::Work>> pending;
   CollectiveCounts counts;
 
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /// NCCL's group warns at the end of the process if nobody shut it down. `leave` has done so;
+  /// else the run has failed, and a shutdown would wait for the other ranks.
+  ~Impl() {
+    if (!group || backend != "nccl") return;
+    try {
+      pending.clear();
+      group->abort();
+    } catch (const std::exception&) {  // the card or the other ranks went first
+    }
+  }
+
   /// Runs a collective and turns its failure into our error.
   template <typename Body>
   void guarded(const char* what, Body&& body) {
@@ -189,6 +203,10 @@ void Communicator::barrier(const std::string& name) {
 void Communicator::leave() {
   barrier("end");
   if (!impl_->group) return;
+  // Every rank is done with every collective. The store must still be there.
+  if (impl_->backend == "nccl")
+    impl_->guarded("shutting NCCL down", [&] { impl_->group->shutdown(); });
+  impl_->group.reset();
   const auto left = [](int rank) { return fmt::format("left/{}", rank); };
   impl_->guarded("leaving", [&] {
     // The store answers nothing to a `set`: what has been sent needs nobody to be there.

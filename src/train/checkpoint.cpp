@@ -200,6 +200,12 @@ TrainState read_train_state(const fs::path& checkpoint) {
   state.trained_seconds = json["trained_seconds"].get<double>();
   state.tokens = json["tokens"].get<int64_t>();
   state.rendered_at_unix_s = json["rendered_at_unix_s"].get<int64_t>();
+  if (json.contains("loss_scale")) {
+    const auto& scale = json["loss_scale"];
+    state.loss_scale = {.value = scale["value"].get<double>(),
+                        .finite_steps = scale["finite_steps"].get<int64_t>(),
+                        .skipped_steps = scale["skipped_steps"].get<int64_t>()};
+  }
   state.data_position = json.value("data_position", nlohmann::ordered_json());
   return state;
 }

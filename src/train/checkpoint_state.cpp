@@ -23,6 +23,15 @@ std::string fingerprint_of(const fs::path& path) {
                   kFix);
 }
 
+/// Absent but in runs in fp16.
+bool is_usable_scale(const Json& json) {
+  if (!json.contains("loss_scale")) return true;
+  const Json& scale = json["loss_scale"];
+  return scale.is_object() && scale.contains("value") && scale["value"].is_number() &&
+         scale.contains("finite_steps") && scale["finite_steps"].is_number_unsigned() &&
+         scale.contains("skipped_steps") && scale["skipped_steps"].is_number_unsigned();
+}
+
 bool is_usable(const Json& json) {
   const auto is = [&](const char* key, auto has_type) {
     return json.contains(key) && (json[key].*has_type)();
@@ -31,7 +40,7 @@ bool is_usable(const Json& json) {
          is("optimizer_steps", &Json::is_number_unsigned) &&
          is("tokens", &Json::is_number_unsigned) && is("trained_seconds", &Json::is_number) &&
          is("rendered_at_unix_s", &Json::is_number_integer) && is("identity", &Json::is_object) &&
-         is("files", &Json::is_object);
+         is("files", &Json::is_object) && is_usable_scale(json);
 }
 
 bool describes_a_file(const Json& entry) {
@@ -59,6 +68,11 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
   json["tokens"] = state.tokens;
   json["trained_seconds"] = state.trained_seconds;
   json["rendered_at_unix_s"] = state.rendered_at_unix_s;
+  if (state.loss_scale) {
+    json["loss_scale"] = {{"value", state.loss_scale->value},
+                          {"finite_steps", state.loss_scale->finite_steps},
+                          {"skipped_steps", state.loss_scale->skipped_steps}};
+  }
   if (!state.data_position.is_null()) json["data_position"] = state.data_position;
   json["identity"] = state.identity;
   Json files = Json::object();

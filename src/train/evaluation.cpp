@@ -1,5 +1,7 @@
 #include "sftrun/train/evaluation.h"
 
+#include <ATen/ATen.h>
+
 #include <chrono>
 
 #include "sftrun/train/batches.h"
@@ -15,17 +17,19 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Communicator& comm)
   const auto start = std::chrono::steady_clock::now();
   const std::vector<data::Bin> bins = plan_.global_batch(0, 0);  // one batch holds the whole set
   const auto num_bins = static_cast<int64_t>(bins.size());
-  double loss_sum = 0, label_tokens = 0;
+  double label_tokens = 0;
+  at::Tensor loss_sum =
+      at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(decoder.options().device));
   for (int64_t first = comm.rank() * micro_batch_size_; first < num_bins;
        first += comm.world_size() * micro_batch_size_) {
     const data::Batch batch = data::make_batch(val_.examples(), bins, first,
                                                std::min(micro_batch_size_, num_bins - first));
-    loss_sum +=
-        decoder.loss(model::prepare_batch(batch, decoder.rope(), decoder.options().device, {}));
+    loss_sum.add_(
+        decoder.loss(model::prepare_batch(batch, decoder.rope(), decoder.options().device, {})));
     label_tokens += static_cast<double>(batch.label_tokens);
   }
   double total_loss = 0, total_tokens = 0;
-  for (const auto& rank : comm.all_gather({loss_sum, label_tokens})) {
+  for (const auto& rank : comm.all_gather({loss_sum.item<double>(), label_tokens})) {
     total_loss += rank[0];
     total_tokens += rank[1];
   }

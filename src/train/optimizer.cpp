@@ -224,7 +224,8 @@ bool AdamW::is_finite() const {
   if (staged_) staged_->finish();
   for (const at::Tensor* values :
        {&exp_avg_, &exp_avg_sq_, &blockwise_.exp_avg_absmax, &blockwise_.exp_avg_sq_absmax}) {
-    if (values->defined() && !std::isfinite(kernels::sum_of_squares(*values))) return false;
+    if (values->defined() && !std::isfinite(kernels::sum_of_squares(*values).item<double>()))
+      return false;
   }
   return true;
 }
@@ -248,8 +249,8 @@ uint64_t AdamW::device_bytes() const {
   return total;
 }
 
-double grad_norm(kernels::ParameterStore& store) {
-  return std::sqrt(kernels::sum_of_squares(store.grad()));
+at::Tensor grad_norm(kernels::ParameterStore& store) {
+  return kernels::sum_of_squares(store.grad()).sqrt_();
 }
 
 double clip_factor(double norm, double max_norm) {

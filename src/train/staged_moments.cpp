@@ -116,7 +116,7 @@ uint64_t StagedMoments::device_bytes() const {
 }
 
 at::Tensor host_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
-  if (device.is_cuda()) return kernels::cuda_kernels().pinned_zeros(shape, dtype);
+  if (device.is_cuda()) return kernels::cuda_kernels().pinned_zeros(shape, dtype, device);
   return at::zeros(shape, dtype);
 }
 

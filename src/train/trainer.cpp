@@ -1,5 +1,7 @@
 #include "sftrun/train/trainer.h"
 
+#include <ATen/ATen.h>
+
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -58,6 +60,12 @@ struct Trainer::StepReport {
   bool save_due = false;                    // by rank 0's clock
   // The first bin of the first micro-batch whose loss is not finite; -1 for none.
   int64_t not_finite_at = -1;
+  bool skipped = false;  // fp16: the gradients were not finite, and no weight was changed
+};
+
+/// Scalars in fp64 on the device, of each of this rank's micro-batches.
+struct Trainer::MicroBatchSums {
+  std::vector<at::Tensor> losses, aux_losses;
 };
 
 Trainer::Trainer(TrainerInputs inputs)
@@ -67,6 +75,7 @@ Trainer::Trainer(TrainerInputs inputs)
                 in_.batches->total_steps()),
       optimizer_(in_.decoder->parameters(),
                  adamw_config(in_.config.train, in_.decoder->options().device)),
+      loss_scale_(in_.decoder->options().dtype == at::kHalf),
       reducer_(*in_.comm, in_.decoder->parameters().grad(), group_ranges(in_.decoder->parameters()),
                in_.config.train.ddp_bucket_cap_mb << 20),
       checkpoints_(in_.run_dir / "checkpoints"),
@@ -81,6 +90,7 @@ Trainer::Trainer(TrainerInputs inputs)
     state_ = read_train_state(*in_.resume_from);
     state_.identity = in_.identity;
     saved_step_ = state_.step;
+    if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   }
   if (!is_main()) return;
   make_directories(in_.run_dir / "checkpoints");
@@ -135,45 +145,78 @@ Trainer::StepReport Trainer::train_step(int64_t step) {
       global_batch.label_tokens;  // all ranks know all examples: nothing to communicate
   report.tokens = global_batch.tokens;
   in_.decoder->parameters().zero_grad();
-  const double loss_sum = forward_backward(global_batch, step, report);
+  const MicroBatchSums sums = forward_backward(global_batch, step, report);
   reducer_.finish();  // sum, not mean: losses are already divided by label_tokens
-  report.grad_norm = grad_norm(in_.decoder->parameters());
+  const double loss_sum = read(sums, report);
   gather(report, loss_sum, num_micro_batches(global_batch));
-  require_finite(report, global_batch, step);  // before any weight moves
-  report.learning_rate = schedule_.lr_at(step);
-  optimizer_.step(report.learning_rate,
-                  clip_factor(report.grad_norm, in_.config.train.max_grad_norm));
+  const double unscale = 1 / loss_scale_.value();
+  report.learning_rate = schedule_.lr_at(step - loss_scale_.state().skipped_steps);
+  report.skipped = overflows(report);
+  if (!report.skipped) {
+    require_finite(report, global_batch, step);  // before any weight moves
+    optimizer_.step(report.learning_rate,
+                    clip_factor(report.grad_norm, in_.config.train.max_grad_norm) * unscale);
+  }
   report.seconds = now_s() - start;
   return report;
 }
 
-double Trainer::forward_backward(const data::StepBatch& global_batch, int64_t step,
-                                 StepReport& report) {
+/// In fp16 gradients may exceed what it holds: the step is left out and the scale halved.
+bool Trainer::overflows(const StepReport& report) {
+  if (!loss_scale_.is_active() || !std::isfinite(report.loss)) return false;
+  const bool accepted = loss_scale_.accept(std::isfinite(report.grad_norm));
+  return !accepted && !loss_scale_.is_exhausted();
+}
+
+/// The step's only wait for the device. Returns the sum of this rank's losses.
+double Trainer::read(const MicroBatchSums& sums, StepReport& report) {
+  std::vector<at::Tensor> scalars = {grad_norm(in_.decoder->parameters())};
+  scalars.insert(scalars.end(), sums.losses.begin(), sums.losses.end());
+  scalars.insert(scalars.end(), sums.aux_losses.begin(), sums.aux_losses.end());
+  const at::Tensor host = at::stack(scalars).cpu();
+  const auto* value = host.const_data_ptr<double>();
+  report.grad_norm = *value++ / loss_scale_.value();
+  double loss_sum = 0;
+  for (size_t micro_step = 0; micro_step < sums.losses.size(); ++micro_step) {
+    loss_sum += *value++;
+    if (!std::isfinite(loss_sum) && report.not_finite_at < 0)
+      report.not_finite_at = first_bin(static_cast<int64_t>(micro_step));
+  }
+  for (size_t i = 0; i < sums.aux_losses.size(); ++i) report.own_aux_loss += *value++;
+  return loss_sum;
+}
+
+/// Of this rank's micro-batch.
+int64_t Trainer::first_bin(int64_t micro_step) const {
+  return (micro_step * in_.comm->world_size() + in_.comm->rank()) *
+         *in_.config.train.batch_size.value;
+}
+
+Trainer::MicroBatchSums Trainer::forward_backward(const data::StepBatch& global_batch, int64_t step,
+                                                  StepReport& report) {
   const config::TrainConfig& train = in_.config.train;
   const int64_t micro_batch_size = *train.batch_size.value, accum = *train.grad_accum.value;
   const model::Randomness randomness{static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step),
                                      /*training=*/true};
-  const double grad_scale = 1.0 / static_cast<double>(global_batch.label_tokens);
-  model::Decoder::AuxLoss aux{.grad_scale = aux_coef() / num_micro_batches(global_batch)};
-  double loss_sum = 0;
+  const double grad_scale = loss_scale_.value() / static_cast<double>(global_batch.label_tokens);
+  MicroBatchSums sums;
   for (int64_t micro_step = 0; micro_step < accum; ++micro_step) {
-    const int64_t first =
-        (micro_step * in_.comm->world_size() + in_.comm->rank()) * micro_batch_size;
-    const data::Batch batch =
-        data::make_batch(global_batch.examples, global_batch.bins, first, micro_batch_size);
+    const data::Batch batch = data::make_batch(global_batch.examples, global_batch.bins,
+                                               first_bin(micro_step), micro_batch_size);
+    model::Decoder::AuxLoss aux{.grad_scale = loss_scale_.value() * aux_coef() /
+                                              num_micro_batches(global_batch)};
     report.own_label_tokens += batch.label_tokens;
     const bool last = micro_step + 1 == accum;
-    loss_sum += in_.decoder->forward_backward(
+    sums.losses.push_back(in_.decoder->forward_backward(
         model::prepare_batch(batch, in_.decoder->rope(), in_.decoder->options().device, randomness),
         grad_scale,
         [&](int64_t group) {
           if (last) reducer_.group_done(group);
         },
-        aux_coef() > 0 ? &aux : nullptr);
-    report.own_aux_loss += aux.value;
-    if (!std::isfinite(loss_sum) && report.not_finite_at < 0) report.not_finite_at = first;
+        aux_coef() > 0 ? &aux : nullptr));
+    if (aux_coef() > 0) sums.aux_losses.push_back(aux.value);
   }
-  return loss_sum;
+  return sums;
 }
 
 double Trainer::aux_coef() const {
@@ -273,12 +316,18 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   event_.memory_bytes = in_.hooks.peak_memory_bytes();
   tell("training", done);
   if (!is_main()) return;
+  if (report.skipped) {
+    log::info(
+        "step {}: gradients exceed fp16; the update was left out and the loss scale halved to {:g}",
+        done, loss_scale_.value());
+  }
   observe::TrainMetrics m;
   m.step = done;
   m.epoch = in_.batches->epochs_after(step);
   m.loss = report.loss;
   m.aux_loss = report.aux_loss;
   m.grad_norm = report.grad_norm;
+  if (loss_scale_.is_active()) m.loss_scale = loss_scale_.value();
   m.learning_rate = report.learning_rate;
   m.label_tokens = report.label_tokens;
   m.tokens = report.tokens;
@@ -288,6 +337,7 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   m.loss_per_rank = report.loss_per_rank;
   metrics_.write(m);
   events_.scalar("train/loss", m.loss, done);
+  if (m.loss_scale) events_.scalar("train/loss_scale", *m.loss_scale, done);
   if (m.aux_loss) events_.scalar("train/aux_loss", *m.aux_loss, done);
   events_.scalar("train/grad_norm", m.grad_norm, done);
   events_.scalar("train/learning_rate", m.learning_rate, done);
@@ -346,7 +396,7 @@ void Trainer::evaluate(int64_t steps_done) {
 
 /// What the last update made of the weights nobody has looked at yet. All ranks see the same.
 void Trainer::require_finite_state(int64_t steps_done) {
-  if (std::isfinite(kernels::sum_of_squares(in_.decoder->parameters().master())) &&
+  if (std::isfinite(kernels::sum_of_squares(in_.decoder->parameters().master()).item<double>()) &&
       optimizer_.is_finite()) {
     return;
   }
@@ -366,6 +416,7 @@ void Trainer::save(int64_t steps_done) {
   require_finite_state(steps_done);
   tell("saving", steps_done);
   state_.data_position = in_.batches->position();
+  if (loss_scale_.is_active()) state_.loss_scale = loss_scale_.state();
   if (is_main()) {
     metrics_.sync();
     checkpoints_.save(*in_.decoder, optimizer_, in_.adapter, state_,

@@ -38,7 +38,8 @@ Step step_of(const std::shared_ptr<const weights::Checkpoint>& model, model::Dec
       test::read_reference(data("models/tied-gqa")).examples, model->arch().vocab_size);
   Step step;
   step.loss =
-      decoder->forward_backward(test::packed(*decoder, examples, device), 1.0, [](int64_t) {});
+      decoder->forward_backward(test::packed(*decoder, examples, device), 1.0, [](int64_t) {})
+          .item<double>();
   step.grads = decoder->parameters().grad().cpu();
   return step;
 }

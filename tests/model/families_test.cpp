@@ -53,10 +53,12 @@ Losses forward_backward(Decoder& decoder, const PackedBatch& batch) {
   const bool balances = aux.grad_scale > 0;
   const double label_tokens = static_cast<double>(batch.labels.numel());
   Losses losses;
-  losses.loss = decoder.forward_backward(
-                    batch, 1 / label_tokens, [](int64_t) {}, balances ? &aux : nullptr) /
+  losses.loss = decoder
+                    .forward_backward(
+                        batch, 1 / label_tokens, [](int64_t) {}, balances ? &aux : nullptr)
+                    .item<double>() /
                 label_tokens;
-  if (balances) losses.aux = aux.value;
+  if (balances) losses.aux = aux.value.item<double>();
   return losses;
 }
 
@@ -240,7 +242,7 @@ Balanced balanced(const std::vector<data::Example>& examples, const kernels::Bac
   Decoder::AuxLoss aux{.grad_scale = 1};
   decoder->forward_backward(
       packed(*decoder, examples), 0, [](int64_t) {}, &aux);
-  return {decoder->parameters().grad().clone(), aux.value};
+  return {decoder->parameters().grad().clone(), aux.value.item<double>()};
 }
 
 // Shares and probabilities are pooled before they are multiplied: a batch of two documents has
@@ -266,11 +268,11 @@ TEST(RouterBalance, EmptyBatchesAddNothing) {
   DecoderOptions options;
   options.trains = Trains::kFull;
   const auto decoder = Decoder::load(weights::Checkpoint::open(directory_of("mixtral")), options);
-  Decoder::AuxLoss aux{.grad_scale = 1, .value = 7};
-  EXPECT_EQ(decoder->forward_backward(
-                PackedBatch{}, 1, [](int64_t) {}, &aux),
-            0);
-  EXPECT_EQ(aux.value, 0);
+  Decoder::AuxLoss aux{.grad_scale = 1, .value = at::scalar_tensor(7, at::kDouble)};
+  const at::Tensor loss = decoder->forward_backward(
+      PackedBatch{}, 1, [](int64_t) {}, &aux);
+  EXPECT_EQ(loss.item<double>(), 0);
+  EXPECT_EQ(aux.value.item<double>(), 0);
   decoder->forward_backward(packed(*decoder, read_reference(directory_of("mixtral")).examples), 0,
                             [](int64_t) {});
   EXPECT_EQ(decoder->parameters().grad().abs().max().item<double>(), 0);

@@ -209,7 +209,8 @@ TEST(Ends, GradientsAreThoseOfTheTables) {
   ASSERT_FALSE(model->arch().tie_word_embeddings);
   const auto examples = test::read_reference(path).examples;
   const auto backward = [&](Decoder& decoder) {
-    return decoder.forward_backward(test::packed(decoder, examples), 0.1, [](int64_t) {});
+    return decoder.forward_backward(test::packed(decoder, examples), 0.1, [](int64_t) {})
+        .item<double>();
   };
   DecoderOptions options;
   options.trains = Trains::kPartial;
@@ -265,8 +266,8 @@ TEST(Ends, BackendsAgree) {
       for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
       const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
                                                  static_cast<int64_t>(bins.size()));
-      losses.push_back(decoder->forward_backward(
-          prepare_batch(batch, decoder->rope(), at::kCPU, {7, 3, true}), 0.1, [](int64_t) {}));
+      const PackedBatch packed = prepare_batch(batch, decoder->rope(), at::kCPU, {7, 3, true});
+      losses.push_back(decoder->forward_backward(packed, 0.1, [](int64_t) {}).item<double>());
       grads.push_back(decoder->parameters().grad().clone());
     }
     EXPECT_EQ(losses[0], losses[1]);

@@ -85,7 +85,7 @@ TEST(QuantisedBase, ComputesWithTheRoundedValues) {
     for (Decoder* one : {decoder.get(), dense.get()}) {
       fill_adapters(*one);
       const PackedBatch batch = test::packed(*one, many(reference.examples));
-      losses[at] = one->forward_backward(batch, 1.0, [](int64_t) {});
+      losses[at] = one->forward_backward(batch, 1.0, [](int64_t) {}).item<double>();
       grads[at++] = one->parameters().grad().clone();
     }
     EXPECT_EQ(losses[0], losses[1]) << backend->name;
@@ -101,7 +101,7 @@ std::filesystem::path data(const std::string& name) {
 double loss_of(Decoder& decoder, const std::vector<data::Example>& examples, at::Tensor* grad) {
   fill_adapters(decoder);
   const PackedBatch batch = test::packed(decoder, examples);
-  const double loss = decoder.forward_backward(batch, 1.0, [](int64_t) {});
+  const double loss = decoder.forward_backward(batch, 1.0, [](int64_t) {}).item<double>();
   *grad = decoder.parameters().grad().clone();
   return loss;
 }

@@ -64,7 +64,8 @@ TEST_P(ReferenceModels, LossAndGradients) {
     const auto decoder = load(training(Trains::kFull, *backend));
     const PackedBatch batch = packed(*decoder, reference_.examples);
     const double label_tokens = static_cast<double>(batch.labels.numel());
-    const double loss_sum = decoder->forward_backward(batch, 1 / label_tokens, [](int64_t) {});
+    const double loss_sum =
+        decoder->forward_backward(batch, 1 / label_tokens, [](int64_t) {}).item<double>();
     EXPECT_NEAR(loss_sum / label_tokens / reference_.json["loss"].get<double>(), 1, 1e-5)
         << backend->name;
     size_t compared = 0;

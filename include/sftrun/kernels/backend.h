@@ -26,7 +26,7 @@ class LayerRun {
 enum class HeadGrad { kNone, kParameters, kInput };  ///< each includes those before it
 
 struct HeadLoss {
-  double loss_sum = 0;    ///< sum over rows, not yet scaled
+  at::Tensor loss_sum;    ///< scalar in fp64, on the device: sum over rows, not yet scaled
   at::Tensor grad_input;  ///< [N, hidden], gradient of grad_scale * loss_sum (kInput)
 };
 

@@ -1,10 +1,16 @@
 #pragma once
 
+#include <string>
+
 #include "sftrun/kernels/ops.h"
 
 /// The CUDA side of `ops.h`, filled by libsftrun_cuda.so when it is loaded (only where there is a
 /// GPU). Same contracts as there.
 namespace sftrun::kernels {
+
+namespace cuda {
+struct FourBitTables;
+}
 
 struct CudaKernels {
   std::pair<at::Tensor, at::Tensor> (*rms_norm_forward)(const at::Tensor& x,
@@ -29,10 +35,13 @@ struct CudaKernels {
   void (*adamw_8bit)(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
                      at::Tensor& compute, int64_t first_block, int64_t end_block,
                      const AdamW8bitParams& params);
-  double (*sum_of_squares)(const at::Tensor& flat);
-  at::Tensor (*dequantize)(const QuantizedMatrix& matrix, at::ScalarType dtype);
+  at::Tensor (*sum_of_squares)(const at::Tensor& flat);
+  /// @param tables what the codes of 4 bits stand for: `cuda::four_bit_tables`
+  at::Tensor (*dequantize)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
+                           at::ScalarType dtype);
   /// x w^T of few rows: x's, as `thin_product_serves` takes them.
-  at::Tensor (*thin_product)(const at::Tensor& x, const QuantizedMatrix& w);
+  at::Tensor (*thin_product)(const at::Tensor& x, const QuantizedMatrix& w,
+                             const cuda::FourBitTables& tables);
   /// `round_to_e4m3` of quant.h.
   RoundedRows (*round_to_e4m3)(const at::Tensor& x, const at::Tensor& gains);
   /// Whether x's card multiplies e4m3: sm_89 and later.
@@ -45,9 +54,11 @@ struct CudaKernels {
   void (*add_grouped_matmul_tn)(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                                 const at::Tensor& ends);
   /// On the host, in memory that cards copy from and to beside other work; of no more bytes than it
-  /// has, to whole pages (LibTorch's own takes the next power of two).   @throws c10::Error where
-  /// the system does not lock as much
-  at::Tensor (*pinned_zeros)(at::IntArrayRef shape, at::ScalarType dtype);
+  /// has, to whole pages (LibTorch's own takes the next power of two).
+  /// @param device the card that copies   @throws c10::Error where the system does not lock as much
+  at::Tensor (*pinned_zeros)(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
+  /// As the driver names it: "NVIDIA H100 80GB HBM3".
+  std::string (*card_name)(at::Device device);
 };
 
 void register_cuda_kernels(const CudaKernels& kernels);

@@ -127,7 +127,7 @@ struct RouterBalance {
 void count_choices(RouterBalance& balance, const at::Tensor& probabilities, const Routes& routes);
 /// Nothing counts from here on (layers may run again).
 /// @return the loss; sets the gradient of `scale` times it
-double close_balance(RouterBalance& balance, double scale);
+at::Tensor close_balance(RouterBalance& balance, double scale);
 
 /// What the forward passes keep.
 struct SharedExpertRun {

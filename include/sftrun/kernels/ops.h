@@ -129,7 +129,8 @@ struct BlockwiseMoments {
 void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
                  at::Tensor& compute, int64_t first_block, int64_t end_block,
                  const AdamW8bitParams& params);
-/// Sum of squares in fp64, in an order that does not depend on the number of threads.
-double sum_of_squares(const at::Tensor& flat);
+/// Sum of squares: a scalar in fp64 where `flat` lies, in an order that does not depend on the
+/// number of threads.
+at::Tensor sum_of_squares(const at::Tensor& flat);
 
 }  // namespace sftrun::kernels

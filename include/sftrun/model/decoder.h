@@ -101,15 +101,16 @@ class Decoder {
   /// The routers' load-balancing loss of one batch (`kernels::RouterBalance`).
   struct AuxLoss {
     double grad_scale = 0;  ///< of its gradient
-    double value = 0;       ///< set, unscaled
+    at::Tensor value;       ///< set: a scalar in fp64, unscaled
   };
   /// Adds the gradient of grad_scale * (sum of token losses) to the parameters' gradients.
   /// @param aux likewise; null: none
-  /// @return the sum of token losses, unscaled. An empty batch only reports its groups.
-  double forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done,
-                          AuxLoss* aux = nullptr);
-  /// Sum of token losses, without gradients.
-  double loss(const PackedBatch& batch);
+  /// @return the sum of token losses, unscaled: a scalar in fp64 on the device, which nobody has
+  /// waited for. An empty batch only reports its groups.
+  at::Tensor forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done,
+                              AuxLoss* aux = nullptr);
+  /// Sum of token losses, without gradients: a scalar in fp64 on the device.
+  at::Tensor loss(const PackedBatch& batch);
   /// -log p of each labelled row [N] fp32, without gradients.
   at::Tensor token_losses(const PackedBatch& batch);
   /// Logits of chosen rows [N, vocab] in the compute dtype, without gradients.
@@ -146,9 +147,10 @@ class Decoder {
   void build(const WeightSource& source);
   at::Tensor hidden_without_grad(const PackedBatch& batch);
   /// Returns the loss and writes the gradient of `hidden` where anything below trains.
-  double head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
-                               double grad_scale, at::Tensor& grad);
+  at::Tensor head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
+                                   double grad_scale, at::Tensor& grad);
   static void count_router_choices(kernels::BatchContext& context);
+  at::Tensor no_loss() const;
   bool trains_below(int64_t group) const;
   kernels::BatchContext head_rows(const PackedBatch& batch) const;
   /// To the compute dtype, as Gemma does with what embeddings are multiplied by.

@@ -19,6 +19,7 @@ struct TrainMetrics {
   /// where it is not in use.
   std::optional<double> aux_loss;
   double grad_norm = 0;  ///< before clipping
+  std::optional<double> loss_scale;  ///< of runs in fp16; no key in others
   double learning_rate = 0;
   int64_t label_tokens = 0, tokens = 0;  ///< of the global batch
   double tokens_per_second = 0, step_seconds = 0;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "sftrun/model/decoder.h"
+#include "sftrun/train/loss_scale.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/weights/peft.h"
 
@@ -22,6 +23,7 @@ struct TrainState {
   double trained_seconds = 0;            ///< over all parts of the run
   int64_t tokens = 0;
   int64_t rendered_at_unix_s = 0;  ///< what the chat template saw as the time (strftime_now)
+  std::optional<LossScale::State> loss_scale;  ///< of a run in fp16
 };
 
 class CheckpointStore {

@@ -93,7 +93,7 @@ class AdamW {
 };
 
 /// L2 norm of all gradients.
-double grad_norm(kernels::ParameterStore& store);
+at::Tensor grad_norm(kernels::ParameterStore& store);
 /// What gradients are multiplied by so that their norm is at most max_norm
 /// (torch.nn.utils.clip_grad_norm_); 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);

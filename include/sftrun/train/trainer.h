@@ -20,6 +20,7 @@
 #include "sftrun/train/batches.h"
 #include "sftrun/train/checkpoint.h"
 #include "sftrun/train/evaluation.h"
+#include "sftrun/train/loss_scale.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/train/schedule.h"
 
@@ -74,7 +75,12 @@ class Trainer {
  private:
   struct StepReport;
   StepReport train_step(int64_t step);
-  double forward_backward(const data::StepBatch& global_batch, int64_t step, StepReport& report);
+  struct MicroBatchSums;
+  MicroBatchSums forward_backward(const data::StepBatch& global_batch, int64_t step,
+                                  StepReport& report);
+  double read(const MicroBatchSums& sums, StepReport& report);
+  int64_t first_bin(int64_t micro_step) const;
+  bool overflows(const StepReport& report);
   void gather(StepReport& report, double loss_sum, double num_micro_batches);
   double aux_coef() const;  // of the routers' load-balancing loss; 0: none
   double num_micro_batches(const data::StepBatch& global_batch) const;
@@ -93,6 +99,7 @@ class Trainer {
   TrainerInputs in_;
   Schedule schedule_;
   AdamW optimizer_;
+  LossScale loss_scale_;
   parallel::GradReducer reducer_;
   std::optional<Evaluator> evaluator_;
   CheckpointStore checkpoints_;

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t i = blocks.begin[block] + threadIdx.x;
     uint8_t* m_code = blocks.first.exp_avg + block * kStateBlock + threadIdx.x;
     uint8_t* v_code = blocks.first.exp_avg_sq + block * kStateBlock + threadIdx.x;
-    const bool is_inside = threadIdx.x < blocks.numel[block];
+    const bool is_inside = static_cast<int>(threadIdx.x) < blocks.numel[block];
     float* m_absmax = blocks.first.exp_avg_absmax + block;
     float* v_absmax = blocks.first.exp_avg_sq_absmax + block;
     AdamWElement e{0, 0, 0};
@@ -100,8 +100,8 @@ void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, fl
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    adamw<T><<<grid_of(n), kThreads, 0, stream>>>(param, grad, exp_avg, exp_avg_sq,
-                                                  static_cast<T*>(compute), n, params);
+    launch(adamw<T>, grid_of(n), kThreads, stream, param, grad, exp_avg, exp_avg_sq,
+           static_cast<T*>(compute), n, params);
   });
 }
 
@@ -111,16 +111,16 @@ void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBl
   if (blocks.count == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    adamw_8bit<T><<<grid_of(blocks.count * kThreads), kThreads, 0, stream>>>(
-        param, grad, blocks, static_cast<T*>(compute), exp_avg_map, exp_avg_sq_map, params);
+    launch(adamw_8bit<T>, grid_of(blocks.count * kThreads), kThreads, stream, param, grad, blocks,
+           static_cast<T*>(compute), exp_avg_map, exp_avg_sq_map, params);
   });
 }
 
 void launch_sum_of_squares(const float* x, int64_t n, double* partial, double* total,
                            Stream stream) {
   const int64_t chunks = (n + kSumChunk - 1) / kSumChunk;
-  if (chunks > 0) sum_chunk<<<static_cast<unsigned>(chunks), kThreads, 0, stream>>>(x, n, partial);
-  sum_partials<<<1, kThreads, 0, stream>>>(partial, chunks, total);
+  if (chunks > 0) launch(sum_chunk, static_cast<unsigned>(chunks), kThreads, stream, x, n, partial);
+  launch(sum_partials, 1, kThreads, stream, partial, chunks, total);
 }
 
 }  // namespace sftrun::kernels::cuda

@@ -18,8 +18,11 @@ int64_t chunk_rows(const at::Tensor& hidden, int64_t vocab) {
   return std::max(kRowBlock, kChunkElements / vocab / kRowBlock * kRowBlock);
 }
 
-double sum_in_fp64(const at::Tensor& losses) {
-  return losses.sum(at::kDouble).item<double>();
+at::Tensor zero_in_fp64(const at::Tensor& like) {
+  return at::zeros({}, like.options().dtype(at::kDouble));
+}
+void add_sum_in_fp64(at::Tensor& sum, const at::Tensor& losses) {
+  sum.add_(losses.sum(at::kDouble));
 }
 
 /// Scaled, not yet capped.
@@ -46,7 +49,7 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
   const bool needs_d_normed = wanted == HeadGrad::kInput || head.norm.parameter != nullptr;
   at::Tensor d_normed =
       wanted != HeadGrad::kNone && needs_d_normed ? at::empty_like(input) : at::Tensor();
-  HeadLoss result;
+  HeadLoss result{zero_in_fp64(input), {}};
   for (int64_t first = 0; first < num_rows; first += step) {
     const int64_t count = std::min(step, num_rows - first);
     const at::Tensor chunk = in.y.narrow(0, first, count),
@@ -55,11 +58,11 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
     LowRank low;
     at::Tensor logits = raw_logits(head, linear, chunk, keys, &low);
     if (wanted == HeadGrad::kNone) {
-      result.loss_sum += sum_in_fp64(token_losses(logits, chunk_labels, head.softcap));
+      add_sum_in_fp64(result.loss_sum, token_losses(logits, chunk_labels, head.softcap));
       continue;
     }
-    result.loss_sum += sum_in_fp64(
-        token_losses_and_grad_(logits, chunk_labels, head.softcap, grad_scale * head.logit_scale));
+    add_sum_in_fp64(result.loss_sum, token_losses_and_grad_(logits, chunk_labels, head.softcap,
+                                                            grad_scale * head.logit_scale));
     const at::Tensor d =
         linears_backward({logits}, chunk, low, {&linear}, keys, d_normed.defined());
     if (d.defined()) d_normed.narrow(0, first, count).copy_(d);

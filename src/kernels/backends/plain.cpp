@@ -315,7 +315,7 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
   const at::AutoGradMode grad_mode(wanted != HeadGrad::kNone);
   const at::Tensor rows = input.detach().requires_grad_(wanted == HeadGrad::kInput);
   const at::Tensor normed = rms_norm(rows, head.norm);
-  HeadLoss result;
+  HeadLoss result{at::zeros({}, input.options().dtype(at::kDouble)), {}};
   at::Tensor d_normed = normed.requires_grad() ? at::empty_like(normed) : at::Tensor();
   for (int64_t first = 0; first < input.size(0); first += kRows) {
     const int64_t count = std::min(kRows, input.size(0) - first);
@@ -327,7 +327,7 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
     const at::Tensor loss =
         at::cross_entropy_loss(logits.to(at::kFloat), labels.narrow(0, first, count).to(at::kLong),
                                {}, at::Reduction::Sum);
-    result.loss_sum += loss.item<double>();
+    result.loss_sum.add_(loss.detach());
     if (!loss.requires_grad()) continue;
     torch::autograd::backward({loss}, {at::full_like(loss, grad_scale)});
     if (d_normed.defined()) d_normed.narrow(0, first, count).copy_(chunk.grad());

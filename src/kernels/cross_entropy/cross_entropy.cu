@@ -62,11 +62,11 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
     using T = Element<decltype(null)>;
     T* typed = static_cast<T*>(logits);
     if (with_gradient)
-      cross_entropy<T, true>
-          <<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, softcap, grad_scale);
+      launch(cross_entropy<T, true>, grid, kThreads, stream, typed, labels, losses, vocab, softcap,
+             grad_scale);
     else
-      cross_entropy<T, false>
-          <<<grid, kThreads, 0, stream>>>(typed, labels, losses, vocab, softcap, grad_scale);
+      launch(cross_entropy<T, false>, grid, kThreads, stream, typed, labels, losses, vocab, softcap,
+             grad_scale);
   });
 }
 

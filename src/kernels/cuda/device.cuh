@@ -9,6 +9,9 @@
 
 #include "cuda/algorithms.h"
 #include "cuda/launch.h"
+#ifndef __CUDACC__
+#include "emulator.h"
+#endif
 
 // What the kernels share: elements of each type, sums over a block, dispatch on the type.
 namespace sftrun::kernels::cuda {
@@ -120,6 +123,24 @@ void for_type(Type type, Body&& body) {
 
 template <typename Pointer>
 using Element = std::remove_pointer_t<Pointer>;
+
+/// A parameter whose type is not deduced from its argument.
+template <typename T>
+struct AsGiven {
+  using Type = T;
+};
+
+/// Starts a kernel without dynamic shared memory. The only launch in the code: tests compile the
+/// kernels for the host, where a block's threads are fibres (tests/cuda/emulator).
+template <typename... Parameters>
+void launch(void (*kernel)(Parameters...), dim3 grid, int threads, Stream stream,
+            typename AsGiven<Parameters>::Type... arguments) {
+#ifdef __CUDACC__
+  kernel<<<grid, static_cast<unsigned>(threads), 0, stream>>>(arguments...);
+#else
+  emulator::run(grid, static_cast<unsigned>(threads), stream, [&] { kernel(arguments...); });
+#endif
+}
 
 /// Blocks for n elements, one thread for each, with a loop past the limit.
 inline unsigned grid_of(int64_t n) {

@@ -19,8 +19,10 @@ const T* pointer_or_null(const at::Tensor& x) {
   return x.defined() ? x.const_data_ptr<T>() : nullptr;
 }
 
+/// For the engine to call, which has the tables. Zeros for other formats.
 inline FourBitTables four_bit_tables(const QuantizedMatrix& matrix) {
   FourBitTables tables{};
+  if (!is_4bit(matrix.format)) return tables;
   const std::span<const float, 16> values = quant_table(matrix.format);
   std::copy(values.begin(), values.end(), tables.values);
   if (matrix.is_nested()) std::copy_n(nested_map().const_data_ptr<float>(), 256, tables.nested);

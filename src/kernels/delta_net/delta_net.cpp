@@ -87,7 +87,8 @@ at::Tensor gated_norm_backward(const DeltaNet& net, DeltaRun& run, const at::Ten
   const at::Tensor rows = head_rows(run.read, net);
   auto [normed, rstd] = rms_norm_forward(rows, net.norm.weight, net.norm.eps, net.norm.offset);
   grads.z = std::move(run.z);
-  gated_backward_(Activation::kSilu, d_out, grads.z, normed);  // they become their own gradients
+  at::Tensor up = normed.view_as(grads.z);
+  gated_backward_(Activation::kSilu, d_out, grads.z, up);  // they become their own gradients
   if (net.norm.parameter) net.norm.parameter->grad.add_(rms_norm_weight_grad(normed, rows, rstd));
   if (!needs_d_read) return {};
   return rms_norm_backward(normed, rows, net.norm.weight, rstd, {}, net.norm.offset)

@@ -32,8 +32,8 @@ void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, i
                   static_cast<unsigned>((num_blocks + kThreads - 1) / kThreads));
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    dropout<T><<<grid, kThreads, 0, stream>>>(static_cast<const T*>(x), static_cast<T*>(y), tokens,
-                                              channels, num_blocks, params);
+    launch(dropout<T>, grid, kThreads, stream, static_cast<const T*>(x), static_cast<T*>(y), tokens,
+           channels, num_blocks, params);
   });
 }
 

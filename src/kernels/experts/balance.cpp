@@ -17,15 +17,15 @@ void count_choices(RouterBalance& balance, const at::Tensor& probabilities, cons
   balance.rows += probabilities.size(0);
 }
 
-double close_balance(RouterBalance& balance, double scale) {
+at::Tensor close_balance(RouterBalance& balance, double scale) {
   balance.counts = false;
-  if (balance.rows == 0) return 0;
+  if (balance.rows == 0) return at::zeros({}, at::kDouble);
   const auto rows = static_cast<double>(balance.rows);
   const auto num_experts = static_cast<double>(balance.chosen.size());
   const at::Tensor shares =
       at::tensor(balance.chosen, at::kDouble).to(balance.probability.device()) / rows;
   balance.d_probability = (shares * (scale * num_experts / rows)).to(at::kFloat);
-  return num_experts * (shares * balance.probability).sum().item<double>() / rows;
+  return num_experts * (shares * balance.probability).sum() / rows;
 }
 
 }  // namespace sftrun::kernels

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/ops/_grouped_mm.h>
 
+#include "../operands.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/ops.h"
@@ -20,6 +21,21 @@ int64_t missing(int64_t n) {
 /// With zeros behind the last two dimensions; itself where nothing is missing.
 at::Tensor padded(const at::Tensor& x, int64_t rows, int64_t columns) {
   return rows + columns == 0 ? x.contiguous() : at::constant_pad_nd(x, {0, columns, 0, rows});
+}
+
+/// Rows of tokens that belong to experts.
+void require_grouped(const at::Tensor& g, const at::Tensor& x, int64_t experts,
+                     const Routes& routes) {
+  TORCH_CHECK(g.dim() == 2 && x.dim() == 2 && g.size(0) == x.size(0) &&
+                  g.scalar_type() == x.scalar_type() && g.device() == x.device(),
+              "products of ", g.sizes(), " and ", x.sizes());
+  if (g.is_cuda()) {
+    require_operand(routes.offsets_device, g, at::kInt);
+    require_numel(routes.offsets_device, experts);
+  } else {
+    TORCH_CHECK(static_cast<int64_t>(routes.offsets.size()) == experts + 1, "routes to ",
+                routes.offsets.size(), " places of ", experts, " experts");
+  }
 }
 
 }  // namespace
@@ -69,6 +85,9 @@ at::Tensor ExpertStack::values(int64_t expert, at::ScalarType dtype) const {
 
 at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transposed,
                           const Routes& routes) {
+  require_grouped(x, x, w.experts, routes);
+  TORCH_CHECK(x.size(1) == (transposed ? w.columns() : w.rows()), "a product of ", x.sizes(),
+              " and matrices of ", w.rows(), " x ", w.columns());
   if (x.is_cuda()) {
     const at::Tensor& ends = routes.offsets_device;
     const at::Tensor all =
@@ -97,6 +116,10 @@ at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transp
 
 void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                             const Routes& routes) {
+  require_grouped(g, x, out.size(0), routes);
+  require_operand(out, g, at::kFloat);
+  TORCH_CHECK(out.size(1) == g.size(1) && out.size(2) == x.size(1), "products of ", g.sizes(),
+              " and ", x.sizes(), " into ", out.sizes());
   if (g.is_cuda()) {
     const at::Tensor& ends = routes.offsets_device;
     if (cuda_kernels().libtorch_groups(g))

@@ -148,9 +148,10 @@ void launch_grouped_matmul(Type type, const void* x, const void* w, const int32_
                   tiles(shape.columns));
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    grouped<T><<<grid, kThreads, 0, stream>>>({static_cast<const T*>(x), static_cast<const T*>(w),
-                                               shape.inner, shape.columns, transposed},
-                                              ends, shape.experts, static_cast<T*>(y));
+    launch(grouped<T>, grid, kThreads, stream,
+           {static_cast<const T*>(x), static_cast<const T*>(w), shape.inner, shape.columns,
+            transposed},
+           ends, shape.experts, static_cast<T*>(y));
   });
 }
 
@@ -160,9 +161,9 @@ void launch_grouped_matmul_tn(Type type, const void* g, const void* x, const int
   const dim3 grid(tiles(shape.columns), tiles(shape.inner), static_cast<unsigned>(shape.experts));
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    grouped_gradient<T><<<grid, kThreads, 0, stream>>>(
-        {static_cast<const T*>(g), static_cast<const T*>(x), shape.inner, shape.columns}, ends,
-        out);
+    launch(grouped_gradient<T>, grid, kThreads, stream,
+           {static_cast<const T*>(g), static_cast<const T*>(x), shape.inner, shape.columns}, ends,
+           out);
   });
 }
 

@@ -30,8 +30,8 @@ void launch_gated_forward(Type type, Gating gating, const void* gate, const void
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    gated_forward<T><<<grid_of(n), kThreads, 0, stream>>>(
-        gating, static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<T*>(h), n);
+    launch(gated_forward<T>, grid_of(n), kThreads, stream, gating, static_cast<const T*>(gate),
+           static_cast<const T*>(up), static_cast<T*>(h), n);
   });
 }
 
@@ -40,8 +40,8 @@ void launch_gated_backward(Type type, Gating gating, const void* dh, void* gate,
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    gated_backward<T><<<grid_of(n), kThreads, 0, stream>>>(
-        gating, static_cast<const T*>(dh), static_cast<T*>(gate), static_cast<T*>(up), n);
+    launch(gated_backward<T>, grid_of(n), kThreads, stream, gating, static_cast<const T*>(dh),
+           static_cast<T*>(gate), static_cast<T*>(up), n);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../brgemm.h"
+#include "../operands.h"
 #include "../parallel.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cuda_registry.h"
@@ -100,6 +101,10 @@ at::Tensor with_sums(at::Tensor y, const at::Tensor& residual, const at::Tensor&
 
 RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains) {
   SFTRUN_CHECK(x.dim() == 2 && x.stride(1) == 1);
+  if (gains.defined()) {
+    require_operand(gains, x, at::kFloat);
+    require_numel(gains, x.size(1));
+  }
   const at::NoGradGuard no_grad;
   return x.is_cpu() ? round_on_cpu(x, gains) : cuda_kernels().round_to_e4m3(x, gains);
 }

@@ -8,6 +8,7 @@
 
 #include "../brgemm.h"
 #include "../cuda/matrix_views.h"
+#include "../operands.h"
 #include "../parallel.h"
 #include "../quant/eight_bits_of.h"
 #include "sftrun/kernels/cuda_registry.h"
@@ -177,7 +178,14 @@ bool thin_product_serves(const Product& term) {
 }
 
 at::Tensor thin_product(const Product& term) {
-  if (term.x.is_cuda()) return cuda_kernels().thin_product(term.x, *term.w.quantized);
+  TORCH_CHECK(term.x.dim() == 2 && term.x.size(1) == term.w.size(term.transposed ? 1 : 0),
+              "a product of ", term.x.sizes(), " and a matrix of ", term.w.size(0), " x ",
+              term.w.size(1));
+  if (term.w.quantized) require_quantized(*term.w.quantized, term.x.device());
+  if (term.x.is_cuda()) {
+    const QuantizedMatrix& w = *term.w.quantized;
+    return cuda_kernels().thin_product(term.x, w, cuda::four_bit_tables(w));
+  }
   if (!term.transposed) return product_by_rows(term.x, *term.w.quantized);
   return product(term.x, term.w);
 }

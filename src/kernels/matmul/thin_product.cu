@@ -110,7 +110,7 @@ void for_tokens(const ThinProduct& product, const View& w, Launch&& launch) {
 template <typename View>
 void launch_of(const ThinProduct& product, const View& w, Stream stream) {
   for_tokens(product, w, [&](auto at_once, dim3 grid) {
-    thin_product<decltype(at_once)::value><<<grid, kThinThreads, 0, stream>>>(product, w);
+    launch(thin_product<decltype(at_once)::value, View>, grid, kThinThreads, stream, product, w);
   });
 }
 
@@ -119,9 +119,10 @@ void launch_of(const ThinProduct& product, const View& w, Stream stream) {
 void launch_thin_product(const ThinProduct& product, const FourBitView& w,
                          const FourBitTables& tables, Stream stream) {
   with_groups(w, [&](const auto& groups) {
+    using Groups = std::decay_t<decltype(groups)>;
     for_tokens(product, groups, [&](auto at_once, dim3 grid) {
-      thin_product_4bit<decltype(at_once)::value>
-          <<<grid, kThinThreads, 0, stream>>>(product, groups, tables);
+      launch(thin_product_4bit<decltype(at_once)::value, Groups>, grid, kThinThreads, stream,
+             product, groups, tables);
     });
   });
 }

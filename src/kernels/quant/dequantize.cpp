@@ -9,6 +9,8 @@
 #endif
 
 #include "../brgemm.h"
+#include "../cuda/matrix_views.h"
+#include "../operands.h"
 #include "../parallel.h"
 #include "eight_bits_of.h"
 #include "sftrun/core/error.h"
@@ -126,7 +128,9 @@ template void dequantize_part<uint16_t>(const QuantizedMatrix&, int64_t, int64_t
                                         uint16_t*, int64_t);
 
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
-  if (!matrix.packed.is_cpu()) return cuda_kernels().dequantize(matrix, dtype);
+  require_quantized(matrix);
+  if (matrix.packed.is_cuda())
+    return cuda_kernels().dequantize(matrix, cuda::four_bit_tables(matrix), dtype);
   return dequantize_range(matrix, 0, matrix.rows, dtype);
 }
 

@@ -68,8 +68,8 @@ void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitT
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     with_groups(matrix, [&](const auto& groups) {
-      dequantize_4bit<<<grid, kThreads, 0, stream>>>(groups, tables, static_cast<T*>(y), n,
-                                                     matrix.groups_are_whole());
+      launch(dequantize_4bit<std::decay_t<decltype(groups)>, T>, grid, kThreads, stream, groups,
+             tables, static_cast<T*>(y), n, matrix.groups_are_whole());
     });
   });
 }
@@ -83,8 +83,8 @@ void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     ggml::with_format(ggml_type, [&](auto format) {
-      dequantize_ggml<decltype(format), T>
-          <<<grid, kGroupsAtOnce, 0, stream>>>(blocks, static_cast<T*>(y), groups);
+      launch(dequantize_ggml<decltype(format), T>, grid, kGroupsAtOnce, stream, blocks,
+             static_cast<T*>(y), groups);
     });
   });
 }

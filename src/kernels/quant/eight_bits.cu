@@ -50,8 +50,8 @@ void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t*
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    round_to_e4m3<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        static_cast<const T*>(x), gains, codes, factors, columns);
+    launch(round_to_e4m3<T>, static_cast<unsigned>(rows), kThreads, stream,
+           static_cast<const T*>(x), gains, codes, factors, columns);
   });
 }
 
@@ -60,7 +60,7 @@ void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, Stre
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    dequantize_8bit<T><<<grid_of(n), kThreads, 0, stream>>>(matrix, static_cast<T*>(y), n);
+    launch(dequantize_8bit<T>, grid_of(n), kThreads, stream, matrix, static_cast<T*>(y), n);
   });
 }
 

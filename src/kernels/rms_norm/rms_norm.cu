@@ -46,9 +46,9 @@ void launch_rms_norm_forward(Type type, const void* x, const void* weight, void*
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    rms_norm_forward<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(y), rstd, hidden,
-        eps, offset);
+    launch(rms_norm_forward<T>, static_cast<unsigned>(rows), kThreads, stream,
+           static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(y), rstd,
+           hidden, eps, offset);
   });
 }
 
@@ -58,9 +58,9 @@ void launch_rms_norm_backward(Type type, const void* dy, const void* x, const vo
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    rms_norm_backward<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<const T*>(weight), rstd,
-        static_cast<const T*>(residual), static_cast<T*>(dx), hidden, offset);
+    launch(rms_norm_backward<T>, static_cast<unsigned>(rows), kThreads, stream,
+           static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<const T*>(weight), rstd,
+           static_cast<const T*>(residual), static_cast<T*>(dx), hidden, offset);
   });
 }
 

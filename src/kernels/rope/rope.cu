@@ -29,9 +29,8 @@ void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    rope<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        static_cast<T*>(x), cos, sin, static_cast<int>(heads), static_cast<int>(head_dim),
-        static_cast<int>(rotary_dim), sign);
+    launch(rope<T>, static_cast<unsigned>(rows), kThreads, stream, static_cast<T*>(x), cos, sin,
+           static_cast<int>(heads), static_cast<int>(head_dim), static_cast<int>(rotary_dim), sign);
   });
 }
 

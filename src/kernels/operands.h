@@ -1,0 +1,64 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include "sftrun/kernels/quant.h"
+
+/// What entry points require of their operands, before it is decided which device computes: kernels
+/// read raw memory, on a CPU as on CUDA.
+namespace sftrun::kernels {
+
+inline void require_contiguous(const at::Tensor& x) {
+  TORCH_CHECK(x.is_contiguous(), "an operand of a kernel is not contiguous: sizes ", x.sizes(),
+              ", strides ", x.strides());
+}
+
+/// Contiguous, of this dtype, on the device of `like`.
+inline void require_operand(const at::Tensor& x, const at::Tensor& like, at::ScalarType dtype) {
+  TORCH_CHECK(x.device() == like.device(), "operands on ", x.device(), " and ", like.device());
+  TORCH_CHECK(x.scalar_type() == dtype, "an operand is ", x.scalar_type(), ", not ", dtype);
+  require_contiguous(x);
+}
+
+/// And of its shape and dtype.
+inline void require_same(const at::Tensor& x, const at::Tensor& like) {
+  TORCH_CHECK(x.sizes() == like.sizes(), "operands of shapes ", x.sizes(), " and ", like.sizes());
+  require_operand(x, like, like.scalar_type());
+}
+
+/// Of any shape with so many elements.
+inline void require_numel(const at::Tensor& x, int64_t numel) {
+  TORCH_CHECK(x.numel() == numel, "an operand of shape ", x.sizes(), " in place of ", numel,
+              " elements");
+}
+
+/// x as [tokens, channels].
+inline void require_rows(const at::Tensor& x) {
+  TORCH_CHECK(x.dim() == 2, "an operand of shape ", x.sizes(), " in place of [tokens, channels]");
+  require_contiguous(x);
+}
+
+/// Whether a matrix has the bytes and factors that its shape asks for, all on `device`.
+inline void require_quantized(const QuantizedMatrix& matrix, at::Device device) {
+  TORCH_CHECK(matrix.packed.device() == device, "operands on ", device, " and ",
+              matrix.packed.device());
+  require_operand(matrix.packed, matrix.packed, at::kByte);
+  if (matrix.absmax.defined()) require_operand(matrix.absmax, matrix.packed, at::kFloat);
+  if (matrix.is_nested()) {
+    require_operand(matrix.codes, matrix.packed, at::kByte);
+    require_operand(matrix.nested_absmax, matrix.packed, at::kFloat);
+  }
+  if (is_4bit(matrix.format)) {
+    require_numel(matrix.packed, (matrix.numel() + 1) / 2);
+    require_numel(matrix.is_nested() ? matrix.codes : matrix.absmax, matrix.num_blocks());
+  } else if (is_8bit(matrix.format)) {
+    require_numel(matrix.packed, matrix.numel());
+    if (matrix.absmax.defined()) require_numel(matrix.absmax, matrix.rows);
+  }
+}
+inline void require_quantized(const QuantizedMatrix& matrix) {
+  require_quantized(matrix, matrix.packed.device());
+}
+
+}  // namespace sftrun::kernels

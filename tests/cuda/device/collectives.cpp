@@ -1,0 +1,68 @@
+// In place of src/cuda/nccl_backend.cpp: "NCCL" that is Gloo over the card's memory, with the
+// checks of NCCL's process group.
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <type_traits>
+
+#include "operators.h"
+#include "sftrun/parallel/nccl_factory.h"
+
+namespace {
+
+class HostNccl final : public c10d::Backend {
+ public:
+  HostNccl(c10::intrusive_ptr<c10d::Store> store, int rank, int world,
+           std::chrono::milliseconds timeout)
+      : c10d::Backend(rank, world) {
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(store), rank, world, options);
+  }
+  ~HostNccl() override {
+    if (is_open_) std::fputs("host-backed device: NCCL's group was never shut down\n", stderr);
+  }
+  const std::string getBackendName() const override { return "nccl"; }
+  void shutdown() override { is_open_ = false; }
+  void abort() override { is_open_ = false; }
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    auto host = on_host(tensors);
+    return gloo_->allreduce(host, options);
+  }
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& options) override {
+    std::vector<std::vector<at::Tensor>> host_outputs;
+    for (const auto& list : outputs) host_outputs.push_back(on_host(list));
+    auto host_inputs = on_host(inputs);
+    return gloo_->allgather(host_outputs, host_inputs, options);
+  }
+
+ private:
+  std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors) const {
+    TORCH_CHECK(is_open_, "NCCL's group was shut down");
+    host_backed::Call call;
+    std::vector<at::Tensor> host;
+    for (const at::Tensor& tensor : tensors) {
+      TORCH_CHECK(tensor.is_cuda(), "NCCL takes tensors of a GPU");
+      TORCH_CHECK(tensor.is_contiguous(), "NCCL takes dense tensors");
+      host.push_back(call.to_host(tensor));
+    }
+    return host;
+  }
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  bool is_open_ = true;
+};
+
+}  // namespace
+
+extern "C" void sftrun_nccl_backend(void* store, int rank, int world, long timeout_ms,
+                                    void* result) {
+  *static_cast<c10::intrusive_ptr<c10d::Backend>*>(result) =
+      c10::make_intrusive<HostNccl>(*static_cast<c10::intrusive_ptr<c10d::Store>*>(store), rank,
+                                    world, std::chrono::milliseconds(timeout_ms));
+}
+static_assert(std::is_same_v<decltype(&sftrun_nccl_backend), sftrun::parallel::NcclFactory>);

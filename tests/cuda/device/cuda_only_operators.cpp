@@ -1,0 +1,212 @@
+// Operators that LibTorch has on CUDA alone, or whose CUDA kernels refuse what the CPU's take: by
+// plain operators in fp32, with the checks of CUDA's kernels.
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/library.h>
+
+#include <cmath>
+
+#include "memory.h"
+#include "operators.h"
+
+namespace host_backed {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using OptionalInt = std::optional<int64_t>;
+
+/// What a query of one document does not see. [queries, keys], true where hidden.
+Tensor hidden(int64_t length, bool is_causal, OptionalInt left, OptionalInt right) {
+  const Tensor row = at::arange(length).unsqueeze(1), column = at::arange(length).unsqueeze(0);
+  Tensor mask = at::zeros({length, length}, at::kBool);
+  if (is_causal) right = 0;
+  if (right && *right >= 0) mask = mask | (column > row + *right);
+  if (left && *left >= 0) mask = mask | (column < row - *left);
+  return mask;
+}
+
+/// As check_flash_attention_… of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+void check_flash(const Tensor& q, const Tensor& k) {
+  constexpr int64_t kMostChannels = 256, kChannelStep = 8;
+  TORCH_CHECK(q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16,
+              "FlashAttention only supports fp16 and bf16");
+  TORCH_CHECK(q.dim() == 3 && q.size(2) % kChannelStep == 0 && q.size(2) <= kMostChannels &&
+                  q.stride(2) == 1 && k.stride(2) == 1,
+              "FlashAttention of heads of ", q.size(2), " channels");
+  TORCH_CHECK(q.size(1) % k.size(1) == 0);
+  TORCH_CHECK(compute_capability() >= 80, "FlashAttention only supports Ampere GPUs or newer");
+}
+
+/// One document's rows [begin, end) of x [T, heads, channels] as fp32 [heads, rows, channels], with
+/// keys repeated for the queries' heads.
+Tensor heads_first(const Tensor& x, int64_t begin, int64_t end, int64_t heads) {
+  const Tensor part = x.slice(0, begin, end).to(at::kFloat).transpose(0, 1);
+  return part.repeat_interleave(heads / part.size(0), 0);
+}
+
+double factor_of(std::optional<double> scale, int64_t channels) {
+  return scale.value_or(1 / std::sqrt(static_cast<double>(channels)));
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(
+    const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& ends_q,
+    const OptionalTensor& ends_k, int64_t max_q, int64_t /*max_k*/, double dropout, bool is_causal,
+    bool /*return_debug_mask*/, std::optional<double> scale, OptionalInt left, OptionalInt right,
+    const OptionalTensor& /*seqused_k*/, const OptionalTensor& /*alibi_slopes*/) {
+  check_flash(query, key);
+  TORCH_CHECK(dropout == 0 && ends_q && ends_k && ends_q->is_cuda() &&
+              ends_q->scalar_type() == at::kInt);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Call call;
+  const Tensor q = call.to_host(query), k = call.to_host(key), v = call.to_host(value),
+               ends = call.to_host(*ends_q);
+  const int64_t heads = q.size(1);
+  const double factor = factor_of(scale, q.size(2));
+  Tensor out = at::empty_like(q, at::MemoryFormat::Contiguous),
+         lse = at::empty({heads, q.size(0)}, at::kFloat);
+  for (int64_t i = 0; i + 1 < ends.numel(); ++i) {
+    const int64_t begin = ends[i].item<int>(), end = ends[i + 1].item<int>();
+    if (begin == end) continue;
+    TORCH_CHECK(end - begin <= max_q && end <= q.size(0), "a document is longer than max_q");
+    const auto of = [&](const Tensor& x) { return heads_first(x, begin, end, heads); };
+    Tensor scores = at::matmul(of(q), of(k).transpose(1, 2)) * factor;
+    scores.masked_fill_(hidden(end - begin, is_causal, left, right), -INFINITY);
+    const Tensor sums = scores.logsumexp(-1);
+    lse.slice(1, begin, end).copy_(sums);
+    out.slice(0, begin, end)
+        .copy_(at::matmul((scores - sums.unsqueeze(-1)).exp(), of(v)).transpose(0, 1));
+  }
+  return {call.to_device(out), call.to_device(lse), call.to_device(at::zeros({2}, at::kLong)),
+          call.to_device(at::empty({0}, at::kLong)), call.to_device(at::empty({0}, q.options()))};
+}
+
+std::tuple<Tensor, Tensor, Tensor> flash_backward(
+    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& output, const Tensor& logsumexp, const Tensor& ends_q, const Tensor& /*ends_k*/,
+    int64_t /*max_q*/, int64_t /*max_k*/, double /*dropout*/, bool is_causal,
+    const Tensor& /*rng_state*/, const Tensor& /*unused*/, std::optional<double> scale,
+    OptionalInt left, OptionalInt right) {
+  check_flash(query, key);
+  TORCH_CHECK(grad.scalar_type() == query.scalar_type() && output.sizes() == query.sizes());
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Call call;
+  const Tensor d_out = call.to_host(grad), q = call.to_host(query), k = call.to_host(key),
+               v = call.to_host(value), out = call.to_host(output), lse = call.to_host(logsumexp),
+               ends = call.to_host(ends_q);
+  const int64_t heads = q.size(1), kv_heads = k.size(1), channels = q.size(2);
+  const double factor = factor_of(scale, channels);
+  Tensor dq = at::empty_like(q, at::MemoryFormat::Contiguous),
+         dk = at::empty_like(k, at::MemoryFormat::Contiguous), dv = at::empty_like(dk);
+  for (int64_t i = 0; i + 1 < ends.numel(); ++i) {
+    const int64_t begin = ends[i].item<int>(), end = ends[i + 1].item<int>(), length = end - begin;
+    if (length == 0) continue;
+    const auto of = [&](const Tensor& x) { return heads_first(x, begin, end, heads); };
+    Tensor scores = at::matmul(of(q), of(k).transpose(1, 2)) * factor;
+    scores.masked_fill_(hidden(length, is_causal, left, right), -INFINITY);
+    const Tensor p = (scores - lse.slice(1, begin, end).unsqueeze(-1)).exp();
+    const Tensor dp = at::matmul(of(d_out), of(v).transpose(1, 2));
+    const Tensor delta = (of(d_out) * of(out)).sum(-1, /*keepdim=*/true);
+    const Tensor ds = p * (dp - delta) * factor;
+    const auto of_keys = [&](const Tensor& x) {
+      return x.view({kv_heads, heads / kv_heads, length, channels}).sum(1).transpose(0, 1);
+    };
+    dq.slice(0, begin, end).copy_(at::matmul(ds, of(k)).transpose(0, 1));
+    dk.slice(0, begin, end).copy_(of_keys(at::matmul(ds.transpose(1, 2), of(q))));
+    dv.slice(0, begin, end).copy_(of_keys(at::matmul(p.transpose(1, 2), of(d_out))));
+  }
+  return {call.to_device(dq), call.to_device(dk), call.to_device(dv)};
+}
+
+/// Operands in 16 bits, sums in fp32 kept.
+Tensor mm_dtype(const Tensor& a, const Tensor& b, at::ScalarType dtype) {
+  const bool is_half = a.scalar_type() == at::kHalf || a.scalar_type() == at::kBFloat16;
+  TORCH_CHECK(a.scalar_type() == b.scalar_type() &&
+                  (dtype == a.scalar_type() || (dtype == at::kFloat && is_half)),
+              "out_dtype must be the operands', or Float for Half and BFloat16");
+  TORCH_CHECK(a.is_cuda() && b.device() == a.device());
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Call call;
+  return call.to_device(
+      at::mm(call.to_host(a).to(at::kFloat), call.to_host(b).to(at::kFloat)).to(dtype));
+}
+
+/// With factors for rows and columns: [M, 1] and [1, N].
+Tensor scaled_mm(const Tensor& a, const Tensor& b, const Tensor& rows, const Tensor& columns,
+                 const OptionalTensor& bias, const OptionalTensor& /*scale_result*/,
+                 std::optional<at::ScalarType> dtype, bool /*use_fast_accum*/) {
+  constexpr int64_t kStep = 16;
+  TORCH_CHECK(compute_capability() >= 89,
+              "torch._scaled_mm is only supported on CUDA devices with compute capability >= 8.9");
+  TORCH_CHECK(a.scalar_type() == at::kFloat8_e4m3fn && b.scalar_type() == at::kFloat8_e4m3fn);
+  TORCH_CHECK(a.stride(1) == 1 && b.stride(0) == 1, "mat1 must be row_major and mat2 col_major");
+  TORCH_CHECK(a.size(1) % kStep == 0 && b.size(1) % kStep == 0,
+              "trailing dimensions must be divisible by 16");
+  TORCH_CHECK(rows.scalar_type() == at::kFloat && columns.scalar_type() == at::kFloat &&
+              rows.is_contiguous() && columns.is_contiguous());
+  TORCH_CHECK(rows.dim() == 2 && rows.size(0) == a.size(0) && rows.size(1) == 1 &&
+                  columns.size(0) == 1 && columns.size(1) == b.size(1) && dtype == at::kBFloat16,
+              "only row-wise factors and results in bf16 here");
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Call call;
+  Tensor y = at::mm(call.to_host(a).to(at::kFloat), call.to_host(b).to(at::kFloat)) *
+             call.to_host(rows) * call.to_host(columns);
+  if (bias) y = y + call.to_host(*bias);
+  return call.to_device(y.to(*dtype));
+}
+
+/// As _grouped_mm_validate_inputs of aten/src/ATen/native/GroupedMMUtils.h.
+void check_grouped_operand(const Tensor& x) {
+  constexpr int64_t kAlignment = 16;  // bytes
+  const int64_t end = x.dim() - 1;
+  const auto leads = [&](int64_t inner, int64_t outer) {
+    return x.stride(inner) == 1 && x.stride(outer) >= std::max<int64_t>(1, x.size(inner));
+  };
+  const bool by_rows = leads(end, end - 1), by_columns = leads(end - 1, end);
+  TORCH_CHECK(by_rows || by_columns, "Invalid strides/sizes");
+  TORCH_CHECK(x.stride(by_rows ? end - 1 : end) * 2 % kAlignment == 0,
+              "strides should be multiple of 16 bytes");
+}
+
+/// 2d x 3d and 2d x 2d. Rows of no group, and products over no row, stay as they were allocated.
+Tensor grouped_mm(const Tensor& x, const Tensor& w, const OptionalTensor& ends_of,
+                  const OptionalTensor& /*bias*/, std::optional<at::ScalarType> /*dtype*/) {
+  const int major = compute_capability() / 10;
+  TORCH_CHECK(major == 9 || major == 10, "only the kernel for all groups at once here");
+  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16 && ends_of &&
+              ends_of->scalar_type() == at::kInt && ends_of->is_cuda());
+  check_grouped_operand(x);
+  check_grouped_operand(w);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Call call;
+  const Tensor a = call.to_host(x), b = call.to_host(w), ends = call.to_host(*ends_of);
+  const bool has_matrices = b.dim() == 3;
+  Tensor out = has_matrices ? at::empty({a.size(0), b.size(2)}, a.options())
+                            : at::empty({ends.numel(), a.size(0), b.size(1)}, a.options());
+  out.view(at::kShort).fill_(-1);  // NaN
+  const auto product = [](const Tensor& left, const Tensor& right) {
+    return at::mm(left.to(at::kFloat), right.to(at::kFloat));
+  };
+  int64_t begin = 0;
+  for (int64_t e = 0; e < ends.numel(); ++e) {
+    const int64_t end = ends[e].item<int>();
+    if (end > begin && has_matrices)
+      out.slice(0, begin, end).copy_(product(a.slice(0, begin, end), b[e]));
+    if (end > begin && !has_matrices)
+      out[e].copy_(product(a.slice(1, begin, end), b.slice(0, begin, end)));
+    begin = end;
+  }
+  return call.to_device(out);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("_flash_attention_forward", flash_forward);
+  library.impl("_flash_attention_backward", flash_backward);
+  library.impl("mm.dtype", mm_dtype);
+  library.impl("_scaled_mm", scaled_mm);
+  library.impl("_grouped_mm", grouped_mm);
+}
+
+}  // namespace host_backed

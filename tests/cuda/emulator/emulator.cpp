@@ -1,0 +1,289 @@
+#include "emulator.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1  // as GCC says it
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+namespace emulator {
+namespace {
+
+constexpr unsigned kWarp = 32;
+constexpr size_t kStackBytes = 256 << 10;
+constexpr unsigned kMostThreads = 1024, kMostBlocksBeside = 65535;  // of a block; of a grid's y, z
+
+#ifdef __x86_64__
+/// Where a fibre stands: its stack's top, which holds the registers that a call preserves.
+struct Context {
+  void* stack_top = nullptr;
+};
+
+// ucontext would do the same with two system calls a switch, which takes ten times as long.
+extern "C" void emulator_switch(void** save_top_to, void* top);
+asm(R"(
+.text
+.globl emulator_switch
+.hidden emulator_switch
+.type emulator_switch,@function
+emulator_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size emulator_switch,.-emulator_switch
+)");
+
+void prepare(Context& context, char* stack, void (*entry)()) {
+  constexpr int kRegisters = 6, kAlignment = 16;
+  const auto end = reinterpret_cast<uintptr_t>(stack + kStackBytes) / kAlignment * kAlignment;
+  auto** top = reinterpret_cast<void**>(end);
+  *--top = nullptr;  // the return address of `entry`, which does not return
+  *--top = reinterpret_cast<void*>(entry);
+  for (int i = 0; i < kRegisters; ++i) *--top = nullptr;
+  context.stack_top = top;
+}
+void switch_to(Context& from, Context& to) {
+  emulator_switch(&from.stack_top, to.stack_top);
+}
+#else
+using Context = ucontext_t;
+void prepare(Context& context, char* stack, void (*entry)()) {
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack;
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, entry, 0);
+}
+void switch_to(Context& from, Context& to) {
+  swapcontext(&from, &to);
+}
+#endif
+
+/// Frames that were left by a switch and not by a return keep AddressSanitizer's marks.
+void forget_frames(char* stack) {
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(stack, kStackBytes);
+#else
+  (void)stack;
+#endif
+}
+
+/// Waiting for some number of threads, again and again.
+struct Barrier {
+  unsigned expected = 0, arrived = 0;
+  uint64_t round = 0;
+
+  void close() {
+    arrived = 0;
+    ++round;
+  }
+  void leave() {
+    --expected;
+    if (expected > 0 && arrived == expected) close();
+  }
+};
+
+struct Warp {
+  Barrier barrier;
+  uint64_t values[kWarp] = {};
+};
+
+struct Fibre {
+  Context context;
+  Index index;
+  bool has_ended = false;
+};
+
+/// The block that runs, and the grid it is of.
+struct State {
+  Context scheduler;
+  Fibre* current = nullptr;
+  Index block, block_size, grid;
+  Barrier barrier;
+  std::vector<Warp> warps;
+  std::vector<Fibre> fibres;
+  std::vector<char> stacks;
+  const std::function<void()>* thread = nullptr;
+  bool moved = false;  // whether any thread did more in this round than wait
+};
+
+Order chosen_order = Order::kForward;
+MemoryGate memory_gate;
+State* state = nullptr;  // of the launch that runs; launches of several threads take turns
+
+/// Waits until the barrier's round is over.
+void wait_at(Barrier& barrier) {
+  const uint64_t round = barrier.round;
+  state->moved = true;
+  if (++barrier.arrived == barrier.expected) barrier.close();
+  while (barrier.round == round) switch_to(state->current->context, state->scheduler);
+  state->moved = true;
+}
+
+void run_thread() {
+  (*state->thread)();
+  Fibre& fibre = *state->current;
+  fibre.has_ended = true;
+  state->moved = true;
+  state->warps[fibre.index.x / kWarp].barrier.leave();
+  state->barrier.leave();
+  switch_to(fibre.context, state->scheduler);
+}
+
+std::vector<size_t> in_order(size_t count, std::mt19937& random) {
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (chosen_order == Order::kBackward) std::reverse(order.begin(), order.end());
+  if (chosen_order == Order::kRandom) std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+
+void begin_block(State& of, unsigned threads) {
+  of.barrier = {.expected = threads};
+  of.warps.assign((threads + kWarp - 1) / kWarp, {});
+  for (unsigned i = 0; i < threads; ++i) {
+    ++of.warps[i / kWarp].barrier.expected;
+    char* stack = of.stacks.data() + i * kStackBytes;
+    forget_frames(stack);
+    of.fibres[i].index = {i, 0, 0};
+    of.fibres[i].has_ended = false;
+    prepare(of.fibres[i].context, stack, run_thread);
+  }
+}
+
+void run_block(State& of, unsigned threads, std::mt19937& random) {
+  begin_block(of, threads);
+  while (of.barrier.expected > 0) {
+    of.moved = false;
+    for (const size_t i : in_order(threads, random)) {
+      if (of.fibres[i].has_ended) continue;
+      of.current = &of.fibres[i];
+      switch_to(of.scheduler, of.current->context);
+    }
+    if (!of.moved) fail("the threads of a block wait for each other for ever");
+  }
+}
+
+void require_possible(dim3 grid, unsigned threads) {
+  const bool is_possible = threads > 0 && threads <= kMostThreads && grid.x > 0 && grid.y > 0 &&
+                           grid.z > 0 && grid.x <= INT32_MAX && grid.y <= kMostBlocksBeside &&
+                           grid.z <= kMostBlocksBeside;
+  if (is_possible) return;
+  std::fprintf(stderr, "emulator: a grid of %u x %u x %u blocks of %u threads\n", grid.x, grid.y,
+               grid.z, threads);
+  fail("the card refuses this launch");
+}
+
+/// What a lane that is not there hands over is undefined.
+void require_running(unsigned thread) {
+  if (thread >= state->block_size.x || state->fibres[thread].has_ended)
+    fail("a shuffle from a lane that has ended, or that the block does not have");
+}
+
+class OpenMemory {
+ public:
+  OpenMemory() {
+    if (memory_gate.open) memory_gate.open();
+  }
+  ~OpenMemory() {
+    if (memory_gate.close) memory_gate.close();
+  }
+  OpenMemory(const OpenMemory&) = delete;
+  OpenMemory& operator=(const OpenMemory&) = delete;
+};
+
+}  // namespace
+
+void set_order(Order order) {
+  chosen_order = order;
+}
+void set_memory_gate(MemoryGate gate) {
+  memory_gate = gate;
+}
+
+void fail(const char* what) {
+  std::fprintf(stderr, "emulator: %s\n", what);
+  std::abort();
+}
+
+void run(dim3 grid, unsigned threads, void* /*stream*/, const std::function<void()>& thread) {
+  static std::mutex mutex;
+  static State of_all;  // stacks are large: kept from launch to launch
+  require_possible(grid, threads);
+  const std::lock_guard lock(mutex);
+  const OpenMemory open;
+  state = &of_all;
+  if (state->fibres.size() < threads) {
+    state->fibres.resize(threads);
+    state->stacks.resize(threads * kStackBytes);
+  }
+  state->thread = &thread;
+  state->grid = {grid.x, grid.y, grid.z};
+  state->block_size = {threads, 1, 1};
+  std::mt19937 random(7);
+  for (const size_t i : in_order(size_t{grid.x} * grid.y * grid.z, random)) {
+    state->block = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
+                    static_cast<unsigned>(i / grid.x / grid.y)};
+    run_block(*state, threads, random);
+  }
+}
+
+const Index& thread_index() {
+  return state->current->index;
+}
+const Index& block_index() {
+  return state->block;
+}
+const Index& block_size() {
+  return state->block_size;
+}
+const Index& grid_size() {
+  return state->grid;
+}
+
+unsigned lane() {
+  return state->current->index.x % kWarp;
+}
+
+void synchronise_block() {
+  wait_at(state->barrier);
+}
+
+uint64_t exchange_in_warp(uint64_t own, unsigned from) {
+  Warp& warp = state->warps[state->current->index.x / kWarp];
+  warp.values[lane()] = own;
+  wait_at(warp.barrier);
+  require_running(state->current->index.x / kWarp * kWarp + from % kWarp);
+  const uint64_t received = warp.values[from % kWarp];
+  wait_at(warp.barrier);  // before anybody's next value
+  return received;
+}
+
+}  // namespace emulator

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+/// CUDA kernels on the host: what device.cuh includes where no CUDA compiler reads the .cu files. A
+/// thread of a block is a fibre, and a barrier switches to the next one. Blocks run one after the
+/// other, so races between blocks do not show. See README.md.
+namespace emulator {
+
+/// In which order blocks of a grid, and threads of a block between barriers, take their turns. A
+/// result that depends on it has a race.
+enum class Order { kForward, kBackward, kRandom };
+void set_order(Order order);
+
+/// Calls around every launch, for memory that only kernels may touch.
+struct MemoryGate {
+  void (*open)() = nullptr;
+  void (*close)() = nullptr;
+};
+void set_memory_gate(MemoryGate gate);
+
+/// Runs `thread` once for each thread of each block. Ends the program with a message where the
+/// card would refuse the launch or where the threads of a block wait for each other for ever.
+void run(dim3 grid, unsigned threads, void* stream, const std::function<void()>& thread);
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+const Index& thread_index();
+const Index& block_index();
+const Index& block_size();
+const Index& grid_size();
+
+/// __syncthreads(): threads that have ended count as arrived.
+void synchronise_block();
+/// Every lane's 8 bytes, read by lane `from` of the same warp. All lanes of the warp must call it.
+uint64_t exchange_in_warp(uint64_t own, unsigned from);
+unsigned lane();
+
+template <typename T>
+T exchange(T value, unsigned from) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof(T));
+  bits = exchange_in_warp(bits, from);
+  memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+[[noreturn]] void fail(const char* what);
+inline void require_full_mask(unsigned mask) {
+  if (mask != 0xffffffffU) fail("a shuffle of some lanes only, which the emulator does not know");
+}
+
+}  // namespace emulator
+
+// CUDA's words for where code and data live. cuda_runtime.h gives them attributes that g++ ignores
+// or refuses.
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __forceinline__
+#undef __launch_bounds__
+#undef __shared__
+#undef __align__
+#undef __grid_constant__
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static  // one block runs at a time
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+#define threadIdx (emulator::thread_index())
+#define blockIdx (emulator::block_index())
+#define blockDim (emulator::block_size())
+#define gridDim (emulator::grid_size())
+
+inline void __syncthreads() {
+  emulator::synchronise_block();
+}
+inline void __syncwarp() {
+  emulator::exchange_in_warp(0, emulator::lane());
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes) {
+  emulator::require_full_mask(mask);
+  return emulator::exchange(value, emulator::lane() ^ static_cast<unsigned>(lanes));
+}
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int from) {
+  emulator::require_full_mask(mask);
+  return emulator::exchange(value, static_cast<unsigned>(from));
+}
+
+// Rounded where they stand: the compiler may not fuse what it does not see through.
+inline float __fmul_rn(float a, float b) {
+  float product = a * b;
+  asm("" : "+x"(product));
+  return product;
+}
+inline float __fadd_rn(float a, float b) {
+  float sum = a + b;
+  asm("" : "+x"(sum));
+  return sum;
+}
+inline float __fdiv_rn(float a, float b) {
+  return a / b;
+}
