@@ -71,13 +71,62 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
   return dx;
 }
 
-void rope(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
-          double sign) {
-  const Launch launch(x);
-  cuda::launch_rope(type_of(x), x.data_ptr(), cos.data_ptr<float>(), sin.data_ptr<float>(),
-                    x.size(0), x.size(1) / head_dim, head_dim, 2 * cos.size(1),
-                    static_cast<float>(sign), launch.stream());
+cuda::HeadsProblem heads_problem(const std::vector<HeadsInput>& inputs, const RopeAngles* angles,
+                                 int64_t head_dim) {
+  cuda::HeadsProblem problem{};
+  const at::Tensor& x = inputs.front().x;
+  problem.tokens = x.size(0);
+  problem.head_dim = head_dim;
+  if (angles != nullptr) {
+    problem.cos = angles->cos.const_data_ptr<float>();
+    problem.sin = angles->sin.const_data_ptr<float>();
+    problem.rotary_dim = 2 * angles->cos.size(1);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const HeadsInput& input = inputs[i];
+    problem.rows[i].x = input.x.const_data_ptr();
+    problem.rows[i].weight = input.weight.defined() ? input.weight.const_data_ptr() : nullptr;
+    problem.rows[i].heads = input.x.size(1) / head_dim;
+    problem.rows[i].eps = static_cast<float>(input.eps);
+    problem.rows[i].offset = static_cast<float>(input.offset);
+  }
+  return problem;
+}
+
+std::vector<HeadsOutput> heads_forward(const std::vector<HeadsInput>& inputs,
+                                       const RopeAngles* angles, int64_t head_dim) {
+  cuda::HeadsProblem problem = heads_problem(inputs, angles, head_dim);
+  std::vector<HeadsOutput> outputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& x = inputs[i].x;
+    HeadsOutput output{x, {}};
+    if (inputs[i].weight.defined())
+      output = {at::empty_like(x),
+                at::empty({x.numel() / head_dim}, x.options().dtype(at::kFloat))};
+    problem.rows[i].y = output.y.data_ptr();
+    problem.rows[i].rstd = output.rstd.defined() ? output.rstd.data_ptr<float>() : nullptr;
+    outputs.push_back(std::move(output));
+  }
+  const Launch launch(inputs.front().x);
+  cuda::launch_heads_forward(type_of(inputs.front().x), problem, launch.stream());
   launch.check();
+  return outputs;
+}
+
+std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
+                                       const std::vector<at::Tensor>& grads,
+                                       const std::vector<at::Tensor>& rstd,
+                                       const RopeAngles* angles, int64_t head_dim) {
+  cuda::HeadsProblem problem = heads_problem(inputs, angles, head_dim);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    problem.rows[i].grad = grads[i].const_data_ptr();
+    problem.rows[i].y = grads[i].data_ptr();
+    problem.rows[i].rstd = inputs[i].weight.defined() ? rstd[i].data_ptr<float>() : nullptr;
+  }
+  const Launch launch(inputs.front().x);
+  cuda::launch_heads_backward(type_of(inputs.front().x), problem, launch.stream());
+  launch.check();
+  return grads;
 }
 
 at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {
@@ -295,7 +344,8 @@ std::string card_name(at::Device device) {
 constexpr CudaKernels kKernels = {
     .rms_norm_forward = rms_norm_forward,
     .rms_norm_backward = rms_norm_backward,
-    .rope = rope,
+    .heads_forward = heads_forward,
+    .heads_backward = heads_backward,
     .gated_forward = gated_forward,
     .gated_backward = gated_backward,
     .dropout = dropout,

@@ -110,7 +110,7 @@ int run_bench(const nlohmann::json& request) {
     const model::Randomness randomness{42, static_cast<uint32_t>(step), true};
     decoder->parameters().zero_grad();
     const at::Tensor loss_sum = decoder->forward_backward(
-        model::prepare_batch(batch, decoder->rope(), compute.device, randomness),
+        model::prepare_batch(batch, decoder->rope(), decoder->batch_target(), randomness),
         1.0 / static_cast<double>(batch.label_tokens), [](int64_t) {});
     const double norm = train::grad_norm(decoder->parameters()).item<double>();
     optimizer.step(1e-4, train::clip_factor(norm, 1.0));

@@ -203,7 +203,7 @@ Difference difference_of(model::Decoder& adapted, model::Decoder& merged,
   for (int64_t i = 0; i < store.size(); ++i) {
     const data::Batch batch = data::make_batch(store, {{i}}, 0, 1);
     const auto prepared = [&](model::Decoder& decoder) {
-      return model::prepare_batch(batch, decoder.rope(), decoder.options().device, {});
+      return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
     };
     const model::PackedBatch one = prepared(adapted), other = prepared(merged);
     const int64_t count = std::min(kLabelsOfASequence, one.labels.size(0));

@@ -84,7 +84,7 @@ void score(std::vector<ScoredRecord>& records, model::Decoder& decoder) {
                                                static_cast<int64_t>(bins.size()));
     if (batch.num_tokens() > 0) {
       const model::PackedBatch packed =
-          model::prepare_batch(batch, decoder.rope(), decoder.options().device, {});
+          model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
       const at::Tensor losses = decoder.token_losses(packed).cpu();
       const float* loss = losses.data_ptr<float>();
       size_t example = 0;

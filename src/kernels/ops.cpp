@@ -133,16 +133,33 @@ at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const
   return (dy.to(at::kFloat) * x.to(at::kFloat) * rstd.unsqueeze(1)).sum(0);
 }
 
-void rope_(at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sign) {
-  require_rows(x);
-  for (const at::Tensor* angle : {&angles.cos, &angles.sin}) {
-    require_operand(*angle, x, at::kFloat);
-    TORCH_CHECK(angle->dim() == 2 && angle->size(0) == x.size(0) &&
-                    angle->size(1) == angles.cos.size(1) && 2 * angle->size(1) <= head_dim,
-                "angles of shape ", angle->sizes(), " for ", x.sizes(), " in heads of ", head_dim);
+namespace {
+
+void require_heads(const std::vector<HeadsInput>& inputs, const RopeAngles* angles,
+                   int64_t head_dim) {
+  TORCH_CHECK(inputs.size() == 1 || inputs.size() == 2, inputs.size(), " kinds of heads");
+  const at::Tensor& first = inputs.front().x;
+  for (const HeadsInput& input : inputs) {
+    require_rows(input.x);
+    require_operand(input.x, first, first.scalar_type());
+    TORCH_CHECK(input.x.size(0) == first.size(0) && input.x.size(1) % head_dim == 0,
+                "an operand of shape ", input.x.sizes(), " in heads of ", head_dim);
+    if (!input.weight.defined()) continue;
+    require_operand(input.weight, first, first.scalar_type());
+    require_numel(input.weight, head_dim);
   }
-  TORCH_CHECK(x.size(1) % head_dim == 0, x.size(1), " channels are no heads of ", head_dim);
-  if (x.is_cuda()) return cuda_kernels().rope(x, angles.cos, angles.sin, head_dim, sign);
+  if (angles == nullptr) return;
+  for (const at::Tensor* angle : {&angles->cos, &angles->sin}) {
+    require_operand(*angle, first, at::kFloat);
+    TORCH_CHECK(angle->dim() == 2 && angle->size(0) == first.size(0) &&
+                    angle->size(1) == angles->cos.size(1) && 2 * angle->size(1) <= head_dim,
+                "angles of shape ", angle->sizes(), " for ", first.sizes(), " in heads of ",
+                head_dim);
+  }
+}
+
+/// On a CPU, in place. @param sign -1: the inverse, which is the backward pass
+void rotate_heads(const at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sign) {
   const int64_t heads = x.size(1) / head_dim, half = angles.cos.size(1);
   for_dtype(x, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -152,6 +169,55 @@ void rope_(at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sig
                    static_cast<float>(sign));
     });
   });
+}
+
+}  // namespace
+
+std::vector<HeadsOutput> heads_forward(const std::vector<HeadsInput>& inputs,
+                                       const RopeAngles* angles, int64_t head_dim) {
+  require_heads(inputs, angles, head_dim);
+  if (inputs.front().x.is_cuda()) return cuda_kernels().heads_forward(inputs, angles, head_dim);
+  std::vector<HeadsOutput> outputs;
+  for (const HeadsInput& input : inputs) {
+    HeadsOutput output{input.x, {}};
+    if (input.weight.defined()) {
+      auto [y, rstd] =
+          rms_norm_forward(input.x.view({-1, head_dim}), input.weight, input.eps, input.offset);
+      output = {y.view_as(input.x), rstd};
+    }
+    if (angles != nullptr) rotate_heads(output.y, *angles, head_dim, 1);
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
+                                       const std::vector<at::Tensor>& grads,
+                                       const std::vector<at::Tensor>& rstd,
+                                       const RopeAngles* angles, int64_t head_dim) {
+  require_heads(inputs, angles, head_dim);
+  TORCH_CHECK(grads.size() == inputs.size() && rstd.size() == inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    require_same(grads[i], inputs[i].x);
+    if (!inputs[i].weight.defined()) continue;
+    require_operand(rstd[i], inputs[i].x, at::kFloat);
+    require_numel(rstd[i], inputs[i].x.numel() / head_dim);
+  }
+  if (inputs.front().x.is_cuda())
+    return cuda_kernels().heads_backward(inputs, grads, rstd, angles, head_dim);
+  std::vector<at::Tensor> result;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const HeadsInput& input = inputs[i];
+    if (angles != nullptr) rotate_heads(grads[i], *angles, head_dim, -1);
+    if (!input.weight.defined()) {
+      result.push_back(grads[i]);
+      continue;
+    }
+    result.push_back(rms_norm_backward(grads[i].view({-1, head_dim}), input.x.view({-1, head_dim}),
+                                       input.weight, rstd[i], {}, input.offset)
+                         .view_as(input.x));
+  }
+  return result;
 }
 
 at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {

@@ -436,7 +436,8 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
     : arch_(std::move(arch)),
       options_(std::move(options)),
       backend_(options_.backend ? *options_.backend : kernels::fused_backend()),
-      rope_(arch_.ropes) {}
+      rope_(arch_.ropes),
+      batch_target_(options_.device) {}
 
 void Decoder::build(const WeightSource& source) {
   DecoderBuilder(*this, source).run();

@@ -92,7 +92,7 @@ class Generator {
     batch.cu_seqlens = {0, static_cast<int32_t>(length)};
     batch.document_keys = {0};
     batch.max_seqlen = static_cast<int32_t>(length);
-    PackedBatch packed = prepare_batch(batch, decoder_.rope(), device(), {});
+    PackedBatch packed = prepare_batch(batch, decoder_.rope(), decoder_.batch_target(), {});
 
     Sequence sequence{index, stream, length, 0, {}};
     at::Tensor hidden = decoder_.embed(packed.tokens);

@@ -11,7 +11,8 @@ namespace sftrun::train {
 Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
     : val_(val),
       plan_(make_batch_plan(config, val, /*shuffle=*/false, val.examples().size())),
-      micro_batch_size_(config.train.eval_batch_size.value.value_or(1)) {}
+      micro_batch_size_(config.train.eval_batch_size.value.value_or(1)),
+      is_pinned_(config.train.dataloader_pin_memory) {}
 
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Communicator& comm) const {
   const auto start = std::chrono::steady_clock::now();
@@ -24,8 +25,8 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Communicator& comm)
        first += comm.world_size() * micro_batch_size_) {
     const data::Batch batch = data::make_batch(val_.examples(), bins, first,
                                                std::min(micro_batch_size_, num_bins - first));
-    loss_sum.add_(
-        decoder.loss(model::prepare_batch(batch, decoder.rope(), decoder.options().device, {})));
+    loss_sum.add_(decoder.loss(
+        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {}, is_pinned_)));
     label_tokens += static_cast<double>(batch.label_tokens);
   }
   double total_loss = 0, total_tokens = 0;

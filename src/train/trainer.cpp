@@ -208,7 +208,8 @@ Trainer::MicroBatchSums Trainer::forward_backward(const data::StepBatch& global_
     report.own_label_tokens += batch.label_tokens;
     const bool last = micro_step + 1 == accum;
     sums.losses.push_back(in_.decoder->forward_backward(
-        model::prepare_batch(batch, in_.decoder->rope(), in_.decoder->options().device, randomness),
+        model::prepare_batch(batch, in_.decoder->rope(), in_.decoder->batch_target(), randomness,
+                             train.dataloader_pin_memory),
         grad_scale,
         [&](int64_t group) {
           if (last) reducer_.group_done(group);

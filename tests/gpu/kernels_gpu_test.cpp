@@ -80,16 +80,28 @@ TEST_P(GpuKernels, RmsNorm) {
   }
 }
 
-TEST_P(GpuKernels, Rope) {
-  const int64_t tokens = 29, heads = 3;
-  for (const auto& [head_dim, rotary] : {std::pair<int64_t, int64_t>{64, 64}, {80, 32}, {6, 2}}) {
-    const at::Tensor x = values({tokens, heads * head_dim}, 1),
-                     angle = normal({tokens, rotary / 2}, 2, at::kFloat);
-    for (const double sign : {1.0, -1.0}) {
-      expect_same("rope", tolerance(), [&, head_dim = head_dim](const Moved& to) {
-        at::Tensor there = to(x);
-        rope_(there, {to(at::cos(angle)), to(at::sin(angle))}, head_dim, sign);
-        return std::vector<at::Tensor>{there};
+/// Queries and keys, both normed, one of them, none; rotated or not.
+TEST_P(GpuKernels, Heads) {
+  const int64_t tokens = 29;
+  for (const auto& [head_dim, rotary] :
+       {std::pair<int64_t, int64_t>{64, 64}, {80, 32}, {6, 2}, {128, 0}, {512, 512}}) {
+    const at::Tensor q = values({tokens, 3 * head_dim}, 1), k = values({tokens, head_dim}, 2),
+                     w = values({head_dim}, 3), dq = values({tokens, 3 * head_dim}, 4),
+                     dk = values({tokens, head_dim}, 5),
+                     angle = normal({tokens, rotary / 2}, 6, at::kFloat);
+    for (int normed = 0; normed < 4; ++normed) {
+      expect_same("heads", tolerance(), [&, head_dim = head_dim, rotary = rotary](const Moved& to) {
+        const RopeAngles angles{to(at::cos(angle)), to(at::sin(angle))};
+        const RopeAngles* rotation = rotary > 0 ? &angles : nullptr;
+        const auto input = [&](const at::Tensor& x, bool has_norm) {
+          return HeadsInput{to(x), has_norm ? to(w) : at::Tensor(), 1e-6, 1.0};
+        };
+        const std::vector<HeadsInput> raw = {input(q, normed % 2 == 1), input(k, normed / 2 == 1)},
+                                      copy = {input(q, normed % 2 == 1), input(k, normed / 2 == 1)};
+        const auto read = heads_forward(copy, rotation, head_dim);
+        const auto grads =
+            heads_backward(raw, {to(dq), to(dk)}, {read[0].rstd, read[1].rstd}, rotation, head_dim);
+        return std::vector<at::Tensor>{read[0].y, read[1].y, grads[0], grads[1]};
       });
     }
   }

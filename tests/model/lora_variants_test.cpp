@@ -266,7 +266,7 @@ TEST(Ends, BackendsAgree) {
       for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
       const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
                                                  static_cast<int64_t>(bins.size()));
-      const PackedBatch packed = prepare_batch(batch, decoder->rope(), at::kCPU, {7, 3, true});
+      const PackedBatch packed = prepare_batch(batch, decoder->rope(), decoder->batch_target(), {7, 3, true});
       losses.push_back(decoder->forward_backward(packed, 0.1, [](int64_t) {}).item<double>());
       grads.push_back(decoder->parameters().grad().clone());
     }

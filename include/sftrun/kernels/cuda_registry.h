@@ -19,8 +19,12 @@ struct CudaKernels {
   at::Tensor (*rms_norm_backward)(const at::Tensor& dy, const at::Tensor& x,
                                   const at::Tensor& weight, const at::Tensor& rstd,
                                   const at::Tensor& residual, double offset);
-  void (*rope)(at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t head_dim,
-               double sign);
+  std::vector<HeadsOutput> (*heads_forward)(const std::vector<HeadsInput>& inputs,
+                                            const RopeAngles* angles, int64_t head_dim);
+  std::vector<at::Tensor> (*heads_backward)(const std::vector<HeadsInput>& inputs,
+                                            const std::vector<at::Tensor>& grads,
+                                            const std::vector<at::Tensor>& rstd,
+                                            const RopeAngles* angles, int64_t head_dim);
   at::Tensor (*gated_forward)(Gating gating, const at::Tensor& gate, const at::Tensor& up);
   void (*gated_backward)(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
   at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys,

@@ -61,9 +61,26 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
 /// sum over tokens of dy x rstd: [H] fp32.
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd);
 
-/// Rotates x [T, heads * head_dim] in place by each token's angles (sign -1: the inverse, which is
-/// the backward): the first rotary_dim channels of each head.
-void rope_(at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sign);
+// ---- Queries and keys as attention reads them: each head normed, where there is a weight, then
+// the first rotary_dim channels of each head rotated by the token's angles, where there are any.
+struct HeadsInput {
+  at::Tensor x;       ///< [T, heads * head_dim]
+  at::Tensor weight;  ///< [head_dim] of the norm of each head, or undefined
+  double eps = 0, offset = 0;
+};
+struct HeadsOutput {
+  at::Tensor y;     ///< like x; x itself, rotated in place, where there is no norm
+  at::Tensor rstd;  ///< [T * heads], or undefined
+};
+/// Of one or two tensors, on CUDA in one launch.   @param angles null: nothing is rotated
+std::vector<HeadsOutput> heads_forward(const std::vector<HeadsInput>& inputs,
+                                       const RopeAngles* angles, int64_t head_dim);
+/// The gradients of the inputs. Those of inputs without a norm are the given ones, in place.
+/// @param grads of the outputs   @param rstd of the outputs
+std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
+                                       const std::vector<at::Tensor>& grads,
+                                       const std::vector<at::Tensor>& rstd,
+                                       const RopeAngles* angles, int64_t head_dim);
 
 at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up);
 /// Overwrites gate and up with their gradients.

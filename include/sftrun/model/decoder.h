@@ -120,6 +120,8 @@ class Decoder {
   const spec::ArchSpec& arch() const { return arch_; }
   const DecoderOptions& options() const { return options_; }
   RopeCache& rope() { return rope_; }
+  /// Where `prepare_batch` sends the batches of this model.
+  const BatchTarget& batch_target() const { return batch_target_; }
   std::vector<Layer>& layers() { return layers_; }
   const kernels::Head& head() const { return head_; }
   kernels::Head& head() { return head_; }
@@ -160,6 +162,7 @@ class Decoder {
   DecoderOptions options_;
   const kernels::Backend& backend_;
   RopeCache rope_;
+  BatchTarget batch_target_;
   kernels::ParameterStore store_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
   kernels::Embedding embedding_;

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "sftrun/data/example.h"
 #include "sftrun/kernels/ops.h"
@@ -29,10 +31,11 @@ struct Randomness {
 class RopeCache {
  public:
   explicit RopeCache(const std::vector<spec::RopeSpec>& ropes) {
-    for (const spec::RopeSpec& rope : ropes) tables_.push_back({rope, {}});
+    for (const spec::RopeSpec& rope : ropes) tables_.push_back({rope, {}, {}});
   }
-  /// Fills context.ropes for documents of the given cumulative lengths, each from position 0.
-  void fill(kernels::BatchContext& context, at::Device device);
+  /// Fills context.ropes for the documents of `context`.
+  /// @param positions [T] int64 of each token in its document, on the device
+  void fill(kernels::BatchContext& context, const at::Tensor& positions);
   /// The length of a sequence past which all its positions turn otherwise (LongRoPE), so that what
   /// was computed of it is void; 0: there is none.
   int64_t switches_after() const;
@@ -43,16 +46,30 @@ class RopeCache {
  private:
   struct Table {
     spec::RopeSpec rope;
-    kernels::RopeAngles angles;  // of positions from 0 on, on CPU
+    kernels::RopeAngles angles;     // of positions from 0 on, on CPU
+    kernels::RopeAngles on_device;  // a copy, made when `angles` has grown
     void grow(int64_t positions);
-    kernels::RopeAngles of_documents(const std::vector<int32_t>& cu_seqlens, int32_t max_seqlen);
+    kernels::RopeAngles on(at::Device device);
+    /// Of ropes whose angles depend on the length of a document.
+    kernels::RopeAngles of_lengths(const std::vector<int32_t>& cu_seqlens) const;
     kernels::RopeAngles of_positions(const std::vector<int64_t>& positions) const;
   };
   std::vector<Table> tables_;
 };
 
+/// Where micro-batches go: a device, and on CUDA the stream that copies them there. One for a
+/// model: LibTorch's allocator keeps memory for each stream.
+struct BatchTarget {
+  // NOLINTNEXTLINE(google-explicit-constructor): a device is one
+  BatchTarget(at::Device to);
+  at::Device device;
+  std::optional<c10::Stream> copies;
+};
+
 /// @param batch as formed by data::make_batch; may be empty (T = 0)
-PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, at::Device device,
-                          const Randomness& randomness);
+/// @param is_pinned of CUDA: copied from page-locked memory beside other work, and the host does
+/// not wait
+PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
+                          const Randomness& randomness, bool is_pinned = true);
 
 }  // namespace sftrun::model

@@ -26,6 +26,7 @@ class Evaluator {
   const data::Dataset& val_;
   data::BatchPlan plan_;
   int64_t micro_batch_size_;
+  bool is_pinned_;
 };
 
 }  // namespace sftrun::train

@@ -3,33 +3,62 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
-template <typename T>
+/// kWidth elements from i on.
+template <int kWidth, typename T>
+__device__ __forceinline__ void update(float* param, const float* grad, float* exp_avg,
+                                       float* exp_avg_sq, T* compute, int64_t i,
+                                       const AdamWParams& params) {
+  float values[kWidth], grads[kWidth], averages[kWidth], squares[kWidth];
+  load_values<kWidth>(param + i, values);
+  load_values<kWidth>(grad + i, grads);
+  load_values<kWidth>(exp_avg + i, averages);
+  load_values<kWidth>(exp_avg_sq + i, squares);
+  for (int k = 0; k < kWidth; ++k) {
+    const AdamWElement updated =
+        adamw_element({values[k], averages[k], squares[k]}, grads[k], params);
+    values[k] = updated.param, averages[k] = updated.exp_avg, squares[k] = updated.exp_avg_sq;
+  }
+  store_values<kWidth>(param + i, values);
+  store_values<kWidth>(exp_avg + i, averages);
+  store_values<kWidth>(exp_avg_sq + i, squares);
+  if (compute != nullptr) store_values<kWidth>(compute + i, values);
+}
+
+/// Each thread updates kWidth elements at a time; the last ones one by one.
+template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, T* compute, int64_t n,
           AdamWParams params) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
-    const AdamWElement updated =
-        adamw_element({param[i], exp_avg[i], exp_avg_sq[i]}, grad[i], params);
-    param[i] = updated.param;
-    exp_avg[i] = updated.exp_avg;
-    exp_avg_sq[i] = updated.exp_avg_sq;
-    if (compute != nullptr) store(compute + i, updated.param);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth; i < n;
+       i += stride) {
+    if (i + kWidth <= n) {
+      update<kWidth>(param, grad, exp_avg, exp_avg_sq, compute, i, params);
+    } else {
+      for (int64_t last = i; last < n; ++last)
+        update<1>(param, grad, exp_avg, exp_avg_sq, compute, last, params);
+    }
   }
 }
 
 /// partial[block] = the sum of one chunk: fp32 over 16 elements of a thread, fp64 from there on.
+/// @tparam kIsAligned x is, to 16 bytes; sums are the same
+template <bool kIsAligned>
 __global__ void __launch_bounds__(kThreads) sum_chunk(const float* x, int64_t n, double* partial) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kSumChunk;
   const int64_t end = first + kSumChunk < n ? first + kSumChunk : n;
-  constexpr int kRun = 16;
+  constexpr int kEight = 8, kRuns = 2, kStep = kEight * kThreads;
   double sum = 0;
-  for (int64_t i = first + threadIdx.x; i < end; i += kRun * kThreads) {
-    float run = 0;
-#pragma unroll
-    for (int k = 0; k < kRun; ++k) {
-      const int64_t at = i + k * kThreads;
-      if (at < end) run += x[at] * x[at];
+  for (int64_t begin = first + static_cast<int64_t>(threadIdx.x) * kEight; begin < end;
+       begin += kRuns * kStep) {
+    float run = 0, values[kEight];
+    for (int64_t i = begin; i < begin + kRuns * kStep; i += kStep) {
+      if (kIsAligned && i + kEight <= end) {
+        load_eight(x + i, values);
+      } else {
+        for (int k = 0; k < kEight; ++k) values[k] = i + k < end ? x[i + k] : 0.0F;
+      }
+      for (int k = 0; k < kEight; ++k) run += values[k] * values[k];
     }
     sum += static_cast<double>(run);
   }
@@ -100,8 +129,12 @@ void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, fl
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch(adamw<T>, grid_of(n), kThreads, stream, param, grad, exp_avg, exp_avg_sq,
-           static_cast<T*>(compute), n, params);
+    const bool is_aligned = in_eights(0, {param, grad, exp_avg, exp_avg_sq, compute});
+    with_width(is_aligned, [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      launch(adamw<T, kWidth>, grid_of((n + kWidth - 1) / kWidth), kThreads, stream, param, grad,
+             exp_avg, exp_avg_sq, static_cast<T*>(compute), n, params);
+    });
   });
 }
 
@@ -119,7 +152,8 @@ void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBl
 void launch_sum_of_squares(const float* x, int64_t n, double* partial, double* total,
                            Stream stream) {
   const int64_t chunks = (n + kSumChunk - 1) / kSumChunk;
-  if (chunks > 0) launch(sum_chunk, static_cast<unsigned>(chunks), kThreads, stream, x, n, partial);
+  const auto kernel = in_eights(0, {x}) ? sum_chunk<true> : sum_chunk<false>;
+  if (chunks > 0) launch(kernel, static_cast<unsigned>(chunks), kThreads, stream, x, n, partial);
   launch(sum_partials, 1, kThreads, stream, partial, chunks, total);
 }
 

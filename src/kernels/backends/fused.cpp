@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "fused_head.h"
 #include "fused_linears.h"
 #include "fused_norms.h"
@@ -53,22 +55,23 @@ class Passes {
     if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
     at::Tensor gate;
     if (l_.gates_attention) std::tie(qkv[0], gate) = queries_and_gates(qkv[0]);
-    const Normed q = normed_heads(qkv[0], l_.q_norm);
-    if (keep) {
-      keep->rstd = in.rstd, keep->q_rstd = q.rstd;
-      keep->q = qkv[0], keep->gate = gate;
-    }
+    const RawHeads query{qkv[0], &l_.q_norm};
+    if (keep) keep->rstd = in.rstd, keep->q = query.x, keep->gate = gate;
     if (borrows_keys()) {
+      const HeadsOutput q = read_heads({query})[0];
+      if (keep) keep->q_rstd = q.rstd;
       const LayerExchange::Keys& keys = keys_in_exchange();
-      return {rotated(q.y), keys.k, keys.v, gate};
+      return {q.y, keys.k, keys.v, gate};
     }
-    const at::Tensor &key = qkv[1], &value = l_.value_is_key ? qkv[1] : qkv[2];
-    const Normed k = normed_heads(key, l_.k_norm), v = normed_heads(value, l_.v_norm);
+    const RawHeads key{qkv[1], &l_.k_norm};
+    const at::Tensor& value = l_.value_is_key ? qkv[1] : qkv[2];
+    const Normed v = normed_heads(value, l_.v_norm);  // before keys are rotated in place
+    const auto read = read_heads({query, key});
     if (keep) {
-      keep->k_rstd = k.rstd, keep->v_rstd = v.rstd;
-      keep->k = key, keep->v = value;
+      keep->q_rstd = read[0].rstd, keep->k_rstd = read[1].rstd, keep->v_rstd = v.rstd;
+      keep->k = key.x, keep->v = value;
     }
-    AttentionInputs inputs{rotated(q.y), rotated(k.y), v.y, gate};
+    AttentionInputs inputs{read[0].y, read[1].y, v.y, gate};
     if (l_.lends_keys) lend(inputs.k, inputs.v);
     return inputs;
   }
@@ -370,13 +373,44 @@ class Passes {
     return result;
   }
 
-  void rotate(at::Tensor& x, double sign) const {
-    if (l_.rope < 0) return;
-    rope_(x, batch_.ropes[static_cast<size_t>(l_.rope)], l_.attention.head_dim, sign);
+  /// Queries or keys as the linears gave them.
+  struct RawHeads {
+    at::Tensor x;
+    const Norm* norm;
+  };
+  const RopeAngles* angles() const {
+    return l_.rope < 0 ? nullptr : &batch_.ropes[static_cast<size_t>(l_.rope)];
   }
-  at::Tensor rotated(at::Tensor x) const {
-    rotate(x, 1);
-    return x;
+  /// Whether a norm is of each head; else it is of all heads of a token together, or none.
+  bool is_of_heads(const Norm& norm) const {
+    return norm.defined() && norm.weight.numel() == l_.attention.head_dim;
+  }
+
+  /// As attention reads them: normed and rotated, without a norm in place.
+  std::vector<HeadsOutput> read_heads(const std::vector<RawHeads>& heads) const {
+    std::vector<HeadsInput> inputs;
+    std::vector<at::Tensor> rstd_of_rows;
+    for (const auto& [x, norm] : heads) {
+      if (is_of_heads(*norm)) {
+        inputs.push_back({x, norm->weight, norm->eps, norm->offset});
+        rstd_of_rows.emplace_back();
+        continue;
+      }
+      const Normed rows = normed_heads(x, *norm);
+      inputs.push_back({rows.y, {}});
+      rstd_of_rows.push_back(rows.rstd);
+    }
+    if (angles() == nullptr && std::none_of(inputs.begin(), inputs.end(), [](const auto& input) {
+          return input.weight.defined();
+        })) {
+      std::vector<HeadsOutput> outputs;
+      for (size_t i = 0; i < inputs.size(); ++i) outputs.push_back({inputs[i].x, rstd_of_rows[i]});
+      return outputs;
+    }
+    std::vector<HeadsOutput> outputs = heads_forward(inputs, angles(), l_.attention.head_dim);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (rstd_of_rows[i].defined()) outputs[i].rstd = rstd_of_rows[i];
+    return outputs;
   }
 
   /// x + residual_scale * norm(linear(h)), in one pass where there is neither norm nor scale.
@@ -402,41 +436,70 @@ class Passes {
     return linears_backward({dy}, h, kept.low, {&linear}, batch_, needs_dh);
   }
 
-  /// q or k as attention reads it, from what is kept of it.
-  at::Tensor read_again(const at::Tensor& kept, const Norm& norm) const {
-    return norm.defined() ? rotated(normed_heads(kept, norm).y) : kept;
+  /// q and k as attention reads them, from what is kept of them: without a norm, that itself.
+  std::vector<at::Tensor> read_again(const std::vector<RawHeads>& kept) const {
+    std::vector<RawHeads> normed;
+    for (const RawHeads& heads : kept)
+      if (heads.norm->defined()) normed.push_back(heads);
+    std::vector<HeadsOutput> read;
+    if (!normed.empty()) read = read_heads(normed);
+    std::vector<at::Tensor> result;
+    auto next = read.begin();
+    for (const RawHeads& heads : kept)
+      result.push_back(heads.norm->defined() ? next++->y : heads.x);
+    return result;
   }
 
-  /// From the gradient of what attention reads to that of what the linear gave.
-  at::Tensor heads_backward(at::Tensor grad, const at::Tensor& kept, const Norm& norm,
-                            const at::Tensor& rstd) const {
-    rotate(grad, -1);
-    if (!norm.defined()) return grad;
-    return norm_backward(rows_of(grad, norm), rows_of(kept, norm), norm, rstd, {}, true)
-        .view_as(kept);
+  /// From the gradients of what attention reads to those of what the linears gave.
+  std::vector<at::Tensor> heads_grads(const std::vector<RawHeads>& kept,
+                                      const std::vector<at::Tensor>& grads,
+                                      const std::vector<at::Tensor>& rstd) const {
+    std::vector<HeadsInput> inputs;
+    // A norm whose weight trains needs the gradient between rotation and norm.
+    const auto is_at_once = [&](const Norm& norm) {
+      return is_of_heads(norm) && norm.parameter == nullptr;
+    };
+    bool does_something = angles() != nullptr;
+    for (const auto& [x, norm] : kept) {
+      inputs.push_back(
+          {x, is_at_once(*norm) ? norm->weight : at::Tensor(), norm->eps, norm->offset});
+      does_something = does_something || is_at_once(*norm);
+    }
+    std::vector<at::Tensor> result =
+        does_something ? heads_backward(inputs, grads, rstd, angles(), l_.attention.head_dim)
+                       : grads;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const auto& [x, norm] = kept[i];
+      if (!norm->defined() || is_at_once(*norm)) continue;
+      result[i] = norm_backward(rows_of(result[i], *norm), rows_of(x, *norm), *norm, rstd[i], {},
+                                /*needs_dx=*/true)
+                      .view_as(x);
+    }
+    return result;
   }
 
   /// Of q, k and v as the linears gave them; of borrowed keys and values those of q alone.
   AttentionGrads through_attention_backward(const AttentionHalf& half,
                                             const at::Tensor& d_attended) const {
-    const at::Tensor q = read_again(half.q, l_.q_norm);
+    const RawHeads query{half.q, &l_.q_norm}, key{half.k, &l_.k_norm};
     if (borrows_keys()) {
       LayerExchange::Keys& keys = keys_in_exchange();
-      AttentionGrads d =
-          attention_backward(d_attended, q, keys.k, keys.v, half.attention, batch_, l_.attention);
+      AttentionGrads d = attention_backward(d_attended, read_again({query})[0], keys.k, keys.v,
+                                            half.attention, batch_, l_.attention);
       keys.dk = keys.dk.defined() ? keys.dk + d.dk : d.dk;
       keys.dv = keys.dv.defined() ? keys.dv + d.dv : d.dv;
-      return {heads_backward(std::move(d.dq), half.q, l_.q_norm, half.q_rstd), {}, {}};
+      return {heads_grads({query}, {d.dq}, {half.q_rstd})[0], {}, {}};
     }
+    const std::vector<at::Tensor> read = read_again({query, key});
     AttentionGrads d =
-        attention_backward(d_attended, q, read_again(half.k, l_.k_norm),
-                           normed_heads(half.v, l_.v_norm).y, half.attention, batch_, l_.attention);
+        attention_backward(d_attended, read[0], read[1], normed_heads(half.v, l_.v_norm).y,
+                           half.attention, batch_, l_.attention);
     if (l_.lends_keys) {
       const LayerExchange::Keys& keys = keys_in_exchange();
       if (keys.dk.defined()) d.dk.add_(keys.dk), d.dv.add_(keys.dv);
     }
-    d.dq = heads_backward(std::move(d.dq), half.q, l_.q_norm, half.q_rstd);
-    d.dk = heads_backward(std::move(d.dk), half.k, l_.k_norm, half.k_rstd);
+    const auto grads = heads_grads({query, key}, {d.dq, d.dk}, {half.q_rstd, half.k_rstd});
+    d.dq = grads[0], d.dk = grads[1];
     if (l_.v_norm.defined()) {
       d.dv = norm_backward(rows_of(d.dv, l_.v_norm), rows_of(half.v, l_.v_norm), l_.v_norm,
                            half.v_rstd, {}, true)

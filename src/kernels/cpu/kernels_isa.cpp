@@ -31,7 +31,7 @@ namespace {
 #include "matmul/matmul_cpu.inl"
 #include "quant/quant_cpu.inl"
 #include "rms_norm/rms_norm_cpu.inl"
-#include "rope/rope_cpu.inl"
+#include "heads/rope_cpu.inl"
 
 template <typename T>
 constexpr RowKernels<T> kRowKernels = {

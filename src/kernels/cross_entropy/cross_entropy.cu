@@ -25,7 +25,7 @@ __device__ __forceinline__ SoftmaxState merge_over_block(SoftmaxState state) {
   return total;
 }
 
-template <typename T, bool kGradient>
+template <typename T, bool kGradient, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy(T* logits, const int32_t* labels, float* losses, int64_t vocab, float softcap,
                   float grad_scale) {
@@ -35,18 +35,27 @@ __global__ void __launch_bounds__(kThreads)
   // In every thread before the barrier below: it is overwritten after.
   const float at_label = capped(load(logits + label), softcap);
   SoftmaxState state;
-  for (int64_t i = threadIdx.x; i < vocab; i += kThreads)
-    add_logit(state, capped(load(logits + i), softcap));
+  float values[kWidth];
+  const int64_t first = static_cast<int64_t>(threadIdx.x) * kWidth;
+  for (int64_t i = first; i < vocab; i += kThreads * kWidth) {
+    load_values<kWidth>(logits + i, values);
+    for (int k = 0; k < kWidth; ++k) add_logit(state, capped(values[k], softcap));
+  }
   state = merge_over_block(state);
   const float loss = state.largest + logf(state.sum) - at_label;
   if (threadIdx.x == 0) losses[row] = loss;
   if constexpr (kGradient) {
     const float scale = grad_scale / state.sum,
                 gradient_at_label = (expf(-loss) - 1.0F) * grad_scale;
-    for (int64_t i = threadIdx.x; i < vocab; i += kThreads) {
-      const float value = capped(load(logits + i), softcap);
-      const float gradient = i == label ? gradient_at_label : expf(value - state.largest) * scale;
-      store(logits + i, gradient * cap_slope(value, softcap));
+    for (int64_t i = first; i < vocab; i += kThreads * kWidth) {
+      load_values<kWidth>(logits + i, values);
+      for (int k = 0; k < kWidth; ++k) {
+        const float value = capped(values[k], softcap);
+        const float gradient =
+            i + k == label ? gradient_at_label : expf(value - state.largest) * scale;
+        values[k] = gradient * cap_slope(value, softcap);
+      }
+      store_values<kWidth>(logits + i, values);
     }
   }
 }
@@ -60,13 +69,13 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
   const auto grid = static_cast<unsigned>(rows);
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    T* typed = static_cast<T*>(logits);
-    if (with_gradient)
-      launch(cross_entropy<T, true>, grid, kThreads, stream, typed, labels, losses, vocab, softcap,
-             grad_scale);
-    else
-      launch(cross_entropy<T, false>, grid, kThreads, stream, typed, labels, losses, vocab, softcap,
-             grad_scale);
+    with_width(in_eights(vocab, {logits}), [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      const auto kernel =
+          with_gradient ? cross_entropy<T, true, kWidth> : cross_entropy<T, false, kWidth>;
+      launch(kernel, grid, kThreads, stream, static_cast<T*>(logits), labels, losses, vocab,
+             softcap, grad_scale);
+    });
   });
 }
 

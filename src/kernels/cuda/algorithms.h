@@ -145,14 +145,14 @@ SFTRUN_HOST_DEVICE AdamWElement adamw_element(AdamWElement e, float grad, const 
 
 /// Rounded where they stand: nvcc would fuse a product and a sum.
 SFTRUN_HOST_DEVICE float rounded_product(float a, float b) {
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) || defined(SFTRUN_CUDA_EMULATOR)
   return __fmul_rn(a, b);
 #else
   return a * b;
 #endif
 }
 SFTRUN_HOST_DEVICE float rounded_sum(float a, float b) {
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) || defined(SFTRUN_CUDA_EMULATOR)
   return __fadd_rn(a, b);
 #else
   return a + b;

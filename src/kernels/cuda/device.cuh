@@ -4,14 +4,16 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <type_traits>
 
+#ifndef __CUDACC__
+#include "emulator.h"  // before the rest, which rounds as CUDA does where it is there
+#endif
 #include "cuda/algorithms.h"
 #include "cuda/launch.h"
-#ifndef __CUDACC__
-#include "emulator.h"
-#endif
 
 // What the kernels share: elements of each type, sums over a block, dispatch on the type.
 namespace sftrun::kernels::cuda {
@@ -79,8 +81,50 @@ __device__ __forceinline__ void store_eight(T* p, const float* values) {
   *reinterpret_cast<uint4*>(p) = words;
 }
 
+/// kWidth consecutive elements: 1, or 8 aligned to 16 bytes.
+template <int kWidth, typename T>
+__device__ __forceinline__ void load_values(const T* p, float* values) {
+  if constexpr (kWidth == 8)
+    load_eight(p, values);
+  else
+    values[0] = load(p);
+}
+template <int kWidth, typename T>
+__device__ __forceinline__ void store_values(T* p, const float* values) {
+  if constexpr (kWidth == 8)
+    store_eight(p, values);
+  else
+    store(p, values[0]);
+}
+
+/// Whether rows of n elements can be read eight at a time: all begin at multiples of 16 bytes.
+inline bool in_eights(int64_t n, std::initializer_list<const void*> pointers) {
+  constexpr uintptr_t kAlignment = 16;
+  if (n % 8 != 0) return false;
+  for (const void* pointer : pointers)
+    if (reinterpret_cast<uintptr_t>(pointer) % kAlignment != 0) return false;
+  return true;
+}
+
+/// Calls body(width as a type): 8 where it may, else 1.
+template <typename Body>
+void with_width(bool is_in_eights, Body&& body) {
+  if (is_in_eights)
+    body(std::integral_constant<int, 8>());
+  else
+    body(std::integral_constant<int, 1>());
+}
+
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
+
+/// The sum over `lanes` neighbouring threads, a power of two of one warp, in each of them. Call
+/// with all threads of the warp.
+__device__ __forceinline__ float lanes_sum(float value, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(0xffffffffU, value, offset);
+  return value;
+}
 
 /// The sum over the block, in every thread; the order depends on the block's size alone. Call with
 /// all kThreads threads.

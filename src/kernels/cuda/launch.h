@@ -23,8 +23,26 @@ void launch_rms_norm_forward(Type type, const void* x, const void* weight, void*
 void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight,
                               const float* rstd, const void* residual, void* dx, int64_t rows,
                               int64_t hidden, float offset, Stream stream);
-void launch_rope(Type type, void* x, const float* cos, const float* sin, int64_t rows,
-                 int64_t heads, int64_t head_dim, int64_t rotary_dim, float sign, Stream stream);
+/// Heads of queries or keys, [tokens, heads, head_dim].
+struct HeadRows {
+  const void* x;     ///< before norm and rotation
+  const void* grad;  ///< backward: of what attention read
+  void* y;  ///< what attention reads, or the gradient of x; may be x or grad, if the kernel
+            ///< has no norm to compute
+  const void* weight;  ///< [head_dim] of the norm of each head; null: none
+  float* rstd;         ///< [tokens * heads]: written forward, read backward
+  int64_t heads;
+  float eps, offset;  ///< of the norm
+};
+/// Two kinds of heads in one launch; the second has none where `heads` is 0.
+struct HeadsProblem {
+  HeadRows rows[2];
+  const float* cos;  ///< [tokens, rotary_dim / 2]; null: nothing is rotated
+  const float* sin;
+  int64_t tokens, head_dim, rotary_dim;
+};
+void launch_heads_forward(Type type, const HeadsProblem& problem, Stream stream);
+void launch_heads_backward(Type type, const HeadsProblem& problem, Stream stream);
 void launch_gated_forward(Type type, Gating gating, const void* gate, const void* up, void* h,
                           int64_t n, Stream stream);
 void launch_gated_backward(Type type, Gating gating, const void* dh, void* gate, void* up,

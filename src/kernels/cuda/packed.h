@@ -115,6 +115,16 @@ struct EightBitView {
     const float factor = factors == nullptr ? 1.0F : factors[i / columns];
     return form == EightBits::kE4m3 ? e4m3_value(codes[i]) * factor : int8_value(codes[i], factor);
   }
+  /// Those of a group, from value `first` on, rounded after every operation.
+  /// @pre groups_are_whole()
+  SFTRUN_HOST_DEVICE void group_values(int64_t first, float* values) const {
+    const uint32_t words[2] = {load_word(codes + first), load_word(codes + first + 4)};
+    const float factor = factors == nullptr ? 1.0F : factors[first / columns];
+    for (int i = 0; i < kGroup; ++i) {
+      const auto code = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
+      values[i] = form == EightBits::kE4m3 ? e4m3_value(code) * factor : int8_value(code, factor);
+    }
+  }
   /// @pre groups_are_whole()
   SFTRUN_HOST_DEVICE float decode(int64_t row, int64_t group, float* values) const {
     const uint8_t* from = codes + row * columns + group * kGroup;

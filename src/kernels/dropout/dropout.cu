@@ -1,24 +1,30 @@
 #include "cuda/device.cuh"
 
-// One thread for each Philox block of 8 channels of a token; neighbouring threads write
-// neighbouring channels.
+// A Philox block decides 8 channels of a token, which lie num_blocks apart. A thread takes kWidth
+// neighbouring blocks, and so 8 times kWidth neighbouring channels.
 namespace sftrun::kernels::cuda {
 namespace {
 
-template <typename T>
+template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     dropout(const T* x, T* y, const TokenKey* tokens, int64_t channels, int64_t num_blocks,
             DropoutParams params) {
   const int64_t row = blockIdx.x;
-  const int64_t block = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
-  if (block >= num_blocks) return;
-  const DropoutBits bits = dropout_bits(params, tokens[row], static_cast<uint32_t>(block));
+  const int64_t first = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kWidth;
+  if (first >= num_blocks) return;
+  DropoutBits bits[kWidth];
+  for (int k = 0; k < kWidth; ++k)
+    bits[k] = dropout_bits(params, tokens[row], static_cast<uint32_t>(first + k));
 #pragma unroll
   for (int lane = 0; lane < 8; ++lane) {
-    const int64_t channel = lane * num_blocks + block;
+    const int64_t channel = lane * num_blocks + first;
     if (channel >= channels) return;  // so are those of the lanes after it
     const int64_t i = row * channels + channel;
-    store(y + i, bits.lane(lane) >= params.threshold ? load(x + i) * params.scale : 0.0F);
+    float values[kWidth];
+    load_values<kWidth>(x + i, values);
+    for (int k = 0; k < kWidth; ++k)
+      values[k] = bits[k].lane(lane) >= params.threshold ? values[k] * params.scale : 0.0F;
+    store_values<kWidth>(y + i, values);
   }
 }
 
@@ -28,12 +34,18 @@ void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, i
                     int64_t channels, const DropoutParams& params, Stream stream) {
   if (rows == 0 || channels == 0) return;
   const int64_t num_blocks = (channels + 7) / 8;
-  const dim3 grid(static_cast<unsigned>(rows),
-                  static_cast<unsigned>((num_blocks + kThreads - 1) / kThreads));
+  // Eight blocks at a time where no lane ends within them.
+  const bool is_whole = channels % 8 == 0 && in_eights(num_blocks, {x, y});
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch(dropout<T>, grid, kThreads, stream, static_cast<const T*>(x), static_cast<T*>(y), tokens,
-           channels, num_blocks, params);
+    with_width(is_whole, [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      const int64_t threads = num_blocks / kWidth;
+      const dim3 grid(static_cast<unsigned>(rows),
+                      static_cast<unsigned>((threads + kThreads - 1) / kThreads));
+      launch(dropout<T, kWidth>, grid, kThreads, stream, static_cast<const T*>(x),
+             static_cast<T*>(y), tokens, channels, num_blocks, params);
+    });
   });
 }
 

@@ -18,29 +18,63 @@ __device__ __forceinline__ float block_largest(float value) {
   return largest;
 }
 
-/// One block for each row.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    round_to_e4m3(const T* x, const float* gains, uint8_t* codes, float* factors, int64_t n) {
-  const int64_t row = blockIdx.x;
-  x += row * n;
-  codes += row * n;
-  const auto value = [&](int64_t i) {
-    return gains == nullptr ? load(x + i) : load(x + i) * gains[i];
-  };
-  float largest = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) largest = fmaxf(largest, fabsf(value(i)));
-  const float factor = e4m3_factor(block_largest(largest));
-  if (threadIdx.x == 0) factors[row] = factor;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads)
-    codes[i] = e4m3_code_cut(__fdiv_rn(value(i), factor));
+template <int kWidth>
+__device__ __forceinline__ void store_codes(uint8_t* to, const uint8_t* codes) {
+  if constexpr (kWidth == 8) {
+    uint2 words;
+    memcpy(&words, codes, sizeof(words));
+    *reinterpret_cast<uint2*>(to) = words;
+  } else {
+    to[0] = codes[0];
+  }
 }
 
+/// One block for each row.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    round_to_e4m3(const T* x, const float* gains, uint8_t* codes, float* factors, int64_t n) {
+  const int64_t row = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * kWidth;
+  x += row * n;
+  codes += row * n;
+  float values[kWidth], of_gains[kWidth];
+  const auto load_row = [&](int64_t i) {
+    load_values<kWidth>(x + i, values);
+    if (gains == nullptr) return;
+    load_values<kWidth>(gains + i, of_gains);
+    for (int k = 0; k < kWidth; ++k) values[k] *= of_gains[k];
+  };
+  float largest = 0;
+  for (int64_t i = first; i < n; i += kThreads * kWidth) {
+    load_row(i);
+    for (int k = 0; k < kWidth; ++k) largest = fmaxf(largest, fabsf(values[k]));
+  }
+  const float factor = e4m3_factor(block_largest(largest));
+  if (threadIdx.x == 0) factors[row] = factor;
+  for (int64_t i = first; i < n; i += kThreads * kWidth) {
+    load_row(i);
+    uint8_t rounded[kWidth];
+    for (int k = 0; k < kWidth; ++k) rounded[k] = e4m3_code_cut(__fdiv_rn(values[k], factor));
+    store_codes<kWidth>(codes + i, rounded);
+  }
+}
+
+/// A thread writes a group at once where groups are whole.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) dequantize_8bit(EightBitView matrix, T* y, int64_t n) {
+__global__ void __launch_bounds__(kThreads)
+    dequantize_8bit(EightBitView matrix, T* y, int64_t n, bool is_whole) {
+  constexpr int kGroup = EightBitView::kGroup;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride)
-    store(y + i, matrix.value(i));
+  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+       group * kGroup < n; group += stride) {
+    const int64_t first = group * kGroup;
+    float values[kGroup];
+    if (!is_whole) {
+      for (int64_t i = first; i < n && i < first + kGroup; ++i) store(y + i, matrix.value(i));
+      continue;
+    }
+    matrix.group_values(first, values);
+    store_eight(y + first, values);
+  }
 }
 
 }  // namespace
@@ -50,8 +84,10 @@ void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t*
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch(round_to_e4m3<T>, static_cast<unsigned>(rows), kThreads, stream,
-           static_cast<const T*>(x), gains, codes, factors, columns);
+    with_width(in_eights(columns, {x, gains, codes}), [&](auto width) {
+      launch(round_to_e4m3<T, decltype(width)::value>, static_cast<unsigned>(rows), kThreads,
+             stream, static_cast<const T*>(x), gains, codes, factors, columns);
+    });
   });
 }
 
@@ -60,7 +96,9 @@ void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, Stre
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch(dequantize_8bit<T>, grid_of(n), kThreads, stream, matrix, static_cast<T*>(y), n);
+    const bool is_whole = in_eights(n, {y}) && matrix.groups_are_whole();
+    launch(dequantize_8bit<T>, grid_of(n / EightBitView::kGroup + 1), kThreads, stream, matrix,
+           static_cast<T*>(y), n, is_whole);
   });
 }
 

@@ -268,6 +268,12 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                                            dtype.value_or(at::kFloat));
 }
 
+/// Memory is not reused while anything runs: nothing runs beside the host.
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  TORCH_CHECK(self.device() == stream.device(), "memory of ", self.device(), " on a stream of ",
+              stream.device());
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, CUDA, library) {
@@ -277,6 +283,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("copy_", copy_);
   library.impl("empty.memory_format", empty);
   library.impl("empty_strided", empty_strided);
+  library.impl("record_stream", record_stream);
 }
 
 }  // namespace host_backed

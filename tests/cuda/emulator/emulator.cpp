@@ -131,7 +131,7 @@ struct State {
   std::vector<Fibre> fibres;
   std::vector<char> stacks;
   const std::function<void()>* thread = nullptr;
-  bool moved = false;  // whether any thread did more in this round than wait
+  bool moved = false;  // whether any thread did more in its turn than wait
 };
 
 Order chosen_order = Order::kForward;
@@ -178,16 +178,38 @@ void begin_block(State& of, unsigned threads) {
   }
 }
 
+/// One turn for each thread of a warp; whether any did more than wait.
+bool run_lanes(State& of, unsigned warp, unsigned threads, std::mt19937& random) {
+  const unsigned first = warp * kWarp, lanes = std::min(kWarp, threads - first);
+  of.moved = false;
+  for (const size_t lane : in_order(lanes, random)) {
+    Fibre& fibre = of.fibres[first + lane];
+    if (fibre.has_ended) continue;
+    of.current = &fibre;
+    switch_to(of.scheduler, fibre.context);
+  }
+  return of.moved;
+}
+
+/// A warp goes on for as long as it does not wait for others, as fast ones do on a card: what it
+/// writes too early, the others read. In random order it may fall behind anywhere.
+bool run_warp(State& of, unsigned warp, unsigned threads, std::mt19937& random) {
+  constexpr unsigned kOneIn = 4;
+  bool has_moved = false;
+  while (run_lanes(of, warp, threads, random)) {
+    has_moved = true;
+    if (chosen_order == Order::kRandom && random() % kOneIn == 0) break;
+  }
+  return has_moved;
+}
+
 void run_block(State& of, unsigned threads, std::mt19937& random) {
   begin_block(of, threads);
   while (of.barrier.expected > 0) {
-    of.moved = false;
-    for (const size_t i : in_order(threads, random)) {
-      if (of.fibres[i].has_ended) continue;
-      of.current = &of.fibres[i];
-      switch_to(of.scheduler, of.current->context);
-    }
-    if (!of.moved) fail("the threads of a block wait for each other for ever");
+    bool has_moved = false;
+    for (const size_t warp : in_order(of.warps.size(), random))
+      has_moved |= run_warp(of, static_cast<unsigned>(warp), threads, random);
+    if (!has_moved) fail("the threads of a block wait for each other for ever");
   }
 }
 

@@ -6,13 +6,16 @@
 #include <cstring>
 #include <functional>
 
+#define SFTRUN_CUDA_EMULATOR 1
+
 /// CUDA kernels on the host: what device.cuh includes where no CUDA compiler reads the .cu files. A
 /// thread of a block is a fibre, and a barrier switches to the next one. Blocks run one after the
 /// other, so races between blocks do not show. See README.md.
 namespace emulator {
 
-/// In which order blocks of a grid, and threads of a block between barriers, take their turns. A
-/// result that depends on it has a race.
+/// In which order blocks of a grid, warps of a block and lanes of a warp take their turns: a warp
+/// runs up to the block's next barrier, a lane up to the warp's. A result that depends on it has a
+/// race.
 enum class Order { kForward, kBackward, kRandom };
 void set_order(Order order);
 

@@ -1,0 +1,229 @@
+#include "cuda/device.cuh"
+
+// Queries and keys as attention reads them: each head normed, where the model norms them, and
+// rotated. Some neighbouring lanes of a warp take a head, and each of them pairs of channels that
+// are rotated together, or channels that are not rotated.
+namespace sftrun::kernels::cuda {
+namespace {
+
+constexpr int kWarpLanes = 32;
+
+/// The head of this thread, and its place among the threads of the head.
+template <typename T>
+struct Head {
+  const T *x, *grad, *weight;
+  T* y;
+  float* rstd;  ///< of this head
+  float eps, offset;
+  int64_t token;
+  int lane;
+  bool is_there;
+};
+
+template <typename T>
+__device__ __forceinline__ Head<T> head_of_thread(const HeadsProblem& problem, int lanes) {
+  const int64_t both = problem.rows[0].heads + problem.rows[1].heads,
+                number = static_cast<int64_t>(blockIdx.x) * (kThreads / lanes) +
+                         static_cast<int64_t>(threadIdx.x) / lanes,
+                token = number / both;
+  int64_t head = number % both;
+  const bool is_first = head < problem.rows[0].heads;
+  const HeadRows& rows = problem.rows[is_first ? 0 : 1];
+  if (!is_first) head -= problem.rows[0].heads;
+  const int64_t index = token * rows.heads + head, at = index * problem.head_dim;
+  const bool is_there = token < problem.tokens;
+  return {static_cast<const T*>(rows.x) + at,
+          rows.grad == nullptr ? nullptr : static_cast<const T*>(rows.grad) + at,
+          static_cast<const T*>(rows.weight),
+          static_cast<T*>(rows.y) + at,
+          rows.rstd == nullptr ? nullptr : rows.rstd + index,
+          rows.eps,
+          rows.offset,
+          token,
+          static_cast<int>(threadIdx.x) % lanes,
+          is_there};
+}
+
+/// Calls pair(low channel, high channel, place among the angles) for pairs that are rotated
+/// together and single(channel) for the others, kWidth channels at a time.
+template <int kWidth, typename PairBody, typename SingleBody>
+__device__ __forceinline__ void for_channels(const HeadsProblem& problem, int lane, int lanes,
+                                             bool is_there, PairBody&& pair, SingleBody&& single) {
+  if (!is_there) return;
+  const int rotary = problem.cos == nullptr ? 0 : static_cast<int>(problem.rotary_dim),
+            half = rotary / 2, head_dim = static_cast<int>(problem.head_dim);
+  for (int i = lane * kWidth; i < half; i += lanes * kWidth) pair(i, half + i, i);
+  for (int i = rotary + lane * kWidth; i < head_dim; i += lanes * kWidth) single(i);
+}
+
+template <int kWidth>
+__device__ __forceinline__ void load_angles(const HeadsProblem& problem, int64_t token, int place,
+                                            float sign, float* cos, float* sin) {
+  const int64_t at = token * (problem.rotary_dim / 2) + place;
+  load_values<kWidth>(problem.cos + at, cos);
+  load_values<kWidth>(problem.sin + at, sin);
+  for (int k = 0; k < kWidth; ++k) sin[k] *= sign;
+}
+
+/// values = x * scale * (offset + weight), or x.
+template <int kWidth, typename T>
+__device__ __forceinline__ void load_normed(const Head<T>& head, int i, float scale,
+                                            float* values) {
+  load_values<kWidth>(head.x + i, values);
+  if (head.weight == nullptr) return;
+  float gains[kWidth];
+  load_values<kWidth>(head.weight + i, gains);
+  for (int k = 0; k < kWidth; ++k) values[k] = values[k] * scale * (head.offset + gains[k]);
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads) heads_forward(HeadsProblem problem, int lanes) {
+  const Head<T> head = head_of_thread<T>(problem, lanes);
+  float low[kWidth], high[kWidth], cos[kWidth], sin[kWidth], sum = 0, scale = 1;
+  if (head.weight != nullptr) {
+    const auto add = [&](int i) {
+      load_values<kWidth>(head.x + i, low);
+      for (int k = 0; k < kWidth; ++k) sum += low[k] * low[k];
+    };
+    for_channels<kWidth>(
+        problem, head.lane, lanes, head.is_there,
+        [&](int i, int j, int) {
+          add(i);
+          add(j);
+        },
+        add);
+  }
+  sum = lanes_sum(sum, lanes);  // by all threads of the warp
+  if (head.weight != nullptr) {
+    scale = 1.0F / sqrtf(sum / static_cast<float>(problem.head_dim) + head.eps);
+    if (head.is_there && head.lane == 0) *head.rstd = scale;
+  }
+  for_channels<kWidth>(
+      problem, head.lane, lanes, head.is_there,
+      [&](int i, int j, int place) {
+        load_normed<kWidth>(head, i, scale, low);
+        load_normed<kWidth>(head, j, scale, high);
+        load_angles<kWidth>(problem, head.token, place, 1, cos, sin);
+        for (int k = 0; k < kWidth; ++k) {
+          const Pair rotated = rotate(low[k], high[k], cos[k], sin[k]);
+          low[k] = rotated.first, high[k] = rotated.second;
+        }
+        store_values<kWidth>(head.y + i, low);
+        store_values<kWidth>(head.y + j, high);
+      },
+      [&](int i) {
+        load_normed<kWidth>(head, i, scale, low);
+        store_values<kWidth>(head.y + i, low);
+      });
+}
+
+/// The gradient of channels [i, i + kWidth) before the rotation, or of both sides of a pair.
+template <int kWidth, typename T>
+__device__ __forceinline__ void load_unrotated(const HeadsProblem& problem, const Head<T>& head,
+                                               int i, int j, int place, float* low, float* high) {
+  float cos[kWidth], sin[kWidth];
+  load_values<kWidth>(head.grad + i, low);
+  load_values<kWidth>(head.grad + j, high);
+  load_angles<kWidth>(problem, head.token, place, -1, cos, sin);
+  for (int k = 0; k < kWidth; ++k) {
+    const Pair back = rotate(low[k], high[k], cos[k], sin[k]);
+    low[k] = back.first, high[k] = back.second;
+  }
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads) heads_backward(HeadsProblem problem, int lanes) {
+  const Head<T> head = head_of_thread<T>(problem, lanes);
+  const bool is_normed = head.weight != nullptr;
+  float low[kWidth], high[kWidth], values[kWidth], gains[kWidth], dot = 0;
+  const auto add_dot = [&](int i, const float* grads) {
+    load_values<kWidth>(head.x + i, values);
+    load_values<kWidth>(head.weight + i, gains);
+    for (int k = 0; k < kWidth; ++k) dot += grads[k] * (head.offset + gains[k]) * values[k];
+  };
+  if (is_normed) {
+    for_channels<kWidth>(
+        problem, head.lane, lanes, head.is_there,
+        [&](int i, int j, int place) {
+          load_unrotated<kWidth>(problem, head, i, j, place, low, high);
+          add_dot(i, low);
+          add_dot(j, high);
+        },
+        [&](int i) {
+          load_values<kWidth>(head.grad + i, low);
+          add_dot(i, low);
+        });
+  }
+  dot = lanes_sum(dot, lanes);
+  const float scale = is_normed && head.is_there ? *head.rstd : 1.0F,
+              back = dot / static_cast<float>(problem.head_dim) * scale * scale;
+  const auto store_grad = [&](int i, float* grads) {
+    if (is_normed) {
+      load_values<kWidth>(head.x + i, values);
+      load_values<kWidth>(head.weight + i, gains);
+      for (int k = 0; k < kWidth; ++k)
+        grads[k] = scale * (grads[k] * (head.offset + gains[k]) - values[k] * back);
+    }
+    store_values<kWidth>(head.y + i, grads);
+  };
+  for_channels<kWidth>(
+      problem, head.lane, lanes, head.is_there,
+      [&](int i, int j, int place) {
+        load_unrotated<kWidth>(problem, head, i, j, place, low, high);
+        store_grad(i, low);
+        store_grad(j, high);
+      },
+      [&](int i) {
+        load_values<kWidth>(head.grad + i, low);
+        store_grad(i, low);
+      });
+}
+
+/// Lanes of a head: as many as it has pieces of kWidth channels, rotated ones in pairs.
+int lanes_for(const HeadsProblem& problem, int width) {
+  const int64_t half = problem.cos == nullptr ? 0 : problem.rotary_dim / 2,
+                pieces = (half + (problem.head_dim - 2 * half) + width - 1) / width;
+  int lanes = 4;
+  while (lanes < kWarpLanes && lanes < pieces) lanes *= 2;
+  return lanes;
+}
+
+bool heads_in_eights(const HeadsProblem& problem) {
+  for (const HeadRows& rows : problem.rows) {
+    if (rows.heads > 0 && !in_eights(problem.head_dim, {rows.x, rows.grad, rows.y, rows.weight}))
+      return false;
+  }
+  return problem.cos == nullptr || in_eights(problem.rotary_dim / 2, {problem.cos, problem.sin});
+}
+
+template <typename Kernels>
+void launch_heads(const HeadsProblem& problem, Stream stream, Kernels&& kernel_of) {
+  const int64_t heads = problem.tokens * (problem.rows[0].heads + problem.rows[1].heads);
+  if (heads == 0) return;
+  with_width(heads_in_eights(problem), [&](auto width) {
+    const int lanes = lanes_for(problem, decltype(width)::value);
+    const int64_t of_block = kThreads / lanes;
+    launch(kernel_of(width), static_cast<unsigned>((heads + of_block - 1) / of_block), kThreads,
+           stream, problem, lanes);
+  });
+}
+
+}  // namespace
+
+void launch_heads_forward(Type type, const HeadsProblem& problem, Stream stream) {
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    launch_heads(problem, stream,
+                 [](auto width) { return heads_forward<T, decltype(width)::value>; });
+  });
+}
+
+void launch_heads_backward(Type type, const HeadsProblem& problem, Stream stream) {
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    launch_heads(problem, stream,
+                 [](auto width) { return heads_backward<T, decltype(width)::value>; });
+  });
+}
+
+}  // namespace sftrun::kernels::cuda

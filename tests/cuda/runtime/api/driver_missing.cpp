@@ -1,0 +1,23 @@
+// libcuda: what LibTorch looks up and no run of the program calls.
+#include "entry.h"
+
+STAND_IN_MISSING(cuMemExportToShareableHandle)
+STAND_IN_MISSING(cuMemImportFromShareableHandle)
+STAND_IN_MISSING(cuMemsetD32Async)
+STAND_IN_MISSING(cuStreamWriteValue32)
+STAND_IN_MISSING(cuFuncGetAttribute)
+STAND_IN_MISSING(cuFuncSetAttribute)
+STAND_IN_MISSING(cuFuncSetCacheConfig)
+STAND_IN_MISSING(cuLaunchCooperativeKernel)
+STAND_IN_MISSING(cuLaunchKernel)
+STAND_IN_MISSING(cuLinkAddData_v2)
+STAND_IN_MISSING(cuLinkComplete)
+STAND_IN_MISSING(cuLinkCreate_v2)
+STAND_IN_MISSING(cuLinkDestroy)
+STAND_IN_MISSING(cuModuleGetFunction)
+STAND_IN_MISSING(cuModuleLoad)
+STAND_IN_MISSING(cuModuleLoadData)
+STAND_IN_MISSING(cuModuleLoadDataEx)
+STAND_IN_MISSING(cuModuleUnload)
+STAND_IN_MISSING(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+STAND_IN_MISSING(cuPointerGetAttribute)

@@ -1,0 +1,59 @@
+"""What is run: families, modes and numbers of devices."""
+
+import dataclasses
+import itertools
+import pathlib
+
+from tiny_models import families
+
+BASE = ["--config", str(pathlib.Path(__file__).resolve().parent / "run.yaml"), "--device", "cuda"]
+MODES = {
+    "LoRA": ["model.dtype=bf16"],
+    "LoRA fp32": ["model.dtype=fp32"],
+    "LoRA fp16": ["model.dtype=fp16"],
+    "full": ["tuning.mode=full", "model.dtype=bf16"],
+    "full fp32": ["tuning.mode=full", "model.dtype=fp32"],
+    "nf4": ["tuning.quant=nf4", "model.dtype=bf16"],
+    "fp8": ["tuning.quant=fp8", "model.dtype=bf16"],
+    "int8": ["tuning.quant=int8", "model.dtype=bf16"],
+    "gradient checkpointing": ["train.gradient_checkpointing=true", "model.dtype=bf16"],
+    "DoRA": ["tuning.lora.dora=true", "tuning.lora.dropout=0.1", "train.neftune_noise_alpha=5", "model.dtype=bf16"],
+    "PiSSA": ["tuning.lora.init=pissa", "tuning.lora.r=1", "model.dtype=bf16"],
+    "packed": ["data.packing=true", "model.dtype=bf16"],
+}
+OPTIMIZERS = ["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"]  # docs/optimizers.md
+MODES |= {f"full {name}": ["tuning.mode=full", "model.dtype=bf16", f"train.optimizer={name}"] for name in OPTIMIZERS[1:]}
+MODES |= {f"LoRA {name}": ["model.dtype=bf16", f"train.optimizer={name}"] for name in OPTIMIZERS[1:]}
+OF_ONE_FAMILY = "qwen3"  # that meets every mode
+ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "full paged_adamw"), ("qwen3_moe", "LoRA"),
+          ("mistral", "full paged_adamw_8bit")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    family: str
+    mode: str = "LoRA"
+    devices: int = 1
+    resumes: bool = False
+    answers: bool = False
+
+    @property
+    def arguments(self):
+        return [*BASE, *MODES[self.mode]]
+
+
+def case(family, mode, devices, **what):
+    return Case(f"{family}, {mode}, {devices} device{'s' if devices > 1 else ''}", family, mode, devices, **what)
+
+
+def all_cases():
+    return [case(family, mode, devices, resumes=devices == 2, answers=devices == 1 and mode != "packed")
+            for family, mode, devices in itertools.product(families(), MODES, (1, 2))]
+
+
+def chosen_cases():
+    """Every family with the first mode, every mode with one family, and those that use the most of two devices."""
+    found = [case(family, "LoRA", 1, answers=True) for family in families() if family != OF_ONE_FAMILY]
+    found += [case(OF_ONE_FAMILY, mode, 1, resumes=True, answers=mode in ("LoRA", "nf4", "fp8", "int8")) for mode in MODES]
+    return found + [case(family, mode, 2, resumes=True) for family, mode in ON_TWO]

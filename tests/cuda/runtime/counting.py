@@ -1,0 +1,169 @@
+"""How often a layer, a micro-batch and a step do what: differences between runs that differ in one of them."""
+
+import collections
+import json
+import re
+
+import stand_in
+from cases import BASE, MODES
+from tiny_models import dense_model, write_texts
+
+HIDDEN = 256  # heads of 64 channels: FlashAttention's
+LAYERS = 2
+COUNTED = ["LoRA", "nf4"]
+ALSO_COUNTED = ["full", "fp8", "int8", "gradient checkpointing", "full paged_adamw"]
+LAUNCHES = ("launch", "product")
+RUNS = {"base": {}, "micro-batch": {"accum": 3}, "step": {"steps": 6}, "evaluation": {"val": 2}, "layer": {"layers": LAYERS + 1},
+        "layer, micro-batch": {"layers": LAYERS + 1, "accum": 3}, "layer, evaluation": {"layers": LAYERS + 1, "val": 2}}
+
+
+# What an elementwise kernel computes is in its template's arguments: the first of these that is not itself about how.
+DOES = re.compile(r"\b(\w*Functor\w*|\w+_functor|\w+_kernel_cuda|\w+_kernel_impl)\b")
+HOW = re.compile(r"gpu_kernel|func_wrapper|[AB]UnaryFunctor|opmath")
+
+
+def short(name):
+    """A kernel's name without its arguments, and of its template's as much as tells it from others."""
+    name = re.sub(r"^void ", "", name).replace("(anonymous namespace)::", "")
+    head = re.split(r"[<(]", name)[0]
+    does = [word for word in DOES.findall(name) if not HOW.search(word) and word not in head]
+    return f"{head} [{does[0]}]" if does and "at::native" in head else head
+
+
+def product_name(event):
+    return f"{event['op']} {event.get('transposed', '')}{' +=' if event.get('beta') else ''}"
+
+
+def label(event, names):
+    """What an event is counted as; none for what is not counted."""
+    kind = event["event"]
+    if kind == "launch":
+        return "launch", short(names[event["kernel"]])
+    if kind == "product":
+        return "product", product_name(event)
+    if kind == "copy":
+        how = "blocking" if event["blocking"] else "waiting" if event["waits"] else "asynchronous"
+        return "copy", f"{event['kind']} {event['host']} {how}"
+    if kind == "sync":
+        return "sync", event["of"]
+    if kind == "nccl":
+        return "nccl", event["kind"]
+    if kind in ("malloc", "free", "host_malloc", "host_free", "memset", "graph_launch", "event_record", "event_wait", "host_register"):
+        return kind, ""
+    return None
+
+
+def tally(events):
+    names = {event["id"]: event["name"] for event in events if event["event"] == "kernel"}
+    return collections.Counter(filter(None, (label(event, names) for event in events)))
+
+
+def difference(more, less):
+    """Of two tallies; numbers below 0, which would be of an order that changed, stay to be seen."""
+    result = collections.Counter(more)
+    result.subtract(less)
+    return collections.Counter({key: number for key, number in result.items() if number})
+
+
+def divided(tally_, by):
+    return {key: number / by if number % by else number // by for key, number in tally_.items()}
+
+
+def run(session, mode, devices, name, layers=LAYERS, accum=2, steps=4, val=1):
+    folder = session.folder / "counts" / re.sub(r"\W+", "-", f"{mode} {devices} {name}")
+    model = dense_model(folder / "model", layers, HIDDEN)
+    write_texts(folder / "train.jsonl", accum * steps * devices * 2)
+    write_texts(folder / "val.jsonl", val * devices)
+    return session.run(f"counts {mode} {devices} {name}",
+                       ["train", *BASE, *MODES[mode], f"model.name={model}", f"data.train={folder}/train.jsonl",
+                        f"data.val={folder}/val.jsonl", f"output.dir={folder}/run", f"train.grad_accum={accum}", f"train.max_steps={steps}", f"train.eval_steps={steps}",
+                        "--nproc-per-node", str(devices)], devices)
+
+
+def table_of(tallies, steps=4):
+    """`tallies` of the runs above. Evaluation is of one micro-batch more, training of one more in each step."""
+    micro = divided(difference(tallies["micro-batch"], tallies["base"]), steps)
+    micro_deeper = divided(difference(tallies["layer, micro-batch"], tallies["layer"]), steps)
+    evaluated = difference(tallies["evaluation"], tallies["base"])
+    evaluated_deeper = difference(tallies["layer, evaluation"], tallies["layer"])
+    step = divided(difference(tallies["step"], tallies["base"]), 2)
+    forward = launches(difference(evaluated_deeper, evaluated))
+    both = launches(difference(micro_deeper, micro))
+    return {"layer, forward": forward, "layer, forward and backward": both, "layer, backward": launches(difference(both, forward)),
+            "evaluated micro-batch": evaluated, "micro-batch": micro, "step of two micro-batches": step,
+            "step without them": difference(step, {key: 2 * number for key, number in micro.items()})}
+
+
+def launches(tally_):
+    return {key: number for key, number in tally_.items() if key[0] in LAUNCHES}
+
+
+def count_mode(session, pool, mode, devices):
+    runs = {name: pool.submit(run, session, mode, devices, name, **what) for name, what in RUNS.items()}
+    runs["again"] = pool.submit(run, session, mode, devices, "again")
+    done = {name: one.result() for name, one in runs.items()}
+    title = f"{mode}, {devices} device{'s' if devices > 1 else ''}"
+    failures = [f"counts of {title}, {name}: exit code {one.code}: {one.output.strip()[-300:]}" for name, one in done.items() if one.code]
+    if failures:
+        return title, {}, failures
+    tallies = {name: tally(one.events(devices - 1)) for name, one in done.items()}
+    if changed := difference(tallies.pop("again"), tallies["base"]):
+        failures.append(f"counts of {title}: the same run twice differs in {dict(changed)}")
+    table = table_of(tallies)
+    return title, table, failures + [f"counts of {title}: {line}" for line in steady_state(table)]
+
+
+def steady_state(table):
+    """What may not happen again and again: of the later steps, which have all memory that they need."""
+    for part in ("micro-batch", "step without them"):
+        numbers = summary(table[part])
+        for name in ("cudaMalloc", "pinned allocations", "registrations"):
+            if numbers[name]:
+                yield f"{numbers[name]:g} {name} in every {part}"
+    numbers = summary(table["micro-batch"])
+    for name in ("copies that wait", "copies of pageable memory", "synchronisations"):
+        if numbers[name]:
+            yield f"{numbers[name]:g} {name} in every micro-batch"
+
+
+def count(session, pool, everything):
+    """The tables by their titles, and what is wrong with them."""
+    modes = [(mode, 1) for mode in COUNTED + (ALSO_COUNTED if everything else [])] + [("LoRA", 2)]
+    tables, failures = {}, []
+    for mode, devices in modes:
+        title, table, lines = count_mode(session, pool, mode, devices)
+        tables[title] = table
+        failures += lines
+    return tables, failures
+
+
+def total(tally_, counted):
+    return sum(number for (kind, _), number in tally_.items() if kind == counted)
+
+
+def summary(part):
+    """One line of what is done, without the launches' names."""
+    waits = sum(number for (kind, what), number in part.items() if kind == "copy" and what.endswith(("blocking", "waiting")))
+    pageable = sum(number for (kind, what), number in part.items() if kind == "copy" and "pageable" in what)
+    kinds = {"launches": "launch", "products": "product", "copies": "copy", "synchronisations": "sync", "memsets": "memset", "cudaMalloc": "malloc",
+             "pinned allocations": "host_malloc", "registrations": "host_register", "graph launches": "graph_launch", "NCCL calls": "nccl"}
+    numbers = {name: total(part, kind) for name, kind in kinds.items()}
+    return {**numbers, "copies that wait": waits, "copies of pageable memory": pageable}
+
+
+def show(tables):
+    for title, table in tables.items():
+        print(f"== {title}")
+        for part, tally_ in table.items():
+            print(f"  {part}: " + ", ".join(f"{number:g} {name}" for name, number in summary(tally_).items() if number))
+            shown = tally_ if part.startswith("layer") else {key: n for key, n in tally_.items() if key[0] not in LAUNCHES}
+            for (kind, what), number in sorted(shown.items(), key=lambda item: (item[0][0], -item[1], item[0][1])):
+                print(f"    {number:6g} {kind:8} {what}")
+
+
+def write(tables, path):
+    def plain(tally_):
+        return {"summary": summary(tally_), "events": {f"{kind} {what}".strip(): number for (kind, what), number in sorted(tally_.items())}}
+
+    result = {title: {part: plain(tally_) for part, tally_ in table.items()} for title, table in tables.items()}
+    path.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+/// The machine that is stood in for, as the environment describes it.
+namespace stand_in {
+
+struct Settings {
+  int devices = 1;                           ///< SFTRUN_STANDIN_DEVICES, less what is not visible
+  int major = 9, minor = 0;                  ///< SFTRUN_STANDIN_SM, as in 90
+  size_t device_bytes = size_t{8192} << 20;  ///< SFTRUN_STANDIN_MIB
+  std::string log;                           ///< SFTRUN_STANDIN_LOG with the rank; empty: no log
+  double nccl_seconds = 60;                  ///< SFTRUN_STANDIN_NCCL_SECONDS: waits for other ranks
+
+  /// Dynamic shared memory of a block, with the opt-in (CUDA C++ programming guide, "technical
+  /// specifications per compute capability").
+  int shared_bytes_opt_in() const;
+  int threads_per_multiprocessor() const;
+};
+
+constexpr int kSharedBytes = 48 << 10;  // without the opt-in
+
+const Settings& settings();
+
+}  // namespace stand_in

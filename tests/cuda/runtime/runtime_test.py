@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""The unmodified program over libraries that stand in for CUDA's: what it asks of its devices, without one. Standard library only.
+
+    tests/cuda/runtime/runtime_test.py --sftrun build/bin/sftrun --stand-in build/stand-in-runtime --torch-lib …/torch/lib
+        [--all] [--only REGEX …] [--counts FILE] [--jobs N]
+
+cases   train (with evaluation, checkpoints and a resumed run), score and generate: exit code 0; no line of the stand-in's own; all that
+        rank r does is done on device r; at the end no registered host memory and no NCCL communicator is open
+memory  a device that is too small ends the run with an error that says so
+counts  by differences between runs: launches of a layer, forward and backward; copies, waits and allocations of a micro-batch and of a step
+
+Kernels do not run, and device memory reads as zero: no number that the program prints means anything. --all runs every family with every
+mode; without it each is met once. What is open in LD_PRELOAD stays, behind the stand-in.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import counting  # noqa: E402
+import stand_in  # noqa: E402
+from cases import Case, all_cases, chosen_cases  # noqa: E402
+from tiny_models import dense_model, family_model, write_texts  # noqa: E402
+
+TRAINED, KEPT = 4, 2  # steps of a run, and those of the checkpoint that it goes on from
+TEXTS = 24
+TOO_SMALL_MIB = 40
+# Every tensor is an allocation of its own: what is beyond it is found out, and as no kernel writes results, they read as zero and not as what
+# lay there before. The counts are with LibTorch's caching.
+UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+UNCLEAN = "destroy_process_group() was not called"
+
+
+class Failures:
+    """What does not hold, each with the case it was seen in."""
+
+    def __init__(self):
+        self.lines = []
+
+    def expect(self, case, what, holds):
+        if not holds:
+            self.lines.append(f"{case}: {what}")
+        return holds
+
+
+def last_lines(text, count=4):
+    return " | ".join(line for line in text.strip().splitlines()[-count:])
+
+
+def foreign(events, rank):
+    """Kinds of what was done on another device than the rank's own, and how often."""
+    found = {}
+    for event in events:
+        devices = {event.get(key, rank) for key in ("device", "stream_device", "buffer_device")}
+        if event["event"] in stand_in.ON_A_DEVICE and devices != {rank}:
+            found[event["event"]] = found.get(event["event"], 0) + 1
+    return found
+
+
+def check_rank(failures, name, rank, events):
+    elsewhere = foreign(events, rank)
+    failures.expect(name, f"rank {rank} uses another device than {rank}: {elsewhere}", not elsewhere)
+    for process in stand_in.processes(events):
+        registered, communicators = stand_in.left_open(process)
+        failures.expect(name, f"rank {rank} leaves {registered} registered ranges of host memory", registered == 0)
+        failures.expect(name, f"rank {rank} leaves {communicators} NCCL communicators", communicators == 0)
+
+
+def check_run(failures, name, run, devices):
+    """True if what was run can be read on."""
+    text = run.output
+    own = [line for line in text.splitlines() if "stand-in:" in line]
+    failures.expect(name, own[0].strip() if own else "", not own)
+    failures.expect(name, f"LibTorch warns: {UNCLEAN}", UNCLEAN not in text)
+    ended = failures.expect(name, f"exit code {run.code}: {last_lines(text)}", run.code == 0)
+    for rank in range(devices):
+        events = run.events(rank)
+        if failures.expect(name, f"rank {rank} uses no device", bool(events)):
+            check_rank(failures, name, rank, events)
+    return ended
+
+
+def check_metrics(failures, name, out):
+    steps = [line["step"] for line in stand_in.metrics(out) if "loss" in line]
+    evaluated = [line["step"] for line in stand_in.metrics(out) if "eval_loss" in line]
+    failures.expect(name, f"steps {steps}, not 1 to {TRAINED}", steps == list(range(1, TRAINED + 1)))
+    failures.expect(name, f"evaluated after {evaluated}", evaluated == [KEPT, TRAINED])
+
+
+def train(session, failures, case, model, folder):
+    """A whole run, and the same run from its first checkpoint on."""
+    out = folder / "run"
+    command = ["train", *case.arguments, f"model.name={model}", f"data.train={folder}/train.jsonl", f"data.val={folder}/val.jsonl",
+               f"output.dir={out}", f"train.max_steps={TRAINED}", f"train.save_steps={KEPT}", f"train.eval_steps={KEPT}",
+               "--nproc-per-node", str(case.devices)]
+    run = session.run(f"{case.name}-train", command, case.devices, **UNCACHED)
+    if not check_run(failures, f"{case.name}, train", run, case.devices):
+        return None
+    check_metrics(failures, f"{case.name}, train", out)
+    if case.resumes:
+        command += ["--resume", out / f"checkpoints/step-{KEPT:06}"]
+        again = session.run(f"{case.name}-resume", command, case.devices, **UNCACHED)
+        if check_run(failures, f"{case.name}, resume", again, case.devices):
+            check_metrics(failures, f"{case.name}, resume", out)
+    return out
+
+
+def answer(session, failures, case, model, folder, out):
+    """score and generate, of the adapter where there is one."""
+    trained = out / "model" if (out / "model").exists() else model
+    of = ["--adapter", out / "adapter"] if (out / "adapter").exists() else ["--model", trained]
+    scored = session.run(f"{case.name}-score", ["score", *of, "--input", folder / "val.jsonl", "--output", folder / "scores.jsonl",
+                                                "--device", "cuda"], 1, **UNCACHED)
+    if check_run(failures, f"{case.name}, score", scored, 1):
+        lines = (folder / "scores.jsonl").read_text().splitlines()
+        failures.expect(f"{case.name}, score", f"{len(lines)} records", len(lines) == len((folder / "val.jsonl").read_text().splitlines()))
+    wrote = session.run(f"{case.name}-generate", ["generate", *of, "--prompt", "123", "--max-new-tokens", "3", "--device", "cuda"], 1,
+                        **UNCACHED)
+    check_run(failures, f"{case.name}, generate", wrote, 1)
+
+
+def check_case(session, case):
+    failures = Failures()
+    folder = session.folder / re.sub(r"\W+", "-", case.name)
+    model = family_model(folder / "model", case.family)
+    write_texts(folder / "train.jsonl", TEXTS)
+    write_texts(folder / "val.jsonl", 4)
+    out = train(session, failures, case, model, folder)
+    if out and case.answers:
+        answer(session, failures, case, model, folder, out)
+    print(f"{'FAIL' if failures.lines else 'ok  '} {case.name}", flush=True)
+    return failures.lines
+
+
+def check_small_device(session):
+    """Beyond the device's memory the program says what is missing, and does not crash."""
+    failures, folder = Failures(), session.folder / "small"
+    model = dense_model(folder / "model", layers=2, hidden=1024)
+    write_texts(folder / "train.jsonl", TEXTS)
+    command = ["train", *Case("small", "llama", "full").arguments, f"model.name={model}", f"data.train={folder}/train.jsonl",
+               f"output.dir={folder}/run", "train.max_steps=1", "train.eval_strategy=no"]
+    run = session.run("small", command, 1, SFTRUN_STANDIN_MIB=str(TOO_SMALL_MIB))
+    failures.expect("small device", f"ends with {run.code}: {last_lines(run.output)}", run.code in range(1, 128))
+    failures.expect("small device", f"says what is missing: {last_lines(run.output)}", "memory" in run.output)
+    failures.expect("small device", "an allocation failed", any(event.get("failed") for event in run.events(0)))
+    failures.expect("small device", "no line of the stand-in", "stand-in:" not in run.output)
+    return failures.lines
+
+
+def check_loading(arguments):
+    """LibTorch's library finds every symbol it needs; a newer one may need more."""
+    program = f"import ctypes; ctypes.CDLL({str(arguments.torch_lib / 'libtorch_cuda.so')!r})"
+    done = subprocess.run([sys.executable, "-c", program], env=stand_in.environment(arguments.stand_in), capture_output=True, text=True)
+    return [] if done.returncode == 0 else [f"libtorch_cuda.so does not load: {last_lines(done.stderr, 1)}"]
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    parser.add_argument("--stand-in", required=True, type=pathlib.Path, help="folder of the libraries")
+    parser.add_argument("--torch-lib", required=True, type=pathlib.Path, help="LibTorch's folder of libraries")
+    parser.add_argument("--all", action="store_true", help="every family with every mode, on one device and on two")
+    parser.add_argument("--only", nargs="+", default=[], help="cases whose name one of these finds; small, counts and loading are names, too")
+    parser.add_argument("--counts", type=pathlib.Path, help="where the table of counts goes, as JSON")
+    parser.add_argument("--keep", type=pathlib.Path, help="a folder for all runs and logs, which stays")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
+    arguments = parser.parse_args()
+    arguments.sftrun, arguments.stand_in = arguments.sftrun.resolve(), arguments.stand_in.resolve()
+    arguments.torch_lib = arguments.torch_lib.resolve()
+    return arguments
+
+
+def check(arguments, folder):
+    session = stand_in.Session(arguments.sftrun, arguments.stand_in, folder)
+    chosen = lambda name: not arguments.only or any(re.search(word, name) for word in arguments.only)  # noqa: E731
+    failures = check_loading(arguments) if chosen("loading") else []
+    cases = [case for case in (all_cases() if arguments.all else chosen_cases()) if chosen(case.name)]
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for lines in pool.map(lambda case: check_case(session, case), cases):
+            failures += lines
+        if chosen("small"):
+            failures += check_small_device(session)
+        if chosen("counts"):
+            table, lines = counting.count(session, pool, arguments.all)
+            failures += lines
+            counting.show(table)
+            if arguments.counts:
+                counting.write(table, arguments.counts)
+    return failures
+
+
+def main():
+    arguments = parse()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.keep or pathlib.Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        failures = check(arguments, folder.resolve())
+    for failure in failures:
+        print(f"FAIL {failure}")
+    print("runtime: failed" if failures else "runtime: ok")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
