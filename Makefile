@@ -85,7 +85,14 @@ gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, traini
 	@$(bootstrap) --reference
 	$(call configure,$(BUILD),$(with_engine))
 	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine sftrun_cuda gpu_tests quant_bandwidth
-	scripts/gpu/check.py --build $(BUILD)
+	scripts/gpu/check.py --build $(BUILD) --budget 1800
+
+.PHONY: cuda-check
+cuda-check: build ## The CUDA path without a GPU, whole: every family, quantised base and optimizer (tests/cuda; about an hour)
+	@ctest --test-dir $(BUILD) --output-on-failure -R '(^|/)Cuda|^cuda[.](gpu_tests|stand_in|kernel_report)|^Emulator'
+	tests/cuda/device_parity.py --root $(BUILD)/host-backed --all
+	tests/cuda/runtime/runtime_test.py --sftrun $(SFTRUN) --stand-in $(BUILD)/stand-in-runtime --all \
+	  --torch-lib "$$(sed -n 's/^SFTRUN_TORCH_ROOT:PATH=//p' $(BUILD)/CMakeCache.txt)/lib"
 
 .PHONY: install
 install: build ## Install below PREFIX= (default /usr/local)

@@ -1,149 +1,726 @@
 #!/usr/bin/env python3
-"""Checks a build on this machine's GPUs and writes what came of it as JSON.
+"""Checks a build on this machine's GPUs and writes what came of it as JSON, each part the moment it is done.
 
-    scripts/gpu/check.py --build build --output bench/gpu-check.json
+    scripts/gpu/check.py --build build --output bench/gpu-check.json       # a build of this machine: make gpu-check
+    scripts/gpu/check.py --archive gpu.tar.xz --output gpu-check.json      # one of another machine: scripts/gpu/pack.sh
 
-kernels   bin/gpu_tests: every CUDA kernel, models of all families, quantised bases and optimizers beside the CPU
-training  tests/data/train: whole runs on one GPU in fp32 beside what transformers + peft computed
-nccl      the same on two GPUs over NCCL, where there are two
-bandwidth bin/quant_bandwidth: matrices in fewer bits unpacked and multiplied by one token's values, beside a copy of the card's memory
-bench     bench/run.py beside transformers + peft, LoRA and QLoRA, where --peer-python has them; appended to bench/RESULTS.md
+unpack    with --archive: every file's sha256, and that LibTorch here is the version that the build is of
+kernels   bin/gpu_tests: every CUDA kernel beside the CPU
+models    bin/gpu_tests: models of all families, quantised bases and optimizers beside the CPU
+training  tests/data/train on one GPU: fp32 beside what transformers + peft computed, bf16 beside the same on this CPU
+nccl      two ranks on two GPUs; where there is one, both on it, each named another host
+bandwidth bin/quant_bandwidth: matrices in fewer bits unpacked and multiplied, beside a copy of the card's memory
+bench     sftrun bench and bench/peer_train.py in turn, bf16 (where --peer-python has transformers and peft)
 
-The build may come from another machine (scripts/gpu/pack.sh): LibTorch is then that of --torch-python. Standard library only.
+A part that runs over its time is ended with all that it started, and the next begins. Exit code 0: every part that ran is ok;
+1: one is not; 3: those that ran are, but time was out. docs/gpu-check.md says how to read the result. Standard library only.
 """
 
 import argparse
+import concurrent.futures
+import contextlib
 import datetime
+import hashlib
 import json
+import lzma
 import os
 import pathlib
+import re
+import signal
+import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
+import threading
+import time
+import uuid
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNS = ("lora_all_linear", "lora_qv", "lora_rslora", "full_tied", "full_untied", "partial_norms")
-LOSS = 1e-4  # relative, at any step; on a CPU 1e-5 is kept
-PARTS = ("kernels", "training", "nccl", "bandwidth", "bench")
+NCCL_RUNS = ("lora_all_linear", "full_tied")
+OF_TWO = ("train.grad_accum=1",)  # two ranks take the examples that one takes in two parts: the same global batch
+LOSS = 1e-4  # relative, at any step, in fp32; on a CPU 1e-5 is kept
+LOSS_BF16 = 5e-3  # on a CPU bf16 is up to 1e-3 from fp32
+LIMITS = {"kernels": 150, "models": 180, "training": 120, "nccl": 75, "bandwidth": 60, "bench": 300}  # seconds
+LEAST = 10  # seconds left, or a part is not begun
+QUIET = 120  # seconds without a line, and gpu_tests hangs
+JOBS = 4  # runs of tiny models at once
+# Shape, tokens of an example, examples of a step, GiB of the card that the peer needs.
+WORKS = (("qwen3-0.6b", 2048, 8, 60), ("qwen3-8b", 2048, 4, 120))
+MARK = "SFTRUN_GPU_CHECK"  # in the environment of everything that a step starts, whatever its session
+NOT_COMPARED = "numbers not compared (rehearsal)"
+
+
+class Over(Exception):
+    """A step was ended because its time was over."""
+
+    def __init__(self, why, done):
+        super().__init__(why)
+        self.done = done
+
+
+class Stopped(BaseException):
+    """A signal asked this program to end."""
+
+
+# ---- Processes
+
+
+def marked(mark):
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def end_all(mark, group):
+    """Kills what carries the mark, in whatever session or group it is, and waits a moment for it to go."""
+    for _ in range(50):
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+        left = marked(mark)
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            return
+        time.sleep(0.05)
+
+
+class Done:
+    def __init__(self, code, output, errors, seconds):
+        self.code, self.output, self.errors, self.seconds = code, output, errors, seconds
+
+    @property
+    def text(self):
+        return self.output + self.errors
+
+    def tail(self, size=2000):
+        return self.text[-size:] or f"exit code {self.code}"
+
+
+def text_of(file, most=4 << 20):
+    file.seek(0, os.SEEK_END)
+    file.seek(max(0, file.tell() - most))
+    return file.read().decode(errors="replace")
+
+
+STOP = threading.Event()  # a signal has asked for the end: what runs is ended, and nothing more is begun
+
+
+def run(command, env, limit, quiet=None, cwd=None):
+    """Runs a command in a session of its own. Over, with what it printed, after `limit` seconds, or `quiet` without output."""
+    mark, began = uuid.uuid4().hex, time.monotonic()
+    if STOP.is_set():
+        raise Over("not begun: ended by a signal", Done(None, "", "", 0))
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen([str(part) for part in command], env={**env, MARK: mark}, stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=errors, start_new_session=True, cwd=cwd)
+        why, size, grew = None, -1, began
+        try:
+            while process.poll() is None and why is None:
+                now = time.monotonic()
+                if os.fstat(output.fileno()).st_size != size:
+                    size, grew = os.fstat(output.fileno()).st_size, now
+                if STOP.is_set():
+                    why = "ended by a signal"
+                elif now - began > limit:
+                    why = f"ended after {limit:.0f} s"
+                elif quiet is not None and now - grew > quiet:
+                    why = f"ended: silent for {quiet:.0f} s"
+                else:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(min(0.2, max(0.01, limit - (now - began))))
+        finally:
+            end_all(mark, process.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that a driver holds is left behind
+                process.wait(5)
+        done = Done(process.returncode, text_of(output), text_of(errors), time.monotonic() - began)
+    if why:
+        raise Over(why, done)
+    return done
+
+
+# ---- What a part has
+
+
+class Check:
+    """Where things are on this machine, and the report."""
+
+    def __init__(self, arguments):
+        self.arguments, self.rehearsal = arguments, arguments.rehearse is not None
+        self.end = time.monotonic() + arguments.budget
+        self.report = {"date": datetime.date.today().isoformat(), "rehearsal": self.rehearsal, "budget_s": arguments.budget, "machine": {}, "parts": {}}
+        self.lock, self.log_bytes = threading.Lock(), 0
+        self.log = arguments.output.with_suffix(".log")
+        self.log.write_text("")
+        self.use(arguments.build)
+
+    def use(self, build):
+        self.build = build
+        self.data = next((folder for folder in (build / "tests/data", ROOT / "tests/data") if folder.exists()), ROOT / "tests/data")
+        self.bench = build / "bench" if (build / "bench/arch").exists() else ROOT / "bench"
+
+    def prepare(self, scratch):
+        """The environment of our programs; that of others is left as it is."""
+        self.scratch = scratch
+        first = [folder for folder in (self.arguments.rehearse, self.arguments.libraries) if folder]
+        folders = [*first, self.build / "carried", *torch_libraries(self.arguments.torch_python)]
+        before = [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []
+        self.env = {**os.environ, "SFTRUN_TEST_DATA": str(self.data), "XDG_CACHE_HOME": str(scratch / "cache"),
+                    "LD_LIBRARY_PATH": ":".join([str(folder) for folder in folders if folder.exists()] + before)}
+
+    def save(self):
+        with self.lock:
+            part = self.arguments.output.with_name(f".{self.arguments.output.name}.part")
+            part.write_text(json.dumps(self.report, indent=2) + "\n")
+            os.replace(part, self.arguments.output)
+
+    def keep(self, command, done, why=""):
+        text = f"$ {' '.join(map(str, command))}\n{done.output[-200_000:]}{done.errors[-50_000:]}\n[exit code {done.code}, {done.seconds:.1f} s] {why}\n"
+        with self.lock:
+            if self.log_bytes < 12 << 20:
+                self.log_bytes += len(text)
+                with self.log.open("a", errors="replace") as log:
+                    log.write(text)
+
+    def left(self):
+        return self.end - time.monotonic()
+
+
+class Part:
+    """One part under way: its result so far is in the report, whatever happens next."""
+
+    def __init__(self, check, name):
+        self.check, self.result = check, {"state": "running"}
+        self.end = min(time.monotonic() + check.arguments.limits.get(name, LIMITS.get(name, 30)), check.end)
+        check.report["parts"][name] = self.result
+        check.save()
+
+    def run(self, command, limit=1e9, env=None, **more):
+        left = self.end - time.monotonic()
+        if left < 0.1:
+            raise Over("not begun: the part's time is over", Done(None, "", "", 0))
+        try:
+            done = run(command, self.check.env if env is None else env, min(limit, left), **more)
+        except Over as over:
+            self.check.keep(command, over.done, str(over))
+            raise
+        self.check.keep(command, done)
+        return done
+
+    def put(self, key, value):
+        """A step's result, at once."""
+        with self.check.lock:
+            self.result.setdefault("runs", {})[key] = value
+        print(f"  {key}: {brief(value)}", flush=True)
+        self.check.save()
+
+    def each(self, work, jobs):
+        """Calls of which each gives a result, several at once; whether all are ok. One over its time costs itself only."""
+        def one(item):
+            key, call = item
+            try:
+                self.put(key, call())
+            except Over as over:
+                self.put(key, {"ok": False, "error": str(over), "output": over.done.text[-1000:]})
+            except Exception as error:
+                self.put(key, {"ok": False, "error": f"{type(error).__name__}: {error}"})
+
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(one, work.items()))
+        return all(self.result["runs"][key]["ok"] for key in work)
+
+
+def brief(value):
+    return json.dumps({key: item for key, item in value.items() if not isinstance(item, (list, dict)) and len(str(item)) < 200})
+
+
+# ---- This machine
 
 
 def torch_libraries(python):
-    """Folders with LibTorch and what comes with it, of the Python that has it."""
-    code = "import pathlib, torch; print(pathlib.Path(torch.__file__).parent)"
+    """Folders with LibTorch and what comes with it, of the Python that has it; it is not loaded."""
+    code = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True)
-    if found.returncode != 0:
+    if found.returncode != 0 or not found.stdout.strip():
         sys.exit(f"error: {python} has no torch\n  fix: name a Python that has it: --torch-python")
-    torch = pathlib.Path(found.stdout.strip())
+    torch = pathlib.Path(found.stdout.strip()).parent
     return [torch / "lib", *sorted((torch.parent / "nvidia").glob("*/lib"))]
 
 
-def environment(arguments):
-    folders = [arguments.build / "carried", *torch_libraries(arguments.torch_python)]
-    before = [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []
-    return {**os.environ, "SFTRUN_TEST_DATA": str(ROOT / "tests/data"), "LD_LIBRARY_PATH": ":".join([str(f) for f in folders if f.exists()] + before)}
+def torch_version(python):
+    file = torch_libraries(python)[0].parent / "version.py"
+    match = re.search(r"__version__ = '([^']+)'", file.read_text()) if file.exists() else None
+    return match[1] if match else None
 
 
-def cards():
-    query = ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader"]
+def cards(check):
+    """A line for each, and the memory of the smallest in bytes; the driver's tool is not on every machine."""
     try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return []
+        info = json.loads(run([check.build / "bin/sftrun", "gpu-info", "--json"], check.env, 60).output)
+        gpus = info["gpus"]
+    except (Over, OSError, ValueError, KeyError):
+        info, gpus = {}, []
+    lines = [f"{gpu.get('name')}, {gpu.get('memory_total_bytes')} bytes, driver {info.get('driver_version')}" for gpu in gpus]
+    query = ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, Over):
+        done = run(query, check.env, 60)
+        lines = done.output.strip().splitlines() if done.code == 0 and done.output.strip() else lines
+    memory = [gpu.get("memory_total_bytes") for gpu in gpus if gpu.get("memory_total_bytes")]
+    return {"cards": lines, "memory_bytes": min(memory, default=None), "cpus": len(os.sched_getaffinity(0)), "gpu_info": info}
 
 
-def check_kernels(arguments, env):
-    with tempfile.TemporaryDirectory() as scratch:
-        report = pathlib.Path(scratch) / "gtest.json"
-        command = [str(arguments.build / "bin/gpu_tests"), f"--gtest_output=json:{report}"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-        print(done.stdout[-6000:], done.stderr[-2000:], sep="\n")
-        if not report.exists():
-            return {"ok": False, "error": done.stderr[-2000:] or f"exit code {done.returncode}"}
-        result = json.loads(report.read_text())
-    failed = [f"{suite['name']}.{test['name']}: {test['failures'][0]['failure'][:400]}"
-              for suite in result["testsuites"] for test in suite["testsuite"] if test.get("failures")]
-    return {"ok": done.returncode == 0, "tests": result["tests"], "failed": failed}
+# ---- The archive
 
 
-def train(arguments, env, name, folder, processes):
-    yaml = ROOT / "tests/data/train" / name / "run.yaml"
-    command = [str(arguments.build / "bin/sftrun"), "train", "--config", str(yaml), "--device", "cuda",
-               "--nproc-per-node", str(processes), f"output.dir={folder}"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
-    if done.returncode != 0:
-        return {"ok": False, "error": (done.stdout + done.stderr)[-2000:]}
+def sha256(path):
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def unpack(archive, folder):
+    """@return what is wrong with it, or nothing"""
+    try:
+        with tarfile.open(archive) as packed:
+            members = packed.getmembers()
+            for member in members:
+                if not (member.isfile() or member.isdir()) or member.name.startswith("/") or ".." in pathlib.PurePath(member.name).parts:
+                    return f"{member.name} does not belong into such an archive"
+            packed.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        listed = [line.split("  ", 1) for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, UnicodeDecodeError) as error:
+        return f"the archive is damaged: {error}"
+    wanted = {name.removeprefix("./"): known for known, name in listed}
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {"SHA256SUMS"}
+    wrong = sorted(set(wanted) ^ there) + [name for name in sorted(set(wanted) & there) if sha256(folder / name) != wanted[name]]
+    return f"missing, too many or changed: {', '.join(wrong[:8])}" if wrong else None
+
+
+def check_unpack(part, folder):
+    check, python = part.check, part.check.arguments.torch_python
+    began = time.monotonic()
+    error = unpack(check.arguments.archive, folder)
+    part.result["seconds_to_unpack"] = round(time.monotonic() - began, 1)
+    if error:
+        return {"ok": False, "error": error}
+    about = json.loads((folder / "about.json").read_text()) if (folder / "about.json").exists() else {}
+    here = torch_version(python)
+    check.use(folder)
+    if about.get("torch") and here and about["torch"].split("+")[0] != here.split("+")[0]:
+        return {"ok": False, "error": f"the build is of LibTorch {about['torch']}, and {python} has {here}", "about": about}
+    return {"ok": True, "about": about, "torch": here}
+
+
+# ---- Parts: tests
+
+TEST_LINE = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED) +\] (\S+?)(?:,.*)?(?: \(\d+ ms\))?$")
+
+
+def test_states(output):
+    """name -> [RUN, OK, FAILED or SKIPPED, what it printed]; RUN: it never ended."""
+    states, current = {}, None
+    for line in output.splitlines():
+        match = TEST_LINE.match(line.rstrip())
+        if match and match[1] == "RUN":
+            current = match[2]
+            states[current] = ["RUN", ""]
+        elif match and match[2] == current:
+            states[current][0], current = match[1], None
+        elif line.startswith("[==========]"):
+            current = None
+        elif current and len(states[current][1]) < 3000:
+            states[current][1] += line + "\n"
+    return states
+
+
+def listed_tests(text):
+    names, suite = [], ""
+    for line in text.splitlines():
+        line = line.split("#")[0].rstrip()
+        if line.endswith(".") and not line.startswith(" "):
+            suite = line
+        elif line.startswith("  ") and suite:
+            names.append(suite + line.strip())
+    return names
+
+
+def beside_others(check, threads):
+    """For tiny models: threads that wait for one another by spinning take longer than the work where cores are few."""
+    return {**check.env, "OMP_NUM_THREADS": str(max(1, threads)), "OMP_WAIT_POLICY": "passive"}
+
+
+def check_tests(part, pattern):
+    """All at once; where that is not clean each test that is not, alone, as one may spoil the card for those after it."""
+    program, why = part.check.build / "bin/gpu_tests", None
+    left, cpus = part.end - time.monotonic(), len(os.sched_getaffinity(0))
+    env = beside_others(part.check, min(4, cpus))
+    try:
+        done = part.run([program, f"--gtest_filter={pattern}", "--gtest_color=no"], limit=0.7 * left, env=env, quiet=min(QUIET, 0.6 * left))
+    except Over as over:
+        done, why = over.done, str(over)
+    states = test_states(done.output)
+    failed = {name: text for name, (state, text) in states.items() if state in ("FAILED", "RUN")}
+    result = {"tests": len(states), "passed": sum(state == "OK" for state, _ in states.values()), "seconds": round(done.seconds, 1), "failed": failed}
+    if not states:
+        return {"ok": False, "error": why or done.tail(), **result}
+    if done.code == 0 and not failed and why is None:
+        return {"ok": True, **result}
+    part.result.update(result)
+    part.check.save()
+    crashed = why is not None or done.code not in (0, 1) or any(state == "RUN" for state, _ in states.values())
+    if crashed:
+        result["error"] = why or f"exit code {done.code}: {done.errors[-1000:]}"
+        with contextlib.suppress(Over):
+            every = listed_tests(part.run([program, f"--gtest_filter={pattern}", "--gtest_list_tests"], limit=60).output)
+            failed |= {name: "did not run" for name in every if name not in states}
+    if part.check.rehearsal:
+        ended = not crashed
+        return {**result, "ok": ended, "note": NOT_COMPARED, "failed": {name: text[:200] for name, text in failed.items()}}
+
+    env = {**beside_others(part.check, cpus // JOBS), "CUDA_LAUNCH_BLOCKING": "1"}
+
+    def alone(name):
+        again = part.run([program, f"--gtest_filter={name}", "--gtest_color=no"], limit=60, env=env)
+        return {"ok": again.code == 0, "output": "" if again.code == 0 else again.tail(3000)}
+
+    part.each({f"alone: {name}": lambda name=name: alone(name) for name in failed}, JOBS)
+    return {"ok": False, **result}
+
+
+# ---- Parts: training
+
+
+def losses_of(done, folder):
+    """The losses of a run, or what went wrong."""
+    if done.code != 0:
+        return None, done.tail()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    expected = [line["loss"] for line in json.loads((yaml.parent / "expected.json").read_text())["metrics"]]
+    return [line["loss"] for line in lines if "loss" in line], None
+
+
+def train(part, name, folder, device, dtype, *more):
+    yaml = part.check.data / "train" / name / "run.yaml"
+    env = beside_others(part.check, len(os.sched_getaffinity(0)) // JOBS)
+    command = [part.check.build / "bin/sftrun", "train", "--config", yaml, "--device", device, *more, f"output.dir={folder}", f"model.dtype={dtype}"]
+    return losses_of(part.run(command, env=env, limit=90), folder)
+
+
+def expected_losses(part, name):
+    text = (part.check.data / "train" / name / "expected.json").read_text()
+    return [line["loss"] for line in json.loads(text)["metrics"]]
+
+
+def distance(losses, others):
+    return max(abs(a / b - 1) if a == a else float("inf") for a, b in zip(losses, others))
+
+
+def compared(part, losses, error, expected, limit):
+    if error:
+        return {"ok": False, "error": error}
     if len(losses) != len(expected):
         return {"ok": False, "error": f"{len(losses)} steps in place of {len(expected)}"}
-    worst = max(abs(a / b - 1) for a, b in zip(losses, expected))
-    return {"ok": worst <= LOSS, "loss_relative": worst}
+    if part.check.rehearsal:
+        return {"ok": True, "note": NOT_COMPARED}
+    worst = distance(losses, expected)
+    return {"ok": worst <= limit, "loss_relative": worst if worst < 1e300 else "not finite", "limit": limit}
 
 
-def check_training(arguments, env, processes=1):
-    results = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in RUNS:
-            results[name] = train(arguments, env, name, pathlib.Path(scratch) / name, processes)
-            print(f"{name}, {processes} process(es): {results[name]}", flush=True)
-    return {"ok": all(result["ok"] for result in results.values()), "processes": processes, "runs": results}
+def check_training(part):
+    scratch = pathlib.Path(tempfile.mkdtemp(dir=part.check.scratch))
+
+    def fp32(name):
+        losses, error = train(part, name, scratch / f"{name}-fp32", "cuda", "fp32", "--nproc-per-node", "1")
+        return compared(part, losses, error, expected_losses(part, name), LOSS)
+
+    def bf16(name):
+        here, error = train(part, name, scratch / f"{name}-cpu", "cpu", "bf16", "--nproc-per-node", "1")
+        if error:
+            return {"ok": False, "error": f"on the CPU: {error}"}
+        losses, error = train(part, name, scratch / f"{name}-bf16", "cuda", "bf16", "--nproc-per-node", "1")
+        apart = distance(here, expected_losses(part, name))
+        return {**compared(part, losses, error, here, max(LOSS_BF16, 2 * apart)), "cpu_bf16_to_fp32": apart}
+
+    ok = part.each({f"{name}, fp32": lambda name=name: fp32(name) for name in RUNS}, JOBS)
+    return {"ok": part.each({f"{name}, bf16": lambda name=name: bf16(name) for name in RUNS}, JOBS) and ok}
 
 
-def check_nccl(arguments, env):
-    if len(cards()) < 2:
-        return {"ok": True, "left_out": "there is one GPU"}
-    return check_training(arguments, env, processes=2)
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
 
 
-def check_bandwidth(arguments, env):
-    command = [str(arguments.build / "bin/quant_bandwidth"), "512", "15", "cuda"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    print(done.stdout, done.stderr[-2000:], sep="\n", flush=True)
-    return {"ok": done.returncode == 0, "lines": done.stdout.splitlines()}
+REFUSED = re.compile(r"[^\n]*(?:Duplicate GPU|invalid usage|ncclInvalidUsage)[^\n]*", re.I)
 
 
-def has_peer(arguments):
-    code = "import peft, torch, transformers"
-    return subprocess.run([arguments.peer_python, "-c", code], capture_output=True).returncode == 0
+def two_ranks_on_one(part, name, folder):
+    """Each believes to be alone on a host of its own: NCCL takes a card once for each host."""
+    port = free_port()
+    yaml = part.check.data / "train" / name / "run.yaml"
+    command = [part.check.build / "bin/sftrun", "train", "--config", yaml, "--device", "cuda", f"output.dir={folder}", "model.dtype=fp32", *OF_TWO]
+
+    def rank(number):
+        env = {"RANK": number, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": number, "MASTER_ADDR": "127.0.0.1",
+               "MASTER_PORT": port, "NCCL_HOSTID": f"rank{number}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": 1, "NCCL_DEBUG": "WARN"}
+        try:
+            return part.run(command, env={**part.check.env, **{key: str(value) for key, value in env.items()}}, limit=60)
+        except Over as over:
+            over.done.errors += f"\n{over}"
+            return over.done
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(rank, range(2))
+    refused = REFUSED.search(first.text) or REFUSED.search(second.text)
+    if refused and (first.code, second.code) != (0, 0):
+        return {"ok": True, "refused": refused[0].strip()[:500]}
+    if first.code == 0 and second.code != 0:
+        return {"ok": False, "error": f"rank 1: {second.tail()}"}
+    losses, error = losses_of(first, folder)
+    return compared(part, losses, error, expected_losses(part, name), LOSS)
 
 
-def check_bench(arguments, env):
-    if not has_peer(arguments):
-        return {"ok": True, "left_out": f"{arguments.peer_python} lacks transformers or peft"}
-    runs = {"lora": [], "qlora": ["--quant", "nf4"]} if arguments.model else {"lora": ["--arch", str(ROOT / "bench/arch/llama-135m.json")]}
-    model = ["--model", str(arguments.model)] if arguments.model else []
-    results = {}
-    for name, flags in runs.items():
-        command = [arguments.peer_python, str(ROOT / "bench/run.py"), "--sftrun", str(arguments.build / "bin/sftrun"),
-                   "--peer-python", arguments.peer_python, "--device", "cuda", "--batch-size", "16", *model, *flags]
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-        print(done.stdout[-4000:], done.stderr[-2000:], sep="\n", flush=True)
-        results[name] = {"ok": done.returncode == 0, "table": done.stdout[-4000:]}
-    return {"ok": all(result["ok"] for result in results.values()), "runs": results}
+def check_nccl(part):
+    scratch = pathlib.Path(tempfile.mkdtemp(dir=part.check.scratch))
+    many = len(part.check.report["machine"]["cards"]) > 1
+    part.result["cards"] = 2 if many else 1
+
+    def two(name):
+        if not many:
+            return two_ranks_on_one(part, name, scratch / name)
+        losses, error = train(part, name, scratch / name, "cuda", "fp32", "--nproc-per-node", "2", *OF_TWO)
+        return compared(part, losses, error, expected_losses(part, name), LOSS)
+
+    return {"ok": part.each({name: lambda name=name: two(name) for name in NCCL_RUNS}, 1)}
+
+
+# ---- Parts: speed
+
+
+def check_bandwidth(part):
+    millions = "1" if part.check.rehearsal else "512"
+    try:
+        done = part.run([part.check.build / "bin/quant_bandwidth", millions, "15", "cuda"])
+    except Over as over:
+        return {"ok": False, "error": str(over), "lines": over.done.output.splitlines()}
+    return {"ok": done.code == 0, "lines": done.output.splitlines(), **({} if done.code == 0 else {"error": done.tail()})}
+
+
+def peer_lacks(python):
+    code = "import importlib.util as u; print(' '.join(n for n in ('torch', 'transformers', 'peft') if u.find_spec(n) is None))"
+    try:
+        found = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return python
+    return found.stdout.strip() if found.returncode == 0 else found.stderr[-200:]
+
+
+@contextlib.contextmanager
+def card_memory(part):
+    """A list to which the most and the first MiB are added that the card's driver counts, all processes', while the body runs."""
+    found = []
+    query = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "250"]
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(query, stdout=output, stderr=subprocess.DEVNULL, start_new_session=True, env={**os.environ})
+        except OSError:
+            yield found
+            return
+        try:
+            yield found
+        finally:
+            process.kill()
+            process.wait()
+            output.seek(0)
+            samples = [int(line) for line in output.read().split() if line.isdigit()]
+            found += [max(samples), samples[0]] if samples else []
+
+
+def measured(part, command, env=None):
+    with card_memory(part) as memory:
+        done = part.run(command, env=env)
+    try:
+        result = json.loads(done.output.strip().splitlines()[-1]) if done.code == 0 else None
+    except (ValueError, IndexError):
+        result = None
+    if result is None:
+        return {"ok": False, "error": done.tail()}
+    kept = ("tokens_per_second", "tokens_per_second_best", "first_step_seconds", "peak_memory_bytes", "loss", "versions")
+    return {"ok": True, **{key: result[key] for key in kept if key in result}, "step_seconds": result.get("step_seconds"), "process_seconds": round(done.seconds, 1),
+            **({"card_memory_mib": memory[0], "card_memory_mib_before": memory[1]} if memory else {})}
+
+
+def check_bench(part):
+    check, arguments = part.check, part.check.arguments
+    lacking = peer_lacks(arguments.peer_python)
+    part.result["peer"] = f"left out: {arguments.peer_python} lacks {lacking}" if lacking else arguments.peer_python
+    card = check.report["machine"].get("memory_bytes")
+    works = WORKS if not check.rehearsal else (("llama-tiny", 32, 1, 0),)
+    steps, work = ("2" if check.rehearsal else "8"), {}
+
+    def add(name, source, seq_len, batch, needs, quant):
+        common = [*source, "--seq-len", str(seq_len), "--batch-size", str(batch), "--steps", steps, "--dtype", "bf16", "--device", "cuda"]
+        ours = [check.build / "bin/sftrun", "bench", *common, "--json", *([f"tuning.quant={quant}"] if quant else [])]
+        peer = [arguments.peer_python, "-W", "ignore", check.bench / "peer_train.py", *common, *(["--quant", quant] if quant else [])]
+        too_small = card is not None and card < needs << 30
+        skipped = {"ok": True, "left_out": f"the card has {(card or 0) >> 30} GiB, and {needs} are needed"}
+        work[f"{name}, sftrun"] = lambda: skipped if too_small else measured(part, ours)
+        if not lacking:
+            work[f"{name}, peer"] = lambda: skipped if too_small else measured(part, peer, env=dict(os.environ))
+
+    for shape, seq_len, batch, needs in works:
+        add(shape, ["--arch", str(check.bench / "arch" / f"{shape}.json")], seq_len, batch, needs, None)
+    if arguments.model:
+        for quant in (None, "nf4"):
+            add(f"{arguments.model.name}{', nf4' if quant else ''}", ["--model", str(arguments.model)], 512, 16, 0, quant)
+    ok = part.each(work, 1)
+    runs, ratios = part.result["runs"], {}
+    for name in {key.rpartition(",")[0] for key in runs}:
+        ours, peer = runs.get(f"{name}, sftrun", {}), runs.get(f"{name}, peer", {})
+        if ours.get("tokens_per_second") and peer.get("tokens_per_second"):
+            ratios[name] = {"tokens_per_second": ours["tokens_per_second"] / peer["tokens_per_second"]}
+            if ours.get("card_memory_mib") and peer.get("card_memory_mib"):
+                ratios[name]["card_memory"] = peer["card_memory_mib"] / ours["card_memory_mib"]
+    return {"ok": ok, "above_1_is_in_favour_of_sftrun": dict(sorted(ratios.items()))}
+
+
+# ---- All of it
+
+CHECKS = {
+    "kernels": lambda part: check_tests(part, "-GpuModels*:GpuOptimizers*"),
+    "models": lambda part: check_tests(part, "GpuModels*:GpuOptimizers*"),
+    "training": check_training,
+    "nccl": check_nccl,
+    "bandwidth": check_bandwidth,
+    "bench": check_bench,
+}
+
+
+def perform(check, name, call):
+    """Runs a part and records it, however it ends."""
+    if check.left() < min(LEAST, 0.1 * check.arguments.budget):
+        check.report["parts"][name] = {"state": "not run: out of time"}
+        check.save()
+        return
+    print(f"{name} …", flush=True)
+    part, began = Part(check, name), time.monotonic()
+    outcome, state = {}, None
+    try:
+        outcome = call(part)
+    except Over as over:
+        outcome = {"ok": False, "error": str(over), "output": over.done.text[-2000:]}
+    except Stopped:
+        state = "ended by a signal"
+        raise
+    except Exception as error:  # one part's trouble is not the next one's
+        outcome = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+    finally:
+        part.result.update(outcome)
+        part.result["state"] = state or ("ok" if outcome.get("ok") else "failed")
+        part.result.pop("ok", None)
+        part.result["seconds"] = round(time.monotonic() - began, 1)
+        check.save()
+    print(f"{name}: {part.result['state']} after {part.result['seconds']} s", flush=True)
+
+
+def check_hang(part):
+    """Of a rehearsal: a program and its child, of another session, that do not end by themselves."""
+    child = "import subprocess, time; subprocess.Popen(['sleep', '3600'], start_new_session=True); time.sleep(3600)"
+    try:
+        part.run([sys.executable, "-c", child], limit=1)
+    except Over as over:
+        return {"ok": True, "note": f"{over}, as it should"}
+    return {"ok": False, "error": "what hangs was not ended"}
+
+
+def seconds_by_part(text):
+    name, _, seconds = text.partition("=")
+    if name not in LIMITS:
+        raise argparse.ArgumentTypeError(f"of {', '.join(LIMITS)}")
+    return name, float(seconds)
+
+
+def parse_arguments():
+    here = ROOT / ".venv/bin/python"
+    peer = ROOT / ".venv-ref/bin/python"
+
+    def folder(path):
+        return pathlib.Path(path).resolve()
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--build", type=folder, default=ROOT / "build", help="build folder, or an unpacked archive [build]")
+    source.add_argument("--archive", type=folder, help="what scripts/gpu/pack.sh made")
+    parser.add_argument("--output", type=folder, default=ROOT / "bench/gpu-check.json", help="the log is beside it, as .log")
+    parser.add_argument("--torch-python", default=str(here) if here.exists() else "python3")
+    parser.add_argument("--peer-python", default=str(peer) if peer.exists() else "python3")
+    parser.add_argument("--model", type=folder, help="directory of a model for the bench, too, dense and in NF4")
+    parser.add_argument("--only", nargs="+", choices=list(CHECKS), default=list(CHECKS), metavar="PART")
+    parser.add_argument("--skip", nargs="+", choices=list(CHECKS), default=[], metavar="PART")
+    parser.add_argument("--budget", type=float, default=540, metavar="SECONDS", help="for everything; what is then left is not run [540]")
+    parser.add_argument("--limit", type=seconds_by_part, action="append", default=[], metavar="PART=SECONDS", help=f"{LIMITS}")
+    parser.add_argument("--libraries", type=folder, metavar="FOLDER", help="libraries that are to be found before all others")
+    parser.add_argument("--rehearse", type=folder, metavar="FOLDER", help="libraries that stand in for CUDA's: numbers are not compared")
+    arguments = parser.parse_args()
+    arguments.limits = dict(arguments.limit)
+    return arguments
+
+
+def stop(number, _):
+    if STOP.is_set():
+        return  # what the first one began is under way
+    STOP.set()
+    raise Stopped(f"signal {number}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=lambda path: pathlib.Path(path).resolve(), default=ROOT / "build")
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "bench/gpu-check.json")
-    parser.add_argument("--torch-python", default=str(ROOT / ".venv/bin/python") if (ROOT / ".venv").exists() else "python3")
-    parser.add_argument("--peer-python", default=str(ROOT / ".venv-ref/bin/python") if (ROOT / ".venv-ref").exists() else "python3")
-    parser.add_argument("--model", type=pathlib.Path, help="directory of the model for the bench [random weights; without QLoRA]")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    arguments = parser.parse_args()
-    found = cards()
-    if not found:
-        sys.exit("error: nvidia-smi finds no GPU on this machine\n  fix: run this where there is one")
-    env = environment(arguments)
-    checks = {"kernels": check_kernels, "training": check_training, "nccl": check_nccl, "bandwidth": check_bandwidth, "bench": check_bench}
-    results = {name: checks[name](arguments, env) for name in arguments.only}
-    report = {"date": datetime.date.today().isoformat(), "cards": found, **results}
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
-    for name, result in results.items():
-        print(f"{name}: {'ok' if result['ok'] else 'FAILED'}{' (left out: ' + result['left_out'] + ')' if 'left_out' in result else ''}")
-    print(f"wrote {arguments.output}")
-    return 0 if all(result["ok"] for result in results.values()) else 1
+    arguments = parse_arguments()
+    chosen = [name for name in CHECKS if name in arguments.only and name not in arguments.skip]
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    check = Check(arguments)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    parts = check.report["parts"]
+    with tempfile.TemporaryDirectory(prefix="gpu-check-", ignore_cleanup_errors=True) as scratch:
+        try:
+            whole = True
+            if arguments.archive:
+                perform(check, "unpack", lambda part: check_unpack(part, pathlib.Path(scratch) / "unpacked"))
+                whole = parts["unpack"]["state"] == "ok"
+            if whole:
+                check.prepare(pathlib.Path(scratch))
+                check.report["machine"] = cards(check)
+                if not check.report["machine"]["cards"]:
+                    check.report["error"] = "no GPU on this machine"
+                    check.save()
+                    sys.exit("error: neither nvidia-smi nor sftrun gpu-info finds a GPU on this machine\n  fix: run this where there is one")
+                if check.rehearsal:
+                    perform(check, "hang", check_hang)
+            for name in chosen:
+                if whole:
+                    perform(check, name, CHECKS[name])
+                else:
+                    parts[name] = {"state": "not run: the archive cannot be used"}
+        except Stopped as signalled:
+            check.report["error"] = str(signalled)
+            for name in chosen:
+                parts.setdefault(name, {"state": f"not run: {signalled}"})
+    check.save()
+    for name, result in parts.items():
+        print(f"{name}: {result['state']}{'; ' + result['error'][:300] if 'error' in result else ''}")
+    print(f"wrote {arguments.output} and {check.log.name}")
+    states = [result["state"] for result in parts.values()]
+    if "error" in check.report or any(not state.startswith(("ok", "not run: out of time")) for state in states):
+        return 1
+    return 0 if all(state == "ok" for state in states) else 3
 
 
 if __name__ == "__main__":

@@ -314,6 +314,35 @@ void add_grouped_matmul_tn(at::Tensor& out, const at::Tensor& g, const at::Tenso
   launch.check();
 }
 
+/// @param grad with the narrow side's columns as `rank`
+cuda::AdapterGrad adapter_grad(const AdapterGrad& grad) {
+  const bool g_is_wide = grad.g.size(1) >= grad.x.size(1);
+  const at::Tensor &wide = g_is_wide ? grad.g : grad.x, &thin = g_is_wide ? grad.x : grad.g;
+  return {.wide = wide.const_data_ptr(),
+          .thin = thin.const_data_ptr(),
+          .wide_stride = wide.stride(0),
+          .wide_columns = wide.size(1),
+          .thin_stride = thin.stride(0),
+          .rank = thin.size(1),
+          .out = grad.out.data_ptr<float>(),
+          .wide_step = grad.out.stride(g_is_wide ? 0 : 1),
+          .rank_step = grad.out.stride(g_is_wide ? 1 : 0),
+          .scale = static_cast<float>(grad.scale)};
+}
+
+void add_adapter_grads(const std::vector<AdapterGrad>& grads) {
+  const at::Tensor& g = grads.front().g;
+  const Launch launch(g);
+  for (size_t first = 0; first < grads.size(); first += cuda::kMostAdapterGrads) {
+    cuda::AdapterGrads some{};
+    some.tokens = g.size(0);
+    for (size_t i = first; i < grads.size() && some.count < cuda::kMostAdapterGrads; ++i)
+      some.products[some.count++] = adapter_grad(grads[i]);
+    cuda::launch_adapter_grads(type_of(g), some, launch.stream());
+    launch.check();
+  }
+}
+
 at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
   const auto options = at::TensorOptions().dtype(dtype);
   const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
@@ -361,6 +390,7 @@ constexpr CudaKernels kKernels = {
     .libtorch_groups = libtorch_groups,
     .grouped_matmul = grouped_matmul,
     .add_grouped_matmul_tn = add_grouped_matmul_tn,
+    .add_adapter_grads = add_adapter_grads,
     .pinned_zeros = pinned_zeros,
     .card_name = card_name,
 };

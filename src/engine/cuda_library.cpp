@@ -98,12 +98,6 @@ void choose_allocator() {
   setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
 }
 
-/// cuBLAS may add partial sums of a product in 16 bits unless it is told not to.
-void choose_precision() {
-  at::globalContext().setAllowBF16ReductionCuBLAS(false);
-  at::globalContext().setAllowFP16ReductionCuBLAS(false);
-}
-
 CudaStatus load_with(void* driver) {
   const std::vector<Card> cards = cards_of(driver);
   if (std::string refusal = too_old_card(cards); !refusal.empty()) return {0, std::move(refusal)};
@@ -125,7 +119,6 @@ CudaStatus load_with(void* driver) {
     return {0, path.string() + " belongs to another build"};
   if (std::string refusal = unbuilt_card(cards, architectures()); !refusal.empty())
     return {0, std::move(refusal)};
-  choose_precision();
   kernels::register_cuda_kernels(*kernels());
   parallel::register_nccl_factory(nccl);
   const int devices =

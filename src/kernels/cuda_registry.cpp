@@ -1,5 +1,7 @@
 #include "sftrun/kernels/cuda_registry.h"
 
+#include <ATen/Context.h>
+
 #include <optional>
 
 #include "sftrun/core/error.h"
@@ -16,6 +18,9 @@ std::optional<CudaKernels>& registered() {
 }  // namespace
 
 void register_cuda_kernels(const CudaKernels& kernels) {
+  // cuBLAS may add partial sums of a product in 16 bits unless it is told not to.
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
   registered() = kernels;
 }
 bool has_cuda_kernels() {

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
@@ -464,6 +465,28 @@ std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint
   return decoder;
 }
 
+namespace {
+
+/// Uniform with standard deviation 0.02. Every piece has a stream of its own, so that the values do
+/// not depend on the number of threads.
+void fill_random(at::Tensor& tensor, uint64_t seed, uint64_t number) {
+  constexpr int64_t kPiece = 1 << 16;
+  constexpr double kWidth = 0.0692820323;  // 0.02 * sqrt(12)
+  constexpr int kPieceBits = 32;
+  float* data = tensor.data_ptr<float>();
+  const int64_t pieces = (tensor.numel() + kPiece - 1) / kPiece;
+  at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      RandomStream stream(seed, number << kPieceBits | static_cast<uint64_t>(piece));
+      const int64_t last = std::min(tensor.numel(), (piece + 1) * kPiece);
+      for (int64_t i = piece * kPiece; i < last; ++i)
+        data[i] = static_cast<float>((stream.next_unit() - 0.5) * kWidth);
+    }
+  });
+}
+
+}  // namespace
+
 std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
                                          const DecoderOptions& options) {
   std::unique_ptr<Decoder> decoder(new Decoder(arch, options));
@@ -471,15 +494,10 @@ std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
   decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,
                      at::ScalarType dtype, bool /*stays*/) {
     at::Tensor tensor = at::empty(shape, at::kFloat);
-    float* data = tensor.data_ptr<float>();
-    RandomStream stream(options.seed, number++);
-    const bool is_norm = name.ends_with("norm.weight");
-    const float norm_weight = arch.norm_adds_one ? 0.0F : 1.0F;
-    for (int64_t i = 0; i < tensor.numel(); ++i) {
-      data[i] = is_norm ? norm_weight
-                        : static_cast<float>((stream.next_unit() - 0.5) *
-                                             0.0692820323);  // uniform, deviation 0.02
-    }
+    ++number;
+    if (name.ends_with("norm.weight"))
+      return tensor.fill_(arch.norm_adds_one ? 0.0F : 1.0F).to(dtype);
+    fill_random(tensor, options.seed, number);
     return tensor.to(dtype);
   });
   return decoder;

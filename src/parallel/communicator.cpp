@@ -173,10 +173,11 @@ std::vector<std::vector<double>> Communicator::all_gather(const std::vector<doub
   for (int rank = 0; rank < world_size(); ++rank) outputs[0].push_back(at::empty_like(inputs[0]));
   impl_->guarded("all_gather", [&] { impl_->group->allgather(outputs, inputs)->wait(); });
   ++impl_->counts.all_gather;
+  const at::Tensor host = at::stack(outputs[0]).cpu();  // one read, whatever the number of ranks
   std::vector<std::vector<double>> gathered;
-  for (const at::Tensor& output : outputs[0]) {
-    const at::Tensor host = output.cpu();
-    gathered.emplace_back(host.data_ptr<double>(), host.data_ptr<double>() + host.numel());
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto* of_rank = host.const_data_ptr<double>() + rank * host.size(1);
+    gathered.emplace_back(of_rank, of_rank + host.size(1));
   }
   return gathered;
 }

@@ -60,7 +60,7 @@ class Machine:
         if done.returncode != 0 or "host-backed device:" in output or "destroy_process_group" in output:
             shown = [line for line in output.splitlines() if any(word in line for word in ("error:", "host-backed device:", "emulator:", "destroy_process_group"))]
             raise AssertionError(f"exit code {done.returncode}: {' | '.join(shown[:6]) or output[-600:]}")
-        return output
+        return done.stdout
 
     def train(self, config, device, overrides, environment=(), processes=1, folder=None):
         self.runs += 1
@@ -177,7 +177,8 @@ def check_reference(machine, name, processes):
     expected = json.loads((DATA / "train" / name / "expected.json").read_text())["metrics"]
     loss = worst(rows, expected, "loss")
     assert loss <= REFERENCE, f"loss {loss:.1e}"
-    assert all(peak > 0 for row in rows for peak in row["peak_memory_bytes"]), "no GPU memory in metrics.jsonl"
+    # Of the card: the process takes some hundred MiB of the host's memory.
+    assert all(0 < peak < 64 << 20 for row in rows for peak in row["peak_memory_bytes"]), "other memory than the card's in metrics.jsonl"
     return f"loss {loss:.1e} from transformers + peft"
 
 

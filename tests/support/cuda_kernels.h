@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -15,6 +16,7 @@ namespace sftrun::test {
 inline std::string load_cuda_kernels() {
   const auto library = std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() /
                        "lib/libsftrun_cuda.so";
+  setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);  // as the engine
   void* torch = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   void* ours = torch == nullptr ? nullptr : dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (ours == nullptr) return dlerror();

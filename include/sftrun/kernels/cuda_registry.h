@@ -57,6 +57,7 @@ struct CudaKernels {
                                const at::Tensor& ends);
   void (*add_grouped_matmul_tn)(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                                 const at::Tensor& ends);
+  void (*add_adapter_grads)(const std::vector<AdapterGrad>& grads);
   /// On the host, in memory that cards copy from and to beside other work; of no more bytes than it
   /// has, to whole pages (LibTorch's own takes the next power of two).
   /// @param device the card that copies   @throws c10::Error where the system does not lock as much

@@ -34,7 +34,8 @@ struct LoraAdapter {
 
 /// What an adapter keeps for its way back.
 struct LoraRun {
-  at::Tensor low;              ///< scale * dropout(x) A^T [T, r]; undefined without an adapter
+  at::Tensor
+      low;  ///< dropout(x) A^T [T, r], on a CPU times the scale; undefined without an adapter
   at::Tensor result, lengths;  ///< of DoRA: what the magnitudes multiply [T, out_features], and
                                ///< the rows' lengths then
 };

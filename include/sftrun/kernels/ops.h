@@ -42,6 +42,7 @@ struct Product {
   Matrix w;
   bool transposed = false;
   RoundedRows rounded = {};  ///< x in e4m3, for a w in FP8, where the caller has it already
+  double scale = 1;          ///< of this summand; other than 1 on CUDA alone
 };
 /// residual [T, N] + bias [N] + the products: [T, N]. Residual and bias may be undefined. On CPU
 /// summed in fp32 and rounded once where own kernels serve, else in the order given.
@@ -50,6 +51,13 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
 at::Tensor matmul_nt(const at::Tensor& x, const Matrix& w);  ///< x [T, K], w [N, K] -> x w^T [T, N]
 /// out [N, K] fp32 += g^T x, g [T, N], x [T, K].
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x);
+/// The same of some products, each times `scale`, of which g or x has a rank's columns. On CUDA in
+/// one launch for every four linears; rows may lie further apart than they are long.
+struct AdapterGrad {
+  at::Tensor out, g, x;
+  double scale = 1;
+};
+void add_adapter_grads_(const std::vector<AdapterGrad>& grads);
 
 // ---- RMSNorm: x [T, H], weight [H].
 /// Times offset + weight (0, or Gemma's 1). Returns {y, rstd [T]}.

@@ -3,28 +3,41 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
-/// kWidth elements from i on.
-template <int kWidth, typename T>
-__device__ __forceinline__ void update(float* param, const float* grad, float* exp_avg,
-                                       float* exp_avg_sq, T* compute, int64_t i,
-                                       const AdamWParams& params) {
-  float values[kWidth], grads[kWidth], averages[kWidth], squares[kWidth];
-  load_values<kWidth>(param + i, values);
-  load_values<kWidth>(grad + i, grads);
-  load_values<kWidth>(exp_avg + i, averages);
-  load_values<kWidth>(exp_avg_sq + i, squares);
-  for (int k = 0; k < kWidth; ++k) {
+/// Element i.
+template <typename T>
+__device__ __forceinline__ void update_one(float* param, const float* grad, float* exp_avg,
+                                           float* exp_avg_sq, T* compute, int64_t i,
+                                           const AdamWParams& params) {
+  const AdamWElement updated =
+      adamw_element({param[i], exp_avg[i], exp_avg_sq[i]}, grad[i], params);
+  param[i] = updated.param;
+  exp_avg[i] = updated.exp_avg;
+  exp_avg_sq[i] = updated.exp_avg_sq;
+  if (compute != nullptr) store(compute + i, updated.param);
+}
+
+/// Elements [i, i + 4).
+template <typename T>
+__device__ __forceinline__ void update_four(float* param, const float* grad, float* exp_avg,
+                                            float* exp_avg_sq, T* compute, int64_t i,
+                                            const AdamWParams& params) {
+  float values[4], grads[4], averages[4], squares[4];
+  load_four(param + i, values);
+  load_four(grad + i, grads);
+  load_four(exp_avg + i, averages);
+  load_four(exp_avg_sq + i, squares);
+  for (int k = 0; k < 4; ++k) {
     const AdamWElement updated =
         adamw_element({values[k], averages[k], squares[k]}, grads[k], params);
     values[k] = updated.param, averages[k] = updated.exp_avg, squares[k] = updated.exp_avg_sq;
   }
-  store_values<kWidth>(param + i, values);
-  store_values<kWidth>(exp_avg + i, averages);
-  store_values<kWidth>(exp_avg_sq + i, squares);
-  if (compute != nullptr) store_values<kWidth>(compute + i, values);
+  store_four(param + i, values);
+  store_four(exp_avg + i, averages);
+  store_four(exp_avg_sq + i, squares);
+  if (compute != nullptr) store_four(compute + i, values);
 }
 
-/// Each thread updates kWidth elements at a time; the last ones one by one.
+/// @tparam kWidth elements that a thread updates at a time: 4, where all memory is aligned, or 1
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, T* compute, int64_t n,
@@ -32,11 +45,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth; i < n;
        i += stride) {
-    if (i + kWidth <= n) {
-      update<kWidth>(param, grad, exp_avg, exp_avg_sq, compute, i, params);
+    if constexpr (kWidth == 1) {
+      update_one(param, grad, exp_avg, exp_avg_sq, compute, i, params);
+    } else if (i + kWidth <= n) {
+      update_four(param, grad, exp_avg, exp_avg_sq, compute, i, params);
     } else {
       for (int64_t last = i; last < n; ++last)
-        update<1>(param, grad, exp_avg, exp_avg_sq, compute, last, params);
+        update_one(param, grad, exp_avg, exp_avg_sq, compute, last, params);
     }
   }
 }
@@ -74,48 +89,95 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *total = sum;
 }
 
-/// The largest over the block, in every thread. Call with all kThreads threads.
-__device__ __forceinline__ float block_largest(float value) {
-  __shared__ float of_warp[kWarps];
+__device__ __forceinline__ float warp_largest(float value) {
   for (int offset = 16; offset > 0; offset /= 2)
     value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, offset));
-  __syncthreads();  // an earlier call's have been read
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  float largest = of_warp[0];
-  for (int warp = 1; warp < kWarps; ++warp) largest = fmaxf(largest, of_warp[warp]);
-  return largest;
+  return value;
 }
 
-/// One thread for each element of a block of states.
+constexpr int kOwn = 8;  // elements of a block of states that a lane has: a warp takes a block
+static_assert(kOwn * 32 == kStateBlock);
+
+/// A lane's elements, of which the last lanes of a short block have fewer.
+struct OwnStates {
+  float params[kOwn], grads[kOwn];
+  uint8_t exp_avg[kOwn], exp_avg_sq[kOwn];
+};
+__device__ __forceinline__ void load_codes(const uint8_t* from, uint8_t* codes, bool is_aligned) {
+  if (!is_aligned) {
+    for (int k = 0; k < kOwn; ++k) codes[k] = from[k];
+    return;
+  }
+  const uint2 words = *reinterpret_cast<const uint2*>(from);
+  memcpy(codes, &words, sizeof(words));
+}
+__device__ __forceinline__ void store_codes(uint8_t* to, const uint8_t* codes, bool is_aligned) {
+  if (!is_aligned) {
+    for (int k = 0; k < kOwn; ++k) to[k] = codes[k];
+    return;
+  }
+  uint2 words;
+  memcpy(&words, codes, sizeof(words));
+  *reinterpret_cast<uint2*>(to) = words;
+}
+
+/// A warp takes a block of states.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     adamw_8bit(float* param, const float* grad, StateBlocks blocks, T* compute,
-               StateMap exp_avg_map, StateMap exp_avg_sq_map, AdamW8bitParams params) {
-  static_assert(kThreads == kStateBlock);
-  for (int64_t block = blockIdx.x; block < blocks.count; block += gridDim.x) {
-    const int64_t i = blocks.begin[block] + threadIdx.x;
-    uint8_t* m_code = blocks.first.exp_avg + block * kStateBlock + threadIdx.x;
-    uint8_t* v_code = blocks.first.exp_avg_sq + block * kStateBlock + threadIdx.x;
-    const bool is_inside = static_cast<int>(threadIdx.x) < blocks.numel[block];
+               StateMap exp_avg_map, StateMap exp_avg_sq_map, AdamW8bitParams params,
+               bool is_aligned) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
+  for (int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+       block < blocks.count; block += stride) {
+    const int64_t begin = blocks.begin[block], i = begin + lane * kOwn;
+    const int left = blocks.numel[block] - lane * kOwn, count = left < kOwn ? left : kOwn;
+    const bool is_whole = is_aligned && begin % kOwn == 0 && count == kOwn;
+    uint8_t* m_codes = blocks.first.exp_avg + block * kStateBlock + lane * kOwn;
+    uint8_t* v_codes = blocks.first.exp_avg_sq + block * kStateBlock + lane * kOwn;
+    OwnStates own;
+    load_codes(m_codes, own.exp_avg, is_aligned);
+    load_codes(v_codes, own.exp_avg_sq, is_aligned);
+    if (is_whole) {
+      load_eight(param + i, own.params);
+      load_eight(grad + i, own.grads);
+    } else {
+      for (int k = 0; k < count; ++k) own.params[k] = param[i + k], own.grads[k] = grad[i + k];
+    }
     float* m_absmax = blocks.first.exp_avg_absmax + block;
     float* v_absmax = blocks.first.exp_avg_sq_absmax + block;
-    AdamWElement e{0, 0, 0};
-    if (is_inside) {
-      e = {param[i], rounded_product(exp_avg_map.values[*m_code], *m_absmax),
-           rounded_product(exp_avg_sq_map.values[*v_code], *v_absmax)};
-      e = adamw_8bit_element(e, grad[i], params);
-      param[i] = e.param;
-      if (compute != nullptr) store(compute + i, e.param);
+    const float m_factor = *m_absmax, v_factor = *v_absmax;
+    float averages[kOwn], squares[kOwn], m_largest = 0, v_largest = 0;
+    for (int k = 0; k < count; ++k) {
+      const AdamWElement e = adamw_8bit_element(
+          {own.params[k], rounded_product(exp_avg_map.values[own.exp_avg[k]], m_factor),
+           rounded_product(exp_avg_sq_map.values[own.exp_avg_sq[k]], v_factor)},
+          own.grads[k], params);
+      own.params[k] = e.param, averages[k] = e.exp_avg, squares[k] = e.exp_avg_sq;
+      m_largest = fmaxf(m_largest, fabsf(e.exp_avg));
+      v_largest = fmaxf(v_largest, e.exp_avg_sq);
     }
-    // The factors are read before any thread is past the barriers within.
-    const float m_largest = block_largest(fabsf(e.exp_avg)),
-                v_largest = block_largest(e.exp_avg_sq);
-    if (is_inside) {
-      *m_code = exp_avg_map.codes[state_place(e.exp_avg, 1.0F / m_largest)];
-      *v_code = exp_avg_sq_map.codes[state_place(e.exp_avg_sq, 1.0F / v_largest)];
+    m_largest = warp_largest(m_largest);  // every lane has read the factors before
+    v_largest = warp_largest(v_largest);
+    for (int k = 0; k < count; ++k) {
+      own.exp_avg[k] = exp_avg_map.codes[state_place(averages[k], 1.0F / m_largest)];
+      own.exp_avg_sq[k] = exp_avg_sq_map.codes[state_place(squares[k], 1.0F / v_largest)];
     }
-    if (threadIdx.x == 0) {
+    if (count > 0) {
+      store_codes(m_codes, own.exp_avg, is_aligned);
+      store_codes(v_codes, own.exp_avg_sq, is_aligned);
+    }
+    if (is_whole) {
+      store_eight(param + i, own.params);
+      if (compute != nullptr) store_eight(compute + i, own.params);
+    } else {
+      for (int k = 0; k < count; ++k) {
+        param[i + k] = own.params[k];
+        if (compute != nullptr) store(compute + i + k, own.params[k]);
+      }
+    }
+    if (lane == 0) {
       *m_absmax = m_largest;
       *v_absmax = v_largest;
     }
@@ -130,11 +192,9 @@ void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, fl
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     const bool is_aligned = in_eights(0, {param, grad, exp_avg, exp_avg_sq, compute});
-    with_width(is_aligned, [&](auto width) {
-      constexpr int kWidth = decltype(width)::value;
-      launch(adamw<T, kWidth>, grid_of((n + kWidth - 1) / kWidth), kThreads, stream, param, grad,
-             exp_avg, exp_avg_sq, static_cast<T*>(compute), n, params);
-    });
+    const auto kernel = is_aligned ? adamw<T, 4> : adamw<T, 1>;
+    launch(kernel, grid_of(is_aligned ? (n + 3) / 4 : n), kThreads, stream, param, grad, exp_avg,
+           exp_avg_sq, static_cast<T*>(compute), n, params);
   });
 }
 
@@ -144,8 +204,9 @@ void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBl
   if (blocks.count == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch(adamw_8bit<T>, grid_of(blocks.count * kThreads), kThreads, stream, param, grad, blocks,
-           static_cast<T*>(compute), exp_avg_map, exp_avg_sq_map, params);
+    launch(adamw_8bit<T>, grid_of(blocks.count * 32), kThreads, stream, param, grad, blocks,
+           static_cast<T*>(compute), exp_avg_map, exp_avg_sq_map, params,
+           in_eights(0, {param, grad, compute, blocks.first.exp_avg, blocks.first.exp_avg_sq}));
   });
 }
 

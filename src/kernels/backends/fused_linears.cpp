@@ -17,6 +17,19 @@ at::Tensor dropped(const at::Tensor& x, const LoraAdapter& lora, const BatchCont
   return dropout(x, batch, lora.dropout, lora.module_number);
 }
 
+/// A CPU multiplies a rank's columns by the adapter's scale; on CUDA, where that would be a launch,
+/// the products that read them do.
+double scale_of_columns(const at::Tensor& x, const LoraAdapter& lora) {
+  return x.is_cuda() ? 1 : lora.scale;
+}
+double scale_of_products(const at::Tensor& x, const LoraAdapter& lora) {
+  return x.is_cuda() ? lora.scale : 1;
+}
+at::Tensor scaled_columns(at::Tensor columns, const LoraAdapter& lora) {
+  const double scale = scale_of_columns(columns, lora);
+  return scale == 1 ? columns : columns.mul_(scale);
+}
+
 /// Adapters without dropout read the same x: one product for all of them.
 LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchContext& batch) {
   LowRank low(group.size());
@@ -25,7 +38,8 @@ LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchCo
     if (!group[i]->lora) continue;
     const LoraAdapter& lora = *group[i]->lora;
     if (drops(lora, batch)) {
-      low[i].low = matmul_sum({{dropped(x, lora, batch), lora.a->compute, true}}).mul_(lora.scale);
+      low[i].low =
+          scaled_columns(matmul_sum({{dropped(x, lora, batch), lora.a->compute, true}}), lora);
     } else {
       shared.push_back(lora.a->compute);
     }
@@ -37,19 +51,32 @@ LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchCo
   for (size_t i = 0; i < group.size(); ++i) {
     if (!group[i]->lora || low[i].low.defined()) continue;
     const LoraAdapter& lora = *group[i]->lora;
-    low[i].low = all.narrow(1, first, lora.a->shape[0]).mul_(lora.scale);
+    low[i].low = scaled_columns(all.narrow(1, first, lora.a->shape[0]), lora);
     first += lora.a->shape[0];
   }
   return low;
 }
 
-/// Gradients of A and B; returns scale * dy B [T, r].
+/// Gradients of A and B, in `grads` until the group's are computed together; returns dy B [T, r],
+/// on a CPU times the scale.
 at::Tensor lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& low,
-                         const LoraAdapter& lora, const BatchContext& batch) {
-  at::Tensor d_low = matmul_sum({{dy, lora.b->compute, false}}).mul_(lora.scale);
-  add_matmul_tn_(lora.b->grad, dy, low);
-  add_matmul_tn_(lora.a->grad, d_low, drops(lora, batch) ? dropped(x, lora, batch) : x);
+                         const LoraAdapter& lora, const BatchContext& batch,
+                         std::vector<AdapterGrad>& grads) {
+  at::Tensor d_low = scaled_columns(matmul_sum({{dy, lora.b->compute, false}}), lora);
+  const double scale = scale_of_products(dy, lora);
+  grads.push_back({lora.b->grad, dy, low, scale});
+  grads.push_back({lora.a->grad, d_low, drops(lora, batch) ? dropped(x, lora, batch) : x, scale});
+  if (drops(lora, batch) || dy.is_cpu()) {  // an x of its own need not stay; a CPU gains nothing
+    add_adapter_grads_(grads);
+    grads.clear();
+  }
   return d_low;
+}
+
+/// A summand of a rank's columns.
+Product thin_term(const at::Tensor& columns, const Parameter& matrix, bool transposed,
+                  const LoraAdapter& lora) {
+  return {columns, matrix.compute, transposed, {}, scale_of_products(columns, lora)};
 }
 
 /// x as bases in FP8 multiply it, where more than one of a group does.
@@ -64,7 +91,8 @@ RoundedRows shared_rounding(const at::Tensor& x, const LinearGroup& group) {
 at::Tensor forward(const at::Tensor& x, const Linear& linear, const LoraRun& run,
                    const at::Tensor& residual, const RoundedRows& rounded) {
   std::vector<Product> terms = {{x, linear.matrix(), /*transposed=*/true, rounded}};
-  if (run.low.defined()) terms.push_back({run.low, linear.lora->b->compute, /*transposed=*/true});
+  if (run.low.defined())
+    terms.push_back(thin_term(run.low, *linear.lora->b, /*transposed=*/true, *linear.lora));
   return matmul_sum(terms, residual, linear.bias);
 }
 
@@ -81,7 +109,7 @@ at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchCo
   const bool through_dropout = drops(lora, batch);
   const at::Tensor dropped_x = through_dropout ? dropped(x, lora, batch) : x;
   run.lengths = row_lengths(linear);
-  run.result = matmul_sum({{dropped_x, w, true}, {run.low, lora.b->compute, true}});
+  run.result = matmul_sum({{dropped_x, w, true}, thin_term(run.low, *lora.b, true, lora)});
   at::Tensor y = scaled(run.result, gains_of(lora, run.lengths));
   if (through_dropout) y = matmul_sum({{x - dropped_x, w, true}}, y);
   if (linear.bias.defined()) y.add_(linear.bias);
@@ -117,6 +145,7 @@ at::Tensor linears_backward(const std::vector<at::Tensor>& grads, const at::Tens
                             bool needs_dx) {
   std::vector<Product> terms;  // of dx
   std::vector<at::Tensor> through_dropout;
+  std::vector<AdapterGrad> adapter_grads;
   for (size_t i = 0; i < group.size(); ++i) {
     const Linear& linear = *group[i];
     const at::Tensor& dy = grads[i];
@@ -128,19 +157,20 @@ at::Tensor linears_backward(const std::vector<at::Tensor>& grads, const at::Tens
     }
     const LoraAdapter& lora = *linear.lora;
     const at::Tensor inner = lora.magnitude ? through_magnitude(dy, lora, low[i]) : dy;
-    const at::Tensor d_low = lora_backward(inner, x, low[i].low, lora, batch);
+    const at::Tensor d_low = lora_backward(inner, x, low[i].low, lora, batch, adapter_grads);
     const bool drops_here = drops(lora, batch);
     terms.push_back({drops_here ? dy : inner, linear.matrix(), /*transposed=*/false});
     if (!needs_dx) continue;
     if (drops_here) {
-      std::vector<Product> dropped_terms = {{d_low, lora.a->compute, false}};
+      std::vector<Product> dropped_terms = {thin_term(d_low, *lora.a, false, lora)};
       // W x is behind the magnitudes, W dropout(x) before them.
       if (lora.magnitude) dropped_terms.push_back({inner - dy, linear.matrix(), false});
       through_dropout.push_back(dropped(matmul_sum(dropped_terms), lora, batch));
     } else {
-      terms.push_back({d_low, lora.a->compute, /*transposed=*/false});
+      terms.push_back(thin_term(d_low, *lora.a, /*transposed=*/false, lora));
     }
   }
+  add_adapter_grads_(adapter_grads);
   if (!needs_dx) return {};
   at::Tensor dx = matmul_sum(terms);
   for (const at::Tensor& part : through_dropout) dx.add_(part);

@@ -81,6 +81,24 @@ __device__ __forceinline__ void store_eight(T* p, const float* values) {
   *reinterpret_cast<uint4*>(p) = words;
 }
 
+/// Four elements, aligned to as many bytes as they have.
+__device__ __forceinline__ void load_four(const float* p, float* values) {
+  const float4 four = *reinterpret_cast<const float4*>(p);
+  values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
+}
+__device__ __forceinline__ void store_four(float* p, const float* values) {
+  *reinterpret_cast<float4*>(p) = make_float4(values[0], values[1], values[2], values[3]);
+}
+template <typename T>
+__device__ __forceinline__ void store_four(T* p, const float* values) {
+  static_assert(sizeof(T) == 2);
+  T elements[4];
+  for (int i = 0; i < 4; ++i) store(elements + i, values[i]);
+  uint2 words;
+  memcpy(&words, elements, sizeof(words));
+  *reinterpret_cast<uint2*>(p) = words;
+}
+
 /// kWidth consecutive elements: 1, or 8 aligned to 16 bytes.
 template <int kWidth, typename T>
 __device__ __forceinline__ void load_values(const T* p, float* values) {

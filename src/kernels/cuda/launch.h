@@ -27,8 +27,8 @@ void launch_rms_norm_backward(Type type, const void* dy, const void* x, const vo
 struct HeadRows {
   const void* x;     ///< before norm and rotation
   const void* grad;  ///< backward: of what attention read
-  void* y;  ///< what attention reads, or the gradient of x; may be x or grad, if the kernel
-            ///< has no norm to compute
+  void* y;  ///< forward what attention reads, without a norm it may be x; backward the gradient
+            ///< of x, which may be grad
   const void* weight;  ///< [head_dim] of the norm of each head; null: none
   float* rstd;         ///< [tokens * heads]: written forward, read backward
   int64_t heads;
@@ -108,6 +108,24 @@ void launch_grouped_matmul(Type type, const void* x, const void* w, const int32_
 /// out [experts, inner, columns] fp32 += g_e^T x_e of g [rows, inner] and x [rows, columns].
 void launch_grouped_matmul_tn(Type type, const void* g, const void* x, const int32_t* ends,
                               float* out, const GroupedShape& shape, Stream stream);
+
+/// One product g^T x in fp32 of which one side is wide and the other has a rank's columns:
+/// out[c * wide_step + r * rank_step] += scale * sum over tokens of wide[t, c] * thin[t, r].
+struct AdapterGrad {
+  const void* wide;  ///< [tokens, wide_columns], rows wide_stride elements apart
+  const void* thin;  ///< [tokens, rank], rows thin_stride elements apart
+  int64_t wide_stride, wide_columns, thin_stride, rank;
+  float* out;
+  int64_t wide_step, rank_step;
+  float scale;
+};
+inline constexpr int kMostAdapterGrads = 8;  ///< of a launch: four linears, A and B of each
+struct AdapterGrads {
+  AdapterGrad products[kMostAdapterGrads];
+  int count;
+  int64_t tokens;
+};
+void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream);
 
 /// Elements that one block sums; the partial sums are [ceil(n / this)] fp64.
 inline constexpr int64_t kSumChunk = 65536;

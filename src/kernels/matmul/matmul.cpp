@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "../brgemm.h"
+#include "../operands.h"
 #include "../parallel.h"
 #include "fp8_product.h"
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/ops.h"
 #include "thin_product.h"
 #include "tiled_matmul.h"
@@ -145,9 +147,10 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
     return out;
   }
   at::Tensor out = product_of(terms.front());
+  if (terms.front().scale != 1) out.mul_(terms.front().scale);
   for (size_t i = 1; i < terms.size(); ++i) {
     const at::Tensor w = terms[i].w.values(terms[i].x.scalar_type());
-    out.addmm_(terms[i].x, terms[i].transposed ? w.t() : w);
+    out.addmm_(terms[i].x, terms[i].transposed ? w.t() : w, /*beta=*/1, terms[i].scale);
   }
   if (bias.defined()) out.add_(bias);
   if (residual.defined()) out.add_(residual);
@@ -156,6 +159,31 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
 
 at::Tensor matmul_nt(const at::Tensor& x, const Matrix& w) {
   return matmul_sum({{x, w, /*transposed=*/true}});
+}
+
+void add_adapter_grads_(const std::vector<AdapterGrad>& grads) {
+  if (grads.empty()) return;
+  const at::Tensor& first = grads.front().g;
+  for (const AdapterGrad& grad : grads) {
+    require_operand(grad.out, first, at::kFloat);
+    TORCH_CHECK(grad.g.dim() == 2 && grad.x.dim() == 2 && grad.g.size(0) == first.size(0) &&
+                    grad.x.size(0) == first.size(0) && grad.out.size(0) == grad.g.size(1) &&
+                    grad.out.size(1) == grad.x.size(1),
+                "products of ", grad.g.sizes(), " and ", grad.x.sizes(), " into ",
+                grad.out.sizes());
+    for (const at::Tensor* operand : {&grad.g, &grad.x}) {
+      TORCH_CHECK(operand->stride(1) == 1 && operand->device() == first.device() &&
+                      operand->scalar_type() == first.scalar_type(),
+                  "an operand of adapters' gradients is ", operand->scalar_type(), " on ",
+                  operand->device());
+    }
+  }
+  if (first.is_cuda()) return cuda_kernels().add_adapter_grads(grads);
+  for (const AdapterGrad& grad : grads) {
+    TORCH_CHECK(grad.scale == 1, "a CPU's factors are in its operands");
+    at::Tensor out = grad.out;
+    add_matmul_tn_(out, grad.g, grad.x);
+  }
 }
 
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kGroupsAtOnce = 128;  ///< a thread each
 
 /// Each thread decodes a group; then all write what they have in order.
-template <typename Format, typename T>
+template <typename Format, typename T, int kWidth>
 __global__ void __launch_bounds__(kGroupsAtOnce)
     dequantize_ggml(const uint8_t* blocks, T* y, int64_t groups) {
   constexpr int kGroups = Format::kNumbers / ggml::kGroup, kRow = ggml::kGroup + 1;
@@ -51,8 +51,10 @@ __global__ void __launch_bounds__(kGroupsAtOnce)
     __syncthreads();
     const int64_t left = (groups - first) * ggml::kGroup,
                   count = left < kGroupsAtOnce * ggml::kGroup ? left : kGroupsAtOnce * ggml::kGroup;
-    for (int64_t i = threadIdx.x; i < count; i += kGroupsAtOnce) {
-      store(y + first * ggml::kGroup + i, numbers[i / ggml::kGroup * kRow + i % ggml::kGroup]);
+    for (int64_t i = static_cast<int64_t>(threadIdx.x) * kWidth; i < count;
+         i += kGroupsAtOnce * kWidth) {
+      store_values<kWidth>(y + first * ggml::kGroup + i,
+                           numbers + i / ggml::kGroup * kRow + i % ggml::kGroup);
     }
     __syncthreads();
   }
@@ -69,7 +71,7 @@ void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitT
     using T = Element<decltype(null)>;
     with_groups(matrix, [&](const auto& groups) {
       launch(dequantize_4bit<std::decay_t<decltype(groups)>, T>, grid, kThreads, stream, groups,
-             tables, static_cast<T*>(y), n, matrix.groups_are_whole());
+             tables, static_cast<T*>(y), n, matrix.groups_are_whole() && in_eights(0, {y}));
     });
   });
 }
@@ -83,8 +85,10 @@ void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     ggml::with_format(ggml_type, [&](auto format) {
-      launch(dequantize_ggml<decltype(format), T>, grid, kGroupsAtOnce, stream, blocks,
-             static_cast<T*>(y), groups);
+      with_width(in_eights(0, {y}), [&](auto width) {
+        launch(dequantize_ggml<decltype(format), T, decltype(width)::value>, grid, kGroupsAtOnce,
+               stream, blocks, static_cast<T*>(y), groups);
+      });
     });
   });
 }

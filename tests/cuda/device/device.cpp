@@ -154,7 +154,12 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 // LibTorch's registry makes it by this name.
 struct CUDAHooks final : at::CUDAHooksInterface {
   explicit CUDAHooks(at::CUDAHooksArgs) {}
-  void init() const override {}
+  /// LibTorch's allocator reads its settings when CUDA is first used.
+  void init() const override {
+    const char* setting = std::getenv("PYTORCH_ALLOC_CONF");
+    if (setting == nullptr || std::strstr(setting, "expandable_segments:True") == nullptr)
+      host_backed::fail("the allocator was not asked for expandable segments");
+  }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool isPinnedPtr(const void* address) const override {

@@ -209,10 +209,22 @@ void choose_device(Call& call, const std::string& name, std::span<c10::IValue> a
                       : c10::impl::getDeviceGuardImpl(c10::kCUDA)->getDevice();
 }
 
+/// cuBLAS would otherwise be free to add partial sums in 16 bits.
+void require_full_reductions(const std::string& name) {
+  static const std::set<std::string> products = {"aten::mm",  "aten::addmm",   "aten::addmm_",
+                                                 "aten::bmm", "aten::baddbmm", "aten::baddbmm_"};
+  if (!products.contains(name)) return;
+  constexpr auto kAllowed = at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK;
+  if (at::globalContext().allowBF16ReductionCuBLAS() == kAllowed ||
+      at::globalContext().allowFP16ReductionCuBLAS() == kAllowed)
+    fail("products may be summed in 16 bits");
+}
+
 void run(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string name = full_name(schema);
   counts.add(name);
+  require_full_reductions(name);
   if (name.starts_with("aten::"))
     TORCH_CHECK_NOT_IMPLEMENTED(operators_of_cuda().contains(name), name,
                                 " has no kernel for CUDA");

@@ -10,7 +10,7 @@
 
 /// CUDA kernels on the host: what device.cuh includes where no CUDA compiler reads the .cu files. A
 /// thread of a block is a fibre, and a barrier switches to the next one. Blocks run one after the
-/// other, so races between blocks do not show. See README.md.
+/// other, so races between blocks do not show. See ../README.md.
 namespace emulator {
 
 /// In which order blocks of a grid, warps of a block and lanes of a warp take their turns: a warp

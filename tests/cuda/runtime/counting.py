@@ -13,6 +13,8 @@ LAYERS = 2
 COUNTED = ["LoRA", "nf4"]
 ALSO_COUNTED = ["full", "fp8", "int8", "gradient checkpointing", "full paged_adamw"]
 LAUNCHES = ("launch", "product")
+# Kernels and products of a layer, forward and backward together: no change may add to them unseen.
+MOST_OF_A_LAYER = {"LoRA": 64, "nf4": 78}
 RUNS = {"base": {}, "micro-batch": {"accum": 3}, "step": {"steps": 6}, "evaluation": {"val": 2}, "layer": {"layers": LAYERS + 1},
         "layer, micro-batch": {"layers": LAYERS + 1, "accum": 3}, "layer, evaluation": {"layers": LAYERS + 1, "val": 2}}
 
@@ -110,7 +112,8 @@ def count_mode(session, pool, mode, devices):
     if changed := difference(tallies.pop("again"), tallies["base"]):
         failures.append(f"counts of {title}: the same run twice differs in {dict(changed)}")
     table = table_of(tallies)
-    return title, table, failures + [f"counts of {title}: {line}" for line in steady_state(table)]
+    lines = [*steady_state(table), *too_many(table, mode)]
+    return title, table, failures + [f"counts of {title}: {line}" for line in lines]
 
 
 def steady_state(table):
@@ -124,6 +127,12 @@ def steady_state(table):
     for name in ("copies that wait", "copies of pageable memory", "synchronisations"):
         if numbers[name]:
             yield f"{numbers[name]:g} {name} in every micro-batch"
+
+
+def too_many(table, mode):
+    found = sum(table["layer, forward and backward"].values())
+    if found > MOST_OF_A_LAYER.get(mode, found):
+        yield f"{found:g} launches and products of a layer, not {MOST_OF_A_LAYER[mode]}"
 
 
 def count(session, pool, everything):

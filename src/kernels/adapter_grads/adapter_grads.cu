@@ -1,0 +1,159 @@
+#include <mma.h>
+
+#include "cuda/device.cuh"
+
+// Gradients of a group's low-rank matrices in one launch: products g^T x of which one side has few
+// columns. Bound by reading the other side, once. A block takes kWide columns of it and kRank of
+// the narrow one over all tokens, so that sums are in an order that depends on the shapes alone.
+namespace sftrun::kernels::cuda {
+namespace {
+
+constexpr int kWide = 64, kRank = 16, kDepth = 64;  // columns, columns, tokens of a step
+constexpr int kGradThreads = 128;                   // four warps of 16 wide columns each
+// Padded rows: neighbours lie in other banks, and each row begins at a multiple of 16 bytes.
+constexpr int kWideLead = kWide + 8, kRankLead = kRank + 8, kSumsLead = kRank + 4;
+
+/// The product and the columns that a block computes.
+struct GradTile {
+  int product;
+  int64_t column;
+};
+__device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads) {
+  int64_t tile = blockIdx.x;
+  int product = 0;
+  for (; product < grads.count - 1; ++product) {
+    const int64_t tiles = (grads.products[product].wide_columns + kWide - 1) / kWide;
+    if (tile < tiles) break;
+    tile -= tiles;
+  }
+  return {product, tile * kWide};
+}
+
+/// Rows [token, token + kDepth) of x's columns [column, column + kColumns), zero beyond its edges.
+template <int kColumns, int kLead, int kWidth, typename T>
+__device__ __forceinline__ void load_tile(T* tile, const T* x, int64_t stride, int64_t columns,
+                                          int64_t column, int64_t token, int64_t tokens) {
+  constexpr int kPieces = kColumns / kWidth;
+  for (int i = static_cast<int>(threadIdx.x); i < kDepth * kPieces; i += kGradThreads) {
+    const int row = i / kPieces, at = i % kPieces * kWidth;
+    T* to = tile + row * kLead + at;
+    float values[kWidth] = {};
+    const bool is_inside = token + row < tokens && column + at < columns;
+    if (is_inside) load_values<kWidth>(x + (token + row) * stride + column + at, values);
+    store_values<kWidth>(to, values);
+  }
+}
+
+/// A block's sums on tensor cores: a warp has 16 wide columns times kRank.
+template <typename T>
+class GradSums {
+ public:
+  __device__ GradSums() { nvcuda::wmma::fill_fragment(sums_, 0.0F); }
+  __device__ void add(const T* wide, const T* thin) {
+    using namespace nvcuda::wmma;
+    const int first = static_cast<int>(threadIdx.x) / 32 * 16;
+    for (int k = 0; k < kDepth; k += 16) {
+      fragment<matrix_a, 16, 16, 16, T, col_major> a;
+      fragment<matrix_b, 16, 16, 16, T, row_major> b;
+      load_matrix_sync(a, wide + k * kWideLead + first, kWideLead);
+      load_matrix_sync(b, thin + k * kRankLead, kRankLead);
+      mma_sync(sums_, a, b, sums_);
+    }
+  }
+  __device__ void write(float* out) const {
+    const int first = static_cast<int>(threadIdx.x) / 32 * 16;
+    nvcuda::wmma::store_matrix_sync(out + first * kSumsLead, sums_, kSumsLead,
+                                    nvcuda::wmma::mem_row_major);
+  }
+
+ private:
+  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> sums_;
+};
+
+/// The same in fp32: two threads share a wide column, each has half of the narrow ones.
+template <>
+class GradSums<float> {
+ public:
+  __device__ void add(const float* wide, const float* thin) {
+    for (int k = 0; k < kDepth; ++k) {
+      const float a = wide[k * kWideLead + column()];
+      for (int i = 0; i < kHalf; ++i)
+        sums_[i] = fmaf(a, thin[k * kRankLead + first() + i], sums_[i]);
+    }
+  }
+  __device__ void write(float* out) const {
+    for (int i = 0; i < kHalf; ++i) out[column() * kSumsLead + first() + i] = sums_[i];
+  }
+
+ private:
+  static constexpr int kHalf = kRank / 2;
+  __device__ static int column() { return static_cast<int>(threadIdx.x) % kWide; }
+  __device__ static int first() { return static_cast<int>(threadIdx.x) / kWide * kHalf; }
+  float sums_[kHalf] = {};
+};
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kGradThreads)
+    adapter_grads(const __grid_constant__ AdapterGrads grads) {
+  __shared__ __align__(32) T wide[kDepth * kWideLead];
+  __shared__ __align__(32) T thin[kDepth * kRankLead];
+  __shared__ __align__(32) float result[kWide * kSumsLead];
+  const GradTile tile = tile_of_block(grads);
+  const AdapterGrad& grad = grads.products[tile.product];
+  const int64_t first_rank = static_cast<int64_t>(blockIdx.y) * kRank;
+  if (first_rank >= grad.rank) return;
+  GradSums<T> sums;
+  for (int64_t token = 0; token < grads.tokens; token += kDepth) {
+    load_tile<kWide, kWideLead, kWidth>(wide, static_cast<const T*>(grad.wide), grad.wide_stride,
+                                        grad.wide_columns, tile.column, token, grads.tokens);
+    load_tile<kRank, kRankLead, kWidth>(thin, static_cast<const T*>(grad.thin), grad.thin_stride,
+                                        grad.rank, first_rank, token, grads.tokens);
+    __syncthreads();
+    sums.add(wide, thin);
+    __syncthreads();
+  }
+  sums.write(result);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kWide * kRank; i += kGradThreads) {
+    const int64_t column = i / kRank, rank = i % kRank;
+    if (tile.column + column >= grad.wide_columns || first_rank + rank >= grad.rank) continue;
+    float* out =
+        grad.out + (tile.column + column) * grad.wide_step + (first_rank + rank) * grad.rank_step;
+    *out += grad.scale * result[column * kSumsLead + rank];
+  }
+}
+
+/// Whether every row of both sides begins and ends at whole vectors.
+bool grads_in_eights(Type type, const AdapterGrads& grads) {
+  const int64_t bytes = type == Type::kFloat32 ? 4 : 2;
+  for (int i = 0; i < grads.count; ++i) {
+    const AdapterGrad& grad = grads.products[i];
+    const bool has_whole_rows =
+        grad.wide_stride * bytes % 16 == 0 && grad.thin_stride * bytes % 16 == 0;
+    if (!has_whole_rows || !in_eights(grad.wide_columns, {grad.wide}) ||
+        !in_eights(grad.rank, {grad.thin})) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream) {
+  int64_t tiles = 0, rank = 0;
+  for (int i = 0; i < grads.count; ++i) {
+    tiles += (grads.products[i].wide_columns + kWide - 1) / kWide;
+    rank = grads.products[i].rank > rank ? grads.products[i].rank : rank;
+  }
+  if (tiles == 0 || rank == 0 || grads.tokens == 0) return;
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>((rank + kRank - 1) / kRank));
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    with_width(grads_in_eights(type, grads), [&](auto width) {
+      launch(adapter_grads<T, decltype(width)::value>, grid, kGradThreads, stream, grads);
+    });
+  });
+}
+
+}  // namespace sftrun::kernels::cuda

@@ -1,0 +1,278 @@
+#include <cmath>
+#include <limits>
+
+#include "support.h"
+
+namespace sftrun::kernels::cuda::test {
+namespace {
+
+SFTRUN_FOR_TYPES(CudaAdapterGrads);
+
+/// Of the two matrices: A is [rank, columns], B is [columns, rank].
+enum class Out { kA, kB };
+/// Elements behind an address aligned to 16 bytes.
+struct Shifts {
+  int64_t wide, thin, out;
+};
+struct Product {
+  int64_t columns, rank;
+  Out out = Out::kB;
+  int64_t wide_gap = 0, thin_gap = 0;  ///< elements between rows
+  float scale = 1;
+  Shifts shifts = {0, 0, 0};
+
+  int64_t wide_stride() const { return columns + wide_gap; }
+  int64_t thin_stride() const { return rank + thin_gap; }
+  int64_t wide_step() const { return out == Out::kB ? rank : 1; }
+  int64_t rank_step() const { return out == Out::kB ? 1 : columns; }
+};
+using Products = std::vector<Product>;
+void PrintTo(const Product& product, std::ostream* out) {
+  *out << product.columns << " (+ " << product.wide_gap << ") columns, rank " << product.rank
+       << " (+ " << product.thin_gap << ") of " << (product.out == Out::kA ? "A" : "B")
+       << ", scale " << product.scale << ", shifted by " << product.shifts.wide << ", "
+       << product.shifts.thin << ", " << product.shifts.out;
+}
+
+struct Operands {
+  Memory wide, thin, before;
+};
+
+/// The last row has no gap behind it; what is in the others' is no number.
+std::vector<float> rows_of(int64_t tokens, int64_t columns, int64_t stride, uint64_t seed) {
+  if (tokens == 0) return {};
+  std::vector<float> values = normal(tokens * stride - (stride - columns), seed);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (static_cast<int64_t>(i) % stride >= columns) values[i] = std::nanf("");
+  return values;
+}
+std::vector<Operands> operands_of(Type type, const Products& products, int64_t tokens) {
+  std::vector<Operands> all;
+  for (const Product& each : products) {
+    const auto seed = static_cast<uint64_t>(3 * all.size());
+    all.push_back({Memory::of(type, rows_of(tokens, each.columns, each.wide_stride(), seed + 1),
+                              each.shifts.wide),
+                   Memory::of(type, rows_of(tokens, each.rank, each.thin_stride(), seed + 2),
+                              each.shifts.thin),
+                   Memory::raw(normal(each.columns * each.rank, seed + 3), each.shifts.out)});
+  }
+  return all;
+}
+
+/// On top of what is there.
+std::vector<Exact> expected_of(Type type, const Product& product, const Operands& in,
+                               int64_t tokens) {
+  const auto wide = floats(type, in.wide), thin = floats(type, in.thin);
+  std::vector<Exact> out;
+  for (const float value : in.before.to<float>()) out.push_back({value, std::fabs(value)});
+  for (int64_t token = 0; token < tokens; ++token) {
+    for (int64_t column = 0; column < product.columns; ++column) {
+      for (int64_t rank = 0; rank < product.rank; ++rank) {
+        const double term = double{product.scale} *
+                            wide[static_cast<size_t>(token * product.wide_stride() + column)] *
+                            thin[static_cast<size_t>(token * product.thin_stride() + rank)];
+        Exact& sum =
+            out[static_cast<size_t>(column * product.wide_step() + rank * product.rank_step())];
+        sum.value += term, sum.size += std::fabs(term);
+      }
+    }
+  }
+  return out;
+}
+
+/// What is beyond `count` ends the test where it is read.
+AdapterGrads grads_of(const Products& products, const std::vector<Operands>& in,
+                      const std::vector<Memory>& made, int64_t tokens) {
+  AdapterGrads grads{};
+  for (AdapterGrad& each : grads.products)
+    each = {nullptr, nullptr, 256, 256, 256, 256, nullptr, 256, 1, 1};
+  grads.count = static_cast<int>(products.size());
+  grads.tokens = tokens;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& each = products[i];
+    grads.products[i] = {.wide = in[i].wide.data(),
+                         .thin = in[i].thin.data(),
+                         .wide_stride = each.wide_stride(),
+                         .wide_columns = each.columns,
+                         .thin_stride = each.thin_stride(),
+                         .rank = each.rank,
+                         .out = made[i].as<float>(),
+                         .wide_step = each.wide_step(),
+                         .rank_step = each.rank_step(),
+                         .scale = each.scale};
+  }
+  return grads;
+}
+
+/// The outputs, each compared with its product in fp64.
+std::vector<Memory> expect_sums(Type type, const Products& products,
+                                const std::vector<Operands>& in, int64_t tokens) {
+  const std::vector<Operands> before = in;
+  std::vector<Memory> out = in_every_order([&] {
+    std::vector<Memory> made;
+    made.reserve(in.size());
+    for (const Operands& each : in) made.push_back(each.before);
+    launch_adapter_grads(type, grads_of(products, in, made, tokens), nullptr);
+    return made;
+  });
+  for (size_t i = 0; i < products.size(); ++i) {
+    SCOPED_TRACE(testing::Message()
+                 << "product " << i << " of " << products.size() << ", " << tokens
+                 << " tokens: " << testing::PrintToString(products[i]));
+    EXPECT_TRUE(close(Type::kFloat32, out[i], expected_of(type, products[i], in[i], tokens),
+                      static_cast<double>(tokens) + 2));
+    EXPECT_TRUE(in[i].wide == before[i].wide && in[i].thin == before[i].thin);
+  }
+  return out;
+}
+std::vector<Memory> expect_sums(Type type, const Products& products, int64_t tokens) {
+  return expect_sums(type, products, operands_of(type, products, tokens), tokens);
+}
+
+constexpr int64_t kTokens[] = {0, 1, 15, 63, 64, 65, 130};
+constexpr int64_t kColumns[] = {1, 7, 8, 63, 64, 65, 200};
+constexpr int64_t kRanks[] = {1, 3, 4, 8, 15, 16, 17, 32, 64};
+constexpr float kScales[] = {1, 0.5F, -2};
+
+/// Every rank and every number of columns meet each other, and each number of tokens but 0.
+TEST_P(CudaAdapterGrads, OfEachShape) {
+  for (size_t rank = 0; rank < std::size(kRanks); ++rank) {
+    for (size_t columns = 0; columns < std::size(kColumns); ++columns) {
+      // Half of them: the code is bf16's, and tensor cores take their time here.
+      if (type() == Type::kFloat16 && (rank + columns / 2) % 2 != 0) continue;
+      const size_t sum = rank + columns;
+      expect_sums(type(),
+                  {{.columns = kColumns[columns],
+                    .rank = kRanks[rank],
+                    .out = (columns + rank / 2) % 2 == 0 ? Out::kA : Out::kB,
+                    .scale = kScales[(sum + rank) % std::size(kScales)]}},
+                  kTokens[1 + sum % (std::size(kTokens) - 1)]);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(CudaAdapterGrads, OfAnyNumberOfTokens) {
+  for (const int64_t tokens : kTokens) {
+    expect_sums(type(), {{8, 16, Out::kA}, {64, 8, Out::kB, 0, 0, -2}}, tokens);
+    expect_sums(type(), {{65, 3, Out::kA, 0, 0, 0.5F}, {9, 15, Out::kB}}, tokens);
+    if (HasFailure()) return;
+  }
+}
+
+/// Of which each row begins and ends at 16 bytes, and of which some do not.
+const Products kEven = {
+    {64, 16, Out::kA, 0, 0, 0.5F}, {8, 8, Out::kB, 8, 8, -2},  {72, 32, Out::kB, 0, 16},
+    {16, 8, Out::kA, 16, 0},       {136, 8, Out::kA},          {8, 24, Out::kB, 0, 0, 0.5F},
+    {64, 8, Out::kB, 8, 0},        {40, 16, Out::kA, 0, 0, -2}};
+const Products kMixed = {{8, 8, Out::kB, 0, 0, -2}, {65, 4, Out::kA},
+                         {1, 17, Out::kB},          {66, 3, Out::kB, 2, 0, 0.5F},
+                         {64, 16, Out::kA, 8, 8},   {63, 1, Out::kA, 0, 7, -2},
+                         {7, 33, Out::kB},          {64, 15, Out::kA}};
+
+TEST_P(CudaAdapterGrads, OneToEightAtOnce) {
+  for (int count = 1; count <= kMostAdapterGrads; ++count) {
+    const Products& all = count % 2 == 0 ? kEven : kMixed;
+    expect_sums(type(), {all.begin(), all.begin() + count}, 15);
+    if (HasFailure()) return;
+  }
+}
+
+/// Sums are the same to the bit, whatever else the launch has.
+TEST_P(CudaAdapterGrads, EachAsIfAlone) {
+  constexpr int64_t kOf = 65;
+  const std::vector<Operands> in = operands_of(type(), kMixed, kOf);
+  const std::vector<Memory> out = expect_sums(type(), kMixed, in, kOf);
+  for (const size_t i : {0U, 4U, 6U})
+    EXPECT_TRUE(expect_sums(type(), {kMixed[i]}, {in[i]}, kOf)[0] == out[i]) << "product " << i;
+}
+
+struct Gaps {
+  int64_t wide, thin;
+};
+void PrintTo(const Gaps& gaps, std::ostream* out) {
+  *out << gaps.wide << " and " << gaps.thin;
+}
+constexpr Gaps kGaps[] = {{8, 0},  {0, 8}, {8, 24}, {4, 0}, {0, 4}, {4, 4},
+                          {56, 8}, {1, 0}, {0, 1},  {3, 5}, {8, 2}, {12, 8}};
+
+TEST_P(CudaAdapterGrads, RowsFurtherApartThanLong) {
+  for_each("gaps", kGaps, [&](const Gaps& gaps) {
+    expect_sums(type(),
+                {{16, 8, Out::kA, gaps.wide, gaps.thin}, {8, 16, Out::kB, gaps.wide, gaps.thin}},
+                17);
+    expect_sums(type(), {{7, 3, Out::kB, gaps.wide, gaps.thin}}, 17);
+  });
+  // Rows begin at 16 bytes, but do not end there.
+  expect_sums(type(), {{7, 8, Out::kA, 1, 0}, {68, 16, Out::kB, 4, 0}}, 17);
+  expect_sums(type(), {{8, 7, Out::kA, 0, 1}, {16, 20, Out::kB, 0, 4}}, 17);
+}
+
+void PrintTo(const Shifts& shifts, std::ostream* out) {
+  *out << shifts.wide << ", " << shifts.thin << ", " << shifts.out;
+}
+constexpr Shifts kAnyShifts[] = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {1, 1, 1},
+                                 {8, 8, 8}, {4, 0, 0}, {0, 4, 0}, {2, 6, 3}};
+
+/// Whichever is not aligned: the same to the bit.
+TEST_P(CudaAdapterGrads, EachAtAnyAddress) {
+  constexpr int64_t kOf = 66;
+  const Products aligned = {{16, 8, Out::kA}, {8, 16, Out::kB, 8, 8}};
+  const std::vector<Memory> out = expect_sums(type(), aligned, kOf);
+  for_each("shifts", kAnyShifts, [&](const Shifts& shifts) {
+    Products shifted = aligned;
+    shifted[1].shifts = shifts;
+    const std::vector<Memory> of_shifted = expect_sums(type(), shifted, kOf);
+    EXPECT_TRUE(of_shifted[0] == out[0] && of_shifted[1] == out[1]);
+  });
+  expect_sums(type(), {{7, 3, Out::kA, 0, 0, 1, {1, 1, 1}}}, kOf);
+}
+
+TEST_P(CudaAdapterGrads, OfNothing) {
+  expect_sums(type(), {}, 3);
+  expect_sums(type(), {{0, 8}}, 3);
+  expect_sums(type(), {{8, 0}}, 3);
+  expect_sums(type(), {{0, 0}, {0, 8}}, 3);
+  expect_sums(type(), kMixed, 0);
+  expect_sums(type(), {{0, 8}, {8, 8}, {8, 0}, {0, 32}, {65, 4, Out::kA}, {0, 4}}, 3);
+}
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
+                kInfinity = std::numeric_limits<float>::infinity();
+
+/// In the place of one number of a matrix.
+void put(Type type, const Memory& at, int64_t element, float value) {
+  const Memory number = Memory::of(type, {value});
+  std::memcpy(at.as<char>() + static_cast<size_t>(element) * number.bytes(), number.data(),
+              number.bytes());
+}
+int64_t count_of_nans(const Memory& out) {
+  int64_t count = 0;
+  for (const float value : out.to<float>()) count += std::isnan(value) ? 1 : 0;
+  return count;
+}
+
+/// What is no number stays in its column, of its product; so does what is infinite.
+TEST_P(CudaAdapterGrads, NanStaysInItsColumn) {
+  constexpr int64_t kOf = 66;
+  const Products even = {{16, 16, Out::kB}, {72, 24, Out::kA}, {8, 8, Out::kB}},
+                 odd = {{16, 16, Out::kB}, {70, 17, Out::kA}, {8, 8, Out::kB}};
+  for (const Products& products : {even, odd}) {
+    const int64_t columns = products[1].columns, rank = products[1].rank;
+    auto in = operands_of(type(), products, kOf);
+    put(type(), in[1].wide, 65 * columns + 65, kNan);
+    put(type(), in[1].thin, 0 * rank + 16, kNan);
+    EXPECT_EQ(count_of_nans(expect_sums(type(), products, in, kOf)[1]), rank + columns - 1);
+    in = operands_of(type(), products, kOf);
+    put(type(), in[0].thin, 65 * 16 + 15, kNan);
+    put(type(), in[1].wide, 64 * columns + 63, kInfinity);
+    put(type(), in[1].thin, 5 * rank + 3, -kInfinity);
+    put(Type::kFloat32, in[2].before, 13, kNan);
+    const std::vector<Memory> out = expect_sums(type(), products, in, kOf);
+    EXPECT_EQ(count_of_nans(out[0]), 16);
+    EXPECT_EQ(count_of_nans(out[2]), 1);
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::kernels::cuda::test

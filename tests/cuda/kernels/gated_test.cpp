@@ -1,0 +1,156 @@
+#include <limits>
+
+#include "support.h"
+
+namespace sftrun::kernels::cuda::test {
+namespace {
+
+/// Multiples of 8 are read in words of 16 bytes, 2048 by a block.
+constexpr int64_t kSizes[] = {0,   1,   7,    8,    9,    16,   31,   32,   33,  255,
+                              256, 257, 1000, 2048, 2056, 4095, 4096, 4097, 4104};
+constexpr Gating kGatings[] = {Gating(Activation::kSilu), Gating(Activation::kGeluTanh),
+                               Gating(Activation::kClampedSwiglu, 1.702F, 2.0F)};
+
+SFTRUN_FOR_TYPES(CudaGated);
+
+/// What the sigmoid takes, its slope, and how large its terms are.
+struct Inner {
+  double value, slope, size;
+};
+Inner inner_of(const Gating& gating, double x) {
+  if (gating.activation == Activation::kSilu) return {x, 1, std::fabs(x)};
+  if (gating.activation == Activation::kClampedSwiglu)
+    return {gating.alpha * x, gating.alpha, std::fabs(gating.alpha * x)};
+  constexpr double kTwiceRoot = 1.5957691216057308, kCubic = 0.044715;
+  const double u = kTwiceRoot * (x + kCubic * x * x * x);
+  return {u, kTwiceRoot * (1 + 3 * kCubic * x * x), std::fabs(u)};
+}
+
+/// One element: h, and the gradients of gate and up.
+struct Element {
+  Exact h, gate, up;
+};
+Element element(const Gating& gating, double dh, double gate, double up) {
+  bool gate_passes = true, up_passes = true;
+  double up_size = std::fabs(up);
+  if (gating.activation == Activation::kClampedSwiglu) {
+    const double limit = gating.limit;
+    gate_passes = gate <= limit;
+    up_passes = std::fabs(up) <= limit;
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
+    up_size = std::fabs(up) + 1;
+    up += 1;
+  }
+  const Inner inner = inner_of(gating, gate);
+  const double s = 1 / (1 + std::exp(-inner.value)), argument = 1 + inner.size;
+  Element e;
+  e.h = {gate * s * up, std::fabs(gate) * s * up_size * argument};
+  e.gate = {dh * up * s * (1 + gate * (1 - s) * inner.slope),
+            std::fabs(dh) * up_size * s * (1 + std::fabs(gate) * inner.slope) * argument};
+  e.up = {dh * gate * s, std::fabs(dh * gate) * s * argument};
+  if (!gate_passes) e.gate = {0, 0};
+  if (!up_passes) e.up = {0, 0};
+  return e;
+}
+
+struct Inputs {
+  Memory dh, gate, up;
+};
+struct Expected {
+  std::vector<Exact> h, gate, up;
+};
+Expected expected_of(Type type, const Gating& gating, const Inputs& in) {
+  const auto dh = floats(type, in.dh), gate = floats(type, in.gate), up = floats(type, in.up);
+  Expected all;
+  for (size_t i = 0; i < dh.size(); ++i) {
+    const Element e = element(gating, dh[i], gate[i], up[i]);
+    all.h.push_back(e.h), all.gate.push_back(e.gate), all.up.push_back(e.up);
+  }
+  return all;
+}
+
+/// h, then the gradients of gate and up.
+std::vector<Memory> by_cuda(Type type, const Gating& gating, const Inputs& in, int64_t n,
+                            int64_t shift) {
+  return in_every_order([&] {
+    std::vector<Memory> made{Memory::nans(type, n, shift), in.gate, in.up};
+    launch_gated_forward(type, gating, in.gate.data(), in.up.data(), made[0].data(), n, nullptr);
+    launch_gated_backward(type, gating, in.dh.data(), made[1].data(), made[2].data(), n, nullptr);
+    return made;
+  });
+}
+template <typename T>
+std::vector<Memory> by_cpu(const RowKernels<T>& kernels, Type type, const Gating& gating,
+                           const Inputs& in, int64_t n) {
+  std::vector<Memory> made{Memory::nans(type, n), in.gate, in.up};
+  kernels.gated_forward(gating, in.gate.as<T>(), in.up.as<T>(), made[0].as<T>(), n);
+  kernels.gated_backward(gating, in.dh.as<T>(), made[1].as<T>(), made[2].as<T>(), n);
+  return made;
+}
+std::vector<Memory> by_cpu(Type type, const Gating& gating, const Inputs& in, int64_t n) {
+  if (type == Type::kFloat32) return by_cpu(cpu_kernels().f32, type, gating, in, n);
+  return by_cpu(cpu_kernels().bf16, type, gating, in, n);
+}
+
+/// Of each operand.
+struct Shifts {
+  int64_t dh = 0, gate = 0, up = 0, h = 0;
+};
+
+void expect_gated(Type type, const Gating& gating, int64_t n, const Shifts& shifts) {
+  const Inputs in{Memory::of(type, normal(n, 1), shifts.dh),
+                  Memory::of(type, normal(n, 2, 3), shifts.gate),
+                  Memory::of(type, normal(n, 3, 2), shifts.up)};
+  const auto out = by_cuda(type, gating, in, n, shifts.h);
+  const Expected expected = expected_of(type, gating, in);
+  const std::vector<Exact>* each[] = {&expected.h, &expected.gate, &expected.up};
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(close(type, out[i], *each[i], kGated)) << i;
+  if (type == Type::kFloat16) return;
+  const auto cpu = by_cpu(type, gating, in, n);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(close_to_cpu(type, out[i], floats(type, cpu[i]), *each[i], kGated)) << i;
+}
+
+TEST_P(CudaGated, ForwardAndBackward) {
+  for_each("size", kSizes, [&](int64_t n) {
+    for_each("shift", kShifts, [&](int64_t shift) {
+      for (const Gating& gating : kGatings)
+        expect_gated(type(), gating, n, {shift, shift, shift, shift});
+    });
+  });
+}
+
+/// Whichever operand is not aligned, words of 16 bytes are read only of what is.
+TEST_P(CudaGated, EachAtAnyAddress) {
+  constexpr Shifts kOne[] = {{.dh = 1}, {.gate = 1}, {.up = 1}, {.h = 1}};
+  for (const Shifts& shifts : kOne) expect_gated(type(), kGatings[0], 64, shifts);
+}
+
+/// No numbers stay none, as on a CPU, and large gates do not become any.
+void expect_no_numbers(Type type, int64_t n) {
+  const float nan = std::nanf("");
+  std::vector<float> gate = {nan, 1, 1, 80, -80, 1e4F, 7, -7, 0},
+                     up = {1, nan, 1, 1, 1, -1e4F, nan, 2, -0.0F},
+                     dh = {1, 1, nan, 1, 1, 1, 1, nan, 1};
+  for (std::vector<float>* of : {&gate, &up, &dh}) of->resize(static_cast<size_t>(n), 1);
+  const Inputs in{Memory::of(type, dh), Memory::of(type, gate), Memory::of(type, up)};
+  for (const Gating& gating : kGatings) {
+    const auto out = by_cuda(type, gating, in, n, 0), cpu = by_cpu(type, gating, in, n);
+    for (size_t i = 0; i < 3; ++i) {
+      std::vector<Exact> sizes;
+      for (const float value : floats(type, cpu[i])) sizes.push_back({value, 100});
+      EXPECT_TRUE(close_to_cpu(type, out[i], floats(type, cpu[i]), sizes, kGated)) << i;
+    }
+  }
+}
+
+TEST(CudaGatedOnce, NanAndLargeGates) {
+  for_each("type", kTypesOfCpu, [](Type type) {
+    expect_no_numbers(type, 9);
+    expect_no_numbers(type, 16);
+  });
+}
+
+}  // namespace
+}  // namespace sftrun::kernels::cuda::test

@@ -1,0 +1,174 @@
+#include "packed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace sftrun::kernels::cuda::test {
+namespace {
+
+constexpr int64_t kNestedBlock = 256;
+/// Quantiles of a normal distribution, and floats of 2 bits of exponent and 1 of mantissa.
+constexpr float kNf4[16] = {-1.0F,
+                            -0.6961928009986877F,
+                            -0.5250730514526367F,
+                            -0.39491748809814453F,
+                            -0.28444138169288635F,
+                            -0.18477343022823334F,
+                            -0.09105003625154495F,
+                            0.0F,
+                            0.07958029955625534F,
+                            0.16093020141124725F,
+                            0.24611230194568634F,
+                            0.33791524171829224F,
+                            0.44070982933044434F,
+                            0.5626170039176941F,
+                            0.7229568362236023F,
+                            1.0F};
+constexpr float kFp4[16] = {0.0F,       0.0625F / 12, 8.0F / 12,  1.0F,          4.0F / 12,  0.5F,
+                            2.0F / 12,  0.25F,        -0.0F,      -0.0625F / 12, -8.0F / 12, -1.0F,
+                            -4.0F / 12, -0.5F,        -2.0F / 12, -0.25F};
+
+FourBitTables tables_of(const FourBitCase& c) {
+  FourBitTables tables{};
+  std::copy_n(c.is_fp4 ? kFp4 : kNf4, 16, tables.values);
+  std::vector<float> nested = normal(256, 11);
+  std::sort(nested.begin(), nested.end());
+  if (c.nested) std::copy(nested.begin(), nested.end(), tables.nested);
+  return tables;
+}
+
+std::vector<float> block_factors(int64_t blocks, Factors factors) {
+  std::vector<float> values = normal(blocks, 12);
+  if (factors == Factors::kAny) {
+    const float infinity = std::numeric_limits<float>::infinity();
+    const float others[] = {std::nanf(""), infinity, -infinity, 0.0F, 1e-42F, 3e38F};
+    for (size_t i = 0; i < values.size(); ++i) values[i] = others[i % 6];
+  }
+  return values;
+}
+
+int shift_of(int64_t block_size) {
+  const auto size = static_cast<uint64_t>(block_size);
+  return std::has_single_bit(size) ? std::countr_zero(size) : -1;
+}
+
+int64_t blocks_of(const FourBitCase& c, int64_t values) {
+  return (values + c.block_size - 1) / c.block_size;
+}
+int64_t nested_blocks_of(const FourBitCase& c, int64_t values) {
+  return c.nested ? (c.first_block + blocks_of(c, values) + kNestedBlock - 1) / kNestedBlock : 0;
+}
+
+}  // namespace
+
+FourBitMatrix::FourBitMatrix(const FourBitCase& c, int64_t rows, int64_t columns, Factors factors,
+                             int64_t shift)
+    : tables_(tables_of(c)),
+      packed_(Memory::raw(random_bytes((rows * columns + 1) / 2, 13))),
+      absmax_(
+          Memory::raw(block_factors(c.nested ? 0 : blocks_of(c, rows * columns), factors), shift)),
+      codes_(Memory::raw(random_bytes(c.nested ? blocks_of(c, rows * columns) : 0, 14), shift)),
+      nested_absmax_(
+          Memory::raw(block_factors(nested_blocks_of(c, rows * columns), factors), shift)),
+      view_{.packed = packed_.as<uint8_t>(),
+            .absmax = c.nested ? nullptr : absmax_.as<float>(),
+            .codes = c.nested ? codes_.as<uint8_t>() : nullptr,
+            .nested_absmax = c.nested ? nested_absmax_.as<float>() : nullptr,
+            .offset = 0.125F,
+            .block_size = c.block_size,
+            .first_block = c.first_block,
+            .rows = rows,
+            .columns = columns,
+            .block_shift = shift_of(c.block_size),
+            .tables = nullptr} {}
+
+std::vector<float> FourBitMatrix::factors() const {
+  if (view_.absmax != nullptr) return absmax_.to<float>();
+  std::vector<float> factors;
+  for (const uint8_t code : codes_.to<uint8_t>()) {
+    const auto block = view_.first_block + static_cast<int64_t>(factors.size());
+    // A statement each: what is rounded twice may not be fused.
+    volatile float scaled = tables_.nested[code] * view_.nested_absmax[block / kNestedBlock];
+    factors.push_back(scaled + view_.offset);
+  }
+  return factors;
+}
+
+std::vector<float> FourBitMatrix::values() const {
+  const std::vector<float> factors = this->factors();
+  std::vector<float> values;
+  for (int64_t i = 0; i < view_.rows * view_.columns; ++i) {
+    const uint8_t byte = view_.packed[i / 2];
+    values.push_back(tables_.values[i % 2 == 0 ? byte >> 4 : byte & 15] *
+                     factors[static_cast<size_t>(i / view_.block_size)]);
+  }
+  return values;
+}
+
+EightBitMatrix::EightBitMatrix(EightBits form, bool with_factors, int64_t rows, int64_t columns,
+                               int64_t shift)
+    : codes_(Memory::raw(random_bytes(rows * columns, 15), shift)),
+      factors_(Memory::raw(normal(with_factors ? rows : 0, 16), shift)),
+      view_{.codes = codes_.as<uint8_t>(),
+            .factors = with_factors ? factors_.as<float>() : nullptr,
+            .rows = rows,
+            .columns = columns,
+            .form = form} {}
+
+void EightBitMatrix::make_finite() {
+  for (int64_t i = 0; i < view_.rows * view_.columns; ++i)
+    if ((view_.codes[i] & 0x7f) == 0x7f) codes_.as<uint8_t>()[i] = 0;
+}
+
+float e4m3(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double size =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  const double value = (code & 0x7f) == 0x7f ? std::nan("") : size;
+  return static_cast<float>(code < 0x80 ? value : -value);
+}
+
+std::vector<float> EightBitMatrix::values() const {
+  std::vector<float> values;
+  for (int64_t i = 0; i < view_.rows * view_.columns; ++i) {
+    const uint8_t code = view_.codes[i];
+    const float factor = view_.factors == nullptr ? 1.0F : view_.factors[i / view_.columns];
+    volatile float scaled = static_cast<float>(static_cast<int8_t>(code)) * factor;
+    constexpr float kInverse127 = 1.0F / 127.0F;
+    values.push_back(view_.form == EightBits::kE4m3 ? e4m3(code) * factor : scaled * kInverse127);
+  }
+  return values;
+}
+
+const std::vector<GgmlCase>& ggml_cases() {
+  using weights::GgmlType;
+  static const std::vector<GgmlCase> cases = {
+      {GgmlType::kQ4_0, "Q4_0", 32, 18, {0}},      {GgmlType::kQ4_1, "Q4_1", 32, 20, {0, 2}},
+      {GgmlType::kQ5_0, "Q5_0", 32, 22, {0}},      {GgmlType::kQ5_1, "Q5_1", 32, 24, {0, 2}},
+      {GgmlType::kQ8_0, "Q8_0", 32, 34, {0}},      {GgmlType::kQ2_K, "Q2_K", 256, 84, {80, 82}},
+      {GgmlType::kQ3_K, "Q3_K", 256, 110, {108}},  {GgmlType::kQ4_K, "Q4_K", 256, 144, {0, 2}},
+      {GgmlType::kQ5_K, "Q5_K", 256, 176, {0, 2}}, {GgmlType::kQ6_K, "Q6_K", 256, 210, {208}},
+      {GgmlType::kMxfp4, "MXFP4", 32, 17, {}}};
+  return cases;
+}
+
+std::vector<uint8_t> random_blocks(const GgmlCase& c, int64_t blocks, uint64_t seed) {
+  std::vector<uint8_t> bytes = random_bytes(blocks * c.bytes, seed);
+  for (int64_t block = 0; block < blocks; ++block) {
+    uint8_t* of = bytes.data() + block * c.bytes;
+    for (const int half : c.halves) of[half + 1] &= 0x9f;
+    if (c.type == weights::GgmlType::kMxfp4) of[0] = static_cast<uint8_t>(112 + of[0] % 24);
+  }
+  return bytes;
+}
+
+std::vector<float> values_of(const GgmlCase& c, const std::vector<uint8_t>& blocks) {
+  const int64_t n = static_cast<int64_t>(blocks.size()) / c.bytes * c.numbers;
+  std::vector<float> values(static_cast<size_t>(n));
+  cpu_kernels().f32.dequantize_ggml(static_cast<uint32_t>(c.type), blocks.data(), 0, n,
+                                    values.data());
+  return values;
+}
+
+}  // namespace sftrun::kernels::cuda::test

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <vector>
+
+#include "support.h"
+
+/// Matrices in fewer bits, of random bytes, and what their numbers are.
+namespace sftrun::kernels::cuda::test {
+
+/// A format of 4 bits and how factors are held.
+struct FourBitCase {
+  bool is_fp4;
+  int64_t block_size;
+  bool nested;
+  int64_t first_block;
+};
+inline void PrintTo(const FourBitCase& c, std::ostream* out) {
+  *out << (c.is_fp4 ? "fp4" : "nf4") << " in blocks of " << c.block_size
+       << (c.nested ? ", nested, first " : ", first ") << c.first_block;
+}
+
+/// Some numbers, or among them what is infinite, none or very small.
+enum class Factors { kFinite, kAny };
+
+class FourBitMatrix {
+ public:
+  /// @param shift of the factors, in elements
+  FourBitMatrix(const FourBitCase& c, int64_t rows, int64_t columns,
+                Factors factors = Factors::kFinite, int64_t shift = 0);
+  const FourBitView& view() const { return view_; }
+  const FourBitTables& tables() const { return tables_; }
+  /// Of each block, and each value: in fp32, rounded after every operation.
+  std::vector<float> factors() const;
+  std::vector<float> values() const;
+
+ private:
+  FourBitTables tables_;
+  Memory packed_, absmax_, codes_, nested_absmax_;
+  FourBitView view_;
+};
+
+/// What a code stands for.
+float e4m3(uint8_t code);
+
+class EightBitMatrix {
+ public:
+  EightBitMatrix(EightBits form, bool with_factors, int64_t rows, int64_t columns,
+                 int64_t shift = 0);
+  const EightBitView& view() const { return view_; }
+  /// Without the two codes of e4m3 that are no numbers.
+  void make_finite();
+  std::vector<float> values() const;
+
+ private:
+  Memory codes_, factors_;
+  EightBitView view_;
+};
+
+/// A type of ggml's blocks: how many numbers and bytes each has, and where its factors in fp16 are.
+struct GgmlCase {
+  weights::GgmlType type;
+  const char* name;
+  int64_t numbers, bytes;
+  std::vector<int> halves;
+};
+inline void PrintTo(const GgmlCase& c, std::ostream* out) {
+  *out << c.name;
+}
+const std::vector<GgmlCase>& ggml_cases();
+
+/// Random blocks with factors below 2^-7: sums of products stay within fp16.
+std::vector<uint8_t> random_blocks(const GgmlCase& c, int64_t blocks, uint64_t seed);
+/// By the CPU's kernels, which tests/kernels compares with the reader of files.
+std::vector<float> values_of(const GgmlCase& c, const std::vector<uint8_t>& blocks);
+
+}  // namespace sftrun::kernels::cuda::test

@@ -1,0 +1,57 @@
+#include "sftrun/train/loss_scale.h"
+
+#include <gtest/gtest.h>
+
+namespace sftrun::train {
+namespace {
+
+TEST(LossScale, IsOneWhereItIsNotNeeded) {
+  LossScale scale(/*is_active=*/false);
+  EXPECT_EQ(scale.value(), 1);
+  EXPECT_TRUE(scale.accept(false));
+  EXPECT_EQ(scale.value(), 1);
+  EXPECT_EQ(scale.state().skipped_steps, 0);
+}
+
+// torch.amp.GradScaler's defaults.
+TEST(LossScale, GrowsAfterTwoThousandFiniteSteps) {
+  LossScale scale(/*is_active=*/true);
+  EXPECT_EQ(scale.value(), 65536);
+  for (int step = 1; step < 2000; ++step) EXPECT_TRUE(scale.accept(true));
+  EXPECT_EQ(scale.value(), 65536);
+  EXPECT_TRUE(scale.accept(true));
+  EXPECT_EQ(scale.value(), 2 * 65536);
+}
+
+TEST(LossScale, HalvesAndSkipsWhereGradientsOverflow) {
+  LossScale scale(/*is_active=*/true);
+  for (int step = 0; step < 1999; ++step) scale.accept(true);
+  EXPECT_FALSE(scale.accept(false));
+  EXPECT_EQ(scale.value(), 32768);
+  EXPECT_EQ(scale.state().skipped_steps, 1);
+  EXPECT_TRUE(scale.accept(true));
+  EXPECT_EQ(scale.value(), 32768);  // the steps before do not count any more
+}
+
+TEST(LossScale, GivesUpWhereHalvingCannotHelp) {
+  LossScale scale(/*is_active=*/true);
+  int skipped = 0;
+  while (!scale.is_exhausted()) {
+    scale.accept(false);
+    ++skipped;
+  }
+  EXPECT_EQ(skipped, 27);  // 2^16 down to 2^-11
+}
+
+TEST(LossScale, GoesOnFromItsState) {
+  LossScale first(/*is_active=*/true), second(/*is_active=*/true);
+  first.accept(false);
+  for (int step = 0; step < 1999; ++step) first.accept(true);
+  second.restore(first.state());
+  EXPECT_TRUE(second.accept(true));
+  EXPECT_EQ(second.value(), 65536);
+  EXPECT_EQ(second.state().skipped_steps, 1);
+}
+
+}  // namespace
+}  // namespace sftrun::train
