@@ -56,6 +56,7 @@ RULES = (
     ("dequantize_*", (STORES,), "writes two bytes for each value, and reads a quarter to a half of that in words that lie together"),
     ("round_to_e4m3*", (LOADS,), "reads a row twice, writes a byte for each value"),
     ("thin_product*", (LOADS,), "reads a matrix once for a few rows of products"),
+    ("copy_matrices*", (FREE,), "once a step, of adapters alone"),
     ("grouped*", (FREE,), "bound by products: tiles through shared memory, whose elements may lie apart"),
 )
 

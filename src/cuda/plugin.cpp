@@ -87,6 +87,7 @@ cuda::HeadsProblem heads_problem(const std::vector<HeadsInput>& inputs, const Ro
     problem.rows[i].x = input.x.const_data_ptr();
     problem.rows[i].weight = input.weight.defined() ? input.weight.const_data_ptr() : nullptr;
     problem.rows[i].heads = input.x.size(1) / head_dim;
+    problem.rows[i].x_stride = input.x.stride(0);
     problem.rows[i].eps = static_cast<float>(input.eps);
     problem.rows[i].offset = static_cast<float>(input.offset);
   }
@@ -101,9 +102,10 @@ std::vector<HeadsOutput> heads_forward(const std::vector<HeadsInput>& inputs,
     const at::Tensor& x = inputs[i].x;
     HeadsOutput output{x, {}};
     if (inputs[i].weight.defined())
-      output = {at::empty_like(x),
+      output = {at::empty(x.sizes(), x.options()),
                 at::empty({x.numel() / head_dim}, x.options().dtype(at::kFloat))};
     problem.rows[i].y = output.y.data_ptr();
+    problem.rows[i].y_stride = output.y.stride(0);
     problem.rows[i].rstd = output.rstd.defined() ? output.rstd.data_ptr<float>() : nullptr;
     outputs.push_back(std::move(output));
   }
@@ -121,6 +123,7 @@ std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
   for (size_t i = 0; i < inputs.size(); ++i) {
     problem.rows[i].grad = grads[i].const_data_ptr();
     problem.rows[i].y = grads[i].data_ptr();
+    problem.rows[i].y_stride = grads[i].stride(0);
     problem.rows[i].rstd = inputs[i].weight.defined() ? rstd[i].data_ptr<float>() : nullptr;
   }
   const Launch launch(inputs.front().x);
@@ -129,11 +132,16 @@ std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
   return grads;
 }
 
+cuda::GatedShape gated_shape(const at::Tensor& gate) {
+  if (gate.is_contiguous()) return {1, gate.numel(), gate.numel()};
+  return {gate.size(0), gate.size(1), gate.stride(0)};
+}
+
 at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {
-  at::Tensor h = at::empty_like(gate);
+  at::Tensor h = at::empty(gate.sizes(), gate.options());
   const Launch launch(gate);
   cuda::launch_gated_forward(type_of(gate), gating, gate.data_ptr(), up.data_ptr(), h.data_ptr(),
-                             gate.numel(), launch.stream());
+                             gated_shape(gate), launch.stream());
   launch.check();
   return h;
 }
@@ -141,7 +149,7 @@ at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor
 void gated_backward(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
   const Launch launch(gate);
   cuda::launch_gated_backward(type_of(gate), gating, dh.data_ptr(), gate.data_ptr(), up.data_ptr(),
-                              gate.numel(), launch.stream());
+                              gated_shape(gate), launch.stream());
   launch.check();
 }
 
@@ -343,6 +351,26 @@ void add_adapter_grads(const std::vector<AdapterGrad>& grads) {
   }
 }
 
+at::Tensor copy_table(const std::vector<MatrixCopy>& copies) {
+  std::vector<cuda::MatrixPlacement> placements;
+  for (const MatrixCopy& copy : copies) {
+    TORCH_CHECK(copy.from.is_contiguous() && copy.from.sizes() == copy.to.sizes() &&
+                copy.to.stride(1) == 1 && copy.from.scalar_type() == copy.to.scalar_type());
+    placements.push_back({copy.from.const_data_ptr(), copy.to.data_ptr(), copy.from.size(0),
+                          copy.from.size(1), copy.to.stride(0), static_cast<float>(copy.scale)});
+  }
+  const auto bytes = static_cast<int64_t>(placements.size() * sizeof(cuda::MatrixPlacement));
+  return at::from_blob(placements.data(), {bytes}, at::kByte).to(copies.front().to.device());
+}
+
+void copy_matrices(const at::Tensor& table, const at::Tensor& like) {
+  const Launch launch(table);
+  cuda::launch_copy_matrices(
+      type_of(like), static_cast<const cuda::MatrixPlacement*>(table.const_data_ptr()),
+      table.numel() / static_cast<int64_t>(sizeof(cuda::MatrixPlacement)), launch.stream());
+  launch.check();
+}
+
 at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
   const auto options = at::TensorOptions().dtype(dtype);
   const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
@@ -391,6 +419,8 @@ constexpr CudaKernels kKernels = {
     .grouped_matmul = grouped_matmul,
     .add_grouped_matmul_tn = add_grouped_matmul_tn,
     .add_adapter_grads = add_adapter_grads,
+    .copy_table = copy_table,
+    .copy_matrices = copy_matrices,
     .pinned_zeros = pinned_zeros,
     .card_name = card_name,
 };

@@ -39,6 +39,13 @@ inline void require_rows(const at::Tensor& x) {
   require_contiguous(x);
 }
 
+/// The same; on CUDA rows may lie further apart than they are long.
+inline void require_loose_rows(const at::Tensor& x) {
+  if (!x.is_cuda()) return require_rows(x);
+  TORCH_CHECK(x.dim() == 2 && x.stride(1) == 1, "an operand of sizes ", x.sizes(), ", strides ",
+              x.strides(), " in place of [tokens, channels]");
+}
+
 /// Whether a matrix has the bytes and factors that its shape asks for, all on `device`.
 inline void require_quantized(const QuantizedMatrix& matrix, at::Device device) {
   TORCH_CHECK(matrix.packed.device() == device, "operands on ", device, " and ",

@@ -19,6 +19,15 @@ void require_norm_operands(const at::Tensor& x, const at::Tensor& weight) {
   require_numel(weight, x.size(1));
 }
 
+void require_gated_operands(const at::Tensor& gate, const at::Tensor& up) {
+  if (gate.is_contiguous()) return require_same(up, gate);
+  require_loose_rows(gate);
+  TORCH_CHECK(up.sizes() == gate.sizes() && up.strides() == gate.strides() &&
+                  up.device() == gate.device() && up.scalar_type() == gate.scalar_type(),
+              "gates of shape ", gate.sizes(), ", strides ", gate.strides(), " and ", up.sizes(),
+              ", ", up.strides());
+}
+
 void require_losses_operands(const at::Tensor& logits, const at::Tensor& labels) {
   require_rows(logits);
   require_operand(labels, logits, at::kInt);
@@ -140,8 +149,10 @@ void require_heads(const std::vector<HeadsInput>& inputs, const RopeAngles* angl
   TORCH_CHECK(inputs.size() == 1 || inputs.size() == 2, inputs.size(), " kinds of heads");
   const at::Tensor& first = inputs.front().x;
   for (const HeadsInput& input : inputs) {
-    require_rows(input.x);
-    require_operand(input.x, first, first.scalar_type());
+    require_loose_rows(input.x);
+    TORCH_CHECK(input.x.device() == first.device() && input.x.scalar_type() == first.scalar_type(),
+                "heads of ", input.x.scalar_type(), " on ", input.x.device(), " and of ",
+                first.scalar_type(), " on ", first.device());
     TORCH_CHECK(input.x.size(0) == first.size(0) && input.x.size(1) % head_dim == 0,
                 "an operand of shape ", input.x.sizes(), " in heads of ", head_dim);
     if (!input.weight.defined()) continue;
@@ -198,7 +209,9 @@ std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
   require_heads(inputs, angles, head_dim);
   TORCH_CHECK(grads.size() == inputs.size() && rstd.size() == inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    require_same(grads[i], inputs[i].x);
+    require_operand(grads[i], inputs[i].x, inputs[i].x.scalar_type());
+    TORCH_CHECK(grads[i].sizes() == inputs[i].x.sizes(), "gradients of shape ", grads[i].sizes(),
+                " for ", inputs[i].x.sizes());
     if (!inputs[i].weight.defined()) continue;
     require_operand(rstd[i], inputs[i].x, at::kFloat);
     require_numel(rstd[i], inputs[i].x.numel() / head_dim);
@@ -221,8 +234,7 @@ std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
 }
 
 at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {
-  require_contiguous(gate);
-  require_same(up, gate);
+  require_gated_operands(gate, up);
   if (gate.is_cuda()) return cuda_kernels().gated_forward(gating, gate, up);
   at::Tensor h = at::empty_like(gate);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
@@ -236,9 +248,9 @@ at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor
 }
 
 void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
-  require_contiguous(gate);
-  require_same(dh, gate);
-  require_same(up, gate);
+  require_gated_operands(gate, up);
+  require_operand(dh, gate, gate.scalar_type());
+  require_numel(dh, gate.numel());
   if (gate.is_cuda()) return cuda_kernels().gated_backward(gating, dh, gate, up);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;

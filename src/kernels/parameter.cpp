@@ -83,6 +83,7 @@ void ParameterStore::zero_grad() {
 
 void ParameterStore::refresh_compute() {
   if (!compute_.is_same(master_)) compute_.copy_(master_);
+  compute_changed();
 }
 
 }  // namespace sftrun::kernels

@@ -75,6 +75,12 @@ at::Tensor Decoder::no_loss() const {
   return at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device));
 }
 
+void Decoder::refresh_joints() {
+  if (joints_version_ == store_.version()) return;
+  joint_adapters_.refresh();
+  joints_version_ = store_.version();
+}
+
 at::Tensor Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
                                      const GroupDone& done, AuxLoss* aux) {
   const int64_t num_layers = arch_.num_layers, head_group = num_layers + 1;
@@ -87,6 +93,7 @@ at::Tensor Decoder::forward_backward(const PackedBatch& batch, double grad_scale
   // Of each layer that a gradient passes: its run, or its input when it is to run again.
   std::vector<std::unique_ptr<kernels::LayerRun>> runs(static_cast<size_t>(num_layers));
   std::vector<at::Tensor> inputs(static_cast<size_t>(num_layers));
+  refresh_joints();
   at::Tensor hidden = embed_for_training(batch);
   kernels::BatchContext context = batch.context;
   kernels::PerLayerRun per_layer;
@@ -151,6 +158,7 @@ at::Tensor Decoder::head_forward_backward(const PackedBatch& batch, const at::Te
 }
 
 at::Tensor Decoder::hidden_without_grad(const PackedBatch& batch) {
+  refresh_joints();
   at::Tensor hidden = embed(batch.tokens);
   kernels::BatchContext context = batch.context;
   open_exchange(context, batch.tokens, hidden);

@@ -99,6 +99,7 @@ class DecoderBuilder {
     fill();
     finish_layers();
     initialise_adapters();
+    join_linears();
     d_.store_.refresh_compute();
     if (!d_.store_.empty()) d_.first_trained_group_ = d_.store_.parameters().front().group;
   }
@@ -409,6 +410,32 @@ class DecoderBuilder {
       d_.head_.linear.weight_parameter = d_.embedding_.parameter;
       d_.head_.linear.quantized = d_.embedding_.quantized;
     }
+  }
+
+  /// On CUDA, linears that read the same input are one product where nothing but attention and the
+  /// gate reads the parts.
+  void join_linears() {
+    if (!d_.options_.device.is_cuda()) return;
+    for (Layer& layer : d_.layers_) {
+      if (reads_heads_alone(layer) && kernels::can_join({&layer.q, &layer.k, &layer.v})) {
+        layer.joint_qkv = kernels::join({&layer.q, &layer.k, &layer.v});
+        d_.joint_adapters_.add(layer.joint_qkv);
+      }
+      if (!layer.mixture.defined() && kernels::can_join({&layer.gate, &layer.up})) {
+        layer.joint_gate_up = kernels::join({&layer.gate, &layer.up});
+        d_.joint_adapters_.add(layer.joint_gate_up);
+      }
+    }
+  }
+
+  /// Whether q, k and v are three tensors whose heads are read, and normed, one by one.
+  static bool reads_heads_alone(const Layer& layer) {
+    const auto is_of_heads = [&](const kernels::Norm& norm) {
+      return !norm.defined() || norm.weight.numel() == layer.attention.head_dim;
+    };
+    return !layer.delta_net.defined() && !layer.fuses_qkv() && layer.keys_of < 0 &&
+           !layer.lends_keys && !layer.value_is_key && !layer.gates_attention &&
+           !layer.v_norm.defined() && is_of_heads(layer.q_norm) && is_of_heads(layer.k_norm);
   }
 
   void initialise_adapters() {

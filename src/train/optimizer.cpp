@@ -106,6 +106,7 @@ void AdamW::step(double learning_rate, double grad_scale) {
     segment.place.is_8bit ? update_8bit(segment, own_rate, grad_scale)
                           : update(segment, own_rate, grad_scale);
   }
+  store_.compute_changed();
 }
 
 void AdamW::update(const Segment& segment, double learning_rate, double grad_scale) {

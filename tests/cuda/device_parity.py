@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -79,13 +80,13 @@ def worst(rows, expected, key):
     return max(abs(row[key] - other[key]) / max(abs(other[key]), 1e-12) for row, other in zip(rows, expected))
 
 
-def write_model(folder, hidden=64, layers=2, vocab=48, config=None):
+def write_model(folder, hidden=64, layers=2, vocab=48, head_scale=1):
     """A random model with a tokenizer, large enough for 8-bit moments and for FP8 products of the hardware."""
     folder.mkdir()
     heads, head_dim, inner = 4, 16, 128
     settings = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
                 "num_attention_heads": heads, "num_key_value_heads": 2, "head_dim": head_dim, "vocab_size": vocab, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-                "max_position_embeddings": 128, "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu", **(config or {})}
+                "max_position_embeddings": 128, "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu"}
     (folder / "config.json").write_text(json.dumps(settings))
     shapes = {"model.embed_tokens.weight": (vocab, hidden), "lm_head.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
     for layer in range(layers):
@@ -98,7 +99,8 @@ def write_model(folder, hidden=64, layers=2, vocab=48, config=None):
     chance, header, parts, begin = random.Random(11), {}, [], 0
     for name, shape in shapes.items():
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        values = array.array("f", (chance.gauss(1, 0.1) if len(shape) == 1 else chance.gauss(0, 0.15) for _ in range(count)))
+        deviation = 0.15 * (head_scale if name == "lm_head.weight" else 1)
+        values = array.array("f", (chance.gauss(1, 0.1) if len(shape) == 1 else chance.gauss(0, deviation) for _ in range(count)))
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, begin + 4 * count]}
         begin += 4 * count
         parts.append(values.tobytes())
@@ -182,23 +184,27 @@ def check_reference(machine, name, processes):
     return f"loss {loss:.1e} from transformers + peft"
 
 
-def check_resume(machine, optimizer):
-    """Stopped after two of four steps and resumed, beside four steps at once: the same bits."""
+def check_resume(machine, *settings):
+    """From the checkpoint after two of four steps on, beside four steps at once: the same bits."""
     config = DATA / "train/lora_all_linear/run.yaml"
-    settings = ["tuning.mode=full", "tuning.lora.init_from=", f"train.optimizer={optimizer}", "train.save_steps=2", "train.max_steps=4", f"data.train={machine.data}"]
-    whole = machine.train(config, "cuda", settings)
-    folder = machine.scratch / f"resumed-{optimizer}"
-    machine.train(config, "cuda", settings, folder=folder)
-    for later in (folder / "checkpoints").glob("step-*4"):
-        for file in later.iterdir():
-            file.unlink()
-        later.rmdir()
-    for file in (folder / "model").iterdir():
-        file.unlink()
-    (folder / "model").rmdir()
+    settings = ["tuning.lora.init_from=", "train.save_steps=2", "train.max_steps=4", f"data.train={machine.data}", *settings]
+    folder = machine.scratch / f"resumed-{machine.runs}"
+    whole = machine.train(config, "cuda", settings, folder=folder)
+    for later in [*(folder / "checkpoints").glob("step-*4"), folder / "model", folder / "adapter"]:
+        shutil.rmtree(later, ignore_errors=True)
     resumed = machine.train(config, "cuda", settings, folder=folder)
     assert [row["loss"] for row in whole] == [row["loss"] for row in resumed], "other losses after resuming"
-    return "the same bits"
+    return whole
+
+
+def check_overflow(machine):
+    """Gradients beyond fp16: the step is left out, the scale halved, the schedule waits; a resumed run goes on with the scale."""
+    model = write_model(machine.scratch / "steep", head_scale=40)
+    rows = check_resume(machine, f"model.name={model}", "model.dtype=fp16", "train.learning_rate=0.002")
+    assert rows[0]["grad_norm"] is None and rows[0]["loss_scale"] == 32768, rows[0]
+    assert rows[1]["grad_norm"] is not None and rows[1]["learning_rate"] == rows[0]["learning_rate"], rows[1]
+    assert rows[-1]["loss_scale"] in (16384, 32768), rows[-1]
+    return f"loss_scale {[row['loss_scale'] for row in rows]}"
 
 
 def check_generate(machine, model):
@@ -219,8 +225,9 @@ def checks(machine, arguments):
     listed = cases(machine.scratch)
     for case in listed:
         yield case.name, case.quick, lambda case=case: check_case(machine, case)
-    yield "resume", True, lambda: check_resume(machine, "adamw")
-    yield "resume, moments on the host", False, lambda: check_resume(machine, "paged_adamw")
+    yield "resume", True, lambda: check_resume(machine, "tuning.mode=full") and "the same bits"
+    yield "resume, moments on the host", False, lambda: check_resume(machine, "tuning.mode=full", "train.optimizer=paged_adamw") and "the same bits"
+    yield "fp16 overflow and resume", True, lambda: check_overflow(machine)
     yield "generate", True, lambda: check_generate(machine, listed[0].model)
     if not arguments.all:
         return

@@ -12,6 +12,12 @@ namespace cuda {
 struct FourBitTables;
 }
 
+/// to = scale * from. Rows of `to` may lie further apart than they are long.
+struct MatrixCopy {
+  at::Tensor from, to;
+  double scale = 1;
+};
+
 struct CudaKernels {
   std::pair<at::Tensor, at::Tensor> (*rms_norm_forward)(const at::Tensor& x,
                                                         const at::Tensor& weight, double eps,
@@ -58,6 +64,10 @@ struct CudaKernels {
   void (*add_grouped_matmul_tn)(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                                 const at::Tensor& ends);
   void (*add_adapter_grads)(const std::vector<AdapterGrad>& grads);
+  /// What `copy_matrices` reads, on the device of the matrices.
+  at::Tensor (*copy_table)(const std::vector<MatrixCopy>& copies);
+  /// All of them in one launch.   @param like one of the matrices
+  void (*copy_matrices)(const at::Tensor& table, const at::Tensor& like);
   /// On the host, in memory that cards copy from and to beside other work; of no more bytes than it
   /// has, to whole pages (LibTorch's own takes the next power of two).
   /// @param device the card that copies   @throws c10::Error where the system does not lock as much

@@ -4,6 +4,7 @@
 
 #include "sftrun/kernels/delta_net.h"
 #include "sftrun/kernels/experts.h"
+#include "sftrun/kernels/joint_linears.h"
 #include "sftrun/kernels/linear.h"
 #include "sftrun/kernels/ops.h"
 
@@ -38,8 +39,9 @@ struct Layer {
   Norm dense_out, experts_in, experts_out;  ///< where experts work beside the dense half
   /// q, k and v, or all three in one; likewise gate and up.
   Linear q, k, v, qkv, o, gate, up, gate_up, down;
-  Mixture mixture;     ///< instead of gate, up and down
-  DeltaNet delta_net;  ///< instead of q, k, v and attention
+  JointLinears joint_qkv, joint_gate_up;  ///< CUDA: of q, k, v and of gate, up, where they can be
+  Mixture mixture;                        ///< instead of gate, up and down
+  DeltaNet delta_net;                     ///< instead of q, k, v and attention
   AttentionShape attention;
   /// q gives of each head its query, then what the head's answer is gated by: out * sigmoid(gate).
   bool gates_attention = false;

@@ -65,10 +65,15 @@ class ParameterStore {
   /// Copies the masters into the compute copies (after loading; the optimizer does it itself in a
   /// step).
   void refresh_compute();
+  /// Counts the changes of the compute copies: what is made of them is to be made again.
+  uint64_t version() const { return version_; }
+  /// Whoever writes them says so.
+  void compute_changed() { ++version_; }
 
  private:
   std::deque<Parameter> parameters_;
   int64_t flat_size_ = 0;
+  uint64_t version_ = 1;
   at::Tensor master_, grad_, compute_;
 };
 

@@ -126,6 +126,9 @@ class Decoder {
   const kernels::Head& head() const { return head_; }
   kernels::Head& head() { return head_; }
   kernels::Embedding& embedding() { return embedding_; }
+  /// Before layers run one by one (generation): what is made of the adapters' matrices is made
+  /// again, where they have changed.
+  void refresh_joints();
   at::Tensor embed(const at::Tensor& tokens) const;
   /// With the noise that training asks for.
   at::Tensor embed_for_training(const PackedBatch& batch) const;
@@ -170,6 +173,8 @@ class Decoder {
   bool shares_keys_ = false;
   std::map<std::string, at::Tensor> principal_parts_;
   std::vector<Layer> layers_;
+  kernels::JointAdapters joint_adapters_;
+  uint64_t joints_version_ = 0;  // of the store's compute copies
   kernels::Head head_;
   int64_t first_trained_group_ = 0;
   uint64_t base_bytes_ = 0;

@@ -26,12 +26,14 @@ struct AttentionHalf {
   at::Tensor q_rstd, k_rstd, v_rstd;  ///< where they are normed
   AttentionOutput attention;
   LowRank qkv_low;
+  at::Tensor joint_low;  ///< of joint linears, in place of `qkv_low`
   Joined joined;
 };
 
 struct FeedForwardHalf {
   at::Tensor x, rstd, gate, up;
   LowRank gate_up_low;
+  at::Tensor joint_low, joint_gate_up;  ///< of joint linears: gate and up are parts of the second
   Joined joined;
   MixtureRun mixture;  ///< instead of gate, up and what follows
   /// Where experts work beside the dense half: what both answer, before norms of their own.
@@ -51,7 +53,11 @@ class Passes {
 
   AttentionInputs project(const at::Tensor& x, AttentionHalf* keep) {
     const Normed in = normed(x, l_.attention_in);
-    auto qkv = linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
+    auto qkv =
+        l_.joint_qkv.defined()
+            ? parts_of_joint(joint_forward(in.y, l_.joint_qkv, keep ? &keep->joint_low : nullptr),
+                             l_.joint_qkv)
+            : linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
     if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
     at::Tensor gate;
     if (l_.gates_attention) std::tie(qkv[0], gate) = queries_and_gates(qkv[0]);
@@ -109,8 +115,15 @@ class Passes {
     if (l_.mixture.defined())
       return l_.has_dense_half() ? both_halves(x, keep) : mixture_half(x, keep);
     Normed in = normed(x, l_.feed_forward_in);
-    auto gate_up =
-        linears_forward(in.y, gate_up_group(), batch_, keep ? &keep->gate_up_low : nullptr);
+    std::vector<at::Tensor> gate_up;
+    if (l_.joint_gate_up.defined()) {
+      const at::Tensor both =
+          joint_forward(in.y, l_.joint_gate_up, keep ? &keep->joint_low : nullptr);
+      if (keep) keep->joint_gate_up = both;
+      gate_up = parts_of_joint(both, l_.joint_gate_up);
+    } else {
+      gate_up = linears_forward(in.y, gate_up_group(), batch_, keep ? &keep->gate_up_low : nullptr);
+    }
     in.y.reset();
     if (l_.fuses_gate_up()) {
       const int64_t inner = gate_up[0].size(1) / 2;
@@ -252,12 +265,19 @@ class Passes {
     if (!through_down) return {};
     gated_backward_(l_.gating, dh, half.gate, half.up);  // they become their own gradients
     dh.reset();
-    std::vector<at::Tensor> grads = {std::move(half.gate), std::move(half.up)};
-    if (l_.fuses_gate_up()) grads = {at::cat(grads, 1)};
-    const at::Tensor d_normed =
-        linears_backward(grads, normed_again(half.x, norm, gate_up_group()), half.gate_up_low,
-                         gate_up_group(), batch_, through_norm);
-    grads.clear();
+    const at::Tensor x = normed_again(half.x, norm, gate_up_group());
+    at::Tensor d_normed;
+    if (half.joint_gate_up.defined()) {
+      half.gate.reset(), half.up.reset();
+      d_normed =
+          joint_backward(half.joint_gate_up, x, half.joint_low, l_.joint_gate_up, through_norm);
+      half.joint_gate_up.reset();
+    } else {
+      std::vector<at::Tensor> grads = {std::move(half.gate), std::move(half.up)};
+      if (l_.fuses_gate_up()) grads = {at::cat(grads, 1)};
+      d_normed =
+          linears_backward(grads, x, half.gate_up_low, gate_up_group(), batch_, through_norm);
+    }
     if (!through_norm) return {};
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
   }
@@ -287,8 +307,11 @@ class Passes {
     if (l_.fuses_qkv()) grads = {at::cat(grads, 1)};
     if (l_.gates_attention) grads[0] = at::stack({by_heads(grads[0]), by_heads(d_gate)}, 2);
     if (l_.gates_attention) grads[0] = grads[0].view({half.x.size(0), -1});
-    const at::Tensor d_normed = linears_backward(grads, normed_again(half.x, norm, qkv_group()),
-                                                 half.qkv_low, qkv_group(), batch_, through_norm);
+    const at::Tensor x = normed_again(half.x, norm, qkv_group());
+    const at::Tensor d_normed =
+        l_.joint_qkv.defined()
+            ? joint_backward(at::cat(grads, 1), x, half.joint_low, l_.joint_qkv, through_norm)
+            : linears_backward(grads, x, half.qkv_low, qkv_group(), batch_, through_norm);
     if (!through_norm) return {};
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
   }
@@ -360,6 +383,17 @@ class Passes {
                                                         const at::Tensor& d_gated) {
     const at::Tensor opening = at::sigmoid(half.gate);
     return {d_gated * opening, d_gated * half.attention.out * opening * (1 - opening)};
+  }
+
+  /// What each member of a joint product gives, as columns of the whole.
+  static std::vector<at::Tensor> parts_of_joint(const at::Tensor& all, const JointLinears& joint) {
+    std::vector<at::Tensor> result;
+    int64_t first = 0;
+    for (const Linear* linear : joint.members) {
+      result.push_back(all.narrow(1, first, linear->weight.size(0)));
+      first += linear->weight.size(0);
+    }
+    return result;
   }
 
   /// Neighbouring columns as tensors of their own.

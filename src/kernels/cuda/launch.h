@@ -25,13 +25,13 @@ void launch_rms_norm_backward(Type type, const void* dy, const void* x, const vo
                               int64_t hidden, float offset, Stream stream);
 /// Heads of queries or keys, [tokens, heads, head_dim].
 struct HeadRows {
-  const void* x;     ///< before norm and rotation
+  const void* x;     ///< before norm and rotation, tokens x_stride elements apart
   const void* grad;  ///< backward: of what attention read
   void* y;  ///< forward what attention reads, without a norm it may be x; backward the gradient
             ///< of x, which may be grad
   const void* weight;  ///< [head_dim] of the norm of each head; null: none
   float* rstd;         ///< [tokens * heads]: written forward, read backward
-  int64_t heads;
+  int64_t heads, x_stride, y_stride;
   float eps, offset;  ///< of the norm
 };
 /// Two kinds of heads in one launch; the second has none where `heads` is 0.
@@ -43,10 +43,14 @@ struct HeadsProblem {
 };
 void launch_heads_forward(Type type, const HeadsProblem& problem, Stream stream);
 void launch_heads_backward(Type type, const HeadsProblem& problem, Stream stream);
+/// Rows of gate and up, which may lie further apart than they are long; those of h and dh do not.
+struct GatedShape {
+  int64_t rows, columns, stride;
+};
 void launch_gated_forward(Type type, Gating gating, const void* gate, const void* up, void* h,
-                          int64_t n, Stream stream);
+                          const GatedShape& shape, Stream stream);
 void launch_gated_backward(Type type, Gating gating, const void* dh, void* gate, void* up,
-                           int64_t n, Stream stream);
+                           const GatedShape& shape, Stream stream);
 void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows,
                     int64_t channels, const DropoutParams& params, Stream stream);
 /// Overwrites logits with the gradient if `with_gradient`.
@@ -126,6 +130,17 @@ struct AdapterGrads {
   int64_t tokens;
 };
 void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream);
+
+/// to[r * to_stride + c] = scale * from[r * columns + c]
+struct MatrixPlacement {
+  const void* from;
+  void* to;
+  int64_t rows, columns, to_stride;
+  float scale;
+};
+/// @param placements [count] on the device; matrices of one type
+void launch_copy_matrices(Type type, const MatrixPlacement* placements, int64_t count,
+                          Stream stream);
 
 /// Elements that one block sums; the partial sums are [ceil(n / this)] fp64.
 inline constexpr int64_t kSumChunk = 65536;

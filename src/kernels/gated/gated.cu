@@ -3,23 +3,25 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
-/// Calls body(first element) for each kWidth of n elements that are this thread's.
+/// Calls body(place in h, place in gate and up) for each kWidth elements that are this thread's.
 template <int kWidth, typename Body>
-__device__ __forceinline__ void for_own(int64_t n, Body&& body) {
+__device__ __forceinline__ void for_own(const GatedShape& shape, Body&& body) {
+  const int64_t n = shape.rows * shape.columns;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth; i < n;
        i += stride) {
-    body(i);
+    const bool is_dense = shape.stride == shape.columns;
+    body(i, is_dense ? i : i / shape.columns * shape.stride + i % shape.columns);
   }
 }
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    gated_forward(Gating gating, const T* gate, const T* up, T* h, int64_t n) {
-  for_own<kWidth>(n, [&](int64_t i) {
+    gated_forward(Gating gating, const T* gate, const T* up, T* h, GatedShape shape) {
+  for_own<kWidth>(shape, [&](int64_t i, int64_t from) {
     float gates[kWidth], ups[kWidth];
-    load_values<kWidth>(gate + i, gates);
-    load_values<kWidth>(up + i, ups);
+    load_values<kWidth>(gate + from, gates);
+    load_values<kWidth>(up + from, ups);
     for (int k = 0; k < kWidth; ++k) gates[k] = gated(gating, gates[k], ups[k]);
     store_values<kWidth>(h + i, gates);
   });
@@ -27,46 +29,56 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    gated_backward(Gating gating, const T* dh, T* gate, T* up, int64_t n) {
-  for_own<kWidth>(n, [&](int64_t i) {
+    gated_backward(Gating gating, const T* dh, T* gate, T* up, GatedShape shape) {
+  for_own<kWidth>(shape, [&](int64_t i, int64_t from) {
     float grads[kWidth], gates[kWidth], ups[kWidth];
     load_values<kWidth>(dh + i, grads);
-    load_values<kWidth>(gate + i, gates);
-    load_values<kWidth>(up + i, ups);
+    load_values<kWidth>(gate + from, gates);
+    load_values<kWidth>(up + from, ups);
     for (int k = 0; k < kWidth; ++k) {
       const Pair gradient = gated_gradient(gating, grads[k], gates[k], ups[k]);
       gates[k] = gradient.first;
       ups[k] = gradient.second;
     }
-    store_values<kWidth>(gate + i, gates);
-    store_values<kWidth>(up + i, ups);
+    store_values<kWidth>(gate + from, gates);
+    store_values<kWidth>(up + from, ups);
   });
+}
+
+/// Dense rows are one long one.
+bool rows_in_eights(Type type, const GatedShape& shape,
+                    std::initializer_list<const void*> pointers) {
+  if (shape.stride == shape.columns) return in_eights(shape.rows * shape.columns, pointers);
+  const int64_t bytes = type == Type::kFloat32 ? 4 : 2;
+  return shape.stride * bytes % 16 == 0 && in_eights(shape.columns, pointers);
 }
 
 }  // namespace
 
 void launch_gated_forward(Type type, Gating gating, const void* gate, const void* up, void* h,
-                          int64_t n, Stream stream) {
-  if (n == 0) return;
+                          const GatedShape& shape, Stream stream) {
+  if (shape.rows * shape.columns == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    with_width(in_eights(n, {gate, up, h}), [&](auto width) {
+    with_width(rows_in_eights(type, shape, {gate, up, h}), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      launch(gated_forward<T, kWidth>, grid_of(n / kWidth), kThreads, stream, gating,
-             static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<T*>(h), n);
+      launch(gated_forward<T, kWidth>, grid_of(shape.rows * shape.columns / kWidth), kThreads,
+             stream, gating, static_cast<const T*>(gate), static_cast<const T*>(up),
+             static_cast<T*>(h), shape);
     });
   });
 }
 
 void launch_gated_backward(Type type, Gating gating, const void* dh, void* gate, void* up,
-                           int64_t n, Stream stream) {
-  if (n == 0) return;
+                           const GatedShape& shape, Stream stream) {
+  if (shape.rows * shape.columns == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    with_width(in_eights(n, {dh, gate, up}), [&](auto width) {
+    with_width(rows_in_eights(type, shape, {dh, gate, up}), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      launch(gated_backward<T, kWidth>, grid_of(n / kWidth), kThreads, stream, gating,
-             static_cast<const T*>(dh), static_cast<T*>(gate), static_cast<T*>(up), n);
+      launch(gated_backward<T, kWidth>, grid_of(shape.rows * shape.columns / kWidth), kThreads,
+             stream, gating, static_cast<const T*>(dh), static_cast<T*>(gate), static_cast<T*>(up),
+             shape);
     });
   });
 }

@@ -30,12 +30,13 @@ __device__ __forceinline__ Head<T> head_of_thread(const HeadsProblem& problem, i
   const bool is_first = head < problem.rows[0].heads;
   const HeadRows& rows = problem.rows[is_first ? 0 : 1];
   if (!is_first) head -= problem.rows[0].heads;
-  const int64_t index = token * rows.heads + head, at = index * problem.head_dim;
+  const int64_t index = token * rows.heads + head, at = index * problem.head_dim,
+                in_token = head * problem.head_dim;
   const bool is_there = token < problem.tokens;
-  return {static_cast<const T*>(rows.x) + at,
+  return {static_cast<const T*>(rows.x) + token * rows.x_stride + in_token,
           rows.grad == nullptr ? nullptr : static_cast<const T*>(rows.grad) + at,
           static_cast<const T*>(rows.weight),
-          static_cast<T*>(rows.y) + at,
+          static_cast<T*>(rows.y) + token * rows.y_stride + in_token,
           rows.rstd == nullptr ? nullptr : rows.rstd + index,
           rows.eps,
           rows.offset,
@@ -188,19 +189,23 @@ int lanes_for(const HeadsProblem& problem, int width) {
   return lanes;
 }
 
-bool heads_in_eights(const HeadsProblem& problem) {
+bool heads_in_eights(Type type, const HeadsProblem& problem) {
+  const int64_t bytes = type == Type::kFloat32 ? 4 : 2;
+  const auto has_whole_rows = [&](int64_t stride) { return stride * bytes % 16 == 0; };
   for (const HeadRows& rows : problem.rows) {
-    if (rows.heads > 0 && !in_eights(problem.head_dim, {rows.x, rows.grad, rows.y, rows.weight}))
+    if (rows.heads == 0) continue;
+    if (!has_whole_rows(rows.x_stride) || !has_whole_rows(rows.y_stride) ||
+        !in_eights(problem.head_dim, {rows.x, rows.grad, rows.y, rows.weight}))
       return false;
   }
   return problem.cos == nullptr || in_eights(problem.rotary_dim / 2, {problem.cos, problem.sin});
 }
 
 template <typename Kernels>
-void launch_heads(const HeadsProblem& problem, Stream stream, Kernels&& kernel_of) {
+void launch_heads(Type type, const HeadsProblem& problem, Stream stream, Kernels&& kernel_of) {
   const int64_t heads = problem.tokens * (problem.rows[0].heads + problem.rows[1].heads);
   if (heads == 0) return;
-  with_width(heads_in_eights(problem), [&](auto width) {
+  with_width(heads_in_eights(type, problem), [&](auto width) {
     const int lanes = lanes_for(problem, decltype(width)::value);
     const int64_t of_block = kThreads / lanes;
     launch(kernel_of(width), static_cast<unsigned>((heads + of_block - 1) / of_block), kThreads,
@@ -213,7 +218,7 @@ void launch_heads(const HeadsProblem& problem, Stream stream, Kernels&& kernel_o
 void launch_heads_forward(Type type, const HeadsProblem& problem, Stream stream) {
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch_heads(problem, stream,
+    launch_heads(type, problem, stream,
                  [](auto width) { return heads_forward<T, decltype(width)::value>; });
   });
 }
@@ -221,7 +226,7 @@ void launch_heads_forward(Type type, const HeadsProblem& problem, Stream stream)
 void launch_heads_backward(Type type, const HeadsProblem& problem, Stream stream) {
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch_heads(problem, stream,
+    launch_heads(type, problem, stream,
                  [](auto width) { return heads_backward<T, decltype(width)::value>; });
   });
 }

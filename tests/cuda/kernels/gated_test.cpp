@@ -75,8 +75,10 @@ std::vector<Memory> by_cuda(Type type, const Gating& gating, const Inputs& in, i
                             int64_t shift) {
   return in_every_order([&] {
     std::vector<Memory> made{Memory::nans(type, n, shift), in.gate, in.up};
-    launch_gated_forward(type, gating, in.gate.data(), in.up.data(), made[0].data(), n, nullptr);
-    launch_gated_backward(type, gating, in.dh.data(), made[1].data(), made[2].data(), n, nullptr);
+    launch_gated_forward(type, gating, in.gate.data(), in.up.data(), made[0].data(), {1, n, n},
+                         nullptr);
+    launch_gated_backward(type, gating, in.dh.data(), made[1].data(), made[2].data(), {1, n, n},
+                          nullptr);
     return made;
   });
 }
@@ -118,6 +120,39 @@ TEST_P(CudaGated, ForwardAndBackward) {
       for (const Gating& gating : kGatings)
         expect_gated(type(), gating, n, {shift, shift, shift, shift});
     });
+  });
+}
+
+/// gate and up side by side in the rows of one matrix give the same bits as apart.
+void expect_same_side_by_side(Type type, int64_t rows, int64_t columns) {
+  const std::vector<float> gate = normal(rows * columns, 1), up = normal(rows * columns, 2);
+  const Inputs apart{Memory::of(type, normal(rows * columns, 3)), Memory::of(type, gate),
+                     Memory::of(type, up)};
+  std::vector<float> both;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (const std::vector<float>* of : {&gate, &up})
+      both.insert(both.end(), of->begin() + row * columns, of->begin() + (row + 1) * columns);
+  }
+  const Memory joint = Memory::of(type, both), h = Memory::nans(type, rows * columns);
+  const GatedShape shape{rows, columns, 2 * columns};
+  void* up_part = joint.as<char>() + static_cast<size_t>(columns) * size_of(type);
+  launch_gated_forward(type, kGatings[0], joint.data(), up_part, h.data(), shape, nullptr);
+  launch_gated_backward(type, kGatings[0], apart.dh.data(), joint.data(), up_part, shape, nullptr);
+  const auto expected = by_cuda(type, kGatings[0], apart, rows * columns, 0);
+  EXPECT_TRUE(h == expected[0]);
+  const auto found = floats(type, joint), of_gate = floats(type, expected[1]),
+             of_up = floats(type, expected[2]);
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    const int64_t row = i / columns, column = i % columns;
+    const auto at = static_cast<size_t>(row * 2 * columns + column);
+    ASSERT_EQ(found[at], of_gate[static_cast<size_t>(i)]) << i;
+    ASSERT_EQ(found[at + static_cast<size_t>(columns)], of_up[static_cast<size_t>(i)]) << i;
+  }
+}
+TEST_P(CudaGated, PartsOfOneMatrix) {
+  for_each("columns", std::initializer_list<int64_t>{1, 7, 8, 64, 1000}, [&](int64_t columns) {
+    for_each("rows", std::initializer_list<int64_t>{1, 3, 33},
+             [&](int64_t rows) { expect_same_side_by_side(type(), rows, columns); });
   });
 }
 

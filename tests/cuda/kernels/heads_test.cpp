@@ -212,6 +212,8 @@ HeadsProblem problem_of(const Heads& c, const Inputs& in, const std::vector<Memo
             .weight = norm.is_there ? of.weight.data() : nullptr,
             .rstd = norm.is_there ? made[static_cast<size_t>(2 * kind + 1)].as<float>() : nullptr,
             .heads = c.heads[kind],
+            .x_stride = c.heads[kind] * c.head_dim,
+            .y_stride = c.heads[kind] * c.head_dim,
             .eps = norm.eps,
             .offset = norm.offset};
     if (in_place) (pass == Pass::kForward ? rows.x : rows.grad) = y.data();
@@ -407,6 +409,83 @@ TEST_P(CudaHeads, NanStaysInItsHead) {
   EXPECT_TRUE(close(type(), out[0], forward(type(), c, 0, in).y, of_norm(64) + kRope));
   EXPECT_TRUE(close(type(), out[2], forward(type(), c, 1, in).y, of_norm(64) + kRope));
   for (const int64_t row : {0, 1, 2, 3}) EXPECT_EQ(std::isnan(out[1].as<float>()[row]), row == 2);
+}
+
+/// Queries and keys as columns of one matrix, and results as columns of another: the same bits as
+/// apart.
+void expect_same_in_joint_rows(Type type, int64_t tokens, int64_t head_dim, bool has_norm) {
+  constexpr int64_t kHeads[] = {3, 1};
+  const int64_t gap = 8, stride = (kHeads[0] + kHeads[1]) * head_dim + gap;
+  const std::vector<float> all = normal(tokens * stride, 1);
+  const Memory joint = Memory::of(type, all), out = Memory::nans(type, tokens * stride),
+               weight = Memory::of(type, normal(head_dim, 2)),
+               cos = Memory::raw(normal(tokens * head_dim / 2, 3)),
+               sin = Memory::raw(normal(tokens * head_dim / 2, 4));
+  const std::vector<float> values = floats(type, joint);
+  HeadsProblem together{}, apart{};
+  std::vector<Memory> parts, results, rstd;
+  for (HeadsProblem* problem : {&together, &apart}) {
+    problem->cos = cos.as<float>(), problem->sin = sin.as<float>();
+    problem->tokens = tokens, problem->head_dim = problem->rotary_dim = head_dim;
+  }
+  int64_t first = 0;
+  for (const int64_t heads : kHeads) {
+    std::vector<float> part;
+    for (int64_t token = 0; token < tokens; ++token) {
+      const auto begin = values.begin() + token * stride + first;
+      part.insert(part.end(), begin, begin + heads * head_dim);
+    }
+    parts.push_back(Memory::of(type, part));
+    results.push_back(Memory::nans(type, tokens * heads * head_dim));
+    for (int i = 0; i < 2; ++i) rstd.push_back(Memory::nans(Type::kFloat32, tokens * heads));
+    first += heads * head_dim;
+  }
+  first = 0;
+  for (size_t kind = 0; kind < 2; ++kind) {
+    const int64_t heads = kHeads[kind];
+    const auto rows = [&](const void* x, void* y, size_t of_rstd, int64_t row) {
+      return HeadRows{.x = x,
+                      .grad = nullptr,
+                      .y = y,
+                      .weight = has_norm ? weight.data() : nullptr,
+                      .rstd = has_norm ? rstd[of_rstd].as<float>() : nullptr,
+                      .heads = heads,
+                      .x_stride = row,
+                      .y_stride = row,
+                      .eps = 1e-6F,
+                      .offset = 1};
+    };
+    const size_t at = static_cast<size_t>(first) * size_of(type);
+    together.rows[kind] = rows(joint.as<char>() + at, out.as<char>() + at, 2 * kind, stride);
+    apart.rows[kind] =
+        rows(parts[kind].data(), results[kind].data(), 2 * kind + 1, heads * head_dim);
+    first += heads * head_dim;
+  }
+  launch_heads_forward(type, together, nullptr);
+  launch_heads_forward(type, apart, nullptr);
+  const std::vector<float> found = floats(type, out);
+  first = 0;
+  for (size_t kind = 0; kind < 2; ++kind) {
+    const std::vector<float> expected = floats(type, results[kind]);
+    const int64_t row = kHeads[kind] * head_dim;
+    for (int64_t i = 0; i < tokens * row; ++i) {
+      ASSERT_EQ(found[static_cast<size_t>(i / row * stride + first + i % row)],
+                expected[static_cast<size_t>(i)])
+          << "kind " << kind << ", " << i;
+    }
+    if (has_norm) {
+      EXPECT_TRUE(rstd[2 * kind] == rstd[2 * kind + 1]);
+    }
+    first += row;
+  }
+}
+TEST_P(CudaHeads, ColumnsOfOneMatrix) {
+  for (const int64_t head_dim : {6, 64, 128}) {
+    for (const bool has_norm : {false, true}) {
+      SCOPED_TRACE(head_dim);
+      expect_same_in_joint_rows(type(), 5, head_dim, has_norm);
+    }
+  }
 }
 
 }  // namespace

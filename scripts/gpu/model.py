@@ -1,0 +1,757 @@
+#!/usr/bin/env python3
+"""Predicts tokens/s of a LoRA training step on GPUs from its operations: FLOPs, bytes and launches. Nothing here is measured.
+
+    scripts/gpu/model.py                                             # the tables of docs/gpu-performance.md
+    scripts/gpu/model.py --write                                     # puts them into that document
+    scripts/gpu/model.py --rows --card h100 --model qwen3-8b/fp8     # every operation, with its time and what bounds it
+    scripts/gpu/model.py --counts FILE                               # compares launches per layer with counted ones; exit code 1 if they differ
+    scripts/gpu/model.py --json --card rtx4090 --host-us 6 --graphs
+
+FILE is what tests/cuda/runtime/runtime_test.py --only counts --counts FILE writes.
+Time of an operation = max(FLOPs / (peak x share), bytes / (bandwidth x share)) + the start of its kernels. A micro-batch takes the
+longer of that sum and launches x the host's time for one, for launches are asynchronous. Two steps are modelled: "today" is the
+list of operations that the tests count, "joint" the planned one, with one product for q, k, v, one for gate, up, and the
+adapters' columns appended: [x | low] [W | sB]^T. Standard library only.
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import math
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs/gpu-performance.md"
+BEGIN, END = "<!-- predictions: begin -->", "<!-- predictions: end -->"
+GIB, MS, US = 2**30, 1e-3, 1e-6
+
+# The work: packed sequences, all positions labelled, each sequence one document (the most attention that a length can have).
+SEQUENCE, MICRO_BATCH, ACCUM, RANK = 2048, 2, 4, 16
+BF16, FP32, NF4, FP8 = 2, 4, 4.127 / 8, 1  # bytes of a value; NF4 with quantised factors
+
+# ---- Assumptions: every number that no test of this project gives -------------------------------------------------------------
+HOST_US = 5.0  # of the host for a launch through LibTorch's dispatcher; 4 to 6 are usual
+KERNEL_START_US = 2.0  # between two dependent kernels on the device: gap, fill and drain
+WAIT_US = 25.0  # from a wait's end until the device has work again
+CONTEXT_GIB, FRAGMENTS = 1.0, 1.05  # CUDA's context and cuBLAS's workspace; what the allocator cannot use, as a factor
+TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.55))  # of a product: rows, columns, rate beside the first
+SPLIT_DEPTH, SPLIT_RATE, SPLITS = 4096, 0.95, (2, 4, 8)  # tiles that share a sum: the least depth of one, rate beside whole ones, how many
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    name: str
+    memory_gib: float  # what the driver offers
+    bandwidth: float  # bytes/s
+    sms: int
+    peaks: dict  # FLOP/s by type, sums in fp32, no sparsity
+    shares: dict  # attainable, by kind of operation
+
+
+HOPPER = {"bf16": 0.75, "fp8 forward": 0.60, "fp8 backward": 0.45, "grouped": 0.50, "attention forward": 0.30, "attention backward": 0.24}
+ADA = {"bf16": 0.90, "fp8 forward": 0.70, "fp8 backward": 0.70, "grouped": 0.20, "attention forward": 0.65, "attention backward": 0.45}
+COMMON = {"fp32": 0.60, "stream": 0.90, "unpack": 0.75, "thin": 0.50, "thin sum": 0.70, "adapter gradients": 0.50, "turn": 0.25, "scatter": 0.35}
+CARDS = {
+    "h100": Card("H100 SXM", 79.1, 3.35e12, 132, {"bf16": 989e12, "fp8": 1979e12, "fp32": 67e12}, COMMON | HOPPER),
+    "h200": Card("H200", 139.0, 4.8e12, 132, {"bf16": 989e12, "fp8": 1979e12, "fp32": 67e12}, COMMON | HOPPER),
+    "rtx4090": Card("RTX 4090", 23.5, 1.008e12, 128, {"bf16": 165e12, "fp8": 330e12, "fp32": 82.6e12}, COMMON | ADA),
+    "rtx5090": Card("RTX 5090", 31.4, 1.792e12, 170, {"bf16": 210e12, "fp8": 419e12, "fp32": 105e12}, COMMON | ADA),
+}
+# Which peak a kind of operation is held to.
+PEAK = {"fp8 forward": "fp8", "fp8 backward": "fp8", "fp32": "fp32"}
+
+REASONS = {  # what stands in the document, in its order
+    "bf16": "dense products in bf16: an assumption, Hopper's clock falls at its power limit; a published run of `torch.matmul` on an RTX 5090 reached 224 TFLOP/s, above its rating",
+    "fp8 forward": "row-wise scaled products, sums in fewer bits; CUTLASS's kernel, slower than one factor for a matrix: a guess",
+    "fp8 backward": "the same with exact sums (`use_fast_accum` off), reported slow on Hopper (pytorch/ao issue 2184): a guess; GeForce's peak is that of fp32 sums already",
+    "attention forward": "FlashAttention 2, 128 channels, causal: 298 TFLOP/s at 2048 tokens on an H100 (FlashAttention 3's paper); GeForce: a guess",
+    "attention backward": "the same paper has 291 without a mask at 2048; causal 0.8 of it; GeForce: a guess",
+    "grouped": "experts of 256 rows each: LibTorch's kernel on Hopper, ours on GeForce, whose loads wait for sums: guesses",
+    "fp32": "the router's product, without TF32",
+    "stream": "rows and elements, of bandwidth; published copies on an H100 reach 90 to 92%; our kernels: an assumption",
+    "unpack": "4-bit codes to bf16, of bandwidth: a guess",
+    "thin": "x A^T of 16 to 48 columns, of bandwidth: few blocks: a guess",
+    "thin sum": "y += low B^T, of bandwidth: a guess",
+    "adapter gradients": "reads each wide side once, loads wait for sums, of bandwidth: a guess",
+    "turn": "FP8 codes transposed byte by byte before each product of the backward pass, of bandwidth: a guess",
+    "scatter": "atomic sums of experts' answers, of bandwidth: a guess",
+}
+
+# ---- Published figures and goals, tokens/s -------------------------------------------------------------------------------------
+# Of Surogate's page of benchmarks: its own and Unsloth's. Batch, length and rank are not on that page.
+PEERS = {
+    "h100": {"qwen3-0.6b/bf16": (53_900, 21_300), "qwen3-8b/bf16": (10_200, 8_900), "qwen3-8b/fp8": (11_600, None), "qwen3-8b/nf4": (9_400, 8_200)},
+    "rtx5090": {"qwen3-0.6b/bf16": (30_100, 22_100), "qwen3-8b/bf16": (3_800, 3_500), "qwen3-8b/fp8": (5_400, None), "qwen3-8b/nf4": (5_000, 3_400),
+                "qwen3-30b-a3b/nf4": (500, 16)},
+}
+GOALS = {"qwen3-0.6b/bf16": 110_000, "qwen3-8b/bf16": 15_000, "qwen3-8b/fp8": 20_000, "qwen3-8b/nf4": 14_000}  # on an H100
+CLOSE = 1.25  # a goal that is reached by less may as well be missed: the error of such predictions
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    name: str
+    hidden: int
+    ffn: int  # of a dense layer, or of one expert
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    qk_norm: bool = False
+    sandwich: bool = False  # a norm after attention and MLP, too
+    window: int = 0  # of local layers
+    local: float = 0.0  # their share
+    experts: int = 0
+    top_k: int = 0
+
+    @property
+    def q_size(self):
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self):
+        return self.kv_heads * self.head_dim
+
+    def groups(self):
+        """Linears that read the same input: name, columns read, columns written by each."""
+        result = [("qkv", self.hidden, (self.q_size, self.kv_size, self.kv_size)), ("o", self.q_size, (self.hidden,))]
+        if not self.experts:
+            result += [("gate_up", self.hidden, (self.ffn, self.ffn)), ("down", self.ffn, (self.hidden,))]
+        return result
+
+    def linear_values(self):
+        """Of a layer's linears, experts left out."""
+        return sum(k * sum(ns) for _, k, ns in self.groups())
+
+    def expert_values(self):
+        return self.experts * 3 * self.hidden * self.ffn
+
+    def active_values(self):
+        """That a token is multiplied by: layers and head."""
+        return self.layers * (self.linear_values() + self.top_k * 3 * self.hidden * self.ffn + self.experts * self.hidden) + self.vocab * self.hidden
+
+    def adapter_values(self, rank=RANK):
+        return self.layers * sum(rank * (k + n) for _, k, ns in self.groups() for n in ns)
+
+    def attention_pairs(self):
+        """Queries times keys of one sequence, the mean of all layers."""
+        causal, w = SEQUENCE**2 / 2, min(self.window, SEQUENCE)
+        return causal if not self.window else (1 - self.local) * causal + self.local * (SEQUENCE * w - w * w / 2)
+
+
+MODELS = {
+    "qwen3-0.6b": Model("Qwen3-0.6B", 1024, 3072, 28, 16, 8, 128, 151936, True, qk_norm=True),
+    "qwen3-8b": Model("Qwen3-8B", 4096, 12288, 36, 32, 8, 128, 151936, False, qk_norm=True),
+    "qwen3-30b-a3b": Model("Qwen3-30B-A3B", 2048, 768, 48, 32, 4, 128, 151936, False, qk_norm=True, experts=128, top_k=8),
+    "gemma-3-27b": Model("Gemma-3-27B", 5376, 21504, 62, 32, 16, 128, 262208, True, qk_norm=True, sandwich=True, window=1024, local=52 / 62),
+}
+CASES = ("qwen3-0.6b/bf16", "qwen3-8b/bf16", "qwen3-8b/fp8", "qwen3-8b/nf4", "qwen3-30b-a3b/nf4", "gemma-3-27b/nf4")
+BASES = ("bf16", "fp8", "nf4")
+STEPS = ("today", "joint")
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One operation, done `count` times in a layer (or micro-batch, or step); FLOPs and bytes are of one."""
+
+    name: str
+    part: str
+    events: dict  # kernels by the names under which the tests count them
+    flops: float = 0
+    read: float = 0
+    write: float = 0
+    compute: str = "bf16"  # its shares' names
+    memory: str = "stream"
+    grid: tuple = ()  # rows and columns of a product's result, and how many values each sums
+    count: int = 1
+    for_input: bool = False  # left out in the first layer, whose input needs no gradient
+
+    @property
+    def launches(self):
+        return self.count * sum(self.events.values())
+
+    @property
+    def bytes(self):
+        return self.read + self.write
+
+
+def wave_share(grid, sms):
+    """How much of the card a product's tiles fill, by the best tile."""
+    m, n, depth = grid
+    splits = [(1, 1.0)] + [(split, SPLIT_RATE) for split in SPLITS if depth >= split * SPLIT_DEPTH]
+
+    def filled(tiles):
+        return tiles / (math.ceil(tiles / sms) * sms)
+
+    return max(rate * split_rate * filled(math.ceil(m / rows) * math.ceil(n / columns) * split) for rows, columns, rate in TILES for split, split_rate in splits)
+
+
+def sides(op, card, shares):
+    """Seconds for the FLOPs and for the bytes of one."""
+    peak = card.peaks[PEAK.get(op.compute, "bf16")] * shares[op.compute]
+    return op.flops / peak / (wave_share(op.grid, card.sms) if op.grid else 1), op.bytes / (card.bandwidth * shares[op.memory])
+
+
+def seconds(op, card, shares):
+    """Of all `count`, with the start of every kernel."""
+    return op.count * max(sides(op, card, shares)) + op.launches * KERNEL_START_US * US
+
+
+def bound(op, card, shares):
+    compute, memory = sides(op, card, shares)
+    return "start" if max(compute, memory) < KERNEL_START_US * US else "compute" if compute >= memory else "memory"
+
+
+# ---- The operations of a layer -------------------------------------------------------------------------------------------------
+OURS, ATEN, FLASH = "launch sftrun::kernels::cuda::", "launch at::native::", "launch pytorch_flash::"
+NT, NT_SUM, NN, NN_SUM = "product cublasGemmEx TN", "product cublasGemmEx TN +=", "product cublasGemmEx NN", "product cublasGemmEx NN +="
+ADD, MUL, CAT = ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]", ATEN + "vectorized_elementwise_kernel [mul]", ATEN + "CatArrayBatchedCopy_vectorized"
+REDUCE, FILL, SCALED = ATEN + "reduce_kernel [sum_functor]", ATEN + "vectorized_elementwise_kernel [FillFunctor]", "product scaled_mm"
+UNPACK, ROUND = OURS + "dequantize_4bit", OURS + "round_to_e4m3"
+
+
+def product(name, part, m, k, n, event, sums=False, compute="bf16", memory="stream", size=BF16, **more):
+    """[m, k] times [k, n]; `sums` adds to a result that is read; operands of `size` bytes."""
+    grid = () if memory in ("thin", "thin sum") else (m, n, k)
+    return Op(name, part, {event: 1}, 2 * m * k * n, size * (m * k + k * n) + (BF16 * m * n if sums else 0), BF16 * m * n, compute, memory, grid, **more)
+
+
+def elements(name, part, event, values, read, write, **more):
+    """`values` of which each is read and written in so many bytes."""
+    return Op(name, part, {event: 1}, 0, values * read, values * write, **more)
+
+
+def norm(name, t, width, backward=False, **more):
+    kind, read = ("rms_norm_backward", 3 * BF16) if backward else ("rms_norm_forward", BF16)
+    return elements(name, "norms and elements", OURS + kind, t * width, read, BF16, **more)
+
+
+def unpack(name, values):
+    return elements(name, "unpacking", UNPACK, values, NF4, BF16, memory="unpack")
+
+
+def linears_forward(model, base, step, t, rank=RANK):
+    for name, k, ns in model.groups():
+        n, r = sum(ns), rank * len(ns)
+        if base == "fp8":
+            yield elements(f"{name}: x to FP8", "rounding to FP8", ROUND, t * k, 2 * BF16, FP8)
+        if step == "today" and len(ns) > 1:
+            yield elements(f"{name}: A together", "adapters", CAT, r * k, BF16, BF16)
+        yield product(f"{name}: low = x A^T", "adapters", t, k, r, NT, memory="thin")
+        for i, each in enumerate(ns if step == "today" else (n,)):
+            which = f"{name}[{i}]" if step == "today" and len(ns) > 1 else name
+            if base == "nf4":
+                yield unpack(f"{which}: unpack W", k * each)
+            if base == "fp8":
+                yield product(f"{which}: x W^T", "linears", t, k, each, SCALED, compute="fp8 forward", size=FP8)
+                if step == "today":
+                    yield product(f"{which}: low B^T", "adapters", t, rank, each, NT, memory="thin sum")
+                    yield elements(f"{which}: times s", "adapters", MUL, t * each, BF16, BF16)
+                    yield elements(f"{which}: sum", "adapters", ADD, t * each, 2 * BF16, BF16)
+                else:
+                    yield product(f"{which}: += low (sB)^T", "adapters", t, r, each, NT_SUM, sums=True, memory="thin sum")
+            elif step == "today":
+                yield product(f"{which}: x W^T", "linears", t, k, each, NT)
+                yield product(f"{which}: += low B^T", "adapters", t, rank, each, NT_SUM, sums=True, memory="thin sum")
+            else:  # the residual is read by the product where no norm follows
+                sums = name in ("o", "down") and not model.sandwich
+                yield product(f"{which}: [x | low] [W | sB]^T", "linears", t, k + r, each, NT, sums=sums)
+        if name in ("o", "down") and (step == "today" or base == "fp8" or model.sandwich):
+            yield elements(f"{name}: residual", "norms and elements", ADD, t * n, 2 * BF16, BF16)
+
+
+def linears_backward(model, base, step, t, rank=RANK):
+    for name, k, ns in model.groups():
+        n, r, first = sum(ns), rank * len(ns), name == "qkv"
+        each_of = ns if step == "today" else (n,)
+        for i, each in enumerate(each_of):
+            which = f"{name}[{i}]" if len(each_of) > 1 else name
+            yield product(f"{which}: d_low = dy B", "adapters", t, each, rank if step == "today" else r, NN, memory="thin")
+            if base == "nf4":
+                yield dataclasses.replace(unpack(f"{which}: unpack W again", k * each), for_input=first)
+            if base == "fp8":
+                yield elements(f"{which}: dy to FP8", "rounding to FP8", ROUND, t * each, 2 * BF16, FP8, for_input=first)
+                yield elements(f"{which}: turn the codes", "turning FP8 codes", ATEN + "turn", k * each, FP8, FP8, memory="turn", for_input=first)
+                yield product(f"{which}: dx = dy W", "linears", t, each, k, SCALED, compute="fp8 backward", size=FP8, for_input=first)
+                if step == "today":
+                    yield elements(f"{which}: ones", "rounding to FP8", FILL, k, 0, FP32, for_input=first)
+                    yield product(f"{which}: d_low A", "adapters", t, rank, k, NN_SUM if i else NN, sums=i > 0, memory="thin sum", for_input=first)
+                    if i == 0:
+                        yield elements(f"{which}: times s", "adapters", MUL, t * k, BF16, BF16, for_input=first)
+                    yield elements(f"{which}: sum", "adapters", ADD, t * k, 2 * BF16, BF16, for_input=first)
+                else:
+                    yield product(f"{which}: dx += d_low (sA)", "adapters", t, r, k, NN_SUM, sums=True, memory="thin sum", for_input=first)
+            elif step == "today":
+                yield product(f"{which}: dx = dy W", "linears", t, each, k, NN_SUM if i else NN, sums=i > 0, for_input=first)
+                yield product(f"{which}: dx += d_low A", "adapters", t, rank, k, NN_SUM, sums=True, memory="thin sum", for_input=first)
+            else:
+                yield product(f"{which}: dx = [dy | d_low] [W ; sA]", "linears", t, n + r, k, NN, for_input=first)
+        # Each product reads its own wide side: dy for B's gradient, x for A's.
+        wide = n + len(ns) * k
+        yield Op(f"{name}: gradients of A and B", "adapters", {OURS + "adapter_grads": 1}, 2 * t * rank * wide, BF16 * t * wide,
+                 FP32 * 2 * rank * wide, memory="adapter gradients")
+
+
+def attention_forward(model, t):
+    both = model.q_size + model.kv_size
+    yield elements("norm and rotation of heads", "norms and elements", OURS + "heads_forward", t * both, BF16, BF16)
+    yield Op("FlashAttention forward", "attention", {FLASH + "flash_fwd_kernel": 1}, 4 * (t / SEQUENCE) * model.attention_pairs() * model.q_size,
+             BF16 * t * (model.q_size + 2 * model.kv_size), BF16 * t * model.q_size, "attention forward")
+
+
+def attention_backward(model, t):
+    q, kv = model.q_size, model.kv_size
+    if model.qk_norm:
+        yield elements("norm and rotation again", "norms and elements", OURS + "heads_forward", t * (q + kv), BF16, BF16)
+    yield elements("FlashAttention: dO times O", "attention", FLASH + "flash_bwd_dot_do_o_kernel", t * q, 2 * BF16, FP32)  # clears dQ's sums, too
+    yield Op("FlashAttention backward", "attention", {FLASH + "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 1},
+             10 * (t / SEQUENCE) * model.attention_pairs() * q, t * (BF16 * (2 * q + 2 * kv) + FP32 * q), t * (FP32 * q + 2 * BF16 * q), "attention backward")
+    yield elements("FlashAttention: dQ to bf16", "attention", FLASH + "flash_bwd_convert_dq_kernel", t * q, FP32, BF16)
+    if q != kv:
+        yield Op("sums of dK and dV over shared heads", "attention", {REDUCE: 1}, 0, BF16 * t * q, BF16 * t * kv, count=2)
+    yield elements("heads backward", "norms and elements", OURS + "heads_backward", t * (q + kv), 2 * BF16, BF16)
+
+
+def small(name, launches, values=0, size=FP32, **more):
+    """Elementwise operators of LibTorch that no test counts one by one."""
+    return Op(name, more.pop("part", "routing"), {"launches by the source": launches}, 0, values * size, values * size, **more)
+
+
+def experts_forward(model, base, t):
+    rows, stack = t * model.top_k, model.experts * model.hidden * model.ffn
+    yield small("router: x to fp32", 1, t * model.hidden, 3)
+    yield product("router", "routing", t, model.hidden, model.experts, NT, compute="fp32", size=FP32)
+    yield small("scale, softmax, top-k, norm of weights", 8, t * model.experts)
+    yield small("sort of routes, ends for experts (3 waits)", 16, rows, 8)
+    yield elements("rows of tokens", "experts' rows", ATEN + "index", rows * model.hidden, BF16, BF16)
+    for name, k, n in (("gate_up", model.hidden, 2 * model.ffn), ("down", model.ffn, model.hidden)):
+        if base == "nf4":
+            yield unpack(f"experts' {name}: unpack all", stack * (2 if name == "gate_up" else 1))
+        yield grouped(f"experts' {name}", model, rows, k, n)
+        if name == "gate_up":
+            yield elements("gate and up apart", "experts' rows", ATEN + "copy", rows * model.ffn, BF16, BF16, count=2)
+            yield elements("gated activation", "experts' rows", OURS + "gated_forward", rows * model.ffn, 2 * BF16, BF16)
+    yield elements("answers to fp32", "experts' rows", ATEN + "copy", rows * model.hidden, BF16, FP32)
+    yield elements("times weights", "experts' rows", MUL, rows * model.hidden, FP32, FP32)
+    yield elements("sum over experts", "experts' rows", ATEN + "index_add", rows * model.hidden, 2 * FP32, FP32, memory="scatter")
+    yield small("zeros, weights by route, cast", 3, t * model.hidden, 3)
+    yield elements("residual", "norms and elements", ADD, t * model.hidden, 2 * BF16, BF16)
+
+
+def grouped(name, model, rows, k, n):
+    return Op(name, "experts", {"product grouped": 2}, 2 * rows * k * n, BF16 * (rows * k + model.experts * k * n), BF16 * rows * n, "grouped")
+
+
+def experts_backward(model, base, t):
+    rows, stack = t * model.top_k, model.experts * model.hidden * model.ffn
+    yield elements("gated activation again", "experts' rows", OURS + "gated_forward", rows * model.ffn, 2 * BF16, BF16)
+    yield elements("rows of dy, rows of x", "experts' rows", ATEN + "index", rows * model.hidden, BF16, BF16, count=2)
+    for name, k, n in (("down", model.hidden, model.ffn), ("gate_up", 2 * model.ffn, model.hidden)):
+        if base == "nf4":
+            yield unpack(f"experts' {name}: unpack all again", stack * (2 if name == "gate_up" else 1))
+        yield grouped(f"experts' {name}, dx", model, rows, k, n)
+    yield elements("h and dh to fp32", "experts' rows", ATEN + "copy", rows * model.ffn, BF16, FP32, count=2)
+    yield elements("gradient of weights", "experts' rows", MUL, rows * model.ffn, 3 * FP32, FP32, count=1)
+    yield elements("dh times weights", "experts' rows", MUL, rows * model.ffn, BF16, BF16)
+    yield elements("gated activation backward", "experts' rows", OURS + "gated_backward", rows * model.ffn, 3 * BF16, 2 * BF16)
+    yield elements("dgate and dup together", "experts' rows", CAT, rows * 2 * model.ffn, BF16, BF16)
+    yield small("weights, softmax and casts of the router", 14, t * model.experts)
+    yield product("router, dx", "routing", t, model.experts, model.hidden, NN, compute="fp32", size=FP32)
+    yield small("router's dx to bf16", 1, t * model.hidden, 3)
+    yield elements("sum over experts, dx", "experts' rows", ATEN + "index_add", rows * model.hidden, 2 * BF16, BF16, memory="scatter")
+
+
+def layer(model, base, step, t, rank=RANK):
+    """The operations of a layer: forward, backward."""
+    h, values = model.hidden, t * model.ffn
+    forward = [norm("norm before attention", t, h), norm("norm before MLP", t, h), *attention_forward(model, t), *linears_forward(model, base, step, t, rank)]
+    backward = [norm("norm before attention, again", t, h), norm("norm before MLP, again", t, h), *attention_backward(model, t), *linears_backward(model, base, step, t, rank),
+                norm("norm before MLP, backward", t, h, backward=True), norm("norm before attention, backward", t, h, backward=True, for_input=True)]
+    if model.sandwich:
+        forward += [norm("norms after attention and MLP", t, h, count=2)]
+        backward += [norm("norms after, backward", t, h, backward=True, count=2)]
+    if model.experts:
+        return forward + [*experts_forward(model, base, t)], backward + [*experts_backward(model, base, t)]
+    gated = ("norms and elements", OURS + "gated_forward", values, 2 * BF16, BF16)
+    forward += [elements("gated activation", *gated)]
+    backward += [elements("gated activation again", *gated), elements("gated activation backward", "norms and elements", OURS + "gated_backward", values, 3 * BF16, 2 * BF16)]
+    return forward, backward
+
+
+def around(model, t):
+    """Of a micro-batch, outside its layers: embedding, head, loss."""
+    h, v = model.hidden, model.vocab
+    chunk = max(1024, 2**28 // v)
+    chunks, part, gather = math.ceil(t / chunk), "head and loss", ATEN + "vectorized_gather_kernel"
+    rows = t / chunks
+    return [elements("embedding", part, gather, t * h, BF16, BF16), elements("rows with labels", part, gather, t * h, BF16, BF16),
+            elements("angles of rotation", part, gather, t * model.head_dim, BF16, BF16, count=2), norm("last norm", t, h),
+            norm("last norm, backward", t, h, backward=True),
+            product("head", part, rows, h, v, NT, count=chunks),
+            elements("cross-entropy and its gradient", part, OURS + "cross_entropy", rows * v, 2 * BF16, BF16, count=chunks),
+            product("head, dx", part, rows, v, h, NN, count=chunks),
+            elements("sum of losses", part, REDUCE, rows, FP32, 0, count=chunks), elements("loss of the micro-batch", part, ADD, 1, 8, 8, count=chunks),
+            elements("gradient to its rows", part, ATEN + "index_elementwise_kernel [index_copy_kernel_impl]", t * h, BF16, BF16),
+            elements("zeros", part, FILL, t * h, 0, BF16, count=2),
+            elements("cast of labels", part, ATEN + "unrolled_elementwise_kernel [direct_copy_kernel_cuda]", t, 8, 4)]
+
+
+def update(model):
+    """Of a step: gradients' norm, AdamW, zeros."""
+    values, part = model.adapter_values(), "optimizer"
+    return [Op("norm of gradients", part, {OURS + "sum_chunk": 1, OURS + "sum_partials": 1}, 0, FP32 * values),
+            elements("AdamW", part, OURS + "adamw", values, 4 * FP32, 3 * FP32 + BF16), elements("zeros", part, FILL, values, 0, FP32),
+            Op("scalars to the host", part, {ATEN + "vectorized_elementwise_kernel [sqrt_kernel_cuda]": 1, ATEN + "CatArrayBatchedCopy_alignedK_contig": 1})]
+
+
+# ---- Memory --------------------------------------------------------------------------------------------------------------------
+def base_bytes(model, base):
+    size = {"bf16": BF16, "fp8": FP8, "nf4": NF4}[base]
+    embeddings = model.vocab * model.hidden * BF16 * (1 if model.tied else 2)
+    return model.layers * (size * (model.linear_values() + model.expert_values()) + BF16 * model.experts * model.hidden) + embeddings
+
+
+def kept_bytes(model, t, rank=RANK):
+    """What a layer leaves for its backward pass."""
+    linears = sum(len(ns) for _, _, ns in model.groups())
+    values = 2 * model.hidden + 2 * model.q_size + 2 * model.kv_size + rank * linears + (2 * model.hidden if model.sandwich else 0)
+    values += 2 * model.ffn * (model.top_k or 1)
+    return t * (BF16 * values + FP32 * (2 + model.heads * 2 + model.kv_heads + model.experts) + 24 * model.top_k)
+
+
+def passing_bytes(model, base, t):
+    """The most that lives within one layer's passes, or in the head's."""
+    rows = t * (model.top_k or 1)
+    widest = max(k * max(ns) for _, k, ns in model.groups())
+    unpacked = BF16 * max(widest, 2 * model.expert_values() // 3) if base == "nf4" else widest * FP8 if base == "fp8" else 0
+    in_layer = BF16 * (4 * rows * model.ffn + 4 * t * model.hidden) + (rows * model.hidden * (BF16 + 2 * FP32) if model.experts else 0) + unpacked
+    head = BF16 * (min(t, max(1024, 2**28 // model.vocab)) * model.vocab + 3 * t * model.hidden)
+    return max(in_layer, head)
+
+
+def peak_gib(model, base, t, checkpointing, step="today"):
+    adapters = model.adapter_values() * (4 * FP32 + BF16)  # master, gradient, two moments, and bf16 to compute with
+    inputs = BF16 * t * model.hidden * model.layers
+    kept = inputs + kept_bytes(model, t) if checkpointing else model.layers * kept_bytes(model, t)
+    columns = BF16 * model.adapter_values() if step == "joint" and base == "bf16" else 0  # appended to W
+    return (base_bytes(model, base) + adapters + kept + passing_bytes(model, base, t) + columns) * FRAGMENTS / GIB + CONTEXT_GIB
+
+
+def fitting(model, base, card, step):
+    """Tokens of the largest micro-batch that fits, and whether it needs gradient checkpointing; none fits: None."""
+    for micro_batch in (MICRO_BATCH, 1):
+        for checkpointing in (False, True):
+            if peak_gib(model, base, micro_batch * SEQUENCE, checkpointing, step) <= card.memory_gib:
+                return micro_batch, checkpointing
+    return None
+
+
+# ---- A step --------------------------------------------------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    host_us: float = HOST_US
+    graphs: bool = False  # CUDA graphs: no launch by the host; not where it waits in every layer
+    shares: tuple = ()  # (kind, share) in place of the card's
+    without: tuple = ()  # parts, and kinds of access to memory, that are taken to cost nothing
+
+
+def predict(card, case, step, settings=Settings()):
+    """A prediction of tokens/s and of what it is made of; `fits` is False where no micro-batch does."""
+    name, base = case.split("/")
+    model = MODELS[name]
+    plan = fitting(model, base, card, step)
+    result = {"prediction": True, "card": card.name, "model": model.name, "base": base, "step": step, "fits": plan is not None}
+    if plan is None:
+        return result | {"needs_gib": peak_gib(model, base, SEQUENCE, True, step)}
+    micro_batch, checkpointing = plan
+    t, accum = micro_batch * SEQUENCE, ACCUM * MICRO_BATCH // micro_batch
+    shares = card.shares | dict(settings.shares)
+    forward, backward = layer(model, base, step, t)
+    rows = []  # operation, how often in a step
+    for op in forward:
+        rows.append((op, accum * model.layers * (2 if checkpointing else 1)))
+    for op in backward:
+        rows.append((op, accum * (model.layers - (1 if op.for_input else 0))))
+    rows += [(op, accum) for op in around(model, t)] + [(op, 1) for op in update(model)]
+    def counts(op):
+        return op.part not in settings.without and op.memory not in settings.without
+
+    rows = [(op, times) for op, times in rows if counts(op)]
+    parts, by_bound = collections.Counter(), collections.Counter()
+    for op, times in rows:
+        parts[op.part] += times * seconds(op, card, shares)
+        by_bound[bound(op, card, shares)] += times * seconds(op, card, shares)
+    device, launches = sum(parts.values()), sum(op.launches * times for op, times in rows)
+    host = launches * settings.host_us * US
+    waits = 3 * model.layers * accum * (2 if checkpointing else 1) if model.experts else 0
+    graphs = settings.graphs and not waits
+    # Where the host waits in every layer it cannot run ahead: each layer's forward takes the longer of the two.
+    ahead, of_device, of_host = 0.0, device, host
+    if waits:
+        passes = accum * model.layers * (2 if checkpointing else 1)
+        once = sum(seconds(op, card, shares) for op in forward if counts(op))
+        by_host = sum(op.launches for op in forward if counts(op)) * settings.host_us * US
+        ahead, of_device, of_host = passes * max(once, by_host), device - passes * once, host - passes * by_host
+    busy = ahead + (of_device if graphs else max(of_device, of_host))
+    total = busy + (waits + 1) * WAIT_US * US
+    tokens = accum * t
+    useful = tokens * 4 * model.active_values() + accum * model.layers * 14 * micro_batch * model.attention_pairs() * model.q_size
+    is_host = busy > device * 1.001
+    return result | {
+        "predicted_tokens_per_s": tokens / total, "predicted_step_s": total, "micro_batch": micro_batch, "grad_accum": accum, "checkpointing": checkpointing,
+        "predicted_peak_gib": peak_gib(model, base, t, checkpointing, step), "launches_per_micro_batch": (launches - sum(op.launches for op in update(model))) / accum,
+        "predicted_device_s": device, "predicted_host_s": 0.0 if graphs else host, "waits": waits + 1, "bound_by": "host" if is_host else by_bound.most_common(1)[0][0],
+        "bound_share": by_bound.most_common(1)[0][1] / device, "utilisation": useful / total / card.peaks["bf16"], "predicted_parts_s": dict(parts.most_common()),
+        "rows": [{"name": op.name, "part": op.part, "times": op.count * times, "launches": op.launches * times, "flops": op.flops, "read": op.read, "write": op.write,
+                  "predicted_s": times * seconds(op, card, shares), "bound": bound(op, card, shares)} for op, times in rows]}
+
+
+# ---- Comparison with counts ----------------------------------------------------------------------------------------------------
+# The layer that the tests count: a Llama without norms of queries and keys, keys and values shared by two heads.
+COUNTED = Model("counted", 256, 512, 2, 4, 2, 64, 98, False)
+COUNTED_TOKENS = 512  # any number that is one chunk of logits
+
+
+def launches_in(events):
+    return {event: times for event, times in events.items() if event.startswith(("launch ", "product "))}
+
+
+def events_of(ops):
+    total = collections.Counter()
+    for op in ops:
+        for event, times in op.events.items():
+            total[event] += times * op.count
+    return dict(total)
+
+
+def count_failures(tables, step="today"):
+    """What differs between the model's launches of a step and what the tests counted; kernel by kernel."""
+    for title, base in (("LoRA, 1 device", "bf16"), ("nf4, 1 device", "nf4")):
+        if title not in tables:
+            yield f"{title}: not in the counts"
+            continue
+        forward, backward = layer(COUNTED, base, step, COUNTED_TOKENS)
+        first = [op for op in backward if not op.for_input]
+        lists = {"layer, forward": forward, "layer, backward": backward, "layer, forward and backward": forward + backward,
+                 "micro-batch": 2 * forward + backward + first + around(COUNTED, COUNTED_TOKENS), "step without them": update(COUNTED)}
+        for part, ops in lists.items():
+            counted, modelled = launches_in(tables[title].get(part, {}).get("events", {})), events_of(ops)
+            for event in sorted({*counted, *modelled}):
+                if counted.get(event, 0) != modelled.get(event, 0):
+                    yield f"{title}, {part}: {counted.get(event, 0):g} counted, {modelled.get(event, 0)} modelled: {event}"
+
+
+# ---- Text ----------------------------------------------------------------------------------------------------------------------
+def thousands(value):
+    return f"{value / 1000:.1f}k" if value >= 100 else f"{value:.0f}"
+
+
+def table(head, rows):
+    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def label(case):
+    name, base = case.split("/")
+    return f"{MODELS[name].name}, {base.upper() if base != 'bf16' else base}"
+
+
+def bound_text(result):
+    if result["bound_by"] == "host":
+        return f"host: {result['predicted_host_s'] * 1e3 / result['grad_accum']:.0f} ms of launches beside {result['predicted_device_s'] * 1e3 / result['grad_accum']:.0f}"
+    return f"{result['bound_by']} {result['bound_share']:.0%}"
+
+
+def memory_text(result, card):
+    tight = ", tight" if result["predicted_peak_gib"] > 0.95 * card.memory_gib else ""
+    return f"{result['predicted_peak_gib']:.1f} GiB{tight}; {result['micro_batch']}{', checkpointing' if result['checkpointing'] else ''}"
+
+
+def prediction_rows(cards, cases, settings):
+    for case in cases:
+        for card in cards:
+            today, joint = (predict(card, case, step, settings) for step in STEPS)
+            if not joint["fits"]:
+                yield [label(case), card.name, "does not fit", f"needs {joint['needs_gib']:.0f} GiB", "", "", ""]
+                continue
+            before = thousands(today["predicted_tokens_per_s"]) if today["fits"] else "does not fit"
+            yield [label(case), card.name, before, thousands(joint["predicted_tokens_per_s"]), f"{joint['utilisation']:.0%}",
+                   memory_text(joint, card), bound_text(joint)]
+
+
+def part_rows(card, cases, settings):
+    for case in cases:
+        for step in STEPS:
+            result = predict(card, case, step, settings)
+            if result["fits"]:
+                per = result["grad_accum"]
+                parts = [f"{name} {s / per / MS:.1f}" for name, s in result["predicted_parts_s"].items() if s / result["predicted_device_s"] >= 0.02]
+                yield [label(case), step, f"{result['launches_per_micro_batch']:.0f}", f"{result['predicted_host_s'] / per / MS:.1f}",
+                       f"{result['predicted_device_s'] / per / MS:.1f}", ", ".join(parts)]
+
+
+FLASH_3 = (("attention forward", 521 / 989), ("attention backward", 400 / 989))
+BEST_PRODUCTS = ("bf16", 0.80)
+EXACT_SUMS = ("fp8 backward", HOPPER["fp8 forward"])
+
+
+def levers(case):
+    """What could be done beyond the joint step, each on top of those before."""
+    base = case.split("/")[1]
+    yield "attention at FlashAttention 3's rate (521 TFLOP/s forward; 400 backward, assumed)", {"shares": FLASH_3}
+    if base == "fp8":
+        yield "codes held turned, too (twice the bytes), and backward products as fast as forward ones", {"shares": (EXACT_SUMS,), "without": ("turning FP8 codes",)}
+        yield "rounding inside norms and activations", {"without": ("rounding to FP8",)}
+        yield "the adapter's part summed inside the product", {"without": ("thin sum",)}
+    if base == "nf4":
+        yield "unpacking hidden inside the products", {"without": ("unpacking",)}
+    yield "thin products and adapters' gradients at 90% of bandwidth", {"shares": (("thin", 0.90), ("adapter gradients", 0.90))}
+    yield "dense products at 80% of peak", {"shares": (BEST_PRODUCTS,)}
+
+
+def goal_text(case, goal, settings, joint):
+    """What it takes to reach a goal, by the model."""
+    if joint >= goal:
+        return "reached by the joint step" + (f", by less than the error of a prediction ({CLOSE - 1:.0%})" if joint < CLOSE * goal else "")
+    best, shares, without, takes = joint, settings.shares, settings.without, []
+    for text, change in levers(case):
+        shares, without = shares + change.get("shares", ()), without + change.get("without", ())
+        best = predict(CARDS["h100"], case, "joint", dataclasses.replace(settings, shares=shares, without=without))["predicted_tokens_per_s"]
+        takes.append(f"{text}: {thousands(best)}")
+        if best >= goal:
+            break
+    end = "" if best >= goal else f"; **{best / goal:.0%} of the goal with all of it**"
+    return "**not reached.** It takes " + "; then ".join(takes) + end
+
+
+def goal_rows(settings):
+    for key, of_card in PEERS.items():
+        for case, (peer, other) in of_card.items():
+            today, joint = (predict(CARDS[key], case, step, settings)["predicted_tokens_per_s"] for step in STEPS)
+            goal = GOALS.get(case) if key == "h100" else None
+            yield [CARDS[key].name, label(case), thousands(peer), thousands(other) if other else "", thousands(today), thousands(joint), f"{joint / peer:.2f}",
+                   *([thousands(goal), f"{joint / goal:.0%}", goal_text(case, goal, settings, joint)] if goal else ["", "", ""])]
+
+
+def host_limit(card, cases, step):
+    """The host's time for a launch above which it would bound the step, the least of all cases."""
+    found = {case: predict(card, case, step) for case in cases}
+    limits = {case: result["predicted_device_s"] / result["grad_accum"] / result["launches_per_micro_batch"] for case, result in found.items() if result["fits"]}
+    case = min(limits, key=limits.get)
+    return f"{limits[case] / US:.0f} µs ({label(case)}, {step})"
+
+
+def sensitivity_rows(settings):
+    """On an H100, joint step: one assumption changed, for the four cases with goals."""
+    card = CARDS["h100"]
+    changes = [("as assumed", {}), ("CUDA graphs", {"graphs": True}),
+               ("products in bf16 at 65%", {"shares": (("bf16", 0.65),)}), ("FP8 at 50% forward, 35% backward", {"shares": (("fp8 forward", 0.50), ("fp8 backward", 0.35))}),
+               ("rows and elements at 70% of bandwidth", {"shares": (("stream", 0.70),)}),
+               ("guesses of bandwidth (thin, unpack, turn, gradients) halved",
+                {"shares": tuple((kind, COMMON[kind] / 2) for kind in ("thin", "thin sum", "unpack", "turn", "adapter gradients"))})]
+    for text, change in changes:
+        yield [text, *(thousands(predict(card, case, "joint", dataclasses.replace(settings, **change))["predicted_tokens_per_s"]) for case in GOALS)]
+
+
+def assumption_rows():
+    for kind, reason in REASONS.items():
+        hopper, geforce = CARDS["h100"].shares[kind], CARDS["rtx4090"].shares[kind]
+        yield [kind, f"{hopper:.0%}", f"{geforce:.0%}", reason]
+
+
+def render(cards, cases, settings):
+    head = ["model and base", "card", "today, predicted", "joint, predicted", "of bf16 peak", "peak memory; micro-batch", "bound by (share of the device's time)"]
+    lines = ["**Every figure here is a prediction of scripts/gpu/model.py. None was measured.** Tokens/s of one card; the last three columns are of the joint step:", "",
+             *table(head, prediction_rows(cards, cases, settings))]
+    if CARDS["h100"] in cards:
+        limits = " and ".join(host_limit(CARDS["h100"], cases, step) for step in STEPS)
+        lines += ["", "### Predicted parts of a micro-batch on an H100, ms", f"Parts below 2% are left out. The host would bound a step above {limits} for a launch.", "",
+                  *table(["model and base", "step", "launches", "host", "device", "of it"], part_rows(CARDS["h100"], cases, settings)),
+                  "", "### Published figures, goals and predictions, tokens/s", "",
+                  *table(["card", "model and base", "Surogate, published", "Unsloth, published", "today, predicted", "joint, predicted",
+                         "joint / Surogate", "goal", "joint / goal", "goal, by prediction"], goal_rows(settings)),
+                  "", "### What the predictions depend on: H100, joint, predicted tokens/s", "", *table(["changed", *map(label, GOALS)], sensitivity_rows(settings))]
+    lines += ["", "### Assumed: attainable shares of peak or bandwidth", "", *table(["kind", "H100, H200", "RTX", "reason"], assumption_rows())]
+    cards_text = "; ".join(
+        f"{c.name} {c.peaks['bf16'] / 1e12:.0f} / {c.peaks['fp8'] / 1e12:.0f} / {c.peaks['fp32'] / 1e12:.0f}, {c.bandwidth / 1e12:.4g}, {c.memory_gib}, {c.sms}" for c in CARDS.values())
+    lines += ["", "### Assumed: the rest",
+              f"- Work: {MICRO_BATCH} packed sequences of {SEQUENCE} tokens a micro-batch, each one document, every position labelled; "
+              f"{ACCUM} micro-batches a step; LoRA r {RANK} on all linear layers (of Qwen3-30B-A3B "
+              "attention alone: `all-linear` is without experts), scale not 1, no dropout; embedding and head in bf16.",
+              f"- Cards (TFLOP/s bf16 / FP8 / fp32, sums in fp32; TB/s; GiB; multiprocessors): {cards_text}.",
+              f"- {HOST_US:g} µs of the host for a launch; {KERNEL_START_US:g} µs of the device for the start of a kernel; {WAIT_US:g} µs for a wait: "
+              "one a step, and three a layer where experts are routed. "
+              "A product's tiles (rows x columns: rate): " + ", ".join(f"{m} x {n}: {rate:.0%}" for m, n, rate in TILES) +
+              f"; split in up to {SPLITS[-1]} of {SPLIT_DEPTH} values or more at {SPLIT_RATE:.0%}; what fills the multiprocessors best counts. "
+              f"Memory: what is held and kept, times {FRAGMENTS}, and {CONTEXT_GIB:g} GiB of CUDA's own; NF4 {8 * NF4:.3f} bits a value."]
+    return "\n".join(lines)
+
+
+def rows_text(result):
+    lines = [f"{result['card']}, {result['model']}, {result['base']}, {result['step']}: PREDICTION, of a step, not measured",
+             f"{'ms':>9} {'launches':>8} {'GFLOP':>9} {'MB':>9} {'x':>5}  bound    operation (GFLOP and MB of one)"]
+    for row in sorted(result["rows"], key=lambda row: -row["predicted_s"]):
+        lines.append(f"{row['predicted_s'] / MS:9.2f} {row['launches']:8d} {row['flops'] / 1e9:9.2f} "
+                     f"{(row['read'] + row['write']) / 1e6:9.2f} {row['times']:5d}  {row['bound']:8} {row['name']}")
+    return "\n".join([*lines, f"predicted: {result['predicted_tokens_per_s']:.0f} tokens/s, bound by {bound_text(result)}"])
+
+
+def chosen(names, known, what):
+    for name in names:
+        if name not in known:
+            sys.exit(f"error: unknown {what} `{name}`\n  fix: choose of {', '.join(known)}")
+    return list(names) or list(known)
+
+
+def parse_arguments(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--card", action="append", default=[], metavar="NAME", help=f"of {', '.join(CARDS)} [all]")
+    parser.add_argument("--model", action="append", default=[], metavar="NAME/BASE", help=f"of {', '.join(CASES)} [all]")
+    parser.add_argument("--host-us", type=float, default=HOST_US, help="host's time for a launch [%(default)s]")
+    parser.add_argument("--graphs", action="store_true", help="as if CUDA graphs launched everything")
+    parser.add_argument("--rows", action="store_true", help="every operation of both steps")
+    parser.add_argument("--json", action="store_true", help="predictions with their operations as JSON")
+    parser.add_argument("--counts", type=pathlib.Path, metavar="FILE", help="compare launches per layer with what the tests counted")
+    parser.add_argument("--counted-step", choices=STEPS, default="today", help="which step --counts compares [%(default)s]")
+    parser.add_argument("--write", action="store_true", help="put the tables into the document")
+    parser.add_argument("--document", type=pathlib.Path, default=DOCUMENT)
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    arguments = parse_arguments(argv)
+    cards = [CARDS[name] for name in chosen(arguments.card, CARDS, "card")]
+    cases = chosen(arguments.model, CASES, "model")
+    settings = Settings(arguments.host_us, arguments.graphs)
+    if arguments.counts:
+        try:
+            tables = json.loads(arguments.counts.read_text())
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: cannot read counts: {error}\n  fix: tests/cuda/runtime/runtime_test.py --only counts --counts FILE writes them")
+        failures = list(count_failures(tables, arguments.counted_step))
+        print("\n".join(f"FAILED: {line}" for line in failures) or "launches per layer: the model's are those counted")
+        return 1 if failures else 0
+    if arguments.write:
+        if arguments.card or arguments.model or settings != Settings():
+            sys.exit("error: --write writes the tables of all cards and models as assumed\n  fix: leave the other options out")
+        before, begin, rest = arguments.document.read_text().partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not end:
+            sys.exit(f"error: {arguments.document.name} has no `{BEGIN}` with `{END}` after it")
+        part = arguments.document.with_suffix(".part")
+        part.write_text(f"{before}{begin}\n{render(list(CARDS.values()), CASES, settings)}\n{end}{after}")
+        part.replace(arguments.document)
+        return 0
+    if arguments.json or arguments.rows:
+        results = [predict(card, case, step, settings) for case in cases for card in cards for step in STEPS]
+        print(json.dumps(results, indent=1) if arguments.json else "\n\n".join(rows_text(r) for r in results if r["fits"]))
+        return 0
+    print(render(cards, cases, settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

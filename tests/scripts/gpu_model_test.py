@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""scripts/gpu/model.py: FLOPs, bytes and launches by hand, what faster cards must give, and the document's tables.
+
+    tests/scripts/gpu_model_test.py        # no CUDA, no build; a second
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+spec = importlib.util.spec_from_file_location("gpu_model", ROOT / "scripts/gpu/model.py")
+gpu = importlib.util.module_from_spec(spec)
+sys.modules["gpu_model"] = gpu  # dataclasses look their module up
+spec.loader.exec_module(gpu)
+
+T, R = 2048, 4
+SMALL = gpu.Model("small", hidden=64, ffn=128, layers=3, heads=4, kv_heads=2, head_dim=16, vocab=100, tied=False)
+OURS, ATEN, FLASH = "launch sftrun::kernels::cuda::", "launch at::native::", "launch pytorch_flash::"
+# Of the tests' counts of a Llama layer, LoRA on all linear layers.
+COUNTED_FORWARD = {ATEN + "CatArrayBatchedCopy_vectorized": 2, ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]": 2, FLASH + "flash_fwd_kernel": 1, OURS + "gated_forward": 1,
+                   OURS + "heads_forward": 1, OURS + "rms_norm_forward": 2, "product cublasGemmEx TN": 11, "product cublasGemmEx TN +=": 7}
+COUNTED_BACKWARD = {ATEN + "reduce_kernel [sum_functor]": 2, FLASH + "flash_bwd_convert_dq_kernel": 1, FLASH + "flash_bwd_dot_do_o_kernel": 1,
+                    FLASH + "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 1, OURS + "adapter_grads": 4, OURS + "gated_backward": 1, OURS + "gated_forward": 1,
+                    OURS + "heads_backward": 1, OURS + "rms_norm_backward": 2, OURS + "rms_norm_forward": 2, "product cublasGemmEx NN": 11, "product cublasGemmEx NN +=": 10}
+
+
+def launches(ops):
+    return sum(op.launches for op in ops)
+
+
+def flops(ops, *parts):
+    return sum(op.count * op.flops for op in ops if op.part in parts)
+
+
+def named(ops, name):
+    return next(op for op in ops if op.name == name)
+
+
+def ran(*arguments):
+    """Exit code or message, and what was printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            code = gpu.main(list(arguments))
+        except SystemExit as end:
+            code = end.code
+    return code, out.getvalue()
+
+
+def speed(card="h100", case="qwen3-8b/bf16", step="joint", settings=gpu.Settings(), **changes):
+    return gpu.predict(dataclasses.replace(gpu.CARDS[card], **changes), case, step, settings)["predicted_tokens_per_s"]
+
+
+class Operations(unittest.TestCase):
+    def test_flops_by_hand(self):
+        weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128  # q, k and v, o, gate and up and down
+        self.assertEqual(SMALL.linear_values(), weights)
+        forward, backward = gpu.layer(SMALL, "bf16", "today", T, R)
+        self.assertEqual(flops(forward, "linears"), 2 * T * weights)
+        self.assertEqual(flops(backward, "linears"), 2 * T * weights)  # dX alone: no gradient of the base
+        adapters = R * ((64 + 64) + 2 * (64 + 32) + (64 + 64) + 3 * (64 + 128))
+        self.assertEqual(SMALL.adapter_values(R), 3 * adapters)
+        self.assertEqual(flops(forward, "adapters"), 2 * T * adapters)
+        self.assertEqual(flops(backward, "adapters"), 4 * T * adapters)
+        self.assertEqual(flops(forward, "attention"), 4 * T * T / 2 * 64)
+        self.assertEqual(flops(backward, "attention"), 10 * T * T / 2 * 64)
+        head = gpu.around(SMALL, T)
+        self.assertEqual(flops(head, "head and loss"), 2 * 2 * T * 64 * 100)
+
+    def test_flops_of_the_joint_step(self):
+        forward, backward = gpu.layer(SMALL, "bf16", "joint", T, R)
+        by_hand = (64 + 3 * R) * 128 + (64 + R) * 64 + (64 + 2 * R) * 256 + (128 + R) * 64  # depth with the adapters' columns, times results
+        self.assertEqual(flops(forward, "linears"), 2 * T * by_hand)
+        by_hand = (128 + 3 * R) * 64 + (64 + R) * 64 + (256 + 2 * R) * 64 + (64 + R) * 128
+        self.assertEqual(flops(backward, "linears"), 2 * T * by_hand)
+
+    def test_bytes_by_hand(self):
+        forward, backward = gpu.layer(SMALL, "nf4", "today", T, R)
+        norm = named(forward, "norm before MLP")
+        self.assertEqual((norm.read, norm.write), (2 * T * 64, 2 * T * 64))
+        key = named(forward, "qkv[1]: x W^T")
+        self.assertEqual((key.read, key.write), (2 * (T * 64 + 64 * 32), 2 * T * 32))
+        added = named(forward, "qkv[1]: += low B^T")
+        self.assertEqual((added.read, added.write), (2 * (T * R + R * 32) + 2 * T * 32, 2 * T * 32))
+        packed = named(forward, "down: unpack W")
+        self.assertAlmostEqual(packed.read, 128 * 64 * 4.127 / 8)
+        self.assertEqual(packed.write, 2 * 128 * 64)
+        gated = named(backward, "gated activation backward")
+        self.assertEqual((gated.read, gated.write), (T * 128 * 6, T * 128 * 4))
+        loss = named(gpu.around(SMALL, T), "cross-entropy and its gradient")
+        self.assertEqual(loss.bytes, T * 100 * 6)
+
+    def test_windows_leave_pairs_out(self):
+        local = dataclasses.replace(SMALL, window=512, local=1.0)
+        self.assertEqual(local.attention_pairs(), T * 512 - 512 * 512 / 2)
+        self.assertEqual(SMALL.attention_pairs(), T * T / 2)
+
+    def test_launches_of_a_layer(self):
+        for step, base, expected in (("today", "bf16", (27, 64)), ("today", "nf4", (34, 78)), ("joint", "bf16", (13, 37)), ("joint", "nf4", (17, 45))):
+            forward, backward = gpu.layer(SMALL, base, step, T, R)
+            self.assertEqual((launches(forward), launches(forward) + launches(backward)), expected, (step, base))
+        forward, backward = gpu.layer(SMALL, "bf16", "today", T, R)
+        self.assertEqual(gpu.events_of(forward), COUNTED_FORWARD)
+        self.assertEqual(gpu.events_of(backward), COUNTED_BACKWARD)
+
+
+class Counts(unittest.TestCase):
+    def tables(self):
+        """As the tests would write them if the model were right."""
+        def of(base):
+            forward, backward = gpu.layer(gpu.COUNTED, base, "today", gpu.COUNTED_TOKENS)
+            first = [op for op in backward if not op.for_input]
+            lists = {"layer, forward": forward, "layer, backward": backward, "layer, forward and backward": forward + backward,
+                     "micro-batch": 2 * forward + backward + first + gpu.around(gpu.COUNTED, gpu.COUNTED_TOKENS), "step without them": gpu.update(gpu.COUNTED)}
+            return {part: {"events": gpu.events_of(ops)} for part, ops in lists.items()}
+
+        return {"LoRA, 1 device": of("bf16"), "nf4, 1 device": of("nf4")}
+
+    def check(self, tables):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "counts.json"
+            path.write_text(json.dumps(tables))
+            return ran("--counts", str(path))
+
+    def test_equal_counts_pass(self):
+        tables = self.tables()
+        tables["LoRA, 1 device"]["micro-batch"]["events"]["copy H2D pinned asynchronous"] = 1  # copies are no launches
+        self.assertEqual(sum(tables["LoRA, 1 device"]["layer, forward and backward"]["events"].values()), 64)
+        code, out = self.check(tables)
+        self.assertEqual((code, out), (0, "launches per layer: the model's are those counted\n"))
+
+    def test_a_launch_more_fails(self):
+        tables = self.tables()
+        tables["LoRA, 1 device"]["layer, forward"]["events"]["launch new_kernel"] = 1
+        code, out = self.check(tables)
+        self.assertEqual(code, 1)
+        self.assertIn("LoRA, 1 device, layer, forward: 1 counted, 0 modelled: launch new_kernel", out)
+
+    def test_a_missing_table_fails(self):
+        tables = self.tables()
+        del tables["nf4, 1 device"]
+        self.assertEqual(self.check(tables), (1, "FAILED: nf4, 1 device: not in the counts\n"))
+
+
+class Predictions(unittest.TestCase):
+    def test_faster_cards_are_faster(self):
+        for case in gpu.CASES:
+            for step in gpu.STEPS:
+                card = gpu.CARDS["h100"]
+                now = speed(case=case, step=step)
+                self.assertGreater(speed(case=case, step=step, bandwidth=1.3 * card.bandwidth), now, case)
+                self.assertGreater(speed(case=case, step=step, peaks={key: 1.3 * peak for key, peak in card.peaks.items()}), now, case)
+                self.assertLess(speed(case=case, step=step, bandwidth=1.3 * card.bandwidth), 1.3 * now, case)
+        self.assertGreater(speed("h200"), speed("h100"))
+        self.assertGreater(speed("rtx5090", "qwen3-8b/nf4"), speed("rtx4090", "qwen3-8b/nf4"))
+
+    def test_the_joint_step_is_faster(self):
+        for case in gpu.CASES:
+            self.assertGreater(speed(case=case, step="joint"), speed(case=case, step="today"), case)
+
+    def test_the_host_bounds_and_graphs_free(self):
+        slow = gpu.predict(gpu.CARDS["h100"], "qwen3-0.6b/bf16", "today", gpu.Settings(host_us=100))
+        self.assertEqual(slow["bound_by"], "host")
+        self.assertLess(slow["predicted_tokens_per_s"], speed(case="qwen3-0.6b/bf16", step="today"))
+        free = gpu.predict(gpu.CARDS["h100"], "qwen3-0.6b/bf16", "today", gpu.Settings(host_us=100, graphs=True))
+        self.assertEqual(free["predicted_tokens_per_s"], speed(case="qwen3-0.6b/bf16", step="today"))
+        routed = gpu.predict(gpu.CARDS["h100"], "qwen3-30b-a3b/nf4", "today", gpu.Settings(host_us=100, graphs=True))
+        self.assertEqual(routed["bound_by"], "host")  # it waits for routes: no graph
+
+    def test_parts_and_rows_add_up(self):
+        result = gpu.predict(gpu.CARDS["h100"], "qwen3-8b/fp8", "today")
+        self.assertAlmostEqual(sum(result["predicted_parts_s"].values()), result["predicted_device_s"])
+        self.assertAlmostEqual(sum(row["predicted_s"] for row in result["rows"]), result["predicted_device_s"])
+        self.assertEqual(result["predicted_tokens_per_s"] * result["predicted_step_s"], gpu.ACCUM * gpu.MICRO_BATCH * gpu.SEQUENCE)
+
+    def test_memory(self):
+        model = gpu.MODELS["qwen3-8b"]
+        values = 36 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 12288) + 2 * 151936 * 4096
+        self.assertEqual(gpu.base_bytes(model, "bf16"), 2 * values)
+        self.assertLess(gpu.peak_gib(model, "bf16", 4096, True), gpu.peak_gib(model, "bf16", 4096, False))
+        small = dataclasses.replace(gpu.CARDS["rtx4090"], memory_gib=8.0)
+        result = gpu.predict(small, "qwen3-8b/bf16", "today")
+        self.assertFalse(result["fits"])
+        self.assertGreater(result["needs_gib"], 16)
+        rows = list(gpu.prediction_rows([small], ["qwen3-8b/bf16"], gpu.Settings()))
+        self.assertEqual(rows[0][2], "does not fit")
+        checkpointed = gpu.predict(gpu.CARDS["rtx4090"], "qwen3-8b/bf16", "today")
+        self.assertTrue(checkpointed["checkpointing"])
+
+
+class CommandLine(unittest.TestCase):
+    def test_an_unknown_card_is_refused(self):
+        message, _ = ran("--card", "h300")
+        self.assertEqual(message, "error: unknown card `h300`\n  fix: choose of h100, h200, rtx4090, rtx5090")
+        message, _ = ran("--model", "qwen3-8b/int3")
+        self.assertIn("error: unknown model `qwen3-8b/int3`\n  fix: choose of qwen3-0.6b/bf16, ", message)
+
+    def test_json_says_that_it_is_a_prediction(self):
+        code, out = ran("--json", "--card", "h200", "--model", "qwen3-0.6b/bf16")
+        self.assertEqual(code, 0)
+        for result in json.loads(out):
+            self.assertIs(result["prediction"], True)
+            self.assertTrue(all(key.startswith("predicted_") for key in result if key.endswith(("_per_s", "_s", "_gib"))), list(result))
+
+    def test_rows_say_so(self):
+        _, out = ran("--rows", "--card", "h100", "--model", "qwen3-0.6b/bf16")
+        self.assertEqual(out.count("PREDICTION"), 2)
+        self.assertIn("FlashAttention backward", out)
+
+
+class Document(unittest.TestCase):
+    def test_the_tables_are_current(self):
+        text = gpu.DOCUMENT.read_text()
+        inside = text.partition(gpu.BEGIN)[2].partition(gpu.END)[0]
+        self.assertEqual(inside.strip("\n"), gpu.render(list(gpu.CARDS.values()), gpu.CASES, gpu.Settings()), "fix: scripts/gpu/model.py --write")
+        self.assertLessEqual(len(text.splitlines()), 120)
+
+    def test_what_is_written_stays_as_it_is(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / "page.md"
+            copy.write_text(f"before\n{gpu.BEGIN}\nold\n{gpu.END}\nafter\n")
+            self.assertEqual(ran("--write", "--document", str(copy))[0], 0)
+            once = copy.read_text()
+            self.assertTrue(once.startswith(f"before\n{gpu.BEGIN}\n**Every figure here is a prediction") and once.endswith(f"{gpu.END}\nafter\n"))
+            self.assertNotIn("old", once.partition("None was measured")[0])
+            ran("--write", "--document", str(copy))
+            self.assertEqual(copy.read_text(), once)
+        message, _ = ran("--write", "--card", "h100")
+        self.assertIn("error: --write writes the tables of all cards", message)
+
+
+if __name__ == "__main__":
+    unittest.main()
