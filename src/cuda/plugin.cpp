@@ -432,6 +432,11 @@ extern "C" const sftrun::kernels::CudaKernels* sftrun_cuda_kernels() {
   return &sftrun::kernels::kKernels;
 }
 
+/// Of the table above: an engine of another build has another.
+extern "C" size_t sftrun_cuda_kernels_size() {
+  return sizeof(sftrun::kernels::CudaKernels);
+}
+
 /// What the kernels were compiled for, as CMake's CUDA_ARCHITECTURES.
 extern "C" const char* sftrun_cuda_architectures() {
   return SFTRUN_CUDA_ARCHITECTURES;

@@ -115,8 +115,11 @@ CudaStatus load_with(void* driver) {
   const auto nccl = reinterpret_cast<parallel::NcclFactory>(dlsym(library, "sftrun_nccl_backend"));
   const auto architectures =
       reinterpret_cast<const char* (*)()>(dlsym(library, "sftrun_cuda_architectures"));
-  if (kernels == nullptr || nccl == nullptr || architectures == nullptr)
+  const auto size = reinterpret_cast<size_t (*)()>(dlsym(library, "sftrun_cuda_kernels_size"));
+  if (kernels == nullptr || nccl == nullptr || architectures == nullptr || size == nullptr ||
+      size() != sizeof(kernels::CudaKernels)) {
     return {0, path.string() + " belongs to another build"};
+  }
   if (std::string refusal = unbuilt_card(cards, architectures()); !refusal.empty())
     return {0, std::move(refusal)};
   kernels::register_cuda_kernels(*kernels());

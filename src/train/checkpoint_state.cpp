@@ -23,13 +23,26 @@ std::string fingerprint_of(const fs::path& path) {
                   kFix);
 }
 
-/// Absent but in runs in fp16.
+/// Whether a run computes in fp16.   @pre json["identity"] is an object
+bool is_in_fp16(const Json& json) {
+  const Json settings = json["identity"].value("config", Json::object());
+  return settings.is_object() && settings.value("model.dtype", Json()) == "fp16";
+}
+
+/// There in runs in fp16, and in no others.
 bool is_usable_scale(const Json& json) {
+  if (json.contains("loss_scale") != is_in_fp16(json)) return false;
   if (!json.contains("loss_scale")) return true;
   const Json& scale = json["loss_scale"];
-  return scale.is_object() && scale.contains("value") && scale["value"].is_number() &&
-         scale.contains("finite_steps") && scale["finite_steps"].is_number_unsigned() &&
-         scale.contains("skipped_steps") && scale["skipped_steps"].is_number_unsigned();
+  const bool has_types =
+      scale.is_object() && scale.contains("value") && scale["value"].is_number() &&
+      scale.contains("finite_steps") && scale["finite_steps"].is_number_unsigned() &&
+      scale.contains("skipped_steps") && scale["skipped_steps"].is_number_unsigned();
+  return has_types &&
+         LossScale::is_possible({.value = scale["value"].get<double>(),
+                                 .finite_steps = scale["finite_steps"].get<int64_t>(),
+                                 .skipped_steps = scale["skipped_steps"].get<int64_t>()},
+                                json["step"].get<int64_t>());
 }
 
 bool is_usable(const Json& json) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace sftrun::train {
 namespace {
 
@@ -51,6 +53,22 @@ TEST(LossScale, GoesOnFromItsState) {
   EXPECT_TRUE(second.accept(true));
   EXPECT_EQ(second.value(), 65536);
   EXPECT_EQ(second.state().skipped_steps, 1);
+}
+
+// What a damaged file may say.
+TEST(LossScale, RefusesStatesThatNoRunIsIn) {
+  constexpr int64_t kSteps = 100;
+  EXPECT_TRUE(LossScale::is_possible({65536, 100, 0}, kSteps));
+  EXPECT_TRUE(LossScale::is_possible({1.0 / 1024, 0, 26}, kSteps));
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double value :
+       {0.0, -4.0, 1e-30, 3.0, 65537.0, nan, std::numeric_limits<double>::infinity()}) {
+    EXPECT_FALSE(LossScale::is_possible({value, 0, 0}, kSteps)) << value;
+  }
+  EXPECT_FALSE(LossScale::is_possible({65536, 2000, 0}, 5000));
+  EXPECT_FALSE(LossScale::is_possible({65536, 101, 0}, kSteps));
+  EXPECT_FALSE(LossScale::is_possible({65536, 0, 101}, kSteps));
+  EXPECT_FALSE(LossScale::is_possible({65536, -1, 0}, kSteps));
 }
 
 }  // namespace

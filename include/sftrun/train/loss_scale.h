@@ -21,6 +21,8 @@ class LossScale {
   bool is_active() const { return is_active_; }
   double value() const { return is_active_ ? state_.value : 1; }
   const State& state() const { return state_; }
+  /// Whether a run can be in this state after so many steps: what a file says otherwise is damage.
+  static bool is_possible(const State& state, int64_t steps);
   void restore(const State& state) { state_ = state; }
 
   /// Counts a step. After 2000 finite ones in a row the scale doubles; after one that is not finite
@@ -31,6 +33,7 @@ class LossScale {
 
  private:
   static constexpr double kSmallest = 1.0 / 1024;
+  static constexpr int64_t kGrowthInterval = 2000;  // steps
   bool is_active_;
   State state_;
 };
