@@ -9,9 +9,11 @@
 
 FILE is what tests/cuda/runtime/runtime_test.py --only counts --counts FILE writes.
 Time of an operation = max(FLOPs / (peak x share), bytes / (bandwidth x share)) + the start of its kernels. A micro-batch takes the
-longer of that sum and launches x the host's time for one, for launches are asynchronous. Two steps are modelled: "today" is the
-list of operations that the tests count, "joint" the planned one, with one product for q, k, v, one for gate, up, and the
-adapters' columns appended: [x | low] [W | sB]^T. Standard library only.
+longer of that sum and launches x the host's time for one, for launches are asynchronous. Two steps are modelled. "today" is the
+list of operations that the tests count: q, k, v are one product and gate, up another where their base is dense, and so are their
+adapters; quantised bases are multiplied one by one. "appended" is the planned step: all bases joint, the adapters' columns beside
+the base's, [x | low] [W | sB]^T and [dy | d_low] [W ; A], the residual in the product, nothing computed again that a kernel can
+take from what is there. Standard library only.
 """
 
 import argparse
@@ -64,7 +66,7 @@ PEAK = {"fp8 forward": "fp8", "fp8 backward": "fp8", "fp32": "fp32"}
 
 REASONS = {  # what stands in the document, in its order
     "bf16": "dense products in bf16: an assumption, Hopper's clock falls at its power limit; a published run of `torch.matmul` on an RTX 5090 reached 224 TFLOP/s, above its rating",
-    "fp8 forward": "row-wise scaled products, sums in fewer bits; CUTLASS's kernel, slower than one factor for a matrix: a guess",
+    "fp8 forward": "row-wise scaled products, sums in lower precision; CUTLASS's kernel, slower than one factor for a matrix: a guess",
     "fp8 backward": "the same with exact sums (`use_fast_accum` off), reported slow on Hopper (pytorch/ao issue 2184): a guess; GeForce's peak is that of fp32 sums already",
     "attention forward": "FlashAttention 2, 128 channels, causal: 298 TFLOP/s at 2048 tokens on an H100 (FlashAttention 3's paper); GeForce: a guess",
     "attention backward": "the same paper has 291 without a mask at 2048; causal 0.8 of it; GeForce: a guess",
@@ -151,7 +153,7 @@ MODELS = {
 }
 CASES = ("qwen3-0.6b/bf16", "qwen3-8b/bf16", "qwen3-8b/fp8", "qwen3-8b/nf4", "qwen3-30b-a3b/nf4", "gemma-3-27b/nf4")
 BASES = ("bf16", "fp8", "nf4")
-STEPS = ("today", "joint")
+STEPS = ("today", "appended")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,29 +236,35 @@ def unpack(name, values):
     return elements(name, "unpacking", UNPACK, values, NF4, BF16, memory="unpack")
 
 
+def parts_of(ns, base, step):
+    """Of a group of linears, the products that it is: one where it is joint, else one for each."""
+    return (sum(ns),) if step == "appended" or base == "bf16" else ns
+
+
 def linears_forward(model, base, step, t, rank=RANK):
     for name, k, ns in model.groups():
-        n, r = sum(ns), rank * len(ns)
+        n, r, parts = sum(ns), rank * len(ns), parts_of(ns, base, step)
+        own = r // len(parts)  # columns of low that a part reads; in a joint one B stands block by block, with zeros between
         if base == "fp8":
             yield elements(f"{name}: x to FP8", "rounding to FP8", ROUND, t * k, 2 * BF16, FP8)
-        if step == "today" and len(ns) > 1:
+        if len(parts) > 1:
             yield elements(f"{name}: A together", "adapters", CAT, r * k, BF16, BF16)
         yield product(f"{name}: low = x A^T", "adapters", t, k, r, NT, memory="thin")
-        for i, each in enumerate(ns if step == "today" else (n,)):
-            which = f"{name}[{i}]" if step == "today" and len(ns) > 1 else name
+        for i, each in enumerate(parts):
+            which = f"{name}[{i}]" if len(parts) > 1 else name
             if base == "nf4":
                 yield unpack(f"{which}: unpack W", k * each)
             if base == "fp8":
                 yield product(f"{which}: x W^T", "linears", t, k, each, SCALED, compute="fp8 forward", size=FP8)
                 if step == "today":
-                    yield product(f"{which}: low B^T", "adapters", t, rank, each, NT, memory="thin sum")
+                    yield product(f"{which}: low B^T", "adapters", t, own, each, NT, memory="thin sum")
                     yield elements(f"{which}: times s", "adapters", MUL, t * each, BF16, BF16)
                     yield elements(f"{which}: sum", "adapters", ADD, t * each, 2 * BF16, BF16)
                 else:
-                    yield product(f"{which}: += low (sB)^T", "adapters", t, r, each, NT_SUM, sums=True, memory="thin sum")
+                    yield product(f"{which}: += low (sB)^T", "adapters", t, own, each, NT_SUM, sums=True, memory="thin sum")
             elif step == "today":
                 yield product(f"{which}: x W^T", "linears", t, k, each, NT)
-                yield product(f"{which}: += low B^T", "adapters", t, rank, each, NT_SUM, sums=True, memory="thin sum")
+                yield product(f"{which}: += low B^T", "adapters", t, own, each, NT_SUM, sums=True, memory="thin sum")
             else:  # the residual is read by the product where no norm follows
                 sums = name in ("o", "down") and not model.sandwich
                 yield product(f"{which}: [x | low] [W | sB]^T", "linears", t, k + r, each, NT, sums=sums)
@@ -266,11 +274,13 @@ def linears_forward(model, base, step, t, rank=RANK):
 
 def linears_backward(model, base, step, t, rank=RANK):
     for name, k, ns in model.groups():
-        n, r, first = sum(ns), rank * len(ns), name == "qkv"
-        each_of = ns if step == "today" else (n,)
-        for i, each in enumerate(each_of):
-            which = f"{name}[{i}]" if len(each_of) > 1 else name
-            yield product(f"{which}: d_low = dy B", "adapters", t, each, rank if step == "today" else r, NN, memory="thin")
+        n, r, first, parts = sum(ns), rank * len(ns), name == "qkv", parts_of(ns, base, step)
+        own = r // len(parts)
+        if name == "qkv" and len(parts) == 1 and step == "today":
+            yield elements("dq, dk, dv together", "norms and elements", CAT, t * n, BF16, BF16)
+        for i, each in enumerate(parts):
+            which = f"{name}[{i}]" if len(parts) > 1 else name
+            yield product(f"{which}: d_low = dy B", "adapters", t, each, own, NN, memory="thin")
             if base == "nf4":
                 yield dataclasses.replace(unpack(f"{which}: unpack W again", k * each), for_input=first)
             if base == "fp8":
@@ -279,17 +289,17 @@ def linears_backward(model, base, step, t, rank=RANK):
                 yield product(f"{which}: dx = dy W", "linears", t, each, k, SCALED, compute="fp8 backward", size=FP8, for_input=first)
                 if step == "today":
                     yield elements(f"{which}: ones", "rounding to FP8", FILL, k, 0, FP32, for_input=first)
-                    yield product(f"{which}: d_low A", "adapters", t, rank, k, NN_SUM if i else NN, sums=i > 0, memory="thin sum", for_input=first)
+                    yield product(f"{which}: d_low A", "adapters", t, own, k, NN_SUM if i else NN, sums=i > 0, memory="thin sum", for_input=first)
                     if i == 0:
                         yield elements(f"{which}: times s", "adapters", MUL, t * k, BF16, BF16, for_input=first)
                     yield elements(f"{which}: sum", "adapters", ADD, t * k, 2 * BF16, BF16, for_input=first)
                 else:
-                    yield product(f"{which}: dx += d_low (sA)", "adapters", t, r, k, NN_SUM, sums=True, memory="thin sum", for_input=first)
+                    yield product(f"{which}: dx += d_low A", "adapters", t, own, k, NN_SUM, sums=True, memory="thin sum", for_input=first)
             elif step == "today":
                 yield product(f"{which}: dx = dy W", "linears", t, each, k, NN_SUM if i else NN, sums=i > 0, for_input=first)
-                yield product(f"{which}: dx += d_low A", "adapters", t, rank, k, NN_SUM, sums=True, memory="thin sum", for_input=first)
+                yield product(f"{which}: dx += d_low A", "adapters", t, own, k, NN_SUM, sums=True, memory="thin sum", for_input=first)
             else:
-                yield product(f"{which}: dx = [dy | d_low] [W ; sA]", "linears", t, n + r, k, NN, for_input=first)
+                yield product(f"{which}: dx = [dy | d_low] [W ; A]", "linears", t, n + r, k, NN, for_input=first)
         # Each product reads its own wide side: dy for B's gradient, x for A's.
         wide = n + len(ns) * k
         yield Op(f"{name}: gradients of A and B", "adapters", {OURS + "adapter_grads": 1}, 2 * t * rank * wide, BF16 * t * wide,
@@ -367,18 +377,26 @@ def experts_backward(model, base, t):
 
 def layer(model, base, step, t, rank=RANK):
     """The operations of a layer: forward, backward."""
-    h, values = model.hidden, t * model.ffn
+    h, values, again = model.hidden, t * model.ffn, step == "today"
     forward = [norm("norm before attention", t, h), norm("norm before MLP", t, h), *attention_forward(model, t), *linears_forward(model, base, step, t, rank)]
-    backward = [norm("norm before attention, again", t, h), norm("norm before MLP, again", t, h), *attention_backward(model, t), *linears_backward(model, base, step, t, rank),
+    backward = [*attention_backward(model, t), *linears_backward(model, base, step, t, rank),
                 norm("norm before MLP, backward", t, h, backward=True), norm("norm before attention, backward", t, h, backward=True, for_input=True)]
+    if again:  # else the kernel of adapters' gradients multiplies by the norm's factors of rows and columns
+        backward += [norm("norm before attention, again", t, h)]
+    if again or model.experts:
+        backward += [norm("norm before MLP, again", t, h)]
     if model.sandwich:
         forward += [norm("norms after attention and MLP", t, h, count=2)]
         backward += [norm("norms after, backward", t, h, backward=True, count=2)]
     if model.experts:
         return forward + [*experts_forward(model, base, t)], backward + [*experts_backward(model, base, t)]
-    gated = ("norms and elements", OURS + "gated_forward", values, 2 * BF16, BF16)
+    part, kernel = "norms and elements", OURS + "gated_backward"
+    gated = (part, OURS + "gated_forward", values, 2 * BF16, BF16)
     forward += [elements("gated activation", *gated)]
-    backward += [elements("gated activation again", *gated), elements("gated activation backward", "norms and elements", OURS + "gated_backward", values, 3 * BF16, 2 * BF16)]
+    if again:
+        backward += [elements("gated activation again", *gated), elements("gated activation backward", part, kernel, values, 3 * BF16, 2 * BF16)]
+    else:
+        backward += [elements("gated activation backward, and again", part, kernel, values, 3 * BF16, 3 * BF16)]
     return forward, backward
 
 
@@ -400,12 +418,21 @@ def around(model, t):
             elements("cast of labels", part, ATEN + "unrolled_elementwise_kernel [direct_copy_kernel_cuda]", t, 8, 4)]
 
 
-def update(model):
-    """Of a step: gradients' norm, AdamW, zeros."""
-    values, part = model.adapter_values(), "optimizer"
+def placed_values(model, base, step, rank=RANK):
+    """Of adapters' matrices, what a step holds a second time, where its products read them: how many, and how many of it are no zeros."""
+    if base == "nf4" or base == "fp8" and step == "today":
+        return 0, 0  # unpacking writes them beside W, or they are read as they are
+    groups = [(k, ns) for _, k, ns in model.groups() if step == "appended" or len(ns) > 1]
+    return (model.layers * sum(rank * len(ns) * (k + sum(ns)) for k, ns in groups), model.layers * sum(rank * (len(ns) * k + sum(ns)) for k, ns in groups))
+
+
+def update(model, base, step):
+    """Of a step: gradients' norm, AdamW, zeros, adapters' matrices to where joint products read them."""
+    values, part, (_, placed) = model.adapter_values(), "optimizer", placed_values(model, base, step)
+    copies = [elements("A and sB to their places", part, OURS + "copy_matrices", placed, BF16, BF16)] if placed else []
     return [Op("norm of gradients", part, {OURS + "sum_chunk": 1, OURS + "sum_partials": 1}, 0, FP32 * values),
             elements("AdamW", part, OURS + "adamw", values, 4 * FP32, 3 * FP32 + BF16), elements("zeros", part, FILL, values, 0, FP32),
-            Op("scalars to the host", part, {ATEN + "vectorized_elementwise_kernel [sqrt_kernel_cuda]": 1, ATEN + "CatArrayBatchedCopy_alignedK_contig": 1})]
+            *copies, Op("scalars to the host", part, {ATEN + "vectorized_elementwise_kernel [sqrt_kernel_cuda]": 1, ATEN + "CatArrayBatchedCopy_alignedK_contig": 1})]
 
 
 # ---- Memory --------------------------------------------------------------------------------------------------------------------
@@ -423,10 +450,10 @@ def kept_bytes(model, t, rank=RANK):
     return t * (BF16 * values + FP32 * (2 + model.heads * 2 + model.kv_heads + model.experts) + 24 * model.top_k)
 
 
-def passing_bytes(model, base, t):
+def passing_bytes(model, base, t, step):
     """The most that lives within one layer's passes, or in the head's."""
     rows = t * (model.top_k or 1)
-    widest = max(k * max(ns) for _, k, ns in model.groups())
+    widest = max(k * max(parts_of(ns, base, step)) for _, k, ns in model.groups())
     unpacked = BF16 * max(widest, 2 * model.expert_values() // 3) if base == "nf4" else widest * FP8 if base == "fp8" else 0
     in_layer = BF16 * (4 * rows * model.ffn + 4 * t * model.hidden) + (rows * model.hidden * (BF16 + 2 * FP32) if model.experts else 0) + unpacked
     head = BF16 * (min(t, max(1024, 2**28 // model.vocab)) * model.vocab + 3 * t * model.hidden)
@@ -437,8 +464,8 @@ def peak_gib(model, base, t, checkpointing, step="today"):
     adapters = model.adapter_values() * (4 * FP32 + BF16)  # master, gradient, two moments, and bf16 to compute with
     inputs = BF16 * t * model.hidden * model.layers
     kept = inputs + kept_bytes(model, t) if checkpointing else model.layers * kept_bytes(model, t)
-    columns = BF16 * model.adapter_values() if step == "joint" and base == "bf16" else 0  # appended to W
-    return (base_bytes(model, base) + adapters + kept + passing_bytes(model, base, t) + columns) * FRAGMENTS / GIB + CONTEXT_GIB
+    placed = BF16 * placed_values(model, base, step)[0]
+    return (base_bytes(model, base) + adapters + kept + passing_bytes(model, base, t, step) + placed) * FRAGMENTS / GIB + CONTEXT_GIB
 
 
 def fitting(model, base, card, step):
@@ -476,7 +503,7 @@ def predict(card, case, step, settings=Settings()):
         rows.append((op, accum * model.layers * (2 if checkpointing else 1)))
     for op in backward:
         rows.append((op, accum * (model.layers - (1 if op.for_input else 0))))
-    rows += [(op, accum) for op in around(model, t)] + [(op, 1) for op in update(model)]
+    rows += [(op, accum) for op in around(model, t)] + [(op, 1) for op in update(model, base, step)]
     def counts(op):
         return op.part not in settings.without and op.memory not in settings.without
 
@@ -503,7 +530,7 @@ def predict(card, case, step, settings=Settings()):
     is_host = busy > device * 1.001
     return result | {
         "predicted_tokens_per_s": tokens / total, "predicted_step_s": total, "micro_batch": micro_batch, "grad_accum": accum, "checkpointing": checkpointing,
-        "predicted_peak_gib": peak_gib(model, base, t, checkpointing, step), "launches_per_micro_batch": (launches - sum(op.launches for op in update(model))) / accum,
+        "predicted_peak_gib": peak_gib(model, base, t, checkpointing, step), "launches_per_micro_batch": (launches - sum(op.launches for op in update(model, base, step))) / accum,
         "predicted_device_s": device, "predicted_host_s": 0.0 if graphs else host, "waits": waits + 1, "bound_by": "host" if is_host else by_bound.most_common(1)[0][0],
         "bound_share": by_bound.most_common(1)[0][1] / device, "utilisation": useful / total / card.peaks["bf16"], "predicted_parts_s": dict(parts.most_common()),
         "rows": [{"name": op.name, "part": op.part, "times": op.count * times, "launches": op.launches * times, "flops": op.flops, "read": op.read, "write": op.write,
@@ -537,7 +564,7 @@ def count_failures(tables, step="today"):
         forward, backward = layer(COUNTED, base, step, COUNTED_TOKENS)
         first = [op for op in backward if not op.for_input]
         lists = {"layer, forward": forward, "layer, backward": backward, "layer, forward and backward": forward + backward,
-                 "micro-batch": 2 * forward + backward + first + around(COUNTED, COUNTED_TOKENS), "step without them": update(COUNTED)}
+                 "micro-batch": 2 * forward + backward + first + around(COUNTED, COUNTED_TOKENS), "step without them": update(COUNTED, base, step)}
         for part, ops in lists.items():
             counted, modelled = launches_in(tables[title].get(part, {}).get("events", {})), events_of(ops)
             for event in sorted({*counted, *modelled}):
@@ -573,13 +600,13 @@ def memory_text(result, card):
 def prediction_rows(cards, cases, settings):
     for case in cases:
         for card in cards:
-            today, joint = (predict(card, case, step, settings) for step in STEPS)
-            if not joint["fits"]:
-                yield [label(case), card.name, "does not fit", f"needs {joint['needs_gib']:.0f} GiB", "", "", ""]
+            today, planned = (predict(card, case, step, settings) for step in STEPS)
+            if not planned["fits"]:
+                yield [label(case), card.name, "does not fit", f"needs {planned['needs_gib']:.0f} GiB", "", "", ""]
                 continue
             before = thousands(today["predicted_tokens_per_s"]) if today["fits"] else "does not fit"
-            yield [label(case), card.name, before, thousands(joint["predicted_tokens_per_s"]), f"{joint['utilisation']:.0%}",
-                   memory_text(joint, card), bound_text(joint)]
+            yield [label(case), card.name, before, thousands(planned["predicted_tokens_per_s"]), f"{planned['utilisation']:.0%}",
+                   memory_text(planned, card), bound_text(planned)]
 
 
 def part_rows(card, cases, settings):
@@ -599,7 +626,7 @@ EXACT_SUMS = ("fp8 backward", HOPPER["fp8 forward"])
 
 
 def levers(case):
-    """What could be done beyond the joint step, each on top of those before."""
+    """What could be done beyond the planned step, each on top of those before."""
     base = case.split("/")[1]
     yield "attention at FlashAttention 3's rate (521 TFLOP/s forward; 400 backward, assumed)", {"shares": FLASH_3}
     if base == "fp8":
@@ -612,28 +639,29 @@ def levers(case):
     yield "dense products at 80% of peak", {"shares": (BEST_PRODUCTS,)}
 
 
-def goal_text(case, goal, settings, joint):
+def goal_text(case, goal, settings, today, planned):
     """What it takes to reach a goal, by the model."""
-    if joint >= goal:
-        return "reached by the joint step" + (f", by less than the error of a prediction ({CLOSE - 1:.0%})" if joint < CLOSE * goal else "")
-    best, shares, without, takes = joint, settings.shares, settings.without, []
+    if planned >= goal:
+        reached = "reached by today's step" if today >= goal else "reached by the planned step"
+        return reached + (f", by less than the error of a prediction ({CLOSE - 1:.0%})" if planned < CLOSE * goal else "")
+    best, shares, without, takes = planned, settings.shares, settings.without, []
     for text, change in levers(case):
         shares, without = shares + change.get("shares", ()), without + change.get("without", ())
-        best = predict(CARDS["h100"], case, "joint", dataclasses.replace(settings, shares=shares, without=without))["predicted_tokens_per_s"]
+        best = predict(CARDS["h100"], case, "appended", dataclasses.replace(settings, shares=shares, without=without))["predicted_tokens_per_s"]
         takes.append(f"{text}: {thousands(best)}")
         if best >= goal:
             break
-    end = "" if best >= goal else f"; **{best / goal:.0%} of the goal with all of it**"
+    end = f"; **{best / goal:.0%} of the goal with all of it**" if best < goal else f" ({best / goal - 1:.1%} above the goal, less than the error of a prediction)"
     return "**not reached.** It takes " + "; then ".join(takes) + end
 
 
 def goal_rows(settings):
     for key, of_card in PEERS.items():
         for case, (peer, other) in of_card.items():
-            today, joint = (predict(CARDS[key], case, step, settings)["predicted_tokens_per_s"] for step in STEPS)
+            today, planned = (predict(CARDS[key], case, step, settings)["predicted_tokens_per_s"] for step in STEPS)
             goal = GOALS.get(case) if key == "h100" else None
-            yield [CARDS[key].name, label(case), thousands(peer), thousands(other) if other else "", thousands(today), thousands(joint), f"{joint / peer:.2f}",
-                   *([thousands(goal), f"{joint / goal:.0%}", goal_text(case, goal, settings, joint)] if goal else ["", "", ""])]
+            yield [CARDS[key].name, label(case), thousands(peer), thousands(other) if other else "", thousands(today), thousands(planned), f"{planned / peer:.2f}",
+                   *([thousands(goal), f"{planned / goal:.0%}", goal_text(case, goal, settings, today, planned)] if goal else ["", "", ""])]
 
 
 def host_limit(card, cases, step):
@@ -645,7 +673,7 @@ def host_limit(card, cases, step):
 
 
 def sensitivity_rows(settings):
-    """On an H100, joint step: one assumption changed, for the four cases with goals."""
+    """On an H100, planned step: one assumption changed, for the four cases with goals."""
     card = CARDS["h100"]
     changes = [("as assumed", {}), ("CUDA graphs", {"graphs": True}),
                ("products in bf16 at 65%", {"shares": (("bf16", 0.65),)}), ("FP8 at 50% forward, 35% backward", {"shares": (("fp8 forward", 0.50), ("fp8 backward", 0.35))}),
@@ -653,7 +681,7 @@ def sensitivity_rows(settings):
                ("guesses of bandwidth (thin, unpack, turn, gradients) halved",
                 {"shares": tuple((kind, COMMON[kind] / 2) for kind in ("thin", "thin sum", "unpack", "turn", "adapter gradients"))})]
     for text, change in changes:
-        yield [text, *(thousands(predict(card, case, "joint", dataclasses.replace(settings, **change))["predicted_tokens_per_s"]) for case in GOALS)]
+        yield [text, *(thousands(predict(card, case, "appended", dataclasses.replace(settings, **change))["predicted_tokens_per_s"]) for case in GOALS)]
 
 
 def assumption_rows():
@@ -663,18 +691,18 @@ def assumption_rows():
 
 
 def render(cards, cases, settings):
-    head = ["model and base", "card", "today, predicted", "joint, predicted", "of bf16 peak", "peak memory; micro-batch", "bound by (share of the device's time)"]
-    lines = ["**Every figure here is a prediction of scripts/gpu/model.py. None was measured.** Tokens/s of one card; the last three columns are of the joint step:", "",
+    head = ["model and base", "card", "today, predicted", "appended, predicted", "of bf16 peak", "peak memory; micro-batch", "bound by (share of the device's time)"]
+    lines = ["**Every figure here is a prediction of scripts/gpu/model.py. None was measured.** Tokens/s of one card; the last three columns are of the appended step:", "",
              *table(head, prediction_rows(cards, cases, settings))]
     if CARDS["h100"] in cards:
         limits = " and ".join(host_limit(CARDS["h100"], cases, step) for step in STEPS)
         lines += ["", "### Predicted parts of a micro-batch on an H100, ms", f"Parts below 2% are left out. The host would bound a step above {limits} for a launch.", "",
                   *table(["model and base", "step", "launches", "host", "device", "of it"], part_rows(CARDS["h100"], cases, settings)),
-                  "", "### Published figures, goals and predictions, tokens/s", "",
-                  *table(["card", "model and base", "Surogate, published", "Unsloth, published", "today, predicted", "joint, predicted",
-                         "joint / Surogate", "goal", "joint / goal", "goal, by prediction"], goal_rows(settings)),
-                  "", "### What the predictions depend on: H100, joint, predicted tokens/s", "", *table(["changed", *map(label, GOALS)], sensitivity_rows(settings))]
-    lines += ["", "### Assumed: attainable shares of peak or bandwidth", "", *table(["kind", "H100, H200", "RTX", "reason"], assumption_rows())]
+                  "", "### Published figures, goals and predictions, tokens/s",
+                  *table(["card", "model and base", "Surogate, published", "Unsloth, published", "today, predicted", "appended, predicted",
+                         "appended / Surogate", "goal", "appended / goal", "goal, by prediction"], goal_rows(settings)),
+                  "", "### What the predictions depend on: H100, appended, predicted tokens/s", *table(["changed", *map(label, GOALS)], sensitivity_rows(settings))]
+    lines += ["", "### Assumed: attainable shares of peak or bandwidth", *table(["kind", "H100, H200", "RTX", "reason"], assumption_rows())]
     cards_text = "; ".join(
         f"{c.name} {c.peaks['bf16'] / 1e12:.0f} / {c.peaks['fp8'] / 1e12:.0f} / {c.peaks['fp32'] / 1e12:.0f}, {c.bandwidth / 1e12:.4g}, {c.memory_gib}, {c.sms}" for c in CARDS.values())
     lines += ["", "### Assumed: the rest",
