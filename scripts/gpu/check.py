@@ -9,7 +9,7 @@ kernels   bin/gpu_tests: every CUDA kernel beside the CPU
 models    bin/gpu_tests: models of all families, quantised bases and optimizers beside the CPU
 training  tests/data/train on one GPU: fp32 beside what transformers + peft computed, bf16 beside the same on this CPU
 nccl      two ranks on two GPUs; where there is one, both on it, each named another host
-bandwidth bin/quant_bandwidth: matrices in fewer bits unpacked and multiplied, beside a copy of the card's memory
+bandwidth bin/quant_bandwidth: quantised matrices unpacked and multiplied, beside a copy of the card's memory
 bench     sftrun bench and bench/peer_train.py in turn, bf16 (where --peer-python has transformers and peft)
 
 A part that runs over its time is ended with all that it started, and the next begins. Exit code 0: every part that ran is ok;

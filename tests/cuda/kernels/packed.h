@@ -4,7 +4,7 @@
 
 #include "support.h"
 
-/// Matrices in fewer bits, of random bytes, and what their numbers are.
+/// Quantised matrices of random bytes, and their values.
 namespace sftrun::kernels::cuda::test {
 
 /// A format of 4 bits and how factors are held.

@@ -28,7 +28,7 @@ import stand_in  # noqa: E402
 from cases import Case, all_cases, chosen_cases  # noqa: E402
 from tiny_models import dense_model, family_model, write_texts  # noqa: E402
 
-TRAINED, KEPT = 4, 2  # steps of a run, and those of the checkpoint that it goes on from
+TRAINED, KEPT = 4, 2  # steps of a run, and the step of the checkpoint that it resumes from
 TEXTS = 24
 TOO_SMALL_MIB = 40
 # Every tensor is an allocation of its own: what is beyond it is found out, and as no kernel writes results, they read as zero and not as what
