@@ -174,6 +174,10 @@ class Check:
         before = [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []
         self.env = {**os.environ, "SFTRUN_TEST_DATA": str(self.data), "XDG_CACHE_HOME": str(scratch / "cache"),
                     "LD_LIBRARY_PATH": ":".join([str(folder) for folder in folders if folder.exists()] + before)}
+        # libtorch_cpu has a search path of its own for CUDA's runtime, before LD_LIBRARY_PATH: the stand-ins come with their driver.
+        driver = self.arguments.rehearse / "libcuda.so.1" if self.arguments.rehearse else None
+        if driver and driver.exists():
+            self.env["LD_PRELOAD"] = str(driver)
 
     def save(self):
         with self.lock:
