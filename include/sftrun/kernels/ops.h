@@ -83,8 +83,9 @@ struct HeadsOutput {
 /// Of one or two tensors, on CUDA in one launch.   @param angles null: nothing is rotated
 std::vector<HeadsOutput> heads_forward(const std::vector<HeadsInput>& inputs,
                                        const RopeAngles* angles, int64_t head_dim);
-/// The gradients of the inputs. Those of inputs without a norm are the given ones, in place.
-/// @param grads of the outputs   @param rstd of the outputs
+/// The gradients of the inputs.
+/// @param grads of the outputs; overwritten, and on CUDA the memory of the result
+/// @param rstd of the outputs
 std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
                                        const std::vector<at::Tensor>& grads,
                                        const std::vector<at::Tensor>& rstd,
