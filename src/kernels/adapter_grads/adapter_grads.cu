@@ -29,10 +29,12 @@ __device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads) {
   return {product, tile * kWide};
 }
 
-/// Rows [token, token + kDepth) of x's columns [column, column + kColumns), zero beyond its edges.
+/// Rows [token, token + kDepth) of x's columns [column, column + kColumns), zero beyond its edges,
+/// times each token's factor if there are any.
 template <int kColumns, int kLead, int kWidth, typename T>
 __device__ __forceinline__ void load_tile(T* tile, const T* x, int64_t stride, int64_t columns,
-                                          int64_t column, int64_t token, int64_t tokens) {
+                                          int64_t column, int64_t token, int64_t tokens,
+                                          const float* factors = nullptr) {
   constexpr int kPieces = kColumns / kWidth;
   for (int i = static_cast<int>(threadIdx.x); i < kDepth * kPieces; i += kGradThreads) {
     const int row = i / kPieces, at = i % kPieces * kWidth;
@@ -40,6 +42,10 @@ __device__ __forceinline__ void load_tile(T* tile, const T* x, int64_t stride, i
     float values[kWidth] = {};
     const bool is_inside = token + row < tokens && column + at < columns;
     if (is_inside) load_values<kWidth>(x + (token + row) * stride + column + at, values);
+    if (is_inside && factors != nullptr) {
+      const float factor = factors[token + row];
+      for (int k = 0; k < kWidth; ++k) values[k] *= factor;
+    }
     store_values<kWidth>(to, values);
   }
 }
@@ -105,7 +111,8 @@ __global__ void __launch_bounds__(kGradThreads)
   GradSums<T> sums;
   for (int64_t token = 0; token < grads.tokens; token += kDepth) {
     load_tile<kWide, kWideLead, kWidth>(wide, static_cast<const T*>(grad.wide), grad.wide_stride,
-                                        grad.wide_columns, tile.column, token, grads.tokens);
+                                        grad.wide_columns, tile.column, token, grads.tokens,
+                                        grad.rstd);
     load_tile<kRank, kRankLead, kWidth>(thin, static_cast<const T*>(grad.thin), grad.thin_stride,
                                         grad.rank, first_rank, token, grads.tokens);
     __syncthreads();
@@ -119,19 +126,20 @@ __global__ void __launch_bounds__(kGradThreads)
     if (tile.column + column >= grad.wide_columns || first_rank + rank >= grad.rank) continue;
     float* out =
         grad.out + (tile.column + column) * grad.wide_step + (first_rank + rank) * grad.rank_step;
-    *out += grad.scale * result[column * kSumsLead + rank];
+    const float gain =
+        grad.rstd == nullptr
+            ? 1.0F
+            : grad.offset + load(static_cast<const T*>(grad.weight) + tile.column + column);
+    *out += grad.scale * gain * result[column * kSumsLead + rank];
   }
 }
 
 /// Whether every row of both sides begins and ends at whole vectors.
 bool grads_in_eights(Type type, const AdapterGrads& grads) {
-  const int64_t bytes = type == Type::kFloat32 ? 4 : 2;
   for (int i = 0; i < grads.count; ++i) {
     const AdapterGrad& grad = grads.products[i];
-    const bool has_whole_rows =
-        grad.wide_stride * bytes % 16 == 0 && grad.thin_stride * bytes % 16 == 0;
-    if (!has_whole_rows || !in_eights(grad.wide_columns, {grad.wide}) ||
-        !in_eights(grad.rank, {grad.thin})) {
+    if (!strides_in_eights(type, {grad.wide_stride, grad.thin_stride}) ||
+        !in_eights(grad.wide_columns, {grad.wide}) || !in_eights(grad.rank, {grad.thin})) {
       return false;
     }
   }

@@ -128,10 +128,23 @@ template void dequantize_part<uint16_t>(const QuantizedMatrix&, int64_t, int64_t
                                         uint16_t*, int64_t);
 
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
+  if (!matrix.packed.is_cuda()) {
+    require_quantized(matrix);
+    return dequantize_range(matrix, 0, matrix.rows, dtype);
+  }
+  const at::Tensor out =
+      at::empty({matrix.rows, matrix.columns}, matrix.packed.options().dtype(dtype));
+  dequantize_into(matrix, out);
+  return out;
+}
+
+void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
   require_quantized(matrix);
-  if (matrix.packed.is_cuda())
-    return cuda_kernels().dequantize(matrix, cuda::four_bit_tables(matrix), dtype);
-  return dequantize_range(matrix, 0, matrix.rows, dtype);
+  require_on_cuda(matrix.packed);
+  require_operand(out, matrix.packed, out.scalar_type());
+  TORCH_CHECK(out.dim() == 2 && out.size(0) == matrix.rows && out.size(1) == matrix.columns,
+              "a matrix of ", matrix.rows, " x ", matrix.columns, " into ", out.sizes());
+  cuda_kernels().dequantize(matrix, cuda::four_bit_tables(matrix), out);
 }
 
 at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,
