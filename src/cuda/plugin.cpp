@@ -300,6 +300,13 @@ at::Tensor thin_product(const at::Tensor& x, const QuantizedMatrix& w,
   return y;
 }
 
+void turn_codes(const at::Tensor& from, const at::Tensor& to) {
+  const Launch launch(from);
+  cuda::launch_turn_codes(from.const_data_ptr<uint8_t>(), to.data_ptr<uint8_t>(), from.size(0),
+                          from.size(1), launch.stream());
+  launch.check();
+}
+
 RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains) {
   const at::Tensor rows = x.contiguous();
   RoundedRows rounded{at::empty(x.sizes(), x.options().dtype(at::kFloat8_e4m3fn)),
@@ -441,6 +448,7 @@ constexpr CudaKernels kKernels = {
     .sum_of_squares = sum_of_squares,
     .dequantize = dequantize,
     .thin_product = thin_product,
+    .turn_codes = turn_codes,
     .round_to_e4m3 = round_to_e4m3,
     .multiplies_fp8 = multiplies_fp8,
     .libtorch_groups = libtorch_groups,

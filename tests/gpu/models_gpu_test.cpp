@@ -79,12 +79,13 @@ TEST(GpuModels, QuantisedBasesTrainAsOnACpu) {
   }
 }
 
-/// A last bit decides between codes a sixteenth apart.
+/// A last bit decides between codes a sixteenth apart, and on a card the gradients of q, k and v are
+/// rounded together.
 TEST(GpuModels, Fp8TrainsAsOnACpu) {
   model::DecoderOptions options;
   options.trains = model::Trains::kLora;
   options.base.keep_stored = true;
-  expect_same_step(weights::Checkpoint::open(data("models/fp8-dynamic")), options, 1e-3);
+  expect_same_step(weights::Checkpoint::open(data("models/fp8-dynamic")), options, 2e-3);
 }
 
 /// Moments that come and go in parts are updated as those that stay.

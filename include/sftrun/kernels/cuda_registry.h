@@ -56,6 +56,8 @@ struct CudaKernels {
   /// x w^T of few rows: x's, as `thin_product_serves` takes them.
   at::Tensor (*thin_product)(const at::Tensor& x, const QuantizedMatrix& w,
                              const cuda::FourBitTables& tables);
+  /// to [columns, rows] = from [rows, columns], uint8, with rows and columns exchanged.
+  void (*turn_codes)(const at::Tensor& from, const at::Tensor& to);
   /// `round_to_e4m3` of quant.h.
   RoundedRows (*round_to_e4m3)(const at::Tensor& x, const at::Tensor& gains);
   /// Whether x's card multiplies e4m3: sm_89 and later.

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sftrun/kernels/cuda_registry.h"
@@ -17,13 +18,16 @@ namespace sftrun::kernels {
 
 struct JointLinears {
   at::Tensor bias;  ///< [N], N the sum of out_features; or undefined
-  /// [spare, K]: the A of each adapter one below another, then rows of zeros. Undefined without
+  /// [ranks, K]: the A of each adapter one below another, then rows of zeros. Undefined without
   /// adapters.
   at::Tensor a;
-  at::Tensor b;  ///< [N, spare]: scale * B of each, zero elsewhere
-  /// [N + spare, K]: each linear's weight is a view of it, and `a`. Undefined of quantised ones.
+  at::Tensor b;  ///< [N, ranks]: scale * B of each, zero elsewhere
+  /// [N + ranks, K]: each linear's weight is a view of it, and `a`. Undefined of quantised ones.
   at::Tensor weight_and_a;
-  UnpackAhead* unpacking = nullptr;  ///< of quantised ones: what has their values
+  /// Of bases in FP8, whose products take codes: each linear's are views of it.
+  std::optional<QuantizedMatrix> fp8;
+  at::Tensor ones;                   ///< [1, K] fp32: factors of the codes when they are turned
+  UnpackAhead* unpacking = nullptr;  ///< of quantised ones: what has their values, or turned codes
   std::vector<const Linear*> members;
 
   bool defined() const { return !members.empty(); }
@@ -31,31 +35,33 @@ struct JointLinears {
   bool has_adapters() const { return a.defined(); }
   int64_t out_features() const;
   int64_t in_features() const { return members.front()->matrix().size(1); }
-  /// [N + spare, K]; of quantised ones valid until this is called again for others.
+  /// [N + ranks, K], but of FP8; of quantised ones valid until this is called again for others.
   at::Tensor matrix() const { return unpacking ? unpacking->values(*this) : weight_and_a; }
-  /// Columns of room that `joint_input_grad` wants behind a row of dy: the sum of the ranks, to a
-  /// multiple of 16.
-  int64_t spare() const { return has_adapters() ? a.size(0) : 0; }
+  int64_t ranks() const { return has_adapters() ? a.size(0) : 0; }  ///< a multiple of 16
+  /// Columns of room that `joint_input_grad` wants behind a row of dy.
+  int64_t spare() const { return fp8 ? 0 : ranks(); }
 };
 
-/// Whether they can be one: matrices that do not train, all dense or all quantised (but to FP8,
-/// whose products take codes), with biases all or none, and adapters without dropout and magnitude.
-/// One alone has an adapter.
+/// Whether they can be one: matrices that do not train, all dense, all in FP8 or all quantised
+/// otherwise, with biases all or none, and adapters without dropout and magnitude. One alone has an
+/// adapter.
 bool can_join(const std::vector<Linear*>& linears);
-/// Moves dense weights into one matrix. The linears must not move any more.   @pre can_join
+/// Moves dense weights, and codes in FP8, into one matrix. The linears must not move any more. @pre
+/// can_join
 JointLinears join(const std::vector<Linear*>& linears);
 
-/// y [T, N] = x [T, K] times the weights, with biases and adapters. y's rows may lie further apart
-/// than they are long.
-/// @param low becomes x a^T [T, spare], if not null and there are adapters
-void joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low, at::Tensor y);
+/// x [T, K] times the weights, with biases and adapters: [T, N].
+/// @param spare columns of room behind each row of the result
+/// @param low becomes x a^T [T, ranks], if not null and there are adapters
+at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t spare,
+                         at::Tensor* low);
 /// The same, added to y.
 void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
                        at::Tensor y);
 
 struct JointGrads {
   at::Tensor dx;     ///< [T, K]; undefined where it is not wanted
-  at::Tensor d_low;  ///< dy b [T, spare]; undefined without adapters
+  at::Tensor d_low;  ///< dy b [T, ranks]; undefined without adapters
 };
 /// @param dy [T, N]; what lies between its rows, if that is enough, is overwritten with d_low,
 /// which saves a launch: [dy | d_low] [W ; A] is one product

@@ -35,6 +35,11 @@ struct BatchContext {
 };
 
 // ---- Products.
+/// Codes in e4m3 as the hardware's products read them: rows of what is summed over.
+struct ScaledCodes {
+  at::Tensor codes;    ///< [rows, depth] uint8
+  at::Tensor factors;  ///< [1, rows] fp32
+};
 /// One summand: x [T, K] times w^T, w [N, K] (`transposed`), or times w [K, N]. Rows may lie
 /// further apart than they are long. A w in 4 bits is unpacked part by part where it is used.
 struct Product {
@@ -42,7 +47,9 @@ struct Product {
   Matrix w;
   bool transposed = false;
   RoundedRows rounded = {};  ///< x in e4m3, for a w in FP8, where the caller has it already
-  double scale = 1;          ///< of this summand; other than 1 on CUDA alone
+  /// w's codes [K, N] and factors of 1, for `multiplies_turned_codes`, likewise.
+  ScaledCodes turned = {};
+  double scale = 1;  ///< of this summand; other than 1 on CUDA alone
 };
 /// residual [T, N] + bias [N] + the products: [T, N]. Residual and bias may be undefined. On CPU
 /// summed in fp32 and rounded once where own kernels serve, else in the order given.

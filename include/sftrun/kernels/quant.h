@@ -100,6 +100,9 @@ template <typename T>
 void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
                      int64_t columns, T* out, int64_t stride);
 
+/// The codes [columns, rows] of a matrix in 8 bits, into `out` uint8. On CUDA.
+void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out);
+
 /// Activations in e4m3: x is about codes * factors.
 struct RoundedRows {
   at::Tensor codes;    ///< [T, K]: on CPU the codes' values in fp32 or bf16, on CUDA kFloat8_e4m3fn

@@ -24,8 +24,8 @@ class UnpackAhead {
   void serve(const JointLinears& joint);
   /// Before the first product of a micro-batch. What the buffers hold is void.
   void begin(Pass pass);
-  /// The linears' values and, below these, the adapters' A: [N + spare, K]. Until the next call,
-  /// and for the current stream.
+  /// The linears' values and, below these, the adapters' A: [N + ranks, K]. Of FP8 the codes
+  /// turned, [K, N] uint8. Until the next call, and for the current stream.
   at::Tensor values(const JointLinears& joint);
 
  private:
@@ -36,16 +36,23 @@ class UnpackAhead {
     c10::Event ready;  // recorded on `unpacking_`
     bool is_awaited = false;
   };
+  struct Layout {
+    int64_t rows, columns;
+    at::ScalarType dtype;
+    int64_t bytes() const { return rows * columns * static_cast<int64_t>(c10::elementSize(dtype)); }
+  };
   using Order = std::vector<const JointLinears*>;
 
   /// Notes that it was asked for.   @return what is asked for next; null: unknown
   const JointLinears* follow(const JointLinears& joint);
+  Layout layout_of(const JointLinears& joint) const;
+  at::Tensor matrix_in(const Buffer& buffer, const JointLinears& joint) const;
   void unpack(const JointLinears& joint, Buffer& buffer);
   void unpack_beside(const JointLinears& joint, Buffer& buffer, const c10::Stream& computing);
 
   at::TensorOptions options_;
   c10::Stream unpacking_;
-  int64_t most_values_ = 0;
+  int64_t most_bytes_ = 0;
   std::array<Buffer, 2> buffers_;
   size_t last_ = 0;   // the buffer that was given away last
   c10::Event begun_;  // recorded on the computing stream

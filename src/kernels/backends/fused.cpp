@@ -57,8 +57,8 @@ class Passes {
   AttentionInputs project(const at::Tensor& x, AttentionHalf* keep, const at::Tensor& copy = {}) {
     const Normed in = normed(x, l_.attention_in, copy);
     auto qkv = joins(l_.joint_qkv, x)
-                   ? parts_of_joint(joint_result(in.y, l_.joint_qkv, /*spare=*/0,
-                                                 keep ? &keep->joint_low : nullptr),
+                   ? parts_of_joint(joint_forward(in.y, l_.joint_qkv, /*spare=*/0,
+                                                  keep ? &keep->joint_low : nullptr),
                                     l_.joint_qkv)
                    : linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
     if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
@@ -129,8 +129,8 @@ class Passes {
     if (joins(l_.joint_gate_up, x)) {
       // They become their own gradients, which want room behind them.
       const at::Tensor both =
-          joint_result(in.y, l_.joint_gate_up, keep ? l_.joint_gate_up.spare() : 0,
-                       keep ? &keep->joint_low : nullptr);
+          joint_forward(in.y, l_.joint_gate_up, keep ? l_.joint_gate_up.spare() : 0,
+                        keep ? &keep->joint_low : nullptr);
       if (keep) keep->joint_gate_up = both;
       gate_up = parts_of_joint(both, l_.joint_gate_up);
     } else {
@@ -427,14 +427,6 @@ class Passes {
     return joint.defined() && (!joint.is_quantized() || x.size(0) > cuda::kMostThinTokens);
   }
 
-  /// @param spare columns of room behind each row
-  static at::Tensor joint_result(const at::Tensor& x, const JointLinears& joint, int64_t spare,
-                                 at::Tensor* low) {
-    at::Tensor y = empty_rows(x.size(0), joint.out_features(), spare, x.options());
-    joint_forward(x, joint, low, y);
-    return y;
-  }
-
   /// Adds the adapters' gradients; returns that of what the linears read.
   static at::Tensor joint_backward(const at::Tensor& dy, const at::Tensor& x,
                                    const NormFactors& norm, const at::Tensor& low,
@@ -534,7 +526,7 @@ class Passes {
       add_joint_forward(h, joint, low, copy);
       return copy;
     }
-    const at::Tensor y = joint_result(h, joint, /*spare=*/0, low);
+    const at::Tensor y = joint_forward(h, joint, /*spare=*/0, low);
     const Normed out = normed(y, norm);
     if (keep && norm.defined()) keep->y = y, keep->rstd = out.rstd;
     return at::add(x, out.y, l_.residual_scale);

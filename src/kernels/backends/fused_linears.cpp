@@ -76,7 +76,9 @@ at::Tensor lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Te
 /// A summand of a rank's columns.
 Product thin_term(const at::Tensor& columns, const Parameter& matrix, bool transposed,
                   const LoraAdapter& lora) {
-  return {columns, matrix.compute, transposed, {}, scale_of_products(columns, lora)};
+  Product term{columns, matrix.compute, transposed};
+  term.scale = scale_of_products(columns, lora);
+  return term;
 }
 
 /// x as bases in FP8 multiply it, where more than one of a group does.

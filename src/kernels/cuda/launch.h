@@ -84,6 +84,9 @@ void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitT
                             void* y, Stream stream);
 /// y [rows, columns] = the values of a matrix in 8 bits.
 void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, Stream stream);
+/// to [columns, rows] = from [rows, columns] with rows and columns exchanged.
+void launch_turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
+                       Stream stream);
 /// codes [rows, columns] and factors [rows] of x [rows, columns] times `gains` [columns], if not
 /// null: `round_to_e4m3` of sftrun/kernels/quant.h.
 void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t* codes,

@@ -59,16 +59,25 @@ bool hardware_serves(const Product& term) {
          w.columns % kGroup == 0 && cuda_kernels().multiplies_fp8(term.x);
 }
 
+ScaledCodes turned_codes(const Product& term) {
+  if (term.turned.codes.defined()) return term.turned;
+  const QuantizedMatrix& w = *term.w.quantized;
+  ScaledCodes turned{at::empty({w.columns, w.rows}, w.packed.options()),
+                     at::ones({1, w.columns}, w.absmax.options())};
+  turn_codes_into(w, turned.codes);
+  return turned;
+}
+
 /// Both operands with what is summed over lying together, as cards of sm_89 and sm_90 want them: on
 /// the way back the codes are turned first.
 at::Tensor hardware_product(const Product& term, const RoundedRows& rounded) {
   const QuantizedMatrix& w = *term.w.quantized;
-  const at::Tensor codes = w.packed.view({w.rows, w.columns}),
-                   right = term.transposed ? codes.t() : codes.t().contiguous().t(),
-                   columns = term.transposed ? w.absmax.unsqueeze(0)
-                                             : at::ones({1, w.columns}, rounded.factors.options());
+  const ScaledCodes right =
+      term.transposed ? ScaledCodes{w.packed.view({w.rows, w.columns}), w.absmax.unsqueeze(0)}
+                      : turned_codes(term);
   // As torchao's defaults: sums in fewer bits on the way forward alone.
-  return at::_scaled_mm(rounded.codes, right.view(at::kFloat8_e4m3fn), rounded.factors, columns,
+  return at::_scaled_mm(rounded.codes, right.codes.t().view(at::kFloat8_e4m3fn), rounded.factors,
+                        right.factors,
                         /*bias=*/{}, /*scale_result=*/{}, at::kBFloat16,
                         /*use_fast_accum=*/term.transposed);
 }
@@ -107,6 +116,10 @@ RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains) {
   }
   const at::NoGradGuard no_grad;
   return x.is_cpu() ? round_on_cpu(x, gains) : cuda_kernels().round_to_e4m3(x, gains);
+}
+
+bool multiplies_turned_codes(const Product& term) {
+  return !term.transposed && hardware_serves(term);
 }
 
 bool is_fp8(const Product& term) {

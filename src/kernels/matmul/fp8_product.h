@@ -11,6 +11,9 @@
 namespace sftrun::kernels {
 
 bool is_fp8(const Product& term);
+/// Whether the hardware multiplies x by w itself, for which w's codes are turned.   @pre
+/// is_fp8(term)
+bool multiplies_turned_codes(const Product& term);
 /// residual + bias + the product, rounded once on a CPU with own kernels, elsewhere before each
 /// sum.   @pre is_fp8(term)
 at::Tensor fp8_product(const Product& term, const at::Tensor& residual, const at::Tensor& bias);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "fp8_product.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::kernels {
@@ -13,9 +14,13 @@ bool can_be_part(const Linear& linear) {
   const bool is_frozen = linear.weight_parameter == nullptr && linear.bias_parameter == nullptr;
   const bool is_plain = !linear.lora || (linear.lora->magnitude == nullptr &&
                                          linear.lora->dropout == 0 && !linear.lora->a->in_fp32);
-  const bool multiplies_codes = linear.quantized && linear.quantized->format == QuantFormat::kFp8 &&
-                                linear.quantized->absmax.defined();
-  return is_frozen && is_plain && !multiplies_codes;
+  return (linear.quantized || linear.weight.defined()) && is_frozen && is_plain;
+}
+
+/// Whether its products take codes.
+bool is_in_fp8(const Linear& linear) {
+  return linear.quantized && linear.quantized->format == QuantFormat::kFp8 &&
+         linear.quantized->absmax.defined();
 }
 
 int64_t rank_of(const Linear& linear) {
@@ -25,7 +30,7 @@ int64_t rank_of(const Linear& linear) {
 /// Rows of 16-bit numbers with so many more of them begin at multiples of 32 bytes, as before.
 constexpr int64_t kSpareStep = 16;
 
-int64_t spare_for(const std::vector<Linear*>& linears) {
+int64_t ranks_for(const std::vector<Linear*>& linears) {
   int64_t ranks = 0;
   for (const Linear* linear : linears) ranks += rank_of(*linear);
   return (ranks + kSpareStep - 1) / kSpareStep * kSpareStep;
@@ -60,7 +65,27 @@ void move_weights(const std::vector<Linear*>& linears, JointLinears& joint) {
     linear->weight = joint.weight_and_a.narrow(0, row, rows);
     row += rows;
   }
-  if (joint.has_adapters()) joint.a = joint.weight_and_a.narrow(0, row, joint.spare());
+  if (joint.has_adapters()) joint.a = joint.weight_and_a.narrow(0, row, joint.ranks());
+}
+
+void move_codes(const std::vector<Linear*>& linears, JointLinears& joint) {
+  std::vector<at::Tensor> codes, factors;
+  for (const Linear* linear : linears) {
+    codes.push_back(linear->quantized->packed);
+    factors.push_back(linear->quantized->absmax);
+  }
+  joint.fp8 = *linears.front()->quantized;
+  joint.fp8->rows = joint.out_features();
+  joint.fp8->packed = at::cat(codes);
+  joint.fp8->absmax = at::cat(factors);
+  joint.ones = at::ones({1, joint.in_features()}, joint.fp8->absmax.options());
+  int64_t row = 0;
+  for (Linear* linear : linears) {
+    QuantizedMatrix& part = *linear->quantized;
+    part.packed = joint.fp8->packed.narrow(0, row * part.columns, part.numel());
+    part.absmax = joint.fp8->absmax.narrow(0, row, part.rows);
+    row += part.rows;
+  }
 }
 
 /// [N, K]
@@ -73,6 +98,18 @@ void add_adapters(const at::Tensor& x, const JointLinears& joint, at::Tensor* lo
   const at::Tensor columns = at::mm(x, joint.a.t());
   if (low != nullptr) *low = columns;
   y.addmm_(columns, joint.b.t());
+}
+
+/// By codes, the adapters' part as a product of its own.
+JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
+  JointGrads grads;
+  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);
+  if (!needs_dx) return grads;
+  Product term{dy, *joint.fp8};
+  if (multiplies_turned_codes(term)) term.turned = {joint.matrix(), joint.ones};
+  grads.dx = matmul_sum({term});
+  if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
+  return grads;
 }
 
 /// [T, N + spare] of rows with room behind them; undefined where there is too little.
@@ -88,11 +125,12 @@ bool can_join(const std::vector<Linear*>& linears) {
     return std::all_of(linears.begin(), linears.end(), claim) ||
            std::none_of(linears.begin(), linears.end(), claim);
   };
-  return (linears.size() > 1 || spare_for(linears) > 0) &&
+  return (linears.size() > 1 || ranks_for(linears) > 0) &&
          std::all_of(linears.begin(), linears.end(),
                      [](const Linear* linear) { return can_be_part(*linear); }) &&
          agree([](const Linear* linear) { return linear->bias.defined(); }) &&
-         agree([](const Linear* linear) { return linear->quantized.has_value(); });
+         agree([](const Linear* linear) { return linear->quantized.has_value(); }) &&
+         agree([](const Linear* linear) { return is_in_fp8(*linear); });
 }
 
 int64_t JointLinears::out_features() const {
@@ -108,32 +146,47 @@ JointLinears join(const std::vector<Linear*>& linears) {
   for (const Linear* linear : linears)
     if (linear->bias.defined()) biases.push_back(linear->bias);
   if (!biases.empty()) joint.bias = at::cat(biases);
-  if (const int64_t spare = spare_for(linears); spare > 0) {
+  if (const int64_t ranks = ranks_for(linears); ranks > 0) {
     const at::TensorOptions options = adapter_options(linears);
-    joint.a = at::zeros({spare, joint.in_features()}, options);
-    joint.b = at::zeros({joint.out_features(), spare}, options);
+    joint.a = at::zeros({ranks, joint.in_features()}, options);
+    joint.b = at::zeros({joint.out_features(), ranks}, options);
   }
-  if (!joint.is_quantized()) move_weights(linears, joint);
+  if (is_in_fp8(*linears.front()))
+    move_codes(linears, joint);
+  else if (!joint.is_quantized())
+    move_weights(linears, joint);
   return joint;
 }
 
-void joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low, at::Tensor y) {
+at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t spare,
+                         at::Tensor* low) {
+  if (joint.fp8) {
+    at::Tensor y = matmul_sum({{x, *joint.fp8, /*transposed=*/true}}, {}, joint.bias);
+    add_adapters(x, joint, low, y);
+    return y;
+  }
+  at::Tensor y = empty_rows(x.size(0), joint.out_features(), spare, x.options());
   const at::Tensor weights = weights_of(joint);
   if (joint.bias.defined())
     at::addmm_out(y, joint.bias, x, weights.t());
   else
     at::mm_out(y, x, weights.t());
   add_adapters(x, joint, low, y);
+  return y;
 }
 
 void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
                        at::Tensor y) {
-  y.addmm_(x, weights_of(joint).t());
+  if (joint.fp8)
+    y.add_(matmul_sum({{x, *joint.fp8, /*transposed=*/true}}));
+  else
+    y.addmm_(x, weights_of(joint).t());
   if (joint.bias.defined()) y.add_(joint.bias);
   add_adapters(x, joint, low, y);
 }
 
 JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
+  if (joint.fp8) return fp8_input_grad(dy, joint, needs_dx);
   if (!joint.has_adapters()) return {needs_dx ? at::mm(dy, weights_of(joint)) : at::Tensor(), {}};
   const at::Tensor all = with_spare(dy, joint.spare());
   if (!all.defined()) {

@@ -20,14 +20,26 @@ UnpackAhead::UnpackAhead(at::Device device, at::ScalarType dtype)
       order_(&orders_[0]) {}
 
 void UnpackAhead::serve(const JointLinears& joint) {
-  most_values_ =
-      std::max(most_values_, (joint.out_features() + joint.spare()) * joint.in_features());
+  most_bytes_ = std::max(most_bytes_, layout_of(joint).bytes());
 }
 
 void UnpackAhead::begin(Pass pass) {
   order_ = &orders_[static_cast<size_t>(pass)];
   asked_ = 0;
   for (Buffer& buffer : buffers_) buffer.holds = nullptr;
+}
+
+UnpackAhead::Layout UnpackAhead::layout_of(const JointLinears& joint) const {
+  if (joint.fp8) return {joint.fp8->columns, joint.fp8->rows, at::kByte};
+  return {joint.out_features() + joint.ranks(), joint.in_features(),
+          c10::typeMetaToScalarType(options_.dtype())};
+}
+
+at::Tensor UnpackAhead::matrix_in(const Buffer& buffer, const JointLinears& joint) const {
+  const Layout layout = layout_of(joint);
+  return buffer.memory.narrow(0, 0, layout.bytes())
+      .view(layout.dtype)
+      .view({layout.rows, layout.columns});
 }
 
 const JointLinears* UnpackAhead::follow(const JointLinears& joint) {
@@ -40,17 +52,16 @@ const JointLinears* UnpackAhead::follow(const JointLinears& joint) {
 }
 
 void UnpackAhead::unpack(const JointLinears& joint, Buffer& buffer) {
-  const int64_t columns = joint.in_features();
-  int64_t row = 0;
-  const auto rows_of = [&](int64_t rows) {
-    const at::Tensor part = buffer.memory.narrow(0, row * columns, rows * columns);
-    row += rows;
-    return part.view({rows, columns});
-  };
-  for (const Linear* linear : joint.members)
-    dequantize_into(*linear->quantized, rows_of(linear->quantized->rows));
-  if (joint.has_adapters()) rows_of(joint.spare()).copy_(joint.a);
   buffer.holds = &joint;
+  const at::Tensor all = matrix_in(buffer, joint);
+  if (joint.fp8) return turn_codes_into(*joint.fp8, all);
+  int64_t row = 0;
+  for (const Linear* linear : joint.members) {
+    const int64_t rows = linear->quantized->rows;
+    dequantize_into(*linear->quantized, all.narrow(0, row, rows));
+    row += rows;
+  }
+  if (joint.has_adapters()) all.narrow(0, row, joint.ranks()).copy_(joint.a);
 }
 
 void UnpackAhead::unpack_beside(const JointLinears& joint, Buffer& buffer,
@@ -67,7 +78,8 @@ at::Tensor UnpackAhead::values(const JointLinears& joint) {
   const c10::Stream computing =
       c10::impl::VirtualGuardImpl(options_.device().type()).getStream(options_.device());
   for (Buffer& buffer : buffers_)
-    if (!buffer.memory.defined()) buffer.memory = at::empty({most_values_}, options_);
+    if (!buffer.memory.defined())
+      buffer.memory = at::empty({most_bytes_}, options_.dtype(at::kByte));
   const JointLinears* next = follow(joint);
   if (buffers_[last_].holds != &joint) last_ = 1 - last_;
   Buffer& own = buffers_[last_];
@@ -76,8 +88,7 @@ at::Tensor UnpackAhead::values(const JointLinears& joint) {
   Buffer& other = buffers_[1 - last_];
   if (next != nullptr && next != &joint && next != other.holds)
     unpack_beside(*next, other, computing);
-  const int64_t rows = joint.out_features() + joint.spare();
-  return own.memory.narrow(0, 0, rows * joint.in_features()).view({rows, joint.in_features()});
+  return matrix_in(own, joint);
 }
 
 }  // namespace sftrun::kernels

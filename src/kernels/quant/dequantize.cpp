@@ -147,6 +147,16 @@ void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
   cuda_kernels().dequantize(matrix, cuda::four_bit_tables(matrix), out);
 }
 
+void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
+  require_quantized(matrix);
+  require_on_cuda(matrix.packed);
+  require_operand(out, matrix.packed, at::kByte);
+  TORCH_CHECK(is_8bit(matrix.format) && out.dim() == 2 && out.size(0) == matrix.columns &&
+                  out.size(1) == matrix.rows,
+              "codes of ", matrix.rows, " x ", matrix.columns, " turned into ", out.sizes());
+  cuda_kernels().turn_codes(matrix.packed.view({matrix.rows, matrix.columns}), out);
+}
+
 at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,
                             at::ScalarType dtype) {
   SFTRUN_CHECK(matrix.packed.is_cpu());

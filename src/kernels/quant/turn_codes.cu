@@ -1,0 +1,78 @@
+#include "cuda/device.cuh"
+
+// Bytes of a matrix with rows and columns exchanged, by square tiles in shared memory: both sides
+// are read and written 16 bytes at a time where rows and columns are whole groups of 16.
+namespace sftrun::kernels::cuda {
+namespace {
+
+constexpr int kSide = 64, kWide = 16;
+constexpr int kPieces = kSide / kWide;  // of a row of the tile
+// Words of neighbouring rows lie in other banks.
+constexpr int kLead = kSide + 4;
+static_assert(kThreads == kSide * kPieces, "each thread moves one piece");
+
+struct Piece {
+  int row, column;  ///< of the tile
+};
+__device__ __forceinline__ Piece own_piece() {
+  const int thread = static_cast<int>(threadIdx.x);
+  return {thread / kPieces, thread % kPieces * kWide};
+}
+
+/// Pieces begin inside the matrix or lie outside of it as a whole; without kWholePieces they may
+/// end outside.
+template <bool kWholePieces>
+__device__ __forceinline__ void load_piece(const uint8_t* from, int64_t left, uint8_t* to) {
+  if constexpr (kWholePieces) {
+    const uint4 words = *reinterpret_cast<const uint4*>(from);
+    auto* place = reinterpret_cast<uint32_t*>(to);
+    place[0] = words.x, place[1] = words.y, place[2] = words.z, place[3] = words.w;
+  } else {
+    for (int i = 0; i < kWide && i < left; ++i) to[i] = from[i];
+  }
+}
+template <bool kWholePieces>
+__device__ __forceinline__ void store_piece(const uint8_t* bytes, int64_t left, uint8_t* to) {
+  if constexpr (kWholePieces) {
+    uint4 words;
+    memcpy(&words, bytes, sizeof(words));
+    *reinterpret_cast<uint4*>(to) = words;
+  } else {
+    for (int i = 0; i < kWide && i < left; ++i) to[i] = bytes[i];
+  }
+}
+
+/// to [columns, rows] of from [rows, columns]
+template <bool kWholePieces>
+__global__ void __launch_bounds__(kThreads)
+    turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
+  __shared__ __align__(16) uint8_t tile[kSide * kLead];
+  const Piece own = own_piece();
+  const int64_t tiles = (columns + kSide - 1) / kSide, first_row = blockIdx.x / tiles * kSide,
+                first_column = blockIdx.x % tiles * kSide;
+  const int64_t row = first_row + own.row, column = first_column + own.column;
+  if (row < rows && column < columns) {
+    load_piece<kWholePieces>(from + row * columns + column, columns - column,
+                             tile + own.row * kLead + own.column);
+  }
+  __syncthreads();
+  const int64_t turned_row = first_column + own.row, turned_column = first_row + own.column;
+  if (turned_row >= columns || turned_column >= rows) return;
+  uint8_t bytes[kWide];
+  for (int i = 0; i < kWide; ++i) bytes[i] = tile[(own.column + i) * kLead + own.row];
+  store_piece<kWholePieces>(bytes, rows - turned_column, to + turned_row * rows + turned_column);
+}
+
+}  // namespace
+
+void launch_turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
+                       Stream stream) {
+  if (rows * columns == 0) return;
+  const auto tiles = ((rows + kSide - 1) / kSide) * ((columns + kSide - 1) / kSide);
+  const bool has_whole_pieces =
+      rows % kWide == 0 && columns % kWide == 0 && in_eights(0, {from, to});
+  launch(has_whole_pieces ? turn_codes<true> : turn_codes<false>, static_cast<unsigned>(tiles),
+         kThreads, stream, from, to, rows, columns);
+}
+
+}  // namespace sftrun::kernels::cuda

@@ -1,0 +1,273 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "sftrun/kernels/joint_linears.h"
+#include "support/tensors.h"
+
+/// Joint linears on a card beside the sums that they stand for, in fp64.
+namespace sftrun::kernels {
+namespace {
+
+using test::close;
+using test::normal;
+
+const at::Device kCard(at::kCUDA, 0);
+
+at::Tensor exact(const at::Tensor& x) {
+  return x.cpu().to(at::kDouble);
+}
+
+/// Linears of one input, each with or without an adapter, and what they hold in fp64.
+class Linears {
+ public:
+  struct Spec {
+    int64_t out, rank;
+  };
+
+  Linears(const std::vector<Spec>& specs, int64_t in, at::ScalarType dtype,
+          std::optional<QuantFormat> format, bool biased)
+      : in_(in), dtype_(dtype), format_(format) {
+    for (const Spec& spec : specs) {
+      if (spec.rank == 0) continue;
+      store_.add("a", {spec.rank, in}, 0, true);
+      store_.add("b", {spec.out, spec.rank}, 0, true);
+    }
+    store_.allocate(dtype, kCard);
+    auto next = store_.parameters().begin();
+    for (const Spec& spec : specs) {
+      add(spec, biased);
+      if (spec.rank == 0) continue;
+      LoraAdapter adapter;
+      adapter.a = &*next++, adapter.b = &*next++;
+      adapter.scale = 0.5 + static_cast<double>(linears_.size());
+      linears_.back()->lora = adapter;
+    }
+    draw_adapters(100);
+  }
+
+  void draw_adapters(uint64_t seed) {
+    for (Parameter& parameter : store_.parameters())
+      parameter.master.copy_(normal(parameter.shape, ++seed).mul_(0.2));
+    store_.refresh_compute();
+  }
+  std::vector<Linear*> pointers() {
+    std::vector<Linear*> result;
+    for (const auto& linear : linears_) result.push_back(linear.get());
+    return result;
+  }
+  const std::vector<at::Tensor>& weights() const { return weights_; }  ///< fp64
+  const std::vector<std::unique_ptr<Linear>>& all() const { return linears_; }
+  ParameterStore& store() { return store_; }
+
+ private:
+  void add(const Spec& spec, bool biased) {
+    auto linear = std::make_unique<Linear>();
+    const at::Tensor weight = normal({spec.out, in_}, ++seed_).mul_(0.1);
+    if (format_) {
+      linear->quantized = quantize(weight, {.format = *format_}).to(kCard);
+      weights_.push_back(exact(dequantize(*linear->quantized, at::kFloat)));
+    } else {
+      linear->weight = weight.to(kCard, dtype_);
+      weights_.push_back(exact(linear->weight));
+    }
+    if (biased) linear->bias = normal({spec.out}, ++seed_, dtype_).to(kCard);
+    linears_.push_back(std::move(linear));
+  }
+
+  int64_t in_;
+  at::ScalarType dtype_;
+  std::optional<QuantFormat> format_;
+  uint64_t seed_ = 0;
+  std::vector<std::unique_ptr<Linear>> linears_;
+  std::vector<at::Tensor> weights_;
+  ParameterStore store_;
+};
+
+using Specs = std::vector<Linears::Spec>;
+const Specs kSpecs[] = {
+    {{64, 8}, {32, 4}, {32, 0}}, {{96, 16}}, {{48, 0}, {48, 0}}, {{40, 5}, {24, 3}}};
+constexpr int64_t kIn = 80, kTokens = 37;
+
+class GpuJointLinears
+    : public testing::TestWithParam<std::tuple<at::ScalarType, std::optional<QuantFormat>>> {
+ protected:
+  at::ScalarType dtype() const { return std::get<0>(GetParam()); }
+  std::optional<QuantFormat> format() const { return std::get<1>(GetParam()); }
+  bool rounds_inputs() const { return format() == QuantFormat::kFp8; }
+  double tolerance() const {
+    if (rounds_inputs()) return 8e-2;  // e4m3 has three bits behind the first
+    return dtype() == at::kFloat ? 2e-5 : 2e-2;
+  }
+
+  /// Joined, with what unpacks quantised ones.
+  JointLinears joined(Linears& linears) {
+    JointLinears joint = join(linears.pointers());
+    if (!joint.is_quantized()) return joint;
+    unpacking_ = std::make_unique<UnpackAhead>(kCard, dtype());
+    unpacking_->serve(joint);
+    joint.unpacking = unpacking_.get();
+    return joint;
+  }
+
+ private:
+  std::unique_ptr<UnpackAhead> unpacking_;
+};
+INSTANTIATE_TEST_SUITE_P(Types, GpuJointLinears,
+                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
+                                          testing::Values(std::optional<QuantFormat>(),
+                                                          QuantFormat::kNf4, QuantFormat::kInt8,
+                                                          QuantFormat::kFp8)),
+                         [](const auto& info) {
+                           const auto format = std::get<1>(info.param);
+                           return std::string(std::get<0>(info.param) == at::kFloat ? "fp32_"
+                                                                                    : "bf16_") +
+                                  (format ? quant_name(*format) : "dense");
+                         });
+
+at::Tensor forward_in_fp64(const Linears& linears, const at::Tensor& x) {
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < linears.all().size(); ++i) {
+    const Linear& linear = *linears.all()[i];
+    at::Tensor y = at::mm(exact(x), linears.weights()[i].t());
+    if (linear.bias.defined()) y = y + exact(linear.bias);
+    if (linear.lora) {
+      const at::Tensor low = at::mm(exact(x), exact(linear.lora->a->compute).t());
+      y = y + linear.lora->scale * at::mm(low, exact(linear.lora->b->compute).t());
+    }
+    parts.push_back(y);
+  }
+  return at::cat(parts, 1);
+}
+
+TEST_P(GpuJointLinears, Forward) {
+  const at::NoGradGuard no_grad;
+  for (const bool biased : {false, true}) {
+    for (const Specs& specs : kSpecs) {
+      Linears linears(specs, kIn, dtype(), format(), biased);
+      if (!can_join(linears.pointers())) continue;
+      JointLinears joint = joined(linears);
+      JointAdapters adapters;
+      adapters.add(joint);
+      const at::Tensor x = normal({kTokens, kIn}, 7, dtype()).to(kCard),
+                       base = normal({kTokens, joint.out_features()}, 8, dtype()).to(kCard);
+      for (const uint64_t seed : {200, 300}) {  // changed adapters are read again
+        linears.draw_adapters(seed);
+        adapters.refresh();
+        const at::Tensor expected = forward_in_fp64(linears, x);
+        EXPECT_TRUE(
+            close(joint_forward(x, joint, joint.spare(), nullptr).cpu(), expected, tolerance()));
+        const at::Tensor sum = base.clone();
+        add_joint_forward(x, joint, nullptr, sum);
+        EXPECT_TRUE(close(sum.cpu(), expected + exact(base), tolerance()));
+      }
+    }
+  }
+}
+
+/// With room behind the rows of dy and without; x as it is, and normed.
+TEST_P(GpuJointLinears, Backward) {
+  const at::NoGradGuard no_grad;
+  for (const Specs& specs : kSpecs) {
+    for (const bool has_room : {false, true}) {
+      Linears linears(specs, kIn, dtype(), format(), /*biased=*/false);
+      if (!can_join(linears.pointers())) continue;
+      const JointLinears joint = joined(linears);
+      JointAdapters adapters;
+      adapters.add(joint);
+      adapters.refresh();
+      const at::Tensor x = normal({kTokens, kIn}, 7, dtype()).to(kCard),
+                       weight = normal({kIn}, 9, dtype()).to(kCard);
+      const NormFactors norm{normal({kTokens}, 10).abs_().to(kCard), weight, 1};
+      const at::Tensor read =
+          exact(x) * exact(norm.rstd).unsqueeze(1) * (exact(weight) + norm.offset);
+      at::Tensor low;
+      joint_forward(read.to(dtype()).to(kCard), joint, 0, &low);
+      const at::Tensor dy =
+          empty_rows(kTokens, joint.out_features(), has_room ? joint.spare() : 0, x.options());
+      dy.copy_(normal(dy.sizes(), 11));
+      const JointGrads grads = joint_input_grad(dy, joint, /*needs_dx=*/true);
+      if (joint.has_adapters()) add_joint_adapter_grads(dy, x, norm, low, grads.d_low, joint);
+
+      at::Tensor dx = at::zeros({kTokens, kIn}, at::kDouble);
+      int64_t row = 0;
+      for (size_t i = 0; i < specs.size(); ++i) {
+        const Linear& linear = *linears.all()[i];
+        const at::Tensor own = exact(dy).narrow(1, row, specs[i].out);
+        row += specs[i].out;
+        dx += at::mm(own, linears.weights()[i]);
+        if (!linear.lora) continue;
+        const LoraAdapter& lora = *linear.lora;
+        const at::Tensor a = exact(lora.a->compute), b = exact(lora.b->compute),
+                         d_low = lora.scale * at::mm(own, b);
+        dx += at::mm(d_low, a);
+        EXPECT_TRUE(close(lora.a->grad.cpu(), at::mm(d_low.t(), read), tolerance())) << i;
+        EXPECT_TRUE(close(lora.b->grad.cpu(), lora.scale * at::mm(own.t(), at::mm(read, a.t())),
+                          tolerance()))
+            << i;
+      }
+      EXPECT_TRUE(close(grads.dx.cpu(), dx, tolerance())) << "room: " << has_room;
+    }
+  }
+}
+
+/// Whatever is asked for, in the order of the pass before or another.
+TEST(GpuUnpackAhead, GivesWhatIsAskedForInAnyOrder) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::unique_ptr<Linears>> groups;
+  std::vector<JointLinears> joints;
+  UnpackAhead unpacking(kCard, at::kFloat);
+  for (const int64_t out : {32, 96, 64, 16}) {
+    const Specs specs = {{out, 4}, {48, 0}};
+    const QuantFormat format = out == 64 ? QuantFormat::kInt8 : QuantFormat::kNf4;
+    groups.push_back(std::make_unique<Linears>(specs, kIn, at::kFloat, format, false));
+    joints.push_back(join(groups.back()->pointers()));
+    joints.back().a.copy_(normal(joints.back().a.sizes(), static_cast<uint64_t>(out)));
+    unpacking.serve(joints.back());
+  }
+  using Pass = UnpackAhead::Pass;
+  const std::vector<std::pair<Pass, std::vector<size_t>>> passes = {
+      {Pass::kTraining, {0, 1, 2, 3, 3, 2, 1, 0}},
+      {Pass::kTraining, {0, 1, 2, 3, 3, 2, 1, 0}},
+      {Pass::kForward, {0, 1, 2, 3}},
+      {Pass::kTraining, {0, 2, 1}},
+      {Pass::kTraining, {0, 2, 1, 3, 1, 1, 0, 2}},
+      {Pass::kForward, {0, 1, 2, 3, 0, 1}},
+      {Pass::kTraining, {3}},
+      {Pass::kTraining, {0, 2, 1, 3, 1}}};
+  for (const auto& [pass, order] : passes) {
+    unpacking.begin(pass);
+    for (const size_t i : order) {
+      std::vector<at::Tensor> expected = groups[i]->weights();
+      expected.push_back(exact(joints[i].a));
+      EXPECT_TRUE(close(unpacking.values(joints[i]).cpu(), at::cat(expected), 0)) << i;
+    }
+  }
+}
+
+TEST(GpuCanJoin, MatricesOfOneKindAlone) {
+  const at::NoGradGuard no_grad;
+  const Specs one = {{32, 4}}, bare = {{32, 0}};
+  Linears dense(one, kIn, at::kFloat, {}, false), other(one, kIn, at::kFloat, {}, true),
+      quantised(one, kIn, at::kFloat, QuantFormat::kNf4, false),
+      fp8(one, kIn, at::kFloat, QuantFormat::kFp8, false),
+      without(bare, kIn, at::kFloat, {}, false);
+  const auto both = [](Linears& a, Linears& b) {
+    return std::vector<Linear*>{a.pointers()[0], b.pointers()[0]};
+  };
+  EXPECT_TRUE(can_join(dense.pointers()));
+  EXPECT_FALSE(can_join(without.pointers()));  // alone nothing is gained
+  EXPECT_TRUE(can_join(both(dense, without)));
+  EXPECT_FALSE(can_join(both(dense, other)));  // one has a bias
+  EXPECT_FALSE(can_join(both(dense, quantised)));
+  EXPECT_FALSE(can_join(both(quantised, fp8)));
+  dense.pointers()[0]->lora->dropout = 0.1;
+  EXPECT_FALSE(can_join(dense.pointers()));
+}
+
+}  // namespace
+}  // namespace sftrun::kernels
