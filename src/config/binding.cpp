@@ -115,7 +115,7 @@ std::string Field::takes() const {
     case FieldType::kNumber:
       return "a number" + number_limits(limits);
     case FieldType::kText:
-      return limits.only.empty() ? "text" : std::string(limits.only);
+      return "text";
     case FieldType::kTextList:
       return "a list of texts";
     case FieldType::kChoice:

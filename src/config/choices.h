@@ -211,6 +211,21 @@ struct Words<EvalStrategy> {
 };
 
 template <>
+struct Words<AttentionChoice> {
+  using enum AttentionChoice;
+  static constexpr auto all = std::to_array<Word<AttentionChoice>>({
+      {"auto", kAuto},
+      {"flash", kFlash},
+      {"cudnn", kCudnn},
+      {"measure", kMeasure},
+      {"flash_attention_2", kFlash, WordKind::kAlias},
+      {"flash_attention_3", kAuto, WordKind::kLater},
+      {"flex_attention", kAuto, WordKind::kLater},
+  });
+  static constexpr std::string_view instead = "use auto, flash, cudnn or measure";
+};
+
+template <>
 struct Words<Strategy> {
   using enum Strategy;
   static constexpr auto all = std::to_array<Word<Strategy>>({

@@ -16,7 +16,6 @@ struct Limits {
   double max = std::numeric_limits<double>::infinity();
   bool above_min = false, below_max = false;  ///< the bound itself is out
   std::string_view unset = {};  ///< the default in words, where the value implied depends on others
-  std::string_view only = {};   ///< text fields: the one word this version takes
 
   constexpr Limits otherwise(std::string_view words) const {
     Limits copy = *this;
@@ -39,9 +38,6 @@ constexpr Limits between(double min, double max) {
 constexpr Limits from_until(double min, double max) {
   return {.min = min, .max = max, .below_max = true};
 }
-constexpr Limits only(std::string_view word) {
-  return {.only = word};
-}
 
 template <class Visitor>
 void visit_fields(ModelConfig& model, Visitor&& field) {
@@ -58,8 +54,12 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
         "Numbers the base model computes in. auto: bf16 where the hardware multiplies it fast, "
         "else fp32.",
         "bf16");
-  field(model.attention, "attention", only("auto"),
-        "Attention implementation; chosen by what the device has.", "auto");
+  field(
+      model.attention, "attention", any(),
+      "Attention kernel on CUDA. auto and flash: FlashAttention 2. cudnn: cuDNN's where it can be "
+      "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
+      "each shape and keeps the faster, so that two runs may differ in their last bits.",
+      "cudnn");
   field(
       model.chat_template, "chat_template", any().otherwise("the model's own"),
       "A Jinja chat template: a file, the template itself, or the name of a built-in one (chatml, "

@@ -66,15 +66,11 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& li
   return std::nullopt;
 }
 
-inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& /*limits*/,
                                             std::string& member) {
   if (value.kind != Value::Kind::kScalar) return wrong_type(value);
   if (!is_valid_utf8(value.text))
     return Complaint{"is not valid UTF-8", "save the file as UTF-8", false};
-  if (!limits.only.empty() && value.text != limits.only) {
-    return Complaint{fmt::format("is `{}`, which is not supported in this version", value.text),
-                     fmt::format("use {}, or leave the key out", limits.only), false};
-  }
   member = value.text;
   return std::nullopt;
 }

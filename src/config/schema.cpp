@@ -59,11 +59,9 @@ Json type_schema(const Field& field) {
     }
     case FieldType::kNumber:
       return number_schema("number", field.limits);
-    case FieldType::kText: {
-      if (!field.limits.only.empty()) return {{"const", field.limits.only}};
+    case FieldType::kText:
       // A time or a name may look like a number.
       return {{"type", Json::array({"string", "number"})}};
-    }
     case FieldType::kTextList: {
       const Json text = {{"type", "string"}};
       return {{"anyOf", Json::array({text, Json{{"type", "array"}, {"items", text}}})}};

@@ -320,10 +320,14 @@ RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains) {
   return rounded;
 }
 
+int compute_capability(at::Device device) {
+  const auto* card = at::cuda::getDeviceProperties(device.index());
+  return card->major * 10 + card->minor;
+}
+
 bool multiplies_fp8(const at::Tensor& x) {
-  const auto* card = at::cuda::getDeviceProperties(x.device().index());
   constexpr int kAda = 89;
-  return card->major * 10 + card->minor >= kAda;
+  return compute_capability(x.device()) >= kAda;
 }
 
 /// As at::_grouped_mm decides (aten/src/ATen/native/cuda/GroupedBlas.cpp): otherwise it copies
@@ -459,6 +463,7 @@ constexpr CudaKernels kKernels = {
     .copy_matrices = copy_matrices,
     .pinned_zeros = pinned_zeros,
     .card_name = card_name,
+    .compute_capability = compute_capability,
 };
 
 }  // namespace

@@ -129,6 +129,19 @@ model::LoraOptions lora_options(const config::LoraConfig& lora) {
   return options;
 }
 
+kernels::CudaAttention cuda_attention(config::AttentionChoice choice) {
+  switch (choice) {
+    case config::AttentionChoice::kCudnn:
+      return kernels::CudaAttention::kCudnn;
+    case config::AttentionChoice::kMeasure:
+      return kernels::CudaAttention::kMeasure;
+    case config::AttentionChoice::kAuto:
+    case config::AttentionChoice::kFlash:
+      break;
+  }
+  return kernels::CudaAttention::kFlash;
+}
+
 }  // namespace
 
 model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute,
@@ -140,6 +153,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
                         ? &kernels::fused_backend()
                         : &kernels::plain_backend();
   options.gradient_checkpointing = config.train.gradient_checkpointing;
+  options.attention = cuda_attention(config.model.attention);
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.neftune_noise_alpha = config.train.neftune_noise_alpha.value_or(0);
   switch (config.tuning.mode) {

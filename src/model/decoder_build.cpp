@@ -322,6 +322,7 @@ class DecoderBuilder {
     for (int64_t l = 0; l < d_.arch_.num_layers; ++l) {
       Layer& layer = d_.layers_[static_cast<size_t>(l)];
       describe(layer, d_.arch_, l);
+      layer.attention.on_cuda = d_.options_.attention;
       for (const spec::NormSpec& norm : spec::layer_norms(d_.arch_, l)) {
         kernels::Norm& of = member(layer, norm.slot);
         declare_norm(of, spec::name_in_layer(d_.arch_, l, norm.module), l + 1);

@@ -56,13 +56,14 @@ enum class EvalStrategy {
 enum class Strategy { kAuto, kDdp };
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class DeviceChoice { kAuto, kCuda, kCpu };
+enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
 
 struct ModelConfig {
   std::string name;
   std::string revision;  ///< of a model on the hub; empty: main
   int64_t max_seq_len = 2048;
   DTypeChoice dtype = DTypeChoice::kAuto;
-  std::string attention = "auto";
+  AttentionChoice attention = AttentionChoice::kAuto;
   std::string chat_template;  ///< a file, or the template itself; empty: the model's own
 };
 

@@ -80,6 +80,8 @@ struct CudaKernels {
   at::Tensor (*pinned_zeros)(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
   /// As the driver names it: "NVIDIA H100 80GB HBM3".
   std::string (*card_name)(at::Device device);
+  /// 10 * major + minor: 90 of an H100.
+  int (*compute_capability)(at::Device device);
 };
 
 void register_cuda_kernels(const CudaKernels& kernels);

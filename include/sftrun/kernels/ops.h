@@ -128,17 +128,24 @@ at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probab
 
 /// Causal attention within each document. q [T, heads * head_dim], k and v [T, kv_heads *
 /// head_dim].
+enum class CudaAttention : uint8_t {
+  kFlash,    ///< FlashAttention 2
+  kCudnn,    ///< cuDNN's kernel where it can be used, else FlashAttention 2
+  kMeasure,  ///< the faster of the two, timed at the first batch of a shape
+};
 struct AttentionShape {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   double scale = 0;    ///< of scores: 1 / sqrt(head_dim)
   int64_t window = 0;  ///< keys that a query sees, its own included; 0: all before it
   double softcap = 0;  ///< scores become cap * tanh(score / cap); 0: no cap
+  CudaAttention on_cuda = CudaAttention::kFlash;
 };
 struct AttentionOutput {
   at::Tensor out;  ///< [T, heads * head_dim]
   /// log-sum-exp of the scores (and sinks): one tensor [heads, T], but where LibTorch's kernel for
-  /// CPU serves one per document [1, heads, S].
+  /// CPU serves one per document [1, heads, S], and where cuDNN's does [documents, heads, S, 1].
   std::vector<at::Tensor> lse;
+  bool by_cudnn = false;  ///< the backward pass has to be cuDNN's, too
 };
 /// @param sinks [heads] or undefined: each head's softmax has this score beside those of the keys;
 /// it takes its share of the whole, and gives no value (arXiv:2309.17453, as gpt-oss has it)

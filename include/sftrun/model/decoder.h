@@ -74,6 +74,7 @@ struct DecoderOptions {
                                        ///< searched as in Python's re.search
   BaseForm base;
   bool gradient_checkpointing = false;
+  kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
   double neftune_noise_alpha = 0;  ///< of the noise on embeddings while training; 0: none
   uint64_t seed = 42;              ///< of freshly initialised adapters
 };

@@ -4,7 +4,9 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
+#include "attention_choice.h"
 #include "composed_attention.h"
+#include "cudnn_attention.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
 #include "tiled_attention.h"
@@ -103,7 +105,11 @@ AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k
                                         const at::Tensor& v, const BatchContext& batch,
                                         const AttentionShape& shape) {
   if (must_compose(q, shape)) return composed_attention_forward(q, k, v, batch, shape);
-  if (q.is_cuda()) return forward_cuda(q, k, v, batch, shape);
+  if (q.is_cuda()) {
+    return takes_cudnn(q, k, v, batch, shape, {forward_cuda, backward_cuda})
+               ? cudnn_attention_forward(q, k, v, batch, shape)
+               : forward_cuda(q, k, v, batch, shape);
+  }
   if (tiled_attention_serves(q.scalar_type(), shape))
     return tiled_attention_forward(q, k, v, batch, shape);
   AttentionOutput result;
@@ -126,8 +132,11 @@ AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const BatchContext& batch, const AttentionShape& shape,
                                   const at::Tensor& sinks) {
-  AttentionOutput result = attention_without_sinks(q, k, v, batch, shape);
-  if (sinks.defined()) add_sinks_(result, sinks);
+  if (!sinks.defined()) return attention_without_sinks(q, k, v, batch, shape);
+  AttentionShape with_lse = shape;  // [heads, T], to which sinks are added
+  with_lse.on_cuda = CudaAttention::kFlash;
+  AttentionOutput result = attention_without_sinks(q, k, v, batch, with_lse);
+  add_sinks_(result, sinks);
   return result;
 }
 
@@ -149,6 +158,7 @@ at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& 
 AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                                   const at::Tensor& v, const AttentionOutput& saved,
                                   const BatchContext& batch, const AttentionShape& shape) {
+  if (saved.by_cudnn) return cudnn_attention_backward(d_out, q, k, v, saved, batch, shape);
   if (must_compose(q, shape))
     return composed_attention_backward(d_out, q, k, v, saved, batch, shape);
   if (q.is_cuda()) return backward_cuda(d_out, q, k, v, saved, batch, shape);

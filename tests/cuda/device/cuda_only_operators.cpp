@@ -4,7 +4,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
 
+#include <array>
 #include <cmath>
+#include <map>
+#include <mutex>
 
 #include "memory.h"
 #include "operators.h"
@@ -49,6 +52,70 @@ double factor_of(std::optional<double> scale, int64_t channels) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(channels)));
 }
 
+/// Documents after one another: [T, heads, channels].
+struct Documents {
+  Tensor ends;  // [documents + 1] int32
+  int64_t longest = 0;
+  bool is_causal = true;
+  OptionalInt left, right;
+};
+
+/// On the host. {out [T, heads, channels], log-sum-exp [heads, T] fp32}
+std::pair<Tensor, Tensor> attend(const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const Documents& documents, double factor) {
+  const int64_t heads = q.size(1);
+  Tensor out = at::empty_like(q, at::MemoryFormat::Contiguous),
+         lse = at::empty({heads, q.size(0)}, at::kFloat);
+  for (int64_t i = 0; i + 1 < documents.ends.numel(); ++i) {
+    const int64_t begin = documents.ends[i].item<int>(), end = documents.ends[i + 1].item<int>();
+    if (begin == end) continue;
+    TORCH_CHECK(end - begin <= documents.longest && end <= q.size(0),
+                "a document is longer than max_q");
+    const auto of = [&](const Tensor& x) { return heads_first(x, begin, end, heads); };
+    Tensor scores = at::matmul(of(q), of(k).transpose(1, 2)) * factor;
+    scores.masked_fill_(hidden(end - begin, documents.is_causal, documents.left, documents.right),
+                        -INFINITY);
+    const Tensor sums = scores.logsumexp(-1);
+    lse.slice(1, begin, end).copy_(sums);
+    out.slice(0, begin, end)
+        .copy_(at::matmul((scores - sums.unsqueeze(-1)).exp(), of(v)).transpose(0, 1));
+  }
+  return {out, lse};
+}
+
+struct Attended {
+  Tensor d_out, q, k, v, out;  // [T, heads, channels]
+  Tensor lse;                  // [heads, T]
+};
+
+/// On the host. {dq, dk, dv}
+std::array<Tensor, 3> attend_backward(const Attended& saved, const Documents& documents,
+                                      double factor) {
+  const int64_t heads = saved.q.size(1), kv_heads = saved.k.size(1), channels = saved.q.size(2);
+  Tensor dq = at::empty_like(saved.q, at::MemoryFormat::Contiguous),
+         dk = at::empty_like(saved.k, at::MemoryFormat::Contiguous), dv = at::empty_like(dk);
+  for (int64_t i = 0; i + 1 < documents.ends.numel(); ++i) {
+    const int64_t begin = documents.ends[i].item<int>(), end = documents.ends[i + 1].item<int>(),
+                  length = end - begin;
+    if (length == 0) continue;
+    const auto of = [&](const Tensor& x) { return heads_first(x, begin, end, heads); };
+    Tensor scores = at::matmul(of(saved.q), of(saved.k).transpose(1, 2)) * factor;
+    scores.masked_fill_(hidden(length, documents.is_causal, documents.left, documents.right),
+                        -INFINITY);
+    const Tensor p = (scores - saved.lse.slice(1, begin, end).unsqueeze(-1)).exp();
+    const Tensor dp = at::matmul(of(saved.d_out), of(saved.v).transpose(1, 2));
+    const Tensor delta = (of(saved.d_out) * of(saved.out)).sum(-1, /*keepdim=*/true);
+    const Tensor ds = p * (dp - delta) * factor;
+    const auto of_keys = [&](const Tensor& x) {
+      return x.view({kv_heads, heads / kv_heads, length, channels}).sum(1).transpose(0, 1);
+    };
+    dq.slice(0, begin, end).copy_(at::matmul(ds, of(saved.k)).transpose(0, 1));
+    dk.slice(0, begin, end).copy_(of_keys(at::matmul(ds.transpose(1, 2), of(saved.q))));
+    dv.slice(0, begin, end).copy_(of_keys(at::matmul(p.transpose(1, 2), of(saved.d_out))));
+  }
+  return {dq, dk, dv};
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(
     const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& ends_q,
     const OptionalTensor& ends_k, int64_t max_q, int64_t /*max_k*/, double dropout, bool is_causal,
@@ -59,63 +126,136 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(
               ends_q->scalar_type() == at::kInt);
   const at::AutoDispatchBelowADInplaceOrView below;
   Call call;
-  const Tensor q = call.to_host(query), k = call.to_host(key), v = call.to_host(value),
-               ends = call.to_host(*ends_q);
-  const int64_t heads = q.size(1);
-  const double factor = factor_of(scale, q.size(2));
-  Tensor out = at::empty_like(q, at::MemoryFormat::Contiguous),
-         lse = at::empty({heads, q.size(0)}, at::kFloat);
-  for (int64_t i = 0; i + 1 < ends.numel(); ++i) {
-    const int64_t begin = ends[i].item<int>(), end = ends[i + 1].item<int>();
-    if (begin == end) continue;
-    TORCH_CHECK(end - begin <= max_q && end <= q.size(0), "a document is longer than max_q");
-    const auto of = [&](const Tensor& x) { return heads_first(x, begin, end, heads); };
-    Tensor scores = at::matmul(of(q), of(k).transpose(1, 2)) * factor;
-    scores.masked_fill_(hidden(end - begin, is_causal, left, right), -INFINITY);
-    const Tensor sums = scores.logsumexp(-1);
-    lse.slice(1, begin, end).copy_(sums);
-    out.slice(0, begin, end)
-        .copy_(at::matmul((scores - sums.unsqueeze(-1)).exp(), of(v)).transpose(0, 1));
-  }
+  const auto [out, lse] = attend(call.to_host(query), call.to_host(key), call.to_host(value),
+                                 {call.to_host(*ends_q), max_q, is_causal, left, right},
+                                 factor_of(scale, query.size(2)));
   return {call.to_device(out), call.to_device(lse), call.to_device(at::zeros({2}, at::kLong)),
-          call.to_device(at::empty({0}, at::kLong)), call.to_device(at::empty({0}, q.options()))};
+          call.to_device(at::empty({0}, at::kLong)), call.to_device(at::empty({0}, out.options()))};
 }
 
 std::tuple<Tensor, Tensor, Tensor> flash_backward(
     const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
     const Tensor& output, const Tensor& logsumexp, const Tensor& ends_q, const Tensor& /*ends_k*/,
-    int64_t /*max_q*/, int64_t /*max_k*/, double /*dropout*/, bool is_causal,
+    int64_t max_q, int64_t /*max_k*/, double /*dropout*/, bool is_causal,
     const Tensor& /*rng_state*/, const Tensor& /*unused*/, std::optional<double> scale,
     OptionalInt left, OptionalInt right) {
   check_flash(query, key);
   TORCH_CHECK(grad.scalar_type() == query.scalar_type() && output.sizes() == query.sizes());
   const at::AutoDispatchBelowADInplaceOrView below;
   Call call;
-  const Tensor d_out = call.to_host(grad), q = call.to_host(query), k = call.to_host(key),
-               v = call.to_host(value), out = call.to_host(output), lse = call.to_host(logsumexp),
-               ends = call.to_host(ends_q);
-  const int64_t heads = q.size(1), kv_heads = k.size(1), channels = q.size(2);
-  const double factor = factor_of(scale, channels);
-  Tensor dq = at::empty_like(q, at::MemoryFormat::Contiguous),
-         dk = at::empty_like(k, at::MemoryFormat::Contiguous), dv = at::empty_like(dk);
-  for (int64_t i = 0; i + 1 < ends.numel(); ++i) {
-    const int64_t begin = ends[i].item<int>(), end = ends[i + 1].item<int>(), length = end - begin;
-    if (length == 0) continue;
-    const auto of = [&](const Tensor& x) { return heads_first(x, begin, end, heads); };
-    Tensor scores = at::matmul(of(q), of(k).transpose(1, 2)) * factor;
-    scores.masked_fill_(hidden(length, is_causal, left, right), -INFINITY);
-    const Tensor p = (scores - lse.slice(1, begin, end).unsqueeze(-1)).exp();
-    const Tensor dp = at::matmul(of(d_out), of(v).transpose(1, 2));
-    const Tensor delta = (of(d_out) * of(out)).sum(-1, /*keepdim=*/true);
-    const Tensor ds = p * (dp - delta) * factor;
-    const auto of_keys = [&](const Tensor& x) {
-      return x.view({kv_heads, heads / kv_heads, length, channels}).sum(1).transpose(0, 1);
-    };
-    dq.slice(0, begin, end).copy_(at::matmul(ds, of(k)).transpose(0, 1));
-    dk.slice(0, begin, end).copy_(of_keys(at::matmul(ds.transpose(1, 2), of(q))));
-    dv.slice(0, begin, end).copy_(of_keys(at::matmul(p.transpose(1, 2), of(d_out))));
-  }
+  const auto [dq, dk, dv] = attend_backward(
+      {call.to_host(grad), call.to_host(query), call.to_host(key), call.to_host(value),
+       call.to_host(output), call.to_host(logsumexp)},
+      {call.to_host(ends_q), max_q, is_causal, left, right}, factor_of(scale, query.size(2)));
   return {call.to_device(dq), call.to_device(dk), call.to_device(dv)};
+}
+
+/// As can_use_cudnn_attention of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and
+/// MHA.cpp: q, k, v [documents, heads, length, channels].
+void check_cudnn(const Tensor& q, const Tensor& k, const Tensor& v) {
+  constexpr int64_t kChannelStep = 8, kAlignment = 16;
+  const int64_t most = compute_capability() == 90 ? 256 : 128;
+  for (const Tensor* x : {&q, &k, &v}) {
+    TORCH_CHECK(x->dim() == 4, "Q tensor has unexpected number of dims");
+    TORCH_CHECK(x->scalar_type() == q.scalar_type() &&
+                    (q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16),
+                "cuDNN attention only supports fp16 and bf16");
+    TORCH_CHECK(x->size(3) % kChannelStep == 0 && x->size(3) <= most,
+                "head_dim should be no more than ", most, " and a multiple of 8");
+    TORCH_CHECK(x->stride(3) == 1 && x->size(2) == q.size(2) && x->size(0) == q.size(0));
+    if (reinterpret_cast<uintptr_t>(x->const_data_ptr()) % kAlignment != 0)
+      fail("an operand of cuDNN is not aligned to 16 bytes");
+  }
+  TORCH_CHECK(q.size(1) % k.size(1) == 0 && k.size(1) == v.size(1));
+  TORCH_CHECK(compute_capability() >= 80, "cuDNN MHA only supports gpu architectures from sm80");
+}
+
+/// LibTorch looks up a plan of the backward pass by q, k and v: other strides of the rest would be
+/// read with the plan's.
+void check_plan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& grad,
+                const Tensor& out, const Tensor& lse) {
+  using Layout = std::vector<std::vector<int64_t>>;
+  static std::map<Layout, Layout> plans;
+  static std::mutex mutex;
+  const auto layout_of = [](std::initializer_list<const Tensor*> tensors) {
+    Layout layout;
+    for (const Tensor* x : tensors) {
+      layout.push_back(x->sizes().vec());
+      layout.push_back(x->strides().vec());
+    }
+    return layout;
+  };
+  const std::lock_guard lock(mutex);
+  const Layout rest = layout_of({&grad, &out, &lse});
+  const auto [plan, is_new] = plans.emplace(layout_of({&q, &k, &v}), rest);
+  if (plan->second != rest) fail("cuDNN's plan was built for other strides");
+}
+
+/// [documents, heads, length, channels] as [documents * length, heads, channels].
+Tensor tokens_first(const Tensor& x) {
+  return x.transpose(1, 2).reshape({-1, x.size(1), x.size(3)});
+}
+/// The same the other way, in memory as LibTorch has results: tokens outside heads.
+Tensor heads_second(const Tensor& x, const Tensor& like) {
+  return x.view({like.size(0), like.size(2), like.size(1), like.size(3)}).transpose(1, 2);
+}
+Documents equal_documents(const Tensor& q, int64_t max_q, bool is_causal) {
+  TORCH_CHECK(max_q == q.size(2));
+  const Tensor ends = at::arange(q.size(0) + 1, at::kInt) * q.size(2);
+  return {ends, max_q, is_causal, {}, {}};
+}
+
+/// Only of documents of one length: LibTorch 2.11's backward pass of others takes the number of
+/// channels for the longest length.
+using CudnnForward =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+CudnnForward cudnn_forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                           const OptionalTensor& bias, const OptionalTensor& ends_q,
+                           const OptionalTensor& ends_k, int64_t max_q, int64_t max_k,
+                           bool compute_log_sumexp, double dropout, bool is_causal,
+                           bool /*return_debug_mask*/, std::optional<double> scale) {
+  TORCH_CHECK(!bias && !ends_q && !ends_k && dropout == 0 && compute_log_sumexp);
+  check_cudnn(query, key, value);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Call call;
+  const Tensor q = call.to_host(query);
+  const auto [out, lse] =
+      attend(tokens_first(q), tokens_first(call.to_host(key)), tokens_first(call.to_host(value)),
+             equal_documents(q, max_q, is_causal), factor_of(scale, q.size(3)));
+  const Tensor of_documents =
+      lse.view({q.size(1), q.size(0), q.size(2), 1}).transpose(0, 1).contiguous();
+  const auto seed = [&] { return call.to_device(at::zeros({1}, at::kLong)); };
+  return {call.to_device(heads_second(out, q)),
+          call.to_device(of_documents),
+          Tensor(),
+          Tensor(),
+          max_q,
+          max_k,
+          seed(),
+          seed(),
+          Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> cudnn_backward(
+    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& output, const Tensor& logsumexp, const Tensor& /*seed*/, const Tensor& /*offset*/,
+    const Tensor& bias, const Tensor& ends_q, const Tensor& /*ends_k*/, int64_t max_q,
+    int64_t /*max_k*/, double dropout, bool is_causal, std::optional<double> scale) {
+  TORCH_CHECK(!bias.defined() && !ends_q.defined() && dropout == 0);
+  check_cudnn(query, key, value);
+  check_plan(query, key, value, grad, output, logsumexp);
+  TORCH_CHECK(grad.scalar_type() == query.scalar_type() && grad.stride(3) == 1 &&
+              output.sizes() == query.sizes() && grad.sizes() == query.sizes());
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Call call;
+  const Tensor q = call.to_host(query), k = call.to_host(key);
+  const Tensor lse = call.to_host(logsumexp).transpose(0, 1).reshape({q.size(1), -1});
+  const auto [dq, dk, dv] =
+      attend_backward({tokens_first(call.to_host(grad)), tokens_first(q), tokens_first(k),
+                       tokens_first(call.to_host(value)), tokens_first(call.to_host(output)), lse},
+                      equal_documents(q, max_q, is_causal), factor_of(scale, q.size(3)));
+  return {call.to_device(heads_second(dq, q)), call.to_device(heads_second(dk, k)),
+          call.to_device(heads_second(dv, k))};
 }
 
 /// Operands in 16 bits, sums in fp32 kept.
@@ -204,6 +344,8 @@ Tensor grouped_mm(const Tensor& x, const Tensor& w, const OptionalTensor& ends_o
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("_flash_attention_forward", flash_forward);
   library.impl("_flash_attention_backward", flash_backward);
+  library.impl("_cudnn_attention_forward", cudnn_forward);
+  library.impl("_cudnn_attention_backward", cudnn_backward);
   library.impl("mm.dtype", mm_dtype);
   library.impl("_scaled_mm", scaled_mm);
   library.impl("_grouped_mm", grouped_mm);
