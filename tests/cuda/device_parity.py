@@ -8,6 +8,7 @@ families    three steps of every family, LoRA and full
 bases       quantised bases, on sm_80, sm_89 and sm_90, whose code paths differ
 optimizers  every optimizer and LoRA variant; 8-bit moments of matrices that are large enough to have them
 resume      a run that was stopped and resumed ends with the bits of one that was not
+attention   cuDNN's kernel on documents of one length, and which batches it is not used for
 Without --all a part of it, for `make test`. Standard library only.
 """
 
@@ -207,6 +208,32 @@ def check_overflow(machine):
     return f"loss_scale {[row['loss_scale'] for row in rows]}"
 
 
+def check_attention(machine, choice):
+    """Documents of 128 tokens, beside FlashAttention on the card and fp32 on the CPU; and documents of other lengths."""
+    model, equal = machine.scratch / "wide", machine.scratch / "equal.jsonl"
+    chance = random.Random(7)
+    equal.write_text("".join(json.dumps({"text": "".join(chance.choice("0123456789") for _ in range(300))}) + "\n" for _ in range(8)))
+    settings = [f"model.name={model}", "model.max_seq_len=128", "train.max_steps=3", "tuning.lora.init_from=", "train.learning_rate=0.002"]
+    config = DATA / "train/lora_all_linear/run.yaml"
+
+    def train(device, attention, data, dtype="bf16"):
+        folder = machine.scratch / f"attention-{machine.runs}"
+        rows = machine.train(config, device, [*settings, f"model.attention={attention}", f"model.dtype={dtype}", f"data.train={data}"], folder=folder)
+        return rows, "".join(log.read_text() for log in folder.rglob("*.log"))
+
+    rows, log = train("cuda", choice, equal)
+    assert "channels, BFloat16: cuDNN" in log or choice == "measure" and "channels, BFloat16: FlashAttention" in log, "no shape was tried"
+    flash, log = train("cuda", "flash", equal)
+    assert "channels, BFloat16" not in log, "a shape was tried"
+    fp32, _ = train("cpu", "auto", equal, "fp32")
+    loss, allowed = worst(rows, fp32, "loss"), max(FLOOR, WORSE * worst(flash, fp32, "loss"))
+    assert loss <= allowed, f"loss {loss:.1e} from fp32, FlashAttention's {worst(flash, fp32, 'loss'):.1e}"
+    other, log = train("cuda", choice, machine.data)
+    assert "different lengths" in log, "cuDNN was used for documents of different lengths"
+    assert [row["loss"] for row in other] == [row["loss"] for row in train("cuda", "flash", machine.data)[0]], "not FlashAttention's losses"
+    return f"loss {loss:.1e} from fp32, FlashAttention's {worst(flash, fp32, 'loss'):.1e}"
+
+
 def check_generate(machine, model):
     said = []
     for device in ("cuda", "cpu"):
@@ -229,6 +256,8 @@ def checks(machine, arguments):
     yield "resume, moments on the host", False, lambda: check_resume(machine, "tuning.mode=full", "train.optimizer=paged_adamw") and "the same bits"
     yield "fp16 overflow and resume", True, lambda: check_overflow(machine)
     yield "generate", True, lambda: check_generate(machine, listed[0].model)
+    for choice in ("cudnn", "measure"):
+        yield f"attention={choice}", choice == "cudnn", lambda choice=choice: check_attention(machine, choice)
     if not arguments.all:
         return
     for case in listed:
