@@ -10,6 +10,7 @@ models    bin/gpu_tests: models of all families, quantised bases and optimizers 
 training  tests/data/train on one GPU: fp32 beside what transformers + peft computed, bf16 beside the same on this CPU
 nccl      two ranks on two GPUs; where there is one, both on it, each named another host
 bandwidth bin/quant_bandwidth: quantised matrices unpacked and multiplied, beside a copy of the card's memory
+attention bin/attention_speed: FlashAttention beside cuDNN's kernel, forward and backward
 bench     sftrun bench and bench/peer_train.py in turn, bf16 (where --peer-python has transformers and peft)
 
 A part that runs over its time is ended with all that it started, and the next begins. Exit code 0: every part that ran is ok;
@@ -43,7 +44,7 @@ NCCL_RUNS = ("lora_all_linear", "full_tied")
 OF_TWO = ("train.grad_accum=1",)  # two ranks take the examples that one takes in two parts: the same global batch
 LOSS = 1e-4  # relative, at any step, in fp32; on a CPU 1e-5 is kept
 LOSS_BF16 = 5e-3  # on a CPU bf16 is up to 1e-3 from fp32
-LIMITS = {"kernels": 150, "models": 180, "training": 120, "nccl": 75, "bandwidth": 60, "bench": 300}  # seconds
+LIMITS = {"kernels": 150, "models": 180, "training": 120, "nccl": 75, "bandwidth": 60, "attention": 60, "bench": 300}  # seconds
 LEAST = 10  # seconds left, or a part is not begun
 QUIET = 120  # seconds without a line, and gpu_tests hangs
 JOBS = 4  # runs of tiny models at once
@@ -509,13 +510,20 @@ def check_nccl(part):
 # ---- Parts: speed
 
 
-def check_bandwidth(part):
-    millions = "1" if part.check.rehearsal else "512"
+def lines_of(part, *command):
     try:
-        done = part.run([part.check.build / "bin/quant_bandwidth", millions, "15", "cuda"])
+        done = part.run(command)
     except Over as over:
         return {"ok": False, "error": str(over), "lines": over.done.output.splitlines()}
     return {"ok": done.code == 0, "lines": done.output.splitlines(), **({} if done.code == 0 else {"error": done.tail()})}
+
+
+def check_bandwidth(part):
+    return lines_of(part, part.check.build / "bin/quant_bandwidth", "1" if part.check.rehearsal else "512", "15", "cuda")
+
+
+def check_attention(part):
+    return lines_of(part, part.check.build / "bin/attention_speed", *(("1", "2048") if part.check.rehearsal else ("9", "32768")))
 
 
 def peer_lacks(python):
@@ -604,6 +612,7 @@ CHECKS = {
     "training": check_training,
     "nccl": check_nccl,
     "bandwidth": check_bandwidth,
+    "attention": check_attention,
     "bench": check_bench,
 }
 
