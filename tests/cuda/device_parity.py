@@ -212,7 +212,7 @@ def check_attention(machine, choice):
     """Documents of 128 tokens, beside FlashAttention on the card and fp32 on the CPU; and documents of other lengths."""
     model, equal = machine.scratch / "wide", machine.scratch / "equal.jsonl"
     chance = random.Random(7)
-    equal.write_text("".join(json.dumps({"text": "".join(chance.choice("0123456789") for _ in range(300))}) + "\n" for _ in range(8)))
+    equal.write_text("".join(json.dumps({"text": "".join(chance.choice("0123456789") for _ in range(300))}) + "\n" for _ in range(16)))
     settings = [f"model.name={model}", "model.max_seq_len=128", "train.max_steps=3", "tuning.lora.init_from=", "train.learning_rate=0.002"]
     config = DATA / "train/lora_all_linear/run.yaml"
 
