@@ -3,6 +3,7 @@
 #include <string>
 
 #include "sftrun/kernels/ops.h"
+#include "sftrun/kernels/routes.h"
 
 /// The CUDA side of `ops.h`, filled by libsftrun_cuda.so when it is loaded (only where there is a
 /// GPU). Same contracts as there.
@@ -69,6 +70,24 @@ struct CudaKernels {
                                const at::Tensor& ends);
   void (*add_grouped_matmul_tn)(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                                 const at::Tensor& ends);
+  // Routing and experts' rows: contracts in src/kernels/experts/device_ops.h.
+  TokenChoice (*route_tokens)(const at::Tensor& logits, const at::Tensor& factors, int64_t top_k,
+                              bool normalise);
+  at::Tensor (*route_tokens_backward)(const at::Tensor& logits, const TokenChoice& choice,
+                                      const at::Tensor& factors, bool normalise,
+                                      const at::Tensor& d_scaled, const at::Tensor& d_probability,
+                                      double scale);
+  Routes (*sort_routes)(const at::Tensor& chosen, int64_t num_experts);
+  at::Tensor (*spread_rows)(const at::Tensor& x, const at::Tensor& rows);
+  at::Tensor (*sum_rows)(const RowSum& sum);
+  void (*add_expert_bias)(at::Tensor& y, const at::Tensor& bias, const at::Tensor& experts);
+  void (*add_expert_sums)(at::Tensor& out, const at::Tensor& x, const at::Tensor& weights,
+                          const Routes& routes);
+  void (*add_expert_products)(at::Tensor& out, const at::Tensor& products, const at::Tensor& ends);
+  WeightedGatedGrads (*weighted_gated_backward)(Gating gating, WeightedGated& gated,
+                                                const Routes& routes, bool with_h);
+  GatedAnswerGrads (*gated_answer_backward)(const at::Tensor& dy, const at::Tensor& answer,
+                                            const at::Tensor& logits);
   void (*add_adapter_grads)(const std::vector<AdapterGrad>& grads);
   /// What `copy_matrices` reads, on the device of the matrices.
   at::Tensor (*copy_table)(const std::vector<MatrixCopy>& copies);

@@ -10,6 +10,7 @@
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/linear.h"
 #include "sftrun/kernels/ops.h"
+#include "sftrun/kernels/routes.h"
 
 /// A feed-forward half of many experts: a router gives each token a few of them, and what they
 /// answer is summed by the router's weights.
@@ -64,16 +65,8 @@ struct Mixture {
   }
 };
 
-/// Which tokens go to which experts: `tokens` are sorted by expert, those of expert e lie at
-/// [offsets[e], offsets[e + 1]).
-struct Routes {
-  at::Tensor tokens;             ///< [T * top_k] int64
-  at::Tensor slots;              ///< [T * top_k] int64: token * top_k + place among its experts
-  at::Tensor experts;            ///< [T * top_k] int64: the expert of each
-  std::vector<int64_t> offsets;  ///< [experts + 1]
-  at::Tensor offsets_device;     ///< [experts] int32, the ends (CUDA only)
-};
-/// @param chosen [T, top_k] int64 experts of each token
+/// On CUDA in one launch that the host does not wait for.
+/// @param chosen [T, top_k] experts of each token, int64 or int32
 Routes routes_of(const at::Tensor& chosen, int64_t num_experts);
 
 /// A matrix of every expert, dense or in ggml's blocks.
@@ -106,7 +99,8 @@ void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tens
 /// @param ends [experts] int32 on x's device: where each expert's rows end
 at::Tensor grouped_matmul_at_once(const at::Tensor& x, const at::Tensor& w, bool transposed,
                                   const at::Tensor& ends);
-/// [experts, N, K] bf16: g_e^T x_e, zero where an expert has no row.
+/// [experts, N, K] bf16: g_e^T x_e, anything where an expert has no row; rows may lie further apart
+/// than they are long.
 at::Tensor grouped_matmul_tn_at_once(const at::Tensor& g, const at::Tensor& x,
                                      const at::Tensor& ends);
 
@@ -116,10 +110,10 @@ at::Tensor grouped_matmul_tn_at_once(const at::Tensor& g, const at::Tensor& x,
 /// probability). All layers' shares are in every gradient, so they are counted in the forward
 /// passes and a gradient is there when `close_balance` has seen them all.
 struct RouterBalance {
-  bool counts = false;          ///< routers add what they choose
-  std::vector<int64_t> chosen;  ///< [experts]: how many chose it
-  at::Tensor probability;       ///< [experts] fp64: summed
-  int64_t rows = 0;             ///< tokens, of all layers
+  bool counts = false;     ///< routers add what they choose
+  at::Tensor ends;         ///< [experts] int64: the layers' `Routes::ends`, summed
+  at::Tensor probability;  ///< [experts] fp64: summed
+  int64_t rows = 0;        ///< tokens, of all layers
   /// [experts] fp32: the gradient of each token's probabilities, the same for all; undefined: none.
   at::Tensor d_probability;
 };
@@ -133,16 +127,17 @@ at::Tensor close_balance(RouterBalance& balance, double scale);
 struct SharedExpertRun {
   at::Tensor gate, up;  ///< [T, inner]
   at::Tensor answer;    ///< [T, hidden], before its weight
-  at::Tensor weight;    ///< [T, 1] fp32
+  at::Tensor weight;    ///< CPU: [T, 1] fp32
+  at::Tensor logit;     ///< CUDA: [T, 1], of which the weight is the sigmoid
   LowRank inner_low, down_low, router_low;
 };
 struct MixtureRun {
   at::Tensor logits;                  ///< [T, experts] fp32
   at::Tensor routed_by, router_rstd;  ///< what a router reads that has a norm of its own
-  at::Tensor chosen;                  ///< [T, top_k]
-  at::Tensor weights;                 ///< [T, top_k] fp32
+  TokenChoice choice;
   Routes routes;
-  at::Tensor gate, up;  ///< [T * top_k, inner]
+  at::Tensor gate, up;  ///< CPU: [T * top_k, inner]
+  at::Tensor gate_up;   ///< CUDA: both, side by side
   LowRank router_low;   ///< of the router's adapter
   SharedExpertRun shared;
 };

@@ -134,6 +134,112 @@ void launch_grouped_matmul(Type type, const void* x, const void* w, const int32_
 void launch_grouped_matmul_tn(Type type, const void* g, const void* x, const int32_t* ends,
                               float* out, const GroupedShape& shape, Stream stream);
 
+// ---- Mixtures of experts. A token's choices are its slots (token * top_k + place among its
+// choices); sorted by expert they are rows.
+/// What a router chooses for each token: the top_k largest of its softmax over all experts.
+struct RouterChoice {
+  int64_t tokens, experts, top_k;
+  bool normalise;   ///< the weights of a token add up to 1
+  int32_t* chosen;  ///< [tokens, top_k], the largest first, of equal ones the lower expert
+  float* weights;   ///< [tokens, top_k]
+  float* scaled;    ///< [tokens, top_k]: weights times their expert's factor; null: none
+};
+/// Writes the choice.   @param logits [tokens, experts]   @param factors [experts] or null
+/// @pre top_k <= experts
+void launch_route_tokens(const RouterChoice& choice, const float* logits, const float* factors,
+                         Stream stream);
+struct RouterGradients {
+  const float* logits;         ///< [tokens, experts]
+  const float* factors;        ///< [experts] or null
+  const float* d_scaled;       ///< [tokens, top_k]: of the weights times their factors
+  const float* d_probability;  ///< [experts]: of every token's probabilities; null: none
+  float* d_logits;             ///< [tokens, experts]: the result, times `scale`
+  float scale;
+};
+/// Reads the choice.
+void launch_route_tokens_backward(const RouterChoice& choice, const RouterGradients& grads,
+                                  Stream stream);
+/// Slots sorted by expert, those of one expert in their order.
+struct SortedRoutes {
+  int64_t routes, num_experts;  ///< routes: tokens * top_k, below 2^31
+  int32_t* ends;                ///< [num_experts]: where each expert's rows end
+  int32_t* slots;               ///< [routes]: of each row
+  int32_t* experts;             ///< [routes]: of each row
+  int32_t* rows;                ///< [routes]: of each slot
+};
+/// @param chosen [routes], each in [0, num_experts)
+void launch_sort_routes(const SortedRoutes& sorted, const int32_t* chosen, Stream stream);
+
+/// Which rows are a token's: rows[token * top_k + place].
+struct TokenRows {
+  const int32_t* rows;
+  int64_t tokens, top_k, columns;
+};
+/// y [tokens * top_k, columns] = of each token its row of x [tokens, columns], in each of its rows.
+void launch_spread_rows(Type type, const void* x, void* y, const TokenRows& of, Stream stream);
+/// y [tokens, columns] = sum over a token's rows of weight * x, plus what is beside; summed in fp32
+/// in the order of its slots and rounded once.
+struct RowSums {
+  const void* x;         ///< [tokens * top_k, columns]
+  const float* weights;  ///< [tokens, top_k]; null: 1
+  const void* residual;  ///< [tokens, columns] or null
+  const void* beside;    ///< [tokens, columns] or null
+  const void* logits;    ///< [tokens]: `beside` is multiplied by their sigmoid; null: by 1
+  void* y;
+};
+void launch_sum_rows(Type type, const RowSums& sums, const TokenRows& of, Stream stream);
+/// y [rows, columns] += bias[expert of the row]; bias [experts, columns].
+void launch_add_expert_bias(Type type, void* y, const void* bias, const int32_t* experts,
+                            int64_t rows, int64_t columns, Stream stream);
+/// out [experts, columns] fp32 += sum over an expert's rows of weight * x, in an order that depends
+/// on the number of rows alone.
+struct ExpertSums {
+  const void* x;         ///< [rows, columns]
+  const int32_t* ends;   ///< [experts]
+  const float* weights;  ///< [rows], of each slot; null: 1
+  const int32_t* slots;  ///< [rows]
+  float* out;
+  int64_t experts, columns;
+};
+void launch_add_expert_sums(Type type, const ExpertSums& sums, Stream stream);
+/// out [experts, rows, columns] fp32 += products, where an expert has rows of tokens; elsewhere
+/// products holds anything.
+struct ExpertProducts {
+  const void* products;               ///< of each expert [rows, columns]
+  int64_t row_stride, matrix_stride;  ///< of products, in elements
+  const int32_t* ends;                ///< [experts]
+  float* out;
+  int64_t experts, rows, columns;
+};
+void launch_add_expert_products(Type type, const ExpertProducts& products, Stream stream);
+/// Backward through a gated activation, of which each row's answer has a weight:
+///   d_weights[slot] = <h, dh> + <bias[expert], dy>,   gate and up = their gradients for weight *
+///   dh
+struct WeightedGated {
+  const void* dh;          ///< [rows, inner], of the row's answer without its weight
+  void* gate_up;           ///< [rows, 2 * inner]: gate's columns, then up's
+  const float* weights;    ///< [rows], of each slot
+  const int32_t* slots;    ///< [rows]
+  float* d_weights;        ///< [rows], of each slot
+  void* weighted_h;        ///< [rows, inner]: weight * h; null: not wanted
+  const void* bias;        ///< [experts, hidden] of what follows; null: none
+  const void* dy;          ///< [rows, hidden]; read with a bias
+  const int32_t* experts;  ///< [rows]; read with a bias
+  int64_t rows, inner, hidden;
+};
+void launch_weighted_gated_backward(Type type, Gating gating, const WeightedGated& gated,
+                                    Stream stream);
+/// Backward of y = sigmoid(logit) * answer for each token: d_answer, and the gradient of the logit.
+struct GatedAnswer {
+  const void* dy;      ///< [tokens, columns]
+  const void* answer;  ///< [tokens, columns]
+  const void* logits;  ///< [tokens]
+  void* d_answer;      ///< [tokens, columns]
+  void* d_logits;      ///< [tokens]
+  int64_t tokens, columns;
+};
+void launch_gated_answer_backward(Type type, const GatedAnswer& gated, Stream stream);
+
 /// One product g^T x in fp32 of which one side is wide and the other has a rank's columns:
 /// out[c * wide_step + r * rank_step] += scale * sum over tokens of wide[t, c] * thin[t, r].
 /// Where the wide side is rms_norm(x), x itself is given, with what the norm multiplies it by.

@@ -2,6 +2,7 @@
 #include <ATen/ops/_grouped_mm.h>
 
 #include "../operands.h"
+#include "device_ops.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/ops.h"
@@ -30,8 +31,8 @@ void require_grouped(const at::Tensor& g, const at::Tensor& x, int64_t experts,
                   g.scalar_type() == x.scalar_type() && g.device() == x.device(),
               "products of ", g.sizes(), " and ", x.sizes());
   if (g.is_cuda()) {
-    require_operand(routes.offsets_device, g, at::kInt);
-    require_numel(routes.offsets_device, experts);
+    require_operand(routes.ends, g, at::kInt);
+    require_numel(routes.ends, experts);
   } else {
     TORCH_CHECK(static_cast<int64_t>(routes.offsets.size()) == experts + 1, "routes to ",
                 routes.offsets.size(), " places of ", experts, " experts");
@@ -41,6 +42,7 @@ void require_grouped(const at::Tensor& g, const at::Tensor& x, int64_t experts,
 }  // namespace
 
 Routes routes_of(const at::Tensor& chosen, int64_t num_experts) {
+  if (chosen.is_cuda()) return sort_routes(chosen.to(at::kInt).contiguous(), num_experts);
   const at::Tensor flat = chosen.reshape({-1});
   Routes routes;
   const auto sorted = flat.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
@@ -48,11 +50,10 @@ Routes routes_of(const at::Tensor& chosen, int64_t num_experts) {
   routes.slots = std::get<1>(sorted);
   routes.tokens = at::floor_divide(routes.slots, chosen.size(1));
   const at::Tensor ends = at::bincount(flat, {}, num_experts).cumsum(0);
-  if (chosen.is_cuda()) routes.offsets_device = ends.to(at::kInt);
-  const at::Tensor host = ends.cpu();
+  routes.ends = ends.to(at::kInt);
   routes.offsets = {0};
   for (int64_t e = 0; e < num_experts; ++e)
-    routes.offsets.push_back(host.const_data_ptr<int64_t>()[e]);
+    routes.offsets.push_back(ends.const_data_ptr<int64_t>()[e]);
   return routes;
 }
 
@@ -69,13 +70,10 @@ at::Tensor grouped_matmul_at_once(const at::Tensor& x, const at::Tensor& w, bool
 
 at::Tensor grouped_matmul_tn_at_once(const at::Tensor& g, const at::Tensor& x,
                                      const at::Tensor& ends) {
-  const at::Tensor products =
-      at::_grouped_mm(padded(g, 0, missing(g.size(1))).t(), padded(x, 0, missing(x.size(1))), ends)
-          .narrow(1, 0, g.size(1))
-          .narrow(2, 0, x.size(1));
-  // What a product over no row gives is nowhere written.
-  const at::Tensor none = at::diff(ends, 1, 0, at::zeros({1}, ends.options())) == 0;
-  return products.masked_fill(none.view({-1, 1, 1}), 0);
+  return at::_grouped_mm(padded(g, 0, missing(g.size(1))).t(), padded(x, 0, missing(x.size(1))),
+                         ends)
+      .narrow(1, 0, g.size(1))
+      .narrow(2, 0, x.size(1));
 }
 
 at::Tensor ExpertStack::values(int64_t expert, at::ScalarType dtype) const {
@@ -89,7 +87,7 @@ at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transp
   TORCH_CHECK(x.size(1) == (transposed ? w.columns() : w.rows()), "a product of ", x.sizes(),
               " and matrices of ", w.rows(), " x ", w.columns());
   if (x.is_cuda()) {
-    const at::Tensor& ends = routes.offsets_device;
+    const at::Tensor& ends = routes.ends;
     const at::Tensor all =
         w.quantized == nullptr
             ? w.dense
@@ -121,9 +119,9 @@ void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tens
   TORCH_CHECK(out.size(1) == g.size(1) && out.size(2) == x.size(1), "products of ", g.sizes(),
               " and ", x.sizes(), " into ", out.sizes());
   if (g.is_cuda()) {
-    const at::Tensor& ends = routes.offsets_device;
+    const at::Tensor& ends = routes.ends;
     if (cuda_kernels().libtorch_groups(g))
-      out.add_(grouped_matmul_tn_at_once(g, x, ends));
+      add_expert_products_(out, grouped_matmul_tn_at_once(g, x, ends), ends);
     else
       cuda_kernels().add_grouped_matmul_tn(out, g.contiguous(), x.contiguous(), ends);
     return;

@@ -1,34 +1,15 @@
 #include <ATen/ATen.h>
 
-#include "../backends/fused_linears.h"
-#include "../backends/fused_norms.h"
-#include "sftrun/kernels/experts.h"
-#include "sftrun/kernels/layer.h"
+#include "mixture_parts.h"
 #include "shared_expert.h"
 
 namespace sftrun::kernels {
 namespace {
 
-/// [rows, r], scaled; undefined without an adapter.
-at::Tensor low_rank(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes) {
-  if (!matrix.lora) return {};
-  return grouped_matmul(x, matrix.lora->a->compute, /*transposed=*/true, routes)
-      .mul_(matrix.lora->scale);
-}
-
-ExpertStack stack_of(const ExpertMatrix& matrix, int64_t num_experts) {
-  return matrix.quantized ? ExpertStack(*matrix.quantized, num_experts)
-                          : ExpertStack(matrix.weight);
-}
-
-int64_t num_experts(const Routes& routes) {
-  return static_cast<int64_t>(routes.offsets.size()) - 1;
-}
-
 at::Tensor apply(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes) {
   at::Tensor y =
-      grouped_matmul(x, stack_of(matrix, num_experts(routes)), /*transposed=*/true, routes);
-  if (const at::Tensor low = low_rank(x, matrix, routes); low.defined())
+      grouped_matmul(x, stack_of(matrix, routes.num_experts()), /*transposed=*/true, routes);
+  if (const at::Tensor low = adapter_columns(x, matrix, routes); low.defined())
     y.add_(grouped_matmul(low, matrix.lora->b->compute, /*transposed=*/true, routes));
   if (matrix.bias.defined()) y.add_(matrix.bias.weight.index_select(0, routes.experts));
   return y;
@@ -44,12 +25,12 @@ at::Tensor apply_backward(const at::Tensor& dy, const at::Tensor& row_weights, c
   if (matrix.bias.parameter)
     matrix.bias.parameter->grad.index_add_(0, routes.experts, weighted(dy).to(at::kFloat));
   at::Tensor dx =
-      grouped_matmul(dy, stack_of(matrix, num_experts(routes)), /*transposed=*/false, routes);
+      grouped_matmul(dy, stack_of(matrix, routes.num_experts()), /*transposed=*/false, routes);
   if (!matrix.lora) return dx;
   const ExpertLora& lora = *matrix.lora;
   const at::Tensor d_low =
       grouped_matmul(dy, lora.b->compute, /*transposed=*/false, routes).mul_(lora.scale);
-  add_grouped_matmul_tn_(lora.b->grad, weighted(dy), low_rank(x, matrix, routes), routes);
+  add_grouped_matmul_tn_(lora.b->grad, weighted(dy), adapter_columns(x, matrix, routes), routes);
   add_grouped_matmul_tn_(lora.a->grad, weighted(d_low), x, routes);
   return dx.add_(grouped_matmul(d_low, lora.a->compute, /*transposed=*/false, routes));
 }
@@ -58,8 +39,9 @@ at::Tensor apply_backward(const at::Tensor& dy, const at::Tensor& row_weights, c
 /// softmax over the chosen ones. @return all probabilities [T, experts]
 at::Tensor choose(const Mixture& mixture, MixtureRun& run) {
   const at::Tensor probabilities = at::softmax(run.logits, -1);
-  std::tie(run.weights, run.chosen) = at::topk(probabilities, mixture.top_k, -1);
-  if (mixture.normalise) run.weights = run.weights / run.weights.sum(-1, /*keepdim=*/true);
+  std::tie(run.choice.weights, run.choice.chosen) = at::topk(probabilities, mixture.top_k, -1);
+  if (mixture.normalise)
+    run.choice.weights = run.choice.weights / run.choice.weights.sum(-1, /*keepdim=*/true);
   return probabilities;
 }
 
@@ -76,28 +58,30 @@ at::Tensor logits_backward(const Mixture& mixture, const MixtureRun& run,
                            const at::Tensor& d_weights, const at::Tensor& d_probability) {
   const at::Tensor none = at::zeros_like(run.logits);
   if (mixture.normalise) {
-    const at::Tensor mean = (run.weights * d_weights).sum(-1, /*keepdim=*/true);
-    const at::Tensor d = none.scatter(1, run.chosen, run.weights * (d_weights - mean));
+    const at::Tensor mean = (run.choice.weights * d_weights).sum(-1, /*keepdim=*/true);
+    const at::Tensor d =
+        none.scatter(1, run.choice.chosen, run.choice.weights * (d_weights - mean));
     return d_probability.defined() ? d + softmax_backward(run, d_probability) : d;
   }
-  const at::Tensor d = none.scatter(1, run.chosen, d_weights);
+  const at::Tensor d = none.scatter(1, run.choice.chosen, d_weights);
   return softmax_backward(run, d_probability.defined() ? d + d_probability : d);
 }
 
 /// The chosen experts' weights with their factors [T, top_k].
 at::Tensor scaled_weights(const Mixture& mixture, const MixtureRun& run) {
-  if (!mixture.expert_scale.defined()) return run.weights;
+  if (!mixture.expert_scale.defined()) return run.choice.weights;
   const at::Tensor factors = mixture.expert_scale.weight.to(at::kFloat);
-  return run.weights * factors.index_select(0, run.chosen.flatten()).view_as(run.weights);
+  return run.choice.weights *
+         factors.index_select(0, run.choice.chosen.flatten()).view_as(run.choice.weights);
 }
 
 /// From the gradient of the scaled weights to that of the weights.
 at::Tensor unscaled_backward(const Mixture& mixture, const MixtureRun& run,
                              const at::Tensor& d_scaled) {
   if (!mixture.expert_scale.defined()) return d_scaled;
-  const at::Tensor chosen = run.chosen.flatten();
+  const at::Tensor chosen = run.choice.chosen.flatten();
   if (Parameter* parameter = mixture.expert_scale.parameter)
-    parameter->grad.index_add_(0, chosen, (d_scaled * run.weights).flatten());
+    parameter->grad.index_add_(0, chosen, (d_scaled * run.choice.weights).flatten());
   const at::Tensor factors = mixture.expert_scale.weight.to(at::kFloat);
   return d_scaled * factors.index_select(0, chosen).view_as(d_scaled);
 }
@@ -107,32 +91,6 @@ at::Tensor weights_by_route(const at::Tensor& weights, const Routes& routes) {
   return weights.reshape({-1}).index_select(0, routes.slots).unsqueeze(1);
 }
 
-/// What the router reads [T, hidden] fp32, from what it is given.
-at::Tensor router_input(const Mixture& mixture, const at::Tensor& x, MixtureRun& run) {
-  if (!run.routed_by.defined()) return x.to(at::kFloat);
-  const Normed in = normed(run.routed_by, mixture.router_norm);
-  run.router_rstd = in.rstd;
-  return in.y.to(at::kFloat);
-}
-
-/// The gradient of what the router reads, of x or of what it is routed by.
-MixtureGrads router_backward(const Mixture& mixture, MixtureRun& run, const at::Tensor& d_weights,
-                             const at::Tensor& x, const BatchContext& batch, bool needs_dx) {
-  const at::Tensor d_probability =
-      batch.exchange ? batch.exchange->balance.d_probability : at::Tensor();
-  const at::Tensor d_logits =
-      logits_backward(mixture, run, d_weights, d_probability).mul_(mixture.router_scale);
-  const at::Tensor read = router_input(mixture, x, run);
-  const bool has_norm = run.routed_by.defined();
-  const bool through = needs_dx || (has_norm && mixture.router_norm.parameter != nullptr);
-  at::Tensor d_read =
-      linears_backward({d_logits}, read, run.router_low, {&mixture.router}, batch, through);
-  if (d_read.defined()) d_read = d_read.to(x.scalar_type());
-  if (!has_norm || !through) return {d_read, {}};
-  return {{},
-          norm_backward(d_read, run.routed_by, mixture.router_norm, run.router_rstd, {}, needs_dx)};
-}
-
 }  // namespace
 
 at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tensor& x,
@@ -140,11 +98,14 @@ at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tens
                            const at::Tensor& routed_by) {
   MixtureRun run;
   run.routed_by = routed_by;
-  run.logits =
-      linears_forward(router_input(mixture, x, run), {&mixture.router}, batch, &run.router_low)[0]
-          .mul_(mixture.router_scale);
+  if (x.is_cuda()) {
+    at::Tensor y = mixture_forward_on_device(mixture, gating, x, batch, run);
+    if (keep) *keep = std::move(run);
+    return y;
+  }
+  run.logits = router_logits(mixture, x, batch, run);
   const at::Tensor probabilities = choose(mixture, run);
-  run.routes = routes_of(run.chosen, run.logits.size(1));
+  run.routes = routes_of(run.choice.chosen, run.logits.size(1));
   if (batch.exchange) count_choices(batch.exchange->balance, probabilities, run.routes);
   const at::Tensor gate_up =
       apply(x.index_select(0, run.routes.tokens), mixture.gate_up, run.routes);
@@ -165,6 +126,9 @@ at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tens
 MixtureGrads mixture_backward(const Mixture& mixture, Gating gating, MixtureRun run,
                               const at::Tensor& dy, const at::Tensor& x, const BatchContext& batch,
                               bool needs_dx) {
+  if (x.is_cuda()) {
+    return mixture_backward_on_device(mixture, gating, std::move(run), dy, x, batch, needs_dx);
+  }
   const Routes& routes = run.routes;
   const at::Tensor weights = weights_by_route(scaled_weights(mixture, run), routes);
   at::Tensor h = gated_forward(gating, run.gate, run.up);
@@ -184,8 +148,10 @@ MixtureGrads mixture_backward(const Mixture& mixture, Gating gating, MixtureRun 
       apply_backward(at::cat({run.gate, run.up}, 1), {}, rows, mixture.gate_up, routes);
   const at::Tensor d_weights = unscaled_backward(
       mixture, run,
-      at::empty_like(d_weight).index_copy_(0, routes.slots, d_weight).view_as(run.weights));
-  MixtureGrads d = router_backward(mixture, run, d_weights, x, batch, needs_dx);
+      at::empty_like(d_weight).index_copy_(0, routes.slots, d_weight).view_as(run.choice.weights));
+  const at::Tensor d_logits = logits_backward(mixture, run, d_weights, balance_grad(batch));
+  MixtureGrads d =
+      router_backward(mixture, run, d_logits.mul_(mixture.router_scale), x, batch, needs_dx);
   at::Tensor dx = needs_dx && !d.dx.defined() ? at::zeros_like(x) : d.dx;
   if (mixture.shared.defined()) {
     const at::Tensor d_shared = shared_expert_backward(

@@ -3,18 +3,35 @@
 #include <ATen/ATen.h>
 
 #include "../backends/fused_linears.h"
+#include "device_ops.h"
 
 namespace sftrun::kernels {
+namespace {
 
-at::Tensor shared_expert_forward(const SharedExpert& expert, Gating gating, const at::Tensor& x,
-                                 const BatchContext& batch, SharedExpertRun& run) {
+GatedAnswerGrads through_weight(const at::Tensor& dy, const SharedExpertRun& run) {
+  if (dy.is_cuda()) return gated_answer_backward(dy, run.answer, run.logit);
+  const at::Tensor along = (dy.to(at::kFloat) * run.answer.to(at::kFloat)).sum(-1, true);
+  return {(dy.to(at::kFloat) * run.weight).to(dy.scalar_type()),
+          (along * run.weight * (1 - run.weight)).to(dy.scalar_type())};
+}
+
+}  // namespace
+
+at::Tensor shared_expert_answer(const SharedExpert& expert, Gating gating, const at::Tensor& x,
+                                const BatchContext& batch, SharedExpertRun& run) {
   auto inner = linears_forward(x, {&expert.gate, &expert.up}, batch, &run.inner_low);
   run.gate = std::move(inner[0]);
   run.up = std::move(inner[1]);
   run.answer = linears_forward(gated_forward(gating, run.gate, run.up), {&expert.down}, batch,
                                &run.down_low)[0];
-  run.weight =
-      at::sigmoid(linears_forward(x, {&expert.router}, batch, &run.router_low)[0].to(at::kFloat));
+  at::Tensor logit = linears_forward(x, {&expert.router}, batch, &run.router_low)[0];
+  if (x.is_cuda()) run.logit = logit;
+  return logit;
+}
+
+at::Tensor shared_expert_forward(const SharedExpert& expert, Gating gating, const at::Tensor& x,
+                                 const BatchContext& batch, SharedExpertRun& run) {
+  run.weight = at::sigmoid(shared_expert_answer(expert, gating, x, batch, run).to(at::kFloat));
   return run.answer.to(at::kFloat) * run.weight;
 }
 
@@ -23,11 +40,9 @@ at::Tensor shared_expert_backward(const SharedExpert& expert, Gating gating, Sha
                                   const BatchContext& batch, bool needs_dx) {
   const LinearGroup inner = {&expert.gate, &expert.up}, down = {&expert.down},
                     router = {&expert.router};
-  const at::Tensor along = (dy.to(at::kFloat) * run.answer.to(at::kFloat)).sum(-1, true);
-  const at::Tensor d_logit = (along * run.weight * (1 - run.weight)).to(x.scalar_type());
+  const auto [d_answer, d_logit] = through_weight(dy, run);
   at::Tensor dx = linears_backward({d_logit}, x, run.router_low, router, batch, needs_dx);
   if (!needs_dx && !trains(inner) && !trains(down)) return {};
-  const at::Tensor d_answer = (dy.to(at::kFloat) * run.weight).to(x.scalar_type());
   const at::Tensor h = trains(down) ? gated_forward(gating, run.gate, run.up) : at::Tensor();
   const bool through_down = needs_dx || trains(inner);
   const at::Tensor dh = linears_backward({d_answer}, h, run.down_low, down, batch, through_down);

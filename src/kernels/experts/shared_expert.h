@@ -5,7 +5,11 @@
 
 namespace sftrun::kernels {
 
-/// x [T, hidden] -> [T, hidden] fp32
+/// Sets `answer` [T, hidden] of the run; returns the logit of its weight [T, 1], which is kept as
+/// the run's `logit` where x is on CUDA.
+at::Tensor shared_expert_answer(const SharedExpert& expert, Gating gating, const at::Tensor& x,
+                                const BatchContext& batch, SharedExpertRun& run);
+/// The answer times its weight, on a CPU: x [T, hidden] -> [T, hidden] fp32
 at::Tensor shared_expert_forward(const SharedExpert& expert, Gating gating, const at::Tensor& x,
                                  const BatchContext& batch, SharedExpertRun& run);
 /// Adds to the parameters' gradients; returns that of x, undefined when !needs_dx.
