@@ -57,6 +57,16 @@ RULES = (
     ("round_to_e4m3*", (LOADS,), "reads a row twice, writes a byte for each value"),
     ("thin_product*", (LOADS,), "reads a matrix once for a few rows of products"),
     ("copy_matrices*", (FREE,), "once a step, of adapters alone"),
+    ("route_tokens*", (FREE,), "a warp reads a token's logits, a few hundred numbers, again and again from the caches"),
+    ("sort_routes*", (LOADS,), "each block reads all choices twice"),
+    ("spread_rows<unsigned *", (FREE,), FALLBACK),
+    ("spread_rows*", (LOADS, STORES), "reads a token's row once, writes it for each expert"),
+    ("sum_rows*", (LOADS, STORES), "reads a token's rows, writes their sum"),
+    ("add_expert_bias*", (LOADS, STORES), "reads and writes rows, a sum for each value"),
+    ("add_expert_products*", (LOADS, STORES), "reads two arrays, writes one"),
+    ("add_expert_sums*", (FREE,), "of trained biases alone; lanes read columns that lie together"),
+    ("weighted_gated_backward*", (LOADS, STORES), "reads three arrays, writes two, a few operations for each value"),
+    ("gated_answer_backward*", (LOADS, STORES), "reads two arrays, writes one"),
     ("grouped*", (FREE,), "bound by products: tiles through shared memory, whose elements may lie apart"),
 )
 

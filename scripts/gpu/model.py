@@ -54,7 +54,7 @@ class Card:
 
 HOPPER = {"bf16": 0.75, "fp8 forward": 0.60, "fp8 backward": 0.45, "grouped": 0.50, "attention forward": 0.30, "attention backward": 0.24}
 ADA = {"bf16": 0.90, "fp8 forward": 0.70, "fp8 backward": 0.70, "grouped": 0.20, "attention forward": 0.65, "attention backward": 0.45}
-COMMON = {"fp32": 0.60, "stream": 0.90, "unpack": 0.75, "thin": 0.50, "thin sum": 0.70, "adapter gradients": 0.50, "turn": 0.25, "scatter": 0.35}
+COMMON = {"fp32": 0.60, "stream": 0.90, "unpack": 0.75, "thin": 0.50, "thin sum": 0.70, "adapter gradients": 0.50, "turn": 0.25}
 CARDS = {
     "h100": Card("H100 SXM", 79.1, 3.35e12, 132, {"bf16": 989e12, "fp8": 1979e12, "fp32": 67e12}, COMMON | HOPPER),
     "h200": Card("H200", 139.0, 4.8e12, 132, {"bf16": 989e12, "fp8": 1979e12, "fp32": 67e12}, COMMON | HOPPER),
@@ -78,7 +78,6 @@ REASONS = {  # what stands in the document, in its order
     "thin sum": "y += low B^T, of bandwidth: a guess",
     "adapter gradients": "reads each wide side once, loads wait for sums, of bandwidth: a guess",
     "turn": "FP8 codes transposed byte by byte before each product of the backward pass, of bandwidth: a guess",
-    "scatter": "atomic sums of experts' answers, of bandwidth: a guess",
 }
 
 # ---- Published figures and goals, tokens/s -------------------------------------------------------------------------------------
@@ -335,21 +334,27 @@ def experts_forward(model, base, t):
     rows, stack = t * model.top_k, model.experts * model.hidden * model.ffn
     yield small("router: x to fp32", 1, t * model.hidden, 3)
     yield product("router", "routing", t, model.hidden, model.experts, NT, compute="fp32", size=FP32)
-    yield small("scale, softmax, top-k, norm of weights", 8, t * model.experts)
-    yield small("sort of routes, ends for experts (3 waits)", 16, rows, 8)
-    yield elements("rows of tokens", "experts' rows", ATEN + "index", rows * model.hidden, BF16, BF16)
+    yield Op("choice of experts", "routing", {OURS + "route_tokens": 1}, 0, FP32 * t * model.experts, 2 * FP32 * rows)
+    yield elements("routes sorted by expert", "routing", OURS + "sort_routes", rows, FP32, 3 * FP32)
+    yield spread_rows("rows of tokens", model, t)
     for name, k, n in (("gate_up", model.hidden, 2 * model.ffn), ("down", model.ffn, model.hidden)):
         if base == "nf4":
             yield unpack(f"experts' {name}: unpack all", stack * (2 if name == "gate_up" else 1))
         yield grouped(f"experts' {name}", model, rows, k, n)
         if name == "gate_up":
-            yield elements("gate and up apart", "experts' rows", ATEN + "copy", rows * model.ffn, BF16, BF16, count=2)
             yield elements("gated activation", "experts' rows", OURS + "gated_forward", rows * model.ffn, 2 * BF16, BF16)
-    yield elements("answers to fp32", "experts' rows", ATEN + "copy", rows * model.hidden, BF16, FP32)
-    yield elements("times weights", "experts' rows", MUL, rows * model.hidden, FP32, FP32)
-    yield elements("sum over experts", "experts' rows", ATEN + "index_add", rows * model.hidden, 2 * FP32, FP32, memory="scatter")
-    yield small("zeros, weights by route, cast", 3, t * model.hidden, 3)
+    yield sum_rows("sum over experts", model, t, model.top_k)
     yield elements("residual", "norms and elements", ADD, t * model.hidden, 2 * BF16, BF16)
+
+
+def spread_rows(name, model, t):
+    """Each token's row, in the rows of its experts."""
+    return Op(name, "experts' rows", {OURS + "spread_rows": 1}, 0, BF16 * t * model.hidden, BF16 * t * model.top_k * model.hidden)
+
+
+def sum_rows(name, model, t, read):
+    """Of `read` rows for each token."""
+    return Op(name, "experts' rows", {OURS + "sum_rows": 1}, 0, BF16 * t * read * model.hidden, BF16 * t * model.hidden)
 
 
 def grouped(name, model, rows, k, n):
@@ -358,21 +363,17 @@ def grouped(name, model, rows, k, n):
 
 def experts_backward(model, base, t):
     rows, stack = t * model.top_k, model.experts * model.hidden * model.ffn
-    yield elements("gated activation again", "experts' rows", OURS + "gated_forward", rows * model.ffn, 2 * BF16, BF16)
-    yield elements("rows of dy, rows of x", "experts' rows", ATEN + "index", rows * model.hidden, BF16, BF16, count=2)
+    yield spread_rows("rows of dy", model, t)
     for name, k, n in (("down", model.hidden, model.ffn), ("gate_up", 2 * model.ffn, model.hidden)):
         if base == "nf4":
             yield unpack(f"experts' {name}: unpack all again", stack * (2 if name == "gate_up" else 1))
         yield grouped(f"experts' {name}, dx", model, rows, k, n)
-    yield elements("h and dh to fp32", "experts' rows", ATEN + "copy", rows * model.ffn, BF16, FP32, count=2)
-    yield elements("gradient of weights", "experts' rows", MUL, rows * model.ffn, 3 * FP32, FP32, count=1)
-    yield elements("dh times weights", "experts' rows", MUL, rows * model.ffn, BF16, BF16)
-    yield elements("gated activation backward", "experts' rows", OURS + "gated_backward", rows * model.ffn, 3 * BF16, 2 * BF16)
-    yield elements("dgate and dup together", "experts' rows", CAT, rows * 2 * model.ffn, BF16, BF16)
-    yield small("weights, softmax and casts of the router", 14, t * model.experts)
+        if name == "down":
+            yield elements("gated activation backward, gradient of weights", "experts' rows", OURS + "weighted_gated_backward", rows * model.ffn, 3 * BF16, 2 * BF16)
+    yield elements("gradient of logits", "routing", OURS + "route_tokens_backward", t * model.experts, FP32, FP32)
     yield product("router, dx", "routing", t, model.experts, model.hidden, NN, compute="fp32", size=FP32)
     yield small("router's dx to bf16", 1, t * model.hidden, 3)
-    yield elements("sum over experts, dx", "experts' rows", ATEN + "index_add", rows * model.hidden, 2 * BF16, BF16, memory="scatter")
+    yield sum_rows("sum over experts, dx", model, t, model.top_k + 1)
 
 
 def layer(model, base, step, t, rank=RANK):
@@ -481,7 +482,7 @@ def fitting(model, base, card, step):
 @dataclasses.dataclass(frozen=True)
 class Settings:
     host_us: float = HOST_US
-    graphs: bool = False  # CUDA graphs: no launch by the host; not where it waits in every layer
+    graphs: bool = False  # CUDA graphs: no launch by the host
     shares: tuple = ()  # (kind, share) in place of the card's
     without: tuple = ()  # parts, and kinds of access to memory, that are taken to cost nothing
 
@@ -514,24 +515,15 @@ def predict(card, case, step, settings=Settings()):
         by_bound[bound(op, card, shares)] += times * seconds(op, card, shares)
     device, launches = sum(parts.values()), sum(op.launches * times for op, times in rows)
     host = launches * settings.host_us * US
-    waits = 3 * model.layers * accum * (2 if checkpointing else 1) if model.experts else 0
-    graphs = settings.graphs and not waits
-    # Where the host waits in every layer it cannot run ahead: each layer's forward takes the longer of the two.
-    ahead, of_device, of_host = 0.0, device, host
-    if waits:
-        passes = accum * model.layers * (2 if checkpointing else 1)
-        once = sum(seconds(op, card, shares) for op in forward if counts(op))
-        by_host = sum(op.launches for op in forward if counts(op)) * settings.host_us * US
-        ahead, of_device, of_host = passes * max(once, by_host), device - passes * once, host - passes * by_host
-    busy = ahead + (of_device if graphs else max(of_device, of_host))
-    total = busy + (waits + 1) * WAIT_US * US
+    busy = device if settings.graphs else max(device, host)
+    total = busy + WAIT_US * US  # one a step
     tokens = accum * t
     useful = tokens * 4 * model.active_values() + accum * model.layers * 14 * micro_batch * model.attention_pairs() * model.q_size
     is_host = busy > device * 1.001
     return result | {
         "predicted_tokens_per_s": tokens / total, "predicted_step_s": total, "micro_batch": micro_batch, "grad_accum": accum, "checkpointing": checkpointing,
         "predicted_peak_gib": peak_gib(model, base, t, checkpointing, step), "launches_per_micro_batch": (launches - sum(op.launches for op in update(model, base, step))) / accum,
-        "predicted_device_s": device, "predicted_host_s": 0.0 if graphs else host, "waits": waits + 1, "bound_by": "host" if is_host else by_bound.most_common(1)[0][0],
+        "predicted_device_s": device, "predicted_host_s": 0.0 if settings.graphs else host, "waits": 1, "bound_by": "host" if is_host else by_bound.most_common(1)[0][0],
         "bound_share": by_bound.most_common(1)[0][1] / device, "utilisation": useful / total / card.peaks["bf16"], "predicted_parts_s": dict(parts.most_common()),
         "rows": [{"name": op.name, "part": op.part, "times": op.count * times, "launches": op.launches * times, "flops": op.flops, "read": op.read, "write": op.write,
                   "predicted_s": times * seconds(op, card, shares), "bound": bound(op, card, shares)} for op, times in rows]}
@@ -711,7 +703,7 @@ def render(cards, cases, settings):
               "attention alone: `all-linear` is without experts), scale not 1, no dropout; embedding and head in bf16.",
               f"- Cards (TFLOP/s bf16 / FP8 / fp32, sums in fp32; TB/s; GiB; multiprocessors): {cards_text}.",
               f"- {HOST_US:g} µs of the host for a launch; {KERNEL_START_US:g} µs of the device for the start of a kernel; {WAIT_US:g} µs for a wait: "
-              "one a step, and three a layer where experts are routed. "
+              "one a step. "
               "A product's tiles (rows x columns: rate): " + ", ".join(f"{m} x {n}: {rate:.0%}" for m, n, rate in TILES) +
               f"; split in up to {SPLITS[-1]} of {SPLIT_DEPTH} values or more at {SPLIT_RATE:.0%}; what fills the multiprocessors best counts. "
               f"Memory: what is held and kept, times {FRAGMENTS}, and {CONTEXT_GIB:g} GiB of CUDA's own; NF4 {8 * NF4:.3f} bits a value."]

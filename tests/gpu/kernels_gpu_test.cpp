@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 #include <functional>
 
 #include "sftrun/core/rng.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/experts.h"
+#include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/ggml_type.h"
@@ -355,6 +357,143 @@ TEST_P(GpuKernels, GroupedProducts) {
                   return std::vector<at::Tensor>{grouped_matmul(there, wd, true, routes),
                                                  grouped_matmul(gd, wd, false, routes), sum};
                 });
+  }
+}
+
+/// What a mixture has beside its experts' matrices.
+struct Extras {
+  const char* name;
+  bool normalises = true, is_balanced = false, has_biases = false, has_scale = false,
+       has_shared = false, is_adapted = false, trains = false;
+  Gating gating = Gating(Activation::kSilu);
+};
+constexpr Extras kMixtures[] = {
+    {"frozen"},
+    {.name = "probabilities", .normalises = false, .is_balanced = true, .trains = true},
+    {.name = "adapted, balanced", .is_balanced = true, .is_adapted = true},
+    {.name = "biases and adapters",
+     .has_biases = true,
+     .is_adapted = true,
+     .gating = Gating(Activation::kClampedSwiglu, 1.702F, 2.0F)},
+    {.name = "biases", .has_biases = true, .trains = true},
+    {.name = "factors", .has_scale = true, .trains = true},
+    {.name = "shared expert", .has_shared = true, .trains = true}};
+
+/// A mixture on one device, with the parameters' gradients.
+class MixtureThere {
+ public:
+  using Values = std::function<at::Tensor(at::IntArrayRef shape)>;  ///< in the compute dtype
+
+  MixtureThere(const Extras& extras, int64_t experts, int64_t hidden, int64_t inner,
+               const Moved& to, const Values& values)
+      : to_(to), values_(values), trains_(extras.trains) {
+    mixture.top_k = 2;
+    mixture.normalise = extras.normalises;
+    mixture.router = linear({experts, hidden}, at::kFloat);
+    fill(mixture.gate_up, {experts, 2 * inner, hidden}, extras);
+    fill(mixture.down, {experts, hidden, inner}, extras);
+    if (extras.has_scale) {
+      mixture.expert_scale = {value({experts}), parameter(at::zeros({experts}))};
+      mixture.router_scale = 0.5;
+    }
+    if (!extras.has_shared) return;
+    mixture.shared.gate = linear({inner, hidden});
+    mixture.shared.up = linear({inner, hidden});
+    mixture.shared.down = linear({hidden, inner});
+    mixture.shared.router = linear({1, hidden});
+  }
+
+  std::vector<at::Tensor> gradients() const {
+    std::vector<at::Tensor> all;
+    for (const Parameter& parameter : parameters_) all.push_back(parameter.grad);
+    return all;
+  }
+
+  Mixture mixture;
+
+ private:
+  at::Tensor value(at::IntArrayRef shape) { return to_(values_(shape)); }
+  /// Null where nothing trains.
+  Parameter* parameter(const at::Tensor& like, bool trains) {
+    if (!trains) return nullptr;
+    parameters_.emplace_back();
+    parameters_.back().shape = like.sizes().vec();
+    parameters_.back().compute = like;
+    parameters_.back().grad = to_(at::ones(like.sizes(), at::kFloat));
+    return &parameters_.back();
+  }
+  Parameter* parameter(const at::Tensor& like) { return parameter(like, trains_); }
+  Linear linear(at::IntArrayRef shape) { return linear(shape, values_({1}).scalar_type()); }
+  Linear linear(at::IntArrayRef shape, at::ScalarType dtype) {
+    Linear made;
+    made.name = "linear";
+    made.weight = value(shape).to(dtype);
+    made.weight_parameter = parameter(made.weight);
+    return made;
+  }
+  void fill(ExpertMatrix& matrix, at::IntArrayRef shape, const Extras& extras) {
+    constexpr int64_t kRank = 4;
+    matrix.weight = value(shape);
+    matrix.parameter = parameter(matrix.weight);
+    if (extras.has_biases) {
+      matrix.bias.weight = value({shape[0], shape[1]});
+      matrix.bias.parameter = parameter(matrix.bias.weight);
+    }
+    if (!extras.is_adapted) return;
+    matrix.lora = ExpertLora{.a = parameter(value({shape[0], kRank, shape[2]}), true),
+                             .b = parameter(value({shape[0], shape[1], kRank}), true),
+                             .scale = 0.5};
+  }
+
+  Moved to_;
+  Values values_;
+  bool trains_;
+  std::deque<Parameter> parameters_;
+};
+
+/// Forward and backward, with the parameters' gradients, over sizes of whole 16 bytes and not.
+TEST_P(GpuKernels, Mixtures) {
+  constexpr int64_t kTokens = 37, kExperts = 5;
+  for (const Extras& extras : kMixtures) {
+    for (const auto& [hidden, inner] : {std::pair<int64_t, int64_t>{64, 48}, {33, 20}}) {
+      const at::Tensor x = values({kTokens, hidden}, 1), dy = values({kTokens, hidden}, 2);
+      expect_same(extras.name, dtype() == at::kFloat ? 2e-5 : 4e-2,
+                  [&, hidden = hidden, inner = inner](const Moved& to) {
+                    uint64_t seed = 3;
+                    MixtureThere made(extras, kExperts, hidden, inner, to,
+                                      [&](at::IntArrayRef shape) {
+                                        return (values(shape, seed++) * 0.3).to(dtype());
+                                      });
+                    BatchContext batch;
+                    batch.exchange = std::make_shared<LayerExchange>();
+                    RouterBalance& balance = batch.exchange->balance;
+                    balance.counts = extras.is_balanced;
+                    const at::Tensor there = to(x);
+                    MixtureRun run;
+                    std::vector<at::Tensor> results{
+                        mixture_forward(made.mixture, extras.gating, there, batch, &run)};
+                    if (extras.is_balanced) results.push_back(close_balance(balance, 20));
+                    results.push_back(mixture_backward(made.mixture, extras.gating, std::move(run),
+                                                       to(dy), there, batch, /*needs_dx=*/true)
+                                          .dx);
+                    for (const at::Tensor& grad : made.gradients()) results.push_back(grad);
+                    return results;
+                  });
+    }
+  }
+}
+
+/// The CPU's order, whatever the sizes.
+TEST(GpuExperts, RoutesAreThoseOfTheCpu) {
+  for (const auto& [tokens, top_k, experts] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {50, 3, 7}, {700, 8, 128}}) {
+    const at::Tensor chosen = at::randint(experts, {tokens, top_k}, at::kLong);
+    const Routes here = routes_of(chosen, experts), there = routes_of(chosen.to(kCard), experts);
+    EXPECT_TRUE(at::equal(there.ends.cpu(), here.ends));
+    EXPECT_TRUE(at::equal(there.slots.cpu().to(at::kLong), here.slots));
+    EXPECT_TRUE(at::equal(there.experts.cpu().to(at::kLong), here.experts));
+    const at::Tensor slots = there.rows.cpu().flatten().to(at::kLong).index_select(0, here.slots);
+    EXPECT_TRUE(at::equal(slots, at::arange(tokens * top_k)));
   }
 }
 

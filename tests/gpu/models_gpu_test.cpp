@@ -22,12 +22,13 @@ std::filesystem::path data(const std::string& name) {
 }
 
 struct Step {
-  double loss = 0;
+  double loss = 0, balance = 0;
   at::Tensor grads;
 };
 
+/// @param is_balanced the routers' load-balancing loss is added
 Step step_of(const std::shared_ptr<const weights::Checkpoint>& model, model::DecoderOptions options,
-             at::Device device) {
+             at::Device device, bool is_balanced) {
   const at::NoGradGuard no_grad;
   options.device = device;
   const auto decoder = model::Decoder::load(model, options);
@@ -37,17 +38,24 @@ Step step_of(const std::shared_ptr<const weights::Checkpoint>& model, model::Dec
   const auto examples = test::within_vocabulary(
       test::read_reference(data("models/tied-gqa")).examples, model->arch().vocab_size);
   Step step;
-  step.loss =
-      decoder->forward_backward(test::packed(*decoder, examples, device), 1.0, [](int64_t) {})
-          .item<double>();
+  model::Decoder::AuxLoss aux{.grad_scale = 10};
+  step.loss = decoder
+                  ->forward_backward(
+                      test::packed(*decoder, examples, device), 1.0, [](int64_t) {},
+                      is_balanced ? &aux : nullptr)
+                  .item<double>();
+  if (is_balanced) step.balance = aux.value.item<double>();
   step.grads = decoder->parameters().grad().cpu();
   return step;
 }
 
 void expect_same_step(const std::shared_ptr<const weights::Checkpoint>& model,
-                      const model::DecoderOptions& options, double tolerance) {
-  const Step here = step_of(model, options, at::kCPU), there = step_of(model, options, kCard);
+                      const model::DecoderOptions& options, double tolerance,
+                      bool is_balanced = false) {
+  const Step here = step_of(model, options, at::kCPU, is_balanced),
+             there = step_of(model, options, kCard, is_balanced);
   EXPECT_NEAR(there.loss / here.loss, 1, tolerance);
+  EXPECT_NEAR(there.balance, here.balance, tolerance * here.balance);
   EXPECT_TRUE(test::close(there.grads, here.grads, 20 * tolerance));
 }
 
@@ -65,6 +73,30 @@ TEST(GpuModels, EveryFamilyTrainsAsOnACpu) {
     options.trains = model::Trains::kLora;
     options.gradient_checkpointing = true;
     expect_same_step(model, options, 1e-5);
+  }
+}
+
+/// Adapters on experts and routers, and everything, with the routers' load balanced.
+TEST(GpuModels, MixturesTrainAsOnACpu) {
+  const std::vector<std::pair<std::string, std::string>> families = {
+      {"mixtral", "mlp.gate.weight"},
+      {"qwen3_moe", "mlp.gate.weight"},
+      {"gpt_oss", "mlp.router.weight"},
+      {"qwen3_5_moe", "mlp.gate.weight"},
+      {"gemma4_moe", ""}};  // whose router is one of all linear modules
+  for (const auto& [name, router] : families) {
+    SCOPED_TRACE(name);
+    const auto model = weights::Checkpoint::open(data("families/" + name));
+    model::DecoderOptions options;
+    options.trains = model::Trains::kLora;
+    options.lora.target_parameters = {"experts.gate_up_proj", "experts.down_proj"};
+    if (!router.empty()) options.lora.target_parameters.push_back(router);
+    expect_same_step(model, options, 1e-5, /*is_balanced=*/true);
+    options.gradient_checkpointing = true;
+    expect_same_step(model, options, 1e-5, /*is_balanced=*/true);
+    options = {};
+    options.trains = model::Trains::kFull;
+    expect_same_step(model, options, 1e-5, /*is_balanced=*/true);
   }
 }
 

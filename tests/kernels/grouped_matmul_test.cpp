@@ -77,7 +77,8 @@ TEST(GroupedProducts, AtOnceTakeEveryShape) {
     if (c.x.size(0) == 0) continue;
     const at::Tensor product = expected_product(c);
     EXPECT_TRUE(test::close(grouped_matmul_at_once(c.x, c.w, true, c.routes.ends), product, 4e-3));
-    EXPECT_TRUE(test::close(grouped_matmul_at_once(c.x, c.w_other, false, c.routes.ends), product, 4e-3));
+    EXPECT_TRUE(
+        test::close(grouped_matmul_at_once(c.x, c.w_other, false, c.routes.ends), product, 4e-3));
     const at::Tensor gradient = grouped_matmul_tn_at_once(c.g, c.x, c.routes.ends),
                      expected = expected_gradient(c);
     ASSERT_EQ(gradient.sizes(), expected.sizes());
@@ -118,7 +119,8 @@ TEST(GroupedProducts, CudaBlocksCoverTheResultOnce) {
       at::Tensor y = at::zeros({rows, columns}, at::kFloat), writes = at::zeros_like(y);
       auto y_at = y.accessor<float, 2>(), writes_at = writes.accessor<float, 2>();
       for (int64_t block = 0; block < cuda::most_row_tiles(rows, experts); ++block) {
-        const cuda::RowTile tile = cuda::row_tile(c.routes.ends.data_ptr<int32_t>(), experts, block);
+        const cuda::RowTile tile =
+            cuda::row_tile(c.routes.ends.data_ptr<int32_t>(), experts, block);
         if (tile.rows == 0) continue;
         for (int64_t j = 0; j < tiles(columns); ++j) {
           const int64_t first = j * cuda::kGroupedTile;

@@ -196,7 +196,8 @@ class Predictions(unittest.TestCase):
         free = gpu.predict(gpu.CARDS["h100"], "qwen3-0.6b/bf16", "today", gpu.Settings(host_us=100, graphs=True))
         self.assertEqual(free["predicted_tokens_per_s"], speed(case="qwen3-0.6b/bf16", step="today"))
         routed = gpu.predict(gpu.CARDS["h100"], "qwen3-30b-a3b/nf4", "today", gpu.Settings(host_us=100, graphs=True))
-        self.assertEqual(routed["bound_by"], "host")  # it waits for routes: no graph
+        self.assertEqual(routed["predicted_host_s"], 0)  # nothing waits for routes
+        self.assertEqual(routed["waits"], 1)
 
     def test_parts_and_rows_add_up(self):
         result = gpu.predict(gpu.CARDS["h100"], "qwen3-8b/fp8", "today")

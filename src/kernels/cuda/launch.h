@@ -203,7 +203,7 @@ struct ExpertSums {
 };
 void launch_add_expert_sums(Type type, const ExpertSums& sums, Stream stream);
 /// out [experts, rows, columns] fp32 += products, where an expert has rows of tokens; elsewhere
-/// products holds anything.
+/// products holds anything.   @pre rows * columns < 2^31
 struct ExpertProducts {
   const void* products;               ///< of each expert [rows, columns]
   int64_t row_stride, matrix_stride;  ///< of products, in elements

@@ -120,6 +120,8 @@ void add_expert_products_(at::Tensor& out, const at::Tensor& products, const at:
   TORCH_CHECK(out.dim() == 3 && products.sizes() == out.sizes() && products.stride(2) == 1,
               "products of sizes ", products.sizes(), ", strides ", products.strides(), " into ",
               out.sizes());
+  TORCH_CHECK(out.size(1) * out.size(2) <= std::numeric_limits<int32_t>::max(), "matrices of ",
+              out.sizes());
   require_routes(ends, out, out.size(0));
   cuda_kernels().add_expert_products(out, products, ends);
 }

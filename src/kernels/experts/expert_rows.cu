@@ -121,19 +121,19 @@ __global__ void __launch_bounds__(kThreads) add_expert_sums(ExpertSums sums, con
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     add_expert_products(ExpertProducts products, const T* from) {
-  const int64_t n = products.rows * products.columns,
-                stride = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
+  // 32 bits, in which a quotient takes a few instructions; a matrix has fewer than 2^31 elements.
+  const auto columns = static_cast<uint32_t>(products.columns),
+             n = static_cast<uint32_t>(products.rows) * columns,
+             stride = gridDim.x * kThreads * kWidth;
   for (int64_t expert = blockIdx.y; expert < products.experts; expert += gridDim.y) {
     const int32_t begin = expert == 0 ? 0 : products.ends[expert - 1];
     if (products.ends[expert] == begin) continue;
-    float* out = products.out + expert * n;
+    float* out = products.out + expert * static_cast<int64_t>(n);
     const T* own = from + expert * products.matrix_stride;
-    for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth; i < n;
-         i += stride) {
+    for (uint32_t i = (blockIdx.x * kThreads + threadIdx.x) * kWidth; i < n; i += stride) {
       float sums[kWidth], values[kWidth];
       load_values<kWidth>(out + i, sums);
-      load_values<kWidth>(own + i / products.columns * products.row_stride + i % products.columns,
-                          values);
+      load_values<kWidth>(own + i / columns * products.row_stride + i % columns, values);
       for (int k = 0; k < kWidth; ++k) sums[k] += values[k];
       store_values<kWidth>(out + i, sums);
     }

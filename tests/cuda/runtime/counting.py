@@ -6,12 +6,20 @@ import re
 
 import stand_in
 from cases import BASE, MODES
-from tiny_models import dense_model, write_texts
+from tiny_models import dense_model, mixture_model, write_texts
 
 HIDDEN = 256  # heads of 64 channels: FlashAttention's
 LAYERS = 2
-COUNTED = ["LoRA", "nf4"]
-ALSO_COUNTED = ["full", "fp8", "int8", "gradient checkpointing", "full paged_adamw"]
+# Of a mixture of experts: attention adapted; experts and routers, too, whose load is balanced; everything trained.
+EXPERTS = "tuning.lora.target_parameters=[mlp.experts.gate_up_proj,mlp.experts.down_proj,mlp.gate.weight]"
+MIXTURES = {
+    "mixture": ["model.dtype=bf16"],
+    "mixture, experts adapted": ["model.dtype=bf16", EXPERTS, "train.router_aux_loss_coef=0.01"],
+    "mixture, full": ["tuning.mode=full", "model.dtype=bf16", "train.router_aux_loss_coef=0.01"],
+    "mixture, nf4": ["tuning.quant=nf4", "model.dtype=bf16"],
+}
+COUNTED = ["LoRA", "nf4", "mixture", "mixture, experts adapted"]
+ALSO_COUNTED = ["full", "fp8", "int8", "gradient checkpointing", "full paged_adamw", "mixture, full", "mixture, nf4"]
 LAUNCHES = ("launch", "product")
 # Kernels and products of a layer, forward and backward together: no change may add to them unseen.
 MOST_OF_A_LAYER = {"LoRA": 48, "nf4": 78}
@@ -73,11 +81,11 @@ def divided(tally_, by):
 
 def run(session, mode, devices, name, layers=LAYERS, accum=2, steps=4, val=1, extra=()):
     folder = session.folder / "counts" / re.sub(r"\W+", "-", f"{mode} {devices} {name}")
-    model = dense_model(folder / "model", layers, HIDDEN)
+    model = (mixture_model if mode in MIXTURES else dense_model)(folder / "model", layers, HIDDEN)
     write_texts(folder / "train.jsonl", accum * steps * devices * 2)
     write_texts(folder / "val.jsonl", val * devices)
     return session.run(f"counts {mode} {devices} {name}",
-                       ["train", *BASE, *MODES[mode], f"model.name={model}", f"data.train={folder}/train.jsonl",
+                       ["train", *BASE, *(MIXTURES | MODES)[mode], f"model.name={model}", f"data.train={folder}/train.jsonl",
                         f"data.val={folder}/val.jsonl", f"output.dir={folder}/run", f"train.grad_accum={accum}", f"train.max_steps={steps}", f"train.eval_steps={steps}",
                         "--nproc-per-node", str(devices), *extra], devices)
 

@@ -54,6 +54,24 @@ def dense_shapes(config):
     return shapes
 
 
+def mixture_config(layers, hidden, head_dim=64):
+    """Qwen3-MoE: 8 experts of which a token has 2."""
+    config = dense_config(layers, hidden, head_dim)
+    return {**config, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": hidden // 2, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+
+
+def mixture_shapes(config):
+    hidden, inner, experts = config["hidden_size"], config["moe_intermediate_size"], config["num_experts"]
+    matrices = {"gate_proj": [inner, hidden], "up_proj": [inner, hidden], "down_proj": [hidden, inner]}
+    shapes = {name: shape for name, shape in dense_shapes(config).items() if ".mlp." not in name}
+    for layer in range(config["num_hidden_layers"]):
+        one = {"mlp.gate": [experts, hidden], "self_attn.q_norm": [config["head_dim"]], "self_attn.k_norm": [config["head_dim"]]}
+        one.update({f"mlp.experts.{expert}.{name}": shape for expert in range(experts) for name, shape in matrices.items()})
+        shapes.update({f"model.layers.{layer}.{name}.weight": shape for name, shape in one.items()})
+    return shapes
+
+
 def write_safetensors(path, shapes):
     """bf16, all the same small number."""
     header, offset = {}, 0
@@ -66,10 +84,19 @@ def write_safetensors(path, shapes):
     path.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack("<H", 0x3C23) * (offset // 2))
 
 
-def dense_model(folder, layers, hidden):
+def written_model(folder, config, shapes):
     folder.mkdir(parents=True)
-    config = dense_config(layers, hidden)
     (folder / "config.json").write_text(json.dumps(config))
-    write_safetensors(folder / "model.safetensors", dense_shapes(config))
+    write_safetensors(folder / "model.safetensors", shapes)
     link_all(folder, TOKENIZER, "tokenizer*.json")
     return folder
+
+
+def dense_model(folder, layers, hidden):
+    config = dense_config(layers, hidden)
+    return written_model(folder, config, dense_shapes(config))
+
+
+def mixture_model(folder, layers, hidden):
+    config = mixture_config(layers, hidden)
+    return written_model(folder, config, mixture_shapes(config))
