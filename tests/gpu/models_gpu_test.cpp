@@ -86,7 +86,8 @@ TEST(GpuModels, MixturesTrainAsOnACpu) {
       {"gemma4_moe", ""}};  // whose router is one of all linear modules
   for (const auto& [name, router] : families) {
     SCOPED_TRACE(name);
-    const auto model = weights::Checkpoint::open(data("families/" + name));
+    const std::shared_ptr<const weights::Checkpoint> model =
+        weights::Checkpoint::open(data("families/" + name));
     model::DecoderOptions options;
     options.trains = model::Trains::kLora;
     options.lora.target_parameters = {"experts.gate_up_proj", "experts.down_proj"};

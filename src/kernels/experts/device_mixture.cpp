@@ -81,7 +81,7 @@ at::Tensor mixture_forward_on_device(const Mixture& mixture, Gating gating, cons
   const Routes& routes = run.routes;
   if (batch.exchange && batch.exchange->balance.counts)
     count_choices(batch.exchange->balance, at::softmax(run.logits, -1), routes);
-  run.gate_up = times_experts(spread_rows(x, routes), mixture.gate_up, routes);
+  run.gate_up = times_experts(spread_rows(x.contiguous(), routes), mixture.gate_up, routes);
   const int64_t inner = run.gate_up.size(1) / 2;
   const at::Tensor h =
       gated_forward(gating, run.gate_up.narrow(1, 0, inner), run.gate_up.narrow(1, inner, inner));
@@ -98,7 +98,7 @@ MixtureGrads mixture_backward_on_device(const Mixture& mixture, Gating gating, M
                                         const BatchContext& batch, bool needs_dx) {
   const Routes& routes = run.routes;
   // Without the weights first: their gradient is what each answer adds along dy.
-  at::Tensor d_answers = spread_rows(dy, routes);
+  at::Tensor d_answers = spread_rows(dy.contiguous(), routes);
   ThroughMatrix down = through_experts(d_answers, mixture.down, routes, /*needs_dx=*/true);
   WeightedGated gated{down.dx, run.gate_up, run.choice.scaled, {}, {}};
   if (mixture.down.bias.defined()) gated.bias = mixture.down.bias.weight, gated.dy = d_answers;
@@ -110,7 +110,8 @@ MixtureGrads mixture_backward_on_device(const Mixture& mixture, Gating gating, M
   d_answers.reset(), d_gated.weighted_h.reset();
 
   ThroughMatrix d_rows = through_experts(run.gate_up, mixture.gate_up, routes, needs_dx);
-  const at::Tensor rows = reads_input(mixture.gate_up) ? spread_rows(x, routes) : at::Tensor();
+  const at::Tensor rows =
+      reads_input(mixture.gate_up) ? spread_rows(x.contiguous(), routes) : at::Tensor();
   add_experts_grads(mixture.gate_up, run.gate_up, d_rows.d_low, rows, {}, routes);
 
   const MixtureGrads d = router_backward(

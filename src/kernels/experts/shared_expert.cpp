@@ -9,7 +9,7 @@ namespace sftrun::kernels {
 namespace {
 
 GatedAnswerGrads through_weight(const at::Tensor& dy, const SharedExpertRun& run) {
-  if (dy.is_cuda()) return gated_answer_backward(dy, run.answer, run.logit);
+  if (dy.is_cuda()) return gated_answer_backward(dy.contiguous(), run.answer, run.logit);
   const at::Tensor along = (dy.to(at::kFloat) * run.answer.to(at::kFloat)).sum(-1, true);
   return {(dy.to(at::kFloat) * run.weight).to(dy.scalar_type()),
           (along * run.weight * (1 - run.weight)).to(dy.scalar_type())};
