@@ -266,8 +266,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   return launch::supervise(
       {.plan = plan,
        .environment = env,
-       .command = worker_command(options, run, options.resume, plan.device),
-       .restart_command = worker_command(options, run, "auto", plan.device),
+       .command = worker_command(options, run, options.resume, plan.workers_device),
+       .restart_command = worker_command(options, run, "auto", plan.workers_device),
        .run_dir = run.loaded.config.output.dir,
        .max_restarts = options.max_restarts,
        .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s)});

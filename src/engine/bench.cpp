@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "device_memory.h"
+#include "memory_advice.h"
 #include "session.h"
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
@@ -80,7 +81,7 @@ std::unique_ptr<model::Decoder> make_decoder(const nlohmann::json& request,
   }
   const std::shared_ptr<const weights::Checkpoint> checkpoint =
       weights::Checkpoint::open(request.at("model").get<std::string>());
-  return model::Decoder::load(checkpoint, decoder_options(run, compute, checkpoint.get()));
+  return load_decoder(checkpoint, decoder_options(run, compute, checkpoint.get()));
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ struct Failure {
   std::string text;  ///< as it was told
 };
 /// Inside a handler: tells the user, the rank's log and the launcher of the exception being
-/// handled.
-Failure report_failure();
+/// handled. @param command what helps where memory was used up depends on it
+Failure report_failure(const std::string& command);
 
 int run_worker(const nlohmann::json& request);
 int run_generate(const nlohmann::json& request);

@@ -5,9 +5,11 @@
 #include <new>
 
 #include "commands.h"
+#include "memory_advice.h"
 #include "sftrun/app/engine_api.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/launch/error_file.h"
 
 namespace sftrun::engine {
@@ -32,40 +34,39 @@ Failure fail(ExitCode code, const std::string& text) {
   return {static_cast<int>(code), text};
 }
 
-std::string out_of_memory_text(const char* what) {
-  const std::string text = what;
-  return Error(ExitCode::kOutOfMemory, text.substr(0, text.find('\n')), {},
-               "lower train.batch_size and raise train.grad_accum, lower model.max_seq_len, or set "
-               "train.gradient_checkpointing: true")
-      .what();
+Failure out_of_memory(const char* what, const std::string& command) {
+  return fail(ExitCode::kOutOfMemory,
+              Error(ExitCode::kOutOfMemory, first_line(what), {}, memory_advice(command)).what());
 }
 
-/// LibTorch's errors end with a C++ stack trace, which belongs in the log, not before the user.
+/// LibTorch's errors end with a C++ stack trace, which belongs in the log, not before the user. Its
+/// lines are indented: the launcher shows such a line where it shows the one before.
 std::string libtorch_text(const c10::Error& e) {
-  log::debug("{}", e.what());
-  return Error(ExitCode::kWorkerFailed, std::string("LibTorch: ") + e.what_without_backtrace())
-      .what();
+  log::debug("{}", join(split(e.what(), '\n'), "\n    "));
+  std::string text = e.what_without_backtrace();
+  text = text.substr(0, text.find("\nException raised from "));  // of an error within this one
+  return Error(ExitCode::kWorkerFailed, "LibTorch: " + text).what();
 }
 
 int guarded(const char* command, const char* request) {
   try {
     return find(command)(nlohmann::json::parse(request));
   } catch (...) {
-    return report_failure().code;
+    return report_failure(command).code;
   }
 }
 
 }  // namespace
 
-Failure report_failure() {
+Failure report_failure(const std::string& command) {
   try {
     throw;
   } catch (const Error& e) {
     return fail(e.code(), e.what());
   } catch (const c10::OutOfMemoryError& e) {
-    return fail(ExitCode::kOutOfMemory, out_of_memory_text(e.what_without_backtrace()));
+    return out_of_memory(e.what_without_backtrace(), command);
   } catch (const std::bad_alloc&) {
-    return fail(ExitCode::kOutOfMemory, out_of_memory_text("out of memory"));
+    return out_of_memory("out of memory", command);
   } catch (const c10::Error& e) {
     return fail(ExitCode::kWorkerFailed, libtorch_text(e));
   } catch (const std::exception& e) {

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "cuda_library.h"
+#include "memory_advice.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/kernels/cuda_registry.h"
@@ -41,6 +42,12 @@ at::ScalarType choose_dtype(const std::string& dtype, at::Device device) {
   return device.is_cuda() || cpu_multiplies_bf16() ? at::kBFloat16 : at::kFloat;
 }
 
+/// Whether GPUs were found for this process, as the launcher does for its workers.
+bool names_gpus() {
+  const char* names = std::getenv("CUDA_VISIBLE_DEVICES");
+  return names != nullptr && *names != '\0' && std::string_view(names) != "-1";
+}
+
 }  // namespace
 
 Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank) {
@@ -57,7 +64,7 @@ Compute choose_compute(const std::string& device, const std::string& dtype, int 
     } else if (device == "cuda") {
       throw DeviceError("CUDA was asked for and is not available: " + status.reason,
                         "--device cuda", "use --device cpu, or see `sftrun gpu-info`");
-    } else if (status.has_driver) {
+    } else if (status.has_driver || names_gpus()) {
       log::warn("computing on the CPU: {}", status.reason);
     }
   }
@@ -286,7 +293,7 @@ LoadedModel load_model(const nlohmann::json& request) {
       options.base = form_as_trained(*adapter, *loaded.checkpoint);
   }
   try {
-    loaded.decoder = model::Decoder::load(loaded.checkpoint, options);
+    loaded.decoder = load_decoder(loaded.checkpoint, options);
   } catch (const ConfigError&) {
     // Which modules there are is for `tuning.lora` to know; here the adapter does not fit.
     if (adapter) weights::load_adapter(*adapter, adapter_config, loaded.checkpoint->arch());

@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "device_memory.h"
+#include "memory_advice.h"
 #include "run_result.h"
 #include "session.h"
 #include "sftrun/core/error.h"
@@ -190,7 +191,7 @@ class Worker {
     model::DecoderOptions options = decoder_options(config_, compute_, checkpoint_.get());
     if (resume_from && options.lora.pissa)
       options.lora.pissa_from = train::principal_parts_of(*resume_from);
-    decoder_ = model::Decoder::load(checkpoint_, options);
+    decoder_ = load_decoder(checkpoint_, options);
     if (!config_.tuning.lora.init_from.empty() && !resume_from) {
       model::load_adapter_weights(*decoder_, config_.tuning.lora.init_from);
       log::info("adapter initialised from {}", config_.tuning.lora.init_from);
@@ -568,7 +569,7 @@ int run_worker(const nlohmann::json& request) {
   } catch (...) {
     // Told while the communicator still stands: when it goes the other ranks fail too, and what
     // they say must not be the first word.
-    const Failure failure = report_failure();
+    const Failure failure = report_failure("worker");
     worker.abandon(failure.text);
     return failure.code;
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "line_filter.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::launch {
@@ -80,12 +81,13 @@ size_t lines_before_error(const std::vector<std::string>& lines) {
 }
 
 std::string tail_of_log(const WorkerEnd& end) {
-  const size_t count = lines_before_error(end.last_lines);
-  if (count == 0) return {};
+  std::vector<std::string> lines = end.last_lines;
+  lines.resize(lines_before_error(lines));
+  std::erase_if(lines, is_stack_trace);
+  if (lines.empty()) return {};
   std::string text = "\n  last lines of its log:";
-  for (size_t i = count - std::min(count, kShownLines); i < count; ++i) {
-    text += "\n    | " + end.last_lines[i];
-  }
+  for (size_t i = lines.size() - std::min(lines.size(), kShownLines); i < lines.size(); ++i)
+    text += "\n    | " + lines[i];
   return text;
 }
 

@@ -32,6 +32,10 @@ void refuse_old(const GpuReport& report, const std::vector<VisibleGpu>& gpus) {
   }
 }
 
+bool demands_gpus(const LaunchRequest& request) {
+  return request.device == "cuda" || !request.gpus.empty();
+}
+
 /// The GPUs to train on; none means on the CPU.
 std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine& machine,
                                     std::vector<std::string>& notes) {
@@ -43,7 +47,7 @@ std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine&
     return {};
   }
   const auto visible = visible_gpus(machine.gpus, machine.env);
-  const bool demanded = request.device == "cuda" || !request.gpus.empty();
+  const bool demanded = demands_gpus(request);
   if (visible.empty() && demanded) {
     const std::string why = !machine.gpus.gpus.empty()     ? "CUDA_VISIBLE_DEVICES hides every GPU"
                             : machine.gpus.problem.empty() ? "there is none"
@@ -54,7 +58,8 @@ std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine&
   }
   if (!visible.empty() && !machine.can_use_gpus) {
     const std::string text =
-        fmt::format("{} GPUs found, but this build of sftrun has no CUDA kernels", visible.size());
+        fmt::format("{} GPU{} found, but this build of sftrun has no CUDA kernels", visible.size(),
+                    visible.size() == 1 ? "" : "s");
     if (demanded)
       throw ConfigError(
           text, {}, "build it where there is a CUDA compiler (make build), or use --device cpu");
@@ -194,6 +199,7 @@ LaunchPlan make_plan(const LaunchRequest& request, const Machine& machine) {
   const auto gpus = choose_gpus(request, machine, plan.notes);
   plan.local_world_size = num_workers(request, machine, gpus.size());
   name_gpus(plan, machine, gpus);
+  plan.workers_device = gpus.empty() || demands_gpus(request) ? plan.device : "auto";
   assign_cpus(plan, machine, gpus);
   const auto run_id = machine.env.find("TORCHELASTIC_RUN_ID");
   plan.run_id = run_id != machine.env.end() ? run_id->second : fmt::format("sftrun-{}", ::getpid());

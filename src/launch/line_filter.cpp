@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "sftrun/core/strings.h"
+
 namespace sftrun::launch {
 namespace {
 
@@ -66,6 +68,11 @@ bool is_step_line(std::string_view message) {
   return end > slash + 1 && message.substr(end).starts_with(" loss ");
 }
 
+bool is_stack_trace(std::string_view line) {
+  line = trim(line);
+  return line.starts_with("frame #") || line.starts_with("Exception raised from ");
+}
+
 bool LineFilter::should_show(std::string_view line) {
   if (const auto house = parse_house_line(line)) {
     if (house->level == "warning" || house->level == "error" || house->level == "critical")
@@ -74,6 +81,7 @@ bool LineFilter::should_show(std::string_view line) {
     return !(options_.hide_steps && is_step_line(house->message));
   }
   if (stream_ == Stream::kErr && line.starts_with("error: ")) return false;
+  if (is_stack_trace(line)) return false;
   if (is_continuation(line)) return last_shown_;
   if (options_.is_main) return true;
   return stream_ == Stream::kErr && contains_word_of_trouble(line);

@@ -41,4 +41,7 @@ class LineFilter {
 /// …".
 bool is_step_line(std::string_view message);
 
+/// Whether the line is of the C++ stack trace at the end of a LibTorch error.
+bool is_stack_trace(std::string_view line);
+
 }  // namespace sftrun::launch

@@ -20,6 +20,18 @@ int find_gpu(const GpuReport& report, const std::string& word) {
   return -1;
 }
 
+/// Of a list that names one GPU twice CUDA shows none.
+void require_new(const std::vector<VisibleGpu>& visible, int index, const std::string& setting,
+                 const std::string& word) {
+  for (const VisibleGpu& gpu : visible) {
+    if (gpu.index != index) continue;
+    throw ConfigError(
+        fmt::format("CUDA_VISIBLE_DEVICES names one GPU twice (`{}` and `{}`): CUDA shows no GPU",
+                    gpu.id, word),
+        "CUDA_VISIBLE_DEVICES=" + setting, "name each GPU once");
+  }
+}
+
 }  // namespace
 
 std::vector<VisibleGpu> visible_gpus(const GpuReport& report, const Environment& env) {
@@ -36,6 +48,7 @@ std::vector<VisibleGpu> visible_gpus(const GpuReport& report, const Environment&
     if (word.starts_with("MIG-") && !report.gpus.empty()) return {{word, -1}};
     const int index = find_gpu(report, word);
     if (index < 0) break;
+    require_new(visible, index, setting->second, word);
     visible.push_back({word, index});
   }
   return visible;

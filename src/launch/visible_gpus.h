@@ -16,7 +16,7 @@ struct VisibleGpu {
 
 /// The GPUs of the report that CUDA_VISIBLE_DEVICES lets through, in its order and by its rules:
 /// indices or (beginnings of) UUIDs, the list ending at the first word that names no GPU; of MIG
-/// slices CUDA uses the first.
+/// slices CUDA uses the first. @throws ConfigError where a GPU is named twice
 std::vector<VisibleGpu> visible_gpus(const GpuReport& report, const Environment& env);
 
 /// `--gpus`: "" all, "2" the first two, "0,2,3" or "1," these of the visible ones. @throws

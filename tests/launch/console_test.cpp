@@ -58,6 +58,23 @@ TEST(LineFilter, IndentedLinesFollowTheirHead) {
   EXPECT_EQ(other.show("  at   somewhere"), std::nullopt);
 }
 
+// Its text is in the rank's log; what it says without the frames is reported as the error.
+TEST(LineFilter, StackTracesOfLibTorchAreNotShown) {
+  for (const bool is_main : {true, false}) {
+    LineFilter filter({.rank = 0, .is_main = is_main, .show_rank = false}, Stream::kErr);
+    EXPECT_EQ(filter.show("[12:03:04.118] [debug] CUDA error: an illegal memory access"),
+              std::nullopt);
+    EXPECT_EQ(filter.show("    CUDA kernel errors might be reported later"), std::nullopt);
+    EXPECT_EQ(filter.show("    Exception raised from f at a.cpp:1 (most recent call first):"),
+              std::nullopt);
+    EXPECT_EQ(filter.show("Exception raised from f at a.cpp:1 (most recent call first):"),
+              std::nullopt);
+    EXPECT_EQ(filter.show("frame #0: c10::Error::Error() + 0x80 (0x7f in libc10.so)"),
+              std::nullopt);
+    EXPECT_EQ(filter.show("Warning: something"), "Warning: something");
+  }
+}
+
 TEST(LineFilter, LevelsOfTheHouseFormat) {
   LineFilter main({.rank = 0, .is_main = true, .show_rank = true}, Stream::kErr);
   EXPECT_EQ(main.show("[12:03:04.118] [debug] [rank 0] detail"), std::nullopt);

@@ -90,6 +90,21 @@ TEST(DescribeFailure, AWorkerThatNamesNoStepWasLastHeardOf) {
             std::string::npos);
 }
 
+TEST(DescribeFailure, StackTracesAreLeftToTheLog) {
+  WorkerEnd end = end_of(0, exited(5), 5);
+  end.last_lines = {"step 1",
+                    "[12:03:04.118] [debug] CUDA error: an illegal memory access",
+                    "    Exception raised from f at a.cpp:1 (most recent call first):",
+                    "    frame #0: c10::Error::Error() + 0x80 (0x7f in libc10.so)",
+                    "frame #1: main + 0x1",
+                    "error: LibTorch: CUDA error: an illegal memory access"};
+  const std::string text = describe_failure(end, {}, 0).what();
+  EXPECT_EQ(text.find("frame #"), std::string::npos) << text;
+  EXPECT_EQ(text.find("Exception raised"), std::string::npos) << text;
+  EXPECT_NE(text.find("): LibTorch: CUDA error: an illegal memory access\n"), std::string::npos);
+  EXPECT_NE(text.find("    | step 1\n"), std::string::npos) << text;
+}
+
 TEST(DescribeFailure, TheErrorIsNotRepeatedAsTheEndOfTheLog) {
   WorkerEnd end = end_of(0, exited(5), 5);
   end.last_lines = {"step 1", "error: the loss is not finite", "  at   data.jsonl"};

@@ -78,6 +78,25 @@ TEST(LaunchPlan, CudaVisibleDevicesByCudasRules) {
   EXPECT_EQ(ids(""), "");
   EXPECT_EQ(ids("-1"), "");
   EXPECT_EQ(ids("MIG-aaaa,MIG-bbbb"), "MIG-aaaa ");
+  EXPECT_EQ(ids("0,9,0"), "0 ");
+}
+
+TEST(LaunchPlan, AGpuNamedTwiceIsAnError) {
+  Machine four = machine(4);
+  for (const std::string setting : {"0,0", "1,0,1", "GPU-3a,3"}) {
+    four.env["CUDA_VISIBLE_DEVICES"] = setting;
+    EXPECT_TRUE(message_of({}, four).starts_with("CUDA_VISIBLE_DEVICES names one GPU twice"))
+        << setting;
+    EXPECT_EQ(make_plan({.device = "cpu"}, four).device, "cpu");
+  }
+}
+
+TEST(LaunchPlan, WorkersMayFallBackToTheCpuWhereNobodyAskedForAGpu) {
+  EXPECT_EQ(make_plan({}, machine(2)).workers_device, "auto");
+  EXPECT_EQ(make_plan({.device = "cuda"}, machine(2)).workers_device, "cuda");
+  EXPECT_EQ(make_plan({.gpus = "1"}, machine(2)).workers_device, "cuda");
+  EXPECT_EQ(make_plan({.device = "cpu"}, machine(2)).workers_device, "cpu");
+  EXPECT_EQ(make_plan({}, machine(0)).workers_device, "cpu");
 }
 
 TEST(LaunchPlan, ANumberOfWorkersAsAskedFor) {
@@ -115,6 +134,9 @@ TEST(LaunchPlan, ABuildWithoutCudaTrainsOnTheCpuAndSaysSo) {
   EXPECT_NE(describe(plan).find("note: 2 GPUs found, but this build of sftrun has no CUDA kernels"),
             std::string::npos);
   EXPECT_NE(message_of({.device = "cuda"}, two), "");
+  Machine one = machine(1);
+  one.can_use_gpus = false;
+  EXPECT_NE(describe(make_plan({}, one)).find("note: 1 GPU found, but"), std::string::npos);
 }
 
 TEST(LaunchPlan, OldGpusAreRefusedByName) {

@@ -41,6 +41,9 @@ struct LaunchPlan {
   int master_port = 0;  ///< 0: a free one is picked at each start
   std::string run_id;
   std::string device = "cpu";          ///< cuda or cpu
+  /// What workers are told: cuda, cpu, or auto where GPUs were found that nobody asked for, and the
+  /// CPU computes if CUDA does not load.
+  std::string workers_device = "cpu";
   std::vector<std::string> gpus;       ///< names to print; empty for cpu
   std::string cuda_visible_devices;    ///< for the workers when `gpus` is not empty
   std::vector<std::vector<int>> cpus;  ///< of each worker; empty: not bound
