@@ -49,6 +49,7 @@ RULES = (
     ("adapter_grads*", (LOADS,), "reads activations and their gradients once, for a rank's columns"),
     ("cross_entropy*", (LOADS,), "reads the logits twice, which are the largest tensor of a step"),
     ("dropout*", (LOADS,), "reads and writes every value once"),
+    ("embedding_noise*", (LOADS,), "reads and writes every value once"),
     ("adamw_8bit*", (LOADS,), "reads parameter, gradient and two codes, writes three of them"),
     ("adamw*", (LOADS,), "reads four arrays of fp32, writes three and the copy"),
     ("sum_chunk*", (LOADS,), "reads every gradient once"),

@@ -191,6 +191,16 @@ at::Tensor dropout(const at::Tensor& x, const at::Tensor& token_keys, const Drop
   return y;
 }
 
+void add_embedding_noise(at::Tensor& x, const at::Tensor& token_keys, const at::Tensor& cu_seqlens,
+                         const NoiseParams& params) {
+  const Launch launch(x);
+  cuda::launch_embedding_noise(type_of(x), x.data_ptr(),
+                               static_cast<const TokenKey*>(token_keys.const_data_ptr()),
+                               cu_seqlens.const_data_ptr<int32_t>(), cu_seqlens.numel() - 1,
+                               x.size(0), x.size(1), params, launch.stream());
+  launch.check();
+}
+
 at::Tensor launch_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap,
                          double grad_scale, bool with_gradient) {
   at::Tensor losses = float_rows(logits);
@@ -623,6 +633,7 @@ constexpr CudaKernels kKernels = {
     .gated_forward = gated_forward,
     .gated_backward = gated_backward,
     .dropout = dropout,
+    .add_embedding_noise = add_embedding_noise,
     .cross_entropy = cross_entropy,
     .cross_entropy_loss = cross_entropy_loss,
     .adamw = adamw,

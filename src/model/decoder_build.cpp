@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -478,7 +479,11 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
       options_(std::move(options)),
       backend_(options_.backend ? *options_.backend : kernels::fused_backend()),
       rope_(arch_.ropes),
-      batch_target_(options_.device) {}
+      batch_target_(options_.device) {
+  batch_target_.cuts_chunks = std::any_of(
+      arch_.layers.begin(), arch_.layers.end(),
+      [](const spec::LayerSpec& layer) { return layer.mixer == spec::Mixer::kDeltaNet; });
+}
 
 void Decoder::build(const WeightSource& source) {
   DecoderBuilder(*this, source).run();

@@ -5,36 +5,32 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "sftrun/core/error.h"
-
 namespace sftrun::model {
+namespace {
 
-Staging::Staging(int64_t bytes, const BatchTarget& target, bool is_pinned)
-    : target_(target), is_pinned_(is_pinned && target.copies) {
-  host_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(is_pinned_));
+/// Where the array after one of so many bytes begins: every array at a multiple of 16 bytes.
+int64_t aligned(int64_t bytes) {
+  constexpr int64_t kAlignment = 16;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-void* Staging::place(int64_t count, at::ScalarType dtype) {
-  const auto bytes = count * static_cast<int64_t>(c10::elementSize(dtype));
-  SFTRUN_CHECK(used_ + bytes <= host_.numel());
-  parts_.push_back({used_, count, dtype});
-  auto* at = host_.data_ptr<uint8_t>() + used_;
-  used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  return at;
-}
+}  // namespace
+
+Staging::Staging(const BatchTarget& target, bool is_pinned)
+    : target_(target), is_pinned_(is_pinned && target.copies) {}
 
 /// On a copy stream; the buffer is not reused before the computing stream is past it.
-at::Tensor Staging::on_device() const {
+at::Tensor Staging::on_device(const at::Tensor& host) const {
   const at::Device device = target_.device;
-  if (device.is_cpu()) return host_;
-  if (!is_pinned_) return host_.to(device);
+  if (device.is_cpu()) return host;
+  if (!is_pinned_) return host.to(device);
   const c10::Stream computing = c10::impl::VirtualGuardImpl(device.type()).getStream(device),
                     copying = *target_.copies;
   c10::Event copied(device.type());
   at::Tensor there;
   {
     const c10::StreamGuard guard(copying);
-    there = host_.to(device, /*non_blocking=*/true);
+    there = host.to(device, /*non_blocking=*/true);
     copied.record(copying);
   }
   copied.block(computing);
@@ -42,14 +38,22 @@ at::Tensor Staging::on_device() const {
   return there;
 }
 
-std::vector<at::Tensor> Staging::send() const {
-  const at::Tensor all = on_device();
-  std::vector<at::Tensor> arrays;
+void Staging::send() {
+  int64_t bytes = 0;
+  for (const Part& part : parts_) bytes += aligned(part.bytes());
+  const at::Tensor host =
+      at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(is_pinned_));
+  int64_t offset = 0;
   for (const Part& part : parts_) {
-    const auto bytes = part.count * static_cast<int64_t>(c10::elementSize(part.dtype));
-    arrays.push_back(all.narrow(0, part.offset, bytes).view(part.dtype));
+    part.write(host.data_ptr<uint8_t>() + offset);
+    offset += aligned(part.bytes());
   }
-  return arrays;
+  const at::Tensor all = on_device(host);
+  offset = 0;
+  for (const Part& part : parts_) {
+    *part.to = all.narrow(0, offset, part.bytes()).view(part.dtype);
+    offset += aligned(part.bytes());
+  }
 }
 
 }  // namespace sftrun::model

@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -14,37 +16,47 @@ namespace sftrun::model {
 
 class Staging {
  public:
-  /// @param bytes of all arrays together, with kAlignment for each
   /// @param target must outlive this
   /// @param is_pinned of CUDA: page-locked memory, copied on a stream of its own while the device
   /// computes; else the copy waits for the device
-  Staging(int64_t bytes, const BatchTarget& target, bool is_pinned);
+  Staging(const BatchTarget& target, bool is_pinned);
 
-  static constexpr int64_t kAlignment = 16;
-
-  /// Room for an array, to be filled before `send`.
-  template <typename T>
-  std::span<T> add(int64_t count) {
-    return {static_cast<T*>(place(count, c10::CppTypeToScalarType<T>::value)),
-            static_cast<size_t>(count)};
+  /// An array of `count` values.
+  /// @param write called by `send` with the room to fill, std::span<T>
+  /// @param to becomes the array on the device, [count]; must outlive `send`
+  template <typename T, typename Write>
+  void add(int64_t count, Write write, at::Tensor& to) {
+    parts_.push_back({count, c10::CppTypeToScalarType<T>::value,
+                      [count, write](void* room) {
+                        write(std::span<T>(static_cast<T*>(room), static_cast<size_t>(count)));
+                      },
+                      &to});
+  }
+  /// The same values; `values` must outlive `send`.
+  template <typename T, typename Values>
+  void add_copy(const Values& values, at::Tensor& to) {
+    add<T>(
+        static_cast<int64_t>(values.size()),
+        [&values](std::span<T> room) { std::copy(values.begin(), values.end(), room.begin()); },
+        to);
   }
 
-  /// The arrays in order of `add`, each [count] on the device. The device's current stream waits
-  /// for the copy; the host does not, where the memory is pinned.
-  std::vector<at::Tensor> send() const;
+  /// Once. The device's current stream waits for the copy; the host does not, where the memory is
+  /// pinned.
+  void send();
 
  private:
   struct Part {
-    int64_t offset, count;
+    int64_t count;
     at::ScalarType dtype;
+    std::function<void(void*)> write;
+    at::Tensor* to;
+    int64_t bytes() const { return count * static_cast<int64_t>(c10::elementSize(dtype)); }
   };
-  void* place(int64_t count, at::ScalarType dtype);
-  at::Tensor on_device() const;
+  at::Tensor on_device(const at::Tensor& host) const;
 
   const BatchTarget& target_;
   bool is_pinned_;
-  at::Tensor host_;  // uint8
-  int64_t used_ = 0;
   std::vector<Part> parts_;
 };
 

@@ -10,6 +10,7 @@
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/layer.h"
+#include "sftrun/kernels/noise.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/ggml_type.h"
@@ -147,6 +148,17 @@ TEST_P(GpuKernels, DropoutDrawsTheSameMask) {
   expect_same("dropout", dtype() == at::kFloat ? 1e-7 : 1e-2, [&](const Moved& to) {
     return std::vector<at::Tensor>{dropout(to(x), batch_of({10, 50}, to), 0.3, 11)};
   });
+}
+
+TEST_P(GpuKernels, EmbeddingNoiseIsTheSame) {
+  for (const int64_t channels : {64, 129}) {
+    const at::Tensor x = values({60, channels}, 1);
+    expect_same("noise", 0, [&](const Moved& to) {
+      at::Tensor there = to(x);
+      add_embedding_noise_(there, batch_of({10, 0, 49, 1}, to), 5, 12);
+      return std::vector<at::Tensor>{there};
+    });
+  }
 }
 
 TEST_P(GpuKernels, CrossEntropy) {

@@ -25,6 +25,13 @@ struct DropoutParams {
   float scale = 1;         ///< 1 / (1 - threshold / 65536)
 };
 
+/// NEFTune's noise (noise.h).
+struct NoiseParams {
+  uint64_t seed = 0;
+  uint32_t step = 0;        ///< optimizer step
+  double scaled_alpha = 0;  ///< alpha times the embedding's own scale
+};
+
 struct AdamWParams {
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   float bias_correction1, sqrt_bias_correction2;  ///< 1 - beta1^t, sqrt(1 - beta2^t)

@@ -39,6 +39,9 @@ struct CudaKernels {
                          bool leaves_activation);
   at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys,
                         const DropoutParams& params);
+  /// x [T, channels] += noise.   @param token_keys [T, 2] int32   @param cu_seqlens [n + 1] int32
+  void (*add_embedding_noise)(at::Tensor& x, const at::Tensor& token_keys,
+                              const at::Tensor& cu_seqlens, const NoiseParams& params);
   at::Tensor (*cross_entropy)(at::Tensor& logits, const at::Tensor& labels, double softcap,
                               double grad_scale);
   at::Tensor (*cross_entropy_loss)(const at::Tensor& logits, const at::Tensor& labels,

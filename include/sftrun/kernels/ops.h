@@ -20,14 +20,16 @@ namespace sftrun::kernels {
 struct RopeAngles {
   at::Tensor cos, sin;  ///< [T, rotary_dim / 2] fp32, of each token's position
 };
+struct Chunks;
 struct LayerExchange;
 struct BatchContext {
   std::vector<RopeAngles> ropes;    ///< of each way to turn that the model has
   std::vector<int32_t> cu_seqlens;  ///< [n + 1]
   at::Tensor cu_seqlens_device;     ///< the same on the device (CUDA only)
   int32_t max_seqlen = 0;
-  std::vector<TokenKey> token_keys;  ///< [T]; empty when nothing is random
-  at::Tensor token_keys_device;      ///< [T, 2] int32 (CUDA only)
+  std::shared_ptr<const Chunks> chunks;  ///< where delta nets read the batch; else null
+  std::vector<TokenKey> token_keys;      ///< [T], on a CPU; empty when nothing is random
+  at::Tensor token_keys_device;          ///< [T, 2] int32, instead of them (CUDA only)
   uint64_t dropout_seed = 0;
   uint32_t step = 0;
   bool training = false;                    ///< dropout is on

@@ -57,6 +57,7 @@ struct QuantizedMatrix {
   /// (`nested_map`) and every weights::kNestedBlock blocks share a nested_absmax.
   at::Tensor codes;          ///< uint8 [blocks]
   at::Tensor nested_absmax;  ///< fp32 [ceil(blocks / 256)]
+  at::Tensor nested_values;  ///< `nested_map` where the codes are, made by `to`; on CPU undefined
   float offset = 0;
   int64_t first_block = 0;  ///< what blocks count from where they share a nested_absmax
 

@@ -104,6 +104,24 @@ SFTRUN_HOST_DEVICE DropoutBits dropout_bits(const DropoutParams& params, TokenKe
   return {{c0, c1, c2, c3}};
 }
 
+/// The random words of channels [4 * block, 4 * block + 4) of a token's noise. Modules with dropout
+/// are numbered from 0.
+SFTRUN_HOST_DEVICE DropoutBits noise_bits(const NoiseParams& params, TokenKey token,
+                                          uint32_t block) {
+  DropoutParams of;
+  of.seed = params.seed, of.step = params.step, of.module = 0xFFFFFFFFU;
+  return dropout_bits(of, token, block);
+}
+/// From -1 to 1: 24 bits, all that fp32 holds of such a number.
+SFTRUN_HOST_DEVICE float signed_unit(uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1p-23F - 1.0F;  // exact
+}
+/// The largest noise of a document of so many tokens.
+SFTRUN_HOST_DEVICE float noise_magnitude(const NoiseParams& params, int64_t tokens,
+                                         int64_t channels) {
+  return static_cast<float>(params.scaled_alpha / sqrt(static_cast<double>(tokens * channels)));
+}
+
 /// Largest logit so far and the sum of exp(logit - largest).
 struct SoftmaxState {
   float largest = -3.402823466e38F;

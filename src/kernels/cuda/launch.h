@@ -71,6 +71,11 @@ void launch_gated_backward(Type type, Gating gating, void* dh, void* gate, void*
                            const GatedShape& shape, GatedLeaves leaves, Stream stream);
 void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows,
                     int64_t channels, const DropoutParams& params, Stream stream);
+/// x [rows, channels] += noise, of which each document has its own magnitude.
+/// @param cu_seqlens [documents + 1]: where documents begin, the last is `rows`
+void launch_embedding_noise(Type type, void* x, const TokenKey* tokens, const int32_t* cu_seqlens,
+                            int64_t documents, int64_t rows, int64_t channels,
+                            const NoiseParams& params, Stream stream);
 /// Overwrites logits with the gradient if `with_gradient`.
 void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses,
                           int64_t rows, int64_t vocab, float softcap, float grad_scale,

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "sftrun/core/error.h"
@@ -14,10 +15,10 @@ struct Document {
   int64_t num_chunks() const { return (length + kChunk - 1) / kChunk; }
 };
 
-std::vector<Document> longest_first(const BatchContext& batch) {
+std::vector<Document> longest_first(const std::vector<int32_t>& cu_seqlens) {
   std::vector<Document> documents;
-  for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
-    const Document document{batch.cu_seqlens[i], batch.cu_seqlens[i + 1] - batch.cu_seqlens[i]};
+  for (size_t i = 0; i + 1 < cu_seqlens.size(); ++i) {
+    const Document document{cu_seqlens[i], cu_seqlens[i + 1] - cu_seqlens[i]};
     if (document.length > 0) documents.push_back(document);
   }
   std::stable_sort(documents.begin(), documents.end(), [](const Document& a, const Document& b) {
@@ -36,8 +37,20 @@ std::vector<int64_t> steps_of(const std::vector<Document>& documents) {
   return steps;
 }
 
-at::Tensor on(at::Device device, const std::vector<int64_t>& values) {
-  return at::tensor(values, at::kLong).to(device);
+/// A chunk's, from the document's token `begin` on.
+void add_tokens(ChunkArrays& arrays, const Document& document, int64_t begin) {
+  for (int64_t i = begin; i < begin + kChunk; ++i) {
+    const int64_t token = document.begin + std::min(i, document.length - 1);
+    if (i < document.length)
+      arrays.places[static_cast<size_t>(token)] = static_cast<int64_t>(arrays.tokens.size());
+    arrays.tokens.push_back(token);
+    arrays.real.push_back(i < document.length ? 1 : 0);
+  }
+}
+
+template <typename T>
+at::Tensor on(at::Device device, const std::vector<T>& values) {
+  return at::tensor(values, c10::CppTypeToScalarType<T>::value).to(device);
 }
 
 }  // namespace
@@ -50,42 +63,40 @@ at::Tensor Chunks::join(const at::Tensor& y) const {
   return y.flatten(0, 1).index_select(0, places);
 }
 
-Chunks chunks_of(const BatchContext& batch, at::Device device) {
-  Chunks chunks;
-  const std::vector<Document> documents = longest_first(batch);
-  chunks.steps = steps_of(documents);
+ChunkArrays chunk_arrays(const std::vector<int32_t>& cu_seqlens) {
+  const std::vector<Document> documents = longest_first(cu_seqlens);
   SFTRUN_CHECK(!documents.empty());
-  const int64_t count = std::accumulate(chunks.steps.begin(), chunks.steps.end(), int64_t{0});
-  std::vector<int64_t> tokens, previous, following;
-  std::vector<int64_t> places(static_cast<size_t>(batch.cu_seqlens.back()));
-  std::vector<float> real, has_following;
+  ChunkArrays arrays;
+  arrays.steps = steps_of(documents);
+  const auto count =
+      static_cast<size_t>(std::accumulate(arrays.steps.begin(), arrays.steps.end(), int64_t{0}));
+  arrays.tokens.reserve(count * kChunk), arrays.real.reserve(count * kChunk);
+  arrays.places.resize(static_cast<size_t>(cu_seqlens.back()));
   int64_t first = 0;  // chunk of the step
-  for (size_t step = 0; step < chunks.steps.size(); ++step) {
-    const int64_t here = chunks.steps[step],
-                  after = step + 1 < chunks.steps.size() ? chunks.steps[step + 1] : 0;
+  for (size_t step = 0; step < arrays.steps.size(); ++step) {
+    const int64_t here = arrays.steps[step],
+                  after = step + 1 < arrays.steps.size() ? arrays.steps[step + 1] : 0;
     for (int64_t rank = 0; rank < here; ++rank) {
-      const Document& document = documents[static_cast<size_t>(rank)];
-      const int64_t begin = static_cast<int64_t>(step) * kChunk;
-      previous.push_back(step > 0 ? first - chunks.steps[step - 1] + rank : 0);
-      following.push_back(rank < after ? first + here + rank : 0);
-      has_following.push_back(rank < after ? 1 : 0);
-      for (int64_t i = begin; i < begin + kChunk; ++i) {
-        const int64_t token = document.begin + std::min(i, document.length - 1);
-        if (i < document.length)
-          places[static_cast<size_t>(token)] = static_cast<int64_t>(tokens.size());
-        tokens.push_back(token);
-        real.push_back(i < document.length ? 1 : 0);
-      }
+      arrays.previous.push_back(step > 0 ? first - arrays.steps[step - 1] + rank : 0);
+      arrays.following.push_back(rank < after ? first + here + rank : 0);
+      arrays.has_following.push_back(rank < after ? 1 : 0);
+      add_tokens(arrays, documents[static_cast<size_t>(rank)], static_cast<int64_t>(step) * kChunk);
     }
     first += here;
   }
-  chunks.tokens = on(device, tokens).view({count, kChunk});
-  chunks.real = at::tensor(real, at::kFloat).to(device).view({count, kChunk});
-  chunks.previous = on(device, previous);
-  chunks.following = on(device, following);
-  chunks.has_following = at::tensor(has_following, at::kFloat).to(device);
-  chunks.places = on(device, places);
-  return chunks;
+  return arrays;
+}
+
+Chunks chunks_of(const BatchContext& batch, at::Device device) {
+  if (batch.chunks) return *batch.chunks;
+  const ChunkArrays arrays = chunk_arrays(batch.cu_seqlens);
+  return {.steps = arrays.steps,
+          .tokens = on(device, arrays.tokens).view({-1, kChunk}),
+          .real = on(device, arrays.real).view({-1, kChunk}),
+          .previous = on(device, arrays.previous),
+          .following = on(device, arrays.following),
+          .has_following = on(device, arrays.has_following),
+          .places = on(device, arrays.places)};
 }
 
 }  // namespace sftrun::kernels

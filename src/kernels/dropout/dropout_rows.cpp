@@ -18,22 +18,25 @@ BatchContext without_tokens(const BatchContext& batch) {
 BatchContext dropout_rows(const BatchContext& batch, const at::Tensor& rows) {
   if (!batch.training) return {};
   BatchContext result = without_tokens(batch);
-  const at::Tensor on_host = rows.cpu();
-  for (int64_t i = 0; i < on_host.size(0); ++i)
-    result.token_keys.push_back(
-        batch.token_keys[static_cast<size_t>(on_host.const_data_ptr<int64_t>()[i])]);
-  if (batch.token_keys_device.defined())
+  if (rows.is_cuda()) {
     result.token_keys_device = batch.token_keys_device.index_select(0, rows);
+    return result;
+  }
+  for (int64_t i = 0; i < rows.size(0); ++i)
+    result.token_keys.push_back(
+        batch.token_keys[static_cast<size_t>(rows.const_data_ptr<int64_t>()[i])]);
   return result;
 }
 
 BatchContext dropout_rows(const BatchContext& batch, int64_t first, int64_t count) {
   if (!batch.training) return {};
   BatchContext result = without_tokens(batch);
+  if (batch.token_keys_device.defined()) {
+    result.token_keys_device = batch.token_keys_device.narrow(0, first, count);
+    return result;
+  }
   const auto begin = batch.token_keys.begin() + first;
   result.token_keys.assign(begin, begin + count);
-  if (batch.token_keys_device.defined())
-    result.token_keys_device = batch.token_keys_device.narrow(0, first, count);
   return result;
 }
 

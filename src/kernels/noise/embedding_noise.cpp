@@ -2,9 +2,11 @@
 
 #include <cmath>
 
+#include "../operands.h"
 #include "../parallel.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
+#include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/noise.h"
 
 namespace sftrun::kernels {
@@ -17,10 +19,10 @@ float signed_unit(uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-23F - 1.0F;
 }
 
-void write_row(float* row, int64_t channels, TokenKey token, const BatchContext& batch,
+void write_row(float* row, int64_t channels, TokenKey token, const NoiseParams& params,
                float magnitude) {
-  const std::array<uint32_t, 2> key = {static_cast<uint32_t>(batch.dropout_seed) ^ batch.step,
-                                       static_cast<uint32_t>(batch.dropout_seed >> 32)};
+  const std::array<uint32_t, 2> key = {static_cast<uint32_t>(params.seed) ^ params.step,
+                                       static_cast<uint32_t>(params.seed >> 32)};
   for (int64_t first = 0; first < channels; first += 4) {
     const Philox4 words = philox4x32(
         {static_cast<uint32_t>(first / 4), token.position, token.document, kModule}, key);
@@ -29,25 +31,39 @@ void write_row(float* row, int64_t channels, TokenKey token, const BatchContext&
   }
 }
 
-}  // namespace
-
-void add_embedding_noise_(at::Tensor& x, const BatchContext& batch, double alpha, double scale) {
-  SFTRUN_CHECK_EQ(static_cast<int64_t>(batch.token_keys.size()), x.size(0));
+at::Tensor noise_on_cpu(const at::Tensor& x, const BatchContext& batch, const NoiseParams& params) {
   const int64_t channels = x.size(1);
   at::Tensor noise = at::empty(x.sizes(), at::kFloat);
   float* values = noise.data_ptr<float>();
   for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
     const int64_t begin = batch.cu_seqlens[document], end = batch.cu_seqlens[document + 1];
     const auto magnitude = static_cast<float>(
-        scale * alpha / std::sqrt(static_cast<double>((end - begin) * channels)));
+        params.scaled_alpha / std::sqrt(static_cast<double>((end - begin) * channels)));
     parallel_for(begin, end, 16, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         write_row(values + row * channels, channels, batch.token_keys[static_cast<size_t>(row)],
-                  batch, magnitude);
+                  params, magnitude);
       }
     });
   }
-  x.add_(noise.to(x.device()));
+  return noise;
+}
+
+}  // namespace
+
+void add_embedding_noise_(at::Tensor& x, const BatchContext& batch, double alpha, double scale) {
+  require_rows(x);
+  const NoiseParams params{batch.dropout_seed, batch.step, scale * alpha};
+  if (x.is_cuda()) {
+    require_operand(batch.token_keys_device, x, at::kInt);
+    require_numel(batch.token_keys_device, 2 * x.size(0));
+    require_operand(batch.cu_seqlens_device, x, at::kInt);
+    require_numel(batch.cu_seqlens_device, static_cast<int64_t>(batch.cu_seqlens.size()));
+    return cuda_kernels().add_embedding_noise(x, batch.token_keys_device, batch.cu_seqlens_device,
+                                              params);
+  }
+  SFTRUN_CHECK_EQ(static_cast<int64_t>(batch.token_keys.size()), x.size(0));
+  x.add_(noise_on_cpu(x, batch, params));
 }
 
 }  // namespace sftrun::kernels

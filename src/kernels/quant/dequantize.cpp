@@ -178,7 +178,7 @@ namespace {
 /// was.
 at::Tensor unpacked_factors(const QuantizedMatrix& matrix, const at::Tensor& blocks) {
   if (!matrix.is_nested()) return matrix.absmax.index_select(0, blocks);
-  const at::Tensor map = nested_map().to(matrix.codes.device()),
+  const at::Tensor map = matrix.codes.is_cpu() ? nested_map() : matrix.nested_values,
                    codes = matrix.codes.index_select(0, blocks).to(at::kInt),
                    shared = at::floor_divide(blocks + matrix.first_block, weights::kNestedBlock);
   return map.index_select(0, codes)
@@ -196,8 +196,7 @@ QuantizedMatrix rows_of(const QuantizedMatrix& matrix, const at::Tensor& rows) {
     const at::Tensor chosen = rows.to(at::kLong).unsqueeze(1) * blocks +
                               at::arange(blocks, rows.options().dtype(at::kLong));
     some.absmax = unpacked_factors(matrix, chosen.flatten());
-    some.codes.reset();
-    some.nested_absmax.reset();
+    for (at::Tensor* part : {&some.codes, &some.nested_absmax, &some.nested_values}) part->reset();
   } else if (matrix.absmax.defined()) {
     some.absmax = matrix.absmax.index_select(0, rows);
   }

@@ -107,6 +107,7 @@ QuantizedMatrix QuantizedMatrix::to(at::Device device) const {
   QuantizedMatrix moved = *this;
   for (at::Tensor* part : {&moved.packed, &moved.absmax, &moved.codes, &moved.nested_absmax})
     if (part->defined()) *part = part->to(device);
+  moved.nested_values = is_nested() && !device.is_cpu() ? nested_map().to(device) : at::Tensor();
   return moved;
 }
 

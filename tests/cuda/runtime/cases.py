@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import pathlib
 
-from tiny_models import families
+from tiny_models import dense_families, families
 
 BASE = ["--config", str(pathlib.Path(__file__).resolve().parent / "run.yaml"), "--device", "cuda"]
 MODES = {
@@ -24,6 +24,27 @@ MODES = {
 OPTIMIZERS = ["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"]  # docs/optimizers.md
 MODES |= {f"full {name}": ["tuning.mode=full", "model.dtype=bf16", f"train.optimizer={name}"] for name in OPTIMIZERS[1:]}
 MODES |= {f"LoRA {name}": ["model.dtype=bf16", f"train.optimizer={name}"] for name in OPTIMIZERS[1:]}
+# Met by counts of micro-batches alone.
+STEADY_MODES = {
+    "LoRA dropout": ["tuning.lora.dropout=0.1", "model.dtype=bf16"],
+    "LoRA dropout, head": ["tuning.lora.dropout=0.1", "tuning.lora.target_modules=[q_proj, lm_head, embed_tokens]", "model.dtype=bf16"],
+    "NEFTune": ["train.neftune_noise_alpha=5", "model.dtype=bf16"],
+    "NEFTune fp32": ["train.neftune_noise_alpha=5", "model.dtype=fp32"],
+    "DoRA alone": ["tuning.lora.dora=true", "model.dtype=bf16"],
+    "DoRA, head": ["tuning.lora.dora=true", "tuning.lora.target_modules=[q_proj, lm_head, embed_tokens]", "model.dtype=bf16"],
+    "nf4 embeddings": ["tuning.quant=nf4", "tuning.quant_embeddings=true", "model.dtype=bf16"],
+    "fp4 embeddings": ["tuning.quant=fp4", "tuning.double_quant=false", "tuning.quant_embeddings=true", "model.dtype=bf16"],
+    "int8 embeddings": ["tuning.quant=int8", "tuning.quant_embeddings=true", "model.dtype=bf16"],
+    "nf4 DoRA": ["tuning.quant=nf4", "tuning.lora.dora=true", "tuning.lora.dropout=0.1", "model.dtype=bf16"],
+    "full, gradient checkpointing": ["tuning.mode=full", "train.gradient_checkpointing=true", "model.dtype=bf16"],
+    "full NEFTune": ["tuning.mode=full", "train.neftune_noise_alpha=5", "model.dtype=bf16"],
+    "packed NEFTune": ["data.packing=true", "train.neftune_noise_alpha=5", "model.dtype=bf16"],
+}
+MODES |= STEADY_MODES
+# Of every family that has no experts: delta nets, RoPE by length, windows, soft caps, per-layer inputs.
+STEADY_FAMILIES = ["qwen3_5", "phi3", "llama_dynamic", "gemma2", "gemma4"]
+STEADY_OF_DELTA_NETS = ["full", "nf4", "gradient checkpointing", "LoRA dropout"]
+DENSE = "dense"  # tiny_models.dense_model: matrices of whole blocks, joint products
 OF_ONE_FAMILY = "qwen3"  # that meets every mode
 ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "full paged_adamw"), ("qwen3_moe", "LoRA"),
           ("mistral", "full paged_adamw_8bit")]
@@ -47,13 +68,27 @@ def case(family, mode, devices, **what):
     return Case(f"{family}, {mode}, {devices} device{'s' if devices > 1 else ''}", family, mode, devices, **what)
 
 
+def case_modes():
+    return [mode for mode in MODES if mode not in STEADY_MODES]
+
+
 def all_cases():
     return [case(family, mode, devices, resumes=devices == 2, answers=devices == 1 and mode != "packed")
-            for family, mode, devices in itertools.product(families(), MODES, (1, 2))]
+            for family, mode, devices in itertools.product(families(), case_modes(), (1, 2))]
+
+
+def steady_cases(everything):
+    """(family, mode) of runs whose micro-batches neither wait nor copy pageable memory."""
+    if everything:
+        return list(itertools.product([DENSE, *dense_families()], MODES))
+    found = [(family, "LoRA") for family in STEADY_FAMILIES]
+    found += [("qwen3_5", mode) for mode in STEADY_OF_DELTA_NETS]
+    modes = ["full", "fp8", "int8", "gradient checkpointing", "PiSSA", "full paged_adamw", *STEADY_MODES]
+    return found + [(DENSE, mode) for mode in modes]
 
 
 def chosen_cases():
     """Every family with the first mode, every mode with one family, and those that use the most of two devices."""
     found = [case(family, "LoRA", 1, answers=True) for family in families() if family != OF_ONE_FAMILY]
-    found += [case(OF_ONE_FAMILY, mode, 1, resumes=True, answers=mode in ("LoRA", "nf4", "fp8", "int8")) for mode in MODES]
+    found += [case(OF_ONE_FAMILY, mode, 1, resumes=True, answers=mode in ("LoRA", "nf4", "fp8", "int8")) for mode in case_modes()]
     return found + [case(family, mode, 2, resumes=True) for family, mode in ON_TWO]

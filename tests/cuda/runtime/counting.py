@@ -5,8 +5,8 @@ import json
 import re
 
 import stand_in
-from cases import BASE, MODES
-from tiny_models import dense_model, mixture_model, write_texts
+from cases import BASE, DENSE, MODES, steady_cases
+from tiny_models import dense_model, family_model, mixture_model, write_texts
 
 HIDDEN = 256  # heads of 64 channels: FlashAttention's
 LAYERS = 2
@@ -23,6 +23,9 @@ ALSO_COUNTED = ["full", "fp8", "int8", "gradient checkpointing", "full paged_ada
 LAUNCHES = ("launch", "product")
 # Kernels and products of a layer, forward and backward together: no change may add to them unseen.
 MOST_OF_A_LAYER = {"LoRA": 48, "nf4": 78}
+LENGTHS = (40, 12)  # of a steady run's two documents
+MORE_OF = {"micro-batch": 2, "evaluated micro-batch": 1}  # in a run than in the base: one in each of two steps
+NOT_IN_A_MICRO_BATCH = ("copies that wait", "copies of pageable memory", "synchronisations")
 RUNS = {"base": {}, "micro-batch": {"accum": 3}, "step": {"steps": 6}, "evaluation": {"val": 2}, "layer": {"layers": LAYERS + 1},
         "layer, micro-batch": {"layers": LAYERS + 1, "accum": 3}, "layer, evaluation": {"layers": LAYERS + 1, "val": 2}}
 
@@ -90,6 +93,42 @@ def run(session, mode, devices, name, layers=LAYERS, accum=2, steps=4, val=1, ex
                         "--nproc-per-node", str(devices), *extra], devices)
 
 
+def run_family(session, family, mode, name, accum=2, val=1):
+    """Micro-batches of a long document and a short one: RoPE of some families goes by the length."""
+    steps, folder = 2, session.folder / "steady" / re.sub(r"\W+", "-", f"{family} {mode} {name}")
+    model = dense_model(folder / "model", 1, HIDDEN) if family == DENSE else family_model(folder / "model", family)
+    write_texts(folder / "train.jsonl", accum * steps * 2, LENGTHS)
+    write_texts(folder / "val.jsonl", val)
+    return session.run(f"steady {family} {mode} {name}",
+                       ["train", *BASE, *MODES[mode], f"model.name={model}", f"data.train={folder}/train.jsonl",
+                        f"data.val={folder}/val.jsonl", f"output.dir={folder}/run", f"train.grad_accum={accum}", f"train.max_steps={steps}",
+                        f"train.eval_steps={steps}"], 1)
+
+
+def steady_runs(mode):
+    """How a micro-batch is evaluated depends on the family, and on how embeddings are held."""
+    evaluated = {"evaluated micro-batch": {"val": 2}} if mode == "LoRA" or "embeddings" in mode else {}
+    return {"base": {}, "micro-batch": {"accum": 3}, **evaluated}
+
+
+def check_steady(session, family, mode):
+    """What waits or copies pageable memory in a micro-batch of a family."""
+    tallies, title = {}, f"steady {family}, {mode}"
+    for name, what in steady_runs(mode).items():
+        done = run_family(session, family, mode, name, **what)
+        if done.code:
+            return [f"{title}, {name}: exit code {done.code}: {done.output.strip()[-300:]}"]
+        tallies[name] = tally(done.events(0))
+    failures, base = [], tallies.pop("base")
+    for name, found in tallies.items():
+        more = difference(found, base)
+        if not launches(more):
+            failures.append(f"{title}: no launch in another {name}")
+        numbers = summary(more)
+        failures += [f"{title}: {numbers[what] / MORE_OF[name]:g} {what} in every {name}" for what in NOT_IN_A_MICRO_BATCH if numbers[what] > 0]
+    return failures
+
+
 def unpinned(session):
     """What is wrong with train.dataloader_pin_memory, which says how batches are copied."""
     with_pageable = run(session, "LoRA", 1, "pageable", extra=["train.dataloader_pin_memory=false"])
@@ -143,7 +182,7 @@ def steady_state(table):
             if numbers[name]:
                 yield f"{numbers[name]:g} {name} in every {part}"
     numbers = summary(table["micro-batch"])
-    for name in ("copies that wait", "copies of pageable memory", "synchronisations"):
+    for name in NOT_IN_A_MICRO_BATCH:
         if numbers[name]:
             yield f"{numbers[name]:g} {name} in every micro-batch"
 
@@ -162,6 +201,9 @@ def count(session, pool, everything):
         title, table, lines = count_mode(session, pool, mode, devices)
         tables[title] = table
         failures += lines
+    steady = [pool.submit(check_steady, session, family, mode) for family, mode in steady_cases(everything)]
+    for one in steady:
+        failures += one.result()
     return tables, failures
 
 

@@ -13,6 +13,16 @@ def families():
     return sorted(path.name for path in (DATA / "families").iterdir() if (path / "model.safetensors").exists())
 
 
+def has_experts(family):
+    config = json.loads((DATA / "families" / family / "config.json").read_text())
+    text = config.get("text_config", config)
+    return any(text.get(key) for key in ("num_experts", "num_local_experts"))
+
+
+def dense_families():
+    return [family for family in families() if not has_experts(family)]
+
+
 def link_all(folder, of, pattern):
     for path in of.glob(pattern):
         (folder / path.name).symlink_to(path)
@@ -27,9 +37,9 @@ def family_model(folder, family):
     return folder
 
 
-def write_texts(path, count, length=40):
-    """Digits, all of one length: every micro-batch is of one shape. Longer than what kernels for a few rows take."""
-    texts = (str(7919**20 * (n + 1))[:length] for n in range(count))
+def write_texts(path, count, lengths=(40,)):
+    """Digits, of these lengths in turn, a micro-batch's: every one is of one shape. 40 are more than kernels for a few rows take."""
+    texts = (str(7919**20 * (n + 1))[:lengths[n % len(lengths)]] for n in range(count))
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 

@@ -1,0 +1,149 @@
+#include "sftrun/model/packed_batch.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "sftrun/kernels/delta_chunks.h"
+
+namespace sftrun::model {
+namespace {
+
+using spec::RopeSpec;
+using spec::RopeType;
+
+/// Documents of these lengths; every third token carries a label.
+data::Batch batch_of(const std::vector<int32_t>& lengths) {
+  data::Batch batch;
+  batch.cu_seqlens = {0};
+  for (const int32_t length : lengths) {
+    batch.document_keys.push_back(static_cast<int64_t>(100 + batch.cu_seqlens.size()));
+    batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
+    batch.max_seqlen = std::max(batch.max_seqlen, length);
+    for (int32_t i = 0; i < length; ++i) {
+      batch.tokens.push_back(7 * i + length);
+      batch.labels.push_back(i % 3 == 1 ? 10 + i : data::kIgnoreIndex);
+      batch.position_ids.push_back(i);
+    }
+  }
+  return batch;
+}
+
+RopeSpec rope_of(RopeType type) {
+  RopeSpec rope{.type = type, .theta = 1e4, .rotary_dim = 8, .max_position_embeddings = 24};
+  rope.factor = 4;
+  if (type != RopeType::kLongRope) return rope;
+  rope.original_max_position_embeddings = 16;
+  rope.short_factor = {1, 1.25F, 1.5F, 2};
+  rope.long_factor = {1, 2, 5, 9};
+  return rope;
+}
+
+/// Row by row, of the frequencies that each document has by its length.
+kernels::RopeAngles angles_of(const RopeSpec& rope, const data::Batch& batch) {
+  const int64_t half = rope.rotary_dim / 2;
+  kernels::RopeAngles angles{at::empty({batch.num_tokens(), half}),
+                             at::empty({batch.num_tokens(), half})};
+  int64_t i = 0;
+  for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
+    const int64_t begin = batch.cu_seqlens[document], end = batch.cu_seqlens[document + 1];
+    const spec::RopeTable table = spec::rope_table(rope, end - begin);
+    for (int64_t p = 0; p < end - begin; ++p) {
+      for (int64_t channel = 0; channel < half; ++channel, ++i) {
+        const float angle = static_cast<float>(p) * table.inv_freq[static_cast<size_t>(channel)];
+        const double wide = angle;
+        angles.cos.data_ptr<float>()[i] =
+            static_cast<float>(std::cos(wide)) * table.attention_scaling;
+        angles.sin.data_ptr<float>()[i] =
+            static_cast<float>(std::sin(wide)) * table.attention_scaling;
+      }
+    }
+  }
+  return angles;
+}
+
+// Batches of one cache, whose tables grow: short documents, long ones, both, and short ones again.
+const std::vector<std::vector<int32_t>> kBatches = {
+    {3, 0, 5}, {16, 1}, {2, 17, 16}, {40, 3, 25, 24}, {100}, {4, 90}, {6, 6}};
+
+class RopeOfEachLength : public testing::TestWithParam<RopeType> {};
+TEST_P(RopeOfEachLength, AnglesAreTheDocuments) {
+  const std::vector<RopeSpec> ropes = {rope_of(GetParam()), rope_of(RopeType::kDefault)};
+  RopeCache cache(ropes);
+  for (const std::vector<int32_t>& lengths : kBatches) {
+    SCOPED_TRACE(testing::PrintToString(lengths));
+    const data::Batch batch = batch_of(lengths);
+    const PackedBatch packed = prepare_batch(batch, cache, BatchTarget(at::kCPU), {});
+    ASSERT_EQ(packed.context.ropes.size(), ropes.size());
+    for (size_t i = 0; i < ropes.size(); ++i) {
+      const kernels::RopeAngles expected = angles_of(ropes[i], batch);
+      EXPECT_TRUE(at::equal(packed.context.ropes[i].cos, expected.cos)) << "rope " << i;
+      EXPECT_TRUE(at::equal(packed.context.ropes[i].sin, expected.sin)) << "rope " << i;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Types, RopeOfEachLength,
+                         testing::Values(RopeType::kDefault, RopeType::kLinear, RopeType::kDynamic,
+                                         RopeType::kLongRope),
+                         [](const auto& of_type) {
+                           return std::to_string(static_cast<int>(of_type.param));
+                         });
+
+TEST(RopeRows, OfDocumentsThatTheTableServesAreTheirPositions) {
+  RopeCache cache({rope_of(RopeType::kLongRope), rope_of(RopeType::kDynamic)});
+  for (const RopeRows& rows : cache.rows_of({0, 16, 20})) {
+    EXPECT_TRUE(rows.rows.empty());
+    EXPECT_TRUE(rows.cos.empty());
+  }
+  const std::vector<RopeRows> rows = cache.rows_of({0, 30, 32});
+  EXPECT_EQ(rows[0].rows.size(), 32U);
+  EXPECT_TRUE(rows[0].cos.empty());
+  EXPECT_TRUE(rows[1].rows.empty());
+  EXPECT_EQ(rows[1].cos.size(), 32U * 4);
+}
+
+TEST(PackedBatchArrays, AreTheBatchs) {
+  const data::Batch batch = batch_of({4, 0, 7});
+  RopeCache cache({});
+  const PackedBatch packed = prepare_batch(batch, cache, BatchTarget(at::kCPU), {3, 5, true});
+  EXPECT_TRUE(at::equal(packed.tokens, at::tensor(batch.tokens, at::kLong)));
+  EXPECT_TRUE(at::equal(packed.label_rows, at::tensor({1, 5, 8}, at::kLong)));
+  EXPECT_TRUE(at::equal(packed.labels, at::tensor({11, 11, 14}, at::kInt)));
+  EXPECT_EQ(packed.context.cu_seqlens, batch.cu_seqlens);
+  ASSERT_EQ(packed.context.token_keys.size(), 11U);
+  EXPECT_EQ(packed.context.token_keys[3].document, 101U);
+  EXPECT_EQ(packed.context.token_keys[3].position, 3U);
+  EXPECT_EQ(packed.context.token_keys[4].document, 103U);
+  EXPECT_EQ(packed.context.token_keys[4].position, 0U);
+  EXPECT_EQ(packed.context.chunks, nullptr);
+}
+
+TEST(PackedBatchArrays, HaveChunksWhereTheModelHasDeltaNets) {
+  BatchTarget target(at::kCPU);
+  target.cuts_chunks = true;
+  RopeCache cache({});
+  const data::Batch batch = batch_of({3, 130, 0, 64, 65});
+  const PackedBatch packed = prepare_batch(batch, cache, target, {});
+  ASSERT_NE(packed.context.chunks, nullptr);
+  const kernels::Chunks& chunks = *packed.context.chunks;
+  EXPECT_EQ(chunks.steps, (std::vector<int64_t>{4, 2, 1}));
+  ASSERT_EQ(chunks.tokens.sizes(), at::IntArrayRef({7, kernels::kChunk}));
+  EXPECT_EQ(chunks.real.sizes(), chunks.tokens.sizes());
+  EXPECT_EQ(chunks.real.sum().item<float>(), static_cast<float>(batch.num_tokens()));
+  const at::Tensor x = at::arange(batch.num_tokens());
+  EXPECT_TRUE(at::equal(chunks.cut(x), chunks.tokens));
+  EXPECT_TRUE(at::equal(chunks.join(chunks.cut(x).unsqueeze(-1)).squeeze(-1), x));
+  EXPECT_TRUE(at::equal(chunks.previous, at::tensor({0, 0, 0, 0, 0, 1, 4}, at::kLong)));
+  EXPECT_TRUE(at::equal(chunks.following, at::tensor({4, 5, 0, 0, 6, 0, 0}, at::kLong)));
+  EXPECT_TRUE(
+      at::equal(chunks.has_following, at::tensor({1., 1., 0., 0., 1., 0., 0.}, at::kFloat)));
+}
+
+TEST(PackedBatchArrays, OfNoTokensAreNone) {
+  RopeCache cache({rope_of(RopeType::kDynamic)});
+  EXPECT_EQ(prepare_batch(batch_of({}), cache, BatchTarget(at::kCPU), {}).num_tokens(), 0);
+}
+
+}  // namespace
+}  // namespace sftrun::model
