@@ -61,7 +61,9 @@ inline model::PackedBatch packed(model::Decoder& decoder,
   for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
   const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
                                              static_cast<int64_t>(bins.size()));
-  return model::prepare_batch(batch, decoder.rope(), device, {});
+  model::BatchTarget target(device);
+  target.cuts_chunks = decoder.batch_target().cuts_chunks;
+  return model::prepare_batch(batch, decoder.rope(), target, {});
 }
 
 }  // namespace sftrun::test

@@ -101,8 +101,8 @@ def run_family(session, family, mode, name, accum=2, val=1):
     write_texts(folder / "val.jsonl", val)
     return session.run(f"steady {family} {mode} {name}",
                        ["train", *BASE, *MODES[mode], f"model.name={model}", f"data.train={folder}/train.jsonl",
-                        f"data.val={folder}/val.jsonl", f"output.dir={folder}/run", f"train.grad_accum={accum}", f"train.max_steps={steps}",
-                        f"train.eval_steps={steps}"], 1)
+                        f"data.val={folder}/val.jsonl", f"output.dir={folder}/run", f"train.grad_accum={accum}",
+                        f"train.max_steps={steps}", f"train.eval_steps={steps}"], 1)
 
 
 def steady_runs(mode):
@@ -125,7 +125,8 @@ def check_steady(session, family, mode):
         if not launches(more):
             failures.append(f"{title}: no launch in another {name}")
         numbers = summary(more)
-        failures += [f"{title}: {numbers[what] / MORE_OF[name]:g} {what} in every {name}" for what in NOT_IN_A_MICRO_BATCH if numbers[what] > 0]
+        failures += [f"{title}: {numbers[what] / MORE_OF[name]:g} {what} in every {name}"
+                     for what in NOT_IN_A_MICRO_BATCH if numbers[what] > 0]
     return failures
 
 

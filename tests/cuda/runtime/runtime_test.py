@@ -6,7 +6,8 @@
 
 cases   train (with evaluation, checkpoints and a resumed run), score and generate: exit code 0; no line of the stand-in's own; all that
         rank r does is done on device r; at the end no registered host memory and no NCCL communicator is open
-memory  a device that is too small ends the run with an error that says so
+small   a device that is too small ends the run with an error that says so, and what helps
+fallback  without our CUDA library --device auto computes on the CPU
 counts  by differences between runs: launches of a layer, forward and backward; copies, waits and allocations of a micro-batch and of a step
 
 Kernels do not run, and device memory reads as zero: no number that the program prints means anything. --all runs every family with every
@@ -18,6 +19,7 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -150,6 +152,36 @@ def check_small_device(session):
     failures.expect("small device", f"says what is missing: {last_lines(run.output)}", "memory" in run.output)
     failures.expect("small device", "an allocation failed", any(event.get("failed") for event in run.events(0)))
     failures.expect("small device", "no line of the stand-in", "stand-in:" not in run.output)
+    advised = "does not fit" in run.output and "train.batch_size" not in run.output
+    failures.expect("small device", f"advice is about the model: {last_lines(run.output)}", advised)
+    command = ["generate", "--model", model, "--prompt", "123", "--max-new-tokens", "3", "--device", "cuda"]
+    wrote = session.run("small generate", command, 1, SFTRUN_STANDIN_MIB=str(TOO_SMALL_MIB // 2))
+    advised = wrote.code == 4 and "does not fit" in wrote.output and "train." not in wrote.output
+    failures.expect("small device, generate", f"ends with {wrote.code}: {last_lines(wrote.output)}", advised)
+    return failures.lines
+
+
+def check_fallback(arguments, session):
+    """Where our CUDA library does not load, --device auto computes on the CPU with a warning, and --device cuda ends the run."""
+    failures, folder = Failures(), session.folder / "fallback"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "lib").mkdir()
+    shutil.copy2(arguments.sftrun, folder / "bin/sftrun")
+    for library in (arguments.sftrun.parents[1] / "lib").glob("libsftrun_*.so"):
+        (folder / "lib" / library.name).symlink_to(library)
+    (folder / "lib/libsftrun_cuda.so").unlink()
+    (folder / "lib/libsftrun_cuda.so").write_text("no library")
+    broken = stand_in.Session(folder / "bin/sftrun", arguments.stand_in, folder)
+    model = dense_model(folder / "model", layers=1, hidden=64)
+    write_texts(folder / "train.jsonl", TEXTS)
+    for device in ("auto", "cuda"):
+        arguments_of = [device if word == "cuda" else word for word in Case("fallback", "llama", "LoRA fp32").arguments]
+        command = ["train", *arguments_of, f"model.name={model}", f"data.train={folder}/train.jsonl", f"output.dir={folder}/run-{device}",
+                   "train.max_steps=1", "train.eval_strategy=no"]
+        run = broken.run(f"fallback {device}", command, 1)
+        says = "computing on the CPU: the CUDA kernels" if device == "auto" else "CUDA was asked for"
+        good = (run.code == 0) == (device == "auto") and says in run.output
+        failures.expect(f"fallback, --device {device}", f"ends with {run.code}: {last_lines(run.output)}", good)
     return failures.lines
 
 
@@ -166,7 +198,7 @@ def parse():
     parser.add_argument("--stand-in", required=True, type=pathlib.Path, help="folder of the libraries")
     parser.add_argument("--torch-lib", required=True, type=pathlib.Path, help="LibTorch's folder of libraries")
     parser.add_argument("--all", action="store_true", help="every family with every mode, on one device and on two")
-    parser.add_argument("--only", nargs="+", default=[], help="cases whose name one of these finds; small, counts and loading are names, too")
+    parser.add_argument("--only", nargs="+", default=[], help="cases whose name one of these finds; small, fallback, counts and loading are names, too")
     parser.add_argument("--counts", type=pathlib.Path, help="where the table of counts goes, as JSON")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for all runs and logs, which stays")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
@@ -186,6 +218,8 @@ def check(arguments, folder):
             failures += lines
         if chosen("small"):
             failures += check_small_device(session)
+        if chosen("fallback"):
+            failures += check_fallback(arguments, session)
         if chosen("counts"):
             table, lines = counting.count(session, pool, arguments.all)
             failures += lines
