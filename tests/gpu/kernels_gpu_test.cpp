@@ -185,7 +185,8 @@ TEST_P(GpuKernels, Attention) {
   for (const Case& c :
        {Case{4, 2, 64, 0, 0, false}, Case{3, 3, 32, 0, 0, false}, Case{8, 1, 128, 0, 0, false},
         Case{4, 2, 64, 17, 0, false}, Case{2, 2, 64, 0, 20, false}, Case{4, 4, 64, 9, 0, true},
-        Case{3, 1, 20, 0, 0, false}, Case{2, 2, 17, 5, 0, true}}) {
+        Case{3, 1, 20, 0, 0, false}, Case{2, 2, 17, 5, 0, true}, Case{4, 2, 256, 31, 20, true},
+        Case{2, 1, 512, 0, 0, false}, Case{2, 2, 320, 50, 10, false}}) {
     const AttentionShape shape{c.heads,    c.kv_heads,
                                c.head_dim, 1 / std::sqrt(static_cast<double>(c.head_dim)),
                                c.window,   c.softcap};

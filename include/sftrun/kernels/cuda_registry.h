@@ -33,6 +33,18 @@ struct CudaKernels {
                                             const std::vector<at::Tensor>& rstd,
                                             const RopeAngles* angles, int64_t head_dim,
                                             const std::vector<at::Tensor>& into);
+  /// What FlashAttention does not take, of heads of at most 512 channels.
+  /// @param cu_seqlens [documents + 1] int32 on the device
+  /// @return out, contiguous, and lse [heads, T] fp32
+  std::pair<at::Tensor, at::Tensor> (*attention_forward)(const at::Tensor& q, const at::Tensor& k,
+                                                         const at::Tensor& v,
+                                                         const at::Tensor& cu_seqlens,
+                                                         const AttentionShape& shape);
+  /// @param d_out, out contiguous   @return contiguous gradients
+  AttentionGrads (*attention_backward)(const at::Tensor& d_out, const at::Tensor& q,
+                                       const at::Tensor& k, const at::Tensor& v,
+                                       const at::Tensor& out, const at::Tensor& lse,
+                                       const at::Tensor& cu_seqlens, const AttentionShape& shape);
   at::Tensor (*gated_forward)(Gating gating, const at::Tensor& gate, const at::Tensor& up);
   /// @param leaves_activation dh becomes what `gated_forward` gave
   void (*gated_backward)(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up,

@@ -3,8 +3,8 @@
 #include "sftrun/kernels/ops.h"
 
 /// Attention composed of LibTorch's operations, in fp32, one group of heads of one document at a
-/// time: for what no kernel at hand computes (soft caps or fp32 on CUDA, windows in odd head sizes
-/// on CPU). Memory grows with the square of the longest document.
+/// time: for what no kernel at hand computes (heads of more than 512 channels on CUDA, windows in odd
+/// head sizes on CPU). Memory grows with the square of the longest document.
 namespace sftrun::kernels {
 
 /// lse is empty.

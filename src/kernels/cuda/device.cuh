@@ -200,8 +200,8 @@ struct AsGiven {
   using Type = T;
 };
 
-/// Starts a kernel without dynamic shared memory. The only launch in the code: tests compile the
-/// kernels for the host, where a block's threads are fibres (tests/cuda/emulator).
+/// Starts a kernel. The only launches in the code: tests compile the kernels for the host, where a
+/// block's threads are fibres (tests/cuda/emulator).
 template <typename... Parameters>
 void launch(void (*kernel)(Parameters...), dim3 grid, int threads, Stream stream,
             typename AsGiven<Parameters>::Type... arguments) {
@@ -209,6 +209,32 @@ void launch(void (*kernel)(Parameters...), dim3 grid, int threads, Stream stream
   kernel<<<grid, static_cast<unsigned>(threads), 0, stream>>>(arguments...);
 #else
   emulator::run(grid, static_cast<unsigned>(threads), stream, [&] { kernel(arguments...); });
+#endif
+}
+
+/// The same with `bytes` of dynamic shared memory, which may be more than the 48 KiB that a kernel
+/// has without asking; errors are left for cudaGetLastError().
+template <typename... Parameters>
+void launch_with_memory(void (*kernel)(Parameters...), dim3 grid, int threads, int bytes,
+                        Stream stream, typename AsGiven<Parameters>::Type... arguments) {
+#ifdef __CUDACC__
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  kernel<<<grid, static_cast<unsigned>(threads), static_cast<size_t>(bytes), stream>>>(
+      arguments...);
+#else
+  emulator::run(
+      grid, static_cast<unsigned>(threads), stream, [&] { kernel(arguments...); },
+      static_cast<size_t>(bytes));
+#endif
+}
+
+/// The block's dynamic shared memory, aligned to 128 bytes.
+__device__ __forceinline__ char* dynamic_shared_memory() {
+#ifdef __CUDACC__
+  extern __shared__ __align__(128) char memory[];
+  return memory;
+#else
+  return emulator::dynamic_shared_memory();
 #endif
 }
 

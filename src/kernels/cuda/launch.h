@@ -267,6 +267,38 @@ struct AdapterGrads {
 };
 void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream);
 
+/// Causal attention within packed documents, without sinks: `AttentionShape` of ops.h says more.
+/// Rows of q and out have heads * depth channels, those of k and v kv_heads * depth, depth at most
+/// kMostAttentionDepth. Documents may be empty; tokens are fewer than 2^31. Rows of q, k and v may
+/// lie further apart than they are long.
+struct AttentionProblem {
+  const void* q;
+  const void* k;
+  const void* v;
+  const int32_t* cu_seqlens;  ///< [documents + 1]: where each document begins, and the last ends
+  int64_t tokens, documents, heads, kv_heads, depth;
+  int64_t q_stride, k_stride, v_stride;  ///< from a token to the next, in elements
+  int64_t window;  ///< keys that a query sees, its own included; 0: all before it
+  float scale, softcap;
+};
+inline constexpr int64_t kMostAttentionDepth = 512;
+/// @param lse [heads, tokens]: log-sum-exp of each query's scores
+void launch_attention_forward(Type type, const AttentionProblem& problem, void* out, float* lse,
+                              Stream stream);
+struct AttentionGradient {
+  const void* d_out;
+  const void* out;
+  const float* lse;
+  float* delta;        ///< [heads, tokens] to work in
+  int32_t* first_key;  ///< [tokens] to work in
+  void* dq;
+  void* dk;
+  void* dv;
+};
+/// Without atomics: the sums are in an order that depends on the shapes alone.
+void launch_attention_backward(Type type, const AttentionProblem& problem,
+                               const AttentionGradient& gradient, Stream stream);
+
 /// to[r * to_stride + c] = scale * from[r * columns + c]
 struct MatrixPlacement {
   const void* from;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -27,6 +29,7 @@ namespace {
 constexpr unsigned kWarp = 32;
 constexpr size_t kStackBytes = 256 << 10;
 constexpr unsigned kMostThreads = 1024, kMostBlocksBeside = 65535;  // of a block; of a grid's y, z
+constexpr size_t kMostSharedBytes = 99 << 10;                       // sm_86, sm_89 and sm_120
 
 #ifdef __x86_64__
 /// Where a fibre stands: its stack's top, which holds the registers that a call preserves.
@@ -113,12 +116,21 @@ struct Barrier {
 struct Warp {
   Barrier barrier;
   uint64_t values[kWarp] = {};
+  const void* pointers[kWarp] = {};
+};
+
+/// 16 bytes; from nowhere: zeros.
+struct Copy {
+  void* to;
+  const void* from;
 };
 
 struct Fibre {
   Context context;
   Index index;
   bool has_ended = false;
+  std::deque<std::vector<Copy>> copies;  // groups that have ended
+  std::vector<Copy> open_copies;         // of the group that has not
 };
 
 /// The block that runs, and the grid it is of.
@@ -130,6 +142,8 @@ struct State {
   std::vector<Warp> warps;
   std::vector<Fibre> fibres;
   std::vector<char> stacks;
+  std::unique_ptr<char, decltype(&std::free)> shared{nullptr, std::free};  // of the block
+  size_t shared_bytes = 0;
   const std::function<void()>* thread = nullptr;
   bool moved = false;  // whether any thread did more in its turn than wait
 };
@@ -168,12 +182,15 @@ std::vector<size_t> in_order(size_t count, std::mt19937& random) {
 void begin_block(State& of, unsigned threads) {
   of.barrier = {.expected = threads};
   of.warps.assign((threads + kWarp - 1) / kWarp, {});
+  if (of.shared_bytes > 0) std::memset(of.shared.get(), 0xff, of.shared_bytes);
   for (unsigned i = 0; i < threads; ++i) {
     ++of.warps[i / kWarp].barrier.expected;
     char* stack = of.stacks.data() + i * kStackBytes;
     forget_frames(stack);
     of.fibres[i].index = {i, 0, 0};
     of.fibres[i].has_ended = false;
+    of.fibres[i].copies.clear();
+    of.fibres[i].open_copies.clear();
     prepare(of.fibres[i].context, stack, run_thread);
   }
 }
@@ -213,7 +230,20 @@ void run_block(State& of, unsigned threads, std::mt19937& random) {
   }
 }
 
-void require_possible(dim3 grid, unsigned threads) {
+/// As many bytes as a launch asks for, where AddressSanitizer sees one more.
+void reserve_shared(State& of, size_t bytes) {
+  constexpr size_t kAlignment = 128;
+  of.shared_bytes = bytes;
+  void* memory = nullptr;
+  if (bytes > 0 && posix_memalign(&memory, kAlignment, bytes) != 0) fail("out of memory");
+  of.shared.reset(static_cast<char*>(memory));
+}
+
+void require_possible(dim3 grid, unsigned threads, size_t shared_bytes) {
+  if (shared_bytes > kMostSharedBytes) {
+    std::fprintf(stderr, "emulator: %zu bytes of shared memory\n", shared_bytes);
+    fail("the card refuses this launch");
+  }
   const bool is_possible = threads > 0 && threads <= kMostThreads && grid.x > 0 && grid.y > 0 &&
                            grid.z > 0 && grid.x <= INT32_MAX && grid.y <= kMostBlocksBeside &&
                            grid.z <= kMostBlocksBeside;
@@ -255,10 +285,11 @@ void fail(const char* what) {
   std::abort();
 }
 
-void run(dim3 grid, unsigned threads, void* /*stream*/, const std::function<void()>& thread) {
+void run(dim3 grid, unsigned threads, void* /*stream*/, const std::function<void()>& thread,
+         size_t shared_bytes) {
   static std::mutex mutex;
   static State of_all;  // stacks are large: kept from launch to launch
-  require_possible(grid, threads);
+  require_possible(grid, threads, shared_bytes);
   const std::lock_guard lock(mutex);
   const OpenMemory open;
   state = &of_all;
@@ -266,6 +297,7 @@ void run(dim3 grid, unsigned threads, void* /*stream*/, const std::function<void
     state->fibres.resize(threads);
     state->stacks.resize(threads * kStackBytes);
   }
+  reserve_shared(*state, shared_bytes);
   state->thread = &thread;
   state->grid = {grid.x, grid.y, grid.z};
   state->block_size = {threads, 1, 1};
@@ -306,6 +338,44 @@ uint64_t exchange_in_warp(uint64_t own, unsigned from) {
   const uint64_t received = warp.values[from % kWarp];
   wait_at(warp.barrier);  // before anybody's next value
   return received;
+}
+
+void share_in_warp(const void* own, const std::function<void(const void* const*)>& read) {
+  Warp& warp = state->warps[state->current->index.x / kWarp];
+  warp.pointers[lane()] = own;
+  wait_at(warp.barrier);
+  require_running(state->current->index.x / kWarp * kWarp + kWarp - 1);
+  read(warp.pointers);
+  wait_at(warp.barrier);
+}
+
+char* dynamic_shared_memory() {
+  return state->shared.get();
+}
+
+void copy_async(void* to, const void* from, bool is_there) {
+  constexpr uintptr_t kBytes = 16;
+  if (reinterpret_cast<uintptr_t>(to) % kBytes != 0 ||
+      reinterpret_cast<uintptr_t>(from) % kBytes != 0)
+    fail("a copy to shared memory is not aligned");
+  state->current->open_copies.push_back({to, is_there ? from : nullptr});
+}
+
+void end_copies() {
+  state->current->copies.push_back(std::move(state->current->open_copies));
+  state->current->open_copies.clear();
+}
+
+void wait_for_copies(size_t pending_groups) {
+  constexpr size_t kBytes = 16;
+  for (auto& groups = state->current->copies; groups.size() > pending_groups; groups.pop_front()) {
+    for (const Copy& copy : groups.front()) {
+      if (copy.from == nullptr)
+        std::memset(copy.to, 0, kBytes);
+      else
+        std::memcpy(copy.to, copy.from, kBytes);
+    }
+  }
 }
 
 }  // namespace emulator

@@ -28,7 +28,9 @@ void set_memory_gate(MemoryGate gate);
 
 /// Runs `thread` once for each thread of each block. Ends the program with a message where the
 /// card would refuse the launch or where the threads of a block wait for each other for ever.
-void run(dim3 grid, unsigned threads, void* stream, const std::function<void()>& thread);
+/// @param shared_bytes of dynamic shared memory, at most what every card from sm_80 on has
+void run(dim3 grid, unsigned threads, void* stream, const std::function<void()>& thread,
+         size_t shared_bytes = 0);
 
 struct Index {
   unsigned x = 0, y = 0, z = 0;
@@ -43,6 +45,18 @@ void synchronise_block();
 /// Every lane's 8 bytes, read by lane `from` of the same warp. All lanes of the warp must call it.
 uint64_t exchange_in_warp(uint64_t own, unsigned from);
 unsigned lane();
+/// Calls read(the pointers of all lanes); what they point to stays until all have read. All lanes
+/// of the warp must call it.
+void share_in_warp(const void* own, const std::function<void(const void* const*)>& read);
+
+/// The block's dynamic shared memory; every byte is 0xff when a block begins.
+char* dynamic_shared_memory();
+
+/// Copies of 16 bytes that a thread starts, zeros where the source is not there. They are done when
+/// the thread waits for them: what is read too early is still what was there before.
+void copy_async(void* to, const void* from, bool is_there);
+void end_copies();
+void wait_for_copies(size_t pending_groups);
 
 template <typename T>
 T exchange(T value, unsigned from) {
@@ -113,5 +127,8 @@ inline float __fadd_rn(float a, float b) {
   return sum;
 }
 inline float __fdiv_rn(float a, float b) {
+  return a / b;
+}
+inline float __fdividef(float a, float b) {
   return a / b;
 }

@@ -1,0 +1,287 @@
+#include "attention/attention_tiles.cuh"
+
+// Backward pass of attention (FlashAttention-2, arXiv:2307.08691, algorithm 2), each gradient
+// summed by one block in one order. With p = exp(score - lse), dp = d_out v^T and ds = p (dp -
+// delta) slope:
+//     dq = scale ds k        kept q and d_out, streamed k and v
+//     dk = scale ds^T q      kept k and v, streamed q and d_out of all heads that share the keys
+//     dv = p^T d_out         the same
+// Heads of more than 256 channels have too many sums for dk and dv at once: these are two kernels.
+namespace sftrun::kernels::cuda {
+namespace {
+
+/// What a kernel sums. Phases: scores, then dp, then the sums; 0 and 1 are the streamed matrices.
+struct OfQueries {
+  static constexpr bool kRowsAreQueries = true, kSumsP = false, kSumsDs = true;
+  static constexpr int kPhases = 3;
+  __device__ static constexpr int matrix(int phase) { return phase % 2; }
+};
+struct OfKeys : OfQueries {
+  static constexpr bool kRowsAreQueries = false;
+};
+struct OfValues {
+  static constexpr bool kRowsAreQueries = false, kSumsP = true, kSumsDs = false;
+  static constexpr int kPhases = 2;
+  __device__ static constexpr int matrix(int phase) { return phase; }
+};
+struct OfKeysAndValues {
+  static constexpr bool kRowsAreQueries = false, kSumsP = true, kSumsDs = true;
+  static constexpr int kPhases = 4;
+  __device__ static constexpr int matrix(int phase) { return phase == 1 || phase == 2 ? 1 : 0; }
+};
+
+template <typename Role, typename T, int kDepth>
+using GradientTiles = AttentionTiles<T, kDepth, Role::kSumsDs ? 2 : 1, 4>;
+
+/// Rows and columns of the scores that a block computes.
+struct GradientWork {
+  int row, begin, end;  // its first row; the streamed rows
+  int head, kv_head;    // the first of `heads` query heads
+  int heads;
+};
+template <typename Role, typename P>
+__device__ __forceinline__ GradientWork gradient_work(const AttentionProblem& p) {
+  GradientWork work{};
+  const auto group = static_cast<int>(p.heads / p.kv_heads), tokens = static_cast<int>(p.tokens),
+             block = static_cast<int>(blockIdx.x);
+  if constexpr (Role::kRowsAreQueries) {
+    // The last queries, which have most keys, begin first; so do the first keys.
+    work.row = static_cast<int>(gridDim.y - 1 - blockIdx.y) * P::kRows;
+    work.begin = first_key(p, work.row);
+    work.end = work.row < tokens - P::kRows ? work.row + P::kRows : tokens;
+    work.head = block, work.kv_head = block / group, work.heads = 1;
+  } else {
+    work.row = static_cast<int>(blockIdx.y) * P::kRows;
+    const int last = (work.row < tokens - P::kRows ? work.row + P::kRows : tokens) - 1;
+    const int end = document_of(p, last).end;
+    work.begin = work.row;
+    work.end = p.window > 0 && p.window < end - last ? last + static_cast<int>(p.window) : end;
+    work.kv_head = block, work.head = block * group, work.heads = group;
+  }
+  work.begin = work.begin / P::kColumns * P::kColumns;
+  return work;
+}
+
+/// What is known of a query.
+struct Query {
+  float lse, delta;  // of a score in log2
+  int first;         // key that it sees
+};
+__device__ __forceinline__ Query query_at(const AttentionProblem& p, const AttentionGradient& g,
+                                          int head, int query) {
+  if (query >= p.tokens) return {0, 0, INT_MAX};
+  const int64_t at = head * p.tokens + query;
+  return {g.lse[at] * kLog2E, g.delta[at], g.first_key[query]};
+}
+
+/// Those that a lane's values are of: of each row tile two, or of each tile of columns two.
+template <typename Role, typename P>
+struct Queries {
+  static constexpr int kPairs = Role::kRowsAreQueries ? P::kRowTiles : P::kScoreTiles;
+  Query of[kPairs][2];
+
+  /// @param first query of the tile
+  __device__ __forceinline__ void read(const AttentionProblem& p, const AttentionGradient& g,
+                                       const AttentionBlock<P>& block, int head, int first) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const int at = Role::kRowsAreQueries ? block.row_of(i, 2 * n) : block.score_column(i, n);
+        of[i][n] = query_at(p, g, head, first + at);
+      }
+    }
+  }
+  __device__ __forceinline__ const Query& at(int i, int j, int e) const {
+    if constexpr (Role::kRowsAreQueries)
+      return of[i][e / 2];
+    else
+      return of[j][e % 2];
+  }
+};
+
+/// Products become p, and dp becomes ds where it is asked for.
+/// @param row, column of the batch: the tile's first
+template <typename Role, typename P>
+__device__ __forceinline__ void differentiate(Scores<P>& scores, Scores<P>& dp,
+                                              const AttentionBlock<P>& block,
+                                              const Queries<Role, P>& queries,
+                                              const ScoreRule& rule, bool is_masked, int row,
+                                              int column) {
+#pragma unroll
+  for (int i = 0; i < P::kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < P::kScoreTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const Query& query = queries.at(i, j, e);
+        float slope;
+        float probability = exp2f(rule.score<!P::kIsHalf>(scores[i][j][e], slope) - query.lse);
+        if (is_masked) {
+          const int of_row = row + block.row_of(i, e),
+                    of_column = column + block.score_column(j, e);
+          const int key = Role::kRowsAreQueries ? of_column : of_row,
+                    of_query = Role::kRowsAreQueries ? of_row : of_column;
+          probability = key >= query.first && key <= of_query ? probability : 0.0F;
+        }
+        scores[i][j][e] = probability;
+        if constexpr (Role::kSumsDs)
+          dp[i][j][e] =
+              probability == 0.0F ? 0.0F : probability * (dp[i][j][e] - query.delta) * slope;
+      }
+    }
+  }
+}
+
+/// Whether some query of a tile does not see some key of it.
+template <typename Role, typename P>
+__device__ __forceinline__ bool is_masked(const AttentionProblem& p, const AttentionGradient& g,
+                                          int row, int column) {
+  const int query = Role::kRowsAreQueries ? row : column,
+            key = Role::kRowsAreQueries ? column : row;
+  constexpr int kQueries = Role::kRowsAreQueries ? P::kRows : P::kColumns,
+                kKeys = Role::kRowsAreQueries ? P::kColumns : P::kRows;
+  const int last_query = query + kQueries - 1;
+  return key + kKeys - 1 > query || last_query >= p.tokens || key < g.first_key[last_query];
+}
+
+template <typename T>
+struct GradientMatrices {
+  HeadMatrix<T> q, d_out, k, v;
+};
+template <typename T>
+__device__ __forceinline__ GradientMatrices<T> matrices_of(const AttentionProblem& p,
+                                                           const AttentionGradient& g,
+                                                           const GradientWork& work,
+                                                           bool are_in_pieces) {
+  return {head_matrix<T>(p, p.q, p.q_stride, work.head, are_in_pieces),
+          head_matrix<T>(p, g.d_out, p.heads * p.depth, work.head, are_in_pieces),
+          head_matrix<T>(p, p.k, p.k_stride, work.kv_head, are_in_pieces),
+          head_matrix<T>(p, p.v, p.v_stride, work.kv_head, are_in_pieces)};
+}
+
+/// A block for each head (of queries, or of keys and values) and tile of its rows.
+template <typename Role, typename T, int kDepth>
+__global__ void __launch_bounds__(GradientTiles<Role, T, kDepth>::kThreads, 1)
+    attention_gradient(const __grid_constant__ AttentionProblem p,
+                       const __grid_constant__ AttentionGradient g, bool are_in_pieces) {
+  using P = GradientTiles<Role, T, kDepth>;
+  const AttentionBlock<P> block;
+  const GradientWork work = gradient_work<Role, P>(p);
+  const GradientMatrices<T> of = matrices_of<T>(p, g, work, are_in_pieces);
+  const HeadMatrix<T>& first_kept = Role::kRowsAreQueries ? of.q : of.k;
+  T* second_tile = block.kept + P::kKeptSize;
+  load_rows<P::kRows, P::kDepth, P::kThreads>(block.kept, P::kKeptLead, first_kept, work.row, 0);
+  if constexpr (Role::kSumsDs) {
+    load_rows<P::kRows, P::kDepth, P::kThreads>(
+        second_tile, P::kKeptLead, Role::kRowsAreQueries ? of.d_out : of.v, work.row, 0);
+  }
+  const int step = Role::kRowsAreQueries ? 0 : static_cast<int>(p.depth);
+  ChunkFeed<P, Role> feed(block.stages, Role::kRowsAreQueries ? of.k : of.q,
+                          Role::kRowsAreQueries ? of.v : of.d_out, step, work.begin, work.end,
+                          work.heads);
+  const int chunks = chunks_of<P>(static_cast<int>(p.depth));
+  const ScoreRule rule(p);
+  ChannelSums<P> of_p, of_ds;
+  Queries<Role, P> queries;
+  if constexpr (Role::kRowsAreQueries) queries.read(p, g, block, work.head, work.row);
+  for (int head = 0; head < work.heads; ++head) {
+    for (int column = work.begin; column < work.end; column += P::kColumns) {
+      if constexpr (!Role::kRowsAreQueries) queries.read(p, g, block, work.head + head, column);
+      Scores<P> scores, dp;
+      take_scores<P>(scores, block, block.kept, feed, chunks);
+      if constexpr (Role::kSumsDs) take_scores<P>(dp, block, second_tile, feed, chunks);
+      differentiate<Role, P>(scores, dp, block, queries, rule,
+                             is_masked<Role, P>(p, g, work.row, column), work.row, column);
+      if constexpr (Role::kSumsP) {
+        write_square<P>(block, scores);
+        add_square<P>(of_p, block, feed, chunks);
+      }
+      if constexpr (Role::kSumsP && Role::kSumsDs) __syncthreads();  // p has been read
+      if constexpr (Role::kSumsDs) {
+        write_square<P>(block, dp);
+        add_square<P>(of_ds, block, feed, chunks);
+      }
+    }
+  }
+  __syncthreads();
+  // The sums take the place of what was kept: of ds first, of p last.
+  T* tile_of_p = Role::kSumsDs ? second_tile : block.kept;
+  if constexpr (Role::kSumsDs)
+    write_sums<P>(block.kept, block, of_ds, [&](int, int) { return p.scale; });
+  if constexpr (Role::kSumsP) write_sums<P>(tile_of_p, block, of_p, [](int, int) { return 1.0F; });
+  __syncthreads();
+  const int64_t heads = Role::kRowsAreQueries ? p.heads : p.kv_heads, stride = heads * p.depth,
+                to = (Role::kRowsAreQueries ? work.head : work.kv_head) * p.depth;
+  if constexpr (Role::kSumsDs) {
+    T* out = static_cast<T*>(Role::kRowsAreQueries ? g.dq : g.dk) + to;
+    store_rows<P::kRows, P::kThreads>(out, stride, block.kept, P::kKeptLead, work.row, first_kept);
+  }
+  if constexpr (Role::kSumsP) {
+    T* out = static_cast<T*>(g.dv) + to;
+    store_rows<P::kRows, P::kThreads>(out, stride, tile_of_p, P::kKeptLead, work.row, of.v);
+  }
+}
+
+/// delta = sum over a head's channels of d_out out, a warp for each; and each query's first key.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    attention_delta(const __grid_constant__ AttentionProblem p,
+                    const __grid_constant__ AttentionGradient g) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (at >= p.tokens * p.heads) return;
+  const int64_t token = at / p.heads, head = at % p.heads;
+  const T* d_out = static_cast<const T*>(g.d_out) + at * p.depth;
+  const T* out = static_cast<const T*>(g.out) + at * p.depth;
+  float sum = 0;
+  for (int64_t c = lane * kWidth; c < p.depth; c += 32 * kWidth) {
+    float a[kWidth], b[kWidth];
+    load_values<kWidth>(d_out + c, a);
+    load_values<kWidth>(out + c, b);
+    for (int i = 0; i < kWidth; ++i) sum = fmaf(a[i], b[i], sum);
+  }
+  sum = lanes_sum(sum, 32);
+  if (lane != 0) return;
+  g.delta[head * p.tokens + token] = sum;
+  if (head == 0) g.first_key[token] = first_key(p, static_cast<int>(token));
+}
+
+template <typename Role, typename T, int kDepth>
+void launch_gradient(const AttentionProblem& problem, const AttentionGradient& gradient,
+                     bool are_in_pieces, Stream stream) {
+  using P = GradientTiles<Role, T, kDepth>;
+  const dim3 grid(static_cast<unsigned>(Role::kRowsAreQueries ? problem.heads : problem.kv_heads),
+                  static_cast<unsigned>((problem.tokens + P::kRows - 1) / P::kRows));
+  launch_with_memory(attention_gradient<Role, T, kDepth>, grid, P::kThreads, P::kBytes, stream,
+                     problem, gradient, are_in_pieces);
+}
+
+}  // namespace
+
+void launch_attention_backward(Type type, const AttentionProblem& problem,
+                               const AttentionGradient& gradient, Stream stream) {
+  if (problem.tokens == 0) return;
+  const auto blocks = static_cast<unsigned>((problem.tokens * problem.heads + kWarps - 1) / kWarps);
+  const bool are_in_pieces =
+      in_pieces(type, problem, {gradient.d_out, gradient.dq, gradient.dk, gradient.dv});
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    with_width(in_eights(problem.depth, {gradient.d_out, gradient.out}), [&](auto width) {
+      launch(attention_delta<T, decltype(width)::value>, blocks, kThreads, stream, problem,
+             gradient);
+    });
+    for_depth(problem.depth, [&](auto depth) {
+      constexpr int kDepth = decltype(depth)::value;
+      launch_gradient<OfQueries, T, kDepth>(problem, gradient, are_in_pieces, stream);
+      if constexpr (kDepth <= 256) {
+        launch_gradient<OfKeysAndValues, T, kDepth>(problem, gradient, are_in_pieces, stream);
+      } else {
+        launch_gradient<OfKeys, T, kDepth>(problem, gradient, are_in_pieces, stream);
+        launch_gradient<OfValues, T, kDepth>(problem, gradient, are_in_pieces, stream);
+      }
+    });
+  });
+}
+
+}  // namespace sftrun::kernels::cuda

@@ -1,0 +1,200 @@
+#include "attention/attention_tiles.cuh"
+
+// Causal attention within packed documents (FlashAttention-2, arXiv:2307.08691, algorithm 1): a
+// block has a tile of queries of one head and runs over the keys that any of them sees, with a
+// running maximum and sum of each query. Scores are in units of log2.
+namespace sftrun::kernels::cuda {
+namespace {
+
+template <typename T, int kDepth>
+using ForwardTiles = AttentionTiles<T, kDepth, 1, sizeof(T) == 2 && kDepth <= 256 ? 2 : 4>;
+
+/// Keys, then values.
+struct ForwardOrder {
+  static constexpr int kPhases = 2;
+  __device__ static constexpr int matrix(int phase) { return phase; }
+};
+
+/// Scores that a query does not see have no share, whatever its largest.
+constexpr float kHidden = -INFINITY, kLeast = -1e30F;
+
+/// What a lane knows of its queries: two of each row tile.
+template <typename P>
+struct OnlineSoftmax {
+  int first[P::kRowTiles][2];      // key that the query sees
+  float largest[P::kRowTiles][2];  // score so far
+  float sum[P::kRowTiles][2];      // of exp2(score - largest), of this warp's columns
+
+  template <typename Body>
+  __device__ static __forceinline__ void for_rows(Body&& body) {
+#pragma unroll
+    for (int i = 0; i < P::kRowTiles; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) body(i, half);
+  }
+  __device__ OnlineSoftmax(const AttentionProblem& p, const AttentionBlock<P>& block, int query) {
+    for_rows([&](int i, int half) {
+      first[i][half] = first_key(p, query + block.row_of(i, 2 * half));
+      largest[i][half] = kLeast;
+      sum[i][half] = 0;
+    });
+  }
+};
+
+/// Products become scores, hidden ones -inf.
+/// @param query, key of the tile's first row and column
+template <typename P>
+__device__ __forceinline__ void score(Scores<P>& scores, const AttentionBlock<P>& block,
+                                      const OnlineSoftmax<P>& softmax, const ScoreRule& rule,
+                                      bool is_masked, int query, int key) {
+#pragma unroll
+  for (int i = 0; i < P::kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < P::kScoreTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float slope;
+        float& value = scores[i][j][e];
+        value = rule.score<!P::kIsHalf>(value, slope);
+        if (is_masked) {
+          const int column = key + block.score_column(j, e);
+          const bool is_seen =
+              column >= softmax.first[i][e / 2] && column <= query + block.row_of(i, e);
+          value = is_seen ? value : kHidden;
+        }
+      }
+    }
+  }
+}
+
+/// Largest score of each of the block's rows, over all of its warps.
+template <typename P>
+__device__ __forceinline__ void largest_scores(float (&largest)[P::kRowTiles][2],
+                                               const Scores<P>& scores,
+                                               const AttentionBlock<P>& block) {
+  OnlineSoftmax<P>::for_rows([&](int i, int half) {
+    float value = kHidden;
+#pragma unroll
+    for (int j = 0; j < P::kScoreTiles; ++j)
+      value = fmaxf(value, fmaxf(scores[i][j][2 * half], scores[i][j][2 * half + 1]));
+    for (int offset = 2; offset > 0; offset /= 2)
+      value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, offset));
+    if (block.lane % 4 == 0)
+      block.largests[block.column_warp * P::kRows + block.row_of(i, 2 * half)] = value;
+  });
+  __syncthreads();
+  OnlineSoftmax<P>::for_rows([&](int i, int half) {
+    float value = kHidden;
+#pragma unroll
+    for (int warp = 0; warp < P::kColumnWarps; ++warp)
+      value = fmaxf(value, block.largests[warp * P::kRows + block.row_of(i, 2 * half)]);
+    largest[i][half] = value;
+  });
+}
+
+/// Scores become exp2(score - largest); what was summed before is scaled to the new largest.
+template <typename P>
+__device__ __forceinline__ void advance(OnlineSoftmax<P>& softmax, ChannelSums<P>& sums,
+                                        Scores<P>& scores, const AttentionBlock<P>& block) {
+  float largest[P::kRowTiles][2], rescale[P::kRowTiles][2];
+  largest_scores<P>(largest, scores, block);
+  OnlineSoftmax<P>::for_rows([&](int i, int half) {
+    const float top = fmaxf(softmax.largest[i][half], largest[i][half]);
+    rescale[i][half] = exp2f(softmax.largest[i][half] - top);
+    softmax.largest[i][half] = top;
+    float total = softmax.sum[i][half] * rescale[i][half];
+#pragma unroll
+    for (int j = 0; j < P::kScoreTiles; ++j) {
+#pragma unroll
+      for (int e = 2 * half; e < 2 * half + 2; ++e) {
+        scores[i][j][e] = exp2f(scores[i][j][e] - top);
+        total += scores[i][j][e];
+      }
+    }
+    softmax.sum[i][half] = total;
+  });
+  sums.for_each([&](int, int i, int, int e, float& value) { value *= rescale[i][e / 2]; });
+}
+
+/// Each query's sum over all lanes and warps.
+template <typename P>
+__device__ __forceinline__ void finish(OnlineSoftmax<P>& softmax, const AttentionBlock<P>& block) {
+  __syncthreads();  // the largest of the last tile have been read
+  OnlineSoftmax<P>::for_rows([&](int i, int half) {
+    const float sum = lanes_sum(softmax.sum[i][half], 4);
+    if (block.lane % 4 == 0)
+      block.largests[block.column_warp * P::kRows + block.row_of(i, 2 * half)] = sum;
+  });
+  __syncthreads();
+  OnlineSoftmax<P>::for_rows([&](int i, int half) {
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < P::kColumnWarps; ++warp)
+      sum += block.largests[warp * P::kRows + block.row_of(i, 2 * half)];
+    softmax.sum[i][half] = sum;
+  });
+}
+
+/// A block for each head and tile of queries; the last tiles, which have most keys, begin first.
+template <typename T, int kDepth>
+__global__ void __launch_bounds__(ForwardTiles<T, kDepth>::kThreads, 1)
+    attention_forward(const __grid_constant__ AttentionProblem p, T* out, float* lse,
+                      bool are_in_pieces) {
+  using P = ForwardTiles<T, kDepth>;
+  const AttentionBlock<P> block;
+  const auto head = static_cast<int>(blockIdx.x), tokens = static_cast<int>(p.tokens),
+             kv_head = head / static_cast<int>(p.heads / p.kv_heads),
+             query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * P::kRows,
+             depth = static_cast<int>(p.depth), chunks = chunks_of<P>(depth);
+  const int rows_end = query < tokens - P::kRows ? query + P::kRows : tokens;
+  const int first_of_last = first_key(p, query + P::kRows - 1),
+            begin = first_key(p, query) / P::kColumns * P::kColumns;
+  const auto queries = head_matrix<T>(p, p.q, p.q_stride, head, are_in_pieces),
+             keys = head_matrix<T>(p, p.k, p.k_stride, kv_head, are_in_pieces),
+             values = head_matrix<T>(p, p.v, p.v_stride, kv_head, are_in_pieces);
+  load_rows<P::kRows, P::kDepth, P::kThreads>(block.kept, P::kKeptLead, queries, query, 0);
+  ChunkFeed<P, ForwardOrder> feed(block.stages, keys, values, 0, begin, rows_end, 1);
+  OnlineSoftmax<P> softmax(p, block, query);
+  const ScoreRule rule(p);
+  ChannelSums<P> sums;
+  for (int key = begin; key < rows_end; key += P::kColumns) {
+    Scores<P> scores;
+    take_scores<P>(scores, block, block.kept, feed, chunks);
+    const bool is_masked = key + P::kColumns - 1 > query || key < first_of_last;
+    score<P>(scores, block, softmax, rule, is_masked, query, key);
+    advance<P>(softmax, sums, scores, block);
+    write_square<P>(block, scores);
+    add_square<P>(sums, block, feed, chunks);
+  }
+  finish<P>(softmax, block);
+  write_sums<P>(block.kept, block, sums,
+                [&](int i, int half) { return 1.0F / softmax.sum[i][half]; });
+  OnlineSoftmax<P>::for_rows([&](int i, int half) {
+    const int row = query + block.row_of(i, 2 * half);
+    if (row < tokens && block.column_warp == 0 && block.lane % 4 == 0)
+      lse[head * p.tokens + row] = softmax.largest[i][half] * kLn2 + logf(softmax.sum[i][half]);
+  });
+  __syncthreads();
+  store_rows<P::kRows, P::kThreads>(out + head * depth, p.heads * p.depth, block.kept, P::kKeptLead,
+                                    query, queries);
+}
+
+}  // namespace
+
+void launch_attention_forward(Type type, const AttentionProblem& problem, void* out, float* lse,
+                              Stream stream) {
+  if (problem.tokens == 0) return;
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    for_depth(problem.depth, [&](auto depth) {
+      constexpr int kDepth = decltype(depth)::value;
+      using P = ForwardTiles<T, kDepth>;
+      const dim3 grid(static_cast<unsigned>(problem.heads),
+                      static_cast<unsigned>((problem.tokens + P::kRows - 1) / P::kRows));
+      launch_with_memory(attention_forward<T, kDepth>, grid, P::kThreads, P::kBytes, stream,
+                         problem, static_cast<T*>(out), lse, in_pieces(type, problem, {out}));
+    });
+  });
+}
+
+}  // namespace sftrun::kernels::cuda

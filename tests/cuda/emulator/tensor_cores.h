@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "emulator.h"
+
+// What src/kernels/cuda/tensor_cores.cuh asks of the hardware in PTX: products of m16n8k16,
+// ldmatrix and cp.async, with each lane's share of a matrix where PTX has it.
+namespace emulator {
+
+/// Element i (0 or 1) of a word that holds two.
+template <typename T>
+float element(uint32_t word, int i) {
+  const auto bits = static_cast<uint16_t>(word >> (16 * i));
+  T value;
+  memcpy(&value, &bits, sizeof(bits));
+  return static_cast<float>(value);
+}
+
+template <typename T>
+void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Words {
+    uint32_t a[4], b[2];
+  };
+  const Words own{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  share_in_warp(&own, [&](const void* const* lanes) {
+    const auto words_of = [&](unsigned at) { return static_cast<const Words*>(lanes[at]); };
+    for (unsigned i = 0; i < 4; ++i) {
+      const unsigned row = lane() / 4 + i / 2 * 8, column = lane() % 4 * 2 + i % 2;
+      for (unsigned k = 0; k < 16; ++k) {
+        const unsigned of_pair = k % 8 / 2;
+        const uint32_t left = words_of(row % 8 * 4 + of_pair)->a[row / 8 + k / 8 * 2],
+                       right = words_of(column * 4 + of_pair)->b[k / 8];
+        const auto half = static_cast<int>(k % 2);
+        sums[i] += element<T>(left, half) * element<T>(right, half);
+      }
+    }
+  });
+}
+
+inline void load_matrices(uint32_t (&words)[4], const void* row, bool transposed) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) fail("a row for ldmatrix is not aligned");
+  share_in_warp(row, [&](const void* const* rows) {
+    const unsigned first = lane() / 4, second = lane() % 4 * 2;
+    for (unsigned i = 0; i < 4; ++i) {
+      uint16_t pair[2];
+      for (unsigned e = 0; e < 2; ++e) {
+        const unsigned at = transposed ? second + e : first,
+                       column = transposed ? first : second + e;
+        pair[e] = static_cast<const uint16_t*>(rows[8 * i + at])[column];
+      }
+      memcpy(&words[i], pair, sizeof(pair));
+    }
+  });
+}
+
+}  // namespace emulator
