@@ -68,6 +68,7 @@ RULES = (
     ("add_expert_sums*", (FREE,), "of trained biases alone; lanes read columns that lie together"),
     ("weighted_gated_backward*", (LOADS, STORES), "reads three arrays, writes two, a few operations for each value"),
     ("gated_answer_backward*", (LOADS, STORES), "reads two arrays, writes one"),
+    ("attention_*", (LOADS,), "reads tiles of queries, keys and values again and again, from the cache"),
     ("grouped*", (FREE,), "bound by products: tiles through shared memory, whose elements may lie apart"),
 )
 

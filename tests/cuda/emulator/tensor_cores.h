@@ -17,7 +17,7 @@ template <typename T>
 float element(uint32_t word, int i) {
   const auto bits = static_cast<uint16_t>(word >> (16 * i));
   T value;
-  memcpy(&value, &bits, sizeof(bits));
+  memcpy(static_cast<void*>(&value), &bits, sizeof(bits));
   return static_cast<float>(value);
 }
 

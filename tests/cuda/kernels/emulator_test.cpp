@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "tensor_cores.h"
+
 // Whether the tests of CUDA kernels on the host would see what they are there for.
 namespace sftrun::kernels::cuda::test {
 namespace {
@@ -173,6 +175,67 @@ TEST(Emulator, TilesOfTensorCores) {
   expect_tiles<nvcuda::wmma::col_major>();
 }
 
+/// out [16, 8] = a [16, 16] b, b [16, 8] or, transposed, [8, 16]; rows of 24 elements.
+template <bool kTransposed>
+void multiply_with_words(const __nv_bfloat16* a, const __nv_bfloat16* b, float* out) {
+  const auto lane = static_cast<int>(threadIdx.x);
+  uint32_t left[4], right[4];
+  emulator::load_matrices(left, a + lane % 16 * 24 + lane / 16 * 8, false);
+  if constexpr (kTransposed)  // rows of b are columns of the operand
+    emulator::load_matrices(right, b + lane % 8 * 24 + lane / 8 % 2 * 8, false);
+  else
+    emulator::load_matrices(right, b + lane % 16 * 24, true);
+  float sums[4] = {1, 1, 1, 1};
+  emulator::multiply_add<__nv_bfloat16>(sums, left, right[0], right[1]);
+  for (int i = 0; i < 4; ++i) out[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sums[i];
+}
+
+TEST(Emulator, ProductsOfWords) {
+  const Tile<__nv_bfloat16> a, b;
+  for (int i = 0; i < 16 * 24; ++i) {
+    a.data[i] = static_cast<float>(i % 7 - 3);
+    b.data[i] = static_cast<float>(i % 5 - 2);
+  }
+  std::vector<float> plain(128), transposed(128);
+  run(1, 32, nullptr, [&] { multiply_with_words<false>(a.data, b.data, plain.data()); });
+  run(1, 32, nullptr, [&] { multiply_with_words<true>(a.data, b.data, transposed.data()); });
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 8; ++column) {
+      int sum = 1, of_transposed = 1;
+      for (int k = 0; k < 16; ++k) {
+        const int left = (row * 24 + k) % 7 - 3;
+        sum += left * ((k * 24 + column) % 5 - 2);
+        of_transposed += left * ((column * 24 + k) % 5 - 2);
+      }
+      EXPECT_EQ(plain[static_cast<size_t>(row * 8 + column)], static_cast<float>(sum));
+      EXPECT_EQ(transposed[static_cast<size_t>(row * 8 + column)],
+                static_cast<float>(of_transposed));
+    }
+  }
+}
+
+/// What a thread reads of a copy, with and without waiting for it.
+TEST(Emulator, CopiesAreThereOnceWaitedFor) {
+  alignas(16) static const uint32_t from[4] = {1, 2, 3, 4};
+  std::vector<uint32_t> seen;
+  const auto kernel = [&] {
+    auto* to = reinterpret_cast<uint32_t*>(emulator::dynamic_shared_memory());
+    emulator::copy_async(to, from, true);
+    emulator::end_copies();
+    emulator::copy_async(to + 4, from, false);
+    emulator::end_copies();
+    seen.push_back(to[0]);
+    emulator::wait_for_copies(1);
+    seen.insert(seen.end(), {to[3], to[4]});
+    emulator::wait_for_copies(0);
+    seen.push_back(to[4]);
+  };
+  run(2, 1, nullptr, kernel, 32);
+  const std::vector<uint32_t> of_block = {0xffffffffU, 4, 0xffffffffU, 0};
+  EXPECT_EQ(std::vector<uint32_t>(seen.begin(), seen.begin() + 4), of_block);
+  EXPECT_EQ(std::vector<uint32_t>(seen.begin() + 4, seen.end()), of_block);
+}
+
 // ---- What ends the program.
 
 TEST(EmulatorDeathTest, ThreadsThatWaitForEachOther) {
@@ -200,6 +263,7 @@ TEST(EmulatorDeathTest, LaunchesThatTheCardRefuses) {
   EXPECT_DEATH(run(0, 32, nullptr, nothing), "refuses");
   EXPECT_DEATH(run(dim3(1, 65536), 32, nullptr, nothing), "refuses");
   EXPECT_DEATH(run(dim3(1, 1, 65536), 32, nullptr, nothing), "refuses");
+  EXPECT_DEATH(run(1, 32, nullptr, nothing, (99 << 10) + 1), "101377 bytes of shared memory");
 }
 
 TEST(EmulatorDeathTest, ShufflesOfSomeLanes) {
@@ -220,6 +284,18 @@ TEST(EmulatorDeathTest, TilesThatAreNotAligned) {
   EXPECT_DEATH(load(0, 20), "not aligned");  // rows of 40
 }
 
+TEST(EmulatorDeathTest, CopiesThatAreNotAligned) {
+  const Tile<__nv_bfloat16> tile;
+  EXPECT_DEATH(run(1, 1, nullptr, [&] { emulator::copy_async(tile.data + 4, tile.data, true); }),
+               "not aligned");
+  EXPECT_DEATH(run(1, 32, nullptr,
+                   [&] {
+                     uint32_t words[4];
+                     emulator::load_matrices(words, tile.data + 4, false);
+                   }),
+               "not aligned");
+}
+
 // Shuffles read lanes that are there.
 TEST(EmulatorDeathTest, LanesThatEnded) {
   EXPECT_DEATH(run(1, 32, nullptr,
@@ -233,6 +309,9 @@ TEST(EmulatorDeathTest, LanesThatEnded) {
 #ifdef __SANITIZE_ADDRESS__
 /// One element behind the last, on the heap and in shared memory.
 TEST(EmulatorDeathTest, MemoryBeyondItsEnd) {
+  EXPECT_DEATH(run(
+                   1, 9, nullptr, [] { emulator::dynamic_shared_memory()[threadIdx.x] = 1; }, 8),
+               "heap-buffer-overflow");
   const std::unique_ptr<int[]> values(new int[33]());
   EXPECT_DEATH(run(2, 32, nullptr, [&] { values[blockIdx.x * 2 + threadIdx.x] = 1; }),
                "heap-buffer-overflow");
