@@ -41,6 +41,7 @@ FALLBACK = "where sizes or addresses are no whole vectors"
 RULES = (
     ("*[!_a-z]1>", (FREE,), FALLBACK),
     ("sum_chunk<false>", (FREE,), FALLBACK),
+    ("dequantize_*_singly*", (FREE,), FALLBACK),
     ("rms_norm_forward*", (LOADS,), "reads a row and writes it, a few operations for each value"),
     ("rms_norm_backward*", (LOADS,), "reads up to four rows and writes one"),
     ("gated_forward*", (LOADS,), "reads two arrays, writes one"),
@@ -53,7 +54,7 @@ RULES = (
     ("adamw*", (LOADS,), "reads four arrays of fp32, writes three and the copy"),
     ("sum_chunk*", (LOADS,), "reads every gradient once"),
     ("sum_partials*", (FREE,), "one block; a number for each 64 Ki of the gradient"),
-    ("dequantize_*", (STORES,), "writes two bytes for each value, and reads a quarter to a half of that in words that lie together"),
+    ("dequantize_*", (LOADS, STORES), "writes two bytes for each value, and reads a quarter to a half of that"),
     ("round_to_e4m3*", (LOADS,), "reads a row twice, writes a byte for each value"),
     ("thin_product*", (LOADS,), "reads a matrix once for a few rows of products"),
     ("copy_matrices*", (FREE,), "once a step, of adapters alone"),

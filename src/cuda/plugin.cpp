@@ -209,7 +209,8 @@ cuda::StateBlocks blocks_of(const BlockwiseMoments& moments, int64_t first, int6
 }
 
 StateMap map_of(const DynamicMap& map) {
-  return {map.values.data_ptr<float>(), map.codes.data_ptr<uint8_t>(), nullptr};
+  return {map.values.data_ptr<float>(), map.codes.data_ptr<uint8_t>(),
+          static_cast<const uint16_t*>(map.tree.const_data_ptr())};
 }
 
 void adamw_8bit(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
@@ -235,23 +236,21 @@ at::Tensor sum_of_squares(const at::Tensor& flat) {
   return total;
 }
 
-at::Tensor dequantize(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
-                      at::ScalarType dtype) {
-  const at::Tensor& packed = matrix.packed;
-  at::Tensor y = at::empty({matrix.rows, matrix.columns}, packed.options().dtype(dtype));
-  const Launch launch(packed);
+void dequantize_into(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
+                     at::Tensor& to) {
+  const Launch launch(to);
   if (matrix.format == QuantFormat::kGgml) {
-    cuda::launch_dequantize_ggml(type_of(y), matrix.ggml_type, packed.const_data_ptr<uint8_t>(),
-                                 y.data_ptr(), y.numel(), launch.stream());
+    cuda::launch_dequantize_ggml(type_of(to), matrix.ggml_type,
+                                 matrix.packed.const_data_ptr<uint8_t>(), to.data_ptr(), to.numel(),
+                                 launch.stream());
   } else if (is_8bit(matrix.format)) {
-    cuda::launch_dequantize_8bit(type_of(y), cuda::eight_bit_view(matrix), y.data_ptr(),
+    cuda::launch_dequantize_8bit(type_of(to), cuda::eight_bit_view(matrix), to.data_ptr(),
                                  launch.stream());
   } else {
-    cuda::launch_dequantize_4bit(type_of(y), cuda::four_bit_view(matrix), tables, y.data_ptr(),
+    cuda::launch_dequantize_4bit(type_of(to), cuda::four_bit_view(matrix), tables, to.data_ptr(),
                                  launch.stream());
   }
   launch.check();
-  return y;
 }
 
 at::Tensor thin_product(const at::Tensor& x, const QuantizedMatrix& w,
@@ -411,7 +410,7 @@ constexpr CudaKernels kKernels = {
     .adamw = adamw,
     .adamw_8bit = adamw_8bit,
     .sum_of_squares = sum_of_squares,
-    .dequantize = dequantize,
+    .dequantize_into = dequantize_into,
     .thin_product = thin_product,
     .round_to_e4m3 = round_to_e4m3,
     .multiplies_fp8 = multiplies_fp8,

@@ -47,8 +47,8 @@ struct CudaKernels {
                      const AdamW8bitParams& params);
   at::Tensor (*sum_of_squares)(const at::Tensor& flat);
   /// @param tables what the codes of 4 bits stand for: `cuda::four_bit_tables`
-  at::Tensor (*dequantize)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
-                           at::ScalarType dtype);
+  void (*dequantize_into)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
+                          at::Tensor& to);
   /// x w^T of few rows: x's, as `thin_product_serves` takes them.
   at::Tensor (*thin_product)(const at::Tensor& x, const QuantizedMatrix& w,
                              const cuda::FourBitTables& tables);

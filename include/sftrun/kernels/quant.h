@@ -86,6 +86,9 @@ QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options,
                          const std::string& name = "?");
 /// [rows, columns], each value code * factor in fp32, rounded once.   @param dtype as of weights
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype);
+/// The same into memory of the caller's, such as some rows of a joint matrix.
+/// @param to [rows, columns] contiguous, on the matrix' device; of a dtype as of weights
+void dequantize_into(const QuantizedMatrix& matrix, at::Tensor& to);
 /// Rows [first, first + count), on CPU.
 at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,
                             at::ScalarType dtype);

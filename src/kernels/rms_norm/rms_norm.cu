@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T, int kLanes, int kWidth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     rms_norm_backward(const T* dy, const T* x, const T* weight, const float* rstd,
                       const T* residual, T* dx, int64_t rows, int64_t hidden, float offset) {
   using Threads = RowThreads<kLanes>;
