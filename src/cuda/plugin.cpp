@@ -49,24 +49,45 @@ at::Tensor float_rows(const at::Tensor& x) {
 }
 
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                                   double eps, double offset) {
+                                                   double eps, double offset,
+                                                   const at::Tensor& copy) {
   at::Tensor y = at::empty_like(x), rstd = float_rows(x);
   const Launch launch(x);
-  cuda::launch_rms_norm_forward(
-      type_of(x), x.data_ptr(), weight.data_ptr(), y.data_ptr(), rstd.data_ptr<float>(), x.size(0),
-      x.size(1), static_cast<float>(eps), static_cast<float>(offset), launch.stream());
+  cuda::launch_rms_norm_forward(type_of(x),
+                                {.x = x.const_data_ptr(),
+                                 .weight = weight.const_data_ptr(),
+                                 .y = y.data_ptr(),
+                                 .copy = copy.defined() ? copy.data_ptr() : nullptr,
+                                 .rstd = rstd.data_ptr<float>(),
+                                 .rows = x.size(0),
+                                 .hidden = x.size(1),
+                                 .eps = static_cast<float>(eps),
+                                 .offset = static_cast<float>(offset)},
+                                launch.stream());
   launch.check();
   return {y, rstd};
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd, const at::Tensor& residual, double offset) {
-  at::Tensor dx = at::empty_like(x);
+                             const at::Tensor& rstd, const at::Tensor& residual, double offset,
+                             int64_t spare) {
+  at::Tensor dx = at::empty({x.size(0), x.size(1) + spare}, x.options()).narrow(1, 0, x.size(1));
   const Launch launch(x);
   cuda::launch_rms_norm_backward(
-      type_of(x), dy.data_ptr(), x.data_ptr(), weight.data_ptr(), rstd.data_ptr<float>(),
-      residual.defined() ? residual.const_data_ptr() : nullptr, dx.data_ptr(), x.size(0), x.size(1),
-      static_cast<float>(offset), launch.stream());
+      type_of(x),
+      {.dy = dy.const_data_ptr(),
+       .x = x.const_data_ptr(),
+       .weight = weight.const_data_ptr(),
+       .rstd = rstd.const_data_ptr<float>(),
+       .residual = residual.defined() ? residual.const_data_ptr() : nullptr,
+       .dx = dx.data_ptr(),
+       .rows = x.size(0),
+       .hidden = x.size(1),
+       .dy_stride = dy.stride(0),
+       .residual_stride = residual.defined() ? residual.stride(0) : 0,
+       .dx_stride = dx.stride(0),
+       .offset = static_cast<float>(offset)},
+      launch.stream());
   launch.check();
   return dx;
 }
@@ -90,6 +111,7 @@ cuda::HeadsProblem heads_problem(const std::vector<HeadsInput>& inputs, const Ro
     problem.rows[i].x_stride = input.x.stride(0);
     problem.rows[i].eps = static_cast<float>(input.eps);
     problem.rows[i].offset = static_cast<float>(input.offset);
+    problem.rows[i].rotates = input.rotates;
   }
   return problem;
 }
@@ -118,18 +140,20 @@ std::vector<HeadsOutput> heads_forward(const std::vector<HeadsInput>& inputs,
 std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
                                        const std::vector<at::Tensor>& grads,
                                        const std::vector<at::Tensor>& rstd,
-                                       const RopeAngles* angles, int64_t head_dim) {
+                                       const RopeAngles* angles, int64_t head_dim,
+                                       const std::vector<at::Tensor>& into) {
   cuda::HeadsProblem problem = heads_problem(inputs, angles, head_dim);
+  const std::vector<at::Tensor>& results = into.empty() ? grads : into;
   for (size_t i = 0; i < inputs.size(); ++i) {
     problem.rows[i].grad = grads[i].const_data_ptr();
-    problem.rows[i].y = grads[i].data_ptr();
-    problem.rows[i].y_stride = grads[i].stride(0);
+    problem.rows[i].y = results[i].data_ptr();
+    problem.rows[i].y_stride = results[i].stride(0);
     problem.rows[i].rstd = inputs[i].weight.defined() ? rstd[i].data_ptr<float>() : nullptr;
   }
   const Launch launch(inputs.front().x);
   cuda::launch_heads_backward(type_of(inputs.front().x), problem, launch.stream());
   launch.check();
-  return grads;
+  return results;
 }
 
 cuda::GatedShape gated_shape(const at::Tensor& gate) {
@@ -146,10 +170,13 @@ at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor
   return h;
 }
 
-void gated_backward(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
+void gated_backward(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up,
+                    bool leaves_activation) {
   const Launch launch(gate);
-  cuda::launch_gated_backward(type_of(gate), gating, dh.data_ptr(), gate.data_ptr(), up.data_ptr(),
-                              gated_shape(gate), launch.stream());
+  cuda::launch_gated_backward(
+      type_of(gate), gating, dh.data_ptr(), gate.data_ptr(), up.data_ptr(), gated_shape(gate),
+      leaves_activation ? cuda::GatedLeaves::kActivation : cuda::GatedLeaves::kGradient,
+      launch.stream());
   launch.check();
 }
 
@@ -236,18 +263,18 @@ at::Tensor sum_of_squares(const at::Tensor& flat) {
   return total;
 }
 
-void dequantize_into(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
-                     at::Tensor& to) {
-  const Launch launch(to);
+void dequantize(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
+                const at::Tensor& out) {
+  const Launch launch(out);
   if (matrix.format == QuantFormat::kGgml) {
-    cuda::launch_dequantize_ggml(type_of(to), matrix.ggml_type,
-                                 matrix.packed.const_data_ptr<uint8_t>(), to.data_ptr(), to.numel(),
-                                 launch.stream());
+    cuda::launch_dequantize_ggml(type_of(out), matrix.ggml_type,
+                                 matrix.packed.const_data_ptr<uint8_t>(), out.data_ptr(),
+                                 out.numel(), launch.stream());
   } else if (is_8bit(matrix.format)) {
-    cuda::launch_dequantize_8bit(type_of(to), cuda::eight_bit_view(matrix), to.data_ptr(),
+    cuda::launch_dequantize_8bit(type_of(out), cuda::eight_bit_view(matrix), out.data_ptr(),
                                  launch.stream());
   } else {
-    cuda::launch_dequantize_4bit(type_of(to), cuda::four_bit_view(matrix), tables, to.data_ptr(),
+    cuda::launch_dequantize_4bit(type_of(out), cuda::four_bit_view(matrix), tables, out.data_ptr(),
                                  launch.stream());
   }
   launch.check();
@@ -323,10 +350,13 @@ void add_grouped_matmul_tn(at::Tensor& out, const at::Tensor& g, const at::Tenso
 
 /// @param grad with the narrow side's columns as `rank`
 cuda::AdapterGrad adapter_grad(const AdapterGrad& grad) {
-  const bool g_is_wide = grad.g.size(1) >= grad.x.size(1);
+  const bool g_is_wide = !grad.norm.rstd.defined() && grad.g.size(1) >= grad.x.size(1);
   const at::Tensor &wide = g_is_wide ? grad.g : grad.x, &thin = g_is_wide ? grad.x : grad.g;
   return {.wide = wide.const_data_ptr(),
           .thin = thin.const_data_ptr(),
+          .rstd = grad.norm.rstd.defined() ? grad.norm.rstd.const_data_ptr<float>() : nullptr,
+          .weight = grad.norm.rstd.defined() ? grad.norm.weight.const_data_ptr() : nullptr,
+          .offset = static_cast<float>(grad.norm.offset),
           .wide_stride = wide.stride(0),
           .wide_columns = wide.size(1),
           .thin_stride = thin.stride(0),
@@ -410,7 +440,7 @@ constexpr CudaKernels kKernels = {
     .adamw = adamw,
     .adamw_8bit = adamw_8bit,
     .sum_of_squares = sum_of_squares,
-    .dequantize_into = dequantize_into,
+    .dequantize = dequantize,
     .thin_product = thin_product,
     .round_to_e4m3 = round_to_e4m3,
     .multiplies_fp8 = multiplies_fp8,

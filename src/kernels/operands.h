@@ -46,6 +46,20 @@ inline void require_loose_rows(const at::Tensor& x) {
               x.strides(), " in place of [tokens, channels]");
 }
 
+/// Of the shape, dtype and device of `like`; on CUDA rows may lie further apart than they are long.
+inline void require_loose_same(const at::Tensor& x, const at::Tensor& like) {
+  require_loose_rows(x);
+  TORCH_CHECK(x.sizes() == like.sizes() && x.device() == like.device() &&
+                  x.scalar_type() == like.scalar_type(),
+              "operands of shapes ", x.sizes(), " and ", like.sizes(), ", ", x.scalar_type(),
+              " and ", like.scalar_type(), ", on ", x.device(), " and ", like.device());
+}
+
+/// For what CPU kernels do not do.
+inline void require_on_cuda(const at::Tensor& x) {
+  TORCH_CHECK(x.is_cuda(), "an operand on ", x.device(), " of what is done on CUDA alone");
+}
+
 /// Whether a matrix has the bytes and factors that its shape asks for, all on `device`.
 inline void require_quantized(const QuantizedMatrix& matrix, at::Device device) {
   TORCH_CHECK(matrix.packed.device() == device, "operands on ", device, " and ",

@@ -99,9 +99,11 @@ void for_dtype(const at::Tensor& tensor, Body&& body) {
 }  // namespace
 
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                                   double eps, double offset) {
+                                                   double eps, double offset,
+                                                   const at::Tensor& copy) {
   require_norm_operands(x, weight);
-  if (x.is_cuda()) return cuda_kernels().rms_norm_forward(x, weight, eps, offset);
+  if (copy.defined()) require_on_cuda(x), require_same(copy, x);
+  if (x.is_cuda()) return cuda_kernels().rms_norm_forward(x, weight, eps, offset, copy);
   at::Tensor y = at::empty_like(x);
   at::Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   const int64_t hidden = x.size(1);
@@ -117,13 +119,16 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd, const at::Tensor& residual, double offset) {
+                             const at::Tensor& rstd, const at::Tensor& residual, double offset,
+                             int64_t spare) {
   require_norm_operands(x, weight);
-  require_same(dy, x);
-  if (residual.defined()) require_same(residual, x);
+  require_loose_same(dy, x);
+  if (residual.defined()) require_loose_same(residual, x);
   require_operand(rstd, x, at::kFloat);
   require_numel(rstd, x.size(0));
-  if (x.is_cuda()) return cuda_kernels().rms_norm_backward(dy, x, weight, rstd, residual, offset);
+  if (spare != 0) require_on_cuda(x);
+  if (x.is_cuda())
+    return cuda_kernels().rms_norm_backward(dy, x, weight, rstd, residual, offset, spare);
   at::Tensor dx = at::empty_like(x);
   const int64_t hidden = x.size(1);
   for_dtype(x, [&](const auto& kernels, auto* type) {
@@ -140,6 +145,11 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
   return dx;
 }
 
+at::Tensor empty_rows(int64_t rows, int64_t columns, int64_t spare,
+                      const at::TensorOptions& options) {
+  return at::empty({rows, columns + spare}, options).narrow(1, 0, columns);
+}
+
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd) {
   return (dy.to(at::kFloat) * x.to(at::kFloat) * rstd.unsqueeze(1)).sum(0);
 }
@@ -148,7 +158,7 @@ namespace {
 
 void require_heads(const std::vector<HeadsInput>& inputs, const RopeAngles* angles,
                    int64_t head_dim) {
-  TORCH_CHECK(inputs.size() == 1 || inputs.size() == 2, inputs.size(), " kinds of heads");
+  TORCH_CHECK(inputs.size() >= 1 && inputs.size() <= 3, inputs.size(), " kinds of heads");
   const at::Tensor& first = inputs.front().x;
   for (const HeadsInput& input : inputs) {
     require_loose_rows(input.x);
@@ -157,6 +167,7 @@ void require_heads(const std::vector<HeadsInput>& inputs, const RopeAngles* angl
                 first.scalar_type(), " on ", first.device());
     TORCH_CHECK(input.x.size(0) == first.size(0) && input.x.size(1) % head_dim == 0,
                 "an operand of shape ", input.x.sizes(), " in heads of ", head_dim);
+    if (!input.rotates) require_on_cuda(input.x);
     if (!input.weight.defined()) continue;
     require_operand(input.weight, first, first.scalar_type());
     require_numel(input.weight, head_dim);
@@ -207,9 +218,15 @@ std::vector<HeadsOutput> heads_forward(const std::vector<HeadsInput>& inputs,
 std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
                                        const std::vector<at::Tensor>& grads,
                                        const std::vector<at::Tensor>& rstd,
-                                       const RopeAngles* angles, int64_t head_dim) {
+                                       const RopeAngles* angles, int64_t head_dim,
+                                       const std::vector<at::Tensor>& into) {
   require_heads(inputs, angles, head_dim);
-  TORCH_CHECK(grads.size() == inputs.size() && rstd.size() == inputs.size());
+  TORCH_CHECK(grads.size() == inputs.size() && rstd.size() == inputs.size() &&
+              (into.empty() || into.size() == inputs.size()));
+  for (size_t i = 0; i < into.size(); ++i) {
+    require_on_cuda(into[i]);
+    require_loose_same(into[i], grads[i]);
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     require_operand(grads[i], inputs[i].x, inputs[i].x.scalar_type());
     TORCH_CHECK(grads[i].sizes() == inputs[i].x.sizes(), "gradients of shape ", grads[i].sizes(),
@@ -219,7 +236,7 @@ std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
     require_numel(rstd[i], inputs[i].x.numel() / head_dim);
   }
   if (inputs.front().x.is_cuda())
-    return cuda_kernels().heads_backward(inputs, grads, rstd, angles, head_dim);
+    return cuda_kernels().heads_backward(inputs, grads, rstd, angles, head_dim, into);
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const HeadsInput& input = inputs[i];
@@ -253,7 +270,8 @@ void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::
   require_gated_operands(gate, up);
   require_operand(dh, gate, gate.scalar_type());
   require_numel(dh, gate.numel());
-  if (gate.is_cuda()) return cuda_kernels().gated_backward(gating, dh, gate, up);
+  if (gate.is_cuda())
+    return cuda_kernels().gated_backward(gating, dh, gate, up, /*leaves_activation=*/false);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     parallel_for(0, gate.numel(), 16384, [&](int64_t begin, int64_t end) {
@@ -261,6 +279,14 @@ void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::
                              data<T>(up) + begin, end - begin);
     });
   });
+}
+
+void gated_backward_and_forward_(Gating gating, at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
+  require_on_cuda(gate);
+  require_gated_operands(gate, up);
+  require_operand(dh, gate, gate.scalar_type());
+  require_numel(dh, gate.numel());
+  cuda_kernels().gated_backward(gating, dh, gate, up, /*leaves_activation=*/true);
 }
 
 at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability,

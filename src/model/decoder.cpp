@@ -75,7 +75,8 @@ at::Tensor Decoder::no_loss() const {
   return at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device));
 }
 
-void Decoder::refresh_joints() {
+void Decoder::prepare_joints(kernels::UnpackAhead::Pass pass) {
+  if (unpacking_) unpacking_->begin(pass);
   if (joints_version_ == store_.version()) return;
   joint_adapters_.refresh();
   joints_version_ = store_.version();
@@ -93,7 +94,7 @@ at::Tensor Decoder::forward_backward(const PackedBatch& batch, double grad_scale
   // Of each layer that a gradient passes: its run, or its input when it is to run again.
   std::vector<std::unique_ptr<kernels::LayerRun>> runs(static_cast<size_t>(num_layers));
   std::vector<at::Tensor> inputs(static_cast<size_t>(num_layers));
-  refresh_joints();
+  prepare_joints(kernels::UnpackAhead::Pass::kTraining);
   at::Tensor hidden = embed_for_training(batch);
   kernels::BatchContext context = batch.context;
   kernels::PerLayerRun per_layer;
@@ -151,14 +152,16 @@ at::Tensor Decoder::head_forward_backward(const PackedBatch& batch, const at::Te
       backend_.head_loss(hidden.index_select(0, batch.label_rows), head_, batch.labels, grad_scale,
                          wanted, head_rows(batch));
   if (wanted == HeadGrad::kInput) {
-    grad = at::zeros_like(hidden);
+    const int64_t spare = layers_.back().joint_down.spare();
+    grad = at::zeros({hidden.size(0), hidden.size(1) + spare}, hidden.options())
+               .narrow(1, 0, hidden.size(1));
     grad.index_copy_(0, batch.label_rows, result.grad_input);
   }
   return result.loss_sum;
 }
 
 at::Tensor Decoder::hidden_without_grad(const PackedBatch& batch) {
-  refresh_joints();
+  prepare_joints();
   at::Tensor hidden = embed(batch.tokens);
   kernels::BatchContext context = batch.context;
   open_exchange(context, batch.tokens, hidden);

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "adapter_start.h"
 #include "layer_members.h"
@@ -413,19 +414,30 @@ class DecoderBuilder {
   }
 
   /// On CUDA, linears that read the same input are one product where nothing but attention and the
-  /// gate reads the parts.
+  /// gate reads the parts, and an adapter is part of its linear's.
   void join_linears() {
     if (!d_.options_.device.is_cuda()) return;
+    int64_t spare_below = 0;
     for (Layer& layer : d_.layers_) {
-      if (reads_heads_alone(layer) && kernels::can_join({&layer.q, &layer.k, &layer.v})) {
-        layer.joint_qkv = kernels::join({&layer.q, &layer.k, &layer.v});
-        d_.joint_adapters_.add(layer.joint_qkv);
+      if (reads_heads_alone(layer)) join(layer.joint_qkv, {&layer.q, &layer.k, &layer.v});
+      join(layer.joint_o, {&layer.o});
+      if (!layer.mixture.defined()) {
+        join(layer.joint_gate_up, {&layer.gate, &layer.up});
+        join(layer.joint_down, {&layer.down});
       }
-      if (!layer.mixture.defined() && kernels::can_join({&layer.gate, &layer.up})) {
-        layer.joint_gate_up = kernels::join({&layer.gate, &layer.up});
-        d_.joint_adapters_.add(layer.joint_gate_up);
-      }
+      layer.spare_below = std::exchange(spare_below, layer.joint_down.spare());
     }
+  }
+
+  void join(kernels::JointLinears& joint, const std::vector<kernels::Linear*>& linears) {
+    if (!kernels::can_join(linears)) return;
+    joint = kernels::join(linears);
+    d_.joint_adapters_.add(joint);
+    if (!joint.is_quantized()) return;
+    if (!d_.unpacking_)
+      d_.unpacking_ = std::make_unique<kernels::UnpackAhead>(d_.options_.device, d_.options_.dtype);
+    d_.unpacking_->serve(joint);
+    joint.unpacking = d_.unpacking_.get();
   }
 
   /// Whether q, k and v are three tensors whose heads are read, and normed, one by one.

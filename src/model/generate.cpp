@@ -95,7 +95,7 @@ class Generator {
     PackedBatch packed = prepare_batch(batch, decoder_.rope(), decoder_.batch_target(), {});
 
     Sequence sequence{index, stream, length, 0, {}};
-    decoder_.refresh_joints();
+    decoder_.prepare_joints();
     at::Tensor hidden = decoder_.embed(packed.tokens);
     decoder_.open_exchange(packed.context, packed.tokens, hidden);
     for (Layer& layer : decoder_.layers()) {

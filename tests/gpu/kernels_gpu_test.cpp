@@ -255,9 +255,8 @@ TEST(GpuQuant, ValuesInPartsOfAJointMatrix) {
                             second = quantize(normal({3, columns}, 4), {.format = format});
       const at::Tensor joint =
           at::empty({8, columns}, at::TensorOptions().dtype(at::kBFloat16).device(kCard));
-      at::Tensor above = joint.narrow(0, 0, 5), below = joint.narrow(0, 5, 3);
-      dequantize_into(first.to(kCard), above);
-      dequantize_into(second.to(kCard), below);
+      dequantize_into(first.to(kCard), joint.narrow(0, 0, 5));
+      dequantize_into(second.to(kCard), joint.narrow(0, 5, 3));
       EXPECT_TRUE(same_bits(
           at::cat({dequantize(first, at::kBFloat16), dequantize(second, at::kBFloat16)}), joint));
     }

@@ -245,17 +245,13 @@ TEST(Dequantize, IntoSomeRowsOfAJointMatrix) {
                         second = quantize(normal({3, 67}, 4, at::kFloat), {});
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor joint = at::zeros({8, 67}, at::TensorOptions().dtype(dtype));
-    at::Tensor above = joint.narrow(0, 0, 5), below = joint.narrow(0, 5, 3);
-    dequantize_into(first, above);
-    dequantize_into(second, below);
+    dequantize_into(first, joint.narrow(0, 0, 5));
+    dequantize_into(second, joint.narrow(0, 5, 3));
     EXPECT_TRUE(same_bits(at::cat({dequantize(first, dtype), dequantize(second, dtype)}), joint));
   }
-  const at::Tensor joint = at::zeros({5, 134});
-  at::Tensor apart = joint.narrow(1, 0, 67), short_by_one = at::zeros({4, 67}),
-             codes = at::zeros({5, 67}, at::kByte);
-  EXPECT_THROW(dequantize_into(first, apart), c10::Error);
-  EXPECT_THROW(dequantize_into(first, short_by_one), c10::Error);
-  EXPECT_THROW(dequantize_into(first, codes), c10::Error);
+  EXPECT_THROW(dequantize_into(first, at::zeros({5, 134}).narrow(1, 0, 67)), c10::Error);
+  EXPECT_THROW(dequantize_into(first, at::zeros({4, 67})), c10::Error);
+  EXPECT_THROW(dequantize_into(first, at::zeros({5, 67}, at::kByte)), c10::Error);
 }
 
 /// Infinite and not numbers: as the reader of files has them, but for the sign of what is none.

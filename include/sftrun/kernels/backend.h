@@ -18,7 +18,8 @@ class LayerRun {
  public:
   virtual ~LayerRun() = default;
   /// Once. Adds to the parameters' gradients.
-  /// @param grad gradient of the layer's output [T, hidden]
+  /// @param grad gradient of the layer's output [T, hidden]; rows may lie further apart than they
+  /// are long, and what is between them may be overwritten
   /// @return gradient of its input; undefined when !needs_input_grad
   virtual at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) = 0;
 };

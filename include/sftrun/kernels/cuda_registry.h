@@ -21,18 +21,21 @@ struct MatrixCopy {
 struct CudaKernels {
   std::pair<at::Tensor, at::Tensor> (*rms_norm_forward)(const at::Tensor& x,
                                                         const at::Tensor& weight, double eps,
-                                                        double offset);
+                                                        double offset, const at::Tensor& copy);
   at::Tensor (*rms_norm_backward)(const at::Tensor& dy, const at::Tensor& x,
                                   const at::Tensor& weight, const at::Tensor& rstd,
-                                  const at::Tensor& residual, double offset);
+                                  const at::Tensor& residual, double offset, int64_t spare);
   std::vector<HeadsOutput> (*heads_forward)(const std::vector<HeadsInput>& inputs,
                                             const RopeAngles* angles, int64_t head_dim);
   std::vector<at::Tensor> (*heads_backward)(const std::vector<HeadsInput>& inputs,
                                             const std::vector<at::Tensor>& grads,
                                             const std::vector<at::Tensor>& rstd,
-                                            const RopeAngles* angles, int64_t head_dim);
+                                            const RopeAngles* angles, int64_t head_dim,
+                                            const std::vector<at::Tensor>& into);
   at::Tensor (*gated_forward)(Gating gating, const at::Tensor& gate, const at::Tensor& up);
-  void (*gated_backward)(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
+  /// @param leaves_activation dh becomes what `gated_forward` gave
+  void (*gated_backward)(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up,
+                         bool leaves_activation);
   at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys,
                         const DropoutParams& params);
   at::Tensor (*cross_entropy)(at::Tensor& logits, const at::Tensor& labels, double softcap,
@@ -47,8 +50,9 @@ struct CudaKernels {
                      const AdamW8bitParams& params);
   at::Tensor (*sum_of_squares)(const at::Tensor& flat);
   /// @param tables what the codes of 4 bits stand for: `cuda::four_bit_tables`
-  void (*dequantize_into)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
-                          at::Tensor& to);
+  /// @param out [rows, columns]
+  void (*dequantize)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
+                     const at::Tensor& out);
   /// x w^T of few rows: x's, as `thin_product_serves` takes them.
   at::Tensor (*thin_product)(const at::Tensor& x, const QuantizedMatrix& w,
                              const cuda::FourBitTables& tables);

@@ -39,9 +39,12 @@ struct Layer {
   Norm dense_out, experts_in, experts_out;  ///< where experts work beside the dense half
   /// q, k and v, or all three in one; likewise gate and up.
   Linear q, k, v, qkv, o, gate, up, gate_up, down;
-  JointLinears joint_qkv, joint_gate_up;  ///< CUDA: of q, k, v and of gate, up, where they can be
-  Mixture mixture;                        ///< instead of gate, up and down
-  DeltaNet delta_net;                     ///< instead of q, k, v and attention
+  /// CUDA: of q, k, v, of o alone, and so on, where they can be. What is undefined is not.
+  JointLinears joint_qkv, joint_o, joint_gate_up, joint_down;
+  /// Columns of room that the layer below wants behind the rows of its gradient.
+  int64_t spare_below = 0;
+  Mixture mixture;     ///< instead of gate, up and down
+  DeltaNet delta_net;  ///< instead of q, k, v and attention
   AttentionShape attention;
   /// q gives of each head its query, then what the head's answer is gated by: out * sigmoid(gate).
   bool gates_attention = false;

@@ -51,21 +51,35 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
 at::Tensor matmul_nt(const at::Tensor& x, const Matrix& w);  ///< x [T, K], w [N, K] -> x w^T [T, N]
 /// out [N, K] fp32 += g^T x, g [T, N], x [T, K].
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x);
+/// What makes rms_norm(x) of x: times rstd [T] and offset + weight [K]. Undefined: nothing.
+struct NormFactors {
+  at::Tensor rstd, weight;
+  double offset = 0;
+};
 /// The same of some products, each times `scale`, of which g or x has a rank's columns. On CUDA in
 /// one launch for every four linears; rows may lie further apart than they are long.
 struct AdapterGrad {
   at::Tensor out, g, x;
   double scale = 1;
+  NormFactors norm = {};  ///< of x; on CUDA alone
 };
 void add_adapter_grads_(const std::vector<AdapterGrad>& grads);
 
 // ---- RMSNorm: x [T, H], weight [H].
 /// Times offset + weight (0, or Gemma's 1). Returns {y, rstd [T]}.
+/// @param copy [T, H] or undefined: becomes x, for what is added to it in place; on CUDA alone
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                                   double eps, double offset = 0);
+                                                   double eps, double offset = 0,
+                                                   const at::Tensor& copy = {});
+/// dx, plus residual if defined. On CUDA the rows of dy and residual may lie further apart than
+/// they are long.
+/// @param spare columns of room behind each row of dx; on CUDA alone
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd, const at::Tensor& residual,
-                             double offset = 0);  ///< dx, plus residual if defined
+                             const at::Tensor& rstd, const at::Tensor& residual, double offset = 0,
+                             int64_t spare = 0);
+/// Memory for [rows, columns], with room for `spare` more behind each row.
+at::Tensor empty_rows(int64_t rows, int64_t columns, int64_t spare,
+                      const at::TensorOptions& options);
 /// sum over tokens of dy x rstd: [H] fp32.
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd);
 
@@ -75,25 +89,31 @@ struct HeadsInput {
   at::Tensor x;       ///< [T, heads * head_dim]
   at::Tensor weight;  ///< [head_dim] of the norm of each head, or undefined
   double eps = 0, offset = 0;
+  bool rotates = true;  ///< false for values, on CUDA alone
 };
 struct HeadsOutput {
   at::Tensor y;     ///< like x; x itself, rotated in place, where there is no norm
   at::Tensor rstd;  ///< [T * heads], or undefined
 };
-/// Of one or two tensors, on CUDA in one launch.   @param angles null: nothing is rotated
+/// Of one to three tensors, on CUDA in one launch.   @param angles null: nothing is rotated
 std::vector<HeadsOutput> heads_forward(const std::vector<HeadsInput>& inputs,
                                        const RopeAngles* angles, int64_t head_dim);
 /// The gradients of the inputs.
 /// @param grads of the outputs; overwritten, and on CUDA the memory of the result
 /// @param rstd of the outputs
+/// @param into where the gradients are written, instead: rows may lie further apart than they are
+/// long; on CUDA alone
 std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
                                        const std::vector<at::Tensor>& grads,
                                        const std::vector<at::Tensor>& rstd,
-                                       const RopeAngles* angles, int64_t head_dim);
+                                       const RopeAngles* angles, int64_t head_dim,
+                                       const std::vector<at::Tensor>& into = {});
 
 at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up);
 /// Overwrites gate and up with their gradients.
 void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
+/// And dh with what `gated_forward` gave. On CUDA alone.
+void gated_backward_and_forward_(Gating gating, at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
 
 /// Counter-based dropout of x [T, channels]; its own backward with the same parameters.
 at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability,

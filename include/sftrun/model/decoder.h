@@ -128,7 +128,7 @@ class Decoder {
   kernels::Embedding& embedding() { return embedding_; }
   /// Before layers run one by one (generation): what is made of the adapters' matrices is made
   /// again, where they have changed.
-  void refresh_joints();
+  void prepare_joints(kernels::UnpackAhead::Pass pass = kernels::UnpackAhead::Pass::kForward);
   at::Tensor embed(const at::Tensor& tokens) const;
   /// With the noise that training asks for.
   at::Tensor embed_for_training(const PackedBatch& batch) const;
@@ -174,6 +174,7 @@ class Decoder {
   std::map<std::string, at::Tensor> principal_parts_;
   std::vector<Layer> layers_;
   kernels::JointAdapters joint_adapters_;
+  std::unique_ptr<kernels::UnpackAhead> unpacking_;  // null: no joint linears are quantised
   uint64_t joints_version_ = 0;  // of the store's compute copies
   kernels::Head head_;
   int64_t first_trained_group_ = 0;

@@ -29,10 +29,12 @@ __device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads) {
   return {product, tile * kWide};
 }
 
-/// Rows [token, token + kDepth) of x's columns [column, column + kColumns), zero beyond its edges.
+/// Rows [token, token + kDepth) of x's columns [column, column + kColumns), zero beyond its edges,
+/// times each token's factor if there are any.
 template <int kColumns, int kLead, int kWidth, typename T>
 __device__ __forceinline__ void load_tile(T* tile, const T* x, int64_t stride, int64_t columns,
-                                          int64_t column, int64_t token, int64_t tokens) {
+                                          int64_t column, int64_t token, int64_t tokens,
+                                          const float* factors = nullptr) {
   constexpr int kPieces = kColumns / kWidth;
   for (int i = static_cast<int>(threadIdx.x); i < kDepth * kPieces; i += kGradThreads) {
     const int row = i / kPieces, at = i % kPieces * kWidth;
@@ -40,6 +42,10 @@ __device__ __forceinline__ void load_tile(T* tile, const T* x, int64_t stride, i
     float values[kWidth] = {};
     const bool is_inside = token + row < tokens && column + at < columns;
     if (is_inside) load_values<kWidth>(x + (token + row) * stride + column + at, values);
+    if (is_inside && factors != nullptr) {
+      const float factor = factors[token + row];
+      for (int k = 0; k < kWidth; ++k) values[k] *= factor;
+    }
     store_values<kWidth>(to, values);
   }
 }
@@ -101,9 +107,9 @@ __device__ __forceinline__ bool is_in_fours(const float* out, int64_t count, int
          reinterpret_cast<uintptr_t>(out) % kVector == 0;
 }
 
-/// out += scale * result of the columns and ranks that there are, kColumns columns times kRanks
-/// ranks at a time, which lie together.
-template <int kColumns, int kRanks>
+/// out += scale * gain * result of the columns and ranks that there are, kColumns columns times
+/// kRanks ranks at a time, which lie together.
+template <typename T, int kColumns, int kRanks>
 __device__ __forceinline__ void add_result(const AdapterGrad& grad, const float* result,
                                            int64_t first_column, int64_t first_rank) {
   // Neighbouring threads take what is near in `out`: columns of one rank where these lie together.
@@ -116,13 +122,19 @@ __device__ __forceinline__ void add_result(const AdapterGrad& grad, const float*
     float* out =
         grad.out + (first_column + column) * grad.wide_step + (first_rank + rank) * grad.rank_step;
     const float* sums = result + column * kSumsLead + rank;
+    const auto factor = [&](int k) {
+      if (grad.rstd == nullptr) return grad.scale;
+      const int64_t at = first_column + column + k;
+      return grad.scale * (grad.offset + load(static_cast<const T*>(grad.weight) + at));
+    };
     if constexpr (kColumns * kRanks == 4) {
       float values[4];
       load_four(out, values);
-      for (int k = 0; k < 4; ++k) values[k] += grad.scale * sums[kColumns > 1 ? k * kSumsLead : k];
+      for (int k = 0; k < 4; ++k)
+        values[k] += kColumns > 1 ? factor(k) * sums[k * kSumsLead] : factor(0) * sums[k];
       store_four(out, values);
     } else {
-      *out += grad.scale * sums[0];
+      *out += factor(0) * sums[0];
     }
   }
 }
@@ -140,7 +152,8 @@ __global__ void __launch_bounds__(kGradThreads)
   GradSums<T> sums;
   for (int64_t token = 0; token < grads.tokens; token += kDepth) {
     load_tile<kWide, kWideLead, kWidth>(wide, static_cast<const T*>(grad.wide), grad.wide_stride,
-                                        grad.wide_columns, tile.column, token, grads.tokens);
+                                        grad.wide_columns, tile.column, token, grads.tokens,
+                                        grad.rstd);
     load_tile<kRank, kRankLead, kWidth>(thin, static_cast<const T*>(grad.thin), grad.thin_stride,
                                         grad.rank, first_rank, token, grads.tokens);
     __syncthreads();
@@ -150,22 +163,19 @@ __global__ void __launch_bounds__(kGradThreads)
   sums.write(result);
   __syncthreads();
   if (is_in_fours(grad.out, grad.rank, grad.rank_step, grad.wide_step))
-    add_result<1, 4>(grad, result, tile.column, first_rank);
+    add_result<T, 1, 4>(grad, result, tile.column, first_rank);
   else if (is_in_fours(grad.out, grad.wide_columns, grad.wide_step, grad.rank_step))
-    add_result<4, 1>(grad, result, tile.column, first_rank);
+    add_result<T, 4, 1>(grad, result, tile.column, first_rank);
   else
-    add_result<1, 1>(grad, result, tile.column, first_rank);
+    add_result<T, 1, 1>(grad, result, tile.column, first_rank);
 }
 
 /// Whether every row of both sides begins and ends at whole vectors.
 bool grads_in_eights(Type type, const AdapterGrads& grads) {
-  const int64_t bytes = type == Type::kFloat32 ? 4 : 2;
   for (int i = 0; i < grads.count; ++i) {
     const AdapterGrad& grad = grads.products[i];
-    const bool has_whole_rows =
-        grad.wide_stride * bytes % 16 == 0 && grad.thin_stride * bytes % 16 == 0;
-    if (!has_whole_rows || !in_eights(grad.wide_columns, {grad.wide}) ||
-        !in_eights(grad.rank, {grad.thin})) {
+    if (!strides_in_eights(type, {grad.wide_stride, grad.thin_stride}) ||
+        !in_eights(grad.wide_columns, {grad.wide}) || !in_eights(grad.rank, {grad.thin})) {
       return false;
     }
   }

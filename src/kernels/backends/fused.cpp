@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/thin_product.h"
 #include "fused_head.h"
 #include "fused_linears.h"
 #include "fused_norms.h"
@@ -16,6 +17,7 @@ namespace {
 struct Joined {
   at::Tensor y, rstd;  ///< the linear's result, where a norm follows
   LowRank low;
+  at::Tensor joint_low;  ///< of a joint linear, in place of `low`
 };
 
 struct AttentionHalf {
@@ -51,13 +53,14 @@ class Passes {
  public:
   Passes(const Layer& layer, const BatchContext& batch) : l_(layer), batch_(batch) {}
 
-  AttentionInputs project(const at::Tensor& x, AttentionHalf* keep) {
-    const Normed in = normed(x, l_.attention_in);
-    auto qkv =
-        l_.joint_qkv.defined()
-            ? parts_of_joint(joint_forward(in.y, l_.joint_qkv, keep ? &keep->joint_low : nullptr),
-                             l_.joint_qkv)
-            : linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
+  /// @param copy becomes x, if defined
+  AttentionInputs project(const at::Tensor& x, AttentionHalf* keep, const at::Tensor& copy = {}) {
+    const Normed in = normed(x, l_.attention_in, copy);
+    auto qkv = joins(l_.joint_qkv, x)
+                   ? parts_of_joint(joint_result(in.y, l_.joint_qkv, /*spare=*/0,
+                                                 keep ? &keep->joint_low : nullptr),
+                                    l_.joint_qkv)
+                   : linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
     if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
     at::Tensor gate;
     if (l_.gates_attention) std::tie(qkv[0], gate) = queries_and_gates(qkv[0]);
@@ -82,16 +85,21 @@ class Passes {
     return inputs;
   }
 
-  at::Tensor add_attended(const at::Tensor& x, const at::Tensor& attended, AttentionHalf* keep) {
-    return join(x, attended, l_.o, l_.attention_out, keep ? &keep->joined : nullptr);
+  /// @param copy of x, which becomes the sum; or undefined
+  at::Tensor add_attended(const at::Tensor& x, const at::Tensor& attended, AttentionHalf* keep,
+                          const at::Tensor& copy = {}) {
+    Joined* joined = keep ? &keep->joined : nullptr;
+    return joins(l_.joint_o, x) ? join(x, attended, l_.joint_o, l_.attention_out, joined, copy)
+                                : join(x, attended, l_.o, l_.attention_out, joined);
   }
 
   at::Tensor attention_half(const at::Tensor& x, AttentionHalf* keep) {
     if (l_.delta_net.defined()) return delta_net_half(x, keep);
-    const AttentionInputs in = project(x, keep);
+    const at::Tensor copy = copy_for_sum(x, l_.attention_in, l_.joint_o, l_.attention_out);
+    const AttentionInputs in = project(x, keep, copy);
     AttentionOutput attention =
         attention_forward(in.q, in.k, in.v, batch_, l_.attention, l_.sinks.weight);
-    at::Tensor y = add_attended(x, gated_attention(attention.out, in.gate), keep);
+    at::Tensor y = add_attended(x, gated_attention(attention.out, in.gate), keep, copy);
     if (keep) {
       keep->x = x;
       keep->attention = std::move(attention);
@@ -100,10 +108,11 @@ class Passes {
   }
 
   at::Tensor delta_net_half(const at::Tensor& x, AttentionHalf* keep) {
-    const Normed in = normed(x, l_.attention_in);
+    const at::Tensor copy = copy_for_sum(x, l_.attention_in, l_.joint_o, l_.attention_out);
+    const Normed in = normed(x, l_.attention_in, copy);
     at::Tensor answered =
         delta_net_forward(l_.delta_net, in.y, batch_, keep ? &keep->delta : nullptr);
-    at::Tensor y = add_attended(x, answered, keep);
+    at::Tensor y = add_attended(x, answered, keep, copy);
     if (keep) {
       keep->x = x, keep->rstd = in.rstd;
       keep->attention.out = std::move(answered);
@@ -114,11 +123,14 @@ class Passes {
   at::Tensor feed_forward_half(const at::Tensor& x, FeedForwardHalf* keep) {
     if (l_.mixture.defined())
       return l_.has_dense_half() ? both_halves(x, keep) : mixture_half(x, keep);
-    Normed in = normed(x, l_.feed_forward_in);
+    const at::Tensor copy = copy_for_sum(x, l_.feed_forward_in, l_.joint_down, l_.feed_forward_out);
+    Normed in = normed(x, l_.feed_forward_in, copy);
     std::vector<at::Tensor> gate_up;
-    if (l_.joint_gate_up.defined()) {
+    if (joins(l_.joint_gate_up, x)) {
+      // They become their own gradients, which want room behind them.
       const at::Tensor both =
-          joint_forward(in.y, l_.joint_gate_up, keep ? &keep->joint_low : nullptr);
+          joint_result(in.y, l_.joint_gate_up, keep ? l_.joint_gate_up.spare() : 0,
+                       keep ? &keep->joint_low : nullptr);
       if (keep) keep->joint_gate_up = both;
       gate_up = parts_of_joint(both, l_.joint_gate_up);
     } else {
@@ -130,7 +142,10 @@ class Passes {
       gate_up = parts(gate_up[0], {inner, inner});
     }
     const at::Tensor h = gated_forward(l_.gating, gate_up[0], gate_up[1]);
-    at::Tensor y = join(x, h, l_.down, l_.feed_forward_out, keep ? &keep->joined : nullptr);
+    Joined* joined = keep ? &keep->joined : nullptr;
+    at::Tensor y = joins(l_.joint_down, x)
+                       ? join(x, h, l_.joint_down, l_.feed_forward_out, joined, copy)
+                       : join(x, h, l_.down, l_.feed_forward_out, joined);
     if (keep) {
       keep->x = x, keep->rstd = in.rstd;
       keep->gate = std::move(gate_up[0]), keep->up = std::move(gate_up[1]);
@@ -163,7 +178,7 @@ class Passes {
                          normed(half.x, norm).y, batch_, through_norm)
             .dx;
     if (!through_norm) return {};
-    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
+    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx, l_.joint_o.spare());
   }
 
   /// x + norm(norm(dense(norm(x))) + norm(experts(norm(x), routed by x))), every norm its own.
@@ -256,30 +271,45 @@ class Passes {
                                  : mixture_half_backward(std::move(half), grad, needs_dx);
     }
     const Norm& norm = l_.feed_forward_in;
-    const LinearGroup down = {&l_.down};
     const bool through_norm = needs_dx || norm.parameter != nullptr,
                through_down = through_norm || trains(gate_up_group());
-    at::Tensor h = trains(down) ? gated_forward(l_.gating, half.gate, half.up) : at::Tensor();
-    at::Tensor dh = join_backward(grad, h, l_.down, l_.feed_forward_out, half.joined, through_down);
-    h.reset();
+    through_gated_backward(half, grad, through_down);
     if (!through_down) return {};
-    gated_backward_(l_.gating, dh, half.gate, half.up);  // they become their own gradients
-    dh.reset();
-    const at::Tensor x = normed_again(half.x, norm, gate_up_group());
     at::Tensor d_normed;
     if (half.joint_gate_up.defined()) {
       half.gate.reset(), half.up.reset();
-      d_normed =
-          joint_backward(half.joint_gate_up, x, half.joint_low, l_.joint_gate_up, through_norm);
+      d_normed = joint_backward(half.joint_gate_up, half.x, factors_of(norm, half.rstd),
+                                half.joint_low, l_.joint_gate_up, through_norm);
       half.joint_gate_up.reset();
     } else {
       std::vector<at::Tensor> grads = {std::move(half.gate), std::move(half.up)};
       if (l_.fuses_gate_up()) grads = {at::cat(grads, 1)};
-      d_normed =
-          linears_backward(grads, x, half.gate_up_low, gate_up_group(), batch_, through_norm);
+      d_normed = linears_backward(grads, normed_again(half.x, norm, gate_up_group()),
+                                  half.gate_up_low, gate_up_group(), batch_, through_norm);
     }
     if (!through_norm) return {};
-    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
+    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx, l_.joint_o.spare());
+  }
+
+  /// From the gradient of the layer's output to those of gate and up, in their place.
+  void through_gated_backward(FeedForwardHalf& half, const at::Tensor& grad, bool needs_gates) {
+    const Linear& linear = l_.down;
+    const Norm& norm = l_.feed_forward_out;
+    if (!joins(l_.joint_down, grad)) {
+      const at::Tensor h =
+          linear.trains() ? gated_forward(l_.gating, half.gate, half.up) : at::Tensor();
+      const at::Tensor dh = join_backward(grad, h, linear, norm, half.joined, needs_gates);
+      if (needs_gates) gated_backward_(l_.gating, dh, half.gate, half.up);
+      return;
+    }
+    const at::Tensor dy =
+        summand_grad(grad, norm, half.joined, /*needs_dy=*/true, l_.joint_down.spare());
+    auto [h, d_low] = joint_input_grad(dy, l_.joint_down, needs_gates);
+    if (needs_gates)  // one kernel: h takes the place of its gradient
+      gated_backward_and_forward_(l_.gating, h, half.gate, half.up);
+    else
+      h = gated_forward(l_.gating, half.gate, half.up);
+    add_joint_adapter_grads(dy, h, {}, half.joined.joint_low, d_low, l_.joint_down);
   }
 
   at::Tensor attention_half_backward(AttentionHalf half, const at::Tensor& grad, bool needs_dx) {
@@ -289,14 +319,23 @@ class Passes {
                through_attention = through_norm || trains(qkv_group()) ||
                                    l_.q_norm.parameter != nullptr ||
                                    l_.k_norm.parameter != nullptr || l_.sinks.parameter != nullptr;
-    at::Tensor d_attended = join_backward(grad, gated_attention(half.attention.out, half.gate),
-                                          l_.o, l_.attention_out, half.joined, through_attention);
+    at::Tensor d_attended = attended_backward(grad, gated_attention(half.attention.out, half.gate),
+                                              half.joined, through_attention);
     if (!through_attention) return {};
     at::Tensor d_gate;
     if (l_.gates_attention) std::tie(d_attended, d_gate) = through_gate(half, d_attended);
     if (l_.sinks.parameter) {
       l_.sinks.parameter->grad.add_(
           attention_sinks_grad(d_attended, half.attention, l_.sinks.weight));
+    }
+    if (joins(l_.joint_qkv, grad)) {
+      const at::Tensor all = empty_rows(half.x.size(0), l_.joint_qkv.out_features(),
+                                        l_.joint_qkv.spare(), half.x.options());
+      joint_attention_backward(half, d_attended, parts_of_joint(all, l_.joint_qkv));
+      const at::Tensor d_normed = joint_backward(all, half.x, factors_of(norm, half.rstd),
+                                                 half.joint_low, l_.joint_qkv, through_norm);
+      if (!through_norm) return {};
+      return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx, l_.spare_below);
     }
     AttentionGrads d = through_attention_backward(half, d_attended);
     std::vector<at::Tensor> grads = {std::move(d.dq)};
@@ -307,13 +346,10 @@ class Passes {
     if (l_.fuses_qkv()) grads = {at::cat(grads, 1)};
     if (l_.gates_attention) grads[0] = at::stack({by_heads(grads[0]), by_heads(d_gate)}, 2);
     if (l_.gates_attention) grads[0] = grads[0].view({half.x.size(0), -1});
-    const at::Tensor x = normed_again(half.x, norm, qkv_group());
-    const at::Tensor d_normed =
-        l_.joint_qkv.defined()
-            ? joint_backward(at::cat(grads, 1), x, half.joint_low, l_.joint_qkv, through_norm)
-            : linears_backward(grads, x, half.qkv_low, qkv_group(), batch_, through_norm);
+    const at::Tensor d_normed = linears_backward(grads, normed_again(half.x, norm, qkv_group()),
+                                                 half.qkv_low, qkv_group(), batch_, through_norm);
     if (!through_norm) return {};
-    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
+    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx, l_.spare_below);
   }
 
   at::Tensor delta_net_half_backward(AttentionHalf half, const at::Tensor& grad, bool needs_dx) {
@@ -321,12 +357,12 @@ class Passes {
     const bool through_norm = needs_dx || norm.parameter != nullptr,
                through_net = through_norm || l_.delta_net.trains();
     const at::Tensor d_answered =
-        join_backward(grad, half.attention.out, l_.o, l_.attention_out, half.joined, through_net);
+        attended_backward(grad, half.attention.out, half.joined, through_net);
     if (!through_net) return {};
     const at::Tensor d_normed = delta_net_backward(l_.delta_net, std::move(half.delta), d_answered,
                                                    normed(half.x, norm).y, batch_, through_norm);
     if (!through_norm) return {};
-    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx);
+    return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx, l_.spare_below);
   }
 
   /// Whether anything before the feed-forward half needs its gradient.
@@ -385,13 +421,44 @@ class Passes {
     return {d_gated * opening, d_gated * half.attention.out * opening * (1 - opening)};
   }
 
+  /// Whether x [T, ...] is multiplied by a joint matrix. A quantised one is not unpacked for few
+  /// tokens, which `thin_product` multiplies by its codes.
+  static bool joins(const JointLinears& joint, const at::Tensor& x) {
+    return joint.defined() && (!joint.is_quantized() || x.size(0) > cuda::kMostThinTokens);
+  }
+
+  /// @param spare columns of room behind each row
+  static at::Tensor joint_result(const at::Tensor& x, const JointLinears& joint, int64_t spare,
+                                 at::Tensor* low) {
+    at::Tensor y = empty_rows(x.size(0), joint.out_features(), spare, x.options());
+    joint_forward(x, joint, low, y);
+    return y;
+  }
+
+  /// Adds the adapters' gradients; returns that of what the linears read.
+  static at::Tensor joint_backward(const at::Tensor& dy, const at::Tensor& x,
+                                   const NormFactors& norm, const at::Tensor& low,
+                                   const JointLinears& joint, bool needs_dx) {
+    const auto [dx, d_low] = joint_input_grad(dy, joint, needs_dx);
+    if (joint.has_adapters()) add_joint_adapter_grads(dy, x, norm, low, d_low, joint);
+    return dx;
+  }
+
+  /// Memory for a copy of x that the norm makes beside its own work, where a joint linear's result
+  /// is added to it in place; else undefined.
+  at::Tensor copy_for_sum(const at::Tensor& x, const Norm& in, const JointLinears& joint,
+                          const Norm& out) const {
+    const bool adds = joins(joint, x) && in.defined() && !out.defined() && l_.residual_scale == 1;
+    return adds ? at::empty_like(x) : at::Tensor();
+  }
+
   /// What each member of a joint product gives, as columns of the whole.
   static std::vector<at::Tensor> parts_of_joint(const at::Tensor& all, const JointLinears& joint) {
     std::vector<at::Tensor> result;
     int64_t first = 0;
     for (const Linear* linear : joint.members) {
-      result.push_back(all.narrow(1, first, linear->weight.size(0)));
-      first += linear->weight.size(0);
+      result.push_back(all.narrow(1, first, linear->matrix().size(0)));
+      first += linear->matrix().size(0);
     }
     return result;
   }
@@ -459,13 +526,42 @@ class Passes {
     return at::add(x, out.y, l_.residual_scale);
   }
 
+  /// The same of a joint linear.   @param copy of x, which becomes the sum; or undefined
+  at::Tensor join(const at::Tensor& x, const at::Tensor& h, const JointLinears& joint,
+                  const Norm& norm, Joined* keep, const at::Tensor& copy) {
+    at::Tensor* low = keep ? &keep->joint_low : nullptr;
+    if (copy.defined()) {
+      add_joint_forward(h, joint, low, copy);
+      return copy;
+    }
+    const at::Tensor y = joint_result(h, joint, /*spare=*/0, low);
+    const Normed out = normed(y, norm);
+    if (keep && norm.defined()) keep->y = y, keep->rstd = out.rstd;
+    return at::add(x, out.y, l_.residual_scale);
+  }
+
+  /// The gradient of what `join` adds to x, from that of the sum.
+  at::Tensor summand_grad(const at::Tensor& grad, const Norm& norm, Joined& kept, bool needs_dy,
+                          int64_t spare = 0) {
+    const at::Tensor scaled = l_.residual_scale == 1 ? grad : grad * l_.residual_scale;
+    at::Tensor dy = norm_backward(scaled, kept.y, norm, kept.rstd, {}, needs_dy, spare);
+    kept.y.reset();
+    return dy;
+  }
+
+  at::Tensor attended_backward(const at::Tensor& grad, const at::Tensor& attended, Joined& kept,
+                               bool needs_d) {
+    if (!joins(l_.joint_o, grad))
+      return join_backward(grad, attended, l_.o, l_.attention_out, kept, needs_d);
+    const at::Tensor dy =
+        summand_grad(grad, l_.attention_out, kept, /*needs_dy=*/true, l_.joint_o.spare());
+    return joint_backward(dy, attended, {}, kept.joint_low, l_.joint_o, needs_d);
+  }
+
   /// The gradient of h; that of x is `grad` itself.
   at::Tensor join_backward(const at::Tensor& grad, const at::Tensor& h, const Linear& linear,
                            const Norm& norm, Joined& kept, bool needs_dh) {
-    const at::Tensor scaled = l_.residual_scale == 1 ? grad : grad * l_.residual_scale;
-    const at::Tensor dy =
-        norm_backward(scaled, kept.y, norm, kept.rstd, {}, needs_dh || linear.trains());
-    kept.y.reset();
+    const at::Tensor dy = summand_grad(grad, norm, kept, needs_dh || linear.trains());
     if (!dy.defined()) return {};
     return linears_backward({dy}, h, kept.low, {&linear}, batch_, needs_dh);
   }
@@ -510,6 +606,28 @@ class Passes {
                       .view_as(x);
     }
     return result;
+  }
+
+  /// Of q, k and v as a joint linear gave them, as columns of one matrix.
+  void joint_attention_backward(const AttentionHalf& half, const at::Tensor& d_attended,
+                                const std::vector<at::Tensor>& into) const {
+    const RawHeads query{half.q, &l_.q_norm}, key{half.k, &l_.k_norm};
+    const std::vector<at::Tensor> read = read_again({query, key});
+    const AttentionGrads d = attention_backward(d_attended, read[0], read[1], half.v,
+                                                half.attention, batch_, l_.attention);
+    const std::vector<at::Tensor> rstd = {half.q_rstd, half.k_rstd, {}};
+    if (l_.q_norm.parameter || l_.k_norm.parameter) {
+      const auto grads = heads_grads({query, key}, {d.dq, d.dk}, rstd);
+      into[0].copy_(grads[0]), into[1].copy_(grads[1]), into[2].copy_(d.dv);
+      return;
+    }
+    const auto input = [](const RawHeads& heads) {
+      return HeadsInput{heads.x, heads.norm->weight, heads.norm->eps, heads.norm->offset};
+    };
+    HeadsInput value;
+    value.x = half.v, value.rotates = false;
+    heads_backward({input(query), input(key), value}, {d.dq, d.dk, d.dv}, rstd, angles(),
+                   l_.attention.head_dim, into);
   }
 
   /// Of q, k and v as the linears gave them; of borrowed keys and values those of q alone.
@@ -559,8 +677,7 @@ class FusedRun final : public LayerRun {
   at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
     const at::NoGradGuard no_grad;
     const bool needs_middle = needs_input_grad || passes_.attention_half_trains();
-    const at::Tensor after =
-        passes_.after_halves_backward(std::move(per_layer_), grad.contiguous());
+    const at::Tensor after = passes_.after_halves_backward(std::move(per_layer_), grad);
     const at::Tensor middle =
         passes_.feed_forward_backward(std::move(feed_forward_), after, needs_middle);
     if (!needs_middle) return {};

@@ -4,10 +4,15 @@
 
 namespace sftrun::kernels {
 
-Normed normed(const at::Tensor& x, const Norm& norm) {
+Normed normed(const at::Tensor& x, const Norm& norm, const at::Tensor& copy) {
   if (!norm.defined()) return {x, {}};
-  auto [y, rstd] = rms_norm_forward(x, norm.weight, norm.eps, norm.offset);
+  auto [y, rstd] = rms_norm_forward(x, norm.weight, norm.eps, norm.offset, copy);
   return {y, rstd};
+}
+
+NormFactors factors_of(const Norm& norm, const at::Tensor& rstd) {
+  if (!norm.defined()) return {};
+  return {rstd, norm.weight, norm.offset};
 }
 
 at::Tensor normed_again(const at::Tensor& x, const Norm& norm, const LinearGroup& group) {
@@ -15,14 +20,15 @@ at::Tensor normed_again(const at::Tensor& x, const Norm& norm, const LinearGroup
 }
 
 at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& x, const Norm& norm,
-                         const at::Tensor& rstd, const at::Tensor& residual_grad, bool needs_dx) {
+                         const at::Tensor& rstd, const at::Tensor& residual_grad, bool needs_dx,
+                         int64_t spare) {
   if (!norm.defined()) {
     if (!needs_dx) return {};
     return residual_grad.defined() ? dy + residual_grad : dy;
   }
   if (norm.parameter) norm.parameter->grad.add_(rms_norm_weight_grad(dy, x, rstd));
   if (!needs_dx) return {};
-  return rms_norm_backward(dy, x, norm.weight, rstd, residual_grad, norm.offset);
+  return rms_norm_backward(dy, x, norm.weight, rstd, residual_grad, norm.offset, spare);
 }
 
 at::Tensor rows_of(const at::Tensor& x, const Norm& norm) {

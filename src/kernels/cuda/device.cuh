@@ -124,6 +124,14 @@ inline bool in_eights(int64_t n, std::initializer_list<const void*> pointers) {
   return true;
 }
 
+/// Whether rows so many elements apart all begin at multiples of 16 bytes, where the first does.
+inline bool strides_in_eights(Type type, std::initializer_list<int64_t> strides) {
+  const int64_t bytes = type == Type::kFloat32 ? 4 : 2;
+  for (const int64_t stride : strides)
+    if (stride * bytes % 16 != 0) return false;
+  return true;
+}
+
 /// Calls body(width as a type): 8 where it may, else 1.
 template <typename Body>
 void with_width(bool is_in_eights, Body&& body) {

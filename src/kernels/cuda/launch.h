@@ -17,13 +17,26 @@ namespace sftrun::kernels::cuda {
 enum class Type { kFloat32, kBFloat16, kFloat16 };
 using Stream = CUstream_st*;
 
-void launch_rms_norm_forward(Type type, const void* x, const void* weight, void* y, float* rstd,
-                             int64_t rows, int64_t hidden, float eps, float offset, Stream stream);
-/// `residual` may be null.
-void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight,
-                              const float* rstd, const void* residual, void* dx, int64_t rows,
-                              int64_t hidden, float offset, Stream stream);
-/// Heads of queries or keys, [tokens, heads, head_dim].
+/// y = rms_norm(x), and the same x once more in `copy`, if not null. All contiguous.
+struct NormForward {
+  const void *x, *weight;
+  void *y, *copy;
+  float* rstd;  ///< [rows]
+  int64_t rows, hidden;
+  float eps, offset;
+};
+void launch_rms_norm_forward(Type type, const NormForward& norm, Stream stream);
+/// dx, plus `residual` if it is not null. x is contiguous; other rows are their strides apart.
+struct NormBackward {
+  const void *dy, *x, *weight;
+  const float* rstd;  ///< [rows]
+  const void* residual;
+  void* dx;
+  int64_t rows, hidden, dy_stride, residual_stride, dx_stride;
+  float offset;
+};
+void launch_rms_norm_backward(Type type, const NormBackward& norm, Stream stream);
+/// Heads of queries, keys or values, [tokens, heads, head_dim].
 struct HeadRows {
   const void* x;     ///< before norm and rotation, tokens x_stride elements apart
   const void* grad;  ///< backward: of what attention read
@@ -33,10 +46,12 @@ struct HeadRows {
   float* rstd;         ///< [tokens * heads]: written forward, read backward
   int64_t heads, x_stride, y_stride;
   float eps, offset;  ///< of the norm
+  bool rotates;       ///< values do not
 };
-/// Two kinds of heads in one launch; the second has none where `heads` is 0.
+/// Up to three kinds of heads in one launch; a kind has none where `heads` is 0.
+inline constexpr int kMostHeadKinds = 3;
 struct HeadsProblem {
-  HeadRows rows[2];
+  HeadRows rows[kMostHeadKinds];
   const float* cos;  ///< [tokens, rotary_dim / 2]; null: nothing is rotated
   const float* sin;
   int64_t tokens, head_dim, rotary_dim;
@@ -47,10 +62,13 @@ void launch_heads_backward(Type type, const HeadsProblem& problem, Stream stream
 struct GatedShape {
   int64_t rows, columns, stride;
 };
+/// What the backward pass leaves in dh's memory.
+enum class GatedLeaves { kGradient, kActivation };
 void launch_gated_forward(Type type, Gating gating, const void* gate, const void* up, void* h,
                           const GatedShape& shape, Stream stream);
-void launch_gated_backward(Type type, Gating gating, const void* dh, void* gate, void* up,
-                           const GatedShape& shape, Stream stream);
+/// Overwrites gate and up with their gradients, and dh with h where it is to be left.
+void launch_gated_backward(Type type, Gating gating, void* dh, void* gate, void* up,
+                           const GatedShape& shape, GatedLeaves leaves, Stream stream);
 void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows,
                     int64_t channels, const DropoutParams& params, Stream stream);
 /// Overwrites logits with the gradient if `with_gradient`.
@@ -115,9 +133,13 @@ void launch_grouped_matmul_tn(Type type, const void* g, const void* x, const int
 
 /// One product g^T x in fp32 of which one side is wide and the other has a rank's columns:
 /// out[c * wide_step + r * rank_step] += scale * sum over tokens of wide[t, c] * thin[t, r].
+/// Where the wide side is rms_norm(x), x itself is given, with what the norm multiplies it by.
 struct AdapterGrad {
-  const void* wide;  ///< [tokens, wide_columns], rows wide_stride elements apart
-  const void* thin;  ///< [tokens, rank], rows thin_stride elements apart
+  const void* wide;    ///< [tokens, wide_columns], rows wide_stride elements apart
+  const void* thin;    ///< [tokens, rank], rows thin_stride elements apart
+  const float* rstd;   ///< [tokens]: the norm's factor of each token; null: no norm
+  const void* weight;  ///< [wide_columns]: the norm's, to which `offset` is added
+  float offset;
   int64_t wide_stride, wide_columns, thin_stride, rank;
   float* out;
   int64_t wide_step, rank_step;

@@ -29,12 +29,17 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    gated_backward(Gating gating, const T* dh, T* gate, T* up, GatedShape shape) {
+    gated_backward(Gating gating, T* dh, T* gate, T* up, GatedShape shape, GatedLeaves leaves) {
   for_own<kWidth>(shape, [&](int64_t i, int64_t from) {
     float grads[kWidth], gates[kWidth], ups[kWidth];
     load_values<kWidth>(dh + i, grads);
     load_values<kWidth>(gate + from, gates);
     load_values<kWidth>(up + from, ups);
+    if (leaves == GatedLeaves::kActivation) {
+      float activations[kWidth];
+      for (int k = 0; k < kWidth; ++k) activations[k] = gated(gating, gates[k], ups[k]);
+      store_values<kWidth>(dh + i, activations);
+    }
     for (int k = 0; k < kWidth; ++k) {
       const Pair gradient = gated_gradient(gating, grads[k], gates[k], ups[k]);
       gates[k] = gradient.first;
@@ -49,8 +54,7 @@ __global__ void __launch_bounds__(kThreads)
 bool rows_in_eights(Type type, const GatedShape& shape,
                     std::initializer_list<const void*> pointers) {
   if (shape.stride == shape.columns) return in_eights(shape.rows * shape.columns, pointers);
-  const int64_t bytes = type == Type::kFloat32 ? 4 : 2;
-  return shape.stride * bytes % 16 == 0 && in_eights(shape.columns, pointers);
+  return strides_in_eights(type, {shape.stride}) && in_eights(shape.columns, pointers);
 }
 
 }  // namespace
@@ -69,16 +73,16 @@ void launch_gated_forward(Type type, Gating gating, const void* gate, const void
   });
 }
 
-void launch_gated_backward(Type type, Gating gating, const void* dh, void* gate, void* up,
-                           const GatedShape& shape, Stream stream) {
+void launch_gated_backward(Type type, Gating gating, void* dh, void* gate, void* up,
+                           const GatedShape& shape, GatedLeaves leaves, Stream stream) {
   if (shape.rows * shape.columns == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     with_width(rows_in_eights(type, shape, {dh, gate, up}), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       launch(gated_backward<T, kWidth>, grid_of(shape.rows * shape.columns / kWidth), kThreads,
-             stream, gating, static_cast<const T*>(dh), static_cast<T*>(gate), static_cast<T*>(up),
-             shape);
+             stream, gating, static_cast<T*>(dh), static_cast<T*>(gate), static_cast<T*>(up), shape,
+             leaves);
     });
   });
 }

@@ -1,8 +1,8 @@
 #include "cuda/device.cuh"
 
-// Queries and keys as attention reads them: each head normed, where the model norms them, and
-// rotated. Some neighbouring lanes of a warp take a head, and each of them pairs of channels that
-// are rotated together, or channels that are not rotated.
+// Queries, keys and values as attention reads them: each head normed, where the model norms them,
+// and rotated, but values. Some neighbouring lanes of a warp take a head, and each of them pairs of
+// channels that are rotated together, or channels that are not rotated.
 namespace sftrun::kernels::cuda {
 namespace {
 
@@ -17,19 +17,20 @@ struct Head {
   float eps, offset;
   int64_t token;
   int lane;
-  bool is_there;
+  bool is_there, rotates;
 };
 
 template <typename T>
 __device__ __forceinline__ Head<T> head_of_thread(const HeadsProblem& problem, int lanes) {
-  const int64_t both = problem.rows[0].heads + problem.rows[1].heads,
+  const int64_t first = problem.rows[0].heads, second = problem.rows[1].heads,
+                all = first + second + problem.rows[2].heads,
                 number = static_cast<int64_t>(blockIdx.x) * (kThreads / lanes) +
                          static_cast<int64_t>(threadIdx.x) / lanes,
-                token = number / both;
-  int64_t head = number % both;
-  const bool is_first = head < problem.rows[0].heads;
-  const HeadRows& rows = problem.rows[is_first ? 0 : 1];
-  if (!is_first) head -= problem.rows[0].heads;
+                token = number / all;
+  int64_t head = number % all;
+  const int kind = head < first ? 0 : head < first + second ? 1 : 2;
+  if (kind > 0) head -= kind == 1 ? first : first + second;
+  const HeadRows& rows = problem.rows[kind];
   const int64_t index = token * rows.heads + head, at = index * problem.head_dim,
                 in_token = head * problem.head_dim;
   const bool is_there = token < problem.tokens;
@@ -42,19 +43,20 @@ __device__ __forceinline__ Head<T> head_of_thread(const HeadsProblem& problem, i
           rows.offset,
           token,
           static_cast<int>(threadIdx.x) % lanes,
-          is_there};
+          is_there,
+          rows.rotates && problem.cos != nullptr};
 }
 
 /// Calls pair(low channel, high channel, place among the angles) for pairs that are rotated
 /// together and single(channel) for the others, kWidth channels at a time.
-template <int kWidth, typename PairBody, typename SingleBody>
-__device__ __forceinline__ void for_channels(const HeadsProblem& problem, int lane, int lanes,
-                                             bool is_there, PairBody&& pair, SingleBody&& single) {
-  if (!is_there) return;
-  const int rotary = problem.cos == nullptr ? 0 : static_cast<int>(problem.rotary_dim),
-            half = rotary / 2, head_dim = static_cast<int>(problem.head_dim);
-  for (int i = lane * kWidth; i < half; i += lanes * kWidth) pair(i, half + i, i);
-  for (int i = rotary + lane * kWidth; i < head_dim; i += lanes * kWidth) single(i);
+template <int kWidth, typename T, typename PairBody, typename SingleBody>
+__device__ __forceinline__ void for_channels(const HeadsProblem& problem, const Head<T>& head,
+                                             int lanes, PairBody&& pair, SingleBody&& single) {
+  if (!head.is_there) return;
+  const int rotary = head.rotates ? static_cast<int>(problem.rotary_dim) : 0, half = rotary / 2,
+            head_dim = static_cast<int>(problem.head_dim), first = head.lane * kWidth;
+  for (int i = first; i < half; i += lanes * kWidth) pair(i, half + i, i);
+  for (int i = rotary + first; i < head_dim; i += lanes * kWidth) single(i);
 }
 
 template <int kWidth>
@@ -87,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, 3) heads_forward(HeadsProblem proble
       for (int k = 0; k < kWidth; ++k) sum += low[k] * low[k];
     };
     for_channels<kWidth>(
-        problem, head.lane, lanes, head.is_there,
+        problem, head, lanes,
         [&](int i, int j, int) {
           add(i);
           add(j);
@@ -100,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 3) heads_forward(HeadsProblem proble
     if (head.is_there && head.lane == 0) *head.rstd = scale;
   }
   for_channels<kWidth>(
-      problem, head.lane, lanes, head.is_there,
+      problem, head, lanes,
       [&](int i, int j, int place) {
         load_normed<kWidth>(head, i, scale, low);
         load_normed<kWidth>(head, j, scale, high);
@@ -144,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) heads_backward(HeadsProblem problem,
   };
   if (is_normed) {
     for_channels<kWidth>(
-        problem, head.lane, lanes, head.is_there,
+        problem, head, lanes,
         [&](int i, int j, int place) {
           load_unrotated<kWidth>(problem, head, i, j, place, low, high);
           add_dot(i, low);
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kThreads) heads_backward(HeadsProblem problem,
     store_values<kWidth>(head.y + i, grads);
   };
   for_channels<kWidth>(
-      problem, head.lane, lanes, head.is_there,
+      problem, head, lanes,
       [&](int i, int j, int place) {
         load_unrotated<kWidth>(problem, head, i, j, place, low, high);
         store_grad(i, low);
@@ -190,11 +192,9 @@ int lanes_for(const HeadsProblem& problem, int width) {
 }
 
 bool heads_in_eights(Type type, const HeadsProblem& problem) {
-  const int64_t bytes = type == Type::kFloat32 ? 4 : 2;
-  const auto has_whole_rows = [&](int64_t stride) { return stride * bytes % 16 == 0; };
   for (const HeadRows& rows : problem.rows) {
     if (rows.heads == 0) continue;
-    if (!has_whole_rows(rows.x_stride) || !has_whole_rows(rows.y_stride) ||
+    if (!strides_in_eights(type, {rows.x_stride, rows.y_stride}) ||
         !in_eights(problem.head_dim, {rows.x, rows.grad, rows.y, rows.weight}))
       return false;
   }
@@ -203,7 +203,8 @@ bool heads_in_eights(Type type, const HeadsProblem& problem) {
 
 template <typename Kernels>
 void launch_heads(Type type, const HeadsProblem& problem, Stream stream, Kernels&& kernel_of) {
-  const int64_t heads = problem.tokens * (problem.rows[0].heads + problem.rows[1].heads);
+  int64_t heads = 0;
+  for (const HeadRows& rows : problem.rows) heads += problem.tokens * rows.heads;
   if (heads == 0) return;
   with_width(heads_in_eights(type, problem), [&](auto width) {
     const int lanes = lanes_for(problem, decltype(width)::value);

@@ -5,8 +5,6 @@
 #include <algorithm>
 
 #include "sftrun/core/error.h"
-#include "sftrun/kernels/cuda_registry.h"
-#include "sftrun/kernels/ops.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -15,11 +13,22 @@ bool can_be_part(const Linear& linear) {
   const bool is_frozen = linear.weight_parameter == nullptr && linear.bias_parameter == nullptr;
   const bool is_plain = !linear.lora || (linear.lora->magnitude == nullptr &&
                                          linear.lora->dropout == 0 && !linear.lora->a->in_fp32);
-  return linear.weight.defined() && !linear.quantized && is_frozen && is_plain;
+  const bool multiplies_codes = linear.quantized && linear.quantized->format == QuantFormat::kFp8 &&
+                                linear.quantized->absmax.defined();
+  return is_frozen && is_plain && !multiplies_codes;
 }
 
 int64_t rank_of(const Linear& linear) {
   return linear.lora ? linear.lora->a->shape[0] : 0;
+}
+
+/// Rows of 16-bit numbers with so many more of them begin at multiples of 32 bytes, as before.
+constexpr int64_t kSpareStep = 16;
+
+int64_t spare_for(const std::vector<Linear*>& linears) {
+  int64_t ranks = 0;
+  for (const Linear* linear : linears) ranks += rank_of(*linear);
+  return (ranks + kSpareStep - 1) / kSpareStep * kSpareStep;
 }
 
 /// Calls body(linear, its first row, the first of its adapter's columns).
@@ -28,76 +37,128 @@ void for_members(const JointLinears& joint, Body&& body) {
   int64_t row = 0, column = 0;
   for (const Linear* linear : joint.members) {
     body(*linear, row, column);
-    row += linear->weight.size(0);
+    row += linear->matrix().size(0);
     column += rank_of(*linear);
   }
+}
+
+at::TensorOptions adapter_options(const std::vector<Linear*>& linears) {
+  for (const Linear* linear : linears)
+    if (linear->lora) return linear->lora->a->compute.options();
+  SFTRUN_CHECK(false);
+}
+
+/// Into one matrix, `a` too.
+void move_weights(const std::vector<Linear*>& linears, JointLinears& joint) {
+  std::vector<at::Tensor> parts;
+  for (const Linear* linear : linears) parts.push_back(linear->weight);
+  if (joint.has_adapters()) parts.push_back(joint.a);
+  joint.weight_and_a = at::cat(parts);
+  int64_t row = 0;
+  for (Linear* linear : linears) {
+    const int64_t rows = linear->weight.size(0);
+    linear->weight = joint.weight_and_a.narrow(0, row, rows);
+    row += rows;
+  }
+  if (joint.has_adapters()) joint.a = joint.weight_and_a.narrow(0, row, joint.spare());
+}
+
+/// [N, K]
+at::Tensor weights_of(const JointLinears& joint) {
+  return joint.matrix().narrow(0, 0, joint.out_features());
+}
+
+void add_adapters(const at::Tensor& x, const JointLinears& joint, at::Tensor* low, at::Tensor& y) {
+  if (!joint.has_adapters()) return;
+  const at::Tensor columns = at::mm(x, joint.a.t());
+  if (low != nullptr) *low = columns;
+  y.addmm_(columns, joint.b.t());
+}
+
+/// [T, N + spare] of rows with room behind them; undefined where there is too little.
+at::Tensor with_spare(const at::Tensor& rows, int64_t spare) {
+  if (rows.stride(0) < rows.size(1) + spare) return {};
+  return rows.as_strided({rows.size(0), rows.size(1) + spare}, rows.strides());
 }
 
 }  // namespace
 
 bool can_join(const std::vector<Linear*>& linears) {
-  if (linears.size() < 2) return false;
   const auto agree = [&](auto&& claim) {
     return std::all_of(linears.begin(), linears.end(), claim) ||
            std::none_of(linears.begin(), linears.end(), claim);
   };
-  return std::all_of(linears.begin(), linears.end(),
+  return (linears.size() > 1 || spare_for(linears) > 0) &&
+         std::all_of(linears.begin(), linears.end(),
                      [](const Linear* linear) { return can_be_part(*linear); }) &&
-         agree([](const Linear* linear) { return linear->bias.defined(); });
+         agree([](const Linear* linear) { return linear->bias.defined(); }) &&
+         agree([](const Linear* linear) { return linear->quantized.has_value(); });
+}
+
+int64_t JointLinears::out_features() const {
+  int64_t sum = 0;
+  for (const Linear* linear : members) sum += linear->matrix().size(0);
+  return sum;
 }
 
 JointLinears join(const std::vector<Linear*>& linears) {
   JointLinears joint;
-  std::vector<at::Tensor> weights, biases;
-  int64_t ranks = 0;
-  for (const Linear* linear : linears) {
-    weights.push_back(linear->weight);
-    if (linear->bias.defined()) biases.push_back(linear->bias);
-    ranks += rank_of(*linear);
-  }
-  joint.weight = at::cat(weights);
-  if (!biases.empty()) joint.bias = at::cat(biases);
   joint.members.assign(linears.begin(), linears.end());
-  int64_t row = 0;
-  for (Linear* linear : linears) {
-    const int64_t rows = linear->weight.size(0);
-    linear->weight = joint.weight.narrow(0, row, rows);
-    row += rows;
+  std::vector<at::Tensor> biases;
+  for (const Linear* linear : linears)
+    if (linear->bias.defined()) biases.push_back(linear->bias);
+  if (!biases.empty()) joint.bias = at::cat(biases);
+  if (const int64_t spare = spare_for(linears); spare > 0) {
+    const at::TensorOptions options = adapter_options(linears);
+    joint.a = at::zeros({spare, joint.in_features()}, options);
+    joint.b = at::zeros({joint.out_features(), spare}, options);
   }
-  if (ranks == 0) return joint;
-  joint.a = at::zeros({ranks, joint.weight.size(1)}, joint.weight.options());
-  joint.b = at::zeros({joint.weight.size(0), ranks}, joint.weight.options());
+  if (!joint.is_quantized()) move_weights(linears, joint);
   return joint;
 }
 
-at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low) {
-  at::Tensor y = joint.bias.defined() ? at::addmm(joint.bias, x, joint.weight.t())
-                                      : at::mm(x, joint.weight.t());
-  if (!joint.has_adapters()) return y;
-  const at::Tensor columns = at::mm(x, joint.a.t());
-  if (low != nullptr) *low = columns;
-  return y.addmm_(columns, joint.b.t());
+void joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low, at::Tensor y) {
+  const at::Tensor weights = weights_of(joint);
+  if (joint.bias.defined())
+    at::addmm_out(y, joint.bias, x, weights.t());
+  else
+    at::mm_out(y, x, weights.t());
+  add_adapters(x, joint, low, y);
 }
 
-at::Tensor joint_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& low,
-                          const JointLinears& joint, bool needs_dx) {
-  at::Tensor d_low;
-  if (joint.has_adapters()) {
-    d_low = at::mm(dy, joint.b);  // b has the scales
-    std::vector<AdapterGrad> grads;
-    for_members(joint, [&](const Linear& linear, int64_t row, int64_t column) {
-      if (!linear.lora) return;
-      const LoraAdapter& lora = *linear.lora;
-      const int64_t rank = rank_of(linear);
-      grads.push_back({lora.b->grad, dy.narrow(1, row, linear.weight.size(0)),
-                       low.narrow(1, column, rank), lora.scale});
-      grads.push_back({lora.a->grad, d_low.narrow(1, column, rank), x, 1});
-    });
-    add_adapter_grads_(grads);
+void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
+                       at::Tensor y) {
+  y.addmm_(x, weights_of(joint).t());
+  if (joint.bias.defined()) y.add_(joint.bias);
+  add_adapters(x, joint, low, y);
+}
+
+JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
+  if (!joint.has_adapters()) return {needs_dx ? at::mm(dy, weights_of(joint)) : at::Tensor(), {}};
+  const at::Tensor all = with_spare(dy, joint.spare());
+  if (!all.defined()) {
+    const at::Tensor d_low = at::mm(dy, joint.b);  // b has the scales
+    if (!needs_dx) return {{}, d_low};
+    return {at::mm(dy, weights_of(joint)).addmm_(d_low, joint.a), d_low};
   }
-  if (!needs_dx) return {};
-  at::Tensor dx = at::mm(dy, joint.weight);
-  return d_low.defined() ? dx.addmm_(d_low, joint.a) : dx;
+  at::Tensor d_low = all.narrow(1, joint.out_features(), joint.spare());
+  at::mm_out(d_low, dy, joint.b);
+  return {needs_dx ? at::mm(all, joint.matrix()) : at::Tensor(), d_low};
+}
+
+void add_joint_adapter_grads(const at::Tensor& dy, const at::Tensor& x, const NormFactors& norm,
+                             const at::Tensor& low, const at::Tensor& d_low,
+                             const JointLinears& joint) {
+  std::vector<AdapterGrad> grads;
+  for_members(joint, [&](const Linear& linear, int64_t row, int64_t column) {
+    if (!linear.lora) return;
+    const LoraAdapter& lora = *linear.lora;
+    const int64_t rank = rank_of(linear);
+    grads.push_back({lora.b->grad, dy.narrow(1, row, linear.matrix().size(0)),
+                     low.narrow(1, column, rank), lora.scale});
+    grads.push_back({lora.a->grad, d_low.narrow(1, column, rank), x, 1, norm});
+  });
+  add_adapter_grads_(grads);
 }
 
 void JointAdapters::add(const JointLinears& joint) {
@@ -108,18 +169,14 @@ void JointAdapters::add(const JointLinears& joint) {
     const int64_t rank = rank_of(linear);
     copies_.push_back({lora.a->compute, joint.a.narrow(0, column, rank), 1});
     copies_.push_back({lora.b->compute,
-                       joint.b.narrow(0, row, linear.weight.size(0)).narrow(1, column, rank),
+                       joint.b.narrow(0, row, linear.matrix().size(0)).narrow(1, column, rank),
                        lora.scale});
   });
 }
 
-void JointAdapters::refresh() const {
+void JointAdapters::refresh() {
   if (copies_.empty()) return;
-  if (!table_.defined()) {
-    std::vector<MatrixCopy> entries;
-    for (const Copy& copy : copies_) entries.push_back({copy.from, copy.to, copy.scale});
-    table_ = cuda_kernels().copy_table(entries);
-  }
+  if (!table_.defined()) table_ = cuda_kernels().copy_table(copies_);
   cuda_kernels().copy_matrices(table_, copies_.front().to);
 }
 

@@ -177,6 +177,12 @@ void add_adapter_grads_(const std::vector<AdapterGrad>& grads) {
                   "an operand of adapters' gradients is ", operand->scalar_type(), " on ",
                   operand->device());
     }
+    if (!grad.norm.rstd.defined()) continue;
+    require_on_cuda(first);
+    require_operand(grad.norm.rstd, first, at::kFloat);
+    require_numel(grad.norm.rstd, first.size(0));
+    require_operand(grad.norm.weight, first, first.scalar_type());
+    require_numel(grad.norm.weight, grad.x.size(1));
   }
   if (first.is_cuda()) return cuda_kernels().add_adapter_grads(grads);
   for (const AdapterGrad& grad : grads) {

@@ -96,7 +96,7 @@ void stream_rows(const QuantizedMatrix& matrix, int64_t row, int64_t rows, T* ou
 }
 
 template <typename T>
-void write_rows(const QuantizedMatrix& matrix, int64_t first, at::Tensor& out) {
+void write_rows(const QuantizedMatrix& matrix, int64_t first, const at::Tensor& out) {
   constexpr int64_t kGrain = 4096;  // values worth a thread
   auto* values = static_cast<T*>(out.data_ptr());
   // Of two bytes a value, ordinary stores measured faster for every format (bench/RESULTS.md).
@@ -112,7 +112,7 @@ void write_rows(const QuantizedMatrix& matrix, int64_t first, at::Tensor& out) {
 }
 
 /// Rows from `first` on, as many as `out` has.
-void write_rows(const QuantizedMatrix& matrix, int64_t first, at::Tensor& out) {
+void write_rows(const QuantizedMatrix& matrix, int64_t first, const at::Tensor& out) {
   SFTRUN_CHECK(matrix.packed.is_cpu());
   const at::NoGradGuard no_grad;
   if (out.scalar_type() == at::kBFloat16) return write_rows<uint16_t>(matrix, first, out);
@@ -139,18 +139,18 @@ template void dequantize_part<uint16_t>(const QuantizedMatrix&, int64_t, int64_t
                                         uint16_t*, int64_t);
 
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
-  at::Tensor values =
+  const at::Tensor out =
       at::empty({matrix.rows, matrix.columns}, matrix.packed.options().dtype(dtype));
-  dequantize_into(matrix, values);
-  return values;
+  dequantize_into(matrix, out);
+  return out;
 }
 
-void dequantize_into(const QuantizedMatrix& matrix, at::Tensor& to) {
+void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
   require_quantized(matrix);
-  require_room_for(matrix, to);
+  require_room_for(matrix, out);
   if (matrix.packed.is_cuda())
-    return cuda_kernels().dequantize_into(matrix, cuda::four_bit_tables(matrix), to);
-  write_rows(matrix, 0, to);
+    return cuda_kernels().dequantize(matrix, cuda::four_bit_tables(matrix), out);
+  write_rows(matrix, 0, out);
 }
 
 at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,

@@ -24,42 +24,45 @@ struct RowThreads {
 };
 
 template <typename T, int kLanes, int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    rms_norm_forward(const T* x, const T* weight, T* y, float* rstd, int64_t rows, int64_t hidden,
-                     float eps, float offset) {
+__global__ void __launch_bounds__(kThreads) rms_norm_forward(const NormForward norm) {
   using Threads = RowThreads<kLanes>;
-  const int64_t row = Threads::row();
-  const bool is_row = row < rows;  // every thread of a warp takes part in its sums
-  x += row * hidden;
-  y += row * hidden;
+  const int64_t row = Threads::row(), hidden = norm.hidden;
+  const bool is_row = row < norm.rows;  // every thread of a warp takes part in its sums
+  const T* x = static_cast<const T*>(norm.x) + row * hidden;
+  const T* weight = static_cast<const T*>(norm.weight);
+  T* y = static_cast<T*>(norm.y) + row * hidden;
+  T* copy = norm.copy == nullptr ? nullptr : static_cast<T*>(norm.copy) + row * hidden;
   const int64_t end = is_row ? hidden : 0, first = Threads::lane() * kWidth;
   float sum = 0, values[kWidth], gains[kWidth];
   for (int64_t i = first; i < end; i += kLanes * kWidth) {
     load_values<kWidth>(x + i, values);
     for (int k = 0; k < kWidth; ++k) sum += values[k] * values[k];
   }
-  const float scale = 1.0F / sqrtf(Threads::sum(sum) / static_cast<float>(hidden) + eps);
-  if (is_row && Threads::lane() == 0) rstd[row] = scale;
+  const float scale = 1.0F / sqrtf(Threads::sum(sum) / static_cast<float>(hidden) + norm.eps);
+  if (is_row && Threads::lane() == 0) norm.rstd[row] = scale;
   for (int64_t i = first; i < end; i += kLanes * kWidth) {
     load_values<kWidth>(x + i, values);
     load_values<kWidth>(weight + i, gains);
-    for (int k = 0; k < kWidth; ++k) values[k] = values[k] * scale * (offset + gains[k]);
+    if (copy != nullptr) store_values<kWidth>(copy + i, values);
+    for (int k = 0; k < kWidth; ++k) values[k] = values[k] * scale * (norm.offset + gains[k]);
     store_values<kWidth>(y + i, values);
   }
 }
 
 template <typename T, int kLanes, int kWidth>
-__global__ void __launch_bounds__(kThreads, 3)
-    rms_norm_backward(const T* dy, const T* x, const T* weight, const float* rstd,
-                      const T* residual, T* dx, int64_t rows, int64_t hidden, float offset) {
+__global__ void __launch_bounds__(kThreads, 3) rms_norm_backward(const NormBackward norm) {
   using Threads = RowThreads<kLanes>;
-  const int64_t row = Threads::row();
-  const bool is_row = row < rows;
-  const int64_t begin = row * hidden, end = is_row ? hidden : 0, first = Threads::lane() * kWidth;
-  dy += begin;
-  x += begin;
-  dx += begin;
-  if (residual != nullptr) residual += begin;
+  const int64_t row = Threads::row(), hidden = norm.hidden;
+  const bool is_row = row < norm.rows;
+  const int64_t end = is_row ? hidden : 0, first = Threads::lane() * kWidth;
+  const T* dy = static_cast<const T*>(norm.dy) + row * norm.dy_stride;
+  const T* x = static_cast<const T*>(norm.x) + row * hidden;
+  const T* weight = static_cast<const T*>(norm.weight);
+  const T* residual = norm.residual == nullptr
+                          ? nullptr
+                          : static_cast<const T*>(norm.residual) + row * norm.residual_stride;
+  T* dx = static_cast<T*>(norm.dx) + row * norm.dx_stride;
+  const float offset = norm.offset;
   float dot = 0, grads[kWidth], values[kWidth], gains[kWidth];
   for (int64_t i = first; i < end; i += kLanes * kWidth) {
     load_values<kWidth>(dy + i, grads);
@@ -67,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     load_values<kWidth>(weight + i, gains);
     for (int k = 0; k < kWidth; ++k) dot += grads[k] * (offset + gains[k]) * values[k];
   }
-  const float scale = is_row ? rstd[row] : 0.0F;
+  const float scale = is_row ? norm.rstd[row] : 0.0F;
   const float back = Threads::sum(dot) / static_cast<float>(hidden) * scale * scale;
   for (int64_t i = first; i < end; i += kLanes * kWidth) {
     load_values<kWidth>(dy + i, grads);
@@ -96,33 +99,30 @@ void with_lanes(int64_t rows, int64_t hidden, Body&& body) {
 
 }  // namespace
 
-void launch_rms_norm_forward(Type type, const void* x, const void* weight, void* y, float* rstd,
-                             int64_t rows, int64_t hidden, float eps, float offset, Stream stream) {
-  if (rows == 0) return;
+void launch_rms_norm_forward(Type type, const NormForward& norm, Stream stream) {
+  if (norm.rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    with_lanes(rows, hidden, [&](auto lanes, unsigned grid) {
-      with_width(in_eights(hidden, {x, weight, y}), [&](auto width) {
+    with_lanes(norm.rows, norm.hidden, [&](auto lanes, unsigned grid) {
+      with_width(in_eights(norm.hidden, {norm.x, norm.weight, norm.y, norm.copy}), [&](auto width) {
         launch(rms_norm_forward<T, decltype(lanes)::value, decltype(width)::value>, grid, kThreads,
-               stream, static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(y),
-               rstd, rows, hidden, eps, offset);
+               stream, norm);
       });
     });
   });
 }
 
-void launch_rms_norm_backward(Type type, const void* dy, const void* x, const void* weight,
-                              const float* rstd, const void* residual, void* dx, int64_t rows,
-                              int64_t hidden, float offset, Stream stream) {
-  if (rows == 0) return;
+void launch_rms_norm_backward(Type type, const NormBackward& norm, Stream stream) {
+  if (norm.rows == 0) return;
+  const bool is_in_eights =
+      in_eights(norm.hidden, {norm.dy, norm.x, norm.weight, norm.residual, norm.dx}) &&
+      strides_in_eights(type, {norm.dy_stride, norm.residual_stride, norm.dx_stride});
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    with_lanes(rows, hidden, [&](auto lanes, unsigned grid) {
-      with_width(in_eights(hidden, {dy, x, weight, residual, dx}), [&](auto width) {
+    with_lanes(norm.rows, norm.hidden, [&](auto lanes, unsigned grid) {
+      with_width(is_in_eights, [&](auto width) {
         launch(rms_norm_backward<T, decltype(lanes)::value, decltype(width)::value>, grid, kThreads,
-               stream, static_cast<const T*>(dy), static_cast<const T*>(x),
-               static_cast<const T*>(weight), rstd, static_cast<const T*>(residual),
-               static_cast<T*>(dx), rows, hidden, offset);
+               stream, norm);
       });
     });
   });

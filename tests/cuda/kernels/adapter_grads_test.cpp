@@ -12,14 +12,21 @@ SFTRUN_FOR_TYPES(CudaAdapterGrads);
 enum class Out { kA, kB };
 /// Elements behind an address aligned to 16 bytes.
 struct Shifts {
-  int64_t wide, thin, out;
+  int64_t wide, thin, out, rstd = 0, weight = 0;
 };
+/// The wide side times rstd of each token and offset + weight of each column.
+struct OfNorm {
+  bool is_there = false;
+  float offset = 0;
+};
+constexpr OfNorm kPlainNorm{true, 0}, kOffsetNorm{true, 1};
 struct Product {
   int64_t columns, rank;
   Out out = Out::kB;
   int64_t wide_gap = 0, thin_gap = 0;  ///< elements between rows
   float scale = 1;
   Shifts shifts = {0, 0, 0};
+  OfNorm norm = {};
 
   int64_t wide_stride() const { return columns + wide_gap; }
   int64_t thin_stride() const { return rank + thin_gap; }
@@ -31,11 +38,13 @@ void PrintTo(const Product& product, std::ostream* out) {
   *out << product.columns << " (+ " << product.wide_gap << ") columns, rank " << product.rank
        << " (+ " << product.thin_gap << ") of " << (product.out == Out::kA ? "A" : "B")
        << ", scale " << product.scale << ", shifted by " << product.shifts.wide << ", "
-       << product.shifts.thin << ", " << product.shifts.out;
+       << product.shifts.thin << ", " << product.shifts.out << ", " << product.shifts.rstd << ", "
+       << product.shifts.weight;
+  if (product.norm.is_there) *out << ", of a norm with offset " << product.norm.offset;
 }
 
 struct Operands {
-  Memory wide, thin, before;
+  Memory wide, thin, before, rstd, weight;
 };
 
 /// The last row has no gap behind it; what is in the others' is no number.
@@ -46,6 +55,12 @@ std::vector<float> rows_of(int64_t tokens, int64_t columns, int64_t stride, uint
     if (static_cast<int64_t>(i) % stride >= columns) values[i] = std::nanf("");
   return values;
 }
+/// From 1/20 to some: what rms_norm divides by is of any size.
+std::vector<float> factors_of(int64_t tokens, uint64_t seed) {
+  std::vector<float> rstd = normal(tokens, seed);
+  for (float& each : rstd) each = std::fabs(each) + 0.05F;
+  return rstd;
+}
 std::vector<Operands> operands_of(Type type, const Products& products, int64_t tokens) {
   std::vector<Operands> all;
   for (const Product& each : products) {
@@ -54,26 +69,56 @@ std::vector<Operands> operands_of(Type type, const Products& products, int64_t t
                               each.shifts.wide),
                    Memory::of(type, rows_of(tokens, each.rank, each.thin_stride(), seed + 2),
                               each.shifts.thin),
-                   Memory::raw(normal(each.columns * each.rank, seed + 3), each.shifts.out)});
+                   Memory::raw(normal(each.columns * each.rank, seed + 3), each.shifts.out),
+                   Memory::raw(factors_of(tokens, seed + 101), each.shifts.rstd),
+                   Memory::of(type, normal(each.columns, seed + 102), each.shifts.weight)});
   }
   return all;
+}
+
+/// Of fp32, beside those of the type.
+double roundings_of(const Product& product, int64_t tokens) {
+  return static_cast<double>(tokens) + (product.norm.is_there ? 6 : 2);
+}
+
+/// A token's share of a row of the thin side, and how far it may be off, once.
+struct Thin {
+  double value, off = 0;
+};
+/// Where there is a norm, the kernel rounds rstd times the thin side to the type.
+Thin thin_of(Type type, const Product& product, const Operands& in, int64_t token, float thin) {
+  if (!product.norm.is_there) return {thin};
+  const double value = double{thin} * in.rstd.as<float>()[token];
+  return {value, type == Type::kFloat32 ? 0 : half_step(type, value)};
+}
+/// What the norm multiplies a column by, and how large its terms are.
+Exact gain_of(const Product& product, float weight) {
+  if (!product.norm.is_there) return {1, 1};
+  const double offset = product.norm.offset;
+  return {offset + weight, std::fabs(offset) + std::fabs(weight)};
 }
 
 /// On top of what is there.
 std::vector<Exact> expected_of(Type type, const Product& product, const Operands& in,
                                int64_t tokens) {
-  const auto wide = floats(type, in.wide), thin = floats(type, in.thin);
+  const auto wide = floats(type, in.wide), thin = floats(type, in.thin),
+             weight = floats(type, in.weight);
+  const double of_a_rounding = roundings_of(product, tokens) * kUnit;
   std::vector<Exact> out;
   for (const float value : in.before.to<float>()) out.push_back({value, std::fabs(value)});
   for (int64_t token = 0; token < tokens; ++token) {
     for (int64_t column = 0; column < product.columns; ++column) {
+      const Exact gain = gain_of(product, weight[static_cast<size_t>(column)]);
+      const double times =
+          double{product.scale} * wide[static_cast<size_t>(token * product.wide_stride() + column)];
       for (int64_t rank = 0; rank < product.rank; ++rank) {
-        const double term = double{product.scale} *
-                            wide[static_cast<size_t>(token * product.wide_stride() + column)] *
-                            thin[static_cast<size_t>(token * product.thin_stride() + rank)];
+        const Thin other = thin_of(type, product, in, token,
+                                   thin[static_cast<size_t>(token * product.thin_stride() + rank)]);
         Exact& sum =
             out[static_cast<size_t>(column * product.wide_step() + rank * product.rank_step())];
-        sum.value += term, sum.size += std::fabs(term);
+        sum.value += times * gain.value * other.value;
+        sum.size +=
+            std::fabs(times) * gain.size * (std::fabs(other.value) + other.off / of_a_rounding);
       }
     }
   }
@@ -85,13 +130,22 @@ AdapterGrads grads_of(const Products& products, const std::vector<Operands>& in,
                       const std::vector<Memory>& made, int64_t tokens) {
   AdapterGrads grads{};
   for (AdapterGrad& each : grads.products)
-    each = {nullptr, nullptr, 256, 256, 256, 256, nullptr, 256, 1, 1};
+    each = {.wide_stride = 256,
+            .wide_columns = 256,
+            .thin_stride = 256,
+            .rank = 256,
+            .wide_step = 256,
+            .rank_step = 1,
+            .scale = 1};
   grads.count = static_cast<int>(products.size());
   grads.tokens = tokens;
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& each = products[i];
     grads.products[i] = {.wide = in[i].wide.data(),
                          .thin = in[i].thin.data(),
+                         .rstd = each.norm.is_there ? in[i].rstd.as<float>() : nullptr,
+                         .weight = each.norm.is_there ? in[i].weight.data() : nullptr,
+                         .offset = each.norm.offset,
                          .wide_stride = each.wide_stride(),
                          .wide_columns = each.columns,
                          .thin_stride = each.thin_stride(),
@@ -120,8 +174,9 @@ std::vector<Memory> expect_sums(Type type, const Products& products,
                  << "product " << i << " of " << products.size() << ", " << tokens
                  << " tokens: " << testing::PrintToString(products[i]));
     EXPECT_TRUE(close(Type::kFloat32, out[i], expected_of(type, products[i], in[i], tokens),
-                      static_cast<double>(tokens) + 2));
+                      roundings_of(products[i], tokens)));
     EXPECT_TRUE(in[i].wide == before[i].wide && in[i].thin == before[i].thin);
+    EXPECT_TRUE(in[i].rstd == before[i].rstd && in[i].weight == before[i].weight);
   }
   return out;
 }
@@ -272,6 +327,159 @@ TEST_P(CudaAdapterGrads, NanStaysInItsColumn) {
     EXPECT_EQ(count_of_nans(out[0]), 16);
     EXPECT_EQ(count_of_nans(out[2]), 1);
   }
+}
+
+// ---- Where the wide side is rms_norm(x), of which x and the norm's factors are given.
+
+/// Half of them with each offset.
+TEST_P(CudaAdapterGrads, OfANormOfEachShape) {
+  for (size_t rank = 0; rank < std::size(kRanks); ++rank) {
+    for (size_t columns = 0; columns < std::size(kColumns); ++columns) {
+      const size_t sum = rank + columns;
+      if (type() != Type::kFloat32 && sum % 2 != 0) continue;
+      expect_sums(type(),
+                  {{.columns = kColumns[columns],
+                    .rank = kRanks[rank],
+                    .out = columns % 2 == 0 ? Out::kA : Out::kB,
+                    .scale = kScales[(sum + rank) % std::size(kScales)],
+                    .norm = (rank + columns / 2) % 2 == 0 ? kPlainNorm : kOffsetNorm}},
+                  kTokens[1 + (sum + rank) % (std::size(kTokens) - 1)]);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(CudaAdapterGrads, OfANormOfAnyNumberOfTokens) {
+  for (const int64_t tokens : kTokens) {
+    expect_sums(type(), {{.columns = 72, .rank = 16, .out = Out::kA, .norm = kOffsetNorm}}, tokens);
+    expect_sums(type(), {{.columns = 65, .rank = 3, .scale = -2, .norm = kPlainNorm}}, tokens);
+    if (HasFailure()) return;
+  }
+}
+
+/// Some of a launch's products have a norm, in turns.
+Products with_norms(const Products& products, size_t first) {
+  Products all = products;
+  for (size_t i = first; i < all.size(); i += 2)
+    all[i].norm = i % 4 == first ? kOffsetNorm : kPlainNorm;
+  return all;
+}
+
+/// With norms and without in one launch: each to the bit as if it were alone.
+TEST_P(CudaAdapterGrads, WithAndWithoutNorms) {
+  constexpr int64_t kOf = 65;
+  for (const Products& of : {kEven, kMixed}) {
+    for (const size_t first : {0U, 1U}) {
+      const Products products = with_norms(of, first);
+      const std::vector<Operands> in = operands_of(type(), products, kOf);
+      const std::vector<Memory> out = expect_sums(type(), products, in, kOf);
+      for (const size_t i : {0U, 4U, 5U}) {
+        EXPECT_TRUE(expect_sums(type(), {products[i]}, {in[i]}, kOf)[0] == out[i])
+            << "product " << i;
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(CudaAdapterGrads, NormedRowsFurtherApartThanLong) {
+  for_each("gaps", kGaps, [&](const Gaps& gaps) {
+    expect_sums(type(),
+                {{.columns = 16,
+                  .rank = 8,
+                  .out = Out::kA,
+                  .wide_gap = gaps.wide,
+                  .thin_gap = gaps.thin,
+                  .norm = kOffsetNorm},
+                 {.columns = 7,
+                  .rank = 3,
+                  .wide_gap = gaps.wide,
+                  .thin_gap = gaps.thin,
+                  .norm = kPlainNorm}},
+                17);
+    expect_sums(type(),
+                {{.columns = 72,
+                  .rank = 16,
+                  .wide_gap = gaps.wide,
+                  .thin_gap = gaps.thin,
+                  .norm = kPlainNorm}},
+                66);
+  });
+}
+
+/// Factors and weights are read one by one: the same to the bit wherever they are.
+TEST_P(CudaAdapterGrads, NormsAtAnyAddress) {
+  constexpr int64_t kOf = 66;
+  Products products = {{.columns = 72, .rank = 8, .out = Out::kA, .norm = kOffsetNorm}};
+  const std::vector<Memory> out = expect_sums(type(), products, kOf);
+  constexpr Shifts kOne[] = {{0, 0, 0, 1, 0}, {0, 0, 0, 0, 1}, {0, 0, 0, 3, 5},
+                             {1, 0, 0, 1, 1}, {0, 1, 0, 0, 1}, {0, 0, 1, 1, 0}};
+  for_each("shifts", kOne, [&](const Shifts& shifts) {
+    products[0].shifts = shifts;
+    EXPECT_TRUE(expect_sums(type(), products, kOf)[0] == out[0]);
+  });
+}
+
+/// A norm with factors of 1 and gains of 1 is none, to the bit.
+TEST_P(CudaAdapterGrads, NormOfOnes) {
+  constexpr int64_t kOf = 66;
+  const Products plain = {{.columns = 72, .rank = 24, .scale = 0.5F}};
+  Products normed = plain;
+  auto in = operands_of(type(), plain, kOf);
+  const std::vector<Memory> expected = expect_sums(type(), plain, in, kOf);
+  const Memory ones = Memory::raw(std::vector<float>(kOf, 1)),
+               gains[] = {Memory::of(type(), std::vector<float>(72, 1)),
+                          Memory::of(type(), std::vector<float>(72, 0))};
+  std::memcpy(in[0].rstd.data(), ones.data(), ones.bytes());
+  for (const size_t offset : {0U, 1U}) {
+    normed[0].norm = {true, static_cast<float>(offset)};
+    std::memcpy(in[0].weight.data(), gains[offset].data(), gains[offset].bytes());
+    EXPECT_TRUE(expect_sums(type(), normed, in, kOf)[0] == expected[0]) << "offset " << offset;
+  }
+}
+
+/// x with the rstd that the norm's own kernel writes, against the norm's in fp64.
+TEST_P(CudaAdapterGrads, OfWhatTheNormLeaves) {
+  constexpr int64_t kOf = 66, kWidth = 72;
+  constexpr float kEps = 1e-5F;
+  const Product product{.columns = kWidth, .rank = 16, .out = Out::kA, .norm = kOffsetNorm};
+  const auto exact = operands_of(type(), {product}, kOf), by_kernel = exact;
+  const auto x = floats(type(), exact[0].wide);
+  for (int64_t token = 0; token < kOf; ++token) {
+    double sum = 0;
+    for (int64_t i = 0; i < kWidth; ++i)
+      sum += std::pow(x[static_cast<size_t>(token * kWidth + i)], 2.0);
+    exact[0].rstd.as<float>()[token] = static_cast<float>(1 / std::sqrt(sum / kWidth + kEps));
+  }
+  const Memory y = Memory::nans(type(), kOf * kWidth);
+  const NormForward norm{.x = by_kernel[0].wide.data(),
+                         .weight = by_kernel[0].weight.data(),
+                         .y = y.data(),
+                         .copy = nullptr,
+                         .rstd = by_kernel[0].rstd.as<float>(),
+                         .rows = kOf,
+                         .hidden = kWidth,
+                         .eps = kEps,
+                         .offset = kOffsetNorm.offset};
+  launch_rms_norm_forward(type(), norm, nullptr);
+  const Memory out = expect_sums(type(), {product}, by_kernel, kOf)[0];
+  EXPECT_TRUE(close(Type::kFloat32, out, expected_of(type(), product, exact[0], kOf),
+                    roundings_of(product, kOf)));
+}
+
+/// What is no number in a weight stays in its column, in a factor in its product.
+TEST_P(CudaAdapterGrads, NanOfANorm) {
+  constexpr int64_t kOf = 66;
+  const Products products = with_norms({{16, 16, Out::kB}, {72, 24, Out::kA}, {8, 8, Out::kB}}, 0);
+  auto in = operands_of(type(), products, kOf);
+  put(type(), in[0].weight, 15, kNan);
+  put(Type::kFloat32, in[2].rstd, 65, kNan);
+  put(Type::kFloat32, in[1].rstd, 3, kNan);  // of a product without a norm
+  put(type(), in[1].weight, 3, kNan);
+  const std::vector<Memory> out = expect_sums(type(), products, in, kOf);
+  EXPECT_EQ(count_of_nans(out[0]), 16);
+  EXPECT_EQ(count_of_nans(out[1]), 0);
+  EXPECT_EQ(count_of_nans(out[2]), 64);
 }
 
 }  // namespace

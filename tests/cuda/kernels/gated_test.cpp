@@ -70,17 +70,30 @@ Expected expected_of(Type type, const Gating& gating, const Inputs& in) {
   return all;
 }
 
-/// h, then the gradients of gate and up.
+constexpr GatedLeaves kBoth[] = {GatedLeaves::kGradient, GatedLeaves::kActivation};
+
+/// h, then the gradients of gate and up. Those are the same whatever is left in dh, which is dh to
+/// the bit, or h to the bit.
 std::vector<Memory> by_cuda(Type type, const Gating& gating, const Inputs& in, int64_t n,
                             int64_t shift) {
-  return in_every_order([&] {
-    std::vector<Memory> made{Memory::nans(type, n, shift), in.gate, in.up};
-    launch_gated_forward(type, gating, in.gate.data(), in.up.data(), made[0].data(), {1, n, n},
+  const GatedShape shape{1, n, n};
+  std::vector<Memory> all = in_every_order([&] {
+    std::vector<Memory> made{Memory::nans(type, n, shift)};
+    launch_gated_forward(type, gating, in.gate.data(), in.up.data(), made[0].data(), shape,
                          nullptr);
-    launch_gated_backward(type, gating, in.dh.data(), made[1].data(), made[2].data(), {1, n, n},
-                          nullptr);
+    for (const GatedLeaves leaves : kBoth) {
+      for (const Memory* each : {&in.gate, &in.up, &in.dh}) made.push_back(*each);
+      const Memory *dh = &made.back(), *up = dh - 1, *gate = dh - 2;
+      launch_gated_backward(type, gating, dh->data(), gate->data(), up->data(), shape, leaves,
+                            nullptr);
+    }
     return made;
   });
+  EXPECT_TRUE(all[3] == in.dh) << "dh has changed";
+  EXPECT_TRUE(all[4] == all[1] && all[5] == all[2]) << "other gradients where h is left";
+  EXPECT_TRUE(all[6] == all[0]) << "what is left is not h";
+  while (all.size() > 3) all.pop_back();
+  return all;
 }
 template <typename T>
 std::vector<Memory> by_cpu(const RowKernels<T>& kernels, Type type, const Gating& gating,
@@ -123,43 +136,79 @@ TEST_P(CudaGated, ForwardAndBackward) {
   });
 }
 
-/// gate and up side by side in the rows of one matrix give the same bits as apart.
-void expect_same_side_by_side(Type type, int64_t rows, int64_t columns) {
-  const std::vector<float> gate = normal(rows * columns, 1), up = normal(rows * columns, 2);
-  const Inputs apart{Memory::of(type, normal(rows * columns, 3)), Memory::of(type, gate),
-                     Memory::of(type, up)};
+/// In columns between and behind gate and up.
+constexpr float kUntouched = 7;
+
+/// Rows of `columns` of gate, `gap` of no one's, `columns` of up and `gap` again.
+struct Joint {
+  int64_t rows, columns, gap;
+  int64_t up() const { return columns + gap; }
+  int64_t stride() const { return 2 * up(); }
+};
+Memory joint_of(Type type, const Joint& joint, const std::vector<float>& gate,
+                const std::vector<float>& up) {
   std::vector<float> both;
-  for (int64_t row = 0; row < rows; ++row) {
-    for (const std::vector<float>* of : {&gate, &up})
-      both.insert(both.end(), of->begin() + row * columns, of->begin() + (row + 1) * columns);
+  for (int64_t row = 0; row < joint.rows; ++row) {
+    for (const std::vector<float>* of : {&gate, &up}) {
+      const auto begin = of->begin() + row * joint.columns;
+      both.insert(both.end(), begin, begin + joint.columns);
+      both.insert(both.end(), static_cast<size_t>(joint.gap), kUntouched);
+    }
   }
-  const Memory joint = Memory::of(type, both), h = Memory::nans(type, rows * columns);
-  const GatedShape shape{rows, columns, 2 * columns};
-  void* up_part = joint.as<char>() + static_cast<size_t>(columns) * size_of(type);
-  launch_gated_forward(type, kGatings[0], joint.data(), up_part, h.data(), shape, nullptr);
-  launch_gated_backward(type, kGatings[0], apart.dh.data(), joint.data(), up_part, shape, nullptr);
-  const auto expected = by_cuda(type, kGatings[0], apart, rows * columns, 0);
-  EXPECT_TRUE(h == expected[0]);
-  const auto found = floats(type, joint), of_gate = floats(type, expected[1]),
-             of_up = floats(type, expected[2]);
-  for (int64_t i = 0; i < rows * columns; ++i) {
-    const int64_t row = i / columns, column = i % columns;
-    const auto at = static_cast<size_t>(row * 2 * columns + column);
-    ASSERT_EQ(found[at], of_gate[static_cast<size_t>(i)]) << i;
-    ASSERT_EQ(found[at + static_cast<size_t>(columns)], of_up[static_cast<size_t>(i)]) << i;
-  }
+  return Memory::of(type, both);
+}
+
+/// gate and up side by side in the rows of one matrix give the same bits as apart; dh's rows and
+/// h's lie one behind another.
+void expect_same_side_by_side(Type type, const Joint& joint, const Gating& gating,
+                              GatedLeaves leaves) {
+  const int64_t n = joint.rows * joint.columns;
+  const Inputs apart{Memory::of(type, normal(n, 3)), Memory::of(type, normal(n, 1)),
+                     Memory::of(type, normal(n, 2))};
+  const Memory before = joint_of(type, joint, floats(type, apart.gate), floats(type, apart.up));
+  const GatedShape shape{joint.rows, joint.columns, joint.stride()};
+  const auto found = in_every_order([&] {
+    std::vector<Memory> made{Memory::nans(type, n), apart.dh, before};
+    char* gate = made[2].as<char>();
+    char* up = gate + static_cast<size_t>(joint.up()) * size_of(type);
+    launch_gated_forward(type, gating, gate, up, made[0].data(), shape, nullptr);
+    EXPECT_TRUE(made[2] == before);
+    launch_gated_backward(type, gating, made[1].data(), gate, up, shape, leaves, nullptr);
+    return made;
+  });
+  const auto expected = by_cuda(type, gating, apart, n, 0);
+  EXPECT_TRUE(found[0] == expected[0]);
+  EXPECT_TRUE(found[1] == (leaves == GatedLeaves::kActivation ? expected[0] : apart.dh));
+  EXPECT_TRUE(found[2] ==
+              joint_of(type, joint, floats(type, expected[1]), floats(type, expected[2])));
 }
 TEST_P(CudaGated, PartsOfOneMatrix) {
   for_each("columns", std::initializer_list<int64_t>{1, 7, 8, 64, 1000}, [&](int64_t columns) {
-    for_each("rows", std::initializer_list<int64_t>{1, 3, 33},
-             [&](int64_t rows) { expect_same_side_by_side(type(), rows, columns); });
+    for_each("rows", std::initializer_list<int64_t>{1, 3, 33}, [&](int64_t rows) {
+      for (const int64_t gap : {0, 1, 4, 8, 16})
+        for (const GatedLeaves leaves : kBoth)
+          expect_same_side_by_side(type(), {rows, columns, gap}, kGatings[0], leaves);
+    });
   });
+  for (const Gating& gating : kGatings)
+    for (const int64_t gap : {0, 8})
+      expect_same_side_by_side(type(), {3, 64, gap}, gating, GatedLeaves::kActivation);
+}
+
+/// Nothing is read or written where there are no rows, or no columns.
+TEST_P(CudaGated, OfNothing) {
+  for (const GatedShape& shape : {GatedShape{0, 8, 16}, GatedShape{3, 0, 8}}) {
+    launch_gated_forward(type(), kGatings[0], nullptr, nullptr, nullptr, shape, nullptr);
+    for (const GatedLeaves leaves : kBoth)
+      launch_gated_backward(type(), kGatings[0], nullptr, nullptr, nullptr, shape, leaves, nullptr);
+  }
 }
 
 /// Whichever operand is not aligned, words of 16 bytes are read only of what is.
 TEST_P(CudaGated, EachAtAnyAddress) {
   constexpr Shifts kOne[] = {{.dh = 1}, {.gate = 1}, {.up = 1}, {.h = 1}};
-  for (const Shifts& shifts : kOne) expect_gated(type(), kGatings[0], 64, shifts);
+  for (const Shifts& shifts : kOne)
+    for (const Gating& gating : kGatings) expect_gated(type(), gating, 64, shifts);
 }
 
 /// No numbers stay none, as on a CPU, and large gates do not become any.

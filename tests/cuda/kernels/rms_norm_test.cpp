@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {
@@ -55,25 +57,49 @@ Memory cpu_forward(const RowKernels<T>& kernels, Type type, const Memory& x, con
   return y;
 }
 
-/// Of each operand.
+/// Of each operand; y's is dx's, too.
 struct Shifts {
-  int64_t x = 0, weight = 0, y = 0, dy = 0, residual = 0, rstd = 0;
+  int64_t x = 0, weight = 0, y = 0, dy = 0, residual = 0, rstd = 0, copy = 0;
 };
 constexpr Shifts all_by(int64_t shift) {
-  return {shift, shift, shift, shift, shift, shift};
+  return {shift, shift, shift, shift, shift, shift, shift};
 }
 
-void expect_forward(Type type, const Shape& shape, const Shifts& shifts, float offset) {
-  const int64_t n = shape.rows * shape.hidden;
-  const Memory x = Memory::of(type, normal(n, 1, 2), shifts.x),
-               weight = Memory::of(type, normal(shape.hidden, 2), shifts.weight);
-  const auto out = in_every_order([&] {
-    std::vector<Memory> made{Memory::nans(type, n, shifts.y),
-                             Memory::nans(Type::kFloat32, shape.rows, shifts.rstd)};
-    launch_rms_norm_forward(type, x.data(), weight.data(), made[0].data(), made[1].as<float>(),
-                            shape.rows, shape.hidden, kEps, offset, nullptr);
+/// Another copy of x beside y, or none.
+enum class Copy { kNone, kMade };
+NormForward norm_of(const Memory& x, const Memory& weight, const std::vector<Memory>& made,
+                    const Shape& shape, float offset, Copy copy) {
+  return {.x = x.data(),
+          .weight = weight.data(),
+          .y = made[0].data(),
+          .copy = copy == Copy::kMade ? made[2].data() : nullptr,
+          .rstd = made[1].as<float>(),
+          .rows = shape.rows,
+          .hidden = shape.hidden,
+          .eps = kEps,
+          .offset = offset};
+}
+
+/// y, rstd and the copy, which stays as it is where it is not asked for.
+std::vector<Memory> by_cuda(Type type, const Memory& x, const Memory& weight, const Shape& shape,
+                            const Shifts& shifts, float offset, Copy copy) {
+  return in_every_order([&] {
+    std::vector<Memory> made{
+        Memory::nans(type, shape.rows * shape.hidden, shifts.y),
+        Memory::nans(Type::kFloat32, shape.rows, shifts.rstd),
+        Memory::nans(type, copy == Copy::kMade ? shape.rows * shape.hidden : 0, shifts.copy)};
+    launch_rms_norm_forward(type, norm_of(x, weight, made, shape, offset, copy), nullptr);
     return made;
   });
+}
+
+void expect_forward(Type type, const Shape& shape, const Shifts& shifts, float offset, Copy copy) {
+  const int64_t n = shape.rows * shape.hidden;
+  const Memory x = Memory::of(type, normal(n, 1, 2), shifts.x), before = x,
+               weight = Memory::of(type, normal(shape.hidden, 2), shifts.weight);
+  const auto out = by_cuda(type, x, weight, shape, shifts, offset, copy);
+  EXPECT_TRUE(x == before);
+  EXPECT_TRUE(copy == Copy::kNone || out[2] == x);
   const Forward expected = forward(floats(type, x), floats(type, weight), shape, offset);
   const double roundings = of_norm(shape.hidden);
   EXPECT_TRUE(close(type, out[0], expected.y, roundings));
@@ -88,9 +114,43 @@ void expect_forward(Type type, const Shape& shape, const Shifts& shifts, float o
 TEST_P(CudaRmsNorm, Forward) {
   for_each("shape", kShapes, [&](const Shape& shape) {
     for_each("shift", kShifts, [&](int64_t shift) {
-      for (const float offset : kOffsets) expect_forward(type(), shape, all_by(shift), offset);
+      // With and without a copy at each offset, and at each address.
+      for (const float offset : kOffsets)
+        expect_forward(type(), shape, all_by(shift), offset,
+                       (shift == 0) == (offset == 0) ? Copy::kMade : Copy::kNone);
     });
   });
+}
+
+/// The copy changes nothing of the rest: the same bits with it and without.
+TEST_P(CudaRmsNorm, TheSameWithACopy) {
+  for (const Shape& shape : {Shape{9, 72}, Shape{3, 33}, Shape{2, 1032}, Shape{2, 1025}}) {
+    const Memory x = Memory::of(type(), normal(shape.rows * shape.hidden, 1, 2)),
+                 weight = Memory::of(type(), normal(shape.hidden, 2));
+    const auto with = by_cuda(type(), x, weight, shape, {}, 1, Copy::kMade),
+               without = by_cuda(type(), x, weight, shape, {}, 1, Copy::kNone);
+    EXPECT_TRUE(with[0] == without[0] && with[1] == without[1]) << testing::PrintToString(shape);
+    EXPECT_TRUE(with[2] == x) << testing::PrintToString(shape);
+  }
+}
+
+/// Whatever x has, be it no number: the smallest, the largest, the infinite, zero of either sign.
+TEST_P(CudaRmsNorm, CopiesWhatIsNoNumber) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float tiny = type() == Type::kFloat32    ? std::numeric_limits<float>::denorm_min()
+                     : type() == Type::kBFloat16 ? 0x1p-133F
+                                                 : 0x1p-24F,
+              huge = type() == Type::kFloat16 ? 65504.0F : 0x1.fep127F;
+  for (const int64_t hidden : {11, 16, 1032}) {
+    std::vector<float> values = {kInfinity, -kInfinity, std::nanf(""), 0.0F,  -0.0F,
+                                 tiny,      -tiny,      huge,          -huge, 1.0F};
+    values.resize(static_cast<size_t>(hidden), -3);
+    const Memory x = Memory::of(type(), values), weight = Memory::of(type(), normal(hidden, 2));
+    const auto out = by_cuda(type(), x, weight, {1, hidden}, {}, 0, Copy::kMade);
+    EXPECT_TRUE(same(type(), out[2], floats(type(), x))) << hidden;
+    ASSERT_EQ(floats(type(), x)[5], tiny);
+    ASSERT_EQ(floats(type(), x)[7], huge);
+  }
 }
 
 /// Of a row whose sum of squares has no number, nothing is one; the others are as before.
@@ -99,17 +159,17 @@ void expect_nan_in_its_row(Type type) {
   std::vector<float> values = normal(300, 1);
   values[150] = std::nanf("");
   const Memory x = Memory::of(type, values), weight = Memory::of(type, normal(100, 2));
-  const Memory y = Memory::nans(type, 300), rstd = Memory::nans(Type::kFloat32, 3);
-  launch_rms_norm_forward(type, x.data(), weight.data(), y.data(), rstd.as<float>(), 3, 100, kEps,
-                          0, nullptr);
+  const auto out = by_cuda(type, x, weight, shape, {}, 0, Copy::kMade);
   const Forward expected = forward(floats(type, x), floats(type, weight), shape, 0);
-  EXPECT_TRUE(close(type, y, expected.y, of_norm(100)));
-  EXPECT_TRUE(std::isnan(rstd.as<float>()[1]));
+  EXPECT_TRUE(close(type, out[0], expected.y, of_norm(100)));
+  EXPECT_TRUE(std::isnan(out[1].as<float>()[1]));
+  EXPECT_TRUE(same(type, out[2], floats(type, x)));
 }
 TEST(CudaRmsNormOnce, NanStaysInItsRow) {
   for_each("type", kTypes, expect_nan_in_its_row);
 }
 
+/// Contiguous.
 struct Backward {
   Memory dy, x, weight, rstd, residual;
 };
@@ -150,30 +210,102 @@ Memory cpu_backward(const RowKernels<T>& kernels, Type type, const Backward& in,
   return dx;
 }
 
-void expect_backward(Type type, const Shape& shape, const Shifts& shifts, float offset,
-                     bool with_residual) {
+Backward inputs_of(Type type, const Shape& shape, const Shifts& shifts) {
   const int64_t n = shape.rows * shape.hidden;
   std::vector<float> rstd = normal(shape.rows, 5);
   for (float& each : rstd) each = std::fabs(each) + 0.1F;
-  const Backward in{
-      Memory::of(type, normal(n, 1), shifts.dy), Memory::of(type, normal(n, 2, 2), shifts.x),
-      Memory::of(type, normal(shape.hidden, 3), shifts.weight), Memory::raw(rstd, shifts.rstd),
-      Memory::of(type, normal(n, 4), shifts.residual)};
+  return {Memory::of(type, normal(n, 1), shifts.dy), Memory::of(type, normal(n, 2, 2), shifts.x),
+          Memory::of(type, normal(shape.hidden, 3), shifts.weight), Memory::raw(rstd, shifts.rstd),
+          Memory::of(type, normal(n, 4), shifts.residual)};
+}
+
+/// Elements between rows, of each operand that may have some.
+struct Gaps {
+  int64_t dy = 0, residual = 0, dx = 0;
+};
+void PrintTo(const Gaps& gaps, std::ostream* out) {
+  *out << gaps.dy << " of dy, " << gaps.residual << " of the residual, " << gaps.dx << " of dx";
+}
+
+/// What is between rows of the result, and in its first kBeforeRows elements.
+constexpr float kUntouched = 7;
+constexpr int64_t kBeforeRows = 8;
+
+/// Rows with `gap` elements of `between` behind each but the last.
+std::vector<float> apart(const std::vector<float>& rows, const Shape& shape, int64_t gap,
+                         float between) {
+  std::vector<float> all;
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    if (row > 0) all.insert(all.end(), static_cast<size_t>(gap), between);
+    const auto begin = rows.begin() + row * shape.hidden;
+    all.insert(all.end(), begin, begin + shape.hidden);
+  }
+  return all;
+}
+Memory apart(Type type, const Memory& rows, const Shape& shape, int64_t gap, int64_t shift) {
+  return Memory::of(type, apart(floats(type, rows), shape, gap, std::nanf("")), shift);
+}
+
+/// dx's rows, one behind another. What is not theirs must not have changed.
+Memory together(Type type, const Memory& dx, const Shape& shape, int64_t gap) {
+  const std::vector<float> found = floats(type, dx);
+  std::vector<float> rows;
+  int64_t touched = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(found.size()); ++i) {
+    const float value = found[static_cast<size_t>(i)];
+    const int64_t at = i - kBeforeRows;
+    if (at >= 0 && at % (shape.hidden + gap) < shape.hidden)
+      rows.push_back(value);
+    else if (value != kUntouched)
+      ++touched;
+  }
+  EXPECT_EQ(touched, 0) << "elements between rows have changed";
+  return Memory::of(type, rows);
+}
+
+/// dx alone, contiguous.
+Memory by_cuda(Type type, const Backward& in, const Shape& shape, const Shifts& shifts,
+               const Gaps& gaps, float offset, bool with_residual) {
+  const Memory dy = apart(type, in.dy, shape, gaps.dy, shifts.dy),
+               residual = apart(type, in.residual, shape, gaps.residual, shifts.residual),
+               before_dy = dy, before_residual = residual;
+  const std::vector<float> no_numbers(static_cast<size_t>(shape.rows * shape.hidden),
+                                      std::nanf(""));
+  std::vector<float> dx(kBeforeRows, kUntouched);
+  for (const float value : apart(no_numbers, shape, gaps.dx, kUntouched)) dx.push_back(value);
   const auto out = in_every_order([&] {
-    std::vector<Memory> made{Memory::nans(type, n, shifts.y)};
-    launch_rms_norm_backward(type, in.dy.data(), in.x.data(), in.weight.data(), in.rstd.as<float>(),
-                             with_residual ? in.residual.data() : nullptr, made[0].data(),
-                             shape.rows, shape.hidden, offset, nullptr);
+    std::vector<Memory> made{Memory::of(type, dx, shifts.y)};
+    const NormBackward norm{.dy = dy.data(),
+                            .x = in.x.data(),
+                            .weight = in.weight.data(),
+                            .rstd = in.rstd.as<float>(),
+                            .residual = with_residual ? residual.data() : nullptr,
+                            .dx = made[0].as<char>() + kBeforeRows * size_of(type),
+                            .rows = shape.rows,
+                            .hidden = shape.hidden,
+                            .dy_stride = shape.hidden + gaps.dy,
+                            .residual_stride = shape.hidden + gaps.residual,
+                            .dx_stride = shape.hidden + gaps.dx,
+                            .offset = offset};
+    launch_rms_norm_backward(type, norm, nullptr);
     return made;
   });
+  EXPECT_TRUE(dy == before_dy && residual == before_residual);
+  return together(type, out[0], shape, gaps.dx);
+}
+
+void expect_backward(Type type, const Shape& shape, const Shifts& shifts, float offset,
+                     bool with_residual, const Gaps& gaps = {}) {
+  const Backward in = inputs_of(type, shape, shifts);
+  const Memory out = by_cuda(type, in, shape, shifts, gaps, offset, with_residual);
   const std::vector<Exact> expected = backward(type, in, shape, offset, with_residual);
   const double roundings = of_norm(shape.hidden);
-  EXPECT_TRUE(close(type, out[0], expected, roundings));
+  EXPECT_TRUE(close(type, out, expected, roundings));
   if (type == Type::kFloat16) return;
   const Memory cpu = type == Type::kFloat32
                          ? cpu_backward(cpu_kernels().f32, type, in, shape, offset, with_residual)
                          : cpu_backward(cpu_kernels().bf16, type, in, shape, offset, with_residual);
-  EXPECT_TRUE(close_to_cpu(type, out[0], floats(type, cpu), expected, roundings));
+  EXPECT_TRUE(close_to_cpu(type, out, floats(type, cpu), expected, roundings));
 }
 
 TEST_P(CudaRmsNorm, Backward) {
@@ -185,13 +317,45 @@ TEST_P(CudaRmsNorm, Backward) {
   });
 }
 
+/// Gaps after which rows begin at multiples of 16 bytes in every type, in fp32 alone, in none, and
+/// of one operand alone.
+constexpr Gaps kGaps[] = {{8, 8, 8}, {16, 24, 64}, {4, 4, 4}, {8, 4, 8}, {1, 1, 1},
+                          {3, 5, 7}, {1, 0, 0},    {0, 1, 0}, {0, 0, 1}, {8, 0, 0},
+                          {0, 8, 0}, {0, 0, 8},    {4, 0, 0}, {0, 4, 0}, {0, 0, 4}};
+
+TEST_P(CudaRmsNorm, RowsFurtherApartThanLong) {
+  for_each("gaps", kGaps, [&](const Gaps& gaps) {
+    for (const Shape& shape :
+         {Shape{1, 8}, Shape{9, 64}, Shape{3, 33}, Shape{3, 36}, Shape{3, 1032}, Shape{2, 1025}}) {
+      SCOPED_TRACE(testing::PrintToString(shape));
+      expect_backward(type(), shape, {}, 1, true, gaps);
+      expect_backward(type(), shape, all_by(1), 0, false, gaps);
+    }
+  });
+  expect_backward(type(), {0, 8}, {}, 1, true, {8, 8, 8});
+}
+
+/// What is between rows does not matter: the same bits as without gaps, where the sums are in the
+/// same order.
+TEST_P(CudaRmsNorm, TheSameWithGaps) {
+  constexpr Gaps kEven = {8, 16, 24}, kOdd = {1, 2, 3};
+  for (const int64_t hidden : {64, 1032}) {
+    const Shape shape{3, hidden};
+    const Backward in = inputs_of(type(), shape, {});
+    const Memory dense = by_cuda(type(), in, shape, {}, {}, 1, true);
+    EXPECT_TRUE(by_cuda(type(), in, shape, {}, kEven, 1, true) == dense) << hidden;
+    const Memory odd = by_cuda(type(), in, shape, {}, {0, 0, 1}, 1, true);
+    EXPECT_TRUE(by_cuda(type(), in, shape, {}, kOdd, 1, true) == odd) << hidden;
+  }
+}
+
 /// Whichever operand is not aligned, words of 16 bytes are read only of what is.
 TEST_P(CudaRmsNorm, EachAtAnyAddress) {
-  constexpr Shifts kOne[] = {{.x = 1},  {.weight = 1},   {.y = 1},
-                             {.dy = 1}, {.residual = 1}, {.rstd = 1}};
+  constexpr Shifts kOne[] = {{.x = 1},        {.weight = 1}, {.y = 1},   {.dy = 1},
+                             {.residual = 1}, {.rstd = 1},   {.copy = 1}};
   for (const Shifts& shifts : kOne) {
     for (const Shape& shape : {Shape{3, 64}, Shape{2, 1032}}) {
-      expect_forward(type(), shape, shifts, 1);
+      expect_forward(type(), shape, shifts, 1, Copy::kMade);
       expect_backward(type(), shape, shifts, 1, true);
     }
   }

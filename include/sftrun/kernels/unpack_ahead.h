@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace sftrun::kernels {
+
+struct JointLinears;
+
+/// Quantised matrices on CUDA, unpacked before their products are due: on a stream of its own, into
+/// two buffers in turn, while the product before reads the other one. Which comes next is what came
+/// next in the pass before; where that is wrong, a matrix is unpacked when it is asked for.
+class UnpackAhead {
+ public:
+  enum class Pass : uint8_t { kForward, kTraining };  ///< each asks in an order of its own
+
+  UnpackAhead(at::Device device, at::ScalarType dtype);
+  /// Before anything is asked for. They must not move any more.
+  void serve(const JointLinears& joint);
+  /// Before the first product of a micro-batch. What the buffers hold is void.
+  void begin(Pass pass);
+  /// The linears' values and, below these, the adapters' A: [N + spare, K]. Until the next call,
+  /// and for the current stream.
+  at::Tensor values(const JointLinears& joint);
+
+ private:
+  struct Buffer {
+    explicit Buffer(at::Device device) : ready(device.type()) {}
+    at::Tensor memory;
+    const JointLinears* holds = nullptr;
+    c10::Event ready;  // recorded on `unpacking_`
+    bool is_awaited = false;
+  };
+  using Order = std::vector<const JointLinears*>;
+
+  /// Notes that it was asked for.   @return what is asked for next; null: unknown
+  const JointLinears* follow(const JointLinears& joint);
+  void unpack(const JointLinears& joint, Buffer& buffer);
+  void unpack_beside(const JointLinears& joint, Buffer& buffer, const c10::Stream& computing);
+
+  at::TensorOptions options_;
+  c10::Stream unpacking_;
+  int64_t most_values_ = 0;
+  std::array<Buffer, 2> buffers_;
+  size_t last_ = 0;   // the buffer that was given away last
+  c10::Event begun_;  // recorded on the computing stream
+  std::array<Order, 2> orders_;
+  Order* order_ = nullptr;
+  size_t asked_ = 0;  // of `order_`
+};
+
+}  // namespace sftrun::kernels
