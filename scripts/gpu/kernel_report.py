@@ -5,8 +5,8 @@
     scripts/gpu/kernel_report.py --write                                  # puts it into docs/gpu-status.md
     scripts/gpu/kernel_report.py --check --archs 90a --cache build/kernel-report
 
---check fails where the table is out of date, a kernel spills, a kernel is not named in RULES, or one that RULES holds to wide
-loads or stores has none of 16 bytes. Needs nvcc and c++filt and no GPU. Flags are those of src/cuda/CMakeLists.txt (with the
+--check fails where the table is out of date, a kernel spills or has a stack (on any architecture of the table), a kernel is not
+named in RULES, or one that RULES holds to wide loads or stores has none of 16 bytes. Needs nvcc and c++filt and no GPU. Flags are those of src/cuda/CMakeLists.txt (with the
 variables of cmake/) and of a release build. Widths are counted in PTX, each instruction once: of those on a path for what is left over, too.
 Standard library only.
 """
@@ -41,12 +41,13 @@ FALLBACK = "where sizes or addresses are no whole vectors"
 RULES = (
     ("*[!_a-z]1>", (FREE,), FALLBACK),
     ("sum_chunk<false>", (FREE,), FALLBACK),
+    ("dequantize_*_singly*", (FREE,), FALLBACK),
     ("rms_norm_forward*", (LOADS,), "reads a row and writes it, a few operations for each value"),
     ("rms_norm_backward*", (LOADS,), "reads up to four rows and writes one"),
     ("gated_forward*", (LOADS,), "reads two arrays, writes one"),
     ("gated_backward*", (LOADS,), "reads three arrays, writes two"),
     ("heads_*", (LOADS,), "reads and writes every query and key, a few operations for each value"),
-    ("adapter_grads*", (LOADS,), "reads activations and their gradients once, for a rank's columns"),
+    ("adapter_grads*", (LOADS, STORES), "reads activations and their gradients once, for a rank's columns; adds to fp32 sums"),
     ("cross_entropy*", (LOADS,), "reads the logits twice, which are the largest tensor of a step"),
     ("dropout*", (LOADS,), "reads and writes every value once"),
     ("embedding_noise*", (LOADS,), "reads and writes every value once"),
@@ -54,10 +55,10 @@ RULES = (
     ("adamw*", (LOADS,), "reads four arrays of fp32, writes three and the copy"),
     ("sum_chunk*", (LOADS,), "reads every gradient once"),
     ("sum_partials*", (FREE,), "one block; a number for each 64 Ki of the gradient"),
-    ("dequantize_*", (STORES,), "writes two bytes for each value, and reads a quarter to a half of that in words that lie together"),
+    ("dequantize_*", (LOADS, STORES), "writes two bytes for each value, and reads a quarter to a half of that"),
     ("round_to_e4m3*", (LOADS,), "reads a row twice, writes a byte for each value"),
     ("thin_product*", (LOADS,), "reads a matrix once for a few rows of products"),
-    ("copy_matrices*", (FREE,), "once a step, of adapters alone"),
+    ("copy_matrices*", (LOADS, STORES), "reads and writes every value once"),
     ("route_tokens*", (FREE,), "a warp reads a token's logits, a few hundred numbers, again and again from the caches"),
     ("sort_routes*", (LOADS,), "each block reads all choices twice"),
     ("spread_rows<unsigned *", (FREE,), FALLBACK),
@@ -69,6 +70,8 @@ RULES = (
     ("weighted_gated_backward*", (LOADS, STORES), "reads three arrays, writes two, a few operations for each value"),
     ("gated_answer_backward*", (LOADS, STORES), "reads two arrays, writes one"),
     ("attention_*", (LOADS,), "reads tiles of queries, keys and values again and again, from the cache"),
+    ("turn_codes<false>", (FREE,), FALLBACK),
+    ("turn_codes*", (LOADS, STORES), "reads and writes every byte once"),
     ("grouped*", (FREE,), "bound by products: tiles through shared memory, whose elements may lie apart"),
 )
 
@@ -315,6 +318,8 @@ def failures(kernels, arch):
         name, rule = kernel["name"], rule_of(kernel["name"])
         if kernel["spill_stores"] or kernel["spill_loads"]:
             lines.append(f"sm_{arch} {name}: spills {kernel['spill_stores']} bytes, reads back {kernel['spill_loads']}")
+        elif kernel["stack"]:
+            lines.append(f"sm_{arch} {name}: {kernel['stack']} bytes on the stack, which is in memory (an array whose places are computed?)")
         if rule is None:
             lines.append(f"sm_{arch} {name}: no line of RULES in scripts/gpu/kernel_report.py says whether it is bound by memory")
             continue
@@ -406,6 +411,17 @@ def out_of_date(rows, text, archs, version):
     return lines
 
 
+def spills_of_others(text, archs):
+    """What the written table says of architectures that were not compiled for: none of them may spill either."""
+    written, _ = parse(text)
+    return [
+        f"table: {name}, sm_{arch}: {said}"
+        for name, row in written.items()
+        for arch, said in row.items()
+        if arch not in ("kernels", *archs) and re.search(r"spills|stack", said)
+    ]
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the table into the document, all architectures")
@@ -452,6 +468,7 @@ def main():
         return 0
     stale = [] if arguments.write else out_of_date(rows, inside, arguments.archs, version)
     said = [line for arch, kernels in by_arch.items() for line in failures(kernels, arch)] + unused_rules(by_arch)
+    said += [] if arguments.write else spills_of_others(inside, arguments.archs)
     for line in said + stale:
         print(f"FAILED: {line}")
     if stale:

@@ -301,7 +301,8 @@ cuda::StateBlocks blocks_of(const BlockwiseMoments& moments, int64_t first, int6
 }
 
 StateMap map_of(const DynamicMap& map) {
-  return {map.values.data_ptr<float>(), map.codes.data_ptr<uint8_t>(), nullptr};
+  return {map.values.data_ptr<float>(), map.codes.data_ptr<uint8_t>(),
+          static_cast<const uint16_t*>(map.tree.const_data_ptr())};
 }
 
 void adamw_8bit(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
@@ -328,17 +329,17 @@ at::Tensor sum_of_squares(const at::Tensor& flat) {
 }
 
 void dequantize(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
-                const at::Tensor& y) {
-  const at::Tensor& packed = matrix.packed;
-  const Launch launch(packed);
+                const at::Tensor& out) {
+  const Launch launch(out);
   if (matrix.format == QuantFormat::kGgml) {
-    cuda::launch_dequantize_ggml(type_of(y), matrix.ggml_type, packed.const_data_ptr<uint8_t>(),
-                                 y.data_ptr(), y.numel(), launch.stream());
+    cuda::launch_dequantize_ggml(type_of(out), matrix.ggml_type,
+                                 matrix.packed.const_data_ptr<uint8_t>(), out.data_ptr(),
+                                 out.numel(), launch.stream());
   } else if (is_8bit(matrix.format)) {
-    cuda::launch_dequantize_8bit(type_of(y), cuda::eight_bit_view(matrix), y.data_ptr(),
+    cuda::launch_dequantize_8bit(type_of(out), cuda::eight_bit_view(matrix), out.data_ptr(),
                                  launch.stream());
   } else {
-    cuda::launch_dequantize_4bit(type_of(y), cuda::four_bit_view(matrix), tables, y.data_ptr(),
+    cuda::launch_dequantize_4bit(type_of(out), cuda::four_bit_view(matrix), tables, out.data_ptr(),
                                  launch.stream());
   }
   launch.check();

@@ -45,6 +45,8 @@ void require_map(const DynamicMap& map, const at::Tensor& like) {
   require_numel(map.values, 256);
   require_operand(map.codes, like, at::kByte);
   require_numel(map.codes, kStateSteps);
+  require_operand(map.tree, like, at::kShort);
+  require_numel(map.tree, kStateTree);
 }
 
 void require_8bit_operands(const at::Tensor& master, const at::Tensor& grad,

@@ -261,6 +261,23 @@ TEST(GpuQuant, ValuesAreTheCpus) {
                         dequantize(all.to(kCard).narrow(7, 11), at::kFloat)));
 }
 
+/// Some rows of a joint matrix, which begin where the rows before them end.
+TEST(GpuQuant, ValuesInPartsOfAJointMatrix) {
+  for (const int64_t columns : {96, 67}) {
+    for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp8, QuantFormat::kInt8}) {
+      SCOPED_TRACE(std::string(quant_name(format)) + ", " + std::to_string(columns));
+      const QuantizedMatrix first = quantize(normal({5, columns}, 3), {.format = format}),
+                            second = quantize(normal({3, columns}, 4), {.format = format});
+      const at::Tensor joint =
+          at::empty({8, columns}, at::TensorOptions().dtype(at::kBFloat16).device(kCard));
+      dequantize_into(first.to(kCard), joint.narrow(0, 0, 5));
+      dequantize_into(second.to(kCard), joint.narrow(0, 5, 3));
+      EXPECT_TRUE(same_bits(
+          at::cat({dequantize(first, at::kBFloat16), dequantize(second, at::kBFloat16)}), joint));
+    }
+  }
+}
+
 TEST(GpuQuant, BlocksOfGgmlAreTheCpus) {
   for (const test::BlockType& type : test::block_types())
     expect_same_values(std::string(test::info_of(type.type).name).c_str(),

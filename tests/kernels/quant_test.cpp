@@ -240,6 +240,20 @@ TEST(GgmlBlocks, EveryInstructionSetAndPlaceGivesTheSameNumbers) {
   }
 }
 
+TEST(Dequantize, IntoSomeRowsOfAJointMatrix) {
+  const QuantizedMatrix first = quantize(normal({5, 67}, 3, at::kFloat), {}),
+                        second = quantize(normal({3, 67}, 4, at::kFloat), {});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor joint = at::zeros({8, 67}, at::TensorOptions().dtype(dtype));
+    dequantize_into(first, joint.narrow(0, 0, 5));
+    dequantize_into(second, joint.narrow(0, 5, 3));
+    EXPECT_TRUE(same_bits(at::cat({dequantize(first, dtype), dequantize(second, dtype)}), joint));
+  }
+  EXPECT_THROW(dequantize_into(first, at::zeros({5, 134}).narrow(1, 0, 67)), c10::Error);
+  EXPECT_THROW(dequantize_into(first, at::zeros({4, 67})), c10::Error);
+  EXPECT_THROW(dequantize_into(first, at::zeros({5, 67}, at::kByte)), c10::Error);
+}
+
 /// Infinite and not numbers: as the reader of files has them, but for the sign of what is none.
 TEST(GgmlBlocks, FactorsThatAreNoNumbers) {
   for (const BlockType& type : block_types()) {

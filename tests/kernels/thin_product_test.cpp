@@ -39,7 +39,8 @@ template <int kTokens, typename View>
 void add_block(const View& w, const at::Tensor& x, const cuda::ThinTile& tile, at::Tensor& y) {
   for (int thread = 0; thread < cuda::kThinThreads; ++thread) {
     float sums[View::kRowsAtOnce][kTokens] = {};
-    cuda::add_thread_products<kTokens>(w, HostRows{x}, tile, thread, sums);
+    cuda::add_thread_products<kTokens>(w, cuda::BytesInPlace<View>{w}, HostRows{x}, tile, thread,
+                                       sums);
     for (int r = 0; r < View::kRowsAtOnce && tile.row + r < w.rows; ++r)
       for (int t = 0; t < kTokens && tile.token + t < tile.tokens; ++t)
         y[tile.token + t][tile.row + r] += static_cast<double>(sums[r][t]);

@@ -56,8 +56,8 @@ inline constexpr int64_t kStateTree = 384;     ///< of DynamicMap::tree
 /// A DynamicMap's numbers.
 struct StateMap {
   const float* values;   ///< [256]
-  const uint8_t* codes;  ///< [kStateSteps]
-  const uint16_t* tree;  ///< [kStateTree]; CPU only
+  const uint8_t* codes;  ///< [kStateSteps]; CPU only
+  const uint16_t* tree;  ///< [kStateTree]
 };
 
 /// The moments of one block: values[code] * absmax.

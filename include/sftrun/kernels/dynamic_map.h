@@ -13,8 +13,8 @@ struct DynamicMap {
   /// for CPUs takes for the nearest to x is what is nearest to the one of these that is next to x
   /// (found by trying its every answer; 0.50.2).
   at::Tensor codes;
-  /// [384] uint16 as int16, on the host: the same as a search tree of bounds, the first steps of
-  /// each code but 0. Level l of the eight begins at 32 l, the last, of 128 bounds, at 256.
+  /// [384] uint16 as int16: the same as a search tree of bounds, the first steps of each code but
+  /// 0. Level l of the eight begins at 32 l, the last, of 128 bounds, at 256.
   at::Tensor tree;
 
   DynamicMap to(at::Device device) const;

@@ -49,118 +49,157 @@ SFTRUN_GGML float half_at(const uint8_t* bytes) {
 }
 #endif
 
+#if defined(__CUDACC__) || defined(SFTRUN_CUDA_EMULATOR)
+constexpr int kBytesBeyond = 4;  ///< that are read behind the last byte of a block
+/// Bytes at any address, read in aligned words: of shared memory, where blocks are decoded.
+template <int kCount>
+SFTRUN_GGML void bytes_at(const uint8_t* from, uint8_t* out) {
+  const int into_word = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
+  const auto* words = reinterpret_cast<const uint32_t*>(from - into_word);
+  const int shift = 8 * into_word;
+  uint32_t low = words[0];
+  for (int i = 0; i < kCount / 4; ++i) {
+    const uint32_t high = words[i + 1];
+    const auto word = static_cast<uint32_t>(((uint64_t{high} << 32) | low) >> shift);
+    memcpy(out + 4 * i, &word, 4);
+    low = high;
+  }
+}
+#else
+template <int kCount>
+SFTRUN_GGML void bytes_at(const uint8_t* from, uint8_t* out) {
+  memcpy(out, from, kCount);
+}
+#endif
+
 SFTRUN_GGML uint32_t word_at(const uint8_t* bytes) {
+  uint8_t four[4];
+  bytes_at<4>(bytes, four);
   uint32_t word;
-  memcpy(&word, bytes, 4);
+  memcpy(&word, four, 4);
   return word;
 }
 
+/// Of a format: numbers 32 at a time, in two halves.
+/// @tparam Format has some<kCount>(block, group, first, out), which writes the numbers [first,
+/// first + kCount) of a group, all of one half
+template <typename Format>
+struct Blocks {
+  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+    Format::template some<16>(block, group, 0, out);
+    Format::template some<16>(block, group, 16, out + 16);
+  }
+};
+
 /// d[2] qs[16]; numbers 0..15 in the low nibbles, 16..31 in the high ones.
-struct Q4_0 {
+struct Q4_0 : Blocks<Q4_0> {
   static constexpr int kNumbers = 32, kBytes = 18;
-  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int /*group*/, int first, float* out) {
     const float d = half_at(block);
-    const uint8_t* qs = block + 2;
-    for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>((qs[i] & 15) - 8);
-    for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>((qs[i] >> 4) - 8);
+    const int shift = first / 16 * 4;
+    uint8_t qs[kCount];
+    bytes_at<kCount>(block + 2 + first % 16, qs);
+    for (int i = 0; i < kCount; ++i) out[i] = d * static_cast<float>(((qs[i] >> shift) & 15) - 8);
   }
 };
 
 /// d[2] m[2] qs[16]
-struct Q4_1 {
+struct Q4_1 : Blocks<Q4_1> {
   static constexpr int kNumbers = 32, kBytes = 20;
-  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int /*group*/, int first, float* out) {
     const float d = half_at(block), m = half_at(block + 2);
-    const uint8_t* qs = block + 4;
-    for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>(qs[i] & 15) + m;
-    for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(qs[i] >> 4) + m;
+    const int shift = first / 16 * 4;
+    uint8_t qs[kCount];
+    bytes_at<kCount>(block + 4 + first % 16, qs);
+    for (int i = 0; i < kCount; ++i) out[i] = d * static_cast<float>((qs[i] >> shift) & 15) + m;
   }
 };
 
 /// d[2] qh[4] qs[16]; bit i of qh is the fifth bit of number i.
-struct Q5_0 {
+struct Q5_0 : Blocks<Q5_0> {
   static constexpr int kNumbers = 32, kBytes = 22;
-  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int /*group*/, int first, float* out) {
     const float d = half_at(block);
-    const uint32_t high = word_at(block + 2);
-    const uint8_t* qs = block + 6;
-    SFTRUN_GGML_ROLLED for (int i = 0; i < 16; ++i) {
-      const int q = (qs[i] & 15) | static_cast<int>((high >> i) & 1) << 4;
+    const uint32_t high = word_at(block + 2) >> first;
+    const int shift = first / 16 * 4;
+    uint8_t qs[kCount];
+    bytes_at<kCount>(block + 6 + first % 16, qs);
+    SFTRUN_GGML_ROLLED for (int i = 0; i < kCount; ++i) {
+      const int q = ((qs[i] >> shift) & 15) | static_cast<int>((high >> i) & 1) << 4;
       out[i] = d * static_cast<float>(q - 16);
-    }
-    SFTRUN_GGML_ROLLED for (int i = 0; i < 16; ++i) {
-      const int q = (qs[i] >> 4) | static_cast<int>((high >> (i + 16)) & 1) << 4;
-      out[i + 16] = d * static_cast<float>(q - 16);
     }
   }
 };
 
 /// d[2] m[2] qh[4] qs[16]
-struct Q5_1 {
+struct Q5_1 : Blocks<Q5_1> {
   static constexpr int kNumbers = 32, kBytes = 24;
-  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int /*group*/, int first, float* out) {
     const float d = half_at(block), m = half_at(block + 2);
-    const uint32_t high = word_at(block + 4);
-    const uint8_t* qs = block + 8;
-    SFTRUN_GGML_ROLLED for (int i = 0; i < 16; ++i) {
-      const int q = (qs[i] & 15) | static_cast<int>((high >> i) & 1) << 4;
+    const uint32_t high = word_at(block + 4) >> first;
+    const int shift = first / 16 * 4;
+    uint8_t qs[kCount];
+    bytes_at<kCount>(block + 8 + first % 16, qs);
+    SFTRUN_GGML_ROLLED for (int i = 0; i < kCount; ++i) {
+      const int q = ((qs[i] >> shift) & 15) | static_cast<int>((high >> i) & 1) << 4;
       out[i] = d * static_cast<float>(q) + m;
-    }
-    SFTRUN_GGML_ROLLED for (int i = 0; i < 16; ++i) {
-      const int q = (qs[i] >> 4) | static_cast<int>((high >> (i + 16)) & 1) << 4;
-      out[i + 16] = d * static_cast<float>(q) + m;
     }
   }
 };
 
 /// d[2] qs[32] int8
-struct Q8_0 {
+struct Q8_0 : Blocks<Q8_0> {
   static constexpr int kNumbers = 32, kBytes = 34;
-  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int /*group*/, int first, float* out) {
     const float d = half_at(block);
-    const uint8_t* qs = block + 2;
-    for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(static_cast<int8_t>(qs[i])) * d;
+    uint8_t qs[kCount];
+    bytes_at<kCount>(block + 2 + first, qs);
+    for (int i = 0; i < kCount; ++i) out[i] = static_cast<float>(static_cast<int8_t>(qs[i])) * d;
   }
 };
 
 /// scales[16] qs[64] d[2] dmin[2]; a scale byte holds a scale (low) and a minimum (high) of 16
 /// numbers. The two bits of number 128 half + 32 part + i are bits 2 part of qs[32 half + i].
-struct Q2_K {
+struct Q2_K : Blocks<Q2_K> {
   static constexpr int kNumbers = 256, kBytes = 84;
-  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int group, int first, float* out) {
     const float d = half_at(block + 80), dmin = half_at(block + 82);
-    const uint8_t* qs = block + 16 + 32 * (group / 4);
+    const uint8_t packed = block[2 * group + first / 16];
+    const float scale = d * static_cast<float>(packed & 15);
+    const float minimum = dmin * static_cast<float>(packed >> 4);
     const int shift = 2 * (group % 4);
-    for (int part = 0; part < 2; ++part) {
-      const uint8_t packed = block[2 * group + part];
-      const float scale = d * static_cast<float>(packed & 15);
-      const float minimum = dmin * static_cast<float>(packed >> 4);
-      const uint8_t* of = qs + 16 * part;
-      for (int i = 0; i < 16; ++i)
-        out[16 * part + i] = scale * static_cast<float>((of[i] >> shift) & 3) - minimum;
-    }
+    uint8_t qs[kCount];
+    bytes_at<kCount>(block + 16 + 32 * (group / 4) + first, qs);
+    for (int i = 0; i < kCount; ++i)
+      out[i] = scale * static_cast<float>((qs[i] >> shift) & 3) - minimum;
   }
 };
 
 /// hmask[32] qs[64] scales[12] d[2]; qs as in Q2_K, a clear bit of hmask subtracts 4. Of the
 /// sixteen 6-bit scales the first 8 bytes hold the low nibbles, the last 4 the high bit pairs.
-struct Q3_K {
+struct Q3_K : Blocks<Q3_K> {
   static constexpr int kNumbers = 256, kBytes = 110;
-  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int group, int first, float* out) {
     const float d = half_at(block + 108);
     const uint8_t* scales = block + 96;
-    const uint8_t* qs = block + 32 + 32 * (group / 4);
+    const int number = 2 * group + first / 16;
+    const int low = (scales[number % 8] >> (4 * (number / 8))) & 15;
+    const int high = (scales[8 + number % 4] >> (2 * (number / 4))) & 3;
+    const float scale = d * static_cast<float>((low | high << 4) - 32);
     const int shift = 2 * (group % 4);
-    for (int part = 0; part < 2; ++part) {
-      const int number = 2 * group + part;
-      const int low = (scales[number % 8] >> (4 * (number / 8))) & 15;
-      const int high = (scales[8 + number % 4] >> (2 * (number / 4))) & 3;
-      const float scale = d * static_cast<float>((low | high << 4) - 32);
-      const uint8_t *of = qs + 16 * part, *mask = block + 16 * part;
-      for (int i = 0; i < 16; ++i) {
-        const int offset = (((mask[i] >> group) & 1) ^ 1) << 2;
-        out[16 * part + i] = scale * static_cast<float>(((of[i] >> shift) & 3) - offset);
-      }
+    uint8_t qs[kCount], mask[kCount];
+    bytes_at<kCount>(block + 32 + 32 * (group / 4) + first, qs);
+    bytes_at<kCount>(block + first, mask);
+    for (int i = 0; i < kCount; ++i) {
+      const int offset = (((mask[i] >> group) & 1) ^ 1) << 2;
+      out[i] = scale * static_cast<float>(((qs[i] >> shift) & 3) - offset);
     }
   }
 };
@@ -181,29 +220,34 @@ SFTRUN_GGML ScaleMin scale_min(const uint8_t* packed, int group) {
 
 /// d[2] dmin[2] scales[12] qs[128]; groups 2 k and 2 k + 1 are the low and high nibbles of qs[32 k
 /// ...].
-struct Q4_K {
+struct Q4_K : Blocks<Q4_K> {
   static constexpr int kNumbers = 256, kBytes = 144;
-  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int group, int first, float* out) {
     const ScaleMin packed = scale_min(block + 4, group);
     const float scale = half_at(block) * packed.scale,
                 minimum = half_at(block + 2) * packed.minimum;
-    const uint8_t* qs = block + 16 + 32 * (group / 2);
     const int shift = 4 * (group % 2);
-    for (int i = 0; i < 32; ++i)
+    uint8_t qs[kCount];
+    bytes_at<kCount>(block + 16 + 32 * (group / 2) + first, qs);
+    for (int i = 0; i < kCount; ++i)
       out[i] = scale * static_cast<float>((qs[i] >> shift) & 15) - minimum;
   }
 };
 
 /// d[2] dmin[2] scales[12] qh[32] qs[128]; bit `group` of qh[i] is the fifth bit.
-struct Q5_K {
+struct Q5_K : Blocks<Q5_K> {
   static constexpr int kNumbers = 256, kBytes = 176;
-  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int group, int first, float* out) {
     const ScaleMin packed = scale_min(block + 4, group);
     const float scale = half_at(block) * packed.scale,
                 minimum = half_at(block + 2) * packed.minimum;
-    const uint8_t *high = block + 16, *qs = block + 48 + 32 * (group / 2);
     const int shift = 4 * (group % 2);
-    for (int i = 0; i < 32; ++i) {
+    uint8_t high[kCount], qs[kCount];
+    bytes_at<kCount>(block + 16 + first, high);
+    bytes_at<kCount>(block + 48 + 32 * (group / 2) + first, qs);
+    for (int i = 0; i < kCount; ++i) {
       const int q = ((qs[i] >> shift) & 15) | ((high[i] >> group) & 1) << 4;
       out[i] = scale * static_cast<float>(q) - minimum;
     }
@@ -212,20 +256,19 @@ struct Q5_K {
 
 /// ql[128] qh[64] scales[16] int8 d[2]; group number 4 half + part: nibble part / 2 of
 /// ql[64 half + 32 (part % 2) + i], bits 2 part of qh[32 half + i].
-struct Q6_K {
+struct Q6_K : Blocks<Q6_K> {
   static constexpr int kNumbers = 256, kBytes = 210;
-  static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
-    const float d = half_at(block + 208);
-    const int half = group / 4, part = group % 4;
-    const uint8_t *ql = block + 64 * half + 32 * (part % 2), *qh = block + 128 + 32 * half;
-    const int shift = 4 * (part / 2), high_shift = 2 * part;
-    for (int side = 0; side < 2; ++side) {
-      const auto packed = static_cast<int8_t>(block[192 + 2 * group + side]);
-      const float scale = d * static_cast<float>(packed);
-      for (int i = 16 * side; i < 16 * side + 16; ++i) {
-        const int q = ((ql[i] >> shift) & 15) | ((qh[i] >> high_shift) & 3) << 4;
-        out[i] = scale * static_cast<float>(q - 32);
-      }
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int group, int first, float* out) {
+    const auto packed = static_cast<int8_t>(block[192 + 2 * group + first / 16]);
+    const float scale = half_at(block + 208) * static_cast<float>(packed);
+    const int half = group / 4, part = group % 4, shift = 4 * (part / 2), high_shift = 2 * part;
+    uint8_t ql[kCount], qh[kCount];
+    bytes_at<kCount>(block + 64 * half + 32 * (part % 2) + first, ql);
+    bytes_at<kCount>(block + 128 + 32 * half + first, qh);
+    for (int i = 0; i < kCount; ++i) {
+      const int q = ((ql[i] >> shift) & 15) | ((qh[i] >> high_shift) & 3) << 4;
+      out[i] = scale * static_cast<float>(q - 32);
     }
   }
 };
@@ -245,13 +288,15 @@ SFTRUN_GGML float mxfp4_scale(uint8_t exponent) {
 }
 
 /// e[1] qs[16]: an exponent; numbers 0..15 in the low nibbles, 16..31 in the high ones.
-struct Mxfp4 {
+struct Mxfp4 : Blocks<Mxfp4> {
   static constexpr int kNumbers = 32, kBytes = 17;
-  static SFTRUN_GGML void decode(const uint8_t* block, int /*group*/, float* out) {
+  template <int kCount>
+  static SFTRUN_GGML void some(const uint8_t* block, int /*group*/, int first, float* out) {
     const float scale = mxfp4_scale(block[0]);
-    const uint8_t* qs = block + 1;
-    for (int i = 0; i < 16; ++i) out[i] = mxfp4_value(qs[i] & 15) * scale;
-    for (int i = 0; i < 16; ++i) out[i + 16] = mxfp4_value(qs[i] >> 4) * scale;
+    const int shift = first / 16 * 4;
+    uint8_t qs[kCount];
+    bytes_at<kCount>(block + 1 + first % 16, qs);
+    for (int i = 0; i < kCount; ++i) out[i] = mxfp4_value((qs[i] >> shift) & 15) * scale;
   }
 };
 

@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kThreads)
     } else if (i + kWidth <= n) {
       update_four(param, grad, exp_avg, exp_avg_sq, compute, i, params);
     } else {
+#pragma unroll 1
       for (int64_t last = i; last < n; ++last)
         update_one(param, grad, exp_avg, exp_avg_sq, compute, last, params);
     }
@@ -121,12 +122,29 @@ __device__ __forceinline__ void store_codes(uint8_t* to, const uint8_t* codes, b
   *reinterpret_cast<uint2*>(to) = words;
 }
 
+/// A map in shared memory: lanes look up at many addresses at once.
+struct SharedMap {
+  float values[256];
+  uint16_t tree[kStateTree];
+};
+__device__ __forceinline__ void load_map(SharedMap& here, const StateMap& map) {
+  static_assert(kStateTree >= 256);
+  for (int i = static_cast<int>(threadIdx.x); i < kStateTree; i += kThreads) {
+    here.tree[i] = map.tree[i];
+    if (i < 256) here.values[i] = map.values[i];
+  }
+}
+
 /// A warp takes a block of states.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     adamw_8bit(float* param, const float* grad, StateBlocks blocks, T* compute,
                StateMap exp_avg_map, StateMap exp_avg_sq_map, AdamW8bitParams params,
                bool is_aligned) {
+  __shared__ SharedMap m_map, v_map;
+  load_map(m_map, exp_avg_map);
+  load_map(v_map, exp_avg_sq_map);
+  __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
   for (int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -151,8 +169,8 @@ __global__ void __launch_bounds__(kThreads)
     float averages[kOwn], squares[kOwn], m_largest = 0, v_largest = 0;
     for (int k = 0; k < count; ++k) {
       const AdamWElement e = adamw_8bit_element(
-          {own.params[k], rounded_product(exp_avg_map.values[own.exp_avg[k]], m_factor),
-           rounded_product(exp_avg_sq_map.values[own.exp_avg_sq[k]], v_factor)},
+          {own.params[k], rounded_product(m_map.values[own.exp_avg[k]], m_factor),
+           rounded_product(v_map.values[own.exp_avg_sq[k]], v_factor)},
           own.grads[k], params);
       own.params[k] = e.param, averages[k] = e.exp_avg, squares[k] = e.exp_avg_sq;
       m_largest = fmaxf(m_largest, fabsf(e.exp_avg));
@@ -161,8 +179,8 @@ __global__ void __launch_bounds__(kThreads)
     m_largest = warp_largest(m_largest);  // every lane has read the factors before
     v_largest = warp_largest(v_largest);
     for (int k = 0; k < count; ++k) {
-      own.exp_avg[k] = exp_avg_map.codes[state_place(averages[k], 1.0F / m_largest)];
-      own.exp_avg_sq[k] = exp_avg_sq_map.codes[state_place(squares[k], 1.0F / v_largest)];
+      own.exp_avg[k] = state_code(m_map.tree, state_place(averages[k], 1.0F / m_largest));
+      own.exp_avg_sq[k] = state_code(v_map.tree, state_place(squares[k], 1.0F / v_largest));
     }
     if (count > 0) {
       store_codes(m_codes, own.exp_avg, is_aligned);
@@ -202,10 +220,12 @@ void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBl
                        void* compute, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
                        const AdamW8bitParams& params, Stream stream) {
   if (blocks.count == 0) return;
+  constexpr unsigned kMostBlocks = 1 << 12;  // each loads the maps once
+  const unsigned grid = grid_of(blocks.count * 32);
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch(adamw_8bit<T>, grid_of(blocks.count * 32), kThreads, stream, param, grad, blocks,
-           static_cast<T*>(compute), exp_avg_map, exp_avg_sq_map, params,
+    launch(adamw_8bit<T>, grid < kMostBlocks ? grid : kMostBlocks, kThreads, stream, param, grad,
+           blocks, static_cast<T*>(compute), exp_avg_map, exp_avg_sq_map, params,
            in_eights(0, {param, grad, compute, blocks.first.exp_avg, blocks.first.exp_avg_sq}));
   });
 }

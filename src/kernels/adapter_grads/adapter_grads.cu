@@ -98,6 +98,47 @@ class GradSums<float> {
   float sums_[kHalf] = {};
 };
 
+/// Whether four neighbouring sums along one side are a vector of `out`.
+/// @param step, other_step elements from a sum to its neighbour along this side and the other
+__device__ __forceinline__ bool is_in_fours(const float* out, int64_t count, int64_t step,
+                                            int64_t other_step) {
+  constexpr uintptr_t kVector = 16;
+  return step == 1 && count % 4 == 0 && other_step % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(out) % kVector == 0;
+}
+
+/// out += scale * gain * result of the columns and ranks that there are, kColumns columns times
+/// kRanks ranks at a time, which lie together.
+template <typename T, int kColumns, int kRanks>
+__device__ __forceinline__ void add_result(const AdapterGrad& grad, const float* result,
+                                           int64_t first_column, int64_t first_rank) {
+  // Neighbouring threads take what is near in `out`: columns of one rank where these lie together.
+  constexpr int kAcross = kColumns > 1 ? kWide / kColumns : kRank / kRanks,
+                kPieces = kWide * kRank / (kColumns * kRanks);
+  for (int i = static_cast<int>(threadIdx.x); i < kPieces; i += kGradThreads) {
+    const int column = kColumns > 1 ? i % kAcross * kColumns : i / kAcross,
+              rank = kColumns > 1 ? i / kAcross : i % kAcross * kRanks;
+    if (first_column + column >= grad.wide_columns || first_rank + rank >= grad.rank) continue;
+    float* out =
+        grad.out + (first_column + column) * grad.wide_step + (first_rank + rank) * grad.rank_step;
+    const float* sums = result + column * kSumsLead + rank;
+    const auto factor = [&](int k) {
+      if (grad.rstd == nullptr) return grad.scale;
+      const int64_t at = first_column + column + k;
+      return grad.scale * (grad.offset + load(static_cast<const T*>(grad.weight) + at));
+    };
+    if constexpr (kColumns * kRanks == 4) {
+      float values[4];
+      load_four(out, values);
+      for (int k = 0; k < 4; ++k)
+        values[k] += kColumns > 1 ? factor(k) * sums[k * kSumsLead] : factor(0) * sums[k];
+      store_four(out, values);
+    } else {
+      *out += factor(0) * sums[0];
+    }
+  }
+}
+
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kGradThreads)
     adapter_grads(const __grid_constant__ AdapterGrads grads) {
@@ -121,17 +162,12 @@ __global__ void __launch_bounds__(kGradThreads)
   }
   sums.write(result);
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kWide * kRank; i += kGradThreads) {
-    const int64_t column = i / kRank, rank = i % kRank;
-    if (tile.column + column >= grad.wide_columns || first_rank + rank >= grad.rank) continue;
-    float* out =
-        grad.out + (tile.column + column) * grad.wide_step + (first_rank + rank) * grad.rank_step;
-    const float gain =
-        grad.rstd == nullptr
-            ? 1.0F
-            : grad.offset + load(static_cast<const T*>(grad.weight) + tile.column + column);
-    *out += grad.scale * gain * result[column * kSumsLead + rank];
-  }
+  if (is_in_fours(grad.out, grad.rank, grad.rank_step, grad.wide_step))
+    add_result<T, 1, 4>(grad, result, tile.column, first_rank);
+  else if (is_in_fours(grad.out, grad.wide_columns, grad.wide_step, grad.rank_step))
+    add_result<T, 4, 1>(grad, result, tile.column, first_rank);
+  else
+    add_result<T, 1, 1>(grad, result, tile.column, first_rank);
 }
 
 /// Whether every row of both sides begins and ends at whole vectors.

@@ -4,14 +4,39 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
+/// Whether all rows of both sides consist of whole vectors: each matrix of a launch has its own
+/// shape.
+template <typename T>
+__device__ __forceinline__ bool has_whole_rows(const MatrixPlacement& at) {
+  constexpr uintptr_t kVector = 16;
+  const uintptr_t step = static_cast<uintptr_t>(at.to_stride) * sizeof(T);
+  return at.columns % 8 == 0 &&
+         (reinterpret_cast<uintptr_t>(at.from) | reinterpret_cast<uintptr_t>(at.to) | step) %
+                 kVector ==
+             0;
+}
+
+template <int kWidth, typename T>
+__device__ __forceinline__ void copy_matrix(const MatrixPlacement& at) {
+  const T* from = static_cast<const T*>(at.from);
+  T* to = static_cast<T*>(at.to);
+  const int64_t pieces = at.columns / kWidth, n = at.rows * pieces,
+                stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
+    float values[kWidth];
+    load_values<kWidth>(from + i * kWidth, values);
+    for (int k = 0; k < kWidth; ++k) values[k] *= at.scale;
+    store_values<kWidth>(to + i / pieces * at.to_stride + i % pieces * kWidth, values);
+  }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads) copy_matrices(const MatrixPlacement* placements) {
   const MatrixPlacement at = placements[blockIdx.y];
-  const T* from = static_cast<const T*>(at.from);
-  T* to = static_cast<T*>(at.to);
-  const int64_t n = at.rows * at.columns, stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride)
-    store(to + i / at.columns * at.to_stride + i % at.columns, load(from + i) * at.scale);
+  if (has_whole_rows<T>(at))
+    copy_matrix<8, T>(at);
+  else
+    copy_matrix<1, T>(at);
 }
 
 }  // namespace

@@ -191,12 +191,24 @@ SFTRUN_HOST_DEVICE AdamWElement adamw_8bit_element(AdamWElement e, float grad,
   return e;
 }
 
-/// Which of DynamicMap::codes is a value's; `inverse` is 1 / absmax of its block.
+/// Which step of a DynamicMap is next to a value; `inverse` is 1 / absmax of its block.
 SFTRUN_HOST_DEVICE int32_t state_place(float value, float inverse) {
   const float x = rounded_product(value, inverse);
   if (!(x >= -1.0F)) return 0;  // not a number, too
   const float half = rounded_product(rounded_sum(fminf(x, 1.0F), 1.0F), 0.5F);
   return static_cast<int32_t>(rounded_sum(rounded_product(half, kStateSteps - 1), 0.5F));
+}
+
+/// The code of a step: how many of the 255 bounds in DynamicMap::tree are not above it. Neighbours
+/// look up the first levels at few addresses, and the last in 64 words.
+SFTRUN_HOST_DEVICE uint8_t state_code(const uint16_t* tree, int32_t place) {
+  constexpr int kLevels = 8, kLevelStep = 32, kLastLevel = 256;
+  int code = 0;
+  for (int level = 0; level < kLevels; ++level) {
+    const int first = level + 1 < kLevels ? kLevelStep * level : kLastLevel;
+    code = 2 * code + (place >= static_cast<int32_t>(tree[first + code]) ? 1 : 0);
+  }
+  return static_cast<uint8_t>(code);
 }
 
 }  // namespace sftrun::kernels::cuda

@@ -5,17 +5,23 @@
 
 #include "algorithms.h"
 
-/// Frozen matrices in fewer bits (`QuantizedMatrix`) as CUDA kernels read them, compiled for the
-/// host as well. Each is read in groups of values: `decode(row, group, values)` writes those of a
-/// group before they are multiplied by the factor that it returns.
+/// Quantised matrices (`QuantizedMatrix`) as CUDA kernels read them, compiled for the host as well.
+/// Each is decoded in groups of eight values: those of group g of a row (or of the whole matrix)
+/// are in the codes or the block that begins `bytes_before(g)` bytes behind the row's first, and
+/// `decode(from, row, g, values)` writes them before they are multiplied by the factor that it
+/// returns; `final_values` multiplies and rounds as the CPU does. `from` is where that code or
+/// block lies: in a copy of the bytes, which begins as many bytes behind a multiple of 16 as they
+/// do.
 namespace sftrun::kernels::cuda {
 
 #include "sftrun/weights/eight_bits.inl"
 
+inline constexpr int kGroup = 8;  ///< values that are decoded together
+
 /// @pre aligned to 4 bytes
 SFTRUN_HOST_DEVICE uint32_t load_word(const uint8_t* p) {
 #ifdef __CUDA_ARCH__
-  return __ldcs(reinterpret_cast<const unsigned int*>(p));  // read once: not to stay in caches
+  return *reinterpret_cast<const unsigned int*>(p);
 #else
   uint32_t word;
   memcpy(&word, p, 4);
@@ -31,8 +37,6 @@ struct FourBitTables {
 
 /// A matrix in 4 bits; of one with nested factors `absmax` is null.
 struct FourBitView {
-  static constexpr int kGroup = 8;
-
   const uint8_t* packed;
   const float* absmax;
   const uint8_t* codes;
@@ -74,16 +78,26 @@ struct FourBitGroups : FourBitView {
 
   explicit FourBitGroups(const FourBitView& view) : FourBitView(view) {}
 
-  SFTRUN_HOST_DEVICE float decode(int64_t row, int64_t group, float* values) const {
-    const int64_t first = row * columns + group * kGroup;
-    const uint32_t word = load_word(packed + first / 2);
+  SFTRUN_HOST_DEVICE const uint8_t* bytes() const { return packed; }
+  SFTRUN_HOST_DEVICE int64_t row_bytes() const { return columns / 2; }
+  SFTRUN_HOST_DEVICE static constexpr int64_t bytes_before(int64_t group) {
+    return group * (kGroup / 2);
+  }
+  SFTRUN_HOST_DEVICE float decode(const uint8_t* from, int64_t row, int64_t group,
+                                  float* values) const {
+    const uint32_t word = load_word(from);
     // Places in the table, in bytes: the first of each byte's two codes is the high one.
     const uint32_t firsts = (word & 0xf0f0f0f0U) >> 2, seconds = (word & 0x0f0f0f0fU) << 2;
     for (int i = 0; i < kGroup; i += 2) {
       values[i] = at_byte(firsts >> (4 * i) & 0xffU);
       values[i + 1] = at_byte(seconds >> (4 * i) & 0xffU);
     }
-    return factor<kNested>(first >> block_shift);
+    return factor<kNested>((row * columns + group * kGroup) >> block_shift);
+  }
+  /// Of group `group` of the whole.
+  SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
+    const float factor = decode(from, 0, group, values);
+    for (int i = 0; i < kGroup; ++i) values[i] *= factor;
   }
 
  private:
@@ -103,7 +117,7 @@ void with_groups(const FourBitView& view, Body&& body) {
 
 /// A matrix in 8 bits.
 struct EightBitView {
-  static constexpr int kGroup = 8, kRowsAtOnce = 2;
+  static constexpr int kRowsAtOnce = 2;
 
   const uint8_t* codes;
   const float* factors;  ///< [rows]; null: codes are the values
@@ -115,19 +129,22 @@ struct EightBitView {
     const float factor = factors == nullptr ? 1.0F : factors[i / columns];
     return form == EightBits::kE4m3 ? e4m3_value(codes[i]) * factor : int8_value(codes[i], factor);
   }
-  /// Those of a group, from value `first` on, rounded after every operation.
+  SFTRUN_HOST_DEVICE const uint8_t* bytes() const { return codes; }
+  SFTRUN_HOST_DEVICE int64_t row_bytes() const { return columns; }
+  SFTRUN_HOST_DEVICE static constexpr int64_t bytes_before(int64_t group) { return group * kGroup; }
+  /// Of group `group` of the whole, times the row's factor, rounded after every operation.
   /// @pre groups_are_whole()
-  SFTRUN_HOST_DEVICE void group_values(int64_t first, float* values) const {
-    const uint32_t words[2] = {load_word(codes + first), load_word(codes + first + 4)};
-    const float factor = factors == nullptr ? 1.0F : factors[first / columns];
+  SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
+    const uint32_t words[2] = {load_word(from), load_word(from + 4)};
+    const float factor = factors == nullptr ? 1.0F : factors[row_of(group)];
     for (int i = 0; i < kGroup; ++i) {
       const auto code = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
       values[i] = form == EightBits::kE4m3 ? e4m3_value(code) * factor : int8_value(code, factor);
     }
   }
   /// @pre groups_are_whole()
-  SFTRUN_HOST_DEVICE float decode(int64_t row, int64_t group, float* values) const {
-    const uint8_t* from = codes + row * columns + group * kGroup;
+  SFTRUN_HOST_DEVICE float decode(const uint8_t* from, int64_t row, int64_t /*group*/,
+                                  float* values) const {
     const uint32_t words[2] = {load_word(from), load_word(from + 4)};
     for (int i = 0; i < kGroup; ++i) {
       const auto code = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
@@ -140,22 +157,44 @@ struct EightBitView {
   bool groups_are_whole() const {
     return columns % kGroup == 0 && reinterpret_cast<uintptr_t>(codes) % 4 == 0;
   }
+
+ private:
+  /// GPUs divide 64 bits several times as slowly.
+  SFTRUN_HOST_DEVICE int64_t row_of(int64_t group) const {
+    constexpr int64_t kMost = int64_t{1} << 32;
+    const int64_t of_row = columns / kGroup;
+    if (group >= kMost || of_row >= kMost) return group / of_row;
+    return static_cast<uint32_t>(group) / static_cast<uint32_t>(of_row);
+  }
 };
 
 /// A matrix in ggml's blocks, of which a row has a whole number.
 /// @tparam Format of ggml_blocks.inl
 template <typename Format>
 struct GgmlView {
-  static constexpr int kGroup = 32, kRowsAtOnce = 1;
+  static constexpr int kRowsAtOnce = 2;
+  static constexpr int kGroupsOfBlock = Format::kNumbers / kGroup;
 
   const uint8_t* blocks;
   int64_t rows, columns;
 
-  SFTRUN_HOST_DEVICE float decode(int64_t row, int64_t group, float* values) const {
-    constexpr int kGroups = Format::kNumbers / kGroup;
-    const int64_t at = row * (columns / kGroup) + group;
-    Format::decode(blocks + at / kGroups * Format::kBytes, static_cast<int>(at % kGroups), values);
+  SFTRUN_HOST_DEVICE const uint8_t* bytes() const { return blocks; }
+  SFTRUN_HOST_DEVICE int64_t row_bytes() const {
+    return columns / Format::kNumbers * Format::kBytes;
+  }
+  SFTRUN_HOST_DEVICE static constexpr int64_t bytes_before(int64_t group) {
+    return group / kGroupsOfBlock * Format::kBytes;
+  }
+  SFTRUN_HOST_DEVICE float decode(const uint8_t* from, int64_t /*row*/, int64_t group,
+                                  float* values) const {
+    constexpr int kDecodedTogether = 32, kParts = kDecodedTogether / kGroup;
+    const auto in_block = static_cast<int>(group % kGroupsOfBlock);
+    Format::template some<kGroup>(from, in_block / kParts, in_block % kParts * kGroup, values);
     return 1.0F;
+  }
+  /// Of group `group` of the whole.
+  SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
+    decode(from, 0, group, values);
   }
 };
 

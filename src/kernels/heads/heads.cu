@@ -80,7 +80,7 @@ __device__ __forceinline__ void load_normed(const Head<T>& head, int i, float sc
 }
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads) heads_forward(HeadsProblem problem, int lanes) {
+__global__ void __launch_bounds__(kThreads, 3) heads_forward(HeadsProblem problem, int lanes) {
   const Head<T> head = head_of_thread<T>(problem, lanes);
   float low[kWidth], high[kWidth], cos[kWidth], sin[kWidth], sum = 0, scale = 1;
   if (head.weight != nullptr) {

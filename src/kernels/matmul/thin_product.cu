@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "cuda/device.cuh"
+#include "cuda/staging.cuh"
 #include "cuda/thin_product.h"
 
 // Bound by memory: a matrix is read once and in as few bits as it has, where unpacking it first
@@ -13,21 +14,29 @@ namespace {
 
 #include "sftrun/weights/ggml_blocks.inl"
 
-/// Tokens' values, whatever their type: all threads take the same branch.
+/// Tokens' values, whatever their type: all threads take the same branch. Addresses are in bytes,
+/// so that those of the types are one.
 struct TypedRows {
-  const void* x;
-  int64_t stride;
-  Type type;
+  explicit __device__ TypedRows(const ThinProduct& product)
+      : x(static_cast<const char*>(product.x)),
+        size(product.type == Type::kFloat32 ? 4 : 2),
+        stride(product.x_stride * size),
+        type(product.type) {}
 
   __device__ __forceinline__ void operator()(int64_t token, int64_t k, float* out) const {
-    const int64_t at = token * stride + k;
+    const char* from = x + (token * stride + k * size);
     if (type == Type::kBFloat16)
-      load_eight(static_cast<const __nv_bfloat16*>(x) + at, out);
+      load_eight(reinterpret_cast<const __nv_bfloat16*>(from), out);
     else if (type == Type::kFloat16)
-      load_eight(static_cast<const __half*>(x) + at, out);
+      load_eight(reinterpret_cast<const __half*>(from), out);
     else
-      load_eight(static_cast<const float*>(x) + at, out);
+      load_eight(reinterpret_cast<const float*>(from), out);
   }
+
+  const char* x;
+  int size;
+  int64_t stride;
+  Type type;
 };
 
 __device__ __forceinline__ void store_typed(Type type, void* y, int64_t at, float value) {
@@ -61,12 +70,47 @@ __device__ void store_sums(const ThinProduct& product, int64_t rows, const ThinT
   store_typed(product.type, product.y, token * rows + row, total);
 }
 
+/// The bytes of a tile's rows, kThinGroups groups at a time, in shared memory.
+template <typename View>
+class StagedBytes {
+ public:
+  static constexpr int kRows = View::kRowsAtOnce;
+  using RowStaging = Staging<static_cast<int>(View::bytes_before(kThinGroups)), kThinThreads>;
+
+  __device__ StagedBytes(const View& w, uint8_t (&memory)[kRows][RowStaging::kBytes])
+      : w_(w), memory_(memory) {}
+  __device__ __forceinline__ void load(int64_t row, int64_t group) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int64_t before = View::bytes_before(group), left = w_.row_bytes() - before;
+    constexpr int64_t kMost = View::bytes_before(kThinGroups);
+    RowStaging staging[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      const uint8_t* from = w_.bytes() + thin_row(w_, row + r) * w_.row_bytes() + before;
+      staging[r].load(from, left < kMost ? left : kMost, thread);
+      first_[r] = memory_[r] + RowStaging::shift_of(from);
+    }
+    __syncthreads();  // what was there before has been read
+    for (int r = 0; r < kRows; ++r) staging[r].store(memory_[r], thread);
+    __syncthreads();
+  }
+  __device__ __forceinline__ const uint8_t* at(int r, int64_t /*row*/, int64_t group) const {
+    return first_[r] + View::bytes_before(group % kThinGroups);
+  }
+
+ private:
+  const View& w_;
+  uint8_t (&memory_)[kRows][RowStaging::kBytes];
+  const uint8_t* first_[kRows];
+};
+
 template <int kTokens, typename View>
 __device__ __forceinline__ void multiply_thin(const ThinProduct& product, const View& w) {
   const ThinTile tile{static_cast<int64_t>(blockIdx.x) * View::kRowsAtOnce,
                       static_cast<int64_t>(blockIdx.y) * kTokens, product.tokens};
+  using Bytes = StagedBytes<View>;
+  __shared__ __align__(16) uint8_t memory[View::kRowsAtOnce][Bytes::RowStaging::kBytes];
   float sums[View::kRowsAtOnce][kTokens] = {};
-  add_thread_products<kTokens>(w, TypedRows{product.x, product.x_stride, product.type}, tile,
+  add_thread_products<kTokens>(w, Bytes(w, memory), TypedRows(product), tile,
                                static_cast<int>(threadIdx.x), sums);
   store_sums(product, w.rows, tile, sums);
 }

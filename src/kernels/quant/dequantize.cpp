@@ -96,7 +96,7 @@ void stream_rows(const QuantizedMatrix& matrix, int64_t row, int64_t rows, T* ou
 }
 
 template <typename T>
-void dequantize_into(const QuantizedMatrix& matrix, int64_t first, at::Tensor& out) {
+void write_rows(const QuantizedMatrix& matrix, int64_t first, const at::Tensor& out) {
   constexpr int64_t kGrain = 4096;  // values worth a thread
   auto* values = static_cast<T*>(out.data_ptr());
   // Of two bytes a value, ordinary stores measured faster for every format (bench/RESULTS.md).
@@ -109,6 +109,17 @@ void dequantize_into(const QuantizedMatrix& matrix, int64_t first, at::Tensor& o
                  dequantize_part<T>(matrix, first + begin, end - begin, 0, matrix.columns, to,
                                     matrix.columns);
                });
+}
+
+/// Rows from `first` on, as many as `out` has.
+void write_rows(const QuantizedMatrix& matrix, int64_t first, const at::Tensor& out) {
+  SFTRUN_CHECK(matrix.packed.is_cpu());
+  const at::NoGradGuard no_grad;
+  if (out.scalar_type() == at::kBFloat16) return write_rows<uint16_t>(matrix, first, out);
+  if (out.scalar_type() == at::kFloat) return write_rows<float>(matrix, first, out);
+  at::Tensor wide = at::empty(out.sizes(), at::kFloat);
+  write_rows<float>(matrix, first, wide);
+  out.copy_(wide);
 }
 
 }  // namespace
@@ -128,10 +139,6 @@ template void dequantize_part<uint16_t>(const QuantizedMatrix&, int64_t, int64_t
                                         uint16_t*, int64_t);
 
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
-  if (!matrix.packed.is_cuda()) {
-    require_quantized(matrix);
-    return dequantize_range(matrix, 0, matrix.rows, dtype);
-  }
   const at::Tensor out =
       at::empty({matrix.rows, matrix.columns}, matrix.packed.options().dtype(dtype));
   dequantize_into(matrix, out);
@@ -140,11 +147,10 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
 
 void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
   require_quantized(matrix);
-  require_on_cuda(matrix.packed);
-  require_operand(out, matrix.packed, out.scalar_type());
-  TORCH_CHECK(out.dim() == 2 && out.size(0) == matrix.rows && out.size(1) == matrix.columns,
-              "a matrix of ", matrix.rows, " x ", matrix.columns, " into ", out.sizes());
-  cuda_kernels().dequantize(matrix, cuda::four_bit_tables(matrix), out);
+  require_room_for(matrix, out);
+  if (matrix.packed.is_cuda())
+    return cuda_kernels().dequantize(matrix, cuda::four_bit_tables(matrix), out);
+  write_rows(matrix, 0, out);
 }
 
 void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
@@ -159,17 +165,9 @@ void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
 
 at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,
                             at::ScalarType dtype) {
-  SFTRUN_CHECK(matrix.packed.is_cpu());
-  const at::NoGradGuard no_grad;
-  const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16;
-  at::Tensor out =
-      at::empty({count, matrix.columns},
-                at::TensorOptions().dtype(has_kernel ? dtype : at::ScalarType(at::kFloat)));
-  if (dtype == at::kBFloat16)
-    dequantize_into<uint16_t>(matrix, first, out);
-  else
-    dequantize_into<float>(matrix, first, out);
-  return out.to(dtype);
+  at::Tensor out = at::empty({count, matrix.columns}, at::TensorOptions().dtype(dtype));
+  write_rows(matrix, first, out);
+  return out;
 }
 
 namespace {

@@ -74,7 +74,7 @@ DynamicMap make_map(bool is_signed) {
 }  // namespace
 
 DynamicMap DynamicMap::to(at::Device device) const {
-  return {values.to(device), codes.to(device), tree};
+  return {values.to(device), codes.to(device), tree.to(device)};
 }
 
 const DynamicMap& dynamic_map(bool is_signed) {

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "cuda/device.cuh"
+#include "dequantize_groups.cuh"
 
 // Compiled without fused multiply-adds, as dequantize.cu. Rows are read twice, the second time from
 // the second-level cache.
@@ -58,23 +59,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A thread writes a group at once where groups are whole.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kUnpackThreads)
+    dequantize_8bit(EightBitView matrix, T* y, int64_t groups) {
+  dequantize_groups<kWidth>(matrix, y, groups);
+}
+
+/// A matrix whose groups are not whole.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    dequantize_8bit(EightBitView matrix, T* y, int64_t n, bool is_whole) {
-  constexpr int kGroup = EightBitView::kGroup;
+    dequantize_8bit_singly(EightBitView matrix, T* y, int64_t n) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-       group * kGroup < n; group += stride) {
-    const int64_t first = group * kGroup;
-    float values[kGroup];
-    if (!is_whole) {
-      for (int64_t i = first; i < n && i < first + kGroup; ++i) store(y + i, matrix.value(i));
-      continue;
-    }
-    matrix.group_values(first, values);
-    store_eight(y + first, values);
-  }
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride)
+    store(y + i, matrix.value(i));
 }
 
 }  // namespace
@@ -96,9 +93,15 @@ void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, Stre
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    const bool is_whole = in_eights(n, {y}) && matrix.groups_are_whole();
-    launch(dequantize_8bit<T>, grid_of(n / EightBitView::kGroup + 1), kThreads, stream, matrix,
-           static_cast<T*>(y), n, is_whole);
+    if (!matrix.groups_are_whole()) {
+      launch(dequantize_8bit_singly<T>, grid_of(n), kThreads, stream, matrix, static_cast<T*>(y),
+             n);
+      return;
+    }
+    with_width(in_eights(0, {y}), [&](auto width) {
+      launch(dequantize_8bit<T, decltype(width)::value>, unpack_grid(n / kGroup), kUnpackThreads,
+             stream, matrix, static_cast<T*>(y), n / kGroup);
+    });
   });
 }
 

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_forward(const NormForward n
 }
 
 template <typename T, int kLanes, int kWidth>
-__global__ void __launch_bounds__(kThreads) rms_norm_backward(const NormBackward norm) {
+__global__ void __launch_bounds__(kThreads, 3) rms_norm_backward(const NormBackward norm) {
   using Threads = RowThreads<kLanes>;
   const int64_t row = Threads::row(), hidden = norm.hidden;
   const bool is_row = row < norm.rows;

@@ -280,6 +280,20 @@ TEST_P(CudaAdamW, StepOfMomentsIn8Bits) {
   });
 }
 
+/// More blocks than the warps of a launch: these go on to the next ones.
+TEST(CudaAdamW8bit, StepOfMoreMomentsThanAGrid) {
+  expect_step_of_8bit(Type::kBFloat16, std::vector<int16_t>(4096 * 8 + 9, 2), 0);
+}
+
+/// Every step of a map has the code that the table has.
+TEST(CudaAdamW8bit, CodesOfStatesAreThoseOfTheTable) {
+  for (const bool is_signed : {true, false}) {
+    const Map map(is_signed);
+    for (int32_t place = 0; place < kStateSteps; ++place)
+      ASSERT_EQ(state_code(map.view().tree, place), map.view().codes[place]) << place;
+  }
+}
+
 // ---- Sums.
 
 TEST(CudaSumOfSquares, IsThatOfFp64) {

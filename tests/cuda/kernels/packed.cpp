@@ -63,9 +63,9 @@ int64_t nested_blocks_of(const FourBitCase& c, int64_t values) {
 }  // namespace
 
 FourBitMatrix::FourBitMatrix(const FourBitCase& c, int64_t rows, int64_t columns, Factors factors,
-                             int64_t shift)
+                             int64_t shift, int64_t shift_of_codes)
     : tables_(tables_of(c)),
-      packed_(Memory::raw(random_bytes((rows * columns + 1) / 2, 13))),
+      packed_(Memory::raw(random_bytes((rows * columns + 1) / 2, 13), shift_of_codes)),
       absmax_(
           Memory::raw(block_factors(c.nested ? 0 : blocks_of(c, rows * columns), factors), shift)),
       codes_(Memory::raw(random_bytes(c.nested ? blocks_of(c, rows * columns) : 0, 14), shift)),

@@ -24,9 +24,9 @@ enum class Factors { kFinite, kAny };
 
 class FourBitMatrix {
  public:
-  /// @param shift of the factors, in elements
+  /// @param shift of the factors, in elements   @param shift_of_codes in bytes
   FourBitMatrix(const FourBitCase& c, int64_t rows, int64_t columns,
-                Factors factors = Factors::kFinite, int64_t shift = 0);
+                Factors factors = Factors::kFinite, int64_t shift = 0, int64_t shift_of_codes = 0);
   const FourBitView& view() const { return view_; }
   const FourBitTables& tables() const { return tables_; }
   /// Of each block, and each value: in fp32, rounded after every operation.

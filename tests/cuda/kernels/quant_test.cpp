@@ -42,18 +42,19 @@ void PrintTo(const Shape& shape, std::ostream* out) {
   *out << shape.rows << " x " << shape.columns;
 }
 
-void expect_4bit(const FourBitCase& c, const Shape& shape, Factors factors, int64_t shift) {
-  const FourBitMatrix matrix(c, shape.rows, shape.columns, factors, shift);
+void expect_4bit(const FourBitCase& c, const Shape& shape, Factors factors, int64_t shift,
+                 int64_t shift_of_codes = 0) {
+  const FourBitMatrix matrix(c, shape.rows, shape.columns, factors, shift, shift_of_codes);
   const std::vector<float> expected = matrix.values();
   const std::vector<float> of_blocks = matrix.factors();
   expect_cpu(expected, [&](const auto& kernels, auto* out) {
     kernels.dequantize_4bit(matrix.view().packed, 0, shape.rows * shape.columns, c.block_size,
                             matrix.tables().values, of_blocks.data(), out);
   });
-  // Groups that are whole are written in words of 16 bytes.
-  const int64_t shift_of_y = matrix.view().groups_are_whole() ? 0 : shift;
-  expect_values(expected, shift_of_y, [&](Type type, void* y) {
-    launch_dequantize_4bit(type, matrix.view(), matrix.tables(), y, nullptr);
+  for_each("shift of y", kShifts, [&](int64_t shift_of_y) {
+    expect_values(expected, shift_of_y, [&](Type type, void* y) {
+      launch_dequantize_4bit(type, matrix.view(), matrix.tables(), y, nullptr);
+    });
   });
 }
 
@@ -91,6 +92,17 @@ TEST(CudaDequantize, FourBitsWithFactorsThatAreNoNumbers) {
     expect_4bit({false, 64, nested, 0}, {10, 576}, Factors::kAny, 0);
     expect_4bit({true, 2, nested, 0}, {64, 33}, Factors::kAny, 0);
   }
+}
+
+/// Codes are copied in words of 16 bytes wherever they begin and end: fewer than a word of them,
+/// some before the first whole word, and some behind the last.
+TEST(CudaDequantize, FourBitsAtEachWord) {
+  for_each("shift of codes", std::initializer_list<int64_t>{0, 1, 4, 8, 12, 14},
+           [&](int64_t shift) {
+             for (const Shape& shape : {Shape{1, 8}, Shape{1, 16}, Shape{1, 24}, Shape{1, 40},
+                                        Shape{3, 72}, Shape{1, 4096}, Shape{1, 4104}})
+               expect_4bit({false, 64, false, 0}, shape, Factors::kFinite, 0, shift);
+           });
 }
 
 // ---- Eight bits.
@@ -131,6 +143,20 @@ TEST(CudaDequantize, EightBitsEachAtAnyAddress) {
   }
 }
 
+/// More groups than the blocks of a launch take at once: these go on to the next ones.
+TEST(CudaDequantize, EightBitsOfMoreThanAGrid) {
+  constexpr int64_t kColumns = 4096, kRows = 8192 + 3;
+  const EightBitMatrix matrix(EightBits::kInt8, true, kRows, kColumns);
+  const Memory y = Memory::nans(Type::kBFloat16, kRows * kColumns);
+  std::vector<uint16_t> row(kColumns);
+  launch_dequantize_8bit(Type::kBFloat16, matrix.view(), y.data(), nullptr);
+  for (int64_t i = 0; i < kRows; ++i) {
+    cpu_kernels().bf16.dequantize_8bit(EightBits::kInt8, matrix.view().codes + i * kColumns,
+                                       kColumns, matrix.view().factors[i], row.data());
+    ASSERT_EQ(std::memcmp(row.data(), bf16(y) + i * kColumns, row.size() * 2), 0) << "row " << i;
+  }
+}
+
 // ---- ggml's blocks.
 
 void expect_ggml(const GgmlCase& c, const std::vector<uint8_t>& blocks, int64_t shift) {
@@ -153,6 +179,24 @@ TEST(CudaDequantize, BlocksOfGgml) {
       const int64_t of_block = c.numbers / 32, blocks = (groups + of_block - 1) / of_block;
       for (const int64_t shift : kShifts) expect_ggml(c, random_blocks(c, blocks, 17), shift);
     });
+  });
+}
+
+/// Blocks at each address, from one on: they are copied in words of 16 bytes.
+TEST(CudaDequantize, BlocksOfGgmlAtAnyAddress) {
+  for_each("format", ggml_cases(), [&](const GgmlCase& c) {
+    for (int64_t shift = 0; shift < 16; ++shift) {
+      SCOPED_TRACE(shift);
+      for (const int64_t blocks : {1, 2, 5}) {
+        const std::vector<uint8_t> bytes = random_blocks(c, blocks, 17);
+        const std::vector<float> expected = values_of(c, bytes);
+        const Memory from = Memory::raw(bytes, shift);
+        const Memory y = Memory::nans(Type::kBFloat16, static_cast<int64_t>(expected.size()));
+        launch_dequantize_ggml(Type::kBFloat16, c.type, from.as<uint8_t>(), y.data(),
+                               static_cast<int64_t>(expected.size()), nullptr);
+        EXPECT_TRUE(same(Type::kBFloat16, y, rounded(Type::kBFloat16, expected)));
+      }
+    }
   });
 }
 

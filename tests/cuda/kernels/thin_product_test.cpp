@@ -60,8 +60,9 @@ void expect_products(Type type, const std::vector<float>& w, const Shape& shape,
       close(type, out[0], expected_of(floats(type, x), w, shape, tokens), of_dot(shape.columns)));
 }
 
-void expect_4bit(Type type, const FourBitCase& c, const Shape& shape, const Tokens& tokens) {
-  const FourBitMatrix w(c, shape.rows, shape.columns, Factors::kFinite, 1);
+void expect_4bit(Type type, const FourBitCase& c, const Shape& shape, const Tokens& tokens,
+                 int64_t shift_of_codes = 0) {
+  const FourBitMatrix w(c, shape.rows, shape.columns, Factors::kFinite, 1, shift_of_codes);
   ASSERT_TRUE(w.view().groups_are_whole());
   expect_products(type, w.values(), shape, tokens, [&](const ThinProduct& product) {
     launch_thin_product(product, w.view(), w.tables(), nullptr);
@@ -91,8 +92,8 @@ TEST_P(CudaThinProduct, FourBitsOfEveryBlockSize) {
 }
 
 void expect_8bit(Type type, EightBits form, bool with_factors, const Shape& shape,
-                 const Tokens& tokens) {
-  EightBitMatrix w(form, with_factors, shape.rows, shape.columns);
+                 const Tokens& tokens, int64_t shift = 0) {
+  EightBitMatrix w(form, with_factors, shape.rows, shape.columns, shift);
   ASSERT_TRUE(w.view().groups_are_whole());
   w.make_finite();
   expect_products(type, w.values(), shape, tokens, [&](const ThinProduct& product) {
@@ -111,20 +112,50 @@ TEST_P(CudaThinProduct, EightBits) {
   });
 }
 
+/// Rows are copied to be decoded in words of 16 bytes, and each begins elsewhere in one.
+TEST_P(CudaThinProduct, CodesAtEachWord) {
+  for_each("shift", std::initializer_list<int64_t>{4, 8, 12}, [&](int64_t shift) {
+    for (const Shape& shape : {Shape{1, 8}, Shape{5, 40}, Shape{6, 136}}) {
+      expect_4bit(type(), {false, 64, false, 0}, shape, {2, 0}, shift);
+      expect_8bit(type(), EightBits::kInt8, true, shape, {2, 0}, shift);
+    }
+  });
+}
+
+void expect_ggml(Type type, const GgmlCase& c, int64_t rows, int64_t blocks_of_row,
+                 const Tokens& tokens, int64_t shift) {
+  const Shape shape{rows, blocks_of_row * c.numbers};
+  const std::vector<uint8_t> blocks = random_blocks(c, shape.rows * blocks_of_row, 2);
+  const Memory bytes = Memory::raw(blocks, shift);
+  expect_products(type, values_of(c, blocks), shape, tokens, [&](const ThinProduct& product) {
+    launch_thin_product(product, c.type, bytes.as<uint8_t>(), shape.rows, shape.columns, nullptr);
+  });
+}
+
 TEST_P(CudaThinProduct, BlocksOfGgml) {
   for_each("format", ggml_cases(), [&](const GgmlCase& c) {
     for (const int64_t blocks_of_row : {1, 3}) {
-      const Shape shape{3, blocks_of_row * c.numbers};
-      const std::vector<uint8_t> blocks = random_blocks(c, shape.rows * blocks_of_row, 2);
-      const std::vector<float> values = values_of(c, blocks);
-      const Memory bytes = Memory::raw(blocks);
-      for_each("tokens", kFew, [&](const Tokens& tokens) {
-        expect_products(type(), values, shape, tokens, [&](const ThinProduct& product) {
-          launch_thin_product(product, c.type, bytes.as<uint8_t>(), shape.rows, shape.columns,
-                              nullptr);
-        });
-      });
+      for_each("tokens", kFew,
+               [&](const Tokens& tokens) { expect_ggml(type(), c, 3, blocks_of_row, tokens, 0); });
     }
+  });
+}
+TEST_P(CudaThinProduct, BlocksOfGgmlAtAnyAddress) {
+  for_each("format", ggml_cases(), [&](const GgmlCase& c) {
+    for_each("shift", std::initializer_list<int64_t>{1, 2, 3, 6, 9, 15}, [&](int64_t shift) {
+      expect_ggml(type(), c, 1, 1, {1, 0}, shift);
+      expect_ggml(type(), c, 4, 2, {2, 8}, shift);
+    });
+  });
+}
+/// Of more than 4096 columns each row is copied in several parts.
+TEST_P(CudaThinProduct, RowsOfSeveralParts) {
+  for_each("columns", std::initializer_list<int64_t>{4096, 4352, 8448}, [&](int64_t columns) {
+    for_each("format", ggml_cases(), [&](const GgmlCase& c) {
+      expect_ggml(type(), c, 3, columns / c.numbers, {2, 0}, 2);
+    });
+    expect_4bit(type(), {true, 64, true, 3}, {5, columns}, {2, 0}, 4);
+    expect_8bit(type(), EightBits::kE4m3, true, {3, columns}, {2, 0}, 4);
   });
 }
 

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "cuda/staging.cuh"
+
+// What the kernels that unpack whole matrices share. To be compiled without fused multiply-adds.
+namespace sftrun::kernels::cuda {
+
+constexpr int kUnpackThreads = 128;
+/// Groups that a block decodes at a time: of 4 bits a thread reads 16 bytes.
+constexpr int kUnpackGroups = 4 * kUnpackThreads;
+
+/// y [groups * kGroup] = the values of a matrix with whole groups, which are decoded out of shared
+/// memory, so that reads and writes are of 16 bytes each and lie side by side.
+/// @tparam kWidth 8 where y is aligned to 16 bytes, else 1
+/// @param matrix a view of packed.h
+template <int kWidth, typename View, typename T>
+__device__ __forceinline__ void dequantize_groups(const View& matrix, T* y, int64_t groups) {
+  using Bytes = Staging<static_cast<int>(View::bytes_before(kUnpackGroups)), kUnpackThreads>;
+  __shared__ __align__(16) uint8_t memory[Bytes::kBytes];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kUnpackGroups;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kUnpackGroups; first < groups;
+       first += stride) {
+    const int64_t end = first + kUnpackGroups < groups ? first + kUnpackGroups : groups;
+    const uint8_t* from = matrix.bytes() + View::bytes_before(first);
+    Bytes bytes;
+    bytes.load(from, View::bytes_before(end) - View::bytes_before(first), thread);
+    __syncthreads();  // what was there before has been read
+    bytes.store(memory, thread);
+    __syncthreads();
+    const uint8_t* here = memory + Bytes::shift_of(from);
+    for (int64_t group = first + thread; group < end; group += kUnpackThreads) {
+      float values[kGroup];
+      matrix.final_values(here + View::bytes_before(group - first), group, values);
+      for (int i = 0; i < kGroup; i += kWidth)
+        store_values<kWidth>(y + group * kGroup + i, values + i);
+    }
+  }
+}
+
+/// Blocks for as many groups, with a loop past the limit: a block's tables are loaded once.
+inline unsigned unpack_grid(int64_t groups) {
+  constexpr int64_t kLimit = 1 << 13;
+  const int64_t blocks = (groups + kUnpackGroups - 1) / kUnpackGroups;
+  return static_cast<unsigned>(blocks < kLimit ? blocks : kLimit);
+}
+
+}  // namespace sftrun::kernels::cuda
