@@ -100,6 +100,7 @@ void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target, 
   for (size_t i = 0; i < rope_rows.size(); ++i)
     add_rope_rows(staging, rope_rows[i], device_rows[i]);
   staging.send();
+  if (target.device.is_cuda()) context.token_keys_device = context.token_keys_device.view({-1, 2});
   if (target.cuts_chunks) {
     chunks->tokens = chunks->tokens.view({-1, kernels::kChunk});
     chunks->real = chunks->real.view({-1, kernels::kChunk});
