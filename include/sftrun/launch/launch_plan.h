@@ -40,7 +40,7 @@ struct LaunchPlan {
   std::string master_addr = "127.0.0.1";
   int master_port = 0;  ///< 0: a free one is picked at each start
   std::string run_id;
-  std::string device = "cpu";          ///< cuda or cpu
+  std::string device = "cpu";  ///< cuda or cpu
   /// What workers are told: cuda, cpu, or auto where GPUs were found that nobody asked for, and the
   /// CPU computes if CUDA does not load.
   std::string workers_device = "cpu";
