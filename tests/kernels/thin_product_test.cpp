@@ -150,7 +150,8 @@ TEST(ThinProduct, ValuesAreThoseOfDequantize) {
     cuda::with_groups(view, [&](const auto& groups) {
       for (int64_t group = 0; group < values.numel() / 8; ++group) {
         float eight[8];
-        const float factor = groups.decode(0, group, eight);
+        const uint8_t* from = groups.bytes() + groups.bytes_before(group);
+        const float factor = groups.decode(from, 0, group, eight);
         for (int i = 0; i < 8; ++i) ASSERT_EQ(eight[i] * factor, expected[group * 8 + i]) << group;
       }
     });
