@@ -10,10 +10,10 @@
 FILE is what tests/cuda/runtime/runtime_test.py --only counts --counts FILE writes.
 Time of an operation = max(FLOPs / (peak x share), bytes / (bandwidth x share)) + the start of its kernels. A micro-batch takes the
 longer of that sum and launches x the host's time for one, for launches are asynchronous. Two steps are modelled. "today" is the
-list of operations that the tests count: q, k, v are one product and gate, up another where their base is dense, and so are their
-adapters; quantised bases are multiplied one by one. "appended" is the planned step: all bases joint, the adapters' columns beside
-the base's, [x | low] [W | sB]^T and [dy | d_low] [W ; A], the residual in the product, nothing computed again that a kernel can
-take from what is there. Standard library only.
+list of operations that the tests count: linears that read the same input are one product, their adapters' columns another one; on
+the way back [dy | d_low] [W ; A] is one. Quantised matrices are unpacked, and codes in FP8 turned, by a second stream beside the
+products before. "appended" is the planned step: [x | low] [W | sB]^T on the way forward, too; in FP8 norms and activations round
+what they write. Standard library only.
 """
 
 import argparse
@@ -39,6 +39,7 @@ KERNEL_START_US = 2.0  # between two dependent kernels on the device: gap, fill 
 WAIT_US = 25.0  # from a wait's end until the device has work again
 CONTEXT_GIB, FRAGMENTS = 1.0, 1.05  # CUDA's context and cuBLAS's workspace; what the allocator cannot use, as a factor
 TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.55))  # of a product: rows, columns, rate beside the first
+SHOWN = 0.30  # of the second stream's time: its blocks take multiprocessors from the products beside them; a guess
 SPLIT_DEPTH, SPLIT_RATE, SPLITS = 4096, 0.95, (2, 4, 8)  # tiles that share a sum: the least depth of one, rate beside whole ones, how many
 
 
@@ -54,7 +55,7 @@ class Card:
 
 HOPPER = {"bf16": 0.75, "fp8 forward": 0.60, "fp8 backward": 0.45, "grouped": 0.50, "attention forward": 0.30, "attention backward": 0.24}
 ADA = {"bf16": 0.90, "fp8 forward": 0.70, "fp8 backward": 0.70, "grouped": 0.20, "attention forward": 0.65, "attention backward": 0.45}
-COMMON = {"fp32": 0.60, "stream": 0.90, "unpack": 0.75, "thin": 0.50, "thin sum": 0.70, "adapter gradients": 0.50, "turn": 0.25}
+COMMON = {"fp32": 0.60, "stream": 0.90, "unpack": 0.75, "thin": 0.50, "thin sum": 0.70, "adapter gradients": 0.50, "turn": 0.60}
 CARDS = {
     "h100": Card("H100 SXM", 79.1, 3.35e12, 132, {"bf16": 989e12, "fp8": 1979e12, "fp32": 67e12}, COMMON | HOPPER),
     "h200": Card("H200", 139.0, 4.8e12, 132, {"bf16": 989e12, "fp8": 1979e12, "fp32": 67e12}, COMMON | HOPPER),
@@ -66,18 +67,18 @@ PEAK = {"fp8 forward": "fp8", "fp8 backward": "fp8", "fp32": "fp32"}
 
 REASONS = {  # what stands in the document, in its order
     "bf16": "dense products in bf16: an assumption, Hopper's clock falls at its power limit; a published run of `torch.matmul` on an RTX 5090 reached 224 TFLOP/s, above its rating",
-    "fp8 forward": "row-wise scaled products, sums in lower precision; CUTLASS's kernel, slower than one factor for a matrix: a guess",
+    "fp8 forward": "row-wise scaled products, sums in lower precision; cuBLASLt's kernel on Hopper, slower than one factor for a matrix: a guess",
     "fp8 backward": "the same with exact sums (`use_fast_accum` off), reported slow on Hopper (pytorch/ao issue 2184): a guess; GeForce's peak is that of fp32 sums already",
     "attention forward": "FlashAttention 2, 128 channels, causal: 298 TFLOP/s at 2048 tokens on an H100 (FlashAttention 3's paper); GeForce: a guess",
     "attention backward": "the same paper has 291 without a mask at 2048; causal 0.8 of it; GeForce: a guess",
     "grouped": "experts of 256 rows each: LibTorch's kernel on Hopper, ours on GeForce, whose loads wait for sums: guesses",
     "fp32": "the router's product, without TF32",
     "stream": "rows and elements, of bandwidth; published copies on an H100 reach 90 to 92%; our kernels: an assumption",
-    "unpack": "4-bit codes to bf16, of bandwidth: a guess",
+    "unpack": "4-bit codes to bf16, of bandwidth, alone on the card: a guess",
     "thin": "x A^T of 16 to 48 columns, of bandwidth: few blocks: a guess",
-    "thin sum": "y += low B^T, of bandwidth: a guess",
+    "thin sum": "y += low B^T, in FP8 dx += d_low A, too; of bandwidth: a guess",
     "adapter gradients": "reads each wide side once, loads wait for sums, of bandwidth: a guess",
-    "turn": "FP8 codes transposed byte by byte before each product of the backward pass, of bandwidth: a guess",
+    "turn": "FP8 codes transposed for a product of the backward pass, tiles in shared memory, of bandwidth, alone on the card: a guess",
 }
 
 # ---- Published figures and goals, tokens/s -------------------------------------------------------------------------------------
@@ -170,10 +171,18 @@ class Op:
     grid: tuple = ()  # rows and columns of a product's result, and how many values each sums
     count: int = 1
     for_input: bool = False  # left out in the first layer, whose input needs no gradient
+    # On the second stream: "ahead" beside the products before; "first" of a pass, which nothing hides in its first layer (forward) or last
+    # one (backward); "held": left out in the layer that was last on the way forward, whose matrices are still there
+    aside: str = ""
+
+    @property
+    def starts(self):
+        """Of kernels and copies."""
+        return self.count * sum(self.events.values())
 
     @property
     def launches(self):
-        return self.count * sum(self.events.values())
+        return self.starts - self.count * self.events.get(COPY, 0)
 
     @property
     def bytes(self):
@@ -192,14 +201,24 @@ def wave_share(grid, sms):
 
 
 def sides(op, card, shares):
-    """Seconds for the FLOPs and for the bytes of one."""
+    """Seconds for the FLOPs and for the bytes of one, alone on the card."""
     peak = card.peaks[PEAK.get(op.compute, "bf16")] * shares[op.compute]
     return op.flops / peak / (wave_share(op.grid, card.sms) if op.grid else 1), op.bytes / (card.bandwidth * shares[op.memory])
 
 
 def seconds(op, card, shares):
     """Of all `count`, with the start of every kernel."""
-    return op.count * max(sides(op, card, shares)) + op.launches * KERNEL_START_US * US
+    return op.count * max(sides(op, card, shares)) + op.starts * KERNEL_START_US * US
+
+
+def shown(ops, card, shares, least=SHOWN):
+    """How much of the second stream's time a pass of a layer is longer by: what its products leave of bandwidth is free, multiprocessors are not."""
+    beside = sum(seconds(op, card, shares) for op in ops if op.aside)
+    if not beside:
+        return 0.0
+    alone = [op for op in ops if not op.aside]
+    free = sum(seconds(op, card, shares) for op in alone) - sum(op.count * op.bytes for op in alone) / (card.bandwidth * shares["stream"])
+    return min(1.0, max(least, 1 - free / beside))
 
 
 def bound(op, card, shares):
@@ -210,9 +229,10 @@ def bound(op, card, shares):
 # ---- The operations of a layer -------------------------------------------------------------------------------------------------
 OURS, ATEN, FLASH = "launch sftrun::kernels::cuda::", "launch at::native::", "launch pytorch_flash::"
 NT, NT_SUM, NN, NN_SUM = "product cublasGemmEx TN", "product cublasGemmEx TN +=", "product cublasGemmEx NN", "product cublasGemmEx NN +="
-ADD, MUL, CAT = ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]", ATEN + "vectorized_elementwise_kernel [mul]", ATEN + "CatArrayBatchedCopy_vectorized"
-REDUCE, FILL, SCALED = ATEN + "reduce_kernel [sum_functor]", ATEN + "vectorized_elementwise_kernel [FillFunctor]", "product scaled_mm"
-UNPACK, ROUND = OURS + "dequantize_4bit", OURS + "round_to_e4m3"
+ADD = ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]"
+REDUCE, FILL, SCALED = ATEN + "reduce_kernel [sum_functor]", ATEN + "vectorized_elementwise_kernel [FillFunctor]", "product cublasLtMatmul TN"
+UNPACK, ROUND, TURN, COPY = OURS + "dequantize_4bit", OURS + "round_to_e4m3", OURS + "turn_codes", "copy D2D none asynchronous"
+COLUMNS = 16  # the adapters' columns of a joint product are so many, or a multiple
 
 
 def product(name, part, m, k, n, event, sums=False, compute="bf16", memory="stream", size=BF16, **more):
@@ -226,79 +246,92 @@ def elements(name, part, event, values, read, write, **more):
     return Op(name, part, {event: 1}, 0, values * read, values * write, **more)
 
 
-def norm(name, t, width, backward=False, **more):
+def norm(name, t, width, backward=False, also=0, **more):
+    """`also`: bytes of a value that it writes a second time."""
     kind, read = ("rms_norm_backward", 3 * BF16) if backward else ("rms_norm_forward", BF16)
-    return elements(name, "norms and elements", OURS + kind, t * width, read, BF16, **more)
+    return elements(name, "norms and elements", OURS + kind, t * width, read, BF16 + also, **more)
 
 
-def unpack(name, values):
-    return elements(name, "unpacking", UNPACK, values, NF4, BF16, memory="unpack")
+def joint_columns(ns, rank):
+    """Of the adapters of linears that are one product."""
+    return math.ceil(rank * len(ns) / COLUMNS) * COLUMNS
 
 
-def parts_of(ns, base, step):
-    """Of a group of linears, the products that it is: one where it is joint, else one for each."""
-    return (sum(ns),) if step == "appended" or base == "bf16" else ns
+def unpack(name, values, **more):
+    return elements(name, "unpacking", UNPACK, values, NF4, BF16, memory="unpack", **more)
+
+
+def unpack_group(name, k, ns, r, step, aside, again="", **more):
+    """A quantised group for its product: each matrix, and the adapters' A below them; planned: sB beside them, too."""
+    for i, n in enumerate(ns):
+        which = f"{name}[{i}]" if len(ns) > 1 else name
+        yield unpack(f"{which}: unpack W{again}", k * n, aside=aside, **more)
+    yield elements(f"{name}: A below W{again}", "unpacking", COPY, r * k, BF16, BF16, aside=aside, **more)
+    if step == "appended":
+        yield elements(f"{name}: sB beside W{again}", "unpacking", COPY, r * sum(ns), BF16, BF16, aside=aside, **more)
+
+
+ROUNDING = {"norm", "gated", "norm backward", "gated backward"}  # planned; attention and the heads' backward leave it to a kernel
+
+
+def codes_written(base, step, kernel):
+    """Bytes of a value in FP8 that a kernel writes beside its own, where it rounds for the product after it."""
+    return FP8 if base == "fp8" and step == "appended" and kernel in ROUNDING else 0
+
+
+def rounding(name, before, base, step, values, **more):
+    if base == "fp8" and not codes_written(base, step, before):
+        yield elements(name, "rounding to FP8", ROUND, values, 2 * BF16, FP8, **more)
+
+
+BEFORE = {"qkv": "norm", "o": "attention", "gate_up": "norm", "down": "gated"}  # what writes a group's input
+AFTER = {"qkv": "heads backward", "o": "norm backward", "gate_up": "gated backward", "down": "norm backward"}  # what writes its result's gradient
 
 
 def linears_forward(model, base, step, t, rank=RANK):
     for name, k, ns in model.groups():
-        n, r, parts = sum(ns), rank * len(ns), parts_of(ns, base, step)
-        own = r // len(parts)  # columns of low that a part reads; in a joint one B stands block by block, with zeros between
-        if base == "fp8":
-            yield elements(f"{name}: x to FP8", "rounding to FP8", ROUND, t * k, 2 * BF16, FP8)
-        if len(parts) > 1:
-            yield elements(f"{name}: A together", "adapters", CAT, r * k, BF16, BF16)
+        n, r = sum(ns), joint_columns(ns, rank)
+        added = name in ("o", "down") and not model.sandwich  # to the copy of x that a norm has written
+        yield from rounding(f"{name}: x to FP8", BEFORE[name], base, step, t * k)
+        if base == "nf4":
+            yield from unpack_group(name, k, ns, r, step, "first" if name == "qkv" else "ahead")
         yield product(f"{name}: low = x A^T", "adapters", t, k, r, NT, memory="thin")
-        for i, each in enumerate(parts):
-            which = f"{name}[{i}]" if len(parts) > 1 else name
-            if base == "nf4":
-                yield unpack(f"{which}: unpack W", k * each)
-            if base == "fp8":
-                yield product(f"{which}: x W^T", "linears", t, k, each, SCALED, compute="fp8 forward", size=FP8)
-                if step == "today":
-                    yield product(f"{which}: low B^T", "adapters", t, own, each, NT, memory="thin sum")
-                    yield elements(f"{which}: times s", "adapters", MUL, t * each, BF16, BF16)
-                    yield elements(f"{which}: sum", "adapters", ADD, t * each, 2 * BF16, BF16)
-                else:
-                    yield product(f"{which}: += low (sB)^T", "adapters", t, own, each, NT_SUM, sums=True, memory="thin sum")
-            elif step == "today":
-                yield product(f"{which}: x W^T", "linears", t, k, each, NT)
-                yield product(f"{which}: += low B^T", "adapters", t, own, each, NT_SUM, sums=True, memory="thin sum")
-            else:  # the residual is read by the product where no norm follows
-                sums = name in ("o", "down") and not model.sandwich
-                yield product(f"{which}: [x | low] [W | sB]^T", "linears", t, k + r, each, NT, sums=sums)
-        if name in ("o", "down") and (step == "today" or base == "fp8" or model.sandwich):
-            yield elements(f"{name}: residual", "norms and elements", ADD, t * n, 2 * BF16, BF16)
+        if step == "appended" and base != "fp8":
+            yield product(f"{name}: [x | low] [W | sB]^T", "linears", t, k + r, n, NT_SUM if added else NT, sums=added)
+            if name != "o":  # its input is kept, low with it
+                yield elements(f"{name}: low kept", "adapters", COPY, t * r, BF16, BF16)
+            continue
+        if base == "fp8":
+            yield product(f"{name}: x W^T", "linears", t, k, n, SCALED, compute="fp8 forward", size=FP8)
+        else:
+            yield product(f"{name}: x W^T", "linears", t, k, n, NT_SUM if added else NT, sums=added)
+        if base == "fp8" and added:
+            yield residual(name, t, n)
+        yield product(f"{name}: += low (sB)^T", "adapters", t, r, n, NT_SUM, sums=True, memory="thin sum")
+    if model.sandwich:
+        yield from (residual(name, t, n) for name, n in (("o", model.hidden), ("down", model.hidden)))
+
+
+def residual(name, t, n):
+    return elements(f"{name}: residual", "norms and elements", ADD, t * n, 2 * BF16, BF16)
 
 
 def linears_backward(model, base, step, t, rank=RANK):
-    for name, k, ns in model.groups():
-        n, r, first, parts = sum(ns), rank * len(ns), name == "qkv", parts_of(ns, base, step)
-        own = r // len(parts)
-        if name == "qkv" and len(parts) == 1 and step == "today":
-            yield elements("dq, dk, dv together", "norms and elements", CAT, t * n, BF16, BF16)
-        for i, each in enumerate(parts):
-            which = f"{name}[{i}]" if len(parts) > 1 else name
-            yield product(f"{which}: d_low = dy B", "adapters", t, each, own, NN, memory="thin")
-            if base == "nf4":
-                yield dataclasses.replace(unpack(f"{which}: unpack W again", k * each), for_input=first)
-            if base == "fp8":
-                yield elements(f"{which}: dy to FP8", "rounding to FP8", ROUND, t * each, 2 * BF16, FP8, for_input=first)
-                yield elements(f"{which}: turn the codes", "turning FP8 codes", ATEN + "turn", k * each, FP8, FP8, memory="turn", for_input=first)
-                yield product(f"{which}: dx = dy W", "linears", t, each, k, SCALED, compute="fp8 backward", size=FP8, for_input=first)
-                if step == "today":
-                    yield elements(f"{which}: ones", "rounding to FP8", FILL, k, 0, FP32, for_input=first)
-                    yield product(f"{which}: d_low A", "adapters", t, own, k, NN_SUM if i else NN, sums=i > 0, memory="thin sum", for_input=first)
-                    if i == 0:
-                        yield elements(f"{which}: times s", "adapters", MUL, t * k, BF16, BF16, for_input=first)
-                    yield elements(f"{which}: sum", "adapters", ADD, t * k, 2 * BF16, BF16, for_input=first)
-                else:
-                    yield product(f"{which}: dx += d_low A", "adapters", t, own, k, NN_SUM, sums=True, memory="thin sum", for_input=first)
-            elif step == "today":
-                yield product(f"{which}: dx = dy W", "linears", t, each, k, NN_SUM if i else NN, sums=i > 0, for_input=first)
-                yield product(f"{which}: dx += d_low A", "adapters", t, own, k, NN_SUM, sums=True, memory="thin sum", for_input=first)
-            else:
-                yield product(f"{which}: dx = [dy | d_low] [W ; A]", "linears", t, n + r, k, NN, for_input=first)
+    groups = model.groups()
+    held = [name for name, _, _ in groups[-2:]]  # the second stream has two buffers
+    for name, k, ns in groups:
+        n, r, first = sum(ns), joint_columns(ns, rank), name == "qkv"
+        if base == "nf4":
+            yield from unpack_group(name, k, ns, r, step, "held" if name in held else "ahead", " again", for_input=first)
+        yield product(f"{name}: d_low = dy sB", "adapters", t, n, r, NN, memory="thin")
+        if base == "fp8":
+            yield from rounding(f"{name}: dy to FP8", AFTER[name], base, step, t * n, for_input=first)
+            yield elements(f"{name}: turn the codes", "turning FP8 codes", TURN, k * n, FP8, FP8, memory="turn",
+                           aside="first" if name == groups[-1][0] else "ahead", for_input=first)
+            yield product(f"{name}: dx = dy W", "linears", t, n, k, SCALED, compute="fp8 backward", size=FP8, for_input=first)
+            yield product(f"{name}: dx += d_low A", "adapters", t, r, k, NN_SUM, sums=True, memory="thin sum", for_input=first)
+        else:
+            yield product(f"{name}: dx = [dy | d_low] [W ; A]", "linears", t, n + r, k, NN, for_input=first)
         # Each product reads its own wide side: dy for B's gradient, x for A's.
         wide = n + len(ns) * k
         yield Op(f"{name}: gradients of A and B", "adapters", {OURS + "adapter_grads": 1}, 2 * t * rank * wide, BF16 * t * wide,
@@ -322,7 +355,8 @@ def attention_backward(model, t):
     yield elements("FlashAttention: dQ to bf16", "attention", FLASH + "flash_bwd_convert_dq_kernel", t * q, FP32, BF16)
     if q != kv:
         yield Op("sums of dK and dV over shared heads", "attention", {REDUCE: 1}, 0, BF16 * t * q, BF16 * t * kv, count=2)
-    yield elements("heads backward", "norms and elements", OURS + "heads_backward", t * (q + kv), 2 * BF16, BF16)
+    read = (q + kv) * (2 if model.qk_norm else 1) + kv  # dv is copied
+    yield Op("heads backward", "norms and elements", {OURS + "heads_backward": 1}, 0, BF16 * t * read, BF16 * t * (q + 2 * kv))
 
 
 def small(name, launches, values=0, size=FP32, **more):
@@ -378,27 +412,35 @@ def experts_backward(model, base, t):
 
 def layer(model, base, step, t, rank=RANK):
     """The operations of a layer: forward, backward."""
-    h, values, again = model.hidden, t * model.ffn, step == "today"
-    forward = [norm("norm before attention", t, h), norm("norm before MLP", t, h), *attention_forward(model, t), *linears_forward(model, base, step, t, rank)]
+    h, values, dense = model.hidden, t * model.ffn, not model.experts
+    copy = 0 if model.sandwich else BF16  # of x, to which a product is added
+
+    def codes(kernel):
+        return codes_written(base, step, kernel)
+
+    forward = [norm("norm before attention", t, h, also=copy + codes("norm")), norm("norm before MLP", t, h, also=copy + codes("norm") if dense else 0),
+               *attention_forward(model, t), *linears_forward(model, base, step, t, rank)]
     backward = [*attention_backward(model, t), *linears_backward(model, base, step, t, rank),
-                norm("norm before MLP, backward", t, h, backward=True), norm("norm before attention, backward", t, h, backward=True, for_input=True)]
-    if again:  # else the kernel of adapters' gradients multiplies by the norm's factors of rows and columns
-        backward += [norm("norm before attention, again", t, h)]
-    if again or model.experts:
-        backward += [norm("norm before MLP, again", t, h)]
+                norm("norm before MLP, backward", t, h, backward=True, also=codes("norm backward")),
+                norm("norm before attention, backward", t, h, backward=True, also=codes("norm backward") if dense else 0, for_input=True)]
     if model.sandwich:
         forward += [norm("norms after attention and MLP", t, h, count=2)]
         backward += [norm("norms after, backward", t, h, backward=True, count=2)]
-    if model.experts:
-        return forward + [*experts_forward(model, base, t)], backward + [*experts_backward(model, base, t)]
-    part, kernel = "norms and elements", OURS + "gated_backward"
-    gated = (part, OURS + "gated_forward", values, 2 * BF16, BF16)
-    forward += [elements("gated activation", *gated)]
-    if again:
-        backward += [elements("gated activation again", *gated), elements("gated activation backward", part, kernel, values, 3 * BF16, 2 * BF16)]
-    else:
-        backward += [elements("gated activation backward, and again", part, kernel, values, 3 * BF16, 3 * BF16)]
-    return forward, backward
+    if model.experts:  # dense linears need no normed input again: the kernel of gradients multiplies by the norm's factors
+        return forward + [*experts_forward(model, base, t)], backward + [norm("norm before MLP, again", t, h), *experts_backward(model, base, t)]
+    part = "norms and elements"
+    forward += [elements("gated activation", part, OURS + "gated_forward", values, 2 * BF16, BF16 + codes("gated"))]
+    return forward, backward + [elements("gated activation backward, and again", part, OURS + "gated_backward", values, 3 * BF16, 3 * BF16 + 2 * codes("gated backward"))]
+
+
+def passes(forward, backward, layers, checkpointing):
+    """Operations of a micro-batch's layers: how often each is done, and how often of that nothing hides it."""
+    times = layers * (2 if checkpointing else 1)
+    for op in forward:
+        yield op, times, 1 if op.aside == "first" else 0
+    for op in backward:
+        held = (layers if checkpointing else 1) if op.aside == "held" else 0
+        yield op, layers - (1 if op.for_input else 0) - held, 1 if op.aside == "first" else 0
 
 
 def around(model, t):
@@ -419,21 +461,19 @@ def around(model, t):
             elements("cast of labels", part, ATEN + "unrolled_elementwise_kernel [direct_copy_kernel_cuda]", t, 8, 4)]
 
 
-def placed_values(model, base, step, rank=RANK):
+def placed_values(model, rank=RANK):
     """Of adapters' matrices, what a step holds a second time, where its products read them: how many, and how many of it are no zeros."""
-    if base == "nf4" or base == "fp8" and step == "today":
-        return 0, 0  # unpacking writes them beside W, or they are read as they are
-    groups = [(k, ns) for _, k, ns in model.groups() if step == "appended" or len(ns) > 1]
-    return (model.layers * sum(rank * len(ns) * (k + sum(ns)) for k, ns in groups), model.layers * sum(rank * (len(ns) * k + sum(ns)) for k, ns in groups))
+    return (model.layers * sum(joint_columns(ns, rank) * (k + sum(ns)) for _, k, ns in model.groups()),
+            model.layers * sum(rank * (len(ns) * k + sum(ns)) for _, k, ns in model.groups()))
 
 
-def update(model, base, step):
+def update(model):
     """Of a step: gradients' norm, AdamW, zeros, adapters' matrices to where joint products read them."""
-    values, part, (_, placed) = model.adapter_values(), "optimizer", placed_values(model, base, step)
-    copies = [elements("A and sB to their places", part, OURS + "copy_matrices", placed, BF16, BF16)] if placed else []
+    values, part, (_, placed) = model.adapter_values(), "optimizer", placed_values(model)
     return [Op("norm of gradients", part, {OURS + "sum_chunk": 1, OURS + "sum_partials": 1}, 0, FP32 * values),
             elements("AdamW", part, OURS + "adamw", values, 4 * FP32, 3 * FP32 + BF16), elements("zeros", part, FILL, values, 0, FP32),
-            *copies, Op("scalars to the host", part, {ATEN + "vectorized_elementwise_kernel [sqrt_kernel_cuda]": 1, ATEN + "CatArrayBatchedCopy_alignedK_contig": 1})]
+            elements("A and sB to their places", part, OURS + "copy_matrices", placed, BF16, BF16),
+            Op("scalars to the host", part, {ATEN + "vectorized_elementwise_kernel [sqrt_kernel_cuda]": 1, ATEN + "CatArrayBatchedCopy_alignedK_contig": 1})]
 
 
 # ---- Memory --------------------------------------------------------------------------------------------------------------------
@@ -447,16 +487,24 @@ def kept_bytes(model, t, rank=RANK):
     """What a layer leaves for its backward pass."""
     linears = sum(len(ns) for _, _, ns in model.groups())
     values = 2 * model.hidden + 2 * model.q_size + 2 * model.kv_size + rank * linears + (2 * model.hidden if model.sandwich else 0)
-    values += 2 * model.ffn * (model.top_k or 1)
+    values += 2 * model.ffn * (model.top_k or 1) + (0 if model.experts else joint_columns((1, 1), rank))  # gate and up with room for d_low
     return t * (BF16 * values + FP32 * (2 + model.heads * 2 + model.kv_heads + model.experts) + 24 * model.top_k)
 
 
-def passing_bytes(model, base, t, step):
+def buffer_bytes(model, base, step, rank=RANK):
+    """Of the second stream's two, each for the widest group."""
+    if base == "bf16":
+        return 0
+    if base == "fp8":
+        return 2 * FP8 * max(k * sum(ns) for _, k, ns in model.groups())
+    return 2 * BF16 * max((sum(ns) + joint_columns(ns, rank)) * (k + (joint_columns(ns, rank) if step == "appended" else 0)) for _, k, ns in model.groups())
+
+
+def passing_bytes(model, base, t):
     """The most that lives within one layer's passes, or in the head's."""
     rows = t * (model.top_k or 1)
-    widest = max(k * max(parts_of(ns, base, step)) for _, k, ns in model.groups())
-    unpacked = BF16 * max(widest, 2 * model.expert_values() // 3) if base == "nf4" else widest * FP8 if base == "fp8" else 0
-    in_layer = BF16 * (4 * rows * model.ffn + 4 * t * model.hidden) + (rows * model.hidden * (BF16 + 2 * FP32) if model.experts else 0) + unpacked
+    unpacked_experts = BF16 * 2 * model.expert_values() // 3 if base == "nf4" else 0
+    in_layer = BF16 * (4 * rows * model.ffn + 4 * t * model.hidden) + (rows * model.hidden * (BF16 + 2 * FP32) if model.experts else 0) + unpacked_experts
     head = BF16 * (min(t, max(1024, 2**28 // model.vocab)) * model.vocab + 3 * t * model.hidden)
     return max(in_layer, head)
 
@@ -465,8 +513,8 @@ def peak_gib(model, base, t, checkpointing, step="today"):
     adapters = model.adapter_values() * (4 * FP32 + BF16)  # master, gradient, two moments, and bf16 to compute with
     inputs = BF16 * t * model.hidden * model.layers
     kept = inputs + kept_bytes(model, t) if checkpointing else model.layers * kept_bytes(model, t)
-    placed = BF16 * placed_values(model, base, step)[0]
-    return (base_bytes(model, base) + adapters + kept + passing_bytes(model, base, t, step) + placed) * FRAGMENTS / GIB + CONTEXT_GIB
+    placed = BF16 * placed_values(model)[0]
+    return (base_bytes(model, base) + adapters + kept + passing_bytes(model, base, t) + buffer_bytes(model, base, step) + placed) * FRAGMENTS / GIB + CONTEXT_GIB
 
 
 def fitting(model, base, card, step):
@@ -484,7 +532,21 @@ class Settings:
     host_us: float = HOST_US
     graphs: bool = False  # CUDA graphs: no launch by the host
     shares: tuple = ()  # (kind, share) in place of the card's
+    shown: float = SHOWN
     without: tuple = ()  # parts, and kinds of access to memory, that are taken to cost nothing
+
+    def counts(self, op):
+        return op.part not in self.without and op.memory not in self.without
+
+
+def passed(model, base, step, t, checkpointing, settings, card, shares):
+    """Operations of a micro-batch: how often, and the seconds that it is longer by for them."""
+    forward, backward = ([op for op in ops if settings.counts(op)] for ops in layer(model, base, step, t))
+    of_aside = {op.name: shown(ops, card, shares, settings.shown) for ops in (forward, backward) for op in ops if op.aside}
+    for op, times, in_full in passes(forward, backward, model.layers, checkpointing):
+        weight = (times - in_full) * of_aside[op.name] + in_full if op.aside else times
+        yield op, times, weight * seconds(op, card, shares)
+    yield from ((op, 1, seconds(op, card, shares)) for op in around(model, t) if settings.counts(op))
 
 
 def predict(card, case, step, settings=Settings()):
@@ -498,23 +560,16 @@ def predict(card, case, step, settings=Settings()):
     micro_batch, checkpointing = plan
     t, accum = micro_batch * SEQUENCE, ACCUM * MICRO_BATCH // micro_batch
     shares = card.shares | dict(settings.shares)
-    forward, backward = layer(model, base, step, t)
-    rows = []  # operation, how often in a step
-    for op in forward:
-        rows.append((op, accum * model.layers * (2 if checkpointing else 1)))
-    for op in backward:
-        rows.append((op, accum * (model.layers - (1 if op.for_input else 0))))
-    rows += [(op, accum) for op in around(model, t)] + [(op, 1) for op in update(model, base, step)]
-    def counts(op):
-        return op.part not in settings.without and op.memory not in settings.without
-
-    rows = [(op, times) for op, times in rows if counts(op)]
+    rows = passed(model, base, step, t, checkpointing, settings, card, shares)  # operation, how often in a micro-batch, seconds
+    rows = [(op, accum * times, accum * taken) for op, times, taken in rows]
+    updates = [op for op in update(model) if settings.counts(op)]
+    rows += [(op, 1, seconds(op, card, shares)) for op in updates]
     parts, by_bound = collections.Counter(), collections.Counter()
-    for op, times in rows:
-        parts[op.part] += times * seconds(op, card, shares)
-        by_bound[bound(op, card, shares)] += times * seconds(op, card, shares)
-    device, launches = sum(parts.values()), sum(op.launches * times for op, times in rows)
-    host = launches * settings.host_us * US
+    for op, _, taken in rows:
+        parts[op.part] += taken
+        by_bound[bound(op, card, shares)] += taken
+    device, launches = sum(parts.values()), sum(op.launches * times for op, times, _ in rows)
+    host = sum(op.starts * times for op, times, _ in rows) * settings.host_us * US
     busy = device if settings.graphs else max(device, host)
     total = busy + WAIT_US * US  # one a step
     tokens = accum * t
@@ -522,11 +577,11 @@ def predict(card, case, step, settings=Settings()):
     is_host = busy > device * 1.001
     return result | {
         "predicted_tokens_per_s": tokens / total, "predicted_step_s": total, "micro_batch": micro_batch, "grad_accum": accum, "checkpointing": checkpointing,
-        "predicted_peak_gib": peak_gib(model, base, t, checkpointing, step), "launches_per_micro_batch": (launches - sum(op.launches for op in update(model, base, step))) / accum,
+        "predicted_peak_gib": peak_gib(model, base, t, checkpointing, step), "launches_per_micro_batch": (launches - sum(op.launches for op in updates)) / accum,
         "predicted_device_s": device, "predicted_host_s": 0.0 if settings.graphs else host, "waits": 1, "bound_by": "host" if is_host else by_bound.most_common(1)[0][0],
         "bound_share": by_bound.most_common(1)[0][1] / device, "utilisation": useful / total / card.peaks["bf16"], "predicted_parts_s": dict(parts.most_common()),
         "rows": [{"name": op.name, "part": op.part, "times": op.count * times, "launches": op.launches * times, "flops": op.flops, "read": op.read, "write": op.write,
-                  "predicted_s": times * seconds(op, card, shares), "bound": bound(op, card, shares)} for op, times in rows]}
+                  "predicted_s": taken, "bound": bound(op, card, shares)} for op, times, taken in rows]}
 
 
 # ---- Comparison with counts ----------------------------------------------------------------------------------------------------
@@ -547,18 +602,31 @@ def events_of(ops):
     return dict(total)
 
 
+COUNTED_CASES = {"LoRA, 1 device": ("bf16", False), "nf4, 1 device": ("nf4", False), "fp8, 1 device": ("fp8", False), "gradient checkpointing, 1 device": ("bf16", True)}
+ALWAYS_COUNTED = ("LoRA, 1 device", "nf4, 1 device")  # the others by `--all`
+
+
+def counted_parts(base, step, checkpointing):
+    """Operations by the names of the tests' tables."""
+    def times(op, number):
+        return dataclasses.replace(op, count=op.count * number)
+
+    forward, backward = layer(COUNTED, base, step, COUNTED_TOKENS)
+    again = forward if checkpointing else []
+    micro_batch = [times(op, number) for op, number, _ in passes(forward, backward, COUNTED.layers, checkpointing)]
+    return {"layer, forward": forward, "layer, backward": again + backward, "layer, forward and backward": forward + again + backward,
+            "micro-batch": micro_batch + around(COUNTED, COUNTED_TOKENS), "step without them": update(COUNTED)}
+
+
 def count_failures(tables, step="today"):
     """What differs between the model's launches of a step and what the tests counted; kernel by kernel."""
-    for title, base in (("LoRA, 1 device", "bf16"), ("nf4, 1 device", "nf4")):
+    for title, (base, checkpointing) in COUNTED_CASES.items():
         if title not in tables:
-            yield f"{title}: not in the counts"
+            if title in ALWAYS_COUNTED:
+                yield f"{title}: not in the counts"
             continue
-        forward, backward = layer(COUNTED, base, step, COUNTED_TOKENS)
-        first = [op for op in backward if not op.for_input]
-        lists = {"layer, forward": forward, "layer, backward": backward, "layer, forward and backward": forward + backward,
-                 "micro-batch": 2 * forward + backward + first + around(COUNTED, COUNTED_TOKENS), "step without them": update(COUNTED, base, step)}
-        for part, ops in lists.items():
-            counted, modelled = launches_in(tables[title].get(part, {}).get("events", {})), events_of(ops)
+        for part, ops in counted_parts(base, step, checkpointing).items():
+            counted, modelled = launches_in(tables[title].get(part, {}).get("events", {})), launches_in(events_of(ops))
             for event in sorted({*counted, *modelled}):
                 if counted.get(event, 0) != modelled.get(event, 0):
                     yield f"{title}, {part}: {counted.get(event, 0):g} counted, {modelled.get(event, 0)} modelled: {event}"
@@ -620,13 +688,13 @@ EXACT_SUMS = ("fp8 backward", HOPPER["fp8 forward"])
 def levers(case):
     """What could be done beyond the planned step, each on top of those before."""
     base = case.split("/")[1]
-    yield "attention at FlashAttention 3's rate (521 TFLOP/s forward; 400 backward, assumed)", {"shares": FLASH_3}
+    yield "attention at FlashAttention 3's rate, which `model.attention: cudnn` may come near (521 TFLOP/s forward; 400 backward, assumed)", {"shares": FLASH_3}
     if base == "fp8":
-        yield "codes held turned, too (twice the bytes), and backward products as fast as forward ones", {"shares": (EXACT_SUMS,), "without": ("turning FP8 codes",)}
-        yield "rounding inside norms and activations", {"without": ("rounding to FP8",)}
+        yield "backward products as fast as forward ones", {"shares": (EXACT_SUMS,)}
+        yield "no rounding by itself after attention and before q, k, v on the way back", {"without": ("rounding to FP8",)}
         yield "the adapter's part summed inside the product", {"without": ("thin sum",)}
     if base == "nf4":
-        yield "unpacking hidden inside the products", {"without": ("unpacking",)}
+        yield "unpacking inside the products", {"without": ("unpacking",)}
     yield "thin products and adapters' gradients at 90% of bandwidth", {"shares": (("thin", 0.90), ("adapter gradients", 0.90))}
     yield "dense products at 80% of peak", {"shares": (BEST_PRODUCTS,)}
 
@@ -653,7 +721,7 @@ def goal_rows(settings):
             today, planned = (predict(CARDS[key], case, step, settings)["predicted_tokens_per_s"] for step in STEPS)
             goal = GOALS.get(case) if key == "h100" else None
             yield [CARDS[key].name, label(case), thousands(peer), thousands(other) if other else "", thousands(today), thousands(planned), f"{planned / peer:.2f}",
-                   *([thousands(goal), f"{planned / goal:.0%}", goal_text(case, goal, settings, today, planned)] if goal else ["", "", ""])]
+                   *([thousands(goal), f"{today / goal:.0%}, {planned / goal:.0%}", goal_text(case, goal, settings, today, planned)] if goal else ["", "", ""])]
 
 
 def host_limit(card, cases, step):
@@ -667,7 +735,7 @@ def host_limit(card, cases, step):
 def sensitivity_rows(settings):
     """On an H100, planned step: one assumption changed, for the four cases with goals."""
     card = CARDS["h100"]
-    changes = [("as assumed", {}), ("CUDA graphs", {"graphs": True}),
+    changes = [("as assumed", {}), ("CUDA graphs", {"graphs": True}), ("attention at FlashAttention 3's rate", {"shares": FLASH_3}), ("the second stream hides nothing", {"shown": 1.0}),
                ("products in bf16 at 65%", {"shares": (("bf16", 0.65),)}), ("FP8 at 50% forward, 35% backward", {"shares": (("fp8 forward", 0.50), ("fp8 backward", 0.35))}),
                ("rows and elements at 70% of bandwidth", {"shares": (("stream", 0.70),)}),
                ("guesses of bandwidth (thin, unpack, turn, gradients) halved",
@@ -692,7 +760,7 @@ def render(cards, cases, settings):
                   *table(["model and base", "step", "launches", "host", "device", "of it"], part_rows(CARDS["h100"], cases, settings)),
                   "", "### Published figures, goals and predictions, tokens/s",
                   *table(["card", "model and base", "Surogate, published", "Unsloth, published", "today, predicted", "appended, predicted",
-                         "appended / Surogate", "goal", "appended / goal", "goal, by prediction"], goal_rows(settings)),
+                         "appended / Surogate", "goal", "today, appended / goal", "goal, by prediction"], goal_rows(settings)),
                   "", "### What the predictions depend on: H100, appended, predicted tokens/s", *table(["changed", *map(label, GOALS)], sensitivity_rows(settings))]
     lines += ["", "### Assumed: attainable shares of peak or bandwidth", *table(["kind", "H100, H200", "RTX", "reason"], assumption_rows())]
     cards_text = "; ".join(
@@ -703,7 +771,7 @@ def render(cards, cases, settings):
               "attention alone: `all-linear` is without experts), scale not 1, no dropout; embedding and head in bf16.",
               f"- Cards (TFLOP/s bf16 / FP8 / fp32, sums in fp32; TB/s; GiB; multiprocessors): {cards_text}.",
               f"- {HOST_US:g} µs of the host for a launch; {KERNEL_START_US:g} µs of the device for the start of a kernel; {WAIT_US:g} µs for a wait: "
-              "one a step. "
+              f"one a step. {SHOWN:.0%} of what the second stream does (unpacking, turning of codes) is taken to show, more where bandwidth is short, all of the first of a pass: a guess. "
               "A product's tiles (rows x columns: rate): " + ", ".join(f"{m} x {n}: {rate:.0%}" for m, n, rate in TILES) +
               f"; split in up to {SPLITS[-1]} of {SPLIT_DEPTH} values or more at {SPLIT_RATE:.0%}; what fills the multiprocessors best counts. "
               f"Memory: what is held and kept, times {FRAGMENTS}, and {CONTEXT_GIB:g} GiB of CUDA's own; NF4 {8 * NF4:.3f} bits a value."]

@@ -20,16 +20,21 @@ gpu = importlib.util.module_from_spec(spec)
 sys.modules["gpu_model"] = gpu  # dataclasses look their module up
 spec.loader.exec_module(gpu)
 
-T, R = 2048, 4
+T, R = 2048, 8
+QKV, ONE, TWO = 32, 16, 16  # columns of three adapters, of one and of two: R each, up to a multiple of 16
 SMALL = gpu.Model("small", hidden=64, ffn=128, layers=3, heads=4, kv_heads=2, head_dim=16, vocab=100, tied=False)
 OURS, ATEN, FLASH = "launch sftrun::kernels::cuda::", "launch at::native::", "launch pytorch_flash::"
-# Of the tests' counts of a Llama layer, LoRA on all linear layers, dense base.
-COUNTED_FORWARD = {ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]": 2, FLASH + "flash_fwd_kernel": 1, OURS + "gated_forward": 1,
-                   OURS + "heads_forward": 1, OURS + "rms_norm_forward": 2, "product cublasGemmEx TN": 8, "product cublasGemmEx TN +=": 4}
-COUNTED_BACKWARD = {ATEN + "CatArrayBatchedCopy_vectorized": 1, ATEN + "reduce_kernel [sum_functor]": 2, FLASH + "flash_bwd_convert_dq_kernel": 1,
-                    FLASH + "flash_bwd_dot_do_o_kernel": 1, FLASH + "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 1, OURS + "adapter_grads": 4,
-                    OURS + "gated_backward": 1, OURS + "gated_forward": 1, OURS + "heads_backward": 1, OURS + "rms_norm_backward": 2,
-                    OURS + "rms_norm_forward": 2, "product cublasGemmEx NN": 8, "product cublasGemmEx NN +=": 4}
+# Of the tests' counts of a Llama layer, LoRA on all linear layers, dense base; then those of a base in FP8.
+AROUND_PRODUCTS = {FLASH + "flash_fwd_kernel": 1, OURS + "gated_forward": 1, OURS + "heads_forward": 1, OURS + "rms_norm_forward": 2}
+COUNTED_FORWARD = {**AROUND_PRODUCTS, "product cublasGemmEx TN": 6, "product cublasGemmEx TN +=": 6}
+AROUND_GRADIENTS = {ATEN + "reduce_kernel [sum_functor]": 2, FLASH + "flash_bwd_convert_dq_kernel": 1, FLASH + "flash_bwd_dot_do_o_kernel": 1,
+                    FLASH + "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 1, OURS + "adapter_grads": 4, OURS + "gated_backward": 1,
+                    OURS + "heads_backward": 1, OURS + "rms_norm_backward": 2}
+COUNTED_BACKWARD = {**AROUND_GRADIENTS, "product cublasGemmEx NN": 8}
+FP8_FORWARD = {**AROUND_PRODUCTS, OURS + "round_to_e4m3": 4, ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]": 2,
+               "product cublasGemmEx TN": 4, "product cublasGemmEx TN +=": 4, "product cublasLtMatmul TN": 4}
+FP8_BACKWARD = {**AROUND_GRADIENTS, OURS + "round_to_e4m3": 4, OURS + "turn_codes": 4,
+                "product cublasGemmEx NN": 4, "product cublasGemmEx NN +=": 4, "product cublasLtMatmul TN": 4}
 
 
 def launches(ops):
@@ -65,48 +70,60 @@ class Operations(unittest.TestCase):
         adapters = R * ((64 + 64) + 2 * (64 + 32) + (64 + 64) + 3 * (64 + 128))
         self.assertEqual(SMALL.adapter_values(R), 3 * adapters)
         # B of q, k, v and of gate, up stands block by block in one matrix, whose zeros are multiplied, too
-        a_side, b_side = R * (6 * 64 + 128), R * (3 * 128 + 64 + 2 * 256 + 64)
-        for base, products in (("bf16", a_side + b_side), ("nf4", adapters)):
+        a_side, b_side = QKV * 64 + ONE * 64 + TWO * 64 + ONE * 128, QKV * 128 + ONE * 64 + TWO * 256 + ONE * 64
+        by_hand = (128 + QKV) * 64 + (64 + ONE) * 64 + (256 + TWO) * 64 + (64 + ONE) * 128  # depth with the adapters' columns, times results
+        for base in ("bf16", "nf4", "fp8"):
             forward, backward = gpu.layer(SMALL, base, "today", T, R)
             self.assertEqual(flops(forward, "linears"), 2 * T * weights)
-            self.assertEqual(flops(backward, "linears"), 2 * T * weights)  # dX alone: no gradient of the base
-            self.assertEqual(flops(forward, "adapters"), 2 * T * products)
-            self.assertEqual(flops(backward, "adapters"), 2 * T * (products + adapters))  # gradients of A and B have no zeros
+            self.assertEqual(flops(forward, "adapters"), 2 * T * (a_side + b_side))
+            # dX alone: no gradient of the base; gradients of A and B have no zeros
+            self.assertEqual(flops(backward, "linears"), 2 * T * (weights if base == "fp8" else by_hand))
+            self.assertEqual(flops(backward, "adapters"), 2 * T * (b_side + (a_side if base == "fp8" else 0) + adapters))
         self.assertEqual(flops(forward, "attention"), 4 * T * T / 2 * 64)
         self.assertEqual(flops(backward, "attention"), 10 * T * T / 2 * 64)
         head = gpu.around(SMALL, T)
         self.assertEqual(flops(head, "head and loss"), 2 * 2 * T * 64 * 100)
 
     def test_flops_of_the_appended_step(self):
+        by_hand = (64 + QKV) * 128 + (64 + ONE) * 64 + (64 + TWO) * 256 + (128 + ONE) * 64
         for base in ("bf16", "nf4"):
             forward, backward = gpu.layer(SMALL, base, "appended", T, R)
-            by_hand = (64 + 3 * R) * 128 + (64 + R) * 64 + (64 + 2 * R) * 256 + (128 + R) * 64  # depth with the adapters' columns, times results
             self.assertEqual(flops(forward, "linears"), 2 * T * by_hand)
-            by_hand = (128 + 3 * R) * 64 + (64 + R) * 64 + (256 + 2 * R) * 64 + (64 + R) * 128
-            self.assertEqual(flops(backward, "linears"), 2 * T * by_hand)
+            self.assertEqual(flops(backward, "linears", "adapters"), flops(gpu.layer(SMALL, base, "today", T, R)[1], "linears", "adapters"))
 
     def test_bytes_by_hand(self):
         forward, backward = gpu.layer(SMALL, "nf4", "today", T, R)
         norm = named(forward, "norm before MLP")
-        self.assertEqual((norm.read, norm.write), (2 * T * 64, 2 * T * 64))
-        key = named(forward, "qkv[1]: x W^T")
-        self.assertEqual((key.read, key.write), (2 * (T * 64 + 64 * 32), 2 * T * 32))
-        added = named(forward, "qkv[1]: += low B^T")
-        self.assertEqual((added.read, added.write), (2 * (T * R + R * 32) + 2 * T * 32, 2 * T * 32))
-        forward_joint, backward_joint = gpu.layer(SMALL, "bf16", "today", T, R)
-        added = named(forward_joint, "qkv: += low B^T")
-        self.assertEqual((added.read, added.write), (2 * (T * 3 * R + 3 * R * 128) + 2 * T * 128, 2 * T * 128))
-        together = named(backward_joint, "dq, dk, dv together")
-        self.assertEqual((together.read, together.write), (2 * T * 128, 2 * T * 128))
+        self.assertEqual((norm.read, norm.write), (2 * T * 64, 4 * T * 64))  # a copy for the sum, too
+        qkv = named(forward, "qkv: x W^T")
+        self.assertEqual((qkv.read, qkv.write), (2 * (T * 64 + 64 * 128), 2 * T * 128))
+        o = named(forward, "o: x W^T")  # to the copy
+        self.assertEqual((o.read, o.write), (2 * (T * 64 + 64 * 64) + 2 * T * 64, 2 * T * 64))
+        added = named(forward, "qkv: += low (sB)^T")
+        self.assertEqual((added.read, added.write), (2 * (T * QKV + QKV * 128) + 2 * T * 128, 2 * T * 128))
+        dx = named(backward, "gate_up: dx = [dy | d_low] [W ; A]")
+        self.assertEqual((dx.read, dx.write), (2 * (T * (256 + TWO) + (256 + TWO) * 64), 2 * T * 64))
+        heads = named(backward, "heads backward")  # SMALL has no norms of heads, which would read q and k
+        self.assertEqual((heads.read, heads.write), (2 * T * 128, 2 * T * 128))
         packed = named(forward, "down: unpack W")
         self.assertAlmostEqual(packed.read, 128 * 64 * 4.127 / 8)
         self.assertEqual(packed.write, 2 * 128 * 64)
-        gated = named(backward, "gated activation backward")
-        self.assertEqual((gated.read, gated.write), (T * 128 * 6, T * 128 * 4))
-        both = named(gpu.layer(SMALL, "nf4", "appended", T, R)[1], "gated activation backward, and again")
-        self.assertEqual((both.read, both.write), (T * 128 * 6, T * 128 * 6))
+        gated = named(backward, "gated activation backward, and again")
+        self.assertEqual((gated.read, gated.write), (T * 128 * 6, T * 128 * 6))
         loss = named(gpu.around(SMALL, T), "cross-entropy and its gradient")
         self.assertEqual(loss.bytes, T * 100 * 6)
+
+    def test_bytes_of_fp8(self):
+        for step, more in (("today", 0), ("appended", 1)):  # codes beside what a kernel writes in bf16
+            forward, backward = gpu.layer(SMALL, "fp8", step, T, R)
+            self.assertEqual(named(forward, "norm before MLP").write, (4 + more) * T * 64)
+            self.assertEqual(named(forward, "gated activation").write, (2 + more) * T * 128)
+            self.assertEqual(named(backward, "norm before MLP, backward").write, (2 + more) * T * 64)
+            self.assertEqual(named(backward, "gated activation backward, and again").write, (6 + 2 * more) * T * 128)
+        rounded = [op.name for op in forward + backward if op.part == "rounding to FP8"]
+        self.assertEqual(rounded, ["o: x to FP8", "qkv: dy to FP8"])
+        turned = named(backward, "down: turn the codes")
+        self.assertEqual((turned.read, turned.write), (128 * 64, 128 * 64))
 
     def test_windows_leave_pairs_out(self):
         local = dataclasses.replace(SMALL, window=512, local=1.0)
@@ -114,13 +131,22 @@ class Operations(unittest.TestCase):
         self.assertEqual(SMALL.attention_pairs(), T * T / 2)
 
     def test_launches_of_a_layer(self):
-        for step, base, expected in (("today", "bf16", (19, 48)), ("today", "nf4", (34, 78)), ("today", "fp8", (45, 114)),
-                                     ("appended", "bf16", (13, 34)), ("appended", "nf4", (17, 42)), ("appended", "fp8", (23, 56))):
+        for step, base, expected in (("today", "bf16", (17, 38)), ("today", "nf4", (24, 52)), ("today", "fp8", (23, 56)),
+                                     ("appended", "bf16", (13, 34)), ("appended", "nf4", (20, 48)), ("appended", "fp8", (20, 50))):
             forward, backward = gpu.layer(SMALL, base, step, T, R)
             self.assertEqual((launches(forward), launches(forward) + launches(backward)), expected, (step, base))
-        forward, backward = gpu.layer(SMALL, "bf16", "today", T, R)
-        self.assertEqual(gpu.events_of(forward), COUNTED_FORWARD)
-        self.assertEqual(gpu.events_of(backward), COUNTED_BACKWARD)
+        for base, counted in (("bf16", (COUNTED_FORWARD, COUNTED_BACKWARD)), ("fp8", (FP8_FORWARD, FP8_BACKWARD))):
+            self.assertEqual(tuple(gpu.events_of(ops) for ops in gpu.layer(SMALL, base, "today", T, R)), counted)
+
+    def test_copies_are_no_launches_but_take_their_start(self):
+        copy = named(gpu.layer(SMALL, "nf4", "today", T, R)[0], "qkv: A below W")
+        self.assertEqual((copy.launches, copy.starts), (0, 1))
+
+    def test_a_norm_behind_a_product_leaves_the_sum_to_an_addition(self):
+        forward, _ = gpu.layer(dataclasses.replace(SMALL, sandwich=True), "bf16", "today", T, R)
+        self.assertEqual([op.name for op in forward if op.name.endswith("residual")], ["o: residual", "down: residual"])
+        self.assertEqual(named(forward, "o: x W^T").read, 2 * (T * 64 + 64 * 64))
+        self.assertEqual(named(forward, "norm before MLP").write, 2 * T * 64)
 
     def test_experts_need_their_normed_input_again(self):
         mixture = dataclasses.replace(SMALL, experts=4, top_k=2)
@@ -128,24 +154,59 @@ class Operations(unittest.TestCase):
         self.assertEqual([op.name for op in backward if "again" in op.name and op.name.startswith("norm")], ["norm before MLP, again"])
 
     def test_adapters_that_joint_products_read_are_placed_once_a_step(self):
-        copied = {key: [op for op in gpu.update(SMALL, *key) if "A and sB" in op.name] for key in (("bf16", "today"), ("nf4", "today"), ("bf16", "appended"), ("nf4", "appended"))}
-        values = 3 * gpu.RANK * ((3 * 64 + 128) + (2 * 64 + 256))  # of three layers: q, k, v and gate, up
-        self.assertEqual([op.read for op in copied["bf16", "today"]], [2 * values])
-        self.assertEqual([op.read for op in copied["bf16", "appended"]], [2 * SMALL.adapter_values(gpu.RANK)])
-        self.assertEqual(copied["nf4", "today"] + copied["nf4", "appended"], [])
+        self.assertEqual(named(gpu.update(SMALL), "A and sB to their places").read, 2 * SMALL.adapter_values(gpu.RANK))
+
+
+class SecondStream(unittest.TestCase):
+    CARD = gpu.CARDS["h100"]
+
+    def side(self, seconds):
+        """An operation that takes so long beside others."""
+        return gpu.Op("side", "unpacking", {}, 0, seconds * self.CARD.bandwidth * self.CARD.shares["stream"], aside="ahead")
+
+    def shown(self, *ops):
+        return gpu.shown(ops, self.CARD, self.CARD.shares)
+
+    def test_what_is_hidden(self):
+        product = gpu.Op("product", "linears", {}, 1e-3 * self.CARD.peaks["bf16"] * self.CARD.shares["bf16"])  # 1 ms, no bytes
+        copy = dataclasses.replace(self.side(1e-3), aside="")
+        self.assertEqual(self.shown(product, copy), 0)  # nothing is beside
+        self.assertEqual(self.shown(product, self.side(0.5e-3)), gpu.SHOWN)  # there is time enough
+        self.assertAlmostEqual(self.shown(product, self.side(4e-3)), 0.75)  # 3 ms of 4 have nothing beside
+        self.assertAlmostEqual(self.shown(copy, self.side(1e-3)), 1)  # both want all of the bandwidth
+
+    def test_first_of_a_pass_is_not_hidden(self):
+        card, settings = self.CARD, gpu.Settings(shown=0.0)
+        for base, names in (("nf4", ["qkv[0]: unpack W", "qkv[1]: unpack W", "qkv[2]: unpack W", "qkv: A below W"]), ("fp8", ["down: turn the codes"])):
+            rows = gpu.passed(SMALL, base, "today", T, False, settings, card, card.shares)
+            self.assertEqual({op.name: taken for op, _, taken in rows if op.aside and taken}, {name: gpu.seconds(self.op(base, name), card, card.shares) for name in names})
+
+    def op(self, base, name):
+        forward, backward = gpu.layer(SMALL, base, "today", T)
+        return named(forward + backward, name)
+
+    def test_times_of_a_micro_batch(self):
+        def times(checkpointing):
+            return {op.name: number for op, number, _ in gpu.passes(*gpu.layer(SMALL, "nf4", "today", T), SMALL.layers, checkpointing)}
+
+        once, again = times(False), times(True)  # three layers
+        self.assertEqual((once["qkv[0]: unpack W"], again["qkv[0]: unpack W"]), (3, 6))
+        self.assertEqual((once["o: unpack W again"], once["qkv[0]: unpack W again"]), (3, 2))  # the first layer's input needs no gradient
+        self.assertEqual((once["down: unpack W again"], again["down: unpack W again"]), (2, 0))  # the last layer's, or each one's, are still there
+
+    def test_experts_are_not_unpacked_ahead(self):
+        forward, _ = gpu.layer(gpu.MODELS["qwen3-30b-a3b"], "nf4", "today", T)
+        self.assertFalse(any(op.aside for op in forward if op.name.startswith("experts'")))
+
+    def test_less_hidden_is_slower(self):
+        self.assertLess(speed(case="qwen3-8b/nf4", settings=gpu.Settings(shown=1.0)), speed(case="qwen3-8b/nf4"))
 
 
 class Counts(unittest.TestCase):
     def tables(self):
         """As the tests would write them if the model were right."""
-        def of(base):
-            forward, backward = gpu.layer(gpu.COUNTED, base, "today", gpu.COUNTED_TOKENS)
-            first = [op for op in backward if not op.for_input]
-            lists = {"layer, forward": forward, "layer, backward": backward, "layer, forward and backward": forward + backward,
-                     "micro-batch": 2 * forward + backward + first + gpu.around(gpu.COUNTED, gpu.COUNTED_TOKENS), "step without them": gpu.update(gpu.COUNTED, base, "today")}
-            return {part: {"events": gpu.events_of(ops)} for part, ops in lists.items()}
-
-        return {"LoRA, 1 device": of("bf16"), "nf4, 1 device": of("nf4")}
+        return {title: {part: {"events": gpu.events_of(ops)} for part, ops in gpu.counted_parts(base, "today", checkpointing).items()}
+                for title, (base, checkpointing) in gpu.COUNTED_CASES.items()}
 
     def check(self, tables):
         with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +217,10 @@ class Counts(unittest.TestCase):
     def test_equal_counts_pass(self):
         tables = self.tables()
         tables["LoRA, 1 device"]["micro-batch"]["events"]["copy H2D pinned asynchronous"] = 1  # copies are no launches
-        self.assertEqual(sum(tables["LoRA, 1 device"]["layer, forward and backward"]["events"].values()), 48)
+        self.assertEqual(sum(tables["LoRA, 1 device"]["layer, forward and backward"]["events"].values()), 38)
+        self.assertEqual(sum(tables["gradient checkpointing, 1 device"]["layer, forward and backward"]["events"].values()), 55)
+        micro_batch = tables["nf4, 1 device"]["micro-batch"]["events"]
+        self.assertEqual((micro_batch[OURS + "dequantize_4bit"], micro_batch["copy D2D none asynchronous"]), (22, 13))
         code, out = self.check(tables)
         self.assertEqual((code, out), (0, "launches per layer: the model's are those counted\n"))
 
@@ -169,6 +233,8 @@ class Counts(unittest.TestCase):
 
     def test_a_missing_table_fails(self):
         tables = self.tables()
+        del tables["fp8, 1 device"]  # counted by `--all` alone
+        self.assertEqual(self.check(tables)[0], 0)
         del tables["nf4, 1 device"]
         self.assertEqual(self.check(tables), (1, "FAILED: nf4, 1 device: not in the counts\n"))
 
