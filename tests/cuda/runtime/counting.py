@@ -22,7 +22,7 @@ COUNTED = ["LoRA", "nf4", "mixture", "mixture, experts adapted"]
 ALSO_COUNTED = ["full", "fp8", "int8", "gradient checkpointing", "full paged_adamw", "mixture, full", "mixture, nf4"]
 LAUNCHES = ("launch", "product")
 # Kernels and products of a layer, forward and backward together: no change may add to them unseen.
-MOST_OF_A_LAYER = {"LoRA": 38, "nf4": 52, "int8": 52, "fp8": 56, "gradient checkpointing": 55, "full": 59, "full paged_adamw": 59}
+MOST_OF_A_LAYER = {"LoRA": 38, "nf4": 52, "mixture": 48, "mixture, experts adapted": 144, "int8": 52, "fp8": 56, "gradient checkpointing": 55, "full": 59, "full paged_adamw": 59}
 LENGTHS = (40, 12)  # of a steady run's two documents
 MORE_OF = {"micro-batch": 2, "evaluated micro-batch": 1}  # in a run than in the base: one in each of two steps
 NOT_IN_A_MICRO_BATCH = ("copies that wait", "copies of pageable memory", "synchronisations")
