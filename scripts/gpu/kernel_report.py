@@ -55,6 +55,7 @@ RULES = (
     ("adamw*", (LOADS,), "reads four arrays of fp32, writes three and the copy"),
     ("sum_chunk*", (LOADS,), "reads every gradient once"),
     ("sum_partials*", (FREE,), "one block; a number for each 64 Ki of the gradient"),
+    ("decide_update*", (FREE,), "one block; a number for each micro-batch of a step"),
     ("dequantize_*", (LOADS, STORES), "writes two bytes for each value, and reads a quarter to a half of that"),
     ("round_to_e4m3*", (LOADS,), "reads a row twice, writes a byte for each value"),
     ("thin_product*", (LOADS,), "reads a matrix once for a few rows of products"),

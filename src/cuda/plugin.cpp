@@ -276,8 +276,14 @@ at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels
   return launch_losses(logits, labels, softcap, 0, false);
 }
 
+/// Null where there is none.
+const UpdateGate* gate_of(const at::Tensor& gate) {
+  return gate.defined() ? static_cast<const UpdateGate*>(gate.const_data_ptr()) : nullptr;
+}
+
 void adamw(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-           at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params) {
+           at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params,
+           const at::Tensor& gate) {
   const bool own_copy = compute.data_ptr() != master.data_ptr();
   void* copy = own_copy ? static_cast<char*>(compute.data_ptr()) +
                               begin * static_cast<int64_t>(compute.element_size())
@@ -286,7 +292,7 @@ void adamw(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::
   cuda::launch_adamw(type_of(compute), master.data_ptr<float>() + begin,
                      grad.data_ptr<float>() + begin, exp_avg.data_ptr<float>() + begin,
                      exp_avg_sq.data_ptr<float>() + begin, copy, end - begin, params,
-                     launch.stream());
+                     launch.stream(), gate_of(gate));
   launch.check();
 }
 
@@ -307,13 +313,21 @@ StateMap map_of(const DynamicMap& map) {
 
 void adamw_8bit(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
                 at::Tensor& compute, int64_t first_block, int64_t end_block,
-                const AdamW8bitParams& params) {
+                const AdamW8bitParams& params, const at::Tensor& gate) {
   const bool own_copy = compute.data_ptr() != master.data_ptr();
   const Launch launch(master);
   cuda::launch_adamw_8bit(type_of(compute), master.data_ptr<float>(), grad.data_ptr<float>(),
                           blocks_of(moments, first_block, end_block),
                           own_copy ? compute.data_ptr() : nullptr, map_of(moments.exp_avg_map),
-                          map_of(moments.exp_avg_sq_map), params, launch.stream());
+                          map_of(moments.exp_avg_sq_map), params, launch.stream(), gate_of(gate));
+  launch.check();
+}
+
+void decide_update(at::Tensor& gate, const at::Tensor& numbers, const GateRule& rule) {
+  const Launch launch(numbers);
+  cuda::launch_decide_update({numbers.const_data_ptr<double>(), numbers.size(0), numbers.size(1),
+                              rule.num_losses, rule.label_tokens, rule.max_norm},
+                             static_cast<UpdateGate*>(gate.data_ptr()), launch.stream());
   launch.check();
 }
 
@@ -721,6 +735,7 @@ constexpr CudaKernels kKernels = {
     .pinned_zeros = pinned_zeros,
     .card_name = card_name,
     .compute_capability = compute_capability,
+    .decide_update = decide_update,
 };
 
 }  // namespace

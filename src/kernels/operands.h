@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/quant.h"
 
 /// What entry points require of their operands, before it is decided which device computes: kernels
@@ -31,6 +32,12 @@ inline void require_same(const at::Tensor& x, const at::Tensor& like) {
 inline void require_numel(const at::Tensor& x, int64_t numel) {
   TORCH_CHECK(x.numel() == numel, "an operand of shape ", x.sizes(), " in place of ", numel,
               " elements");
+}
+
+/// The bytes of an `UpdateGate`, on the device of `like`.
+inline void require_gate(const at::Tensor& gate, const at::Tensor& like) {
+  require_operand(gate, like, at::kByte);
+  require_numel(gate, static_cast<int64_t>(sizeof(UpdateGate)));
 }
 
 /// x as [tokens, channels].

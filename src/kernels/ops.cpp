@@ -75,6 +75,15 @@ void require_8bit_operands(const at::Tensor& master, const at::Tensor& grad,
   require_map(moments.exp_avg_sq_map, master);
 }
 
+/// Whether an update on a CPU is to be made; then with the gate's factor.
+template <typename Params>
+bool passes(const at::Tensor& gate, Params& params) {
+  if (!gate.defined()) return true;
+  const auto& here = *static_cast<const UpdateGate*>(gate.const_data_ptr());
+  params.grad_scale = here.grad_scale;
+  return here.is_open != 0;
+}
+
 // Rows a thread takes at least: below this, starting threads costs more than it saves.
 int64_t grain(int64_t channels) {
   return std::max<int64_t>(1, 32768 / std::max<int64_t>(1, channels));
@@ -350,7 +359,8 @@ at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, doub
 }
 
 void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-            at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params) {
+            at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params,
+            const at::Tensor& gate) {
   for (const at::Tensor* operand :
        {&std::as_const(master), &grad, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {
     require_operand(*operand, master, at::kFloat);
@@ -358,23 +368,31 @@ void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at:
   }
   require_operand(compute, master, compute.scalar_type());
   require_range(compute, begin, end);
-  if (master.is_cuda())
-    return cuda_kernels().adamw(master, grad, exp_avg, exp_avg_sq, compute, begin, end, params);
+  if (gate.defined()) require_gate(gate, master);
+  if (master.is_cuda()) {
+    return cuda_kernels().adamw(master, grad, exp_avg, exp_avg_sq, compute, begin, end, params,
+                                gate);
+  }
+  AdamWParams own = params;
+  if (!passes(gate, own)) return;
   uint16_t* copy = compute.scalar_type() == at::kBFloat16 ? data<uint16_t>(compute) : nullptr;
   parallel_for(begin, end, 16384, [&](int64_t first, int64_t last) {
     cpu_kernels().adamw(data<float>(master) + first, data<float>(grad) + first,
                         data<float>(exp_avg) + first, data<float>(exp_avg_sq) + first,
-                        copy ? copy + first : nullptr, last - first, params);
+                        copy ? copy + first : nullptr, last - first, own);
   });
 }
 
 void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
                  at::Tensor& compute, int64_t first_block, int64_t end_block,
-                 const AdamW8bitParams& params) {
+                 const AdamW8bitParams& params, const at::Tensor& gate) {
   require_8bit_operands(master, grad, moments, compute, first_block, end_block);
+  if (gate.defined()) require_gate(gate, master);
   if (master.is_cuda())
-    return cuda_kernels().adamw_8bit(master, grad, moments, compute, first_block, end_block,
-                                     params);
+    return cuda_kernels().adamw_8bit(master, grad, moments, compute, first_block, end_block, params,
+                                     gate);
+  AdamW8bitParams own = params;
+  if (!passes(gate, own)) return;
   constexpr int64_t kGrain = 16384 / kStateBlock;
   uint16_t* copy = compute.scalar_type() == at::kBFloat16 ? data<uint16_t>(compute) : nullptr;
   const auto map_of = [](const DynamicMap& map) {
@@ -392,7 +410,7 @@ void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& m
       cpu_kernels().adamw_8bit(data<float>(master) + begin, data<float>(grad) + begin, state,
                                copy ? copy + begin : nullptr,
                                data<int16_t>(moments.block_numel)[block], exp_avg_map,
-                               exp_avg_sq_map, params);
+                               exp_avg_sq_map, own);
     }
   });
 }

@@ -100,16 +100,24 @@ at::Tensor AdamW::zero_moments(at::IntArrayRef shape, at::ScalarType dtype) cons
 }
 
 void AdamW::step(double learning_rate, double grad_scale) {
+  step(learning_rate, GradScale{grad_scale, {}});
+}
+
+void AdamW::step(double learning_rate, const at::Tensor& gate) {
+  step(learning_rate, GradScale{1, gate});
+}
+
+void AdamW::step(double learning_rate, const GradScale& scale) {
   ++steps_;
   for (const Segment& segment : segments_) {
     const double own_rate = learning_rate * segment.lr_ratio;
-    segment.place.is_8bit ? update_8bit(segment, own_rate, grad_scale)
-                          : update(segment, own_rate, grad_scale);
+    segment.place.is_8bit ? update_8bit(segment, own_rate, scale)
+                          : update(segment, own_rate, scale);
   }
   store_.compute_changed();
 }
 
-void AdamW::update(const Segment& segment, double learning_rate, double grad_scale) {
+void AdamW::update(const Segment& segment, double learning_rate, const GradScale& scale) {
   kernels::AdamWParams params{};
   params.learning_rate = static_cast<float>(learning_rate);
   params.beta1 = static_cast<float>(config_.beta1);
@@ -120,9 +128,9 @@ void AdamW::update(const Segment& segment, double learning_rate, double grad_sca
   params.bias_correction1 = static_cast<float>(bias_correction(config_.beta1, steps_));
   params.sqrt_bias_correction2 =
       static_cast<float>(std::sqrt(bias_correction(config_.beta2, steps_)));
-  params.grad_scale = static_cast<float>(grad_scale);
+  params.grad_scale = static_cast<float>(scale.factor);
   params.weight_decay = segment.decays ? static_cast<float>(config_.weight_decay) : 0.0F;
-  if (staged_) return update_in_parts(segment, params);
+  if (staged_) return update_in_parts(segment, params, scale.gate);
   const int64_t length = segment.end - segment.begin;
   const auto part = [&](const at::Tensor& flat, int64_t first) {
     return flat.narrow(0, first, length);
@@ -132,10 +140,11 @@ void AdamW::update(const Segment& segment, double learning_rate, double grad_sca
              exp_avg = part(exp_avg_, segment.place.first),
              exp_avg_sq = part(exp_avg_sq_, segment.place.first);
   kernels::adamw_(master, part(store_.grad(), segment.begin), exp_avg, exp_avg_sq, compute, 0,
-                  length, params);
+                  length, params, scale.gate);
 }
 
-void AdamW::update_in_parts(const Segment& segment, const kernels::AdamWParams& params) {
+void AdamW::update_in_parts(const Segment& segment, const kernels::AdamWParams& params,
+                            const at::Tensor& gate) {
   const int64_t size = config_.values_of_part, length = segment.end - segment.begin;
   std::vector<StagedMoments::Part> parts;
   for (int64_t first = 0; first < length; first += size) {
@@ -149,11 +158,11 @@ void AdamW::update_in_parts(const Segment& segment, const kernels::AdamWParams& 
                compute = store_.compute().narrow(0, at, count), exp_avg = moments[0],
                exp_avg_sq = moments[1];
     kernels::adamw_(master, store_.grad().narrow(0, at, count), exp_avg, exp_avg_sq, compute, 0,
-                    count, params);
+                    count, params, gate);
   });
 }
 
-void AdamW::update_8bit(const Segment& segment, double learning_rate, double grad_scale) {
+void AdamW::update_8bit(const Segment& segment, double learning_rate, const GradScale& scale) {
   const double weight_decay = segment.decays ? config_.weight_decay : 0;
   kernels::AdamW8bitParams params{};
   params.beta1 = static_cast<float>(config_.beta1);
@@ -165,13 +174,14 @@ void AdamW::update_8bit(const Segment& segment, double learning_rate, double gra
   params.decay = static_cast<float>(1 - learning_rate * weight_decay);
   params.sqrt_bias_correction2 =
       static_cast<float>(std::sqrt(bias_correction(config_.beta2, steps_)));
-  params.grad_scale = static_cast<float>(grad_scale);
-  if (staged_) return update_8bit_in_parts(segment, params);
+  params.grad_scale = static_cast<float>(scale.factor);
+  if (staged_) return update_8bit_in_parts(segment, params, scale.gate);
   kernels::adamw_8bit_(store_.master(), store_.grad(), blockwise_, store_.compute(),
-                       segment.place.first, segment.place.end, params);
+                       segment.place.first, segment.place.end, params, scale.gate);
 }
 
-void AdamW::update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bitParams& params) {
+void AdamW::update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bitParams& params,
+                                 const at::Tensor& gate) {
   const int64_t size = std::max<int64_t>(1, config_.values_of_part / kernels::kStateBlock),
                 first = segment.place.first, end = segment.place.end;
   std::vector<StagedMoments::Part> parts;
@@ -190,7 +200,8 @@ void AdamW::update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bi
     part.exp_avg_absmax = moments[2], part.exp_avg_sq_absmax = moments[3];
     part.block_begin = blockwise_.block_begin.narrow(0, at, count);
     part.block_numel = blockwise_.block_numel.narrow(0, at, count);
-    kernels::adamw_8bit_(store_.master(), store_.grad(), part, store_.compute(), 0, count, params);
+    kernels::adamw_8bit_(store_.master(), store_.grad(), part, store_.compute(), 0, count, params,
+                         gate);
   });
 }
 

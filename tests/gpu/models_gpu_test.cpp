@@ -121,6 +121,49 @@ TEST(GpuModels, Fp8TrainsAsOnACpu) {
   expect_same_step(weights::Checkpoint::open(data("models/fp8-dynamic")), options, 2e-3);
 }
 
+/// Of every kind of moments: what a gate decides on the card is what the host decides, and behind a
+/// closed one nothing moves.
+TEST(GpuOptimizers, AGateDecidesAsTheHost) {
+  const at::NoGradGuard no_grad;
+  constexpr double kMaxNorm = 3;
+  for (const bool is_8bit : {false, true}) {
+    for (const bool on_host : {false, true}) {
+      at::Tensor weights[2];
+      for (const bool is_gated : {false, true}) {
+        kernels::ParameterStore store;
+        store.add("whole", {512, 256}, 0, true);
+        store.add("odd", {67, 65}, 0, true);
+        store.allocate(at::kBFloat16, kCard);
+        store.master().copy_(test::normal({store.master().numel()}, 1));
+        train::AdamW optimizer(store, {.weight_decay = 0.1,
+                                       .is_8bit = is_8bit,
+                                       .moments_on_host = on_host,
+                                       .values_of_part = 4096});
+        at::Tensor gate = kernels::open_gate(kCard);
+        const auto decide = [&](const at::Tensor& loss) {
+          const at::Tensor numbers =
+              at::stack({train::grad_norm(store), loss.to(kCard)}).unsqueeze(0);
+          kernels::decide_update_(gate, numbers, {.num_losses = 1, .max_norm = kMaxNorm});
+        };
+        for (uint64_t step = 0; step < 5; ++step) {
+          store.grad().copy_(test::normal({store.grad().numel()}, 10 + step));
+          const double norm = train::grad_norm(store).item<double>();
+          decide(at::scalar_tensor(2, at::kDouble));
+          if (is_gated)
+            optimizer.step(1e-2, gate);
+          else
+            optimizer.step(1e-2, train::clip_factor(norm, kMaxNorm));
+        }
+        weights[is_gated ? 1 : 0] = store.master().cpu();
+        decide(at::scalar_tensor(std::nan(""), at::kDouble));
+        optimizer.step(1e-2, gate);
+        EXPECT_TRUE(at::equal(weights[is_gated ? 1 : 0], store.master().cpu()));
+      }
+      EXPECT_TRUE(at::equal(weights[0], weights[1])) << is_8bit << on_host;
+    }
+  }
+}
+
 /// Moments that come and go in parts are updated as those that stay.
 TEST(GpuOptimizers, MomentsInHostMemoryAreTheSame) {
   const at::NoGradGuard no_grad;

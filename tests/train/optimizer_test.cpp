@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -75,14 +76,16 @@ class Replay {
                                          .moments_on_host = values_of_part > 0,
                                          .values_of_part = values_of_part});
   }
-  void take(const nlohmann::json& step, double in_gradient = 1, double in_step = 1) {
+  /// @param in_step a factor, or a gate
+  template <typename Scale = double>
+  void take(const nlohmann::json& step, double in_gradient = 1, const Scale& in_step = 1) {
     const at::NoGradGuard no_grad;
     for (kernels::Parameter& p : store.parameters()) {
       const at::Tensor flat = fixture_.tensor("grad." + p.name).flatten();
       p.grad.copy_(flat.roll(step["roll"].get<int64_t>()).view(p.shape) *
                    step["scale"].get<double>() * in_gradient);
     }
-    optimizer->step(step["learning_rate"], in_step);
+    optimizer->step(step["learning_rate"].get<double>(), in_step);
   }
   /// Of parameters and moments.
   std::string hashes() const {
@@ -151,6 +154,49 @@ TEST(AdamW8bit, ClippingIsAFactorOfTheGradient) {
     of_step.take(step, 1, 0.25);
   }
   EXPECT_EQ(of_gradient.hashes(), of_step.hashes());
+}
+
+/// Numbers of a step as the trainer gathers them: of one rank its norm and a loss.
+at::Tensor numbers_of(double norm, double loss) {
+  return at::tensor({norm, loss, std::nan("")}, at::kDouble).unsqueeze(0);
+}
+
+/// Of every kind of moments: the factor in an open gate is the factor of a step, and nothing moves
+/// behind a closed one.
+TEST(Gate, IsTheFactorAndTheLeave) {
+  const Fixture fixture;
+  for (const bool is_8bit : {false, true}) {
+    for (const int64_t values_of_part : {0, 300}) {
+      Replay known(fixture, is_8bit, values_of_part), gated(fixture, is_8bit, values_of_part);
+      at::Tensor gate = kernels::open_gate(at::kCPU);
+      for (const double norm : {0.5, 1.5, 3.0, 77.7}) {
+        const auto& step = fixture.run["steps"][0];
+        kernels::decide_update_(gate, numbers_of(norm, 2),
+                                {.num_losses = 1, .label_tokens = 3, .max_norm = 1.5});
+        known.take(step, 1, clip_factor(norm, 1.5));
+        gated.take(step, 1, gate);
+        ASSERT_EQ(known.hashes(), gated.hashes()) << norm;
+      }
+      const std::string before = gated.hashes();
+      for (const double loss : {std::nan(""), 2.0}) {  // closed for good
+        kernels::decide_update_(gate, numbers_of(1, loss),
+                                {.num_losses = 1, .label_tokens = 3, .max_norm = 1.5});
+        gated.take(fixture.run["steps"][1], 1, gate);
+        EXPECT_EQ(gated.hashes(), before);
+      }
+    }
+  }
+}
+
+TEST(Gate, TakesNumbersOfItsShapeAlone) {
+  at::Tensor gate = kernels::open_gate(at::kCPU);
+  const at::Tensor numbers = numbers_of(1, 1);
+  EXPECT_THROW(kernels::decide_update_(gate, numbers, {.num_losses = 3}), c10::Error);
+  EXPECT_THROW(kernels::decide_update_(gate, numbers[0], {.num_losses = 1}), c10::Error);
+  EXPECT_THROW(kernels::decide_update_(gate, numbers.to(at::kFloat), {.num_losses = 1}),
+               c10::Error);
+  at::Tensor small = gate.narrow(0, 0, 4);
+  EXPECT_THROW(kernels::decide_update_(small, numbers, {.num_losses = 1}), c10::Error);
 }
 
 TEST(AdamW8bit, NumberOfThreadsChangesNothing) {

@@ -40,6 +40,13 @@ struct AdamWParams {
   float one_minus_beta1, one_minus_beta2;
 };
 
+/// Whether an update may be made and with which factor, where only the device knows: AdamW's
+/// kernels read it there.
+struct UpdateGate {
+  float grad_scale;  ///< in place of `AdamWParams::grad_scale`
+  int32_t is_open;   ///< 0: weights and moments stay as they are
+};
+
 /// 8-bit AdamW's numbers of one step, each rounded once from fp64, as bitsandbytes passes them on.
 struct AdamW8bitParams {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;

@@ -60,10 +60,10 @@ struct CudaKernels {
                                    double softcap);
   void (*adamw)(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,
                 at::Tensor& exp_avg_sq, at::Tensor& compute, int64_t begin, int64_t end,
-                const AdamWParams& params);
+                const AdamWParams& params, const at::Tensor& gate);
   void (*adamw_8bit)(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
                      at::Tensor& compute, int64_t first_block, int64_t end_block,
-                     const AdamW8bitParams& params);
+                     const AdamW8bitParams& params, const at::Tensor& gate);
   at::Tensor (*sum_of_squares)(const at::Tensor& flat);
   /// @param tables what the codes of 4 bits stand for: `cuda::four_bit_tables`
   /// @param out [rows, columns]
@@ -116,6 +116,7 @@ struct CudaKernels {
   std::string (*card_name)(at::Device device);
   /// 10 * major + minor: 90 of an H100.
   int (*compute_capability)(at::Device device);
+  void (*decide_update)(at::Tensor& gate, const at::Tensor& numbers, const GateRule& rule);
 };
 
 void register_cuda_kernels(const CudaKernels& kernels);

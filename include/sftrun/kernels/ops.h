@@ -171,10 +171,25 @@ at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, 
                                   double grad_scale);
 at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap);
 
+/// An `UpdateGate` that is open, with factor 1: [sizeof(UpdateGate)] uint8 on `device`. Updates
+/// that are queued before the host knows a step's numbers take the factor from it.
+at::Tensor open_gate(at::Device device);
+/// What a step's gate depends on beside its numbers.
+struct GateRule {
+  int64_t num_losses = 0;   ///< of each rank
+  double label_tokens = 1;  ///< of all ranks: the loss is the sum of all losses over it
+  double max_norm = 0;      ///< of the gradients, clipped where theirs is larger; 0: never clipped
+};
+/// Sets the factor that clips the gradients (torch.nn.utils.clip_grad_norm_), to the bit the same
+/// on CPU and CUDA. Closes the gate for good where the loss or a norm is not finite.
+/// @param numbers [ranks, columns] fp64: of each rank the gradients' norm, its losses, and more
+void decide_update_(at::Tensor& gate, const at::Tensor& numbers, const GateRule& rule);
+
 /// AdamW on [begin, end) of flat fp32 buffers; `compute` (may be the same tensor as master) is
-/// refreshed.
+/// refreshed.   @param gate of `open_gate`, read where the update is computed; undefined: none
 void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-            at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params);
+            at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params,
+            const at::Tensor& gate = {});
 /// The moments of 8-bit AdamW: codes of a DynamicMap (signed of exp_avg, unsigned of exp_avg_sq)
 /// times the factor of their block. A parameter's blocks begin with it; its last may be shorter.
 struct BlockwiseMoments {
@@ -188,9 +203,10 @@ struct BlockwiseMoments {
 /// `compute` (may be the same tensor as master) is refreshed. On a CPU codes and factors are
 /// bitsandbytes' bit for bit, parameters to the rounding of LibTorch's square root.
 /// Memory-bound: a value takes 16 bytes, 18 where there is a copy in bf16.
+/// @param gate as `adamw_`'s
 void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
                  at::Tensor& compute, int64_t first_block, int64_t end_block,
-                 const AdamW8bitParams& params);
+                 const AdamW8bitParams& params, const at::Tensor& gate = {});
 /// Sum of squares: a scalar in fp64 where `flat` lies, in an order that does not depend on the
 /// number of threads.
 at::Tensor sum_of_squares(const at::Tensor& flat);

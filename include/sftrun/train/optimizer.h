@@ -48,6 +48,9 @@ class AdamW {
   /// One update with gradients times `grad_scale` (clipping). Weight decay skips norms and biases,
   /// as transformers' Trainer.
   void step(double learning_rate, double grad_scale);
+  /// The same where factor and permission stand in a gate (kernels::decide_update_): nothing waits
+  /// for it. A step that the gate does not let pass is counted all the same.
+  void step(double learning_rate, const at::Tensor& gate);
 
   /// Everything but the number of steps, parameter by parameter.
   std::vector<StateTensor> state() const;
@@ -77,10 +80,18 @@ class AdamW {
   void add_segment(const kernels::Parameter& parameter, const Place& place);
   void allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks);
   at::Tensor zero_moments(at::IntArrayRef shape, at::ScalarType dtype) const;
-  void update(const Segment& segment, double learning_rate, double grad_scale);
-  void update_in_parts(const Segment& segment, const kernels::AdamWParams& params);
-  void update_8bit(const Segment& segment, double learning_rate, double grad_scale);
-  void update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bitParams& params);
+  /// What gradients are multiplied by: the gate's factor where there is a gate.
+  struct GradScale {
+    double factor;
+    at::Tensor gate;
+  };
+  void step(double learning_rate, const GradScale& scale);
+  void update(const Segment& segment, double learning_rate, const GradScale& scale);
+  void update_in_parts(const Segment& segment, const kernels::AdamWParams& params,
+                       const at::Tensor& gate);
+  void update_8bit(const Segment& segment, double learning_rate, const GradScale& scale);
+  void update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bitParams& params,
+                            const at::Tensor& gate);
 
   kernels::ParameterStore& store_;
   AdamWConfig config_;

@@ -3,6 +3,14 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
+/// Whether there is anything to update; then with the gate's factor.
+template <typename Params>
+__device__ __forceinline__ bool passes(const UpdateGate* gate, Params& params) {
+  if (gate == nullptr) return true;
+  params.grad_scale = gate->grad_scale;
+  return gate->is_open != 0;
+}
+
 /// Element i.
 template <typename T>
 __device__ __forceinline__ void update_one(float* param, const float* grad, float* exp_avg,
@@ -41,7 +49,8 @@ __device__ __forceinline__ void update_four(float* param, const float* grad, flo
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, T* compute, int64_t n,
-          AdamWParams params) {
+          AdamWParams params, const UpdateGate* gate) {
+  if (!passes(gate, params)) return;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth; i < n;
        i += stride) {
@@ -140,7 +149,8 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     adamw_8bit(float* param, const float* grad, StateBlocks blocks, T* compute,
                StateMap exp_avg_map, StateMap exp_avg_sq_map, AdamW8bitParams params,
-               bool is_aligned) {
+               bool is_aligned, const UpdateGate* gate) {
+  if (!passes(gate, params)) return;
   __shared__ SharedMap m_map, v_map;
   load_map(m_map, exp_avg_map);
   load_map(v_map, exp_avg_sq_map);
@@ -205,20 +215,21 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
-                  void* compute, int64_t n, const AdamWParams& params, Stream stream) {
+                  void* compute, int64_t n, const AdamWParams& params, Stream stream,
+                  const UpdateGate* gate) {
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     const bool is_aligned = in_eights(0, {param, grad, exp_avg, exp_avg_sq, compute});
     const auto kernel = is_aligned ? adamw<T, 4> : adamw<T, 1>;
     launch(kernel, grid_of(is_aligned ? (n + 3) / 4 : n), kThreads, stream, param, grad, exp_avg,
-           exp_avg_sq, static_cast<T*>(compute), n, params);
+           exp_avg_sq, static_cast<T*>(compute), n, params, gate);
   });
 }
 
 void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBlocks& blocks,
                        void* compute, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
-                       const AdamW8bitParams& params, Stream stream) {
+                       const AdamW8bitParams& params, Stream stream, const UpdateGate* gate) {
   if (blocks.count == 0) return;
   constexpr unsigned kMostBlocks = 1 << 12;  // each loads the maps once
   const unsigned grid = grid_of(blocks.count * 32);
@@ -226,7 +237,8 @@ void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBl
     using T = Element<decltype(null)>;
     launch(adamw_8bit<T>, grid < kMostBlocks ? grid : kMostBlocks, kThreads, stream, param, grad,
            blocks, static_cast<T*>(compute), exp_avg_map, exp_avg_sq_map, params,
-           in_eights(0, {param, grad, compute, blocks.first.exp_avg, blocks.first.exp_avg_sq}));
+           in_eights(0, {param, grad, compute, blocks.first.exp_avg, blocks.first.exp_avg_sq}),
+           gate);
   });
 }
 

@@ -81,8 +81,17 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
                           int64_t rows, int64_t vocab, float softcap, float grad_scale,
                           bool with_gradient, Stream stream);
 /// `compute`, of type `type`, may be null: then only the fp32 master is updated.
+/// @param gate on the device; null: none
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
-                  void* compute, int64_t n, const AdamWParams& params, Stream stream);
+                  void* compute, int64_t n, const AdamWParams& params, Stream stream,
+                  const UpdateGate* gate = nullptr);
+/// What a gate is decided by: see `decide_update_`.
+struct StepNumbers {
+  const double* values;  ///< [ranks, columns]: a norm, the losses, more
+  int64_t ranks, columns, losses;
+  double label_tokens, max_norm;
+};
+void launch_decide_update(const StepNumbers& numbers, UpdateGate* gate, Stream stream);
 
 /// y [rows, columns] = the values of a matrix in 4 bits, whose view has no tables yet.
 void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitTables& tables,
@@ -126,7 +135,8 @@ struct StateBlocks {
 /// `param`, `grad` and `compute` are the flat buffers.
 void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBlocks& blocks,
                        void* compute, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
-                       const AdamW8bitParams& params, Stream stream);
+                       const AdamW8bitParams& params, Stream stream,
+                       const UpdateGate* gate = nullptr);
 
 struct GroupedShape {
   int64_t rows, inner, columns, experts;

@@ -1,0 +1,28 @@
+#include "adamw/update_gate.h"
+
+#include "cuda/device.cuh"
+
+namespace sftrun::kernels::cuda {
+namespace {
+
+/// One block. A sum is finite where all that is summed is: losses are sums of fp32, norms roots.
+__global__ void __launch_bounds__(kThreads) decide_update(StepNumbers numbers, UpdateGate* gate) {
+  double losses = 0, norms = 0;
+  for (int64_t i = threadIdx.x; i < numbers.ranks * numbers.losses; i += kThreads)
+    losses += numbers.values[i / numbers.losses * numbers.columns + 1 + i % numbers.losses];
+  for (int64_t rank = threadIdx.x; rank < numbers.ranks; rank += kThreads)
+    norms += numbers.values[rank * numbers.columns];
+  losses = block_sum(losses);
+  norms = block_sum(norms);
+  if (threadIdx.x != 0) return;
+  const bool is_finite = is_finite_number(losses / numbers.label_tokens) && is_finite_number(norms);
+  *gate = decided(*gate, numbers.values[0], is_finite, numbers.max_norm);
+}
+
+}  // namespace
+
+void launch_decide_update(const StepNumbers& numbers, UpdateGate* gate, Stream stream) {
+  launch(decide_update, 1, kThreads, stream, numbers, gate);
+}
+
+}  // namespace sftrun::kernels::cuda
