@@ -166,20 +166,24 @@ void Communicator::wait_all() {
 std::vector<std::vector<double>> Communicator::all_gather(const std::vector<double>& values) {
   if (!impl_->group) return {values};
   const auto options = at::TensorOptions().dtype(at::kDouble);
-  std::vector<at::Tensor> inputs = {at::empty({static_cast<int64_t>(values.size())}, options)};
-  std::copy(values.begin(), values.end(), inputs[0].data_ptr<double>());
-  inputs[0] = inputs[0].to(impl_->device);
-  std::vector<std::vector<at::Tensor>> outputs(1);
-  for (int rank = 0; rank < world_size(); ++rank) outputs[0].push_back(at::empty_like(inputs[0]));
-  impl_->guarded("all_gather", [&] { impl_->group->allgather(outputs, inputs)->wait(); });
-  ++impl_->counts.all_gather;
-  const at::Tensor host = at::stack(outputs[0]).cpu();  // one read, whatever the number of ranks
+  const at::Tensor own = at::empty({static_cast<int64_t>(values.size())}, options);
+  std::copy(values.begin(), values.end(), own.data_ptr<double>());
+  // One read, whatever the number of ranks.
+  const at::Tensor host = all_gather_tensor(own.to(impl_->device)).cpu();
   std::vector<std::vector<double>> gathered;
   for (int rank = 0; rank < world_size(); ++rank) {
     const auto* of_rank = host.const_data_ptr<double>() + rank * host.size(1);
     gathered.emplace_back(of_rank, of_rank + host.size(1));
   }
   return gathered;
+}
+
+at::Tensor Communicator::all_gather_tensor(const at::Tensor& values) {
+  if (!impl_->group) return values.unsqueeze(0);
+  at::Tensor input = values, all = at::empty({world_size() * values.numel()}, values.options());
+  impl_->guarded("all_gather", [&] { impl_->group->_allgather_base(all, input)->wait(); });
+  ++impl_->counts.all_gather;
+  return all.view({world_size(), values.numel()});
 }
 
 void Communicator::barrier(const std::string& name) {

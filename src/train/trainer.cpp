@@ -47,17 +47,21 @@ AdamWConfig adamw_config(const config::TrainConfig& c, at::Device device) {
 
 }  // namespace
 
+/// A step that the device was given and whose numbers were not read.
+struct Trainer::QueuedStep {
+  int64_t step = 0;
+  data::StepBatch batch;
+  double started_s = 0;  // on the monotonic clock
+  double learning_rate = 0, loss_scale = 1;
+  double epochs = 0;  // of data, when the step is done
+};
+
 /// What one step did, on all ranks.
 struct Trainer::StepReport {
-  double loss = 0, grad_norm = 0, learning_rate = 0, seconds = 0;
-  double own_aux_loss = 0;         // of this rank's micro-batches, summed
-  std::optional<double> aux_loss;  // the mean of all micro-batches'
-  int64_t label_tokens = 0, tokens = 0;
-  int64_t own_label_tokens = 0;             // of this rank
+  double loss = 0, grad_norm = 0, seconds = 0;
+  std::optional<double> aux_loss;           // the mean of all micro-batches'
   std::vector<double> loss_per_rank;        // each rank's mean over its own labels
   std::vector<uint64_t> peak_memory_bytes;  // per rank
-  int stop_exit_code = 0;                   // the largest of all ranks
-  bool save_due = false;                    // by rank 0's clock
   // The first bin of the first micro-batch whose loss is not finite; -1 for none.
   int64_t not_finite_at = -1;
   bool skipped = false;  // fp16: the gradients were not finite, and no weight was changed
@@ -66,6 +70,7 @@ struct Trainer::StepReport {
 /// Scalars in fp64 on the device, of each of this rank's micro-batches.
 struct Trainer::MicroBatchSums {
   std::vector<at::Tensor> losses, aux_losses;
+  int64_t label_tokens = 0;  // of this rank
 };
 
 Trainer::Trainer(TrainerInputs inputs)
@@ -76,6 +81,9 @@ Trainer::Trainer(TrainerInputs inputs)
       optimizer_(in_.decoder->parameters(),
                  adamw_config(in_.config.train, in_.decoder->options().device)),
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
+      reads_later_(in_.decoder->options().device.is_cuda() && !loss_scale_.is_active()),
+      numbers_{StepNumbers(in_.decoder->options().device),
+               StepNumbers(in_.decoder->options().device)},
       reducer_(*in_.comm, in_.decoder->parameters().grad(), group_ranges(in_.decoder->parameters()),
                in_.config.train.ddp_bucket_cap_mb << 20),
       checkpoints_(in_.run_dir / "checkpoints"),
@@ -83,6 +91,7 @@ Trainer::Trainer(TrainerInputs inputs)
       save_every_s_(parse_duration_s(in_.config.train.save_every).value_or(0)),
       last_save_s_(now_s()) {
   if (in_.val) evaluator_.emplace(in_.config, *in_.val);
+  if (reads_later_) gate_ = kernels::open_gate(in_.decoder->options().device);
   state_.identity = in_.identity;
   state_.rendered_at_unix_s = in_.rendered_at_unix_s;
   if (in_.resume_from) {
@@ -110,6 +119,8 @@ Trainer::Trainer(TrainerInputs inputs)
   }
 }
 
+Trainer::~Trainer() = default;
+
 TrainOutcome Trainer::run() {
   const int64_t total = in_.batches->total_steps();
   outcome_.first_step = outcome_.last_step = state_.step;
@@ -117,19 +128,21 @@ TrainOutcome Trainer::run() {
   const bool fresh = state_.step == 0;
   if (fresh && evaluator_ && in_.config.train.eval_on_start) evaluate(0);
   for (int64_t step = state_.step; step < total; ++step) {
-    const StepReport report = train_step(step);
-    state_.step = outcome_.last_step = step + 1;
-    state_.tokens += report.tokens;
-    state_.trained_seconds += report.seconds;
-    log_step(step, report);
-    const bool last = state_.step == total;
-    if (evaluator_ && (last || evaluation_due(step))) evaluate(state_.step);
-    const auto& every = in_.config.train.save_steps;
-    const bool by_steps = every && state_.step % *every == 0;
-    const bool stopping = report.stop_exit_code != 0 && !last;
-    if (by_steps || last || stopping || report.save_due) save(state_.step);
+    const bool last = step + 1 == total, evaluates = evaluator_ && (last || evaluation_due(step)),
+               saves = last || save_due(step);
+    try {
+      queue_step(step);
+    } catch (...) {
+      finish_before_error();
+      throw;
+    }
+    finish_steps(reads_later_ && !evaluates && !saves ? 1 : 0);
+    if (stop_exit_code_ != 0 || save_wanted_) finish_steps(0);
+    if (evaluates) evaluate(state_.step);
+    const bool stopping = stop_exit_code_ != 0 && !last;
+    if (saves || stopping || save_wanted_) save(state_.step);
     if (stopping) {
-      outcome_.exit_code = report.stop_exit_code;
+      outcome_.exit_code = stop_exit_code_;
       break;
     }
   }
@@ -137,27 +150,74 @@ TrainOutcome Trainer::run() {
   return outcome_;
 }
 
-Trainer::StepReport Trainer::train_step(int64_t step) {
-  const double start = now_s();
-  StepReport report;
-  const data::StepBatch global_batch = in_.batches->at(step);
-  report.label_tokens =
-      global_batch.label_tokens;  // all ranks know all examples: nothing to communicate
-  report.tokens = global_batch.tokens;
+/// Forward and backward pass, and what follows of them on the device. Waits for nothing but room in
+/// the device's queue.
+void Trainer::queue_step(int64_t step) {
+  QueuedStep queued{.step = step, .started_s = now_s()};
+  numbers_of(step).begin();
+  queued.batch = in_.batches->at(step);
+  queued.epochs = in_.batches->epochs_after(step);
+  queued.loss_scale = loss_scale_.value();
+  queued.learning_rate = schedule_.lr_at(step - loss_scale_.state().skipped_steps);
   in_.decoder->parameters().zero_grad();
-  const MicroBatchSums sums = forward_backward(global_batch, step, report);
+  const MicroBatchSums sums = forward_backward(queued.batch, step);
   reducer_.finish();  // sum, not mean: losses are already divided by label_tokens
-  const double loss_sum = read(sums, report);
-  gather(report, loss_sum, num_micro_batches(global_batch));
-  const double unscale = 1 / loss_scale_.value();
-  report.learning_rate = schedule_.lr_at(step - loss_scale_.state().skipped_steps);
+  queue_update(queued, sums);
+  queued_.push_back(std::move(queued));
+}
+
+/// The step's numbers on their way to the host; before, the update, where the device decides.
+void Trainer::queue_update(const QueuedStep& queued, const MicroBatchSums& sums) {
+  StepNumbers& numbers = numbers_of(queued.step);
+  const bool is_save_due = save_every_s_ > 0 && now_s() - last_save_s_ >= save_every_s_;
+  numbers.gather(*in_.comm, grad_norm(in_.decoder->parameters()), sums.losses, sums.aux_losses,
+                 {.label_tokens = static_cast<double>(sums.label_tokens),
+                  .peak_memory_bytes = static_cast<double>(in_.hooks.peak_memory_bytes()),
+                  .stop_exit_code = static_cast<double>(in_.hooks.stop_exit_code()),
+                  .save_due = is_save_due ? 1.0 : 0.0});
+  if (reads_later_) {
+    kernels::decide_update_(gate_, numbers.on_device(),
+                            {.num_losses = static_cast<int64_t>(sums.losses.size()),
+                             .label_tokens = static_cast<double>(queued.batch.label_tokens),
+                             .max_norm = in_.config.train.max_grad_norm});
+    optimizer_.step(queued.learning_rate, gate_);
+  }
+  numbers.send();
+}
+
+/// Reads the oldest steps until so many are left unread.
+void Trainer::finish_steps(size_t left_queued) {
+  while (queued_.size() > left_queued) {
+    const QueuedStep queued = std::move(queued_.front());
+    queued_.erase(queued_.begin());
+    const StepReport report = finish_step(queued);
+    state_.step = outcome_.last_step = queued.step + 1;
+    state_.tokens += queued.batch.tokens;
+    state_.trained_seconds += report.seconds;
+    log_step(queued, report);
+  }
+}
+
+/// What went wrong while a step was queued may come from the step before, whose numbers say so; if
+/// not, they are logged. A device that is lost has none.
+void Trainer::finish_before_error() {
+  try {
+    finish_steps(0);
+  } catch (const c10::Error&) {
+  }
+}
+
+Trainer::StepReport Trainer::finish_step(const QueuedStep& queued) {
+  StepReport report = read(queued);
   report.skipped = overflows(report);
   if (!report.skipped) {
-    require_finite(report, global_batch, step);  // before any weight moves
-    optimizer_.step(report.learning_rate,
-                    clip_factor(report.grad_norm, in_.config.train.max_grad_norm) * unscale);
+    require_finite(report, queued.batch, queued.step);  // before any weight moves
+    if (!reads_later_) {
+      const double factor = clip_factor(report.grad_norm, in_.config.train.max_grad_norm);
+      optimizer_.step(queued.learning_rate, factor * (1 / queued.loss_scale));
+    }
   }
-  report.seconds = now_s() - start;
+  report.seconds = reads_later_ ? numbers_of(queued.step).seconds() : now_s() - queued.started_s;
   return report;
 }
 
@@ -168,32 +228,46 @@ bool Trainer::overflows(const StepReport& report) {
   return !accepted && !loss_scale_.is_exhausted();
 }
 
-/// The step's only wait for the device. Returns the sum of this rank's losses.
-double Trainer::read(const MicroBatchSums& sums, StepReport& report) {
-  std::vector<at::Tensor> scalars = {grad_norm(in_.decoder->parameters())};
-  scalars.insert(scalars.end(), sums.losses.begin(), sums.losses.end());
-  scalars.insert(scalars.end(), sums.aux_losses.begin(), sums.aux_losses.end());
-  const at::Tensor host = at::stack(scalars).cpu();
-  const auto* value = host.const_data_ptr<double>();
-  report.grad_norm = *value++ / loss_scale_.value();
-  double loss_sum = 0;
-  for (size_t micro_step = 0; micro_step < sums.losses.size(); ++micro_step) {
-    loss_sum += *value++;
-    if (!std::isfinite(loss_sum) && report.not_finite_at < 0)
-      report.not_finite_at = first_bin(static_cast<int64_t>(micro_step));
+/// The only wait for the device in a step.
+Trainer::StepReport Trainer::read(const QueuedStep& queued) {
+  const std::vector<RankNumbers> ranks = numbers_of(queued.step).wait();
+  StepReport report;
+  report.grad_norm = ranks.front().grad_norm / queued.loss_scale;
+  double total = 0, aux_total = 0;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankNumbers& numbers = ranks[rank];
+    double of_rank = 0, aux_of_rank = 0;
+    for (const double loss : numbers.losses) of_rank += loss;
+    for (const double loss : numbers.aux_losses) aux_of_rank += loss;
+    total += of_rank;
+    aux_total += aux_of_rank;
+    const HostNumbers& host = numbers.host;
+    report.loss_per_rank.push_back(host.label_tokens > 0 ? of_rank / host.label_tokens : kNoLoss);
+    report.peak_memory_bytes.push_back(static_cast<uint64_t>(host.peak_memory_bytes));
+    stop_exit_code_ = std::max(stop_exit_code_, static_cast<int>(host.stop_exit_code));
+    if (report.not_finite_at < 0)
+      report.not_finite_at = not_finite_at(numbers, static_cast<int64_t>(rank));
   }
-  for (size_t i = 0; i < sums.aux_losses.size(); ++i) report.own_aux_loss += *value++;
-  return loss_sum;
+  save_wanted_ = save_wanted_ || ranks.front().host.save_due != 0;
+  if (aux_coef() > 0) report.aux_loss = aux_total / num_micro_batches(queued.batch);
+  report.loss = total / static_cast<double>(queued.batch.label_tokens);
+  return report;
 }
 
-/// Of this rank's micro-batch.
-int64_t Trainer::first_bin(int64_t micro_step) const {
-  return (micro_step * in_.comm->world_size() + in_.comm->rank()) *
-         *in_.config.train.batch_size.value;
+/// The first bin of a rank's first micro-batch whose loss is not finite; -1 for none.
+int64_t Trainer::not_finite_at(const RankNumbers& numbers, int64_t rank) const {
+  for (size_t micro_step = 0; micro_step < numbers.losses.size(); ++micro_step)
+    if (!std::isfinite(numbers.losses[micro_step]))
+      return first_bin(static_cast<int64_t>(micro_step), rank);
+  return -1;
 }
 
-Trainer::MicroBatchSums Trainer::forward_backward(const data::StepBatch& global_batch, int64_t step,
-                                                  StepReport& report) {
+int64_t Trainer::first_bin(int64_t micro_step, int64_t rank) const {
+  return (micro_step * in_.comm->world_size() + rank) * *in_.config.train.batch_size.value;
+}
+
+Trainer::MicroBatchSums Trainer::forward_backward(const data::StepBatch& global_batch,
+                                                  int64_t step) {
   const config::TrainConfig& train = in_.config.train;
   const int64_t micro_batch_size = *train.batch_size.value, accum = *train.grad_accum.value;
   const model::Randomness randomness{static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step),
@@ -201,11 +275,12 @@ Trainer::MicroBatchSums Trainer::forward_backward(const data::StepBatch& global_
   const double grad_scale = loss_scale_.value() / static_cast<double>(global_batch.label_tokens);
   MicroBatchSums sums;
   for (int64_t micro_step = 0; micro_step < accum; ++micro_step) {
-    const data::Batch batch = data::make_batch(global_batch.examples, global_batch.bins,
-                                               first_bin(micro_step), micro_batch_size);
+    const data::Batch batch =
+        data::make_batch(global_batch.examples, global_batch.bins,
+                         first_bin(micro_step, in_.comm->rank()), micro_batch_size);
     model::Decoder::AuxLoss aux{.grad_scale = loss_scale_.value() * aux_coef() /
                                               num_micro_batches(global_batch)};
-    report.own_label_tokens += batch.label_tokens;
+    sums.label_tokens += batch.label_tokens;
     const bool last = micro_step + 1 == accum;
     sums.losses.push_back(in_.decoder->forward_backward(
         model::prepare_batch(batch, in_.decoder->rope(), in_.decoder->batch_target(), randomness,
@@ -228,30 +303,6 @@ double Trainer::aux_coef() const {
 double Trainer::num_micro_batches(const data::StepBatch& global_batch) const {
   const int64_t size = *in_.config.train.batch_size.value;
   return static_cast<double>((static_cast<int64_t>(global_batch.bins.size()) + size - 1) / size);
-}
-
-/// One small all-gather a step carries everything that ranks must agree on.
-void Trainer::gather(StepReport& report, double loss_sum, double num_micro_batches) {
-  const bool save_due = save_every_s_ > 0 && now_s() - last_save_s_ >= save_every_s_;
-  const auto ranks =
-      in_.comm->all_gather({loss_sum, static_cast<double>(report.own_label_tokens),
-                            static_cast<double>(in_.hooks.peak_memory_bytes()),
-                            static_cast<double>(in_.hooks.stop_exit_code()), save_due ? 1.0 : 0.0,
-                            static_cast<double>(report.not_finite_at), report.own_aux_loss});
-  double total = 0, aux_total = 0;
-  report.not_finite_at = -1;
-  for (const auto& rank : ranks) {
-    total += rank[0];
-    report.loss_per_rank.push_back(rank[1] > 0 ? rank[0] / rank[1] : kNoLoss);
-    report.peak_memory_bytes.push_back(static_cast<uint64_t>(rank[2]));
-    report.stop_exit_code = std::max(report.stop_exit_code, static_cast<int>(rank[3]));
-    const auto not_finite_at = static_cast<int64_t>(rank[5]);
-    if (report.not_finite_at < 0) report.not_finite_at = not_finite_at;
-    aux_total += rank[6];
-  }
-  if (aux_coef() > 0) report.aux_loss = aux_total / num_micro_batches;
-  report.save_due = ranks[0][4] != 0;
-  report.loss = total / static_cast<double>(report.label_tokens);
 }
 
 void Trainer::require_finite(const StepReport& report, const data::StepBatch& global_batch,
@@ -307,9 +358,9 @@ void Trainer::tell(const char* phase, int64_t steps_done) {
   in_.hooks.on_event(event_);
 }
 
-void Trainer::log_step(int64_t step, const StepReport& report) {
-  const int64_t done = step + 1;
-  progress_.add({done, report.loss, report.grad_norm, report.learning_rate, report.tokens,
+void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
+  const int64_t done = queued.step + 1;
+  progress_.add({done, report.loss, report.grad_norm, queued.learning_rate, queued.batch.tokens,
                  report.seconds, report.aux_loss});
   event_.loss = report.loss;
   event_.tokens_per_second = progress_.tokens_per_second();
@@ -324,15 +375,15 @@ void Trainer::log_step(int64_t step, const StepReport& report) {
   }
   observe::TrainMetrics m;
   m.step = done;
-  m.epoch = in_.batches->epochs_after(step);
+  m.epoch = queued.epochs;
   m.loss = report.loss;
   m.aux_loss = report.aux_loss;
   m.grad_norm = report.grad_norm;
   if (loss_scale_.is_active()) m.loss_scale = loss_scale_.value();
-  m.learning_rate = report.learning_rate;
-  m.label_tokens = report.label_tokens;
-  m.tokens = report.tokens;
-  m.tokens_per_second = static_cast<double>(report.tokens) / report.seconds;
+  m.learning_rate = queued.learning_rate;
+  m.label_tokens = queued.batch.label_tokens;
+  m.tokens = queued.batch.tokens;
+  m.tokens_per_second = static_cast<double>(m.tokens) / report.seconds;
   m.step_seconds = report.seconds;
   m.peak_memory_bytes = report.peak_memory_bytes;
   m.loss_per_rank = report.loss_per_rank;
@@ -365,6 +416,11 @@ bool Trainer::evaluation_due(int64_t step) const {
     default:
       return false;
   }
+}
+
+bool Trainer::save_due(int64_t step) const {
+  const auto& every = in_.config.train.save_steps;
+  return every && (step + 1) % *every == 0;
 }
 
 void Trainer::evaluate(int64_t steps_done) {
@@ -426,6 +482,7 @@ void Trainer::save(int64_t steps_done) {
   }
   in_.comm->barrier(fmt::format("save-{}", steps_done));
   last_save_s_ = now_s();
+  save_wanted_ = false;
   saved_step_ = steps_done;
   tell("training", steps_done);
 }

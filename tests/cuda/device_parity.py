@@ -9,12 +9,14 @@ bases       quantised bases, on sm_80, sm_89 and sm_90, whose code paths differ
 optimizers  every optimizer and LoRA variant; 8-bit moments of matrices that are large enough to have them
 resume      a run that was stopped and resumed ends with the bits of one that was not
 attention   cuDNN's kernel on documents of one length, and which batches it is not used for
+bad record  a loss that is no number ends the run with its step and its record, though a later step is queued by then
 Without --all a part of it, for `make test`. Standard library only.
 """
 
 import argparse
 import array
 import json
+import math
 import os
 import pathlib
 import random
@@ -26,6 +28,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 DATA = HERE.parent / "data"
+TOKENIZER = DATA / "train/models/tied"
 REFERENCES = ("lora_all_linear", "lora_qv", "lora_rslora", "full_tied", "full_untied", "partial_norms")
 FP32 = 2e-5  # relative, of losses beside another device's in fp32; gradient norms ten times as much
 # Activations are rounded to e4m3: where one lies between two codes, its last bit decides by a sixteenth. The CPU's own kernels for AVX2 and
@@ -81,8 +84,9 @@ def worst(rows, expected, key):
     return max(abs(row[key] - other[key]) / max(abs(other[key]), 1e-12) for row, other in zip(rows, expected))
 
 
-def write_model(folder, hidden=64, layers=2, vocab=48, head_scale=1):
-    """A random model with a tokenizer, large enough for 8-bit moments and for FP8 products of the hardware."""
+def write_model(folder, hidden=64, layers=2, vocab=48, head_scale=1, nan_of=None):
+    """A random model with a tokenizer, large enough for 8-bit moments and for FP8 products of the hardware.
+    @param nan_of a token whose embedding is no number"""
     folder.mkdir()
     heads, head_dim, inner = 4, 16, 128
     settings = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
@@ -102,6 +106,8 @@ def write_model(folder, hidden=64, layers=2, vocab=48, head_scale=1):
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
         deviation = 0.15 * (head_scale if name == "lm_head.weight" else 1)
         values = array.array("f", (chance.gauss(1, 0.1) if len(shape) == 1 else chance.gauss(0, deviation) for _ in range(count)))
+        if nan_of and name == "model.embed_tokens.weight":
+            values[json.loads((TOKENIZER / "tokenizer.json").read_text())["model"]["vocab"][nan_of] * hidden] = math.nan
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, begin + 4 * count]}
         begin += 4 * count
         parts.append(values.tobytes())
@@ -112,7 +118,7 @@ def write_model(folder, hidden=64, layers=2, vocab=48, head_scale=1):
 
 
 def add_tokenizer(folder):
-    for file in (DATA / "train/models/tied").glob("tokenizer*"):
+    for file in TOKENIZER.glob("tokenizer*"):
         (folder / file.name).symlink_to(file)
 
 
@@ -234,6 +240,33 @@ def check_attention(machine, choice):
     return f"loss {loss:.1e} from fp32, FlashAttention's {worst(flash, fp32, 'loss'):.1e}"
 
 
+def check_bad_record(machine, processes, *settings):
+    """One record's loss is no number, at step 3: found when step 4 is queued, and told as it is. No later step is logged or saved."""
+    model, folder = write_model(machine.scratch / f"bad-{machine.runs}", nan_of="?"), machine.scratch / f"bad-run-{machine.runs}"
+    machine.runs += 1
+    data = folder.with_suffix(".jsonl")
+    good = [json.dumps({"text": "0123456789"})] * (2 * processes + processes - 1)
+    data.write_text("\n".join([*good, json.dumps({"text": "01?23"}), *good]) + "\n")
+    arguments = ["train", "--config", str(DATA / "train/lora_all_linear/run.yaml"), "--device", "cuda", "--nproc-per-node", str(processes),
+                 f"output.dir={folder}", f"model.name={model}", f"data.train={data}", "tuning.lora.init_from=", "data.shuffle=false", "data.packing=false",
+                 "train.batch_size=1", "train.grad_accum=1", "train.max_steps=5", *settings]
+    try:
+        machine.run(arguments, {"SFTRUN_HOST_BACKED_DEVICES": str(processes)})
+    except AssertionError as problem:
+        told = str(problem)
+    else:
+        raise AssertionError("the run did not end with an error")
+    assert told.startswith("exit code 5:") and "the loss is not finite at step 3; no weight was changed by this step" in told, told
+    logs = "".join(path.read_text() for path in sorted((folder / "logs").glob("*.log")))
+    assert f"line {len(good) + 1} of the micro-batch in which it arose" in logs, logs[-800:]
+    logged = [line["step"] for line in read_lines(folder / "metrics.jsonl") if "loss" in line]
+    assert logged == [1, 2], f"steps logged: {logged}"
+    saved = sorted(path.name for path in (folder / "checkpoints").glob("step-*"))
+    wanted = ["step-000001", "step-000002"] if "train.save_steps=1" in settings else []
+    assert saved == wanted and not (folder / "adapter").exists(), f"saved: {saved}"
+    return "found at step 3"
+
+
 def check_generate(machine, model):
     said = []
     for device in ("cuda", "cpu"):
@@ -255,6 +288,9 @@ def checks(machine, arguments):
     yield "resume", True, lambda: check_resume(machine, "tuning.mode=full") and "the same bits"
     yield "resume, moments on the host", False, lambda: check_resume(machine, "tuning.mode=full", "train.optimizer=paged_adamw") and "the same bits"
     yield "fp16 overflow and resume", True, lambda: check_overflow(machine)
+    for processes, settings in ((1, ()), (2, ()), (1, ("train.save_steps=1",))):
+        yield f"bad record, {processes} cards, {' '.join(settings) or 'no checkpoint'}", True, \
+            lambda processes=processes, settings=settings: check_bad_record(machine, processes, *settings)
     yield "generate", True, lambda: check_generate(machine, listed[0].model)
     for choice in ("cudnn", "measure"):
         yield f"attention={choice}", choice == "cudnn", lambda choice=choice: check_attention(machine, choice)

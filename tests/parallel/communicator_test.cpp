@@ -58,6 +58,11 @@ TEST_P(Ranks, SumGatherBarrierAndBroadcast) {
       comm.wait_all();
       EXPECT_TRUE(at::equal(values, at::arange(size, at::kFloat) * n + n * (n - 1) / 2));
     }
+    const at::Tensor own = at::tensor({static_cast<double>(comm.rank()), 2.0}, at::kDouble),
+                     all = comm.all_gather_tensor(own);
+    ASSERT_EQ(all.size(0), comm.world_size());
+    for (int64_t rank = 0; rank < all.size(0); ++rank)
+      EXPECT_TRUE(at::equal(all[rank], at::tensor({static_cast<double>(rank), 2.0}, at::kDouble)));
     const auto gathered = comm.all_gather({static_cast<double>(comm.rank()), 0.5});
     ASSERT_EQ(gathered.size(), static_cast<size_t>(n));
     for (int rank = 0; rank < n; ++rank) EXPECT_EQ(gathered[static_cast<size_t>(rank)][0], rank);

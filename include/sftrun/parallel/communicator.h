@@ -44,6 +44,8 @@ class Communicator {
   void wait_all();
   /// values [n] of each rank, in order of rank: [world_size][n]. n must be the same everywhere.
   std::vector<std::vector<double>> all_gather(const std::vector<double>& values);
+  /// The same of a tensor [n], where it lies: [world_size, n]. With NCCL the host does not wait.
+  at::Tensor all_gather_tensor(const at::Tensor& values);
   /// Waits until all ranks have come here, on the store and not in a collective: whoever comes
   /// first may wait for hours. @throws CommError when one has abandoned the run
   void barrier(const std::string& name);

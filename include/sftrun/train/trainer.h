@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -23,8 +24,10 @@
 #include "sftrun/train/loss_scale.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/train/schedule.h"
+#include "sftrun/train/step_numbers.h"
 
-/// The training loop.
+/// The training loop. On CUDA a step is queued before the host has read the numbers of the step
+/// before (docs/decisions/0021-one-delayed-read.md).
 namespace sftrun::train {
 
 /// What the loop tells whoever watches.
@@ -37,7 +40,7 @@ struct TrainEvent {
 struct Hooks {
   std::function<int()> stop_exit_code = [] {
     return 0;
-  };  ///< not 0: stop after this step with a checkpoint
+  };  ///< not 0: stop with a checkpoint, after the steps that are queued by then
   std::function<void(const TrainEvent&)> on_event = [](const TrainEvent&) {};
   std::function<uint64_t()> peak_memory_bytes = [] { return uint64_t{0}; };
   /// Where the first step of a run is not finite. What it throws is told instead.
@@ -68,20 +71,26 @@ struct TrainOutcome {
 class Trainer {
  public:
   explicit Trainer(TrainerInputs inputs);
+  ~Trainer();
   TrainOutcome run();
   uint64_t optimizer_bytes() const { return optimizer_.device_bytes(); }
   int64_t total_steps() const { return in_.batches->total_steps(); }
 
  private:
+  struct QueuedStep;
   struct StepReport;
-  StepReport train_step(int64_t step);
   struct MicroBatchSums;
-  MicroBatchSums forward_backward(const data::StepBatch& global_batch, int64_t step,
-                                  StepReport& report);
-  double read(const MicroBatchSums& sums, StepReport& report);
-  int64_t first_bin(int64_t micro_step) const;
+  void queue_step(int64_t step);
+  void queue_update(const QueuedStep& queued, const MicroBatchSums& sums);
+  MicroBatchSums forward_backward(const data::StepBatch& global_batch, int64_t step);
+  void finish_steps(size_t left_queued);
+  void finish_before_error();
+  StepReport finish_step(const QueuedStep& queued);
+  StepReport read(const QueuedStep& queued);
+  StepNumbers& numbers_of(int64_t step) { return numbers_[static_cast<size_t>(step % 2)]; }
+  int64_t first_bin(int64_t micro_step, int64_t rank) const;
+  int64_t not_finite_at(const RankNumbers& numbers, int64_t rank) const;
   bool overflows(const StepReport& report);
-  void gather(StepReport& report, double loss_sum, double num_micro_batches);
   double aux_coef() const;  // of the routers' load-balancing loss; 0: none
   double num_micro_batches(const data::StepBatch& global_batch) const;
   void require_finite(const StepReport& report, const data::StepBatch& global_batch,
@@ -90,16 +99,22 @@ class Trainer {
   void require_finite_state(int64_t steps_done);
   std::string newest_saved() const;
   void tell(const char* phase, int64_t steps_done);
-  void log_step(int64_t step, const StepReport& report);
+  void log_step(const QueuedStep& queued, const StepReport& report);
   void evaluate(int64_t steps_done);
   void save(int64_t steps_done);
   bool evaluation_due(int64_t step) const;
+  bool save_due(int64_t step) const;
   bool is_main() const { return in_.comm->rank() == 0; }
 
   TrainerInputs in_;
   Schedule schedule_;
   AdamW optimizer_;
   LossScale loss_scale_;
+  /// Numbers are read while the next step is queued, and the device decides about the update.
+  bool reads_later_;
+  at::Tensor gate_;                     // kernels::open_gate; undefined where the host decides
+  std::array<StepNumbers, 2> numbers_;  // in turn
+  std::vector<QueuedStep> queued_;      // of which nothing was read; at most two
   parallel::GradReducer reducer_;
   std::optional<Evaluator> evaluator_;
   CheckpointStore checkpoints_;
@@ -109,9 +124,11 @@ class Trainer {
   TrainOutcome outcome_;
   TrainState state_;
   double save_every_s_ = 0;
-  double last_save_s_ = 0;  // on the monotonic clock
-  int64_t saved_step_ = 0;  // of the newest checkpoint; 0 for none
-  TrainEvent event_;        // as last told: a new phase keeps the last step's figures
+  double last_save_s_ = 0;    // on the monotonic clock
+  int64_t saved_step_ = 0;    // of the newest checkpoint; 0 for none
+  int stop_exit_code_ = 0;    // the largest that any rank had in a step that was read
+  bool save_wanted_ = false;  // by rank 0's clock in a step that was read, since the last save
+  TrainEvent event_;          // as last told: a new phase keeps the last step's figures
 };
 
 }  // namespace sftrun::train

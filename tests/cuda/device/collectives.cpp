@@ -32,13 +32,14 @@ class HostNccl final : public c10d::Backend {
     auto host = on_host(tensors);
     return gloo_->allreduce(host, options);
   }
-  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
-                                           std::vector<at::Tensor>& inputs,
-                                           const c10d::AllgatherOptions& options) override {
-    std::vector<std::vector<at::Tensor>> host_outputs;
-    for (const auto& list : outputs) host_outputs.push_back(on_host(list));
-    auto host_inputs = on_host(inputs);
-    return gloo_->allgather(host_outputs, host_inputs, options);
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& options) override {
+    TORCH_CHECK(
+        output.numel() == getSize() * input.numel() && output.scalar_type() == input.scalar_type(),
+        "an all-gather of ", input.sizes(), " into ", output.sizes());
+    std::vector<at::Tensor> inputs = on_host({input});
+    std::vector<std::vector<at::Tensor>> outputs = {on_host({output})[0].chunk(getSize())};
+    return gloo_->allgather(outputs, inputs, options);
   }
 
  private:

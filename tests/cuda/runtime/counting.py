@@ -82,6 +82,30 @@ def divided(tally_, by):
     return {key: number / by if number % by else number // by for key, number in tally_.items()}
 
 
+UPDATE = "sftrun::kernels::cuda::decide_update"  # of each step, before its weights move
+
+
+def reads(events):
+    """Of each wait for an event, how many steps' updates were queued after what it waits for: 0 for a read of the newest step."""
+    names = {event["id"]: event["name"] for event in events if event["event"] == "kernel"}
+    updates, recorded, found = 0, {}, []
+    for event in events:
+        if event["event"] == "launch" and short(names[event["kernel"]]) == UPDATE:
+            updates += 1
+        elif event["event"] == "event_record":
+            recorded[event["id"]] = updates
+        elif event["event"] == "sync" and event["of"] == "event":
+            found.append(updates - recorded.get(event["id"], updates))
+    return found
+
+
+def too_early(events, steps):
+    """What is wrong with the reads of a run that is evaluated and saved after its last step alone: only that one may be read at once."""
+    expected = [1] * (steps - 1) + [0]
+    if (found := reads(events)) != expected:
+        yield f"steps queued behind the one whose numbers are read: {found}, not {expected}"
+
+
 def run(session, mode, devices, name, layers=LAYERS, accum=2, steps=4, val=1, extra=()):
     folder = session.folder / "counts" / re.sub(r"\W+", "-", f"{mode} {devices} {name}")
     model = (mixture_model if mode in MIXTURES else dense_model)(folder / "model", layers, HIDDEN)
@@ -172,6 +196,9 @@ def count_mode(session, pool, mode, devices):
         failures.append(f"counts of {title}: the same run twice differs in {dict(changed)}")
     table = table_of(tallies)
     lines = [*steady_state(table), *too_many(table, mode)]
+    for name, steps in (("base", 4), ("step", 6)):
+        for rank in range(devices):
+            lines += [f"{name}, rank {rank}: {line}" for line in too_early(done[name].events(rank), steps)]
     return title, table, failures + [f"counts of {title}: {line}" for line in lines]
 
 
@@ -182,10 +209,11 @@ def steady_state(table):
         for name in ("cudaMalloc", "pinned allocations", "registrations"):
             if numbers[name]:
                 yield f"{numbers[name]:g} {name} in every {part}"
-    numbers = summary(table["micro-batch"])
-    for name in NOT_IN_A_MICRO_BATCH:
-        if numbers[name]:
-            yield f"{numbers[name]:g} {name} in every micro-batch"
+    for part, allowed in (("micro-batch", 0), ("step without them", 1)):  # the step's one read is a wait for the step before
+        numbers = summary(table[part])
+        for name in NOT_IN_A_MICRO_BATCH:
+            if numbers[name] > (allowed if name == "synchronisations" else 0):
+                yield f"{numbers[name]:g} {name} in every {part}"
 
 
 def too_many(table, mode):
