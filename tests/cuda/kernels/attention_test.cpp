@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "support.h"
 
@@ -323,8 +324,11 @@ TEST_P(CudaAttention, Forward) {
   expect_forward(type(), kCases[1], 1);
 }
 
+// In fp16 some of them: its code is bf16's but for the products' type.
 TEST_P(CudaAttention, Backward) {
-  for_each("case", kCases, [&](const Case& c) { expect_backward(type(), c, 0); });
+  const std::span<const Case> cases(kCases);
+  for_each("case", type() == Type::kFloat16 ? cases.first(4) : cases,
+           [&](const Case& c) { expect_backward(type(), c, 0); });
   expect_backward(type(), kCases[1], 1);
 }
 
