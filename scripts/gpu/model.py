@@ -11,8 +11,8 @@ FILE is what tests/cuda/runtime/runtime_test.py --only counts --counts FILE writ
 Time of an operation = max(FLOPs / (peak x share), bytes / (bandwidth x share)) + the start of its kernels. A micro-batch takes the
 longer of that sum and launches x the host's time for one, for launches are asynchronous. Two steps are modelled. "today" is the
 list of operations that the tests count: linears that read the same input are one product, their adapters' columns another one; on
-the way back [dy | d_low] [W ; A] is one. Quantised matrices are unpacked, and codes in FP8 turned, by a second stream beside the
-products before. "appended" is the planned step: [x | low] [W | sB]^T on the way forward, too; in FP8 norms and activations round
+the backward pass [dy | d_low] [W ; A] is one. Quantised matrices are unpacked, and codes in FP8 turned, by a second stream beside the
+products before. "appended" is the planned step: [x | low] [W | sB]^T in the forward pass, too; in FP8 norms and activations round
 what they write. Standard library only.
 """
 
@@ -172,7 +172,7 @@ class Op:
     count: int = 1
     for_input: bool = False  # left out in the first layer, whose input needs no gradient
     # On the second stream: "ahead" beside the products before; "first" of a pass, which nothing hides in its first layer (forward) or last
-    # one (backward); "held": left out in the layer that was last on the way forward, whose matrices are still there
+    # one (backward); "held": left out in the layer that was last in the forward pass, whose matrices are still there
     aside: str = ""
 
     @property
@@ -691,7 +691,7 @@ def levers(case):
     yield "attention at FlashAttention 3's rate, which `model.attention: cudnn` may come near (521 TFLOP/s forward; 400 backward, assumed)", {"shares": FLASH_3}
     if base == "fp8":
         yield "backward products as fast as forward ones", {"shares": (EXACT_SUMS,)}
-        yield "no rounding by itself after attention and before q, k, v on the way back", {"without": ("rounding to FP8",)}
+        yield "no rounding by itself after attention and before q, k, v in the backward pass", {"without": ("rounding to FP8",)}
         yield "the adapter's part summed inside the product", {"without": ("thin sum",)}
     if base == "nf4":
         yield "unpacking inside the products", {"without": ("unpacking",)}

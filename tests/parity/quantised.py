@@ -64,7 +64,7 @@ LIBRARY.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
 
 
 class RoundedProduct(torch.autograd.Function):
-    """What cards do in FP8, in fp32: codes by codes, then both factors. On the way back the weight's factors multiply first."""
+    """What cards do in FP8, in fp32: codes by codes, then both factors. In the backward pass the weight's factors multiply first."""
 
     @staticmethod
     def forward(context, x, codes, factors):
@@ -80,7 +80,7 @@ class RoundedProduct(torch.autograd.Function):
 
 
 class RoundedLinear(torch.nn.Linear):
-    """transformers' CompressedTensorsFP8Linear, with a way back and without its cards' product."""
+    """transformers' CompressedTensorsFP8Linear, with a backward pass and without its cards' product."""
 
     @classmethod
     def of(cls, linear: torch.nn.Linear):

@@ -24,15 +24,15 @@ struct LoraAdapter {
 
   /// DoRA (arXiv:2402.09353): y = W x + bias becomes magnitude / |W + scale B A| (W x + scale B A
   /// x)
-  /// + bias, with the length of each row, which counts as a constant on the way back. Dropout is in
-  /// both products behind the fraction, and what it takes from W x comes back unscaled (peft's
-  /// lora/dora.py).
+  /// + bias, with the length of each row, which counts as a constant in the backward pass. Dropout
+  /// is in both products behind the fraction, and what it takes from W x comes back unscaled
+  /// (peft's lora/dora.py).
   Parameter* magnitude = nullptr;  ///< [out_features]; null: plain LoRA
   at::Tensor squares;              ///< [out_features] fp32: the sum of the squares of W's rows
   at::Tensor lengths;  ///< [out_features] fp32, of an update that no longer changes; or undefined
 };
 
-/// What an adapter keeps for its way back.
+/// What an adapter keeps for its backward pass.
 struct LoraRun {
   at::Tensor
       low;  ///< dropout(x) A^T [T, r], on a CPU times the scale; undefined without an adapter

@@ -37,7 +37,7 @@ struct RowSum {
   at::Tensor logits;    ///< [T, 1], of x's dtype; undefined: `beside` as it is
 };
 
-/// Rows of a gated activation whose answers have weights, on their way back.
+/// Rows of a gated activation whose answers have weights, in the backward pass.
 struct WeightedGated {
   at::Tensor dh;       ///< [rows, inner]: of the activation, without the weights
   at::Tensor gate_up;  ///< [rows, 2 * inner]; becomes its own gradient, with the weights

@@ -25,7 +25,7 @@ at::Tensor by_document(const at::Tensor& x, const EqualDocuments& documents, int
   return x.view({documents.count, documents.length, x.size(1) / head_dim, head_dim})
       .transpose(1, 2);
 }
-/// The way back: without a copy, too, as LibTorch lays out results as their operands.
+/// The backward pass: without a copy, too, as LibTorch lays out results as their operands.
 at::Tensor by_token(const at::Tensor& x) {
   return x.transpose(1, 2).reshape({x.size(0) * x.size(2), x.size(1) * x.size(3)});
 }

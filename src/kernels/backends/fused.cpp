@@ -13,7 +13,7 @@
 namespace sftrun::kernels {
 namespace {
 
-/// What a half's last linear and the norm after it leave for the way back.
+/// What a half's last linear and the norm after it leave for the backward pass.
 struct Joined {
   at::Tensor y, rstd;  ///< the linear's result, where a norm follows
   LowRank low;

@@ -69,13 +69,13 @@ ScaledCodes turned_codes(const Product& term) {
 }
 
 /// Both operands with what is summed over lying together, as cards of sm_89 and sm_90 want them: on
-/// the way back the codes are turned first.
+/// the backward pass the codes are turned first.
 at::Tensor hardware_product(const Product& term, const RoundedRows& rounded) {
   const QuantizedMatrix& w = *term.w.quantized;
   const ScaledCodes right =
       term.transposed ? ScaledCodes{w.packed.view({w.rows, w.columns}), w.absmax.unsqueeze(0)}
                       : turned_codes(term);
-  // As torchao's defaults: sums in fewer bits on the way forward alone.
+  // As torchao's defaults: sums in fewer bits in the forward pass alone.
   return at::_scaled_mm(rounded.codes, right.codes.t().view(at::kFloat8_e4m3fn), rounded.factors,
                         right.factors,
                         /*bias=*/{}, /*scale_result=*/{}, at::kBFloat16,

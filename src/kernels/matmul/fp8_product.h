@@ -4,10 +4,10 @@
 
 /// Products by a frozen matrix in e4m3 (QuantFormat::kFp8): x is rounded to e4m3, too, with a
 /// factor for each of its rows, codes are multiplied by codes into fp32, and factors multiply the
-/// sums. On the way back, x W, the matrix' factors lie along what is summed over: they multiply x
-/// before it is rounded, and the codes are those of the way forward. On CUDA from sm_89 on in the
-/// hardware's FP8 products, for bf16 and whole groups of 16; elsewhere codes are multiplied in the
-/// compute dtype, which holds them exactly.
+/// sums. In the backward pass, x W, the matrix' factors lie along what is summed over: they
+/// multiply x before it is rounded, and the codes are those of the forward pass. On CUDA from sm_89
+/// on in the hardware's FP8 products, for bf16 and whole groups of 16; elsewhere codes are
+/// multiplied in the compute dtype, which holds them exactly.
 namespace sftrun::kernels {
 
 bool is_fp8(const Product& term);
