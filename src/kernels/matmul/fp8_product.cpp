@@ -68,7 +68,7 @@ ScaledCodes turned_codes(const Product& term) {
   return turned;
 }
 
-/// Both operands with what is summed over lying together, as cards of sm_89 and sm_90 want them: on
+/// Both operands with what is summed over lying together, as cards of sm_89 and sm_90 want them: in
 /// the backward pass the codes are turned first.
 at::Tensor hardware_product(const Product& term, const RoundedRows& rounded) {
   const QuantizedMatrix& w = *term.w.quantized;
