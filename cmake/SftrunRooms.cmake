@@ -1,7 +1,7 @@
 # Several files in one: what they instantiate alike (nlohmann/json, fmt, CLI11) is compiled once, and a build from nothing takes a
 # seventh less. Files that share a name within them are compiled alone (`alone` in CMakeLists.txt). SFTRUN_TOGETHER=OFF where single
 # files are compiled again and again.
-option(SFTRUN_TOGETHER "Compile several files of the rooms without LibTorch, and of the front, as one" ON)
+option(SFTRUN_TOGETHER "Compile several files of the rooms, and of the front, as one" ON)
 function(sftrun_together target)
   if(SFTRUN_TOGETHER)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)

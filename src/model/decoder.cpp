@@ -76,10 +76,11 @@ at::Tensor Decoder::no_loss() const {
 }
 
 void Decoder::prepare_joints(kernels::UnpackAhead::Pass pass) {
+  if (joints_version_ != store_.version()) {
+    joint_adapters_.refresh();
+    joints_version_ = store_.version();
+  }
   if (unpacking_) unpacking_->begin(pass);
-  if (joints_version_ == store_.version()) return;
-  joint_adapters_.refresh();
-  joints_version_ = store_.version();
 }
 
 at::Tensor Decoder::forward_backward(const PackedBatch& batch, double grad_scale,

@@ -120,6 +120,7 @@ class Generator {
       positions.push_back(active[i].length);
       tokens.data_ptr<int64_t>()[i] = active[i].next;
     }
+    decoder_.prepare_joints(kernels::UnpackAhead::Pass::kDecoding);
     kernels::BatchContext context;
     decoder_.rope().fill_positions(context, positions, device());
     tokens = tokens.to(device());

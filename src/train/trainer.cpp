@@ -239,6 +239,9 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
     double of_rank = 0, aux_of_rank = 0;
     for (const double loss : numbers.losses) of_rank += loss;
     for (const double loss : numbers.aux_losses) aux_of_rank += loss;
+    // Reduced, and so all ranks' alike, unless a card or a link is broken: any of them closes the
+    // gate.
+    if (!std::isfinite(numbers.grad_norm)) report.grad_norm = numbers.grad_norm;
     total += of_rank;
     aux_total += aux_of_rank;
     const HostNumbers& host = numbers.host;

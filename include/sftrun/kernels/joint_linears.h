@@ -35,8 +35,12 @@ struct JointLinears {
   bool has_adapters() const { return a.defined(); }
   int64_t out_features() const;
   int64_t in_features() const { return members.front()->matrix().size(1); }
-  /// [N + ranks, K], but of FP8; of quantised ones valid until this is called again for others.
+  /// [N + ranks, K], but of FP8; of quantised ones valid until `release`.
   at::Tensor matrix() const { return unpacking ? unpacking->values(*this) : weight_and_a; }
+  /// When the product that reads the matrix is queued.
+  void release() const {
+    if (unpacking) unpacking->done();
+  }
   int64_t ranks() const { return has_adapters() ? a.size(0) : 0; }  ///< a multiple of 16
   /// Columns of room that `joint_input_grad` wants behind a row of dy.
   int64_t spare() const { return fp8 ? 0 : ranks(); }

@@ -17,16 +17,27 @@ struct JointLinears;
 /// next in the pass before; where that is wrong, a matrix is unpacked when it is asked for.
 class UnpackAhead {
  public:
-  enum class Pass : uint8_t { kForward, kTraining };  ///< each asks in an order of its own
+  enum class Pass : uint8_t {
+    kForward,
+    kTraining,
+    kDecoding
+  };  ///< each asks in an order of its own
 
   UnpackAhead(at::Device device, at::ScalarType dtype);
+  UnpackAhead(const UnpackAhead&) = delete;
+  UnpackAhead& operator=(const UnpackAhead&) = delete;
+  ~UnpackAhead();
   /// Before anything is asked for. They must not move any more.
   void serve(const JointLinears& joint);
-  /// Before the first product of a micro-batch. What the buffers hold is void.
+  /// Before the first product of a micro-batch, when the adapters' A are as they stay. What the
+  /// buffers hold is void.
   void begin(Pass pass);
   /// The linears' values and, below these, the adapters' A: [N + ranks, K]. Of FP8 the codes
-  /// turned, [K, N] uint8. Until the next call, and for the current stream.
+  /// turned, [K, N] uint8. Until `done`, and for the current stream.
   at::Tensor values(const JointLinears& joint);
+  /// What reads the values asked for last is queued on the current stream: their buffer is free for
+  /// what comes after the next.
+  void done();
 
  private:
   struct Buffer {
@@ -43,20 +54,21 @@ class UnpackAhead {
   };
   using Order = std::vector<const JointLinears*>;
 
-  /// Notes that it was asked for.   @return what is asked for next; null: unknown
-  const JointLinears* follow(const JointLinears& joint);
+  /// Notes that it was asked for.
+  void follow(const JointLinears& joint);
+  c10::Stream computing() const;
   Layout layout_of(const JointLinears& joint) const;
   at::Tensor matrix_in(const Buffer& buffer, const JointLinears& joint) const;
   void unpack(const JointLinears& joint, Buffer& buffer);
-  void unpack_beside(const JointLinears& joint, Buffer& buffer, const c10::Stream& computing);
+  void unpack_beside(const JointLinears& joint, Buffer& buffer);
 
   at::TensorOptions options_;
   c10::Stream unpacking_;
   int64_t most_bytes_ = 0;
   std::array<Buffer, 2> buffers_;
-  size_t last_ = 0;   // the buffer that was given away last
-  c10::Event begun_;  // recorded on the computing stream
-  std::array<Order, 2> orders_;
+  size_t last_ = 0;  // the buffer that was given away last
+  c10::Event free_;  // recorded on the computing stream
+  std::array<Order, 3> orders_;
   Order* order_ = nullptr;
   size_t asked_ = 0;  // of `order_`
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "cudnn_attention.h"
 #include "sftrun/core/log.h"
@@ -106,15 +107,25 @@ bool AttentionChoices::takes_cudnn(const AttentionClass& shape,
   return taken;
 }
 
+namespace {
+
+bool trial_failed(const AttentionClass& shape, const char* why) {
+  log::warn("attention, {}: FlashAttention, as a trial beside cuDNN's kernel failed: {}",
+            words_of(shape), why);
+  return false;
+}
+
+}  // namespace
+
 bool AttentionChoices::decide(const AttentionClass& shape,
                               const std::function<AttentionTrial()>& run_trial) {
   AttentionTrial trial;
   try {
     trial = run_trial();
   } catch (const c10::Error& error) {
-    log::warn("attention, {}: FlashAttention, as cuDNN's kernel failed: {}", words_of(shape),
-              error.what_without_backtrace());
-    return false;
+    return trial_failed(shape, error.what_without_backtrace());
+  } catch (const std::runtime_error& error) {  // cuDNN's frontend has errors of its own
+    return trial_failed(shape, error.what());
   }
   const double allowed = most_difference(shape.dtype);
   if (!(trial.difference <= allowed)) {  // NaN, too

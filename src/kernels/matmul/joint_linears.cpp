@@ -108,6 +108,18 @@ JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool 
   Product term{dy, *joint.fp8};
   if (multiplies_turned_codes(term)) term.turned = {joint.matrix(), joint.ones};
   grads.dx = matmul_sum({term});
+  if (term.turned.codes.defined()) joint.release();
+  if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
+  return grads;
+}
+
+/// The adapters' part as a product of its own, or none.
+JointGrads apart_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
+  JointGrads grads;
+  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);  // b has the scales
+  if (!needs_dx) return grads;
+  grads.dx = at::mm(dy, weights_of(joint));
+  joint.release();
   if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
   return grads;
 }
@@ -171,32 +183,33 @@ at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t
     at::addmm_out(y, joint.bias, x, weights.t());
   else
     at::mm_out(y, x, weights.t());
+  joint.release();
   add_adapters(x, joint, low, y);
   return y;
 }
 
 void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
                        at::Tensor y) {
-  if (joint.fp8)
+  if (joint.fp8) {
     y.add_(matmul_sum({{x, *joint.fp8, /*transposed=*/true}}));
-  else
+  } else {
     y.addmm_(x, weights_of(joint).t());
+    joint.release();
+  }
   if (joint.bias.defined()) y.add_(joint.bias);
   add_adapters(x, joint, low, y);
 }
 
 JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
   if (joint.fp8) return fp8_input_grad(dy, joint, needs_dx);
-  if (!joint.has_adapters()) return {needs_dx ? at::mm(dy, weights_of(joint)) : at::Tensor(), {}};
-  const at::Tensor all = with_spare(dy, joint.spare());
-  if (!all.defined()) {
-    const at::Tensor d_low = at::mm(dy, joint.b);  // b has the scales
-    if (!needs_dx) return {{}, d_low};
-    return {at::mm(dy, weights_of(joint)).addmm_(d_low, joint.a), d_low};
-  }
-  at::Tensor d_low = all.narrow(1, joint.out_features(), joint.spare());
-  at::mm_out(d_low, dy, joint.b);
-  return {needs_dx ? at::mm(all, joint.matrix()) : at::Tensor(), d_low};
+  const at::Tensor all = joint.has_adapters() ? with_spare(dy, joint.spare()) : at::Tensor();
+  if (!all.defined()) return apart_input_grad(dy, joint, needs_dx);
+  JointGrads grads{{}, all.narrow(1, joint.out_features(), joint.spare())};
+  at::mm_out(grads.d_low, dy, joint.b);
+  if (!needs_dx) return grads;
+  grads.dx = at::mm(all, joint.matrix());
+  joint.release();
+  return grads;
 }
 
 void add_joint_adapter_grads(const at::Tensor& dy, const at::Tensor& x, const NormFactors& norm,

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "sftrun/core/error.h"
@@ -16,8 +17,16 @@ UnpackAhead::UnpackAhead(at::Device device, at::ScalarType dtype)
     : options_(at::TensorOptions().device(device).dtype(dtype)),
       unpacking_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
       buffers_{Buffer(device), Buffer(device)},
-      begun_(device.type()),
+      free_(device.type()),
       order_(&orders_[0]) {}
+
+/// What was unpacked on a guess may still be on its way into memory that goes away.
+UnpackAhead::~UnpackAhead() {
+  try {
+    unpacking_.synchronize();
+  } catch (const c10::Error&) {  // the device is lost
+  }
+}
 
 void UnpackAhead::serve(const JointLinears& joint) {
   most_bytes_ = std::max(most_bytes_, layout_of(joint).bytes());
@@ -27,6 +36,7 @@ void UnpackAhead::begin(Pass pass) {
   order_ = &orders_[static_cast<size_t>(pass)];
   asked_ = 0;
   for (Buffer& buffer : buffers_) buffer.holds = nullptr;
+  done();
 }
 
 UnpackAhead::Layout UnpackAhead::layout_of(const JointLinears& joint) const {
@@ -42,13 +52,12 @@ at::Tensor UnpackAhead::matrix_in(const Buffer& buffer, const JointLinears& join
       .view({layout.rows, layout.columns});
 }
 
-const JointLinears* UnpackAhead::follow(const JointLinears& joint) {
+void UnpackAhead::follow(const JointLinears& joint) {
   if (asked_ == order_->size() || (*order_)[asked_] != &joint) {
     order_->resize(asked_);
     order_->push_back(&joint);
   }
   ++asked_;
-  return asked_ < order_->size() ? (*order_)[asked_] : nullptr;
 }
 
 void UnpackAhead::unpack(const JointLinears& joint, Buffer& buffer) {
@@ -64,31 +73,49 @@ void UnpackAhead::unpack(const JointLinears& joint, Buffer& buffer) {
   if (joint.has_adapters()) all.narrow(0, row, joint.ranks()).copy_(joint.a);
 }
 
-void UnpackAhead::unpack_beside(const JointLinears& joint, Buffer& buffer,
-                                const c10::Stream& computing) {
-  begun_.record(computing);  // behind whatever reads what the buffer has now
-  begun_.block(unpacking_);
+void UnpackAhead::unpack_beside(const JointLinears& joint, Buffer& buffer) {
+  free_.record(computing());  // behind whatever reads what the buffer has now
+  free_.block(unpacking_);
   const c10::StreamGuard guard(unpacking_);
   unpack(joint, buffer);
   buffer.ready.record(unpacking_);
   buffer.is_awaited = true;
 }
 
+c10::Stream UnpackAhead::computing() const {
+  return c10::impl::VirtualGuardImpl(options_.device().type()).getStream(options_.device());
+}
+
 at::Tensor UnpackAhead::values(const JointLinears& joint) {
-  const c10::Stream computing =
-      c10::impl::VirtualGuardImpl(options_.device().type()).getStream(options_.device());
   for (Buffer& buffer : buffers_)
     if (!buffer.memory.defined())
       buffer.memory = at::empty({most_bytes_}, options_.dtype(at::kByte));
-  const JointLinears* next = follow(joint);
+  follow(joint);
   if (buffers_[last_].holds != &joint) last_ = 1 - last_;
   Buffer& own = buffers_[last_];
-  if (std::exchange(own.is_awaited, false)) own.ready.block(computing);
+  if (std::exchange(own.is_awaited, false)) own.ready.block(computing());
   if (own.holds != &joint) unpack(joint, own);
-  Buffer& other = buffers_[1 - last_];
-  if (next != nullptr && next != &joint && next != other.holds)
-    unpack_beside(*next, other, computing);
   return matrix_in(own, joint);
+}
+
+/// Now, not when the next one is asked for: whatever is queued until then, attention for one, is
+/// time to unpack beside.
+void UnpackAhead::done() {
+  const auto wanted =
+      std::span(*order_).subspan(asked_).first(std::min(buffers_.size(), order_->size() - asked_));
+  const auto is_held = [&](const JointLinears* joint) {
+    return buffers_[0].holds == joint || buffers_[1].holds == joint;
+  };
+  std::array<bool, 2> is_kept{};
+  for (size_t i = 0; i < buffers_.size(); ++i)
+    is_kept[i] = std::find(wanted.begin(), wanted.end(), buffers_[i].holds) != wanted.end();
+  for (const JointLinears* joint : wanted) {
+    if (is_held(joint)) continue;
+    const size_t place = is_kept[1 - last_] ? last_ : 1 - last_;
+    if (is_kept[place]) return;
+    is_kept[place] = true;
+    unpack_beside(*joint, buffers_[place]);
+  }
 }
 
 }  // namespace sftrun::kernels

@@ -31,14 +31,19 @@ __device__ __forceinline__ void load_piece(const uint8_t* from, int64_t left, ui
     for (int i = 0; i < kWide && i < left; ++i) to[i] = from[i];
   }
 }
+/// A piece of the tile's column, from its row `from` on.
 template <bool kWholePieces>
-__device__ __forceinline__ void store_piece(const uint8_t* bytes, int64_t left, uint8_t* to) {
+__device__ __forceinline__ void store_piece(const uint8_t* from, int64_t left, uint8_t* to) {
   if constexpr (kWholePieces) {
-    uint4 words;
-    memcpy(&words, bytes, sizeof(words));
-    *reinterpret_cast<uint4*>(to) = words;
+    const auto word = [&](int first) {
+      uint32_t bytes = 0;
+      for (int i = 0; i < 4; ++i)
+        bytes |= static_cast<uint32_t>(from[(first + i) * kLead]) << (8 * i);
+      return bytes;
+    };
+    *reinterpret_cast<uint4*>(to) = make_uint4(word(0), word(4), word(8), word(12));
   } else {
-    for (int i = 0; i < kWide && i < left; ++i) to[i] = bytes[i];
+    for (int i = 0; i < kWide && i < left; ++i) to[i] = from[i * kLead];
   }
 }
 
@@ -58,9 +63,8 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   const int64_t turned_row = first_column + own.row, turned_column = first_row + own.column;
   if (turned_row >= columns || turned_column >= rows) return;
-  uint8_t bytes[kWide];
-  for (int i = 0; i < kWide; ++i) bytes[i] = tile[(own.column + i) * kLead + own.row];
-  store_piece<kWholePieces>(bytes, rows - turned_column, to + turned_row * rows + turned_column);
+  store_piece<kWholePieces>(tile + own.column * kLead + own.row, rows - turned_column,
+                            to + turned_row * rows + turned_column);
 }
 
 }  // namespace
