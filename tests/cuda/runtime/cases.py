@@ -27,11 +27,11 @@ MODES |= {f"LoRA {name}": ["model.dtype=bf16", f"train.optimizer={name}"] for na
 # Met by counts of micro-batches alone.
 STEADY_MODES = {
     "LoRA dropout": ["tuning.lora.dropout=0.1", "model.dtype=bf16"],
-    "LoRA dropout, head": ["tuning.lora.dropout=0.1", "tuning.lora.target_modules=[q_proj, lm_head, embed_tokens]", "model.dtype=bf16"],
+    "LoRA dropout, head": ["tuning.lora.dropout=0.1", "tuning.lora.target_modules=[o_proj, lm_head, embed_tokens]", "model.dtype=bf16"],
     "NEFTune": ["train.neftune_noise_alpha=5", "model.dtype=bf16"],
     "NEFTune fp32": ["train.neftune_noise_alpha=5", "model.dtype=fp32"],
     "DoRA alone": ["tuning.lora.dora=true", "model.dtype=bf16"],
-    "DoRA, head": ["tuning.lora.dora=true", "tuning.lora.target_modules=[q_proj, lm_head, embed_tokens]", "model.dtype=bf16"],
+    "DoRA, head": ["tuning.lora.dora=true", "tuning.lora.target_modules=[o_proj, lm_head, embed_tokens]", "model.dtype=bf16"],
     "nf4 embeddings": ["tuning.quant=nf4", "tuning.quant_embeddings=true", "model.dtype=bf16"],
     "fp4 embeddings": ["tuning.quant=fp4", "tuning.double_quant=false", "tuning.quant_embeddings=true", "model.dtype=bf16"],
     "int8 embeddings": ["tuning.quant=int8", "tuning.quant_embeddings=true", "model.dtype=bf16"],
