@@ -89,8 +89,7 @@ class Passes {
   at::Tensor add_attended(const at::Tensor& x, const at::Tensor& attended, AttentionHalf* keep,
                           const at::Tensor& copy = {}) {
     Joined* joined = keep ? &keep->joined : nullptr;
-    return joins(l_.joint_o, x) ? join(x, attended, l_.joint_o, l_.attention_out, joined, copy)
-                                : join(x, attended, l_.o, l_.attention_out, joined);
+    return join(x, attended, l_.o, l_.joint_o, l_.attention_out, joined, copy);
   }
 
   at::Tensor attention_half(const at::Tensor& x, AttentionHalf* keep) {
@@ -143,9 +142,7 @@ class Passes {
     }
     const at::Tensor h = gated_forward(l_.gating, gate_up[0], gate_up[1]);
     Joined* joined = keep ? &keep->joined : nullptr;
-    at::Tensor y = joins(l_.joint_down, x)
-                       ? join(x, h, l_.joint_down, l_.feed_forward_out, joined, copy)
-                       : join(x, h, l_.down, l_.feed_forward_out, joined);
+    at::Tensor y = join(x, h, l_.down, l_.joint_down, l_.feed_forward_out, joined, copy);
     if (keep) {
       keep->x = x, keep->rstd = in.rstd;
       keep->gate = std::move(gate_up[0]), keep->up = std::move(gate_up[1]);
@@ -236,7 +233,7 @@ class Passes {
     const at::Tensor gate =
         linears_forward(x, {&branch.gate}, batch_, keep ? &keep->gate_low : nullptr)[0];
     if (keep) keep->x = x, keep->gate = gate;
-    return join(x, gated_forward(l_.gating, gate, channels()), branch.projection, branch.out,
+    return join(x, gated_forward(l_.gating, gate, channels()), branch.projection, {}, branch.out,
                 keep ? &keep->joined : nullptr);
   }
 
@@ -246,7 +243,7 @@ class Passes {
     const at::Tensor h =
         branch.projection.trains() ? gated_forward(l_.gating, half.gate, up) : at::Tensor();
     const at::Tensor dh =
-        join_backward(grad, h, branch.projection, branch.out, half.joined, /*needs_dh=*/true);
+        join_backward(grad, h, branch.projection, {}, branch.out, half.joined, /*needs_dh=*/true);
     gated_backward_(l_.gating, dh, half.gate, up);
     if (at::Tensor& all = batch_.exchange->d_per_layer; all.defined())
       all.select(1, l_.index).copy_(up);
@@ -298,7 +295,7 @@ class Passes {
     if (!joins(l_.joint_down, grad)) {
       const at::Tensor h =
           linear.trains() ? gated_forward(l_.gating, half.gate, half.up) : at::Tensor();
-      const at::Tensor dh = join_backward(grad, h, linear, norm, half.joined, needs_gates);
+      const at::Tensor dh = join_backward(grad, h, linear, {}, norm, half.joined, needs_gates);
       if (needs_gates) gated_backward_(l_.gating, dh, half.gate, half.up);
       return;
     }
@@ -319,8 +316,9 @@ class Passes {
                through_attention = through_norm || trains(qkv_group()) ||
                                    l_.q_norm.parameter != nullptr ||
                                    l_.k_norm.parameter != nullptr || l_.sinks.parameter != nullptr;
-    at::Tensor d_attended = attended_backward(grad, gated_attention(half.attention.out, half.gate),
-                                              half.joined, through_attention);
+    at::Tensor d_attended =
+        join_backward(grad, gated_attention(half.attention.out, half.gate), l_.o, l_.joint_o,
+                      l_.attention_out, half.joined, through_attention);
     if (!through_attention) return {};
     at::Tensor d_gate;
     if (l_.gates_attention) std::tie(d_attended, d_gate) = through_gate(half, d_attended);
@@ -356,8 +354,8 @@ class Passes {
     const Norm& norm = l_.attention_in;
     const bool through_norm = needs_dx || norm.parameter != nullptr,
                through_net = through_norm || l_.delta_net.trains();
-    const at::Tensor d_answered =
-        attended_backward(grad, half.attention.out, half.joined, through_net);
+    const at::Tensor d_answered = join_backward(grad, half.attention.out, l_.o, l_.joint_o,
+                                                l_.attention_out, half.joined, through_net);
     if (!through_net) return {};
     const at::Tensor d_normed = delta_net_backward(l_.delta_net, std::move(half.delta), d_answered,
                                                    normed(half.x, norm).y, batch_, through_norm);
@@ -507,26 +505,26 @@ class Passes {
   }
 
   /// x + residual_scale * norm(linear(h)), in one pass where there is neither norm nor scale.
-  at::Tensor join(const at::Tensor& x, const at::Tensor& h, const Linear& linear, const Norm& norm,
-                  Joined* keep) {
-    LowRank* low = keep ? &keep->low : nullptr;
-    if (!norm.defined() && l_.residual_scale == 1)
-      return linears_forward(h, {&linear}, batch_, low, x)[0];
-    const at::Tensor y = linears_forward(h, {&linear}, batch_, low)[0];
-    const Normed out = normed(y, norm);
-    if (keep && norm.defined()) keep->y = y, keep->rstd = out.rstd;
-    return at::add(x, out.y, l_.residual_scale);
+  /// @param joint of the linear alone, used where it can be
+  /// @param copy of x, which becomes the sum; undefined, or of `copy_for_sum`
+  at::Tensor join(const at::Tensor& x, const at::Tensor& h, const Linear& linear,
+                  const JointLinears& joint, const Norm& norm, Joined* keep,
+                  const at::Tensor& copy = {}) {
+    if (!joins(joint, x)) {
+      LowRank* low = keep ? &keep->low : nullptr;
+      if (!norm.defined() && l_.residual_scale == 1)
+        return linears_forward(h, {&linear}, batch_, low, x)[0];
+      return normed_sum(x, linears_forward(h, {&linear}, batch_, low)[0], norm, keep);
+    }
+    at::Tensor* low = keep ? &keep->joint_low : nullptr;
+    if (!copy.defined())
+      return normed_sum(x, joint_forward(h, joint, /*spare=*/0, low), norm, keep);
+    add_joint_forward(h, joint, low, copy);
+    return copy;
   }
 
-  /// The same of a joint linear.   @param copy of x, which becomes the sum; or undefined
-  at::Tensor join(const at::Tensor& x, const at::Tensor& h, const JointLinears& joint,
-                  const Norm& norm, Joined* keep, const at::Tensor& copy) {
-    at::Tensor* low = keep ? &keep->joint_low : nullptr;
-    if (copy.defined()) {
-      add_joint_forward(h, joint, low, copy);
-      return copy;
-    }
-    const at::Tensor y = joint_forward(h, joint, /*spare=*/0, low);
+  /// x + residual_scale * norm(y)
+  at::Tensor normed_sum(const at::Tensor& x, const at::Tensor& y, const Norm& norm, Joined* keep) {
     const Normed out = normed(y, norm);
     if (keep && norm.defined()) keep->y = y, keep->rstd = out.rstd;
     return at::add(x, out.y, l_.residual_scale);
@@ -541,18 +539,14 @@ class Passes {
     return dy;
   }
 
-  at::Tensor attended_backward(const at::Tensor& grad, const at::Tensor& attended, Joined& kept,
-                               bool needs_d) {
-    if (!joins(l_.joint_o, grad))
-      return join_backward(grad, attended, l_.o, l_.attention_out, kept, needs_d);
-    const at::Tensor dy =
-        summand_grad(grad, l_.attention_out, kept, /*needs_dy=*/true, l_.joint_o.spare());
-    return joint_backward(dy, attended, {}, kept.joint_low, l_.joint_o, needs_d);
-  }
-
   /// The gradient of h; that of x is `grad` itself.
   at::Tensor join_backward(const at::Tensor& grad, const at::Tensor& h, const Linear& linear,
-                           const Norm& norm, Joined& kept, bool needs_dh) {
+                           const JointLinears& joint, const Norm& norm, Joined& kept,
+                           bool needs_dh) {
+    if (joins(joint, grad)) {
+      const at::Tensor dy = summand_grad(grad, norm, kept, /*needs_dy=*/true, joint.spare());
+      return joint_backward(dy, h, {}, kept.joint_low, joint, needs_dh);
+    }
     const at::Tensor dy = summand_grad(grad, norm, kept, needs_dh || linear.trains());
     if (!dy.defined()) return {};
     return linears_backward({dy}, h, kept.low, {&linear}, batch_, needs_dh);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "adamw_params.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {
@@ -10,16 +11,6 @@ namespace {
 /// Where all is aligned a thread takes eight, a block 2048, and the last ones one by one.
 constexpr int64_t kSizes[] = {0,   1,   7,    8,    9,    15,   16,   31,   32,   33,  255,
                               256, 257, 1000, 2047, 2048, 2049, 2056, 4095, 4096, 4097};
-constexpr AdamWParams kParams{.learning_rate = 1e-2F,
-                              .beta1 = 0.9F,
-                              .beta2 = 0.999F,
-                              .epsilon = 1e-8F,
-                              .weight_decay = 0.1F,
-                              .bias_correction1 = 0.271F,
-                              .sqrt_bias_correction2 = 0.0547F,
-                              .grad_scale = 0.5F,
-                              .one_minus_beta1 = 0.1F,
-                              .one_minus_beta2 = 0.001F};
 
 SFTRUN_FOR_TYPES(CudaAdamW);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "adamw_params.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {
@@ -121,16 +122,8 @@ TEST_P(CudaGatedAdamW, Fp32Moments) {
       std::vector<Memory> made{Memory::raw(normal(kValues, 1), shift),
                                Memory::raw(normal(kValues, 3), shift), Memory::raw(squares, shift),
                                Memory::nans(type(), kValues, shift)};
-      const AdamWParams params{.learning_rate = 1e-2F,
-                               .beta1 = 0.9F,
-                               .beta2 = 0.999F,
-                               .epsilon = 1e-8F,
-                               .weight_decay = 0.1F,
-                               .bias_correction1 = 0.3F,
-                               .sqrt_bias_correction2 = 0.05F,
-                               .grad_scale = scale,
-                               .one_minus_beta1 = 0.1F,
-                               .one_minus_beta2 = 0.001F};
+      AdamWParams params = kParams;
+      params.grad_scale = scale;
       if (runs)
         launch_adamw(type(), made[0].as<float>(), grad.as<float>(), made[1].as<float>(),
                      made[2].as<float>(), made[3].data(), kValues, params, nullptr,
