@@ -226,6 +226,20 @@ struct Words<AttentionChoice> {
 };
 
 template <>
+struct Words<CudaGraphs> {
+  using enum CudaGraphs;
+  static constexpr auto all = std::to_array<Word<CudaGraphs>>({
+      {"auto", kAuto},
+      {"on", kOn},
+      {"off", kOff},
+      // `on` and `off` unquoted are booleans to YAML 1.1 writers.
+      {"true", kOn, WordKind::kAlias},
+      {"false", kOff, WordKind::kAlias},
+  });
+  static constexpr std::string_view instead = "use auto, on or off";
+};
+
+template <>
 struct Words<Strategy> {
   using enum Strategy;
   static constexpr auto all = std::to_array<Word<Strategy>>({

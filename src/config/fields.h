@@ -294,6 +294,11 @@ void visit_device_fields(TrainConfig& train, Visitor&& field) {
         "Threads that prepare data; 0: as many as the process may use.", "4");
   field(train.dataloader_pin_memory, "dataloader_pin_memory", any(),
         "Stage batches in page-locked memory (CUDA).", "true");
+  field(train.cuda_graphs, "cuda_graphs", any(),
+        "Capture the forward and backward pass of a micro-batch in a CUDA graph where its shape "
+        "comes again; shapes are rounded up to few. auto: of micro-batches so small that launching "
+        "would take longer than computing (docs/cuda-graphs.md).",
+        "off");
 }
 
 template <class Visitor>

@@ -10,6 +10,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/matrix_views.h"
+#include "graph.h"
 #include "sftrun/kernels/cuda_registry.h"
 
 // Tensors in, launches out: allocates results and launches on the current stream of x's device. The
@@ -235,45 +236,54 @@ void gated_backward(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::T
   launch.check();
 }
 
-at::Tensor dropout(const at::Tensor& x, const at::Tensor& token_keys, const DropoutParams& params) {
+/// A step's number where kernels read it.
+const uint32_t* step_of(const at::Tensor& step) {
+  return static_cast<const uint32_t*>(step.const_data_ptr());
+}
+
+at::Tensor dropout(const at::Tensor& x, const at::Tensor& token_keys, const at::Tensor& step,
+                   const DropoutParams& params) {
   static_assert(sizeof(TokenKey) == 2 * sizeof(int32_t));
   at::Tensor y = at::empty_like(x);
   const Launch launch(x);
   cuda::launch_dropout(type_of(x), x.data_ptr(), y.data_ptr(),
-                       static_cast<const TokenKey*>(token_keys.data_ptr()), x.size(0), x.size(1),
-                       params, launch.stream());
+                       static_cast<const TokenKey*>(token_keys.data_ptr()), step_of(step),
+                       x.size(0), x.size(1), params, launch.stream());
   launch.check();
   return y;
 }
 
-void add_embedding_noise(at::Tensor& x, const at::Tensor& token_keys, const at::Tensor& cu_seqlens,
-                         const NoiseParams& params) {
+void add_embedding_noise(at::Tensor& x, const at::Tensor& token_keys, const at::Tensor& step,
+                         const at::Tensor& cu_seqlens, const NoiseParams& params) {
   const Launch launch(x);
-  cuda::launch_embedding_noise(type_of(x), x.data_ptr(),
-                               static_cast<const TokenKey*>(token_keys.const_data_ptr()),
-                               cu_seqlens.const_data_ptr<int32_t>(), cu_seqlens.numel() - 1,
-                               x.size(0), x.size(1), params, launch.stream());
+  cuda::launch_embedding_noise(
+      type_of(x), x.data_ptr(), static_cast<const TokenKey*>(token_keys.const_data_ptr()),
+      step_of(step), cu_seqlens.const_data_ptr<int32_t>(), cu_seqlens.numel() - 1, x.size(0),
+      x.size(1), params, launch.stream());
   launch.check();
 }
 
 at::Tensor launch_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap,
-                         double grad_scale, bool with_gradient) {
+                         const cuda::LossGradient& gradient) {
   at::Tensor losses = float_rows(logits);
   const Launch launch(logits);
   cuda::launch_cross_entropy(type_of(logits), logits.data_ptr(), labels.data_ptr<int32_t>(),
                              losses.data_ptr<float>(), logits.size(0), logits.size(1),
-                             static_cast<float>(softcap), static_cast<float>(grad_scale),
-                             with_gradient, launch.stream());
+                             static_cast<float>(softcap), gradient, launch.stream());
   launch.check();
   return losses;
 }
 
 at::Tensor cross_entropy(at::Tensor& logits, const at::Tensor& labels, double softcap,
-                         double grad_scale) {
-  return launch_losses(logits, labels, softcap, grad_scale, true);
+                         double grad_scale, const at::Tensor& grad_factor) {
+  return launch_losses(
+      logits, labels, softcap,
+      {.is_wanted = true,
+       .scale = static_cast<float>(grad_scale),
+       .factor = grad_factor.defined() ? grad_factor.const_data_ptr<float>() : nullptr});
 }
 at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels, double softcap) {
-  return launch_losses(logits, labels, softcap, 0, false);
+  return launch_losses(logits, labels, softcap, {});
 }
 
 /// Null where there is none.
@@ -736,6 +746,7 @@ constexpr CudaKernels kKernels = {
     .card_name = card_name,
     .compute_capability = compute_capability,
     .decide_update = decide_update,
+    .capture = capture_graph,
 };
 
 }  // namespace

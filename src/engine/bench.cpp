@@ -18,6 +18,7 @@
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/train/optimizer.h"
+#include "sftrun/train/trainer.h"
 
 /// Training throughput on synthetic tokens: forward, backward, clipping and optimizer, every
 /// position labelled.
@@ -98,6 +99,7 @@ int run_bench(const nlohmann::json& request) {
                          {.is_8bit = config::is_8bit(bench.run.train.optimizer),
                           .moments_on_host = config::is_paged(bench.run.train.optimizer) &&
                                              !decoder->options().device.is_cpu()});
+  model::PassGraphs passes(*decoder, {.use = train::graph_use(bench.run.train.cuda_graphs)});
   std::vector<data::Bin> bins;
   for (int64_t i = 0; i < batch_size; ++i) bins.push_back({i});
 
@@ -110,9 +112,14 @@ int run_bench(const nlohmann::json& request) {
     const data::Batch batch = data::make_batch(examples, bins, 0, batch_size);
     const model::Randomness randomness{42, static_cast<uint32_t>(step), true};
     decoder->parameters().zero_grad();
-    const at::Tensor loss_sum = decoder->forward_backward(
-        model::prepare_batch(batch, decoder->rope(), decoder->batch_target(), randomness),
-        1.0 / static_cast<double>(batch.label_tokens), [](int64_t) {});
+    const double grad_scale = 1.0 / static_cast<double>(batch.label_tokens);
+    const bool is_scaled_there = compute.device.is_cuda();
+    const at::Tensor loss_sum = passes.forward_backward(
+        model::prepare_batch(
+            batch, decoder->rope(), decoder->batch_target(), randomness,
+            {.grad_factor = is_scaled_there ? std::optional(grad_scale) : std::nullopt,
+             .sizes = passes.sizes_for(batch)}),
+        is_scaled_there ? 1 : grad_scale, [](int64_t) {}, nullptr);
     const double norm = train::grad_norm(decoder->parameters()).item<double>();
     optimizer.step(1e-4, train::clip_factor(norm, 1.0));
     loss = loss_sum.item<double>() / static_cast<double>(batch.label_tokens);

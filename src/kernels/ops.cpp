@@ -304,6 +304,8 @@ at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probab
   if (x.is_cuda()) {
     require_operand(batch.token_keys_device, x, at::kInt);
     require_numel(batch.token_keys_device, 2 * x.size(0));
+    require_operand(batch.step_device, x, at::kInt);
+    require_numel(batch.step_device, 1);
   }
   DropoutParams params;
   params.seed = batch.dropout_seed;
@@ -311,7 +313,8 @@ at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probab
   params.module = module;
   params.threshold = static_cast<uint32_t>(std::lround(probability * 65536.0));
   params.scale = static_cast<float>(65536.0 / (65536.0 - params.threshold));
-  if (x.is_cuda()) return cuda_kernels().dropout(x, batch.token_keys_device, params);
+  if (x.is_cuda())
+    return cuda_kernels().dropout(x, batch.token_keys_device, batch.step_device, params);
   SFTRUN_CHECK_EQ(static_cast<int64_t>(batch.token_keys.size()), x.size(0));
   at::Tensor y = at::empty_like(x);
   const int64_t channels = x.size(1);
@@ -326,9 +329,16 @@ at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probab
 }
 
 at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double softcap,
-                                  double grad_scale) {
+                                  const GradScale& grad_scale) {
   require_losses_operands(logits, labels);
-  if (logits.is_cuda()) return cuda_kernels().cross_entropy(logits, labels, softcap, grad_scale);
+  const at::Tensor& factor = grad_scale.factor;
+  if (factor.defined()) {
+    require_on_cuda(logits);
+    require_operand(factor, logits, at::kFloat);
+    require_numel(factor, 1);
+  }
+  if (logits.is_cuda())
+    return cuda_kernels().cross_entropy(logits, labels, softcap, grad_scale.value, factor);
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   const int64_t vocab = logits.size(1);
   for_dtype(logits, [&](const auto& kernels, auto* type) {
@@ -336,7 +346,7 @@ at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, 
     parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
       kernels.cross_entropy(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin,
                             data<float>(losses) + begin, end - begin, vocab,
-                            static_cast<float>(softcap), static_cast<float>(grad_scale));
+                            static_cast<float>(softcap), static_cast<float>(grad_scale.value));
     });
   });
   return losses;

@@ -75,12 +75,23 @@ at::Tensor Decoder::no_loss() const {
   return at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device));
 }
 
+void Decoder::refresh_joints() {
+  if (joints_version_ == store_.version()) return;
+  joint_adapters_.refresh();
+  joints_version_ = store_.version();
+}
+
 void Decoder::prepare_joints(kernels::UnpackAhead::Pass pass) {
-  if (joints_version_ != store_.version()) {
-    joint_adapters_.refresh();
-    joints_version_ = store_.version();
-  }
+  refresh_joints();
   if (unpacking_) unpacking_->begin(pass);
+}
+
+void Decoder::join_unpacking() {
+  if (unpacking_) unpacking_->join();
+}
+
+void Decoder::forget_unpacking() {
+  if (unpacking_) unpacking_->forget();
 }
 
 at::Tensor Decoder::forward_backward(const PackedBatch& batch, double grad_scale,
@@ -150,8 +161,8 @@ at::Tensor Decoder::head_forward_backward(const PackedBatch& batch, const at::Te
                           : !store_.empty()                  ? HeadGrad::kParameters
                                                              : HeadGrad::kNone;
   const kernels::HeadLoss result =
-      backend_.head_loss(hidden.index_select(0, batch.label_rows), head_, batch.labels, grad_scale,
-                         wanted, head_rows(batch));
+      backend_.head_loss(hidden.index_select(0, batch.label_rows), head_, batch.labels,
+                         {grad_scale, batch.grad_factor}, wanted, head_rows(batch));
   if (wanted == HeadGrad::kInput) {
     const int64_t spare = layers_.back().joint_down.spare();
     grad = at::zeros({hidden.size(0), hidden.size(1) + spare}, hidden.options())

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "sftrun/core/error.h"
 #include "sftrun/kernels/delta_chunks.h"
 #include "staging.h"
 
@@ -24,25 +25,60 @@ void write_token_keys(const data::Batch& batch, std::span<kernels::TokenKey> key
   }
 }
 
-/// Rows that carry a label, and the labels.
-void add_labels(Staging& staging, const data::Batch& batch, PackedBatch& packed) {
-  const int64_t num_labels =
-      batch.num_tokens() - std::count(batch.labels.begin(), batch.labels.end(), data::kIgnoreIndex);
+int64_t count_of_labels(const data::Batch& batch) {
+  return batch.num_tokens() -
+         std::count(batch.labels.begin(), batch.labels.end(), data::kIgnoreIndex);
+}
+
+/// Rows that carry a label, and the labels; behind them up to `count` a row without one.
+void add_labels(Staging& staging, const data::Batch& batch, int64_t count, PackedBatch& packed) {
+  SFTRUN_CHECK(count_of_labels(batch) <= count && count <= batch.num_tokens());
   staging.add<int64_t>(
-      num_labels,
+      count,
       [&labels = batch.labels](std::span<int64_t> rows) {
         size_t label = 0;
-        for (size_t row = 0; row < labels.size(); ++row)
-          if (labels[row] != data::kIgnoreIndex) rows[label++] = static_cast<int64_t>(row);
+        int64_t without = 0;
+        for (size_t row = 0; row < labels.size(); ++row) {
+          if (labels[row] != data::kIgnoreIndex)
+            rows[label++] = static_cast<int64_t>(row);
+          else
+            without = static_cast<int64_t>(row);
+        }
+        std::fill(rows.begin() + static_cast<std::ptrdiff_t>(label), rows.end(), without);
       },
       packed.label_rows);
   staging.add<int32_t>(
-      num_labels,
+      count,
       [&labels = batch.labels](std::span<int32_t> kept) {
-        std::copy_if(labels.begin(), labels.end(), kept.begin(),
-                     [](int32_t label) { return label != data::kIgnoreIndex; });
+        const auto end = std::copy_if(labels.begin(), labels.end(), kept.begin(),
+                                      [](int32_t label) { return label != data::kIgnoreIndex; });
+        std::fill(end, kept.end(), data::kIgnoreIndex);
       },
       packed.labels);
+}
+
+/// Empty documents behind the others, up to `count`.
+void add_documents(Staging& staging, const data::Batch& batch, int64_t count, at::Tensor& to) {
+  SFTRUN_CHECK(static_cast<int64_t>(batch.cu_seqlens.size()) <= count + 1);
+  staging.add<int32_t>(
+      count + 1,
+      [&cu_seqlens = batch.cu_seqlens](std::span<int32_t> room) {
+        const auto end = std::copy(cu_seqlens.begin(), cu_seqlens.end(), room.begin());
+        std::fill(end, room.end(), cu_seqlens.back());
+      },
+      to);
+}
+
+/// What changes from step to step, where kernels read it.
+void add_step(Staging& staging, uint32_t step, std::optional<double> grad_factor,
+              PackedBatch& packed) {
+  staging.add<int32_t>(
+      1, [step](std::span<int32_t> room) { room[0] = static_cast<int32_t>(step); },
+      packed.context.step_device);
+  if (!grad_factor) return;
+  staging.add<float>(
+      1, [grad_factor](std::span<float> room) { room[0] = static_cast<float>(*grad_factor); },
+      packed.grad_factor);
 }
 
 /// What dropout and noise read of each token; on a CPU they read it from the host's own array.
@@ -76,18 +112,26 @@ void add_rope_rows(Staging& staging, const RopeRows& rows, DeviceRopeRows& on_de
   staging.add_copy<float>(rows.sin, on_device.sin);
 }
 
+/// As they are, where they are not to be filled up.
+BatchSizes sizes_of(const data::Batch& batch) {
+  return {batch.num_tokens(), count_of_labels(batch),
+          static_cast<int64_t>(batch.cu_seqlens.size()) - 1, batch.max_seqlen};
+}
+
 /// Every array of the batch, in one copy.
-void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target, bool is_pinned,
-          PackedBatch& packed) {
+void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
+          const BatchOptions& options, PackedBatch& packed) {
   kernels::BatchContext& context = packed.context;
-  Staging staging(target, is_pinned);
+  const BatchSizes sizes = packed.sizes.value_or(sizes_of(batch));
+  Staging staging(target, options.is_pinned);
   at::Tensor positions;
   staging.add_copy<int64_t>(batch.tokens, packed.tokens);
   staging.add_copy<int64_t>(batch.position_ids, positions);
-  add_labels(staging, batch, packed);
+  add_labels(staging, batch, sizes.labels, packed);
   if (target.device.is_cuda()) {
-    staging.add_copy<int32_t>(batch.cu_seqlens, context.cu_seqlens_device);
+    add_documents(staging, batch, sizes.documents, context.cu_seqlens_device);
     add_token_keys(staging, batch, context);
+    add_step(staging, context.step, options.grad_factor, packed);
   }
   kernels::ChunkArrays chunk_arrays;
   const auto chunks = std::make_shared<kernels::Chunks>();
@@ -99,14 +143,33 @@ void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target, 
   std::vector<DeviceRopeRows> device_rows(rope_rows.size());
   for (size_t i = 0; i < rope_rows.size(); ++i)
     add_rope_rows(staging, rope_rows[i], device_rows[i]);
-  staging.send();
+  packed.staged = staging.send();
   if (target.device.is_cuda()) context.token_keys_device = context.token_keys_device.view({-1, 2});
   if (target.cuts_chunks) {
     chunks->tokens = chunks->tokens.view({-1, kernels::kChunk});
     chunks->real = chunks->real.view({-1, kernels::kChunk});
     context.chunks = chunks;
   }
-  context.ropes = rope.angles(positions, device_rows, is_pinned);
+  context.ropes = rope.angles(positions, device_rows, options.is_pinned);
+}
+
+PackedBatch packed_of(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
+                      const Randomness& randomness, const BatchOptions& options) {
+  PackedBatch packed;
+  packed.sizes = options.sizes;
+  kernels::BatchContext& context = packed.context;
+  context.cu_seqlens = batch.cu_seqlens;
+  context.max_seqlen =
+      options.sizes ? static_cast<int32_t>(options.sizes->longest) : batch.max_seqlen;
+  context.dropout_seed = randomness.seed;
+  context.step = randomness.step;
+  context.training = randomness.training;
+  if (target.device.is_cpu()) {
+    context.token_keys.resize(batch.tokens.size());
+    write_token_keys(batch, context.token_keys);
+  }
+  send(batch, rope, target, options, packed);
+  return packed;
 }
 
 }  // namespace
@@ -116,21 +179,10 @@ BatchTarget::BatchTarget(at::Device to) : device(to) {
 }
 
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
-                          const Randomness& randomness, bool is_pinned) {
-  PackedBatch packed;
-  if (batch.num_tokens() == 0) return packed;
-  kernels::BatchContext& context = packed.context;
-  context.cu_seqlens = batch.cu_seqlens;
-  context.max_seqlen = batch.max_seqlen;
-  context.dropout_seed = randomness.seed;
-  context.step = randomness.step;
-  context.training = randomness.training;
-  if (target.device.is_cpu()) {
-    context.token_keys.resize(batch.tokens.size());
-    write_token_keys(batch, context.token_keys);
-  }
-  send(batch, rope, target, is_pinned, packed);
-  return packed;
+                          const Randomness& randomness, const BatchOptions& options) {
+  if (batch.num_tokens() == 0) return {};
+  if (!options.sizes) return packed_of(batch, rope, target, randomness, options);
+  return packed_of(filled_up(batch, *options.sizes), rope, target, randomness, options);
 }
 
 }  // namespace sftrun::model

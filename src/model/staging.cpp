@@ -38,7 +38,7 @@ at::Tensor Staging::on_device(const at::Tensor& host) const {
   return there;
 }
 
-void Staging::send() {
+at::Tensor Staging::send() {
   int64_t bytes = 0;
   for (const Part& part : parts_) bytes += aligned(part.bytes());
   const at::Tensor host =
@@ -54,6 +54,7 @@ void Staging::send() {
     *part.to = all.narrow(0, offset, part.bytes()).view(part.dtype);
     offset += aligned(part.bytes());
   }
+  return all;
 }
 
 }  // namespace sftrun::model

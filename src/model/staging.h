@@ -43,7 +43,8 @@ class Staging {
 
   /// Once. The device's current stream waits for the copy; the host does not, where the memory is
   /// pinned.
-  void send();
+  /// @return all arrays, as bytes
+  at::Tensor send();
 
  private:
   struct Part {

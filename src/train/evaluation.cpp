@@ -25,8 +25,8 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Communicator& comm)
        first += comm.world_size() * micro_batch_size_) {
     const data::Batch batch = data::make_batch(val_.examples(), bins, first,
                                                std::min(micro_batch_size_, num_bins - first));
-    loss_sum.add_(decoder.loss(
-        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {}, is_pinned_)));
+    loss_sum.add_(decoder.loss(model::prepare_batch(batch, decoder.rope(), decoder.batch_target(),
+                                                    {}, {.is_pinned = is_pinned_})));
     label_tokens += static_cast<double>(batch.label_tokens);
   }
   double total_loss = 0, total_tokens = 0;

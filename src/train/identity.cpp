@@ -38,7 +38,8 @@ const std::set<std::string>& settings_without_effect() {
                                              "train.ddp_broadcast_buffers",
                                              "train.ddp_bucket_cap_mb",
                                              "train.dataloader_num_workers",
-                                             "train.dataloader_pin_memory"};
+                                             "train.dataloader_pin_memory",
+                                             "train.cuda_graphs"};
   return keys;
 }
 

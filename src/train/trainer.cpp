@@ -45,6 +45,15 @@ AdamWConfig adamw_config(const config::TrainConfig& c, at::Device device) {
           .moments_on_host = config::is_paged(c.optimizer) && !device.is_cpu()};
 }
 
+model::PassGraphs::Options graph_options(const TrainerInputs& in) {
+  const config::TrainConfig& train = in.config.train;
+  const bool trains_weights = in.decoder->options().trains == model::Trains::kFull ||
+                              in.decoder->options().trains == model::Trains::kPartial;
+  return {.use = graph_use(train.cuda_graphs),
+          .has_aux_loss = train.router_aux_loss_coef.value_or(0) > 0,
+          .reduces_beside = in.comm->world_size() > 1 && trains_weights};
+}
+
 }  // namespace
 
 /// A step that the device was given and whose numbers were not read.
@@ -73,6 +82,18 @@ struct Trainer::MicroBatchSums {
   int64_t label_tokens = 0;  // of this rank
 };
 
+model::GraphUse graph_use(config::CudaGraphs choice) {
+  switch (choice) {
+    case config::CudaGraphs::kOff:
+      return model::GraphUse::kOff;
+    case config::CudaGraphs::kOn:
+      return model::GraphUse::kAlways;
+    case config::CudaGraphs::kAuto:
+      break;
+  }
+  return model::GraphUse::kWhereItPays;
+}
+
 Trainer::Trainer(TrainerInputs inputs)
     : in_(std::move(inputs)),
       schedule_(in_.config.train.scheduler, *in_.config.train.learning_rate,
@@ -82,6 +103,7 @@ Trainer::Trainer(TrainerInputs inputs)
                  adamw_config(in_.config.train, in_.decoder->options().device)),
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
       reads_later_(in_.decoder->options().device.is_cuda() && !loss_scale_.is_active()),
+      passes_(*in_.decoder, graph_options(in_)),
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
       reducer_(*in_.comm, in_.decoder->parameters().grad(), group_ranges(in_.decoder->parameters()),
@@ -147,6 +169,7 @@ TrainOutcome Trainer::run() {
     }
   }
   metrics_.sync();
+  if (is_main()) passes_.log_use();
   return outcome_;
 }
 
@@ -285,10 +308,14 @@ Trainer::MicroBatchSums Trainer::forward_backward(const data::StepBatch& global_
                                               num_micro_batches(global_batch)};
     sums.label_tokens += batch.label_tokens;
     const bool last = micro_step + 1 == accum;
-    sums.losses.push_back(in_.decoder->forward_backward(
-        model::prepare_batch(batch, in_.decoder->rope(), in_.decoder->batch_target(), randomness,
-                             train.dataloader_pin_memory),
-        grad_scale,
+    const bool is_scaled_there = in_.decoder->options().device.is_cuda();
+    sums.losses.push_back(passes_.forward_backward(
+        model::prepare_batch(
+            batch, in_.decoder->rope(), in_.decoder->batch_target(), randomness,
+            {.is_pinned = train.dataloader_pin_memory,
+             .grad_factor = is_scaled_there ? std::optional(grad_scale) : std::nullopt,
+             .sizes = passes_.sizes_for(batch)}),
+        is_scaled_there ? 1 : grad_scale,
         [&](int64_t group) {
           if (last) reducer_.group_done(group);
         },

@@ -5,6 +5,7 @@
 
 reference   tests/data/train: 12 steps in fp32 beside what transformers + peft computed, on one card and on two
 families    three steps of every family, LoRA and full
+graphs      the same, and the references, with micro-batches launched as CUDA graphs; elsewhere none are, but in resumed runs
 bases       quantised bases, on sm_80, sm_89 and sm_90, whose code paths differ
 optimizers  every optimizer and LoRA variant; 8-bit moments of matrices that are large enough to have them
 resume      a run that was stopped and resumed ends with the bits of one that was not
@@ -20,6 +21,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -37,6 +39,10 @@ FP8 = 1e-3
 REFERENCE = 1e-5  # beside transformers + peft
 # In 16 bits both devices round, in different orders: each is compared with the CPU in fp32, and the card may be this much further off.
 WORSE, FLOOR = 3, 4e-3
+GRAPHS, NO_GRAPHS = "train.cuda_graphs=on", "train.cuda_graphs=off"
+# Of `make test`; and what the log gives a reason for (the routers' auxiliary loss is in some models' config.json).
+GRAPHED = ("wide lora bf16", "wide fp8 bf16 sm_90", "wide nf4 bf16 sm_80", "gemma4_moe lora fp32", "dora, dropout, NEFTune")
+NOT_CAPTURED = ("qwen3_5", "plain backend", "gpt_oss lora", "gpt_oss full", "mixtral", "qwen3_moe")
 
 
 class Case:
@@ -73,6 +79,13 @@ class Machine:
         environment = {**dict(environment), "SFTRUN_HOST_BACKED_DEVICES": str(processes)}
         self.run(["train", "--config", str(config), "--device", device, "--nproc-per-node", str(processes), f"output.dir={folder}", *overrides], environment)
         return [line for line in read_lines(folder / "metrics.jsonl") if "loss" in line]
+
+
+def launched(folder):
+    """How many micro-batches a run's log says were launched as graphs."""
+    logs = "".join(path.read_text() for path in sorted((folder / "logs").glob("*.log")))
+    found = re.search(r"(\d+) of \d+ micro-batches were launched as a whole", logs)
+    return int(found.group(1)) if found else 0
 
 
 def read_lines(path):
@@ -157,13 +170,22 @@ def cases(scratch):
               Case("pissa", models["qwen3"], "tuning.lora.init=pissa"), Case("LoRA+", wide, "train.loraplus_lr_ratio=4"),
               Case("plain backend", models["llama"], "tuning.backend=bnb"), Case("tight blocks", models["qwen3"], align=16),
               Case("pageable batches", models["llama"], "train.dataloader_pin_memory=false"), Case("unpacked windows", models["gemma3"], "data.packing=true")]
-    return every
+    return every + [graphed(case) for case in every if not any(word in case.name for word in NOT_CAPTURED)]
+
+
+def graphed(case):
+    """The same case with graphs. Micro-batches of one document: their sizes come again."""
+    twin = Case(f"{case.name}, graphs", case.model, *case.overrides[1:], GRAPHS, "train.batch_size=1", dtype=case.dtype, quick=case.name in GRAPHED, loss=case.loss)
+    twin.environment = case.environment
+    return twin
 
 
 def check_case(machine, case):
-    common = [*case.overrides, "train.max_steps=3", f"data.train={machine.data}", "tuning.lora.init_from=", "train.learning_rate=0.002"]
+    common = [NO_GRAPHS, *case.overrides, "train.max_steps=3", f"data.train={machine.data}", "tuning.lora.init_from=", "train.learning_rate=0.002"]
     config = DATA / "train/lora_all_linear/run.yaml"
-    card = machine.train(config, "cuda", [*common, f"model.dtype={case.dtype}"], case.environment)
+    folder = machine.scratch / f"case-{machine.runs}"
+    card = machine.train(config, "cuda", [*common, f"model.dtype={case.dtype}"], case.environment, folder=folder)
+    assert (launched(folder) > 0) == (GRAPHS in common), f"{launched(folder)} micro-batches were launched as graphs"
     fp32 = machine.train(config, "cpu", [*common, "model.dtype=fp32"])
     if case.dtype == "fp32":
         loss, norm = worst(card, fp32, "loss"), worst(card, fp32, "grad_norm")
@@ -180,9 +202,11 @@ def check_case(machine, case):
     return f"loss {loss:.1e} from fp32, the CPU's {worst(cpu, fp32, 'loss'):.1e}"
 
 
-def check_reference(machine, name, processes):
+def check_reference(machine, name, processes, graphs=NO_GRAPHS):
     accum = [f"train.grad_accum={2 // processes}"]  # the same global batch
-    rows = machine.train(DATA / "train" / name / "run.yaml", "cuda", accum, processes=processes)
+    folder = machine.scratch / f"reference-{machine.runs}"
+    rows = machine.train(DATA / "train" / name / "run.yaml", "cuda", [graphs, *accum], processes=processes, folder=folder)
+    assert (launched(folder) > 0) == (graphs == GRAPHS), f"{launched(folder)} micro-batches were launched as graphs"
     expected = json.loads((DATA / "train" / name / "expected.json").read_text())["metrics"]
     loss = worst(rows, expected, "loss")
     assert loss <= REFERENCE, f"loss {loss:.1e}"
@@ -281,7 +305,9 @@ def checks(machine, arguments):
     """(name, whether a part of `make test`, check)"""
     for name in REFERENCES:
         yield f"reference {name}", name in ("lora_all_linear", "full_untied"), lambda name=name: check_reference(machine, name, 1)
+        yield f"reference {name}, graphs", name == "lora_rslora", lambda name=name: check_reference(machine, name, 1, GRAPHS)
     yield "reference lora_qv, two cards", True, lambda: check_reference(machine, "lora_qv", 2)
+    yield "reference lora_qv, two cards, graphs", True, lambda: check_reference(machine, "lora_qv", 2, GRAPHS)
     listed = cases(machine.scratch)
     for case in listed:
         yield case.name, case.quick, lambda case=case: check_case(machine, case)

@@ -2,10 +2,9 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "sftrun/model/decoder.h"
 #include "sftrun/train/optimizer.h"
+#include "support.h"
 #include "support/reference.h"
 #include "support/tensors.h"
 
@@ -13,13 +12,8 @@
 namespace sftrun {
 namespace {
 
-const at::Device kCard(at::kCUDA, 0);
-
-/// A packed build finds them elsewhere than where it was made.
-std::filesystem::path data(const std::string& name) {
-  const char* there = std::getenv("SFTRUN_TEST_DATA");
-  return std::filesystem::path(there != nullptr ? there : SFTRUN_TEST_DATA) / name;
-}
+using test::data;
+using test::kCard;
 
 struct Step {
   double loss = 0, balance = 0;
@@ -112,8 +106,8 @@ TEST(GpuModels, QuantisedBasesTrainAsOnACpu) {
   }
 }
 
-/// A last bit decides between codes a sixteenth apart, and on a card the gradients of q, k and v are
-/// rounded together.
+/// A last bit decides between codes a sixteenth apart, and on a card the gradients of q, k and v
+/// are rounded together.
 TEST(GpuModels, Fp8TrainsAsOnACpu) {
   model::DecoderOptions options;
   options.trains = model::Trains::kLora;

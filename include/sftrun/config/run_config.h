@@ -57,6 +57,7 @@ enum class Strategy { kAuto, kDdp };
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class DeviceChoice { kAuto, kCuda, kCpu };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
+enum class CudaGraphs { kAuto, kOn, kOff };
 
 struct ModelConfig {
   std::string name;
@@ -174,6 +175,7 @@ struct TrainConfig {
   int64_t ddp_bucket_cap_mb = 25;
   int64_t dataloader_num_workers = 0;
   bool dataloader_pin_memory = true;
+  CudaGraphs cuda_graphs = CudaGraphs::kAuto;
 };
 
 struct ParallelConfig {

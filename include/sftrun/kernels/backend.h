@@ -42,7 +42,7 @@ struct Backend {
   /// @param grad_scale 1 / label tokens of the global batch
   /// @param rows what dropout reads of the N rows (`dropout_rows`); empty: there is none
   HeadLoss (*head_loss)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
-                        double grad_scale, HeadGrad wanted, const BatchContext& rows);
+                        const GradScale& grad_scale, HeadGrad wanted, const BatchContext& rows);
 };
 
 /// What dropout reads of some of a batch's rows, and nothing else; empty where it is off.

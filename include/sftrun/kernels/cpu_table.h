@@ -189,7 +189,8 @@ struct RowKernels {
   void (*dropout)(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels,
                   DropoutParams params);
   /// losses[i] = -log softmax(z)[labels[i]] with z = logits[i], or cap * tanh(logits[i] / cap)
-  /// where cap > 0; then logits become their gradients times grad_scale.
+  /// where cap > 0, and 0 for a negative label; then logits become their gradients times
+  /// grad_scale.
   void (*cross_entropy)(T* logits, const int32_t* labels, float* losses, int64_t rows,
                         int64_t vocab, float cap, float grad_scale);
   /// losses only; logits are left as they are.

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "sftrun/kernels/graph.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/routes.h"
 
@@ -49,13 +50,15 @@ struct CudaKernels {
   /// @param leaves_activation dh becomes what `gated_forward` gave
   void (*gated_backward)(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up,
                          bool leaves_activation);
-  at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys,
+  /// @param token_keys [T, 2] int32   @param step [1] int32, in place of `params.step`
+  at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys, const at::Tensor& step,
                         const DropoutParams& params);
-  /// x [T, channels] += noise.   @param token_keys [T, 2] int32   @param cu_seqlens [n + 1] int32
-  void (*add_embedding_noise)(at::Tensor& x, const at::Tensor& token_keys,
+  /// x [T, channels] += noise.   @param cu_seqlens [n + 1] int32
+  void (*add_embedding_noise)(at::Tensor& x, const at::Tensor& token_keys, const at::Tensor& step,
                               const at::Tensor& cu_seqlens, const NoiseParams& params);
+  /// @param grad_factor [1] fp32: times `grad_scale`; undefined: 1
   at::Tensor (*cross_entropy)(at::Tensor& logits, const at::Tensor& labels, double softcap,
-                              double grad_scale);
+                              double grad_scale, const at::Tensor& grad_factor);
   at::Tensor (*cross_entropy_loss)(const at::Tensor& logits, const at::Tensor& labels,
                                    double softcap);
   void (*adamw)(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,
@@ -117,6 +120,9 @@ struct CudaKernels {
   /// 10 * major + minor: 90 of an H100.
   int (*compute_capability)(at::Device device);
   void (*decide_update)(at::Tensor& gate, const at::Tensor& numbers, const GateRule& rule);
+  /// `capture` of graph.h.
+  std::unique_ptr<Graph> (*capture)(at::Device device, const Graph* beside,
+                                    const std::function<void()>& work);
 };
 
 void register_cuda_kernels(const CudaKernels& kernels);

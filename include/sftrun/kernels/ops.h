@@ -30,6 +30,7 @@ struct BatchContext {
   std::shared_ptr<const Chunks> chunks;  ///< where delta nets read the batch; else null
   std::vector<TokenKey> token_keys;      ///< [T], on a CPU; empty when nothing is random
   at::Tensor token_keys_device;          ///< [T, 2] int32, instead of them (CUDA only)
+  at::Tensor step_device;                ///< [1] int32, instead of `step` (CUDA only)
   uint64_t dropout_seed = 0;
   uint32_t step = 0;
   bool training = false;                    ///< dropout is on
@@ -142,6 +143,9 @@ struct AttentionShape {
   double softcap = 0;  ///< scores become cap * tanh(score / cap); 0: no cap
   CudaAttention on_cuda = CudaAttention::kFlash;
 };
+/// Whether what attention queues on CUDA depends on how many documents and tokens there are, and
+/// not on where the documents end.
+bool attention_is_static(at::ScalarType dtype, const AttentionShape& shape);
 struct AttentionOutput {
   at::Tensor out;  ///< [T, heads * head_dim]
   /// log-sum-exp of the scores (and sinks): one tensor [heads, T], but where LibTorch's kernel for
@@ -164,11 +168,18 @@ AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, 
 at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& saved,
                                 const at::Tensor& sinks);
 
+/// What a loss's gradient is multiplied by.
+struct GradScale {
+  // NOLINTNEXTLINE(google-explicit-constructor): a number is one
+  GradScale(double of, at::Tensor times = {}) : value(of), factor(std::move(times)) {}
+  double value;
+  at::Tensor factor;  ///< [1] fp32 on the device, times `value`; undefined: 1; on CUDA alone
+};
 /// Overwrites logits [N, vocab] with the gradient of grad_scale * sum of losses; returns losses [N]
-/// fp32. labels [N] int32, all valid. A `softcap` above 0 makes cap * tanh(logit / cap) of them
-/// first.
+/// fp32. labels [N] int32; a row with a negative one has neither loss nor gradient. A `softcap`
+/// above 0 makes cap * tanh(logit / cap) of the logits first.
 at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double softcap,
-                                  double grad_scale);
+                                  const GradScale& grad_scale);
 at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap);
 
 /// An `UpdateGate` that is open, with factor 1: [sizeof(UpdateGate)] uint8 on `device`. Updates

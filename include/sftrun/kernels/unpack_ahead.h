@@ -38,6 +38,10 @@ class UnpackAhead {
   /// What reads the values asked for last is queued on the current stream: their buffer is free for
   /// what comes after the next.
   void done();
+  /// The current stream waits for what is unpacked and was not asked for.
+  void join();
+  /// After a capture that failed: nothing that was queued since `join` is going to happen.
+  void forget();
 
  private:
   struct Buffer {

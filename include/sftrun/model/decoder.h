@@ -130,6 +130,13 @@ class Decoder {
   /// Before layers run one by one (generation): what is made of the adapters' matrices is made
   /// again, where they have changed.
   void prepare_joints(kernels::UnpackAhead::Pass pass = kernels::UnpackAhead::Pass::kForward);
+  /// The first half of it, which a captured pass leaves out.
+  void refresh_joints();
+  /// The current stream waits for whatever is unpacked ahead: before a captured pass, and at its
+  /// end.
+  void join_unpacking();
+  /// Where the capture of a pass has failed.
+  void forget_unpacking();
   at::Tensor embed(const at::Tensor& tokens) const;
   /// With the noise that training asks for.
   at::Tensor embed_for_training(const PackedBatch& batch) const;
@@ -176,7 +183,7 @@ class Decoder {
   std::vector<Layer> layers_;
   kernels::JointAdapters joint_adapters_;
   std::unique_ptr<kernels::UnpackAhead> unpacking_;  // null: no joint linears are quantised
-  uint64_t joints_version_ = 0;  // of the store's compute copies
+  uint64_t joints_version_ = 0;                      // of the store's compute copies
   kernels::Head head_;
   int64_t first_trained_group_ = 0;
   uint64_t base_bytes_ = 0;

@@ -8,15 +8,19 @@
 
 #include "sftrun/data/example.h"
 #include "sftrun/kernels/ops.h"
+#include "sftrun/model/batch_sizes.h"
 #include "sftrun/model/rope_cache.h"
 
 namespace sftrun::model {
 
 /// A micro-batch on its device, as the decoder takes it. T tokens, N of them with a label.
 struct PackedBatch {
-  at::Tensor tokens;      ///< [T] int64
-  at::Tensor label_rows;  ///< [N] int64: positions that carry a label, ascending
-  at::Tensor labels;      ///< [N] int32
+  at::Tensor staged;  ///< bytes: all that was copied to the device, of which those below are parts
+  at::Tensor tokens;  ///< [T] int64
+  at::Tensor label_rows;   ///< [N] int64: positions that carry a label, ascending
+  at::Tensor labels;       ///< [N] int32
+  at::Tensor grad_factor;  ///< [1] fp32: the loss's gradient is multiplied by it; undefined: 1
+  std::optional<BatchSizes> sizes;  ///< to which the batch was filled up
   kernels::BatchContext context;
   int64_t num_tokens() const { return tokens.defined() ? tokens.size(0) : 0; }
 };
@@ -37,10 +41,17 @@ struct BatchTarget {
   bool cuts_chunks = false;  ///< the model has delta nets: a batch brings its `Chunks`
 };
 
+/// How a batch is brought to a GPU.
+struct BatchOptions {
+  /// Copied from page-locked memory beside other work, and the host does not wait.
+  bool is_pinned = true;
+  std::optional<double> grad_factor = {};  ///< `PackedBatch::grad_factor`
+  /// Filled up to these: with tokens that carry no label, rows without a label, empty documents.
+  std::optional<BatchSizes> sizes = {};
+};
+
 /// @param batch as formed by data::make_batch; may be empty (T = 0)
-/// @param is_pinned of CUDA: copied from page-locked memory beside other work, and the host does
-/// not wait
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
-                          const Randomness& randomness, bool is_pinned = true);
+                          const Randomness& randomness, const BatchOptions& options = {});
 
 }  // namespace sftrun::model

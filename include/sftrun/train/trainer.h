@@ -13,6 +13,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/model/pass_graphs.h"
 #include "sftrun/observe/metrics.h"
 #include "sftrun/observe/progress.h"
 #include "sftrun/observe/tensorboard.h"
@@ -46,6 +47,9 @@ struct Hooks {
   /// Where the first step of a run is not finite. What it throws is told instead.
   std::function<void()> look_at_base = [] {};
 };
+
+/// What `train.cuda_graphs` asks for.
+model::GraphUse graph_use(config::CudaGraphs choice);
 
 struct TrainerInputs {
   config::RunConfig config;  ///< resolved
@@ -112,6 +116,7 @@ class Trainer {
   LossScale loss_scale_;
   /// Numbers are read while the next step is queued, and the device decides about the update.
   bool reads_later_;
+  model::PassGraphs passes_;
   at::Tensor gate_;                     // kernels::open_gate; undefined where the host decides
   std::array<StepNumbers, 2> numbers_;  // in turn
   std::vector<QueuedStep> queued_;      // of which nothing was read; at most two

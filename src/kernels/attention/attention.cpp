@@ -27,16 +27,16 @@ at::Tensor flat(const at::Tensor& x, int64_t heads, int64_t head_dim) {
 
 /// FlashAttention on CUDA has no fp32, no heads of more than 256 channels or of no multiple of 8,
 /// and as LibTorch offers it no soft cap.
-bool flash_serves(const at::Tensor& q, const AttentionShape& shape) {
+bool flash_serves(at::ScalarType dtype, const AttentionShape& shape) {
   constexpr int64_t kMostFlashDepth = 256, kFlashDepthStep = 8;
-  return shape.softcap <= 0 && q.scalar_type() != at::kFloat && shape.head_dim <= kMostFlashDepth &&
+  return shape.softcap <= 0 && dtype != at::kFloat && shape.head_dim <= kMostFlashDepth &&
          shape.head_dim % kFlashDepthStep == 0;
 }
 
 /// Kernels of our own take nearly all that FlashAttention does not; LibTorch's kernel for CPU has
 /// neither windows nor caps.
 bool must_compose(const at::Tensor& q, const AttentionShape& shape) {
-  if (q.is_cuda()) return !flash_serves(q, shape) && !cuda_attention_serves(shape);
+  if (q.is_cuda()) return !flash_serves(q.scalar_type(), shape) && !cuda_attention_serves(shape);
   return !tiled_attention_serves(q.scalar_type(), shape) && (shape.softcap > 0 || shape.window > 0);
 }
 
@@ -110,7 +110,8 @@ AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k
                                         const at::Tensor& v, const BatchContext& batch,
                                         const AttentionShape& shape) {
   if (must_compose(q, shape)) return composed_attention_forward(q, k, v, batch, shape);
-  if (q.is_cuda() && !flash_serves(q, shape)) return cuda_attention_forward(q, k, v, batch, shape);
+  if (q.is_cuda() && !flash_serves(q.scalar_type(), shape))
+    return cuda_attention_forward(q, k, v, batch, shape);
   if (q.is_cuda()) {
     return takes_cudnn(q, k, v, batch, shape, {forward_cuda, backward_cuda})
                ? cudnn_attention_forward(q, k, v, batch, shape)
@@ -134,6 +135,11 @@ AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k
 }
 
 }  // namespace
+
+bool attention_is_static(at::ScalarType dtype, const AttentionShape& shape) {
+  if (flash_serves(dtype, shape)) return shape.on_cuda == CudaAttention::kFlash;
+  return cuda_attention_serves(shape);
+}
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const BatchContext& batch, const AttentionShape& shape,
@@ -167,7 +173,7 @@ AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, 
   if (saved.by_cudnn) return cudnn_attention_backward(d_out, q, k, v, saved, batch, shape);
   if (must_compose(q, shape))
     return composed_attention_backward(d_out, q, k, v, saved, batch, shape);
-  if (q.is_cuda() && !flash_serves(q, shape))
+  if (q.is_cuda() && !flash_serves(q.scalar_type(), shape))
     return cuda_attention_backward(d_out, q, k, v, saved, batch, shape);
   if (q.is_cuda()) return backward_cuda(d_out, q, k, v, saved, batch, shape);
   if (tiled_attention_serves(q.scalar_type(), shape))

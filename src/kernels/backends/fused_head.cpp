@@ -41,7 +41,7 @@ Linear with_lengths(Linear linear) {
 }  // namespace
 
 HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
-                         double grad_scale, HeadGrad wanted, const BatchContext& rows) {
+                         const GradScale& grad_scale, HeadGrad wanted, const BatchContext& rows) {
   const at::NoGradGuard no_grad;
   const Linear linear = with_lengths(head.linear);
   const int64_t num_rows = input.size(0), step = chunk_rows(input, linear.matrix().size(0));
@@ -61,8 +61,9 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
       add_sum_in_fp64(result.loss_sum, token_losses(logits, chunk_labels, head.softcap));
       continue;
     }
-    add_sum_in_fp64(result.loss_sum, token_losses_and_grad_(logits, chunk_labels, head.softcap,
-                                                            grad_scale * head.logit_scale));
+    add_sum_in_fp64(result.loss_sum, token_losses_and_grad_(
+                                         logits, chunk_labels, head.softcap,
+                                         {grad_scale.value * head.logit_scale, grad_scale.factor}));
     const at::Tensor d =
         linears_backward({logits}, chunk, low, {&linear}, keys, d_normed.defined());
     if (d.defined()) d_normed.narrow(0, first, count).copy_(d);

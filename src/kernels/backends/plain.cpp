@@ -310,7 +310,7 @@ at::Tensor layer_forward(const Layer& layer, const at::Tensor& x, const BatchCon
 }
 
 HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
-                   double grad_scale, HeadGrad wanted, const BatchContext& batch) {
+                   const GradScale& grad_scale, HeadGrad wanted, const BatchContext& batch) {
   constexpr int64_t kRows = 256;
   const at::AutoGradMode grad_mode(wanted != HeadGrad::kNone);
   const at::Tensor rows = input.detach().requires_grad_(wanted == HeadGrad::kInput);
@@ -329,7 +329,9 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
                                {}, at::Reduction::Sum);
     result.loss_sum.add_(loss.detach());
     if (!loss.requires_grad()) continue;
-    torch::autograd::backward({loss}, {at::full_like(loss, grad_scale)});
+    at::Tensor d_loss = at::full_like(loss, grad_scale.value);
+    if (grad_scale.factor.defined()) d_loss = d_loss * grad_scale.factor.squeeze();
+    torch::autograd::backward({loss}, {d_loss});
     if (d_normed.defined()) d_normed.narrow(0, first, count).copy_(chunk.grad());
   }
   if (d_normed.defined()) torch::autograd::backward({normed}, {d_normed});

@@ -25,13 +25,25 @@ __device__ __forceinline__ SoftmaxState merge_over_block(SoftmaxState state) {
   return total;
 }
 
+template <int kWidth, typename T>
+__device__ __forceinline__ void write_zeros(T* row, int64_t columns) {
+  const float zeros[kWidth] = {};
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * kWidth; i < columns; i += kThreads * kWidth)
+    store_values<kWidth>(row + i, zeros);
+}
+
 template <typename T, bool kGradient, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy(T* logits, const int32_t* labels, float* losses, int64_t vocab, float softcap,
-                  float grad_scale) {
+                  float grad_scale, const float* grad_factor) {
   const int64_t row = blockIdx.x;
   logits += row * vocab;
   const int64_t label = labels[row];
+  if (label < 0) {  // the same for the whole block
+    if (threadIdx.x == 0) losses[row] = 0;
+    if constexpr (kGradient) write_zeros<kWidth>(logits, vocab);
+    return;
+  }
   // In every thread before the barrier below: it is overwritten after.
   const float at_label = capped(load(logits + label), softcap);
   SoftmaxState state;
@@ -45,6 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   const float loss = state.largest + logf(state.sum) - at_label;
   if (threadIdx.x == 0) losses[row] = loss;
   if constexpr (kGradient) {
+    if (grad_factor != nullptr) grad_scale *= *grad_factor;
     const float scale = grad_scale / state.sum,
                 gradient_at_label = (expf(-loss) - 1.0F) * grad_scale;
     for (int64_t i = first; i < vocab; i += kThreads * kWidth) {
@@ -63,8 +76,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses,
-                          int64_t rows, int64_t vocab, float softcap, float grad_scale,
-                          bool with_gradient, Stream stream) {
+                          int64_t rows, int64_t vocab, float softcap, const LossGradient& gradient,
+                          Stream stream) {
   if (rows == 0) return;
   const auto grid = static_cast<unsigned>(rows);
   for_type(type, [&](auto* null) {
@@ -72,9 +85,9 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
     with_width(in_eights(vocab, {logits}), [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       const auto kernel =
-          with_gradient ? cross_entropy<T, true, kWidth> : cross_entropy<T, false, kWidth>;
+          gradient.is_wanted ? cross_entropy<T, true, kWidth> : cross_entropy<T, false, kWidth>;
       launch(kernel, grid, kThreads, stream, static_cast<T*>(logits), labels, losses, vocab,
-             softcap, grad_scale);
+             softcap, gradient.scale, gradient.factor);
     });
   });
 }

@@ -45,6 +45,11 @@ template <typename T, typename L>
 void cross_entropy_of(T* logits, L of, const int32_t* labels, float* losses, int64_t rows,
                       int64_t vocab, float grad_scale) {
   for (int64_t row = 0; row < rows; ++row, logits += vocab) {
+    if (labels[row] < 0) {
+      losses[row] = 0;
+      for (int64_t i = 0; i < vocab; ++i) store(logits + i, 0.0F);
+      continue;
+    }
     float largest, sum;
     softmax_statistics(logits, of, vocab, largest, sum);
     T* label = logits + labels[row];
@@ -65,6 +70,8 @@ template <typename T, typename L>
 void cross_entropy_loss_of(const T* logits, L of, const int32_t* labels, float* losses,
                            int64_t rows, int64_t vocab) {
   for (int64_t row = 0; row < rows; ++row, logits += vocab) {
+    losses[row] = 0;
+    if (labels[row] < 0) continue;
     float largest, sum;
     softmax_statistics(logits, of, vocab, largest, sum);
     losses[row] = token_loss(logits, of, labels[row], largest, sum);

@@ -69,17 +69,25 @@ void launch_gated_forward(Type type, Gating gating, const void* gate, const void
 /// Overwrites gate and up with their gradients, and dh with h where it is to be left.
 void launch_gated_backward(Type type, Gating gating, void* dh, void* gate, void* up,
                            const GatedShape& shape, GatedLeaves leaves, Stream stream);
-void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows,
-                    int64_t channels, const DropoutParams& params, Stream stream);
+/// @param step on the device, in place of `params.step`; likewise below
+void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, const uint32_t* step,
+                    int64_t rows, int64_t channels, const DropoutParams& params, Stream stream);
 /// x [rows, channels] += noise, of which each document has its own magnitude.
 /// @param cu_seqlens [documents + 1]: where documents begin, the last is `rows`
-void launch_embedding_noise(Type type, void* x, const TokenKey* tokens, const int32_t* cu_seqlens,
-                            int64_t documents, int64_t rows, int64_t channels,
-                            const NoiseParams& params, Stream stream);
-/// Overwrites logits with the gradient if `with_gradient`.
+void launch_embedding_noise(Type type, void* x, const TokenKey* tokens, const uint32_t* step,
+                            const int32_t* cu_seqlens, int64_t documents, int64_t rows,
+                            int64_t channels, const NoiseParams& params, Stream stream);
+/// Of scale * factor * the sum of losses.
+struct LossGradient {
+  bool is_wanted = false;
+  float scale = 1;
+  const float* factor = nullptr;  ///< on the device; null: 1
+};
+/// Overwrites logits with the gradient where it is wanted. A row with a negative label has neither
+/// loss nor gradient.
 void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses,
-                          int64_t rows, int64_t vocab, float softcap, float grad_scale,
-                          bool with_gradient, Stream stream);
+                          int64_t rows, int64_t vocab, float softcap,
+                          const LossGradient& gradient, Stream stream);
 /// `compute`, of type `type`, may be null: then only the fp32 master is updated.
 /// @param gate on the device; null: none
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,

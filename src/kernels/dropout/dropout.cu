@@ -7,8 +7,9 @@ namespace {
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    dropout(const T* x, T* y, const TokenKey* tokens, int64_t channels, int64_t num_blocks,
-            DropoutParams params) {
+    dropout(const T* x, T* y, const TokenKey* tokens, const uint32_t* step, int64_t channels,
+            int64_t num_blocks, DropoutParams params) {
+  params.step = *step;
   const int64_t row = blockIdx.x;
   const int64_t first = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kWidth;
   if (first >= num_blocks) return;
@@ -30,8 +31,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, int64_t rows,
-                    int64_t channels, const DropoutParams& params, Stream stream) {
+void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, const uint32_t* step,
+                    int64_t rows, int64_t channels, const DropoutParams& params, Stream stream) {
   if (rows == 0 || channels == 0) return;
   const int64_t num_blocks = (channels + 7) / 8;
   // Eight blocks at a time where no lane ends within them.
@@ -44,7 +45,7 @@ void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, i
       const dim3 grid(static_cast<unsigned>(rows),
                       static_cast<unsigned>((threads + kThreads - 1) / kThreads));
       launch(dropout<T, kWidth>, grid, kThreads, stream, static_cast<const T*>(x),
-             static_cast<T*>(y), tokens, channels, num_blocks, params);
+             static_cast<T*>(y), tokens, step, channels, num_blocks, params);
     });
   });
 }

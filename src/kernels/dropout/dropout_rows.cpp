@@ -9,6 +9,7 @@ BatchContext without_tokens(const BatchContext& batch) {
   BatchContext rows;
   rows.dropout_seed = batch.dropout_seed;
   rows.step = batch.step;
+  rows.step_device = batch.step_device;
   rows.training = batch.training;
   return rows;
 }

@@ -118,4 +118,16 @@ void UnpackAhead::done() {
   }
 }
 
+void UnpackAhead::join() {
+  for (Buffer& buffer : buffers_)
+    if (std::exchange(buffer.is_awaited, false)) buffer.ready.block(computing());
+}
+
+void UnpackAhead::forget() {
+  for (Buffer& buffer : buffers_) {
+    buffer.holds = nullptr;
+    buffer.is_awaited = false;
+  }
+}
+
 }  // namespace sftrun::kernels

@@ -58,9 +58,10 @@ void add_embedding_noise_(at::Tensor& x, const BatchContext& batch, double alpha
     require_operand(batch.token_keys_device, x, at::kInt);
     require_numel(batch.token_keys_device, 2 * x.size(0));
     require_operand(batch.cu_seqlens_device, x, at::kInt);
-    require_numel(batch.cu_seqlens_device, static_cast<int64_t>(batch.cu_seqlens.size()));
-    return cuda_kernels().add_embedding_noise(x, batch.token_keys_device, batch.cu_seqlens_device,
-                                              params);
+    require_operand(batch.step_device, x, at::kInt);
+    require_numel(batch.step_device, 1);
+    return cuda_kernels().add_embedding_noise(x, batch.token_keys_device, batch.step_device,
+                                              batch.cu_seqlens_device, params);
   }
   SFTRUN_CHECK_EQ(static_cast<int64_t>(batch.token_keys.size()), x.size(0));
   x.add_(noise_on_cpu(x, batch, params));

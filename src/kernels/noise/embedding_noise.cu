@@ -35,8 +35,9 @@ __device__ __forceinline__ float row_magnitude(const int32_t* cu_seqlens, int64_
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    embedding_noise(T* x, const TokenKey* tokens, const int32_t* cu_seqlens, int64_t documents,
-                    int64_t rows, int64_t channels, NoiseParams params) {
+    embedding_noise(T* x, const TokenKey* tokens, const uint32_t* step, const int32_t* cu_seqlens,
+                    int64_t documents, int64_t rows, int64_t channels, NoiseParams params) {
+  params.step = *step;
   constexpr int kOfCall = 4, kOfThread = kWidth == 8 ? 8 : kOfCall;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const float magnitude = row_magnitude(cu_seqlens, documents, row, channels, params);
@@ -65,9 +66,9 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_embedding_noise(Type type, void* x, const TokenKey* tokens, const int32_t* cu_seqlens,
-                            int64_t documents, int64_t rows, int64_t channels,
-                            const NoiseParams& params, Stream stream) {
+void launch_embedding_noise(Type type, void* x, const TokenKey* tokens, const uint32_t* step,
+                            const int32_t* cu_seqlens, int64_t documents, int64_t rows,
+                            int64_t channels, const NoiseParams& params, Stream stream) {
   if (rows == 0 || channels == 0) return;
   constexpr int64_t kMostBlocks = 1 << 20;
   const auto blocks = static_cast<unsigned>(rows < kMostBlocks ? rows : kMostBlocks);
@@ -75,7 +76,7 @@ void launch_embedding_noise(Type type, void* x, const TokenKey* tokens, const in
     using T = Element<decltype(null)>;
     with_width(in_eights(channels, {x}), [&](auto width) {
       launch(embedding_noise<T, decltype(width)::value>, dim3(blocks), kThreads, stream,
-             static_cast<T*>(x), tokens, cu_seqlens, documents, rows, channels, params);
+             static_cast<T*>(x), tokens, step, cu_seqlens, documents, rows, channels, params);
     });
   });
 }

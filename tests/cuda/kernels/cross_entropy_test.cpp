@@ -83,15 +83,17 @@ Result by_cpu(Type type, const Memory& logits, const std::vector<int32_t>& label
 
 /// Losses with the gradient and without, and the gradients.
 std::vector<Memory> by_cuda(Type type, const Memory& logits, const std::vector<int32_t>& labels,
-                            const Case& c, int64_t shift) {
+                            const Case& c, int64_t shift,
+                            const LossGradient& gradient = {.is_wanted = true,
+                                                            .scale = kGradScale}) {
   const Memory of = Memory::raw(labels, shift);
   return in_every_order([&] {
     std::vector<Memory> made{Memory::nans(Type::kFloat32, c.rows, shift), logits,
                              Memory::nans(Type::kFloat32, c.rows, shift), logits};
     launch_cross_entropy(type, made[1].data(), of.as<int32_t>(), made[0].as<float>(), c.rows,
-                         c.vocab, c.cap, kGradScale, true, nullptr);
+                         c.vocab, c.cap, gradient, nullptr);
     launch_cross_entropy(type, made[3].data(), of.as<int32_t>(), made[2].as<float>(), c.rows,
-                         c.vocab, c.cap, kGradScale, false, nullptr);
+                         c.vocab, c.cap, {}, nullptr);
     return made;
   });
 }
@@ -119,6 +121,46 @@ TEST_P(CudaCrossEntropy, LossesAndGradients) {
     for (const int64_t shift : kShifts)
       if (shift == 0 || c.vocab <= 1000) expect_losses(type(), c, shift);
   });
+}
+
+/// A factor on the device, times the scale.
+TEST_P(CudaCrossEntropy, FactorOfTheGradient) {
+  for (const int64_t vocab : {300, 304}) {
+    const Case c{5, vocab, 0};
+    const Memory logits = Memory::of(type(), normal(c.rows * c.vocab, 1, 4)),
+                 factor = Memory::raw(std::vector<float>{0.25F});
+    const auto labels = labels_of(c);
+    const auto plain = by_cuda(type(), logits, labels, c, 0);
+    const auto scaled =
+        by_cuda(type(), logits, labels, c, 0,
+                {.is_wanted = true, .scale = kGradScale / 0.25F, .factor = factor.as<float>()});
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(plain[i] == scaled[i]) << i;
+  }
+}
+
+/// Whatever its logits are, a row with a negative label has no part in anything.
+TEST_P(CudaCrossEntropy, RowsWithoutALabel) {
+  for (const int64_t vocab : {1, 17, 300, 304, 4097}) {
+    const Case c{5, vocab, 0};
+    std::vector<float> values = normal(c.rows * c.vocab, 1, 4);
+    values[static_cast<size_t>(vocab)] = std::nanf("");
+    const Memory logits = Memory::of(type(), values);
+    std::vector<int32_t> labels = labels_of(c), shown = labels;
+    labels[1] = labels[4] = -100;
+    const auto out = by_cuda(type(), logits, labels, c, 0),
+               others = by_cuda(type(), logits, shown, c, 0);
+    for (int64_t row = 0; row < c.rows; ++row) {
+      const bool counts = row != 1 && row != 4;
+      const auto at = static_cast<size_t>(row);
+      const float loss = out[0].as<float>()[at];
+      EXPECT_EQ(loss, counts ? others[0].as<float>()[at] : 0) << row;
+      EXPECT_EQ(out[2].as<float>()[at], loss) << row;
+      const std::vector<float> got = floats(type(), out[1]), expected = floats(type(), others[1]);
+      for (size_t i = at * static_cast<size_t>(vocab); i < (at + 1) * static_cast<size_t>(vocab);
+           ++i)
+        ASSERT_EQ(got[i], counts ? expected[i] : 0) << row;
+    }
+  }
 }
 
 /// A logit that is no number, or infinite, makes the row's loss none, and no other's; one of minus

@@ -14,9 +14,11 @@ constexpr uint32_t kThresholds[] = {0, 20000, 65535};
 
 SFTRUN_FOR_TYPES(CudaDropout);
 
+constexpr uint32_t kStep = 41;
+
 DropoutParams params_of(uint32_t threshold) {
   return {.seed = 0x123456789abcdef0ULL,
-          .step = 41,
+          .step = kStep,
           .module = 9,
           .threshold = threshold,
           .scale = 1 / (1 - static_cast<float>(threshold) / 65536)};
@@ -50,12 +52,14 @@ void expect_dropped(Type type, int64_t rows, int64_t channels, uint32_t threshol
     values[i] = i % 2 == 0 ? std::nanf("") : std::numeric_limits<float>::infinity();
   const Memory x = Memory::of(type, values, shift);
   const std::vector<TokenKey> tokens = tokens_of(rows);
-  const Memory keys = Memory::raw(tokens);
+  const Memory keys = Memory::raw(tokens), step = Memory::raw(std::vector<uint32_t>{kStep});
   const DropoutParams params = params_of(threshold);
+  DropoutParams of_another_step = params;
+  of_another_step.step = kStep + 1;
   const auto out = in_every_order([&] {
     std::vector<Memory> made{Memory::nans(type, rows * channels, shift_of_y)};
-    launch_dropout(type, x.data(), made[0].data(), keys.as<TokenKey>(), rows, channels, params,
-                   nullptr);
+    launch_dropout(type, x.data(), made[0].data(), keys.as<TokenKey>(), step.as<uint32_t>(), rows,
+                   channels, of_another_step, nullptr);
     return made;
   });
   EXPECT_TRUE(same(type, out[0], by_cpu(x, type, tokens, channels, params)));

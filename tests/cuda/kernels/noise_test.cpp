@@ -62,11 +62,15 @@ void expect_noise(Type type, const std::vector<int32_t>& lengths, int64_t channe
                   std::vector<float> values) {
   const Batch batch(lengths);
   values = rounded(type, values);
-  const Memory tokens = Memory::raw(batch.tokens), cu_seqlens = Memory::raw(batch.cu_seqlens);
+  const Memory tokens = Memory::raw(batch.tokens), cu_seqlens = Memory::raw(batch.cu_seqlens),
+               step = Memory::raw(std::vector<uint32_t>{kParams.step});
+  NoiseParams of_another_step = kParams;
+  of_another_step.step += 1;
   const auto out = in_every_order([&] {
     std::vector<Memory> made{Memory::of(type, values, shift)};
-    launch_embedding_noise(type, made[0].data(), tokens.as<TokenKey>(), cu_seqlens.as<int32_t>(),
-                           batch.documents(), batch.rows(), channels, kParams, nullptr);
+    launch_embedding_noise(type, made[0].data(), tokens.as<TokenKey>(), step.as<uint32_t>(),
+                           cu_seqlens.as<int32_t>(), batch.documents(), batch.rows(), channels,
+                           of_another_step, nullptr);
     return made;
   });
   EXPECT_TRUE(same(type, out[0], rounded(type, expected_of(values, batch, channels))));

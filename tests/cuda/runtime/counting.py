@@ -99,6 +99,15 @@ def reads(events):
     return found
 
 
+def late_allocations(events):
+    """Allocations after the second step; the last one's are of evaluation and checkpoint, too."""
+    names = {event["id"]: event["name"] for event in events if event["event"] == "kernel"}
+    updates = [at for at, event in enumerate(events) if event["event"] == "launch" and short(names[event["kernel"]]) == UPDATE]
+    found = sum(event["event"] == "malloc" for event in events[updates[1]:updates[-1]])
+    if found:
+        yield f"{found} cudaMalloc after the second step"
+
+
 def too_early(events, steps):
     """What is wrong with the reads of a run that is evaluated and saved after its last step alone: only that one may be read at once."""
     expected = [1] * (steps - 1) + [0]
@@ -106,7 +115,7 @@ def too_early(events, steps):
         yield f"steps queued behind the one whose numbers are read: {found}, not {expected}"
 
 
-def run(session, mode, devices, name, layers=LAYERS, accum=2, steps=4, val=1, extra=()):
+def run(session, mode, devices, name, layers=LAYERS, accum=2, steps=4, val=1, extra=(), settings=None):
     folder = session.folder / "counts" / re.sub(r"\W+", "-", f"{mode} {devices} {name}")
     model = (mixture_model if mode in MIXTURES else dense_model)(folder / "model", layers, HIDDEN)
     write_texts(folder / "train.jsonl", accum * steps * devices * 2)
@@ -114,10 +123,10 @@ def run(session, mode, devices, name, layers=LAYERS, accum=2, steps=4, val=1, ex
     return session.run(f"counts {mode} {devices} {name}",
                        ["train", *BASE, *(MIXTURES | MODES)[mode], f"model.name={model}", f"data.train={folder}/train.jsonl",
                         f"data.val={folder}/val.jsonl", f"output.dir={folder}/run", f"train.grad_accum={accum}", f"train.max_steps={steps}", f"train.eval_steps={steps}",
-                        "--nproc-per-node", str(devices), *extra], devices)
+                        "--nproc-per-node", str(devices), *extra], devices, **(settings or {}))
 
 
-def run_family(session, family, mode, name, accum=2, val=1):
+def run_family(session, family, mode, name, accum=2, val=1, extra=()):
     """Micro-batches of a long document and a short one: RoPE of some families goes by the length."""
     steps, folder = 2, session.folder / "steady" / re.sub(r"\W+", "-", f"{family} {mode} {name}")
     model = dense_model(folder / "model", 1, HIDDEN) if family == DENSE else family_model(folder / "model", family)
@@ -126,7 +135,7 @@ def run_family(session, family, mode, name, accum=2, val=1):
     return session.run(f"steady {family} {mode} {name}",
                        ["train", *BASE, *MODES[mode], f"model.name={model}", f"data.train={folder}/train.jsonl",
                         f"data.val={folder}/val.jsonl", f"output.dir={folder}/run", f"train.grad_accum={accum}",
-                        f"train.max_steps={steps}", f"train.eval_steps={steps}"], 1)
+                        f"train.max_steps={steps}", f"train.eval_steps={steps}", *extra], 1)
 
 
 def steady_runs(mode):
@@ -198,7 +207,8 @@ def count_mode(session, pool, mode, devices):
     lines = [*steady_state(table), *too_many(table, mode)]
     for name, steps in (("base", 4), ("step", 6)):
         for rank in range(devices):
-            lines += [f"{name}, rank {rank}: {line}" for line in too_early(done[name].events(rank), steps)]
+            events = done[name].events(rank)
+            lines += [f"{name}, rank {rank}: {line}" for line in (*too_early(events, steps), *late_allocations(events))]
     return title, table, failures + [f"counts of {title}: {line}" for line in lines]
 
 
@@ -206,7 +216,7 @@ def steady_state(table):
     """What may not happen again and again: of the later steps, which have all memory that they need."""
     for part in ("micro-batch", "step without them"):
         numbers = summary(table[part])
-        for name in ("cudaMalloc", "pinned allocations", "registrations"):
+        for name in ("pinned allocations", "registrations"):
             if numbers[name]:
                 yield f"{numbers[name]:g} {name} in every {part}"
     for part, allowed in (("micro-batch", 0), ("step without them", 1)):  # the step's one read is a wait for the step before

@@ -8,6 +8,7 @@ cases   train (with evaluation, checkpoints and a resumed run), score and genera
         rank r does is done on device r; at the end no registered host memory and no NCCL communicator is open
 small   a device that is too small ends the run with an error that says so, and what helps
 fallback  without our CUDA library --device auto computes on the CPU
+graphs  micro-batches of one shape are captured once and then launched as one; where they cannot be, the log says why
 counts  by differences between runs: launches of a layer, forward and backward; copies, waits and allocations of a micro-batch and of a step
 
 Kernels do not run, and device memory reads as zero: no number that the program prints means anything. --all runs every family with every
@@ -26,6 +27,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import counting  # noqa: E402
+import graphs  # noqa: E402
 import stand_in  # noqa: E402
 from cases import Case, all_cases, chosen_cases  # noqa: E402
 from tiny_models import dense_model, family_model, write_texts  # noqa: E402
@@ -198,7 +200,7 @@ def parse():
     parser.add_argument("--stand-in", required=True, type=pathlib.Path, help="folder of the libraries")
     parser.add_argument("--torch-lib", required=True, type=pathlib.Path, help="LibTorch's folder of libraries")
     parser.add_argument("--all", action="store_true", help="every family with every mode, on one device and on two")
-    parser.add_argument("--only", nargs="+", default=[], help="cases whose name one of these finds; small, fallback, counts and loading are names, too")
+    parser.add_argument("--only", nargs="+", default=[], help="cases whose name one of these finds; small, fallback, graphs, counts and loading are names, too")
     parser.add_argument("--counts", type=pathlib.Path, help="where the table of counts goes, as JSON")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for all runs and logs, which stays")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
@@ -220,6 +222,8 @@ def check(arguments, folder):
             failures += check_small_device(session)
         if chosen("fallback"):
             failures += check_fallback(arguments, session)
+        if chosen("graphs"):
+            failures += graphs.check(session, pool)
         if chosen("counts"):
             table, lines = counting.count(session, pool, arguments.all)
             failures += lines

@@ -141,6 +141,7 @@ cudaError_t begin_capture(Stream& stream, cudaStreamCaptureMode mode) {
   capture->mode = mode;
   capture->thread = std::this_thread::get_id();
   capture->origin = &stream;
+  capture->invalid = settings().captures_fail == "begun";
   captures().insert(capture);
   stream.capture = std::move(capture);
   return cudaSuccess;
@@ -158,7 +159,8 @@ cudaError_t end_capture(Stream& stream, Graph** graph) {
     if (each->capture == capture) each->capture = nullptr;
   }
   captures().erase(capture);
-  if (capture->invalid) return cudaErrorStreamCaptureInvalidated;
+  if (capture->invalid || settings().captures_fail == "ended")
+    return cudaErrorStreamCaptureInvalidated;
   if (!capture->unjoined.empty()) return cudaErrorStreamCaptureUnjoined;
   *graph = new Graph(std::move(capture->graph));
   return cudaSuccess;

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "sftrun/data/example.h"
+
+namespace sftrun::model {
+
+/// The shape of a micro-batch, as far as what is queued for it depends on it.
+struct BatchSizes {
+  int64_t tokens = 0, labels = 0;  ///< T, N
+  int64_t documents = 0;           ///< n, empty ones included
+  int64_t longest = 0;             ///< no document is longer
+  auto operator<=>(const BatchSizes&) const = default;
+};
+
+/// The sizes to fill a batch up to, so that few shapes are met: T to eight sizes between powers of
+/// two, N to four, n and the longest document to powers of two. At most an eighth of T is added, or
+/// 63 tokens.
+/// @param batch not empty
+BatchSizes rounded_sizes(const data::Batch& batch);
+
+/// The batch with its own tokens once more behind it, as documents no longer than its longest and
+/// without labels, until there are `sizes.tokens`.
+data::Batch filled_up(const data::Batch& batch, const BatchSizes& sizes);
+
+}  // namespace sftrun::model

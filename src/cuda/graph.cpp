@@ -1,0 +1,83 @@
+#include "graph.h"
+
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+namespace sftrun::kernels {
+namespace {
+
+/// LibTorch's, which can be given up in the middle.
+class OpenGraph final : public at::cuda::CUDAGraph {
+ public:
+  /// After an error. Where CUDA has ended the capture by itself, LibTorch's allocator has not heard
+  /// of it: from then on it would keep back memory that streams share.
+  void give_up() {
+    if (!capture_ended_) without_errors([&] { capture_end(); });
+    if (!capture_ended_) {
+      without_errors([&] {
+        c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_);
+        c10::cuda::CUDACachingAllocator::releasePool(capture_dev_, mempool_id_);
+      });
+    }
+    (void)cudaGetLastError();  // else the next launch would report it as its own
+  }
+
+ private:
+  template <typename Body>
+  static void without_errors(const Body& body) {
+    try {
+      body();
+    } catch (const c10::Error&) {
+    }
+  }
+};
+
+class CapturedGraph final : public Graph {
+ public:
+  CapturedGraph(at::Device device, const CapturedGraph* beside)
+      : device_(device),
+        stream_(beside ? beside->stream_
+                       : c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {}
+
+  void record(const CapturedGraph* beside, const std::function<void()>& work) {
+    const c10::cuda::CUDAStreamGuard guard(stream_);  // of the default stream nothing is captured
+    // Other threads go on: only what this one calls belongs to the capture.
+    try {
+      graph_.capture_begin(beside ? beside->pool() : c10::MempoolId_t{},
+                           cudaStreamCaptureModeThreadLocal);
+      work();
+      graph_.capture_end();
+    } catch (...) {
+      graph_.give_up();
+      throw;
+    }
+  }
+
+  void launch() override {
+    const c10::cuda::CUDAGuard guard(device_);
+    graph_.replay();
+  }
+
+ private:
+  c10::MempoolId_t pool() const { return graph_.pool(); }
+
+  at::Device device_;
+  // The same for all that share memory: LibTorch keeps a workspace of cuBLAS for every stream.
+  c10::cuda::CUDAStream stream_;
+  mutable OpenGraph graph_;  // whose `pool` is not const
+};
+
+}  // namespace
+
+std::unique_ptr<Graph> capture_graph(at::Device device, const Graph* beside,
+                                     const std::function<void()>& work) {
+  const auto* other = static_cast<const CapturedGraph*>(beside);
+  auto graph = std::make_unique<CapturedGraph>(device, other);
+  graph->record(other, work);
+  return graph;
+}
+
+}  // namespace sftrun::kernels

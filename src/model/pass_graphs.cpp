@@ -1,0 +1,189 @@
+#include "sftrun/model/pass_graphs.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::model {
+namespace {
+
+/// Each costs the host memory and the time of a capture.
+constexpr int64_t kMostGraphs = 32;
+
+/// Values that a token is multiplied by.
+double values_of_a_token(Decoder& decoder) {
+  double values = 0;
+  const auto add = [&](const kernels::Linear& linear) {
+    values +=
+        static_cast<double>(linear.matrix().size(0)) * static_cast<double>(linear.matrix().size(1));
+  };
+  for (const kernels::Linear* linear : decoder.linears()) add(*linear);
+  add(decoder.head().linear);
+  for (kernels::Layer& layer : decoder.layers()) {
+    if (!layer.mixture.defined()) continue;
+    const double share = static_cast<double>(layer.mixture.top_k) /
+                         static_cast<double>(layer.mixture.router.matrix().size(0));
+    for (const kernels::ExpertMatrix* matrix : layer.experts())
+      values += share * static_cast<double>(matrix->quantized ? matrix->quantized->numel()
+                                                              : matrix->weight.numel());
+  }
+  return values;
+}
+
+/// Above so many tokens a fast card (400 TFLOP/s of products) takes longer for a micro-batch than
+/// a host that needs 5 µs for a launch. Of the model alone, so that a run's numbers do not depend
+/// on which card it has.
+int64_t tokens_worth_a_graph(Decoder& decoder) {
+  constexpr double kLaunchesOfLayer = 45, kSecondsOfLaunch = 5e-6, kFlops = 4e14;
+  const bool trains_all = decoder.options().trains == Trains::kFull;
+  const double flops_of_token = (trains_all ? 6 : 4) * values_of_a_token(decoder);
+  const double host_seconds =
+      kLaunchesOfLayer * kSecondsOfLaunch * static_cast<double>(decoder.arch().num_layers + 1);
+  return static_cast<int64_t>(host_seconds * kFlops / flops_of_token);
+}
+
+/// Why no pass of this model can be captured; empty: they can.
+std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
+  const DecoderOptions& of = decoder.options();
+  if (of.backend != nullptr && of.backend != &kernels::fused_backend())
+    return "tuning.backend is not fused";
+  if (decoder.batch_target().cuts_chunks)
+    return "how a delta net cuts documents depends on their lengths";
+  if (options.has_aux_loss) return "the routers' auxiliary loss counts every token";
+  if (options.reduces_beside) return "gradients are reduced during the backward pass";
+  for (const kernels::Layer& layer : decoder.layers()) {
+    if (!layer.delta_net.defined() && !kernels::attention_is_static(of.dtype, layer.attention))
+      return of.attention == kernels::CudaAttention::kFlash
+                 ? "attention of so many channels is composed document by document"
+                 : "model.attention chooses a kernel by the documents' lengths";
+  }
+  return "";
+}
+
+/// The same place in another copy of what was staged.
+at::Tensor moved(const at::Tensor& part, const at::Tensor& from, const at::Tensor& to) {
+  if (!part.defined()) return part;
+  const int64_t first = static_cast<const char*>(part.const_data_ptr()) -
+                        static_cast<const char*>(from.const_data_ptr());
+  return to.narrow(0, first, static_cast<int64_t>(part.nbytes()))
+      .view(part.scalar_type())
+      .view(part.sizes());
+}
+
+PackedBatch copy_of(const PackedBatch& batch) {
+  PackedBatch copy = batch;
+  copy.staged = batch.staged.clone();
+  kernels::BatchContext& context = copy.context;
+  for (at::Tensor* part :
+       {&copy.tokens, &copy.label_rows, &copy.labels, &copy.grad_factor, &context.cu_seqlens_device,
+        &context.token_keys_device, &context.step_device})
+    *part = moved(*part, batch.staged, copy.staged);
+  for (kernels::RopeAngles& angles : context.ropes)
+    angles = {angles.cos.clone(), angles.sin.clone()};
+  return copy;
+}
+
+void copy_into(PackedBatch& to, const PackedBatch& from) {
+  to.staged.copy_(from.staged);
+  for (size_t i = 0; i < to.context.ropes.size(); ++i) {
+    to.context.ropes[i].cos.copy_(from.context.ropes[i].cos);
+    to.context.ropes[i].sin.copy_(from.context.ropes[i].sin);
+  }
+}
+
+}  // namespace
+
+PassGraphs::PassGraphs(Decoder& decoder, const Options& options) : decoder_(decoder) {
+  if (!decoder.options().device.is_cuda() || options.use == GraphUse::kOff) return;
+  most_tokens_ = options.use == GraphUse::kAlways ? std::numeric_limits<int64_t>::max()
+                                                  : tokens_worth_a_graph(decoder);
+  const std::string why = why_not(decoder, options);
+  if (!why.empty())
+    turn_off(why);
+  else if (options.use == GraphUse::kWhereItPays)
+    log::info("CUDA graphs: for micro-batches of up to {} tokens", most_tokens_);
+}
+
+void PassGraphs::turn_off(const std::string& why) {
+  most_tokens_ = 0;
+  passes_.clear();
+  log::info("CUDA graphs: none, as {}", why);
+}
+
+std::optional<BatchSizes> PassGraphs::sizes_for(const data::Batch& batch) const {
+  if (batch.num_tokens() == 0 || batch.num_tokens() > most_tokens_) return {};
+  return rounded_sizes(batch);
+}
+
+int64_t PassGraphs::size() const {
+  return std::count_if(passes_.begin(), passes_.end(),
+                       [](const auto& pass) { return pass.second.graph != nullptr; });
+}
+
+const kernels::Graph* PassGraphs::any_graph() const {
+  for (const auto& [sizes, pass] : passes_)
+    if (pass.graph) return pass.graph.get();
+  return nullptr;
+}
+
+std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
+  const auto started = std::chrono::steady_clock::now();
+  pass.batch = copy_of(batch);
+  pass.loss = at::zeros({}, pass.batch.staged.options().dtype(at::kDouble));
+  try {
+    pass.graph = kernels::capture(decoder_.options().device, any_graph(), [&] {
+      pass.loss.copy_(decoder_.forward_backward(pass.batch, 1, [](int64_t) {}));
+      decoder_.join_unpacking();
+    });
+  } catch (const c10::Error& error) {
+    decoder_.forget_unpacking();
+    const std::string text = error.what_without_backtrace();
+    return text.substr(0, text.find('\n'));
+  }
+  const std::chrono::duration<double, std::milli> taken =
+      std::chrono::steady_clock::now() - started;
+  log::debug("CUDA graphs: captured {} tokens, {} labels, {} documents of up to {} in {:.0f} ms",
+             batch.sizes->tokens, batch.sizes->labels, batch.sizes->documents, batch.sizes->longest,
+             taken.count());
+  return "";
+}
+
+/// The first of its sizes is not captured: kernels are loaded and memory is set up on the way.
+bool PassGraphs::is_ready(Pass& pass, const PackedBatch& batch) {
+  if (pass.graph) return true;
+  if (pass.met++ == 0 || size() >= kMostGraphs) return false;
+  const std::string why = capture(pass, batch);
+  if (!why.empty()) turn_off("a capture failed: " + why);  // `pass` is gone
+  return why.empty();
+}
+
+void PassGraphs::log_use() const {
+  if (num_launched_ == 0) return;
+  log::info("CUDA graphs: {} shapes captured; {} of {} micro-batches were launched as a whole",
+            size(), num_launched_, num_passes_);
+}
+
+at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, double grad_scale,
+                                        const Decoder::GroupDone& done, Decoder::AuxLoss* aux) {
+  ++num_passes_;
+  if (!batch.sizes || most_tokens_ == 0)
+    return decoder_.forward_backward(batch, grad_scale, done, aux);
+  SFTRUN_CHECK(grad_scale == 1 && aux == nullptr);
+  decoder_.refresh_joints();
+  decoder_.join_unpacking();  // the graph's own unpacking waits for nothing before the graph
+  Pass& pass = passes_[*batch.sizes];
+  if (!is_ready(pass, batch)) return decoder_.forward_backward(batch, grad_scale, done, aux);
+  copy_into(pass.batch, batch);
+  pass.graph->launch();
+  ++num_launched_;
+  for (int64_t group = decoder_.arch().num_layers + 1; group >= 0; --group) done(group);
+  return pass.loss.clone();
+}
+
+}  // namespace sftrun::model
