@@ -208,7 +208,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, int threads, Stream stream
 #ifdef __CUDACC__
   kernel<<<grid, static_cast<unsigned>(threads), 0, stream>>>(arguments...);
 #else
-  emulator::run(grid, static_cast<unsigned>(threads), stream, [&] { kernel(arguments...); });
+  emulator::run(grid, static_cast<unsigned>(threads), stream, [=] { kernel(arguments...); });
 #endif
 }
 
@@ -223,7 +223,7 @@ void launch_with_memory(void (*kernel)(Parameters...), dim3 grid, int threads, i
       arguments...);
 #else
   emulator::run(
-      grid, static_cast<unsigned>(threads), stream, [&] { kernel(arguments...); },
+      grid, static_cast<unsigned>(threads), stream, [=] { kernel(arguments...); },
       static_cast<size_t>(bytes));
 #endif
 }

@@ -150,6 +150,7 @@ struct State {
 
 Order chosen_order = Order::kForward;
 MemoryGate memory_gate;
+LaunchRecorder launch_recorder;
 State* state = nullptr;  // of the launch that runs; launches of several threads take turns
 
 /// Waits until the barrier's round is over.
@@ -280,16 +281,21 @@ void set_memory_gate(MemoryGate gate) {
   memory_gate = gate;
 }
 
+void set_launch_recorder(LaunchRecorder recorder) {
+  launch_recorder = recorder;
+}
+
 void fail(const char* what) {
   std::fprintf(stderr, "emulator: %s\n", what);
   std::abort();
 }
 
-void run(dim3 grid, unsigned threads, void* /*stream*/, const std::function<void()>& thread,
-         size_t shared_bytes) {
+namespace {
+
+void run_now(dim3 grid, unsigned threads, const std::function<void()>& thread,
+             size_t shared_bytes) {
   static std::mutex mutex;
   static State of_all;  // stacks are large: kept from launch to launch
-  require_possible(grid, threads, shared_bytes);
   const std::lock_guard lock(mutex);
   const OpenMemory open;
   state = &of_all;
@@ -307,6 +313,17 @@ void run(dim3 grid, unsigned threads, void* /*stream*/, const std::function<void
                     static_cast<unsigned>(i / grid.x / grid.y)};
     run_block(*state, threads, random);
   }
+}
+
+}  // namespace
+
+void run(dim3 grid, unsigned threads, void* stream, const std::function<void()>& thread,
+         size_t shared_bytes) {
+  require_possible(grid, threads, shared_bytes);
+  if (launch_recorder.is_captured != nullptr && launch_recorder.is_captured(stream))
+    launch_recorder.record(stream, [=] { run_now(grid, threads, thread, shared_bytes); });
+  else
+    run_now(grid, threads, thread, shared_bytes);
 }
 
 const Index& thread_index() {

@@ -26,8 +26,16 @@ struct MemoryGate {
 };
 void set_memory_gate(MemoryGate gate);
 
+/// Takes the launches of some streams, to run them later, more than once or never.
+struct LaunchRecorder {
+  bool (*is_captured)(void* stream) = nullptr;
+  void (*record)(void* stream, std::function<void()> launch) = nullptr;
+};
+void set_launch_recorder(LaunchRecorder recorder);
+
 /// Runs `thread` once for each thread of each block. Ends the program with a message where the
 /// card would refuse the launch or where the threads of a block wait for each other for ever.
+/// @param thread holds the kernel's arguments by value: a recorder keeps a copy
 /// @param shared_bytes of dynamic shared memory, at most what every card from sm_80 on has
 void run(dim3 grid, unsigned threads, void* stream, const std::function<void()>& thread,
          size_t shared_bytes = 0);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/device.cuh"
 #include "tensor_cores.h"
 
 // Whether the tests of CUDA kernels on the host would see what they are there for.
@@ -126,6 +127,36 @@ TEST(Emulator, MemoryIsOpenWhileKernelsRun) {
   EXPECT_EQ(opened, 1);
   EXPECT_EQ(closed, 1);
   EXPECT_EQ(seen, 8);
+}
+
+struct Increment {
+  int* to;
+  int amount;
+};
+void increment(Increment what) {
+  *what.to += what.amount;
+}
+
+/// A recorded launch keeps its arguments as they were, and is checked at once.
+TEST(Emulator, LaunchesThatAreRecorded) {
+  static std::vector<std::function<void()>> recorded;
+  static int captured = 0;
+  emulator::set_launch_recorder(
+      {[](void* stream) { return stream == &captured; },
+       [](void*, std::function<void()> launch) { recorded.push_back(std::move(launch)); }});
+  int sum = 0;
+  Increment what{&sum, 5};
+  const auto stream = reinterpret_cast<Stream>(&captured);
+  launch(increment, 1, 2, stream, what);
+  launch_with_memory(increment, 1, 1, 64, stream, what);
+  launch(increment, 1, 1, nullptr, what);
+  EXPECT_DEATH(launch(increment, 1, 1025, stream, what), "1025 threads");
+  emulator::set_launch_recorder({});
+  EXPECT_EQ(sum, 5);
+  what.amount = 1000;
+  for (int replay = 0; replay < 2; ++replay)
+    for (const auto& run_recorded : recorded) run_recorded();
+  EXPECT_EQ(sum, 5 + 2 * (10 + 5));
 }
 
 template <typename Layout>
