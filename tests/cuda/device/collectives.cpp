@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <type_traits>
 
+#include "capture.h"
 #include "operators.h"
 #include "sftrun/parallel/nccl_factory.h"
 
@@ -45,6 +46,10 @@ class HostNccl final : public c10d::Backend {
  private:
   std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors) const {
     TORCH_CHECK(is_open_, "NCCL's group was shut down");
+    for (const at::Tensor& tensor : tensors)
+      if (tensor.is_cuda())
+        host_backed::refuse_on_captured(host_backed::current_stream_id(tensor.device().index()),
+                                        "a collective");
     host_backed::Call call;
     std::vector<at::Tensor> host;
     for (const at::Tensor& tensor : tensors) {

@@ -1,7 +1,6 @@
 // Operators that LibTorch has on CUDA alone, or whose CUDA kernels refuse what the CPU's take: by
-// plain operators in fp32, with the checks of CUDA's kernels.
+// plain operators in fp32, with the checks of CUDA's kernels. They get tensors of the host.
 #include <ATen/ATen.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
 
 #include <array>
@@ -122,15 +121,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(
     bool /*return_debug_mask*/, std::optional<double> scale, OptionalInt left, OptionalInt right,
     const OptionalTensor& /*seqused_k*/, const OptionalTensor& /*alibi_slopes*/) {
   check_flash(query, key);
-  TORCH_CHECK(dropout == 0 && ends_q && ends_k && ends_q->is_cuda() &&
-              ends_q->scalar_type() == at::kInt);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  Call call;
-  const auto [out, lse] = attend(call.to_host(query), call.to_host(key), call.to_host(value),
-                                 {call.to_host(*ends_q), max_q, is_causal, left, right},
+  TORCH_CHECK(dropout == 0 && ends_q && ends_k && ends_q->scalar_type() == at::kInt);
+  const auto [out, lse] = attend(query, key, value, {*ends_q, max_q, is_causal, left, right},
                                  factor_of(scale, query.size(2)));
-  return {call.to_device(out), call.to_device(lse), call.to_device(at::zeros({2}, at::kLong)),
-          call.to_device(at::empty({0}, at::kLong)), call.to_device(at::empty({0}, out.options()))};
+  return {out, lse, at::zeros({2}, at::kLong), at::empty({0}, at::kLong),
+          at::empty({0}, out.options())};
 }
 
 std::tuple<Tensor, Tensor, Tensor> flash_backward(
@@ -141,13 +136,10 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(
     OptionalInt left, OptionalInt right) {
   check_flash(query, key);
   TORCH_CHECK(grad.scalar_type() == query.scalar_type() && output.sizes() == query.sizes());
-  const at::AutoDispatchBelowADInplaceOrView below;
-  Call call;
-  const auto [dq, dk, dv] = attend_backward(
-      {call.to_host(grad), call.to_host(query), call.to_host(key), call.to_host(value),
-       call.to_host(output), call.to_host(logsumexp)},
-      {call.to_host(ends_q), max_q, is_causal, left, right}, factor_of(scale, query.size(2)));
-  return {call.to_device(dq), call.to_device(dk), call.to_device(dv)};
+  const auto [dq, dk, dv] =
+      attend_backward({grad, query, key, value, output, logsumexp},
+                      {ends_q, max_q, is_causal, left, right}, factor_of(scale, query.size(2)));
+  return {dq, dk, dv};
 }
 
 /// As can_use_cudnn_attention of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and
@@ -216,17 +208,14 @@ CudnnForward cudnn_forward(const Tensor& query, const Tensor& key, const Tensor&
                            bool /*return_debug_mask*/, std::optional<double> scale) {
   TORCH_CHECK(!bias && !ends_q && !ends_k && dropout == 0 && compute_log_sumexp);
   check_cudnn(query, key, value);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  Call call;
-  const Tensor q = call.to_host(query);
-  const auto [out, lse] =
-      attend(tokens_first(q), tokens_first(call.to_host(key)), tokens_first(call.to_host(value)),
-             equal_documents(q, max_q, is_causal), factor_of(scale, q.size(3)));
+  const Tensor& q = query;
+  const auto [out, lse] = attend(tokens_first(q), tokens_first(key), tokens_first(value),
+                                 equal_documents(q, max_q, is_causal), factor_of(scale, q.size(3)));
   const Tensor of_documents =
       lse.view({q.size(1), q.size(0), q.size(2), 1}).transpose(0, 1).contiguous();
-  const auto seed = [&] { return call.to_device(at::zeros({1}, at::kLong)); };
-  return {call.to_device(heads_second(out, q)),
-          call.to_device(of_documents),
+  const auto seed = [] { return at::zeros({1}, at::kLong); };
+  return {heads_second(out, q),
+          of_documents,
           Tensor(),
           Tensor(),
           max_q,
@@ -246,16 +235,12 @@ std::tuple<Tensor, Tensor, Tensor> cudnn_backward(
   check_plan(query, key, value, grad, output, logsumexp);
   TORCH_CHECK(grad.scalar_type() == query.scalar_type() && grad.stride(3) == 1 &&
               output.sizes() == query.sizes() && grad.sizes() == query.sizes());
-  const at::AutoDispatchBelowADInplaceOrView below;
-  Call call;
-  const Tensor q = call.to_host(query), k = call.to_host(key);
-  const Tensor lse = call.to_host(logsumexp).transpose(0, 1).reshape({q.size(1), -1});
+  const Tensor lse = logsumexp.transpose(0, 1).reshape({query.size(1), -1});
   const auto [dq, dk, dv] =
-      attend_backward({tokens_first(call.to_host(grad)), tokens_first(q), tokens_first(k),
-                       tokens_first(call.to_host(value)), tokens_first(call.to_host(output)), lse},
-                      equal_documents(q, max_q, is_causal), factor_of(scale, q.size(3)));
-  return {call.to_device(heads_second(dq, q)), call.to_device(heads_second(dk, k)),
-          call.to_device(heads_second(dv, k))};
+      attend_backward({tokens_first(grad), tokens_first(query), tokens_first(key),
+                       tokens_first(value), tokens_first(output), lse},
+                      equal_documents(query, max_q, is_causal), factor_of(scale, query.size(3)));
+  return {heads_second(dq, query), heads_second(dk, key), heads_second(dv, key)};
 }
 
 /// Operands in 16 bits, sums in fp32 kept.
@@ -264,11 +249,7 @@ Tensor mm_dtype(const Tensor& a, const Tensor& b, at::ScalarType dtype) {
   TORCH_CHECK(a.scalar_type() == b.scalar_type() &&
                   (dtype == a.scalar_type() || (dtype == at::kFloat && is_half)),
               "out_dtype must be the operands', or Float for Half and BFloat16");
-  TORCH_CHECK(a.is_cuda() && b.device() == a.device());
-  const at::AutoDispatchBelowADInplaceOrView below;
-  Call call;
-  return call.to_device(
-      at::mm(call.to_host(a).to(at::kFloat), call.to_host(b).to(at::kFloat)).to(dtype));
+  return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(dtype);
 }
 
 /// With factors for rows and columns: [M, 1] and [1, N].
@@ -287,12 +268,9 @@ Tensor scaled_mm(const Tensor& a, const Tensor& b, const Tensor& rows, const Ten
   TORCH_CHECK(rows.dim() == 2 && rows.size(0) == a.size(0) && rows.size(1) == 1 &&
                   columns.size(0) == 1 && columns.size(1) == b.size(1) && dtype == at::kBFloat16,
               "only row-wise factors and results in bf16 here");
-  const at::AutoDispatchBelowADInplaceOrView below;
-  Call call;
-  Tensor y = at::mm(call.to_host(a).to(at::kFloat), call.to_host(b).to(at::kFloat)) *
-             call.to_host(rows) * call.to_host(columns);
-  if (bias) y = y + call.to_host(*bias);
-  return call.to_device(y.to(*dtype));
+  Tensor y = at::mm(a.to(at::kFloat), b.to(at::kFloat)) * rows * columns;
+  if (bias) y = y + *bias;
+  return y.to(*dtype);
 }
 
 /// As _grouped_mm_validate_inputs of aten/src/ATen/native/GroupedMMUtils.h.
@@ -309,17 +287,15 @@ void check_grouped_operand(const Tensor& x) {
 }
 
 /// 2d x 3d and 2d x 2d. Rows of no group, and products over no row, stay as they were allocated.
-Tensor grouped_mm(const Tensor& x, const Tensor& w, const OptionalTensor& ends_of,
+Tensor grouped_mm(const Tensor& a, const Tensor& b, const OptionalTensor& ends_of,
                   const OptionalTensor& /*bias*/, std::optional<at::ScalarType> /*dtype*/) {
   const int major = compute_capability() / 10;
   TORCH_CHECK(major == 9 || major == 10, "only the kernel for all groups at once here");
-  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16 && ends_of &&
-              ends_of->scalar_type() == at::kInt && ends_of->is_cuda());
-  check_grouped_operand(x);
-  check_grouped_operand(w);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  Call call;
-  const Tensor a = call.to_host(x), b = call.to_host(w), ends = call.to_host(*ends_of);
+  TORCH_CHECK(a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 && ends_of &&
+              ends_of->scalar_type() == at::kInt);
+  check_grouped_operand(a);
+  check_grouped_operand(b);
+  const Tensor& ends = *ends_of;
   const bool has_matrices = b.dim() == 3;
   Tensor out = has_matrices ? at::empty({a.size(0), b.size(2)}, a.options())
                             : at::empty({ends.numel(), a.size(0), b.size(1)}, a.options());
@@ -336,19 +312,24 @@ Tensor grouped_mm(const Tensor& x, const Tensor& w, const OptionalTensor& ends_o
       out[e].copy_(product(a.slice(1, begin, end), b.slice(0, begin, end)));
     begin = end;
   }
-  return call.to_device(out);
+  return out;
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
-  library.impl("_flash_attention_forward", flash_forward);
-  library.impl("_flash_attention_backward", flash_backward);
-  library.impl("_cudnn_attention_forward", cudnn_forward);
-  library.impl("_cudnn_attention_backward", cudnn_backward);
-  library.impl("mm.dtype", mm_dtype);
-  library.impl("_scaled_mm", scaled_mm);
-  library.impl("_grouped_mm", grouped_mm);
+  const auto set = [&](const char* name, auto* kernel) {
+    set_host_kernel(std::string("aten::") + name,
+                    c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel));
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run>());
+  };
+  set("_flash_attention_forward", flash_forward);
+  set("_flash_attention_backward", flash_backward);
+  set("_cudnn_attention_forward", cudnn_forward);
+  set("_cudnn_attention_backward", cudnn_backward);
+  set("mm.dtype", mm_dtype);
+  set("_scaled_mm", scaled_mm);
+  set("_grouped_mm", grouped_mm);
 }
 
 }  // namespace host_backed

@@ -17,6 +17,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "caching_allocator.h"
+#include "capture.h"
 #include "memory.h"
 
 namespace host_backed {
@@ -40,22 +42,23 @@ c10::Stream stream(c10::DeviceIndex index, c10::StreamId id) {
 }
 
 /// The current device while a block is made; blocks know theirs.
-class CardAllocator final : public c10::DeviceAllocator {
+class CardAllocator final : public PartOfCachingAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* data = host_backed::allocate(bytes, current_device);
     TORCH_CHECK_WITH(OutOfMemoryError, data != nullptr || bytes == 0,
                      "CUDA out of memory. Tried to allocate ", bytes, " bytes. GPU ",
                      int(current_device));
+    add_block(current_stream(current_device), data);
     return {data, data, &release, c10::Device(c10::kCUDA, current_device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
+    refuse_on_captured(current_stream(current_device), "a copy of a storage");
     std::memcpy(host_view(to), host_view(from), bytes);
   }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t /*pool*/) override {}
-  void recordStream(const c10::DataPtr& /*data*/, c10::Stream /*stream*/) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const MemoryUse use = memory_use(device);
     c10::CachingDeviceAllocator::DeviceStats stats;
@@ -68,6 +71,9 @@ class CardAllocator final : public c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
   void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex /*device*/) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "getMemoryInfo of the host-backed device");
+  }
 };
 CardAllocator card_allocator;
 const bool is_allocator_set = (c10::SetAllocator(c10::kCUDA, &card_allocator), true);
@@ -96,8 +102,11 @@ class PinnedAllocator final : public c10::Allocator {
 };
 PinnedAllocator pinned_allocator;
 
-/// What was queued before it was recorded is done: events have only a time.
-using Clock = std::chrono::steady_clock;
+/// cudaStreamSynchronize: of the default stream, for all others too.
+void wait_for_stream(c10::StreamId stream, const char* what) {
+  refuse_on_captured(stream, what);
+  if (stream == 0) refuse_in_capture(what);
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kCUDA; }
@@ -129,32 +138,55 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void destroyEvent(void* event, c10::DeviceIndex /*device*/) const noexcept override {
-    delete static_cast<Clock::time_point*>(event);
+    delete static_cast<Event*>(event);
   }
   void record(void** event, const c10::Stream& on, c10::DeviceIndex device,
               c10::EventFlag /*flag*/) const override {
     TORCH_CHECK(device == -1 || device == on.device_index(),
                 "an event of another card is recorded");
-    if (*event == nullptr) *event = new Clock::time_point;
-    *static_cast<Clock::time_point*>(*event) = Clock::now();
+    if (*event == nullptr) *event = new Event;
+    record_event(*static_cast<Event*>(*event), on.id());
   }
-  void block(void* /*event*/, const c10::Stream& /*on*/) const override {}
-  bool queryEvent(void* /*event*/) const override { return true; }
-  void synchronizeEvent(void* /*event*/) const override {}
+  void block(void* event, const c10::Stream& on) const override {
+    if (event != nullptr) wait_for_event(*static_cast<Event*>(event), on.id());
+  }
+  bool queryEvent(void* event) const override {
+    if (event != nullptr) refuse_captured_event(*static_cast<Event*>(event), "cudaEventQuery");
+    return true;
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr)
+      refuse_captured_event(*static_cast<Event*>(event), "cudaEventSynchronize");
+  }
   c10::DeviceIndex deviceCount() const noexcept override {
     return static_cast<c10::DeviceIndex>(device_count());
   }
-  bool queryStream(const c10::Stream& /*of*/) const override { return true; }
-  void synchronizeStream(const c10::Stream& /*of*/) const override {}
-  void synchronizeDevice(c10::DeviceIndex /*device*/) const override {}
+  bool queryStream(const c10::Stream& of) const override {
+    refuse_on_captured(of.id(), "cudaStreamQuery");
+    return true;
+  }
+  void synchronizeStream(const c10::Stream& of) const override {
+    wait_for_stream(of.id(), "cudaStreamSynchronize");
+  }
+  void synchronizeDevice(c10::DeviceIndex /*device*/) const override {
+    refuse_in_capture("cudaDeviceSynchronize");
+  }
   double elapsedTime(void* from, void* to, c10::DeviceIndex /*device*/) const override {
-    const auto at = [](void* event) { return *static_cast<Clock::time_point*>(event); };
+    const auto at = [](void* event) {
+      refuse_captured_event(*static_cast<Event*>(event), "cudaEventElapsedTime");
+      return static_cast<Event*>(event)->time;
+    };
     return std::chrono::duration<double, std::milli>(at(to) - at(from)).count();
   }
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
 }  // namespace
+
+c10::StreamId current_stream_id(c10::DeviceIndex device) {
+  return current_stream(device);
+}
+
 }  // namespace host_backed
 
 // LibTorch's registry makes it by this name.
@@ -187,13 +219,21 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   c10::Allocator* getPinnedMemoryAllocator() const override {
     return &host_backed::pinned_allocator;
   }
-  void deviceSynchronize(c10::DeviceIndex /*device*/) const override {}
+  void deviceSynchronize(c10::DeviceIndex /*device*/) const override {
+    host_backed::refuse_in_capture("cudaDeviceSynchronize");
+  }
 };
 using at::CUDAHooksArgs;
 using at::CUDAHooksInterface;
 using at::CUDAHooksRegistry;
 namespace at {
 REGISTER_CUDA_HOOKS(CUDAHooks)
+}
+
+/// Of an inline function in LibTorch's headers that CardAllocator overrides.
+extern "C" __attribute__((visibility("hidden"))) cudaError_t cudaMemGetInfo(size_t* /*free*/,
+                                                                            size_t* /*total*/) {
+  return cudaErrorNotSupported;
 }
 
 namespace c10::cuda {
@@ -230,9 +270,12 @@ cudaStream_t CUDAStream::stream() const {
   return reinterpret_cast<cudaStream_t>(id());
 }
 bool CUDAStream::query() const {
+  host_backed::refuse_on_captured(id(), "cudaStreamQuery");
   return true;
 }
-void CUDAStream::synchronize() const {}
+void CUDAStream::synchronize() const {
+  host_backed::wait_for_stream(id(), "cudaStreamSynchronize");
+}
 CUDAStream getCurrentCUDAStream(DeviceIndex index) {
   return CUDAStream(host_backed::stream(index, current_stream(index)));
 }
@@ -250,7 +293,7 @@ void setCurrentCUDAStream(CUDAStream to) {
 }
 
 namespace CUDACachingAllocator {
-std::atomic<CUDAAllocator*> allocator{nullptr};  // named by inline functions that nothing calls
+std::atomic<CUDAAllocator*> allocator{&host_backed::card_allocator};
 }
 
 }  // namespace c10::cuda

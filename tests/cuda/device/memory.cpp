@@ -32,7 +32,19 @@ struct Block {
   size_t bytes = 0, page_bytes = 0;
   char* begin = nullptr;
   int device = 0;
+  bool is_released = false, is_kept = false;
 };
+
+using Blocks = std::map<char*, Block>;
+
+/// The block of an address; blocks.end() where there is none.
+Blocks::iterator find(Blocks& blocks, const void* address) {
+  auto* const at = static_cast<char*>(const_cast<void*>(address));
+  auto found = blocks.upper_bound(at);
+  if (found == blocks.begin()) return blocks.end();
+  --found;
+  return at < found->first + found->second.page_bytes ? found : blocks.end();
+}
 
 struct Arena {
   char *device = nullptr, *host = nullptr;
@@ -40,7 +52,7 @@ struct Arena {
   const size_t limit = setting("SFTRUN_HOST_BACKED_MIB", 8192) << 20;
   // 512 as LibTorch's allocator; 16 finds overruns of a few bytes.
   const size_t alignment = setting("SFTRUN_HOST_BACKED_ALIGN", 512);
-  std::map<char*, Block> blocks;  // by the first page
+  Blocks blocks;  // by the first page
   std::map<const char*, size_t> registered;
   std::vector<MemoryUse> use = std::vector<MemoryUse>(64);
   std::recursive_mutex mutex;
@@ -77,6 +89,16 @@ void require_untouched_margins(char* first, const Block& block) {
     if (at == first + block.page_bytes) return;
     if (is_written(at)) fail("byte %td of a block of %zu was written", at - begin, block.bytes);
   }
+}
+
+void give_back(Blocks::iterator at) {
+  const auto& [first, block] = *at;
+  mprotect(first, block.page_bytes, PROT_NONE);
+  madvise(host_view(first), block.page_bytes, MADV_REMOVE);
+  MemoryUse& use = arena().use[static_cast<size_t>(block.device)];
+  use.live_bytes -= static_cast<int64_t>(block.page_bytes);
+  --use.live_blocks;
+  arena().blocks.erase(at);
 }
 
 }  // namespace
@@ -124,16 +146,42 @@ void release(void* block) {
   if (block == nullptr) return;
   Arena& a = arena();
   const std::lock_guard lock(a.mutex);
-  auto at = a.blocks.upper_bound(static_cast<char*>(block));
-  if (at == a.blocks.begin() || (--at)->second.begin != block) fail("a block is released twice");
-  const auto& [first, of] = *at;
-  require_untouched_margins(first, of);
-  mprotect(first, of.page_bytes, PROT_NONE);
-  madvise(host_view(first), of.page_bytes, MADV_REMOVE);
-  MemoryUse& use = a.use[static_cast<size_t>(of.device)];
-  use.live_bytes -= static_cast<int64_t>(of.page_bytes);
-  --use.live_blocks;
-  a.blocks.erase(at);
+  const auto at = find(a.blocks, block);
+  if (at == a.blocks.end() || at->second.begin != block || at->second.is_released)
+    fail("a block is released twice");
+  require_untouched_margins(at->first, at->second);
+  at->second.is_released = true;
+  if (!at->second.is_kept) give_back(at);
+}
+
+void keep(void* block) {
+  const std::lock_guard lock(arena().mutex);
+  find(arena().blocks, block)->second.is_kept = true;
+}
+
+void let_go(void* block) {
+  const std::lock_guard lock(arena().mutex);
+  const auto at = find(arena().blocks, block);
+  require_untouched_margins(at->first, at->second);
+  at->second.is_kept = false;
+  if (at->second.is_released) give_back(at);
+}
+
+bool is_in_use(const void* block) {
+  const std::lock_guard lock(arena().mutex);
+  const auto at = find(arena().blocks, block);
+  return at != arena().blocks.end() && !at->second.is_released;
+}
+
+bool is_there(const void* address) {
+  const std::lock_guard lock(arena().mutex);
+  return find(arena().blocks, address) != arena().blocks.end();
+}
+
+void fill(void* block) {
+  const std::lock_guard lock(arena().mutex);
+  const auto at = find(arena().blocks, block);
+  if (at != arena().blocks.end()) std::memset(host_view(block), kFill, at->second.bytes);
 }
 
 MemoryUse memory_use(int device) {
@@ -180,7 +228,12 @@ void open_memory() {
   a.mutex.lock();
   if (a.kernels_inside++ > 0) return;
   for (const auto& [first, block] : a.blocks)
-    mprotect(first, block.page_bytes, PROT_READ | PROT_WRITE);
+    if (!block.is_released) mprotect(first, block.page_bytes, PROT_READ | PROT_WRITE);
+}
+
+void open_block(void* block) {
+  const auto at = find(arena().blocks, block);
+  mprotect(at->first, at->second.page_bytes, PROT_READ | PROT_WRITE);
 }
 
 void close_memory() {

@@ -18,6 +18,16 @@ void* allocate(size_t bytes, int device);
 /// Ends the program where memory around the block was written, or it was released before.
 void release(void* block);
 
+/// A block of a graph: it stays, released or not, until it is let go.
+void keep(void* block);
+void let_go(void* block);
+/// Of a block that was not released.
+bool is_in_use(const void* block);
+/// In a block that is still there.
+bool is_there(const void* address);
+/// As it was when it was allocated.
+void fill(void* block);
+
 struct MemoryUse {
   int64_t live_bytes = 0, peak_bytes = 0, live_blocks = 0, allocations = 0;
 };
@@ -30,9 +40,11 @@ bool unregister_host(const void* begin);
 bool is_registered(const void* address);
 size_t registered_ranges();
 
-/// Around a kernel: opens the live blocks, and takes the lock under which only one runs.
+/// Around kernels: opens the blocks in use, and takes the lock under which only one runs.
 void open_memory();
 void close_memory();
+/// Between the two: a graph's block, released or not.
+void open_block(void* block);
 
 int device_count();        ///< SFTRUN_HOST_BACKED_DEVICES, 1
 int compute_capability();  ///< SFTRUN_HOST_BACKED_SM, 90

@@ -8,29 +8,56 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/mman.h>
 #include <torch/library.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <span>
 
+#include "capture.h"
 #include "memory.h"
+#include "recorded_operator.h"
 
 namespace host_backed {
+namespace {
+
+/// The memory of a storage, which stays as long.
+c10::DataPtr host_data(const void* data, const c10::Storage& storage) {
+  return {data ? host_view(data) : nullptr, new c10::Storage(storage),
+          [](void* kept) { delete static_cast<c10::Storage*>(kept); }, c10::kCPU};
+}
+
+/// Zeros, as many and aligned as the memory is.
+c10::DataPtr zeros_for(const void* data, size_t bytes) {
+  constexpr size_t kPage = 4096;
+  if (data == nullptr) return {nullptr, c10::kCPU};
+  const size_t begin = reinterpret_cast<uintptr_t>(data) % kPage, length = begin + bytes;
+  void* pages = mmap(nullptr, length, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) fail("no addresses for %zu bytes", length);
+  using Pages = std::pair<void*, size_t>;
+  return {static_cast<char*>(pages) + begin, new Pages(pages, length),
+          [](void* context) {
+            const std::unique_ptr<Pages> mapped(static_cast<Pages*>(context));
+            munmap(mapped->first, mapped->second);
+          },
+          c10::kCPU};
+}
+
+}  // namespace
 
 c10::Storage Call::host_storage(const c10::Storage& storage) {
   for (auto& [device_side, host_side] : storages_)
     if (device_side.is_alias_of(storage)) return host_side;
   void* data = storage.mutable_data();
   TORCH_CHECK(data == nullptr || is_device(data), "a CUDA tensor over memory that is no card's");
-  auto* keep = new c10::Storage(storage);
-  c10::DataPtr pointer(
-      data ? host_view(data) : nullptr, keep,
-      [](void* kept) { delete static_cast<c10::Storage*>(kept); }, c10::kCPU);
+  c10::DataPtr pointer = is_captured ? zeros_for(data, storage.nbytes()) : host_data(data, storage);
   c10::Storage host(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(pointer),
                     c10::GetAllocator(c10::kCPU), /*resizable=*/true);
   storages_.emplace_back(storage, host);
@@ -43,16 +70,15 @@ c10::Storage Call::device_storage(const c10::Storage& storage) {
   const c10::DeviceGuard guard(device);
   c10::Allocator* allocator = c10::GetAllocator(c10::kCUDA);
   c10::DataPtr pointer = allocator->allocate(storage.nbytes());
-  if (storage.nbytes() > 0) std::memcpy(host_view(pointer.get()), storage.data(), storage.nbytes());
+  if (storage.nbytes() > 0 && !is_captured)
+    std::memcpy(host_view(pointer.get()), storage.data(), storage.nbytes());
   c10::Storage result(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(pointer),
                       allocator, /*resizable=*/true);
   storages_.emplace_back(result, storage);
   return result;
 }
 
-namespace {
-
-at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
+at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(key), like.dtype());
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(),
@@ -67,14 +93,12 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
          a.storage_offset() == b.storage_offset();
 }
 
-}  // namespace
-
 at::Tensor Call::to_host(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cuda()) return tensor;
   if (device.index() < 0) device = tensor.device();
   for (auto& [device_side, host_side] : tensors_)
     if (device_side.is_same(tensor)) return host_side;
-  at::Tensor host = over(host_storage(tensor.storage()), c10::DispatchKey::CPU, tensor);
+  at::Tensor host = tensor_over(host_storage(tensor.storage()), c10::DispatchKey::CPU, tensor);
   tensors_.emplace_back(tensor, host);
   return host;
 }
@@ -83,15 +107,17 @@ at::Tensor Call::to_device(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cpu()) return tensor;
   for (auto& [device_side, host_side] : tensors_)
     if (host_side.is_same(tensor)) return device_side;
-  return over(device_storage(tensor.storage()), c10::DispatchKey::CUDA, tensor);
+  return tensor_over(device_storage(tensor.storage()), c10::DispatchKey::CUDA, tensor);
 }
 
 void Call::write_back() {
   for (auto& [device_side, host_side] : storages_) {
     if (host_side.nbytes() == device_side.nbytes()) continue;  // grown by resize_
+    TORCH_CHECK(!is_captured || device_side.nbytes() == 0,
+                "host-backed device: a tensor with values is resized in a capture");
     const c10::DeviceGuard guard(device);
     c10::DataPtr pointer = c10::GetAllocator(c10::kCUDA)->allocate(host_side.nbytes());
-    std::memcpy(host_view(pointer.get()), host_side.data(), host_side.nbytes());
+    if (!is_captured) std::memcpy(host_view(pointer.get()), host_side.data(), host_side.nbytes());
     device_side.set_data_ptr(std::move(pointer));
     device_side.set_nbytes(host_side.nbytes());
   }
@@ -157,23 +183,6 @@ std::string full_name(const c10::FunctionSchema& schema) {
   return schema.overload_name().empty() ? name : name + "." + schema.overload_name();
 }
 
-/// Calls body(tensor) for every tensor among the values, and replaces it by what that returns.
-template <typename Body>
-void replace_tensors(c10::IValue& value, const Body& body) {
-  if (value.isTensor()) {
-    value = body(value.toTensor());
-  } else if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(body(tensor));
-    value = list;
-  } else if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
-      list.push_back(tensor ? std::optional<at::Tensor>(body(*tensor)) : std::nullopt);
-    value = list;
-  }
-}
-
 /// The arguments of one call, on the interpreter's stack.
 std::span<c10::IValue> last(torch::jit::Stack& stack, size_t count) {
   return {stack.data() + stack.size() - count, count};
@@ -195,7 +204,7 @@ void choose_device(Call& call, const std::string& name, std::span<c10::IValue> a
           call.device.index() < 0 || call.device == tensor.device() || name == "aten::copy_",
           "Expected all tensors to be on the same device, but found at least two devices, ",
           call.device, " and ", tensor.device(), " in ", name);
-      call.to_host(tensor);
+      if (call.device.index() < 0) call.device = tensor.device();
       return tensor;
     });
   }
@@ -220,37 +229,76 @@ void require_full_reductions(const std::string& name) {
     fail("products may be summed in 16 bits");
 }
 
-void run(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
-  const c10::FunctionSchema& schema = op.schema();
-  const std::string name = full_name(schema);
+void check_operator(const std::string& name) {
   counts.add(name);
   require_full_reductions(name);
   if (name.starts_with("aten::"))
     TORCH_CHECK_NOT_IMPLEMENTED(operators_of_cuda().contains(name), name,
                                 " has no kernel for CUDA");
+}
+
+std::map<std::string, c10::KernelFunction>& host_kernels() {
+  static std::map<std::string, c10::KernelFunction> kernels;
+  return kernels;
+}
+
+}  // namespace
+
+void set_host_kernel(const std::string& name, c10::KernelFunction kernel) {
+  host_kernels().emplace(name, std::move(kernel));
+}
+
+void call_on_host(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  constexpr c10::DispatchKeySet kHost(c10::DispatchKey::CPU);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const auto own = host_kernels().find(full_name(op.schema()));
+  if (own != host_kernels().end())
+    own->second.callBoxed(op, kHost, &stack);
+  else
+    op.redispatchBoxed(kHost, &stack);
+}
+
+void run(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string name = full_name(schema);
+  check_operator(name);
   Call call;
   const auto arguments = last(*stack, schema.arguments().size());
   choose_device(call, name, arguments);
-  for (c10::IValue& argument : arguments) {
-    replace_tensors(argument, [&](const at::Tensor& tensor) { return call.to_host(tensor); });
+  for (c10::IValue& argument : arguments)
     if (argument.isDevice() && argument.toDevice().is_cuda()) argument = c10::Device(c10::kCPU);
+  const c10::StreamId stream = current_stream_id(call.device.index());
+  call.is_captured = is_captured(stream);
+  std::vector<c10::IValue> given;
+  if (call.is_captured) {
+    if (waits_for_the_card(name, arguments)) refuse_on_captured(stream, name.c_str());
+    given.assign(arguments.begin(), arguments.end());
   }
-  {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  }
+  for (c10::IValue& argument : arguments)
+    replace_tensors(argument, [&](const at::Tensor& tensor) { return call.to_host(tensor); });
+  call_on_host(op, *stack);
   call.write_back();
-  for (c10::IValue& result : last(*stack, schema.returns().size()))
+  const auto results = last(*stack, schema.returns().size());
+  for (c10::IValue& result : results)
     replace_tensors(result, [&](const at::Tensor& tensor) { return call.to_device(tensor); });
+  if (call.is_captured) record_operator(stream, op, std::move(given), results);
 }
 
+namespace {
+
 /// Between tensors of any devices.
-at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool /*non_blocking*/) {
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   counts.add(self.is_cuda() == source.is_cuda() ? "copy_.device"
              : self.is_cuda()                   ? "copy_.to_device"
                                                 : "copy_.to_host");
-  Call call;
   const at::AutoDispatchBelowADInplaceOrView below;
+  for (const at::Tensor& side : {std::as_const(self), source}) {
+    const c10::StreamId stream = side.is_cuda() ? current_stream_id(side.device().index()) : 0;
+    if (!is_captured(stream)) continue;
+    record_copy(stream, self, source, non_blocking);
+    return self;
+  }
+  Call call;
   call.to_host(self).copy_(call.to_host(source));
   return self;
 }
