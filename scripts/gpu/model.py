@@ -139,10 +139,15 @@ class Model:
     def adapter_values(self, rank=RANK):
         return self.layers * sum(rank * (k + n) for _, k, ns in self.groups() for n in ns)
 
-    def attention_pairs(self):
+    def attention_pairs(self, length=SEQUENCE):
         """Queries times keys of one sequence, the mean of all layers."""
-        causal, w = SEQUENCE**2 / 2, min(self.window, SEQUENCE)
-        return causal if not self.window else (1 - self.local) * causal + self.local * (SEQUENCE * w - w * w / 2)
+        causal, w = length**2 / 2, min(self.window, length)
+        return causal if not self.window else (1 - self.local) * causal + self.local * (length * w - w * w / 2)
+
+    def pairs_of(self, tokens):
+        """Of a micro-batch: sequences of SEQUENCE tokens, or one shorter document."""
+        length = min(tokens, SEQUENCE)
+        return tokens / length * self.attention_pairs(length)
 
 
 MODELS = {
@@ -341,7 +346,7 @@ def linears_backward(model, base, step, t, rank=RANK):
 def attention_forward(model, t):
     both = model.q_size + model.kv_size
     yield elements("norm and rotation of heads", "norms and elements", OURS + "heads_forward", t * both, BF16, BF16)
-    yield Op("FlashAttention forward", "attention", {FLASH + "flash_fwd_kernel": 1}, 4 * (t / SEQUENCE) * model.attention_pairs() * model.q_size,
+    yield Op("FlashAttention forward", "attention", {FLASH + "flash_fwd_kernel": 1}, 4 * model.pairs_of(t) * model.q_size,
              BF16 * t * (model.q_size + 2 * model.kv_size), BF16 * t * model.q_size, "attention forward")
 
 
@@ -351,7 +356,7 @@ def attention_backward(model, t):
         yield elements("norm and rotation again", "norms and elements", OURS + "heads_forward", t * (q + kv), BF16, BF16)
     yield elements("FlashAttention: dO times O", "attention", FLASH + "flash_bwd_dot_do_o_kernel", t * q, 2 * BF16, FP32)  # clears dQ's sums, too
     yield Op("FlashAttention backward", "attention", {FLASH + "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 1},
-             10 * (t / SEQUENCE) * model.attention_pairs() * q, t * (BF16 * (2 * q + 2 * kv) + FP32 * q), t * (FP32 * q + 2 * BF16 * q), "attention backward")
+             10 * model.pairs_of(t) * q, t * (BF16 * (2 * q + 2 * kv) + FP32 * q), t * (FP32 * q + 2 * BF16 * q), "attention backward")
     yield elements("FlashAttention: dQ to bf16", "attention", FLASH + "flash_bwd_convert_dq_kernel", t * q, FP32, BF16)
     if q != kv:
         yield Op("sums of dK and dV over shared heads", "attention", {REDUCE: 1}, 0, BF16 * t * q, BF16 * t * kv, count=2)
@@ -531,6 +536,7 @@ def fitting(model, base, card, step):
 class Settings:
     host_us: float = HOST_US
     graphs: bool = False  # CUDA graphs: no launch by the host
+    tokens: int = 0  # of a micro-batch, in one document; 0: the sequences that fit
     shares: tuple = ()  # (kind, share) in place of the card's
     shown: float = SHOWN
     without: tuple = ()  # parts, and kinds of access to memory, that are taken to cost nothing
@@ -558,7 +564,7 @@ def predict(card, case, step, settings=Settings()):
     if plan is None:
         return result | {"needs_gib": peak_gib(model, base, SEQUENCE, True, step)}
     micro_batch, checkpointing = plan
-    t, accum = micro_batch * SEQUENCE, ACCUM * MICRO_BATCH // micro_batch
+    t, accum = settings.tokens or micro_batch * SEQUENCE, ACCUM * MICRO_BATCH // micro_batch
     shares = card.shares | dict(settings.shares)
     rows = passed(model, base, step, t, checkpointing, settings, card, shares)  # operation, how often in a micro-batch, seconds
     rows = [(op, accum * times, accum * taken) for op, times, taken in rows]
@@ -573,7 +579,7 @@ def predict(card, case, step, settings=Settings()):
     busy = device if settings.graphs else max(device, host)
     total = busy + WAIT_US * US  # one a step
     tokens = accum * t
-    useful = tokens * 4 * model.active_values() + accum * model.layers * 14 * micro_batch * model.attention_pairs() * model.q_size
+    useful = tokens * 4 * model.active_values() + accum * model.layers * 14 * model.pairs_of(t) * model.q_size
     is_host = busy > device * 1.001
     return result | {
         "predicted_tokens_per_s": tokens / total, "predicted_step_s": total, "micro_batch": micro_batch, "grad_accum": accum, "checkpointing": checkpointing,
@@ -750,6 +756,18 @@ def assumption_rows():
         yield [kind, f"{hopper:.0%}", f"{geforce:.0%}", reason]
 
 
+SMALL, SMALL_CASES = (64, 128, 256, 512, 1024, 2048), ("qwen3-0.6b/bf16", "qwen3-8b/bf16", "qwen3-8b/nf4")
+
+
+def small_rows(settings):
+    for tokens in SMALL:
+        row = [f"{tokens}"]
+        for case in SMALL_CASES:
+            of = [predict(CARDS["h100"], case, "today", dataclasses.replace(settings, tokens=tokens, graphs=graphs)) for graphs in (False, True)]
+            row += [thousands(result["predicted_tokens_per_s"]) for result in of]
+        yield row
+
+
 def render(cards, cases, settings):
     head = ["model and base", "card", "today, predicted", "appended, predicted", "of bf16 peak", "peak memory; micro-batch", "bound by (share of the device's time)"]
     lines = ["**Every figure here is a prediction of scripts/gpu/model.py. None was measured.** Tokens/s of one card; the last three columns are of the appended step:", "",
@@ -762,6 +780,9 @@ def render(cards, cases, settings):
                   *table(["card", "model and base", "Surogate, published", "Unsloth, published", "today, predicted", "appended, predicted",
                          "appended / Surogate", "goal", "today, appended / goal", "goal, by prediction"], goal_rows(settings)),
                   "", "### What the predictions depend on: H100, appended, predicted tokens/s", *table(["changed", *map(label, GOALS)], sensitivity_rows(settings))]
+        lines += ["", "### Small micro-batches on an H100: CUDA graphs, predicted tokens/s",
+                  "Of one document each. [cuda-graphs.md](cuda-graphs.md) says which of them are captured.",
+                  *table(["tokens", *[f"{label(case)}: {how}" for case in SMALL_CASES for how in ("queued", "graphs")]], small_rows(settings))]
     lines += ["", "### Assumed: attainable shares of peak or bandwidth", *table(["kind", "H100, H200", "RTX", "reason"], assumption_rows())]
     cards_text = "; ".join(
         f"{c.name} {c.peaks['bf16'] / 1e12:.0f} / {c.peaks['fp8'] / 1e12:.0f} / {c.peaks['fp32'] / 1e12:.0f}, {c.bandwidth / 1e12:.4g}, {c.memory_gib}, {c.sms}" for c in CARDS.values())

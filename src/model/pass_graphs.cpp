@@ -36,11 +36,11 @@ double values_of_a_token(Decoder& decoder) {
   return values;
 }
 
-/// Above so many tokens a fast card (400 TFLOP/s of products) takes longer for a micro-batch than
+/// Above so many tokens a fast card (200 TFLOP/s of products so small) takes longer than
 /// a host that needs 5 µs for a launch. Of the model alone, so that a run's numbers do not depend
 /// on which card it has.
 int64_t tokens_worth_a_graph(Decoder& decoder) {
-  constexpr double kLaunchesOfLayer = 45, kSecondsOfLaunch = 5e-6, kFlops = 4e14;
+  constexpr double kLaunchesOfLayer = 45, kSecondsOfLaunch = 5e-6, kFlops = 2e14;
   const bool trains_all = decoder.options().trains == Trains::kFull;
   const double flops_of_token = (trains_all ? 6 : 4) * values_of_a_token(decoder);
   const double host_seconds =
