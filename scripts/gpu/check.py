@@ -49,6 +49,8 @@ LEAST = 10  # seconds left, or a part is not begun
 QUIET = 120  # seconds without a line, and gpu_tests hangs
 JOBS = 4  # runs of tiny models at once
 # Shape, tokens of an example, examples of a step, GiB of the card that the peer needs.
+SMALL_WORK = ("qwen3-0.6b", 128)  # the shape, and tokens of a micro-batch
+OF_MODELS = "GpuModels*:GpuOptimizers*:GpuPassGraphs*:GpuGraphs*"
 WORKS = (("qwen3-0.6b", 2048, 8, 60), ("qwen3-8b", 2048, 4, 120))
 MARK = "SFTRUN_GPU_CHECK"  # in the environment of everything that a step starts, whatever its session
 NOT_COMPARED = "numbers not compared (rehearsal)"
@@ -442,19 +444,21 @@ def compared(part, losses, error, expected, limit):
 def check_training(part):
     scratch = pathlib.Path(tempfile.mkdtemp(dir=part.check.scratch))
 
-    def fp32(name):
-        losses, error = train(part, name, scratch / f"{name}-fp32", "cuda", "fp32", "--nproc-per-node", "1")
+    def fp32(name, graphs):
+        losses, error = train(part, name, scratch / f"{name}-fp32-{graphs}", "cuda", "fp32", "--nproc-per-node", "1", f"train.cuda_graphs={graphs}")
         return compared(part, losses, error, expected_losses(part, name), LOSS)
 
     def bf16(name):
         here, error = train(part, name, scratch / f"{name}-cpu", "cpu", "bf16", "--nproc-per-node", "1")
         if error:
             return {"ok": False, "error": f"on the CPU: {error}"}
-        losses, error = train(part, name, scratch / f"{name}-bf16", "cuda", "bf16", "--nproc-per-node", "1")
+        losses, error = train(part, name, scratch / f"{name}-bf16", "cuda", "bf16", "--nproc-per-node", "1", "train.cuda_graphs=off")
         apart = distance(here, expected_losses(part, name))
         return {**compared(part, losses, error, here, max(LOSS_BF16, 2 * apart)), "cpu_bf16_to_fp32": apart}
 
-    ok = part.each({f"{name}, fp32": lambda name=name: fp32(name) for name in RUNS}, JOBS)
+    # A run that fails with graphs alone tells of the graphs.
+    ok = part.each({f"{name}, fp32": lambda name=name: fp32(name, "off") for name in RUNS}, JOBS)
+    ok = part.each({f"{name}, fp32, graphs": lambda name=name: fp32(name, "on") for name in RUNS}, JOBS) and ok
     return {"ok": part.each({f"{name}, bf16": lambda name=name: bf16(name) for name in RUNS}, JOBS) and ok}
 
 
@@ -593,6 +597,11 @@ def check_bench(part):
     if arguments.model:
         for quant in (None, "nf4"):
             add(f"{arguments.model.name}{', nf4' if quant else ''}", ["--model", str(arguments.model)], 512, 16, 0, quant)
+    for graphs in ("off", "on"):  # what a launch costs shows where a micro-batch has few tokens
+        shape, tokens = (works[0][0], 32) if check.rehearsal else SMALL_WORK
+        command = [check.build / "bin/sftrun", "bench", "--arch", check.bench / "arch" / f"{shape}.json", "--seq-len", str(tokens), "--batch-size", "1",
+                   "--steps", str(5 * int(steps)), "--dtype", "bf16", "--device", "cuda", "--json", f"train.cuda_graphs={graphs}"]
+        work[f"{shape}, {tokens} tokens, graphs {graphs}, sftrun"] = lambda command=command: measured(part, command)
     ok = part.each(work, 1)
     runs, ratios = part.result["runs"], {}
     for name in {key.rpartition(",")[0] for key in runs}:
@@ -607,8 +616,8 @@ def check_bench(part):
 # ---- All of it
 
 CHECKS = {
-    "kernels": lambda part: check_tests(part, "-GpuModels*:GpuOptimizers*"),
-    "models": lambda part: check_tests(part, "GpuModels*:GpuOptimizers*"),
+    "kernels": lambda part: check_tests(part, f"-{OF_MODELS}"),
+    "models": lambda part: check_tests(part, OF_MODELS),
     "training": check_training,
     "nccl": check_nccl,
     "bandwidth": check_bandwidth,

@@ -234,7 +234,9 @@ struct Words<CudaGraphs> {
       {"off", kOff},
       // `on` and `off` unquoted are booleans to YAML 1.1 writers.
       {"true", kOn, WordKind::kAlias},
+      {"yes", kOn, WordKind::kAlias},
       {"false", kOff, WordKind::kAlias},
+      {"no", kOff, WordKind::kAlias},
   });
   static constexpr std::string_view instead = "use auto, on or off";
 };

@@ -144,6 +144,7 @@ int run_bench(const nlohmann::json& request) {
                                            {"dtype", dtype_name(compute.dtype)},
                                            {"world_size", 1},
                                            {"threads", at::get_num_threads()},
+                                           {"cuda_graphs", passes.size()},
                                            {"loss", loss}};
     std::printf("%s\n", result.dump().c_str());
   } else {

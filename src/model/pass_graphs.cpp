@@ -15,6 +15,7 @@ namespace {
 
 /// Each costs the host memory and the time of a capture.
 constexpr int64_t kMostGraphs = 32;
+constexpr size_t kMostOfAnError = 200;  // characters
 
 /// Values that a token is multiplied by.
 double values_of_a_token(Decoder& decoder) {
@@ -54,14 +55,16 @@ std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
   if (of.backend != nullptr && of.backend != &kernels::fused_backend())
     return "tuning.backend is not fused";
   if (decoder.batch_target().cuts_chunks)
-    return "how a delta net cuts documents depends on their lengths";
+    return "this model's delta nets cut documents by their lengths";
   if (options.has_aux_loss) return "the routers' auxiliary loss counts every token";
-  if (options.reduces_beside) return "gradients are reduced during the backward pass";
+  if (options.reduces_beside)
+    return "full training on several GPUs reduces gradients during the backward pass";
   for (const kernels::Layer& layer : decoder.layers()) {
     if (!layer.delta_net.defined() && !kernels::attention_is_static(of.dtype, layer.attention))
       return of.attention == kernels::CudaAttention::kFlash
                  ? "attention of so many channels is composed document by document"
-                 : "model.attention chooses a kernel by the documents' lengths";
+                 : "model.attention is cudnn or measure, which choose by the documents' lengths; "
+                   "flash allows graphs";
   }
   return "";
 }
@@ -101,19 +104,28 @@ void copy_into(PackedBatch& to, const PackedBatch& from) {
 
 PassGraphs::PassGraphs(Decoder& decoder, const Options& options) : decoder_(decoder) {
   if (!decoder.options().device.is_cuda() || options.use == GraphUse::kOff) return;
-  most_tokens_ = options.use == GraphUse::kAlways ? std::numeric_limits<int64_t>::max()
-                                                  : tokens_worth_a_graph(decoder);
+  const bool is_asked_for = options.use == GraphUse::kAlways;
   const std::string why = why_not(decoder, options);
-  if (!why.empty())
-    turn_off(why);
-  else if (options.use == GraphUse::kWhereItPays)
-    log::info("CUDA graphs: for micro-batches of up to {} tokens", most_tokens_);
+  if (!why.empty()) {
+    log::write(is_asked_for ? log::Level::kWarn : log::Level::kInfo,
+               fmt::format("CUDA graphs: none, as {}", why));
+    return;
+  }
+  most_tokens_ = is_asked_for ? std::numeric_limits<int64_t>::max() : tokens_worth_a_graph(decoder);
+  log::info("CUDA graphs: {}", is_asked_for
+                                   ? "for all micro-batches"
+                                   : fmt::format("for micro-batches of up to {} tokens; the device "
+                                                 "is busy with longer ones",
+                                                 most_tokens_));
 }
 
 void PassGraphs::turn_off(const std::string& why) {
   most_tokens_ = 0;
   passes_.clear();
-  log::info("CUDA graphs: none, as {}", why);
+  log::warn(
+      "CUDA graphs: off for the rest of this run, as a capture failed: {}; training goes on "
+      "without them, with the same results",
+      why);
 }
 
 std::optional<BatchSizes> PassGraphs::sizes_for(const data::Batch& batch) const {
@@ -144,34 +156,37 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
   } catch (const c10::Error& error) {
     decoder_.forget_unpacking();
     const std::string text = error.what_without_backtrace();
-    return text.substr(0, text.find('\n'));
+    return text.substr(0, std::min<size_t>(text.find('\n'), kMostOfAnError));
   }
   const std::chrono::duration<double, std::milli> taken =
       std::chrono::steady_clock::now() - started;
   log::debug("CUDA graphs: captured {} tokens, {} labels, {} documents of up to {} in {:.0f} ms",
              batch.sizes->tokens, batch.sizes->labels, batch.sizes->documents, batch.sizes->longest,
              taken.count());
+  if (size() == kMostGraphs)
+    log::info("CUDA graphs: {} shapes are captured, the most; others are queued kernel by kernel",
+              kMostGraphs);
   return "";
 }
 
 /// The first of its sizes is not captured: kernels are loaded and memory is set up on the way.
 bool PassGraphs::is_ready(Pass& pass, const PackedBatch& batch) {
   if (pass.graph) return true;
-  if (pass.met++ == 0 || size() >= kMostGraphs) return false;
+  if (pass.met++ == 0 || size() == kMostGraphs) return false;
   const std::string why = capture(pass, batch);
-  if (!why.empty()) turn_off("a capture failed: " + why);  // `pass` is gone
+  if (!why.empty()) turn_off(why);  // `pass` is gone
   return why.empty();
 }
 
 void PassGraphs::log_use() const {
   if (num_launched_ == 0) return;
-  log::info("CUDA graphs: {} shapes captured; {} of {} micro-batches were launched as a whole",
-            size(), num_launched_, num_passes_);
+  log::info("CUDA graphs: {} shape{} captured; {} of {} micro-batches were one launch each", size(),
+            size() == 1 ? "" : "s", num_launched_, num_passes_);
 }
 
 at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, double grad_scale,
                                         const Decoder::GroupDone& done, Decoder::AuxLoss* aux) {
-  ++num_passes_;
+  if (batch.num_tokens() > 0) ++num_passes_;
   if (!batch.sizes || most_tokens_ == 0)
     return decoder_.forward_backward(batch, grad_scale, done, aux);
   SFTRUN_CHECK(grad_scale == 1 && aux == nullptr);

@@ -84,7 +84,7 @@ class Machine:
 def launched(folder):
     """How many micro-batches a run's log says were launched as graphs."""
     logs = "".join(path.read_text() for path in sorted((folder / "logs").glob("*.log")))
-    found = re.search(r"(\d+) of \d+ micro-batches were launched as a whole", logs)
+    found = re.search(r"(\d+) of \d+ micro-batches were one launch each", logs)
     return int(found.group(1)) if found else 0
 
 

@@ -10,7 +10,7 @@ ON = "train.cuda_graphs=on"
 MODES_OF_DENSE = ["LoRA", "LoRA fp32", "LoRA fp16", "full", "nf4", "fp8", "int8", "gradient checkpointing", "DoRA", "LoRA dropout, head", "nf4 embeddings",
                   "full, gradient checkpointing", "full paged_adamw"]
 # What is not captured, and the reason that the log gives.
-WITHOUT = {r"qwen3_5.*": "delta net", r"mixture, (experts adapted|full)|gpt_oss|mixtral|qwen3_moe": "auxiliary loss"}
+WITHOUT = {r"qwen3_5.*": "delta nets", r"mixture, (experts adapted|full)|gpt_oss|mixtral|qwen3_moe": "auxiliary loss"}
 STEPS = 4
 # Of a replayed micro-batch, beside the graph: the batch into the graph's memory, angles of each rope, the loss out of it.
 MOST_LAUNCHES = 4
@@ -75,7 +75,7 @@ def check_failed_capture(session, where):
     title = f"graphs, captures that fail when they have {where}"
     if done.code or f"step {STEPS}/{STEPS} loss" not in done.output:
         return [f"{title}: exit code {done.code}: {done.output.strip()[-300:]}"]
-    told = any("CUDA graphs: none, as a capture failed: " in line for line in done.output.splitlines())
+    told = any("CUDA graphs: off for the rest of this run, as a capture failed: " in line for line in done.output.splitlines())
     launched = any(event["event"] == "graph_launch" for event in done.events(0))
     return [f"{title}: {'no word of it' if not told else 'launched'}"] * (launched or not told)
 
