@@ -75,6 +75,11 @@ void prepare(Context& context, char* stack, void (*entry)()) {
 void switch_to(Context& from, Context& to) {
   emulator_switch(&from.stack_top, to.stack_top);
 }
+/// Where on a stack the calls begin that have not returned.
+char* lowest_frame(const Context& context, char* stack) {
+  auto* top = static_cast<char*>(context.stack_top);
+  return top != nullptr ? top : stack + kStackBytes;
+}
 #else
 using Context = ucontext_t;
 void prepare(Context& context, char* stack, void (*entry)()) {
@@ -87,14 +92,19 @@ void prepare(Context& context, char* stack, void (*entry)()) {
 void switch_to(Context& from, Context& to) {
   swapcontext(&from, &to);
 }
+char* lowest_frame(const Context& /*context*/, char* stack) {
+  return stack;
+}
 #endif
 
-/// Frames that were left by a switch and not by a return keep AddressSanitizer's marks.
-void forget_frames(char* stack) {
+/// Frames that were left by a switch and not by a return keep AddressSanitizer's marks; those of
+/// calls that returned do not. The marks of a whole stack would take half of a small kernel's time.
+void forget_frames(const Context& context, char* stack) {
+  char* lowest = lowest_frame(context, stack);
 #if defined(__SANITIZE_ADDRESS__)
-  ASAN_UNPOISON_MEMORY_REGION(stack, kStackBytes);
+  ASAN_UNPOISON_MEMORY_REGION(lowest, static_cast<size_t>(stack + kStackBytes - lowest));
 #else
-  (void)stack;
+  (void)lowest;
 #endif
 }
 
@@ -129,9 +139,13 @@ struct Fibre {
   Context context;
   Index index;
   bool has_ended = false;
+  const Barrier* waits_at = nullptr;  // for the end of `round`; nullptr: for nothing
+  uint64_t round = 0;
   std::deque<std::vector<Copy>> copies;  // groups that have ended
   std::vector<Copy> open_copies;         // of the group that has not
 };
+
+using Turns = std::vector<size_t>;
 
 /// The block that runs, and the grid it is of.
 struct State {
@@ -145,7 +159,7 @@ struct State {
   std::unique_ptr<char, decltype(&std::free)> shared{nullptr, std::free};  // of the block
   size_t shared_bytes = 0;
   const std::function<void()>* thread = nullptr;
-  bool moved = false;  // whether any thread did more in its turn than wait
+  Turns blocks, warp_turns, lane_turns;  // kept: a warp's lanes take turns at every barrier
 };
 
 Order chosen_order = Order::kForward;
@@ -156,24 +170,33 @@ State* state = nullptr;  // of the launch that runs; launches of several threads
 /// Waits until the barrier's round is over.
 void wait_at(Barrier& barrier) {
   const uint64_t round = barrier.round;
-  state->moved = true;
   if (++barrier.arrived == barrier.expected) barrier.close();
-  while (barrier.round == round) switch_to(state->current->context, state->scheduler);
-  state->moved = true;
+  if (barrier.round != round) return;
+  Fibre& fibre = *state->current;
+  fibre.waits_at = &barrier;
+  fibre.round = round;
+  switch_to(fibre.context, state->scheduler);
+}
+
+/// Whether it has a turn; one that waits does not, and is not switched to.
+bool can_go_on(Fibre& fibre) {
+  if (fibre.has_ended) return false;
+  if (fibre.waits_at != nullptr && fibre.waits_at->round == fibre.round) return false;
+  fibre.waits_at = nullptr;
+  return true;
 }
 
 void run_thread() {
   (*state->thread)();
   Fibre& fibre = *state->current;
   fibre.has_ended = true;
-  state->moved = true;
   state->warps[fibre.index.x / kWarp].barrier.leave();
   state->barrier.leave();
   switch_to(fibre.context, state->scheduler);
 }
 
-std::vector<size_t> in_order(size_t count, std::mt19937& random) {
-  std::vector<size_t> order(count);
+const Turns& in_order(Turns& order, size_t count, std::mt19937& random) {
+  order.resize(count);
   std::iota(order.begin(), order.end(), size_t{0});
   if (chosen_order == Order::kBackward) std::reverse(order.begin(), order.end());
   if (chosen_order == Order::kRandom) std::shuffle(order.begin(), order.end(), random);
@@ -187,9 +210,10 @@ void begin_block(State& of, unsigned threads) {
   for (unsigned i = 0; i < threads; ++i) {
     ++of.warps[i / kWarp].barrier.expected;
     char* stack = of.stacks.data() + i * kStackBytes;
-    forget_frames(stack);
+    forget_frames(of.fibres[i].context, stack);
     of.fibres[i].index = {i, 0, 0};
     of.fibres[i].has_ended = false;
+    of.fibres[i].waits_at = nullptr;
     of.fibres[i].copies.clear();
     of.fibres[i].open_copies.clear();
     prepare(of.fibres[i].context, stack, run_thread);
@@ -199,14 +223,15 @@ void begin_block(State& of, unsigned threads) {
 /// One turn for each thread of a warp; whether any did more than wait.
 bool run_lanes(State& of, unsigned warp, unsigned threads, std::mt19937& random) {
   const unsigned first = warp * kWarp, lanes = std::min(kWarp, threads - first);
-  of.moved = false;
-  for (const size_t lane : in_order(lanes, random)) {
+  bool has_moved = false;
+  for (const size_t lane : in_order(of.lane_turns, lanes, random)) {
     Fibre& fibre = of.fibres[first + lane];
-    if (fibre.has_ended) continue;
+    if (!can_go_on(fibre)) continue;
+    has_moved = true;
     of.current = &fibre;
     switch_to(of.scheduler, fibre.context);
   }
-  return of.moved;
+  return has_moved;
 }
 
 /// A warp goes on for as long as it does not wait for others, as fast ones do on a card: what it
@@ -225,7 +250,7 @@ void run_block(State& of, unsigned threads, std::mt19937& random) {
   begin_block(of, threads);
   while (of.barrier.expected > 0) {
     bool has_moved = false;
-    for (const size_t warp : in_order(of.warps.size(), random))
+    for (const size_t warp : in_order(of.warp_turns, of.warps.size(), random))
       has_moved |= run_warp(of, static_cast<unsigned>(warp), threads, random);
     if (!has_moved) fail("the threads of a block wait for each other for ever");
   }
@@ -300,15 +325,15 @@ void run_now(dim3 grid, unsigned threads, const std::function<void()>& thread,
   const OpenMemory open;
   state = &of_all;
   if (state->fibres.size() < threads) {
-    state->fibres.resize(threads);
-    state->stacks.resize(threads * kStackBytes);
+    state->fibres = std::vector<Fibre>(threads);
+    state->stacks = std::vector<char>(threads * kStackBytes);
   }
   reserve_shared(*state, shared_bytes);
   state->thread = &thread;
   state->grid = {grid.x, grid.y, grid.z};
   state->block_size = {threads, 1, 1};
   std::mt19937 random(7);
-  for (const size_t i : in_order(size_t{grid.x} * grid.y * grid.z, random)) {
+  for (const size_t i : in_order(state->blocks, size_t{grid.x} * grid.y * grid.z, random)) {
     state->block = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
                     static_cast<unsigned>(i / grid.x / grid.y)};
     run_block(*state, threads, random);
