@@ -13,14 +13,46 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFix =
     "restore it from a copy, or remove this checkpoint folder to resume from the one before it";
 
+constexpr int kFormat = 3;
+
 std::string fingerprint_of(const fs::path& path) {
   const MappedFile file(path);
   return Fingerprint().add(file.bytes().data(), file.bytes().size()).hex();
 }
 
+std::string sum_of(std::string_view bytes) {
+  return Fingerprint().add(bytes.data(), bytes.size()).hex();
+}
+
+// The file's first key is the fingerprint of the same object without it: every byte is covered, by
+// this text or by the sum.
+constexpr std::string_view kBeforeSum = "{\n  \"fingerprint\": \"", kAfterSum = "\",";
+constexpr size_t kSumDigits = 32;
+
+/// @param object a JSON object's text, with its braces
+std::string sealed(const std::string& object) {
+  return fmt::format("{}{}{}{}", kBeforeSum, sum_of(object), kAfterSum, object.substr(1));
+}
+
+/// The text that was sealed; empty: the file is not what was written.
+std::string unsealed(const std::string& text) {
+  const size_t body = kBeforeSum.size() + kSumDigits + kAfterSum.size();
+  if (text.size() < body || !text.starts_with(kBeforeSum) ||
+      text.compare(body - kAfterSum.size(), kAfterSum.size(), kAfterSum) != 0)
+    return "";
+  std::string object = "{" + text.substr(body);
+  return text.compare(kBeforeSum.size(), kSumDigits, sum_of(object)) == 0 ? object : "";
+}
+
 [[noreturn]] void fail_damaged(const fs::path& checkpoint) {
   throw DataError("the checkpoint's state file is damaged", (checkpoint / kStateFile).string(),
                   kFix);
+}
+
+/// Of a version of this program that had no fingerprint in the file.
+bool is_of_an_older_version(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && !json.contains("fingerprint") && json.value("format", Json()) == 2;
 }
 
 /// Whether a run computes in fp16.   @pre json["identity"] is an object
@@ -49,7 +81,8 @@ bool is_usable(const Json& json) {
   const auto is = [&](const char* key, auto has_type) {
     return json.contains(key) && (json[key].*has_type)();
   };
-  return json.is_object() && is("step", &Json::is_number_unsigned) &&
+  return json.is_object() && json.value("format", Json()) == kFormat &&
+         is("step", &Json::is_number_unsigned) &&
          is("optimizer_steps", &Json::is_number_unsigned) &&
          is("tokens", &Json::is_number_unsigned) && is("trained_seconds", &Json::is_number) &&
          is("rendered_at_unix_s", &Json::is_number_integer) && is("identity", &Json::is_object) &&
@@ -75,7 +108,7 @@ void check_length(const fs::path& checkpoint, const std::string& name, uint64_t 
 
 void write_state(const fs::path& directory, const TrainState& state, int64_t optimizer_steps) {
   Json json;
-  json["format"] = 2;
+  json["format"] = kFormat;
   json["step"] = state.step;
   json["optimizer_steps"] = optimizer_steps;
   json["tokens"] = state.tokens;
@@ -94,7 +127,7 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
                                                {"fingerprint", fingerprint_of(entry.path())}};
   }
   json["files"] = files;
-  write_file_atomically(directory / kStateFile, json.dump(2) + "\n");
+  write_file_atomically(directory / kStateFile, sealed(json.dump(2) + "\n"));
 }
 
 Json read_state_json(const fs::path& checkpoint) {
@@ -103,7 +136,12 @@ Json read_state_json(const fs::path& checkpoint) {
     throw DataError(fmt::format("the checkpoint is not whole: {} is missing", kStateFile),
                     checkpoint.string(), kFix);
   }
-  Json json = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  const std::string text = read_text_file(path);
+  if (is_of_an_older_version(text)) {
+    throw DataError("the checkpoint is of an older version of sftrun", path.string(),
+                    "finish the run with the version that began it, or use another output.dir");
+  }
+  Json json = Json::parse(unsealed(text), nullptr, /*allow_exceptions=*/false);
   if (!is_usable(json)) fail_damaged(checkpoint);
   for (const auto& [name, entry] : json["files"].items()) {
     if (!describes_a_file(entry)) fail_damaged(checkpoint);

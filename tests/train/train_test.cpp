@@ -361,6 +361,42 @@ TEST_F(Checkpoints, OldestGoFirstAndLeftoversGo) {
   EXPECT_EQ(names, (std::vector<std::string>{"step-000003", "step-000010"}));
 }
 
+/// Of state.json, whatever it means: no bit may differ, nothing may be missing or be added.
+TEST_F(Checkpoints, EveryByteOfTheStateCounts) {
+  fs::create_directories(dir());
+  for (const int64_t step : {1, 2}) save(step);
+  const fs::path newest = dir() / "step-000002", state = newest / "state.json";
+  const std::string whole = read_text_file(state);
+  const auto expect_damage = [&](const std::string& text) {
+    std::ofstream(state) << text;
+    test::expect_error([&] { verify_checkpoint(newest); }, {"state file is damaged"});
+    EXPECT_THROW(read_train_state(newest), DataError);
+  };
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string flipped = whole;
+    flipped[i] = static_cast<char>(flipped[i] ^ (1 << i % 7));
+    expect_damage(flipped);
+    if (i % 16 == 0) expect_damage(whole.substr(0, i));
+  }
+  expect_damage(whole + " ");
+  std::string without_a_file = whole;
+  const size_t entry = without_a_file.find("    \"optimizer.safetensors\"");
+  without_a_file.erase(entry, without_a_file.find('}', entry) + 2 - entry);
+  expect_damage(without_a_file);
+  EXPECT_EQ(CheckpointStore(dir()).latest().value().filename(), "step-000001");
+  std::ofstream(state) << whole;
+  EXPECT_EQ(CheckpointStore(dir()).latest().value(), newest);
+}
+
+TEST_F(Checkpoints, OfAnOlderVersionAreNamedSo) {
+  fs::create_directories(dir());
+  save(1);
+  const fs::path checkpoint = dir() / "step-000001";
+  std::ofstream(checkpoint / "state.json") << R"({"format": 2, "step": 1})";
+  test::expect_error([&] { read_train_state(checkpoint); },
+                     {"of an older version of sftrun", "finish the run with the version"});
+}
+
 TEST_F(Checkpoints, DamageIsNoticed) {
   fs::create_directories(dir());
   save(3);
