@@ -38,7 +38,8 @@ import time
 import uuid
 import zlib
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1] if HERE.parts[-2:] == ("scripts", "gpu") else HERE  # a checkout, or wherever this file was copied to
 RUNS = ("lora_all_linear", "lora_qv", "lora_rslora", "full_tied", "full_untied", "partial_norms")
 NCCL_RUNS = ("lora_all_linear", "full_tied")
 OF_TWO = ("train.grad_accum=1",)  # two ranks take the examples that one takes in two parts: the same global batch

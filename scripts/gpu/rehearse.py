@@ -49,7 +49,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="gpu-rehearsal-") as scratch:
         folder = pathlib.Path(scratch)
         out = (arguments.output or folder / "out").resolve()
-        archive, script = packed(arguments, folder), folder / "there/scripts/gpu/check.py"
+        archive, script = packed(arguments, folder), folder / "there/check.py"
         script.parent.mkdir(parents=True)
         shutil.copy(ROOT / "scripts/gpu/check.py", script)  # alone: nothing of this checkout is beside it
         command = [sys.executable, script, "--archive", archive.resolve(), "--output", out / "gpu-check.json", "--torch-python", arguments.torch_python,
