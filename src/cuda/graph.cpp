@@ -1,5 +1,6 @@
 #include "graph.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -12,15 +13,19 @@ namespace {
 /// LibTorch's, which can be given up in the middle.
 class OpenGraph final : public at::cuda::CUDAGraph {
  public:
-  /// After an error. Where CUDA has ended the capture by itself, LibTorch's allocator has not heard
-  /// of it: from then on it would keep back memory that streams share.
+  /// After an error. Where CUDA has ended the capture by itself, LibTorch's allocators, of the
+  /// device and of pinned memory, have not heard of it: from then on they would keep back memory
+  /// that streams share, and ask this object about later captures.
   void give_up() {
     if (!capture_ended_) without_errors([&] { capture_end(); });
     if (!capture_ended_) {
-      without_errors([&] {
-        c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_);
-        c10::cuda::CUDACachingAllocator::releasePool(capture_dev_, mempool_id_);
-      });
+      namespace on_device = c10::cuda::CUDACachingAllocator;
+      without_errors([&] { on_device::endAllocateToPool(capture_dev_, mempool_id_); });
+      without_errors([&] { on_device::releasePool(capture_dev_, mempool_id_); });
+      if (at::HostAllocator* pinned = at::getHostAllocator(at::kCUDA)) {
+        without_errors([&] { pinned->end_allocate_to_pool(mempool_id_); });
+        without_errors([&] { pinned->release_pool(mempool_id_); });
+      }
     }
     (void)cudaGetLastError();  // else the next launch would report it as its own
   }

@@ -11,7 +11,7 @@ namespace sftrun::engine {
 std::string memory_advice(const std::string& command) {
   if (command == "worker")
     return "lower train.batch_size and raise train.grad_accum, lower model.max_seq_len, or set "
-           "train.gradient_checkpointing: true";
+           "train.gradient_checkpointing: true (on CUDA also train.cuda_graphs: off)";
   if (command == "generate")
     return "lower --batch-size or --max-new-tokens, shorten the prompts, or use --device cpu";
   if (command == "score") return "shorten the longest records, or use --device cpu";

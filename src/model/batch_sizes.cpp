@@ -20,6 +20,14 @@ int64_t rounded_up(int64_t count, int64_t parts) {
   return std::max(step, (count + step - 1) / step * step);
 }
 
+/// Where the longest document begins.
+int64_t longest_document(const data::Batch& batch) {
+  size_t document = 0;
+  while (batch.cu_seqlens[document + 1] - batch.cu_seqlens[document] != batch.max_seqlen)
+    ++document;
+  return batch.cu_seqlens[document];
+}
+
 int64_t documents_of(int64_t tokens, int64_t longest) {
   return (tokens + longest - 1) / longest;
 }
@@ -39,11 +47,11 @@ BatchSizes rounded_sizes(const data::Batch& batch) {
 
 data::Batch filled_up(const data::Batch& batch, const BatchSizes& sizes) {
   data::Batch full = batch;
-  const int64_t own = batch.num_tokens();
-  for (int64_t first = own; first < sizes.tokens; first += batch.max_seqlen) {
+  const int64_t longest = longest_document(batch);
+  for (int64_t first = batch.num_tokens(); first < sizes.tokens; first += batch.max_seqlen) {
     const int64_t end = std::min(sizes.tokens, first + batch.max_seqlen);
     for (int64_t i = first; i < end; ++i) {
-      full.tokens.push_back(batch.tokens[static_cast<size_t>(i % own)]);
+      full.tokens.push_back(batch.tokens[static_cast<size_t>(longest + i - first)]);
       full.position_ids.push_back(static_cast<int32_t>(i - first));
     }
     full.cu_seqlens.push_back(static_cast<int32_t>(end));

@@ -1,6 +1,7 @@
 #include "sftrun/model/pass_graphs.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <chrono>
@@ -119,9 +120,25 @@ PassGraphs::PassGraphs(Decoder& decoder, const Options& options) : decoder_(deco
                                                  most_tokens_));
 }
 
+PassGraphs::~PassGraphs() {
+  clear();
+}
+
+/// Not while one is running: LibTorch would give its memory back to the driver under it.
+void PassGraphs::clear() {
+  if (size() > 0) {
+    const at::Device device = decoder_.options().device;
+    try {
+      c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+    } catch (const c10::Error&) {  // the device is lost
+    }
+  }
+  passes_.clear();
+}
+
 void PassGraphs::turn_off(const std::string& why) {
   most_tokens_ = 0;
-  passes_.clear();
+  clear();
   log::warn(
       "CUDA graphs: off for the rest of this run, as a capture failed: {}; training goes on "
       "without them, with the same results",
@@ -130,7 +147,16 @@ void PassGraphs::turn_off(const std::string& why) {
 
 std::optional<BatchSizes> PassGraphs::sizes_for(const data::Batch& batch) const {
   if (batch.num_tokens() == 0 || batch.num_tokens() > most_tokens_) return {};
-  return rounded_sizes(batch);
+  const BatchSizes sizes = rounded_sizes(batch);
+  const auto is_captured = [&](const auto& pass) {
+    return pass.first.first == sizes && pass.second.graph != nullptr;
+  };
+  if (is_full() && std::none_of(passes_.begin(), passes_.end(), is_captured)) return {};
+  return sizes;
+}
+
+bool PassGraphs::is_full() const {
+  return size() == kMostGraphs;
 }
 
 int64_t PassGraphs::size() const {
@@ -139,16 +165,16 @@ int64_t PassGraphs::size() const {
 }
 
 const kernels::Graph* PassGraphs::any_graph() const {
-  for (const auto& [sizes, pass] : passes_)
+  for (const auto& [shape, pass] : passes_)
     if (pass.graph) return pass.graph.get();
   return nullptr;
 }
 
 std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
   const auto started = std::chrono::steady_clock::now();
-  pass.batch = copy_of(batch);
-  pass.loss = at::zeros({}, pass.batch.staged.options().dtype(at::kDouble));
   try {
+    pass.batch = copy_of(batch);
+    pass.loss = at::zeros({}, pass.batch.staged.options().dtype(at::kDouble));
     pass.graph = kernels::capture(decoder_.options().device, any_graph(), [&] {
       pass.loss.copy_(decoder_.forward_backward(pass.batch, 1, [](int64_t) {}));
       decoder_.join_unpacking();
@@ -163,7 +189,7 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
   log::debug("CUDA graphs: captured {} tokens, {} labels, {} documents of up to {} in {:.0f} ms",
              batch.sizes->tokens, batch.sizes->labels, batch.sizes->documents, batch.sizes->longest,
              taken.count());
-  if (size() == kMostGraphs)
+  if (is_full())
     log::info("CUDA graphs: {} shapes are captured, the most; others are queued kernel by kernel",
               kMostGraphs);
   return "";
@@ -172,7 +198,7 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
 /// The first of its sizes is not captured: kernels are loaded and memory is set up on the way.
 bool PassGraphs::is_ready(Pass& pass, const PackedBatch& batch) {
   if (pass.graph) return true;
-  if (pass.met++ == 0 || size() == kMostGraphs) return false;
+  if (pass.met++ == 0 || is_full()) return false;
   const std::string why = capture(pass, batch);
   if (!why.empty()) turn_off(why);  // `pass` is gone
   return why.empty();
@@ -192,7 +218,7 @@ at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, double grad_sc
   SFTRUN_CHECK(grad_scale == 1 && aux == nullptr);
   decoder_.refresh_joints();
   decoder_.join_unpacking();  // the graph's own unpacking waits for nothing before the graph
-  Pass& pass = passes_[*batch.sizes];
+  Pass& pass = passes_[{*batch.sizes, batch.staged.nbytes()}];
   if (!is_ready(pass, batch)) return decoder_.forward_backward(batch, grad_scale, done, aux);
   copy_into(pass.batch, batch);
   pass.graph->launch();

@@ -21,8 +21,9 @@ struct BatchSizes {
 /// @param batch not empty
 BatchSizes rounded_sizes(const data::Batch& batch);
 
-/// The batch with its own tokens once more behind it, as documents no longer than its longest and
-/// without labels, until there are `sizes.tokens`.
+/// The batch with its longest document, from the beginning, once more behind it and again, without
+/// labels, until there are `sizes.tokens`. What layers make of a document's beginning does not
+/// depend on what follows, so no activation is larger than the batch's own.
 data::Batch filled_up(const data::Batch& batch, const BatchSizes& sizes);
 
 }  // namespace sftrun::model

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "sftrun/kernels/graph.h"
 #include "sftrun/model/decoder.h"
@@ -30,6 +31,9 @@ class PassGraphs {
   };
   /// @param decoder must outlive this
   PassGraphs(Decoder& decoder, const Options& options);
+  PassGraphs(const PassGraphs&) = delete;
+  PassGraphs& operator=(const PassGraphs&) = delete;
+  ~PassGraphs();
 
   /// What `prepare_batch` is to fill the batch up to; nullopt: it stays as it is.
   std::optional<BatchSizes> sizes_for(const data::Batch& batch) const;
@@ -49,7 +53,11 @@ class PassGraphs {
     PackedBatch batch;  // what the graph reads
     at::Tensor loss;    // what it writes
   };
+  /// RoPE that goes by a document's length may stage more for batches of the same sizes.
+  using Shape = std::pair<BatchSizes, size_t>;  // and bytes that are staged
   bool is_ready(Pass& pass, const PackedBatch& batch);
+  bool is_full() const;
+  void clear();
   /// @return why it failed; empty: it did not
   std::string capture(Pass& pass, const PackedBatch& batch);
   const kernels::Graph* any_graph() const;
@@ -57,7 +65,7 @@ class PassGraphs {
 
   Decoder& decoder_;
   int64_t most_tokens_ = 0;  // of a batch that is worth a graph; 0: none is
-  std::map<BatchSizes, Pass> passes_;
+  std::map<Shape, Pass> passes_;
   int64_t num_passes_ = 0, num_launched_ = 0;
 };
 
