@@ -2,6 +2,7 @@
 # A build for another machine's GPU, as one archive that Python's standard library opens: the programs, their libraries and, in
 # carried/, those of this system that the other may lack; the tests' data, the benchmark's shapes and the scripts. LibTorch is
 # not in it: the other machine has the same version (scripts/gpu/check.py finds it, and compares).
+# PACK_MOST_MIB [44] is the largest archive that is made, PACK_XZ [-9e] how hard xz tries.
 #
 #     scripts/gpu/pack.sh build gpu.tar.xz && scripts/gpu/check.py --archive gpu.tar.xz --output gpu-check.json
 set -euo pipefail
@@ -57,7 +58,7 @@ printf '{"torch": "%s", "commit": "%s", "made": "%s"}\n' "$version" "$commit" "$
 (cd "$stage" && find . -type f ! -name SHA256SUMS -print0 | sort -z | xargs -0 sha256sum) >"$stage.sums"
 mv "$stage.sums" "$stage/SHA256SUMS"
 
-tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -cf - . | xz -9e -T1 >"$archive.part"
+tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -cf - . | xz "${PACK_XZ:--9e}" -T1 >"$archive.part"
 bytes=$(stat -c %s "$archive.part")
 largest() { (cd "$stage" && find . -type f -printf '%s %P\n' | sort -rn | head -"$1" | awk '{printf "  %7.1f MiB  %s\n", $1 / 1048576, $2}'); }
 if ((bytes > most_mib * 1048576)); then
