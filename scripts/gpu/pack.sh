@@ -60,7 +60,7 @@ mv "$stage.sums" "$stage/SHA256SUMS"
 
 tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -cf - . | xz "${PACK_XZ:--9e}" -T1 >"$archive.part"
 bytes=$(stat -c %s "$archive.part")
-largest() { (cd "$stage" && find . -type f -printf '%s %P\n' | sort -rn | head -"$1" | awk '{printf "  %7.1f MiB  %s\n", $1 / 1048576, $2}'); }
+largest() { (cd "$stage" && find . -type f -printf '%s %P\n' | sort -rn | awk -v most="$1" 'NR <= most {printf "  %7.1f MiB  %s\n", $1 / 1048576, $2}'); }
 if ((bytes > most_mib * 1048576)); then
   echo "error: the archive has $((bytes >> 20)) MiB, and $most_mib are allowed; largest before compression:" >&2
   largest 8 >&2
