@@ -112,14 +112,9 @@ int run_bench(const nlohmann::json& request) {
     const data::Batch batch = data::make_batch(examples, bins, 0, batch_size);
     const model::Randomness randomness{42, static_cast<uint32_t>(step), true};
     decoder->parameters().zero_grad();
-    const double grad_scale = 1.0 / static_cast<double>(batch.label_tokens);
-    const bool is_scaled_there = compute.device.is_cuda();
-    const at::Tensor loss_sum = passes.forward_backward(
-        model::prepare_batch(
-            batch, decoder->rope(), decoder->batch_target(), randomness,
-            {.grad_factor = is_scaled_there ? std::optional(grad_scale) : std::nullopt,
-             .sizes = passes.sizes_for(batch)}),
-        is_scaled_there ? 1 : grad_scale, [](int64_t) {}, nullptr);
+    const at::Tensor loss_sum =
+        passes.forward_backward(batch, randomness, /*is_pinned=*/true,
+                                1.0 / static_cast<double>(batch.label_tokens), [](int64_t) {});
     const double norm = train::grad_norm(decoder->parameters()).item<double>();
     optimizer.step(1e-4, train::clip_factor(norm, 1.0));
     loss = loss_sum.item<double>() / static_cast<double>(batch.label_tokens);

@@ -227,4 +227,14 @@ at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, double grad_sc
   return pass.loss.clone();
 }
 
+at::Tensor PassGraphs::forward_backward(const data::Batch& batch, const Randomness& randomness,
+                                        bool is_pinned, double grad_scale,
+                                        const Decoder::GroupDone& done, Decoder::AuxLoss* aux) {
+  BatchOptions how{.is_pinned = is_pinned, .sizes = sizes_for(batch)};
+  if (decoder_.options().device.is_cuda()) how.grad_factor = std::exchange(grad_scale, 1);
+  return forward_backward(
+      prepare_batch(batch, decoder_.rope(), decoder_.batch_target(), randomness, how), grad_scale,
+      done, aux);
+}
+
 }  // namespace sftrun::model

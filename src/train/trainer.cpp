@@ -308,14 +308,8 @@ Trainer::MicroBatchSums Trainer::forward_backward(const data::StepBatch& global_
                                               num_micro_batches(global_batch)};
     sums.label_tokens += batch.label_tokens;
     const bool last = micro_step + 1 == accum;
-    const bool is_scaled_there = in_.decoder->options().device.is_cuda();
     sums.losses.push_back(passes_.forward_backward(
-        model::prepare_batch(
-            batch, in_.decoder->rope(), in_.decoder->batch_target(), randomness,
-            {.is_pinned = train.dataloader_pin_memory,
-             .grad_factor = is_scaled_there ? std::optional(grad_scale) : std::nullopt,
-             .sizes = passes_.sizes_for(batch)}),
-        is_scaled_there ? 1 : grad_scale,
+        batch, randomness, train.dataloader_pin_memory, grad_scale,
         [&](int64_t group) {
           if (last) reducer_.group_done(group);
         },

@@ -41,6 +41,10 @@ class PassGraphs {
   /// @param grad_scale 1 where the batch has sizes
   at::Tensor forward_backward(const PackedBatch& batch, double grad_scale,
                               const Decoder::GroupDone& done, Decoder::AuxLoss* aux);
+  /// The same of a batch that is not prepared yet. On CUDA the device reads `grad_scale`.
+  at::Tensor forward_backward(const data::Batch& batch, const Randomness& randomness,
+                              bool is_pinned, double grad_scale, const Decoder::GroupDone& done,
+                              Decoder::AuxLoss* aux = nullptr);
   /// Of graphs that were captured.
   int64_t size() const;
   /// One line about what the graphs were used for; none where there was no graph.
