@@ -9,7 +9,6 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
-#include "sftrun/core/strings.h"
 
 namespace sftrun::model {
 namespace {

@@ -1,5 +1,7 @@
 #include "checkpoint_state.h"
 
+#include <span>
+
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
@@ -15,13 +17,14 @@ constexpr const char* kFix =
 
 constexpr int kFormat = 3;
 
-std::string fingerprint_of(const fs::path& path) {
-  const MappedFile file(path);
-  return Fingerprint().add(file.bytes().data(), file.bytes().size()).hex();
-}
-
-std::string sum_of(std::string_view bytes) {
+std::string sum_of(std::span<const std::byte> bytes) {
   return Fingerprint().add(bytes.data(), bytes.size()).hex();
+}
+std::string sum_of(const std::string& text) {
+  return sum_of(std::as_bytes(std::span(text)));
+}
+std::string fingerprint_of(const fs::path& path) {
+  return sum_of(MappedFile(path).bytes());
 }
 
 // The file's first key is the fingerprint of the same object without it: every byte is covered, by
@@ -137,11 +140,12 @@ Json read_state_json(const fs::path& checkpoint) {
                     checkpoint.string(), kFix);
   }
   const std::string text = read_text_file(path);
-  if (is_of_an_older_version(text)) {
+  const std::string object = unsealed(text);
+  if (object.empty() && is_of_an_older_version(text)) {
     throw DataError("the checkpoint is of an older version of sftrun", path.string(),
                     "finish the run with the version that began it, or use another output.dir");
   }
-  Json json = Json::parse(unsealed(text), nullptr, /*allow_exceptions=*/false);
+  Json json = Json::parse(object, nullptr, /*allow_exceptions=*/false);
   if (!is_usable(json)) fail_damaged(checkpoint);
   for (const auto& [name, entry] : json["files"].items()) {
     if (!describes_a_file(entry)) fail_damaged(checkpoint);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "../../src/kernels/attention/cudnn_attention.h"
+#include "support.h"
 #include "support/tensors.h"
 
 /// Attention by cuDNN's kernel beside the CPU's and FlashAttention's.
@@ -14,7 +15,7 @@ namespace {
 using test::close;
 using test::normal;
 
-const at::Device kCard(at::kCUDA, 0);
+using test::kCard;
 constexpr double kTolerance = 2e-2;  // of the largest value, in bf16
 
 BatchContext batch_of(const std::vector<int32_t>& ends) {

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "sftrun/kernels/joint_linears.h"
+#include "support.h"
 #include "support/tensors.h"
 
 /// Joint linears on a card beside the sums that they stand for, in fp64.
@@ -16,7 +17,7 @@ namespace {
 using test::close;
 using test::normal;
 
-const at::Device kCard(at::kCUDA, 0);
+using test::kCard;
 
 at::Tensor exact(const at::Tensor& x) {
   return x.cpu().to(at::kDouble);

@@ -14,6 +14,7 @@
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/ggml_type.h"
+#include "support.h"
 #include "support/random_blocks.h"
 #include "support/tensors.h"
 
@@ -25,7 +26,7 @@ namespace {
 using test::close;
 using test::normal;
 
-const at::Device kCard(at::kCUDA, 0);
+using test::kCard;
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor here = b.cpu().contiguous();

@@ -6,6 +6,7 @@
 
 #include "../../src/kernels/cuda/algorithms.h"
 #include "sftrun/core/rng.h"
+#include "support/adamw_params.h"
 #include "support/tensors.h"
 
 // What the CUDA kernels do to one element, on the host, against the CPU kernels.
@@ -117,16 +118,7 @@ TEST(CudaAlgorithms, SoftmaxCarriesNan) {
 
 TEST(CudaAlgorithms, AdamW) {
   constexpr int64_t kN = 100;
-  const AdamWParams params{.learning_rate = 1e-2F,
-                           .beta1 = 0.9F,
-                           .beta2 = 0.999F,
-                           .epsilon = 1e-8F,
-                           .weight_decay = 0.1F,
-                           .bias_correction1 = 0.271F,
-                           .sqrt_bias_correction2 = 0.0547F,
-                           .grad_scale = 0.5F,
-                           .one_minus_beta1 = 0.1F,
-                           .one_minus_beta2 = 0.001F};
+  const AdamWParams& params = kAdamWStep;
   const auto grad = values(kN, 7), param = values(kN, 8), m = values(kN, 9);
   std::vector<float> v = values(kN, 10);
   for (float& value : v) value *= value;

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "adamw_params.h"
+#include "../../support/adamw_params.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {
@@ -35,7 +35,7 @@ struct Expected {
   std::vector<Exact> param, exp_avg, exp_avg_sq;
 };
 Expected expected_of(const Inputs& in, int64_t n) {
-  const AdamWParams& a = kParams;
+  const AdamWParams& a = kAdamWStep;
   Expected all;
   for (int64_t i = 0; i < n; ++i) {
     const double p = in.param.as<float>()[i], g = double{in.grad.as<float>()[i]} * a.grad_scale,
@@ -59,7 +59,7 @@ std::vector<Memory> by_cuda(Type type, const Inputs& in, int64_t n, int64_t shif
   return in_every_order([&] {
     std::vector<Memory> made{in.param, in.exp_avg, in.exp_avg_sq, Memory::nans(type, n, shift)};
     launch_adamw(type, made[0].as<float>(), in.grad.as<float>(), made[1].as<float>(),
-                 made[2].as<float>(), with_copy ? made[3].data() : nullptr, n, kParams, nullptr);
+                 made[2].as<float>(), with_copy ? made[3].data() : nullptr, n, kAdamWStep, nullptr);
     return made;
   });
 }
@@ -73,7 +73,7 @@ void expect_step(Type type, int64_t n, const Shifts& shifts) {
   EXPECT_TRUE(same(type, out[3], rounded(type, out[0].to<float>())));
   Inputs cpu = in;
   cpu_kernels().adamw(cpu.param.as<float>(), cpu.grad.as<float>(), cpu.exp_avg.as<float>(),
-                      cpu.exp_avg_sq.as<float>(), nullptr, n, kParams);
+                      cpu.exp_avg_sq.as<float>(), nullptr, n, kAdamWStep);
   const Expected expected = expected_of(in, n);
   const std::vector<Exact>* each[] = {&expected.param, &expected.exp_avg, &expected.exp_avg_sq};
   const Memory* of_cpu[] = {&cpu.param, &cpu.exp_avg, &cpu.exp_avg_sq};

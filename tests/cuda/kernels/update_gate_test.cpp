@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "adamw_params.h"
+#include "../../support/adamw_params.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {
@@ -122,7 +122,7 @@ TEST_P(CudaGatedAdamW, Fp32Moments) {
       std::vector<Memory> made{Memory::raw(normal(kValues, 1), shift),
                                Memory::raw(normal(kValues, 3), shift), Memory::raw(squares, shift),
                                Memory::nans(type(), kValues, shift)};
-      AdamWParams params = kParams;
+      AdamWParams params = kAdamWStep;
       params.grad_scale = scale;
       if (runs)
         launch_adamw(type(), made[0].as<float>(), grad.as<float>(), made[1].as<float>(),

@@ -66,8 +66,12 @@ def label(event, names):
     return None
 
 
+def kernel_names(events):
+    return {event["id"]: event["name"] for event in events if event["event"] == "kernel"}
+
+
 def tally(events):
-    names = {event["id"]: event["name"] for event in events if event["event"] == "kernel"}
+    names = kernel_names(events)
     return collections.Counter(filter(None, (label(event, names) for event in events)))
 
 
@@ -87,7 +91,7 @@ UPDATE = "sftrun::kernels::cuda::decide_update"  # of each step, before its weig
 
 def reads(events):
     """Of each wait for an event, how many steps' updates were queued after what it waits for: 0 for a read of the newest step."""
-    names = {event["id"]: event["name"] for event in events if event["event"] == "kernel"}
+    names = kernel_names(events)
     updates, recorded, found = 0, {}, []
     for event in events:
         if event["event"] == "launch" and short(names[event["kernel"]]) == UPDATE:
@@ -101,7 +105,7 @@ def reads(events):
 
 def late_allocations(events):
     """Allocations after the second step; the last one's are of evaluation and checkpoint, too."""
-    names = {event["id"]: event["name"] for event in events if event["event"] == "kernel"}
+    names = kernel_names(events)
     updates = [at for at, event in enumerate(events) if event["event"] == "launch" and short(names[event["kernel"]]) == UPDATE]
     found = sum(event["event"] == "malloc" for event in events[updates[1]:updates[-1]])
     if found:
