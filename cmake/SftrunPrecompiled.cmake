@@ -35,13 +35,13 @@ function(sftrun_precompiled name)
   endif()
 endfunction()
 
-# Compiles TARGET with the header of HEADER_TARGET, which has the same compile options.
+# Compiles TARGET with the header of HEADER_TARGET, whose macros and options it takes: with others the compiler refuses the header.
 function(sftrun_precompile target header_target)
   if(NOT SFTRUN_PRECOMPILE)
     return()
   endif()
   target_precompile_headers(${target} REUSE_FROM ${header_target})
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(${target} PRIVATE -fpch-preprocess)
-  endif()
+  foreach(property COMPILE_DEFINITIONS COMPILE_OPTIONS)
+    set_property(TARGET ${target} APPEND PROPERTY ${property} $<TARGET_PROPERTY:${header_target},${property}>)
+  endforeach()
 endfunction()

@@ -1,7 +1,7 @@
 # Several files in one: what they instantiate alike (nlohmann/json, fmt, CLI11) is compiled once, and a build from nothing takes a
 # seventh less. Files that share a name within them are compiled alone (`alone` in CMakeLists.txt). SFTRUN_TOGETHER=OFF where single
 # files are compiled again and again.
-option(SFTRUN_TOGETHER "Compile several files of the rooms, and of the front, as one" ON)
+option(SFTRUN_TOGETHER "Compile several files of the rooms, of the front and of the tests as one" ON)
 function(sftrun_together target)
   if(SFTRUN_TOGETHER)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
@@ -52,6 +52,7 @@ function(sftrun_room_tests name)
   endif()
   add_executable(${name}_tests ${sources})
   sftrun_precompile(${name}_tests sftrun_precompiled_tests)
+  sftrun_together(${name}_tests)
   target_compile_options(${name}_tests PRIVATE ${sftrun_test_options})
   target_link_libraries(${name}_tests PRIVATE sftrun_${name} ${T_LIBS} sftrun_compiler GTest::gtest GTest::gtest_main)
   target_include_directories(${name}_tests PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src/${name})

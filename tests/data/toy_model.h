@@ -8,7 +8,7 @@
 #include "support/temporary_directory.h"
 
 /// A model's text side in small: one token a byte, four special tokens, ChatML.
-namespace sftrun::data::test {
+namespace sftrun::test {
 
 inline constexpr int32_t kBos = 256, kEos = 257, kImStart = 258, kImEnd = 259;
 
@@ -99,13 +99,14 @@ inline nlohmann::ordered_json tokenizer_json(bool adds_bos) {
 }
 
 /// @param chat_template its source; empty: the model has none
-inline TextModel toy_model(const std::string& chat_template = kChatMl, bool adds_bos = false) {
-  const sftrun::test::TemporaryDirectory dir;
+inline data::TextModel toy_model(const std::string& chat_template = kChatMl,
+                                 bool adds_bos = false) {
+  const TemporaryDirectory dir;
   write_file_atomically(dir / "tokenizer.json", tokenizer_json(adds_bos).dump());
   write_file_atomically(dir / "tokenizer_config.json",
                         R"({"bos_token": "<s>", "eos_token": "</s>"})");
-  return make_text_model(text::Tokenizer::from_directory(dir.path()), std::nullopt,
-                         {.bos_token = "<s>", .eos_token = "</s>"}, chat_template, {kImEnd});
+  return data::make_text_model(text::Tokenizer::from_directory(dir.path()), std::nullopt,
+                               {.bos_token = "<s>", .eos_token = "</s>"}, chat_template, {kImEnd});
 }
 
-}  // namespace sftrun::data::test
+}  // namespace sftrun::test

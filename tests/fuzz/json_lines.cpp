@@ -8,7 +8,7 @@
 /// Lines of a data file, through to labelled tokens. A line that can be read can be extended.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sftrun;
-  static const data::TextModel model = data::test::toy_model();
+  static const data::TextModel model = test::toy_model();
   fuzz::expecting_errors([&] {
     for (const data::JsonLine& line :
          data::split_json_lines(fuzz::text_of(data, size), "data.jsonl")) {

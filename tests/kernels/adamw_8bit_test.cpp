@@ -18,11 +18,6 @@
 namespace sftrun::kernels {
 namespace {
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.nbytes() == b.nbytes() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
-
 TEST(DynamicMap, ValuesAreBitsandbytes) {
   const weights::SafetensorsFile file(std::filesystem::path(SFTRUN_TEST_DATA) / "adamw_8bit" /
                                       "run.safetensors");
@@ -95,10 +90,10 @@ struct Block {
                                               .grad_scale = 0.37F};
 };
 
-constexpr int64_t kSizes[] = {1, 15, 16, 17, 31, 33, 37, 100, 255, 256};
+constexpr int64_t kCounts[] = {1, 15, 16, 17, 31, 33, 37, 100, 255, 256};
 
 TEST(AdamW8bitKernel, EveryInstructionSetGivesTheSameBits) {
-  for (const int64_t n : kSizes) {
+  for (const int64_t n : kCounts) {
     Block expected(n, 40);
     for (int step = 0; step < 3; ++step) expected.step(*cpu_kernels_by_name("generic"));
     EXPECT_TRUE(at::equal(expected.compute, expected.param.to(at::kBFloat16)));
@@ -108,10 +103,10 @@ TEST(AdamW8bitKernel, EveryInstructionSetGivesTheSameBits) {
       SCOPED_TRACE(std::string(isa) + ", " + std::to_string(n) + " values");
       Block block(n, 40);
       for (int step = 0; step < 3; ++step) block.step(*kernels);
-      EXPECT_TRUE(same_bits(block.param, expected.param));
-      EXPECT_TRUE(same_bits(block.compute, expected.compute));
-      EXPECT_TRUE(same_bits(block.exp_avg, expected.exp_avg));
-      EXPECT_TRUE(same_bits(block.exp_avg_sq, expected.exp_avg_sq));
+      EXPECT_TRUE(test::same_bits(block.param, expected.param));
+      EXPECT_TRUE(test::same_bits(block.compute, expected.compute));
+      EXPECT_TRUE(test::same_bits(block.exp_avg, expected.exp_avg));
+      EXPECT_TRUE(test::same_bits(block.exp_avg_sq, expected.exp_avg_sq));
       EXPECT_EQ(block.exp_avg_absmax, expected.exp_avg_absmax);
       EXPECT_EQ(block.exp_avg_sq_absmax, expected.exp_avg_sq_absmax);
     }
@@ -120,7 +115,7 @@ TEST(AdamW8bitKernel, EveryInstructionSetGivesTheSameBits) {
 
 /// What the CUDA kernel does to one element, on the host.
 TEST(AdamW8bitKernel, CudasElementsAreTheCpusBitForBit) {
-  for (const int64_t n : kSizes) {
+  for (const int64_t n : kCounts) {
     Block cpu(n, 50), gpu(n, 50);
     cpu.step(cpu_kernels());
     const StateMap signed_map = Block::map(true), unsigned_map = Block::map(false);

@@ -46,11 +46,6 @@ at::ScalarType dtype_named(const std::string& name) {
   return name == "float32" ? at::kFloat : name == "bfloat16" ? at::kBFloat16 : at::kHalf;
 }
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.nbytes() == b.nbytes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
-
 TEST(EightBits, CodesAndValuesOfE4m3AreTorchs) {
   const Fixture fixture;
   const at::Tensor values = fixture.tensor("every_code", at::kFloat);
@@ -61,7 +56,7 @@ TEST(EightBits, CodesAndValuesOfE4m3AreTorchs) {
     kernels->f32.dequantize_8bit(EightBits::kE4m3, codes.const_data_ptr<uint8_t>(), 256, 1.0F,
                                  decoded.data_ptr<float>());
     EXPECT_TRUE(at::equal(decoded.isnan(), values.isnan())) << isa;
-    EXPECT_TRUE(same_bits(decoded.nan_to_num(0), values.nan_to_num(0))) << isa;
+    EXPECT_TRUE(test::same_bits(decoded.nan_to_num(0), values.nan_to_num(0))) << isa;
   }
   const at::Tensor between = fixture.tensor("between", at::kFloat),
                    expected = fixture.tensor("between_codes", at::kByte);
@@ -96,8 +91,8 @@ TEST(EightBits, BytesAndValuesAreTheReferences) {
         fixture.tensor(i, "weight", dtype_named(fixture.cases[i].at("dtype")));
     const QuantizedMatrix matrix =
         quantize(weight, {.format = format == "fp8" ? QuantFormat::kFp8 : QuantFormat::kInt8});
-    EXPECT_TRUE(same_bits(matrix.packed, fixture.tensor(i, "codes", at::kByte).flatten()));
-    EXPECT_TRUE(same_bits(matrix.absmax, fixture.tensor(i, "factors", at::kFloat)));
+    EXPECT_TRUE(test::same_bits(matrix.packed, fixture.tensor(i, "codes", at::kByte).flatten()));
+    EXPECT_TRUE(test::same_bits(matrix.absmax, fixture.tensor(i, "factors", at::kFloat)));
     for (const char* name : {"float32", "bfloat16", "float16"}) {
       EXPECT_TRUE(at::equal(dequantize(matrix, dtype_named(name)),
                             fixture.tensor(i, name, dtype_named(name))))
@@ -134,10 +129,10 @@ TEST(EightBits, EveryInstructionSetGivesTheSameBytes) {
         kernels->f32.dequantize_8bit(form, from, wide.numel(), factor, wide.data_ptr<float>());
         kernels->bf16.dequantize_8bit(form, from, half.numel(), factor,
                                       static_cast<uint16_t*>(half.data_ptr()));
-        EXPECT_TRUE(same_bits(
+        EXPECT_TRUE(test::same_bits(
             wide, dequantize(matrix, at::kFloat).flatten().narrow(0, first, 1000 - first).clone()))
             << isa << " from " << first;
-        EXPECT_TRUE(same_bits(half, wide.to(at::kBFloat16))) << isa << " from " << first;
+        EXPECT_TRUE(test::same_bits(half, wide.to(at::kBFloat16))) << isa << " from " << first;
       }
     }
   }

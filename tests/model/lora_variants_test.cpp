@@ -18,7 +18,7 @@ namespace {
 
 using test::normal;
 
-std::shared_ptr<const weights::Checkpoint> checkpoint() {
+std::shared_ptr<const weights::Checkpoint> tied_model() {
   return weights::Checkpoint::open(std::filesystem::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa");
 }
 
@@ -64,10 +64,10 @@ TEST(Pissa, TheModelStaysWhatItWas) {
   for (const bool quantised : {false, true}) {
     SCOPED_TRACE(quantised);
     DecoderOptions options = lora_options();
-    const auto plain = Decoder::load(checkpoint(), options);
+    const auto plain = Decoder::load(tied_model(), options);
     options.lora.pissa = true;
     if (quantised) options.base.quant = kernels::QuantOptions{};
-    const auto decoder = Decoder::load(checkpoint(), options);
+    const auto decoder = Decoder::load(tied_model(), options);
     const auto before = plain->linears(), after = decoder->linears();
     EXPECT_EQ(decoder->principal_parts().size(), 2 * after.size());
     for (size_t i = 0; i < after.size(); ++i) {
@@ -87,7 +87,7 @@ TEST(Pissa, RanksBeyondAMatrix) {
   DecoderOptions options = lora_options();
   options.lora.pissa = true;
   options.lora.rank_pattern = {{"k_proj", 1000}};
-  test::expect_error<ConfigError>([&] { Decoder::load(checkpoint(), options); },
+  test::expect_error<ConfigError>([&] { Decoder::load(tied_model(), options); },
                                   {"k_proj.weight has no 1000 singular values", "rank_pattern"});
 }
 
@@ -101,7 +101,7 @@ TEST(Dora, LengthsAreThoseOfTheSum) {
     options.lora.dora = true;
     options.lora.alpha = 5;
     if (quantised) options.base.quant = kernels::QuantOptions{.block_size = 32};
-    const auto decoder = Decoder::load(checkpoint(), options);
+    const auto decoder = Decoder::load(tied_model(), options);
     uint64_t seed = 1;
     for (kernels::Linear* linear : decoder->linears()) {
       kernels::LoraAdapter& lora = *linear->lora;
@@ -122,7 +122,7 @@ TEST(Dora, SettledLengthsStay) {
   const at::NoGradGuard no_grad;
   DecoderOptions options = lora_options();
   options.lora.dora = true;
-  const auto decoder = Decoder::load(checkpoint(), options);
+  const auto decoder = Decoder::load(tied_model(), options);
   kernels::Linear& linear = *decoder->linears()[0];
   decoder->settle_adapters();
   const at::Tensor settled = kernels::row_lengths(linear).clone();
@@ -138,13 +138,13 @@ TEST(WholeModules, PartATie) {
     SCOPED_TRACE(saved);
     DecoderOptions options = lora_options();
     options.lora.modules_to_save = {saved};
-    const auto decoder = Decoder::load(checkpoint(), options);
+    const auto decoder = Decoder::load(tied_model(), options);
     EXPECT_EQ(decoder->head().linear.weight_parameter != nullptr, head);
     const at::Tensor tokens = at::arange(5);
     const at::Tensor rows = decoder->embed(tokens);
     EXPECT_TRUE(at::equal(decoder->head().linear.weight.narrow(0, 0, 5), rows));
     EXPECT_NE(decoder->head().linear.weight.data_ptr(),
-              Decoder::load(checkpoint(), lora_options())->head().linear.weight.data_ptr());
+              Decoder::load(tied_model(), lora_options())->head().linear.weight.data_ptr());
     EXPECT_EQ(decoder->parameters().find("base_model.model.model.embed_tokens.weight") != nullptr,
               embedding);
     EXPECT_EQ(decoder->parameters().find("base_model.model.lm_head.weight") != nullptr, head);
@@ -154,7 +154,7 @@ TEST(WholeModules, PartATie) {
 TEST(WholeModules, AreNotAdapted) {
   DecoderOptions options = lora_options();
   options.lora.modules_to_save = {"layers.1.mlp", "v_proj"};
-  const auto decoder = Decoder::load(checkpoint(), options);
+  const auto decoder = Decoder::load(tied_model(), options);
   for (const kernels::Linear* linear : decoder->linears()) {
     const bool is_whole =
         linear->name.find("layers.1.mlp") != std::string::npos || linear->name.ends_with("v_proj");
@@ -167,7 +167,7 @@ TEST(WholeModules, MustExist) {
   DecoderOptions options = lora_options();
   options.lora.modules_to_save = {"lm_haed"};
   test::expect_error<ConfigError>(
-      [&] { Decoder::load(checkpoint(), options); },
+      [&] { Decoder::load(tied_model(), options); },
       {"no module's name ends in `lm_haed`", "modules_to_save", "did you mean `lm_head`?"});
 }
 
@@ -184,7 +184,7 @@ DecoderOptions with_ends(const kernels::Backend& backend = kernels::fused_backen
 
 TEST(Ends, StartAsTheBaseIsAndStayTied) {
   const at::NoGradGuard no_grad;
-  const auto decoder = Decoder::load(checkpoint(), with_ends());
+  const auto decoder = Decoder::load(tied_model(), with_ends());
   const kernels::Embedding& embedding = decoder->embedding();
   const kernels::LoraAdapter& of_head = *decoder->head().linear.lora;
   EXPECT_EQ(embedding.lora->a->name, kEmbeddingA);
@@ -195,7 +195,7 @@ TEST(Ends, StartAsTheBaseIsAndStayTied) {
   EXPECT_EQ(of_head.b->master.abs().max().item<float>(), 0);
   EXPECT_GT(of_head.a->master.abs().max().item<float>(), 0);
   EXPECT_EQ(decoder->head().linear.weight.data_ptr(), embedding.weight.data_ptr());
-  const auto without = Decoder::load(checkpoint(), lora_options());
+  const auto without = Decoder::load(tied_model(), lora_options());
   EXPECT_FALSE(without->embedding().lora || without->head().linear.lora);
   EXPECT_TRUE(at::equal(decoder->embed(at::arange(5)), without->embed(at::arange(5))));
 }
@@ -254,7 +254,7 @@ TEST(Ends, BackendsAgree) {
       options.lora.dropout = 0.2;
       if (quantised) options.base.quant = kernels::QuantOptions{.block_size = 32};
       options.base.embeddings = quantised;
-      const auto decoder = Decoder::load(checkpoint(), options);
+      const auto decoder = Decoder::load(tied_model(), options);
       EXPECT_EQ(decoder->embedding().quantized.has_value(), quantised);
       uint64_t seed = 40;
       for (kernels::Parameter& parameter : decoder->parameters().parameters()) {
@@ -266,7 +266,8 @@ TEST(Ends, BackendsAgree) {
       for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
       const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
                                                  static_cast<int64_t>(bins.size()));
-      const PackedBatch packed = prepare_batch(batch, decoder->rope(), decoder->batch_target(), {7, 3, true});
+      const PackedBatch packed =
+          prepare_batch(batch, decoder->rope(), decoder->batch_target(), {7, 3, true});
       losses.push_back(decoder->forward_backward(packed, 0.1, [](int64_t) {}).item<double>());
       grads.push_back(decoder->parameters().grad().clone());
     }
@@ -283,7 +284,7 @@ TEST(Ends, AreGeneratedWith) {
   for (const bool dora : {false, true}) {
     DecoderOptions options = with_ends();
     options.lora.dora = dora;
-    const auto decoder = Decoder::load(checkpoint(), options);
+    const auto decoder = Decoder::load(tied_model(), options);
     for (kernels::Parameter& parameter : decoder->parameters().parameters())
       if (parameter.shape.size() > 1) parameter.master.copy_(normal(parameter.shape, 3) * 0.2);
     decoder->parameters().refresh_compute();
@@ -307,7 +308,7 @@ TEST(Ends, AreGeneratedWith) {
 TEST(Ends, PissaDoesNotTakeThem) {
   DecoderOptions options = with_ends();
   options.lora.pissa = true;
-  test::expect_error<ConfigError>([&] { Decoder::load(checkpoint(), options); },
+  test::expect_error<ConfigError>([&] { Decoder::load(tied_model(), options); },
                                   {"PiSSA has no principal part of model.embed_tokens"});
 }
 

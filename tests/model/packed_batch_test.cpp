@@ -14,7 +14,7 @@ using spec::RopeSpec;
 using spec::RopeType;
 
 /// Documents of these lengths; every third token carries a label.
-data::Batch batch_of(const std::vector<int32_t>& lengths) {
+data::Batch documents_of(const std::vector<int32_t>& lengths) {
   data::Batch batch;
   batch.cu_seqlens = {0};
   for (const int32_t length : lengths) {
@@ -73,7 +73,7 @@ TEST_P(RopeOfEachLength, AnglesAreTheDocuments) {
   RopeCache cache(ropes);
   for (const std::vector<int32_t>& lengths : kBatches) {
     SCOPED_TRACE(testing::PrintToString(lengths));
-    const data::Batch batch = batch_of(lengths);
+    const data::Batch batch = documents_of(lengths);
     const PackedBatch packed = prepare_batch(batch, cache, BatchTarget(at::kCPU), {});
     ASSERT_EQ(packed.context.ropes.size(), ropes.size());
     for (size_t i = 0; i < ropes.size(); ++i) {
@@ -104,7 +104,7 @@ TEST(RopeRows, OfDocumentsThatTheTableServesAreTheirPositions) {
 }
 
 TEST(PackedBatchArrays, AreTheBatchs) {
-  const data::Batch batch = batch_of({4, 0, 7});
+  const data::Batch batch = documents_of({4, 0, 7});
   RopeCache cache({});
   const PackedBatch packed = prepare_batch(batch, cache, BatchTarget(at::kCPU), {3, 5, true});
   EXPECT_TRUE(at::equal(packed.tokens, at::tensor(batch.tokens, at::kLong)));
@@ -123,7 +123,7 @@ TEST(PackedBatchArrays, HaveChunksWhereTheModelHasDeltaNets) {
   BatchTarget target(at::kCPU);
   target.cuts_chunks = true;
   RopeCache cache({});
-  const data::Batch batch = batch_of({3, 130, 0, 64, 65});
+  const data::Batch batch = documents_of({3, 130, 0, 64, 65});
   const PackedBatch packed = prepare_batch(batch, cache, target, {});
   ASSERT_NE(packed.context.chunks, nullptr);
   const kernels::Chunks& chunks = *packed.context.chunks;
@@ -142,7 +142,7 @@ TEST(PackedBatchArrays, HaveChunksWhereTheModelHasDeltaNets) {
 
 TEST(PackedBatchArrays, OfNoTokensAreNone) {
   RopeCache cache({rope_of(RopeType::kDynamic)});
-  EXPECT_EQ(prepare_batch(batch_of({}), cache, BatchTarget(at::kCPU), {}).num_tokens(), 0);
+  EXPECT_EQ(prepare_batch(documents_of({}), cache, BatchTarget(at::kCPU), {}).num_tokens(), 0);
 }
 
 }  // namespace

@@ -13,12 +13,12 @@
 namespace sftrun::model {
 namespace {
 
-std::shared_ptr<const weights::Checkpoint> checkpoint() {
+std::shared_ptr<const weights::Checkpoint> base_checkpoint() {
   return weights::Checkpoint::open(std::filesystem::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa");
 }
 
 TEST(QuantisedBase, IsWhatTheCheckpointHoldsInFourBits) {
-  const auto model = checkpoint();
+  const auto model = base_checkpoint();
   DecoderOptions options;
   options.trains = Trains::kLora;
   options.base.quant = kernels::QuantOptions{};
@@ -66,7 +66,7 @@ void fill_adapters(Decoder& decoder) {
 
 /// The same losses as a dense model of the same values.
 TEST(QuantisedBase, ComputesWithTheRoundedValues) {
-  const auto model = checkpoint();
+  const auto model = base_checkpoint();
   for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
     DecoderOptions options;
     options.trains = Trains::kLora;
@@ -228,7 +228,7 @@ TEST(QuantisedBase, EndsAreAdaptedOverBlocks) {
 
 /// Embedding and head by `embeddings`, modules by name.
 TEST(QuantisedBase, WhatStaysDenseCanBeChosen) {
-  const auto model = checkpoint();
+  const auto model = base_checkpoint();
   DecoderOptions options;
   options.trains = Trains::kLora;
   options.base.quant = kernels::QuantOptions{};

@@ -1,6 +1,6 @@
 """LoRA's variants beside peft, on tiny models of several families with odd widths, in fp32 on the CPU.
 
-    python tests/parity/lora_variants_parity.py --sftrun build/bin/sftrun [--only patterns dora …]
+    python tests/parity/lora_variants_parity.py --sftrun build/bin/sftrun [--only patterns dora …] [--quick]
 
 Of every variant, from one adapter that PEFT made (PiSSA: from none):
 PEFT to us   `sftrun score` and `sftrun merge` of PEFT's adapter: log-probabilities and logits of PEFT's model
@@ -375,6 +375,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True)
     parser.add_argument("--only", nargs="+", default=[], help="variants whose names hold one of these words")
+    parser.add_argument("--quick", action="store_true", help="each variant on the first of its families only, as in `make test`")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     verdicts, sftrun = Measured(), Sftrun(arguments.sftrun)
@@ -383,7 +384,7 @@ def main() -> int:
         return not arguments.only or any(word in name for word in arguments.only)
 
     for variant in filter(lambda variant: wanted(variant.name), VARIANTS):
-        for kind in variant.kinds:
+        for kind in variant.kinds[:1] if arguments.quick else variant.kinds:
             with tempfile.TemporaryDirectory() as scratch:
                 case = make_case(kind, sftrun, verdicts, Path(scratch))
                 case = Case(f"{variant.name}, {kind}", *list(vars(case).values())[1:])

@@ -24,4 +24,16 @@ void expect_error(Function&& function, std::initializer_list<std::string> parts)
   ADD_FAILURE() << "no error was thrown";
 }
 
+/// The full text of the E that `function` throws.
+template <typename E = DataError, typename Function>
+std::string error_of(Function&& function) {
+  try {
+    function();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return "";
+}
+
 }  // namespace sftrun::test

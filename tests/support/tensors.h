@@ -3,12 +3,20 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 namespace sftrun::test {
 
 /// Largest |a - b| relative to the largest |b|, in fp64.
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide_a = a.detach().to(at::kDouble), wide_b = b.detach().to(at::kDouble);
   return ((wide_a - wide_b).abs().max() / (wide_b.abs().max() + 1e-30)).item<double>();
+}
+
+/// The same dtype and the same bytes.
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.nbytes() == b.nbytes() && a.scalar_type() == b.scalar_type() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
 /// A mismatch prints where it is worst and both values.

@@ -12,21 +12,14 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/text/tokenizer.h"
+#include "support/expect_error.h"
 
 namespace sftrun::text {
 namespace {
 
 using Ids = std::vector<TokenId>;
 
-template <class Callable>
-std::string error_of(Callable&& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
-}
+using test::error_of;
 
 /// A model's directory that goes away.
 class Directory {

@@ -10,6 +10,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "support/expect_error.h"
 
 namespace sftrun::text {
 namespace {
@@ -37,15 +38,7 @@ Tokenizer load(const ordered_json& document) {
 }
 using Ids = std::vector<TokenId>;
 
-template <class Callable>
-std::string error_of(Callable&& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
-}
+using test::error_of;
 
 std::string load_error(const ordered_json& document) {
   return error_of([&] { load(document); });

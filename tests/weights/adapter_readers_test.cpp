@@ -7,6 +7,7 @@
 
 #include "sftrun/core/file.h"
 #include "sftrun/weights/checkpoint.h"
+#include "support/test_data.h"
 
 namespace sftrun::weights {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const fs::path kData = SFTRUN_TEST_DATA;
+using test::kData;
 const std::string kMerge = "what `sftrun merge ",
                   kAs = "--adapter runs/a/adapter --output runs/a/adapter";
 

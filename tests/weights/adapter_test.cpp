@@ -119,7 +119,7 @@ TEST(AdapterConfig, TensorNamesArePefts) {
   EXPECT_EQ(lora_b_name(kQ), "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
 }
 
-TensorToWrite values(const std::string& name, const std::vector<int64_t>& shape,
+TensorToWrite filled(const std::string& name, const std::vector<int64_t>& shape,
                      float value = 0.5F) {
   size_t count = 1;
   for (const int64_t size : shape) count *= static_cast<size_t>(size);
@@ -140,8 +140,8 @@ class Adapter : public testing::Test {
 
   test::TemporaryDirectory directory_;
   AdapterConfig config_{.r = 2, .target_modules = {"q_proj", "k_proj"}};
-  std::vector<TensorToWrite> tensors_ = {values(lora_a_name(kQ), {2, 4}, 0.25F),
-                                         values(lora_b_name(kQ), {4, 2})};
+  std::vector<TensorToWrite> tensors_ = {filled(lora_a_name(kQ), {2, 4}, 0.25F),
+                                         filled(lora_b_name(kQ), {4, 2})};
 };
 
 TEST_F(Adapter, ComesBackEqual) {
@@ -151,8 +151,8 @@ TEST_F(Adapter, ComesBackEqual) {
                          static_cast<uint16_t*>(out)[i] = f32_to_bf16(1.5F);
                      }};
   tensors_.push_back(half);
-  tensors_.push_back(values(lora_b_name(k), {2, 2}));
-  tensors_.push_back(values("base_model.model.lm_head.weight", {8, 4}, 3.0F));
+  tensors_.push_back(filled(lora_b_name(k), {2, 2}));
+  tensors_.push_back(filled("base_model.model.lm_head.weight", {8, 4}, 3.0F));
   config_.modules_to_save = {"lm_head"};
   save();
   const AdapterTensors adapter = load();
@@ -168,7 +168,7 @@ TEST_F(Adapter, ComesBackEqual) {
 TEST_F(Adapter, Magnitudes) {
   config_.use_dora = true;
   expect_refused({lora_a_name(kQ), "has no lora_magnitude_vector beside it"});
-  tensors_.push_back(values(magnitude_name(kQ), {4}, 1.25F));
+  tensors_.push_back(filled(magnitude_name(kQ), {4}, 1.25F));
   save();
   EXPECT_EQ(load().lora.at(kQ).magnitude, std::vector<float>(4, 1.25F));
   EXPECT_TRUE(AdapterConfig::load(directory_.path()).use_dora);
@@ -176,14 +176,14 @@ TEST_F(Adapter, Magnitudes) {
   expect_refused(
       {lora_a_name(kQ), "has a lora_magnitude_vector beside it, and `use_dora` is false"});
   config_.use_dora = true;
-  tensors_.back() = values(magnitude_name(kQ), {3});
+  tensors_.back() = filled(magnitude_name(kQ), {3});
   expect_refused({magnitude_name(kQ), "has the shape [3]; the model wants [4]"});
 }
 
 TEST_F(Adapter, WholeModules) {
   config_.modules_to_save = {"_proj", "norm"};  // within words, as peft takes them
-  tensors_.push_back(values("base_model.model.model.norm.modules_to_save.default.weight", {4}, 2));
-  tensors_.push_back(values("base_model.model.model.layers.0.self_attn.o_proj.weight", {4, 4}, 3));
+  tensors_.push_back(filled("base_model.model.model.norm.modules_to_save.default.weight", {4}, 2));
+  tensors_.push_back(filled("base_model.model.model.layers.0.self_attn.o_proj.weight", {4, 4}, 3));
   save();
   const AdapterTensors adapter = load();
   EXPECT_EQ(adapter.saved.at("model.norm.weight"), std::vector<float>(4, 2.0F));
@@ -196,15 +196,15 @@ TEST_F(Adapter, EmbeddingAndHead) {
   EXPECT_EQ(names.a, "base_model.model.model.embed_tokens.lora_embedding_A");
   config_.target_modules = {"q_proj", "embed_tokens", "lm_head"};
   config_.rank_pattern = {{"embed_tokens", 3}};
-  tensors_.push_back(values(names.a, {3, 8}, 2));
+  tensors_.push_back(filled(names.a, {3, 8}, 2));
   expect_refused({names.a, "has no lora_B beside it"});
-  tensors_.push_back(values(names.b, {4, 3}));
-  tensors_.push_back(values(lora_a_name("lm_head"), {2, 4}));
-  tensors_.push_back(values(lora_b_name("lm_head"), {8, 2}));
+  tensors_.push_back(filled(names.b, {4, 3}));
+  tensors_.push_back(filled(lora_a_name("lm_head"), {2, 4}));
+  tensors_.push_back(filled(lora_b_name("lm_head"), {8, 2}));
   // As PEFT saves the base's own beside them.
   for (const char* module : {"model.embed_tokens", "lm_head"}) {
     tensors_.push_back(
-        values(std::string("base_model.model.") + module + ".base_layer.weight", {8, 4}));
+        filled(std::string("base_model.model.") + module + ".base_layer.weight", {8, 4}));
   }
   save();
   const AdapterTensors adapter = load();
@@ -214,15 +214,15 @@ TEST_F(Adapter, EmbeddingAndHead) {
   EXPECT_EQ(of_embedding.r, 3);
   EXPECT_EQ(of_embedding.a, std::vector<float>(24, 2.0F));
   EXPECT_EQ(of_head.out_features, 8);
-  tensors_.back() = values("base_model.model.lm_head.base_layer.weight", {9, 4});
+  tensors_.back() = filled("base_model.model.lm_head.base_layer.weight", {9, 4});
   expect_refused({"lm_head.base_layer.weight", "[9, 4]", "vocabulary was resized"});
 }
 
 TEST_F(Adapter, MagnitudesOfAnEmbeddingAreItsChannels) {
   const LoraNames names = embedding_lora_names("model.embed_tokens");
   config_.use_dora = true;
-  tensors_ = {values(names.a, {2, 8}), values(names.b, {4, 2}),
-              values(magnitude_name("model.embed_tokens"), {4}, 3)};
+  tensors_ = {filled(names.a, {2, 8}), filled(names.b, {4, 2}),
+              filled(magnitude_name("model.embed_tokens"), {4}, 3)};
   save();
   EXPECT_EQ(load().lora.at("model.embed_tokens").magnitude, std::vector<float>(4, 3.0F));
 }
@@ -231,7 +231,7 @@ TEST_F(Adapter, RanksOfTheirOwn) {
   config_.rank_pattern = {{"q_proj", 3}};
   config_.alpha_pattern = {{"q_proj", 6}};
   expect_refused({lora_a_name(kQ), "has the shape [2, 4]; the model wants [3, 4] with r 3"});
-  tensors_ = {values(lora_a_name(kQ), {3, 4}), values(lora_b_name(kQ), {4, 3})};
+  tensors_ = {filled(lora_a_name(kQ), {3, 4}), filled(lora_b_name(kQ), {4, 3})};
   save();
   EXPECT_EQ(load().lora.at(kQ).r, 3);
   EXPECT_EQ(load().lora.at(kQ).scale, 2);
@@ -240,7 +240,7 @@ TEST_F(Adapter, RanksOfTheirOwn) {
 TEST_F(Adapter, MissingHalf) {
   tensors_.pop_back();
   expect_refused({"tensor `" + lora_a_name(kQ) + "` has no lora_B beside it"});
-  tensors_ = {values(lora_b_name(kQ), {4, 2})};
+  tensors_ = {filled(lora_b_name(kQ), {4, 2})};
   expect_refused({"tensor `" + lora_b_name(kQ) + "` has no lora_A beside it"});
 }
 
@@ -250,28 +250,28 @@ TEST_F(Adapter, OtherRankThanConfigured) {
 }
 
 TEST_F(Adapter, OfAnotherModel) {
-  tensors_ = {values(lora_a_name(kQ), {2, 6}), values(lora_b_name(kQ), {4, 2})};
+  tensors_ = {filled(lora_a_name(kQ), {2, 6}), filled(lora_b_name(kQ), {4, 2})};
   expect_refused({lora_a_name(kQ), "has the shape [2, 6]; the model wants [2, 4]"});
   const std::string other = "model.layers.1.self_attn.q_proj";
-  tensors_ = {values(lora_a_name(other), {2, 4}), values(lora_b_name(other), {4, 2})};
+  tensors_ = {filled(lora_a_name(other), {2, 4}), filled(lora_b_name(other), {4, 2})};
   expect_refused(
       {"no linear layer of this model", "the nearest is `model.layers.0.self_attn.q_proj`"});
-  tensors_ = {values(lora_a_name("model.norm"), {2, 4})};
+  tensors_ = {filled(lora_a_name("model.norm"), {2, 4})};
   expect_refused({"`model.norm`, which is no linear layer"});
 }
 
 TEST_F(Adapter, NotFinite) {
-  tensors_[1] = values(lora_b_name(kQ), {4, 2}, std::numeric_limits<float>::quiet_NaN());
+  tensors_[1] = filled(lora_b_name(kQ), {4, 2}, std::numeric_limits<float>::quiet_NaN());
   expect_refused({lora_b_name(kQ), "not finite"});
 }
 
 TEST_F(Adapter, UnknownTensors) {
   tensors_.push_back(
-      values("base_model.model.model.layers.0.self_attn.q_proj.lora_bias_of_the_future", {4}));
+      filled("base_model.model.model.layers.0.self_attn.q_proj.lora_bias_of_the_future", {4}));
   expect_refused({"lora_bias_of_the_future", "a kind of adapter that is not supported"});
-  tensors_.back() = values("base_model.model.model.norm.weight", {4});
+  tensors_.back() = filled("base_model.model.model.norm.weight", {4});
   expect_refused({"neither LoRA's nor of one of `modules_to_save`"});
-  tensors_.back() = values("lm_head.weight", {8, 4});
+  tensors_.back() = filled("lm_head.weight", {8, 4});
   expect_refused({"is not named as PEFT names"});
 }
 
@@ -363,11 +363,11 @@ TEST_F(OldExperts, BecomeThoseOfALayer) {
     add_experts(layer + prefix, matrices);
     tensors_.push_back(counting(lora_a_name(layer + prefix + ".gate"), {2, 4}, 1));
     tensors_.push_back(counting(lora_b_name(layer + prefix + ".gate"), {3, 2}, 1));
-    tensors_.push_back(values(lora_a_name(kQ), {2, 4}));
-    tensors_.push_back(values(lora_b_name(kQ), {4, 2}));
+    tensors_.push_back(filled(lora_a_name(kQ), {2, 4}));
+    tensors_.push_back(filled(lora_b_name(kQ), {4, 2}));
     config_.target_modules = {"gate", matrices[0], matrices[1], matrices[2], "q_proj"};
     const spec::ArchSpec arch = small_mixture(family);
-    tensors_[tensors_.size() - 1] = values(lora_b_name(kQ), {arch.num_heads * arch.head_dim, 2});
+    tensors_[tensors_.size() - 1] = filled(lora_b_name(kQ), {arch.num_heads * arch.head_dim, 2});
     save();
     const AdapterConfig config = load_adapter_config(directory_.path(), arch);
     EXPECT_EQ(config.target_modules, std::vector<std::string>{"q_proj"});

@@ -9,6 +9,7 @@
 #include "file_builders.h"
 #include "sftrun/weights/gguf.h"
 #include "sftrun/weights/safetensors.h"
+#include "support/test_data.h"
 
 namespace sftrun::weights {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const fs::path kModels = SFTRUN_TEST_DATA "/models";
+using test::kModels;
 
 std::vector<float> read_f32(const Checkpoint& checkpoint, const TensorInfo& info) {
   std::vector<float> values(static_cast<size_t>(info.numel()));

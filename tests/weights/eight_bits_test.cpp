@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "damaged_model.h"
+#include "support/test_data.h"
 
 /// Directories in eight bits (scripts/fixtures/make_eight_bits.py), whole and damaged.
 namespace sftrun::weights {
@@ -13,9 +14,9 @@ namespace {
 namespace fs = std::filesystem;
 using test::read_all;
 
-const fs::path kModels = fs::path(SFTRUN_TEST_DATA) / "models";
+using test::kModels;
 const std::string kModule = "model.layers.1.mlp.up_proj";
-const std::string kMatrix = kModule + ".weight";
+const std::string kUpMatrix = kModule + ".weight";
 
 TEST(EightBits, ReadAsTheReferencesUnpackThem) {
   test::expect_unpacked(kModels / "bnb-int8", "INT8");
@@ -46,7 +47,7 @@ std::string floats(size_t count, float value) {
 
 TEST_F(DamagedInt8, MissingFactors) {
   entries_.erase(kModule + ".SCB");
-  expect_refused({"tensor `" + kMatrix + "` in 8 bits", "`" + kModule + ".SCB` is missing",
+  expect_refused({"tensor `" + kUpMatrix + "` in 8 bits", "`" + kModule + ".SCB` is missing",
                   "model.safetensors", "fix: download or copy the model again"});
 }
 
@@ -62,8 +63,8 @@ TEST_F(DamagedInt8, NormsAreNotInEightBits) {
 }
 
 TEST_F(DamagedInt8, AnotherShape) {
-  entries_.at(kMatrix).shape = {24, 40};
-  expect_refused({kMatrix, "[24, 40], expected [40, 24]", "different models"});
+  entries_.at(kUpMatrix).shape = {24, 40};
+  expect_refused({kUpMatrix, "[24, 40], expected [40, 24]", "different models"});
 }
 
 /// As a whole tensor has it, or in 16 bits, as llm-compressor writes them.
@@ -76,8 +77,8 @@ TEST_F(DamagedFp8, OneFactorAndFactorsInSixteenBits) {
   entries_[kModule + ".input_scale"] = {"F32", {1}, floats(1, 3)};  // of static activations
   const auto checkpoint = open();
   for (const TensorInfo& info : checkpoint->tensors()) {
-    if (info.name != kMatrix && info.name != other + ".weight") continue;
-    const float factor = info.name == kMatrix ? 0.25F : 0.5F;
+    if (info.name != kUpMatrix && info.name != other + ".weight") continue;
+    const float factor = info.name == kUpMatrix ? 0.25F : 0.5F;
     const std::string& codes = entries_.at(info.name).bytes;
     const std::vector<float> values = read_all(*checkpoint, info);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -94,17 +95,18 @@ TEST_F(DamagedFp8, FactorsThatAreNone) {
   for (const float value : {std::nanf(""), -1.0F, std::numeric_limits<float>::infinity()}) {
     entries_ = whole;
     set(factors, "F32", floats(39, 1) + floats(1, value));
-    expect_refused({kMatrix, "the factor of row 39 is"});
+    expect_refused({kUpMatrix, "the factor of row 39 is"});
   }
   entries_ = whole;
   set(factors, "F32", floats(39, 1));
-  expect_refused({kMatrix, "its factors have the shape [39], where [40] (one for each of its rows)",
+  expect_refused({kUpMatrix,
+                  "its factors have the shape [39], where [40] (one for each of its rows)",
                   "fix: use a checkpoint with factors of rows"});
   // As many as rows, but of blocks: one way and the other.
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{2, 20}, {1, 40}, {40, 1, 1}, {4, 10}}) {
     entries_[factors] = {"F32", shape, floats(40, 1)};
-    expect_refused({kMatrix, "its factors have the shape ["});
+    expect_refused({kUpMatrix, "its factors have the shape ["});
   }
   set(factors, "U8", std::string(40, 'x'));
   expect_refused({"`" + factors + "` is stored as U8, expected F32, F16 or BF16"});

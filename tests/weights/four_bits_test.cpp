@@ -10,6 +10,7 @@
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
+#include "support/test_data.h"
 
 /// Directories that bitsandbytes quantised (scripts/fixtures/make_bnb_model.py), whole and damaged.
 namespace sftrun::weights {
@@ -20,7 +21,7 @@ using nlohmann::json;
 using test::expect_error;
 using test::read_all;
 
-const fs::path kModels = fs::path(SFTRUN_TEST_DATA) / "models";
+using test::kModels;
 const std::string kMatrix = "model.layers.1.mlp.up_proj.weight";
 const std::string kState = kMatrix + ".quant_state.bitsandbytes__nf4";
 

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using test::expect_error;
 
 const fs::path kConverted = fs::path(SFTRUN_TEST_DATA) / "converted";
-constexpr int64_t kRank = 3;
+constexpr int64_t kAdapterRank = 3;
 
 /// Values that look random, of A or B.
 TensorToWrite random_tensor(const std::string& name, const std::vector<int64_t>& shape) {
@@ -36,7 +36,7 @@ TensorToWrite random_tensor(const std::string& name, const std::vector<int64_t>&
 /// An adapter of every linear layer and of all experts, as peft names them.
 void write_whole_adapter(const spec::ArchSpec& arch, const fs::path& directory, bool rslora) {
   AdapterConfig config;
-  config.r = kRank;
+  config.r = kAdapterRank;
   config.lora_alpha = 7;
   config.use_rslora = rslora;
   std::set<std::string> modules;
@@ -49,7 +49,7 @@ void write_whole_adapter(const spec::ArchSpec& arch, const fs::path& directory, 
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       if (linear.slot == spec::LinearSlot::kRouter) continue;
       add(spec::name_in_layer(arch, layer, linear.module), linear.out_features, linear.in_features,
-          kRank);
+          kAdapterRank);
       modules.insert(linear.module.substr(linear.module.rfind('.') + 1));
     }
     for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
@@ -57,7 +57,7 @@ void write_whole_adapter(const spec::ArchSpec& arch, const fs::path& directory, 
       const std::string name = spec::name_in_layer(arch, layer, experts.module),
                         stem = name.substr(0, name.rfind('.'));
       add(stem + (is_inner ? ".base_layer" : ""), experts.out_features, experts.in_features,
-          arch.mixture.num_experts * kRank);
+          arch.mixture.num_experts * kAdapterRank);
       if (layer == 0) config.target_parameters.push_back(experts.module);
     }
   }
@@ -167,15 +167,15 @@ TEST_P(GgufLora, AddsWhatTheAdapterAdds) {
 /// An adapter of nothing but the embedding and the head.
 void write_adapter_of_ends(const spec::ArchSpec& arch, const fs::path& directory) {
   AdapterConfig config;
-  config.r = kRank;
+  config.r = kAdapterRank;
   config.lora_alpha = 7;
   config.target_modules = {"embed_tokens", "lm_head"};
   const LoraNames embedding = embedding_lora_names(spec::embedding_module(arch));
   write_adapter(directory, config,
-                {random_tensor(embedding.a, {kRank, arch.vocab_size}),
-                 random_tensor(embedding.b, {arch.hidden_size, kRank}),
-                 random_tensor(lora_a_name("lm_head"), {kRank, arch.hidden_size}),
-                 random_tensor(lora_b_name("lm_head"), {arch.vocab_size, kRank})});
+                {random_tensor(embedding.a, {kAdapterRank, arch.vocab_size}),
+                 random_tensor(embedding.b, {arch.hidden_size, kAdapterRank}),
+                 random_tensor(lora_a_name("lm_head"), {kAdapterRank, arch.hidden_size}),
+                 random_tensor(lora_b_name("lm_head"), {arch.vocab_size, kAdapterRank})});
 }
 
 /// llama.cpp gets rows of the embedding's A, and multiplies them by B (llm_graph_context's
@@ -194,13 +194,13 @@ TEST(GgufLora, EmbeddingAndHead) {
   const LoraPair& pair = adapter.lora.at("model.embed_tokens");
   EXPECT_EQ(file.tensors().size(), 4U);
   EXPECT_EQ(file.find("token_embd.weight.lora_a")->shape,
-            (std::vector<int64_t>{arch.vocab_size, kRank}));
+            (std::vector<int64_t>{arch.vocab_size, kAdapterRank}));
   EXPECT_EQ(file.find("output.weight.lora_b")->shape,
-            (std::vector<int64_t>{arch.vocab_size, kRank}));
+            (std::vector<int64_t>{arch.vocab_size, kAdapterRank}));
   const std::vector<float> a = floats_of(file, "token_embd.weight.lora_a");
   for (int64_t token = 0; token < arch.vocab_size; ++token) {
-    for (int64_t k = 0; k < kRank; ++k)
-      ASSERT_EQ(a[static_cast<size_t>(token * kRank + k)],
+    for (int64_t k = 0; k < kAdapterRank; ++k)
+      ASSERT_EQ(a[static_cast<size_t>(token * kAdapterRank + k)],
                 pair.a[static_cast<size_t>(k * arch.vocab_size + token)]);
   }
   EXPECT_EQ(floats_of(file, "token_embd.weight.lora_b"), pair.b);

@@ -11,6 +11,7 @@
 #include "sftrun/core/dtype.h"
 #include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
+#include "support/test_data.h"
 
 namespace sftrun::weights {
 namespace {
@@ -20,7 +21,7 @@ using test::expect_error;
 using test::GgufBuilder;
 using test::little_endian;
 
-const std::string kData = SFTRUN_TEST_DATA "/weights/";
+const std::filesystem::path kWeights = test::kData / "weights";
 
 TEST(Half, EqualsTheReadableConversions) {
   for (uint32_t half = 0; half < 0x10000; ++half) {
@@ -39,8 +40,8 @@ TEST(Half, EqualsTheReadableConversions) {
 }
 
 TEST(Dequantize, EqualsGgufPy) {
-  const GgufFile file(kData + "blocks.gguf");
-  const SafetensorsFile expected(kData + "dequantised.safetensors");
+  const GgufFile file(kWeights / "blocks.gguf");
+  const SafetensorsFile expected(kWeights / "dequantised.safetensors");
   ASSERT_EQ(file.tensors().size(), 13U);
   for (const GgufTensor& tensor : file.tensors()) {
     EXPECT_EQ(tensor.name, tensor.type.name);
@@ -55,7 +56,7 @@ TEST(Dequantize, EqualsGgufPy) {
 }
 
 TEST(GgufFile, ReadsMetadataOfEveryType) {
-  const GgufFile file(kData + "blocks.gguf");
+  const GgufFile file(kWeights / "blocks.gguf");
   const json& meta = file.metadata();
   EXPECT_EQ(meta["test.u8"], 200);
   EXPECT_EQ(meta["test.i8"], -100);
@@ -84,7 +85,7 @@ TEST(GgufFile, ReadsMetadataOfEveryType) {
                {"`test.long_floats` must be an array of integers"});
 }
 
-struct Corrupt {
+struct DamagedGguf {
   const char* what;
   std::string bytes;
   std::string part;
@@ -109,7 +110,7 @@ GgufBuilder with_data(size_t bytes) {
   return builder;
 }
 
-std::vector<Corrupt> corrupt_files() {
+std::vector<DamagedGguf> corrupt_files() {
   GgufBuilder many_keys, many_tensors, old_version, big_endian;
   many_keys.num_keys = many_tensors.num_tensors = 1ULL << 60;
   old_version.version = 1;
@@ -179,7 +180,7 @@ std::vector<Corrupt> corrupt_files() {
 }
 
 TEST(GgufFile, RefusesWhatTheFormatForbids) {
-  for (const Corrupt& corrupt : corrupt_files()) {
+  for (const DamagedGguf& corrupt : corrupt_files()) {
     SCOPED_TRACE(corrupt.what);
     expect_error(
         [&] {

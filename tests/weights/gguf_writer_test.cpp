@@ -16,6 +16,7 @@
 #include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
+#include "support/test_data.h"
 
 namespace sftrun::weights {
 namespace {
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::expect_error;
 
-const fs::path kData = SFTRUN_TEST_DATA;
+using test::kData;
 
 std::vector<float> read_f32(const Checkpoint& checkpoint, const TensorInfo& info) {
   std::vector<float> values(static_cast<size_t>(info.numel()));

@@ -5,13 +5,14 @@
 #include <filesystem>
 
 #include "sftrun/weights/gguf_export.h"
+#include "support/test_data.h"
 
 namespace sftrun::weights {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kData = SFTRUN_TEST_DATA;
+using test::kData;
 
 OllamaModelfile of(const fs::path& model, const std::optional<std::string>& chat_template) {
   return ollama_modelfile(*Checkpoint::open(kData / model), chat_template, "");

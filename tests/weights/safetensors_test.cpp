@@ -116,7 +116,7 @@ TEST(WriteShardedSafetensors, ReplacesAnEarlierSave) {
   EXPECT_EQ(left, (std::vector<std::string>{"config.json", "model.safetensors"}));
 }
 
-struct Corrupt {
+struct DamagedFile {
   const char* what;
   std::string bytes;
   std::vector<std::string> parts;
@@ -132,7 +132,7 @@ TEST(SafetensorsFile, RefusesWhatTheFormatForbids) {
   std::string deep = R"({"__metadata__":)";
   for (int i = 0; i < 100'000; ++i) deep += '[';
   const std::string a = tensor("a", "F32", "[2]", "[0,8]");
-  const std::vector<Corrupt> cases = {
+  const std::vector<DamagedFile> cases = {
       {"empty file", "", {"the file ends within the header length"}},
       {"short file", "abc", {"the file ends within the header length", "truncated"}},
       {"huge header", test::little_endian<uint64_t>(1ULL << 62), {"over the limit"}},
@@ -195,7 +195,7 @@ TEST(SafetensorsFile, RefusesWhatTheFormatForbids) {
        {"1 bytes at the end belong to no tensor"}},
   };
   const test::TemporaryDirectory directory;
-  for (const Corrupt& corrupt : cases) {
+  for (const DamagedFile& corrupt : cases) {
     SCOPED_TRACE(corrupt.what);
     test::write_file(directory / "bad.safetensors", corrupt.bytes);
     for (const std::string& part : corrupt.parts) {

@@ -18,7 +18,7 @@ namespace {
 
 // Pairs of a chunk and a value head at once on a GPU: each takes some 600 KiB while the backward
 // pass is at work on heads of 128 channels, all of them little beside a card's memory.
-constexpr int64_t kCudaPart = 1 << 11;
+constexpr int64_t kCudaPairs = 1 << 11;
 
 /// Key heads [first, first + count), and their value heads.
 struct Heads {
@@ -304,7 +304,7 @@ template <typename Body>
 void for_heads(const RuleInputs& in, const RuleShape& shape, const Chunks& chunks,
                const Body& body) {
   const int64_t per_key = shape.values_per_key();
-  const int64_t cuda_part = std::max<int64_t>(1, kCudaPart / (chunks.count() * per_key));
+  const int64_t cuda_part = std::max<int64_t>(1, kCudaPairs / (chunks.count() * per_key));
   for_parts(in.qkv.device(), shape.num_key_heads, /*cpu_part=*/1, cuda_part,
             [&](int64_t first, int64_t count) {
               body(Heads{first, count, per_key});
