@@ -19,7 +19,7 @@ struct TrainOptions {
   std::string nproc_per_node = "auto";
   std::string gpus;  ///< "2" or "0,2,3"; empty: all visible
   int nnodes = 1, node_rank = 0;
-  std::string master_addr = "127.0.0.1";
+  std::string master_addr;
   int master_port = 0;  ///< 0: a free one
   std::string resume = "auto";
   int max_restarts = 0;

@@ -314,6 +314,9 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
   field(parallel.strategy, "strategy", any(), "How the model is spread over the devices.", "ddp");
   field(parallel.backend, "backend", any(),
         "Library of the collectives. auto: nccl between GPUs, gloo otherwise.", "gloo");
+  field(parallel.timeout, "timeout", any(),
+        "How long ranks wait for one another: to come, and in every collective (90s, 10m, 1h).",
+        "10m");
 }
 
 template <class Visitor>

@@ -141,6 +141,11 @@ class Judge {
                          train.save_every),
              {"train.save_every"}, "write 0 for checkpoints by save_steps alone");
     }
+    if (parse_duration_s(config_.parallel.timeout).value_or(0) <= 0) {
+      report(fmt::format("`parallel.timeout` is `{}`; it takes a time such as 90s, 10m or 1h30m",
+                         config_.parallel.timeout),
+             {"parallel.timeout"}, "write 30m, the default");
+    }
   }
 
  private:

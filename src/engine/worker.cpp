@@ -38,9 +38,6 @@ namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr double kMeetTimeoutS =
-    1800;  // LibTorch's own default: loading a large model takes a while
-
 double unix_time_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -160,9 +157,7 @@ class Worker {
     compute_ = choose_compute(get<std::string>(request_, "device").value_or("auto"),
                               dtype_choice(config_.model.dtype), env_.local_rank);
     config_.model.dtype = choice_of(compute_.dtype);
-    comm_ = parallel::Communicator::connect(
-        {env_.rank, env_.world_size, env_.master_addr, env_.master_port},
-        choose_backend(config_.parallel.backend, compute_.device), compute_.device, kMeetTimeoutS);
+    if (!meet_other_ranks()) return stop_.exit_code();
     tell("loading");
     checkpoint_ = weights::Checkpoint::open(model_path_);
     config_.train.router_aux_loss_coef =
@@ -210,6 +205,25 @@ class Worker {
     launch::Status status;
     status.phase = launch::parse_phase(phase).value_or(launch::Phase::kLoading);
     status_.write(status);
+  }
+
+  /// @return false where a stop was requested while the ranks were waited for
+  bool meet_other_ranks() {
+    try {
+      comm_ = parallel::Communicator::connect(
+          {.rank = env_.rank,
+           .world_size = env_.world_size,
+           .master_addr = env_.master_addr,
+           .master_port = env_.master_port,
+           .is_one_machine = env_.local_world_size == env_.world_size},
+          choose_backend(config_.parallel.backend, compute_.device), compute_.device,
+          {.timeout_s = parse_duration_s(config_.parallel.timeout).value(),
+           .stop_requested = [this] { return stop_.requested(); }});
+      return true;
+    } catch (const parallel::StoppedWaiting&) {
+      if (is_main()) log::info("stopped before the first step; nothing was lost");
+      return false;
+    }
   }
 
   /// The exit code of a stop that any rank was asked for while the run was being prepared; 0: none.

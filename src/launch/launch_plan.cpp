@@ -100,7 +100,7 @@ void check_nodes(const LaunchRequest& request) {
         fmt::format("--node-rank {} with --nnodes {}", request.node_rank, request.nnodes),
         "command line", "nodes count from 0: give each node its own --node-rank below --nnodes");
   }
-  if (request.nnodes > 1 && (request.master_addr.empty() || request.master_addr == "127.0.0.1")) {
+  if (request.nnodes > 1 && request.master_addr.empty()) {
     throw ConfigError("--nnodes needs --master-addr", "--nnodes " + std::to_string(request.nnodes),
                       "give every node the address of node 0: --master-addr HOST");
   }
@@ -191,10 +191,9 @@ Machine this_machine(bool can_use_gpus) {
 
 LaunchPlan make_plan(const LaunchRequest& request, const Machine& machine) {
   check_nodes(request);
-  LaunchPlan plan{.nnodes = request.nnodes,
-                  .node_rank = request.node_rank,
-                  .master_addr = request.master_addr,
-                  .master_port = request.master_port};
+  LaunchPlan plan{
+      .nnodes = request.nnodes, .node_rank = request.node_rank, .master_port = request.master_port};
+  if (!request.master_addr.empty()) plan.master_addr = request.master_addr;
   if (plan.nnodes > 1 && plan.master_port == 0) plan.master_port = kTorchrunPort;
   const auto gpus = choose_gpus(request, machine, plan.notes);
   plan.local_world_size = num_workers(request, machine, gpus.size());

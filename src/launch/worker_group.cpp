@@ -136,11 +136,24 @@ void WorkerGroup::answer_stop(int signal) {
   state_ = State::kStopping;
   stop_signal_ = signal;
   stop_time_ = now;
-  deadline_ = now + options_.grace_s;
+  grace_s_ =
+      has_trained() ? options_.grace_s : std::min(options_.grace_s, options_.untrained_grace_s);
+  deadline_ = now + grace_s_;
   console_.print(Stream::kErr,
-                 fmt::format("{}: waiting up to {} for a checkpoint; once more stops at once",
-                             signal_name(signal), format_duration(options_.grace_s)));
+                 has_trained()
+                     ? fmt::format("{}: waiting up to {} for a checkpoint; once more stops at once",
+                                   signal_name(signal), format_duration(grace_s_))
+                     : fmt::format("{}: stopping; no step has been taken, there is nothing to save",
+                                   signal_name(signal)));
   signal_all(signal);
+}
+
+/// Whether a worker may have something to save: it says that it trains, or has trained.
+bool WorkerGroup::has_trained() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+    const auto& status = worker->last_status();
+    return status && status->phase >= Phase::kTraining;
+  });
 }
 
 /// Ctrl-Z: the workers are in groups of their own, where the terminal's stop does not reach them.
@@ -187,12 +200,12 @@ void WorkerGroup::end_the_others() {
 
 void WorkerGroup::mind_the_deadline() {
   if (deadline_ == 0 || monotonic_s() < deadline_) return;
-  if (state_ == State::kStopping) {
+  if (state_ == State::kStopping && has_trained()) {
     console_.print(
         Stream::kErr,
         fmt::format("no checkpoint within {}: stopping at once; the last one written stays "
                     "(SFTRUN_GRACE_S sets this time)",
-                    format_duration(options_.grace_s)));
+                    format_duration(grace_s_)));
   }
   kill_all();
 }

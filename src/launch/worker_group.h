@@ -38,6 +38,7 @@ class WorkerGroup {
   void wait_for_news();
   void answer_signals();
   void answer_stop(int signal);
+  bool has_trained() const;
   void pause();
   void reap();
   bool has_died_of_stop(const WorkerEnd& end) const;
@@ -62,6 +63,7 @@ class WorkerGroup {
   State state_ = State::kRunning;
   int stop_signal_ = 0;       ///< the first one
   double stop_time_ = 0;      ///< monotonic
+  double grace_s_ = 0;        ///< from that signal to SIGKILL
   double deadline_ = 0;       ///< monotonic, of SIGKILL; 0: none
   double teardown_time_ = 0;  ///< since the epoch, when the others were told to end; 0: never
   double last_end_time_ = 0;  ///< since the epoch

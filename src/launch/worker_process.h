@@ -33,6 +33,7 @@ class WorkerProcess {
   bool is_running() const { return !end_; }
   const std::optional<WorkerEnd>& end() const { return end_; }
   std::optional<Status> take_status();  ///< the newest, once
+  const std::optional<Status>& last_status() const { return last_status_; }
 
   /// The pipes still open, for poll.
   std::vector<int> descriptors() const;

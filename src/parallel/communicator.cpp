@@ -1,14 +1,12 @@
 #include "sftrun/parallel/communicator.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
 #include <cstdlib>
 #include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "nccl_backend.h"
+#include "rendezvous.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::parallel {
@@ -23,22 +21,13 @@ Milliseconds to_ms(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& master_addr) {
-  const std::string interface = environment("GLOO_SOCKET_IFNAME");
-  if (!interface.empty()) return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface != nullptr && *interface != 0)
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   const bool local = master_addr == "localhost" || master_addr.starts_with("127.");
   if (local) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
   return c10d::ProcessGroupGloo::createDefaultDevice();
-}
-
-/// torchrun's agent hosts the store itself; elsewhere rank 0 does.
-bool hosts_store(int rank) {
-  return rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
 }
 
 /// LibTorch's errors carry a C++ stack trace after their first line; people need the first.
@@ -73,6 +62,15 @@ struct Communicator::Impl {
     }
   }
 
+  c10::intrusive_ptr<c10d::Backend> make_group(const std::string& name) const {
+    if (name == "nccl")
+      return make_nccl_backend(store, identity.rank, identity.world_size, timeout);
+    auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
+    gloo->devices.push_back(gloo_device(identity.master_addr));
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, identity.rank, identity.world_size,
+                                                       gloo);
+  }
+
   /// Runs a collective and turns its failure into our error.
   template <typename Body>
   void guarded(const char* what, Body&& body) {
@@ -93,35 +91,21 @@ Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 
 Communicator Communicator::connect(const Identity& identity, const std::string& backend,
-                                   at::Device device, double timeout_s) {
+                                   at::Device device, const ConnectOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->identity = identity;
   impl->device = device;
-  impl->timeout = to_ms(timeout_s);
+  impl->timeout = to_ms(options.timeout_s);
   if (identity.world_size == 1) return Communicator(std::move(impl));
   impl->backend = backend;
   try {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(identity.master_port);
-    options.isServer = hosts_store(identity.rank);
-    options.numWorkers = static_cast<size_t>(identity.world_size);
-    options.waitWorkers = false;
-    options.timeout = to_ms(std::min(timeout_s, 300.0));
-    auto tcp = c10::make_intrusive<c10d::TCPStore>(identity.master_addr, options);
-    const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT");
-    impl->store =
-        c10::make_intrusive<c10d::PrefixStore>("sftrun/" + (attempt.empty() ? "0" : attempt), tcp);
+    impl->store = open_store(identity, options);
     impl->store->setTimeout(impl->timeout);
-    if (backend == "nccl") {
-      impl->group =
-          make_nccl_backend(impl->store, identity.rank, identity.world_size, impl->timeout);
-    } else {
-      auto gloo = c10d::ProcessGroupGloo::Options::create(impl->timeout);
-      gloo->devices.push_back(gloo_device(identity.master_addr));
-      impl->group = c10::make_intrusive<c10d::ProcessGroupGloo>(impl->store, identity.rank,
-                                                                identity.world_size, gloo);
-    }
+    wait_for_all_ranks(*impl->store, identity, options);
+    impl->group = impl->make_group(backend);
   } catch (const Error&) {
+    throw;
+  } catch (const StoppedWaiting&) {
     throw;
   } catch (const std::exception& e) {
     throw CommError(fmt::format("rank {} could not meet the other {} ranks: {}", identity.rank,

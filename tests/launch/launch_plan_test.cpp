@@ -164,6 +164,8 @@ TEST(LaunchPlan, SeveralNodes) {
   EXPECT_EQ(plan.rank_of(1), 9);
   EXPECT_EQ(plan.master_port, 29500);
   EXPECT_EQ(message_of({.nnodes = 2}, machine(1)), "--nnodes needs --master-addr");
+  const LaunchPlan tunnel = make_plan({.nnodes = 2, .master_addr = "127.0.0.1"}, machine(1));
+  EXPECT_EQ(tunnel.master_addr, "127.0.0.1");
   EXPECT_NE(message_of({.nnodes = 2, .node_rank = 2, .master_addr = "a"}, machine(1)), "");
 }
 

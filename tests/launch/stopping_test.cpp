@@ -59,6 +59,18 @@ TEST(Stopping, TheGracePeriodEnds) {
   EXPECT_NE(run.err().find("no checkpoint within 300 ms"), std::string::npos) << run.err();
 }
 
+TEST(Stopping, BeforeTheFirstStepNobodyWaitsForACheckpoint) {
+  SupervisedRun run(2);
+  run.options.untrained_grace_s = 0.3;
+  run.start({"*:ignore;print training;hang"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+  const double begin = now_s();
+  ::kill(run.pid(), SIGINT);
+  EXPECT_EQ(run.wait(), 130);
+  EXPECT_LT(now_s() - begin, 5);
+  EXPECT_NE(run.err().find("no step has been taken"), std::string::npos) << run.err();
+}
+
 TEST(Stopping, AFailureWhileStoppingIsAFailure) {
   SupervisedRun run(2);
   run.start({"0:train 0.5", "1:ignore;print training;sleep 0.6;fail 5 9 disk full"});

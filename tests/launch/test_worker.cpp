@@ -49,6 +49,7 @@ std::string rest_of(std::istringstream& words) {
 /// Trains until somebody asks it to stop, then takes `seconds` for a checkpoint.
 [[noreturn]] void train(double seconds) {
   const launch::StopSignals stop;
+  launch::StatusWriter().write({.phase = launch::Phase::kTraining});
   std::puts("training");
   std::fflush(stdout);
   while (!stop.requested()) sleep_s(0.01);

@@ -8,12 +8,16 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <sstream>
 #include <thread>
 
 #include "sftrun/core/error.h"
 #include "sftrun/parallel/grad_reducer.h"
+#include "support/expect_error.h"
 
 // Ranks as threads over a store on the loopback.
 namespace sftrun::parallel {
@@ -39,8 +43,8 @@ void spawn(int world_size, const std::function<void(Communicator&)>& body) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world_size; ++rank) {
     ranks.emplace_back([&, rank] {
-      Communicator comm =
-          Communicator::connect({rank, world_size, "127.0.0.1", port}, "gloo", at::kCPU, 30);
+      Communicator comm = Communicator::connect({rank, world_size, "127.0.0.1", port}, "gloo",
+                                                at::kCPU, {.timeout_s = 30});
       body(comm);
     });
   }
@@ -145,11 +149,109 @@ TEST(Communicator, APeerThatGoesAwayIsACommError) {
 TEST(Communicator, NobodyThereIsACommErrorThatNamesTheAddress) {
   const int port = free_port();
   try {
-    Communicator::connect({1, 2, "127.0.0.1", port}, "gloo", at::kCPU, 1);
+    Communicator::connect({1, 2, "127.0.0.1", port}, "gloo", at::kCPU, {.timeout_s = 1});
     FAIL() << "connected to nobody";
   } catch (const CommError& error) {
-    EXPECT_NE(std::string(error.what()).find(std::to_string(port)), std::string::npos)
-        << error.what();
+    const std::string text = error.what();
+    EXPECT_NE(text.find("nothing listens there"), std::string::npos) << text;
+    EXPECT_NE(text.find("127.0.0.1:" + std::to_string(port)), std::string::npos) << text;
+  }
+}
+
+/// The text of the CommError, of which LibTorch's C++ frames are no part.
+std::string failure(const std::function<void()>& call) {
+  const std::string text = test::error_of<CommError>(call);
+  EXPECT_EQ(text.find("frame #"), std::string::npos) << text;
+  EXPECT_EQ(text.find(".cpp"), std::string::npos) << text;
+  return text;
+}
+
+TEST(Rendezvous, AnUnknownNameIsToldSoon) {
+  const std::string text = failure([] {
+    Communicator::connect({1, 2, "no-such-host.invalid", 29500}, "gloo", at::kCPU,
+                          {.timeout_s = 100, .unreachable_s = 0.5});
+  });
+  EXPECT_NE(text.find("rank 1 cannot reach rank 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("no-such-host.invalid:29500"), std::string::npos) << text;
+  EXPECT_NE(text.find("--master-addr"), std::string::npos) << text;
+}
+
+TEST(Rendezvous, RanksThatDoNotComeAreNamed) {
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+  const int port = free_port();
+  std::vector<std::thread> ranks;
+  for (const int rank : {0, 2}) {
+    ranks.emplace_back([port, rank] {
+      const std::string text = failure([port, rank] {
+        Communicator::connect({rank, 5, "127.0.0.1", port}, "gloo", at::kCPU, {.timeout_s = 1.5});
+      });
+      EXPECT_NE(text.find("ranks 1, 3 and 4 of 5 did not come"), std::string::npos) << text;
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Rendezvous, AStopEndsTheWaitAtOnce) {
+  const int port = free_port();
+  for (const int rank : {0, 1}) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THROW(Communicator::connect({rank, 2, "127.0.0.1", port}, "gloo", at::kCPU,
+                                       {.timeout_s = 60, .stop_requested = [] { return true; }}),
+                 StoppedWaiting);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  }
+}
+
+TEST(Rendezvous, APortInUseIsNamed) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(fd, 1), 0);
+  ASSERT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const int port = ntohs(address.sin_port);
+  const std::string text = failure([port] {
+    Communicator::connect({0, 2, "127.0.0.1", port}, "gloo", at::kCPU, {});
+  });
+  ::close(fd);
+  EXPECT_NE(text.find("port " + std::to_string(port) + " is already in use"), std::string::npos);
+}
+
+/// Addresses on which a socket of this machine listens to `port`, as /proc/net/tcp and tcp6 have
+/// them (RFC 793's state LISTEN is 0A there).
+std::vector<std::string> listening_on(int port) {
+  std::vector<std::string> found;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream lines(table);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string number, local, remote, state;
+      words >> number >> local >> remote >> state;
+      const size_t colon = local.find(':');
+      if (state == "0A" && colon != std::string::npos &&
+          std::stoi(local.substr(colon + 1), nullptr, 16) == port)
+        found.push_back(local.substr(0, colon));
+    }
+  }
+  return found;
+}
+
+TEST(Rendezvous, ListensOnTheLoopbackAlone) {
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    const int port = free_port();
+    std::thread other([&] {
+      Communicator::connect({1, 2, host, port}, "gloo", at::kCPU, {.timeout_s = 30}).barrier("a");
+    });
+    Communicator comm =
+        Communicator::connect({0, 2, host, port}, "gloo", at::kCPU, {.timeout_s = 30});
+    const auto addresses = listening_on(port);
+    comm.barrier("a");
+    other.join();
+    ASSERT_EQ(addresses.size(), 1U) << host;
+    EXPECT_TRUE(addresses[0] == "0100007F" || addresses[0] == "00000000000000000000000001000000")
+        << addresses[0];
   }
 }
 

@@ -181,6 +181,7 @@ struct TrainConfig {
 struct ParallelConfig {
   Strategy strategy = Strategy::kAuto;
   CommBackend backend = CommBackend::kAuto;
+  std::string timeout = "30m";  ///< for ranks to come, and of collectives
 };
 
 struct OutputConfig {

@@ -18,8 +18,8 @@ struct LaunchRequest {
       gpus;  ///< "": all visible; "2": the first two; "0,2,3" (or "1,"): these of the visible ones
   std::string device = "auto";  ///< auto, cuda, cpu
   int nnodes = 1, node_rank = 0;
-  std::string master_addr = "127.0.0.1";
-  int master_port = 0;  ///< 0: a free one (29500, as torchrun's, on several nodes)
+  std::string master_addr;  ///< "": the loopback; needed on several nodes
+  int master_port = 0;      ///< 0: a free one (29500, as torchrun's, on several nodes)
   /// More workers than GPUs may share them (tests, Gloo; NCCL refuses two ranks on one GPU).
   bool may_share_gpus = false;
 };

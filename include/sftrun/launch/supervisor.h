@@ -21,8 +21,9 @@ struct SuperviseOptions {
   WorkerCommand restart_command;  ///< after a failure: continues from the last checkpoint
   std::filesystem::path run_dir;  ///< logs/rank-N.log and logs/error-rank-N.json lie in it
   int max_restarts = 0;
-  double grace_s = 60;         ///< from a stop signal to SIGKILL: time to write a checkpoint
-  double failure_grace_s = 3;  ///< the same for the others when one has failed
+  double grace_s = 60;           ///< from a stop signal to SIGKILL: time to write a checkpoint
+  double untrained_grace_s = 5;  ///< the same before the first step, when there is nothing to save
+  double failure_grace_s = 3;    ///< the same for the others when one has failed
 };
 
 /// SFTRUN_GRACE_S where it is set ("90", "2m"). @throws ConfigError if it is no time.

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +17,19 @@ struct Identity {
   int rank = 0, world_size = 1;
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
+  bool is_one_machine = true;  ///< all ranks run here
+};
+
+struct ConnectOptions {
+  double timeout_s = 1800;    ///< for the ranks to come, and of every collective
+  double unreachable_s = 15;  ///< rank 0's address may be without an answer for so long
+  double report_s = 30;       ///< ranks that are missing for so long are named in the log
+  std::function<bool()> stop_requested;  ///< asked while the ranks are waited for; may be empty
+};
+
+/// The ranks were no longer waited for because `stop_requested` said so.
+struct StoppedWaiting : std::exception {
+  const char* what() const noexcept override { return "stopped before the ranks met"; }
 };
 
 struct CollectiveCounts {
@@ -26,10 +41,10 @@ class Communicator {
  public:
   /// One process: collectives are the identity and need no network.
   Communicator();
-  /// Meets the others. @param backend "gloo" or "nccl" @throws CommError naming the address when
-  /// they do not come in time.
+  /// Meets the others. @param backend "gloo" or "nccl" @throws CommError naming the address, or
+  /// the ranks that did not come in time; StoppedWaiting
   static Communicator connect(const Identity& identity, const std::string& backend,
-                              at::Device device, double timeout_s);
+                              at::Device device, const ConnectOptions& options);
   ~Communicator();
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;

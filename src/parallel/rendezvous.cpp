@@ -1,0 +1,272 @@
+#include "rendezvous.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string place_of(const Identity& identity) {
+  return fmt::format("{}:{}", identity.master_addr, identity.master_port);
+}
+
+class Socket {
+ public:
+  explicit Socket(int fd = -1) : fd_(fd) {}
+  ~Socket() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&&) = delete;
+  int get() const { return fd_; }
+  /// To a new owner.
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+/// What a name stands for on this machine.
+class Addresses {
+ public:
+  Addresses(const std::string& host, int port) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV;
+    error_ = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &first_);
+  }
+  ~Addresses() {
+    if (first_ != nullptr) ::freeaddrinfo(first_);
+  }
+  Addresses(const Addresses&) = delete;
+  Addresses& operator=(const Addresses&) = delete;
+  const addrinfo* first() const { return first_; }
+  std::string problem() const { return error_ == 0 ? "" : ::gai_strerror(error_); }
+
+ private:
+  addrinfo* first_ = nullptr;
+  int error_ = 0;
+};
+
+bool is_loopback(const addrinfo& address) {
+  if (address.ai_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address.ai_addr);
+    return (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
+  }
+  return address.ai_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr);
+}
+
+/// Bound to the master's address; none where this machine does not have it, or other machines would
+/// not reach it: a machine's own name is often 127.0.1.1 in its /etc/hosts, and Kubernetes' jobs
+/// give their master `localhost`.
+Socket listen_on_master(const Identity& identity) {
+  const Addresses addresses(identity.master_addr, identity.master_port);
+  for (const addrinfo* at = addresses.first(); at != nullptr; at = at->ai_next) {
+    if (is_loopback(*at) && !identity.is_one_machine) continue;
+    Socket socket(::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol));
+    if (socket.get() < 0) continue;
+    const int on = 1;
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (::bind(socket.get(), at->ai_addr, at->ai_addrlen) == 0) return socket;
+    if (errno == EADDRINUSE) {
+      throw CommError(fmt::format("port {} is already in use", identity.master_port),
+                      place_of(identity), "give another with --master-port (or MASTER_PORT)");
+    }
+  }
+  return Socket();
+}
+
+enum class Answer { kListens, kRefuses, kNone };
+
+Answer ask(const addrinfo& address, std::string& problem) {
+  const Socket socket(::socket(
+      address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
+  if (socket.get() < 0) return Answer::kNone;
+  int error = ::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    pollfd waiting{.fd = socket.get(), .events = POLLOUT, .revents = 0};
+    error = ETIMEDOUT;
+    socklen_t size = sizeof error;
+    if (::poll(&waiting, 1, 1000) == 1)
+      ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error == 0) return Answer::kListens;
+  problem = std::strerror(error);
+  return error == ECONNREFUSED ? Answer::kRefuses : Answer::kNone;
+}
+
+/// Any of the addresses that the master's name stands for; the best answer counts.
+Answer ask_master(const Identity& identity, std::string& problem) {
+  const Addresses addresses(identity.master_addr, identity.master_port);
+  problem = addresses.problem();
+  Answer best = Answer::kNone;
+  for (const addrinfo* at = addresses.first(); at != nullptr; at = at->ai_next)
+    best = std::min(best, ask(*at, problem));
+  return best;
+}
+
+/// Says something after `first_s`, and again whenever the time has doubled.
+class Reports {
+ public:
+  explicit Reports(double first_s) : next_s_(first_s) {}
+  bool due(double waited_s) {
+    if (waited_s < next_s_) return false;
+    next_s_ = 2 * waited_s;
+    return true;
+  }
+
+ private:
+  double next_s_;
+};
+
+void wait_for_host(const Identity& identity, const ConnectOptions& options) {
+  const Clock::time_point start = Clock::now();
+  double last_answer_s = 0;
+  Reports reports(options.unreachable_s);
+  for (std::string problem;;) {
+    const Answer answer = ask_master(identity, problem);
+    if (answer == Answer::kListens) return;
+    const double waited_s = seconds_since(start);
+    if (answer == Answer::kRefuses) last_answer_s = waited_s;
+    if (waited_s - last_answer_s > options.unreachable_s) {
+      throw CommError(fmt::format("rank {} cannot reach rank 0: {}", identity.rank, problem),
+                      place_of(identity),
+                      "check --master-addr (or MASTER_ADDR), the network and the firewall");
+    }
+    if (waited_s > options.timeout_s) {
+      throw CommError(fmt::format("rank {} has waited {} for rank 0: nothing listens there",
+                                  identity.rank, format_duration(waited_s)),
+                      place_of(identity),
+                      "check that rank 0 was started, and --master-addr and --master-port");
+    }
+    if (reports.due(waited_s)) {
+      log::warn("rank {} waits for rank 0: nothing listens at {} yet ({})", identity.rank,
+                place_of(identity), format_duration(waited_s));
+    }
+    if (options.stop_requested && options.stop_requested()) throw StoppedWaiting();
+    std::this_thread::sleep_for(std::chrono::milliseconds(answer == Answer::kNone ? 500 : 50));
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> with_prefix(c10::intrusive_ptr<c10d::Store> store) {
+  const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT");
+  return c10::make_intrusive<c10d::PrefixStore>("sftrun/" + (attempt.empty() ? "0" : attempt),
+                                                std::move(store));
+}
+
+c10d::TCPStoreOptions store_options(const Identity& identity) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(identity.master_port);
+  options.numWorkers = static_cast<size_t>(identity.world_size);
+  options.waitWorkers = false;
+  options.timeout = std::chrono::seconds(60);  // of the connection: the host listens by now
+  return options;
+}
+
+std::string arrival(int rank) {
+  return fmt::format("came/{}", rank);
+}
+
+std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size; ++rank)
+    if (!store.check({arrival(rank)})) missing.push_back(rank);
+  return missing;
+}
+
+}  // namespace
+
+bool hosts_store(int rank) {
+  return rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const Identity& identity,
+                                           const ConnectOptions& options) {
+  c10d::TCPStoreOptions tcp = store_options(identity);
+  tcp.isServer = hosts_store(identity.rank);
+  if (!tcp.isServer) {
+    wait_for_host(identity, options);
+  } else if (Socket socket = listen_on_master(identity); socket.get() >= 0) {
+    tcp.masterListenFd = socket.release();
+  } else {
+    log::warn(
+        "rank 0 waits for the other ranks on all interfaces, because {} is no address of "
+        "this machine in a network: whoever reaches port {} can take part",
+        identity.master_addr, identity.master_port);
+  }
+  return with_prefix(c10::make_intrusive<c10d::TCPStore>(identity.master_addr, tcp));
+}
+
+c10::intrusive_ptr<c10d::Store> another_connection(const Identity& identity) {
+  return with_prefix(
+      c10::make_intrusive<c10d::TCPStore>(identity.master_addr, store_options(identity)));
+}
+
+void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
+                        const ConnectOptions& options) {
+  store.set(arrival(identity.rank), std::vector<uint8_t>{1});
+  std::vector<std::string> all;
+  for (int rank = 0; rank < identity.world_size; ++rank) all.push_back(arrival(rank));
+  const Clock::time_point start = Clock::now();
+  Reports reports(options.report_s);
+  while (!store.check(all)) {
+    const double waited_s = seconds_since(start);
+    if (waited_s > options.timeout_s) {
+      throw CommError(fmt::format("{} of {} did not come within {}",
+                                  name_ranks(missing_ranks(store, identity.world_size)),
+                                  identity.world_size, format_duration(options.timeout_s)),
+                      place_of(identity),
+                      "see the logs of the machines that should run them; parallel.timeout sets "
+                      "how long the others wait");
+    }
+    if (identity.rank == 0 && reports.due(waited_s)) {
+      log::warn("{} of {} not here yet, after {}",
+                name_ranks(missing_ranks(store, identity.world_size)), identity.world_size,
+                format_duration(waited_s));
+    }
+    if (options.stop_requested && options.stop_requested()) throw StoppedWaiting();
+    std::this_thread::sleep_for(std::chrono::milliseconds(waited_s < 1 ? 2 : 50));
+  }
+}
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kShown) text += fmt::format(" and {} more", ranks.size() - kShown);
+  return text;
+}
+
+}  // namespace sftrun::parallel
