@@ -49,10 +49,15 @@ at::Tensor float_rows(const at::Tensor& x) {
   return at::empty({x.size(0)}, x.options().dtype(at::kFloat));
 }
 
+/// [rows, columns], with room for `spare` columns more behind each row.
+at::Tensor empty_rows(at::IntArrayRef shape, int64_t spare, const at::TensorOptions& options) {
+  return at::empty({shape[0], shape[1] + spare}, options).narrow(1, 0, shape[1]);
+}
+
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                    double eps, double offset,
-                                                   const at::Tensor& copy) {
-  at::Tensor y = at::empty_like(x), rstd = float_rows(x);
+                                                   const at::Tensor& copy, int64_t spare) {
+  at::Tensor y = empty_rows(x.sizes(), spare, x.options()), rstd = float_rows(x);
   const Launch launch(x);
   cuda::launch_rms_norm_forward(type_of(x),
                                 {.x = x.const_data_ptr(),
@@ -62,6 +67,7 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
                                  .rstd = rstd.data_ptr<float>(),
                                  .rows = x.size(0),
                                  .hidden = x.size(1),
+                                 .y_stride = y.stride(0),
                                  .eps = static_cast<float>(eps),
                                  .offset = static_cast<float>(offset)},
                                 launch.stream());
@@ -72,7 +78,7 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& rstd, const at::Tensor& residual, double offset,
                              int64_t spare) {
-  at::Tensor dx = at::empty({x.size(0), x.size(1) + spare}, x.options()).narrow(1, 0, x.size(1));
+  at::Tensor dx = empty_rows(x.sizes(), spare, x.options());
   const Launch launch(x);
   cuda::launch_rms_norm_backward(
       type_of(x),
@@ -212,16 +218,21 @@ AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, 
   return grads;
 }
 
-cuda::GatedShape gated_shape(const at::Tensor& gate) {
-  if (gate.is_contiguous()) return {1, gate.numel(), gate.numel()};
-  return {gate.size(0), gate.size(1), gate.stride(0)};
+cuda::GatedShape gated_shape(const at::Tensor& gate, const at::Tensor& h) {
+  if (gate.is_contiguous() && h.is_contiguous()) {
+    const int64_t n = gate.numel();
+    return {1, n, n, n};
+  }
+  return {gate.size(0), gate.size(1), gate.stride(0), h.stride(0)};
 }
 
-at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {
-  at::Tensor h = at::empty(gate.sizes(), gate.options());
+at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up,
+                         int64_t spare) {
+  at::Tensor h = spare == 0 ? at::empty(gate.sizes(), gate.options())
+                            : empty_rows(gate.sizes(), spare, gate.options());
   const Launch launch(gate);
   cuda::launch_gated_forward(type_of(gate), gating, gate.data_ptr(), up.data_ptr(), h.data_ptr(),
-                             gated_shape(gate), launch.stream());
+                             gated_shape(gate, h), launch.stream());
   launch.check();
   return h;
 }
@@ -230,7 +241,7 @@ void gated_backward(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::T
                     bool leaves_activation) {
   const Launch launch(gate);
   cuda::launch_gated_backward(
-      type_of(gate), gating, dh.data_ptr(), gate.data_ptr(), up.data_ptr(), gated_shape(gate),
+      type_of(gate), gating, dh.data_ptr(), gate.data_ptr(), up.data_ptr(), gated_shape(gate, dh),
       leaves_activation ? cuda::GatedLeaves::kActivation : cuda::GatedLeaves::kGradient,
       launch.stream());
   launch.check();

@@ -109,10 +109,11 @@ void for_dtype(const at::Tensor& tensor, Body&& body) {
 
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                    double eps, double offset,
-                                                   const at::Tensor& copy) {
+                                                   const at::Tensor& copy, int64_t spare) {
   require_norm_operands(x, weight);
   if (copy.defined()) require_on_cuda(x), require_same(copy, x);
-  if (x.is_cuda()) return cuda_kernels().rms_norm_forward(x, weight, eps, offset, copy);
+  if (spare != 0) require_on_cuda(x);
+  if (x.is_cuda()) return cuda_kernels().rms_norm_forward(x, weight, eps, offset, copy, spare);
   at::Tensor y = at::empty_like(x);
   at::Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   const int64_t hidden = x.size(1);
@@ -261,9 +262,11 @@ std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
   return result;
 }
 
-at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up) {
+at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up,
+                         int64_t spare) {
   require_gated_operands(gate, up);
-  if (gate.is_cuda()) return cuda_kernels().gated_forward(gating, gate, up);
+  if (spare != 0) require_on_cuda(gate), require_loose_rows(gate);
+  if (gate.is_cuda()) return cuda_kernels().gated_forward(gating, gate, up, spare);
   at::Tensor h = at::empty_like(gate);
   for_dtype(gate, [&](const auto& kernels, auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;

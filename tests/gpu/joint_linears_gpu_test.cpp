@@ -145,6 +145,13 @@ at::Tensor forward_in_fp64(const Linears& linears, const at::Tensor& x) {
   return at::cat(parts, 1);
 }
 
+/// The same rows, with room for `spare` columns behind each.
+at::Tensor with_room(const at::Tensor& x, int64_t spare) {
+  at::Tensor rows = empty_rows(x.size(0), x.size(1), spare, x.options());
+  return rows.copy_(x);
+}
+
+/// With room behind the rows of x and without.
 TEST_P(GpuJointLinears, Forward) {
   const at::NoGradGuard no_grad;
   for (const bool biased : {false, true}) {
@@ -160,11 +167,19 @@ TEST_P(GpuJointLinears, Forward) {
         linears.draw_adapters(seed);
         adapters.refresh();
         const at::Tensor expected = forward_in_fp64(linears, x);
-        EXPECT_TRUE(
-            close(joint_forward(x, joint, joint.spare(), nullptr).cpu(), expected, tolerance()));
-        const at::Tensor sum = base.clone();
-        add_joint_forward(x, joint, nullptr, sum);
-        EXPECT_TRUE(close(sum.cpu(), expected + exact(base), tolerance()));
+        for (const int64_t spare : {int64_t{0}, joint.spare_of_input(), joint.ranks() + 5}) {
+          const at::Tensor rows = with_room(x, spare), sum = base.clone();
+          at::Tensor low;
+          EXPECT_TRUE(
+              close(joint_forward(rows, joint, joint.spare(), &low).cpu(), expected, tolerance()));
+          add_joint_forward(rows, joint, nullptr, sum);
+          EXPECT_TRUE(close(sum.cpu(), expected + exact(base), tolerance()));
+          EXPECT_TRUE(at::equal(rows, x));
+          if (!joint.has_adapters()) continue;
+          EXPECT_TRUE(close(low.cpu(), at::mm(exact(x), exact(joint.a).t()), tolerance()));
+          // What is kept for the backward pass keeps no memory of x.
+          EXPECT_EQ(low.storage().nbytes(), low.nbytes());
+        }
       }
     }
   }

@@ -23,7 +23,8 @@ struct MatrixCopy {
 struct CudaKernels {
   std::pair<at::Tensor, at::Tensor> (*rms_norm_forward)(const at::Tensor& x,
                                                         const at::Tensor& weight, double eps,
-                                                        double offset, const at::Tensor& copy);
+                                                        double offset, const at::Tensor& copy,
+                                                        int64_t spare);
   at::Tensor (*rms_norm_backward)(const at::Tensor& dy, const at::Tensor& x,
                                   const at::Tensor& weight, const at::Tensor& rstd,
                                   const at::Tensor& residual, double offset, int64_t spare);
@@ -46,7 +47,8 @@ struct CudaKernels {
                                        const at::Tensor& k, const at::Tensor& v,
                                        const at::Tensor& out, const at::Tensor& lse,
                                        const at::Tensor& cu_seqlens, const AttentionShape& shape);
-  at::Tensor (*gated_forward)(Gating gating, const at::Tensor& gate, const at::Tensor& up);
+  at::Tensor (*gated_forward)(Gating gating, const at::Tensor& gate, const at::Tensor& up,
+                              int64_t spare);
   /// @param leaves_activation dh becomes what `gated_forward` gave
   void (*gated_backward)(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up,
                          bool leaves_activation);

@@ -11,9 +11,9 @@
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/unpack_ahead.h"
 
-/// Linears that read the same input, as one product (CUDA), and adapters as part of it on the way
-/// back. A GPU's time for a layer of few tokens is that of its launches, and a wide product uses it
-/// better than some narrow ones.
+/// Linears that read the same input, as one product (CUDA), and adapters as part of it. A GPU's
+/// time for a layer of few tokens is that of its launches, and a wide product uses it better than
+/// some narrow ones.
 namespace sftrun::kernels {
 
 struct JointLinears {
@@ -22,8 +22,9 @@ struct JointLinears {
   /// adapters.
   at::Tensor a;
   at::Tensor b;  ///< [N, ranks]: scale * B of each, zero elsewhere
-  /// [N + ranks, K]: each linear's weight is a view of it, and `a`. Undefined of quantised ones.
-  at::Tensor weight_and_a;
+  /// [N + ranks, K + ranks]: each linear's weight is a view of it, `b` beside them and `a` below.
+  /// Undefined of quantised ones.
+  at::Tensor whole;
   /// Of bases in FP8, whose products take codes: each linear's are views of it.
   std::optional<QuantizedMatrix> fp8;
   at::Tensor ones;                   ///< [1, K] fp32: factors of the codes when they are turned
@@ -35,14 +36,18 @@ struct JointLinears {
   bool has_adapters() const { return a.defined(); }
   int64_t out_features() const;
   int64_t in_features() const { return members.front()->matrix().size(1); }
-  /// [N + ranks, K], but of FP8; of quantised ones valid until `release`.
-  at::Tensor matrix() const { return unpacking ? unpacking->values(*this) : weight_and_a; }
+  // Of quantised ones valid until `release`; not of FP8.
+  at::Tensor weights() const;        ///< W [N, K]
+  at::Tensor weights_and_b() const;  ///< [W | scale B] [N, K + ranks]; of dense ones
+  at::Tensor weights_and_a() const;  ///< [W ; A] [N + ranks, K]
   /// When the product that reads the matrix is queued.
   void release() const {
     if (unpacking) unpacking->done();
   }
   int64_t ranks() const { return has_adapters() ? a.size(0) : 0; }  ///< a multiple of 16
-  /// Columns of room that `joint_input_grad` wants behind a row of dy.
+  /// Columns of room that `joint_forward` wants behind a row of x.
+  int64_t spare_of_input() const { return whole.defined() ? ranks() : 0; }
+  /// And `joint_input_grad` behind one of dy.
   int64_t spare() const { return fp8 ? 0 : ranks(); }
 };
 
@@ -55,6 +60,8 @@ bool can_join(const std::vector<Linear*>& linears);
 JointLinears join(const std::vector<Linear*>& linears);
 
 /// x [T, K] times the weights, with biases and adapters: [T, N].
+/// @param x what lies between its rows, if that is enough, is overwritten with x a^T: [x | x a^T]
+/// [W | scale B]^T is one product, where a result that is read and written again would be two
 /// @param spare columns of room behind each row of the result
 /// @param low becomes x a^T [T, ranks], if not null and there are adapters
 at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t spare,

@@ -78,9 +78,10 @@ void add_adapter_grads_(const std::vector<AdapterGrad>& grads);
 // ---- RMSNorm: x [T, H], weight [H].
 /// Times offset + weight (0, or Gemma's 1). Returns {y, rstd [T]}.
 /// @param copy [T, H] or undefined: becomes x, for what is added to it in place; on CUDA alone
+/// @param spare columns of room behind each row of y; on CUDA alone
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                    double eps, double offset = 0,
-                                                   const at::Tensor& copy = {});
+                                                   const at::Tensor& copy = {}, int64_t spare = 0);
 /// dx, plus residual if defined. On CUDA the rows of dy and residual may lie further apart than
 /// they are long.
 /// @param spare columns of room behind each row of dx; on CUDA alone
@@ -119,7 +120,9 @@ std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
                                        const RopeAngles* angles, int64_t head_dim,
                                        const std::vector<at::Tensor>& into = {});
 
-at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up);
+/// @param spare columns of room behind each row of the result; on CUDA alone
+at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up,
+                         int64_t spare = 0);
 /// Overwrites gate and up with their gradients.
 void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
 /// And dh with what `gated_forward` gave. On CUDA alone.

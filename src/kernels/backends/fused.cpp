@@ -55,7 +55,7 @@ class Passes {
 
   /// @param copy becomes x, if defined
   AttentionInputs project(const at::Tensor& x, AttentionHalf* keep, const at::Tensor& copy = {}) {
-    const Normed in = normed(x, l_.attention_in, copy);
+    const Normed in = normed(x, l_.attention_in, copy, spare_of_input(l_.joint_qkv, x));
     auto qkv = joins(l_.joint_qkv, x)
                    ? parts_of_joint(joint_forward(in.y, l_.joint_qkv, /*spare=*/0,
                                                   keep ? &keep->joint_low : nullptr),
@@ -123,7 +123,7 @@ class Passes {
     if (l_.mixture.defined())
       return l_.has_dense_half() ? both_halves(x, keep) : mixture_half(x, keep);
     const at::Tensor copy = copy_for_sum(x, l_.feed_forward_in, l_.joint_down, l_.feed_forward_out);
-    Normed in = normed(x, l_.feed_forward_in, copy);
+    Normed in = normed(x, l_.feed_forward_in, copy, spare_of_input(l_.joint_gate_up, x));
     std::vector<at::Tensor> gate_up;
     if (joins(l_.joint_gate_up, x)) {
       // They become their own gradients, which want room behind them.
@@ -140,7 +140,8 @@ class Passes {
       const int64_t inner = gate_up[0].size(1) / 2;
       gate_up = parts(gate_up[0], {inner, inner});
     }
-    const at::Tensor h = gated_forward(l_.gating, gate_up[0], gate_up[1]);
+    const at::Tensor h =
+        gated_forward(l_.gating, gate_up[0], gate_up[1], spare_of_input(l_.joint_down, x));
     Joined* joined = keep ? &keep->joined : nullptr;
     at::Tensor y = join(x, h, l_.down, l_.joint_down, l_.feed_forward_out, joined, copy);
     if (keep) {
@@ -423,6 +424,11 @@ class Passes {
   /// tokens, which `thin_product` multiplies by its codes.
   static bool joins(const JointLinears& joint, const at::Tensor& x) {
     return joint.defined() && (!joint.is_quantized() || x.size(0) > cuda::kMostThinTokens);
+  }
+
+  /// Columns of room behind the rows of what a joint linear multiplies, of as many rows as x has.
+  static int64_t spare_of_input(const JointLinears& joint, const at::Tensor& x) {
+    return joins(joint, x) ? joint.spare_of_input() : 0;
   }
 
   /// Adds the adapters' gradients; returns that of what the linears read.

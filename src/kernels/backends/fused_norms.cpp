@@ -4,9 +4,9 @@
 
 namespace sftrun::kernels {
 
-Normed normed(const at::Tensor& x, const Norm& norm, const at::Tensor& copy) {
+Normed normed(const at::Tensor& x, const Norm& norm, const at::Tensor& copy, int64_t spare) {
   if (!norm.defined()) return {x, {}};
-  auto [y, rstd] = rms_norm_forward(x, norm.weight, norm.eps, norm.offset, copy);
+  auto [y, rstd] = rms_norm_forward(x, norm.weight, norm.eps, norm.offset, copy, spare);
   return {y, rstd};
 }
 

@@ -10,8 +10,10 @@ struct Normed {
   at::Tensor y, rstd;
 };
 
-/// x itself where there is no norm.   @param copy as in `rms_norm_forward`, where there is one
-Normed normed(const at::Tensor& x, const Norm& norm, const at::Tensor& copy = {});
+/// x itself where there is no norm.
+/// @param copy, spare as in `rms_norm_forward`, where there is one
+Normed normed(const at::Tensor& x, const Norm& norm, const at::Tensor& copy = {},
+              int64_t spare = 0);
 
 /// What makes norm(x) of x; nothing where there is no norm.
 NormFactors factors_of(const Norm& norm, const at::Tensor& rstd);

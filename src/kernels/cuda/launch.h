@@ -17,12 +17,13 @@ namespace sftrun::kernels::cuda {
 enum class Type { kFloat32, kBFloat16, kFloat16 };
 using Stream = CUstream_st*;
 
-/// y = rms_norm(x), and the same x once more in `copy`, if not null. All contiguous.
+/// y = rms_norm(x), and the same x once more in `copy`, if not null. All contiguous, but y's rows,
+/// which are y_stride elements apart.
 struct NormForward {
   const void *x, *weight;
   void *y, *copy;
   float* rstd;  ///< [rows]
-  int64_t rows, hidden;
+  int64_t rows, hidden, y_stride;
   float eps, offset;
 };
 void launch_rms_norm_forward(Type type, const NormForward& norm, Stream stream);
@@ -58,9 +59,13 @@ struct HeadsProblem {
 };
 void launch_heads_forward(Type type, const HeadsProblem& problem, Stream stream);
 void launch_heads_backward(Type type, const HeadsProblem& problem, Stream stream);
-/// Rows of gate and up, which may lie further apart than they are long; those of h and dh do not.
+/// Rows of gate and up, and forward those of h, may lie further apart than they are long.
 struct GatedShape {
   int64_t rows, columns, stride;
+  int64_t h_stride;  ///< of h; backward dh is dense: `columns`
+
+  /// Whether all rows of each lie one behind another.
+  SFTRUN_HOST_DEVICE bool is_dense() const { return stride == columns && h_stride == columns; }
 };
 /// What the backward pass leaves in dh's memory.
 enum class GatedLeaves { kGradient, kActivation };
@@ -86,8 +91,8 @@ struct LossGradient {
 /// Overwrites logits with the gradient where it is wanted. A row with a negative label has neither
 /// loss nor gradient.
 void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float* losses,
-                          int64_t rows, int64_t vocab, float softcap,
-                          const LossGradient& gradient, Stream stream);
+                          int64_t rows, int64_t vocab, float softcap, const LossGradient& gradient,
+                          Stream stream);
 /// `compute`, of type `type`, may be null: then only the fp32 master is updated.
 /// @param gate on the device; null: none
 void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,

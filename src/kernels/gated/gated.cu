@@ -10,20 +10,24 @@ __device__ __forceinline__ void for_own(const GatedShape& shape, Body&& body) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth; i < n;
        i += stride) {
-    const bool is_dense = shape.stride == shape.columns;
-    body(i, is_dense ? i : i / shape.columns * shape.stride + i % shape.columns);
+    if (shape.is_dense()) {
+      body(i, i);
+      continue;
+    }
+    const int64_t row = i / shape.columns, column = i - row * shape.columns;
+    body(row * shape.h_stride + column, row * shape.stride + column);
   }
 }
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     gated_forward(Gating gating, const T* gate, const T* up, T* h, GatedShape shape) {
-  for_own<kWidth>(shape, [&](int64_t i, int64_t from) {
+  for_own<kWidth>(shape, [&](int64_t to, int64_t from) {
     float gates[kWidth], ups[kWidth];
     load_values<kWidth>(gate + from, gates);
     load_values<kWidth>(up + from, ups);
     for (int k = 0; k < kWidth; ++k) gates[k] = gated(gating, gates[k], ups[k]);
-    store_values<kWidth>(h + i, gates);
+    store_values<kWidth>(h + to, gates);
   });
 }
 
@@ -53,8 +57,9 @@ __global__ void __launch_bounds__(kThreads)
 /// Dense rows are one long one.
 bool rows_in_eights(Type type, const GatedShape& shape,
                     std::initializer_list<const void*> pointers) {
-  if (shape.stride == shape.columns) return in_eights(shape.rows * shape.columns, pointers);
-  return strides_in_eights(type, {shape.stride}) && in_eights(shape.columns, pointers);
+  if (shape.is_dense()) return in_eights(shape.rows * shape.columns, pointers);
+  return strides_in_eights(type, {shape.stride, shape.h_stride}) &&
+         in_eights(shape.columns, pointers);
 }
 
 }  // namespace

@@ -53,19 +53,20 @@ at::TensorOptions adapter_options(const std::vector<Linear*>& linears) {
   SFTRUN_CHECK(false);
 }
 
-/// Into one matrix, `a` too.
+/// Into one matrix, `a` and `b` too.
 void move_weights(const std::vector<Linear*>& linears, JointLinears& joint) {
-  std::vector<at::Tensor> parts;
-  for (const Linear* linear : linears) parts.push_back(linear->weight);
-  if (joint.has_adapters()) parts.push_back(joint.a);
-  joint.weight_and_a = at::cat(parts);
+  const int64_t rows = joint.out_features(), columns = joint.in_features(), ranks = joint.ranks();
+  joint.whole = at::zeros({rows + ranks, columns + ranks}, linears.front()->weight.options());
+  const at::Tensor weights = joint.whole.narrow(1, 0, columns);
   int64_t row = 0;
   for (Linear* linear : linears) {
-    const int64_t rows = linear->weight.size(0);
-    linear->weight = joint.weight_and_a.narrow(0, row, rows);
-    row += rows;
+    const at::Tensor place = weights.narrow(0, row, linear->weight.size(0));
+    row += place.size(0);
+    linear->weight = place.copy_(linear->weight);
   }
-  if (joint.has_adapters()) joint.a = joint.weight_and_a.narrow(0, row, joint.ranks());
+  if (!joint.has_adapters()) return;
+  joint.a = weights.narrow(0, rows, ranks);
+  joint.b = joint.whole.narrow(0, 0, rows).narrow(1, columns, ranks);
 }
 
 void move_codes(const std::vector<Linear*>& linears, JointLinears& joint) {
@@ -88,9 +89,21 @@ void move_codes(const std::vector<Linear*>& linears, JointLinears& joint) {
   }
 }
 
-/// [N, K]
-at::Tensor weights_of(const JointLinears& joint) {
-  return joint.matrix().narrow(0, 0, joint.out_features());
+/// [T, N + spare] of rows with room behind them; undefined where there is too little.
+at::Tensor with_spare(const at::Tensor& rows, int64_t spare) {
+  if (rows.stride(0) < rows.size(1) + spare) return {};
+  return rows.as_strided({rows.size(0), rows.size(1) + spare}, rows.strides());
+}
+
+/// [x | x a^T], in x's memory; undefined where there is no room.   @param low a copy of x a^T
+at::Tensor with_low(const at::Tensor& x, const JointLinears& joint, at::Tensor* low) {
+  if (joint.spare_of_input() == 0) return {};
+  const at::Tensor all = with_spare(x, joint.spare_of_input());
+  if (!all.defined()) return {};
+  at::Tensor columns = all.narrow(1, x.size(1), joint.ranks());
+  at::mm_out(columns, x, joint.a.t());
+  if (low != nullptr) *low = columns.contiguous();  // x's memory goes when the pass is done
+  return all;
 }
 
 void add_adapters(const at::Tensor& x, const JointLinears& joint, at::Tensor* low, at::Tensor& y) {
@@ -106,7 +119,7 @@ JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool 
   if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);
   if (!needs_dx) return grads;
   Product term{dy, *joint.fp8};
-  if (multiplies_turned_codes(term)) term.turned = {joint.matrix(), joint.ones};
+  if (multiplies_turned_codes(term)) term.turned = {joint.unpacking->values(joint), joint.ones};
   grads.dx = matmul_sum({term});
   if (term.turned.codes.defined()) joint.release();
   if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
@@ -118,16 +131,10 @@ JointGrads apart_input_grad(const at::Tensor& dy, const JointLinears& joint, boo
   JointGrads grads;
   if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);  // b has the scales
   if (!needs_dx) return grads;
-  grads.dx = at::mm(dy, weights_of(joint));
+  grads.dx = at::mm(dy, joint.weights());
   joint.release();
   if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
   return grads;
-}
-
-/// [T, N + spare] of rows with room behind them; undefined where there is too little.
-at::Tensor with_spare(const at::Tensor& rows, int64_t spare) {
-  if (rows.stride(0) < rows.size(1) + spare) return {};
-  return rows.as_strided({rows.size(0), rows.size(1) + spare}, rows.strides());
 }
 
 }  // namespace
@@ -149,6 +156,18 @@ int64_t JointLinears::out_features() const {
   int64_t sum = 0;
   for (const Linear* linear : members) sum += linear->matrix().size(0);
   return sum;
+}
+
+at::Tensor JointLinears::weights() const {
+  return weights_and_a().narrow(0, 0, out_features());
+}
+
+at::Tensor JointLinears::weights_and_b() const {
+  return whole.narrow(0, 0, out_features());
+}
+
+at::Tensor JointLinears::weights_and_a() const {
+  return unpacking ? unpacking->values(*this) : whole.narrow(1, 0, in_features());
 }
 
 JointLinears join(const std::vector<Linear*>& linears) {
@@ -178,26 +197,32 @@ at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t
     return y;
   }
   at::Tensor y = empty_rows(x.size(0), joint.out_features(), spare, x.options());
-  const at::Tensor weights = weights_of(joint);
+  const at::Tensor all = with_low(x, joint, low), &read = all.defined() ? all : x,
+                   weights = all.defined() ? joint.weights_and_b() : joint.weights();
   if (joint.bias.defined())
-    at::addmm_out(y, joint.bias, x, weights.t());
+    at::addmm_out(y, joint.bias, read, weights.t());
   else
-    at::mm_out(y, x, weights.t());
+    at::mm_out(y, read, weights.t());
   joint.release();
-  add_adapters(x, joint, low, y);
+  if (!all.defined()) add_adapters(x, joint, low, y);
   return y;
 }
 
 void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
                        at::Tensor y) {
+  at::Tensor all;
   if (joint.fp8) {
     y.add_(matmul_sum({{x, *joint.fp8, /*transposed=*/true}}));
   } else {
-    y.addmm_(x, weights_of(joint).t());
+    all = with_low(x, joint, low);
+    if (all.defined())
+      y.addmm_(all, joint.weights_and_b().t());
+    else
+      y.addmm_(x, joint.weights().t());
     joint.release();
   }
   if (joint.bias.defined()) y.add_(joint.bias);
-  add_adapters(x, joint, low, y);
+  if (!all.defined()) add_adapters(x, joint, low, y);
 }
 
 JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
@@ -207,7 +232,7 @@ JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, boo
   JointGrads grads{{}, all.narrow(1, joint.out_features(), joint.spare())};
   at::mm_out(grads.d_low, dy, joint.b);
   if (!needs_dx) return grads;
-  grads.dx = at::mm(all, joint.matrix());
+  grads.dx = at::mm(all, joint.weights_and_a());
   joint.release();
   return grads;
 }

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_forward(const NormForward n
   const bool is_row = row < norm.rows;  // every thread of a warp takes part in its sums
   const T* x = static_cast<const T*>(norm.x) + row * hidden;
   const T* weight = static_cast<const T*>(norm.weight);
-  T* y = static_cast<T*>(norm.y) + row * hidden;
+  T* y = static_cast<T*>(norm.y) + row * norm.y_stride;
   T* copy = norm.copy == nullptr ? nullptr : static_cast<T*>(norm.copy) + row * hidden;
   const int64_t end = is_row ? hidden : 0, first = Threads::lane() * kWidth;
   float sum = 0, values[kWidth], gains[kWidth];
@@ -101,10 +101,12 @@ void with_lanes(int64_t rows, int64_t hidden, Body&& body) {
 
 void launch_rms_norm_forward(Type type, const NormForward& norm, Stream stream) {
   if (norm.rows == 0) return;
+  const bool is_in_eights = in_eights(norm.hidden, {norm.x, norm.weight, norm.y, norm.copy}) &&
+                            strides_in_eights(type, {norm.y_stride});
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     with_lanes(norm.rows, norm.hidden, [&](auto lanes, unsigned grid) {
-      with_width(in_eights(norm.hidden, {norm.x, norm.weight, norm.y, norm.copy}), [&](auto width) {
+      with_width(is_in_eights, [&](auto width) {
         launch(rms_norm_forward<T, decltype(lanes)::value, decltype(width)::value>, grid, kThreads,
                stream, norm);
       });

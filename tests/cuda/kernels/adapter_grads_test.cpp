@@ -459,6 +459,7 @@ TEST_P(CudaAdapterGrads, OfWhatTheNormLeaves) {
                          .rstd = by_kernel[0].rstd.as<float>(),
                          .rows = kOf,
                          .hidden = kWidth,
+                         .y_stride = kWidth,
                          .eps = kEps,
                          .offset = kOffsetNorm.offset};
   launch_rms_norm_forward(type(), norm, nullptr);

@@ -36,7 +36,7 @@ constexpr GatedLeaves kBoth[] = {GatedLeaves::kGradient, GatedLeaves::kActivatio
 /// the bit, or h to the bit.
 std::vector<Memory> by_cuda(Type type, const Gating& gating, const Inputs& in, int64_t n,
                             int64_t shift) {
-  const GatedShape shape{1, n, n};
+  const GatedShape shape{1, n, n, n};
   std::vector<Memory> all = in_every_order([&] {
     std::vector<Memory> made{Memory::nans(type, n, shift)};
     launch_gated_forward(type, gating, in.gate.data(), in.up.data(), made[0].data(), shape,
@@ -118,26 +118,40 @@ Memory joint_of(Type type, const Joint& joint, const std::vector<float>& gate,
   return Memory::of(type, both);
 }
 
-/// gate and up side by side in the rows of one matrix give the same bits as apart; dh's rows and
-/// h's lie one behind another.
+/// h's rows with `gap` of no one's behind each.
+Memory with_room(Type type, const Joint& joint, const std::vector<float>& h, int64_t gap) {
+  std::vector<float> all;
+  for (int64_t row = 0; row < joint.rows; ++row) {
+    const auto begin = h.begin() + row * joint.columns;
+    all.insert(all.end(), begin, begin + joint.columns);
+    all.insert(all.end(), static_cast<size_t>(gap), kUntouched);
+  }
+  return Memory::of(type, all);
+}
+
+/// gate and up side by side in the rows of one matrix give the same bits as apart; dh's rows lie
+/// one behind another, h's with `gap_of_h` elements between them.
 void expect_same_side_by_side(Type type, const Joint& joint, const Gating& gating,
-                              GatedLeaves leaves) {
+                              GatedLeaves leaves, int64_t gap_of_h = 0) {
   const int64_t n = joint.rows * joint.columns;
   const Inputs apart{Memory::of(type, normal(n, 3)), Memory::of(type, normal(n, 1)),
                      Memory::of(type, normal(n, 2))};
   const Memory before = joint_of(type, joint, floats(type, apart.gate), floats(type, apart.up));
-  const GatedShape shape{joint.rows, joint.columns, joint.stride()};
+  const GatedShape backward{joint.rows, joint.columns, joint.stride(), joint.columns};
+  GatedShape forward = backward;
+  forward.h_stride += gap_of_h;
+  const std::vector<float> no_numbers(static_cast<size_t>(n), std::nanf(""));
   const auto found = in_every_order([&] {
-    std::vector<Memory> made{Memory::nans(type, n), apart.dh, before};
+    std::vector<Memory> made{with_room(type, joint, no_numbers, gap_of_h), apart.dh, before};
     char* gate = made[2].as<char>();
     char* up = gate + static_cast<size_t>(joint.up()) * size_of(type);
-    launch_gated_forward(type, gating, gate, up, made[0].data(), shape, nullptr);
+    launch_gated_forward(type, gating, gate, up, made[0].data(), forward, nullptr);
     EXPECT_TRUE(made[2] == before);
-    launch_gated_backward(type, gating, made[1].data(), gate, up, shape, leaves, nullptr);
+    launch_gated_backward(type, gating, made[1].data(), gate, up, backward, leaves, nullptr);
     return made;
   });
   const auto expected = by_cuda(type, gating, apart, n, 0);
-  EXPECT_TRUE(found[0] == expected[0]);
+  EXPECT_TRUE(found[0] == with_room(type, joint, floats(type, expected[0]), gap_of_h));
   EXPECT_TRUE(found[1] == (leaves == GatedLeaves::kActivation ? expected[0] : apart.dh));
   EXPECT_TRUE(found[2] ==
               joint_of(type, joint, floats(type, expected[1]), floats(type, expected[2])));
@@ -155,9 +169,43 @@ TEST_P(CudaGated, PartsOfOneMatrix) {
       expect_same_side_by_side(type(), {3, 64, gap}, gating, GatedLeaves::kActivation);
 }
 
+/// Room behind h's rows, after which they begin at multiples of 16 bytes in every type, in fp32
+/// alone, or in none; of gate and up side by side.
+TEST_P(CudaGated, RoomBehindRows) {
+  for_each("columns", std::initializer_list<int64_t>{1, 7, 8, 64, 1000}, [&](int64_t columns) {
+    for (const int64_t gap : {0, 1, 8})
+      for (const int64_t gap_of_h : {1, 4, 8, 16, 48})
+        expect_same_side_by_side(type(), {3, columns, gap}, kGatings[0], GatedLeaves::kActivation,
+                                 gap_of_h);
+  });
+  for (const Gating& gating : kGatings)
+    expect_same_side_by_side(type(), {33, 64, 8}, gating, GatedLeaves::kGradient, 16);
+}
+
+/// The same of gate and up whose rows lie one behind another.
+TEST_P(CudaGated, RoomBehindRowsOfDenseGates) {
+  for (const int64_t columns : {7, 64}) {
+    for (const int64_t gap : {1, 8}) {
+      const Joint joint{5, columns, 0};
+      const int64_t n = joint.rows * columns;
+      const Inputs in{Memory::of(type(), normal(n, 3)), Memory::of(type(), normal(n, 1)),
+                      Memory::of(type(), normal(n, 2))};
+      const std::vector<float> no_numbers(static_cast<size_t>(n), std::nanf(""));
+      const auto found = in_every_order([&] {
+        std::vector<Memory> made{with_room(type(), joint, no_numbers, gap)};
+        launch_gated_forward(type(), kGatings[0], in.gate.data(), in.up.data(), made[0].data(),
+                             {joint.rows, columns, columns, columns + gap}, nullptr);
+        return made;
+      });
+      const Memory expected = by_cuda(type(), kGatings[0], in, n, 0)[0];
+      EXPECT_TRUE(found[0] == with_room(type(), joint, floats(type(), expected), gap)) << columns;
+    }
+  }
+}
+
 /// Nothing is read or written where there are no rows, or no columns.
 TEST_P(CudaGated, OfNothing) {
-  for (const GatedShape& shape : {GatedShape{0, 8, 16}, GatedShape{3, 0, 8}}) {
+  for (const GatedShape& shape : {GatedShape{0, 8, 16, 8}, GatedShape{3, 0, 8, 0}}) {
     launch_gated_forward(type(), kGatings[0], nullptr, nullptr, nullptr, shape, nullptr);
     for (const GatedLeaves leaves : kBoth)
       launch_gated_backward(type(), kGatings[0], nullptr, nullptr, nullptr, shape, leaves, nullptr);

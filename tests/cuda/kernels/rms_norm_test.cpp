@@ -65,39 +65,89 @@ constexpr Shifts all_by(int64_t shift) {
   return {shift, shift, shift, shift, shift, shift, shift};
 }
 
+/// What is between rows of the result, and in its first kBeforeRows elements.
+constexpr float kUntouched = 7;
+constexpr int64_t kBeforeRows = 8;
+
+/// Rows with `gap` elements of `between` behind each but the last.
+std::vector<float> apart(const std::vector<float>& rows, const Shape& shape, int64_t gap,
+                         float between) {
+  std::vector<float> all;
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    if (row > 0) all.insert(all.end(), static_cast<size_t>(gap), between);
+    const auto begin = rows.begin() + row * shape.hidden;
+    all.insert(all.end(), begin, begin + shape.hidden);
+  }
+  return all;
+}
+Memory apart(Type type, const Memory& rows, const Shape& shape, int64_t gap, int64_t shift) {
+  return Memory::of(type, apart(floats(type, rows), shape, gap, std::nanf("")), shift);
+}
+
+/// A result without numbers yet.
+Memory no_numbers(Type type, const Shape& shape, int64_t gap, int64_t shift) {
+  const std::vector<float> rows(static_cast<size_t>(shape.rows * shape.hidden), std::nanf(""));
+  std::vector<float> all(kBeforeRows, kUntouched);
+  for (const float value : apart(rows, shape, gap, kUntouched)) all.push_back(value);
+  return Memory::of(type, all, shift);
+}
+
+/// Its rows, one behind another. What is not theirs must not have changed.
+Memory together(Type type, const Memory& result, const Shape& shape, int64_t gap) {
+  const std::vector<float> found = floats(type, result);
+  std::vector<float> rows;
+  int64_t touched = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(found.size()); ++i) {
+    const float value = found[static_cast<size_t>(i)];
+    const int64_t at = i - kBeforeRows;
+    if (at >= 0 && at % (shape.hidden + gap) < shape.hidden)
+      rows.push_back(value);
+    else if (value != kUntouched)
+      ++touched;
+  }
+  EXPECT_EQ(touched, 0) << "elements between rows have changed";
+  return Memory::of(type, rows);
+}
+
 /// Another copy of x beside y, or none.
 enum class Copy { kNone, kMade };
-NormForward norm_of(const Memory& x, const Memory& weight, const std::vector<Memory>& made,
-                    const Shape& shape, float offset, Copy copy) {
+NormForward norm_of(Type type, const Memory& x, const Memory& weight,
+                    const std::vector<Memory>& made, const Shape& shape, int64_t gap, float offset,
+                    Copy copy) {
   return {.x = x.data(),
           .weight = weight.data(),
-          .y = made[0].data(),
+          .y = made[0].as<char>() + kBeforeRows * size_of(type),
           .copy = copy == Copy::kMade ? made[2].data() : nullptr,
           .rstd = made[1].as<float>(),
           .rows = shape.rows,
           .hidden = shape.hidden,
+          .y_stride = shape.hidden + gap,
           .eps = kEps,
           .offset = offset};
 }
 
-/// y, rstd and the copy, which stays as it is where it is not asked for.
+/// y without the `gap` elements behind its rows, rstd and the copy, which stays as it is where it
+/// is not asked for.
 std::vector<Memory> by_cuda(Type type, const Memory& x, const Memory& weight, const Shape& shape,
-                            const Shifts& shifts, float offset, Copy copy) {
-  return in_every_order([&] {
+                            const Shifts& shifts, float offset, Copy copy, int64_t gap = 0) {
+  const auto out = in_every_order([&] {
     std::vector<Memory> made{
-        Memory::nans(type, shape.rows * shape.hidden, shifts.y),
+        no_numbers(type, shape, gap, shifts.y),
         Memory::nans(Type::kFloat32, shape.rows, shifts.rstd),
         Memory::nans(type, copy == Copy::kMade ? shape.rows * shape.hidden : 0, shifts.copy)};
-    launch_rms_norm_forward(type, norm_of(x, weight, made, shape, offset, copy), nullptr);
+    launch_rms_norm_forward(type, norm_of(type, x, weight, made, shape, gap, offset, copy),
+                            nullptr);
     return made;
   });
+  return {together(type, out[0], shape, gap), out[1], out[2]};
 }
 
-void expect_forward(Type type, const Shape& shape, const Shifts& shifts, float offset, Copy copy) {
+void expect_forward(Type type, const Shape& shape, const Shifts& shifts, float offset, Copy copy,
+                    int64_t gap = 0) {
   const int64_t n = shape.rows * shape.hidden;
   const Memory x = Memory::of(type, normal(n, 1, 2), shifts.x), before = x,
                weight = Memory::of(type, normal(shape.hidden, 2), shifts.weight);
-  const auto out = by_cuda(type, x, weight, shape, shifts, offset, copy);
+  const auto out = by_cuda(type, x, weight, shape, shifts, offset, copy, gap);
   EXPECT_TRUE(x == before);
   EXPECT_TRUE(copy == Copy::kNone || out[2] == x);
   const Forward expected = forward(floats(type, x), floats(type, weight), shape, offset);
@@ -119,6 +169,19 @@ TEST_P(CudaRmsNorm, Forward) {
         expect_forward(type(), shape, all_by(shift), offset,
                        (shift == 0) == (offset == 0) ? Copy::kMade : Copy::kNone);
     });
+  });
+}
+
+/// Room behind y's rows, after which they begin at multiples of 16 bytes in every type, in fp32
+/// alone, or in none; it stays as it is.
+TEST_P(CudaRmsNorm, ForwardWithRoomBehindRows) {
+  for_each("gap", std::initializer_list<int64_t>{1, 3, 4, 8, 16, 48}, [&](int64_t gap) {
+    for (const Shape& shape : {Shape{1, 8}, Shape{0, 8}, Shape{9, 64}, Shape{3, 33}, Shape{3, 36},
+                               Shape{3, 1032}, Shape{2, 1025}}) {
+      SCOPED_TRACE(testing::PrintToString(shape));
+      expect_forward(type(), shape, {}, 1, Copy::kMade, gap);
+      expect_forward(type(), shape, all_by(1), 0, Copy::kNone, gap);
+    }
   });
 }
 
@@ -227,54 +290,14 @@ void PrintTo(const Gaps& gaps, std::ostream* out) {
   *out << gaps.dy << " of dy, " << gaps.residual << " of the residual, " << gaps.dx << " of dx";
 }
 
-/// What is between rows of the result, and in its first kBeforeRows elements.
-constexpr float kUntouched = 7;
-constexpr int64_t kBeforeRows = 8;
-
-/// Rows with `gap` elements of `between` behind each but the last.
-std::vector<float> apart(const std::vector<float>& rows, const Shape& shape, int64_t gap,
-                         float between) {
-  std::vector<float> all;
-  for (int64_t row = 0; row < shape.rows; ++row) {
-    if (row > 0) all.insert(all.end(), static_cast<size_t>(gap), between);
-    const auto begin = rows.begin() + row * shape.hidden;
-    all.insert(all.end(), begin, begin + shape.hidden);
-  }
-  return all;
-}
-Memory apart(Type type, const Memory& rows, const Shape& shape, int64_t gap, int64_t shift) {
-  return Memory::of(type, apart(floats(type, rows), shape, gap, std::nanf("")), shift);
-}
-
-/// dx's rows, one behind another. What is not theirs must not have changed.
-Memory together(Type type, const Memory& dx, const Shape& shape, int64_t gap) {
-  const std::vector<float> found = floats(type, dx);
-  std::vector<float> rows;
-  int64_t touched = 0;
-  for (int64_t i = 0; i < static_cast<int64_t>(found.size()); ++i) {
-    const float value = found[static_cast<size_t>(i)];
-    const int64_t at = i - kBeforeRows;
-    if (at >= 0 && at % (shape.hidden + gap) < shape.hidden)
-      rows.push_back(value);
-    else if (value != kUntouched)
-      ++touched;
-  }
-  EXPECT_EQ(touched, 0) << "elements between rows have changed";
-  return Memory::of(type, rows);
-}
-
 /// dx alone, contiguous.
 Memory by_cuda(Type type, const Backward& in, const Shape& shape, const Shifts& shifts,
                const Gaps& gaps, float offset, bool with_residual) {
   const Memory dy = apart(type, in.dy, shape, gaps.dy, shifts.dy),
                residual = apart(type, in.residual, shape, gaps.residual, shifts.residual),
                before_dy = dy, before_residual = residual;
-  const std::vector<float> no_numbers(static_cast<size_t>(shape.rows * shape.hidden),
-                                      std::nanf(""));
-  std::vector<float> dx(kBeforeRows, kUntouched);
-  for (const float value : apart(no_numbers, shape, gaps.dx, kUntouched)) dx.push_back(value);
   const auto out = in_every_order([&] {
-    std::vector<Memory> made{Memory::of(type, dx, shifts.y)};
+    std::vector<Memory> made{no_numbers(type, shape, gaps.dx, shifts.y)};
     const NormBackward norm{.dy = dy.data(),
                             .x = in.x.data(),
                             .weight = in.weight.data(),
