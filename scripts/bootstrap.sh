@@ -72,6 +72,7 @@ oniguruma.h libonig-dev
 gloo/rendezvous/store.h libgloo-dev
 curl/curl.h libcurl4-openssl-dev
 openssl/evp.h libssl-dev
+xxhash.h libxxhash-dev
 HEADERS
 }
 
@@ -94,7 +95,7 @@ missing_packages() {
   else
     if [ $ubuntu_2204 = yes ]; then echo g++-12; else echo g++; fi
     echo libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libgtest-dev libonig-dev libgloo-dev \
-      libcurl4-openssl-dev libssl-dev
+      libcurl4-openssl-dev libssl-dev libxxhash-dev
   fi
   command -v cmake >/dev/null || echo cmake
   command -v ninja >/dev/null || echo ninja-build

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "content_hash.h"
 #include "dataset_checks.h"
 #include "packing.h"
+#include "sampled_hash.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/rng.h"

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <map>
 
-#include "content_hash.h"
 #include "dataset_checks.h"
 #include "record.h"
 #include "roles.h"
 #include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file_hash.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -128,10 +128,10 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
             shown_name(num_files == 1 ? records.files()[0].path : source.path), subset,
             num_files == 1 ? "" : fmt::format(" ({} files)", num_files), name_of(format),
             records.format().reason);
-  const TokenCache cache(config.data.cache_dir);
+  const TokenCache cache(config.data.cache_dir, num_threads);
+  const FileHashes hashes(cache.hashes());
   std::vector<std::string> contents;
-  for (const SourceFile& file : records.files())
-    contents.push_back(content_hash(file.path, cache.hashes()));
+  for (const SourceFile& file : records.files()) contents.push_back(hashes.of(file.path));
   LoadedSource loaded;
   loaded.fingerprint = fingerprint_of(contents, format, source, model);
   const std::string key =

@@ -2,11 +2,14 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "sftrun/core/error.h"
-#include "sftrun/core/hash.h"
+#include "sftrun/core/xxh3.h"
+#include "sftrun/data/parallel_for.h"
 
 namespace sftrun::data {
 namespace {
@@ -20,8 +23,38 @@ struct Footer {
 };
 static_assert(sizeof(Footer) == 48);
 
-uint64_t check_of(const void* bytes, size_t size) {
-  return std::stoull(Fingerprint().add(bytes, size).hex().substr(0, 16), nullptr, 16);
+uint64_t num_blocks_of(uint64_t bytes) {
+  return (bytes + BlockChecksums::kBytes - 1) / BlockChecksums::kBytes;
+}
+
+[[noreturn]] void fail_damaged(const std::filesystem::path& file) {
+  throw DataError("no file of tokenised examples, or a damaged one", file.string(),
+                  "run the same command again: what is damaged is tokenised anew");
+}
+
+/// @param bytes a whole file   @return its footer, in which nothing points outside
+std::optional<Footer> footer_of(std::span<const std::byte> bytes) {
+  Footer footer;
+  if (bytes.size() < kMagic.size() + sizeof footer) return std::nullopt;
+  const uint64_t end = bytes.size() - sizeof footer;
+  std::memcpy(&footer, bytes.data() + end, sizeof footer);
+  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0 ||
+      std::memcmp(footer.magic.data(), kMagic.data(), kMagic.size()) != 0)
+    return std::nullopt;
+  const bool is_in_order =
+      footer.index_offset % alignof(StoredExample) == 0 && footer.index_offset >= kMagic.size() &&
+      footer.header_offset >= footer.index_offset && footer.header_offset <= end &&
+      footer.header_size == end - footer.header_offset;
+  if (!is_in_order) return std::nullopt;
+  const uint64_t sums = num_blocks_of(footer.index_offset) * sizeof(uint64_t),
+                 between = footer.header_offset - footer.index_offset;
+  const bool is_filled = between >= sums && (between - sums) % sizeof(StoredExample) == 0 &&
+                         (between - sums) / sizeof(StoredExample) == footer.num_examples;
+  const uint64_t checked = end + offsetof(Footer, check);
+  if (!is_filled ||
+      xxh3_64(bytes.subspan(footer.index_offset, checked - footer.index_offset)) != footer.check)
+    return std::nullopt;
+  return footer;
 }
 
 void append_marked(const Example& example, std::vector<MarkedToken>& out) {
@@ -56,8 +89,36 @@ struct ExampleStore::Contents {
 
   std::span<const MarkedToken> tokens;
   std::span<const StoredExample> index;
+  std::span<const uint64_t> checksums;  // of the blocks of a mapped file's first part
   nlohmann::ordered_json header;
   mutable std::atomic<uint64_t> bytes_touched{0};
+
+  /// @pre block < checksums.size()
+  std::span<const std::byte> bytes_of(uint64_t block) const {
+    const uint64_t begin = block * BlockChecksums::kBytes,
+                   end = kMagic.size() + tokens.size_bytes();
+    return file.bytes().subspan(begin, std::min<uint64_t>(BlockChecksums::kBytes, end - begin));
+  }
+
+  bool is_whole(uint64_t block) const { return xxh3_64(bytes_of(block)) == checksums[block]; }
+
+  void require_all_whole(int num_threads) const {
+    parallel_for(static_cast<int64_t>(checksums.size()), num_threads, [&](int64_t i) {
+      const auto block = static_cast<uint64_t>(i);
+      if (!is_whole(block)) fail_damaged(file.path());
+      file.release(bytes_of(block));
+    });
+  }
+
+  void require_whole(const StoredExample& example) const {
+    if (checksums.empty() || example.length == 0) return;
+    const uint64_t begin = kMagic.size() + example.offset * sizeof(MarkedToken),
+                   last = begin + example.length * sizeof(MarkedToken) - 1;
+    for (uint64_t block = begin / BlockChecksums::kBytes; block <= last / BlockChecksums::kBytes;
+         ++block) {
+      if (!is_whole(block)) fail_damaged(file.path());
+    }
+  }
 
   /// Pages that were read stay in the page cache, but count as this process's no longer: an epoch
   /// over a large file would make it look as large.
@@ -84,35 +145,27 @@ ExampleStore ExampleStore::in_memory(const std::vector<Example>& examples) {
   return store;
 }
 
-ExampleStore ExampleStore::open(const std::filesystem::path& file) {
+ExampleStore ExampleStore::open(const std::filesystem::path& file, int num_threads) {
   auto contents = std::make_shared<Contents>();
   contents->file = MappedFile(file);
   const std::span<const std::byte> bytes = contents->file.bytes();
   const auto require = [&](bool condition) {
-    if (!condition)
-      throw DataError("no file of tokenised examples, or a damaged one", file.string());
+    if (!condition) fail_damaged(file);
   };
-  require(bytes.size() >= kMagic.size() + sizeof(Footer));
-  Footer footer;
-  std::memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
-  require(std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0 &&
-          std::memcmp(footer.magic.data(), kMagic.data(), kMagic.size()) == 0);
-  const uint64_t end = bytes.size() - sizeof footer;
-  require(footer.index_offset % alignof(StoredExample) == 0 &&
-          footer.index_offset >= kMagic.size() && footer.header_offset >= footer.index_offset &&
-          footer.header_offset <= end && footer.header_size == end - footer.header_offset &&
-          (footer.header_offset - footer.index_offset) % sizeof(StoredExample) == 0 &&
-          (footer.header_offset - footer.index_offset) / sizeof(StoredExample) ==
-              footer.num_examples);
-  require(check_of(bytes.data() + footer.index_offset, end - footer.index_offset) == footer.check);
+  const std::optional<Footer> found = footer_of(bytes);
+  require(found.has_value());
+  const Footer& footer = *found;
+  const std::byte* index = bytes.data() + footer.index_offset;
   contents->tokens = {reinterpret_cast<const MarkedToken*>(bytes.data() + kMagic.size()),
                       (footer.index_offset - kMagic.size()) / sizeof(MarkedToken)};
-  contents->index = {reinterpret_cast<const StoredExample*>(bytes.data() + footer.index_offset),
-                     footer.num_examples};
+  contents->index = {reinterpret_cast<const StoredExample*>(index), footer.num_examples};
+  contents->checksums = {reinterpret_cast<const uint64_t*>(index + contents->index.size_bytes()),
+                         num_blocks_of(footer.index_offset)};
   for (const StoredExample& example : contents->index) {
     require(example.offset <= contents->tokens.size() &&
             example.length <= contents->tokens.size() - example.offset);
   }
+  contents->require_all_whole(num_threads);
   const char* header = reinterpret_cast<const char*>(bytes.data() + footer.header_offset);
   contents->header = nlohmann::ordered_json::parse(header, header + footer.header_size, nullptr,
                                                    /*allow_exceptions=*/false);
@@ -151,6 +204,7 @@ const StoredExample& ExampleStore::stored(int64_t index) const {
 
 ExampleView ExampleStore::operator[](int64_t index) const {
   const Place place = place_of(index);
+  place.contents->require_whole(*place.stored);
   place.contents->note_touched(place.stored->length * sizeof(MarkedToken) + sizeof(StoredExample));
   return {place.contents->tokens.subspan(place.stored->offset, place.stored->length), place.stored};
 }
@@ -173,7 +227,12 @@ const nlohmann::ordered_json& ExampleStore::header() const {
 }
 
 ExampleWriter::ExampleWriter(const std::filesystem::path& file) : file_(file) {
-  file_.write(kMagic);
+  write(kMagic.data(), kMagic.size());
+}
+
+void ExampleWriter::write(const void* data, size_t num_bytes) {
+  checksums_.add(data, num_bytes);
+  file_.write(data, num_bytes);
 }
 
 void ExampleWriter::add(const Example& example) {
@@ -184,7 +243,7 @@ void ExampleWriter::add(const Example& example) {
 }
 
 void ExampleWriter::flush() {
-  file_.write(buffer_.data(), buffer_.size() * sizeof(MarkedToken));
+  write(buffer_.data(), buffer_.size() * sizeof(MarkedToken));
   buffer_.clear();
 }
 
@@ -192,18 +251,22 @@ void ExampleWriter::finish(const nlohmann::ordered_json& header) {
   if (num_tokens_ % 2 != 0) buffer_.push_back(0);  // the index is aligned to 8 bytes
   flush();
   const std::string text = header.dump();
-  const uint64_t index_bytes = index_.size() * sizeof(StoredExample);
+  const std::vector<uint64_t> checksums = checksums_.finish();
+  const uint64_t index_bytes = index_.size() * sizeof(StoredExample),
+                 checksum_bytes = checksums.size() * sizeof(uint64_t);
   Footer footer;
   footer.index_offset = kMagic.size() + (num_tokens_ + num_tokens_ % 2) * sizeof(MarkedToken);
   footer.num_examples = index_.size();
-  footer.header_offset = footer.index_offset + index_bytes;
+  footer.header_offset = footer.index_offset + index_bytes + checksum_bytes;
   footer.header_size = text.size();
   std::string tail(reinterpret_cast<const char*>(index_.data()), index_bytes);
+  tail.append(reinterpret_cast<const char*>(checksums.data()), checksum_bytes);
   tail += text;
-  footer.check = check_of(tail.data(), tail.size());
   std::memcpy(footer.magic.data(), kMagic.data(), kMagic.size());
+  tail.append(reinterpret_cast<const char*>(&footer), offsetof(Footer, check));
+  footer.check = xxh3_64(std::as_bytes(std::span(tail)));
   file_.write(tail);
-  file_.write(&footer, sizeof footer);
+  file_.write(&footer.check, sizeof footer - offsetof(Footer, check));
   file_.commit();
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/file_hash.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 
@@ -18,15 +19,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kFile = "examples";
-
-/// XDG Base Directory Specification.
-fs::path users_cache() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
-    return fs::path(cache) / "sftrun" / "data";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
-    return fs::path(home) / ".cache" / "sftrun" / "data";
-  return {};
-}
 
 /// Held while one process writes what others wait for.
 class FolderLock {
@@ -51,13 +43,14 @@ class FolderLock {
   int fd_ = -1;
 };
 
-std::optional<ExampleStore> opened(const fs::path& file) {
+/// @param warns of a damaged file: whoever holds the lock does, and so it is said once
+std::optional<ExampleStore> opened(const fs::path& file, int num_threads, bool warns) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return std::nullopt;
   try {
-    return ExampleStore::open(file);
+    return ExampleStore::open(file, num_threads);
   } catch (const DataError& error) {
-    log::warn("data: {}: {}; it is made anew", file.string(), error.message());
+    if (warns) log::warn("data: {}: {}; it is made anew", file.string(), error.message());
     return std::nullopt;
   }
 }
@@ -80,9 +73,10 @@ ExampleStore unkept(const std::function<void(const fs::path&)>& write) {
 
 }  // namespace
 
-TokenCache::TokenCache(const std::string& configured) {
+TokenCache::TokenCache(const std::string& configured, int num_threads) : num_threads_(num_threads) {
   if (configured == "none") return;
-  folder_ = configured.empty() ? users_cache() : fs::path(configured);
+  folder_ = configured;
+  if (configured.empty() && !user_cache().empty()) folder_ = user_cache() / "data";
   if (folder_.empty()) return;
   std::error_code code;
   fs::create_directories(folder_ / "hashes", code);
@@ -102,15 +96,16 @@ ExampleStore TokenCache::get(const std::string& key, const std::string& name,
     if (folder_.empty()) return unkept(write);
     const fs::path folder = folder_ / key;
     make_directories(folder);
-    if (auto store = opened(folder / kFile)) return std::move(*store);
+    if (auto store = opened(folder / kFile, num_threads_, /*warns=*/false))
+      return std::move(*store);
     const FolderLock lock(folder, name);
-    if (auto store = opened(folder / kFile)) return std::move(*store);
+    if (auto store = opened(folder / kFile, num_threads_, /*warns=*/true)) return std::move(*store);
     remove_temporaries(folder);
     write(folder / kFile);
     std::error_code ignored;
     log::info("data: kept in {} ({})", folder.string(),
               format_bytes(fs::file_size(folder / kFile, ignored)));
-    return ExampleStore::open(folder / kFile);
+    return ExampleStore::open(folder / kFile, num_threads_);
   } catch (const DeviceError& error) {
     throw DeviceError("tokenised data: " + error.message(), error.where(),
                       "free disk space, or point data.cache_dir to where there is some");

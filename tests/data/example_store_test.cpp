@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
+#include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
 namespace sftrun::data {
@@ -52,6 +55,13 @@ class ExampleStores : public ::testing::Test {
     writer.finish({{"said", "beside"}});
     return dir_ / "examples";
   }
+  static void flip_a_bit(const std::filesystem::path& path, uint64_t at, int bit = 1) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(static_cast<std::streamoff>(at));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(byte ^ bit));
+  }
   test::TemporaryDirectory dir_;
 };
 
@@ -80,8 +90,7 @@ TEST_F(ExampleStores, SelectsAndConcatenates) {
 TEST_F(ExampleStores, RefusesWhatIsCutOrChanged) {
   const auto path = write(random_examples(50, 4));
   const std::string whole = read_text_file(path);
-  const auto refused = [&](const std::string& bytes) {
-    write_file_atomically(path, bytes);
+  const auto refused = [&] {
     try {
       ExampleStore::open(path);
     } catch (const DataError& error) {
@@ -89,17 +98,50 @@ TEST_F(ExampleStores, RefusesWhatIsCutOrChanged) {
     }
     return false;
   };
+  const auto refused_as = [&](const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+    return refused();
+  };
   for (size_t size = 0; size < whole.size(); size += 1 + whole.size() / 200)
-    EXPECT_TRUE(refused(whole.substr(0, size))) << size;
-  RandomStream random(5, 0);
-  const size_t index = whole.size() - 48 - 17 - 50 * 32;  // in the index, header and footer
-  for (int i = 0; i < 200; ++i) {
-    std::string changed = whole;
-    const size_t at = index + random.next_below(whole.size() - index);
-    changed[at] = static_cast<char>(changed[at] ^ (1 << random.next_below(8)));
-    EXPECT_TRUE(refused(changed)) << at;
+    EXPECT_TRUE(refused_as(whole.substr(0, size))) << size;
+  std::string without_labels = whole, zeroed = whole;
+  for (size_t at = 8 + 3; at < 1000; at += 4) without_labels[at] &= 0x7f;
+  std::fill_n(zeroed.begin() + 8, 1000, '\0');
+  EXPECT_TRUE(refused_as(without_labels));
+  EXPECT_TRUE(refused_as(zeroed));
+  EXPECT_FALSE(refused_as(whole));
+  for (size_t at = 0; at < whole.size(); ++at) {  // a bit of every byte, of all regions
+    flip_a_bit(path, at, 1 << at % 8);
+    EXPECT_TRUE(refused()) << at;
+    flip_a_bit(path, at, 1 << at % 8);
   }
-  EXPECT_FALSE(refused(whole));
+  EXPECT_FALSE(refused());
+}
+
+/// Of some 40 blocks, a byte in each.
+TEST_F(ExampleStores, RefusesADamagedBlockWhereverItIs) {
+  const auto path = write(random_examples(30000, 8));
+  const auto size = std::filesystem::file_size(path);
+  ASSERT_GT(size, 40 * BlockChecksums::kBytes);
+  for (uint64_t at = 8; at < size; at += BlockChecksums::kBytes) {
+    flip_a_bit(path, at);
+    EXPECT_THROW(ExampleStore::open(path, 4), DataError) << at;
+    flip_a_bit(path, at);
+  }
+  expect_same(ExampleStore::open(path, 4), random_examples(30000, 8));
+}
+
+/// What is mapped is read from the disk again and again.
+TEST_F(ExampleStores, NoticesDamageThatComesAfterOpening) {
+  const auto examples = random_examples(10000, 9);
+  const auto path = write(examples);
+  const ExampleStore store = ExampleStore::open(path);
+  int64_t at = 0;
+  while (store.stored(at).offset * sizeof(MarkedToken) < 3 * BlockChecksums::kBytes) ++at;
+  EXPECT_EQ(store[at].token(0), examples[static_cast<size_t>(at)].tokens[0]);
+  flip_a_bit(path, 8 + store.stored(at).offset * sizeof(MarkedToken));
+  test::expect_error<DataError>([&] { store[at]; }, {"damaged", path.string(), "tokenised anew"});
+  EXPECT_EQ(store[0].token(0), examples[0].tokens[0]);
 }
 
 TEST_F(ExampleStores, AnUnfinishedFileDoesNotAppear) {

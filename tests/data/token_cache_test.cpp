@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <thread>
 
 #include "sftrun/core/error.h"
@@ -32,6 +33,38 @@ class TokenCaches : public ::testing::Test {
     return cache.get(key, "data", [&](const fs::path& target) { write_one(target, made); })[0]
         .token(0);
   }
+  /// Several processes ask at once: one makes it, and all have what that one made.
+  void expect_made_once(const std::string& key) {
+    constexpr int kProcesses = 6;
+    std::vector<pid_t> children;
+    for (int i = 0; i < kProcesses; ++i) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        const TokenCache cache((dir_ / "cache").string());
+        const ExampleStore store = cache.get(key, "data", [&](const fs::path& target) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          write_file_atomically(dir_ / ("made-" + std::to_string(i)), "");
+          write_one(target, 10 + i);
+        });
+        ::_exit(store[0].token(0));
+      }
+      children.push_back(child);
+    }
+    std::vector<int> seen;
+    for (const pid_t child : children) {
+      int status = 0;
+      ASSERT_EQ(::waitpid(child, &status, 0), child);
+      ASSERT_TRUE(WIFEXITED(status));
+      seen.push_back(WEXITSTATUS(status));
+    }
+    int made = 0;
+    for (int i = 0; i < kProcesses; ++i) {
+      if (!fs::exists(dir_ / ("made-" + std::to_string(i)))) continue;
+      ++made;
+      for (const int token : seen) EXPECT_EQ(token, 10 + i);
+    }
+    EXPECT_EQ(made, 1);
+  }
   test::TemporaryDirectory dir_;
   TokenCache cache_{(dir_ / "cache").string()};
 };
@@ -57,6 +90,17 @@ TEST_F(TokenCaches, WhatIsDamagedIsMadeAnew) {
   EXPECT_EQ(get(cache_, "a", 3), 2);
 }
 
+TEST_F(TokenCaches, DamagedTokensAreMadeAnewByOneOfSeveralProcesses) {
+  EXPECT_EQ(get(cache_, "a", 1), 1);
+  {
+    std::fstream file(dir_ / "cache" / "a" / "examples",
+                      std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(8);  // the first token
+    file.put('\7');
+  }
+  expect_made_once("a");
+}
+
 TEST_F(TokenCaches, AFailureLeavesNothing) {
   EXPECT_THROW(cache_.get("a", "data",
                           [](const fs::path& target) {
@@ -71,35 +115,7 @@ TEST_F(TokenCaches, AFailureLeavesNothing) {
 }
 
 TEST_F(TokenCaches, OneOfSeveralProcessesMakesIt) {
-  constexpr int kProcesses = 6;
-  std::vector<pid_t> children;
-  for (int i = 0; i < kProcesses; ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      const TokenCache cache((dir_ / "cache").string());
-      const ExampleStore store = cache.get("a", "data", [&](const fs::path& target) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        write_file_atomically(dir_ / ("made-" + std::to_string(i)), "");
-        write_one(target, 10 + i);
-      });
-      ::_exit(store[0].token(0));
-    }
-    children.push_back(child);
-  }
-  std::vector<int> seen;
-  for (const pid_t child : children) {
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status));
-    seen.push_back(WEXITSTATUS(status));
-  }
-  int made = 0;
-  for (int i = 0; i < kProcesses; ++i) {
-    if (!fs::exists(dir_ / ("made-" + std::to_string(i)))) continue;
-    ++made;
-    for (const int token : seen) EXPECT_EQ(token, 10 + i);
-  }
-  EXPECT_EQ(made, 1);
+  expect_made_once("a");
 }
 
 TEST_F(TokenCaches, AKilledProcessIsNoObstacle) {

@@ -4,7 +4,7 @@
 
 #include "fuzz.h"
 #include "memory_file.h"
-#include "sftrun/core/hash.h"
+#include "sftrun/core/xxh3.h"
 
 namespace {
 
@@ -12,16 +12,23 @@ using sftrun::data::Example;
 using sftrun::data::ExampleStore;
 using sftrun::data::ExampleView;
 
-/// With the fingerprint that index and header have, which no mutation finds.
-std::string with_fingerprint(std::string bytes) {
-  constexpr size_t kFooter = 48, kCheck = 32;  // of the footer; in it, of the fingerprint
+/// With the checksums that its tokens, index and header have, which no mutation finds.
+std::string with_checksums(std::string bytes) {
+  constexpr size_t kFooter = 48, kCheck = 32;  // of the footer; in it, of the last checksum
   if (bytes.size() < kFooter) return bytes;
   const size_t end = bytes.size() - kFooter;
-  uint64_t index = 0;
+  uint64_t index = 0, header = 0;
   std::memcpy(&index, bytes.data() + end, sizeof index);
-  if (index > end) return bytes;
-  const std::string hex = sftrun::Fingerprint().add(bytes.data() + index, end - index).hex();
-  const uint64_t check = std::stoull(hex.substr(0, 16), nullptr, 16);
+  std::memcpy(&header, bytes.data() + end + 16, sizeof header);
+  if (index > header || header > end) return bytes;
+  sftrun::BlockChecksums sums;
+  sums.add(bytes.data(), index);
+  const auto blocks = sums.finish();
+  const size_t sum_bytes = blocks.size() * sizeof(uint64_t);
+  if (sum_bytes > header - index) return bytes;
+  std::memcpy(bytes.data() + header - sum_bytes, blocks.data(), sum_bytes);
+  const uint64_t check =
+      sftrun::xxh3_64(std::as_bytes(std::span(bytes)).subspan(index, end + kCheck - index));
   std::memcpy(bytes.data() + end + kCheck, &check, sizeof check);
   return bytes;
 }
@@ -42,7 +49,7 @@ Example example_of(const ExampleView& view) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sftrun;
   static const fuzz::MemoryFile file;
-  const std::string bytes = with_fingerprint(std::string(fuzz::text_of(data, size)));
+  const std::string bytes = with_checksums(std::string(fuzz::text_of(data, size)));
   fuzz::expecting_errors([&] {
     const ExampleStore store = ExampleStore::open(file.holding(bytes));
     if (!store.header().is_object()) __builtin_trap();

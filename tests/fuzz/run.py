@@ -173,7 +173,7 @@ def gguf_vocabs():
 
 
 def example_stores():
-    """Files as ExampleWriter writes them (include/sftrun/data/example_store.h); the target sets the fingerprint."""
+    """Files as ExampleWriter writes them (include/sftrun/data/example_store.h); the target sets the checksums."""
     def store(*examples):
         tokens = [token for example in examples for token in example]
         index, offset = b"", 0
@@ -183,7 +183,9 @@ def example_stores():
         tokens += [0] * (len(tokens) % 2)
         body, header = struct.pack(f"<{len(tokens)}I", *tokens), b'{"said":"beside"}'
         at = 8 + len(body)
-        return b"sftrunEX" + body + index + header + struct.pack("<QQQQQ", at, len(examples), at + len(index), len(header), 0) + b"sftrunEX"
+        sums = bytes(8 * -(-at // 65536))
+        return (b"sftrunEX" + body + index + sums + header
+                + struct.pack("<QQQQQ", at, len(examples), at + len(index + sums), len(header), 0) + b"sftrunEX")
 
     learnt = 1 << 31
     return [store(), store([1, 2 | learnt, 3]), store([5, 6 | learnt], [7], [], [learnt - 1, 8 | learnt, 9 | learnt])]

@@ -325,6 +325,37 @@ def damaged_newest_is_passed_over(folder):
     return 0, "says so and goes on from the one before it"
 
 
+def flip_a_bit(path, at):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def tokens_damaged(folder):
+    """The tokenised data that are kept are damaged: a bit in each part of their file, in turn."""
+    command = [*TWO_STEPS, "data.cache_dir=cache"]
+    expect_success(Run(folder, 2, *command).end(), "kept in .*cache")
+    [kept] = (folder / "cache").glob("*/examples")
+    whole, adapter = kept.read_bytes(), folder / "run/adapter/adapter_model.safetensors"
+    undisturbed = adapter.read_bytes()
+    for part in ("magic", "tokens", "index", "checksums", "header", "footer"):
+        flip_a_bit(kept, part_of_tokenised_file(whole, part))
+        shutil.rmtree(folder / "run")
+        ended = Run(folder, 2, *command).end()
+        expect_success(ended, "a damaged one; it is made anew")
+        expect(ended[1].count("it is made anew") == 1, f"warned of {part} more than once", ended[1])
+        expect(adapter.read_bytes() == undisturbed, f"another adapter after damage of the {part}")
+        expect(kept.read_bytes() == whole, f"{part}: the file was not made anew")
+    return 0, "says so and tokenises anew, on one of the ranks"
+
+
+def part_of_tokenised_file(content, part):
+    """A place in it, by what its footer says (include/sftrun/data/example_store.h)."""
+    index, num_examples, header, _, _ = struct.unpack_from("<5Q", content, len(content) - 48)
+    return {"magic": 3, "tokens": 8, "index": index, "checksums": index + 32 * num_examples, "header": header,
+            "footer": len(content) - 12}[part]
+
+
 def expect_only_step_1(folder):
     found = os.listdir(folder / "run/checkpoints")
     expect(found == ["step-000001"], f"checkpoints: {found}")
@@ -394,7 +425,7 @@ def checkpoints_read_only(folder):
 CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, base_is_broken, one_ranks_gradient,
          third_step_bad, weights_overflow, disk_full, disk_fills_up, disk_space_checked_first, run_directory_read_only, checkpoints_read_only,
          interrupted_early, interrupted, terminated, second_run, launcher_killed_and_started_again_at_once, goes_back,
-         damaged_newest_is_passed_over, changed_data_allowed]
+         damaged_newest_is_passed_over, tokens_damaged, changed_data_allowed]
 
 
 def wait_until_none_left(folder):

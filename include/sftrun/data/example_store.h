@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sftrun/core/file.h"
+#include "sftrun/core/xxh3.h"
 #include "sftrun/data/example.h"
 
 /// Tokenised examples, in memory or in a mapped file: data sets may be larger than memory, and the
@@ -50,10 +51,13 @@ class ExampleStore {
   ExampleStore() = default;
   static ExampleStore in_memory(const std::vector<Example>& examples);
 
-  /// A file written by ExampleWriter. @throws DataError for any other, or a damaged one
-  static ExampleStore open(const std::filesystem::path& file);
+  /// A file written by ExampleWriter, of which every byte is compared with its checksum.
+  /// @throws DataError for any other, or a damaged one
+  static ExampleStore open(const std::filesystem::path& file, int num_threads = 1);
 
   int64_t size() const { return num_selected_; }
+  /// Compares the blocks that hold the example with their checksums, at every call: the pages of a
+  /// mapped file come from the disk again and again. @throws DataError when they are damaged
   ExampleView operator[](int64_t index) const;
   const StoredExample& stored(int64_t index) const;
   /// One after the other.
@@ -81,9 +85,9 @@ class ExampleStore {
 };
 
 /// Writes a store's file example by example; it appears when it is finished. The layout, little
-/// endian: "sftrunEX" | tokens, uint32 | padding to 8 | index of StoredExample | header as JSON |
-/// footer {index offset, number of examples, header offset, header size, fingerprint of index and
-/// header, all uint64} | "sftrunEX".
+/// endian: "sftrunEX" | tokens, uint32 | padding to 8 | index of StoredExample | BlockChecksums of
+/// everything before the index, uint64 | header as JSON | footer {index offset, number of examples,
+/// header offset, header size, XXH3 of everything from the index to here, all uint64} | "sftrunEX".
 class ExampleWriter {
  public:
   explicit ExampleWriter(const std::filesystem::path& file);
@@ -94,8 +98,10 @@ class ExampleWriter {
 
  private:
   void flush();
+  void write(const void* data, size_t num_bytes);
 
   AtomicFile file_;
+  BlockChecksums checksums_;
   std::vector<MarkedToken> buffer_;
   std::vector<StoredExample> index_;
   uint64_t num_tokens_ = 0;

@@ -1,0 +1,204 @@
+#include "sftrun/core/file_hash.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/xxh3.h"
+
+namespace sftrun {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // part of what a hash means
+constexpr int64_t kMostThreads = 8;                  // beyond that no disk is faster
+
+int64_t nanoseconds(const timespec& time) {
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+class OpenFile {
+ public:
+  explicit OpenFile(const fs::path& path) : path_(path) {
+    fd_ =
+        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused, not awaited
+    if (fd_ < 0) fail("open");
+    if (!S_ISREG(status().st_mode)) {
+      ::close(fd_);
+      throw DataError("not a regular file", path.string());
+    }
+  }
+  ~OpenFile() { ::close(fd_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  struct stat status() const {
+    struct stat info {};
+    if (::fstat(fd_, &info) != 0) fail("read");
+    return info;
+  }
+
+  void read(uint64_t offset, std::span<std::byte> into) const {
+    for (size_t done = 0; done < into.size();) {
+      const ssize_t got =
+          ::pread(fd_, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail("read");
+      if (got == 0) throw DataError("the file became shorter while it was read", path_.string());
+      done += static_cast<size_t>(got);
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what) const {
+    throw DataError(fmt::format("cannot {} file: {}", what, std::strerror(errno)), path_.string());
+  }
+
+  fs::path path_;
+  int fd_ = -1;
+};
+
+/// What changes when a file does. `ctime` is the kernel's: no program sets it back, as `cp -p`,
+/// rsync and editors do with mtime.
+std::string state_of(const fs::path& file, uint64_t begin, const struct stat& info) {
+  std::error_code ignored;
+  return fmt::format("{} {} {} {} {} {} {}", begin, info.st_size, nanoseconds(info.st_mtim),
+                     nanoseconds(info.st_ctim), info.st_ino, info.st_dev,
+                     fs::absolute(file, ignored).lexically_normal().string());
+}
+
+/// A file that changed a moment ago may change again within one tick of its clock, and a clock that
+/// is ahead of ours tells nothing.
+bool is_settled(const struct stat& info) {
+  constexpr int64_t kTickNs = 3'000'000'000;
+  const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count();
+  return now - nanoseconds(info.st_ctim) > kTickNs && now - nanoseconds(info.st_mtim) > kTickNs;
+}
+
+/// Lines of state, hash, and the hash of both: what does not hold together is not believed.
+std::string entry_of(const std::string& state, const std::string& hash) {
+  return fmt::format("{}\n{}\n{}\n", state, hash, xxh3_128(state + "\n" + hash));
+}
+
+/// Empty: nothing is remembered of a file in this state.
+std::string recalled(const fs::path& entry, const std::string& state) {
+  constexpr size_t kHashDigits = 32;
+  std::error_code ignored;
+  if (!fs::is_regular_file(entry, ignored)) return {};
+  try {
+    const std::string text = read_text_file(entry);
+    if (text.size() < state.size() + 1 + kHashDigits) return {};
+    std::string hash = text.substr(state.size() + 1, kHashDigits);
+    return text == entry_of(state, hash) ? hash : "";
+  } catch (const DataError&) {
+    return {};
+  }
+}
+
+void remember(const fs::path& entry, const std::string& text) {
+  std::error_code ignored;
+  fs::create_directories(entry.parent_path(), ignored);
+  try {
+    write_file_atomically(entry, text);
+  } catch (const DeviceError& error) {
+    log::debug("a file's hash is not kept: {}", error.what());
+  }
+}
+
+class Hashing {
+ public:
+  Hashing(const OpenFile& file, uint64_t begin, uint64_t end, std::stop_token stop)
+      : file_(file),
+        begin_(begin),
+        end_(end),
+        pieces_((end - begin + kPieceBytes - 1) / kPieceBytes),
+        stop_(std::move(stop)) {}
+
+  std::string result() {
+    const auto cpus = static_cast<int64_t>(std::thread::hardware_concurrency());
+    const auto useful = std::min<int64_t>(kMostThreads, static_cast<int64_t>(pieces_.size()));
+    {
+      std::vector<std::jthread> helpers;
+      for (int64_t i = 1; i < std::min(cpus, useful); ++i) helpers.emplace_back([this] { work(); });
+      work();
+    }
+    if (stop_.stop_requested()) throw FileHashes::Stopped();
+    if (failure_) std::rethrow_exception(failure_);
+    std::string all = fmt::format("{}", end_ - begin_);
+    for (const std::string& piece : pieces_) all += piece;
+    return xxh3_128(all);
+  }
+
+ private:
+  void work() {
+    try {
+      std::vector<std::byte> buffer(std::min(kPieceBytes, end_ - begin_));
+      for (;;) {
+        const size_t i = next_.fetch_add(1);
+        if (i >= pieces_.size() || stop_.stop_requested()) return;
+        const uint64_t offset = begin_ + i * kPieceBytes;
+        const std::span bytes = std::span(buffer).first(std::min(kPieceBytes, end_ - offset));
+        file_.read(offset, bytes);
+        pieces_[i] = xxh3_128(bytes);
+      }
+    } catch (...) {
+      const std::scoped_lock lock(mutex_);
+      failure_ = std::current_exception();
+      next_ = pieces_.size();
+    }
+  }
+
+  const OpenFile& file_;
+  uint64_t begin_, end_;
+  std::vector<std::string> pieces_;
+  std::stop_token stop_;
+  std::atomic<size_t> next_{0};
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+fs::path user_cache() {  // XDG Base Directory Specification
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
+    return fs::path(cache) / "sftrun";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
+    return fs::path(home) / ".cache" / "sftrun";
+  return {};
+}
+
+std::string FileHashes::of(const fs::path& path, uint64_t begin,
+                           const std::stop_token& stop) const {
+  const OpenFile file(path);
+  const struct stat before = file.status();
+  const bool settled = is_settled(before);
+  const std::string state = state_of(path, begin, before);
+  std::error_code ignored;
+  const fs::path entry =
+      memory_ / xxh3_128(fmt::format("{} {}", begin, fs::absolute(path, ignored).string()));
+  if (!memory_.empty() && settled) {
+    if (std::string hash = recalled(entry, state); !hash.empty()) return hash;
+  }
+  const auto end = static_cast<uint64_t>(before.st_size);
+  std::string hash = Hashing(file, std::min(begin, end), end, stop).result();
+  if (!memory_.empty() && settled && state_of(path, begin, file.status()) == state)
+    remember(entry, entry_of(state, hash));
+  return hash;
+}
+
+}  // namespace sftrun

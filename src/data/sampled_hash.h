@@ -1,0 +1,11 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace sftrun::data {
+
+/// Fingerprint of a file's size, beginning and end: for files that nobody wants to read first.
+std::string sampled_hash(const std::filesystem::path& file);
+
+}  // namespace sftrun::data
