@@ -269,13 +269,14 @@ class Judge {
                                     value.get<int64_t>() <= kMostRank
                               : value.is_number() && value.get<double>() > 0;
       if (!fits) {
-        report(fmt::format("`{}` is {} for `{}`", key, shown, name), {key},
+        report(fmt::format("`{}` is {} for `{}`", key, excerpt(shown), excerpt(name)), {key},
                whole ? fmt::format("write a whole number from 1 to {}", kMostRank)
                      : "write a number above 0");
       }
-      if (!is_regex(name)) {
-        report(fmt::format("`{}` holds `{}`, which is no regular expression", key, name), {key},
-               "write the name of a module, or its end: o_proj");
+      if (const std::string problem = regex_problem(name); !problem.empty()) {
+        report(fmt::format("`{}` holds `{}`, which is not a regular expression: {}", key,
+                           excerpt(name), problem),
+               {key}, "write the name of a module, or its end: o_proj");
       }
     }
   }

@@ -32,8 +32,11 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   std::string best;
   size_t best_distance = SIZE_MAX;
   for (const std::string& candidate : candidates) {
+    const size_t longer = std::max(word.size(), candidate.size()), most = longer / 3 + 1;
+    if (longer - std::min(word.size(), candidate.size()) > most)
+      continue;  // as many edits at least
     const size_t distance = edit_distance(ascii_lower(std::string(word)), ascii_lower(candidate));
-    if (distance <= std::max(word.size(), candidate.size()) / 3 + 1 && distance < best_distance) {
+    if (distance <= most && distance < best_distance) {
       best_distance = distance;
       best = candidate;
     }
@@ -111,6 +114,18 @@ bool is_valid_utf8(std::string_view text) {
     i += extra + 1;
   }
   return true;
+}
+
+std::string excerpt(std::string_view text) {
+  constexpr size_t kMostChars = 200;
+  constexpr auto is_inside = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
+  size_t num_chars = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (is_inside(text[at]) && at < 4 * kMostChars) continue;
+    if (num_chars++ == kMostChars)
+      return fmt::format("{}… ({} bytes)", text.substr(0, at), text.size());
+  }
+  return std::string(text);
 }
 
 std::string shell_word(std::string_view text) {

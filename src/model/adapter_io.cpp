@@ -104,7 +104,8 @@ namespace {
 
 std::string yaml_of(const spec::NamePattern& pattern) {
   std::vector<std::string> entries;
-  for (const auto& [name, value] : pattern) entries.push_back(fmt::format("'{}': {}", name, value));
+  for (const auto& [name, value] : pattern)
+    entries.push_back(fmt::format("'{}': {}", name.expression(), value));
   return "{" + join(entries, ", ") + "}";
 }
 

@@ -71,11 +71,12 @@ class Selection {
 }  // namespace
 
 spec::LoraTargets LoraOptions::targets() const {
-  return {.modules = target_modules,
-          .is_pattern = target_is_pattern,
-          .parameters = target_parameters,
-          .dropout = dropout,
-          .saved = modules_to_save};
+  spec::LoraTargets targets{.modules = target_modules,
+                            .parameters = target_parameters,
+                            .dropout = dropout,
+                            .saved = modules_to_save};
+  if (target_is_pattern) targets.pattern = spec::target_pattern(target_modules.at(0));
+  return targets;
 }
 
 class DecoderBuilder {

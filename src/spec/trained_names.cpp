@@ -146,7 +146,7 @@ bool is_target(const LoraTargets& targets, const std::string& module, LinearSlot
   if (is_saved(targets.saved, module + ".weight")) return false;
   if (slot == LinearSlot::kRouter && is_target(targets, module + ".weight")) return true;
   if (!is_targetable(slot, arch)) return false;
-  if (targets.is_pattern) return std::regex_match(module, std::regex(targets.modules.at(0)));
+  if (targets.pattern) return targets.pattern->matches(module);
   for (const std::string& target : targets.modules) {
     if (target == "all-linear" || ends_with_name(module, target)) return true;
   }
@@ -155,7 +155,7 @@ bool is_target(const LoraTargets& targets, const std::string& module, LinearSlot
 
 bool is_end_target(const LoraTargets& targets, const std::string& module) {
   if (is_saved(targets.saved, module + ".weight")) return false;
-  if (targets.is_pattern) return std::regex_match(module, std::regex(targets.modules.at(0)));
+  if (targets.pattern) return targets.pattern->matches(module);
   return std::any_of(targets.modules.begin(), targets.modules.end(),
                      [&](const std::string& target) { return ends_with_name(module, target); });
 }
@@ -190,7 +190,7 @@ void require_pissa_fits(const LoraTargets& targets, const ArchSpec& arch) {
 void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
   require_parameters_exist(targets, arch);
   require_saved_exist(targets, arch);
-  if (targets.is_pattern) return;
+  if (targets.pattern) return;
   const std::vector<LinearSpec> linears = all_linears(arch);
   std::vector<std::string> names;
   for (const LinearSpec& linear : linears) {
@@ -288,15 +288,27 @@ std::vector<Update> all_updates(const LoraTargets& targets, const ArchSpec& arch
   return updates;
 }
 
-bool matches(const std::string& expression, const std::string& name) {
-  return std::regex_match(name, std::regex("(?:.*\\.)?(?:" + expression + ")"));
+/// The first that does not compile says so by itself, not within brackets of ours.
+std::string within_brackets(const std::string& expression, const std::string& where,
+                            ExitCode blame) {
+  PythonRegex(expression, PythonRegex::Matches::kSearch, where, blame);
+  return "(.*\\.)?(" + expression + ")$";
 }
 
 }  // namespace
 
+NameEnding::NameEnding(std::string expression, std::string where, ExitCode blame)
+    : expression_(std::move(expression)),
+      regex_(within_brackets(expression_, where, blame), PythonRegex::Matches::kStart, where,
+             blame) {}
+
+PythonRegex target_pattern(std::string expression, std::string where, ExitCode blame) {
+  return {std::move(expression), PythonRegex::Matches::kWhole, std::move(where), blame};
+}
+
 std::optional<double> pattern_value(const NamePattern& pattern, const std::string& name) {
   for (const auto& [expression, value] : pattern) {
-    if (matches(expression, name)) return value;
+    if (expression.matches(name)) return value;
   }
   return std::nullopt;
 }
@@ -326,16 +338,15 @@ void require_patterns_match(const LoraSizes& sizes, const LoraTargets& targets,
   const std::vector<Update> updates = all_updates(targets, arch);
   const auto require = [&](const NamePattern& pattern, const char* key) {
     for (const auto& entry : pattern) {
-      const std::string& expression = entry.first;
       const bool found = std::any_of(updates.begin(), updates.end(), [&](const Update& update) {
-        return matches(expression, update.name);
+        return entry.first.matches(update.name);
       });
       if (found) continue;
-      throw ConfigError(fmt::format("`{}` is the name of no update", expression), key,
-                        updates.empty()
-                            ? "remove it"
-                            : fmt::format("updates are named like {}; a name or its end is enough",
-                                          updates.front().name));
+      throw ConfigError(
+          fmt::format("`{}` is the name of no update", excerpt(entry.first.expression())), key,
+          updates.empty() ? "remove it"
+                          : fmt::format("updates are named like {}; a name or its end is enough",
+                                        updates.front().name));
     }
   };
   require(sizes.rank_pattern, "tuning.lora.rank_pattern");
@@ -355,12 +366,7 @@ int64_t num_lora_values(const LoraTargets& targets, const LoraSizes& sizes, cons
 TrainableNames::TrainableNames(const std::vector<std::string>& patterns,
                                const std::vector<TensorSpec>& tensors) {
   for (const std::string& pattern : patterns) {
-    try {
-      patterns_.emplace_back(pattern, std::regex::ECMAScript);
-    } catch (const std::regex_error& e) {
-      throw ConfigError(
-          fmt::format("tuning.trainable: `{}` is not a regular expression: {}", pattern, e.what()));
-    }
+    patterns_.emplace_back(pattern, PythonRegex::Matches::kSearch, "tuning.trainable");
   }
   std::vector<std::string> names;
   for (const TensorSpec& tensor : tensors) {
@@ -368,13 +374,13 @@ TrainableNames::TrainableNames(const std::vector<std::string>& patterns,
     if (tensor.layer <= 0) names.push_back(tensor.name);
   }
   throw ConfigError("tuning.trainable matches no parameter of the model",
-                    "tuning.trainable: " + join(patterns, ", "),
+                    "tuning.trainable: " + excerpt(join(patterns, ", ")),
                     "parameters are named like: " + join(names, ", "));
 }
 
 bool TrainableNames::match(const std::string& name) const {
   return std::any_of(patterns_.begin(), patterns_.end(),
-                     [&](const std::regex& pattern) { return std::regex_search(name, pattern); });
+                     [&](const PythonRegex& pattern) { return pattern.matches(name); });
 }
 
 }  // namespace sftrun::spec

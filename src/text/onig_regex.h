@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sftrun/core/onig.h"
 #include "sftrun/text/tokenizer.h"
 
 namespace sftrun::text {
@@ -17,20 +17,17 @@ class Regex {
  public:
   /// @throws DataError with oniguruma's message.
   Regex(std::string pattern, const std::string& where);
-  ~Regex();
-  Regex(Regex&&) noexcept;
-  Regex& operator=(Regex&&) noexcept;
 
   /// All matches from left to right, none overlapping; an empty one is left out right behind
   /// another match.
   /// @param text valid UTF-8   @param[out] matches replaced
+  /// @throws DataError for a pattern that takes too many steps
   void find_all(std::string_view text, std::vector<ByteSpan>& matches) const;
   const std::string& pattern() const { return pattern_; }
 
  private:
-  struct Compiled;
   std::string pattern_;
-  std::unique_ptr<Compiled> compiled_;
+  OnigPattern compiled_;
 };
 
 /// The pattern with \p{L}, \P{L}, \w, \d, … written out as ranges of the tables. Properties that

@@ -52,7 +52,7 @@ constexpr std::array<std::string_view, 4> kPlainInitialisations = {"gaussian", "
                                                                    "pissa"};
 
 std::string shown(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return excerpt(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 /// null, false, [], {} or "": the feature is off.
@@ -133,7 +133,8 @@ class ConfigReader {
     }
     for (const auto& [key, value] : config_.items()) {
       const bool known = std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end();
-      if (!known && !is_off(value)) fail_unsupported(fmt::format("`{}: {}`", key, shown(value)));
+      if (!known && !is_off(value))
+        fail_unsupported(fmt::format("`{}: {}`", excerpt(key), shown(value)));
     }
   }
 
@@ -206,6 +207,10 @@ class ConfigReader {
     } else {
       result.target_modules = {targets->get<std::string>()};
       result.target_is_pattern = result.target_modules[0] != "all-linear";
+      if (result.target_is_pattern) {
+        spec::target_pattern(result.target_modules[0], where_ + ": target_modules",
+                             ExitCode::kData);
+      }
     }
     result.target_parameters = names("target_parameters");
     std::sort(result.target_parameters.begin(), result.target_parameters.end());
@@ -224,8 +229,9 @@ class ConfigReader {
                            value.get<int64_t>() <= kMostRank;
       if (of_ranks && !is_rank) fail(key, "of positive integers");
       if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, "of numbers");
-      if (!is_regex(name)) fail(key, "of regular expressions over names");
-      result.emplace_back(name, value.get<double>());
+      result.emplace_back(
+          spec::NameEnding(name, fmt::format("{}: {}", where_, key), ExitCode::kData),
+          value.get<double>());
     }
     return result;
   }
@@ -243,7 +249,7 @@ ordered_json plain_number(double value) {
 
 ordered_json written(const spec::NamePattern& pattern) {
   ordered_json result = ordered_json::object();
-  for (const auto& [name, value] : pattern) result[name] = plain_number(value);
+  for (const auto& [name, value] : pattern) result[name.expression()] = plain_number(value);
   return result;
 }
 

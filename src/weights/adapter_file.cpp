@@ -437,8 +437,8 @@ void keep_ends_tied(AdapterConfig& config, const spec::ArchSpec& arch) {
     return spec::is_saved({name}, embedding + std::string(kWeight)) ||
            spec::is_saved({name}, spec::kHeadModule + std::string(kWeight));
   });
-  const spec::LoraTargets targets{.modules = config.target_modules,
-                                  .is_pattern = config.target_is_pattern};
+  spec::LoraTargets targets{.modules = config.target_modules};
+  if (config.target_is_pattern) targets.pattern = spec::target_pattern(config.target_modules.at(0));
   if (!spec::is_end_target(targets, embedding) || spec::is_end_target(targets, spec::kHeadModule))
     return;
   if (config.target_is_pattern)

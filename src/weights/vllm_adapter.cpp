@@ -278,7 +278,7 @@ class VllmWriter {
       std::erase_if(*patterns, [&](const auto& entry) { return !is_of_written(entry); });
   }
 
-  bool is_of_written(const std::pair<std::string, double>& entry) const {
+  bool is_of_written(const spec::NamePattern::value_type& entry) const {
     return std::any_of(written_.begin(), written_.end(), [&](const Written& written) {
       return spec::pattern_value({entry}, written.module).has_value();
     });
@@ -296,7 +296,7 @@ class VllmWriter {
   }
 
   static void set_first(spec::NamePattern& patterns, const std::string& pattern, double value) {
-    std::erase_if(patterns, [&](const auto& entry) { return entry.first == pattern; });
+    std::erase_if(patterns, [&](const auto& entry) { return entry.first.expression() == pattern; });
     patterns.insert(patterns.begin(), {pattern, value});
   }
 

@@ -20,7 +20,7 @@ TEST(TrainedNames, TargetsThatAreNotThereAreRefused) {
   const ArchSpec arch = small();
   require_targets_exist({.modules = {"all-linear"}}, arch);
   require_targets_exist({.modules = {"q_proj", "layers.1.mlp.down_proj"}}, arch);
-  require_targets_exist({.modules = {"no such pattern"}, .is_pattern = true}, arch);
+  require_targets_exist({.pattern = target_pattern("no such pattern")}, arch);
   test::expect_error<ConfigError>([&] { require_targets_exist({.modules = {"qproj"}}, arch); },
                                   {"no linear layer is named `qproj`", "tuning.lora.target_modules",
                                    "did you mean `q_proj`? there are: "});
@@ -38,7 +38,7 @@ TEST(TrainedNames, EndsAreAskedForByName) {
   EXPECT_TRUE(is_end_target({.modules = {"embed_tokens"}}, "model.embed_tokens"));
   EXPECT_FALSE(is_end_target({.modules = {"embed_tokens"}}, "model.embed_tokens_per_layer"));
   EXPECT_FALSE(is_end_target({.modules = {"lm_head"}, .saved = {"lm_head"}}, "lm_head"));
-  EXPECT_TRUE(is_end_target({.modules = {".*(q_proj|lm_head)"}, .is_pattern = true}, "lm_head"));
+  EXPECT_TRUE(is_end_target({.pattern = target_pattern(".*(q_proj|lm_head)")}, "lm_head"));
   const LoraTargets both{.modules = {"embed_tokens", "lm_head"}};
   require_targets_exist(both, arch);
   EXPECT_EQ(adapted_names(both, arch), std::set<std::string>({"model.embed_tokens", "lm_head"}));
@@ -139,6 +139,22 @@ TEST(TrainedNames, PatternsOfRanksMatchAsInPeft) {
   EXPECT_EQ(value("model.layers.0.block_sparse_moe.experts.12.w1"), 4);
   EXPECT_EQ(value("model.layers.0.mlp.experts.gate_up_proj"), 5);
   EXPECT_EQ(value("gate_up_proj"), -1);
+}
+
+TEST(TrainedNames, ExpressionsThatTakeTooLongAreRefused) {
+  const std::string slow = "(?:[a-z_.]|[a-z_.]|[a-z_.])*\\d\\d\\d", place = "tuning.trainable";
+  test::expect_error<ConfigError>([&] { TrainableNames({slow}, tensor_specs(small())); },
+                                  {"matching `" + slow + "` against model.", "takes too long"});
+  test::expect_error<ConfigError>(
+      [&] {
+        pattern_value({{slow.c_str(), 1}}, "model.layers.0.self_attn.q_proj");
+      },
+      {"takes too long"});
+  const std::string deep = std::string(20'000, '(') + std::string(20'000, ')');
+  test::expect_error<ConfigError>([&] { TrainableNames({deep}, tensor_specs(small())); },
+                                  {"is not a regular expression", "at   " + place});
+  test::expect_error<ConfigError>([&] { target_pattern(deep); }, {"not a regular expression"});
+  EXPECT_THROW(NameEnding("a)|(b"), ConfigError);
 }
 
 TEST(TrainedNames, ScalesOfUpdates) {

@@ -9,6 +9,7 @@
 #include "normal_forms.h"
 #include "onig_regex.h"
 #include "sftrun/core/error.h"
+#include "support/expect_error.h"
 #include "unicode.h"
 
 namespace sftrun::text {
@@ -94,6 +95,15 @@ TEST(Scanners, EqualOnigurumaOnTheirPatterns) {
   EXPECT_EQ(make_known_scanner("x"), nullptr);
 }
 
+TEST(Regex, StepsOfASearchAreBounded) {
+  std::vector<ByteSpan> matches;
+  const std::string text(50'000, 'a');  // within the limit of one place, beyond that of all
+  test::expect_error([&] { Regex("(?:a|b)*[^ab]", "test").find_all(text, matches); },
+                     {"matching the tokenizer's pattern `(?:a|b)*[^ab]` failed"});
+  Regex("a*", "test").find_all(text, matches);
+  EXPECT_EQ(matches.size(), 1U);
+}
+
 TEST(Regex, HasTheTablesProperties) {
   // U+1C89 is a letter since Unicode 16, which the system's oniguruma may not know.
   EXPECT_EQ(split(R"(\p{L}+)", SplitBehavior::kIsolated, false, "a\u1C89-"),
@@ -108,6 +118,7 @@ TEST(Regex, HasTheTablesProperties) {
   EXPECT_EQ(expand_properties(R"(\p{Greek}[[:alpha:]\n\\p]\d)").substr(0, 26),
             R"(\p{Greek}[[:alpha:]\n\\p][)");
   EXPECT_THROW(Regex("[", "test"), DataError);
+  EXPECT_THROW(Regex(std::string(8'000, '(') + std::string(8'000, ')'), "test"), DataError);
 }
 
 TEST(Unicode, LossyTextAsRusts) {

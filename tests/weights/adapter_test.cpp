@@ -63,6 +63,22 @@ TEST(AdapterConfig, ReadsPeftsOwn) {
   EXPECT_EQ(config.task_type, "CAUSAL_LM");
 }
 
+TEST(AdapterConfig, ExpressionsAreBounded) {
+  const std::string nested = std::string(20'000, '(') + std::string(20'000, ')');
+  json config = peft_config();
+  config["target_modules"] = nested;
+  test::expect_error([&] { load_config(config); },
+                     {"is not a regular expression", "adapter_config.json: target_modules"});
+  config = peft_config();
+  config["rank_pattern"] = {{nested, 4}};
+  test::expect_error([&] { load_config(config); },
+                     {"is not a regular expression", "adapter_config.json: rank_pattern"});
+  config["rank_pattern"] = {{"(?:[a-z_.]|[a-z_.]|[a-z_.])*\\d\\d\\d", 4}};
+  const spec::LoraSizes sizes = load_config(config).sizes();
+  test::expect_error([&] { sizes.r_of("model.layers.0.self_attn.q_proj"); },
+                     {"takes too long", "adapter_config.json: rank_pattern"});
+}
+
 TEST(AdapterConfig, ReadsPatternsAndAllLinear) {
   json config = peft_config();
   config["target_modules"] = ".*self_attn.(q|v)_proj";
@@ -443,7 +459,8 @@ TEST(AdapterConfig, ReadsPatternsInTheirOrder) {
   expect_error([&] { read(R"({"q_proj": 2.5})", "null"); }, {"`rank_pattern` must be of positive"});
   expect_error([&] { read("[3]", "null"); }, {"`rank_pattern` must be a map of names"});
   expect_error([&] { read("{}", R"({"q_proj": "x"})"); }, {"`alpha_pattern` must be of numbers"});
-  expect_error([&] { read("{}", R"({"(q": 2})"); }, {"`alpha_pattern` must be of regular"});
+  expect_error([&] { read("{}", R"({"(q": 2})"); },
+               {"`(q` is not a regular expression", "adapter_config.json: alpha_pattern"});
 }
 
 // Layers of the same names and sizes do not make it a model of the same family.

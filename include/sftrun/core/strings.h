@@ -25,6 +25,10 @@ bool has_path_part(std::string_view path, std::string_view part);
 
 bool is_valid_utf8(std::string_view text);
 
+/// What errors show of a text that may be of any length: its first 200 characters, and how many
+/// bytes it has where that is not all of it.
+std::string excerpt(std::string_view text);
+
 /// A word of a command to paste into a shell: as it is where nothing in it is special there, else
 /// in single quotes.
 std::string shell_word(std::string_view text);

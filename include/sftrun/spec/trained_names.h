@@ -2,12 +2,12 @@
 
 #include <cstdint>
 #include <optional>
-#include <regex>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "sftrun/core/regex.h"
 #include "sftrun/spec/arch_spec.h"
 
 /// What configurations ask to train, by the names of modules and parameters.
@@ -15,19 +15,32 @@ namespace sftrun::spec {
 
 /// Where low-rank updates go; names as peft matches them.
 struct LoraTargets {
-  std::vector<std::string> modules;  ///< endings of names, or "all-linear"
-  bool is_pattern = false;  ///< modules holds one regular expression over whole names instead
-  std::vector<std::string> parameters;  ///< of experts and routers, endings of names
+  std::vector<std::string> modules;         ///< endings of names, or "all-linear"
+  std::optional<PythonRegex> pattern = {};  ///< of whole names, instead of modules
+  std::vector<std::string> parameters;      ///< of experts and routers, endings of names
   double dropout = 0;
   std::vector<std::string> saved = {};  ///< `modules_to_save`: trained whole, and not adapted
 };
 
-/// Numbers of single updates by regular expressions over names, in order: peft's `rank_pattern` and
-/// `alpha_pattern`.
-using NamePattern = std::vector<std::pair<std::string, double>>;
+/// A regular expression that is a whole name, or its end behind a dot (peft's get_pattern_key).
+class NameEnding {
+ public:
+  NameEnding(const char* expression) : NameEnding(std::string(expression)) {}
+  /// @param where, blame as of PythonRegex, which throws
+  NameEnding(std::string expression, std::string where = {}, ExitCode blame = ExitCode::kUsage);
 
-/// That of the first expression that is the whole name or its end behind a dot (peft's
-/// get_pattern_key).
+  bool matches(const std::string& name) const { return regex_.matches(name); }
+  const std::string& expression() const { return expression_; }
+
+ private:
+  std::string expression_;
+  PythonRegex regex_;
+};
+
+/// Numbers of single updates by their names, in order: peft's `rank_pattern` and `alpha_pattern`.
+using NamePattern = std::vector<std::pair<NameEnding, double>>;
+
+/// That of the first expression that matches.
 std::optional<double> pattern_value(const NamePattern& pattern, const std::string& name);
 
 /// Rank and scale of each update. Names are those of modules, or of parameters where
@@ -45,6 +58,10 @@ struct LoraSizes {
   /// The sum of `ranks` in the scale of `r_of(name)`: what alpha has to be.
   double alpha_for(const std::string& name, int64_t ranks) const;
 };
+
+/// peft's `target_modules` as one string. @param where, blame as of PythonRegex, which throws
+PythonRegex target_pattern(std::string expression, std::string where = {},
+                           ExitCode blame = ExitCode::kUsage);
 
 /// @throws ConfigError for an expression that no update's name matches, naming it
 void require_patterns_match(const LoraSizes& sizes, const LoraTargets& targets,
@@ -94,7 +111,7 @@ class TrainableNames {
   bool match(const std::string& name) const;
 
  private:
-  std::vector<std::regex> patterns_;
+  std::vector<PythonRegex> patterns_;
 };
 
 }  // namespace sftrun::spec

@@ -1,0 +1,111 @@
+#include "sftrun/core/regex.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "sftrun/core/file.h"
+#include "support/expect_error.h"
+
+namespace sftrun {
+namespace {
+
+using Matches = PythonRegex::Matches;
+
+std::string repeated(std::string_view part, size_t count) {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) text += part;
+  return text;
+}
+
+/// What Python's re says: scripts/fixtures/make_regexes.py.
+class PythonRegexTest : public testing::Test {
+ protected:
+  const nlohmann::json fixture_ =
+      nlohmann::json::parse(read_text_file(SFTRUN_TEST_DATA "/core/regexes.json"));
+};
+
+TEST_F(PythonRegexTest, MatchesAsPythonDoes) {
+  const std::vector<std::string> names = fixture_["names"];
+  size_t num_pairs = 0;
+  for (const auto& entry : fixture_["valid"]) {
+    const std::string pattern = entry["pattern"];
+    for (const auto& [key, how] :
+         {std::pair("search", Matches::kSearch), std::pair("start", Matches::kStart),
+          std::pair("whole", Matches::kWhole)}) {
+      const PythonRegex regex(pattern, how);
+      std::string found;
+      for (const std::string& name : names) found += regex.matches(name) ? '1' : '0';
+      EXPECT_EQ(found, entry[key]) << key << " of " << pattern;
+      num_pairs += names.size();
+    }
+  }
+  EXPECT_GE(num_pairs, 5000U);
+}
+
+TEST_F(PythonRegexTest, RefusesWhatPythonRefuses) {
+  ASSERT_GE(fixture_["invalid"].size(), 15U);
+  for (const std::string pattern : fixture_["invalid"]) {
+    EXPECT_NE(regex_problem(pattern), "") << pattern;
+    for (const Matches how : {Matches::kSearch, Matches::kStart, Matches::kWhole}) {
+      test::expect_error<ConfigError>([&] { PythonRegex(pattern, how, "tuning.trainable"); },
+                                      {"is not a regular expression: ", "at   tuning.trainable"});
+    }
+  }
+}
+
+TEST(PythonRegex, AFileIsToBlameWhereItSaysSo) {
+  test::expect_error<DataError>(
+      [] { PythonRegex("(", Matches::kWhole, "adapter_config.json", ExitCode::kData); },
+      {"`(` is not a regular expression", "adapter_config.json"});
+}
+
+TEST(PythonRegex, DepthAndLengthAreBounded) {
+  for (const char* opening : {"(", "(?:", "([)]", "([[]"}) {
+    const std::string nested = repeated(opening, 20'000) + "a" + repeated(")", 20'000);
+    test::expect_error<ConfigError>([&] { PythonRegex(nested, Matches::kWhole); },
+                                    {"`" + nested.substr(0, 200) + "… (", "not a regular expr"});
+  }
+  const std::string deep = repeated("(", 100) + "a" + repeated(")", 100);
+  EXPECT_TRUE(PythonRegex(deep, Matches::kWhole).matches("a"));
+  EXPECT_NE(regex_problem(repeated("[", 20'000)), "");
+  EXPECT_NE(regex_problem(repeated("(?=", 20'000)), "");
+  EXPECT_NE(regex_problem(std::string((64 << 10) + 1, 'a')), "");
+  EXPECT_EQ(regex_problem(std::string(64 << 10, 'a')), "");
+  EXPECT_EQ(regex_problem(repeated("(a)|", 16 << 10)), "");  // beside each other, not within
+}
+
+TEST(PythonRegex, StepsAreBounded) {
+  const std::string name = std::string(200, 'a') + "c";
+  for (const char* pattern : {"(a*)*b", "(a+)+b", "(a|a)*\\d", "(a|aa)+$", "(.*)*(.*)*b",
+                              "((a*)*)*b", "(?:a?){200}a{200}b", "(.*)\\1(.*)\\2b"}) {
+    for (const Matches how : {Matches::kSearch, Matches::kWhole}) {
+      const PythonRegex regex(pattern, how, "tuning.trainable");
+      try {
+        EXPECT_FALSE(regex.matches(name)) << pattern;
+      } catch (const ConfigError& error) {
+        const std::string text = error.what();
+        EXPECT_NE(text.find("takes too long"), std::string::npos) << text;
+        EXPECT_NE(text.find("at   tuning.trainable"), std::string::npos) << text;
+      }
+    }
+  }
+  test::expect_error<ConfigError>([&] { PythonRegex("(a|a)*\\d", Matches::kSearch).matches(name); },
+                                  {"takes too long"});
+  // What is honest takes few of them.
+  EXPECT_TRUE(PythonRegex(".*a.*a.*c", Matches::kWhole).matches(name));
+}
+
+TEST(PythonRegex, RepeatsOfRepeatsTakeNoMemory) {
+  for (const char* pattern : {"(((a{1000}){1000}){1000}){1000}", "((a{0,99999}){0,99999})c",
+                              "(?:(?:(?:x{50}){50}){50}){50}"})
+    EXPECT_FALSE(PythonRegex(pattern, Matches::kStart).matches("b")) << pattern;
+}
+
+TEST(PythonRegex, BytesThatAreNoTextAreRefused) {
+  EXPECT_NE(regex_problem("\xFF"), "");
+  EXPECT_NE(regex_problem(std::string("a\0b", 3)), "");
+}
+
+}  // namespace
+}  // namespace sftrun
