@@ -211,10 +211,7 @@ BatchStream::BatchStream(const config::RunConfig& config, const TextModel& model
       windows_(std::make_unique<Windows>(config, model, num_threads)) {
   Fingerprint fingerprint;
   for (const SourceFile& file : windows_->files()) fingerprint.add(sampled_hash(file.path));
-  fingerprint_ = fingerprint.add(model.tokenizer->to_json())
-                     .add(model.chat_template ? model.chat_template->source() : std::string())
-                     .add(config::to_json(config)["data"]["train"].dump())
-                     .hex();
+  fingerprint_ = fingerprint.add(config::to_json(config)["data"]["train"].dump()).hex();
   if (!position.is_null()) used_ = seek(position);
   window_ = windows_->make();
   if (used_ > window_->bins.size()) refuse_position();

@@ -44,16 +44,13 @@ int64_t rendering_moment(const TextModel& model) {
   return model.render_defaults.now_unix_s / kDay;
 }
 
-/// Of what is read. How it is read (data.*, model.max_seq_len) is compared setting by setting.
+/// Of what is read. How it is read (data.*, model.max_seq_len) is compared setting by setting, and
+/// tokenizer and template are parts of a run's identity of their own.
 std::string fingerprint_of(const std::vector<std::string>& contents, RecordFormat format,
-                           const config::DataSource& source, const TextModel& model) {
+                           const config::DataSource& source) {
   Fingerprint fingerprint;
   for (const std::string& hash : contents) fingerprint.add(hash);
-  if (has_tokens_beyond_embeddings(model))  // what one model has rows for another may not
-    fingerprint.add(static_cast<uint64_t>(*model.num_embeddings));
-  return fingerprint.add(model.tokenizer->to_json())
-      .add(model.chat_template ? model.chat_template->source() : std::string())
-      .add(static_cast<uint64_t>(format))
+  return fingerprint.add(static_cast<uint64_t>(format))
       .add(source.fields.dump())
       .add(static_cast<uint64_t>(source.max_samples.value_or(-1)))
       .hex();
@@ -66,6 +63,14 @@ std::string cache_key(const std::string& fingerprint, const std::vector<SourceFi
   const config::DataConfig& data = config.data;
   Fingerprint key;
   key.add(fingerprint).add(build_id());
+  key.add(model.tokenizer->to_json())
+      .add(model.chat_template ? model.chat_template->source() : std::string());
+  for (const std::string& special :
+       {model.render_defaults.bos_token, model.render_defaults.eos_token,
+        model.render_defaults.unk_token, model.render_defaults.pad_token})
+    key.add(special);
+  if (has_tokens_beyond_embeddings(model))  // what one model has rows for another may not
+    key.add(static_cast<uint64_t>(*model.num_embeddings));
   for (const SourceFile& file : files) key.add(file.path);
   for (const auto value :
        {static_cast<int64_t>(data.loss_on), static_cast<int64_t>(data.thinking),
@@ -133,7 +138,7 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   std::vector<std::string> contents;
   for (const SourceFile& file : records.files()) contents.push_back(hashes.of(file.path));
   LoadedSource loaded;
-  loaded.fingerprint = fingerprint_of(contents, format, source, model);
+  loaded.fingerprint = fingerprint_of(contents, format, source);
   const std::string key =
       cache_key(loaded.fingerprint, records.files(), config, records.rule(), model);
   loaded.examples = cache.get(key, source.path, [&](const fs::path& target) {

@@ -20,7 +20,9 @@
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "weight_hashing.h"
 
 namespace sftrun::engine {
 namespace fs = std::filesystem;
@@ -48,7 +50,8 @@ struct Training {
 /// The base that the run trained on, which need not be the one that was merged into.
 std::shared_ptr<const weights::Checkpoint> base_of_run(const observe::RunReport& report,
                                                        const MergedModel& model) {
-  if (model.base->fingerprint() == report.base_model_fingerprint) return model.base;
+  if (weights::has_fingerprint(*model.base, report.base_model_fingerprint, remembered_hashes()))
+    return model.base;
   std::error_code ignored;
   if (!report.base_model_path.empty() && fs::exists(report.base_model_path, ignored))
     return weights::Checkpoint::open(report.base_model_path);
@@ -59,13 +62,14 @@ std::shared_ptr<const weights::Checkpoint> base_of_run(const observe::RunReport&
 /// The same where an adapter outside its run says what it was trained on.
 std::shared_ptr<const weights::Checkpoint> base_of_adapter(const config::HeldBase& held,
                                                            const MergedModel& model) {
-  if (model.base->fingerprint() == held.fingerprint) return model.base;
+  if (weights::has_fingerprint(*model.base, held.fingerprint, remembered_hashes()))
+    return model.base;
   const auto config = weights::AdapterConfig::load(model.adapter);
   for (const std::string& name : {held.model, config.base_model_name_or_path}) {
     std::error_code ignored;
     if (!fs::exists(name, ignored)) continue;
     auto base = weights::Checkpoint::open(name);
-    if (base->fingerprint() == held.fingerprint) return base;
+    if (weights::has_fingerprint(*base, held.fingerprint, remembered_hashes())) return base;
   }
   throw DataError(fmt::format("the base that the adapter was trained on ({} in {}) is not there",
                               held.model, held.words()));
@@ -257,11 +261,17 @@ bool is_notable(const Difference& difference) {
   return divergence >= kNotable || (divergence >= kNoise && rise >= kNotable);
 }
 
+bool are_same_weights(const weights::Checkpoint& a, const weights::Checkpoint& b) {
+  const FileHashes hashes = remembered_hashes();
+  return weights::fingerprint(a, weights::hash_weights(a, hashes)) ==
+         weights::fingerprint(b, weights::hash_weights(b, hashes));
+}
+
 /// Where values in fewer bits were trained on and others merged into, those; else more bits.
 std::string way_out(const MergedModel& model, const Training& training) {
   const config::TuningConfig& tuning = training.config.tuning;
   const bool merged_into_others = tuning.quantises_base() &&
-                                  model.base->fingerprint() == training.base->fingerprint() &&
+                                  are_same_weights(*model.base, *training.base) &&
                                   !model.is_in_fewer_bits;
   const bool rounds_activations = ascii_lower(training.format) == "fp8";
   if (rounds_activations && !merged_into_others && !model.is_in_fewer_bits)

@@ -21,7 +21,9 @@
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "weight_hashing.h"
 
 namespace sftrun::engine {
 namespace {
@@ -186,9 +188,9 @@ std::string held_form(const config::TuningConfig& tuning, const weights::Checkpo
 }
 
 config::HeldBase held_base(const config::RunConfig& config, const Compute& compute,
-                           const weights::Checkpoint& checkpoint) {
+                           const weights::Checkpoint& checkpoint, const std::string& fingerprint) {
   config::HeldBase held{.model = config.model.name,
-                        .fingerprint = checkpoint.fingerprint(),
+                        .fingerprint = fingerprint,
                         .form = held_form(config.tuning, checkpoint),
                         .dtype = dtype_name(compute.dtype),
                         .tuning = config.tuning,
@@ -232,12 +234,14 @@ DType dtype_to_store(const std::string& wanted, const weights::Checkpoint& base)
 
 void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base) {
   const auto held = config::read_held_base(adapter);
-  if (!held || held->norms.empty() || held->fingerprint == base.fingerprint()) return;
-  const bool has_other_values =  // as where an adapter was merged into it
+  if (!held || held->norms.empty()) return;
+  const bool
+      has_other_values =  // unless it is the very same; as where an adapter was merged into it
       !held->layout.empty() && held->layout == weights::dense_layout(base);
   const bool has_its_norms =
       weights::are_norms_of_one_model(held->norms, weights::norm_squares(base));
   if (has_its_norms && !has_other_values) return;
+  if (weights::has_fingerprint(base, held->fingerprint, remembered_hashes())) return;
   log::warn(
       "{} was trained beside another base: {}, of which this is no copy in any form; together "
       "they are a model that nobody trained",
@@ -251,7 +255,8 @@ namespace {
 model::BaseForm form_as_trained(const std::filesystem::path& adapter,
                                 const weights::Checkpoint& base) {
   const auto held = config::read_held_base(adapter);
-  if (!held || !held->tuning.quantises_base() || held->fingerprint != base.fingerprint())
+  if (!held || !held->tuning.quantises_base() ||
+      !weights::has_fingerprint(base, held->fingerprint, remembered_hashes()))
     return {.keep_stored = true};
   if (held->pissa()) {
     log::info(

@@ -37,9 +37,9 @@ void set_threads(const nlohmann::json& request);
 model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute,
                                       const weights::Checkpoint* checkpoint);
 
-/// How a run that trains an adapter holds its base.
+/// How a run that trains an adapter holds its base.   @param fingerprint of the base's weights
 config::HeldBase held_base(const config::RunConfig& config, const Compute& compute,
-                           const weights::Checkpoint& checkpoint);
+                           const weights::Checkpoint& checkpoint, const std::string& fingerprint);
 /// Where the adapter says what it was trained beside, and that is neither `base` nor a copy of it.
 void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base);
 /// Of what the checkpoint holds in fewer bits, the format of most values; empty: nothing.

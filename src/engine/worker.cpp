@@ -16,6 +16,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/core/xxh3.h"
 #include "sftrun/launch/status.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/worker_env.h"
@@ -30,8 +31,10 @@
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/adapter_readers.h"
+#include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/gguf_source.h"
 #include "sftrun/weights/vllm_adapter.h"
+#include "weight_hashing.h"
 
 /// One rank of a training run, from its configuration to its final adapter.
 namespace sftrun::engine {
@@ -125,6 +128,21 @@ Data load_data(const config::RunConfig& config, const data::TextModel& text,
   return loaded;
 }
 
+train::ModelIdentity model_identity(const weights::Checkpoint& checkpoint,
+                                    const data::TextModel& text) {
+  const text::RenderOptions& texts = text.render_defaults;
+  return {.configuration = checkpoint.configuration(),
+          .layout = weights::layout_fingerprint(checkpoint),
+          .tokenizer = xxh3_128(text.tokenizer->to_json()),
+          .chat_template = Fingerprint()
+                               .add(text.chat_template ? text.chat_template->source() : "")
+                               .add(texts.bos_token)
+                               .add(texts.eos_token)
+                               .add(texts.unk_token)
+                               .add(texts.pad_token)
+                               .hex()};
+}
+
 std::string absolute_path(const fs::path& path) {
   return fs::absolute(path).lexically_normal().string();
 }
@@ -162,6 +180,7 @@ class Worker {
     checkpoint_ = weights::Checkpoint::open(model_path_);
     config_.train.router_aux_loss_coef =
         spec::aux_loss_coef(config_.train.router_aux_loss_coef, checkpoint_->arch().mixture);
+    hashing_.emplace(checkpoint_, env_);
     warn_of_unpacking();
     const auto resume_from = find_resume();
     const std::string& start = config_.tuning.lora.init_from;
@@ -178,7 +197,7 @@ class Worker {
     text.render_defaults.now_unix_s = rendered_at_unix_s_;
     data_ = load_data(config_, text, saved ? saved->data_position : nlohmann::ordered_json());
     if (const int code = stop_before_training()) return code;
-    identity_ = train::identity_of(config_, checkpoint_->fingerprint(), data_.fingerprint,
+    identity_ = train::identity_of(config_, model_identity(*checkpoint_, text), data_.fingerprint,
                                    data_.val ? data_.val->fingerprint() : "");
     require_same_on_all_ranks();
     if (resume_from) require_resumable(*resume_from, *saved);
@@ -191,7 +210,13 @@ class Worker {
       model::load_adapter_weights(*decoder_, config_.tuning.lora.init_from);
       log::info("adapter initialised from {}", config_.tuning.lora.init_from);
     }
+    const bool knows_weights = learn_weights();
     if (const int code = stop_before_training()) return code;
+    SFTRUN_CHECK(knows_weights);  // else rank 0 was stopped, and with it all
+    if (resume_from) {
+      require_resumable(*resume_from, *saved);
+      log::info("resuming from {}", resume_from->string());
+    }
     return train(resume_from);
   }
 
@@ -319,7 +344,18 @@ class Worker {
     train::require_same_identity(saved.identity, identity_, from.string(),
                                  {request_.value("allow_changed_data", false),
                                   request_.value("allow_backend_change", false)});
-    log::info("resuming from {}", from.string());
+  }
+
+  /// Completes the identity by the weights, whose bytes were read while the model was loaded. False
+  /// when rank 0 was asked to stop meanwhile.
+  bool learn_weights() {
+    const auto files = hashing_->get(comm_, [&] { return stop_.exit_code() != 0; });
+    if (!files) return false;
+    std::vector<std::pair<std::string, std::string>> named;
+    for (const weights::FileHash& file : *files) named.emplace_back(file.name, file.hash);
+    train::add_weights(identity_, named);
+    base_fingerprint_ = weights::fingerprint(*checkpoint_, *files);
+    return true;
   }
 
   int train(const std::optional<fs::path>& resume_from) {
@@ -337,7 +373,7 @@ class Worker {
     if (decoder_->options().trains == model::Trains::kLora) {
       inputs.adapter = model::adapter_config_of(*decoder_, "");
       name_base(*inputs.adapter, config_.model, model_path_);
-      held_base_ = held_base(config_, compute_, *checkpoint_);
+      held_base_ = held_base(config_, compute_, *checkpoint_, base_fingerprint_);
       inputs.adapter->held_base = held_base_->to_json();
       if (is_main() && held_base_->pissa() && !held_base_->form.empty()) {
         log::warn(
@@ -486,7 +522,7 @@ class Worker {
     report_.dtype = dtype_name(compute_.dtype);
     report_.base_model = config_.model.name;
     report_.base_model_path = absolute_path(model_path_);
-    report_.base_model_fingerprint = checkpoint_->fingerprint();
+    report_.base_model_fingerprint = base_fingerprint_;
     if (held_base_) {
       report_.base = held_base_->to_json();
       report_.base.erase("norms");  // for the adapter, which goes elsewhere
@@ -566,6 +602,8 @@ class Worker {
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
   int64_t rendered_at_unix_s_ = 0;
   Data data_;
+  std::optional<WeightHashing> hashing_;
+  std::string base_fingerprint_;
   nlohmann::ordered_json identity_;
   std::optional<std::string> configured_template_;
   std::unique_ptr<model::Decoder> decoder_;

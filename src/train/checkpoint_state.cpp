@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFix =
     "restore it from a copy, or remove this checkpoint folder to resume from the one before it";
 
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
 
 std::string sum_of(std::span<const std::byte> bytes) {
   return Fingerprint().add(bytes.data(), bytes.size()).hex();
@@ -52,10 +52,14 @@ std::string unsealed(const std::string& text) {
                   kFix);
 }
 
-/// Of a version of this program that had no fingerprint in the file.
-bool is_of_an_older_version(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && !json.contains("fingerprint") && json.value("format", Json()) == 2;
+/// Of a version of this program that had no fingerprint in the file, or that knew less of the model
+/// in its identity.
+bool is_of_an_older_version(const std::string& text, const std::string& object) {
+  const bool is_sealed = !object.empty();
+  const Json json = Json::parse(is_sealed ? object : text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return false;
+  return json.value("format", Json()) == (is_sealed ? kFormat - 1 : 2) &&
+         (is_sealed || !json.contains("fingerprint"));
 }
 
 /// Whether a run computes in fp16.   @pre json["identity"] is an object
@@ -141,7 +145,7 @@ Json read_state_json(const fs::path& checkpoint) {
   }
   const std::string text = read_text_file(path);
   const std::string object = unsealed(text);
-  if (object.empty() && is_of_an_older_version(text)) {
+  if (is_of_an_older_version(text, object)) {
     throw DataError("the checkpoint is of an older version of sftrun", path.string(),
                     "finish the run with the version that began it, or use another output.dir");
   }

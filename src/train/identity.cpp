@@ -1,5 +1,6 @@
 #include "sftrun/train/identity.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -57,9 +58,64 @@ std::string shown(const Json& json, const std::string& key) {
   return json.contains(key) ? json[key].dump() : "nothing";
 }
 
+Json object_at(const Json& json, const char* key) {
+  const Json found = json.is_object() ? json.value(key, Json()) : Json();
+  return found.is_object() ? found : Json::object();
+}
+
+/// "key 2 instead of 1" of each that differs.
+std::vector<std::string> key_differences(const Json& was, const Json& is) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : was.items()) keys.insert(key);
+  for (const auto& [key, value] : is.items()) keys.insert(key);
+  std::vector<std::string> differences;
+  for (const std::string& key : keys) {
+    if (was.value(key, Json()) == is.value(key, Json())) continue;
+    differences.push_back(fmt::format("{} {} instead of {}", key, shown(is, key), shown(was, key)));
+  }
+  return differences;
+}
+
+/// The files whose bytes are others; names alone do not matter. Empty: the same.
+std::vector<std::string> other_weights(const Json& was, const Json& is) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < is.size(); ++i) {
+    if (i >= was.size() || was[i].at(1) != is[i].at(1))
+      names.push_back(is[i].at(0).get<std::string>());
+  }
+  if (names.empty() && was.size() > is.size()) names.push_back("fewer files");
+  return names;
+}
+
+/// The first `most`, and how many more.
+std::string shortened_list(std::vector<std::string> all, size_t most) {
+  const size_t more = all.size() - std::min(most, all.size());
+  all.resize(all.size() - more);
+  return join(all, ", ") + (more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+void add_model_differences(const Json& saved, const Json& now,
+                           std::vector<std::string>& differences) {
+  constexpr size_t kMostKeys = 5, kMostFiles = 3;
+  const Json was = object_at(saved, "model"), is = object_at(now, "model");
+  const auto keys =
+      key_differences(object_at(was, "configuration"), object_at(is, "configuration"));
+  if (!keys.empty())
+    differences.push_back("the model's configuration: " + shortened_list(keys, kMostKeys));
+  if (was.value("layout", Json()) != is.value("layout", Json()))
+    differences.push_back("another base model: its tensors have other names, shapes or types");
+  if (was.contains("weights") && is.contains("weights")) {
+    if (const auto files = other_weights(was["weights"], is["weights"]); !files.empty())
+      differences.push_back("the base model's weights hold other bytes: " +
+                            shortened_list(files, kMostFiles));
+  }
+  if (saved.value("tokenizer", Json()) != now.value("tokenizer", Json()))
+    differences.push_back("another tokenizer");
+}
+
 }  // namespace
 
-Json identity_of(const config::RunConfig& config, const std::string& model_fingerprint,
+Json identity_of(const config::RunConfig& config, const ModelIdentity& model,
                  const std::string& train_fingerprint, const std::string& val_fingerprint) {
   Json full = config::to_json(config);
   full.erase("output");
@@ -67,12 +123,19 @@ Json identity_of(const config::RunConfig& config, const std::string& model_finge
   Json settings = Json::object();
   flatten(full, "", settings);
   Json identity;
-  identity["model"] = model_fingerprint;
+  identity["model"] = {{"configuration", model.configuration}, {"layout", model.layout}};
+  identity["tokenizer"] = model.tokenizer;
+  identity["chat_template"] = model.chat_template;
   identity["data"] = train_fingerprint;
   identity["validation"] = val_fingerprint;
   identity["backend"] = config.tuning.backend == config::TuningBackend::kFused ? "fused" : "bnb";
   identity["config"] = settings;
   return identity;
+}
+
+void add_weights(Json& identity, const std::vector<std::pair<std::string, std::string>>& files) {
+  Json& weights = identity["model"]["weights"] = Json::array();
+  for (const auto& [name, hash] : files) weights.push_back({name, hash});
 }
 
 void require_same_identity(const Json& saved, const Json& now, const std::string& checkpoint,
@@ -81,7 +144,15 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
   const auto differs = [&](const char* key) {
     return saved.value(key, Json()) != now.value(key, Json());
   };
-  if (differs("model")) differences.push_back("another base model");
+  add_model_differences(saved, now, differences);
+  if (!differences.empty())
+    fixes.push_back("give the run the model's files that it began with, to go on");
+  if (differs("chat_template") && !permissions.changed_data) {
+    differences.push_back("another chat template");
+    fixes.push_back(
+        "take the template that the run began with (model.chat_template, or the model's own), or "
+        "--allow-changed-data goes on with the other one");
+  }
   if (differs("data") && !permissions.changed_data) {
     differences.push_back("another training set");
     fixes.push_back("--allow-changed-data goes on with the new data");
@@ -91,16 +162,9 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
                                       shown(saved, "backend")));
     fixes.push_back("--allow-backend-change goes on with the other backend");
   }
-  const Json empty = Json::object();
-  const Json& was = saved.contains("config") ? saved["config"] : empty;
-  const Json& is = now.contains("config") ? now["config"] : empty;
-  std::set<std::string> keys;
-  for (const auto& [key, value] : was.items()) keys.insert(key);
-  for (const auto& [key, value] : is.items()) keys.insert(key);
-  for (const std::string& key : keys) {
-    if (was.value(key, Json()) == is.value(key, Json())) continue;
-    differences.push_back(fmt::format("{} {} instead of {}", key, shown(is, key), shown(was, key)));
-  }
+  const Json was = object_at(saved, "config");
+  for (std::string& one : key_differences(was, object_at(now, "config")))
+    differences.push_back(std::move(one));
   if (differences.empty()) return;
   const Json mode = was.value("tuning.mode", Json());
   const bool is_adapter = mode == "lora" || mode == "qlora";

@@ -46,6 +46,7 @@ class AdapterEnds {
   }
 
   const SafetensorsFile& file() const { return *file_; }
+  const fs::path& path() const { return path_; }
   int64_t vocab_size() const { return vocab_size_; }
   const AdapterEnd& embedding() const { return embedding_; }
   const AdapterEnd& head() const { return head_; }
@@ -234,10 +235,16 @@ class ReplacedCheckpoint final : public Checkpoint {
   std::optional<PackedMatrix> packed(const std::string& name) const override {
     return replaced_.contains(name) ? std::nullopt : base_->packed(name);
   }
-  std::string fingerprint() const override {
-    if (replaced_.empty()) return base_->fingerprint();
+  std::vector<WeightFile> weight_files() const override {
+    std::vector<WeightFile> files = base_->weight_files();
+    if (!replaced_.empty()) files.push_back({ends_.path(), ends_.file().data_begin()});
+    return files;
+  }
+  nlohmann::ordered_json configuration() const override { return base_->configuration(); }
+  std::string sampled_fingerprint() const override {
+    if (replaced_.empty()) return base_->sampled_fingerprint();
     Fingerprint print;
-    print.add(base_->fingerprint());
+    print.add(base_->sampled_fingerprint());
     for (const auto& [name, end] : replaced_) {
       print.add(name);
       for (const SafetensorsEntry* entry : {end->rows, end->tokens}) {

@@ -47,7 +47,7 @@ size_t CheckpointBase::index_of(const std::string& name) const {
                   near.empty() ? "" : fmt::format("did you mean `{}`?", near));
 }
 
-std::string CheckpointBase::fingerprint() const {
+std::string CheckpointBase::sampled_fingerprint() const {
   constexpr size_t kSample = 4096;
   Fingerprint print;
   for (size_t i = 0; i < tensors_.size(); ++i) {

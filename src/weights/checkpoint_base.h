@@ -6,13 +6,13 @@
 
 namespace sftrun::weights {
 
-/// What every kind of checkpoint shares: the list, look-up by name, the fingerprint.
+/// What every kind of checkpoint shares: the list, look-up by name, the sampled fingerprint.
 class CheckpointBase : public Checkpoint {
  public:
   const spec::ArchSpec& arch() const override { return arch_; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   bool has(const std::string& name) const override { return index_.contains(name); }
-  std::string fingerprint() const override;
+  std::string sampled_fingerprint() const override;
 
  protected:
   /// Adds in the order of `tensor_specs`.

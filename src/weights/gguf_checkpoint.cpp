@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -10,6 +11,7 @@
 #include "gguf_names.h"
 #include "gguf_vocab.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/xxh3.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/gguf.h"
 #include "shape_math.h"
@@ -102,6 +104,15 @@ std::optional<DType> plain_dtype(const GgmlTypeInfo& type) {
   return float_dtype(type.name);
 }
 
+/// The rest is of the tokenizer, or says where the model comes from.
+bool may_decide_numbers(const std::string& key) {
+  if (key == "general.architecture") return true;
+  constexpr auto kOthers =
+      std::to_array<std::string_view>({"general.", "tokenizer.", "quantize.", "split.", "GGUF."});
+  return std::none_of(kOthers.begin(), kOthers.end(),
+                      [&](std::string_view prefix) { return key.starts_with(prefix); });
+}
+
 class GgufCheckpoint final : public CheckpointBase {
  public:
   explicit GgufCheckpoint(const fs::path& path) : file_(path) {
@@ -168,6 +179,21 @@ class GgufCheckpoint final : public CheckpointBase {
         form.value != GgufForm::Value::kSame || !form.columns.empty())
       return std::nullopt;
     return GgmlBlocks{tensor.type, pieces_of(i), form.rows};
+  }
+
+  std::vector<WeightFile> weight_files() const override {
+    return {{file_.where(), file_.data_begin()}};
+  }
+
+  nlohmann::ordered_json configuration() const override {
+    nlohmann::ordered_json keys = nlohmann::ordered_json::object();
+    for (const GgufFile::StoredValue& value : file_.stored_values()) {
+      if (!may_decide_numbers(value.key)) continue;
+      const auto found = file_.metadata().find(value.key);
+      keys[value.key] =
+          found != file_.metadata().end() ? json(*found) : json(xxh3_128(value.bytes));
+    }
+    return keys;
   }
 
   text::Tokenizer tokenizer() const override {

@@ -137,6 +137,7 @@ class GgufFile::Parser {
     const uint64_t alignment = read_alignment();
     for (uint64_t i = 0; i < num_tensors; ++i) read_tensor(i);
     const uint64_t data = (cursor_.offset() + alignment - 1) / alignment * alignment;
+    file_.data_begin_ = data;
     place_tensors(data, alignment);
   }
 

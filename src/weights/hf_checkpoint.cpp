@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <set>
@@ -46,11 +47,34 @@ constexpr const char* kMxfp4 = "MXFP4";
                           : "download or copy the model again");
 }
 
-spec::ArchSpec read_arch(const fs::path& directory) {
+json read_config(const fs::path& directory) {
   const fs::path path = directory / "config.json";
   if (!fs::exists(path)) fail_no_config(directory);
-  spec::ArchSpec arch = spec::ArchSpec::from_hf_config(
-      parse_json(read_text_file(path), path.string()), path.string());
+  return parse_json(read_text_file(path), path.string());
+}
+
+/// What transformers writes beside what a model is, and nothing here reads.
+bool decides_nothing(std::string_view key) {
+  constexpr auto kKeys = std::to_array<std::string_view>(
+      {"_name_or_path", "_commit_hash", "_attn_implementation", "architectures",
+       "transformers_version", "dtype", "torch_dtype", "use_cache", "initializer_range",
+       "output_attentions", "output_hidden_states", "return_dict", "torchscript"});
+  return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
+}
+
+void flatten(const json& config, const std::string& prefix, nlohmann::ordered_json& keys) {
+  for (const auto& [key, value] : config.items()) {
+    if (decides_nothing(key)) continue;
+    if (value.is_object() && !value.empty())
+      flatten(value, prefix + key + ".", keys);
+    else
+      keys[prefix + key] = value;
+  }
+}
+
+spec::ArchSpec read_arch(const json& config, const fs::path& directory) {
+  spec::ArchSpec arch =
+      spec::ArchSpec::from_hf_config(config, (directory / "config.json").string());
   for (const int64_t id : generation_eos_ids(directory)) {
     const auto known = std::find(arch.eos_token_ids.begin(), arch.eos_token_ids.end(), id);
     if (known == arch.eos_token_ids.end()) arch.eos_token_ids.push_back(id);
@@ -108,7 +132,8 @@ class HfCheckpoint final : public CheckpointBase {
  public:
   explicit HfCheckpoint(const fs::path& directory) : directory_(directory) {
     where_ = directory.string();
-    arch_ = read_arch(directory);
+    config_ = read_config(directory);
+    arch_ = read_arch(config_, directory);
     open_files();
     drop_tied_head();
     list_tensors();
@@ -164,6 +189,18 @@ class HfCheckpoint final : public CheckpointBase {
     const auto found = quantised_.find(name);
     if (found == quantised_.end()) return std::nullopt;
     return std::visit([](const auto& matrix) { return PackedMatrix(matrix); }, found->second);
+  }
+
+  std::vector<WeightFile> weight_files() const override {
+    std::vector<WeightFile> files;
+    for (const auto& file : files_) files.push_back({file->path, file->content.data_begin()});
+    return files;
+  }
+
+  nlohmann::ordered_json configuration() const override {
+    nlohmann::ordered_json keys = nlohmann::ordered_json::object();
+    flatten(config_, "", keys);
+    return keys;
   }
 
   text::Tokenizer tokenizer() const override { return text::Tokenizer::from_directory(directory_); }
@@ -480,6 +517,7 @@ class HfCheckpoint final : public CheckpointBase {
     SafetensorsFile content;
   };
   fs::path directory_;
+  json config_;
   std::vector<std::unique_ptr<File>> files_;
   std::map<std::string, Located> located_;
   std::map<std::string, std::variant<FourBits, EightBitRows>> quantised_;

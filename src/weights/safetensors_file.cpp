@@ -139,6 +139,7 @@ SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, const std::st
 void SafetensorsFile::parse(std::span<const std::byte> bytes, const std::string& where) {
   ByteCursor cursor(bytes, where);
   const json header = read_header(cursor, where);
+  data_begin_ = bytes.size() - cursor.rest().size();
   HeaderReader reader(cursor.rest(), where);
   for (const auto& [name, description] : header.items()) {
     if (name == "__metadata__") {

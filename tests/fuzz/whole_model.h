@@ -5,6 +5,7 @@
 
 #include "fuzz.h"
 #include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/fingerprint.h"
 
 namespace sftrun::fuzz {
 
@@ -12,7 +13,9 @@ namespace sftrun::fuzz {
 inline void read_whole_model(const std::filesystem::path& path) {
   expecting_errors([&] {
     const auto checkpoint = weights::Checkpoint::open(path);
-    checkpoint->fingerprint();
+    checkpoint->sampled_fingerprint();
+    checkpoint->configuration();
+    weights::hash_weights(*checkpoint, FileHashes({}));
     weights::block_kinds(*checkpoint);
     weights::norm_squares(*checkpoint);
     for (const weights::TensorInfo& info : checkpoint->tensors()) {

@@ -191,6 +191,31 @@ def damage_newest_checkpoint(folder):
     os.truncate(path, path.stat().st_size // 2)
 
 
+def change_the_middle_of_a_matrix(folder):
+    """A quarter into the embedding, where no sample of its beginning, middle and end looks."""
+    path = folder / "model/model.safetensors"
+    header, data = read_safetensors(path)
+    begin, end = header["model.embed_tokens.weight"]["data_offsets"]
+    at = begin + (end - begin) // 4
+    data[at] ^= 1
+    write_safetensors(path, header, data)
+
+
+def swap_two_tokens(folder):
+    path = folder / "model/tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["llo"], vocabulary["\u0120and"] = vocabulary["\u0120and"], vocabulary["llo"]
+    path.write_text(json.dumps(tokenizer))
+
+
+def begin_template_with(text):
+    def spoil(folder):
+        path = folder / "model/chat_template.jinja"
+        path.write_text(text + path.read_text())
+    return spoil
+
+
 def lines(*records):
     return "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in records)
 
@@ -322,6 +347,12 @@ CASES = [
      sftrun(*TRAIN), [*TRAIN, "train.max_steps=2", "train.learning_rate=1e-3"]),
     ("Resume with other data", USAGE,
      all_of(sftrun(*TRAIN), write("train.jsonl", lines(*[GOOD_RECORD] * 5))), [*TRAIN, "train.max_steps=2"]),
+    ("Resume after a change in config.json", USAGE,
+     all_of(sftrun(*TRAIN), edit("model/config.json", '"rope_theta": 10000.0', '"rope_theta": 50000.0'),
+            edit("model/config.json", '"rms_norm_eps": 1e-05', '"rms_norm_eps": 1e-06')), TRAIN),
+    ("Resume after a bit of one matrix changed", USAGE, all_of(sftrun(*TRAIN), change_the_middle_of_a_matrix), TRAIN),
+    ("Resume with another tokenizer", USAGE, all_of(sftrun(*TRAIN), swap_two_tokens), TRAIN),
+    ("Resume with another chat template", USAGE, all_of(sftrun(*TRAIN), begin_template_with("hi ")), TRAIN),
     ("Resume with another backend", USAGE, sftrun(*TRAIN), [*TRAIN, "tuning.backend=bnb"]),
     ("No checkpoint that is whole", DATA, all_of(sftrun(*TRAIN), remove("run/checkpoints/step-000001/state.json")), TRAIN),
     ("Resume from a damaged checkpoint", DATA, all_of(sftrun(*TRAIN), damage_newest_checkpoint),

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "sftrun/core/file.h"
+#include "sftrun/core/hash.h"
 #include "sftrun/train/checkpoint.h"
 #include "sftrun/train/identity.h"
 #include "sftrun/train/schedule.h"
@@ -77,35 +78,82 @@ TEST(StepPlan, EpochsFractionsAndMaxSteps) {
   EXPECT_EQ(last.step_in_epoch, 0);
 }
 
+ModelIdentity model_of(const std::string& name) {
+  return {.configuration = {{"hidden_size", 8}, {"rope_theta", 1e4}},
+          .layout = name,
+          .tokenizer = "t",
+          .chat_template = "c"};
+}
+
 TEST(Identity, NamesWhatDiffers) {
   config::RunConfig config;
-  const auto saved = identity_of(config, "m", "d", "");
+  const auto saved = identity_of(config, model_of("m"), "d", "");
   EXPECT_NO_THROW(require_same_identity(saved, saved, "c", {}));
   config.train.seed = 7;
   config.train.logging_steps = 99;  // changes nothing that is computed
   config.tuning.backend = config::TuningBackend::kBnb;
-  const auto now = identity_of(config, "m2", "d2", "");
+  const auto now = identity_of(config, model_of("m2"), "d2", "");
   test::expect_error<ConfigError>(
       [&] { require_same_identity(saved, now, "checkpoints/step-000001", {}); },
       {"another base model", "another training set", "train.seed 7 instead of 42", "tuning.backend",
        "--allow-changed-data", "set tuning.lora.init_from", "checkpoints/step-000001"});
   config = {};
   config.tuning.mode = config::TuningMode::kQlora;
-  const auto qlora = identity_of(config, "m", "d", "");
+  const auto qlora = identity_of(config, model_of("m"), "d", "");
   config.train.seed = 7;
   test::expect_error<ConfigError>(
-      [&] { require_same_identity(qlora, identity_of(config, "m", "d", ""), "c", {}); },
+      [&] { require_same_identity(qlora, identity_of(config, model_of("m"), "d", ""), "c", {}); },
       {"set tuning.lora.init_from"});
   config = {};
   config.tuning.mode = config::TuningMode::kFull;
-  const auto full = identity_of(config, "m", "d", "");
+  const auto full = identity_of(config, model_of("m"), "d", "");
   config.train.seed = 7;
   test::expect_error<ConfigError>(
-      [&] { require_same_identity(full, identity_of(config, "m", "d", ""), "c", {}); },
+      [&] { require_same_identity(full, identity_of(config, model_of("m"), "d", ""), "c", {}); },
       {"train.seed 7 instead of 42", "set model.name to the folder `model`"});
   config = {};
-  EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, "m", "d2", ""), "c",
+  EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, model_of("m"), "d2", ""), "c",
                                         {.changed_data = true}));
+}
+
+TEST(Identity, NamesWhatDiffersInTheModel) {
+  using Files = std::vector<std::pair<std::string, std::string>>;
+  const config::RunConfig config;
+  const auto identity = [&](const ModelIdentity& model, const Files& files) {
+    auto made = identity_of(config, model, "d", "");
+    add_weights(made, files);
+    return made;
+  };
+  const ModelIdentity model = model_of("m");
+  const Files files = {{"a-1-of-2", "1"}, {"a-2-of-2", "2"}};
+  const auto saved = identity(model, files);
+  const auto expect_refused = [&](const nlohmann::ordered_json& now,
+                                  std::initializer_list<std::string> parts) {
+    test::expect_error<ConfigError>([&] { require_same_identity(saved, now, "c", {}); }, parts);
+  };
+  const auto changed = [&](auto change) {
+    ModelIdentity other = model;
+    change(other);
+    return identity(other, files);
+  };
+  EXPECT_NO_THROW(require_same_identity(saved, identity(model, files), "c", {}));
+  const Files renamed = {{"b-1", "1"}, {"b-2", "2"}};
+  EXPECT_NO_THROW(require_same_identity(saved, identity(model, renamed), "c", {}));
+  EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, model, "d", ""), "c", {}))
+      << "weights that are not yet known";
+  expect_refused(identity(model, {{"a-1-of-2", "1"}, {"a-2-of-2", "3"}}),
+                 {"weights hold other bytes: a-2-of-2\n", "the model's files that it began with"});
+  expect_refused(identity(model, {{"a-1-of-2", "1"}}), {"weights hold other bytes: fewer files"});
+  expect_refused(changed([](ModelIdentity& m) { m.configuration["rope_theta"] = 5e4; }),
+                 {"the model's configuration: rope_theta 50000.0 instead of 10000.0\n"});
+  expect_refused(changed([](ModelIdentity& m) {
+                   for (int i = 0; i < 9; ++i) m.configuration[std::to_string(i)] = i;
+                 }),
+                 {"0 0 instead of nothing, 1 1 instead", "and 4 more"});
+  expect_refused(changed([](ModelIdentity& m) { m.tokenizer = "u"; }), {"another tokenizer\n"});
+  const auto other_template = changed([](ModelIdentity& m) { m.chat_template = "e"; });
+  expect_refused(other_template, {"another chat template\n", "model.chat_template"});
+  EXPECT_NO_THROW(require_same_identity(saved, other_template, "c", {.changed_data = true}));
 }
 
 std::unique_ptr<model::Decoder> tiny_decoder() {
@@ -310,10 +358,10 @@ TEST_F(Checkpoints, MomentsOnTheHostComeBack) {
 
 TEST(Identity, TheOptimizerBelongsToTheRun) {
   config::RunConfig config;
-  const auto saved = identity_of(config, "m", "d", "");
+  const auto saved = identity_of(config, model_of("m"), "d", "");
   config.train.optimizer = config::Optimizer::kAdamW8bit;
   test::expect_error<ConfigError>(
-      [&] { require_same_identity(saved, identity_of(config, "m", "d", ""), "c", {}); },
+      [&] { require_same_identity(saved, identity_of(config, model_of("m"), "d", ""), "c", {}); },
       {"train.optimizer \"adamw_8bit\" instead of \"adamw\""});
 }
 
@@ -392,9 +440,15 @@ TEST_F(Checkpoints, OfAnOlderVersionAreNamedSo) {
   fs::create_directories(dir());
   save(1);
   const fs::path checkpoint = dir() / "step-000001";
-  std::ofstream(checkpoint / "state.json") << R"({"format": 2, "step": 1})";
-  test::expect_error([&] { read_train_state(checkpoint); },
-                     {"of an older version of sftrun", "finish the run with the version"});
+  const auto expect_older = [&](const std::string& state) {
+    std::ofstream(checkpoint / "state.json") << state;
+    test::expect_error([&] { read_train_state(checkpoint); },
+                       {"of an older version of sftrun", "finish the run with the version"});
+  };
+  expect_older(R"({"format": 2, "step": 1})");
+  const std::string object = "{\n  \"format\": 3\n}\n";  // with its fingerprint as first key
+  const std::string sum = Fingerprint().add(object.data(), object.size()).hex();
+  expect_older("{\n  \"fingerprint\": \"" + sum + "\"," + object.substr(1));
 }
 
 TEST_F(Checkpoints, DamageIsNoticed) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "file_builders.h"
+#include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/gguf.h"
 #include "sftrun/weights/safetensors.h"
 #include "support/test_data.h"
@@ -87,10 +88,21 @@ TEST_P(EveryModel, MappedBytesAreTheReadOnes) {
 
 TEST_P(EveryModel, FingerprintIsStableAndItsOwn) {
   const auto checkpoint = Checkpoint::open(kModels / GetParam());
-  EXPECT_EQ(checkpoint->fingerprint(), Checkpoint::open(kModels / GetParam())->fingerprint());
+  const auto print = [](const Checkpoint& model) {
+    return fingerprint(model, hash_weights(model, FileHashes({})));
+  };
+  const auto again = Checkpoint::open(kModels / GetParam());
+  EXPECT_EQ(print(*checkpoint), print(*again));
+  EXPECT_EQ(checkpoint->configuration(), again->configuration());
+  EXPECT_TRUE(has_fingerprint(*checkpoint, print(*again), FileHashes({})));
+  EXPECT_TRUE(has_fingerprint(*checkpoint, again->sampled_fingerprint(), FileHashes({})));
   for (const char* other : {"tied-gqa", "yarn-fp16"}) {
     if (std::string(GetParam()) == other) continue;
-    EXPECT_NE(checkpoint->fingerprint(), Checkpoint::open(kModels / other)->fingerprint());
+    const auto another = Checkpoint::open(kModels / other);
+    EXPECT_NE(print(*checkpoint), print(*another));
+    EXPECT_NE(checkpoint->configuration(), another->configuration());
+    EXPECT_FALSE(has_fingerprint(*checkpoint, print(*another), FileHashes({})));
+    EXPECT_FALSE(has_fingerprint(*checkpoint, another->sampled_fingerprint(), FileHashes({})));
   }
 }
 

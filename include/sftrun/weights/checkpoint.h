@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -66,9 +67,19 @@ class Checkpoint {
   /// nothing but the order of its rows is another than here; else nullopt. Its bytes are the
   /// file's, mapped.
   virtual std::optional<PackedMatrix> packed(const std::string& name) const = 0;
-  /// Identity of the weights (sizes, headers and a sample of the data of every tensor), for resume
-  /// checks.
-  virtual std::string fingerprint() const = 0;
+  /// The files that hold its tensors, each from its first tensor's first byte to its end.
+  struct WeightFile {
+    std::filesystem::path path;
+    uint64_t begin = 0;
+  };
+  virtual std::vector<WeightFile> weight_files() const = 0;
+  /// What the model's own description says that may decide numbers: config.json's keys, joined by
+  /// dots, or those of a GGUF file's metadata, without what says only where a model comes from.
+  /// The tokenizer is not in it.
+  virtual nlohmann::ordered_json configuration() const = 0;
+  /// Identity of the weights by headers and a sample of the data of every tensor: what adapters of
+  /// earlier versions say of their base. See fingerprint.h.
+  virtual std::string sampled_fingerprint() const = 0;
   virtual text::Tokenizer tokenizer() const = 0;
   /// chat_template.jinja, tokenizer_config.json's chat_template (string, or the "default" of a
   /// list), or GGUF's metadata.

@@ -56,6 +56,7 @@ class GgufFile {
   std::vector<float> floats(const std::string& key) const;
   std::vector<int64_t> ints(const std::string& key) const;
   const std::string& where() const { return where_; }
+  uint64_t data_begin() const { return data_begin_; }  ///< in the file, behind the list of tensors
   void release(std::span<const std::byte> part) const { file_.release(part); }  ///< see MappedFile
 
  private:
@@ -74,6 +75,7 @@ class GgufFile {
   std::vector<StoredValue> stored_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, size_t> index_;
+  uint64_t data_begin_ = 0;
 };
 
 /// `count` numbers from whole blocks, bit-equal to gguf-py's dequantisation.

@@ -33,6 +33,7 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const SafetensorsEntry* find(const std::string& name) const;
   const nlohmann::json& metadata() const { return metadata_; }
+  uint64_t data_begin() const { return data_begin_; }  ///< in the file, behind the header
   void release(std::span<const std::byte> part) const { file_.release(part); }  ///< see MappedFile
 
  private:
@@ -42,6 +43,7 @@ class SafetensorsFile {
   std::vector<SafetensorsEntry> entries_;  // in the order of their data
   std::map<std::string, size_t> index_;
   nlohmann::json metadata_;
+  uint64_t data_begin_ = 0;
 };
 
 /// A tensor to be written: `produce` fills a buffer of exactly its size when its turn comes, so

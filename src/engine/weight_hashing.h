@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "sftrun/launch/worker_env.h"
+#include "sftrun/parallel/communicator.h"
+#include "sftrun/weights/fingerprint.h"
+
+namespace sftrun::engine {
+
+/// Where hashes of models' files are remembered: below the user's cache.
+FileHashes remembered_hashes();
+
+/// Hashes of a model's weights. One rank of each machine reads the files, beside what else it does
+/// (the model loads meanwhile); destroyed early, it stops.
+class WeightHashing {
+ public:
+  /// Begins, on the first rank of a machine.
+  WeightHashing(std::shared_ptr<const weights::Checkpoint> checkpoint,
+                const launch::WorkerEnv& env);
+
+  /// The hashes, on every rank. Nothing when `is_stopped` says so meanwhile, on rank 0.
+  /// @throws DataError; ConfigError naming a machine whose files are others
+  std::optional<std::vector<weights::FileHash>> get(parallel::Communicator& comm,
+                                                    const std::function<bool()>& is_stopped);
+
+ private:
+  bool reads() const { return env_.local_rank == 0 || env_.rank == 0; }
+  /// Of this machine; empty when it was stopped.
+  std::vector<weights::FileHash> wait(const std::function<bool()>& is_stopped);
+
+  std::shared_ptr<const weights::Checkpoint> checkpoint_;
+  launch::WorkerEnv env_;
+  std::promise<std::vector<weights::FileHash>> promise_;
+  std::future<std::vector<weights::FileHash>> hashes_ = promise_.get_future();
+  std::jthread thread_;  // the last: it ends before what it uses
+};
+
+}  // namespace sftrun::engine
