@@ -81,13 +81,14 @@ std::string state_of(const fs::path& file, uint64_t begin, const struct stat& in
 }
 
 /// A file that changed a moment ago may change again within one tick of its clock, and a clock that
-/// is ahead of ours tells nothing.
+/// is ahead of ours tells nothing. By ctime: archives bring any mtime with them, of the future,
+/// too.
 bool is_settled(const struct stat& info) {
   constexpr int64_t kTickNs = 3'000'000'000;
   const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
                           std::chrono::system_clock::now().time_since_epoch())
                           .count();
-  return now - nanoseconds(info.st_ctim) > kTickNs && now - nanoseconds(info.st_mtim) > kTickNs;
+  return now - nanoseconds(info.st_ctim) > kTickNs;
 }
 
 /// Lines of state, hash, and the hash of both: what does not hold together is not believed.
