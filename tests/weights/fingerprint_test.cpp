@@ -8,12 +8,13 @@
 #include "sftrun/core/file.h"
 #include "sftrun/weights/gguf.h"
 #include "support/temporary_directory.h"
+#include "support/test_data.h"
 
 namespace sftrun::weights {
 namespace {
 namespace fs = std::filesystem;
 
-const fs::path kModels = fs::path(SFTRUN_TEST_DATA) / "models";
+using test::kModels;
 
 class Fingerprints : public ::testing::Test {
  protected:
