@@ -230,6 +230,7 @@ class Worker {
     launch::Status status;
     status.phase = launch::parse_phase(phase).value_or(launch::Phase::kLoading);
     status_.write(status);
+    comm_.set_activity(phase);
   }
 
   /// @return false where a stop was requested while the ranks were waited for
@@ -420,6 +421,7 @@ class Worker {
     status.eta_s = event.eta_s;
     status.memory_bytes = event.memory_bytes;
     status_.write(status);
+    comm_.set_activity(fmt::format("{}, {} steps done", event.phase, event.step));
   }
 
   void describe(const train::Trainer& trainer) {

@@ -8,6 +8,7 @@
 #include "nccl_backend.h"
 #include "rendezvous.h"
 #include "sftrun/core/error.h"
+#include "stall_watch.h"
 
 namespace sftrun::parallel {
 namespace {
@@ -47,6 +48,7 @@ struct Communicator::Impl {
   c10::intrusive_ptr<c10d::Backend> group;
   std::vector<c10::intrusive_ptr<c10d::Work>> pending;
   CollectiveCounts counts;
+  std::unique_ptr<StallWatch> watch;
 
   Impl() = default;
   Impl(const Impl&) = delete;
@@ -74,6 +76,7 @@ struct Communicator::Impl {
   /// Runs a collective and turns its failure into our error.
   template <typename Body>
   void guarded(const char* what, Body&& body) {
+    const StallWatch::Wait wait(watch.get(), what);
     try {
       body();
     } catch (const std::exception& e) {
@@ -103,6 +106,7 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
     impl->store->setTimeout(impl->timeout);
     wait_for_all_ranks(*impl->store, identity, options);
     impl->group = impl->make_group(backend);
+    impl->watch = std::make_unique<StallWatch>(identity, options);
   } catch (const Error&) {
     throw;
   } catch (const StoppedWaiting&) {
@@ -193,6 +197,7 @@ void Communicator::leave() {
   barrier("end");
   if (!impl_->group) return;
   // Every rank is done with every collective. The store must still be there.
+  impl_->watch.reset();
   if (impl_->backend == "nccl")
     impl_->guarded("shutting NCCL down", [&] { impl_->group->shutdown(); });
   impl_->group.reset();
@@ -217,6 +222,10 @@ void Communicator::abandon(const std::string& why) noexcept {
     impl_->store->set(kFailure, std::vector<uint8_t>(text.begin(), text.end()));
   } catch (const std::exception&) {  // the store went first; the others see that themselves
   }
+}
+
+void Communicator::set_activity(const std::string& activity) {
+  if (impl_->watch) impl_->watch->set_activity(activity);
 }
 
 std::string Communicator::broadcast(const std::string& name, const std::string& text) {

@@ -25,6 +25,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr const char* kGaveUp = "gave_up";  // key of the store: why nobody is waited for any more
+constexpr double kDecisionS = 10;           // for rank 0 to decide so
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -196,6 +199,11 @@ std::string arrival(int rank) {
   return fmt::format("came/{}", rank);
 }
 
+std::string text_of(c10d::Store& store, const char* key) {
+  const std::vector<uint8_t> bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
 std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
   std::vector<int> missing;
   for (int rank = 0; rank < world_size; ++rank)
@@ -236,17 +244,25 @@ void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
   store.set(arrival(identity.rank), std::vector<uint8_t>{1});
   std::vector<std::string> all;
   for (int rank = 0; rank < identity.world_size; ++rank) all.push_back(arrival(rank));
+  const auto give_up = [&](const std::string& why) {
+    throw CommError(why, place_of(identity),
+                    "see the logs of the machines that should run them; parallel.timeout sets how "
+                    "long the others wait");
+  };
+  // Rank 0 decides, and the others learn it from the store, which goes with rank 0.
+  const double timeout_s = options.timeout_s + (identity.rank == 0 ? 0 : kDecisionS);
   const Clock::time_point start = Clock::now();
   Reports reports(options.report_s);
   while (!store.check(all)) {
     const double waited_s = seconds_since(start);
-    if (waited_s > options.timeout_s) {
-      throw CommError(fmt::format("{} of {} did not come within {}",
-                                  name_ranks(missing_ranks(store, identity.world_size)),
-                                  identity.world_size, format_duration(options.timeout_s)),
-                      place_of(identity),
-                      "see the logs of the machines that should run them; parallel.timeout sets "
-                      "how long the others wait");
+    if (store.check({kGaveUp})) give_up(text_of(store, kGaveUp));
+    if (waited_s > timeout_s) {
+      const std::string why = fmt::format("{} of {} did not come within {}",
+                                          name_ranks(missing_ranks(store, identity.world_size)),
+                                          identity.world_size, format_duration(options.timeout_s));
+      store.set(kGaveUp, std::vector<uint8_t>(why.begin(), why.end()));
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      give_up(why);
     }
     if (identity.rank == 0 && reports.due(waited_s)) {
       log::warn("{} of {} not here yet, after {}",

@@ -16,8 +16,11 @@
 #include <thread>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
 #include "sftrun/parallel/grad_reducer.h"
 #include "support/expect_error.h"
+#include "support/temporary_directory.h"
 
 // Ranks as threads over a store on the loopback.
 namespace sftrun::parallel {
@@ -200,6 +203,43 @@ TEST(Rendezvous, AStopEndsTheWaitAtOnce) {
                  StoppedWaiting);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   }
+}
+
+/// What the log says while `late` runs between the meeting and the barrier of the last of three
+/// ranks, which the others wait for.
+std::string log_of_a_stall(const std::function<void(Communicator&)>& late) {
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+  const test::TemporaryDirectory dir;
+  const std::filesystem::path file = dir / "log";
+  log::configure({.console = log::Level::kOff, .file = file});
+  const int port = free_port();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Communicator comm = Communicator::connect({rank, 3, "127.0.0.1", port}, "gloo", at::kCPU,
+                                                {.timeout_s = 60, .stall_s = 0.5, .beat_s = 0.2});
+      comm.set_activity(fmt::format("step {}", 7 + rank));
+      if (rank == 2) late(comm);
+      comm.barrier("end");
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  log::configure({.console = log::Level::kOff});
+  return read_text_file(file);
+}
+
+TEST(StallWatch, NamesTheRankThatTheOthersWaitFor) {
+  const std::string log =
+      log_of_a_stall([](Communicator&) { std::this_thread::sleep_for(std::chrono::seconds(4)); });
+  EXPECT_NE(log.find("rank 2 is at: step 9; ranks 0 and 1 wait in barrier (step 7)"),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(log.find("no sign of life"), std::string::npos) << log;
+  EXPECT_EQ(log.find("(step 8)"), std::string::npos) << "only the lowest rank says it\n" << log;
+}
+
+TEST(StallWatch, NobodyIsNamedWhereTheRanksMove) {
+  EXPECT_EQ(log_of_a_stall([](Communicator&) {}), "");
 }
 
 TEST(Rendezvous, APortInUseIsNamed) {

@@ -24,6 +24,8 @@ struct ConnectOptions {
   double timeout_s = 1800;    ///< for the ranks to come, and of every collective
   double unreachable_s = 15;  ///< rank 0's address may be without an answer for so long
   double report_s = 30;       ///< ranks that are missing for so long are named in the log
+  double stall_s = 40;  ///< a wait of so long for ranks that do not move is told, and who they are
+  double beat_s = 5;    ///< between two signs of life of a rank
   std::function<bool()> stop_requested;  ///< asked while the ranks are waited for; may be empty
 };
 
@@ -71,6 +73,8 @@ class Communicator {
   void abandon(const std::string& why) noexcept;
   /// Rank 0's text, to all.
   std::string broadcast(const std::string& name, const std::string& text);
+  /// What this rank does from now on ("step 17"), for those who wait for it. Any thread.
+  void set_activity(const std::string& activity);
   const CollectiveCounts& counts() const;
 
  private:

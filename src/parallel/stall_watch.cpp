@@ -1,0 +1,175 @@
+#include "stall_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "rendezvous.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::parallel {
+namespace {
+
+using std::chrono::steady_clock;
+
+steady_clock::duration to_duration(double seconds) {
+  return std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string key_of(int rank) {
+  return fmt::format("doing/{}", rank);
+}
+
+}  // namespace
+
+/// What a rank says of itself: a number that grows, what it waits in ("": it does not wait), and
+/// what it does.
+struct StallWatch::State {
+  std::string beats, waits_in, activity;
+
+  static std::string pack(int64_t beats, const char* waits_in, const std::string& activity) {
+    return fmt::format("{}|{}|{}", beats, waits_in ? waits_in : "", activity);
+  }
+  /// Nothing where the rank has not said anything yet.
+  static std::optional<State> read(c10d::Store& store, int rank) {
+    if (!store.check({key_of(rank)})) return std::nullopt;
+    const std::vector<uint8_t> bytes = store.get(key_of(rank));
+    const auto parts = split(std::string(bytes.begin(), bytes.end()), '|');
+    if (parts.size() != 3) return std::nullopt;
+    return State{std::string(parts[0]), std::string(parts[1]), std::string(parts[2])};
+  }
+};
+
+StallWatch::StallWatch(const Identity& identity, const ConnectOptions& options)
+    : identity_(identity),
+      stall_s_(options.stall_s),
+      beat_s_(options.beat_s),
+      store_(another_connection(identity)) {
+  store_->setTimeout(std::chrono::seconds(30));
+  thread_ = std::thread([this] { run(); });
+}
+
+StallWatch::~StallWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  ends_.notify_all();
+  thread_.join();
+}
+
+void StallWatch::set_activity(const std::string& activity) {
+  const std::lock_guard lock(mutex_);
+  activity_ = activity;
+}
+
+void StallWatch::begin_wait(const char* what) {
+  const std::lock_guard lock(mutex_);
+  waits_in_ = what;
+  wait_start_ = steady_clock::now();
+}
+void StallWatch::end_wait() {
+  const std::lock_guard lock(mutex_);
+  waits_in_ = nullptr;
+}
+
+StallWatch::Wait::Wait(StallWatch* watch, const char* what) : watch_(watch) {
+  if (watch_ != nullptr) watch_->begin_wait(what);
+}
+StallWatch::Wait::~Wait() {
+  if (watch_ != nullptr) watch_->end_wait();
+}
+
+double StallWatch::waited_s() {
+  const std::lock_guard lock(mutex_);
+  if (waits_in_ == nullptr) return 0;
+  return std::chrono::duration<double>(steady_clock::now() - wait_start_).count();
+}
+
+std::string StallWatch::own_state() {
+  const std::lock_guard lock(mutex_);
+  return State::pack(++beats_, waits_in_, activity_);
+}
+
+void StallWatch::run() {
+  double next_s = stall_s_;
+  while (!ends_within(beat_s_)) {
+    const double waited = waited_s();
+    if (waited == 0) {
+      next_s = stall_s_;
+      earlier_beats_.clear();
+    }
+    try {
+      const std::string state = own_state();
+      store_->set(key_of(identity_.rank), std::vector<uint8_t>(state.begin(), state.end()));
+      if (waited < next_s) continue;
+      if (earlier_beats_.empty()) {
+        next_s = waited + 2.5 * beat_s_;
+        earlier_beats_ = beats_of_all();
+        continue;
+      }
+      next_s = 2 * waited;
+      const std::string others = describe_others();
+      earlier_beats_.clear();
+      if (!others.empty() && waited_s() >= waited)  // still the same wait
+        log::warn("the ranks have not moved for {}: {}", format_duration(waited), others);
+    } catch (const std::exception&) {
+      if (waited >= next_s && !hosts_store(identity_.rank)) {
+        next_s = 2 * waited;
+        log::warn("rank {} has waited {} for the others; {}:{}, where the ranks meet, is silent",
+                  identity_.rank, format_duration(waited), identity_.master_addr,
+                  identity_.master_port);
+      }
+    }
+  }
+}
+
+bool StallWatch::ends_within(double seconds) {
+  std::unique_lock lock(mutex_);
+  return ends_.wait_for(lock, to_duration(seconds), [this] { return is_ending_; });
+}
+
+std::vector<std::string> StallWatch::beats_of_all() {
+  std::vector<std::string> beats;
+  for (int rank = 0; rank < identity_.world_size; ++rank) {
+    const auto state = State::read(*store_, rank);
+    beats.push_back(state ? state->beats : "");
+  }
+  return beats;
+}
+
+/// @return "" where a lower rank waits, too, and says it
+std::string StallWatch::describe_others() {
+  std::vector<int> silent, waiting;
+  std::map<std::string, std::vector<int>> busy;
+  for (int rank = 0; rank < identity_.world_size; ++rank) {
+    const auto state = State::read(*store_, rank);
+    if (rank == identity_.rank)
+      waiting.push_back(rank);
+    else if (!state || state->beats == earlier_beats_[static_cast<size_t>(rank)])
+      silent.push_back(rank);
+    else if (!state->waits_in.empty())
+      waiting.push_back(rank);
+    else
+      busy[state->activity].push_back(rank);
+  }
+  if (waiting.front() != identity_.rank) return "";
+  std::string text;
+  if (!silent.empty()) {
+    text += fmt::format("{} {} no sign of life (stopped, or the machine is gone); ",
+                        name_ranks(silent), silent.size() == 1 ? "gives" : "give");
+  }
+  for (const auto& [activity, ranks] : busy)
+    text += fmt::format("{} {} at: {}; ", name_ranks(ranks), ranks.size() == 1 ? "is" : "are",
+                        activity);
+  const std::lock_guard lock(mutex_);
+  return text + fmt::format("{} {} in {} ({})", name_ranks(waiting),
+                            waiting.size() == 1 ? "waits" : "wait",
+                            waits_in_ ? waits_in_ : "a collective", activity_);
+}
+
+}  // namespace sftrun::parallel

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "sftrun/parallel/communicator.h"
+
+/// Which rank the others wait for.
+namespace sftrun::parallel {
+
+/// A thread that tells the other ranks, over a connection of its own to the store, whether this
+/// rank waits for them. When this rank has waited for `stall_s`, it asks what the others do. The
+/// lowest of the ranks that wait logs which ranks do not, and which give no sign of life (stopped,
+/// or their machine is gone). It never ends a run: `parallel.timeout` does.
+class StallWatch {
+ public:
+  /// Opens the connection. @throws what c10d throws when the store does not answer
+  StallWatch(const Identity& identity, const ConnectOptions& options);
+  ~StallWatch();
+  StallWatch(const StallWatch&) = delete;
+  StallWatch& operator=(const StallWatch&) = delete;
+
+  /// What this rank does from now on: "step 17". Any thread.
+  void set_activity(const std::string& activity);
+
+  /// This rank waits for the others while it lives.
+  class Wait {
+   public:
+    /// @param watch may be null: nobody watches @param what "all_reduce"
+    Wait(StallWatch* watch, const char* what);
+    ~Wait();
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    StallWatch* watch_;
+  };
+
+ private:
+  struct State;
+
+  void run();
+  bool ends_within(double seconds);
+  std::vector<std::string> beats_of_all();
+  void begin_wait(const char* what);
+  void end_wait();
+  double waited_s();
+  std::string own_state();
+  std::string describe_others();
+
+  const Identity identity_;
+  const double stall_s_, beat_s_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::vector<std::string> earlier_beats_;  // of the thread alone: of each rank, when asked first
+  std::mutex mutex_;                        // of what follows
+  std::condition_variable ends_;
+  bool is_ending_ = false;
+  std::string activity_ = "starting";
+  const char* waits_in_ = nullptr;
+  std::chrono::steady_clock::time_point wait_start_;
+  int64_t beats_ = 0;
+  std::thread thread_;  // the last: it uses the others
+};
+
+}  // namespace sftrun::parallel
