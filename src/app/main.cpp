@@ -113,6 +113,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using sftrun::ExitCode;
+  sftrun::end_on_bad_alloc();
   try {
     return sftrun::app::run(argc, argv);
   } catch (const sftrun::Error& error) {

@@ -22,7 +22,7 @@ bool is_standard_stream(const std::filesystem::path& path) {
 }
 
 std::string read_input(const std::filesystem::path& path) {
-  return read_text_file(is_standard_stream(path) ? "/dev/stdin" : path);
+  return is_standard_stream(path) ? read_standard_input() : read_text_file(path);
 }
 
 void write_output(const std::filesystem::path& path, const std::string& text) {

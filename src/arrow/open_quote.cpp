@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "sftrun/core/read_limits.h"
+
 namespace sftrun::arrow_readers {
 namespace {
 
@@ -24,6 +26,17 @@ class QuoteScanner {
     }
   }
 
+  /// What no table has, and would be read for ever.
+  std::string excess() const {
+    const ReadLimits limits;
+    if (num_columns_ > limits.columns)
+      return "the header names more than " + std::to_string(limits.columns) + " columns";
+    if (blank_bytes_ > limits.blank_bytes)
+      return "more than " + std::to_string(limits.blank_bytes >> 20) +
+             " MiB of empty lines, and no row";
+    return {};
+  }
+
   bool is_open() const { return state_ == State::kQuoted; }
   /// Where the last quote was opened; rows begin behind the header, and empty lines are none.
   std::string place() const {
@@ -40,9 +53,11 @@ class QuoteScanner {
     } else if (c == '\n' || c == '\r') {
       state_ = State::kFieldStart;
       if (!line_is_empty_) ++row_;
+      blank_bytes_ = line_is_empty_ ? blank_bytes_ + 1 : 0;
       line_is_empty_ = true;
     } else if (!(row_ == 0 && line_is_empty_ && is_byte_order_mark(c))) {
       state_ = c == delimiter_ ? State::kFieldStart : State::kField;
+      if (row_ == 0 && c == delimiter_) ++num_columns_;
       line_is_empty_ = false;
     }
   }
@@ -53,6 +68,7 @@ class QuoteScanner {
   State state_ = State::kFieldStart;
   bool line_is_empty_ = true;
   int64_t row_ = 0;
+  size_t num_columns_ = 1, blank_bytes_ = 0;
 };
 
 class QuoteChecked final : public arrow::io::InputStream {
@@ -78,6 +94,8 @@ class QuoteChecked final : public arrow::io::InputStream {
  private:
   arrow::Status look_at(std::string_view bytes) {
     scanner_.scan(bytes);
+    if (const std::string excess = scanner_.excess(); !excess.empty())
+      return arrow::Status::Invalid(excess);
     if (!bytes.empty() || !scanner_.is_open()) return arrow::Status::OK();
     return arrow::Status::Invalid("the quote that ", scanner_.place(),
                                   " is not closed before the file ends");

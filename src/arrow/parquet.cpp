@@ -55,6 +55,8 @@ std::unique_ptr<data::RecordReader> read_parquet(const std::filesystem::path& fi
        .file_position = [progress] { return progress->position(); }});
 } catch (const Error&) {
   throw;
+} catch (const std::bad_alloc&) {
+  throw;
 } catch (const std::exception& error) {  // parquet::ParquetException
   fail(error.what(), file);
 }

@@ -3,6 +3,8 @@
 #include <arrow/record_batch.h>
 #include <arrow/status.h>
 
+#include <new>
+
 #include <filesystem>
 #include <functional>
 
@@ -17,6 +19,7 @@ using data::Json;
 [[noreturn]] void fail(const std::string& reason, const std::filesystem::path& file);
 
 inline void check(const arrow::Status& status, const std::filesystem::path& file) {
+  if (status.IsOutOfMemory()) throw std::bad_alloc();
   if (!status.ok()) fail(status.message(), file);
 }
 template <class T>

@@ -4,6 +4,7 @@
 
 #include "readers.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/read_limits.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::arrow_readers {
@@ -144,22 +145,34 @@ class TableReader final : public data::RecordReader {
     try {
       auto batch = value_of(source_.next(), source_.file);
       if (!batch) return nullptr;
-      if (num_rows_ == 0) require_names(batch->schema()->fields());
+      if (num_rows_ == 0) require_fields(*batch->schema());
       // Arrow leaves lengths and indices as a file has them, also those that lead out of it.
       check(batch->ValidateFull(), source_.file);
       return batch;
     } catch (const Error&) {
+      throw;
+    } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {  // parquet::ParquetException
       fail(error.what(), source_.file);
     }
   }
 
-  void require_names(const arrow::FieldVector& fields) const {
+  void require_fields(const arrow::Schema& schema) const {
+    const size_t most = ReadLimits().columns;
+    if (count_names(schema.fields()) <= most) return;
+    throw DataError(fmt::format("the table has more than {} columns", most), source_.file.string(),
+                    "keep those that data.fields or the format names");
+  }
+
+  /// Of columns, and of fields within them.
+  size_t count_names(const arrow::FieldVector& fields) const {
+    size_t count = fields.size();
     for (const auto& field : fields) {
       if (!is_valid_utf8(field->name())) fail("a column's name is not valid UTF8", source_.file);
-      require_names(field->type()->fields());
+      count += count_names(field->type()->fields());
     }
+    return count;
   }
 
   TableSource source_;

@@ -28,6 +28,8 @@ std::string fix_for(const std::string& reason) {
     return "close the quote; a quote inside a quoted field is written as two";
   if (has("cannot infer number of columns"))
     return "the first line must name the columns; is a quote left open in it?";
+  if (has("the header names more than"))
+    return "keep the columns that data.fields or the format names";
   if (has("straddling object")) return "a row of over 16 MB: is a quote left open?";
   if (has("UTF8")) return "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)";
   return "the file is damaged or cut off: fetch or write it again";

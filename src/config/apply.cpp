@@ -4,6 +4,8 @@
 
 #include "known_keys.h"
 #include "layers.h"
+#include "sftrun/core/read_limits.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::config {
 namespace {
@@ -25,8 +27,10 @@ class Applier {
           {fmt::format("`{}` is a section, not a key", assignment.key), assignment.place,
            fmt::format("set its keys one by one: {}", first_key_of(assignment.key))});
     } else {
-      problems_.push_back({fmt::format("unknown key `{}`", assignment.key), assignment.place,
-                           suggest_key(assignment.key, fields_)});
+      // A suggestion compares the key with every key that there is.
+      const bool is_shown = problems_.size() < ReadLimits().problems;
+      problems_.push_back({fmt::format("unknown key `{}`", excerpt(assignment.key)),
+                           assignment.place, is_shown ? suggest_key(assignment.key, fields_) : ""});
     }
   }
 

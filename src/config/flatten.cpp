@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "layers.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::config {
 namespace {
@@ -41,9 +42,9 @@ class Flattener {
   /// `train.epochs: 1` is a path in an override, but one odd key in YAML.
   void report_dots(const std::string& key, const MapKey& name) {
     const size_t dot = key.rfind('.');
-    problems_.push_back(
-        {fmt::format("unknown key `{}`", key), place_in(file_, name.mark),
-         fmt::format("write `{}:` indented below `{}:`", key.substr(dot + 1), key.substr(0, dot))});
+    problems_.push_back({fmt::format("unknown key `{}`", excerpt(key)), place_in(file_, name.mark),
+                         fmt::format("write `{}:` indented below `{}:`",
+                                     excerpt(key.substr(dot + 1)), excerpt(key.substr(0, dot)))});
   }
 
   void add(const std::string& key, const MapKey& name, const Value& value) {

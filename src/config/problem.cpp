@@ -1,6 +1,10 @@
 #include "sftrun/config/problem.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
+
+#include "sftrun/core/read_limits.h"
 
 namespace sftrun::config {
 namespace {
@@ -9,10 +13,13 @@ namespace {
 std::string report(const Problems& problems) {
   constexpr std::string_view kPrefix = "error: ";
   std::string text;
-  for (const Problem& problem : problems) {
+  const size_t shown = std::min(problems.size(), ReadLimits().problems);
+  for (const Problem& problem : std::span(problems).first(shown)) {
     if (!text.empty()) text += "\n";
     text += Error(ExitCode::kUsage, problem.message, problem.where, problem.fix).what();
   }
+  if (shown < problems.size())
+    text += fmt::format("\nerror: and {} more problems", problems.size() - shown);
   return text.substr(kPrefix.size());
 }
 

@@ -57,6 +57,8 @@ class Judge {
              {"tuning.mode"},
              "add `trainable:` below `tuning:`, for example ['layers\\.29\\.', 'norm']");
     }
+    for (const std::string& pattern : tuning.trainable)
+      judge_expression("tuning.trainable", pattern);
     if (tuning.mode != TuningMode::kPartial && !tuning.trainable.empty()) {
       report("`tuning.trainable` is for mode partial only", {"tuning.trainable", "tuning.mode"},
              "set tuning.mode to partial, or remove trainable");
@@ -261,6 +263,14 @@ class Judge {
     }
   }
 
+  void judge_expression(const char* key, const std::string& expression) {
+    const std::string problem = regex_problem(expression);
+    if (problem.empty()) return;
+    report(fmt::format("`{}` holds `{}`, which is not a regular expression: {}", key,
+                       excerpt(expression), problem),
+           {key}, "write the name of a module, or its end: o_proj");
+  }
+
   void judge_pattern(const nlohmann::ordered_json& pattern, const char* key, bool whole) {
     for (const auto& [name, value] : pattern.items()) {
       const std::string shown =
@@ -273,11 +283,7 @@ class Judge {
                whole ? fmt::format("write a whole number from 1 to {}", kMostRank)
                      : "write a number above 0");
       }
-      if (const std::string problem = regex_problem(name); !problem.empty()) {
-        report(fmt::format("`{}` holds `{}`, which is not a regular expression: {}", key,
-                           excerpt(name), problem),
-               {key}, "write the name of a module, or its end: o_proj");
-      }
+      judge_expression(key, name);
     }
   }
 

@@ -3,6 +3,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <map>
+
+#include "sftrun/core/strings.h"
 
 namespace sftrun::config {
 namespace {
@@ -47,7 +50,9 @@ class Converter {
  private:
   void convert_map(const YAML::Node& node, Value& value, int depth) {
     std::vector<Value> merged;
+    std::map<std::string, Mark> seen;
     for (const auto& entry : node) {
+      if (reported_size_) return;
       const Mark mark = mark_of(entry.first.Mark());
       if (!entry.first.IsScalar()) {
         problems_.push_back({"a key must be plain text", place(name_, mark),
@@ -59,9 +64,10 @@ class Converter {
         merged.push_back(convert(entry.second, depth + 1));
         continue;
       }
-      if (const MapKey* first = find(value, key)) {
-        problems_.push_back({fmt::format("`{}` is given twice", key), place(name_, mark),
-                             fmt::format("remove one; the first is on line {}", first->mark.line)});
+      if (const auto [first, is_new] = seen.emplace(key, mark); !is_new) {
+        problems_.push_back(
+            {fmt::format("`{}` is given twice", excerpt(key)), place(name_, mark),
+             fmt::format("remove one; the first is on line {}", first->second.line)});
         continue;
       }
       value.keys.push_back({key, mark});

@@ -1,5 +1,11 @@
 #include "sftrun/core/error.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <new>
+
 namespace sftrun {
 namespace {
 
@@ -10,14 +16,44 @@ std::string render(const std::string& message, const std::string& where, const s
   return text;
 }
 
+/// An error never fills a console, whatever of a file it quotes.
+std::string bounded(std::string text) {
+  constexpr size_t kMostBytes = 16 << 10;
+  if (text.size() <= kMostBytes) return text;
+  size_t end = kMostBytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return fmt::format("{}… ({} bytes)", std::string_view(text).substr(0, end), text.size());
+}
+
 }  // namespace
 
 Error::Error(ExitCode code, std::string message, std::string where, std::string fix)
+    : Error(Bounded{}, code, bounded(std::move(message)), bounded(std::move(where)),
+            bounded(std::move(fix))) {}
+
+Error::Error(Bounded, ExitCode code, std::string message, std::string where, std::string fix)
     : std::runtime_error(render(message, where, fix)),
       code_(code),
       message_(std::move(message)),
       where_(std::move(where)),
       fix_(std::move(fix)) {}
+
+void end_on_bad_alloc() {
+  std::set_terminate([] {
+    try {
+      if (const std::exception_ptr thrown = std::current_exception())
+        std::rethrow_exception(thrown);
+    } catch (const std::bad_alloc&) {
+      constexpr std::string_view kText = "error: out of memory\n";
+      [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
+      ::_exit(static_cast<int>(ExitCode::kOutOfMemory));
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "error: {}\n", error.what());
+    } catch (...) {
+    }
+    std::abort();
+  });
+}
 
 void invariant_failed(const char* file, int line, const std::string& what) {
   throw std::logic_error(fmt::format("internal error: {}:{}: {} does not hold", file, line, what));

@@ -60,9 +60,10 @@ void write_all(int fd, const fs::path& path, const void* data, size_t num_bytes)
 
 }  // namespace
 
-std::string read_text_file(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw DataError(fmt::format("cannot open file: {}", reason()), path.string());
+namespace {
+
+/// To the end. @param fd is closed
+std::string read_all(int fd, const fs::path& path) {
   std::string text;
   struct stat info {};
   if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
@@ -83,9 +84,43 @@ std::string read_text_file(const fs::path& path) {
   return text;
 }
 
-MappedFile::MappedFile(const fs::path& path) : path_(path) {
+/// "" of an ordinary file or a directory.
+std::string_view special_kind(mode_t mode) {
+  if (S_ISFIFO(mode)) return "a named pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
+  return {};
+}
+
+int open_or_throw(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw DataError(fmt::format("cannot open file: {}", reason()), path.string());
+  return fd;
+}
+
+}  // namespace
+
+void require_no_special_file(const fs::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return;
+  const std::string_view kind = special_kind(info.st_mode);
+  if (kind.empty()) return;
+  throw DataError(fmt::format("this is {}, and no file", kind), path.string(),
+                  "write what it holds to a file, and give that one's name");
+}
+
+std::string read_text_file(const fs::path& path) {
+  require_no_special_file(path);
+  return read_all(open_or_throw(path), path);
+}
+
+std::string read_standard_input() {
+  return read_all(open_or_throw("/dev/stdin"), "/dev/stdin");
+}
+
+MappedFile::MappedFile(const fs::path& path) : path_(path) {
+  require_no_special_file(path);
+  const int fd = open_or_throw(path);
   struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd);

@@ -1,11 +1,15 @@
 #include "sftrun/core/json_depth.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "sftrun/core/read_limits.h"
 
 namespace sftrun {
 
-size_t json_depth(std::string_view text) {
-  size_t depth = 0, deepest = 0;
+JsonShape json_shape(std::string_view text, size_t most_depth) {
+  JsonShape shape;
+  std::vector<uint64_t> num_keys;  // of each bracket that is open
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -14,12 +18,31 @@ size_t json_depth(std::string_view text) {
     } else if (in_string) {
       i += c == '\\' ? 1 : 0;
     } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if ((c == ']' || c == '}') && depth > 0) {
-      --depth;
+      num_keys.push_back(0);
+      ++shape.num_values;
+      shape.depth = std::max(shape.depth, num_keys.size());
+      if (shape.depth > most_depth) return shape;
+    } else if ((c == ']' || c == '}') && !num_keys.empty()) {
+      num_keys.pop_back();
+    } else if (c == ',') {
+      ++shape.num_values;
+    } else if (c == ':' && !num_keys.empty()) {
+      shape.key_steps += num_keys.back()++;
     }
   }
-  return deepest;
+  return shape;
+}
+
+std::string json_excess(const JsonShape& shape) {
+  const ReadLimits limits;
+  if (shape.key_steps > limits.key_steps) return "a JSON object of too many keys";
+  if (shape.num_values > limits.values) return "JSON of too many values";
+  return {};
+}
+
+bool is_modest_json(std::string_view text, size_t most_depth) {
+  const JsonShape shape = json_shape(text, most_depth);
+  return shape.depth <= most_depth && json_excess(shape).empty();
 }
 
 }  // namespace sftrun

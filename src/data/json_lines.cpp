@@ -33,8 +33,8 @@ std::string reason_of(const nlohmann::json::parse_error& error) {
   const std::string_view text = error.what();
   const size_t column = text.find("column ");
   const size_t colon = column == std::string_view::npos ? column : text.find(": ", column);
-  if (colon == std::string_view::npos) return std::string(text);
-  return std::string(text.substr(colon + 2));
+  // It quotes what was read last, be it megabytes.
+  return excerpt(colon == std::string_view::npos ? text : text.substr(colon + 2));
 }
 
 /// @param column of the byte, from 1, that is refused
@@ -85,9 +85,12 @@ Json parse_json_line(std::string_view line, const std::string& where) {
     throw DataError("malformed JSON: a NUL byte", fmt::format("{}:{}", where, nul + 1),
                     "the file is damaged, or no text: write it again");
   }
-  if (json_depth(line) > kMostDepth)
+  const JsonShape shape = json_shape(line, kMostDepth);
+  if (shape.depth > kMostDepth)
     throw DataError(fmt::format("JSON nested deeper than {} levels", kMostDepth), where,
                     "leave that value out: no record needs it");
+  if (const std::string excess = json_excess(shape); !excess.empty())
+    throw DataError(excess, where, "leave it out: no record needs that");
   try {
     Json record = Json::parse(line);
     if (record.is_object()) return record;
@@ -104,7 +107,7 @@ Json parse_json_line(std::string_view line, const std::string& where) {
 
 Json parse_json_text(std::string_view text) {
   const bool is_readable =
-      text.find('\0') == std::string_view::npos && json_depth(text) <= kMostDepth;
+      text.find('\0') == std::string_view::npos && is_modest_json(text, kMostDepth);
   if (!is_readable) return Json(Json::value_t::discarded);
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }

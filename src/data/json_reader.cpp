@@ -58,6 +58,11 @@ class Splitter {
   virtual void scan(const std::string& text, bool at_end) = 0;
   /// Bytes up to which the records found so far reach; 0: none was found.
   size_t num_complete() const { return complete_; }
+  /// Of the text that was scanned last: bytes behind the last record that is complete.
+  size_t num_pending(const std::string& text) const { return text.size() - complete_; }
+  /// The line that is looked at.
+  int64_t line() const { return line_; }
+  bool has_records() const { return !records_.empty(); }
   /// The records found; what follows is counted from the front of what is left.
   std::vector<JsonBlock::Place> take() {
     moved(complete_);
@@ -81,8 +86,10 @@ class LineSplitter final : public Splitter {
 
   void scan(const std::string& text, bool at_end) override {
     while (scanned_ < text.size()) {
-      const size_t end = text.find('\n', scanned_);
+      const size_t end = text.find('\n', std::max(scanned_, searched_));
+      searched_ = text.size();
       if (end == std::string::npos && !at_end) return;
+      searched_ = 0;
       const size_t stop = std::min(end, text.size());
       const std::string_view whole = std::string_view(text).substr(scanned_, stop - scanned_);
       std::string_view line = trim(whole);
@@ -97,7 +104,10 @@ class LineSplitter final : public Splitter {
   }
 
  private:
+  void moved(size_t num_bytes) override { searched_ -= std::min(num_bytes, searched_); }
+
   bool keeps_spaces_;
+  size_t searched_ = 0;  // no line ends before it
 };
 
 /// The elements of one array. Only braces, brackets and strings are looked at; each element is
@@ -185,10 +195,12 @@ class JsonReader final : public RecordReader {
   std::unique_ptr<RecordBlock> next() override {
     for (;;) {
       splitter_->scan(text_, at_end_);
+      require_within_limits();
       if (at_end_ || splitter_->num_complete() >= sizes_.block_bytes) {
         const size_t end = splitter_->num_complete();
         std::string block = text_.substr(0, end);
         text_.erase(0, end);
+        blank_bytes_ = splitter_->has_records() ? 0 : blank_bytes_ + end;
         std::vector<JsonBlock::Place> records = splitter_->take();
         if (!records.empty() && is_text_)
           return std::make_unique<TextBlock>(std::move(block), std::move(records));
@@ -207,21 +219,45 @@ class JsonReader final : public RecordReader {
  private:
   /// An array begins with its bracket; everything else is lines.
   void begin(bool may_be_text) {
+    size_t blank = 0;  // bytes without a character
     const auto first_character = [&] {
-      const size_t begin = text_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
-      return text_.find_first_not_of(" \t\r\n", begin);
+      if (blank == 0 && text_.starts_with(kByteOrderMark)) blank = kByteOrderMark.size();
+      const size_t first = text_.find_first_not_of(" \t\r\n", blank);
+      blank = std::min(first, text_.size());
+      return first;
     };
-    while (!at_end_ && (text_.size() < sizes_.read_bytes || first_character() == std::string::npos))
+    while (!at_end_ &&
+           (text_.size() < sizes_.read_bytes || first_character() == std::string::npos)) {
       read_more();
-    if (text_.starts_with(kByteOrderMark)) text_.erase(0, kByteOrderMark.size());
+      if (text_.size() > sizes_.limits.blank_bytes && first_character() == std::string::npos)
+        fail_blank(1);
+    }
     const size_t first = first_character();
     is_text_ =
         may_be_text && first != std::string::npos && text_[first] != '{' && text_[first] != '[';
-    if (first != std::string::npos && text_[first] == '[') {
+    const bool is_array = first != std::string::npos && text_[first] == '[';
+    if (text_.starts_with(kByteOrderMark)) text_.erase(0, kByteOrderMark.size());
+    if (is_array) {
       splitter_ = std::make_unique<ArraySplitter>(name_);
     } else {
       splitter_ = std::make_unique<LineSplitter>(/*keeps_spaces=*/is_text_);
     }
+  }
+
+  void require_within_limits() const {
+    if (splitter_->num_pending(text_) > sizes_.limits.record_bytes) {
+      throw DataError(
+          fmt::format("a record of more than {} MiB", sizes_.limits.record_bytes >> 20),
+          fmt::format("{}:{}", name_, splitter_->line()),
+          "write one JSON object a line; a text that long is better split into several records");
+    }
+    if (blank_bytes_ > sizes_.limits.blank_bytes) fail_blank(splitter_->line());
+  }
+
+  [[noreturn]] void fail_blank(int64_t line) const {
+    throw DataError(fmt::format("more than {} MiB of empty lines, and no record",
+                                sizes_.limits.blank_bytes >> 20),
+                    fmt::format("{}:{}", name_, line), "the file is damaged: write it again");
   }
 
   void read_more() {
@@ -236,6 +272,7 @@ class JsonReader final : public RecordReader {
   std::string name_, text_;
   ReadSizes sizes_;
   std::unique_ptr<Splitter> splitter_;
+  size_t blank_bytes_ = 0;  // since the last record
   bool at_end_ = false, is_text_ = false;
 };
 

@@ -9,6 +9,7 @@
 
 #include "arrow_library.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/data/data_extensions.h"
 
 namespace sftrun::data {
@@ -18,6 +19,7 @@ namespace {
 class FileStream final : public ByteStream {
  public:
   explicit FileStream(const fs::path& path) : path_(path) {
+    require_no_special_file(path);
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd_ < 0) fail("cannot open file");
     struct stat info {};

@@ -149,7 +149,7 @@ class GenerateCommand {
   }
 
   int answer_file(const std::string& input, const std::string& output) {
-    const std::string content = read_text_file(input == "-" ? "/dev/stdin" : input);
+    const std::string content = input == "-" ? read_standard_input() : read_text_file(input);
     std::vector<Job> jobs;
     for (const data::JsonLine& line : data::split_json_lines(content, input)) {
       jobs.push_back(make_job(line, fmt::format("{}:{}", input, line.number)));

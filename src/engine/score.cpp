@@ -108,7 +108,7 @@ int run_score(const nlohmann::json& request) {
   LoadedModel model = load_model(request);
   const auto input = request.at("input").get<std::string>(),
              output = request.at("output").get<std::string>();
-  const std::string content = read_text_file(input == "-" ? "/dev/stdin" : input);
+  const std::string content = input == "-" ? read_standard_input() : read_text_file(input);
   std::vector<ScoredRecord> records =
       read_records(content, input == "-" ? "<stdin>" : input, model.text);
   score(records, *model.decoder);

@@ -19,7 +19,7 @@ inline Json parse_document(std::string_view text) {
   constexpr size_t kMostDepth = 64;
   // The parser takes a NUL for the end.
   const bool is_readable =
-      text.find('\0') == std::string_view::npos && json_depth(text) <= kMostDepth;
+      text.find('\0') == std::string_view::npos && is_modest_json(text, kMostDepth);
   return is_readable ? Json::parse(text, nullptr, /*allow_exceptions=*/false)
                      : Json(Json::value_t::discarded);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "json_access.h"
+#include "sftrun/core/read_limits.h"
 #include "text_edit.h"
 
 namespace sftrun::text {
@@ -22,6 +23,14 @@ std::vector<ByteSpan> through(const std::vector<ByteSpan>& outer,
     }
   }
   return result;
+}
+
+void require_growth(size_t source_bytes, size_t bytes) {
+  const ReadLimits limits;
+  if (bytes <= source_bytes * limits.growth + limits.grown_bytes) return;
+  throw DataError(fmt::format("the tokenizer's normalizer makes a text of {} bytes or more from {}",
+                              bytes, source_bytes),
+                  "", "is the `normalizer` of tokenizer.json damaged?");
 }
 
 Normalizer::Normalizer(const Json& section, const std::string& where) {
@@ -51,6 +60,7 @@ NormalizedText Normalizer::run(std::string_view text, bool with_sources) const {
     NormalizedText next = step->run(result.text, with_sources);
     if (with_sources) next.sources = through(result.sources, next.sources);
     result = std::move(next);
+    require_growth(text.size(), result.text.size());
   }
   return result;
 }

@@ -7,6 +7,9 @@
 
 namespace sftrun::text {
 
+/// @throws DataError for a normalizer that makes far more of a text than any tokenizer does
+void require_growth(size_t source_bytes, size_t bytes);
+
 /// Writes a changed text from front to back and, where wanted, what each of its bytes stands for.
 class TextEdit {
  public:
@@ -22,7 +25,9 @@ class TextEdit {
     for (auto i = static_cast<uint32_t>(begin); i < end; ++i) out_.sources.push_back({i, i + 1});
   }
   /// A piece that stands for bytes [begin, end) of the source.
+  /// @throws DataError where the text grows beyond all sense
   void write(std::string_view piece, size_t begin, size_t end) {
+    require_growth(source_.size(), out_.text.size() + piece.size());
     out_.text += piece;
     mark(begin, end);
   }

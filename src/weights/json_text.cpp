@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/json_depth.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::weights {
 namespace {
@@ -39,7 +41,8 @@ class KeyWatch {
         break;
       case json::parse_event_t::key:
         if (!open_.back().insert(parsed.get<std::string>()).second) {
-          throw DataError(fmt::format("`{}` appears twice", parsed.get<std::string>()), where_);
+          throw DataError(fmt::format("`{}` appears twice", excerpt(parsed.get<std::string>())),
+                          where_);
         }
         break;
       default:
@@ -64,13 +67,15 @@ json parse_json(std::string_view text, const std::string& where) {
     throw DataError("not valid JSON: a NUL byte", where + ":" + position_of(text, nul + 1),
                     "the file is damaged or cut short: download or copy it again");
   }
+  if (const std::string excess = json_excess(json_shape(text, kMostDepth)); !excess.empty())
+    throw DataError(excess, where, "is this the right file?");
   try {
     return json::parse(text, KeyWatch(where));
   } catch (const json::parse_error& error) {
     std::string reason =
         error.what();  // "[json.exception.parse_error.101] parse error at …: reason"
     const size_t colon = reason.find(": ");
-    if (colon != std::string::npos) reason = reason.substr(colon + 2);
+    reason = excerpt(colon == std::string::npos ? reason : reason.substr(colon + 2));
     throw DataError("not valid JSON: " + reason, where + ":" + position_of(text, error.byte),
                     "the file is damaged or cut short: download or copy it again");
   } catch (const json::out_of_range&) {

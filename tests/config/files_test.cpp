@@ -45,6 +45,47 @@ TEST_F(ConfigTest, EveryMistakeHasItsMessage) {
   }
 }
 
+TEST_F(ConfigTest, OfManyProblemsTheFirstTwentyAreTold) {
+  std::string keys;
+  for (int i = 0; i < 40'000; ++i) keys += fmt::format("no_such_key_{}: 1\n", i);
+  try {
+    load(keys);
+    ADD_FAILURE() << "no error";
+  } catch (const ConfigProblems& found) {
+    const std::string text = found.what();
+    EXPECT_NE(text.find("unknown key `no_such_key_19`"), std::string::npos);
+    EXPECT_EQ(text.find("no_such_key_20`"), std::string::npos);
+    EXPECT_NE(text.find("and 39980 more problems"), std::string::npos);
+    EXPECT_LT(text.size(), 10'000U);
+  }
+}
+
+TEST_F(ConfigTest, ExpressionsOfTrainableAreJudged) {
+  const std::string deep = std::string(20'000, '(') + std::string(20'000, ')');
+  for (const std::string& pattern : {std::string("("), deep}) {
+    try {
+      load("tuning: {mode: partial, trainable: ['" + pattern + "']}\n");
+      ADD_FAILURE() << "no error";
+    } catch (const ConfigError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("`tuning.trainable` holds `("), std::string::npos) << text;
+      EXPECT_NE(text.find("which is not a regular expression"), std::string::npos);
+      EXPECT_LT(text.size(), 1000U);
+    }
+  }
+}
+
+TEST_F(ConfigTest, LongKeysAreQuotedInPart) {
+  try {
+    load(std::string(900, 'k') + ": 1\n");
+    ADD_FAILURE() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find(std::string(200, 'k') + "… (900 bytes)`"),
+              std::string::npos);
+    EXPECT_LT(std::string(error.what()).size(), 1000U);
+  }
+}
+
 TEST_F(ConfigTest, ShippedConfigurationsLoad) {
   const auto files = yaml_files_in(kTests.parent_path() / "configs");
   std::vector<std::string> names;

@@ -47,6 +47,22 @@ size_t entries(const fs::path& directory) {
       std::distance(fs::directory_iterator(directory), fs::directory_iterator()));
 }
 
+// To open a pipe waits for somebody who writes; to read a device may never end.
+TEST(SpecialFiles, AreRefusedUnopened) {
+  const test::TemporaryDirectory dir;
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  fs::create_symlink("/dev/zero", dir / "device");
+  for (const auto& [name, kind] : {std::pair("pipe", "this is a named pipe, and no file"),
+                                   std::pair("device", "this is a device, and no file")}) {
+    expect_error([&] { read_text_file(dir / name); }, {kind, name, "fix: write what it holds"});
+    expect_error([&] { MappedFile(dir / name); }, {kind, name});
+  }
+  write_file_atomically(dir / "file", "text");
+  require_no_special_file(dir / "file");
+  require_no_special_file(dir.path());
+  require_no_special_file(dir / "none");
+}
+
 TEST(AtomicFile, IsThereAsAWholeOrNotAtAll) {
   const test::TemporaryDirectory dir;
   {

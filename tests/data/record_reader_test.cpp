@@ -118,6 +118,87 @@ TEST_F(RecordReaders, BlocksDoNotShow) {
   }
 }
 
+/// Text that has no end, or one at `size`.
+class LongStream final : public ByteStream {
+ public:
+  LongStream(std::string head, char rest, uint64_t size = UINT64_MAX)
+      : head_(std::move(head)), rest_(rest), size_(size) {}
+  size_t read(char* buffer, size_t size) override {
+    size = std::min<uint64_t>(size, size_ - position_);
+    for (size_t i = 0; i < size; ++i, ++position_)
+      buffer[i] = position_ < head_.size() ? head_[position_] : rest_;
+    return size;
+  }
+  uint64_t file_position() const override { return position_; }
+
+ private:
+  std::string head_;
+  char rest_;
+  uint64_t size_, position_ = 0;
+};
+
+constexpr ReadSizes kSmall{.read_bytes = 1 << 10,
+                           .block_bytes = 4 << 10,
+                           .limits = {.record_bytes = 1 << 20, .blank_bytes = 2 << 20}};
+
+std::string refusal_of(std::string head, char rest) {
+  try {
+    const auto reader = read_json_records(std::make_unique<LongStream>(std::move(head), rest),
+                                          "bomb", /*may_be_text=*/true, kSmall);
+    while (reader->next()) {
+    }
+  } catch (const DataError& error) {
+    return error.message() + " at " + error.where();
+  }
+  return "none";
+}
+
+TEST_F(RecordReaders, WhatHasNoEndIsRefused) {
+  EXPECT_EQ(refusal_of("{\"text\": \"", 'a'), "a record of more than 1 MiB at bomb:1");
+  EXPECT_EQ(refusal_of("{}\n{}\n{\"text\": \"", 'a'), "a record of more than 1 MiB at bomb:3");
+  EXPECT_EQ(refusal_of("a line of text\n", 'a'), "a record of more than 1 MiB at bomb:2");
+  EXPECT_EQ(refusal_of("[{}, {\"text\": \"", 'a'), "a record of more than 1 MiB at bomb:1");
+  EXPECT_EQ(refusal_of("", '\n'), "more than 2 MiB of empty lines, and no record at bomb:1");
+  EXPECT_EQ(refusal_of("\xEF\xBB\xBF", ' '),
+            "more than 2 MiB of empty lines, and no record at bomb:1");
+  EXPECT_NE(refusal_of("{}\n", '\n').find("more than 2 MiB of empty lines, and no record at bomb:"),
+            std::string::npos);
+}
+
+TEST_F(RecordReaders, WhatIsWithinTheLimitsIsRead) {
+  const auto reader = read_json_records(std::make_unique<LongStream>("{}\n", '\n', 1 << 20), "long",
+                                        /*may_be_text=*/false, kSmall);
+  const auto block = reader->next();
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(block->size(), 1U);
+  EXPECT_EQ(reader->next(), nullptr);
+}
+
+TEST_F(RecordReaders, ObjectsOfTooManyKeysAreRefused) {
+  std::string keys = "{\"k\": 1";
+  for (int i = 0; i < 50'000; ++i) keys += ", \"" + std::to_string(i) + "\": 1";
+  EXPECT_EQ(failure(keys + "}").message(), "a JSON object of too many keys");
+}
+
+TEST_F(RecordReaders, ErrorsQuoteLittleOfALongLine) {
+  const DataError error = failure("{\"text\": \"" + std::string(5'000'000, 'a'));
+  EXPECT_LT(error.message().size(), 400U);
+  EXPECT_NE(error.message().find("malformed JSON"), std::string::npos);
+}
+
+TEST_F(RecordReaders, TablesOfTooManyColumnsAreRefused) {
+  const auto row = [](int count, const std::string& cell) {
+    std::string text = cell;
+    for (int i = 1; i < count; ++i) text += "," + cell;
+    return text + "\n";
+  };
+  EXPECT_EQ(read("c," + row(999, "x") + "1," + row(999, "y"), "a.csv").size(), 1U);
+  EXPECT_NE(failure(row(20'000, "x") + row(20'000, "y"), "a.csv")
+                .message()
+                .find("the header names more than 10000 columns"),
+            std::string::npos);
+}
+
 TEST_F(RecordReaders, WhatIsNoTableIsNamed) {
   EXPECT_EQ(failure("version https://git-lfs", "a.parquet").message(), "this is no parquet file");
   EXPECT_EQ(failure("{}", "a.arrow").message(), "this is no arrow file");

@@ -195,9 +195,39 @@ TEST(JinjaLimits, HostileTemplatesEndInAnError) {
       "too much work");
   expect_error("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
                "too much work");
+  // A search costs as much as the text is long; a text is found in one pass.
+  expect_error("{% set a = 'a' * 4000000 %}{% for i in range(1000) %}{{ 'b' in a }}{% endfor %}",
+               "too much work");
+  expect_error("{% set a = 'a' * 4000000 %}{{ a.rfind('b' + 'a' * 2000000) }}", "too much work");
+  expect_error("{% set a = 'a' * 4000000 %}{{ a.rpartition('b' + 'a' * 2000000) }}",
+               "too much work");
+  expect_error("{{ ('a ' * 30000000).split() }}", "too much work");
+  expect_error("{{ ('\\n' * 60000000).splitlines() }}", "too much work");
+  std::string variables;
+  for (int i = 0; i < 100'000; ++i) {
+    const std::string name = std::to_string(i);
+    variables += "{% set v" + name + " = " + name + " %}";
+  }
+  std::string branches = "{% if false %}";
+  for (int i = 0; i < 5'000; ++i) {
+    const std::string name = std::to_string(i);
+    branches += "{% elif x" + name + " %}{% set v" + name + " = 1 %}";
+  }
+  expect_error(branches + "{% endif %}", "too many branches and variables");
+  expect_error(variables + "{{ v99999 }}", "too much work");
   expect_error("{{ 10 ** 100 }}", "integer is too large");
   expect_error("{{ 99999999999999999999999999999999999999999999 }}", "integer is too large");
   expect_error("{{ 2 ** 119 * 2 ** 119 }}", "integer is too large");
+}
+
+// What once took a time that grew with the square of the text's length.
+TEST(JinjaLimits, LongTextsAreSearchedInOnePass) {
+  const std::string set = "{% set a = 'a' * 4000000 %}{% set b = 'a' * 2000000 + 'b' %}";
+  EXPECT_EQ(message_of(set + "{{ b in a }}{{ a.find(b) }}{{ a.count(b) }}"), "rendered 8 bytes");
+  EXPECT_EQ(message_of(set + "{{ a.replace(b, '')|length }},{{ a.split(b)|length }}"),
+            "rendered 9 bytes");
+  EXPECT_EQ(message_of("{{ ('ab ' * 500000).split()|length }}"), "rendered 6 bytes");
+  EXPECT_EQ(message_of("{{ ('ab ' * 500000).rsplit()|length }}"), "rendered 6 bytes");
 }
 
 TEST(JinjaLimits, CyclesAndClosuresAreFreed) {

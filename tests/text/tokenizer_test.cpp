@@ -44,6 +44,26 @@ std::string load_error(const ordered_json& document) {
   return error_of([&] { load(document); });
 }
 
+TEST(Tokenizer, NormalizersDoNotMultiplyTexts) {
+  const auto replacing = [](const std::string& content, int times) {
+    ordered_json document = small_tokenizer();
+    document["normalizer"] = {{"type", "Sequence"}, {"normalizers", ordered_json::array()}};
+    for (int i = 0; i < times; ++i)
+      document["normalizer"]["normalizers"].push_back(
+          {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", content}});
+    return load(document);
+  };
+  const std::string text(1000, 'a');
+  EXPECT_EQ(replacing("aaa", 1).encode(text, false).size(), 3000U);
+  for (const auto& [content, times] : {std::pair(10'000, 1), std::pair(50, 8), std::pair(2, 60)}) {
+    const Tokenizer tokenizer = replacing(std::string(static_cast<size_t>(content), 'a'), times);
+    EXPECT_NE(error_of([&] {
+                tokenizer.encode(text, false);
+              }).find("the tokenizer's normalizer makes a text of"),
+              std::string::npos);
+  }
+}
+
 TEST(Tokenizer, MergesByRank) {
   const Tokenizer tokenizer = load(small_tokenizer());
   EXPECT_EQ(tokenizer.encode("abc", false), Ids({5}));

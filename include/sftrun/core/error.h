@@ -24,7 +24,8 @@ enum class ExitCode : int {
 ///     error: <message>
 ///       at   <where>
 ///       fix: <fix>
-/// with the lines of empty parts left out.
+/// with the lines of empty parts left out. What is quoted of input belongs in `excerpt`; a part of
+/// more than 16 KiB is cut here.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, std::string message, std::string where = {}, std::string fix = {});
@@ -35,6 +36,9 @@ class Error : public std::runtime_error {
   const std::string& fix() const { return fix_; }
 
  private:
+  struct Bounded {};
+  Error(Bounded, ExitCode code, std::string message, std::string where, std::string fix);
+
   ExitCode code_;
   std::string message_, where_, fix_;
 };
@@ -62,6 +66,10 @@ struct CommError : Error {
   explicit CommError(std::string message, std::string where = {}, std::string fix = {})
       : Error(ExitCode::kWorkerFailed, std::move(message), std::move(where), std::move(fix)) {}
 };
+
+/// From here on an allocation that fails in any thread ends the process with exit code 4 and a
+/// message, where the C++ runtime would call abort().
+void end_on_bad_alloc();
 
 /// A broken invariant of ours: never the user's fault. Throws std::logic_error naming the place.
 [[noreturn]] void invariant_failed(const char* file, int line, const std::string& what);

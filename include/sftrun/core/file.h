@@ -11,8 +11,15 @@
 /// Files on disk: read whole, mapped, or written so that nobody ever sees half of one.
 namespace sftrun {
 
-/// The whole file as bytes. @throws DataError naming the path and the reason.
+/// @throws DataError for a named pipe, a socket or a device: to read one may wait, or have no end.
+/// What is not there, or cannot be asked for, is left to those who open it.
+void require_no_special_file(const std::filesystem::path& path);
+
+/// The whole file as bytes. @throws DataError naming the path and the reason; for special files,
+/// too.
 std::string read_text_file(const std::filesystem::path& path);
+/// What comes through standard input, whatever that is.
+std::string read_standard_input();
 
 /// Read-only private mapping of a file; moves, does not copy. An empty file maps to an empty span.
 class MappedFile {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -43,7 +44,10 @@ void parallel_for(int64_t count, int num_threads, const Body& body) {
   const auto num_workers = std::clamp<int64_t>(num_threads, 1, std::max<int64_t>(useful, 1));
   {
     std::vector<std::jthread> helpers;
-    for (int64_t i = 1; i < num_workers; ++i) helpers.emplace_back(work);
+    try {
+      for (int64_t i = 1; i < num_workers; ++i) helpers.emplace_back(work);
+    } catch (const std::system_error&) {  // no memory for another stack: those that run do it all
+    }
     work();
   }
   if (failure) std::rethrow_exception(failure);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "sftrun/core/read_limits.h"
 #include "sftrun/data/json_lines.h"
 
 /// Records of a file, read from front to back in blocks: a file may be larger than memory.
@@ -57,10 +58,13 @@ std::unique_ptr<RecordReader> open_records(const std::filesystem::path& file);
 /// How much is read at once, and about how much of it is one block; neither shows in the records.
 struct ReadSizes {
   size_t read_bytes = size_t{1} << 20, block_bytes = size_t{4} << 20;
+  ReadLimits limits = {};
 };
 
 /// JSON lines, or one JSON array of objects, from a stream of text.
 /// @param name for errors   @param may_be_text what begins with neither { nor [ is lines of text
+/// @throws DataError for a record, or space without one, past the limits: a compressed file of a
+/// few bytes may hold either without end
 std::unique_ptr<RecordReader> read_json_records(std::unique_ptr<ByteStream> stream,
                                                 const std::string& name, bool may_be_text = false,
                                                 const ReadSizes& sizes = {});

@@ -150,17 +150,26 @@ class Analyser {
   /// Bodies in a chain: jinja2 sees every `elif` as an if of its own inside one branch.
   void collect_if(const Statement& s, Scope& scope) {
     load_names(s.expressions[0], scope);
+    pay_for_copies(3, scope, s.line);
     std::vector<Scope> branches(3, scope);
     collect(s.bodies[0], branches[0]);
     for (size_t i = 1; i < s.bodies.size(); ++i) {
       Scope& chain = branches[1];
       load_names(s.expressions[i], chain);
+      pay_for_copies(2, chain, s.line);  // and one to merge it
       std::vector<Scope> inner(1, chain);
       collect(s.bodies[i], inner[0]);
       chain.merge(inner);
     }
     collect(s.otherwise, branches[2]);
     scope.merge(branches);
+  }
+
+  /// Each branch takes a copy of what its scope knows.
+  void pay_for_copies(size_t num_copies, const Scope& scope, int line) {
+    constexpr size_t kMostCopied = 5'000'000;  // of templates in use some ten thousand
+    num_copied_ += num_copies * (scope.loads.size() + scope.stores.size());
+    if (num_copied_ > kMostCopied) fail("the template has too many branches and variables", line);
   }
 
   // ---- Nested scopes
@@ -328,6 +337,7 @@ class Analyser {
   }
 
   Template& template_;
+  size_t num_copied_ = 0;
   Symbol loop_, caller_, kwargs_, varargs_;
 };
 

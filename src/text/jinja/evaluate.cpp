@@ -72,6 +72,7 @@ Value Interpreter::evaluate(const Expr& expr, const FramePtr& frame) {
 }
 
 Value Interpreter::evaluate_name(const Expr& expr, const FramePtr& frame) const {
+  runtime_.charge(frame->num_slots());  // of which each is looked at
   if (const Frame::Slot* slot = frame->find(expr.symbol)) {
     if (slot->value) return *slot->value;
   } else if (const auto& given = context_[static_cast<size_t>(expr.symbol)]) {

@@ -19,6 +19,13 @@ Frame::Slot* Frame::find(Symbol symbol) {
   return nullptr;
 }
 
+size_t Frame::num_slots() const {
+  size_t total = 0;
+  for (const Frame* frame = this; frame != nullptr; frame = frame->parent.get())
+    total += frame->slots.size();
+  return total;
+}
+
 void Frame::set(Symbol symbol, std::optional<Value> value) {
   for (Slot& slot : slots) {
     if (slot.symbol == symbol) {
@@ -62,7 +69,7 @@ Interpreter::~Interpreter() {
 }
 
 TaggedText Interpreter::run() {
-  for (const Symbol symbol : template_.unset) root_->set(symbol, std::nullopt);
+  for (const Symbol symbol : template_.unset) root_->slots.push_back({symbol, std::nullopt});
   Capture capture(*this);
   run_body(template_.body, root_);
   return capture.take();
@@ -71,6 +78,7 @@ TaggedText Interpreter::run() {
 FramePtr Interpreter::inner_frame(const FramePtr& parent, const std::vector<Symbol>& unset) const {
   auto frame = std::make_shared<Frame>();
   frame->parent = parent;
+  runtime_.charge(unset.size() * sizeof(Frame::Slot));
   for (const Symbol symbol : unset) frame->slots.push_back({symbol, std::nullopt});
   return frame;
 }
@@ -231,6 +239,7 @@ void Interpreter::run_for(const Statement& s, const Value& items, const FramePtr
 // ---- Assignment
 
 void Interpreter::assign(const Expr& target, const Value& value, const FramePtr& frame) {
+  runtime_.charge(frame->slots.size());  // of which each is looked at
   if (target.kind == ExprKind::kName) return frame->set(target.symbol, value);
   if (target.kind == ExprKind::kTuple) return unpack(target, value, frame);
   auto* name_space = evaluate_name(target, frame).object_as<Namespace>();

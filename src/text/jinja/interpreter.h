@@ -18,6 +18,8 @@ struct Frame {
   std::shared_ptr<Frame> parent;
   std::vector<Slot> slots;
 
+  /// Of the scope and of those around it.
+  size_t num_slots() const;
   Slot* find(Symbol symbol);
   void set(Symbol symbol, std::optional<Value> value);
 };

@@ -8,6 +8,7 @@
 #include "jinja/objects.h"
 #include "jinja/print.h"
 #include "jinja/string_format.h"
+#include "jinja/text_ops.h"
 
 namespace sftrun::text::jinja {
 namespace {
@@ -175,7 +176,8 @@ bool contains(Runtime& runtime, const Value& container, const Value& item) {
     if (!item.is_string()) {
       fail(fmt::format("'in <string>' requires string as left operand, not {}", type_name(item)));
     }
-    return container.bytes().find(item.bytes()) != std::string::npos;
+    runtime.work(find_cost(container.bytes(), item.bytes()));
+    return find(container.bytes(), item.bytes()) != std::string::npos;
   }
   if (container.is_dict()) return container.dict().find(item) != nullptr;
   if (container.is_sequence()) {

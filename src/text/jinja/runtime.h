@@ -33,8 +33,13 @@ class Runtime {
   /// Pays for `num_bytes` about to be produced as one string (or elements times their size).
   void charge(size_t num_bytes) {
     check_size(num_bytes);
-    work_ += num_bytes + kStepCost;
-    if (work_ > limits_.max_work) fail("the template does too much work (limit reached)");
+    work(num_bytes + kStepCost);
+  }
+  /// Pays for bytes that are looked at.
+  void work(size_t num_bytes) {
+    if (num_bytes > limits_.max_work - work_)
+      fail("the template does too much work (limit reached)");
+    work_ += num_bytes;
   }
   void step() { charge(0); }
   void check_size(size_t num_bytes) const {

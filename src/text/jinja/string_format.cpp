@@ -288,6 +288,7 @@ Value brace_format(Runtime& runtime, const Value& format, const Args& args) {
 
 TaggedText paid_replace(Runtime& runtime, const TaggedText& text, std::string_view old,
                         const TaggedText& with, int64_t count) {
+  runtime.work(find_cost(text.bytes(), old));
   runtime.charge(text.size() + count_replacements(text, old, count) * with.size());
   return replace(text, old, with, count);
 }

@@ -54,19 +54,37 @@ int64_t as_count(Int value) {
   return static_cast<int64_t>(std::clamp<Int>(value, -1, Int{1} << 60));
 }
 
+/// From the left in one pass; from the right all of `wanted` may be compared at each place.
+template <bool from_right>
+void charge_search(Runtime& runtime, const std::string& text, const std::string& wanted) {
+  runtime.work(from_right ? text.size() * std::max<size_t>(wanted.size(), 1)
+                          : find_cost(text, wanted));
+}
+
 template <bool from_right>
 Value split_method(Runtime& runtime, const Value& self, const Args& args) {
   const Params params("split", args, {"sep", "maxsplit"});
   const int64_t max_splits = as_count(params.integer(1, -1));
-  if (!params.given_not_none(0))
+  if (!params.given_not_none(0)) {
+    runtime.work(count_words(self.text()) * sizeof(TaggedText));
     return split_result(runtime, self, split_on_space(self.text(), max_splits, from_right));
+  }
   const std::string& separator = params.text(0).bytes();
   if (separator.empty()) fail("empty separator");
+  charge_search<from_right>(runtime, self.bytes(), separator);
+  runtime.work(count_replacements(self.text(), separator, max_splits) * sizeof(TaggedText));
   return split_result(runtime, self, split(self.text(), separator, max_splits, from_right));
 }
 
 Value splitlines(Runtime& runtime, const Value& self, const Args& args) {
   const Params params("splitlines", args, {"keepends"});
+  const std::string& bytes = self.bytes();  // the ends of other kinds are longer than one byte
+  runtime.work(static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(),
+                                                 [](unsigned char c) {
+                                                   return (c >= 0x0A && c <= 0x0D) ||
+                                                          (c >= 0x1C && c <= 0x1E);
+                                                 })) *
+               sizeof(TaggedText));
   return split_result(runtime, self, split_lines(self.text(), params.flag(0, false)));
 }
 
@@ -77,7 +95,8 @@ Value partition(Runtime& runtime, const Value& self, const Args& args) {
   if (separator.empty()) fail("empty separator");
   const std::string& bytes = self.bytes();
   runtime.charge(bytes.size());
-  const size_t found = from_right ? bytes.rfind(separator) : bytes.find(separator);
+  charge_search<from_right>(runtime, bytes, separator);
+  const size_t found = from_right ? bytes.rfind(separator) : find(bytes, separator);
   const auto part = [&](size_t begin, size_t end) {
     return like(self, self.text().slice(begin, end));
   };
@@ -127,15 +146,16 @@ Value starts_or_ends(Runtime& runtime, const Value& self, const Args& args) {
 }
 
 template <bool from_right>
-std::optional<Int> find_position(const Value& self, const Args& args) {
+std::optional<Int> find_position(Runtime& runtime, const Value& self, const Args& args) {
   const Params params("find", args, {"sub", "start", "end"});
   const std::string& wanted = params.text(0).bytes();
   const Window part = window(self, params, 1);
   if (!part.valid) return std::nullopt;
+  charge_search<from_right>(runtime, self.bytes(), wanted);
   const std::string_view text = std::string_view(self.bytes()).substr(0, part.end);
   size_t found = std::string_view::npos;
   if (!from_right) {
-    found = text.find(wanted, part.begin);
+    found = find(text, wanted, part.begin);
   } else if (text.size() - part.begin >= wanted.size()) {
     found = text.rfind(wanted);
     if (found != std::string_view::npos && found < part.begin) found = std::string_view::npos;
@@ -147,12 +167,12 @@ std::optional<Int> find_position(const Value& self, const Args& args) {
 template <bool from_right>
 Value find_method(Runtime& runtime, const Value& self, const Args& args) {
   runtime.charge(self.text().size());
-  return Value::integer(find_position<from_right>(self, args).value_or(-1));
+  return Value::integer(find_position<from_right>(runtime, self, args).value_or(-1));
 }
 template <bool from_right>
 Value index_method(Runtime& runtime, const Value& self, const Args& args) {
   runtime.charge(self.text().size());
-  const auto position = find_position<from_right>(self, args);
+  const auto position = find_position<from_right>(runtime, self, args);
   if (!position) fail("substring not found");
   return Value::integer(*position);
 }
@@ -161,14 +181,15 @@ Value count(Runtime& runtime, const Value& self, const Args& args) {
   const Params params("count", args, {"sub", "start", "end"});
   runtime.charge(self.text().size());
   const std::string& wanted = params.text(0).bytes();
+  charge_search<false>(runtime, self.bytes(), wanted);
   const Window part = window(self, params, 1);
   if (!part.valid) return Value::integer(0);
   const std::string_view text =
       std::string_view(self.bytes()).substr(part.begin, part.end - part.begin);
   if (wanted.empty()) return Value::integer(static_cast<Int>(unicode::length(text)) + 1);
   Int total = 0;
-  for (size_t at = text.find(wanted); at != std::string_view::npos;
-       at = text.find(wanted, at + wanted.size()))
+  for (size_t at = find(text, wanted); at != std::string_view::npos;
+       at = find(text, wanted, at + wanted.size()))
     ++total;
   return Value::integer(total);
 }

@@ -1,6 +1,7 @@
 #include "jinja/text_ops.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace sftrun::text::jinja {
 namespace {
@@ -96,6 +97,19 @@ TaggedText swap_case(const TaggedText& text) {
   });
 }
 
+size_t find(std::string_view text, std::string_view wanted, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* found =
+      ::memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t find_cost(std::string_view text, std::string_view wanted) {
+  constexpr size_t kShortBytes = 32, kPasses = 4;  // over a long one, and back where it repeats
+  return wanted.size() <= kShortBytes ? text.size() : kPasses * (text.size() + wanted.size());
+}
+
 TaggedText replace(const TaggedText& text, std::string_view old, const TaggedText& with,
                    int64_t count) {
   TaggedText out;
@@ -110,7 +124,7 @@ TaggedText replace(const TaggedText& text, std::string_view old, const TaggedTex
     }
   } else {
     for (int64_t done = 0; count < 0 || done < count; ++done) {
-      const size_t found = bytes.find(old, at);
+      const size_t found = find(bytes, old, at);
       if (found == std::string::npos) break;
       out.append(text, at, found);
       out.append(with);
@@ -126,8 +140,8 @@ size_t count_replacements(const TaggedText& text, std::string_view old, int64_t 
   const size_t most = count < 0 ? bytes.size() + 1 : static_cast<size_t>(count);
   if (old.empty()) return std::min(most, unicode::length(bytes) + 1);
   size_t found = 0;
-  for (size_t at = bytes.find(old); at != std::string::npos && found < most;
-       at = bytes.find(old, at + old.size()))
+  for (size_t at = find(bytes, old); at != std::string::npos && found < most;
+       at = find(bytes, old, at + old.size()))
     ++found;
   return found;
 }
@@ -138,10 +152,10 @@ std::vector<TaggedText> split(const TaggedText& text, std::string_view separator
   std::vector<TaggedText> parts;
   if (!from_right) {
     size_t at = 0;
-    for (size_t found = bytes.find(separator, at);
+    for (size_t found = find(bytes, separator, at);
          found != std::string::npos &&
          (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits);
-         found = bytes.find(separator, at)) {
+         found = find(bytes, separator, at)) {
       parts.push_back(text.slice(at, found));
       at = found + separator.size();
     }
@@ -161,31 +175,56 @@ std::vector<TaggedText> split(const TaggedText& text, std::string_view separator
   return parts;
 }
 
+namespace {
+
+/// Where the characters of one kind, space or not, end that begin at `at`.
+size_t end_of_run(const std::string& bytes, size_t at, bool of_space) {
+  while (at < bytes.size() && unicode::is_space(unicode::decode(bytes, at).code) == of_space)
+    at += unicode::sequence_length(bytes, at);
+  return at;
+}
+
+/// Where those begin that end at `end`.
+size_t begin_of_run(const std::string& bytes, size_t end, bool of_space) {
+  while (end > 0) {
+    const size_t at = unicode::previous(bytes, end);
+    if (unicode::is_space(unicode::decode(bytes, at).code) != of_space) break;
+    end = at;
+  }
+  return end;
+}
+
+}  // namespace
+
+size_t count_words(const TaggedText& text) {
+  const std::string& bytes = text.bytes();
+  size_t words = 0;
+  for (size_t at = end_of_run(bytes, 0, true); at < bytes.size(); ++words)
+    at = end_of_run(bytes, end_of_run(bytes, at, false), true);
+  return words;
+}
+
 std::vector<TaggedText> split_on_space(const TaggedText& text, int64_t max_splits,
                                        bool from_right) {
   std::vector<TaggedText> parts;
-  TaggedText rest = strip(text, std::nullopt, from_right ? Side::kRight : Side::kLeft);
-  while (!rest.empty()) {
-    if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.push_back(std::move(rest));
-      break;
+  const std::string& bytes = text.bytes();
+  const auto is_last = [&] {
+    return max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits;
+  };
+  if (from_right) {
+    for (size_t end = begin_of_run(bytes, bytes.size(), true), begin = 0; end > 0;
+         end = begin_of_run(bytes, begin, true)) {
+      begin = is_last() ? 0 : begin_of_run(bytes, end, false);
+      parts.push_back(text.slice(begin, end));
     }
-    size_t begin = from_right ? rest.size() : 0, end = begin;
-    const auto is_space_at = [&rest](size_t at) {
-      return unicode::is_space(unicode::decode(rest.bytes(), at).code);
-    };
-    if (from_right) {
-      while (begin > 0 && !is_space_at(unicode::previous(rest.bytes(), begin)))
-        begin = unicode::previous(rest.bytes(), begin);
-    } else {
-      while (end < rest.size() && !is_space_at(end))
-        end += unicode::sequence_length(rest.bytes(), end);
-    }
-    parts.push_back(rest.slice(begin, end));
-    rest = from_right ? strip(rest.slice(0, begin), std::nullopt, Side::kRight)
-                      : strip(rest.slice(end, rest.size()), std::nullopt, Side::kLeft);
+    std::reverse(parts.begin(), parts.end());
+    return parts;
   }
-  if (from_right) std::reverse(parts.begin(), parts.end());
+  for (size_t begin = end_of_run(bytes, 0, true), end = 0; begin < bytes.size();
+       begin = end_of_run(bytes, end, true)) {
+    end = is_last() ? bytes.size() : end_of_run(bytes, begin, false);
+    parts.push_back(text.slice(begin, end));
+  }
   return parts;
 }
 

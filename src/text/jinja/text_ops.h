@@ -21,6 +21,12 @@ TaggedText capitalize(const TaggedText& text);
 TaggedText title_words(const TaggedText& text);  ///< str.title
 TaggedText swap_case(const TaggedText& text);
 
+/// As std::string_view::find, in time that grows with the text's length alone: texts and what is
+/// looked for come from templates.
+size_t find(std::string_view text, std::string_view wanted, size_t from = 0);
+/// What that costs, in bytes looked at.
+size_t find_cost(std::string_view text, std::string_view wanted);
+
 /// @param count most replacements; negative: all
 TaggedText replace(const TaggedText& text, std::string_view old, const TaggedText& with,
                    int64_t count);
@@ -31,6 +37,7 @@ size_t count_replacements(const TaggedText& text, std::string_view old, int64_t 
 /// @param max_splits negative: no limit
 std::vector<TaggedText> split(const TaggedText& text, std::string_view separator,
                               int64_t max_splits, bool from_right);
+size_t count_words(const TaggedText& text);  ///< that splitting on space finds
 std::vector<TaggedText> split_on_space(const TaggedText& text, int64_t max_splits, bool from_right);
 std::vector<TaggedText> split_lines(const TaggedText& text, bool keep_ends);
 

@@ -1,0 +1,500 @@
+#!/usr/bin/env python3
+"""Gives the program files that were made to crash it, to hang it or to fill the machine.
+
+    tests/smoke/hostile_input.py --sftrun build/bin/sftrun [--only NAME]
+
+Standard library only. The files are made here: some are small and become large only when they are read. Each command has 30 s of
+processor time (ten times that under a sanitizer), ten times as much by the clock, and 4 GB of address space. It must end by itself, with
+the exit code of the case, an error of a few lines, and no crash.
+"""
+
+import argparse
+import concurrent.futures
+import gzip
+import json
+import os
+import pathlib
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODELS = ROOT / "tests/data/models"
+USAGE, DATA, MEMORY = 2, 3, 4
+SECONDS, ADDRESS_SPACE = 30, 4_000_000 << 10
+LONGEST_ANSWER = 20_000  # bytes: twenty problems with their places
+
+YAML = """\
+model: {{ name: model, max_seq_len: 128 {model} }}
+tuning: {{ mode: {mode} {tuning} }}
+data: {{ train: {train} {data} }}
+train: {{ max_steps: 1 }}
+output: {{ dir: run }}
+"""
+RECORD = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hello there"}]}
+CHECK, PREVIEW = ["config", "check", "--config", "run.yaml"], ["preview", "--config", "run.yaml"]
+TRAIN = ["train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node", "1"]
+DRY_RUN = [*TRAIN, "--dry-run"]
+TOKENIZE = ["tokenize", "--model", "model", "--input", "in.jsonl", "--output", "out.jsonl"]
+CHAT = TOKENIZE[:3] + ["--chat"] + TOKENIZE[3:]
+
+CASES = []
+
+
+def case(wanted, says, *commands):
+    """Adds a function that makes a folder's files; each of the commands must then end with one of `wanted`."""
+    def add(make):
+        CASES.append((make.__name__, wanted if isinstance(wanted, tuple) else (wanted,), says, commands, make))
+        return make
+    return add
+
+
+def write_yaml(folder, train="train.jsonl", mode="lora", **parts):
+    blocks = {name: "," + text if text else "" for name, text in
+              {"model": "", "tuning": "lora: { r: 4 }" if mode == "lora" else "", "data": "", **parts}.items()}
+    (folder / "run.yaml").write_text(YAML.format(train=train, mode=mode, **blocks))
+
+
+def edit_json(path, change):
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def chat_template(folder, text):
+    (folder / "model/chat_template.jinja").write_text(text)
+    (folder / "in.jsonl").write_text(json.dumps(RECORD) + "\n")
+
+
+def write_gzip(path, head, block, times, tail=b""):
+    with gzip.open(path, "wb", compresslevel=1) as out:
+        out.write(head)
+        for _ in range(times):
+            out.write(block)
+        out.write(tail)
+
+
+# ---- Data
+
+MIB = 1 << 20
+
+
+@case(DATA, "a record of more than 256 MiB", PREVIEW)
+def line_without_end_compressed(folder):
+    write_gzip(folder / "bomb.jsonl.gz", b'{"text": "', b"a" * MIB, 600)
+    write_yaml(folder, "bomb.jsonl.gz")
+
+
+@case(DATA, "a record of more than 256 MiB", PREVIEW)
+def line_without_end(folder):
+    with open(folder / "train.jsonl", "wb") as out:
+        out.truncate(3 << 30)  # of zeros, which take no space
+        out.write(b'{"text": "')
+
+
+@case(DATA, "a record of more than 256 MiB", PREVIEW)
+def array_element_without_end(folder):
+    write_gzip(folder / "bomb.json.gz", b'[{"text": "', b"a" * MIB, 600)
+    write_yaml(folder, "bomb.json.gz")
+
+
+@case(DATA, "more than 64 MiB of empty lines", PREVIEW)
+def newlines_without_end(folder):
+    write_gzip(folder / "bomb.jsonl.gz", b"", b"\n" * MIB, 2000)
+    write_yaml(folder, "bomb.jsonl.gz")
+
+
+@case(DATA, "more than 64 MiB of empty lines", PREVIEW)
+def newlines_behind_a_record(folder):
+    write_gzip(folder / "bomb.jsonl.gz", json.dumps(RECORD).encode(), b"\n" * MIB, 2000)
+    write_yaml(folder, "bomb.jsonl.gz")
+
+
+@case(DATA, "more than 64 MiB of empty lines", PREVIEW)
+def newlines_in_csv(folder):
+    write_gzip(folder / "bomb.csv.gz", b"text\n", b"\n" * MIB, 1000)
+    write_yaml(folder, "bomb.csv.gz")
+
+
+@case(DATA, "names more than 10000 columns", PREVIEW)
+def csv_of_a_million_columns(folder):
+    names = ",".join(f"c{i}" for i in range(1_000_000))
+    (folder / "wide.csv").write_text(f"{names}\n{','.join('x' * 1_000_000)}\n")
+    write_yaml(folder, "wide.csv")
+
+
+@case(DATA, "a JSON object of too many keys", PREVIEW)
+def line_of_five_million_keys(folder):
+    keys = ",".join(f'"k{i}":1' for i in range(5_000_000))
+    (folder / "train.jsonl").write_text("{" + keys + "}\n")
+
+
+@case(DATA, "nested deeper", PREVIEW)
+def line_of_brackets(folder):
+    (folder / "train.jsonl").write_text('{"text": ' + "[" * 50_000_000 + "\n")
+
+
+@case(DATA, "too many", PREVIEW)
+def line_of_empty_lists(folder):
+    (folder / "train.jsonl").write_text('{"text": "x", "more": [' + "[]," * 60_000_000 + "[]]}\n")
+
+
+@case(DATA, "malformed JSON", PREVIEW, TRAIN)
+def broken_line_of_200_megabytes(folder):
+    (folder / "train.jsonl").write_text('{"text": "' + "a" * 200_000_000 + "\n")
+
+
+@case(DATA, "malformed JSON", PREVIEW)
+def long_literal(folder):
+    (folder / "train.jsonl").write_text('{"text": ' + "1" * 100_000_000 + "x}\n")
+
+
+@case(DATA, "", PREVIEW)
+def long_key(folder):
+    (folder / "train.jsonl").write_text(json.dumps({"k" * 10_000_000: "x"}) + "\n")
+
+
+# ---- Files that are none
+
+def special_file(folder, name, kind):
+    path = folder / name
+    if path.exists():
+        path.unlink()
+    if kind == "a named pipe":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        server = socket.socket(socket.AF_UNIX)
+        here = os.open(folder, os.O_RDONLY)  # an address has 108 bytes at most
+        server.bind(f"/proc/self/fd/{here}/{name}")
+        os.close(here)
+        server.close()
+    else:
+        path.symlink_to("/dev/zero")
+
+
+def add_special_files():
+    places = {"train.jsonl": (DATA, (PREVIEW, TRAIN)), "run.yaml": (DATA, (CHECK, PREVIEW)), "model/config.json": (DATA, (PREVIEW, DRY_RUN)),
+              "model/tokenizer.json": (DATA, (PREVIEW,)), "model/tokenizer_config.json": (DATA, (PREVIEW,)),
+              "model/model.safetensors": (DATA, (TRAIN,)), "model/chat_template.jinja": (DATA, (PREVIEW,)),
+              "start/adapter_config.json": (DATA, (TRAIN,)), "start/adapter_model.safetensors": (DATA, (TRAIN,)),
+              "model.gguf": (DATA, (TRAIN,))}
+    for name, (code, commands) in places.items():
+        for kind in ("a named pipe", "a socket", "a device"):
+            def make(folder, name=name, kind=kind):
+                if name.startswith("start/"):
+                    write_adapter(folder)
+                    write_yaml(folder, tuning="lora: { init_from: start }")
+                if name == "model.gguf":
+                    text = (folder / "run.yaml").read_text()
+                    (folder / "run.yaml").write_text(text.replace("name: model,", "name: model.gguf,"))
+                special_file(folder, name, kind)
+            make.__name__ = f"{name} is {kind}"
+            case(code, f"this is {kind}", *commands)(make)
+
+
+# ---- Adapters and expressions
+
+def write_adapter(folder, **config):
+    """A directory as PEFT has it, with nothing trained in it."""
+    (folder / "start").mkdir(exist_ok=True)
+    text = json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], **config})
+    (folder / "start/adapter_config.json").write_text(text)
+    header = b"{}      "
+    (folder / "start/adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def adapter(folder, **config):
+    write_adapter(folder, **config)
+    write_yaml(folder, tuning="lora: { init_from: start }")
+
+
+DEEP = "(" * 20_000 + "a" + ")" * 20_000
+SLOW = "(?:[a-z_.]|[a-z_.]|[a-z_.])*[0-9][0-9][0-9]"
+
+
+@case((USAGE, DATA), "is not a regular expression", TRAIN)
+def adapter_of_deep_targets(folder):
+    adapter(folder, target_modules=DEEP)
+
+
+@case((USAGE, DATA), "is not a regular expression", TRAIN)
+def adapter_of_deep_ranks(folder):
+    adapter(folder, rank_pattern={DEEP: 4})
+
+
+@case(USAGE, "is not a regular expression", CHECK, TRAIN)
+def trainable_is_deep(folder):
+    write_yaml(folder, mode="partial", tuning=f"trainable: ['{DEEP}']")
+
+
+@case(USAGE, "takes too long", TRAIN, DRY_RUN)
+def trainable_is_slow(folder):
+    write_yaml(folder, mode="partial", tuning=f"trainable: ['{SLOW}']")
+
+
+@case(USAGE, "is not a regular expression", CHECK)
+def rank_pattern_is_deep(folder):
+    write_yaml(folder, tuning=f"lora: {{ rank_pattern: {{ ? '{DEEP}' : 4 }} }}")
+
+
+# ---- Configurations
+
+@case(USAGE, "more problems", CHECK)
+def yaml_of_40_000_unknown_keys(folder):
+    with open(folder / "run.yaml", "a") as out:
+        out.writelines(f"unknown_key_{i}: 1\n" for i in range(40_000))
+
+
+@case(USAGE, "", CHECK)
+def yaml_of_a_million_keys(folder):
+    with open(folder / "run.yaml", "a") as out:
+        out.writelines(f"k{i}: 1\n" for i in range(1_000_000))
+
+
+@case(USAGE, "unknown key", CHECK)
+def yaml_of_a_long_key(folder):
+    with open(folder / "run.yaml", "a") as out:
+        out.write(f"{'k' * 1000}: 1\n")
+
+
+@case(USAGE, "", CHECK)
+def yaml_of_a_long_value(folder):
+    (folder / "run.yaml").write_text(f"tuning: {{ mode: {'x' * 5_000_000} }}\n")
+
+
+@case(USAGE, "", CHECK)
+def yaml_of_brackets(folder):
+    (folder / "run.yaml").write_text("model: " + "[" * 1_000_000)
+
+
+# ---- Models
+
+@case(DATA, "", DRY_RUN)
+def config_json_of_brackets(folder):
+    (folder / "model/config.json").write_text('{"a":' * 1_000_000)
+
+
+@case(DATA, "too many", DRY_RUN)
+def config_json_of_a_million_keys(folder):
+    (folder / "model/config.json").write_text("{" + ",".join(f'"k{i}":1' for i in range(1_000_000)) + "}")
+
+
+@case(DATA, "", PREVIEW)
+def tokenizer_json_of_brackets(folder):
+    (folder / "model/tokenizer.json").write_text("[" * 20_000_000)
+
+
+@case(DATA, "", PREVIEW)
+def tokenizer_json_of_a_million_keys(folder):
+    (folder / "model/tokenizer_config.json").write_text("{" + ",".join(f'"k{i}":1' for i in range(1_000_000)) + "}")
+
+
+def normalizer(folder, *steps):
+    edit_json(folder / "model/tokenizer.json", lambda t: t.update(normalizer={"type": "Sequence", "normalizers": list(steps)}))
+    (folder / "in.jsonl").write_text(json.dumps({"text": "a" * 1000}) + "\n")
+
+
+def replace_step(pattern, content):
+    return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
+
+
+@case(DATA, "the tokenizer's normalizer makes a text", TOKENIZE)
+def replace_that_multiplies(folder):
+    normalizer(folder, *[replace_step("a", "a" * 50)] * 8)
+
+
+@case(DATA, "the tokenizer's normalizer makes a text", TOKENIZE)
+def replace_by_megabytes(folder):
+    normalizer(folder, replace_step("a", "b" * 10_000_000))
+
+
+@case(DATA, "the tokenizer's pattern", TOKENIZE)
+def split_that_backtracks(folder):
+    edit_json(folder / "model/tokenizer.json", lambda t: t.update(
+        pre_tokenizer={"type": "Split", "pattern": {"Regex": "(?:a|a)*[^ab]"}, "behavior": "Isolated", "invert": False}))
+    (folder / "in.jsonl").write_text(json.dumps({"text": "a" * 10_000}) + "\n")
+
+
+@case(DATA, "the tokenizer's pattern", TOKENIZE)
+def split_of_parentheses(folder):
+    edit_json(folder / "model/tokenizer.json", lambda t: t.update(
+        pre_tokenizer={"type": "Split", "pattern": {"Regex": "(" * 8000 + ")" * 8000}, "behavior": "Isolated", "invert": False}))
+    (folder / "in.jsonl").write_text(json.dumps({"text": "a"}) + "\n")
+
+
+@case(DATA, "", TRAIN)
+def safetensors_of_a_huge_header(folder):
+    (folder / "model/model.safetensors").write_bytes((1 << 40).to_bytes(8, "little") + b"{")
+
+
+@case(DATA, "", TRAIN)
+def safetensors_of_a_million_tensors(folder):
+    header = json.dumps({f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(1_000_000)}).encode()
+    (folder / "model/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def gguf(folder, num_tensors, num_keys, body=b""):
+    content = b"GGUF" + (3).to_bytes(4, "little") + num_tensors.to_bytes(8, "little") + num_keys.to_bytes(8, "little") + body
+    (folder / "model.gguf").write_bytes(content)
+    text = (folder / "run.yaml").read_text()
+    (folder / "run.yaml").write_text(text.replace("name: model,", "name: model.gguf,"))
+
+
+@case(DATA, "", TRAIN)
+def gguf_of_endless_counts(folder):
+    gguf(folder, (1 << 63) - 1, (1 << 63) - 1)
+
+
+@case(DATA, "", TRAIN)
+def gguf_of_an_endless_list(folder):
+    name = b"tokenizer.ggml.tokens"
+    gguf(folder, 0, 1, len(name).to_bytes(8, "little") + name + (9).to_bytes(4, "little") + (8).to_bytes(4, "little") +
+         (1 << 60).to_bytes(8, "little"))
+
+
+# ---- Chat templates
+
+TOO_MUCH = "(limit reached)"
+
+
+@case(DATA, TOO_MUCH, CHAT)
+def template_that_searches(folder):
+    chat_template(folder, "{% set a = 'a' * 4000000 %}{% set b = 'a' * 2000000 + 'b' %}"
+                          "{% for i in range(100000) %}{% if b in a %}x{% endif %}{% endfor %}")
+
+
+@case(0, "", CHAT)
+def template_that_searches_once(folder):
+    chat_template(folder, "{% set a = 'a' * 4000000 %}{% set b = 'a' * 2000000 + 'b' + 'a' * 1000 %}{{ messages[1].content }}{{ b in a }}"
+                          "{{ a.find(b) }}{{ a.count(b) }}{{ a.replace(b, '') | length }}{{ a.split(b) | length }}")
+
+
+@case(DATA, TOO_MUCH, CHAT)
+def template_that_searches_from_the_right(folder):
+    chat_template(folder, "{% set a = 'a' * 4000000 %}{% set b = 'b' + 'a' * 2000000 %}{{ a.rfind(b) }}")
+
+
+@case(DATA, "more than 64 MiB", CHAT)
+def template_that_replaces(folder):
+    chat_template(folder, "{% set a = 'a' * 1000000 %}{{ a.replace('a', a) }}")
+
+
+@case(DATA, "64 MiB", CHAT)
+def template_that_multiplies(folder):
+    chat_template(folder, "{{ 'a' * 99999999999 }}")
+
+
+@case(DATA, TOO_MUCH, CHAT)
+def template_that_splits(folder):
+    chat_template(folder, "{% set a = 'a ' * 30000000 %}{{ a.split() | length }}")
+
+
+@case(DATA, TOO_MUCH, CHAT)
+def template_of_100_000_variables(folder):
+    chat_template(folder, "".join(f"{{% set v{i} = {i} %}}" for i in range(100_000)) + "{{ v99999 }}")
+
+
+@case(DATA, TOO_MUCH, CHAT)
+def template_of_loops(folder):
+    chat_template(folder, "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+                          "{% endfor %}{% endfor %}{% endfor %}")
+
+
+@case(DATA, "too deeply", CHAT)
+def template_that_recurses(folder):
+    chat_template(folder, "{% macro f(x) %}{{ f(x + 1) }}{% endmacro %}{{ f(0) }}")
+
+
+@case(DATA, "", CHAT)
+def template_of_brackets(folder):
+    chat_template(folder, "{{ " + "(" * 1_000_000)
+
+
+@case(DATA, "", CHAT)
+def template_of_nested_ifs(folder):
+    chat_template(folder, "{% if true %}" * 100_000 + "{% endif %}" * 100_000)
+
+
+@case(DATA, "too many branches", CHAT)
+def template_of_many_branches(folder):
+    chat_template(folder, "{% if false %}" + "".join(f"{{% elif x{i} %}}{{% set v{i} = 1 %}}" for i in range(5_000)) + "{% endif %}")
+
+
+# ---- Running
+
+def good_folder(folder):
+    shutil.copytree(MODELS / "tied-gqa", folder / "model", ignore=shutil.ignore_patterns("reference.*"))
+    (folder / "train.jsonl").write_text((json.dumps(RECORD) + "\n") * 4)
+    write_yaml(folder)
+
+
+def run(program, folder, command, seconds, address_space):
+    def limit():
+        if address_space:
+            resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    own = {k: v for k, v in os.environ.items() if not k.startswith("SFTRUN_")}
+    environment = own | {"XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run([program, *command], cwd=folder, env=environment, capture_output=True, timeout=10 * seconds,
+                              stdin=subprocess.DEVNULL, preexec_fn=limit)
+        return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        return None, ""
+
+
+def check(arguments, found):
+    name, wanted, says, commands, make = found
+    problems, slowest = [], 0
+    with tempfile.TemporaryDirectory() as directory:
+        folder = pathlib.Path(directory)
+        good_folder(folder)
+        make(folder)
+        for command in commands:
+            title = f"{name}: {command[0]}"
+            begin = time.monotonic()
+            code, text = run(arguments.sftrun.resolve(), folder, command, arguments.seconds, arguments.address_space)
+            slowest = max(slowest, time.monotonic() - begin)
+            if code is None:
+                problems.append(f"{title}: still running after {10 * arguments.seconds} s")
+            elif code not in wanted:
+                problems.append(f"{title}: exit code {code}, expected {wanted}\n{text[:1500]}")
+            elif says not in text:
+                problems.append(f"{title}: does not say \"{says}\"\n{text[:1500]}")
+            elif len(text) > LONGEST_ANSWER:
+                problems.append(f"{title}: {len(text)} bytes of answer")
+        largest = max((p.stat().st_size for p in folder.glob("run/**/*") if p.is_file()), default=0)
+        if largest > 50_000_000:
+            problems.append(f"{name}: a file of {largest} bytes was written")
+    if arguments.only:
+        print(f"{name}: {slowest:.1f} s", flush=True)
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="of processors")
+    parser.add_argument("--address-space", type=int, default=ADDRESS_SPACE, help="bytes; 0: no limit (sanitizers)")
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    add_special_files()
+    cases = [found for found in CASES if arguments.only in found[0]]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
+        num_problems = 0
+        for problems in pool.map(lambda found: check(arguments, found), cases):
+            num_problems += len(problems)
+            for problem in problems:
+                print("FAIL", problem, flush=True)
+    print(f"{len(cases)} cases, {num_problems} problems")
+    return 1 if num_problems or not cases else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
