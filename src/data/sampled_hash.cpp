@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 
 namespace sftrun::data {
@@ -31,6 +32,7 @@ void add_chunk(Fingerprint& fingerprint, std::ifstream& in, std::vector<char>& b
 
 std::string sampled_hash(const fs::path& file) {
   const uint64_t size = size_of(file);
+  require_no_special_file(file);
   std::ifstream in(file, std::ios::binary);
   std::vector<char> buffer(kChunkBytes);
   Fingerprint fingerprint;
