@@ -10,10 +10,10 @@
 FILE is what tests/cuda/runtime/runtime_test.py --only counts --counts FILE writes.
 Time of an operation = max(FLOPs / (peak x share), bytes / (bandwidth x share)) + the start of its kernels. A micro-batch takes the
 longer of that sum and launches x the host's time for one, for launches are asynchronous. Two steps are modelled. "today" is the
-list of operations that the tests count: linears that read the same input are one product, their adapters' columns another one; on
-the backward pass [dy | d_low] [W ; A] is one. Quantised matrices are unpacked, and codes in FP8 turned, by a second stream beside the
-products before. "appended" is the planned step: [x | low] [W | sB]^T in the forward pass, too; in FP8 norms and activations round
-what they write. Standard library only.
+list of operations that the tests count: linears that read the same input are one product, of which the adapters' columns are part:
+[x | low] [W | sB]^T, and in the backward pass [dy | d_low] [W ; A]; not in FP8, nor forward of o, whose input LibTorch's attention
+writes. Quantised matrices are unpacked, and codes in FP8 turned, by a second stream beside the products before. "planned" is the
+planned step: o's forward product as the others'; in FP8 norms and activations round what they write. Standard library only.
 """
 
 import argparse
@@ -158,7 +158,7 @@ MODELS = {
 }
 CASES = ("qwen3-0.6b/bf16", "qwen3-8b/bf16", "qwen3-8b/fp8", "qwen3-8b/nf4", "qwen3-30b-a3b/nf4", "gemma-3-27b/nf4")
 BASES = ("bf16", "fp8", "nf4")
-STEPS = ("today", "appended")
+STEPS = ("today", "planned")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,6 +237,7 @@ NT, NT_SUM, NN, NN_SUM = "product cublasGemmEx TN", "product cublasGemmEx TN +="
 ADD = ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]"
 REDUCE, FILL, SCALED = ATEN + "reduce_kernel [sum_functor]", ATEN + "vectorized_elementwise_kernel [FillFunctor]", "product cublasLtMatmul TN"
 UNPACK, ROUND, TURN, COPY = OURS + "dequantize_4bit", OURS + "round_to_e4m3", OURS + "turn_codes", "copy D2D none asynchronous"
+PLACED = ATEN + "elementwise_kernel [direct_copy_kernel_cuda]"  # a copy of columns
 COLUMNS = 16  # the adapters' columns of a joint product are so many, or a multiple
 
 
@@ -266,14 +267,16 @@ def unpack(name, values, **more):
     return elements(name, "unpacking", UNPACK, values, NF4, BF16, memory="unpack", **more)
 
 
-def unpack_group(name, k, ns, r, step, aside, again="", **more):
-    """A quantised group for its product: each matrix, and the adapters' A below them; planned: sB beside them, too."""
+def appends(base, step, name):
+    """Whether [x | low] [W | sB]^T of a group is one product."""
+    return base != "fp8" and (name != "o" or step == "planned")
+
+
+def unpack_group(name, k, ns, aside, again="", **more):
+    """A quantised group for its product."""
     for i, n in enumerate(ns):
         which = f"{name}[{i}]" if len(ns) > 1 else name
         yield unpack(f"{which}: unpack W{again}", k * n, aside=aside, **more)
-    yield elements(f"{name}: A below W{again}", "unpacking", COPY, r * k, BF16, BF16, aside=aside, **more)
-    if step == "appended":
-        yield elements(f"{name}: sB beside W{again}", "unpacking", COPY, r * sum(ns), BF16, BF16, aside=aside, **more)
 
 
 ROUNDING = {"norm", "gated", "norm backward", "gated backward"}  # planned; attention and the heads' backward leave it to a kernel
@@ -281,7 +284,7 @@ ROUNDING = {"norm", "gated", "norm backward", "gated backward"}  # planned; atte
 
 def codes_written(base, step, kernel):
     """Bytes of a value in FP8 that a kernel writes beside its own, where it rounds for the product after it."""
-    return FP8 if base == "fp8" and step == "appended" and kernel in ROUNDING else 0
+    return FP8 if base == "fp8" and step == "planned" and kernel in ROUNDING else 0
 
 
 def rounding(name, before, base, step, values, **more):
@@ -299,12 +302,13 @@ def linears_forward(model, base, step, t, rank=RANK):
         added = name in ("o", "down") and not model.sandwich  # to the copy of x that a norm has written
         yield from rounding(f"{name}: x to FP8", BEFORE[name], base, step, t * k)
         if base == "nf4":
-            yield from unpack_group(name, k, ns, r, step, "first" if name == "qkv" else "ahead")
+            aside = "first" if name == "qkv" else "ahead"
+            yield from unpack_group(name, k, ns, aside)
+            if appends(base, step, name):
+                yield elements(f"{name}: sB beside W", "unpacking", PLACED, r * n, BF16, BF16, aside=aside)
         yield product(f"{name}: low = x A^T", "adapters", t, k, r, NT, memory="thin")
-        if step == "appended" and base != "fp8":
+        if appends(base, step, name):
             yield product(f"{name}: [x | low] [W | sB]^T", "linears", t, k + r, n, NT_SUM if added else NT, sums=added)
-            if name != "o":  # its input is kept, low with it
-                yield elements(f"{name}: low kept", "adapters", COPY, t * r, BF16, BF16)
             continue
         if base == "fp8":
             yield product(f"{name}: x W^T", "linears", t, k, n, SCALED, compute="fp8 forward", size=FP8)
@@ -326,8 +330,11 @@ def linears_backward(model, base, step, t, rank=RANK):
     held = [name for name, _, _ in groups[-2:]]  # the second stream has two buffers
     for name, k, ns in groups:
         n, r, first = sum(ns), joint_columns(ns, rank), name == "qkv"
+        if appends(base, step, name) and name != "o":  # done forward, in training alone; o's input is kept, low with it
+            yield elements(f"{name}: low kept", "adapters", PLACED, t * r, BF16, BF16)
         if base == "nf4":
-            yield from unpack_group(name, k, ns, r, step, "held" if name in held else "ahead", " again", for_input=first)
+            yield from unpack_group(name, k, ns, "held" if name in held else "ahead", " again", for_input=first)
+            yield elements(f"{name}: A below W", "unpacking", COPY, r * k, BF16, BF16, aside="ahead", for_input=first)
         yield product(f"{name}: d_low = dy sB", "adapters", t, n, r, NN, memory="thin")
         if base == "fp8":
             yield from rounding(f"{name}: dy to FP8", AFTER[name], base, step, t * n, for_input=first)
@@ -478,7 +485,8 @@ def update(model):
     return [Op("norm of gradients", part, {OURS + "sum_chunk": 1, OURS + "sum_partials": 1}, 0, FP32 * values),
             elements("AdamW", part, OURS + "adamw", values, 4 * FP32, 3 * FP32 + BF16), elements("zeros", part, FILL, values, 0, FP32),
             elements("A and sB to their places", part, OURS + "copy_matrices", placed, BF16, BF16),
-            Op("scalars to the host", part, {ATEN + "vectorized_elementwise_kernel [sqrt_kernel_cuda]": 1, ATEN + "CatArrayBatchedCopy_alignedK_contig": 1})]
+            Op("scalars to the host, and the update's gate", part, {ATEN + "vectorized_elementwise_kernel [sqrt_kernel_cuda]": 1, ATEN + "CatArrayBatchedCopy_alignedK_contig": 1,
+                                                                   OURS + "decide_update": 1})]
 
 
 # ---- Memory --------------------------------------------------------------------------------------------------------------------
@@ -496,13 +504,13 @@ def kept_bytes(model, t, rank=RANK):
     return t * (BF16 * values + FP32 * (2 + model.heads * 2 + model.kv_heads + model.experts) + 24 * model.top_k)
 
 
-def buffer_bytes(model, base, step, rank=RANK):
+def buffer_bytes(model, base, rank=RANK):
     """Of the second stream's two, each for the widest group."""
     if base == "bf16":
         return 0
     if base == "fp8":
         return 2 * FP8 * max(k * sum(ns) for _, k, ns in model.groups())
-    return 2 * BF16 * max((sum(ns) + joint_columns(ns, rank)) * (k + (joint_columns(ns, rank) if step == "appended" else 0)) for _, k, ns in model.groups())
+    return 2 * BF16 * max((sum(ns) + joint_columns(ns, rank)) * (k + joint_columns(ns, rank)) for _, k, ns in model.groups())
 
 
 def passing_bytes(model, base, t):
@@ -514,19 +522,19 @@ def passing_bytes(model, base, t):
     return max(in_layer, head)
 
 
-def peak_gib(model, base, t, checkpointing, step="today"):
+def peak_gib(model, base, t, checkpointing):
     adapters = model.adapter_values() * (4 * FP32 + BF16)  # master, gradient, two moments, and bf16 to compute with
     inputs = BF16 * t * model.hidden * model.layers
     kept = inputs + kept_bytes(model, t) if checkpointing else model.layers * kept_bytes(model, t)
     placed = BF16 * placed_values(model)[0]
-    return (base_bytes(model, base) + adapters + kept + passing_bytes(model, base, t) + buffer_bytes(model, base, step) + placed) * FRAGMENTS / GIB + CONTEXT_GIB
+    return (base_bytes(model, base) + adapters + kept + passing_bytes(model, base, t) + buffer_bytes(model, base) + placed) * FRAGMENTS / GIB + CONTEXT_GIB
 
 
-def fitting(model, base, card, step):
+def fitting(model, base, card):
     """Tokens of the largest micro-batch that fits, and whether it needs gradient checkpointing; none fits: None."""
     for micro_batch in (MICRO_BATCH, 1):
         for checkpointing in (False, True):
-            if peak_gib(model, base, micro_batch * SEQUENCE, checkpointing, step) <= card.memory_gib:
+            if peak_gib(model, base, micro_batch * SEQUENCE, checkpointing) <= card.memory_gib:
                 return micro_batch, checkpointing
     return None
 
@@ -559,10 +567,10 @@ def predict(card, case, step, settings=Settings()):
     """A prediction of tokens/s and of what it is made of; `fits` is False where no micro-batch does."""
     name, base = case.split("/")
     model = MODELS[name]
-    plan = fitting(model, base, card, step)
+    plan = fitting(model, base, card)
     result = {"prediction": True, "card": card.name, "model": model.name, "base": base, "step": step, "fits": plan is not None}
     if plan is None:
-        return result | {"needs_gib": peak_gib(model, base, SEQUENCE, True, step)}
+        return result | {"needs_gib": peak_gib(model, base, SEQUENCE, True)}
     micro_batch, checkpointing = plan
     t, accum = settings.tokens or micro_batch * SEQUENCE, ACCUM * MICRO_BATCH // micro_batch
     shares = card.shares | dict(settings.shares)
@@ -583,7 +591,7 @@ def predict(card, case, step, settings=Settings()):
     is_host = busy > device * 1.001
     return result | {
         "predicted_tokens_per_s": tokens / total, "predicted_step_s": total, "micro_batch": micro_batch, "grad_accum": accum, "checkpointing": checkpointing,
-        "predicted_peak_gib": peak_gib(model, base, t, checkpointing, step), "launches_per_micro_batch": (launches - sum(op.launches for op in updates)) / accum,
+        "predicted_peak_gib": peak_gib(model, base, t, checkpointing), "launches_per_micro_batch": (launches - sum(op.launches for op in updates)) / accum,
         "predicted_device_s": device, "predicted_host_s": 0.0 if settings.graphs else host, "waits": 1, "bound_by": "host" if is_host else by_bound.most_common(1)[0][0],
         "bound_share": by_bound.most_common(1)[0][1] / device, "utilisation": useful / total / card.peaks["bf16"], "predicted_parts_s": dict(parts.most_common()),
         "rows": [{"name": op.name, "part": op.part, "times": op.count * times, "launches": op.launches * times, "flops": op.flops, "read": op.read, "write": op.write,
@@ -713,7 +721,7 @@ def goal_text(case, goal, settings, today, planned):
     best, shares, without, takes = planned, settings.shares, settings.without, []
     for text, change in levers(case):
         shares, without = shares + change.get("shares", ()), without + change.get("without", ())
-        best = predict(CARDS["h100"], case, "appended", dataclasses.replace(settings, shares=shares, without=without))["predicted_tokens_per_s"]
+        best = predict(CARDS["h100"], case, "planned", dataclasses.replace(settings, shares=shares, without=without))["predicted_tokens_per_s"]
         takes.append(f"{text}: {thousands(best)}")
         if best >= goal:
             break
@@ -747,7 +755,7 @@ def sensitivity_rows(settings):
                ("guesses of bandwidth (thin, unpack, turn, gradients) halved",
                 {"shares": tuple((kind, COMMON[kind] / 2) for kind in ("thin", "thin sum", "unpack", "turn", "adapter gradients"))})]
     for text, change in changes:
-        yield [text, *(thousands(predict(card, case, "appended", dataclasses.replace(settings, **change))["predicted_tokens_per_s"]) for case in GOALS)]
+        yield [text, *(thousands(predict(card, case, "planned", dataclasses.replace(settings, **change))["predicted_tokens_per_s"]) for case in GOALS)]
 
 
 def assumption_rows():
@@ -769,17 +777,17 @@ def small_rows(settings):
 
 
 def render(cards, cases, settings):
-    head = ["model and base", "card", "today, predicted", "appended, predicted", "of bf16 peak", "peak memory; micro-batch", "bound by (share of the device's time)"]
-    lines = ["**Every figure here is a prediction of scripts/gpu/model.py. None was measured.** Tokens/s of one card; the last three columns are of the appended step:", "",
+    head = ["model and base", "card", "today, predicted", "planned, predicted", "of bf16 peak", "peak memory; micro-batch", "bound by (share of the device's time)"]
+    lines = ["**Every figure here is a prediction of scripts/gpu/model.py. None was measured.** Tokens/s of one card; the last three columns are of the planned step:", "",
              *table(head, prediction_rows(cards, cases, settings))]
     if CARDS["h100"] in cards:
         limits = " and ".join(host_limit(CARDS["h100"], cases, step) for step in STEPS)
         lines += ["", "### Predicted parts of a micro-batch on an H100, ms", f"Parts below 2% are left out. The host would bound a step above {limits} for a launch.", "",
                   *table(["model and base", "step", "launches", "host", "device", "of it"], part_rows(CARDS["h100"], cases, settings)),
                   "", "### Published figures, goals and predictions, tokens/s",
-                  *table(["card", "model and base", "Surogate, published", "Unsloth, published", "today, predicted", "appended, predicted",
-                         "appended / Surogate", "goal", "today, appended / goal", "goal, by prediction"], goal_rows(settings)),
-                  "", "### What the predictions depend on: H100, appended, predicted tokens/s", *table(["changed", *map(label, GOALS)], sensitivity_rows(settings))]
+                  *table(["card", "model and base", "Surogate, published", "Unsloth, published", "today, predicted", "planned, predicted",
+                         "planned / Surogate", "goal", "today, planned / goal", "goal, by prediction"], goal_rows(settings)),
+                  "", "### What the predictions depend on: H100, planned, predicted tokens/s", *table(["changed", *map(label, GOALS)], sensitivity_rows(settings))]
         lines += ["", "### Small micro-batches on an H100: CUDA graphs, predicted tokens/s",
                   "Of one document each. [cuda-graphs.md](cuda-graphs.md) says which of them are captured.",
                   *table(["tokens", *[f"{label(case)}: {how}" for case in SMALL_CASES for how in ("queued", "graphs")]], small_rows(settings))]

@@ -366,15 +366,15 @@ at::Tensor sum_of_squares(const at::Tensor& flat) {
 void dequantize(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
                 const at::Tensor& out) {
   const Launch launch(out);
+  const cuda::ValueRows to{out.data_ptr(), out.stride(0)};
   if (matrix.format == QuantFormat::kGgml) {
     cuda::launch_dequantize_ggml(type_of(out), matrix.ggml_type,
-                                 matrix.packed.const_data_ptr<uint8_t>(), out.data_ptr(),
-                                 out.numel(), launch.stream());
+                                 matrix.packed.const_data_ptr<uint8_t>(), matrix.rows,
+                                 matrix.columns, to, launch.stream());
   } else if (is_8bit(matrix.format)) {
-    cuda::launch_dequantize_8bit(type_of(out), cuda::eight_bit_view(matrix), out.data_ptr(),
-                                 launch.stream());
+    cuda::launch_dequantize_8bit(type_of(out), cuda::eight_bit_view(matrix), to, launch.stream());
   } else {
-    cuda::launch_dequantize_4bit(type_of(out), cuda::four_bit_view(matrix), tables, out.data_ptr(),
+    cuda::launch_dequantize_4bit(type_of(out), cuda::four_bit_view(matrix), tables, to,
                                  launch.stream());
   }
   launch.check();

@@ -89,9 +89,12 @@ inline void require_quantized(const QuantizedMatrix& matrix) {
   require_quantized(matrix, matrix.packed.device());
 }
 
-/// Whether a matrix' values have their place in `to`.
+/// Whether a matrix' values have their place in `to`; on CUDA its rows may lie further apart than
+/// they are long.
 inline void require_room_for(const QuantizedMatrix& matrix, const at::Tensor& to) {
-  require_operand(to, matrix.packed, to.scalar_type());
+  require_loose_rows(to);
+  TORCH_CHECK(to.device() == matrix.packed.device(), "operands on ", to.device(), " and ",
+              matrix.packed.device());
   TORCH_CHECK(at::isFloatingType(to.scalar_type()) && to.element_size() >= 2, "an operand is ",
               to.scalar_type(), ", in which weights are not held");
   TORCH_CHECK(to.dim() == 2 && to.size(0) == matrix.rows && to.size(1) == matrix.columns,

@@ -38,17 +38,21 @@ struct JointLinears {
   int64_t in_features() const { return members.front()->matrix().size(1); }
   // Of quantised ones valid until `release`; not of FP8.
   at::Tensor weights() const;        ///< W [N, K]
-  at::Tensor weights_and_b() const;  ///< [W | scale B] [N, K + ranks]; of dense ones
+  at::Tensor weights_and_b() const;  ///< [W | scale B] [N, K + ranks]
   at::Tensor weights_and_a() const;  ///< [W ; A] [N + ranks, K]
   /// When the product that reads the matrix is queued.
   void release() const {
     if (unpacking) unpacking->done();
   }
   int64_t ranks() const { return has_adapters() ? a.size(0) : 0; }  ///< a multiple of 16
-  /// Columns of room that `joint_forward` wants behind a row of x.
-  int64_t spare_of_input() const { return whole.defined() ? ranks() : 0; }
-  /// And `joint_input_grad` behind one of dy.
+  /// a's rows with what is behind them, [ranks, K + ranks]: contiguous.   @pre has adapters
+  at::Tensor rows_of_a() const;
+  /// Columns of room that `joint_forward` wants behind a row of x, and `joint_input_grad` behind
+  /// one of dy.
   int64_t spare() const { return fp8 ? 0 : ranks(); }
+
+ private:
+  at::Tensor part(JointPart which) const;
 };
 
 /// Whether they can be one: matrices that do not train, all dense, all in FP8 or all quantised

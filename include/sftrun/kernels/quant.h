@@ -88,7 +88,8 @@ QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options,
 /// [rows, columns], each value code * factor in fp32, rounded once.   @param dtype as of weights
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype);
 /// The same into memory of the caller's, such as some rows of a joint matrix.
-/// @param out [rows, columns] contiguous, on the matrix' device; of a dtype as of weights
+/// @param out [rows, columns] contiguous, on the matrix' device, of a dtype as of weights; on CUDA
+/// its rows may lie further apart than they are long
 void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out);
 /// Rows [first, first + count), on CPU.
 at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,

@@ -428,7 +428,7 @@ class Passes {
 
   /// Columns of room behind the rows of what a joint linear multiplies, of as many rows as x has.
   static int64_t spare_of_input(const JointLinears& joint, const at::Tensor& x) {
-    return joins(joint, x) ? joint.spare_of_input() : 0;
+    return joins(joint, x) ? joint.spare() : 0;
   }
 
   /// Adds the adapters' gradients; returns that of what the linears read.

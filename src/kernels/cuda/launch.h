@@ -106,11 +106,17 @@ struct StepNumbers {
 };
 void launch_decide_update(const StepNumbers& numbers, UpdateGate* gate, Stream stream);
 
-/// y [rows, columns] = the values of a matrix in 4 bits, whose view has no tables yet.
+/// Where a matrix' values go: its rows, `stride` elements apart.
+struct ValueRows {
+  void* y;
+  int64_t stride;
+};
+/// Of a matrix in 4 bits, whose view has no tables yet.
 void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitTables& tables,
-                            void* y, Stream stream);
-/// y [rows, columns] = the values of a matrix in 8 bits.
-void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, Stream stream);
+                            const ValueRows& to, Stream stream);
+/// Of a matrix in 8 bits.
+void launch_dequantize_8bit(Type type, const EightBitView& matrix, const ValueRows& to,
+                            Stream stream);
 /// to [columns, rows] = from [rows, columns] with rows and columns exchanged.
 void launch_turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
                        Stream stream);
@@ -118,9 +124,9 @@ void launch_turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t c
 /// null: `round_to_e4m3` of sftrun/kernels/quant.h.
 void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t* codes,
                           float* factors, int64_t rows, int64_t columns, Stream stream);
-/// y [n] = the numbers of consecutive blocks; n is a multiple of a block's.
-void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks, void* y,
-                            int64_t n, Stream stream);
+/// Of consecutive blocks, of which a row has a whole number.
+void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks,
+                            int64_t rows, int64_t columns, const ValueRows& to, Stream stream);
 
 /// y [tokens, rows of w] = x w^T of few tokens, both of type `type`; sums in fp32 of w's values
 /// before they are rounded to that type.

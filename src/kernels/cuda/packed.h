@@ -18,6 +18,14 @@ namespace sftrun::kernels::cuda {
 
 inline constexpr int kGroup = 8;  ///< values that are decoded together
 
+/// The row of a group of the whole, of which a row has `of_row`. GPUs divide 64 bits several times
+/// as slowly as 32.
+SFTRUN_HOST_DEVICE int64_t row_of_group(int64_t group, int64_t of_row) {
+  constexpr int64_t kMost = int64_t{1} << 32;
+  if (group >= kMost || of_row >= kMost) return group / of_row;
+  return static_cast<uint32_t>(group) / static_cast<uint32_t>(of_row);
+}
+
 /// @pre aligned to 4 bytes
 SFTRUN_HOST_DEVICE uint32_t load_word(const uint8_t* p) {
 #ifdef __CUDA_ARCH__
@@ -136,7 +144,7 @@ struct EightBitView {
   /// @pre groups_are_whole()
   SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
     const uint32_t words[2] = {load_word(from), load_word(from + 4)};
-    const float factor = factors == nullptr ? 1.0F : factors[row_of(group)];
+    const float factor = factors == nullptr ? 1.0F : factors[row_of_group(group, columns / kGroup)];
     for (int i = 0; i < kGroup; ++i) {
       const auto code = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
       values[i] = form == EightBits::kE4m3 ? e4m3_value(code) * factor : int8_value(code, factor);
@@ -156,15 +164,6 @@ struct EightBitView {
   }
   bool groups_are_whole() const {
     return columns % kGroup == 0 && reinterpret_cast<uintptr_t>(codes) % 4 == 0;
-  }
-
- private:
-  /// GPUs divide 64 bits several times as slowly.
-  SFTRUN_HOST_DEVICE int64_t row_of(int64_t group) const {
-    constexpr int64_t kMost = int64_t{1} << 32;
-    const int64_t of_row = columns / kGroup;
-    if (group >= kMost || of_row >= kMost) return group / of_row;
-    return static_cast<uint32_t>(group) / static_cast<uint32_t>(of_row);
   }
 };
 

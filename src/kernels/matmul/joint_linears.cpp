@@ -97,8 +97,8 @@ at::Tensor with_spare(const at::Tensor& rows, int64_t spare) {
 
 /// [x | x a^T], in x's memory; undefined where there is no room.   @param low a copy of x a^T
 at::Tensor with_low(const at::Tensor& x, const JointLinears& joint, at::Tensor* low) {
-  if (joint.spare_of_input() == 0) return {};
-  const at::Tensor all = with_spare(x, joint.spare_of_input());
+  if (joint.spare() == 0) return {};
+  const at::Tensor all = with_spare(x, joint.spare());
   if (!all.defined()) return {};
   at::Tensor columns = all.narrow(1, x.size(1), joint.ranks());
   at::mm_out(columns, x, joint.a.t());
@@ -119,7 +119,8 @@ JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool 
   if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);
   if (!needs_dx) return grads;
   Product term{dy, *joint.fp8};
-  if (multiplies_turned_codes(term)) term.turned = {joint.unpacking->values(joint), joint.ones};
+  if (multiplies_turned_codes(term))
+    term.turned = {joint.unpacking->values(joint, JointPart::kWeights), joint.ones};
   grads.dx = matmul_sum({term});
   if (term.turned.codes.defined()) joint.release();
   if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
@@ -158,16 +159,27 @@ int64_t JointLinears::out_features() const {
   return sum;
 }
 
+at::Tensor JointLinears::part(JointPart which) const {
+  const at::Tensor all = unpacking ? unpacking->values(*this, which) : whole;
+  const bool below = which == JointPart::kWeightsAndA, beside = which == JointPart::kWeightsAndB;
+  return all.narrow(0, 0, out_features() + (below ? ranks() : 0))
+      .narrow(1, 0, in_features() + (beside ? ranks() : 0));
+}
+
 at::Tensor JointLinears::weights() const {
-  return weights_and_a().narrow(0, 0, out_features());
+  return part(JointPart::kWeights);
 }
 
 at::Tensor JointLinears::weights_and_b() const {
-  return whole.narrow(0, 0, out_features());
+  return part(JointPart::kWeightsAndB);
 }
 
 at::Tensor JointLinears::weights_and_a() const {
-  return unpacking ? unpacking->values(*this) : whole.narrow(1, 0, in_features());
+  return part(JointPart::kWeightsAndA);
+}
+
+at::Tensor JointLinears::rows_of_a() const {
+  return with_spare(a, ranks());
 }
 
 JointLinears join(const std::vector<Linear*>& linears) {
@@ -179,7 +191,9 @@ JointLinears join(const std::vector<Linear*>& linears) {
   if (!biases.empty()) joint.bias = at::cat(biases);
   if (const int64_t ranks = ranks_for(linears); ranks > 0) {
     const at::TensorOptions options = adapter_options(linears);
-    joint.a = at::zeros({ranks, joint.in_features()}, options);
+    // With room, so that below unpacked weights, which have it, they are one piece.
+    const int64_t columns = joint.in_features();
+    joint.a = at::zeros({ranks, columns + ranks}, options).narrow(1, 0, columns);
     joint.b = at::zeros({joint.out_features(), ranks}, options);
   }
   if (is_in_fp8(*linears.front()))

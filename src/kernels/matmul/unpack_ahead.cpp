@@ -41,7 +41,7 @@ void UnpackAhead::begin(Pass pass) {
 
 UnpackAhead::Layout UnpackAhead::layout_of(const JointLinears& joint) const {
   if (joint.fp8) return {joint.fp8->columns, joint.fp8->rows, at::kByte};
-  return {joint.out_features() + joint.ranks(), joint.in_features(),
+  return {joint.out_features() + joint.ranks(), joint.in_features() + joint.ranks(),
           c10::typeMetaToScalarType(options_.dtype())};
 }
 
@@ -52,32 +52,45 @@ at::Tensor UnpackAhead::matrix_in(const Buffer& buffer, const JointLinears& join
       .view({layout.rows, layout.columns});
 }
 
-void UnpackAhead::follow(const JointLinears& joint) {
-  if (asked_ == order_->size() || (*order_)[asked_] != &joint) {
-    order_->resize(asked_);
-    order_->push_back(&joint);
+void UnpackAhead::follow(const Wanted& wanted) {
+  if (asked_ == order_->size() || (*order_)[asked_] != wanted) {
+    order_->erase(order_->begin() + static_cast<std::ptrdiff_t>(asked_), order_->end());
+    order_->push_back(wanted);
   }
   ++asked_;
 }
 
-void UnpackAhead::unpack(const JointLinears& joint, Buffer& buffer) {
+void UnpackAhead::unpack(const Wanted& wanted, Buffer& buffer) {
+  const JointLinears& joint = *wanted.joint;
   buffer.holds = &joint;
+  buffer.has_a = buffer.has_b = false;
   const at::Tensor all = matrix_in(buffer, joint);
   if (joint.fp8) return turn_codes_into(*joint.fp8, all);
+  const at::Tensor weights = all.narrow(1, 0, joint.in_features());
   int64_t row = 0;
   for (const Linear* linear : joint.members) {
     const int64_t rows = linear->quantized->rows;
-    dequantize_into(*linear->quantized, all.narrow(0, row, rows));
+    dequantize_into(*linear->quantized, weights.narrow(0, row, rows));
     row += rows;
   }
-  if (joint.has_adapters()) all.narrow(0, row, joint.ranks()).copy_(joint.a);
+  add_adapters(wanted, buffer);
 }
 
-void UnpackAhead::unpack_beside(const JointLinears& joint, Buffer& buffer) {
+void UnpackAhead::add_adapters(const Wanted& wanted, Buffer& buffer) const {
+  const JointLinears& joint = *wanted.joint;
+  const int64_t rows = joint.out_features(), ranks = joint.ranks();
+  const at::Tensor all = matrix_in(buffer, joint);
+  if (wanted.part == JointPart::kWeightsAndA && !std::exchange(buffer.has_a, true))
+    all.narrow(0, rows, ranks).copy_(joint.rows_of_a());
+  if (wanted.part == JointPart::kWeightsAndB && !std::exchange(buffer.has_b, true))
+    all.narrow(0, 0, rows).narrow(1, joint.in_features(), ranks).copy_(joint.b);
+}
+
+void UnpackAhead::unpack_beside(const Wanted& wanted, Buffer& buffer) {
   free_.record(computing());  // behind whatever reads what the buffer has now
   free_.block(unpacking_);
   const c10::StreamGuard guard(unpacking_);
-  unpack(joint, buffer);
+  unpack(wanted, buffer);
   buffer.ready.record(unpacking_);
   buffer.is_awaited = true;
 }
@@ -86,15 +99,19 @@ c10::Stream UnpackAhead::computing() const {
   return c10::impl::VirtualGuardImpl(options_.device().type()).getStream(options_.device());
 }
 
-at::Tensor UnpackAhead::values(const JointLinears& joint) {
+at::Tensor UnpackAhead::values(const JointLinears& joint, JointPart part) {
   for (Buffer& buffer : buffers_)
     if (!buffer.memory.defined())
       buffer.memory = at::empty({most_bytes_}, options_.dtype(at::kByte));
-  follow(joint);
+  const Wanted wanted{&joint, part};
+  follow(wanted);
   if (buffers_[last_].holds != &joint) last_ = 1 - last_;
   Buffer& own = buffers_[last_];
   if (std::exchange(own.is_awaited, false)) own.ready.block(computing());
-  if (own.holds != &joint) unpack(joint, own);
+  if (own.holds != &joint)
+    unpack(wanted, own);
+  else if (!joint.fp8)
+    add_adapters(wanted, own);  // of the other direction, where it was unpacked for one
   return matrix_in(own, joint);
 }
 
@@ -108,13 +125,14 @@ void UnpackAhead::done() {
   };
   std::array<bool, 2> is_kept{};
   for (size_t i = 0; i < buffers_.size(); ++i)
-    is_kept[i] = std::find(wanted.begin(), wanted.end(), buffers_[i].holds) != wanted.end();
-  for (const JointLinears* joint : wanted) {
-    if (is_held(joint)) continue;
+    is_kept[i] = std::any_of(wanted.begin(), wanted.end(),
+                             [&](const Wanted& one) { return one.joint == buffers_[i].holds; });
+  for (const Wanted& one : wanted) {
+    if (is_held(one.joint)) continue;
     const size_t place = is_kept[1 - last_] ? last_ : 1 - last_;
     if (is_kept[place]) return;
     is_kept[place] = true;
-    unpack_beside(*joint, buffers_[place]);
+    unpack_beside(one, buffers_[place]);
   }
 }
 

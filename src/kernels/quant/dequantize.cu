@@ -12,63 +12,64 @@ namespace {
 
 template <typename Groups, typename T, int kWidth>
 __global__ void __launch_bounds__(kUnpackThreads)
-    dequantize_4bit(Groups matrix, const __grid_constant__ FourBitTables tables, T* y,
-                    int64_t groups) {
+    dequantize_4bit(Groups matrix, const __grid_constant__ FourBitTables tables,
+                    const UnpackedRows<T> to, int64_t groups) {
   matrix.tables = shared_tables(tables, matrix.is_nested());
-  dequantize_groups<kWidth>(matrix, y, groups);
+  dequantize_groups<kWidth>(matrix, to, groups);
 }
 
 /// A matrix whose groups are not whole.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    dequantize_4bit_singly(FourBitView matrix, const __grid_constant__ FourBitTables tables, T* y,
-                           int64_t n) {
+    dequantize_4bit_singly(FourBitView matrix, const __grid_constant__ FourBitTables tables,
+                           const UnpackedRows<T> to, int64_t n) {
   matrix.tables = shared_tables(tables, matrix.is_nested());
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride)
-    store(y + i, matrix.value(i));
+    store(to.value(i), matrix.value(i));
 }
 
 template <typename Format, typename T, int kWidth>
 __global__ void __launch_bounds__(kUnpackThreads)
-    dequantize_ggml(GgmlView<Format> matrix, T* y, int64_t groups) {
-  dequantize_groups<kWidth>(matrix, y, groups);
+    dequantize_ggml(GgmlView<Format> matrix, const UnpackedRows<T> to, int64_t groups) {
+  dequantize_groups<kWidth>(matrix, to, groups);
 }
 
 }  // namespace
 
 void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitTables& tables,
-                            void* y, Stream stream) {
+                            const ValueRows& to, Stream stream) {
   const int64_t n = matrix.rows * matrix.columns, groups = n / kGroup;
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     if (!matrix.groups_are_whole()) {
       launch(dequantize_4bit_singly<T>, grid_of(n), kThreads, stream, matrix, tables,
-             static_cast<T*>(y), n);
+             UnpackedRows<T>(to, matrix.columns), n);
       return;
     }
     with_groups(matrix, [&](const auto& view) {
-      with_width(in_eights(0, {y}), [&](auto width) {
+      with_width(rows_in_eights(type, to), [&](auto width) {
         launch(dequantize_4bit<std::decay_t<decltype(view)>, T, decltype(width)::value>,
-               unpack_grid(groups), kUnpackThreads, stream, view, tables, static_cast<T*>(y),
-               groups);
+               unpack_grid(groups), kUnpackThreads, stream, view, tables,
+               UnpackedRows<T>(to, matrix.columns), groups);
       });
     });
   });
 }
 
-void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks, void* y,
-                            int64_t n, Stream stream) {
-  if (n == 0) return;
+void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks,
+                            int64_t rows, int64_t columns, const ValueRows& to, Stream stream) {
+  const int64_t groups = rows * columns / kGroup;
+  if (groups == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     ggml::with_format(ggml_type, [&](auto format) {
       using Format = decltype(format);
-      with_width(in_eights(0, {y}), [&](auto width) {
-        launch(dequantize_ggml<Format, T, decltype(width)::value>, unpack_grid(n / kGroup),
-               kUnpackThreads, stream, GgmlView<Format>{blocks, 1, n}, static_cast<T*>(y),
-               n / kGroup);
+      with_width(rows_in_eights(type, to), [&](auto width) {
+        launch(dequantize_ggml<Format, T, decltype(width)::value>, unpack_grid(groups),
+               kUnpackThreads, stream, GgmlView<Format>{blocks, rows, columns},
+               UnpackedRows<T>(to, columns), groups);
       });
     });
   });

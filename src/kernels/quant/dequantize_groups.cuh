@@ -9,12 +9,39 @@ constexpr int kUnpackThreads = 128;
 /// Groups that a block decodes at a time: of 4 bits a thread reads 16 bytes.
 constexpr int kUnpackGroups = 4 * kUnpackThreads;
 
-/// y [groups * kGroup] = the values of a matrix with whole groups, which are decoded out of shared
-/// memory, so that reads and writes are of 16 bytes each and lie side by side.
-/// @tparam kWidth 8 where y is aligned to 16 bytes, else 1
+/// Where values go: rows of `columns`, `stride` elements apart.
+template <typename T>
+struct UnpackedRows {
+  T* y;
+  int64_t columns, stride;
+
+  UnpackedRows(const ValueRows& to, int64_t of)
+      : y(static_cast<T*>(to.y)), columns(of), stride(to.stride) {}
+
+  /// Of value i of the whole.
+  __device__ T* value(int64_t i) const {
+    return stride == columns ? y + i : y + i / columns * stride + i % columns;
+  }
+  /// Of group i of the whole.   @pre rows have whole groups
+  __device__ T* group(int64_t i) const {
+    if (stride == columns) return y + i * kGroup;
+    const int64_t of_row = columns / kGroup, row = row_of_group(i, of_row);
+    return y + row * stride + (i - row * of_row) * kGroup;
+  }
+};
+
+/// Whether whole groups are written in words of 16 bytes.
+inline bool rows_in_eights(Type type, const ValueRows& to) {
+  return in_eights(0, {to.y}) && strides_in_eights(type, {to.stride});
+}
+
+/// The values of a matrix with whole groups, which are decoded out of shared memory, so that reads
+/// and writes are of 16 bytes each and lie side by side.
+/// @tparam kWidth 8 where `rows_in_eights`, else 1
 /// @param matrix a view of packed.h
 template <int kWidth, typename View, typename T>
-__device__ __forceinline__ void dequantize_groups(const View& matrix, T* y, int64_t groups) {
+__device__ __forceinline__ void dequantize_groups(const View& matrix, const UnpackedRows<T>& to,
+                                                  int64_t groups) {
   using Bytes = Staging<static_cast<int>(View::bytes_before(kUnpackGroups)), kUnpackThreads>;
   __shared__ __align__(16) uint8_t memory[Bytes::kBytes];
   const int thread = static_cast<int>(threadIdx.x);
@@ -32,8 +59,8 @@ __device__ __forceinline__ void dequantize_groups(const View& matrix, T* y, int6
     for (int64_t group = first + thread; group < end; group += kUnpackThreads) {
       float values[kGroup];
       matrix.final_values(here + View::bytes_before(group - first), group, values);
-      for (int i = 0; i < kGroup; i += kWidth)
-        store_values<kWidth>(y + group * kGroup + i, values + i);
+      T* y = to.group(group);
+      for (int i = 0; i < kGroup; i += kWidth) store_values<kWidth>(y + i, values + i);
     }
   }
 }

@@ -61,17 +61,17 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kUnpackThreads)
-    dequantize_8bit(EightBitView matrix, T* y, int64_t groups) {
-  dequantize_groups<kWidth>(matrix, y, groups);
+    dequantize_8bit(EightBitView matrix, const UnpackedRows<T> to, int64_t groups) {
+  dequantize_groups<kWidth>(matrix, to, groups);
 }
 
 /// A matrix whose groups are not whole.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    dequantize_8bit_singly(EightBitView matrix, T* y, int64_t n) {
+    dequantize_8bit_singly(EightBitView matrix, const UnpackedRows<T> to, int64_t n) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride)
-    store(y + i, matrix.value(i));
+    store(to.value(i), matrix.value(i));
 }
 
 }  // namespace
@@ -88,19 +88,20 @@ void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t*
   });
 }
 
-void launch_dequantize_8bit(Type type, const EightBitView& matrix, void* y, Stream stream) {
+void launch_dequantize_8bit(Type type, const EightBitView& matrix, const ValueRows& to,
+                            Stream stream) {
   const int64_t n = matrix.rows * matrix.columns;
   if (n == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     if (!matrix.groups_are_whole()) {
-      launch(dequantize_8bit_singly<T>, grid_of(n), kThreads, stream, matrix, static_cast<T*>(y),
-             n);
+      launch(dequantize_8bit_singly<T>, grid_of(n), kThreads, stream, matrix,
+             UnpackedRows<T>(to, matrix.columns), n);
       return;
     }
-    with_width(in_eights(0, {y}), [&](auto width) {
+    with_width(rows_in_eights(type, to), [&](auto width) {
       launch(dequantize_8bit<T, decltype(width)::value>, unpack_grid(n / kGroup), kUnpackThreads,
-             stream, matrix, static_cast<T*>(y), n / kGroup);
+             stream, matrix, UnpackedRows<T>(to, matrix.columns), n / kGroup);
     });
   });
 }

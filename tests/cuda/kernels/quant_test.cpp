@@ -7,18 +7,33 @@
 namespace sftrun::kernels::cuda::test {
 namespace {
 
-/// One launch's result in every order, for each type; `launch(type, y)`.
+/// What is between rows.
+constexpr float kUntouched = 7;
+
+/// Rows of `columns`, with `gap` elements behind each.
+std::vector<float> apart(const std::vector<float>& values, int64_t columns, int64_t gap) {
+  std::vector<float> all;
+  for (size_t i = 0; i < values.size(); ++i) {
+    all.push_back(values[i]);
+    if ((i + 1) % static_cast<size_t>(columns) == 0)
+      all.insert(all.end(), static_cast<size_t>(gap), kUntouched);
+  }
+  return all;
+}
+
+/// One launch's result in every order, for each type; `launch(type, to)`.
 template <typename Launch>
-void expect_values(const std::vector<float>& expected, int64_t shift, const Launch& launch) {
-  const auto n = static_cast<int64_t>(expected.size());
+void expect_values(const std::vector<float>& expected, int64_t columns, int64_t gap, int64_t shift,
+                   const Launch& launch) {
+  const std::vector<float> no_numbers(expected.size(), std::nanf(""));
   for (const Type type : kTypes) {
     SCOPED_TRACE(name_of(type));
     const auto out = in_every_order([&] {
-      std::vector<Memory> made{Memory::nans(type, n, shift)};
-      launch(type, made[0].data());
+      std::vector<Memory> made{Memory::of(type, apart(no_numbers, columns, gap), shift)};
+      launch(type, ValueRows{made[0].data(), columns + gap});
       return made;
     });
-    EXPECT_TRUE(same(type, out[0], rounded(type, expected)));
+    EXPECT_TRUE(same(type, out[0], rounded(type, apart(expected, columns, gap))));
   }
 }
 
@@ -43,7 +58,7 @@ void PrintTo(const Shape& shape, std::ostream* out) {
 }
 
 void expect_4bit(const FourBitCase& c, const Shape& shape, Factors factors, int64_t shift,
-                 int64_t shift_of_codes = 0) {
+                 int64_t shift_of_codes = 0, int64_t gap = 0) {
   const FourBitMatrix matrix(c, shape.rows, shape.columns, factors, shift, shift_of_codes);
   const std::vector<float> expected = matrix.values();
   const std::vector<float> of_blocks = matrix.factors();
@@ -52,8 +67,8 @@ void expect_4bit(const FourBitCase& c, const Shape& shape, Factors factors, int6
                             matrix.tables().values, of_blocks.data(), out);
   });
   for_each("shift of y", kShifts, [&](int64_t shift_of_y) {
-    expect_values(expected, shift_of_y, [&](Type type, void* y) {
-      launch_dequantize_4bit(type, matrix.view(), matrix.tables(), y, nullptr);
+    expect_values(expected, shape.columns, gap, shift_of_y, [&](Type type, const ValueRows& to) {
+      launch_dequantize_4bit(type, matrix.view(), matrix.tables(), to, nullptr);
     });
   });
 }
@@ -105,10 +120,23 @@ TEST(CudaDequantize, FourBitsAtEachWord) {
            });
 }
 
+/// Gaps after which rows begin at multiples of 16 bytes in every type, in fp32 alone, or in none.
+constexpr int64_t kGaps[] = {1, 4, 8, 16, 48};
+
+TEST(CudaDequantize, FourBitsInRowsFurtherApartThanLong) {
+  for_each("gap", kGaps, [&](int64_t gap) {
+    for (const Shape& shape : {Shape{1, 8}, Shape{5, 31}, Shape{13, 129}, Shape{65, 64},
+                               Shape{9, 264}, Shape{3, 4104}}) {
+      expect_4bit({false, 64, false, 0}, shape, Factors::kFinite, 0, 0, gap);
+      expect_4bit({true, 64, true, 131}, shape, Factors::kFinite, 0, 0, gap);
+    }
+  });
+}
+
 // ---- Eight bits.
 
 void expect_8bit(EightBits form, bool with_factors, const Shape& shape, int64_t shift,
-                 int64_t shift_of_y) {
+                 int64_t shift_of_y, int64_t gap = 0) {
   const EightBitMatrix matrix(form, with_factors, shape.rows, shape.columns, shift);
   const std::vector<float> expected = matrix.values();
   expect_cpu(expected, [&](const auto& kernels, auto* out) {
@@ -118,8 +146,8 @@ void expect_8bit(EightBits form, bool with_factors, const Shape& shape, int64_t 
                               out + row * shape.columns);
     }
   });
-  expect_values(expected, shift_of_y, [&](Type type, void* y) {
-    launch_dequantize_8bit(type, matrix.view(), y, nullptr);
+  expect_values(expected, shape.columns, gap, shift_of_y, [&](Type type, const ValueRows& to) {
+    launch_dequantize_8bit(type, matrix.view(), to, nullptr);
   });
 }
 
@@ -143,13 +171,23 @@ TEST(CudaDequantize, EightBitsEachAtAnyAddress) {
   }
 }
 
+TEST(CudaDequantize, EightBitsInRowsFurtherApartThanLong) {
+  for_each("gap", kGaps, [&](int64_t gap) {
+    for (const Shape& shape : {Shape{1, 8}, Shape{5, 31}, Shape{13, 129}, Shape{65, 64},
+                               Shape{9, 264}, Shape{3, 4104}}) {
+      expect_8bit(EightBits::kE4m3, false, shape, 0, 0, gap);
+      expect_8bit(EightBits::kInt8, true, shape, 0, 0, gap);
+    }
+  });
+}
+
 /// More groups than the blocks of a launch take at once: these go on to the next ones.
 TEST(CudaDequantize, EightBitsOfMoreThanAGrid) {
   constexpr int64_t kColumns = 4096, kRows = 8192 + 3;
   const EightBitMatrix matrix(EightBits::kInt8, true, kRows, kColumns);
   const Memory y = Memory::nans(Type::kBFloat16, kRows * kColumns);
   std::vector<uint16_t> row(kColumns);
-  launch_dequantize_8bit(Type::kBFloat16, matrix.view(), y.data(), nullptr);
+  launch_dequantize_8bit(Type::kBFloat16, matrix.view(), {y.data(), kColumns}, nullptr);
   for (int64_t i = 0; i < kRows; ++i) {
     cpu_kernels().bf16.dequantize_8bit(EightBits::kInt8, matrix.view().codes + i * kColumns,
                                        kColumns, matrix.view().factors[i], row.data());
@@ -159,15 +197,18 @@ TEST(CudaDequantize, EightBitsOfMoreThanAGrid) {
 
 // ---- ggml's blocks.
 
-void expect_ggml(const GgmlCase& c, const std::vector<uint8_t>& blocks, int64_t shift) {
+void expect_ggml(const GgmlCase& c, const std::vector<uint8_t>& blocks, int64_t shift,
+                 int64_t rows = 1, int64_t gap = 0) {
   const Memory bytes = Memory::raw(blocks, shift);
   const std::vector<float> expected = values_of(c, blocks);
   const auto n = static_cast<int64_t>(expected.size());
   expect_cpu(expected, [&](const auto& kernels, auto* out) {
     kernels.dequantize_ggml(static_cast<uint32_t>(c.type), blocks.data(), 0, n, out);
   });
-  expect_values(expected, shift, [&](Type type, void* y) {
-    launch_dequantize_ggml(type, c.type, bytes.as<uint8_t>(), y, n, nullptr);
+  const int64_t columns = std::max<int64_t>(1, n / rows);  // of no rows: any
+  expect_values(expected, columns, gap, shift, [&](Type type, const ValueRows& to) {
+    launch_dequantize_ggml(type, c.type, bytes.as<uint8_t>(), n == 0 ? 0 : rows, columns, to,
+                           nullptr);
   });
 }
 
@@ -182,6 +223,15 @@ TEST(CudaDequantize, BlocksOfGgml) {
   });
 }
 
+TEST(CudaDequantize, BlocksOfGgmlInRowsFurtherApartThanLong) {
+  for_each("format", ggml_cases(), [&](const GgmlCase& c) {
+    for_each("gap", kGaps, [&](int64_t gap) {
+      for (const int64_t of_row : {1, 3})
+        expect_ggml(c, random_blocks(c, 7 * of_row, 17), 0, 7, gap);
+    });
+  });
+}
+
 /// Blocks at each address, from one on: they are copied in words of 16 bytes.
 TEST(CudaDequantize, BlocksOfGgmlAtAnyAddress) {
   for_each("format", ggml_cases(), [&](const GgmlCase& c) {
@@ -192,8 +242,9 @@ TEST(CudaDequantize, BlocksOfGgmlAtAnyAddress) {
         const std::vector<float> expected = values_of(c, bytes);
         const Memory from = Memory::raw(bytes, shift);
         const Memory y = Memory::nans(Type::kBFloat16, static_cast<int64_t>(expected.size()));
-        launch_dequantize_ggml(Type::kBFloat16, c.type, from.as<uint8_t>(), y.data(),
-                               static_cast<int64_t>(expected.size()), nullptr);
+        const auto n = static_cast<int64_t>(expected.size());
+        launch_dequantize_ggml(Type::kBFloat16, c.type, from.as<uint8_t>(), 1, n, {y.data(), n},
+                               nullptr);
         EXPECT_TRUE(same(Type::kBFloat16, y, rounded(Type::kBFloat16, expected)));
       }
     }
