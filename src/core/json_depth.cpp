@@ -33,16 +33,17 @@ JsonShape json_shape(std::string_view text, size_t most_depth) {
   return shape;
 }
 
-std::string json_excess(const JsonShape& shape) {
+std::string json_excess(const JsonShape& shape, KeyOrder order) {
   const ReadLimits limits;
-  if (shape.key_steps > limits.key_steps) return "a JSON object of too many keys";
+  if (order == KeyOrder::kKept && shape.key_steps > limits.key_steps)
+    return "a JSON object of too many keys";
   if (shape.num_values > limits.values) return "JSON of too many values";
   return {};
 }
 
-bool is_modest_json(std::string_view text, size_t most_depth) {
+bool is_modest_json(std::string_view text, size_t most_depth, KeyOrder order) {
   const JsonShape shape = json_shape(text, most_depth);
-  return shape.depth <= most_depth && json_excess(shape).empty();
+  return shape.depth <= most_depth && json_excess(shape, order).empty();
 }
 
 }  // namespace sftrun

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/json_depth.h"
@@ -15,13 +16,16 @@
 namespace sftrun::text {
 
 /// JSON of a file that nobody vouches for; discarded where it is none, or nested beyond all sense.
-inline Json parse_document(std::string_view text) {
+/// @tparam Document Json, or nlohmann::json for objects of very many keys, which it sorts
+template <typename Document = Json>
+Document parse_document(std::string_view text) {
   constexpr size_t kMostDepth = 64;
+  constexpr KeyOrder kOrder = std::is_same_v<Document, Json> ? KeyOrder::kKept : KeyOrder::kSorted;
   // The parser takes a NUL for the end.
   const bool is_readable =
-      text.find('\0') == std::string_view::npos && is_modest_json(text, kMostDepth);
-  return is_readable ? Json::parse(text, nullptr, /*allow_exceptions=*/false)
-                     : Json(Json::value_t::discarded);
+      text.find('\0') == std::string_view::npos && is_modest_json(text, kMostDepth, kOrder);
+  return is_readable ? Document::parse(text, nullptr, /*allow_exceptions=*/false)
+                     : Document(Document::value_t::discarded);
 }
 
 inline const Json& field_at(const Json& object, const char* key, const std::string& where) {

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "json_access.h"
 #include "sections.h"
 #include "sftrun/core/error.h"
@@ -10,7 +12,7 @@ namespace {
 
 std::vector<std::pair<std::string, TokenId>> read_vocab(std::string_view text,
                                                         const std::string& where) {
-  const Json document = parse_document(text);
+  const auto document = parse_document<nlohmann::json>(text);
   if (!document.is_object()) throw DataError("not a JSON object of tokens and ids", where);
   std::vector<std::pair<std::string, TokenId>> out;
   for (const auto& [token, id] : document.items()) {
@@ -19,6 +21,7 @@ std::vector<std::pair<std::string, TokenId>> read_vocab(std::string_view text,
                       where);
     out.emplace_back(token, id.get<TokenId>());
   }
+  std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.second; });
   return out;
 }
 

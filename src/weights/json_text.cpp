@@ -67,8 +67,8 @@ json parse_json(std::string_view text, const std::string& where) {
     throw DataError("not valid JSON: a NUL byte", where + ":" + position_of(text, nul + 1),
                     "the file is damaged or cut short: download or copy it again");
   }
-  if (const std::string excess = json_excess(json_shape(text, kMostDepth)); !excess.empty())
-    throw DataError(excess, where, "is this the right file?");
+  const std::string excess = json_excess(json_shape(text, kMostDepth), KeyOrder::kSorted);
+  if (!excess.empty()) throw DataError(excess, where, "is this the right file?");
   try {
     return json::parse(text, KeyWatch(where));
   } catch (const json::parse_error& error) {

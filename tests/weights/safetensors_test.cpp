@@ -1,11 +1,13 @@
 #include "sftrun/weights/safetensors.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <numeric>
 
 #include "file_builders.h"
+#include "json_text.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -205,6 +207,14 @@ TEST(SafetensorsFile, RefusesWhatTheFormatForbids) {
   }
   expect_error([&] { SafetensorsFile{directory / "absent.safetensors"}; },
                {"cannot open", "absent.safetensors"});
+}
+
+/// As DeepSeek V3's model.safetensors.index.json has them.
+TEST(Json, AnIndexHasTensorsOfManyExperts) {
+  std::string text = R"({"weight_map": {"a": "b")";
+  for (int i = 0; i < 100'000; ++i) text += fmt::format(R"(,"expert.{}": "b")", i);
+  EXPECT_EQ(parse_json(text + "}}", "model.safetensors.index.json").at("weight_map").size(),
+            100'001U);
 }
 
 }  // namespace

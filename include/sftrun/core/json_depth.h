@@ -19,9 +19,13 @@ struct JsonShape {
 /// Looks no further where brackets nest deeper than `most_depth`.
 JsonShape json_shape(std::string_view text, size_t most_depth);
 
+/// Whether objects keep the order of their keys (nlohmann::ordered_json) or sort them.
+enum class KeyOrder { kKept, kSorted };
+
 /// Whether it is neither deeper than that nor past the limits.
-bool is_modest_json(std::string_view text, size_t most_depth);
-/// What of the limits, but depth, it is past; empty: of none.
-std::string json_excess(const JsonShape& shape);
+bool is_modest_json(std::string_view text, size_t most_depth, KeyOrder order = KeyOrder::kKept);
+/// What of the limits, but depth, it is past; empty: of none. Sorted keys are found without a
+/// search through all: the index of a model of experts has 100,000 of them.
+std::string json_excess(const JsonShape& shape, KeyOrder order = KeyOrder::kKept);
 
 }  // namespace sftrun
