@@ -91,8 +91,12 @@ void move_codes(const std::vector<Linear*>& linears, JointLinears& joint) {
 
 /// [T, N + spare] of rows with room behind them; undefined where there is too little.
 at::Tensor with_spare(const at::Tensor& rows, int64_t spare) {
-  if (rows.stride(0) < rows.size(1) + spare) return {};
-  return rows.as_strided({rows.size(0), rows.size(1) + spare}, rows.strides());
+  const int64_t columns = rows.size(1) + spare;
+  // Of a single row the stride says nothing: what empty_like makes has that of a wider matrix.
+  const int64_t end = rows.storage_offset() + (rows.size(0) - 1) * rows.stride(0) + columns;
+  const bool is_stored = end * rows.element_size() <= static_cast<int64_t>(rows.storage().nbytes());
+  if (rows.stride(0) < columns || !is_stored) return {};
+  return rows.as_strided({rows.size(0), columns}, rows.strides());
 }
 
 /// [x | x a^T], in x's memory; undefined where there is no room.   @param low a copy of x a^T
