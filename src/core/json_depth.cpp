@@ -28,6 +28,7 @@ JsonShape json_shape(std::string_view text, size_t most_depth) {
       ++shape.num_values;
     } else if (c == ':' && !num_keys.empty()) {
       shape.key_steps += num_keys.back()++;
+      shape.num_keys = std::max(shape.num_keys, num_keys.back());
     }
   }
   return shape;
@@ -35,6 +36,7 @@ JsonShape json_shape(std::string_view text, size_t most_depth) {
 
 std::string json_excess(const JsonShape& shape, KeyOrder order) {
   const ReadLimits limits;
+  if (shape.num_keys > limits.keys) return "a JSON object of too many keys";
   if (order == KeyOrder::kKept && shape.key_steps > limits.key_steps)
     return "a JSON object of too many keys";
   if (shape.num_values > limits.values) return "JSON of too many values";

@@ -30,6 +30,7 @@ TEST(JsonShape, ModestIsWhatFilesHold) {
   EXPECT_TRUE(is_modest_json(object_of(10'000), 10));
   EXPECT_FALSE(is_modest_json(object_of(30'000), 10));
   EXPECT_TRUE(is_modest_json(object_of(200'000), 10, KeyOrder::kSorted));
+  EXPECT_FALSE(is_modest_json(object_of(600'000), 10, KeyOrder::kSorted));
   EXPECT_FALSE(is_modest_json("[[[]]]", 2));
   EXPECT_TRUE(is_modest_json("[" + std::string(1'000'000, ',') + "]", 2));
   EXPECT_FALSE(is_modest_json("[" + std::string(30'000'000, ',') + "]", 2));

@@ -14,6 +14,7 @@ struct JsonShape {
   size_t depth = 0;
   /// Comparisons of keys: an object that keeps its order looks through all that it has for each.
   uint64_t key_steps = 0;
+  uint64_t num_keys = 0;    ///< of the object that has most
   uint64_t num_values = 0;  ///< about: each takes some tens of bytes, be it an empty list
 };
 /// Looks no further where brackets nest deeper than `most_depth`.

@@ -14,6 +14,7 @@ struct ReadLimits {
   /// Comparisons of keys while a JSON text is read: k for the k-th key of an object, which the
   /// parser compares with those before it.
   uint64_t key_steps = 200'000'000;
+  uint64_t keys = 500'000;       ///< of one JSON object, however it keeps them
   uint64_t values = 20'000'000;  ///< of one JSON text
   size_t growth = 100;           ///< a text that a normalizer makes, in lengths of the one it gets
   size_t grown_bytes = 4096;     ///< and what a short one may become all the same
