@@ -25,7 +25,10 @@ if(SFTRUN_CCACHE)
 endif()
 find_program(SFTRUN_MOLD mold)
 if(SFTRUN_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
-  add_link_options(-fuse-ld=mold)
+  # Segments on pages of their own: where the code ended in the last bytes of a page and a thread-local variable of one byte came
+  # next, mold 1.10 let the read-only data begin in a page that no segment maps, and the program did not load ("cannot apply
+  # additional memory protection after relocation").
+  add_link_options(-fuse-ld=mold -Wl,-z,separate-loadable-segments)
 endif()
 
 # A library says what it needs: one that only works where somebody else happens to have loaded its symbols does not link.
