@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -716,6 +718,14 @@ std::string card_name(at::Device device) {
   return at::cuda::getDeviceProperties(device.index())->name;
 }
 
+std::string card_bus_id(at::Device device) {
+  const cudaDeviceProp& card = *at::cuda::getDeviceProperties(device.index());
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%08x:%02x:%02x.0", card.pciDomainID, card.pciBusID,
+                card.pciDeviceID);
+  return text.data();
+}
+
 constexpr CudaKernels kKernels = {
     .rms_norm_forward = rms_norm_forward,
     .rms_norm_backward = rms_norm_backward,
@@ -755,6 +765,7 @@ constexpr CudaKernels kKernels = {
     .copy_matrices = copy_matrices,
     .pinned_zeros = pinned_zeros,
     .card_name = card_name,
+    .card_bus_id = card_bus_id,
     .compute_capability = compute_capability,
     .decide_update = decide_update,
     .capture = capture_graph,

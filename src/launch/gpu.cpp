@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -146,17 +145,11 @@ GpuReport count_device_files(std::string problem) {
   return report;
 }
 
-std::string library_file(const std::string& given) {
-  if (!given.empty()) return given;
-  const char* from_env = std::getenv("SFTRUN_NVML_LIBRARY");
-  return from_env && *from_env ? from_env : "libnvidia-ml.so.1";
-}
-
 }  // namespace
 
 GpuReport query_gpus(const std::string& library) {
   GpuReport report;
-  const NvmlLibrary nvml = load_nvml(library_file(library), report.problem);
+  const NvmlLibrary nvml = load_nvml(nvml_file(library), report.problem);
   if (!nvml.handle) return count_device_files(std::move(report.problem));
   if (const int error = nvml.init(); error != kNvmlSuccess) {
     const char* text = nvml.error_string ? nvml.error_string(error) : nullptr;

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 namespace sftrun::launch {
 namespace {
 
@@ -14,6 +16,12 @@ void find(const NvmlLibrary& library, const char* symbol, Function*& function) {
 
 void NvmlLibrary::Unload::operator()(void* handle) const {
   ::dlclose(handle);
+}
+
+std::string nvml_file(const std::string& given) {
+  if (!given.empty()) return given;
+  const char* from_env = std::getenv("SFTRUN_NVML_LIBRARY");
+  return from_env && *from_env ? from_env : "libnvidia-ml.so.1";
 }
 
 NvmlLibrary load_nvml(const std::string& file, std::string& problem) {

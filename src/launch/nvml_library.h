@@ -60,6 +60,9 @@ struct NvmlLibrary {
   std::unique_ptr<void, Unload> handle;
 };
 
+/// The library's file: `given`, else SFTRUN_NVML_LIBRARY, else libnvidia-ml.so.1.
+std::string nvml_file(const std::string& given);
+
 /// Loads the library; `problem` says why where the result's handle is null.
 NvmlLibrary load_nvml(const std::string& file, std::string& problem);
 

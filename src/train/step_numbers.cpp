@@ -8,7 +8,7 @@
 namespace sftrun::train {
 namespace {
 
-constexpr int64_t kHostValues = 4;
+constexpr int64_t kHostValues = 5;
 
 c10::Stream current_stream(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -41,6 +41,7 @@ void StepNumbers::gather(parallel::Communicator& comm, const at::Tensor& grad_no
   auto* value = host_values_.mutable_data_ptr<double>();
   value[0] = host.label_tokens, value[1] = host.peak_memory_bytes;
   value[2] = host.stop_exit_code, value[3] = host.save_due;
+  value[4] = host.gpu_utilization;
   const auto num_scalars = static_cast<int64_t>(scalars.size());
   const at::Tensor row = at::empty({num_scalars + kHostValues}, grad_norm.options());
   at::Tensor head = row.narrow(0, 0, num_scalars);
@@ -71,7 +72,7 @@ std::vector<RankNumbers> StepNumbers::wait() {
     value += num_losses_;
     numbers.aux_losses.assign(value, value + num_aux_losses_);
     value += num_aux_losses_;
-    numbers.host = {value[0], value[1], value[2], value[3]};
+    numbers.host = {value[0], value[1], value[2], value[3], value[4]};
     value += kHostValues;
     ranks.push_back(std::move(numbers));
   }

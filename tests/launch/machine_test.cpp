@@ -2,6 +2,7 @@
 // through made-up sysfs files.
 #include "sftrun/launch/cpu_topology.h"
 #include "sftrun/launch/gpu.h"
+#include "sftrun/launch/gpu_meter.h"
 #include "supervised_run.h"
 
 namespace sftrun::launch::testing {
@@ -15,6 +16,14 @@ class FakeNvml : public ::testing::Test {
   }
   static GpuReport query() { return query_gpus(SFTRUN_FAKE_NVML); }
 };
+
+TEST_F(FakeNvml, MetersTheGpuOfAPlace) {
+  ::setenv("FAKE_NVML_GPUS", "NVIDIA H200,NVIDIA H200", 1);
+  const std::string place = query().gpus.at(1).pci_bus_id;
+  EXPECT_EQ(GpuMeter(place, SFTRUN_FAKE_NVML).utilization_percent(), 37);
+  EXPECT_EQ(GpuMeter("00000000:01:00.0", SFTRUN_FAKE_NVML).utilization_percent(), std::nullopt);
+  EXPECT_EQ(GpuMeter(place, "libno-such-thing.so").utilization_percent(), std::nullopt);
+}
 
 TEST_F(FakeNvml, DescribesEveryGpu) {
   ::setenv("FAKE_NVML_GPUS", "NVIDIA H200,Tesla V100-SXM2-32GB,NVIDIA H200", 1);

@@ -119,6 +119,8 @@ struct CudaKernels {
   at::Tensor (*pinned_zeros)(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
   /// As the driver names it: "NVIDIA H100 80GB HBM3".
   std::string (*card_name)(at::Device device);
+  /// Its place as NVML writes it: "00000000:81:00.0".
+  std::string (*card_bus_id)(at::Device device);
   /// 10 * major + minor: 90 of an H100.
   int (*compute_capability)(at::Device device);
   void (*decide_update)(at::Tensor& gate, const at::Tensor& numbers, const GateRule& rule);

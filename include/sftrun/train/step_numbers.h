@@ -15,6 +15,7 @@ namespace sftrun::train {
 struct HostNumbers {
   double label_tokens = 0, peak_memory_bytes = 0;
   double stop_exit_code = 0, save_due = 0;
+  double gpu_utilization = -1;  ///< percent; below 0: not known
 };
 
 /// A step's numbers of one rank.

@@ -90,7 +90,9 @@ def check_run(failures, name, run, devices):
     return ended
 
 
-def check_metrics(failures, name, out):
+def check_metrics(failures, name, out, devices):
+    busy = [line["gpu_utilization"] for line in stand_in.metrics(out) if "loss" in line]
+    failures.expect(name, f"gpu_utilization {busy}", all(one == [40 + rank for rank in range(devices)] for one in busy))
     steps = [line["step"] for line in stand_in.metrics(out) if "loss" in line]
     evaluated = [line["step"] for line in stand_in.metrics(out) if "eval_loss" in line]
     failures.expect(name, f"steps {steps}, not 1 to {TRAINED}", steps == list(range(1, TRAINED + 1)))
@@ -106,12 +108,12 @@ def train(session, failures, case, model, folder):
     run = session.run(f"{case.name}-train", command, case.devices, **UNCACHED)
     if not check_run(failures, f"{case.name}, train", run, case.devices):
         return None
-    check_metrics(failures, f"{case.name}, train", out)
+    check_metrics(failures, f"{case.name}, train", out, case.devices)
     if case.resumes:
         command += ["--resume", out / f"checkpoints/step-{KEPT:06}"]
         again = session.run(f"{case.name}-resume", command, case.devices, **UNCACHED)
         if check_run(failures, f"{case.name}, resume", again, case.devices):
-            check_metrics(failures, f"{case.name}, resume", out)
+            check_metrics(failures, f"{case.name}, resume", out, case.devices)
     return out
 
 

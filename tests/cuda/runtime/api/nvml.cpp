@@ -65,6 +65,11 @@ STAND_IN_API int nvmlDeviceGetHandleByPciBusId_v2(const char* id, Device* device
   if (std::sscanf(id, "%x:%x", &domain, &bus) != 2 || bus == 0) return kInvalidArgument;
   return nvmlDeviceGetHandleByIndex_v2(bus - 1, device);
 }
+STAND_IN_API int nvmlDeviceGetUtilizationRates(Device device, unsigned* gpu_and_memory) {
+  gpu_and_memory[0] = 40 + static_cast<unsigned>(ordinal(device));
+  gpu_and_memory[1] = 0;
+  return kSuccess;
+}
 STAND_IN_API int nvmlDeviceGetName(Device, char* name, unsigned size) {
   return write(name, size, "Stand-in GPU");
 }

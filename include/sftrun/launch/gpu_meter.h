@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace sftrun::launch {
+
+/// How busy one GPU is, by NVML; asked once a step. Without the driver's library it knows nothing.
+class GpuMeter {
+ public:
+  /// @param pci_bus_id of the GPU: "00000000:81:00.0", in upper or lower case
+  /// @param library as of query_gpus
+  explicit GpuMeter(const std::string& pci_bus_id, const std::string& library = {});
+  ~GpuMeter();
+  GpuMeter(GpuMeter&&) noexcept;
+  GpuMeter& operator=(GpuMeter&&) noexcept;
+
+  /// Percent of the last sample period (up to a second) in which a kernel ran.
+  std::optional<double> utilization_percent() const;
+
+ private:
+  struct Open;
+  std::unique_ptr<Open> open_;  // null: not found
+};
+
+}  // namespace sftrun::launch
