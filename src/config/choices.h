@@ -195,6 +195,17 @@ struct Words<Optimizer> {
 };
 
 template <>
+struct Words<WarmupFrom> {
+  using enum WarmupFrom;
+  static constexpr auto all = std::to_array<Word<WarmupFrom>>({
+      {"auto", kAuto},
+      {"zero", kZero},
+      {"first_step", kFirstStep},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
 struct Words<EvalStrategy> {
   using enum EvalStrategy;
   static constexpr auto all = std::to_array<Word<EvalStrategy>>({

@@ -169,6 +169,10 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "Put several examples side by side into bins of max_seq_len tokens; they never see each "
         "other.",
         "true");
+  field(data.bin_tokens, "bin_tokens", between(1, 1 << 24),
+        "Tokens in a bin when packing; an example that is longer makes the bins as long. auto: "
+        "max_seq_len, and less for small data sets.",
+        "1024");
   field(data.group_by_length, "group_by_length", any(),
         "Without packing: batches of examples of similar length, in random order.", "true");
   field(data.seed, "seed", at_least(0), "Of the order and of val_split.", "42");
@@ -211,8 +215,11 @@ void visit_batch_fields(TrainConfig& train, Visitor&& field) {
         "4");
   field(train.grad_accum, "grad_accum", between(1, kMaxBatch), "Micro-batches per optimizer step.",
         "4");
-  field(train.global_batch_size, "global_batch_size", between(1, kMaxBatch),
-        "batch_size * grad_accum * devices. With all three auto the target is 32.", "32");
+  field(
+      train.global_batch_size, "global_batch_size", between(1, kMaxBatch),
+      "batch_size * grad_accum * devices. Where this and grad_accum are auto the target is 32, and "
+      "less for small data sets.",
+      "32");
 }
 
 template <class Visitor>
@@ -222,11 +229,14 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "Peak learning rate, reached when warm-up ends.", "1e-4");
   field(train.scheduler, "scheduler", any(), "Learning rate after warm-up.", "cosine");
   field(train.warmup_ratio, "warmup_ratio", between(0, 1).otherwise("0.03 without warmup_steps"),
-        "Linear warm-up, as a share of all steps; as in transformers it begins at 0, so the first "
-        "step does not move the weights.",
-        "0.1");
+        "Linear warm-up, as a share of all steps.", "0.1");
   field(train.warmup_steps, "warmup_steps", at_least(0).otherwise("by warmup_ratio"),
         "Linear warm-up, in optimizer steps.", "20");
+  field(train.warmup_from, "warmup_from",
+        any().otherwise("zero where warmup_ratio or warmup_steps is given, else first_step"),
+        "Where the warm-up begins. zero: at 0, as in transformers, so that the first step does not "
+        "move the weights; first_step: of n steps the first has 1/n of the learning rate.",
+        "first_step");
   field(train.optimizer, "optimizer", any(),
         "AdamW with decoupled weight decay; adamw_8bit: with moments of 8 bits a value, "
         "bitsandbytes' "

@@ -50,6 +50,10 @@ and so the run, depends on `global_batch_size` alone, not on how it is split. (T
 each micro-batch, and does depend on it; `train.router_aux_loss_coef` multiplies the mean. transformers' Trainer, which adds that of every
 micro-batch in full, weighs it `grad_accum` times as much.)
 
+Small data sets: an epoch is to have 50 steps. Where `global_batch_size` and `grad_accum` are `auto` and 32 bins a step leave fewer, a step has
+fewer bins, down to one a device; where that is not enough and `data.bin_tokens` is `auto`, bins hold fewer tokens, down to 256 (an example that is
+longer has a bin to itself). A run that goes on keeps what it began with. With `train.max_steps` and with `data.streaming` nothing is changed.
+
 ## Accepted without an effect
 These tune evaluation in ways that this version does not have; each is answered with a warning: `train.predict_with_generate`,
 `train.generation_*`, `train.eval_accumulation_steps`, `train.eval_do_concat_batches`.

@@ -80,14 +80,11 @@ void resolve_batch_sizes(TrainConfig& train, int64_t world_size, int64_t max_mic
     resolve_given_global(train, world_size, max_micro_batch, places);
     return;
   }
-  if (train.batch_size.is_auto() && train.grad_accum.is_auto()) {
-    const BatchShape shape = resolve_batch(world_size, max_micro_batch);
-    train.batch_size.value = shape.micro_batch_size;
-    train.grad_accum.value = shape.grad_accum_steps;
-  } else if (train.grad_accum.is_auto()) {
-    train.grad_accum.value =
-        std::max<int64_t>(1, kTargetGlobalBatch / world_size / *train.batch_size.value);
-  } else if (train.batch_size.is_auto()) {
+  if (train.grad_accum.is_auto()) {
+    set_target_batch(train, kTargetGlobalBatch, train.batch_size, world_size, max_micro_batch);
+    return;
+  }
+  if (train.batch_size.is_auto()) {
     const int64_t wanted = kTargetGlobalBatch / world_size / *train.grad_accum.value;
     train.batch_size.value = std::clamp<int64_t>(wanted, 1, max_micro_batch);
   }
@@ -109,7 +106,10 @@ void resolve_schedule(RunConfig& config) {
   if (!train.learning_rate) {
     train.learning_rate = config.tuning.trains_adapter() ? kLoraLearningRate : kFullLearningRate;
   }
-  if (!train.warmup_ratio && !train.warmup_steps) {
+  const bool has_warmup = train.warmup_ratio || train.warmup_steps;
+  if (train.warmup_from == WarmupFrom::kAuto)
+    train.warmup_from = has_warmup ? WarmupFrom::kZero : WarmupFrom::kFirstStep;
+  if (!has_warmup) {
     train.warmup_ratio = train.scheduler == Scheduler::kConstant ? 0 : kWarmupRatio;
   }
 }
@@ -150,6 +150,18 @@ BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t ta
     if (bins_per_rank % micro == 0) return {micro, bins_per_rank / micro};
   }
   return {1, bins_per_rank};
+}
+
+void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, int64_t world_size,
+                      int64_t max_micro_batch) {
+  BatchShape shape = resolve_batch(world_size, max_micro_batch, target);
+  if (batch_size.value) {
+    shape.micro_batch_size = *batch_size.value;
+    shape.grad_accum_steps = std::max<int64_t>(1, target / world_size / *batch_size.value);
+  }
+  train.batch_size.value = shape.micro_batch_size;
+  train.grad_accum.value = shape.grad_accum_steps;
+  train.global_batch_size.value = shape.micro_batch_size * shape.grad_accum_steps * world_size;
 }
 
 void resolve(RunConfig& config, const std::filesystem::path& yaml, int world_size,

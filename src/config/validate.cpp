@@ -98,6 +98,14 @@ class Judge {
       report("`data.group_by_length` is for runs without packing, whose bins are all alike",
              {"data.group_by_length"}, "set data.packing to false, or remove group_by_length");
     }
+    if (data.bin_tokens.value && !data.packing)
+      warn("data.bin_tokens has no effect without data.packing", "data.bin_tokens");
+    if (data.bin_tokens.value.value_or(0) > config_.model.max_seq_len) {
+      report(fmt::format("`data.bin_tokens` {} is more than `model.max_seq_len` {}",
+                         *data.bin_tokens.value, config_.model.max_seq_len),
+             {"data.bin_tokens", "model.max_seq_len"},
+             "lower data.bin_tokens, or raise train.batch_size to have more tokens a step");
+    }
     if (data.streaming) judge_streaming();
   }
 

@@ -98,7 +98,7 @@ std::vector<Bin> form_bins(const std::vector<int64_t>& lengths, const BatchPlanO
   }
   std::vector<int64_t> window_ends;
   std::vector<Bin> bins =
-      pack_first_fit_decreasing(order, lengths, options.max_seq_len, kPackingWindow, &window_ends);
+      pack_first_fit_decreasing(order, lengths, options.bin_tokens, kPackingWindow, &window_ends);
   if (options.shuffle) {
     // Bins ordered by their first example would put those of many short examples first.
     RandomStream random = bin_order_stream(options.seed, epoch);
@@ -119,6 +119,7 @@ BatchPlan::BatchPlan(std::vector<int64_t> lengths, std::vector<int64_t> label_to
   SFTRUN_CHECK_EQ(lengths_.size(), label_tokens_.size());
   SFTRUN_CHECK(options_.global_batch_size > 0);
   SFTRUN_CHECK(options_.max_seq_len > 0);
+  if (options_.bin_tokens == 0) options_.bin_tokens = options_.max_seq_len;
   for (const int64_t length : lengths_) SFTRUN_CHECK(length > 0 && length <= options_.max_seq_len);
 }
 

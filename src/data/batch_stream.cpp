@@ -190,7 +190,7 @@ class BatchStream::Windows {
     if (data.shuffle) shuffle_range(order.begin(), order.end(), random);
     if (data.packing) {
       window.bins = pack_first_fit_decreasing(
-          order, lengths, config_.model.max_seq_len,
+          order, lengths, data.bin_tokens.value.value_or(config_.model.max_seq_len),
           std::max<int64_t>(1, static_cast<int64_t>(order.size())), nullptr);
       if (data.shuffle) shuffle_range(window.bins.begin(), window.bins.end(), random);
     } else {

@@ -40,7 +40,7 @@ std::vector<Bin> pack_window(std::vector<int64_t> places, std::span<const int64_
   FirstFitTree tree(places.size(), capacity);
   std::vector<Bin> bins;
   for (const int64_t place : places) {
-    const size_t bin = tree.take(length_at(place));
+    const size_t bin = tree.take(std::min(length_at(place), capacity));
     if (bin >= bins.size()) bins.resize(bin + 1);
     bins[bin].push_back(place);
   }

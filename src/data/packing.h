@@ -18,7 +18,8 @@ inline constexpr int64_t kPackingWindow = 8192;
 ///
 /// Within a bin examples stand in the order of `order`; bins stand in the order of their first
 /// example's place in it.
-/// @param order indices into `lengths`   @param capacity at least the longest length
+/// @param order indices into `lengths`   @param capacity tokens of a bin; a longer example has a
+/// bin to itself
 /// @param window_ends if not null, receives for each window the number of bins up to its end
 std::vector<Bin> pack_first_fit_decreasing(std::span<const int64_t> order,
                                            std::span<const int64_t> lengths, int64_t capacity,

@@ -41,6 +41,7 @@ data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dat
   }
   data::BatchPlanOptions options;
   options.max_seq_len = config.model.max_seq_len;
+  options.bin_tokens = config.data.bin_tokens.value.value_or(0);
   options.global_batch_size = global_batch_size;
   options.packing = config.data.packing;
   options.group_by_length = config.data.group_by_length;

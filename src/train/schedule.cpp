@@ -8,14 +8,19 @@
 
 namespace sftrun::train {
 
-Schedule::Schedule(config::Scheduler kind, double peak, int64_t warmup_steps, int64_t total_steps)
-    : kind_(kind), peak_(peak), warmup_steps_(warmup_steps), total_steps_(total_steps) {}
+Schedule::Schedule(config::Scheduler kind, double peak, int64_t warmup_steps, int64_t total_steps,
+                   config::WarmupFrom warmup_from)
+    : kind_(kind),
+      peak_(peak),
+      warmup_steps_(warmup_steps),
+      total_steps_(total_steps),
+      warmup_from_(warmup_from) {}
 
 double Schedule::lr_at(int64_t step) const {
   const bool warms_up = kind_ != config::Scheduler::kConstant;
   if (warms_up && step < warmup_steps_) {
-    return peak_ * static_cast<double>(step) /
-           static_cast<double>(std::max<int64_t>(1, warmup_steps_));
+    const int64_t first = warmup_from_ == config::WarmupFrom::kFirstStep ? 1 : 0;
+    return peak_ * static_cast<double>(step + first) / static_cast<double>(warmup_steps_);
   }
   return peak_ * factor_after_warmup(static_cast<double>(step));
 }
@@ -46,6 +51,11 @@ double Schedule::factor_after_warmup(double step) const {
     }
   }
   invariant_failed(__FILE__, __LINE__, "a known scheduler");
+}
+
+Schedule schedule_of(const config::TrainConfig& config, int64_t total_steps) {
+  return {config.scheduler, *config.learning_rate, warmup_steps_of(config, total_steps),
+          total_steps, config.warmup_from};
 }
 
 int64_t warmup_steps_of(const config::TrainConfig& config, int64_t total_steps) {

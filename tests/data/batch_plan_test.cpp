@@ -187,6 +187,19 @@ TEST(BatchPlan, GroupsByLength) {
   EXPECT_EQ(plan.global_batch(0, plan.steps_per_epoch(0) - 1).size(), 1003U % 16);
 }
 
+/// Bins are shorter than the longest example where a data set is small.
+TEST(Packing, ALongerExampleHasABinToItself) {
+  const std::vector<int64_t> lengths = {300, 100, 900, 120, 256, 30};
+  const std::vector<int64_t> order = {0, 1, 2, 3, 4, 5};
+  const std::vector<Bin> bins =
+      pack_first_fit_decreasing(order, lengths, 256, kPackingWindow, nullptr);
+  EXPECT_EQ(bins, (std::vector<Bin>{{0}, {1, 3, 5}, {2}, {4}}));
+  BatchPlanOptions options;
+  options.bin_tokens = 256;
+  options.global_batch_size = 2;
+  EXPECT_EQ(plan_for(lengths, options).steps_per_epoch(0), 2);
+}
+
 TEST(Packing, PutsTheLongestFirstAndFillsTheFirstBinWithRoom) {
   const std::vector<int64_t> order{0, 1, 2, 3, 4, 5}, lengths{4, 8, 1, 4, 2, 1};
   EXPECT_EQ(pack_first_fit_decreasing(order, lengths, 10, 100, nullptr),

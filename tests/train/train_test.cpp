@@ -35,12 +35,28 @@ TEST(Schedule, EqualsTransformers) {
       {"inverse_sqrt", config::Scheduler::kInverseSqrt}};
   EXPECT_EQ(fixture["cases"].size(), 3 * kinds.size());
   for (const auto& c : fixture["cases"]) {
-    const Schedule schedule(kinds.at(c["kind"]), fixture["peak"], c["warmup"], c["total"]);
+    const Schedule schedule(kinds.at(c["kind"]), fixture["peak"], c["warmup"], c["total"],
+                            config::WarmupFrom::kZero);
     for (size_t step = 0; step < c["rates"].size(); ++step) {
       EXPECT_NEAR(schedule.lr_at(static_cast<int64_t>(step)), c["rates"][step].get<double>(), 1e-15)
           << c["kind"] << " warmup " << c["warmup"] << " step " << step;
     }
   }
+}
+
+/// The first of n steps has 1/n, the last the whole; after them the rate is as it was.
+TEST(Schedule, WarmupFromTheFirstStep) {
+  for (const auto kind : {config::Scheduler::kLinear, config::Scheduler::kCosine,
+                          config::Scheduler::kConstantWithWarmup}) {
+    const Schedule from_zero(kind, 1e-3, 4, 20, config::WarmupFrom::kZero);
+    const Schedule from_first(kind, 1e-3, 4, 20, config::WarmupFrom::kFirstStep);
+    for (int64_t step = 0; step < 4; ++step)
+      EXPECT_DOUBLE_EQ(from_first.lr_at(step), 1e-3 * static_cast<double>(step + 1) / 4);
+    for (int64_t step = 4; step < 20; ++step)
+      EXPECT_EQ(from_first.lr_at(step), from_zero.lr_at(step));
+  }
+  const Schedule short_run(config::Scheduler::kCosine, 1e-3, 1, 1, config::WarmupFrom::kFirstStep);
+  EXPECT_EQ(short_run.lr_at(0), 1e-3);  // a run of one step learns, too
 }
 
 TEST(Schedule, WarmupFromRatioRoundsUp) {

@@ -45,6 +45,9 @@ enum class Scheduler {
   kPolynomial,
   kInverseSqrt
 };
+/// The rate of the first of n warm-up steps: 0, as in transformers, or 1/n of the peak.
+/// auto: 0 where the warm-up is given, 1/n otherwise.
+enum class WarmupFrom { kAuto, kZero, kFirstStep };
 /// Paged ones keep moments in host memory.
 enum class Optimizer { kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit };
 enum class EvalStrategy {
@@ -134,6 +137,7 @@ struct DataConfig {
   DataFormat format = DataFormat::kAuto;
   nlohmann::ordered_json fields = nlohmann::ordered_json::object();  ///< our name -> the file's
   bool shuffle = true, packing = true, group_by_length = false;
+  AutoInt bin_tokens;  ///< that a bin holds when packing; resolved when the data are known
   bool streaming = false;
   int64_t shuffle_buffer = 16384;
   std::string cache_dir;
@@ -153,6 +157,7 @@ struct TrainConfig {
   Scheduler scheduler = Scheduler::kCosine;
   std::optional<double> warmup_ratio;  ///< resolved: 0.03 when warmup_steps is not given
   std::optional<int64_t> warmup_steps;
+  WarmupFrom warmup_from = WarmupFrom::kAuto;
   Optimizer optimizer = Optimizer::kAdamW;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double weight_decay = 0, max_grad_norm = 1;
@@ -261,6 +266,11 @@ inline constexpr int64_t kMaxAutoMicroBatch = 8;
 /// multiple (at least one bin a rank). Pure.
 BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch,
                          int64_t target = kTargetGlobalBatch);
+
+/// Makes `target` what an optimizer step aims at, in bins, instead of kTargetGlobalBatch.
+/// @param batch_size as it was asked for   @param max_micro_batch the largest automatic one
+void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, int64_t world_size,
+                      int64_t max_micro_batch);
 
 /// Fills in every value that others imply (dtype from bf16/fp16, learning rate, warm-up,
 /// evaluation, output.dir, batch sizes; too_long stays auto until the data's format is known and

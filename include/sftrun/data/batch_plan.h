@@ -13,6 +13,8 @@ namespace sftrun::data {
 
 struct BatchPlanOptions {
   int64_t max_seq_len = 2048;
+  int64_t bin_tokens =
+      0;  ///< that a bin holds when packing, but for a longer example; 0: max_seq_len
   int64_t global_batch_size =
       32;  ///< bins per optimizer step (bins hold one example each without packing)
   bool packing = true, shuffle = true;
@@ -26,7 +28,7 @@ struct BatchPlanOptions {
   std::vector<Group> groups;
 };
 
-/// A bin: indices of examples whose lengths add up to at most max_seq_len.
+/// A bin: indices of examples whose lengths add up to at most bin_tokens, or one longer example.
 using Bin = std::vector<int64_t>;
 
 /// Bins are packed first-fit decreasing over windows of the epoch's (shuffled) order, their order

@@ -4,12 +4,15 @@
 
 #include "sftrun/config/run_config.h"
 
-/// Learning-rate schedules, equal to transformers' get_scheduler (transformers/optimization.py).
+/// Learning-rate schedules, equal to transformers' get_scheduler (transformers/optimization.py) but
+/// for the warm-up where it begins at the first step.
 namespace sftrun::train {
 
 class Schedule {
  public:
-  Schedule(config::Scheduler kind, double peak, int64_t warmup_steps, int64_t total_steps);
+  /// @param warmup_from kZero: rates of n warm-up steps are 0, 1/n, …; kFirstStep: 1/n, 2/n, …
+  Schedule(config::Scheduler kind, double peak, int64_t warmup_steps, int64_t total_steps,
+           config::WarmupFrom warmup_from);
   /// The rate of optimizer step `step`, counted from 0.
   double lr_at(int64_t step) const;
 
@@ -18,8 +21,11 @@ class Schedule {
   config::Scheduler kind_;
   double peak_;
   int64_t warmup_steps_, total_steps_;
+  config::WarmupFrom warmup_from_;
 };
 
+/// The schedule of a run. @param config resolved
+Schedule schedule_of(const config::TrainConfig& config, int64_t total_steps);
 /// warmup_steps if given, else ceil(warmup_ratio * total_steps), as transformers'
 /// TrainingArguments.
 int64_t warmup_steps_of(const config::TrainConfig& config, int64_t total_steps);

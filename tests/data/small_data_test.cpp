@@ -1,0 +1,48 @@
+#include "sftrun/data/small_data.h"
+
+#include <gtest/gtest.h>
+
+namespace sftrun::data {
+namespace {
+
+int64_t steps_of(const EpochSize& epoch, int64_t max_seq_len) {
+  const int64_t batch = target_batch(epoch);
+  const int64_t bin = bin_tokens(epoch, batch, max_seq_len);
+  return (epoch.tokens + batch * bin - 1) / (batch * bin);
+}
+
+EpochSize packed(int64_t tokens, int64_t max_seq_len) {
+  return {.bins = (tokens + max_seq_len - 1) / max_seq_len, .tokens = tokens};
+}
+
+TEST(SmallData, LargeSetsHaveTheWholeTarget) {
+  const EpochSize epoch = packed(5'200'000, 2048);  // 2540 bins
+  EXPECT_EQ(target_batch(epoch), config::kTargetGlobalBatch);
+  EXPECT_EQ(bin_tokens(epoch, config::kTargetGlobalBatch, 2048), 2048);
+}
+
+TEST(SmallData, SmallSetsHaveFiftyStepsAnEpoch) {
+  for (const int64_t tokens : {60'000, 150'000, 400'000, 1'000'000, 3'000'000}) {
+    const EpochSize epoch = packed(tokens, 2048);
+    EXPECT_GE(steps_of(epoch, 2048), kStepsInEpoch) << tokens;
+    EXPECT_LE(steps_of(epoch, 2048), 3 * kStepsInEpoch) << tokens;
+  }
+}
+
+/// 60 short records were one step once.
+TEST(SmallData, TinySetsHaveShortBins) {
+  const EpochSize epoch = packed(60 * 100, 2048);
+  EXPECT_EQ(target_batch(epoch), 1);
+  EXPECT_EQ(bin_tokens(epoch, 1, 2048), kFewestBinTokens);
+  EXPECT_EQ(steps_of(epoch, 2048), 24);
+  EXPECT_EQ(bin_tokens(epoch, 1, 128), 128);  // never more than a bin may have
+}
+
+TEST(SmallData, WithoutPackingExamplesCount) {
+  EXPECT_EQ(target_batch({.bins = 60, .tokens = 6000}), 1);
+  EXPECT_EQ(target_batch({.bins = 400, .tokens = 40'000}), 8);
+  EXPECT_EQ(target_batch({.bins = 9000, .tokens = 900'000}), config::kTargetGlobalBatch);
+}
+
+}  // namespace
+}  // namespace sftrun::data
