@@ -1,0 +1,90 @@
+#include "sftrun/observe/model_card.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::observe {
+namespace {
+
+/// Paths say where files lay on one machine: their last part is enough.
+std::string shown_name(const ModelCard& card) {
+  if (card.is_on_hub) return card.base_model;
+  const std::filesystem::path path(card.base_model);
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+/// In a YAML string and in a cell of a table.
+std::string plain(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r' || c == '|' || c == '"' || c == '\\' || c == '`') c = ' ';
+  }
+  return text;
+}
+
+std::string metadata(const ModelCard& card) {
+  std::string text = "---\n";
+  if (card.is_on_hub) {
+    text += fmt::format("base_model: \"{}\"\nbase_model_relation: {}\n", plain(card.base_model),
+                        card.is_adapter ? "adapter" : "finetune");
+  }
+  text += fmt::format("library_name: {}\npipeline_tag: text-generation\ntags:\n- sftrun\n- sft\n",
+                      card.is_adapter ? "peft" : "transformers");
+  if (card.is_adapter) text += card.is_quantised ? "- lora\n- qlora\n" : "- lora\n";
+  return text + "---\n\n";
+}
+
+std::string results(const RunSummary& summary) {
+  std::string text = "## Result\n\n| | |\n|---|---|\n";
+  const auto row = [&](const std::string& name, const std::string& value) {
+    text += fmt::format("| {} | {} |\n", name, value);
+  };
+  const auto loss_row = [&](const char* name, const std::optional<StepLoss>& loss) {
+    if (loss) row(fmt::format("{} (step {})", name, loss->step), fmt::format("{:.4f}", loss->loss));
+  };
+  loss_row("first loss", summary.first);
+  loss_row("last loss", summary.last);
+  loss_row("best validation loss", summary.best_eval);
+  loss_row("last validation loss", summary.last_eval);
+  row("tokens", format_count(static_cast<uint64_t>(summary.tokens)));
+  row("time of the steps", format_duration(summary.seconds));
+  row("peak memory of a process", format_bytes(summary.peak_memory_bytes));
+  return text + "\n";
+}
+
+std::string usage(const ModelCard& card) {
+  const std::string base = plain(shown_name(card));
+  if (!card.is_adapter) {
+    return "## Use\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+           "model = AutoModelForCausalLM.from_pretrained(\".\")\n"
+           "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n"
+           "or `sftrun generate --model . --prompt \"…\"`, in this directory.\n";
+  }
+  return fmt::format(
+      "## Use\n\n```python\nfrom peft import PeftModel\n"
+      "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+      "base = AutoModelForCausalLM.from_pretrained(\"{}\")\n"
+      "model = PeftModel.from_pretrained(base, \".\")\n"
+      "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n"
+      "or `sftrun generate --adapter . --prompt \"…\"`, in this directory.\n",
+      base);
+}
+
+}  // namespace
+
+std::string to_markdown(const ModelCard& card) {
+  std::string text = metadata(card);
+  text += fmt::format("# {} {}\n\n", card.is_adapter ? "An adapter for" : "Fine-tuned from",
+                      plain(shown_name(card)));
+  text += fmt::format("Trained with sftrun {} on {}.\n\n", card.version,
+                      plain(card.data.empty() ? "unnamed data" : join(card.data, ", ")));
+  text += "## Settings\n\n| setting | value |\n|---|---|\n";
+  for (const auto& [name, value] : card.settings)
+    text += fmt::format("| `{}` | {} |\n", name, plain(value));
+  return text + "\n" + results(card.summary) + usage(card);
+}
+
+}  // namespace sftrun::observe

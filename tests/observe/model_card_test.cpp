@@ -1,0 +1,56 @@
+#include "sftrun/observe/model_card.h"
+
+#include <gtest/gtest.h>
+
+namespace sftrun::observe {
+namespace {
+
+ModelCard card_of_an_adapter() {
+  ModelCard card;
+  card.base_model = "owner/model";
+  card.is_on_hub = true;
+  card.version = "1.2";
+  card.data = {"owner/data", "more.jsonl"};
+  card.settings = {{"tuning.mode", "lora"}, {"tuning.lora.target_modules", "a|b\nc"}};
+  card.summary.first = StepLoss{1, 2.5};
+  card.summary.last = StepLoss{40, 1.25};
+  return card;
+}
+
+bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(ModelCard, OfAnAdapterNamesItsBaseForTheHub) {
+  const std::string text = to_markdown(card_of_an_adapter());
+  EXPECT_TRUE(
+      text.starts_with("---\nbase_model: \"owner/model\"\nbase_model_relation: adapter\n"
+                       "library_name: peft\n"))
+      << text;
+  EXPECT_TRUE(holds(text, "on owner/data, more.jsonl.")) << text;
+  EXPECT_TRUE(holds(text, "| last loss (step 40) | 1.2500 |")) << text;
+  EXPECT_TRUE(holds(text, "| `tuning.lora.target_modules` | a b c |")) << text;
+  EXPECT_TRUE(holds(text, "PeftModel.from_pretrained(base, \".\")")) << text;
+}
+
+/// Where the files lay is nobody's business, and no name that the hub could look up.
+TEST(ModelCard, HidesPathsOfThisMachine) {
+  ModelCard card = card_of_an_adapter();
+  card.base_model = "/home/somebody/models/tiny/";
+  card.is_on_hub = false;
+  const std::string text = to_markdown(card);
+  EXPECT_FALSE(holds(text, "/home")) << text;
+  EXPECT_FALSE(holds(text, "base_model:")) << text;
+  EXPECT_TRUE(holds(text, "# An adapter for tiny\n")) << text;
+}
+
+TEST(ModelCard, OfAWholeModel) {
+  ModelCard card = card_of_an_adapter();
+  card.is_adapter = false;
+  const std::string text = to_markdown(card);
+  EXPECT_TRUE(holds(text, "base_model_relation: finetune\nlibrary_name: transformers\n")) << text;
+  EXPECT_FALSE(holds(text, "peft")) << text;
+}
+
+}  // namespace
+}  // namespace sftrun::observe

@@ -1,0 +1,49 @@
+#include "sftrun/observe/run_summary.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/file.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::observe {
+namespace {
+
+TEST(RunSummary, AddsUpAllStepsOfARun) {
+  const test::TemporaryDirectory dir;
+  const auto file = dir / "metrics.jsonl";
+  write_file_atomically(
+      file, R"({"step":0,"eval_loss":3.0})"
+            "\n"
+            R"({"step":1,"loss":2.5,"tokens":100,"step_seconds":0.5,"peak_memory_bytes":[5,9]})"
+            "\n"
+            R"({"step":1,"eval_loss":1.5})"
+            "\n"
+            R"({"step":2,"loss":null,"tokens":100,"step_seconds":0.5,"peak_memory_bytes":[4,4]})"
+            "\n"
+            R"({"step":3,"loss":1.25,"tokens":50,"step_seconds":1.5,"peak_memory_bytes":[7,6]})"
+            "\n"
+            R"({"step":3,"eval_loss":2.0})"
+            "\n"
+            R"({"step":4,"lo)");
+  const RunSummary summary = read_run_summary(file);
+  EXPECT_EQ(summary.first->step, 1);
+  EXPECT_EQ(summary.first->loss, 2.5);
+  EXPECT_EQ(summary.last->step, 3);
+  EXPECT_EQ(summary.last->loss, 1.25);
+  EXPECT_EQ(summary.tokens, 150);
+  EXPECT_EQ(summary.seconds, 2.0);
+  EXPECT_EQ(summary.peak_memory_bytes, 9u);
+  EXPECT_EQ(summary.first_eval->loss, 3.0);
+  EXPECT_EQ(summary.best_eval->step, 1);
+  EXPECT_EQ(summary.last_eval->loss, 2.0);
+  EXPECT_EQ(lines_of(summary).size(), 4u);
+}
+
+TEST(RunSummary, OfARunWithoutMetricsIsEmpty) {
+  const RunSummary summary = read_run_summary("/nowhere/metrics.jsonl");
+  EXPECT_FALSE(summary.last);
+  EXPECT_TRUE(lines_of(summary).empty());
+}
+
+}  // namespace
+}  // namespace sftrun::observe
