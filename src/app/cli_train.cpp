@@ -93,6 +93,10 @@ void check(const TrainOptions& options, const CLI::App& command) {
         fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes),
         "the command line", "ranks of nodes count from 0");
   }
+  if (options.overwrite && command.count("--resume") > 0) {
+    throw ConfigError("--overwrite and --resume are both given", "the command line",
+                      "give --overwrite to start afresh, or --resume to go on");
+  }
   if (options.resume != "auto" && options.resume != "never")
     require_exists("--resume", options.resume);
 }
@@ -134,8 +138,12 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
                   "directory")
       ->capture_default_str()
       ->type_name("auto|never|DIR");
+  command.add_flag("--overwrite", options.overwrite,
+                   "Start afresh, and move what the run directory holds of an earlier run aside");
   command.add_flag("--allow-changed-data", options.allow_changed_data,
                    "Resume although the data set has changed");
+  command.add_flag("--allow-changed-length", options.allow_changed_length,
+                   "Resume with other train.epochs or train.max_steps, along the new schedule");
   command.add_flag("--allow-backend-change", options.allow_backend_change,
                    "Resume although tuning.backend has changed");
   command.add_flag("--dry-run", options.dry_run,

@@ -23,7 +23,8 @@ struct TrainOptions {
   int master_port = 0;  ///< 0: a free one
   std::string resume = "auto";
   int max_restarts = 0;
-  bool dry_run = false, allow_changed_data = false, allow_backend_change = false;
+  bool dry_run = false, overwrite = false;
+  bool allow_changed_data = false, allow_changed_length = false, allow_backend_change = false;
   std::string device = "auto";
   /// Where the launcher has found the model, for the workers that it starts; empty: to be found.
   std::filesystem::path model_path;

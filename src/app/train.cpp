@@ -31,6 +31,9 @@ struct Run {
   config::LoadedConfig loaded;               ///< resolved
   std::filesystem::path model_path;          ///< where the model lies, whatever it is called
   std::vector<std::string> resolved_values;  ///< "train.learning_rate = 0.0002"
+  config::AutoInt batch_size;                ///< as it was asked for
+  bool steps_are_auto = false;               ///< neither global_batch_size nor grad_accum was given
+  int64_t max_micro_batch = 1;
 };
 
 void list_changes(const Json& before, const Json& after, const std::string& prefix,
@@ -102,9 +105,12 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
                 const std::filesystem::path& yaml, int world_size, int local_world_size,
                 const std::string& device) {
   const Json before = config::to_json(loaded.config);
-  config::resolve(loaded, yaml, world_size,
-                  largest_micro_batch(loaded.config, model_path, local_world_size, device));
+  const config::TrainConfig& train = loaded.config.train;
   Run run;
+  run.batch_size = train.batch_size;
+  run.steps_are_auto = train.global_batch_size.is_auto() && train.grad_accum.is_auto();
+  run.max_micro_batch = largest_micro_batch(loaded.config, model_path, local_world_size, device);
+  config::resolve(loaded, yaml, world_size, run.max_micro_batch);
   run.model_path = model_path;
   list_changes(before, config::to_json(loaded.config), "", run.resolved_values);
   run.loaded = std::move(loaded);
@@ -120,10 +126,21 @@ std::vector<std::string> override_lines(const Run& run) {
   return lines;
 }
 
+/// How many bins a step has follows from the data, and is said by the workers who read them.
+bool follows_from_data(const Run& run, const std::string& resolved) {
+  const config::RunConfig& config = run.loaded.config;
+  if (!run.steps_are_auto || config.data.streaming || config.train.max_steps) return false;
+  const auto begins = [&](const char* key) { return resolved.starts_with(key); };
+  return begins("train.batch_size ") || begins("train.grad_accum ") ||
+         begins("train.global_batch_size ");
+}
+
 void announce(const Run& run) {
   for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
   for (const std::string& line : override_lines(run)) log::info("override: {}", line);
-  if (!run.resolved_values.empty()) log::info("resolved: {}", join(run.resolved_values, ", "));
+  std::vector<std::string> resolved = run.resolved_values;
+  std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
+  if (!resolved.empty()) log::info("resolved: {}", join(resolved, ", "));
 }
 
 nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
@@ -132,12 +149,18 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
     overrides.push_back(
         {{"key", override.key}, {"value", override.value}, {"source", override.source}});
   }
+  const auto& batch_size = run.batch_size.value;
   return {{"config", config::to_json(run.loaded.config)},
+          {"steps_are_auto", run.steps_are_auto},
+          {"batch_size", batch_size ? nlohmann::json(*batch_size) : nlohmann::json()},
+          {"max_micro_batch", run.max_micro_batch},
           {"model_path", run.model_path.string()},
           {"config_path", options.config.string()},
           {"overrides", overrides},
           {"resume", options.resume},
+          {"overwrite", options.overwrite},
           {"allow_changed_data", options.allow_changed_data},
+          {"allow_changed_length", options.allow_changed_length},
           {"allow_backend_change", options.allow_backend_change},
           {"device", options.device}};
 }
@@ -227,13 +250,18 @@ launch::LaunchRequest launch_request(const TrainOptions& options, const config::
 /// This program again, as a worker; launch flags are not passed on, torchrun's variables say it
 /// all.
 launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run,
-                                     const std::string& resume, const std::string& device) {
+                                     const std::string& device, bool is_restart) {
   std::vector<std::string> arguments = {"sftrun",   "train", "--config", options.config.string(),
-                                        "--resume", resume,  "--device", device};
+                                        "--device", device};
+  if (options.overwrite && !is_restart)
+    arguments.push_back("--overwrite");
+  else
+    arguments.insert(arguments.end(), {"--resume", is_restart ? "auto" : options.resume});
   if (run.model_path != run.loaded.config.model.name) {  // on a hub, and found once for all
     arguments.insert(arguments.end(), {"--model-path", run.model_path.string()});
   }
   if (options.allow_changed_data) arguments.push_back("--allow-changed-data");
+  if (options.allow_changed_length) arguments.push_back("--allow-changed-length");
   if (options.allow_backend_change) arguments.push_back("--allow-backend-change");
   arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
   if (const std::string& adapter = run.loaded.config.tuning.lora.init_from; !adapter.empty())
@@ -266,8 +294,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   return launch::supervise(
       {.plan = plan,
        .environment = env,
-       .command = worker_command(options, run, options.resume, plan.workers_device),
-       .restart_command = worker_command(options, run, "auto", plan.workers_device),
+       .command = worker_command(options, run, plan.workers_device, /*is_restart=*/false),
+       .restart_command = worker_command(options, run, plan.workers_device, /*is_restart=*/true),
        .run_dir = run.loaded.config.output.dir,
        .max_restarts = options.max_restarts,
        .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s)});
@@ -275,8 +303,23 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
 
 }  // namespace
 
-int run_train(const TrainOptions& options) {
+namespace {
+
+/// A job that its scheduler started again goes on with what its first start began.
+bool is_started_again(const launch::Environment& env) {
+  for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
+    const auto count = env.find(name);
+    if (count != env.end() && !count->second.empty() && count->second != "0") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int run_train(const TrainOptions& asked) {
   const launch::Environment env = launch::current_environment();
+  TrainOptions options = asked;
+  if (options.overwrite && is_started_again(env)) options.overwrite = false;
   const bool launcher_asked_for =
       options.nproc_per_node != "auto" || !options.gpus.empty() || options.nnodes > 1;
   const auto external = launch::external_worker(env, launcher_asked_for);

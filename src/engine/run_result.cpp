@@ -23,6 +23,22 @@ void set_aside(const fs::path& target) {
   log::info("the earlier {} is now {}", target.filename().string(), aside.string());
 }
 
+/// Files of the base that was trained on are copied, and of a whole model its frozen weights.
+void require_base(const RunResult& result, const fs::path& checkpoint) {
+  const fs::path needed =
+      fs::is_directory(result.base_path) ? result.base_path / "config.json" : result.base_path;
+  if (fs::exists(needed)) return;
+  const std::string again = "put the model back and run the same command again: it goes on from " +
+                            checkpoint.string() + " and writes the result";
+  throw DataError(
+      fmt::format("the base model was removed while the run trained; {} cannot be written",
+                  result.adapter ? "the adapter's tokenizer" : "the trained model"),
+      needed.string(),
+      result.adapter && fs::exists(checkpoint / "adapter_model.safetensors")
+          ? again + "; the adapter itself is whole there, in PEFT's layout"
+          : again);
+}
+
 uint64_t result_bytes(const RunResult& result, uint64_t trained_values) {
   if (result.adapter) return trained_values * sizeof(float);
   uint64_t values = 0;
@@ -33,7 +49,9 @@ uint64_t result_bytes(const RunResult& result, uint64_t trained_values) {
 
 }  // namespace
 
-void export_result(const RunResult& result, model::Decoder& decoder) {
+void export_result(const RunResult& result, model::Decoder& decoder, const std::string& card,
+                   const fs::path& checkpoint) {
+  require_base(result, checkpoint);
   const fs::path temporary =
       result.run_dir / (".unfinished-" + result.target().filename().string());
   std::error_code code;
@@ -48,6 +66,7 @@ void export_result(const RunResult& result, model::Decoder& decoder) {
     model::write_config(result.base, result.base_path, temporary, dtype);
   }
   model::write_text_files(result.base, result.base_path, temporary, result.chat_template);
+  write_file_atomically(temporary / "README.md", card);
   sync_directory(temporary);
   set_aside(result.target());
   fs::rename(temporary, result.target(), code);

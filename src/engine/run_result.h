@@ -28,8 +28,12 @@ struct RunResult {
 };
 
 /// Written aside and renamed, so that it is whole or not there. An earlier one is kept under
-/// another name. @throws DeviceError
-void export_result(const RunResult& result, model::Decoder& decoder);
+/// another name.
+/// @param card its README.md   @param checkpoint the last one, which has what this makes a result
+/// of
+/// @throws DeviceError; DataError where the base is gone, with what to do with the checkpoint
+void export_result(const RunResult& result, model::Decoder& decoder, const std::string& card,
+                   const std::filesystem::path& checkpoint);
 
 /// Before the first step: whether the disk takes a checkpoint and the result. Warns if it takes no
 /// second checkpoint, which is written before the first goes.

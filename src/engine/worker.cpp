@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "device_memory.h"
 #include "memory_advice.h"
+#include "run_parts.h"
 #include "run_result.h"
 #include "session.h"
 #include "sftrun/core/error.h"
@@ -17,16 +18,22 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/core/xxh3.h"
+#include "sftrun/data/small_data.h"
+#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/launch/gpu_meter.h"
 #include "sftrun/launch/status.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/worker_env.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/observe/model_card.h"
 #include "sftrun/observe/run_report.h"
+#include "sftrun/observe/run_summary.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/identity.h"
+#include "sftrun/train/run_length.h"
 #include "sftrun/train/trainer.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
@@ -196,11 +203,15 @@ class Worker {
     if (!config_.model.chat_template.empty()) configured_template_ = text.chat_template->source();
     text.render_defaults.now_unix_s = rendered_at_unix_s_;
     data_ = load_data(config_, text, saved ? saved->data_position : nlohmann::ordered_json());
+    fit_batches_to_data(saved);
     if (const int code = stop_before_training()) return code;
     identity_ = train::identity_of(config_, model_identity(*checkpoint_, text), data_.fingerprint,
                                    data_.val ? data_.val->fingerprint() : "");
     require_same_on_all_ranks();
-    if (resume_from) require_resumable(*resume_from, *saved);
+    if (resume_from) {
+      require_resumable(*resume_from, *saved);
+      require_length(*resume_from, *saved);
+    }
     tell("loading");
     model::DecoderOptions options = decoder_options(config_, compute_, checkpoint_.get());
     if (resume_from && options.lora.pissa)
@@ -261,6 +272,38 @@ class Worker {
     return static_cast<int>(code);
   }
 
+  /// Small data sets have smaller steps, so that there are some; a run that goes on keeps its own.
+  void fit_batches_to_data(const std::optional<train::TrainState>& saved) {
+    if (config_.data.streaming) return;
+    const nlohmann::json was = saved ? saved->identity.value("config", nlohmann::json()) : nullptr;
+    const auto of_checkpoint = [&](const char* key) {
+      return was.is_object() ? get<int64_t>(was, key) : std::nullopt;
+    };
+    config::TrainConfig& train = config_.train;
+    const bool is_counted =
+        train.max_steps.has_value();  // whoever says how many has enough of them
+    const data::EpochSize epoch = data::epoch_size(config_, *data_.train);
+    if (request_.value("steps_are_auto", false)) {
+      const int64_t target =
+          of_checkpoint("train.global_batch_size")
+              .value_or(is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch));
+      config::set_target_batch(train, target, {get<int64_t>(request_, "batch_size")},
+                               env_.world_size, request_.at("max_micro_batch").get<int64_t>());
+    }
+    config::AutoInt& tokens = config_.data.bin_tokens;
+    if (!config_.data.packing || tokens.value) return;
+    const int64_t most = config_.model.max_seq_len;
+    const int64_t fitting = data::bin_tokens(epoch, *train.global_batch_size.value, most);
+    tokens.value = of_checkpoint("data.bin_tokens").value_or(is_counted ? most : fitting);
+    if (*tokens.value < most && is_main()) {
+      log::info(
+          "a small data set ({} tokens an epoch): bins hold {} tokens, not {}, so that an epoch "
+          "has "
+          "more optimizer steps (data.bin_tokens)",
+          format_count(static_cast<uint64_t>(epoch.tokens)), *tokens.value, most);
+    }
+  }
+
   void require_same_on_all_ranks() {
     const std::string mine =
         Fingerprint().add(identity_.dump()).add(config::to_json(config_).dump()).hex();
@@ -289,6 +332,11 @@ class Worker {
   /// Rank 0 decides: the ranks may see the folder at different moments.
   std::optional<fs::path> find_resume() {
     const std::string resume = get<std::string>(request_, "resume").value_or("auto");
+    if (request_.value("overwrite", false)) {
+      if (is_main()) overwrite();
+      comm_.barrier("overwrite");
+      return std::nullopt;
+    }
     if (resume != "auto" && resume != "never") return explicit_checkpoint(resume);
     double step = 0;
     if (is_main()) {
@@ -296,7 +344,8 @@ class Worker {
       if (resume == "never" && store.holds_any()) {
         throw ConfigError(
             "the run directory already holds checkpoints", run_dir_.string(),
-            "choose another output.dir, or resume with --resume auto; nothing is overwritten");
+            "choose another output.dir, resume with --resume auto, or move the old run aside with "
+            "--overwrite");
       }
       if (const auto latest = store.latest())
         step = static_cast<double>(train::read_train_state(*latest).step);
@@ -318,20 +367,30 @@ class Worker {
     return from;
   }
 
-  /// A run that has no checkpoint has no results either: these are another's.
-  void require_no_results() const {
+  void require_no_model() const {
     for (const char* name : {"config.json", "adapter_config.json"}) {
       if (!fs::exists(run_dir_ / name)) continue;
       throw ConfigError("output.dir is the directory of a model or an adapter itself",
                         (run_dir_ / name).string(), "choose another output.dir");
     }
+  }
+
+  /// A run that has no checkpoint has no results either: these are another's.
+  void require_no_results() const {
+    require_no_model();
     for (const char* name : {"adapter", "model"}) {
       if (!fs::exists(run_dir_ / name)) continue;
       throw ConfigError(
           fmt::format("the run directory holds {} but no checkpoint of this run", name),
           (run_dir_ / name).string(),
-          "choose another output.dir, or move this away; nothing is overwritten");
+          "choose another output.dir, or move this aside with --overwrite");
     }
+  }
+
+  void overwrite() const {
+    require_no_model();
+    if (const auto aside = set_run_aside(run_dir_); !aside.empty())
+      log::info("the earlier run in {} is now {}", run_dir_.string(), aside.string());
   }
 
   /// What templates that print the date see: one moment for all ranks and all parts of a run, so
@@ -343,8 +402,28 @@ class Worker {
 
   void require_resumable(const fs::path& from, const train::TrainState& saved) const {
     train::require_same_identity(saved.identity, identity_, from.string(),
-                                 {request_.value("allow_changed_data", false),
-                                  request_.value("allow_backend_change", false)});
+                                 {.changed_data = request_.value("allow_changed_data", false),
+                                  .backend_change = request_.value("allow_backend_change", false),
+                                  .changed_length = train::length_in(saved.identity).has_value()});
+  }
+
+  /// More epochs or steps than the run had when the checkpoint was written.
+  void require_length(const fs::path& from, const train::TrainState& saved) const {
+    const auto was = train::length_in(saved.identity);
+    if (!was || *was == train::length_of(config_.train)) return;
+    config::RunConfig before = config_;
+    before.train.epochs = was->epochs;
+    before.train.max_steps = was->max_steps;
+    train::require_length(config_.train,
+                          {.steps_done = saved.step,
+                           .steps_before = num_steps(before),
+                           .steps_now = num_steps(config_)},
+                          request_.value("allow_changed_length", false), from.string());
+  }
+
+  int64_t num_steps(const config::RunConfig& config) const {
+    if (config.data.streaming) return config.train.max_steps.value();
+    return train::PlannedBatches(config, *data_.train).total_steps();
   }
 
   /// Completes the identity by the weights, whose bytes were read while the model was loaded. False
@@ -386,6 +465,12 @@ class Worker {
     inputs.resume_from = resume_from;
     inputs.hooks.stop_exit_code = [&] { return stop_.exit_code(); };
     inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(compute_.device); };
+    std::optional<launch::GpuMeter> meter;
+    if (compute_.device.is_cuda())
+      meter.emplace(kernels::cuda_kernels().card_bus_id(compute_.device));
+    inputs.hooks.gpu_utilization = [&] {
+      return meter ? meter->utilization_percent() : std::nullopt;
+    };
     inputs.hooks.on_event = [&](const train::TrainEvent& event) { forward(event); };
     inputs.hooks.look_at_base = [&] { weights::require_finite(*checkpoint_, model_path_); };
     const RunResult result{run_dir_,    inputs.adapter, *checkpoint_,
@@ -399,8 +484,10 @@ class Worker {
     write_report(trainer, "running", 0, 0);
     const train::TrainOutcome outcome = trainer.run();
     const bool was_complete = outcome.first_step == trainer.total_steps();
-    if (is_main() && outcome.exit_code == 0 && !(was_complete && result.exists()))
-      export_result(result, *decoder_);
+    if (is_main() && outcome.exit_code == 0 && !(was_complete && result.exists())) {
+      export_result(result, *decoder_, card_of(result, trainer),
+                    train::CheckpointStore(run_dir_ / "checkpoints").path_of(outcome.last_step));
+    }
     const char* status = outcome.exit_code == 0     ? "done"
                          : outcome.exit_code == 130 ? "interrupted"
                                                     : "stopped";
@@ -408,7 +495,72 @@ class Worker {
     write_report(trainer, status, outcome.first_step, outcome.last_step);
     comm_.leave();
     if (is_main()) conclude(outcome, trainer.total_steps(), result);
+    if (is_main()) require_parts(outcome);
     return outcome.exit_code;
+  }
+
+  /// The result's README.md.
+  std::string card_of(const RunResult& result, const train::Trainer& trainer) const {
+    observe::ModelCard card;
+    card.base_model = result.adapter ? result.adapter->base_model_name_or_path : config_.model.name;
+    card.is_on_hub = !fs::path(card.base_model).is_absolute() && !fs::exists(card.base_model);
+    card.is_adapter = result.adapter.has_value();
+    card.is_quantised = card.is_adapter && !held_base_->form.empty();
+    card.version = SFTRUN_VERSION;
+    for (const config::DataSource& source : config_.data.train) {
+      const fs::path path(source.path);
+      card.data.push_back(fs::exists(path) ? path.filename().string() : source.path);
+    }
+    card.settings = card_settings(trainer);
+    card.summary = observe::read_run_summary(run_dir_ / "metrics.jsonl");
+    return observe::to_markdown(card);
+  }
+
+  /// Of the configuration what somebody who repeats the run would look for first.
+  std::vector<std::pair<std::string, std::string>> card_settings(
+      const train::Trainer& trainer) const {
+    const nlohmann::ordered_json all = config::to_json(config_);
+    std::vector<std::pair<std::string, std::string>> settings;
+    const auto add = [&](const char* pointer, const char* name) {
+      const auto& value = all.at(nlohmann::ordered_json::json_pointer(pointer));
+      if (value.is_null()) return;
+      settings.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+    };
+    add("/tuning/mode", "tuning.mode");
+    if (config_.tuning.trains_adapter()) {
+      add("/tuning/lora/r", "tuning.lora.r");
+      add("/tuning/lora/alpha", "tuning.lora.alpha");
+      add("/tuning/lora/dropout", "tuning.lora.dropout");
+      add("/tuning/lora/target_modules", "tuning.lora.target_modules");
+      settings.emplace_back("base held in", held_base_->words());
+    }
+    settings.emplace_back("optimizer steps", std::to_string(trainer.total_steps()));
+    add("/train/epochs", "train.epochs");
+    add("/train/global_batch_size", "train.global_batch_size");
+    add("/model/max_seq_len", "model.max_seq_len");
+    add("/data/packing", "data.packing");
+    add("/data/bin_tokens", "data.bin_tokens");
+    add("/data/loss_on", "data.loss_on");
+    add("/train/learning_rate", "train.learning_rate");
+    add("/train/scheduler", "train.scheduler");
+    add("/train/optimizer", "train.optimizer");
+    add("/train/weight_decay", "train.weight_decay");
+    add("/train/seed", "train.seed");
+    settings.emplace_back("dtype", dtype_name(compute_.dtype));
+    settings.emplace_back("processes", std::to_string(env_.world_size));
+    return settings;
+  }
+
+  /// What was removed from the run directory meanwhile is missed at the end, and not in silence.
+  void require_parts(const train::TrainOutcome& outcome) const {
+    const std::vector<std::string> missing =
+        missing_parts(run_dir_, config_.output.tensorboard, outcome.last_step);
+    if (missing.empty()) return;
+    const std::string what =
+        "removed from the run directory while the run was going on: " + join(missing, ", ");
+    if (outcome.exit_code != 0) return log::warn("{}", what);
+    throw DataError(what, run_dir_.string(),
+                    "the result is whole; what was removed is lost, and nothing else");
   }
 
   void forward(const train::TrainEvent& event) {
@@ -450,22 +602,38 @@ class Worker {
     log::info("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} a step",
               trainer.total_steps(), *config_.train.batch_size.value,
               *config_.train.grad_accum.value, env_.world_size,
-              *config_.train.global_batch_size.value,
-              config_.data.packing ? fmt::format("bins of {} tokens", config_.model.max_seq_len)
-                                   : "examples");
-    constexpr int64_t kFewSteps = 10;
-    if (trainer.total_steps() < kFewSteps && !config_.train.max_steps) {
-      log::warn(
-          "the run has only {} optimizer steps: little will be learnt; lower "
-          "train.global_batch_size ({}) or raise train.epochs ({:g})",
-          trainer.total_steps(), *config_.train.global_batch_size.value, config_.train.epochs);
-    }
+              *config_.train.global_batch_size.value, bins_in_words());
+    warn_of_few_steps(trainer);
     if (config_.tuning.trains_adapter()) say_what_vllm_reads();
     if (config_.train.loraplus_lr_ratio && decoder_->embedding().lora) {
       log::warn(
           "with LoRA+ the embedding's update learns at {:g} at most, as with peft; without "
           "train.loraplus_lr_ratio it learns as the others",
           train::kLoraPlusEmbeddingRate);
+    }
+  }
+
+  std::string bins_in_words() const {
+    if (!config_.data.packing) return "examples";
+    return fmt::format("bins of {} tokens",
+                       config_.data.bin_tokens.value.value_or(config_.model.max_seq_len));
+  }
+
+  void warn_of_few_steps(const train::Trainer& trainer) const {
+    constexpr int64_t kFewSteps = 10;
+    if (trainer.learns_nothing()) {
+      log::warn(
+          "nothing will be learnt: the learning rate of every step is 0; raise train.learning_rate "
+          "or train.epochs, or set train.warmup_from: first_step");
+    } else if (trainer.total_steps() < kFewSteps && !config_.train.max_steps) {
+      log::warn(
+          "the run has only {} optimizer steps: little will be learnt; lower "
+          "train.global_batch_size ({}){} or raise train.epochs ({:g})",
+          trainer.total_steps(), *config_.train.global_batch_size.value,
+          config_.data.packing
+              ? fmt::format(" or data.bin_tokens ({})", *config_.data.bin_tokens.value)
+              : "",
+          config_.train.epochs);
     }
   }
 
@@ -567,14 +735,9 @@ class Worker {
       return;
     }
     if (outcome.first_step == total_steps) log::info("this run was already complete");
-    if (outcome.first_eval_loss && outcome.last_eval_loss) {
-      if (outcome.num_evals > 1) {
-        log::info("validation loss {:.4f} at the first evaluation, {:.4f} at the last",
-                  *outcome.first_eval_loss, *outcome.last_eval_loss);
-      } else {
-        log::info("validation loss {:.4f}", *outcome.last_eval_loss);
-      }
-    }
+    for (const std::string& line :
+         observe::lines_of(observe::read_run_summary(run_dir_ / "metrics.jsonl")))
+      log::info("{}", line);
     log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
     if (!result.adapter) return;
     log::info("  its base was held in {}", held_base_->words());

@@ -2,6 +2,7 @@
 
 #include "console.h"
 #include "guardian.h"
+#include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/units.h"
 #include "signal_fd.h"
@@ -13,6 +14,20 @@ namespace {
 bool may_restart(const GroupOutcome& outcome, int restarts, int max_restarts) {
   return !outcome.stop_requested && outcome.failure->code() == ExitCode::kWorkerFailed &&
          restarts < max_restarts;
+}
+
+/// Each worker's log is written by this process, which nobody would tell that it was removed.
+void require_logs(const SuperviseOptions& options) {
+  std::string missing;
+  for (int local_rank = 0; local_rank < options.plan.local_world_size; ++local_rank) {
+    const std::string name = fmt::format("logs/rank-{}.log", options.plan.rank_of(local_rank));
+    if (!std::filesystem::exists(options.run_dir / name))
+      missing += (missing.empty() ? "" : ", ") + name;
+  }
+  if (missing.empty()) return;
+  throw DataError("removed from the run directory while the run was going on: " + missing,
+                  options.run_dir.string(),
+                  "the result is whole; what was removed is lost, and nothing else");
 }
 
 }  // namespace
@@ -43,6 +58,7 @@ int supervise(const SuperviseOptions& options) {
     const WorkerCommand& command = restarts == 0 ? options.command : options.restart_command;
     GroupOutcome outcome =
         WorkerGroup(options, command, restarts, console, guardian, signals).run();
+    if (!outcome.failure && outcome.exit_code == 0) require_logs(options);
     if (!outcome.failure) return outcome.exit_code;
     if (!may_restart(outcome, restarts, options.max_restarts)) throw std::move(*outcome.failure);
     console.print(Stream::kErr, outcome.failure->what());

@@ -162,14 +162,19 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
                                       shown(saved, "backend")));
     fixes.push_back("--allow-backend-change goes on with the other backend");
   }
-  const Json was = object_at(saved, "config");
-  for (std::string& one : key_differences(was, object_at(now, "config")))
-    differences.push_back(std::move(one));
+  Json was = object_at(saved, "config"), is = object_at(now, "config");
+  if (permissions.changed_length) {
+    for (Json* config : {&was, &is})
+      config->erase("train.epochs"), config->erase("train.max_steps");
+  }
+  for (std::string& one : key_differences(was, is)) differences.push_back(std::move(one));
   if (differences.empty()) return;
   const Json mode = was.value("tuning.mode", Json());
   const bool is_adapter = mode == "lora" || mode == "qlora";
   fixes.push_back(
-      std::string("to start afresh choose another output.dir; to build on these weights ") +
+      std::string(
+          "to start afresh choose another output.dir, or --overwrite moves this run aside; to "
+          "build on these weights ") +
       (is_adapter ? "set tuning.lora.init_from"
                   : "set model.name to the folder `model` of the finished run"));
   throw ConfigError(

@@ -71,6 +71,7 @@ struct Trainer::StepReport {
   std::optional<double> aux_loss;           // the mean of all micro-batches'
   std::vector<double> loss_per_rank;        // each rank's mean over its own labels
   std::vector<uint64_t> peak_memory_bytes;  // per rank
+  std::vector<double> gpu_utilization;      // per rank; empty where a rank has none to tell
   // The first bin of the first micro-batch whose loss is not finite; -1 for none.
   int64_t not_finite_at = -1;
   bool skipped = false;  // fp16: the gradients were not finite, and no weight was changed
@@ -96,9 +97,7 @@ model::GraphUse graph_use(config::CudaGraphs choice) {
 
 Trainer::Trainer(TrainerInputs inputs)
     : in_(std::move(inputs)),
-      schedule_(in_.config.train.scheduler, *in_.config.train.learning_rate,
-                warmup_steps_of(in_.config.train, in_.batches->total_steps()),
-                in_.batches->total_steps()),
+      schedule_(schedule_of(in_.config.train, in_.batches->total_steps())),
       optimizer_(in_.decoder->parameters(),
                  adamw_config(in_.config.train, in_.decoder->options().device)),
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
@@ -173,6 +172,12 @@ TrainOutcome Trainer::run() {
   return outcome_;
 }
 
+bool Trainer::learns_nothing() const {
+  for (int64_t step = 0; step < total_steps(); ++step)
+    if (schedule_.lr_at(step) > 0) return false;
+  return true;
+}
+
 /// Forward and backward pass, and what follows of them on the device. Waits for nothing but room in
 /// the device's queue.
 void Trainer::queue_step(int64_t step) {
@@ -197,7 +202,8 @@ void Trainer::queue_update(const QueuedStep& queued, const MicroBatchSums& sums)
                  {.label_tokens = static_cast<double>(sums.label_tokens),
                   .peak_memory_bytes = static_cast<double>(in_.hooks.peak_memory_bytes()),
                   .stop_exit_code = static_cast<double>(in_.hooks.stop_exit_code()),
-                  .save_due = is_save_due ? 1.0 : 0.0});
+                  .save_due = is_save_due ? 1.0 : 0.0,
+                  .gpu_utilization = in_.hooks.gpu_utilization().value_or(-1)});
   if (reads_later_) {
     kernels::decide_update_(gate_, numbers.on_device(),
                             {.num_losses = static_cast<int64_t>(sums.losses.size()),
@@ -270,10 +276,12 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
     const HostNumbers& host = numbers.host;
     report.loss_per_rank.push_back(host.label_tokens > 0 ? of_rank / host.label_tokens : kNoLoss);
     report.peak_memory_bytes.push_back(static_cast<uint64_t>(host.peak_memory_bytes));
+    if (host.gpu_utilization >= 0) report.gpu_utilization.push_back(host.gpu_utilization);
     stop_exit_code_ = std::max(stop_exit_code_, static_cast<int>(host.stop_exit_code));
     if (report.not_finite_at < 0)
       report.not_finite_at = not_finite_at(numbers, static_cast<int64_t>(rank));
   }
+  if (report.gpu_utilization.size() < ranks.size()) report.gpu_utilization.clear();
   save_wanted_ = save_wanted_ || ranks.front().host.save_due != 0;
   if (aux_coef() > 0) report.aux_loss = aux_total / num_micro_batches(queued.batch);
   report.loss = total / static_cast<double>(queued.batch.label_tokens);
@@ -411,6 +419,7 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
   m.step_seconds = report.seconds;
   m.peak_memory_bytes = report.peak_memory_bytes;
   m.loss_per_rank = report.loss_per_rank;
+  m.gpu_utilization = report.gpu_utilization;
   metrics_.write(m);
   events_.scalar("train/loss", m.loss, done);
   if (m.loss_scale) events_.scalar("train/loss_scale", *m.loss_scale, done);
@@ -425,6 +434,8 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
       events_.scalar(fmt::format("rank_{}/loss", rank), m.loss_per_rank[rank], done);
     events_.scalar(fmt::format("rank_{}/peak_memory_bytes", rank),
                    static_cast<double>(m.peak_memory_bytes[rank]), done);
+    if (!m.gpu_utilization.empty())
+      events_.scalar(fmt::format("rank_{}/gpu_utilization", rank), m.gpu_utilization[rank], done);
   }
   events_.flush();
   const int64_t every = std::max<int64_t>(1, in_.config.train.logging_steps);
@@ -451,9 +462,6 @@ void Trainer::evaluate(int64_t steps_done) {
   tell("evaluating", steps_done);
   const EvalResult result = evaluator_->run(*in_.decoder, *in_.comm);
   tell("training", steps_done);
-  if (!outcome_.first_eval_loss) outcome_.first_eval_loss = result.loss;
-  ++outcome_.num_evals;
-  outcome_.last_eval_loss = result.loss;
   if (!std::isfinite(result.loss)) {
     log::warn("step {}: the validation loss is not finite, while the training loss is; look at {}",
               steps_done,

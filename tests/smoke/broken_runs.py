@@ -446,10 +446,112 @@ def checkpoints_read_only(folder):
     return row
 
 
+CONSTANT = ["train.scheduler=constant", "train.save_steps=1"]
+
+
+def metrics_of(folder):
+    return [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+
+
+def trained(folder):
+    return (folder / "run/adapter/adapter_model.safetensors").read_bytes()
+
+
+def more_steps(folder):
+    """A finished run is asked for more epochs, with learning rates that do not go by its length."""
+    expect_success(Run(folder, 1, *CONSTANT, "train.max_steps=3", "train.epochs=5").end())
+    whole = trained(folder)
+    shutil.rmtree(folder / "run")
+    expect_success(Run(folder, 1, *CONSTANT, "train.max_steps=2", "train.epochs=5").end())
+    expect_success(Run(folder, 1, *CONSTANT, "train.max_steps=3", "train.epochs=5").end(), "the run now has 3 steps instead of 2",
+                   "resuming from run/checkpoints/step-000002")
+    expect(trained(folder) == whole, "another adapter than that of a run of three steps")
+    expect(steps(folder) == [1, 2, 3], f"steps counted: {steps(folder)}")
+    expect_error(Run(folder, 1, *CONSTANT, "train.max_steps=1", "train.epochs=5").end(), 2, "is to have 1 steps, and 3 are done")
+    return 0, "goes on, and ends as a run that had them from the beginning"
+
+
+def other_rates(folder):
+    """More steps, and learning rates that go by the run's length."""
+    expect_success(Run(folder, 1, "train.max_steps=4", "train.epochs=9", "train.save_steps=1").end())
+    longer = ["train.max_steps=8", "train.epochs=9", "train.save_steps=1"]
+    row = expect_error(Run(folder, 1, *longer).end(), 2, "the run has 8 steps now and had 4: its learning rates go by its length",
+                       r"\n  fix: --allow-changed-length goes on along the new schedule")
+    expect(steps(folder) == [1, 2, 3, 4], f"steps counted: {steps(folder)}")
+    expect_success(Run(folder, 1, *longer, "--allow-changed-length").end(), "the run now has 8 steps instead of 4")
+    rates = [line["learning_rate"] for line in metrics_of(folder)]
+    expect(steps(folder) == list(range(1, 9)) and rates[4] > rates[3] and rates[7] < rates[4], f"learning rates: {rates}")
+    return row
+
+
+def overwritten(folder):
+    """`--overwrite`, on two ranks, with another setting."""
+    train_two_steps(folder)
+    before = trained(folder)
+    ended = Run(folder, 2, *TWO_STEPS, "train.learning_rate=0.01", "--overwrite").end()
+    expect_success(ended, "the earlier run in run is now run/old-1")
+    expect(ended[1].count("is now run/old-1") == 1, "said more than once", ended[1])
+    aside = folder / "run/old-1"
+    for name in ("adapter/adapter_model.safetensors", "checkpoints/step-000002/state.json", "metrics.jsonl", "run.json", "tensorboard",
+                 "config.resolved.yaml", "logs/rank-0.log"):
+        expect((aside / name).exists(), f"{name} is not in {os.listdir(aside)}")
+    expect((aside / "adapter/adapter_model.safetensors").read_bytes() == before != trained(folder), "not the adapters expected")
+    expect(steps(folder) == [1, 2] and checkpoints(folder) == ["step-000001", "step-000002"], "the new run is not whole")
+    expect_error(Run(folder, 1, "--overwrite", "--resume", "auto").end(), 2, "--overwrite and --resume are both given")
+    return 0, "what the run directory holds of the earlier run is now in `old-1`; a new run starts"
+
+
+def parts_removed(folder):
+    """Metrics, event files and a log are removed while the run goes on."""
+    run = Run(folder, 2, "train.max_steps=2000", "train.epochs=4000", "train.save_every=0").wait_for_steps()
+    (folder / "run/metrics.jsonl").unlink()
+    shutil.rmtree(folder / "run/tensorboard")
+    row = expect_error(run.end(), 3, "removed from the run directory while the run was going on: metrics.jsonl, tensorboard",
+                       r"\n  fix: the result is whole")
+    expect((folder / "run/adapter/adapter_model.safetensors").exists(), "no adapter is written")
+    shutil.rmtree(folder / "run")
+    run = Run(folder, 2, "train.max_steps=2000", "train.epochs=4000", "train.save_every=0").wait_for_steps()
+    (folder / "run/logs/rank-1.log").unlink()
+    expect_error(run.end(), 3, r"removed from the run directory .*: logs/rank-1\.log")
+    return row
+
+
+def model_removed(folder):
+    """The base model is removed while all of it trains."""
+    command = ["tuning.mode=full", "train.max_steps=2000", "train.epochs=4000", "train.save_every=0"]
+    run = Run(folder, 1, *command).wait_for_steps()
+    (folder / "model").rename(folder / "away")
+    row = expect_error(run.end(), 3, "the base model was removed while the run trained", r"\n  at   model\n",
+                       r"\n  fix: put the model back .* goes on from run/checkpoints/step-002000 and writes the result")
+    expect(checkpoints(folder) == ["step-002000"], f"checkpoints: {checkpoints(folder)}")
+    expect(not (folder / "run/model").exists(), "half a model is written")
+    (folder / "away").rename(folder / "model")
+    expect_success(Run(folder, 1, *command).end(), "this run was already complete")
+    expect((folder / "run/model/model.safetensors").exists(), "no model is written")
+    return row
+
+
+def small_data(folder):
+    """A few records and the defaults: there are steps, the first of them moves the weights, and a card tells of the run."""
+    (folder / "train.jsonl").write_text(bad_input.lines(*[bad_input.GOOD_RECORD] * 60))
+    config = folder / "run.yaml"
+    config.write_text(config.read_text().replace("train: { max_steps: 1 }\n", "").replace("max_seq_len: 128", "max_seq_len: 2048"))
+    ended = Run(folder, 1).end()
+    expect_success(ended, "a small data set", r"steps in .* tokens/s", "loss .* at step 1, .* at step ", "peak memory")
+    lines = metrics_of(folder)
+    expect(len(lines) >= 9 and lines[0]["learning_rate"] > 0 and lines[-1]["loss"] < lines[0]["loss"], f"metrics: {lines}")
+    card = (folder / "run/adapter/README.md").read_text()
+    expect("library_name: peft" in card and "on train.jsonl" in card and str(folder) not in card, "the model card", card)
+    alone = Run(folder, 1, "train.max_steps=1", "train.warmup_steps=1", "--overwrite").end()
+    expect_success(alone, "nothing will be learnt: the learning rate of every step is 0")
+    return 0, "bins are shorter, so that an epoch has more steps; where every learning rate is 0, a warning says so"
+
+
 CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, base_is_broken, one_ranks_gradient,
          third_step_bad, weights_overflow, disk_full, disk_fills_up, disk_space_checked_first, run_directory_read_only, checkpoints_read_only,
          interrupted_early, interrupted, terminated, second_run, launcher_killed_and_started_again_at_once, goes_back,
-         damaged_newest_is_passed_over, tokens_damaged, weights_changed, model_moved, changed_data_allowed]
+         damaged_newest_is_passed_over, tokens_damaged, weights_changed, model_moved, changed_data_allowed, more_steps, other_rates,
+         overwritten, parts_removed, model_removed, small_data]
 
 
 def wait_until_none_left(folder):

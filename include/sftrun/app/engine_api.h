@@ -6,7 +6,9 @@
 /// @param command "worker", "generate", "score", "merge", "bench", "versions"
 /// @param request a JSON object. For "worker": {"config": config::to_json, "model_path": where
 /// model.name lies, "config_path", "overrides": [{key,value,source}],
-///   "resume", "allow_changed_data", "allow_backend_change", "device"}. For the others: every flag
+///   "resume", "overwrite", "allow_changed_data", "allow_changed_length", "allow_backend_change",
+///   "device"; "steps_are_auto", "batch_size": int|null, "max_micro_batch": what of the batch sizes
+///   was asked for, and what fits}. For the others: every flag
 ///   of the command by its long name with underscores ("max_new_tokens"), typed, null when not
 ///   given. generate: model, adapter, prompt, input, output, system: text|null; chat: bool|null
 ///   (null: if the model has a template);

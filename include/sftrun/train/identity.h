@@ -31,6 +31,7 @@ void add_weights(nlohmann::ordered_json& identity,
 
 struct ResumePermissions {
   bool changed_data = false, backend_change = false;
+  bool changed_length = false;  ///< train.epochs and train.max_steps; see run_length.h
 };
 /// Weights are compared where both have them.
 /// @throws ConfigError saying which parts differ, from what to what, unless permitted.

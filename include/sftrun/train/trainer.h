@@ -44,6 +44,8 @@ struct Hooks {
   };  ///< not 0: stop with a checkpoint, after the steps that are queued by then
   std::function<void(const TrainEvent&)> on_event = [](const TrainEvent&) {};
   std::function<uint64_t()> peak_memory_bytes = [] { return uint64_t{0}; };
+  /// Of this rank's GPU, in percent; nullopt where there is none, or nothing that says.
+  std::function<std::optional<double>()> gpu_utilization = [] { return std::nullopt; };
   /// Where the first step of a run is not finite. What it throws is told instead.
   std::function<void()> look_at_base = [] {};
 };
@@ -68,8 +70,6 @@ struct TrainerInputs {
 struct TrainOutcome {
   int exit_code = 0;  ///< 0 done; 75 or 130 stopped on request, with a checkpoint
   int64_t first_step = 0, last_step = 0;
-  std::optional<double> first_eval_loss, last_eval_loss;
-  int64_t num_evals = 0;
 };
 
 class Trainer {
@@ -79,6 +79,8 @@ class Trainer {
   TrainOutcome run();
   uint64_t optimizer_bytes() const { return optimizer_.device_bytes(); }
   int64_t total_steps() const { return in_.batches->total_steps(); }
+  /// Whether every step has a learning rate of 0.
+  bool learns_nothing() const;
 
  private:
   struct QueuedStep;

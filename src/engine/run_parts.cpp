@@ -1,0 +1,74 @@
+#include "run_parts.h"
+
+#include <algorithm>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/train/checkpoint.h"
+
+namespace sftrun::engine {
+namespace fs = std::filesystem;
+namespace {
+
+/// Of a run, in the order in which they are moved.
+std::vector<fs::path> parts_of(const fs::path& run_dir) {
+  std::vector<fs::path> parts;
+  for (const char* name : {"checkpoints", "adapter", "model", "metrics.jsonl", "tensorboard",
+                           "config.resolved.yaml", "run.json", "report.html"}) {
+    if (fs::exists(run_dir / name)) parts.push_back(run_dir / name);
+  }
+  for (const auto& entry : fs::directory_iterator(run_dir)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("adapter.old-") || name.starts_with("model.old-"))
+      parts.push_back(entry.path());
+  }
+  return parts;
+}
+
+fs::path free_name(const fs::path& run_dir) {
+  for (int number = 1;; ++number) {
+    fs::path name = run_dir / fmt::format("old-{}", number);
+    if (!fs::exists(name)) return name;
+  }
+}
+
+bool is_empty_directory(const fs::path& path) {
+  std::error_code code;
+  return fs::is_directory(path, code) && fs::is_empty(path, code);
+}
+
+}  // namespace
+
+fs::path set_run_aside(const fs::path& run_dir) {
+  const std::vector<fs::path> parts = parts_of(run_dir);
+  if (std::all_of(parts.begin(), parts.end(), is_empty_directory)) return {};
+  const fs::path aside = free_name(run_dir);
+  try {
+    fs::create_directory(aside);
+    for (const fs::path& part : parts) fs::rename(part, aside / part.filename());
+    if (fs::exists(run_dir / "logs"))
+      fs::copy(run_dir / "logs", aside / "logs", fs::copy_options::recursive);
+  } catch (const fs::filesystem_error& error) {
+    throw DeviceError("cannot move the earlier run aside: " + error.code().message(),
+                      error.path1().string(),
+                      "nothing was removed; see what is in " + aside.string());
+  }
+  sync_directory(run_dir);
+  return aside;
+}
+
+std::vector<std::string> missing_parts(const fs::path& run_dir, bool has_tensorboard,
+                                       int64_t last_step) {
+  std::vector<std::string> names = {"config.resolved.yaml", "metrics.jsonl"};
+  if (has_tensorboard) names.emplace_back("tensorboard");
+  names.push_back(
+      fs::relative(train::CheckpointStore(run_dir / "checkpoints").path_of(last_step), run_dir)
+          .string());
+  std::erase_if(names, [&](const std::string& name) {
+    const fs::path path = run_dir / name;
+    return name == "tensorboard" ? !is_empty_directory(path) && fs::exists(path) : fs::exists(path);
+  });
+  return names;
+}
+
+}  // namespace sftrun::engine
