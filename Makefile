@@ -41,7 +41,12 @@ setup: ## Find or install what is needed (system packages, LibTorch, CUDA compil
 	@$(bootstrap)
 
 .PHONY: build
-build: setup ## Set up and build into build/
+build: setup ## Set up and build the program into build/
+	@$(call configure,$(BUILD),$(with_engine))
+	ninja -C $(BUILD) -j $(JOBS) program
+
+.PHONY: build-all
+build-all: setup ## The same with tests and tools
 	@$(call configure,$(BUILD),$(with_engine))
 	ninja -C $(BUILD) -j $(JOBS)
 
@@ -53,7 +58,7 @@ test: ## Set up, build and run every test
 	$(call run_tests,$(BUILD))
 
 .PHONY: test-fast
-test-fast: build ## Unit tests only: no reference stack, no runs of several processes
+test-fast: build-all ## Unit tests only: no reference stack, no runs of several processes
 	@$(call run_tests,$(BUILD)) -L unit
 
 .PHONY: demo
@@ -88,7 +93,7 @@ gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, traini
 	scripts/gpu/check.py --build $(BUILD) --budget 1800
 
 .PHONY: cuda-check
-cuda-check: build ## The CUDA path without a GPU, whole: every family, quantised base and optimizer (tests/cuda; about an hour)
+cuda-check: build-all ## The CUDA path without a GPU, whole: every family, quantised base and optimizer (tests/cuda; about an hour)
 	@ctest --test-dir $(BUILD) --output-on-failure -R '(^|/)Cuda|^cuda[.](gpu_tests|stand_in|kernel_report)|^Emulator'
 	tests/cuda/device_parity.py --root $(BUILD)/host-backed --all
 	tests/cuda/runtime/runtime_test.py --sftrun $(SFTRUN) --stand-in $(BUILD)/stand-in-runtime --all \
