@@ -53,6 +53,8 @@ def parse_arguments() -> argparse.Namespace:
         help="transformers: the model's own, over all logits at once; trl: SFTTrainer's, in tiles",
     )
     parser.add_argument("--quant", choices=["none", "nf4"], default="none", help="nf4: by bitsandbytes, factors quantised")
+    parser.add_argument("--lora-r", type=int, default=8, help="rank; alpha is twice as much")
+    parser.add_argument("--all-linear", action="store_true", help="adapters on every linear layer but the head; else on q, k, v, o")
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, which is TRL's default")
     args = parser.parse_args()
     if args.quant != "none" and not args.model:
@@ -95,9 +97,9 @@ def build_model(args):
 
         add_fused_lm_head(base, outputs=TRL_LOSS_OUTPUTS)
     lora = LoraConfig(
-        r=8,
-        lora_alpha=16,
-        target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+        r=args.lora_r,
+        lora_alpha=2 * args.lora_r,
+        target_modules="all-linear" if args.all_linear else ["q_proj", "k_proj", "v_proj", "o_proj"],
         task_type="CAUSAL_LM",
     )
     if args.checkpointing:

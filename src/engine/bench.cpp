@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -17,7 +18,10 @@
 #include "sftrun/core/rng.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
+#include "sftrun/kernels/ops.h"
+#include "sftrun/parallel/communicator.h"
 #include "sftrun/train/optimizer.h"
+#include "sftrun/train/step_numbers.h"
 #include "sftrun/train/trainer.h"
 
 /// Training throughput on synthetic tokens: forward, backward, clipping and optimizer, every
@@ -85,6 +89,106 @@ std::unique_ptr<model::Decoder> make_decoder(const nlohmann::json& request,
   return load_decoder(checkpoint, decoder_options(run, compute, checkpoint.get()));
 }
 
+/// The step of `train` (src/train/trainer.cpp): on CUDA the device decides about the update, and a
+/// step is queued before the numbers of the one before are read.
+class BenchedSteps {
+ public:
+  BenchedSteps(model::Decoder& decoder, const config::TrainConfig& config)
+      : decoder_(decoder),
+        device_(decoder.options().device),
+        optimizer_(decoder.parameters(),
+                   {.is_8bit = config::is_8bit(config.optimizer),
+                    .moments_on_host = config::is_paged(config.optimizer) && !device_.is_cpu()}),
+        passes_(decoder, {.use = train::graph_use(config.cuda_graphs)}),
+        numbers_{train::StepNumbers(device_), train::StepNumbers(device_)} {
+    if (device_.is_cuda()) gate_ = kernels::open_gate(device_);
+  }
+
+  void queue(const data::Batch& batch) {
+    train::StepNumbers& numbers = numbers_of(num_queued_);
+    numbers.begin();
+    decoder_.parameters().zero_grad();
+    const auto label_tokens = static_cast<double>(batch.label_tokens);
+    const at::Tensor loss =
+        passes_.forward_backward(batch, {42, static_cast<uint32_t>(num_queued_), /*training=*/true},
+                                 /*is_pinned=*/true, 1 / label_tokens, [](int64_t) {});
+    numbers.gather(comm_, train::grad_norm(decoder_.parameters()), {loss}, {},
+                   {.label_tokens = label_tokens});
+    if (device_.is_cuda()) {
+      kernels::decide_update_(
+          gate_, numbers.on_device(),
+          {.num_losses = 1, .label_tokens = label_tokens, .max_norm = kMaxNorm});
+      optimizer_.step(kLearningRate, gate_);
+    }
+    numbers.send();
+    ++num_queued_;
+  }
+
+  /// Reads the oldest step that was not read; its loss.
+  double finish() {
+    const train::RankNumbers numbers = numbers_of(num_finished_++).wait().front();
+    if (device_.is_cpu())
+      optimizer_.step(kLearningRate, train::clip_factor(numbers.grad_norm, kMaxNorm));
+    return numbers.losses.front() / numbers.host.label_tokens;
+  }
+
+  bool reads_later() const { return device_.is_cuda(); }
+  size_t num_graphs() const { return passes_.size(); }
+
+ private:
+  static constexpr double kLearningRate = 1e-4, kMaxNorm = 1;
+  train::StepNumbers& numbers_of(int64_t step) { return numbers_[static_cast<size_t>(step % 2)]; }
+
+  model::Decoder& decoder_;
+  at::Device device_;
+  train::AdamW optimizer_;
+  model::PassGraphs passes_;
+  parallel::Communicator comm_;  // of one process
+  at::Tensor gate_;
+  std::array<train::StepNumbers, 2> numbers_;
+  int64_t num_queued_ = 0, num_finished_ = 0;
+};
+
+struct Times {
+  std::vector<double> step_seconds;  ///< from the end of one step to that of the next
+  double first_step_seconds = 0;     ///< from the start of the process
+  double loss = 0;                   ///< of the last step
+};
+
+Times time_steps(BenchedSteps& steps, const model::Decoder& decoder, int64_t count, int64_t seq_len,
+                 int64_t batch_size) {
+  std::vector<data::Bin> bins;
+  for (int64_t i = 0; i < batch_size; ++i) bins.push_back({i});
+  Times times;
+  auto last_end = Clock::now();
+  const auto finish = [&](int64_t step) {
+    times.loss = steps.finish();
+    const auto now = Clock::now();
+    if (step == 0)
+      times.first_step_seconds = seconds_since_process_start();
+    else
+      times.step_seconds.push_back(std::chrono::duration<double>(now - last_end).count());
+    last_end = now;
+  };
+  for (int64_t step = 0; step <= count; ++step) {  // the first warms up
+    const auto examples = data::ExampleStore::in_memory(synthetic_examples(
+        batch_size, seq_len, decoder.arch().vocab_size, static_cast<uint64_t>(step)));
+    const data::Batch batch = data::make_batch(examples, bins, 0, batch_size);
+    if (!steps.reads_later()) last_end = Clock::now();  // its tokens are made at no cost
+    steps.queue(batch);
+    if (!steps.reads_later()) finish(step);
+    if (steps.reads_later() && step > 0) finish(step - 1);
+  }
+  if (steps.reads_later()) finish(count);
+  return times;
+}
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
 }  // namespace
 
 int run_bench(const nlohmann::json& request) {
@@ -94,60 +198,32 @@ int run_bench(const nlohmann::json& request) {
   const auto decoder = make_decoder(request, bench.run, compute);
   const auto seq_len = request.at("seq_len").get<int64_t>(),
              batch_size = request.at("batch_size").get<int64_t>();
-  const auto steps = request.at("steps").get<int64_t>();
-  train::AdamW optimizer(decoder->parameters(),
-                         {.is_8bit = config::is_8bit(bench.run.train.optimizer),
-                          .moments_on_host = config::is_paged(bench.run.train.optimizer) &&
-                                             !decoder->options().device.is_cpu()});
-  model::PassGraphs passes(*decoder, {.use = train::graph_use(bench.run.train.cuda_graphs)});
-  std::vector<data::Bin> bins;
-  for (int64_t i = 0; i < batch_size; ++i) bins.push_back({i});
-
-  std::vector<double> step_seconds;
-  double first_step_seconds = 0, loss = 0;
-  for (int64_t step = 0; step <= steps; ++step) {  // the first warms up
-    const auto examples = data::ExampleStore::in_memory(synthetic_examples(
-        batch_size, seq_len, decoder->arch().vocab_size, static_cast<uint64_t>(step)));
-    const auto start = Clock::now();
-    const data::Batch batch = data::make_batch(examples, bins, 0, batch_size);
-    const model::Randomness randomness{42, static_cast<uint32_t>(step), true};
-    decoder->parameters().zero_grad();
-    const at::Tensor loss_sum =
-        passes.forward_backward(batch, randomness, /*is_pinned=*/true,
-                                1.0 / static_cast<double>(batch.label_tokens), [](int64_t) {});
-    const double norm = train::grad_norm(decoder->parameters()).item<double>();
-    optimizer.step(1e-4, train::clip_factor(norm, 1.0));
-    loss = loss_sum.item<double>() / static_cast<double>(batch.label_tokens);
-    if (step == 0)
-      first_step_seconds = seconds_since_process_start();
-    else
-      step_seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  std::vector<double> sorted = step_seconds;
-  std::sort(sorted.begin(), sorted.end());
-  const double tokens = static_cast<double>(seq_len * batch_size);
-  const double median = sorted.size() % 2
-                            ? sorted[sorted.size() / 2]
-                            : (sorted[sorted.size() / 2 - 1] + sorted[sorted.size() / 2]) / 2;
+  BenchedSteps steps(*decoder, bench.run.train);
+  const Times times =
+      time_steps(steps, *decoder, request.at("steps").get<int64_t>(), seq_len, batch_size);
+  const std::vector<double>& step_seconds = times.step_seconds;
+  const auto tokens = static_cast<double>(seq_len * batch_size);
+  const double median = median_of(step_seconds);
+  const double best = *std::min_element(step_seconds.begin(), step_seconds.end());
   const uint64_t peak = peak_memory_bytes(compute.device);
   if (request.value("json", false)) {
     const nlohmann::ordered_json result = {{"tokens_per_second", tokens / median},
-                                           {"tokens_per_second_best", tokens / sorted.front()},
+                                           {"tokens_per_second_best", tokens / best},
                                            {"step_seconds", step_seconds},
-                                           {"first_step_seconds", first_step_seconds},
+                                           {"first_step_seconds", times.first_step_seconds},
                                            {"peak_memory_bytes", peak},
                                            {"dtype", dtype_name(compute.dtype)},
                                            {"world_size", 1},
                                            {"threads", at::get_num_threads()},
-                                           {"cuda_graphs", passes.size()},
-                                           {"loss", loss}};
+                                           {"cuda_graphs", steps.num_graphs()},
+                                           {"loss", times.loss}};
     std::printf("%s\n", result.dump().c_str());
   } else {
     std::printf("%s\n",
                 fmt::format("{:.0f} tokens/s (best {:.0f}), step {:.3f} s, first step after {:.1f} "
                             "s, peak memory {}, {} on {}, "
                             "{} threads",
-                            tokens / median, tokens / sorted.front(), median, first_step_seconds,
+                            tokens / median, tokens / best, median, times.first_step_seconds,
                             format_bytes(peak), dtype_name(compute.dtype),
                             device_name(compute.device), at::get_num_threads())
                     .c_str());

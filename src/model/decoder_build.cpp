@@ -513,11 +513,12 @@ std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint
 
 namespace {
 
+constexpr double kWidth = 0.0692820323;  // 0.02 * sqrt(12)
+
 /// Uniform with standard deviation 0.02. Every piece has a stream of its own, so that the values do
 /// not depend on the number of threads.
 void fill_random(at::Tensor& tensor, uint64_t seed, uint64_t number) {
   constexpr int64_t kPiece = 1 << 16;
-  constexpr double kWidth = 0.0692820323;  // 0.02 * sqrt(12)
   constexpr int kPieceBits = 32;
   float* data = tensor.data_ptr<float>();
   const int64_t pieces = (tensor.numel() + kPiece - 1) / kPiece;
@@ -531,6 +532,13 @@ void fill_random(at::Tensor& tensor, uint64_t seed, uint64_t number) {
   });
 }
 
+/// The same distribution, other values, where they stay: billions in a second or two. What is
+/// quantised or trains is asked for in fp32, on the host.
+at::Tensor random_on_card(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
+  return at::empty(shape, at::TensorOptions().dtype(dtype).device(device))
+      .uniform_(-kWidth / 2, kWidth / 2);
+}
+
 }  // namespace
 
 std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
@@ -539,10 +547,12 @@ std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
   uint64_t number = 0;
   decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,
                      at::ScalarType dtype, bool /*stays*/) {
-    at::Tensor tensor = at::empty(shape, at::kFloat);
     ++number;
-    if (name.ends_with("norm.weight"))
-      return tensor.fill_(arch.norm_adds_one ? 0.0F : 1.0F).to(dtype);
+    const bool is_norm = name.ends_with("norm.weight");
+    if (options.device.is_cuda() && dtype != at::kFloat && !is_norm)
+      return random_on_card(shape, dtype, options.device);
+    at::Tensor tensor = at::empty(shape, at::kFloat);
+    if (is_norm) return tensor.fill_(arch.norm_adds_one ? 0.0F : 1.0F).to(dtype);
     fill_random(tensor, options.seed, number);
     return tensor.to(dtype);
   });

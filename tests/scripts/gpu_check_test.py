@@ -61,9 +61,10 @@ if name in ("quant_bandwidth", "attention_speed"):
     print("copy 100 GB/s")
     sys.exit(0)
 if arguments[0] == "gpu-info":
-    card = {{"name": "card", "memory_total_bytes": 16 << 30}}
+    card = {{"name": "card", "memory_total_bytes": behave.get("card_gib", 16) << 30}}
     print(json.dumps({{"gpus": [card] * behave.get("cards", 1), "driver_version": "1"}}))
 elif arguments[0] == "bench":
+    time.sleep(0.2)
     print(json.dumps({{"tokens_per_second": 5.0, "step_seconds": [1.0], "peak_memory_bytes": 7, "loss": 1.0}}))
 elif arguments[0] == "train":
     run = pathlib.Path(arguments[arguments.index("--config") + 1]).parent
@@ -78,6 +79,20 @@ elif arguments[0] == "train":
     factor = behave.get("loss", 1.0) if arguments[arguments.index("--device") + 1] == "cuda" else 1.0
     (out / "metrics.jsonl").write_text("".join(json.dumps({{"loss": line["loss"] * factor}}) + "\n" for line in lines))
 '''
+
+
+# The driver's tool, which counts memory until it is ended.
+DRIVERS_TOOL = """#!/bin/sh
+case "$*" in *memory.used*) for mib in 100 900 300; do echo $mib; done; exec sleep 60;; esac
+exit 9
+"""
+# A Python with the peers, as far as is asked for.
+PEER = """#!{python}
+import json, sys, time
+if "peer_train.py" in " ".join(sys.argv):
+    time.sleep(0.2)
+    print(json.dumps({{"tokens_per_second": 2.0, "step_seconds": [1.0], "peak_memory_bytes": 9, "loss": 1.0}}))
+"""
 
 
 def alive(pid):
@@ -157,6 +172,34 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("gtest_filter", self.output.with_suffix(".log").read_text())
         self.assertEqual(sorted(path.name for path in self.output.parent.iterdir()), ["result.json", "result.log"])
 
+    def test_a_peer_and_what_the_card_holds(self):
+        self.behave(card_gib=80)
+        (self.folder / "path/nvidia-smi").write_text(DRIVERS_TOOL)
+        peer = self.folder / "peer"
+        peer.write_text(PEER.format(python=sys.executable))
+        peer.chmod(0o755)
+        code, report = self.check("--only", "bench", "--peer-python", peer)
+        self.assertEqual(code, 0, self.said)
+        bench = report["parts"]["bench"]
+        runs = bench["runs"]
+        ours, theirs = runs["qwen3-0.6b, sftrun"], runs["qwen3-0.6b, peer"]
+        self.assertEqual((ours["tokens_per_second"], theirs["tokens_per_second"]), (5.0, 2.0))
+        self.assertEqual([(run["card_memory_mib"], run["card_memory_mib_before"]) for run in (ours, theirs)], [(900, 100)] * 2)
+        ratio = bench["above_1_is_in_favour_of_sftrun"]["qwen3-0.6b"]
+        self.assertEqual(ratio, {"tokens_per_second": 2.5, "card_memory": 1.0})
+        # On 80 GiB the peer's 8B does not fit, ours does.
+        self.assertEqual(runs["qwen3-8b, sftrun"]["tokens_per_second"], 5.0)
+        self.assertIn("120 are needed", runs["qwen3-8b, peer"]["left_out"])
+        # Both sides train the same updates.
+        log = self.output.with_suffix(".log").read_text()
+        self.assertIn("tuning.lora.r=16", log)
+        self.assertIn("--lora-r 16 --all-linear", log)
+
+    def test_parts_that_hang_leave_the_bench_its_time(self):
+        self.behave(bandwidth="hang")
+        code, report = self.check("--only", "bandwidth", "bench", "--budget", "8")
+        self.assertEqual(self.states(report), {"bandwidth": "failed", "bench": "ok"}, self.said)
+
     def test_only_and_skip(self):
         code, report = self.check("--only", "kernels", "bandwidth", "--skip", "kernels")
         self.assertEqual((code, self.states(report)), (0, {"bandwidth": "ok"}))
@@ -204,9 +247,9 @@ class GpuCheck(unittest.TestCase):
     def test_budget(self):
         self.behave(bandwidth="hang")
         began = time.monotonic()
-        code, report = self.check("--only", "bandwidth", "bench", "--budget", "2")
+        code, report = self.check("--only", "bandwidth", "attention", "--budget", "2")
         self.assertLess(time.monotonic() - began, 10)
-        self.assertEqual((code, self.states(report)), (1, {"bandwidth": "failed", "bench": "not run: out of time"}))
+        self.assertEqual((code, self.states(report)), (1, {"bandwidth": "failed", "attention": "not run: out of time"}))
         self.behave()
         code, report = self.check("--only", "kernels", "--budget", "0")
         self.assertEqual((code, self.states(report)), (3, {"kernels": "not run: out of time"}))
