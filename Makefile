@@ -98,6 +98,7 @@ cuda-check: build-all ## The CUDA path without a GPU, whole: every family, quant
 	tests/cuda/device_parity.py --root $(BUILD)/host-backed --all
 	tests/cuda/runtime/runtime_test.py --sftrun $(SFTRUN) --stand-in $(BUILD)/stand-in-runtime --all \
 	  --torch-lib "$$(sed -n 's/^SFTRUN_TORCH_ROOT:PATH=//p' $(BUILD)/CMakeCache.txt)/lib"
+	scripts/gpu/kernel_report.py --check --cache $(BUILD)/kernel-report --nvcc "$$(source .cache/bootstrap.env && echo $$SFTRUN_NVCC)"
 
 .PHONY: install
 install: build ## Install below PREFIX= (default /usr/local)

@@ -42,6 +42,7 @@ WORSE, FLOOR = 3, 4e-3
 GRAPHS, NO_GRAPHS = "train.cuda_graphs=on", "train.cuda_graphs=off"
 # Of `make test`; and what the log gives a reason for (the routers' auxiliary loss is in some models' config.json).
 GRAPHED = ("wide lora bf16", "wide fp8 bf16 sm_90", "wide nf4 bf16 sm_80", "gemma4_moe lora fp32", "dora, dropout, NEFTune")
+MIXES = ("q4_k_m", "q5_k_m", "q6_k", "q4_0")  # of ggml
 NOT_CAPTURED = ("qwen3_5", "plain backend", "gpt_oss lora", "gpt_oss full", "mixtral", "qwen3_moe")
 
 
@@ -97,11 +98,11 @@ def worst(rows, expected, key):
     return max(abs(row[key] - other[key]) / max(abs(other[key]), 1e-12) for row, other in zip(rows, expected))
 
 
-def write_model(folder, hidden=64, layers=2, vocab=48, head_scale=1, nan_of=None):
+def write_model(folder, hidden=64, layers=2, vocab=48, inner=128, head_scale=1, nan_of=None):
     """A random model with a tokenizer, large enough for 8-bit moments and for FP8 products of the hardware.
     @param nan_of a token whose embedding is no number"""
     folder.mkdir()
-    heads, head_dim, inner = 4, 16, 128
+    heads, head_dim = 4, hidden // 4
     settings = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
                 "num_attention_heads": heads, "num_key_value_heads": 2, "head_dim": head_dim, "vocab_size": vocab, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
                 "max_position_embeddings": 128, "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu"}
@@ -135,6 +136,31 @@ def add_tokenizer(folder):
         (folder / file.name).symlink_to(file)
 
 
+def stored_models(scratch):
+    """Models whose files hold their matrices in fewer bits."""
+    models = {}
+    for source in ("bnb-nf4", "bnb-fp4", "bnb-int8", "fp8-dynamic"):
+        folder = models[source] = scratch / "models" / source
+        folder.mkdir(parents=True)
+        for file in (DATA / "models" / source).iterdir():
+            (folder / file.name).symlink_to(file)
+    models["Q8_0"] = DATA / "models/llama3-gguf/model-Q8_0.gguf"
+    return models
+
+
+def write_gguf(machine, mix):
+    """A GGUF file as llama.cpp's users have them, of a model whose rows have whole blocks of 256."""
+    wide = machine.scratch / "wide-256"
+    if not wide.exists():
+        write_model(wide, hidden=256, inner=256, vocab=512)
+        machine.train(DATA / "train/lora_all_linear/run.yaml", "cpu", [f"model.name={wide}", "tuning.lora.init_from=", f"data.train={machine.data}", "train.max_steps=1"],
+                      folder=machine.scratch / "adapted-256")
+    folder = machine.scratch / f"gguf-{mix}"
+    machine.run(["merge", "--model", str(wide), "--adapter", str(machine.scratch / "adapted-256/adapter"), "--output", str(folder), "--format", "gguf", "--dtype", mix], {})
+    [file] = folder.glob("*.gguf")
+    return file
+
+
 def family_models(scratch):
     models = {}
     for source in sorted((DATA / "families").iterdir()):
@@ -164,6 +190,14 @@ def cases(scratch):
         every.append(Case(f"qwen3_moe full bf16 sm_{sm}", models["qwen3_moe"], full, dtype="bf16", sm=sm))
     every += [Case(f"wide {quant} fp32", wide, f"tuning.quant={quant}", loss=FP8 if quant == "fp8" else FP32) for quant in ("nf4", "fp8", "int8")]
     every.append(Case("gpt_oss_mxfp4 as stored fp32", models["gpt_oss_mxfp4"]))
+    for name, settings in {"fp4": ["tuning.quant=fp4"], "nf4, plain factors": ["tuning.quant=nf4", "tuning.double_quant=false"],
+                           "nf4, embeddings": ["tuning.quant=nf4", "tuning.quant_embeddings=true"],
+                           "int8, embeddings": ["tuning.quant=int8", "tuning.quant_embeddings=true"]}.items():
+        every += [Case(f"wide {name} {dtype}", wide, *settings, dtype=dtype) for dtype in ("fp32", "bf16")]
+    for name, model in stored_models(scratch).items():  # of fp8-dynamic rows are short: one code weighs more
+        every.append(Case(f"{name} as stored fp32", model, loss=2 * FP8 if name == "fp8-dynamic" else FP32, quick=name == "bnb-nf4"))
+    every += [Case(f"{name} lora fp16", models[name], dtype="fp16") for name in ("llama", "gemma3", "phi3", "olmo2")]
+    every.append(Case("wide adamw_8bit lora fp32", wide, "train.optimizer=adamw_8bit", "tuning.lora.r=64"))
     for optimizer in ("adamw_8bit", "paged_adamw", "paged_adamw_8bit"):
         every.append(Case(f"wide {optimizer} full fp32", wide, full, f"train.optimizer={optimizer}", quick=optimizer == "paged_adamw_8bit"))
     every += [Case("dora, dropout, NEFTune", models["qwen3"], "tuning.lora.dora=true", "tuning.lora.dropout=0.1", "train.neftune_noise_alpha=5", quick=True),
@@ -213,6 +247,21 @@ def check_reference(machine, name, processes, graphs=NO_GRAPHS):
     # Of the card: the process takes some hundred MiB of the host's memory.
     assert all(0 < peak < 64 << 20 for row in rows for peak in row["peak_memory_bytes"]), "other memory than the card's in metrics.jsonl"
     return f"loss {loss:.1e} from transformers + peft"
+
+
+def check_memory(machine):
+    """run.json and bench count the card's memory, and bench's weights are made there."""
+    folder = machine.scratch / f"memory-{machine.runs}"
+    machine.train(DATA / "train/lora_all_linear/run.yaml", "cuda", ["train.max_steps=2"], folder=folder)
+    [rank] = json.loads((folder / "run.json").read_text())["ranks"]
+    counted = rank["bytes"]
+    assert all(0 < counted[part] < 64 << 20 for part in ("base", "trainable", "gradients", "optimizer", "activations_peak")), counted
+    arch = machine.scratch / "wide/config.json"
+    result = json.loads(machine.run(["bench", "--arch", str(arch), "--device", "cuda", "--dtype", "bf16", "--seq-len", "32", "--batch-size", "2", "--steps", "3",
+                                     "--json"], {"SFTRUN_HOST_BACKED_DEVICES": "1"}))
+    assert 0 < result["peak_memory_bytes"] < 64 << 20 and len(result["step_seconds"]) == 3, result
+    assert 3 < result["loss"] < 5, f"loss {result['loss']} of random weights over 48 tokens"
+    return f"activations {counted['activations_peak']}, bench {result['peak_memory_bytes']} bytes"
 
 
 def check_resume(machine, *settings):
@@ -311,6 +360,9 @@ def checks(machine, arguments):
     listed = cases(machine.scratch)
     for case in listed:
         yield case.name, case.quick, lambda case=case: check_case(machine, case)
+    for mix in MIXES:
+        yield f"{mix} as stored fp32", mix == "q4_k_m", lambda mix=mix: check_case(machine, Case(mix, write_gguf(machine, mix)))
+    yield "memory", True, lambda: check_memory(machine)
     yield "resume", True, lambda: check_resume(machine, "tuning.mode=full") and "the same bits"
     yield "resume, moments on the host", False, lambda: check_resume(machine, "tuning.mode=full", "train.optimizer=paged_adamw") and "the same bits"
     yield "fp16 overflow and resume", True, lambda: check_overflow(machine)

@@ -43,6 +43,7 @@ STEADY_MODES = {
 MODES |= STEADY_MODES
 # Of every family that has no experts: delta nets, RoPE by length, windows, soft caps, per-layer inputs.
 STEADY_FAMILIES = ["qwen3_5", "phi3", "llama_dynamic", "gemma2", "gemma4"]
+STEADY_MIXTURES = ["gpt_oss", "mixtral", "gemma4_moe", "qwen3_moe", "qwen3_5_moe"]
 STEADY_OF_DELTA_NETS = ["full", "nf4", "gradient checkpointing", "LoRA dropout"]
 DENSE = "dense"  # tiny_models.dense_model: matrices of whole blocks, joint products
 OF_ONE_FAMILY = "qwen3"  # that meets every mode
@@ -79,9 +80,10 @@ def all_cases():
 
 def steady_cases(everything):
     """(family, mode) of runs whose micro-batches neither wait nor copy pageable memory."""
+    mixtures = list(itertools.product(STEADY_MIXTURES, ["LoRA", "full"]))
     if everything:
-        return list(itertools.product([DENSE, *dense_families()], MODES))
-    found = [(family, "LoRA") for family in STEADY_FAMILIES]
+        return [*itertools.product([DENSE, *dense_families()], MODES), *mixtures]
+    found = [(family, "LoRA") for family in STEADY_FAMILIES] + mixtures
     found += [("qwen3_5", mode) for mode in STEADY_OF_DELTA_NETS]
     modes = ["full", "fp8", "int8", "gradient checkpointing", "PiSSA", "full paged_adamw", *STEADY_MODES]
     return found + [(DENSE, mode) for mode in modes]
