@@ -113,6 +113,16 @@ def late_allocations(events):
         yield f"{found} cudaMalloc after the second step"
 
 
+HELD = ("device_blocks", "pinned", "registered", "streams", "events", "communicators")
+
+
+def kept_by_steps(few, many):
+    """What a run of more steps has open at its end that one of fewer has not: something is not given back."""
+    for what in HELD:
+        if many[-1][what] > few[-1][what]:
+            yield f"{what} open at the end: {many[-1][what]} after more steps, {few[-1][what]} after fewer"
+
+
 def too_early(events, steps):
     """What is wrong with the reads of a run that is evaluated and saved after its last step alone: only that one may be read at once."""
     expected = [1] * (steps - 1) + [0]
@@ -214,6 +224,8 @@ def count_mode(session, pool, mode, devices):
         for rank in range(devices):
             events = done[name].events(rank)
             lines += [f"{name}, rank {rank}: {line}" for line in (*too_early(events, steps), *late_allocations(events))]
+    if devices == 1:  # NCCL's watchdog gives events back when it comes to it
+        lines += kept_by_steps(done["base"].events(0), done["step"].events(0))
     return title, table, failures + [f"counts of {title}: {line}" for line in lines]
 
 
