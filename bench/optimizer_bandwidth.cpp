@@ -10,7 +10,7 @@
 
 #include "bandwidth.h"
 #include "sftrun/kernels/parameter.h"
-#include "sftrun/train/optimizer.h"
+#include "sftrun/train/adamw.h"
 
 namespace {
 

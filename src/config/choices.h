@@ -185,13 +185,23 @@ struct Words<Optimizer> {
       {"paged_adamw", kPagedAdamW},
       {"paged_adamw_32bit", kPagedAdamW, WordKind::kAlias},
       {"paged_adamw_8bit", kPagedAdamW8bit},
-      {"adafactor", kAdamW, WordKind::kLater},
-      {"lion", kAdamW, WordKind::kLater},
-      {"sgd", kAdamW, WordKind::kLater},
-      {"muon", kAdamW, WordKind::kLater},
+      {"sgd", kSgd},
+      {"lion", kLion},
+      {"lion_32bit", kLion, WordKind::kAlias},
+      {"adafactor", kAdafactor},
+      {"muon", kMuon},
   });
-  static constexpr std::string_view instead =
-      "use adamw, adamw_8bit, paged_adamw or paged_adamw_8bit";
+  static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<MuonLearningRate> {
+  using enum MuonLearningRate;
+  static constexpr auto all = std::to_array<Word<MuonLearningRate>>({
+      {"match_rms_adamw", kMatchRmsAdamW},
+      {"original", kOriginal},
+  });
+  static constexpr std::string_view instead = "";
 };
 
 template <>

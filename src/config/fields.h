@@ -238,14 +238,25 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "move the weights; first_step: of n steps the first has 1/n of the learning rate.",
         "first_step");
   field(train.optimizer, "optimizer", any(),
-        "AdamW with decoupled weight decay; adamw_8bit: with moments of 8 bits a value, "
-        "bitsandbytes' "
-        "numerics, but for embeddings and tensors of fewer than 4096 values.",
+        "How gradients become updates: docs/optimizers.md compares state size and reference of "
+        "each.",
         "adamw_8bit");
-  field(train.adam_beta1, "adam_beta1", from_until(0, 1), "Decay of the first moment.", "0.9");
-  field(train.adam_beta2, "adam_beta2", from_until(0, 1), "Decay of the second moment.", "0.95");
+  field(train.adam_beta1, "adam_beta1", from_until(0, 1),
+        "Decay of the first moment; of Lion, too.", "0.9");
+  field(train.adam_beta2, "adam_beta2", from_until(0, 1),
+        "Decay of the second moment; of Lion's momentum.", "0.95");
   field(train.adam_epsilon, "adam_epsilon", above(0), "Added to the denominator.", "1e-6");
-  field(train.weight_decay, "weight_decay", at_least(0), "Decoupled weight decay.", "0.01");
+  field(train.weight_decay, "weight_decay", at_least(0),
+        "Weight decay, decoupled from the gradient (sgd: added to it).", "0.01");
+  field(train.momentum, "momentum", from_until(0, 1).otherwise("sgd: 0, muon: 0.95"),
+        "Momentum of sgd and muon.", "0.9");
+  field(train.nesterov, "nesterov", any().otherwise("sgd: false, muon: true"),
+        "Nesterov momentum of sgd and muon.", "true");
+  field(
+      train.muon_lr, "muon_lr", any(),
+      "Learning rate of a matrix under muon. match_rms_adamw: times 0.2 sqrt(max(rows, columns)), "
+      "so that learning rates for AdamW fit; original: times sqrt(max(1, rows / columns)).",
+      "original");
   field(train.loraplus_lr_ratio, "loraplus_lr_ratio", above(0).otherwise("1"),
         "LoRA+: the updates' B, and what has one dimension, learn at so many times learning_rate.",
         "16");

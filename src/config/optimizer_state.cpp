@@ -1,19 +1,61 @@
 #include "sftrun/config/optimizer_state.h"
 
-#include "sftrun/core/strings.h"
+#include <functional>
+#include <numeric>
+
+#include "sftrun/core/error.h"
 
 namespace sftrun::config {
+namespace {
 
-bool has_8bit_moments(std::string_view name, int64_t numel) {
-  constexpr int64_t kFewest = 4096;  // bitsandbytes' min_8bit_size
-  return numel >= kFewest && !ends_with_name(name, "embed_tokens.weight") &&
-         !ends_with_name(name, "embed_tokens_per_layer.weight");
+constexpr int64_t kFp32Bytes = 4;
+
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-int64_t moment_bytes(Optimizer optimizer, std::string_view name, int64_t numel) {
-  constexpr int64_t kFp32Bytes = 4;
-  if (!is_8bit(optimizer) || !has_8bit_moments(name, numel)) return 2 * numel * kFp32Bytes;
-  return 2 * (numel + (numel + kMomentBlock - 1) / kMomentBlock * kFp32Bytes);
+/// Means over rows and over columns of each matrix; one value a weight for what has one dimension.
+int64_t adafactor_values(const std::vector<int64_t>& shape) {
+  const int64_t numel = numel_of(shape);
+  if (shape.size() < 2) return numel;
+  return numel / shape.back() + numel / shape[shape.size() - 2];
+}
+
+int64_t bytes_of_8bit(int64_t numel) {
+  return numel + (numel + kMomentBlock - 1) / kMomentBlock * kFp32Bytes;
+}
+
+}  // namespace
+
+bool has_8bit_moments(OptimizedKind kind, int64_t numel) {
+  constexpr int64_t kFewest = 4096;  // bitsandbytes' min_8bit_size
+  return numel >= kFewest && kind != OptimizedKind::kEmbedding;
+}
+
+bool is_updated_by_muon(OptimizedKind kind) {
+  return kind == OptimizedKind::kMatrix || kind == OptimizedKind::kExperts;
+}
+
+int64_t optimizer_state_bytes(const TrainConfig& train, OptimizedKind kind,
+                              const std::vector<int64_t>& shape) {
+  const int64_t numel = numel_of(shape);
+  switch (train.optimizer) {
+    case Optimizer::kAdamW:
+    case Optimizer::kPagedAdamW:
+      return 2 * numel * kFp32Bytes;
+    case Optimizer::kAdamW8bit:
+    case Optimizer::kPagedAdamW8bit:
+      return has_8bit_moments(kind, numel) ? 2 * bytes_of_8bit(numel) : 2 * numel * kFp32Bytes;
+    case Optimizer::kSgd:
+      return train.momentum.value_or(0) > 0 ? numel * kFp32Bytes : 0;
+    case Optimizer::kLion:
+      return numel * kFp32Bytes;
+    case Optimizer::kAdafactor:
+      return adafactor_values(shape) * kFp32Bytes;
+    case Optimizer::kMuon:
+      return (is_updated_by_muon(kind) ? 1 : 2) * numel * kFp32Bytes;
+  }
+  invariant_failed(__FILE__, __LINE__, "a known optimizer");
 }
 
 }  // namespace sftrun::config

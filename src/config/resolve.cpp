@@ -101,11 +101,21 @@ void resolve_dtype(RunConfig& config) {
     config.model.dtype = DTypeChoice::kFp32;
 }
 
+void resolve_momentum(TrainConfig& train) {
+  constexpr double kMuonMomentum = 0.95;
+  const bool is_sgd = train.optimizer == Optimizer::kSgd,
+             is_muon = train.optimizer == Optimizer::kMuon;
+  if (!is_sgd && !is_muon) return;
+  if (!train.momentum) train.momentum = is_muon ? kMuonMomentum : 0;
+  if (!train.nesterov) train.nesterov = is_muon;
+}
+
 void resolve_schedule(RunConfig& config) {
   TrainConfig& train = config.train;
   if (!train.learning_rate) {
     train.learning_rate = config.tuning.trains_adapter() ? kLoraLearningRate : kFullLearningRate;
   }
+  resolve_momentum(train);
   const bool has_warmup = train.warmup_ratio || train.warmup_steps;
   if (train.warmup_from == WarmupFrom::kAuto)
     train.warmup_from = has_warmup ? WarmupFrom::kZero : WarmupFrom::kFirstStep;

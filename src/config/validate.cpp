@@ -109,6 +109,25 @@ class Judge {
     if (data.streaming) judge_streaming();
   }
 
+  /// Settings that the chosen optimizer does not read.
+  void judge_optimizer() {
+    const TrainConfig& train = config_.train;
+    const bool has_momentum =
+        train.optimizer == Optimizer::kSgd || train.optimizer == Optimizer::kMuon;
+    const auto no_effect = [&](const char* key, const char* of) {
+      warn(fmt::format("{} has no effect: only {} read it", key, of), key);
+    };
+    if (train.momentum && !has_momentum) no_effect("train.momentum", "sgd and muon");
+    if (train.nesterov && !has_momentum) no_effect("train.nesterov", "sgd and muon");
+    if (train.muon_lr != MuonLearningRate::kMatchRmsAdamW && train.optimizer != Optimizer::kMuon)
+      warn("train.muon_lr has no effect: only muon reads it", "train.muon_lr");
+    if (train.optimizer == Optimizer::kSgd && train.nesterov.value_or(false) &&
+        train.momentum.value_or(0) == 0) {
+      report("`train.nesterov` needs momentum, and `train.momentum` is 0", {"train.nesterov"},
+             "set train.momentum, for example to 0.9");
+    }
+  }
+
   void judge_evaluation(bool needs_data) {
     const TrainConfig& train = config_.train;
     const bool has_val = !config_.data.val.empty() || config_.data.val_split > 0;
@@ -326,6 +345,7 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   judge.judge_dtype();
   judge.judge_tuning();
   judge.judge_data();
+  judge.judge_optimizer();
   judge.judge_evaluation(needs_data);
   judge.judge_schedule();
 }

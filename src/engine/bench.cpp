@@ -12,7 +12,6 @@
 #include "device_memory.h"
 #include "memory_advice.h"
 #include "session.h"
-#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/rng.h"
@@ -89,19 +88,17 @@ std::unique_ptr<model::Decoder> make_decoder(const nlohmann::json& request,
   return load_decoder(checkpoint, decoder_options(run, compute, checkpoint.get()));
 }
 
-/// The step of `train` (src/train/trainer.cpp): on CUDA the device decides about the update, and a
-/// step is queued before the numbers of the one before are read.
+/// The step of `train` (src/train/trainer.cpp): on CUDA, where the optimizer can, the device
+/// decides about the update, and a step is queued before the numbers of the one before are read.
 class BenchedSteps {
  public:
   BenchedSteps(model::Decoder& decoder, const config::TrainConfig& config)
       : decoder_(decoder),
         device_(decoder.options().device),
-        optimizer_(decoder.parameters(),
-                   {.is_8bit = config::is_8bit(config.optimizer),
-                    .moments_on_host = config::is_paged(config.optimizer) && !device_.is_cpu()}),
+        optimizer_(train::make_optimizer(decoder.parameters(), config)),
         passes_(decoder, {.use = train::graph_use(config.cuda_graphs)}),
         numbers_{train::StepNumbers(device_), train::StepNumbers(device_)} {
-    if (device_.is_cuda()) gate_ = kernels::open_gate(device_);
+    if (reads_later()) gate_ = kernels::open_gate(device_);
   }
 
   void queue(const data::Batch& batch) {
@@ -114,11 +111,11 @@ class BenchedSteps {
                                  /*is_pinned=*/true, 1 / label_tokens, [](int64_t) {});
     numbers.gather(comm_, train::grad_norm(decoder_.parameters()), {loss}, {},
                    {.label_tokens = label_tokens});
-    if (device_.is_cuda()) {
+    if (reads_later()) {
       kernels::decide_update_(
           gate_, numbers.on_device(),
           {.num_losses = 1, .label_tokens = label_tokens, .max_norm = kMaxNorm});
-      optimizer_.step(kLearningRate, gate_);
+      optimizer_->step(kLearningRate, gate_);
     }
     numbers.send();
     ++num_queued_;
@@ -127,12 +124,12 @@ class BenchedSteps {
   /// Reads the oldest step that was not read; its loss.
   double finish() {
     const train::RankNumbers numbers = numbers_of(num_finished_++).wait().front();
-    if (device_.is_cpu())
-      optimizer_.step(kLearningRate, train::clip_factor(numbers.grad_norm, kMaxNorm));
+    if (!reads_later())
+      optimizer_->step(kLearningRate, train::clip_factor(numbers.grad_norm, kMaxNorm));
     return numbers.losses.front() / numbers.host.label_tokens;
   }
 
-  bool reads_later() const { return device_.is_cuda(); }
+  bool reads_later() const { return device_.is_cuda() && optimizer_->reads_gate(); }
   size_t num_graphs() const { return passes_.size(); }
 
  private:
@@ -141,7 +138,7 @@ class BenchedSteps {
 
   model::Decoder& decoder_;
   at::Device device_;
-  train::AdamW optimizer_;
+  std::unique_ptr<train::Optimizer> optimizer_;
   model::PassGraphs passes_;
   parallel::Communicator comm_;  // of one process
   at::Tensor gate_;

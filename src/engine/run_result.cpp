@@ -1,11 +1,11 @@
 #include "run_result.h"
 
-#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/train/optimizer.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/safetensors.h"
 
@@ -78,13 +78,13 @@ void export_result(const RunResult& result, model::Decoder& decoder, const std::
 }
 
 void require_disk_space(const RunResult& result, model::Decoder& decoder,
-                        config::Optimizer optimizer) {
+                        const config::TrainConfig& settings) {
   constexpr uint64_t kSmallFiles = uint64_t{1} << 20;
   const auto values = static_cast<uint64_t>(decoder.parameters().numel());
   uint64_t checkpoint = values * sizeof(float) + kSmallFiles;
   for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
-    checkpoint +=
-        static_cast<uint64_t>(config::moment_bytes(optimizer, parameter.name, parameter.numel));
+    checkpoint += static_cast<uint64_t>(config::optimizer_state_bytes(
+        settings, train::optimized_kind(parameter), parameter.shape_in_files()));
   }
   const uint64_t needed = checkpoint + result_bytes(result, values);
   std::error_code code;

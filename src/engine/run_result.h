@@ -39,6 +39,6 @@ void export_result(const RunResult& result, model::Decoder& decoder, const std::
 /// second checkpoint, which is written before the first goes.
 /// @throws DeviceError with the figures
 void require_disk_space(const RunResult& result, model::Decoder& decoder,
-                        config::Optimizer optimizer);
+                        const config::TrainConfig& settings);
 
 }  // namespace sftrun::engine

@@ -475,7 +475,7 @@ class Worker {
     inputs.hooks.look_at_base = [&] { weights::require_finite(*checkpoint_, model_path_); };
     const RunResult result{run_dir_,    inputs.adapter, *checkpoint_,
                            model_path_, compute_.dtype, configured_template_};
-    if (is_main()) require_disk_space(result, *decoder_, config_.train.optimizer);
+    if (is_main()) require_disk_space(result, *decoder_, config_.train);
     reset_tensor_peak(compute_.device);
     static_bytes_ = tensor_memory(compute_.device).allocated_bytes;
     train::Trainer trainer(std::move(inputs));

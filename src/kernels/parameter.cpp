@@ -16,6 +16,10 @@ at::Tensor Parameter::in_file_order(const at::Tensor& values) const {
   return layout.reorders() ? values.view(layout.view).permute(layout.order) : values;
 }
 
+void Parameter::refresh_compute() {
+  if (compute.data_ptr() != master.data_ptr()) compute.copy_(master.detach());
+}
+
 Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t group,
                                bool decays) {
   SFTRUN_CHECK(parameters_.empty() || parameters_.back().group <= group);

@@ -41,6 +41,21 @@ bool decays(const spec::TensorSpec& tensor) {
   return tensor.role != spec::TensorRole::kNorm && tensor.role != spec::TensorRole::kBias;
 }
 
+kernels::ParameterRole role_of(const spec::TensorSpec& tensor) {
+  switch (tensor.role) {
+    case spec::TensorRole::kLinear:
+      return kernels::ParameterRole::kMatrix;
+    case spec::TensorRole::kExperts:
+      return kernels::ParameterRole::kExperts;
+    case spec::TensorRole::kEmbedding:
+      return kernels::ParameterRole::kEmbedding;
+    case spec::TensorRole::kHead:
+      return kernels::ParameterRole::kHead;
+    default:
+      return kernels::ParameterRole::kOther;
+  }
+}
+
 /// Linear layers are numbered from 0 on; these keep away from them, and from the noise's.
 constexpr uint32_t kEmbeddingNumber = 0xFFFFFFFE, kHeadNumber = 0xFFFFFFFD;
 
@@ -134,6 +149,7 @@ class DecoderBuilder {
     if (tensor.role != spec::TensorRole::kBuffer && selection_.trains(name)) {
       *parameter =
           d_.store_.add(selection_.parameter_name(name), tensor.shape, group, decays(tensor));
+      (*parameter)->role = role_of(tensor);
       (*parameter)->layout = tensor.layout;
       (*parameter)->in_fp32 = in_fp32;
     }
@@ -191,13 +207,21 @@ class DecoderBuilder {
     kernels::LoraAdapter adapter;
     adapter.a = d_.store_.add(a_name, {r, update.in}, group, true);
     adapter.b = d_.store_.add(b_name, {update.out, r}, group, true);
+    set_roles(adapter.a, adapter.b, update.of_embedding);
     if (sizes_.dora) {
       adapter.magnitude =
           d_.store_.add(weights::magnitude_name(update.module), {update.out}, group, true);
+      adapter.magnitude->role = kernels::ParameterRole::kMagnitude;
     }
     adapter.scale = sizes_.scale_of(update.pattern_name);
     adapter.module_number = update.number;
     return adapter;
+  }
+
+  static void set_roles(kernels::Parameter* a, kernels::Parameter* b, bool of_embedding) {
+    using enum kernels::ParameterRole;
+    a->role = of_embedding ? kEmbeddingLora : kLoraA;
+    b->role = of_embedding ? kEmbeddingLora : kLoraB;
   }
 
   bool adapts_end(const std::string& module) const {
@@ -259,6 +283,7 @@ class DecoderBuilder {
     adapter.b = d_.store_.add(weights::lora_b_name(module), {experts, spec.out_features, r},
                               layer + 1, true);
     adapter.b->layout = layout_of_b(spec, r);
+    set_roles(adapter.a, adapter.b, /*of_embedding=*/false);
     adapter.scale = sizes_.scale_of(matrix.name);
     adapter.module_number = number;
     matrix.lora = adapter;
@@ -384,6 +409,7 @@ class DecoderBuilder {
     if (selection_.trains("lm_head.weight")) {
       head.weight_parameter =
           d_.store_.add(selection_.parameter_name("lm_head.weight"), embedding.shape, group, true);
+      head.weight_parameter->role = kernels::ParameterRole::kHead;
     }
     slots_.push_back({embedding.name, &head.weight, &head.weight_parameter, d_.options_.dtype});
   }

@@ -1,8 +1,9 @@
 #include "sftrun/plan/micro_batch.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <set>
-#include <string_view>
 
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
@@ -15,44 +16,60 @@ namespace {
 constexpr int64_t kFp32Bytes = 4;
 constexpr int64_t kPagedBytes = 64 << 20;  // both moments of what passes through at a time, twice
 
-/// Trained values, and the bytes of their two moments.
+/// Trained values, and the bytes of the optimizer's state.
 class Trained {
  public:
-  explicit Trained(config::Optimizer optimizer) : optimizer_(optimizer) {}
-  void add(int64_t numel, std::string_view name = "") {
-    values_ += numel;
-    moment_bytes_ += config::moment_bytes(optimizer_, name, numel);
+  explicit Trained(const config::TrainConfig& train) : train_(&train) {}
+  void add(const std::vector<int64_t>& shape,
+           config::OptimizedKind kind = config::OptimizedKind::kMatrix) {
+    values_ += std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+    state_bytes_ += config::optimizer_state_bytes(*train_, kind, shape);
   }
   void scale_to(int64_t values) {
-    moment_bytes_ =
-        static_cast<int64_t>(static_cast<double>(moment_bytes_) * static_cast<double>(values) /
+    state_bytes_ =
+        static_cast<int64_t>(static_cast<double>(state_bytes_) * static_cast<double>(values) /
                              static_cast<double>(std::max<int64_t>(1, values_)));
     values_ = values;
   }
   int64_t values() const { return values_; }
-  int64_t moment_bytes() const { return moment_bytes_; }
+  int64_t state_bytes() const { return state_bytes_; }
 
  private:
-  config::Optimizer optimizer_;
-  int64_t values_ = 0, moment_bytes_ = 0;
+  const config::TrainConfig* train_;
+  int64_t values_ = 0, state_bytes_ = 0;
 };
+
+config::OptimizedKind kind_of(spec::TensorRole role) {
+  switch (role) {
+    case spec::TensorRole::kLinear:
+      return config::OptimizedKind::kMatrix;
+    case spec::TensorRole::kExperts:
+      return config::OptimizedKind::kExperts;
+    case spec::TensorRole::kEmbedding:
+      return config::OptimizedKind::kEmbedding;
+    case spec::TensorRole::kHead:
+      return config::OptimizedKind::kHead;
+    default:
+      return config::OptimizedKind::kOther;
+  }
+}
 
 void add_lora(const spec::ArchSpec& arch, int64_t r, Trained& trained) {
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      trained.add(r * linear.in_features);
-      trained.add(r * linear.out_features);
+      trained.add({r, linear.in_features});
+      trained.add({linear.out_features, r});
     }
     for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
-      trained.add(arch.mixture.num_experts * r * experts.in_features);
-      trained.add(arch.mixture.num_experts * r * experts.out_features);
+      trained.add({arch.mixture.num_experts * r, experts.in_features});
+      trained.add({experts.out_features, arch.mixture.num_experts * r});
     }
   }
 }
 
 /// What the update asks for; its moments as those of an update of every layer with the same rank.
 Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config) {
-  Trained trained(config.train.optimizer);
+  Trained trained(config.train);
   add_lora(arch, config.tuning.lora.r, trained);
   trained.scale_to(spec::num_lora_values(lora_targets(config.tuning.lora),
                                          lora_sizes(config.tuning.lora), arch));
@@ -147,10 +164,10 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                      int64_t element_bytes, const StoredBytes& stored, bool on_gpu) {
   const bool whole = !config.tuning.trains_adapter();
-  Trained trained(config.train.optimizer);
+  Trained trained(config.train);
   if (whole) {
     for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
-      trained.add(tensor.numel(), tensor.name);
+      trained.add(tensor.shape, kind_of(tensor.role));
   } else {
     trained = lora_values(arch, config);
   }
@@ -158,8 +175,7 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
   const int64_t per_trained = 2 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
   return (whole ? 0 : base_bytes(arch, config.tuning, element_bytes, stored)) +
          trained.values() * per_trained +
-         (on_gpu && config::is_paged(config.train.optimizer) ? kPagedBytes
-                                                             : trained.moment_bytes());
+         (on_gpu && config::is_paged(config.train.optimizer) ? kPagedBytes : trained.state_bytes());
 }
 
 namespace {

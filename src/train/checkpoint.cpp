@@ -83,7 +83,7 @@ struct RemovedUnlessRenamed {
   }
 };
 
-std::vector<weights::TensorToWrite> optimizer_tensors(const AdamW& optimizer) {
+std::vector<weights::TensorToWrite> optimizer_tensors(const Optimizer& optimizer) {
   std::vector<weights::TensorToWrite> tensors;
   for (const StateTensor& part : optimizer.state()) {
     tensors.push_back(
@@ -151,7 +151,7 @@ void CheckpointStore::remove_leftovers() const {
   remove_entries(directory_, kUnfinished);
 }
 
-void CheckpointStore::save(model::Decoder& decoder, AdamW& optimizer,
+void CheckpointStore::save(model::Decoder& decoder, Optimizer& optimizer,
                            const std::optional<weights::AdapterConfig>& adapter,
                            const TrainState& state, std::optional<int64_t> total_limit) const {
   const fs::path target = path_of(state.step);
@@ -214,7 +214,7 @@ fs::path principal_parts_of(const fs::path& checkpoint) {
   return checkpoint / kPrincipalPartsFile;
 }
 
-void restore(const fs::path& checkpoint, model::Decoder& decoder, AdamW& optimizer) {
+void restore(const fs::path& checkpoint, model::Decoder& decoder, Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const auto json = read_state_json(checkpoint);
   const bool is_adapter = !fs::exists(checkpoint / kTrainableFile);

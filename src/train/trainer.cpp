@@ -8,7 +8,6 @@
 #include <map>
 #include <set>
 
-#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -31,19 +30,6 @@ std::vector<std::pair<int64_t, int64_t>> group_ranges(const kernels::ParameterSt
 
 constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();  // of a rank without labels
 constexpr int64_t kBeforeAll = -1;  // also before the events of step 0
-
-/// On a CPU the moments of every optimizer are in host memory.
-AdamWConfig adamw_config(const config::TrainConfig& c, at::Device device) {
-  return {.beta1 = c.adam_beta1,
-          .beta2 = c.adam_beta2,
-          .epsilon = c.adam_epsilon,
-          .weight_decay = c.weight_decay,
-          .is_8bit = config::is_8bit(c.optimizer),
-          .loraplus_lr_ratio = c.loraplus_lr_ratio.value_or(1),
-          .loraplus_embedding_ratio =
-              c.loraplus_lr_ratio ? kLoraPlusEmbeddingRate / *c.learning_rate : 1,
-          .moments_on_host = config::is_paged(c.optimizer) && !device.is_cpu()};
-}
 
 model::PassGraphs::Options graph_options(const TrainerInputs& in) {
   const config::TrainConfig& train = in.config.train;
@@ -98,10 +84,10 @@ model::GraphUse graph_use(config::CudaGraphs choice) {
 Trainer::Trainer(TrainerInputs inputs)
     : in_(std::move(inputs)),
       schedule_(schedule_of(in_.config.train, in_.batches->total_steps())),
-      optimizer_(in_.decoder->parameters(),
-                 adamw_config(in_.config.train, in_.decoder->options().device)),
+      optimizer_(make_optimizer(in_.decoder->parameters(), in_.config.train)),
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
-      reads_later_(in_.decoder->options().device.is_cuda() && !loss_scale_.is_active()),
+      reads_later_(in_.decoder->options().device.is_cuda() && !loss_scale_.is_active() &&
+                   optimizer_->reads_gate()),
       passes_(*in_.decoder, graph_options(in_)),
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
@@ -116,7 +102,7 @@ Trainer::Trainer(TrainerInputs inputs)
   state_.identity = in_.identity;
   state_.rendered_at_unix_s = in_.rendered_at_unix_s;
   if (in_.resume_from) {
-    restore(*in_.resume_from, *in_.decoder, optimizer_);
+    restore(*in_.resume_from, *in_.decoder, *optimizer_);
     state_ = read_train_state(*in_.resume_from);
     state_.identity = in_.identity;
     saved_step_ = state_.step;
@@ -209,7 +195,7 @@ void Trainer::queue_update(const QueuedStep& queued, const MicroBatchSums& sums)
                             {.num_losses = static_cast<int64_t>(sums.losses.size()),
                              .label_tokens = static_cast<double>(queued.batch.label_tokens),
                              .max_norm = in_.config.train.max_grad_norm});
-    optimizer_.step(queued.learning_rate, gate_);
+    optimizer_->step(queued.learning_rate, gate_);
   }
   numbers.send();
 }
@@ -243,7 +229,7 @@ Trainer::StepReport Trainer::finish_step(const QueuedStep& queued) {
     require_finite(report, queued.batch, queued.step);  // before any weight moves
     if (!reads_later_) {
       const double factor = clip_factor(report.grad_norm, in_.config.train.max_grad_norm);
-      optimizer_.step(queued.learning_rate, factor * (1 / queued.loss_scale));
+      optimizer_->step(queued.learning_rate, factor * (1 / queued.loss_scale));
     }
   }
   report.seconds = reads_later_ ? numbers_of(queued.step).seconds() : now_s() - queued.started_s;
@@ -486,7 +472,7 @@ void Trainer::evaluate(int64_t steps_done) {
 /// What the last update made of the weights nobody has looked at yet. All ranks see the same.
 void Trainer::require_finite_state(int64_t steps_done) {
   if (std::isfinite(kernels::sum_of_squares(in_.decoder->parameters().master()).item<double>()) &&
-      optimizer_.is_finite()) {
+      optimizer_->is_finite()) {
     return;
   }
   throw Error(
@@ -508,7 +494,7 @@ void Trainer::save(int64_t steps_done) {
   if (loss_scale_.is_active()) state_.loss_scale = loss_scale_.state();
   if (is_main()) {
     metrics_.sync();
-    checkpoints_.save(*in_.decoder, optimizer_, in_.adapter, state_,
+    checkpoints_.save(*in_.decoder, *optimizer_, in_.adapter, state_,
                       in_.config.train.save_total_limit);
     log::info("step {}/{} checkpoint written", steps_done, in_.batches->total_steps());
   }

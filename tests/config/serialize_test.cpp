@@ -26,7 +26,7 @@ RunConfig from_examples() {
 TEST(Fields, HaveNamesHelpAndExamplesThatParse) {
   RunConfig config;
   const Binding binding = bind(config);
-  EXPECT_EQ(binding.fields.size(), 86u) << "update the number, docs/configuration.md and configs/";
+  EXPECT_EQ(binding.fields.size(), 89u) << "update the number, docs/configuration.md and configs/";
   std::set<std::string> keys;
   for (const Field& field : binding.fields) {
     EXPECT_TRUE(keys.insert(field.key).second) << field.key << " is listed twice";
@@ -65,7 +65,9 @@ TEST(Words, EveryEnumeratorHasOne) {
                     Scheduler::kCosine, Scheduler::kCosineWithRestarts, Scheduler::kPolynomial,
                     Scheduler::kInverseSqrt});
   expect_words_for({Optimizer::kAdamW, Optimizer::kAdamW8bit, Optimizer::kPagedAdamW,
-                    Optimizer::kPagedAdamW8bit});
+                    Optimizer::kPagedAdamW8bit, Optimizer::kSgd, Optimizer::kLion,
+                    Optimizer::kAdafactor, Optimizer::kMuon});
+  expect_words_for({MuonLearningRate::kMatchRmsAdamW, MuonLearningRate::kOriginal});
   expect_words_for(
       {EvalStrategy::kAuto, EvalStrategy::kNo, EvalStrategy::kSteps, EvalStrategy::kEpoch});
   expect_words_for({Strategy::kAuto, Strategy::kDdp});

@@ -198,6 +198,9 @@ def cases(scratch):
         every.append(Case(f"{name} as stored fp32", model, loss=2 * FP8 if name == "fp8-dynamic" else FP32, quick=name == "bnb-nf4"))
     every += [Case(f"{name} lora fp16", models[name], dtype="fp16") for name in ("llama", "gemma3", "phi3", "olmo2")]
     every.append(Case("wide adamw_8bit lora fp32", wide, "train.optimizer=adamw_8bit", "tuning.lora.r=64"))
+    for optimizer in ("sgd", "lion", "adafactor", "muon"):
+        every += [Case(f"wide {optimizer} {mode} fp32", wide, f"tuning.mode={mode}", f"train.optimizer={optimizer}", quick=optimizer == "muon")
+                  for mode in ("full", "lora")]
     for optimizer in ("adamw_8bit", "paged_adamw", "paged_adamw_8bit"):
         every.append(Case(f"wide {optimizer} full fp32", wide, full, f"train.optimizer={optimizer}", quick=optimizer == "paged_adamw_8bit"))
     every += [Case("dora, dropout, NEFTune", models["qwen3"], "tuning.lora.dora=true", "tuning.lora.dropout=0.1", "train.neftune_noise_alpha=5", quick=True),

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sftrun/model/decoder.h"
-#include "sftrun/train/optimizer.h"
+#include "sftrun/train/adamw.h"
 #include "support.h"
 #include "support/reference.h"
 #include "support/tensors.h"

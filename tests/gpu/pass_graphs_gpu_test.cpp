@@ -4,7 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
-#include "sftrun/train/optimizer.h"
+#include "sftrun/train/adamw.h"
 #include "support.h"
 #include "support/reference.h"
 #include "support/tensors.h"

@@ -88,6 +88,24 @@ TEST(MicroBatch, StaticBytesOfEightBitMoments) {
             all * 4 + 30 * (lora * 8 + (lora - 3 * 6144) * 8 + 3 * (6144 * 2 + 24 * 8)));
 }
 
+TEST(MicroBatch, StaticBytesOfOtherOptimizers) {
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kFull;
+  const int64_t all = 134515008, embedding = 49152 * 576, norms = 61 * 576;
+  const auto state = [&](config::Optimizer optimizer) {
+    config.train.optimizer = optimizer;
+    return static_bytes(small(), config, 4) - all * 8;  // beside weight and gradient
+  };
+  EXPECT_EQ(state(config::Optimizer::kLion), all * 4);
+  EXPECT_EQ(state(config::Optimizer::kSgd), 0);
+  config.train.momentum = 0.9;
+  EXPECT_EQ(state(config::Optimizer::kSgd), all * 4);
+  EXPECT_EQ(state(config::Optimizer::kMuon), all * 4 + (embedding + norms) * 4);
+  const int64_t rows_and_columns =
+      49152 + 576 + 30 * (2 * (576 + 576) + 2 * (192 + 576) + 3 * (576 + 1536));
+  EXPECT_EQ(state(config::Optimizer::kAdafactor), 4 * (rows_and_columns + norms));
+}
+
 TEST(MicroBatch, FitsTheDevice) {
   config::RunConfig config;  // max_seq_len 2048: one bin in fp32 takes about 2 GiB
   EXPECT_EQ(max_micro_batch(small(), config, 1 * kGiB, 4), 1);

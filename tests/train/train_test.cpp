@@ -223,7 +223,8 @@ std::unique_ptr<model::Decoder> after_a_step(double learning_rate, double lorapl
   auto decoder = adapted_decoder();
   kernels::ParameterStore& store = decoder->parameters();
   AdamW optimizer(
-      store, {.weight_decay = 0.1, .is_8bit = is_8bit, .loraplus_lr_ratio = loraplus_lr_ratio});
+      store,
+      {.weight_decay = 0.1, .is_8bit = is_8bit, .rates = {.loraplus_lr_ratio = loraplus_lr_ratio}});
   store.grad().copy_(test::normal(store.grad().sizes(), 5));
   optimizer.step(learning_rate, 1);
   const auto state = optimizer.state();
@@ -267,7 +268,7 @@ TEST(LoraPlusOfEmbeddings, HaveTheirOwnRate) {
   const auto decoder = model::Decoder::load(
       weights::Checkpoint::open(fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa"), options);
   AdamW optimizer(decoder->parameters(),
-                  {.loraplus_lr_ratio = 4, .loraplus_embedding_ratio = 0.25});
+                  {.rates = {.loraplus_lr_ratio = 4, .loraplus_embedding_ratio = 0.25}});
   const at::Tensor before = decoder->parameters().master().clone();
   decoder->parameters().grad().fill_(1);
   optimizer.step(1e-2, 1);

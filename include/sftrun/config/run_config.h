@@ -49,7 +49,19 @@ enum class Scheduler {
 /// auto: 0 where the warm-up is given, 1/n otherwise.
 enum class WarmupFrom { kAuto, kZero, kFirstStep };
 /// Paged ones keep moments in host memory.
-enum class Optimizer { kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit };
+enum class Optimizer {
+  kAdamW,
+  kAdamW8bit,
+  kPagedAdamW,
+  kPagedAdamW8bit,
+  kSgd,
+  kLion,
+  kAdafactor,
+  kMuon
+};
+/// What the learning rate of a matrix is multiplied by (torch.optim.Muon's adjust_lr_fn):
+/// 0.2 * sqrt(max(rows, columns)), or sqrt(max(1, rows / columns)).
+enum class MuonLearningRate { kMatchRmsAdamW, kOriginal };
 enum class EvalStrategy {
   kAuto,
   kNo,
@@ -161,6 +173,9 @@ struct TrainConfig {
   Optimizer optimizer = Optimizer::kAdamW;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double weight_decay = 0, max_grad_norm = 1;
+  std::optional<double> momentum;  ///< resolved: sgd 0, muon 0.95; none for the others
+  std::optional<bool> nesterov;    ///< resolved: sgd false, muon true; none for the others
+  MuonLearningRate muon_lr = MuonLearningRate::kMatchRmsAdamW;
   std::optional<double> loraplus_lr_ratio;     ///< LoRA's B learns at so many times learning_rate
   std::optional<double> neftune_noise_alpha;   ///< noise on embeddings while training
   std::optional<double> router_aux_loss_coef;  ///< resolved: what the model's config.json asks for

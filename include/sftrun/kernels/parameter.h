@@ -14,10 +14,24 @@
 /// single passes over memory.
 namespace sftrun::kernels {
 
+/// What a parameter is to the optimizer.
+enum class ParameterRole {
+  kMatrix,     ///< the weight of a linear layer
+  kExperts,    ///< the matrices of all experts of a layer, one after the other
+  kEmbedding,  ///< a lookup table
+  kHead,       ///< the language-model head
+  kOther,      ///< norm, bias, convolution, and other small tensors
+  kLoraA,
+  kLoraB,
+  kEmbeddingLora,  ///< A or B of an embedding's adapter
+  kMagnitude,      ///< DoRA's
+};
+
 struct Parameter {
   std::string name;  ///< HF or PEFT name: "model.layers.0.self_attn.q_proj.lora_A.weight"
   std::vector<int64_t> shape;
   int64_t group = 0;  ///< order of use: 0 embedding, 1 + layer, num_layers + 1 final norm and head
+  ParameterRole role = ParameterRole::kMatrix;
   bool decays =
       true;  ///< whether weight decay applies (not to norms and biases, as transformers' Trainer)
   bool in_fp32 = false;  ///< `compute` is the master, whatever the compute dtype
@@ -29,6 +43,8 @@ struct Parameter {
       compute;  ///< view in the compute dtype: what products read (== master when that is fp32)
 
   FileLayout layout = {};
+  /// Copies the master into the compute copy, where that is another tensor.
+  void refresh_compute();
   const std::vector<int64_t>& shape_in_files() const {
     return layout.shape.empty() ? shape : layout.shape;
   }

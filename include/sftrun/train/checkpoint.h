@@ -47,7 +47,7 @@ class CheckpointStore {
   void keep_newest(std::optional<int64_t> total_limit) const;
   /// Writes step-<step>, then removes the oldest beyond `total_limit`.
   /// @param adapter the PEFT configuration when an adapter is trained; nullopt for base weights
-  void save(model::Decoder& decoder, AdamW& optimizer,
+  void save(model::Decoder& decoder, Optimizer& optimizer,
             const std::optional<weights::AdapterConfig>& adapter, const TrainState& state,
             std::optional<int64_t> total_limit) const;
 
@@ -63,6 +63,7 @@ TrainState read_train_state(const std::filesystem::path& checkpoint);
 /// The file with what PiSSA took out of the base when the run began: a decoder that resumes takes
 /// out the same.
 std::filesystem::path principal_parts_of(const std::filesystem::path& checkpoint);
-void restore(const std::filesystem::path& checkpoint, model::Decoder& decoder, AdamW& optimizer);
+void restore(const std::filesystem::path& checkpoint, model::Decoder& decoder,
+             Optimizer& optimizer);
 
 }  // namespace sftrun::train

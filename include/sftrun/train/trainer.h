@@ -27,8 +27,9 @@
 #include "sftrun/train/schedule.h"
 #include "sftrun/train/step_numbers.h"
 
-/// The training loop. On CUDA a step is queued before the host has read the numbers of the step
-/// before (docs/decisions/0021-one-delayed-read.md).
+/// The training loop. On CUDA, with optimizers whose update the device can decide about, a step is
+/// queued before the host has read the numbers of the step before
+/// (docs/decisions/0021-one-delayed-read.md).
 namespace sftrun::train {
 
 /// What the loop tells whoever watches.
@@ -77,7 +78,7 @@ class Trainer {
   explicit Trainer(TrainerInputs inputs);
   ~Trainer();
   TrainOutcome run();
-  uint64_t optimizer_bytes() const { return optimizer_.device_bytes(); }
+  uint64_t optimizer_bytes() const { return optimizer_->device_bytes(); }
   int64_t total_steps() const { return in_.batches->total_steps(); }
   /// Whether every step has a learning rate of 0.
   bool learns_nothing() const;
@@ -114,7 +115,7 @@ class Trainer {
 
   TrainerInputs in_;
   Schedule schedule_;
-  AdamW optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   LossScale loss_scale_;
   /// Numbers are read while the next step is queued, and the device decides about the update.
   bool reads_later_;

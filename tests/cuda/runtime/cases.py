@@ -21,7 +21,7 @@ MODES = {
     "PiSSA": ["tuning.lora.init=pissa", "tuning.lora.r=1", "model.dtype=bf16"],
     "packed": ["data.packing=true", "model.dtype=bf16"],
 }
-OPTIMIZERS = ["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"]  # docs/optimizers.md
+OPTIMIZERS = ["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit", "sgd", "lion", "adafactor", "muon"]  # docs/optimizers.md
 MODES |= {f"full {name}": ["tuning.mode=full", "model.dtype=bf16", f"train.optimizer={name}"] for name in OPTIMIZERS[1:]}
 MODES |= {f"LoRA {name}": ["model.dtype=bf16", f"train.optimizer={name}"] for name in OPTIMIZERS[1:]}
 # Met by counts of micro-batches alone.

@@ -1,4 +1,4 @@
-#include "sftrun/train/optimizer.h"
+#include "sftrun/train/adamw.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -63,8 +63,12 @@ class Replay {
   explicit Replay(const Fixture& fixture, bool is_8bit = true, int64_t values_of_part = 0)
       : fixture_(fixture) {
     const auto& run = fixture.run;
-    for (const auto& p : run["parameters"])
-      store.add(p["name"], p["shape"].get<std::vector<int64_t>>(), 0, p["decays"]);
+    for (const auto& p : run["parameters"]) {
+      kernels::Parameter* parameter =
+          store.add(p["name"], p["shape"].get<std::vector<int64_t>>(), 0, p["decays"]);
+      if (parameter->name.starts_with("embed_tokens"))
+        parameter->role = kernels::ParameterRole::kEmbedding;
+    }
     store.allocate(at::kBFloat16, at::kCPU);
     for (kernels::Parameter& p : store.parameters())
       p.master.detach().copy_(fixture.tensor("param." + p.name));
@@ -136,7 +140,7 @@ TEST(AdamW8bit, ParametersAndFp32MomentsToRounding) {
       EXPECT_GT(moved.abs().max().item<float>(), 1e-3);
       EXPECT_TRUE(test::close(p.master, expected, 5e-7));
       EXPECT_TRUE(at::equal(p.compute, p.master.detach().to(at::kBFloat16)));
-      if (config::has_8bit_moments(p.name, p.numel)) continue;
+      if (config::has_8bit_moments(optimized_kind(p), p.numel)) continue;
       for (const std::string what : {"exp_avg", "exp_avg_sq"}) {
         EXPECT_TRUE(test::close(state.at(what + "." + p.name),
                                 fixture.tensor(fmt::format("{}.{}.{}", number, what, p.name)),
@@ -237,11 +241,12 @@ TEST(AdamW8bit, TakesTheBytesThatArePlanned) {
   const Fixture fixture;
   for (const bool is_8bit : {false, true}) {
     const Replay replay(fixture, is_8bit);
-    const auto kind = is_8bit ? config::Optimizer::kAdamW8bit : config::Optimizer::kAdamW;
+    config::TrainConfig train;
+    train.optimizer = is_8bit ? config::Optimizer::kAdamW8bit : config::Optimizer::kAdamW;
     int64_t planned = 0;
     uint64_t named = 0;
     for (const kernels::Parameter& p : replay.store.parameters())
-      planned += config::moment_bytes(kind, p.name, p.numel);
+      planned += config::optimizer_state_bytes(train, optimized_kind(p), p.shape);
     for (const StateTensor& part : replay.optimizer->state()) named += part.values.nbytes();
     EXPECT_EQ(named, static_cast<uint64_t>(planned));
     const auto held = static_cast<double>(replay.optimizer->bytes());

@@ -1,11 +1,10 @@
-#include "sftrun/train/optimizer.h"
+#include "sftrun/train/adamw.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "sftrun/config/optimizer_state.h"
 #include "staged_moments.h"
 
 namespace sftrun::train {
@@ -17,26 +16,26 @@ double bias_correction(double beta, int64_t steps) {
   return 1 - std::pow(beta, static_cast<double>(steps));
 }
 
-double lr_ratio_of(const kernels::Parameter& parameter, const AdamWConfig& config) {
-  if (parameter.name.find(".lora_embedding_") != std::string::npos)
-    return config.loraplus_embedding_ratio;
-  const bool is_fast =
-      parameter.name.find("lora_B") != std::string::npos || parameter.shape_in_files().size() == 1;
-  return is_fast ? config.loraplus_lr_ratio : 1;
-}
-
 }  // namespace
 
 AdamW::~AdamW() = default;
 
-AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig with) : store_(store), config_(with) {
+AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig with,
+             std::vector<const kernels::Parameter*> parameters)
+    : store_(store), config_(with), parameters_(std::move(parameters)) {
+  if (parameters_.empty()) {
+    for (const kernels::Parameter& parameter : store.parameters())
+      parameters_.push_back(&parameter);
+  }
   if (with.moments_on_host) staged_ = std::make_unique<StagedMoments>(store.master().device());
   constexpr int64_t kAlignment = 16;  // elements: moments begin on a cache line
   int64_t num_fp32 = 0;
   std::vector<std::pair<int64_t, int64_t>> blocks;  // first element and number of them
-  for (const kernels::Parameter& parameter : store.parameters()) {
-    Place place{with.is_8bit && config::has_8bit_moments(parameter.name, parameter.numel), num_fp32,
-                0};
+  for (const kernels::Parameter* of : parameters_) {
+    const kernels::Parameter& parameter = *of;
+    Place place{
+        with.is_8bit && config::has_8bit_moments(optimized_kind(parameter), parameter.numel),
+        num_fp32, 0};
     if (place.is_8bit) {
       place.first = static_cast<int64_t>(blocks.size());
       for (int64_t i = 0; i < parameter.numel; i += kernels::kStateBlock) {
@@ -56,7 +55,7 @@ AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig with) : store_(store), 
 
 void AdamW::add_segment(const kernels::Parameter& parameter, const Place& place) {
   const int64_t end = parameter.offset + parameter.numel;
-  const double lr_ratio = lr_ratio_of(parameter, config_);
+  const double lr_ratio = config_.rates.of(parameter);
   Segment* last = segments_.empty() ? nullptr : &segments_.back();
   // Blocks say themselves where they lie; of fp32 moments the gaps must be those of the parameters.
   const bool continues =
@@ -209,7 +208,8 @@ std::vector<StateTensor> AdamW::state() const {
   if (staged_) staged_->finish();
   std::vector<StateTensor> all;
   size_t number = 0;
-  for (const kernels::Parameter& parameter : store_.parameters()) {
+  for (const kernels::Parameter* of : parameters_) {
+    const kernels::Parameter& parameter = *of;
     const Place& place = places_[number++];
     const auto add = [&](const char* what, const at::Tensor& values, int64_t first) {
       all.push_back({std::string(what) + "." + parameter.name,
@@ -259,15 +259,6 @@ uint64_t AdamW::device_bytes() const {
   for (const at::Tensor* part : {&blockwise_.block_begin, &blockwise_.block_numel})
     if (part->defined()) total += part->nbytes();
   return total;
-}
-
-at::Tensor grad_norm(kernels::ParameterStore& store) {
-  return kernels::sum_of_squares(store.grad()).sqrt_();
-}
-
-double clip_factor(double norm, double max_norm) {
-  if (max_norm <= 0) return 1;
-  return std::min(1.0, max_norm / (norm + 1e-6));
 }
 
 }  // namespace sftrun::train

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sftrun/kernels/ops.h"
+#include "sftrun/kernels/parameter.h"
+#include "sftrun/train/optimizer.h"
+
+/// AdamW (arXiv:1711.05101) over the flat buffers, equal to torch.optim.AdamW to rounding; or with
+/// moments of 8 bits a value (arXiv:2110.02861), equal to bitsandbytes.optim.AdamW with
+/// optim_bits=8 as transformers' Trainer sets it up (config::has_8bit_moments says which moments
+/// stay in fp32).
+namespace sftrun::train {
+
+struct AdamWConfig {
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  bool is_8bit = false;
+  LearningRateRatios rates;
+  /// Moments lie in host memory and are on the device part by part while they are updated.
+  bool moments_on_host = false;
+  /// Then on the device at a time, twice.
+  int64_t values_of_part = int64_t{1} << 22;
+};
+
+class StagedMoments;
+
+class AdamW final : public Optimizer {
+ public:
+  /// @param parameters those to update; empty: all of the store
+  AdamW(kernels::ParameterStore& store, AdamWConfig config,
+        std::vector<const kernels::Parameter*> parameters = {});
+  ~AdamW() override;
+  void step(double learning_rate, double grad_scale) override;
+  bool reads_gate() const override { return true; }
+  void step(double learning_rate, const at::Tensor& gate) override;
+  std::vector<StateTensor> state() const override;
+  bool is_finite() const override;
+  uint64_t bytes() const override;
+  uint64_t device_bytes() const override;
+
+ private:
+  /// Where a parameter's moments are.
+  struct Place {
+    bool is_8bit;
+    int64_t first;  ///< element of exp_avg_ and exp_avg_sq_, or block
+    int64_t end;
+  };
+  /// Neighbouring parameters of one kind, merged.
+  struct Segment {
+    Place place;
+    int64_t begin, end;  ///< elements of the flat buffers
+    bool decays;
+    double lr_ratio;
+  };
+  void add_segment(const kernels::Parameter& parameter, const Place& place);
+  void allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks);
+  at::Tensor zero_moments(at::IntArrayRef shape, at::ScalarType dtype) const;
+  /// What gradients are multiplied by: the gate's factor where there is a gate.
+  struct GradScale {
+    double factor;
+    at::Tensor gate;
+  };
+  void step(double learning_rate, const GradScale& scale);
+  void update(const Segment& segment, double learning_rate, const GradScale& scale);
+  void update_in_parts(const Segment& segment, const kernels::AdamWParams& params,
+                       const at::Tensor& gate);
+  void update_8bit(const Segment& segment, double learning_rate, const GradScale& scale);
+  void update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bitParams& params,
+                            const at::Tensor& gate);
+
+  kernels::ParameterStore& store_;
+  AdamWConfig config_;
+  std::vector<const kernels::Parameter*> parameters_;
+  std::vector<Place> places_;  // of each of them
+  std::vector<Segment> segments_;
+  at::Tensor exp_avg_, exp_avg_sq_;  // [elements with moments in fp32]
+  kernels::BlockwiseMoments blockwise_;
+  std::unique_ptr<StagedMoments> staged_;  // null: moments are where the weights are
+};
+
+}  // namespace sftrun::train

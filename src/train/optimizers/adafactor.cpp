@@ -1,0 +1,102 @@
+#include "adafactor.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "sftrun/kernels/ops.h"
+
+namespace sftrun::train {
+namespace {
+
+constexpr double kDecayRate = -0.8, kEpsilon = 1e-30, kClipThreshold = 1;
+
+double decay_at(int64_t step) {
+  return 1 - std::pow(static_cast<double>(step), kDecayRate);
+}
+
+/// A scalar where the values lie.
+at::Tensor root_mean_square(const at::Tensor& values) {
+  return values.norm() / std::sqrt(static_cast<double>(values.numel()));
+}
+
+}  // namespace
+
+Adafactor::Adafactor(kernels::ParameterStore& store, const AdafactorConfig& config)
+    : store_(store), config_(config) {
+  const at::TensorOptions fp32 = store.master().options();
+  for (const kernels::Parameter& parameter : store.parameters()) {
+    std::vector<int64_t> shape = parameter.shape_in_files();
+    Moment moment;
+    if (shape.size() < 2) {
+      moment.whole = at::zeros(shape, fp32);
+    } else {
+      std::vector<int64_t> of_rows(shape.begin(), shape.end() - 1), of_columns = of_rows;
+      of_columns.back() = shape.back();
+      moment.rows = at::zeros(of_rows, fp32);
+      moment.columns = at::zeros(of_columns, fp32);
+    }
+    moments_.push_back(std::move(moment));
+  }
+}
+
+at::Tensor Adafactor::scaled_gradient(Moment& moment, const at::Tensor& grad) const {
+  const double decay = decay_at(steps_);
+  const at::Tensor squares = grad.square().add_(kEpsilon);
+  if (moment.whole.defined()) {
+    moment.whole.mul_(decay).add_(squares, 1 - decay);
+    return moment.whole.rsqrt().mul_(grad);
+  }
+  moment.rows.mul_(decay).add_(squares.mean(-1), 1 - decay);
+  moment.columns.mul_(decay).add_(squares.mean(-2), 1 - decay);
+  const at::Tensor of_rows = (moment.rows / moment.rows.mean(-1, /*keepdim=*/true)).rsqrt_();
+  return (of_rows.unsqueeze(-1) * moment.columns.rsqrt().unsqueeze(-2)).mul_(grad);
+}
+
+void Adafactor::step(double learning_rate, double grad_scale) {
+  ++steps_;
+  size_t number = 0;
+  for (kernels::Parameter& parameter : store_.parameters()) {
+    const std::vector<int64_t>& shape = parameter.shape_in_files();
+    const at::Tensor grad = parameter.in_file_order(parameter.grad).reshape(shape).mul(grad_scale);
+    at::Tensor update = scaled_gradient(moments_[number++], grad);
+    const double own_rate = learning_rate * config_.rates.of(parameter);
+    update.div_((root_mean_square(update) / kClipThreshold).clamp_min_(1)).mul_(own_rate);
+    const at::Tensor master = parameter.in_file_order(parameter.master.detach());
+    if (parameter.decays && config_.weight_decay != 0)
+      master.mul_(1 - config_.weight_decay * own_rate);
+    master.sub_(update.view(master.sizes()));
+    parameter.refresh_compute();
+  }
+  store_.compute_changed();
+}
+
+std::vector<StateTensor> Adafactor::state() const {
+  std::vector<StateTensor> all;
+  size_t number = 0;
+  for (const kernels::Parameter& parameter : store_.parameters()) {
+    const Moment& moment = moments_[number++];
+    if (moment.whole.defined()) {
+      all.push_back({"exp_avg_sq." + parameter.name, moment.whole});
+      continue;
+    }
+    all.push_back({"exp_avg_sq_row." + parameter.name, moment.rows});
+    all.push_back({"exp_avg_sq_col." + parameter.name, moment.columns});
+  }
+  return all;
+}
+
+bool Adafactor::is_finite() const {
+  for (const StateTensor& part : state()) {
+    if (!std::isfinite(kernels::sum_of_squares(part.values.flatten()).item<double>())) return false;
+  }
+  return true;
+}
+
+uint64_t Adafactor::bytes() const {
+  uint64_t total = 0;
+  for (const StateTensor& part : state()) total += part.values.nbytes();
+  return total;
+}
+
+}  // namespace sftrun::train

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <vector>
+
+#include "sftrun/train/optimizer.h"
+
+namespace sftrun::train {
+
+struct AdafactorConfig {
+  double weight_decay = 0;
+  LearningRateRatios rates;
+};
+
+/// Adafactor (arXiv:1804.04235), equal to transformers' Adafactor as its Trainer sets it up:
+/// scale_parameter and relative_step off, decay_rate -0.8, eps (1e-30, 1e-3), clip_threshold 1,
+/// no first moment. The second moment of a matrix is kept as means over its rows and its columns,
+/// so that the state takes 4 * (rows + columns) bytes; of other tensors 4 bytes a value.
+class Adafactor final : public Optimizer {
+ public:
+  Adafactor(kernels::ParameterStore& store, const AdafactorConfig& config);
+  void step(double learning_rate, double grad_scale) override;
+  std::vector<StateTensor> state() const override;
+  bool is_finite() const override;
+  uint64_t bytes() const override;
+
+ private:
+  /// Shapes are those of model files: [..., rows, columns].
+  struct Moment {
+    at::Tensor rows;     ///< [..., rows] of a matrix
+    at::Tensor columns;  ///< [..., columns]
+    at::Tensor whole;    ///< of other tensors
+  };
+  at::Tensor scaled_gradient(Moment& moment, const at::Tensor& grad) const;
+
+  kernels::ParameterStore& store_;
+  AdafactorConfig config_;
+  std::vector<Moment> moments_;  // of each parameter
+};
+
+}  // namespace sftrun::train

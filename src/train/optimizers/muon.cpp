@@ -1,0 +1,107 @@
+#include "muon.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sftrun/kernels/ops.h"
+
+namespace sftrun::train {
+namespace {
+
+/// Makes all singular values of a matrix nearly 1.   @param matrix [rows, columns] fp32
+at::Tensor orthogonalized(const at::Tensor& matrix) {
+  constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kSmallest = 1e-7;
+  constexpr int kSteps = 5;
+  const bool is_tall = matrix.size(0) > matrix.size(1);
+  at::Tensor x = matrix.to(at::kBFloat16);
+  if (is_tall) x = x.t();
+  x.div_(x.norm().clamp_min(kSmallest));
+  for (int step = 0; step < kSteps; ++step) {
+    const at::Tensor gram = x.mm(x.t());
+    const at::Tensor update = at::addmm(gram, gram, gram, kB, kC);
+    x = at::addmm(x, update, x, kA);
+  }
+  return is_tall ? x.t() : x;
+}
+
+/// Of each matrix of a stack, or of the one.
+at::Tensor orthogonalized_each(const at::Tensor& matrices) {
+  if (matrices.dim() == 2) return orthogonalized(matrices);
+  std::vector<at::Tensor> each;
+  for (int64_t i = 0; i < matrices.size(0); ++i) each.push_back(orthogonalized(matrices[i]));
+  return at::stack(each);
+}
+
+/// torch.optim.Muon's adjust_lr_fn.
+double rate_for(const MuonConfig& config, const at::Tensor& matrices) {
+  const auto rows = static_cast<double>(matrices.size(-2)),
+             columns = static_cast<double>(matrices.size(-1));
+  if (config.rate == config::MuonLearningRate::kOriginal)
+    return std::sqrt(std::max(1.0, rows / columns));
+  return 0.2 * std::sqrt(std::max(rows, columns));
+}
+
+}  // namespace
+
+Muon::Muon(kernels::ParameterStore& store, const MuonConfig& config)
+    : store_(store), config_(config) {
+  std::vector<const kernels::Parameter*> others;
+  for (kernels::Parameter& parameter : store.parameters()) {
+    if (config::is_updated_by_muon(optimized_kind(parameter)))
+      matrices_.push_back(
+          {&parameter, at::zeros(parameter.shape_in_files(), store.master().options())});
+    else
+      others.push_back(&parameter);
+  }
+  if (!others.empty()) others_ = std::make_unique<AdamW>(store, config.others, std::move(others));
+}
+
+void Muon::update(Matrix& matrix, double learning_rate, double grad_scale) const {
+  kernels::Parameter& parameter = *matrix.parameter;
+  const at::Tensor grad =
+      parameter.in_file_order(parameter.grad).reshape(matrix.momentum.sizes()).mul(grad_scale);
+  matrix.momentum.lerp_(grad, 1 - config_.momentum);
+  const at::Tensor direction = orthogonalized_each(
+      config_.nesterov ? grad.lerp(matrix.momentum, config_.momentum) : matrix.momentum);
+  const at::Tensor master = parameter.in_file_order(parameter.master.detach());
+  if (parameter.decays) master.mul_(1 - learning_rate * config_.weight_decay);
+  master.sub_(direction.reshape(master.sizes()), learning_rate * rate_for(config_, direction));
+  parameter.refresh_compute();
+}
+
+void Muon::step(double learning_rate, double grad_scale) {
+  ++steps_;
+  for (Matrix& matrix : matrices_)
+    update(matrix, learning_rate * config_.others.rates.of(*matrix.parameter), grad_scale);
+  if (others_) others_->step(learning_rate, grad_scale);
+  store_.compute_changed();
+}
+
+void Muon::set_steps(int64_t steps) {
+  steps_ = steps;
+  if (others_) others_->set_steps(steps);
+}
+
+std::vector<StateTensor> Muon::state() const {
+  std::vector<StateTensor> all = others_ ? others_->state() : std::vector<StateTensor>();
+  for (const Matrix& matrix : matrices_)
+    all.push_back({"momentum_buffer." + matrix.parameter->name, matrix.momentum});
+  return all;
+}
+
+bool Muon::is_finite() const {
+  const bool others = !others_ || others_->is_finite();
+  return others && std::all_of(matrices_.begin(), matrices_.end(), [](const Matrix& matrix) {
+           return std::isfinite(kernels::sum_of_squares(matrix.momentum.flatten()).item<double>());
+         });
+}
+
+uint64_t Muon::bytes() const {
+  uint64_t total = others_ ? others_->bytes() : 0;
+  for (const Matrix& matrix : matrices_) total += matrix.momentum.nbytes();
+  return total;
+}
+
+}  // namespace sftrun::train

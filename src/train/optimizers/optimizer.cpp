@@ -1,0 +1,109 @@
+#include "sftrun/train/optimizer.h"
+
+#include <algorithm>
+
+#include "adafactor.h"
+#include "lion.h"
+#include "muon.h"
+#include "sftrun/core/error.h"
+#include "sftrun/kernels/ops.h"
+#include "sftrun/train/adamw.h"
+#include "sgd.h"
+
+namespace sftrun::train {
+namespace {
+
+LearningRateRatios rates_of(const config::TrainConfig& config) {
+  if (!config.loraplus_lr_ratio) return {};
+  return {.loraplus_lr_ratio = *config.loraplus_lr_ratio,
+          .loraplus_embedding_ratio = kLoraPlusEmbeddingRate / config.learning_rate.value()};
+}
+
+/// On a CPU the moments of every optimizer are in host memory.
+AdamWConfig adamw_config(const config::TrainConfig& config, at::Device device) {
+  return {.beta1 = config.adam_beta1,
+          .beta2 = config.adam_beta2,
+          .epsilon = config.adam_epsilon,
+          .weight_decay = config.weight_decay,
+          .is_8bit = config::is_8bit(config.optimizer),
+          .rates = rates_of(config),
+          .moments_on_host = config::is_paged(config.optimizer) && !device.is_cpu()};
+}
+
+}  // namespace
+
+config::OptimizedKind optimized_kind(const kernels::Parameter& parameter) {
+  using kernels::ParameterRole;
+  switch (parameter.role) {
+    case ParameterRole::kExperts:
+      return config::OptimizedKind::kExperts;
+    case ParameterRole::kEmbedding:
+      return config::OptimizedKind::kEmbedding;
+    case ParameterRole::kHead:
+      return config::OptimizedKind::kHead;
+    case ParameterRole::kOther:
+    case ParameterRole::kMagnitude:
+      return config::OptimizedKind::kOther;
+    case ParameterRole::kMatrix:
+    case ParameterRole::kLoraA:
+    case ParameterRole::kLoraB:
+    case ParameterRole::kEmbeddingLora:
+      return config::OptimizedKind::kMatrix;
+  }
+  invariant_failed(__FILE__, __LINE__, "a known role");
+}
+
+double LearningRateRatios::of(const kernels::Parameter& parameter) const {
+  if (parameter.role == kernels::ParameterRole::kEmbeddingLora) return loraplus_embedding_ratio;
+  const bool is_fast =
+      parameter.role == kernels::ParameterRole::kLoraB || parameter.shape_in_files().size() == 1;
+  return is_fast ? loraplus_lr_ratio : 1;
+}
+
+void Optimizer::step(double, const at::Tensor&) {
+  invariant_failed(__FILE__, __LINE__, "an optimizer that reads the gate");
+}
+
+std::unique_ptr<Optimizer> make_optimizer(kernels::ParameterStore& store,
+                                          const config::TrainConfig& config) {
+  using config::Optimizer;
+  const AdamWConfig adamw = adamw_config(config, store.master().device());
+  switch (config.optimizer) {
+    case Optimizer::kAdamW:
+    case Optimizer::kAdamW8bit:
+    case Optimizer::kPagedAdamW:
+    case Optimizer::kPagedAdamW8bit:
+      return std::make_unique<AdamW>(store, adamw);
+    case Optimizer::kSgd:
+      return std::make_unique<Sgd>(store, SgdConfig{.momentum = config.momentum.value_or(0),
+                                                    .nesterov = config.nesterov.value_or(false),
+                                                    .weight_decay = config.weight_decay,
+                                                    .rates = adamw.rates});
+    case Optimizer::kLion:
+      return std::make_unique<Lion>(store, LionConfig{.beta1 = config.adam_beta1,
+                                                      .beta2 = config.adam_beta2,
+                                                      .weight_decay = config.weight_decay,
+                                                      .rates = adamw.rates});
+    case Optimizer::kAdafactor:
+      return std::make_unique<Adafactor>(
+          store, AdafactorConfig{.weight_decay = config.weight_decay, .rates = adamw.rates});
+    case Optimizer::kMuon:
+      return std::make_unique<Muon>(store, MuonConfig{.momentum = config.momentum.value_or(0.95),
+                                                      .nesterov = config.nesterov.value_or(true),
+                                                      .weight_decay = config.weight_decay,
+                                                      .rate = config.muon_lr,
+                                                      .others = adamw});
+  }
+  invariant_failed(__FILE__, __LINE__, "a known optimizer");
+}
+
+at::Tensor grad_norm(kernels::ParameterStore& store) {
+  return kernels::sum_of_squares(store.grad()).sqrt_();
+}
+
+double clip_factor(double norm, double max_norm) {
+  if (max_norm <= 0) return 1;
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
+
+}  // namespace sftrun::train

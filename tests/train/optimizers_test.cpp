@@ -1,0 +1,194 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/core/file.h"
+#include "sftrun/train/optimizer.h"
+#include "sftrun/weights/safetensors.h"
+#include "support/reference.h"
+#include "support/tensors.h"
+
+namespace sftrun::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What the reference optimizers did (scripts/fixtures/make_optimizers.py).
+class OptimizerReference {
+ public:
+  OptimizerReference() : file_(directory() / "tensors.safetensors") {
+    about = nlohmann::json::parse(read_text_file(directory() / "cases.json"));
+  }
+  at::Tensor tensor(const std::string& name) const {
+    const auto* entry = file_.find(name);
+    if (entry == nullptr) throw std::runtime_error("the fixture lacks " + name);
+    return test::tensor_of(*entry, at::kFloat);
+  }
+  nlohmann::json about;
+
+ private:
+  static fs::path directory() { return fs::path(SFTRUN_TEST_DATA) / "optimizers"; }
+  weights::SafetensorsFile file_;
+};
+
+kernels::ParameterRole role_named(const std::string& name) {
+  using enum kernels::ParameterRole;
+  const std::map<std::string, kernels::ParameterRole> roles = {{"matrix", kMatrix},
+                                                               {"experts", kExperts},
+                                                               {"embedding", kEmbedding},
+                                                               {"head", kHead},
+                                                               {"other", kOther}};
+  return roles.at(name);
+}
+
+void fill_store(kernels::ParameterStore& store, const OptimizerReference& reference) {
+  for (const auto& p : reference.about["parameters"]) {
+    store.add(p["name"], p["shape"].get<std::vector<int64_t>>(), 0, p["decays"])->role =
+        role_named(p["role"]);
+  }
+  store.allocate(at::kBFloat16, at::kCPU);
+  for (kernels::Parameter& p : store.parameters())
+    p.master.detach().copy_(reference.tensor("param." + p.name));
+}
+
+config::TrainConfig train_config_of(const nlohmann::json& settings) {
+  nlohmann::ordered_json all = config::to_json(config::RunConfig());
+  for (const auto& [key, value] : settings.items()) all["train"][key] = value;
+  config::RunConfig run = config::from_json(all);
+  config::resolve(run, "run.yaml", 1);
+  return run.train;
+}
+
+/// The same steps here.
+struct OptimizerRun {
+  explicit OptimizerRun(const std::string& of_case)
+      : name(of_case), train(train_config_of(reference.about["cases"].at(of_case))) {
+    fill_store(store, reference);
+    optimizer = make_optimizer(store, train);
+  }
+  /// @param in_gradient the gradients are so many times those of the reference
+  void step(int64_t number, double in_gradient = 1, double grad_scale = 1) {
+    const at::NoGradGuard no_grad;
+    for (kernels::Parameter& p : store.parameters())
+      p.grad.copy_(reference.tensor(fmt::format("{}.grad.{}", number, p.name)) * in_gradient);
+    optimizer->step(*train.learning_rate, grad_scale);
+  }
+  void take(int64_t first, int64_t end) {
+    for (int64_t number = first; number < end; ++number) step(number);
+  }
+  at::Tensor expected(const std::string& what) const { return reference.tensor(name + "." + what); }
+
+  const OptimizerReference reference;
+  std::string name;
+  config::TrainConfig train;
+  kernels::ParameterStore store;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+constexpr int64_t kSteps = 6;  // of the fixture
+
+class Optimizers : public testing::TestWithParam<const char*> {
+ protected:
+  OptimizerRun run{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Cases, Optimizers,
+                         testing::Values("sgd", "sgd_momentum", "sgd_nesterov", "lion",
+                                         "lion_betas", "adafactor", "muon", "muon_original"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(OptimizerFixture, EveryCaseIsTested) {
+  const OptimizerReference reference;
+  EXPECT_EQ(reference.about["cases"].size(), 8U);
+  EXPECT_EQ(reference.about["steps"], kSteps);
+}
+
+TEST_P(Optimizers, WeightsAndStateAreTheReferences) {
+  run.take(0, kSteps);
+  for (const kernels::Parameter& p : run.store.parameters()) {
+    const at::Tensor end = run.expected("param." + p.name),
+                     start = run.reference.tensor("param." + p.name);
+    EXPECT_GT((end - start).abs().max().item<float>(), 1e-3) << p.name;
+    EXPECT_TRUE(test::close(p.master, end, 1e-6)) << p.name;
+    EXPECT_TRUE(at::equal(p.compute, p.master.detach().to(at::kBFloat16))) << p.name;
+  }
+  for (const StateTensor& part : run.optimizer->state())
+    EXPECT_TRUE(test::close(part.values, run.expected(part.name), 1e-6)) << part.name;
+}
+
+TEST_P(Optimizers, ClippingMultipliesTheGradient) {
+  OptimizerRun other(GetParam());
+  for (int64_t i = 0; i < 3; ++i) {
+    run.step(i, 0.25, 1);
+    other.step(i, 1, 0.25);
+  }
+  EXPECT_TRUE(at::equal(run.store.master(), other.store.master()));
+}
+
+TEST_P(Optimizers, ContinueFromTheirState) {
+  OptimizerRun other(GetParam());
+  run.take(0, kSteps);
+  other.take(0, 3);
+  auto resumed = make_optimizer(other.store, other.train);
+  const auto from = other.optimizer->state(), into = resumed->state();
+  ASSERT_EQ(from.size(), into.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    EXPECT_EQ(from[i].name, into[i].name);
+    into[i].values.copy_(from[i].values);
+  }
+  resumed->set_steps(other.optimizer->steps());
+  other.optimizer = std::move(resumed);
+  other.take(3, kSteps);
+  EXPECT_TRUE(at::equal(run.store.master(), other.store.master()));
+}
+
+TEST_P(Optimizers, TakeTheBytesThatArePlanned) {
+  int64_t planned = 0;
+  uint64_t named = 0;
+  for (const kernels::Parameter& p : run.store.parameters())
+    planned += config::optimizer_state_bytes(run.train, optimized_kind(p), p.shape);
+  for (const StateTensor& part : run.optimizer->state()) named += part.values.nbytes();
+  EXPECT_EQ(named, static_cast<uint64_t>(planned));
+  EXPECT_GE(run.optimizer->bytes(), named);
+}
+
+TEST_P(Optimizers, SayWhetherTheirStateIsFinite) {
+  run.take(0, kSteps);
+  EXPECT_TRUE(run.optimizer->is_finite());
+  const auto state = run.optimizer->state();
+  for (const StateTensor& part : state) {
+    const at::Tensor before = part.values.clone();
+    part.values.flatten()[0] = std::nan("");
+    EXPECT_FALSE(run.optimizer->is_finite()) << part.name;
+    part.values.copy_(before);
+  }
+  EXPECT_EQ(state.empty(), std::string(GetParam()) == "sgd");
+}
+
+/// LoRA+: B, and parameters with one dimension, with every optimizer.
+TEST_P(Optimizers, LoraPlusRaisesTheRateOfB) {
+  OptimizerRun other(GetParam());
+  run.store.find("tall")->role = kernels::ParameterRole::kLoraB;
+  run.train.loraplus_lr_ratio = 3;
+  run.train.weight_decay = other.train.weight_decay = 0;
+  run.optimizer = make_optimizer(run.store, run.train);
+  other.optimizer = make_optimizer(other.store, other.train);
+  run.step(0);
+  other.step(0);
+  for (const kernels::Parameter& p : run.store.parameters()) {
+    const at::Tensor start = run.reference.tensor("param." + p.name),
+                     of_one = other.store.find(p.name)->master - start;
+    const double ratio = p.name == "tall" || p.name == "norm" ? 3 : 1;
+    EXPECT_TRUE(test::close(p.master - start, of_one * ratio, 1e-4)) << p.name;
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::train
