@@ -545,42 +545,44 @@ def short(limit: float) -> str:
 ABOUT = """\
 # Models
 
-A model's family is the `model_type` of its config.json. For each one that sftrun knows, the table says how far it is from transformers
-and PEFT on a tiny model with random weights, in which what sets the family apart is switched on. The numbers are relative differences,
-the largest that was seen; released models differ from the test models in size, weights and stored precision, and were not run for it.
+The `model_type` in config.json decides the family of a model. For each supported family, the table compares sftrun with transformers and
+PEFT on a tiny model with random weights. The test model has the special features of its family switched on. The numbers are relative
+differences, the largest that was measured. Released models differ from the test models in size, weights and stored precision; they were
+not run for this table.
 
 """
 BELOW = f"""
-Everything is computed in fp32 on the CPU; windows are shorter than most of the texts. The first three columns are of smaller models
-(`tests/data/families`, the largest difference relative to the largest value of a tensor) and what the unit tests `tests/model/families_test.cpp`
-report of them; the others are of the program itself.
+Everything is computed in fp32 on the CPU. Sliding windows are shorter than most of the texts. The first three columns are of smaller models
+(`tests/data/families`; differences relative to the largest value of a tensor), as the unit tests `tests/model/families_test.cpp`
+report them. The other columns are of the program itself.
 Reference: VERSIONS.
 
-This page was written by `tests/parity/families_parity.py --write`. Without `--write` (in `ctest`: `parity.families`) the script measures
-again, and fails beyond the limits and where families or columns of the page are not its own.
+`tests/parity/families_parity.py --write` wrote this page. Without `--write` (in `ctest`: `parity.families`) the script measures again. It
+fails if a difference is above its limit, or if the families or columns of this page are not those of the script.
 
 | column | what is compared | limit |
 |---|---|---|
-| logits | every logit of two documents, packed and the second alone | {short(LOGITS)} |
-| gradients | of the loss (and load-balancing loss) of both documents, every element of every parameter's, by the fused and the plain implementation | {short(GRADIENTS)} |
-| LoRA gradients | the same of every A and B of an adapter on all linear layers, experts and routers, with PEFT's; with and without gradient checkpointing, which changes no bit | {short(GRADIENTS)} |
-| score | log-probabilities of {len(SCORED_LENGTHS)} texts of up to {max(SCORED_LENGTHS)} tokens by `sftrun score`, which packs them, and of each alone | {short(SCORE)} |
-| LoRA loss | every loss of 5 steps on all linear layers (of mixtures attention, experts and routers), without and with packing; the reference takes each document alone | {short(LOSS)} |
-| load balance | every load-balancing loss of the LoRA and full runs, of models whose config.json has `output_router_logits` | {short(LOSS)} |
-| LoRA gradient norm | that of every step, before clipping; the worse of both runs | {short(GRAD_NORM)} |
-| full loss | as LoRA loss, of all parameters; the worse of both runs | {short(LOSS)} |
+| logits | every logit of two documents, packed, and of the second document alone | {short(LOGITS)} |
+| gradients | every element of the gradient of every parameter, for the loss (with the load-balancing loss) of both documents, with the fused and the plain backend | {short(GRADIENTS)} |
+| LoRA gradients | the same for every A and B of an adapter on all linear layers, experts and routers, compared with PEFT; without and with gradient checkpointing, which gives the same bits | {short(GRADIENTS)} |
+| score | log-probabilities of {len(SCORED_LENGTHS)} texts of up to {max(SCORED_LENGTHS)} tokens from `sftrun score`, which packs them, and of each text alone | {short(SCORE)} |
+| LoRA loss | every loss of 5 steps on all linear layers (with experts: attention, experts and routers), without and with packing; the reference computes each document alone | {short(LOSS)} |
+| load balance | every load-balancing loss of the LoRA and full runs, for models whose config.json has `output_router_logits` | {short(LOSS)} |
+| LoRA gradient norm | the gradient norm of every step before clipping; the worse of both runs | {short(GRAD_NORM)} |
+| full loss | as LoRA loss, with all parameters trained; the worse of both runs | {short(LOSS)} |
 | merged logits | `sftrun merge` of the trained adapter, loaded by transformers, and the adapter on its base in PEFT | {short(MERGED_LOGITS)} |
-| GGUF | the model as a GGUF file: scores, and logits of what it merges to with an adapter; the worse of both. `mistral` is stored under the name `llama`, without windows; `olmo3` as `olmo2` with a window, `mixtral` as `llama` with experts; dynamic RoPE has no word in GGUF | {short(MERGED_LOGITS)} |
-| generation | {NEW_TOKENS} tokens of greedy `sftrun generate` after three prompts, and of each alone with transformers' cache | equal |
+| GGUF | the model as a GGUF file: scores, and logits after merging an adapter into it; the worse of both. `mistral` is stored as `llama`, without windows; `olmo3` as `olmo2` with a window, `mixtral` as `llama` with experts; GGUF cannot describe dynamic RoPE | {short(MERGED_LOGITS)} |
+| generation | {NEW_TOKENS} tokens of greedy `sftrun generate` after three prompts, and of each prompt alone with transformers' cache | equal |
 
-Adapters of single experts (`…experts.0.w1.lora_A.weight`), as PEFT wrote them for `mixtral` and `qwen3_moe` before transformers 5, score and merge as
-what PEFT makes of them today, to the limits of the columns score and merged logits.
+Before transformers 5, PEFT wrote adapters of single experts for `mixtral` and `qwen3_moe` (`…experts.0.w1.lora_A.weight`). These score and
+merge as PEFT's conversion of them, within the limits of the columns score and merged logits.
 
-What training wrote, loaded by PEFT or transformers, gives the logits of the model that the reference trained, to {short(TRAINED_LOGITS)} of the largest.
+The trained weights, loaded by PEFT or transformers, give the logits of the model that the reference trained, within {short(TRAINED_LOGITS)} of the
+largest logit.
 
 ## Released models of each family
-The `model_type` of config.json decides; these have one of the table's. Of 17 of them `tests/parity/released_shapes_parity.py` holds names and shapes of
-all tensors, and the number of parameters, against transformers', by their config.json.
+The `model_type` in config.json decides; these released models have one from the table. For 17 of them `tests/parity/released_shapes_parity.py`
+compares names and shapes of all tensors, and the number of parameters, with transformers, using their config.json.
 
 """
 
