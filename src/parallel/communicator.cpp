@@ -15,8 +15,9 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr const char* kFailure = "failure";   // key of the store: why a rank will not come
-constexpr std::chrono::seconds kLeaving{30};  // a rank that dies while it leaves is not waited for
+constexpr const char* kFailure = "failure";  // store key: why a rank has abandoned the run
+// How long to wait for a rank that may have died while leaving
+constexpr std::chrono::seconds kLeaving{30};
 
 Milliseconds to_ms(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
@@ -53,14 +54,14 @@ struct Communicator::Impl {
   Impl() = default;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
-  /// NCCL's group warns at the end of the process if nobody shut it down. `leave` has done so;
-  /// else the run has failed, and a shutdown would wait for the other ranks.
+  /// NCCL's process group warns at exit if it was not shut down. `leave` shuts it down; if the run
+  /// failed instead, `shutdown` would wait for the other ranks, so `abort` is called.
   ~Impl() {
     if (!group || backend != "nccl") return;
     try {
       pending.clear();
       group->abort();
-    } catch (const std::exception&) {  // the card or the other ranks went first
+    } catch (const std::exception&) {  // the device or the other ranks are already gone
     }
   }
 
@@ -73,7 +74,7 @@ struct Communicator::Impl {
                                                        gloo);
   }
 
-  /// Runs a collective and turns its failure into our error.
+  /// Runs a collective and converts its failure to a CommError.
   template <typename Body>
   void guarded(const char* what, Body&& body) {
     const StallWatch::Wait wait(watch.get(), what);
@@ -156,7 +157,7 @@ std::vector<std::vector<double>> Communicator::all_gather(const std::vector<doub
   const auto options = at::TensorOptions().dtype(at::kDouble);
   const at::Tensor own = at::empty({static_cast<int64_t>(values.size())}, options);
   std::copy(values.begin(), values.end(), own.data_ptr<double>());
-  // One read, whatever the number of ranks.
+  // One copy to the host, whatever the number of ranks.
   const at::Tensor host = all_gather_tensor(own.to(impl_->device)).cpu();
   std::vector<std::vector<double>> gathered;
   for (int rank = 0; rank < world_size(); ++rank) {
@@ -181,7 +182,7 @@ void Communicator::barrier(const std::string& name) {
   impl_->guarded("barrier", [&] {
     if (impl_->store->add(count, 1) == world_size())
       impl_->store->set(open, std::vector<uint8_t>{1});
-    // Short waits, so that a signal or a lost launcher is noticed between them.
+    // Polling, so that a signal or a lost launcher is noticed.
     while (!impl_->store->check({open}) && failure.empty()) {
       if (impl_->store->check({kFailure})) {
         const std::vector<uint8_t> bytes = impl_->store->get(kFailure);
@@ -196,14 +197,14 @@ void Communicator::barrier(const std::string& name) {
 void Communicator::leave() {
   barrier("end");
   if (!impl_->group) return;
-  // Every rank is done with every collective. The store must still be there.
+  // All ranks have finished all collectives, but the store must still be reachable.
   impl_->watch.reset();
   if (impl_->backend == "nccl")
     impl_->guarded("shutting NCCL down", [&] { impl_->group->shutdown(); });
   impl_->group.reset();
   const auto left = [](int rank) { return fmt::format("left/{}", rank); };
   impl_->guarded("leaving", [&] {
-    // The store answers nothing to a `set`: what has been sent needs nobody to be there.
+    // `set` does not wait for an answer of the store, so it works even if the host is gone already.
     if (!hosts_store(rank())) return impl_->store->set(left(rank()), std::vector<uint8_t>{1});
     std::vector<std::string> others;
     for (int other = 1; other < world_size(); ++other) others.push_back(left(other));
@@ -220,7 +221,7 @@ void Communicator::abandon(const std::string& why) noexcept {
     if (cause.starts_with("error: ")) cause = cause.substr(7);
     const std::string text = fmt::format("rank {} failed: {}", rank(), cause);
     impl_->store->set(kFailure, std::vector<uint8_t>(text.begin(), text.end()));
-  } catch (const std::exception&) {  // the store went first; the others see that themselves
+  } catch (const std::exception&) {  // the store is gone; the other ranks notice that themselves
   }
 }
 

@@ -6,7 +6,7 @@
 namespace sftrun::parallel {
 namespace {
 
-// Written once while the CUDA library is being loaded.
+// Set once, while libsftrun_cuda.so is being loaded.
 NcclFactory& registered() {
   static NcclFactory factory = nullptr;
   return factory;

@@ -7,9 +7,9 @@
 
 namespace sftrun::parallel {
 
-/// ProcessGroupNCCL lives in libtorch_cuda, which the engine does not link: libsftrun_cuda.so makes
-/// it.
-/// @throws DeviceError when that library is not loaded.
+/// Creates a ProcessGroupNCCL. That class is part of libtorch_cuda, which the engine does not link,
+/// so libsftrun_cuda.so provides it.
+/// @throws DeviceError when libsftrun_cuda.so is not loaded
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size,
                                                     std::chrono::milliseconds timeout);

@@ -25,8 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kGaveUp = "gave_up";  // key of the store: why nobody is waited for any more
-constexpr double kDecisionS = 10;           // for rank 0 to decide so
+constexpr const char* kGaveUp = "gave_up";  // store key: why the ranks stopped waiting
+constexpr double kDecisionS = 10;           // extra time in which rank 0 decides to stop waiting
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -50,14 +50,14 @@ class Socket {
   Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Socket& operator=(Socket&&) = delete;
   int get() const { return fd_; }
-  /// To a new owner.
+  /// Gives up ownership of the descriptor.
   int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
 };
 
-/// What a name stands for on this machine.
+/// The addresses that a host name resolves to on this machine.
 class Addresses {
  public:
   Addresses(const std::string& host, int port) {
@@ -127,7 +127,7 @@ Answer ask(const addrinfo& address, std::string& problem) {
   return error == ECONNREFUSED ? Answer::kRefuses : Answer::kNone;
 }
 
-/// Any of the addresses that the master's name stands for; the best answer counts.
+/// Tries every address that the master's name resolves to and returns the best answer.
 Answer ask_master(const Identity& identity, std::string& problem) {
   const Addresses addresses(identity.master_addr, identity.master_port);
   problem = addresses.problem();
@@ -137,7 +137,7 @@ Answer ask_master(const Identity& identity, std::string& problem) {
   return best;
 }
 
-/// Says something after `first_s`, and again whenever the time has doubled.
+/// `due` is true after `first_s`, and again each time the waiting time has doubled.
 class Reports {
  public:
   explicit Reports(double first_s) : next_s_(first_s) {}
@@ -249,7 +249,7 @@ void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
                     "see the logs of the machines that should run them; parallel.timeout sets how "
                     "long the others wait");
   };
-  // Rank 0 decides, and the others learn it from the store, which goes with rank 0.
+  // Rank 0 decides first. The others read its decision from the store, which ends with rank 0.
   const double timeout_s = options.timeout_s + (identity.rank == 0 ? 0 : kDecisionS);
   const Clock::time_point start = Clock::now();
   Reports reports(options.report_s);

@@ -6,10 +6,10 @@
 
 #include "sftrun/parallel/communicator.h"
 
-/// How the ranks of a run meet: c10d's TCPStore, and who has not come yet.
+/// Rendezvous of the ranks over c10d's TCPStore, with reports of ranks that are missing.
 namespace sftrun::parallel {
 
-/// torchrun's agent hosts the store itself; elsewhere rank 0 does.
+/// Whether this rank hosts the store: rank 0, unless torchrun's agent does.
 bool hosts_store(int rank);
 
 /// Opens the store, or waits for its host.
@@ -18,18 +18,18 @@ bool hosts_store(int rank);
 /// one machine starts. It listens on all interfaces, and warns, only where that is no address of
 /// this machine in a network and the ranks are on several machines.
 ///
-/// @throws CommError after `options.unreachable_s` where the name is unknown or the address does
-/// not answer; after `options.timeout_s` where nothing listens; at once where the port is taken
-/// @throws StoppedWaiting when `options.stop_requested` says so
+/// @throws CommError after `options.unreachable_s` if the name is unknown or the address does not
+/// answer; after `options.timeout_s` if nothing listens; at once if the port is in use
+/// @throws StoppedWaiting when `options.stop_requested` returns true
 c10::intrusive_ptr<c10d::Store> open_store(const Identity& identity, const ConnectOptions& options);
 
 /// A second connection to the same store, for another thread: a connection answers one call at a
 /// time, and a call may wait for long.
 c10::intrusive_ptr<c10d::Store> another_connection(const Identity& identity);
 
-/// Returns when every rank has come. Rank 0 names the ranks that are missing after
-/// `options.report_s`, and again after each doubling of that time.
-/// @throws CommError naming them after `options.timeout_s`
+/// Returns when every rank has joined. Rank 0 logs the missing ranks after `options.report_s`, and
+/// again each time the waiting time has doubled.
+/// @throws CommError naming the missing ranks after `options.timeout_s`
 /// @throws StoppedWaiting as above
 void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
                         const ConnectOptions& options);

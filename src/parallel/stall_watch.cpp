@@ -26,15 +26,15 @@ std::string key_of(int rank) {
 
 }  // namespace
 
-/// What a rank says of itself: a number that grows, what it waits in ("": it does not wait), and
-/// what it does.
+/// The state that a rank publishes: a heartbeat counter, the collective in which it waits ("" if it
+/// does not wait), and its activity.
 struct StallWatch::State {
   std::string beats, waits_in, activity;
 
   static std::string pack(int64_t beats, const char* waits_in, const std::string& activity) {
     return fmt::format("{}|{}|{}", beats, waits_in ? waits_in : "", activity);
   }
-  /// Nothing where the rank has not said anything yet.
+  /// nullopt if the rank has not published a state yet.
   static std::optional<State> read(c10d::Store& store, int rank) {
     if (!store.check({key_of(rank)})) return std::nullopt;
     const std::vector<uint8_t> bytes = store.get(key_of(rank));
@@ -142,7 +142,7 @@ std::vector<std::string> StallWatch::beats_of_all() {
   return beats;
 }
 
-/// @return "" where a lower rank waits, too, and says it
+/// @return "" if a lower rank waits, too: that rank writes the log line
 std::string StallWatch::describe_others() {
   std::vector<int> silent, waiting;
   std::map<std::string, std::vector<int>> busy;

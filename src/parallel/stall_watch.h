@@ -10,7 +10,7 @@
 
 #include "sftrun/parallel/communicator.h"
 
-/// Which rank the others wait for.
+/// Finds the ranks that the others wait for.
 namespace sftrun::parallel {
 
 /// A thread that tells the other ranks, over a connection of its own to the store, whether this
@@ -25,13 +25,13 @@ class StallWatch {
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;
 
-  /// What this rank does from now on: "step 17". Any thread.
+  /// Sets what this rank is doing: "step 17". Any thread.
   void set_activity(const std::string& activity);
 
-  /// This rank waits for the others while it lives.
+  /// Marks this rank as waiting for the others during its lifetime.
   class Wait {
    public:
-    /// @param watch may be null: nobody watches @param what "all_reduce"
+    /// @param watch may be null: no watch    @param what "all_reduce"
     Wait(StallWatch* watch, const char* what);
     ~Wait();
     Wait(const Wait&) = delete;
@@ -64,7 +64,7 @@ class StallWatch {
   const char* waits_in_ = nullptr;
   std::chrono::steady_clock::time_point wait_start_;
   int64_t beats_ = 0;
-  std::thread thread_;  // the last: it uses the others
+  std::thread thread_;  // last, because it uses the members above
 };
 
 }  // namespace sftrun::parallel

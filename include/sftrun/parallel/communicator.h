@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
-/// The processes of a run and what they say to each other: c10d's collectives (Gloo on CPU, NCCL on
-/// GPUs) and its store.
+/// Communication between the ranks of a run: c10d's collectives (Gloo on CPU, NCCL on GPUs) and its
+/// key-value store.
 namespace sftrun::parallel {
 
 struct Identity {
   int rank = 0, world_size = 1;
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
-  bool is_one_machine = true;  ///< all ranks run here
+  bool is_one_machine = true;  ///< all ranks run on this machine
 };
 
 struct ConnectOptions {
@@ -29,7 +29,7 @@ struct ConnectOptions {
   std::function<bool()> stop_requested;  ///< asked while the ranks are waited for; may be empty
 };
 
-/// The ranks were no longer waited for because `stop_requested` said so.
+/// Thrown when `stop_requested` returned true before all ranks had joined.
 struct StoppedWaiting : std::exception {
   const char* what() const noexcept override { return "stopped before the ranks met"; }
 };
@@ -41,10 +41,12 @@ struct CollectiveCounts {
 /// Not thread-safe; one per process (or per thread, in tests).
 class Communicator {
  public:
-  /// One process: collectives are the identity and need no network.
+  /// A single process: collectives return their input; no network is used.
   Communicator();
-  /// Meets the others. @param backend "gloo" or "nccl" @throws CommError naming the address, or
-  /// the ranks that did not come in time; StoppedWaiting
+  /// Joins the process group.
+  /// @param backend "gloo" or "nccl"
+  /// @throws CommError naming the address that does not answer, or the ranks that did not join in
+  /// time; StoppedWaiting
   static Communicator connect(const Identity& identity, const std::string& backend,
                               at::Device device, const ConnectOptions& options);
   ~Communicator();
@@ -55,25 +57,27 @@ class Communicator {
   int world_size() const;
   std::string backend() const;  ///< "none", "gloo", "nccl"
 
-  /// Starts summing `tensor` over all ranks in place; every rank ends with the same bits. The
-  /// tensor must live until `wait_all`.
+  /// Starts an in-place sum of `tensor` over all ranks; the result is bit-identical on every rank.
+  /// The tensor must stay alive until `wait_all`.
   void all_reduce_async(const at::Tensor& tensor);
   void wait_all();
-  /// values [n] of each rank, in order of rank: [world_size][n]. n must be the same everywhere.
+  /// @param values [n] of this rank, with the same n on every rank    @return [world_size][n], by
+  /// rank
   std::vector<std::vector<double>> all_gather(const std::vector<double>& values);
-  /// The same of a tensor [n], where it lies: [world_size, n]. With NCCL the host does not wait.
+  /// The same for a tensor [n] on its device: [world_size, n]. With NCCL the host does not wait.
   at::Tensor all_gather_tensor(const at::Tensor& values);
-  /// Waits until all ranks have come here, on the store and not in a collective: whoever comes
-  /// first may wait for hours. @throws CommError when one has abandoned the run
+  /// Waits until all ranks have called it. It polls the store instead of using a collective, so
+  /// that a rank may wait for hours. @throws CommError when a rank has called `abandon`
   void barrier(const std::string& name);
-  /// The last thing of a run: waits as `barrier` does. The rank that hosts the store leaves last,
-  /// for the others may still be asking it whether all have come.
+  /// Ends the communication of a run; waits as `barrier` does. The rank that hosts the store
+  /// returns last, because the other ranks may still be polling it.
   void leave();
-  /// Tells the ranks that wait in `barrier` that this one will not come, and why.
+  /// Makes the ranks that wait in `barrier` fail with `why`, because this rank will not arrive.
   void abandon(const std::string& why) noexcept;
-  /// Rank 0's text, to all.
+  /// @return `text` of rank 0, on every rank
+  /// @param name key in the store; a new one for each call
   std::string broadcast(const std::string& name, const std::string& text);
-  /// What this rank does from now on ("step 17"), for those who wait for it. Any thread.
+  /// Sets what this rank is doing ("step 17"), for the stall warnings of other ranks. Any thread.
   void set_activity(const std::string& activity);
   const CollectiveCounts& counts() const;
 

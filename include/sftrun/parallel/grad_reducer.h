@@ -8,20 +8,21 @@
 
 #include "sftrun/parallel/communicator.h"
 
-/// Sums one flat gradient buffer over all ranks while the backward pass goes on. Two verbs:
-/// `group_done` as groups complete, from the last to the first, and `finish`.
+/// Sums one flat gradient buffer over all ranks while the backward pass is running. Call
+/// `group_done` when the gradients of a group are complete, from the last group to the first, then
+/// `finish`.
 namespace sftrun::parallel {
 
 class GradReducer {
  public:
-  /// @param ranges element range [begin, end) of each group in the buffer, ascending; empty ranges
-  /// allowed
-  /// @param bucket_cap_bytes neighbouring groups are reduced together until they are this large
+  /// @param ranges element range [begin, end) of each parameter group in the buffer, ascending;
+  /// ranges may be empty
+  /// @param bucket_cap_bytes adjacent groups are reduced in one call until they reach this size
   GradReducer(Communicator& comm, at::Tensor flat_grad,
               std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bucket_cap_bytes);
 
   void group_done(int64_t group);
-  /// Reduces what is left and waits for all of it.
+  /// Reduces the remaining groups and waits for all reductions.
   void finish();
 
  private:
