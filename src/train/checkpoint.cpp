@@ -31,7 +31,7 @@ std::string step_name(int64_t step) {
   return fmt::format("step-{:06}", step);
 }
 
-/// The step of "step-000100"; nullopt for other names.
+/// 100 for "step-000100"; nullopt for other names.
 std::optional<int64_t> step_of(const fs::path& path) {
   const std::string name = path.filename().string();
   if (!name.starts_with("step-") || name.size() < 6) return std::nullopt;
@@ -41,7 +41,7 @@ std::optional<int64_t> step_of(const fs::path& path) {
   return std::stoll(digits);
 }
 
-/// step, path of everything named as a checkpoint, ascending.
+/// (step, path) of every folder with a checkpoint's name, ascending.
 std::vector<std::pair<int64_t, fs::path>> list(const fs::path& directory) {
   std::vector<std::pair<int64_t, fs::path>> found;
   std::error_code code;
@@ -63,7 +63,7 @@ void set_aside(const fs::path& directory, const fs::path& checkpoint) {
             aside.filename().string());
 }
 
-/// Renamed first: a crash in the middle of removing must not leave half a checkpoint under its
+/// Renamed before it is removed: a crash must not leave an incomplete checkpoint under its final
 /// name.
 void discard(const fs::path& directory, const fs::path& checkpoint) {
   const fs::path doomed =
@@ -74,7 +74,7 @@ void discard(const fs::path& directory, const fs::path& checkpoint) {
   if (!code) fs::remove_all(doomed, code);
 }
 
-/// A disk that is full while a checkpoint is written gets its space back.
+/// Removes the temporary folder when writing fails, for example because the disk is full.
 struct RemovedUnlessRenamed {
   const fs::path& path;
   ~RemovedUnlessRenamed() {
@@ -144,7 +144,7 @@ void CheckpointStore::set_later_aside(int64_t step) const {
 }
 
 void CheckpointStore::require_writable() const {
-  const AtomicFile probe(directory_ / "probe");  // gone with this scope
+  const AtomicFile probe(directory_ / "probe");  // removed at the end of this scope
 }
 
 void CheckpointStore::remove_leftovers() const {
@@ -166,7 +166,7 @@ void CheckpointStore::save(model::Decoder& decoder, Optimizer& optimizer,
   if (adapter) {
     weights::write_adapter(temporary, *adapter, model::adapter_tensors(decoder));
   }
-  // Of PiSSA the adapter is not what trains.
+  // With PiSSA the trained parameters are not the exported adapter, so both are stored.
   if (!decoder.principal_parts().empty()) {
     weights::write_safetensors(temporary / kPrincipalPartsFile,
                                model::principal_part_tensors(decoder));

@@ -27,17 +27,17 @@ std::string fingerprint_of(const fs::path& path) {
   return sum_of(MappedFile(path).bytes());
 }
 
-// The file's first key is the fingerprint of the same object without it: every byte is covered, by
-// this text or by the sum.
+// The first key of state.json is the fingerprint of the same object without that key. So every byte
+// is checked, either against this text or by the fingerprint.
 constexpr std::string_view kBeforeSum = "{\n  \"fingerprint\": \"", kAfterSum = "\",";
 constexpr size_t kSumDigits = 32;
 
-/// @param object a JSON object's text, with its braces
+/// @param object text of a JSON object, with its braces
 std::string sealed(const std::string& object) {
   return fmt::format("{}{}{}{}", kBeforeSum, sum_of(object), kAfterSum, object.substr(1));
 }
 
-/// The text that was sealed; empty: the file is not what was written.
+/// The object without its fingerprint; empty if the file was changed after it was written.
 std::string unsealed(const std::string& text) {
   const size_t body = kBeforeSum.size() + kSumDigits + kAfterSum.size();
   if (text.size() < body || !text.starts_with(kBeforeSum) ||
@@ -52,8 +52,8 @@ std::string unsealed(const std::string& text) {
                   kFix);
 }
 
-/// Of a version of this program that had no fingerprint in the file, or that knew less of the model
-/// in its identity.
+/// Written by an older version of this program: without a fingerprint, or with fewer fields in its
+/// identity.
 bool is_of_an_older_version(const std::string& text, const std::string& object) {
   const bool is_sealed = !object.empty();
   const Json json = Json::parse(is_sealed ? object : text, nullptr, /*allow_exceptions=*/false);
@@ -68,7 +68,7 @@ bool is_in_fp16(const Json& json) {
   return settings.is_object() && settings.value("model.dtype", Json()) == "fp16";
 }
 
-/// There in runs in fp16, and in no others.
+/// Whether loss_scale is present and valid in an fp16 run, and absent in all others.
 bool is_usable_scale(const Json& json) {
   if (json.contains("loss_scale") != is_in_fp16(json)) return false;
   if (!json.contains("loss_scale")) return true;

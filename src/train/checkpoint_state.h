@@ -5,17 +5,18 @@
 
 #include "sftrun/train/checkpoint.h"
 
-/// state.json, the file that makes a checkpoint: where the run stands, and what each of the other
-/// files must be.
+/// state.json: step and settings of the run, with the sizes and fingerprints of the checkpoint's
+/// other files.
 namespace sftrun::train {
 
 inline constexpr const char* kStateFile = "state.json";
 
-/// Written when every other file of `directory` is. Holds their lengths and fingerprints.
+/// Written last, after all other files of `directory`. Stores their sizes and fingerprints.
 void write_state(const std::filesystem::path& directory, const TrainState& state,
                  int64_t optimizer_steps);
 
-/// @throws DataError if it is missing or damaged, or a file has not the length it names
+/// @throws DataError if state.json is missing or damaged, or if another file is missing or has the
+/// wrong size
 nlohmann::ordered_json read_state_json(const std::filesystem::path& checkpoint);
 
 }  // namespace sftrun::train

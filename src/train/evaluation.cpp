@@ -16,7 +16,8 @@ Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
 
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Communicator& comm) const {
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<data::Bin> bins = plan_.global_batch(0, 0);  // one batch holds the whole set
+  // The whole validation set is one batch
+  const std::vector<data::Bin> bins = plan_.global_batch(0, 0);
   const auto num_bins = static_cast<int64_t>(bins.size());
   double label_tokens = 0;
   at::Tensor loss_sum =

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Settings that change how a run is carried out or shown, not what it computes; names and paths
-/// are covered by fingerprints, and how a global batch is divided does not matter, only its size.
+/// Settings that do not affect the results. Names and paths are covered by fingerprints; of a
+/// global batch only the size matters, not its division.
 const std::set<std::string>& settings_without_effect() {
   static const std::set<std::string> keys = {"model.name",
                                              "model.revision",
@@ -76,7 +76,7 @@ std::vector<std::string> key_differences(const Json& was, const Json& is) {
   return differences;
 }
 
-/// The files whose bytes are others; names alone do not matter. Empty: the same.
+/// The files with different contents, regardless of their names; empty: no difference.
 std::vector<std::string> other_weights(const Json& was, const Json& is) {
   std::vector<std::string> names;
   for (size_t i = 0; i < is.size(); ++i) {
@@ -87,7 +87,7 @@ std::vector<std::string> other_weights(const Json& was, const Json& is) {
   return names;
 }
 
-/// The first `most`, and how many more.
+/// The first `most` entries and the number of further ones.
 std::string shortened_list(std::vector<std::string> all, size_t most) {
   const size_t more = all.size() - std::min(most, all.size());
   all.resize(all.size() - more);

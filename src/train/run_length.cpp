@@ -7,7 +7,7 @@
 namespace sftrun::train {
 namespace {
 
-/// The first of the steps done whose learning rate would have been another; nullopt: none.
+/// The first finished step that has another learning rate under `now`; nullopt: none.
 std::optional<int64_t> first_other_rate(const Schedule& before, const Schedule& now,
                                         int64_t steps_done) {
   for (int64_t step = 0; step < steps_done; ++step)

@@ -40,7 +40,7 @@ double Schedule::factor_after_warmup(double step) const {
       return progress >= 1
                  ? 0
                  : std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * std::fmod(progress, 1.0))));
-    case config::Scheduler::kPolynomial: {  // to lr_end 1e-7 with power 1
+    case config::Scheduler::kPolynomial: {  // decays to lr_end 1e-7 with power 1
       constexpr double kEnd = 1e-7;
       if (step > total) return kEnd / peak_;
       return ((peak_ - kEnd) * (1 - progress) + kEnd) / peak_;

@@ -22,7 +22,7 @@ StepNumbers::StepNumbers(at::Device device)
           {kHostValues}, at::TensorOptions().dtype(at::kDouble).pinned_memory(device.is_cuda()))) {
   if (device.is_cpu()) return;
   for (auto* event : {&began_, &ended_})
-    event->emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // which keeps the time
+    event->emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // with timing enabled
 }
 
 void StepNumbers::begin() {
@@ -37,7 +37,7 @@ void StepNumbers::gather(parallel::Communicator& comm, const at::Tensor& grad_no
   std::vector<at::Tensor> scalars = {grad_norm};
   scalars.insert(scalars.end(), losses.begin(), losses.end());
   scalars.insert(scalars.end(), aux_losses.begin(), aux_losses.end());
-  // Read by the device when it comes to this copy: kept until `wait`.
+  // The device reads it when the queued copy runs, so it stays unchanged until `wait`.
   auto* value = host_values_.mutable_data_ptr<double>();
   value[0] = host.label_tokens, value[1] = host.peak_memory_bytes;
   value[2] = host.stop_exit_code, value[3] = host.save_due;

@@ -28,8 +28,9 @@ std::vector<std::pair<int64_t, int64_t>> group_ranges(const kernels::ParameterSt
   return ranges;
 }
 
-constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();  // of a rank without labels
-constexpr int64_t kBeforeAll = -1;  // also before the events of step 0
+// For a rank without label tokens
+constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();
+constexpr int64_t kBeforeAll = -1;  // drops the events of step 0, too
 
 model::PassGraphs::Options graph_options(const TrainerInputs& in) {
   const config::TrainConfig& train = in.config.train;
@@ -42,28 +43,28 @@ model::PassGraphs::Options graph_options(const TrainerInputs& in) {
 
 }  // namespace
 
-/// A step that the device was given and whose numbers were not read.
+/// A step that was queued on the device and whose values were not read yet.
 struct Trainer::QueuedStep {
   int64_t step = 0;
   data::StepBatch batch;
   double started_s = 0;  // on the monotonic clock
   double learning_rate = 0, loss_scale = 1;
-  double epochs = 0;  // of data, when the step is done
+  double epochs = 0;  // epochs of data after this step
 };
 
-/// What one step did, on all ranks.
+/// Results of one step over all ranks.
 struct Trainer::StepReport {
   double loss = 0, grad_norm = 0, seconds = 0;
-  std::optional<double> aux_loss;           // the mean of all micro-batches'
-  std::vector<double> loss_per_rank;        // each rank's mean over its own labels
+  std::optional<double> aux_loss;           // mean over all micro-batches
+  std::vector<double> loss_per_rank;        // mean over the label tokens of each rank
   std::vector<uint64_t> peak_memory_bytes;  // per rank
-  std::vector<double> gpu_utilization;      // per rank; empty where a rank has none to tell
-  // The first bin of the first micro-batch whose loss is not finite; -1 for none.
+  std::vector<double> gpu_utilization;      // per rank; empty if a rank has no reading
+  // Index of the first packed sequence of the first micro-batch with a non-finite loss; -1: none.
   int64_t not_finite_at = -1;
-  bool skipped = false;  // fp16: the gradients were not finite, and no weight was changed
+  bool skipped = false;  // fp16: gradients were not finite, so no weight was changed
 };
 
-/// Scalars in fp64 on the device, of each of this rank's micro-batches.
+/// fp64 scalars on the device, one per micro-batch of this rank.
 struct Trainer::MicroBatchSums {
   std::vector<at::Tensor> losses, aux_losses;
   int64_t label_tokens = 0;  // of this rank
@@ -164,8 +165,8 @@ bool Trainer::learns_nothing() const {
   return true;
 }
 
-/// Forward and backward pass, and what follows of them on the device. Waits for nothing but room in
-/// the device's queue.
+/// Queues the forward and backward pass, the gradient reduction and, if the device decides, the
+/// update. Does not wait for the device unless its queue is full.
 void Trainer::queue_step(int64_t step) {
   QueuedStep queued{.step = step, .started_s = now_s()};
   numbers_of(step).begin();
@@ -180,7 +181,8 @@ void Trainer::queue_step(int64_t step) {
   queued_.push_back(std::move(queued));
 }
 
-/// The step's numbers on their way to the host; before, the update, where the device decides.
+/// Queues the update if the device decides about it, then the copy of the step's values to the
+/// host.
 void Trainer::queue_update(const QueuedStep& queued, const MicroBatchSums& sums) {
   StepNumbers& numbers = numbers_of(queued.step);
   const bool is_save_due = save_every_s_ > 0 && now_s() - last_save_s_ >= save_every_s_;
@@ -200,7 +202,7 @@ void Trainer::queue_update(const QueuedStep& queued, const MicroBatchSums& sums)
   numbers.send();
 }
 
-/// Reads the oldest steps until so many are left unread.
+/// Reads the oldest queued steps until `left_queued` remain.
 void Trainer::finish_steps(size_t left_queued) {
   while (queued_.size() > left_queued) {
     const QueuedStep queued = std::move(queued_.front());
@@ -213,8 +215,8 @@ void Trainer::finish_steps(size_t left_queued) {
   }
 }
 
-/// What went wrong while a step was queued may come from the step before, whose numbers say so; if
-/// not, they are logged. A device that is lost has none.
+/// An error while a step is queued may come from the previous step. Its values are read and checked
+/// first; if they are finite they are logged. A lost device has no values to read.
 void Trainer::finish_before_error() {
   try {
     finish_steps(0);
@@ -236,7 +238,7 @@ Trainer::StepReport Trainer::finish_step(const QueuedStep& queued) {
   return report;
 }
 
-/// In fp16 gradients may exceed what it holds: the step is left out and the scale halved.
+/// fp16: gradients may exceed fp16's range. The step is skipped and the loss scale halved.
 bool Trainer::overflows(const StepReport& report) {
   if (!loss_scale_.is_active() || !std::isfinite(report.loss)) return false;
   const bool accepted = loss_scale_.accept(std::isfinite(report.grad_norm));
@@ -254,8 +256,8 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
     double of_rank = 0, aux_of_rank = 0;
     for (const double loss : numbers.losses) of_rank += loss;
     for (const double loss : numbers.aux_losses) aux_of_rank += loss;
-    // Reduced, and so all ranks' alike, unless a card or a link is broken: any of them closes the
-    // gate.
+    // The reduced norm is the same on all ranks unless a GPU or a link is broken. A non-finite norm
+    // on any rank stops the update.
     if (!std::isfinite(numbers.grad_norm)) report.grad_norm = numbers.grad_norm;
     total += of_rank;
     aux_total += aux_of_rank;
@@ -274,7 +276,8 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
   return report;
 }
 
-/// The first bin of a rank's first micro-batch whose loss is not finite; -1 for none.
+/// Index of the first packed sequence of the rank's first micro-batch with a non-finite loss; -1:
+/// none.
 int64_t Trainer::not_finite_at(const RankNumbers& numbers, int64_t rank) const {
   for (size_t micro_step = 0; micro_step < numbers.losses.size(); ++micro_step)
     if (!std::isfinite(numbers.losses[micro_step]))
@@ -317,7 +320,7 @@ double Trainer::aux_coef() const {
   return in_.config.train.router_aux_loss_coef.value_or(0);
 }
 
-/// Of all ranks, without those that a short last batch leaves empty.
+/// Over all ranks, without micro-batches that are empty in a short last batch.
 double Trainer::num_micro_batches(const data::StepBatch& global_batch) const {
   const int64_t size = *in_.config.train.batch_size.value;
   return static_cast<double>((static_cast<int64_t>(global_batch.bins.size()) + size - 1) / size);
@@ -341,11 +344,11 @@ void Trainer::require_finite(const StepReport& report, const data::StepBatch& gl
                           newest_saved()));
 }
 
-/// The records in bins [first, end) of a batch, as "a.jsonl, lines 3, 4; b.csv, row 7".
+/// The records in packed sequences [first, end) of a batch: "a.jsonl, lines 3, 4; b.csv, row 7".
 std::string Trainer::records_of(const data::StepBatch& global_batch, int64_t first,
                                 int64_t end) const {
   constexpr size_t kShown = 16;
-  std::map<std::string, std::set<int64_t>> numbers;  // of each file, in its order
+  std::map<std::string, std::set<int64_t>> numbers;  // record numbers by file, ascending
   std::map<std::string, bool> is_table;
   for (int64_t bin = first; bin < std::min(end, static_cast<int64_t>(global_batch.bins.size()));
        ++bin) {
@@ -469,7 +472,7 @@ void Trainer::evaluate(int64_t steps_done) {
             format_duration(result.seconds));
 }
 
-/// What the last update made of the weights nobody has looked at yet. All ranks see the same.
+/// Checks weights and optimizer state after the last update. All ranks get the same result.
 void Trainer::require_finite_state(int64_t steps_done) {
   if (std::isfinite(kernels::sum_of_squares(in_.decoder->parameters().master()).item<double>()) &&
       optimizer_->is_finite()) {

@@ -11,19 +11,19 @@
 #include "sftrun/kernels/parameter.h"
 #include "sftrun/train/optimizer.h"
 
-/// AdamW (arXiv:1711.05101) over the flat buffers, equal to torch.optim.AdamW to rounding; or with
-/// moments of 8 bits a value (arXiv:2110.02861), equal to bitsandbytes.optim.AdamW with
-/// optim_bits=8 as transformers' Trainer sets it up (config::has_8bit_moments says which moments
-/// stay in fp32).
+/// AdamW (arXiv:1711.05101) over the flat buffers, equal to torch.optim.AdamW up to rounding. With
+/// is_8bit, moments take 8 bits per value (arXiv:2110.02861), equal to bitsandbytes.optim.AdamW
+/// with optim_bits=8 as transformers' Trainer sets it up (config::has_8bit_moments says which
+/// moments stay in fp32).
 namespace sftrun::train {
 
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool is_8bit = false;
   LearningRateRatios rates;
-  /// Moments lie in host memory and are on the device part by part while they are updated.
+  /// Moments are kept in host memory; parts of them are copied to the device for the update.
   bool moments_on_host = false;
-  /// Then on the device at a time, twice.
+  /// Values per part of a moment; two parts are on the device at a time.
   int64_t values_of_part = int64_t{1} << 22;
 };
 
@@ -31,7 +31,7 @@ class StagedMoments;
 
 class AdamW final : public Optimizer {
  public:
-  /// @param parameters those to update; empty: all of the store
+  /// @param parameters the parameters to update; empty: all of the store
   AdamW(kernels::ParameterStore& store, AdamWConfig config,
         std::vector<const kernels::Parameter*> parameters = {});
   ~AdamW() override;
@@ -44,13 +44,13 @@ class AdamW final : public Optimizer {
   uint64_t device_bytes() const override;
 
  private:
-  /// Where a parameter's moments are.
+  /// Where the moments of a parameter are.
   struct Place {
     bool is_8bit;
-    int64_t first;  ///< element of exp_avg_ and exp_avg_sq_, or block
+    int64_t first;  ///< first element of exp_avg_ and exp_avg_sq_; with is_8bit, first block
     int64_t end;
   };
-  /// Neighbouring parameters of one kind, merged.
+  /// Adjacent parameters with the same settings, merged.
   struct Segment {
     Place place;
     int64_t begin, end;  ///< elements of the flat buffers
@@ -60,7 +60,7 @@ class AdamW final : public Optimizer {
   void add_segment(const kernels::Parameter& parameter, const Place& place);
   void allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks);
   at::Tensor zero_moments(at::IntArrayRef shape, at::ScalarType dtype) const;
-  /// What gradients are multiplied by: the gate's factor where there is a gate.
+  /// Gradient scale: `factor`, or the factor in `gate` if that is defined.
   struct GradScale {
     double factor;
     at::Tensor gate;
@@ -76,11 +76,11 @@ class AdamW final : public Optimizer {
   kernels::ParameterStore& store_;
   AdamWConfig config_;
   std::vector<const kernels::Parameter*> parameters_;
-  std::vector<Place> places_;  // of each of them
+  std::vector<Place> places_;  // of each parameter
   std::vector<Segment> segments_;
   at::Tensor exp_avg_, exp_avg_sq_;  // [elements with moments in fp32]
   kernels::BlockwiseMoments blockwise_;
-  std::unique_ptr<StagedMoments> staged_;  // null: moments are where the weights are
+  std::unique_ptr<StagedMoments> staged_;  // null: moments are on the device of the weights
 };
 
 }  // namespace sftrun::train

@@ -10,15 +10,15 @@
 #include "sftrun/data/batch_stream.h"
 #include "sftrun/data/dataset.h"
 
-/// Where a run's batches come from.
+/// The source of a run's batches.
 namespace sftrun::train {
 
-/// Where an optimizer step lies in the data.
+/// Position of an optimizer step in the data.
 struct StepPosition {
   int64_t epoch = 0, step_in_epoch = 0, steps_in_epoch = 0;
 };
 
-/// Optimizer steps of a run: epochs (the last may be a fraction) or max_steps.
+/// Optimizer steps of a run: from epochs (the last one may be partial) or max_steps.
 class StepPlan {
  public:
   StepPlan(const data::BatchPlan& plan, double epochs, std::optional<int64_t> max_steps);
@@ -26,7 +26,7 @@ class StepPlan {
   StepPosition position(int64_t step) const;
 
  private:
-  std::vector<int64_t> steps_in_epoch_;  // of each epoch, whole
+  std::vector<int64_t> steps_in_epoch_;  // of each complete epoch
   int64_t total_steps_ = 0;
 };
 
@@ -35,9 +35,9 @@ class Batches {
  public:
   virtual ~Batches() = default;
   virtual int64_t total_steps() const = 0;
-  /// The batch of a step; steps are asked for in order.
+  /// The batch of a step; call it for consecutive steps.
   virtual data::StepBatch at(int64_t step) = 0;
-  /// Passes over the data when `step` is done.
+  /// Number of passes over the data after `step`.
   virtual double epochs_after(int64_t step) const = 0;
   virtual bool ends_epoch(int64_t step) const = 0;
   /// What a checkpoint must keep for the next batch to be found again; null: its step says it all.
@@ -46,7 +46,7 @@ class Batches {
   virtual const data::SourceFile& file_of(const data::StepBatch& batch, int64_t index) const = 0;
 };
 
-/// Batches of a data set that was read whole. @param dataset must outlive this
+/// Batches of a data set that was read completely. @param dataset must outlive this object
 class PlannedBatches final : public Batches {
  public:
   PlannedBatches(const config::RunConfig& config, const data::Dataset& dataset);
@@ -65,10 +65,10 @@ class PlannedBatches final : public Batches {
   StepPlan steps_;
 };
 
-/// Batches of data that are tokenised while training; train.max_steps of them.
+/// train.max_steps batches of data that are tokenised during training.
 class StreamedBatches final : public Batches {
  public:
-  /// @param position as position() had it in a checkpoint; null: from the beginning
+  /// @param position from position() in a checkpoint; null: start of the data
   StreamedBatches(const config::RunConfig& config, const data::TextModel& model, int num_threads,
                   const nlohmann::ordered_json& position)
       : total_steps_(config.train.max_steps.value()),
@@ -88,7 +88,7 @@ class StreamedBatches final : public Batches {
   data::BatchStream stream_;
 };
 
-/// The plan of batches that a configuration asks for.
+/// The division of the data into batches, as configured.
 data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
                                 bool shuffle, int64_t global_batch_size);
 

@@ -11,42 +11,44 @@
 #include "sftrun/train/optimizer.h"
 #include "sftrun/weights/peft.h"
 
-/// Training state on disk: checkpoints/step-000100/ holds the trained parameters (PEFT's layout for
-/// adapters), the optimizer's moments and state.json. A checkpoint is written under another name
-/// and renamed when complete, so one that exists is whole.
+/// Training state on disk. checkpoints/step-000100/ holds the trained parameters (adapters in
+/// PEFT's layout), the optimizer state and state.json. A checkpoint is written under a temporary
+/// name and renamed when complete, so a checkpoint under its final name is complete.
 namespace sftrun::train {
 
 struct TrainState {
-  int64_t step = 0;  ///< optimizer steps done; random numbers are functions of it
+  int64_t step = 0;  ///< optimizer steps done; random numbers are derived from it
   nlohmann::ordered_json data_position;  ///< see Batches::position
   nlohmann::ordered_json identity;       ///< see identity.h
-  double trained_seconds = 0;            ///< over all parts of the run
+  double trained_seconds = 0;            ///< over all parts of a run that was resumed
   int64_t tokens = 0;
-  int64_t rendered_at_unix_s = 0;  ///< what the chat template saw as the time (strftime_now)
-  std::optional<LossScale::State> loss_scale;  ///< of a run in fp16
+  int64_t rendered_at_unix_s = 0;  ///< the time passed to the chat template (strftime_now)
+  std::optional<LossScale::State> loss_scale;  ///< set for runs in fp16
 };
 
 class CheckpointStore {
  public:
   explicit CheckpointStore(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  /// The newest checkpoint that is whole, byte for byte; warns of newer ones that are not.
-  /// @throws DataError where there are checkpoints and none is whole: starting afresh in silence
-  /// would overwrite what may be rescued
+  /// The newest checkpoint whose files are all intact; warns of newer ones that are not.
+  /// @throws DataError if there are checkpoints and none is intact: a silent new start would
+  /// overwrite data that may be recoverable
   std::optional<std::filesystem::path> latest() const;
   std::filesystem::path path_of(int64_t step) const;
-  /// Whether anything here is named as a checkpoint, whole or not.
+  /// Whether there is a folder with a checkpoint's name here, intact or not.
   bool holds_any() const;
-  /// Renames checkpoints of later steps to abandoned-step-…: a run went back to an earlier one.
+  /// Renames the checkpoints of later steps to abandoned-step-…, when a run restarts from an
+  /// earlier one.
   void set_later_aside(int64_t step) const;
-  /// Before a run has anything to lose. @throws DeviceError when nothing can be written here
+  /// Called before training starts. @throws DeviceError when nothing can be written here
   void require_writable() const;
-  /// Removes what a crash while saving left behind.
+  /// Removes the temporary folders that a crash during `save` left behind.
   void remove_leftovers() const;
-  /// Removes the oldest beyond `total_limit`.
+  /// Removes the oldest checkpoints beyond `total_limit`.
   void keep_newest(std::optional<int64_t> total_limit) const;
-  /// Writes step-<step>, then removes the oldest beyond `total_limit`.
-  /// @param adapter the PEFT configuration when an adapter is trained; nullopt for base weights
+  /// Writes step-<step>, then removes the oldest checkpoints beyond `total_limit`.
+  /// @param adapter the PEFT configuration when an adapter is trained; nullopt when base weights
+  /// are
   void save(model::Decoder& decoder, Optimizer& optimizer,
             const std::optional<weights::AdapterConfig>& adapter, const TrainState& state,
             std::optional<int64_t> total_limit) const;
@@ -55,14 +57,17 @@ class CheckpointStore {
   std::filesystem::path directory_;
 };
 
-/// Reads every byte of the checkpoint. @throws DataError if a file is missing, cut or changed.
+/// Verifies the fingerprints of all files. @throws DataError if a file is missing, truncated or
+/// changed
 void verify_checkpoint(const std::filesystem::path& checkpoint);
-/// @throws DataError naming file and tensor when the checkpoint is not whole or does not fit the
-/// decoder.
+/// @throws DataError if state.json is missing or damaged, or another file is missing or has the
+/// wrong size
 TrainState read_train_state(const std::filesystem::path& checkpoint);
-/// The file with what PiSSA took out of the base when the run began: a decoder that resumes takes
-/// out the same.
+/// The file with the principal parts that PiSSA subtracted from the base when the run began. A
+/// resumed run subtracts the same ones.
 std::filesystem::path principal_parts_of(const std::filesystem::path& checkpoint);
+/// Loads parameters and optimizer state. @throws DataError naming file and tensor if the checkpoint
+/// does not fit the decoder
 void restore(const std::filesystem::path& checkpoint, model::Decoder& decoder,
              Optimizer& optimizer);
 

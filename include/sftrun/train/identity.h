@@ -7,12 +7,11 @@
 
 #include "sftrun/config/run_config.h"
 
-/// What makes two runs the same: base model, tokenizer and template, data, backend and every
-/// setting that changes the numbers. A checkpoint is resumed only under the identity it was made
-/// with.
+/// Identity of a run: base model, tokenizer and template, data, backend, and every setting that
+/// affects the results. A checkpoint can only be resumed by a run with the same identity.
 namespace sftrun::train {
 
-/// The base model and what text is to it.
+/// Identity of the base model, its tokenizer and its chat template.
 struct ModelIdentity {
   nlohmann::ordered_json configuration;  ///< see weights::Checkpoint::configuration
   std::string layout;                    ///< see weights::layout_fingerprint
@@ -33,8 +32,8 @@ struct ResumePermissions {
   bool changed_data = false, backend_change = false;
   bool changed_length = false;  ///< train.epochs and train.max_steps; see run_length.h
 };
-/// Weights are compared where both have them.
-/// @throws ConfigError saying which parts differ, from what to what, unless permitted.
+/// Weights are compared only if both identities contain them.
+/// @throws ConfigError listing the differences, with old and new values, unless they are permitted
 void require_same_identity(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& now,
                            const std::string& checkpoint, const ResumePermissions& permissions);
 

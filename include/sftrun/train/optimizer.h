@@ -11,8 +11,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/kernels/parameter.h"
 
-/// What all optimizers share. Each one is a class of its own; `make_optimizer` chooses it by
-/// `train.optimizer`.
+/// Interface of all optimizers. `make_optimizer` selects the class by `train.optimizer`.
 namespace sftrun::train {
 
 /// peft's default for `loraplus_lr_embedding`.
@@ -21,15 +20,16 @@ inline constexpr double kLoraPlusEmbeddingRate = 1e-6;
 /// Learning rates that differ between parameters: LoRA+ (arXiv:2402.12354; peft's
 /// create_loraplus_optimizer).
 struct LearningRateRatios {
-  /// Of LoRA's B and of parameters with one dimension, times the learning rate.
+  /// Learning rate of LoRA's B and of one-dimensional parameters, as a multiple of the learning
+  /// rate.
   double loraplus_lr_ratio = 1;
-  /// Of A and B of an embedding's adapter, for which peft has a learning rate of its own.
+  /// The same for A and B of an embedding's adapter, whose learning rate is separate in peft.
   double loraplus_embedding_ratio = 1;
 
   double of(const kernels::Parameter& parameter) const;
 };
 
-/// What the size of a parameter's state depends on, as the memory plan has it.
+/// The parameter's kind, from which the memory plan computes the size of its optimizer state.
 config::OptimizedKind optimized_kind(const kernels::Parameter& parameter);
 
 /// One tensor of the optimizer's state, as checkpoints name it.
@@ -46,38 +46,38 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
   virtual ~Optimizer() = default;
 
-  /// One update. @param grad_scale gradients are multiplied by it (clipping). Weight decay skips
-  /// norms and biases, as in transformers' Trainer.
+  /// Updates the weights once. Weight decay skips norms and biases, as in transformers' Trainer.
+  /// @param grad_scale gradients are multiplied by it (clipping)
   virtual void step(double learning_rate, double grad_scale) = 0;
-  /// Whether the next `step` is there. If not, the host decides about each update.
+  /// Whether `step` with a gate is supported. If not, the host decides about each update.
   virtual bool reads_gate() const { return false; }
-  /// The same update, where the device decides whether to do it and with which factor
-  /// (kernels::decide_update_); the host does not wait. An update that the gate stops is counted.
+  /// The same update, but the device decides whether to apply it and by which gradient scale
+  /// (kernels::decide_update_); the host does not wait. A skipped update counts as a step.
   virtual void step(double learning_rate, const at::Tensor& gate);
 
-  /// The state of every parameter, without the number of steps. Checkpoints save and restore it.
+  /// The state of every parameter, which checkpoints store; without the number of steps.
   virtual std::vector<StateTensor> state() const = 0;
-  /// Whether the whole state is finite.
+  /// Whether all state values are finite.
   virtual bool is_finite() const = 0;
   int64_t steps() const { return steps_; }
-  virtual void set_steps(int64_t steps) { steps_ = steps; }  ///< when a run resumes
+  virtual void set_steps(int64_t steps) { steps_ = steps; }  ///< when a run is resumed
   /// Size of the state, in host and device memory.
   virtual uint64_t bytes() const = 0;
-  /// The part of it that takes device memory.
+  /// The part of `bytes` in device memory.
   virtual uint64_t device_bytes() const { return bytes(); }
 
  protected:
   int64_t steps_ = 0;
 };
 
-/// @param config resolved   @param store its tensors exist (ParameterStore::allocate)
+/// @param config resolved   @param store after ParameterStore::allocate
 std::unique_ptr<Optimizer> make_optimizer(kernels::ParameterStore& store,
                                           const config::TrainConfig& config);
 
 /// L2 norm of all gradients.
 at::Tensor grad_norm(kernels::ParameterStore& store);
-/// What gradients are multiplied by so that their norm is at most max_norm
-/// (torch.nn.utils.clip_grad_norm_); 1 when max_norm is 0.
+/// Factor that scales gradients to a norm of at most max_norm (torch.nn.utils.clip_grad_norm_); 1
+/// when max_norm is 0.
 double clip_factor(double norm, double max_norm);
 
 }  // namespace sftrun::train

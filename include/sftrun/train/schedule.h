@@ -4,16 +4,16 @@
 
 #include "sftrun/config/run_config.h"
 
-/// Learning-rate schedules, equal to transformers' get_scheduler (transformers/optimization.py) but
-/// for the warm-up where it begins at the first step.
+/// Learning-rate schedules, equal to transformers' get_scheduler (transformers/optimization.py)
+/// except for a warm-up with WarmupFrom::kFirstStep.
 namespace sftrun::train {
 
 class Schedule {
  public:
-  /// @param warmup_from kZero: rates of n warm-up steps are 0, 1/n, …; kFirstStep: 1/n, 2/n, …
+  /// @param warmup_from rates of n warm-up steps; kZero: 0, 1/n, 2/n, …; kFirstStep: 1/n, 2/n, …
   Schedule(config::Scheduler kind, double peak, int64_t warmup_steps, int64_t total_steps,
            config::WarmupFrom warmup_from);
-  /// The rate of optimizer step `step`, counted from 0.
+  /// Learning rate of optimizer step `step`, counted from 0.
   double lr_at(int64_t step) const;
 
  private:
@@ -26,7 +26,7 @@ class Schedule {
 
 /// The schedule of a run. @param config resolved
 Schedule schedule_of(const config::TrainConfig& config, int64_t total_steps);
-/// warmup_steps if given, else ceil(warmup_ratio * total_steps), as transformers'
+/// warmup_steps if set, else ceil(warmup_ratio * total_steps), as in transformers'
 /// TrainingArguments.
 int64_t warmup_steps_of(const config::TrainConfig& config, int64_t total_steps);
 

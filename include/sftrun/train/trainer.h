@@ -27,12 +27,11 @@
 #include "sftrun/train/schedule.h"
 #include "sftrun/train/step_numbers.h"
 
-/// The training loop. On CUDA, with optimizers whose update the device can decide about, a step is
-/// queued before the host has read the numbers of the step before
-/// (docs/decisions/0021-one-delayed-read.md).
+/// The training loop. On CUDA, with optimizers that support a gate, a step is queued before the
+/// host has read the values of the previous step (docs/decisions/0021-one-delayed-read.md).
 namespace sftrun::train {
 
-/// What the loop tells whoever watches.
+/// Progress that the loop reports through `Hooks::on_event`.
 struct TrainEvent {
   const char* phase = "training";  ///< "loading", "tokenizing", "training", "evaluating", "saving"
   int64_t step = 0, total_steps = 0;
@@ -42,16 +41,17 @@ struct TrainEvent {
 struct Hooks {
   std::function<int()> stop_exit_code = [] {
     return 0;
-  };  ///< not 0: stop with a checkpoint, after the steps that are queued by then
+  };  ///< not 0: write a checkpoint and stop with this code, after the queued steps
   std::function<void(const TrainEvent&)> on_event = [](const TrainEvent&) {};
   std::function<uint64_t()> peak_memory_bytes = [] { return uint64_t{0}; };
-  /// Of this rank's GPU, in percent; nullopt where there is none, or nothing that says.
+  /// Utilisation of this rank's GPU in percent; nullopt without a GPU or without a reading.
   std::function<std::optional<double>()> gpu_utilization = [] { return std::nullopt; };
-  /// Where the first step of a run is not finite. What it throws is told instead.
+  /// Called if the first step of a run is not finite, to check the base weights. It may throw a
+  /// more specific error.
   std::function<void()> look_at_base = [] {};
 };
 
-/// What `train.cuda_graphs` asks for.
+/// Converts `train.cuda_graphs`.
 model::GraphUse graph_use(config::CudaGraphs choice);
 
 struct TrainerInputs {
@@ -60,7 +60,7 @@ struct TrainerInputs {
   model::Decoder* decoder = nullptr;
   parallel::Communicator* comm = nullptr;
   Batches* batches = nullptr;
-  const data::Dataset* val = nullptr;  ///< null: none
+  const data::Dataset* val = nullptr;  ///< null: no evaluation
   nlohmann::ordered_json identity;
   int64_t rendered_at_unix_s = 0;                 ///< see TrainState
   std::optional<weights::AdapterConfig> adapter;  ///< set when an adapter is trained
@@ -69,7 +69,7 @@ struct TrainerInputs {
 };
 
 struct TrainOutcome {
-  int exit_code = 0;  ///< 0 done; 75 or 130 stopped on request, with a checkpoint
+  int exit_code = 0;  ///< 0: finished; 75 or 130: stopped on request, after writing a checkpoint
   int64_t first_step = 0, last_step = 0;
 };
 
@@ -80,7 +80,7 @@ class Trainer {
   TrainOutcome run();
   uint64_t optimizer_bytes() const { return optimizer_->device_bytes(); }
   int64_t total_steps() const { return in_.batches->total_steps(); }
-  /// Whether every step has a learning rate of 0.
+  /// Whether the learning rate is 0 in every step.
   bool learns_nothing() const;
 
  private:
@@ -98,7 +98,7 @@ class Trainer {
   int64_t first_bin(int64_t micro_step, int64_t rank) const;
   int64_t not_finite_at(const RankNumbers& numbers, int64_t rank) const;
   bool overflows(const StepReport& report);
-  double aux_coef() const;  // of the routers' load-balancing loss; 0: none
+  double aux_coef() const;  // of the routers' load-balancing loss; 0: no such loss
   double num_micro_batches(const data::StepBatch& global_batch) const;
   void require_finite(const StepReport& report, const data::StepBatch& global_batch,
                       int64_t step) const;
@@ -117,12 +117,13 @@ class Trainer {
   Schedule schedule_;
   std::unique_ptr<Optimizer> optimizer_;
   LossScale loss_scale_;
-  /// Numbers are read while the next step is queued, and the device decides about the update.
+  /// The host reads a step's values while the next step is queued; the device decides about the
+  /// update.
   bool reads_later_;
   model::PassGraphs passes_;
-  at::Tensor gate_;                     // kernels::open_gate; undefined where the host decides
-  std::array<StepNumbers, 2> numbers_;  // in turn
-  std::vector<QueuedStep> queued_;      // of which nothing was read; at most two
+  at::Tensor gate_;                     // kernels::open_gate; undefined if the host decides
+  std::array<StepNumbers, 2> numbers_;  // used alternately
+  std::vector<QueuedStep> queued_;      // steps whose values were not read yet; at most two
   parallel::GradReducer reducer_;
   std::optional<Evaluator> evaluator_;
   CheckpointStore checkpoints_;
@@ -132,11 +133,11 @@ class Trainer {
   TrainOutcome outcome_;
   TrainState state_;
   double save_every_s_ = 0;
-  double last_save_s_ = 0;    // on the monotonic clock
-  int64_t saved_step_ = 0;    // of the newest checkpoint; 0 for none
-  int stop_exit_code_ = 0;    // the largest that any rank had in a step that was read
-  bool save_wanted_ = false;  // by rank 0's clock in a step that was read, since the last save
-  TrainEvent event_;          // as last told: a new phase keeps the last step's figures
+  double last_save_s_ = 0;    // time of the last save, on the monotonic clock
+  int64_t saved_step_ = 0;    // step of the newest checkpoint; 0: none
+  int stop_exit_code_ = 0;    // the largest of all ranks, in the steps read so far
+  bool save_wanted_ = false;  // rank 0's save timer expired since the last save
+  TrainEvent event_;          // last event; a new phase keeps the figures of the last step
 };
 
 }  // namespace sftrun::train

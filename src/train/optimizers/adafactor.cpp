@@ -15,7 +15,7 @@ double decay_at(int64_t step) {
   return 1 - std::pow(static_cast<double>(step), kDecayRate);
 }
 
-/// A scalar where the values lie.
+/// A scalar on the device of `values`.
 at::Tensor root_mean_square(const at::Tensor& values) {
   return values.norm() / std::sqrt(static_cast<double>(values.numel()));
 }

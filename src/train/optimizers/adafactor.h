@@ -12,9 +12,9 @@ struct AdafactorConfig {
 };
 
 /// Adafactor (arXiv:1804.04235), equal to transformers' Adafactor as its Trainer sets it up:
-/// scale_parameter and relative_step off, decay_rate -0.8, eps (1e-30, 1e-3), clip_threshold 1,
-/// no first moment. The second moment of a matrix is kept as means over its rows and its columns,
-/// so that the state takes 4 * (rows + columns) bytes; of other tensors 4 bytes a value.
+/// scale_parameter and relative_step off, decay_rate -0.8, eps (1e-30, 1e-3), clip_threshold 1, no
+/// first moment. The second moment of a matrix is stored as means over its rows and its columns, 4
+/// * (rows + columns) bytes; that of other tensors takes 4 bytes per value.
 class Adafactor final : public Optimizer {
  public:
   Adafactor(kernels::ParameterStore& store, const AdafactorConfig& config);
@@ -24,17 +24,17 @@ class Adafactor final : public Optimizer {
   uint64_t bytes() const override;
 
  private:
-  /// Shapes are those of model files: [..., rows, columns].
+  /// Shapes as in model files: [..., rows, columns].
   struct Moment {
-    at::Tensor rows;     ///< [..., rows] of a matrix
-    at::Tensor columns;  ///< [..., columns]
-    at::Tensor whole;    ///< of other tensors
+    at::Tensor rows;     ///< [..., rows]; matrices only
+    at::Tensor columns;  ///< [..., columns]; matrices only
+    at::Tensor whole;    ///< shape of the tensor; all other tensors
   };
   at::Tensor scaled_gradient(Moment& moment, const at::Tensor& grad) const;
 
   kernels::ParameterStore& store_;
   AdafactorConfig config_;
-  std::vector<Moment> moments_;  // of each parameter
+  std::vector<Moment> moments_;  // one per parameter
 };
 
 }  // namespace sftrun::train

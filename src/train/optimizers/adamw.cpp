@@ -28,9 +28,9 @@ AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig with,
       parameters_.push_back(&parameter);
   }
   if (with.moments_on_host) staged_ = std::make_unique<StagedMoments>(store.master().device());
-  constexpr int64_t kAlignment = 16;  // elements: moments begin on a cache line
+  constexpr int64_t kAlignment = 16;  // in elements: moments start at a cache line
   int64_t num_fp32 = 0;
-  std::vector<std::pair<int64_t, int64_t>> blocks;  // first element and number of them
+  std::vector<std::pair<int64_t, int64_t>> blocks;  // first element and length of each block
   for (const kernels::Parameter* of : parameters_) {
     const kernels::Parameter& parameter = *of;
     Place place{
@@ -57,7 +57,7 @@ void AdamW::add_segment(const kernels::Parameter& parameter, const Place& place)
   const int64_t end = parameter.offset + parameter.numel;
   const double lr_ratio = config_.rates.of(parameter);
   Segment* last = segments_.empty() ? nullptr : &segments_.back();
-  // Blocks say themselves where they lie; of fp32 moments the gaps must be those of the parameters.
+  // 8-bit blocks store their own offsets. fp32 moments must have the same gaps as the parameters.
   const bool continues =
       last != nullptr && last->decays == parameter.decays && last->lr_ratio == lr_ratio &&
       last->place.is_8bit == place.is_8bit &&

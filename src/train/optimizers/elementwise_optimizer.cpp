@@ -17,7 +17,7 @@ ElementwiseOptimizer::ElementwiseOptimizer(kernels::ParameterStore& store,
   for (const kernels::Parameter& parameter : store.parameters()) {
     const int64_t end = parameter.offset + parameter.numel;
     const double lr_ratio = rates.of(parameter);
-    // The padding between two parameters is zeros, and stays so.
+    // The padding between two parameters is zero and stays zero.
     if (!segments_.empty() && segments_.back().decays == parameter.decays &&
         segments_.back().lr_ratio == lr_ratio) {
       segments_.back().end = end;
@@ -29,7 +29,7 @@ ElementwiseOptimizer::ElementwiseOptimizer(kernels::ParameterStore& store,
 }
 
 void ElementwiseOptimizer::step(double learning_rate, double grad_scale) {
-  constexpr int64_t kPiece = int64_t{1} << 22;  // values: temporaries of 16 MiB
+  constexpr int64_t kPiece = int64_t{1} << 22;  // values per piece: temporaries of 16 MiB
   ++steps_;
   const bool has_copy = !store_.compute().is_same(store_.master());
   for (const Segment& segment : segments_) {

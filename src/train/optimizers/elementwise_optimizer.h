@@ -9,8 +9,8 @@
 
 namespace sftrun::train {
 
-/// Optimizers that update each weight by its own gradient and at most one state value, with
-/// LibTorch's operations. They run over the store's flat buffers a piece at a time, so that
+/// Optimizers that compute each weight's update from its gradient and at most one state value, with
+/// LibTorch's operations. They process the flat buffers of the store piece by piece, so that
 /// temporaries stay small.
 class ElementwiseOptimizer : public Optimizer {
  public:
@@ -20,15 +20,15 @@ class ElementwiseOptimizer : public Optimizer {
   uint64_t bytes() const final;
 
  protected:
-  /// @param state_name of the state tensors in checkpoints; empty: there is no state
+  /// @param state_name name of the state tensors in checkpoints; empty: no state
   ElementwiseOptimizer(kernels::ParameterStore& store, const LearningRateRatios& rates,
                        double weight_decay, std::string state_name);
 
-  /// Neighbouring weights with the same settings. All tensors are fp32 and flat.
+  /// Adjacent weights with the same settings. All tensors are flat and fp32.
   struct Piece {
     at::Tensor master;  ///< a view of the weights
     at::Tensor grad;    ///< a copy, already scaled
-    at::Tensor state;   ///< a view; undefined where there is none
+    at::Tensor state;   ///< a view; undefined if there is no state
     double learning_rate, weight_decay;
   };
   virtual void update(Piece& piece) = 0;

@@ -12,7 +12,7 @@ struct LionConfig {
 /// Lion (arXiv:2302.06675, algorithm 2), equal to bitsandbytes.optim.Lion with 32-bit state:
 ///     w -= learning_rate * (sign(beta1 * m + (1 - beta1) * grad) + weight_decay * w)
 ///     m = beta2 * m + (1 - beta2) * grad
-/// State: 4 bytes a value.
+/// State: 4 bytes per weight.
 class Lion final : public ElementwiseOptimizer {
  public:
   Lion(kernels::ParameterStore& store, const LionConfig& config);

@@ -26,7 +26,7 @@ at::Tensor orthogonalized(const at::Tensor& matrix) {
   return is_tall ? x.t() : x;
 }
 
-/// Of each matrix of a stack, or of the one.
+/// Orthogonalises a matrix, or each matrix of a stack.
 at::Tensor orthogonalized_each(const at::Tensor& matrices) {
   if (matrices.dim() == 2) return orthogonalized(matrices);
   std::vector<at::Tensor> each;
@@ -34,7 +34,7 @@ at::Tensor orthogonalized_each(const at::Tensor& matrices) {
   return at::stack(each);
 }
 
-/// torch.optim.Muon's adjust_lr_fn.
+/// Learning-rate factor: torch.optim.Muon's adjust_lr_fn.
 double rate_for(const MuonConfig& config, const at::Tensor& matrices) {
   const auto rows = static_cast<double>(matrices.size(-2)),
              columns = static_cast<double>(matrices.size(-1));

@@ -12,13 +12,14 @@ struct MuonConfig {
   bool nesterov = true;
   double weight_decay = 0;
   config::MuonLearningRate rate = config::MuonLearningRate::kMatchRmsAdamW;
-  AdamWConfig others;  ///< of what is no matrix, of the embedding and of the head
+  AdamWConfig others;  ///< for embedding, head and tensors that are not matrices
 };
 
-/// Muon (kellerjordan.github.io/posts/muon), equal to torch.optim.Muon: a matrix moves along its
-/// momentum, orthogonalised by five Newton-Schulz steps in bf16. Embedding, head and tensors that
-/// are no matrices get AdamW with the same learning rate and weight decay. The matrices of experts
-/// are orthogonalised one by one. State: 4 bytes a value of a matrix, 8 of the others.
+/// Muon (kellerjordan.github.io/posts/muon), equal to torch.optim.Muon. A matrix is updated by its
+/// momentum, orthogonalised with five Newton-Schulz steps in bf16. Embedding, head and tensors that
+/// are not matrices are updated by AdamW with the same learning rate and weight decay. Each
+/// expert's matrix is orthogonalised separately. State: 4 bytes per weight of a matrix, 8 of the
+/// others.
 class Muon final : public Optimizer {
  public:
   Muon(kernels::ParameterStore& store, const MuonConfig& config);
@@ -31,14 +32,14 @@ class Muon final : public Optimizer {
  private:
   struct Matrix {
     kernels::Parameter* parameter;
-    at::Tensor momentum;  ///< in the shape of model files
+    at::Tensor momentum;  ///< shape as in model files
   };
   void update(Matrix& matrix, double learning_rate, double grad_scale) const;
 
   kernels::ParameterStore& store_;
   MuonConfig config_;
   std::vector<Matrix> matrices_;
-  std::unique_ptr<AdamW> others_;  // null: there are none
+  std::unique_ptr<AdamW> others_;  // null: there are no such parameters
 };
 
 }  // namespace sftrun::train

@@ -19,7 +19,7 @@ LearningRateRatios rates_of(const config::TrainConfig& config) {
           .loraplus_embedding_ratio = kLoraPlusEmbeddingRate / config.learning_rate.value()};
 }
 
-/// On a CPU the moments of every optimizer are in host memory.
+/// On a CPU all moments are in host memory anyway.
 AdamWConfig adamw_config(const config::TrainConfig& config, at::Device device) {
   return {.beta1 = config.adam_beta1,
           .beta2 = config.adam_beta2,

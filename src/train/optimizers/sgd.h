@@ -14,7 +14,7 @@ struct SgdConfig {
 /// Stochastic gradient descent, equal to torch.optim.SGD:
 ///     g = grad + weight_decay * w,  buffer = momentum * buffer + g,
 ///     w -= learning_rate * (nesterov ? g + momentum * buffer : buffer)
-/// State: 4 bytes a value with momentum, none without.
+/// State: 4 bytes per weight with momentum, none without.
 class Sgd final : public ElementwiseOptimizer {
  public:
   Sgd(kernels::ParameterStore& store, const SgdConfig& config);

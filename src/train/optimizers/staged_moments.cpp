@@ -15,7 +15,7 @@ c10::impl::VirtualGuardImpl streams_of(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
-/// Makes `stream` wait for it, if it was ever recorded.
+/// Makes `stream` wait for `event`, if it was recorded.
 void wait_for(const std::optional<c10::Event>& event, const std::optional<c10::Stream>& stream) {
   if (event && stream && event->was_marked_for_recording()) event->block(*stream);
 }
@@ -35,7 +35,7 @@ StagedMoments::StagedMoments(at::Device device) : device_(device) {
 StagedMoments::~StagedMoments() {
   try {
     finish();
-  } catch (const c10::Error&) {  // the device is lost, and with it what was on its way
+  } catch (const c10::Error&) {  // the device is lost, with the copies in progress
   }
 }
 
@@ -43,8 +43,8 @@ c10::Stream StagedMoments::current() const {
   return streams_of(device_).getStream(device_);
 }
 
-/// What left this slot last is back on the host by then, and as parts leave in order so is all
-/// that left before: nothing is read before it was written.
+/// Waits until the previous part of this slot is back on the host. Parts are copied back in order,
+/// so all earlier parts are there, too, and no moment is read before it was written.
 void StagedMoments::bring(const Part& part, Slot& slot) {
   wait_for(slot.left, in_);
   slot.on_device.clear();
@@ -83,7 +83,7 @@ void StagedMoments::run(const std::vector<Part>& parts, const Update& update) {
   }
 }
 
-/// Before the first copy: memory that grows would go away under copies that still run.
+/// Called before the first copy, because reallocating would free memory that a copy still uses.
 void StagedMoments::reserve(const std::vector<Part>& parts) {
   for (size_t part = 0; part < parts.size(); ++part) {
     std::vector<at::Tensor>& memory = slots_[part % 2].memory;
@@ -95,14 +95,14 @@ void StagedMoments::reserve(const std::vector<Part>& parts) {
       finish();
       memory[i] = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
     }
-    // Memory that is new may still be in use by what was queued before it was let go.
+    // The allocator may return memory that queued work still uses, so copies wait for that work.
     Slot& slot = slots_[part % 2];
     if (in_) slot.updated->record(current());
     wait_for(slot.updated, in_);
   }
 }
 
-/// Both streams: where an update threw, a part may still be on its way in.
+/// Waits for both streams: if an update threw, a part may still be being copied to the device.
 void StagedMoments::finish() {
   for (const auto& stream : {in_, out_})
     if (stream) streams_of(device_).synchronizeStream(*stream);

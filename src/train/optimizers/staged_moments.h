@@ -11,29 +11,29 @@
 
 namespace sftrun::train {
 
-/// Moments that lie in host memory, on the device part by part while they are updated
-/// (bitsandbytes' paged optimizers do so by unified memory). Two parts are on the device at a time:
-/// one is updated while the next comes and the last goes back, on streams of their own. On a CPU
-/// the same copies, one after the other.
+/// Moments in host memory that are copied to the device part by part for the update (bitsandbytes'
+/// paged optimizers use unified memory for this). Two parts are on the device at a time: one is
+/// updated while, on separate streams, the next is copied in and the previous one copied back. On a
+/// CPU the copies run one after the other.
 class StagedMoments {
  public:
   explicit StagedMoments(at::Device device);
   StagedMoments(const StagedMoments&) = delete;
   StagedMoments& operator=(const StagedMoments&) = delete;
-  ~StagedMoments();  ///< waits as `finish`
+  ~StagedMoments();  ///< calls `finish`
 
-  /// Tensors on the host, contiguous; on CUDA in pinned memory.
+  /// Contiguous tensors on the host; in pinned memory if the device is CUDA.
   using Part = std::vector<at::Tensor>;
-  /// Changes what stands on the device for a part: tensors of the same shapes and dtypes.
+  /// Updates the device copy of a part in place: tensors with the same shapes and dtypes.
   using Update = std::function<void(size_t part, const Part& on_device)>;
   void run(const std::vector<Part>& parts, const Update& update);
-  /// Until everything is back on the host.
+  /// Waits until all parts are back on the host.
   void finish();
   uint64_t device_bytes() const;
 
  private:
   struct Slot {
-    std::vector<at::Tensor> memory;  ///< bytes, as many as the largest part has
+    std::vector<at::Tensor> memory;  ///< uint8 buffers, as large as the largest part needs
     Part on_device;
     std::optional<c10::Event> arrived, updated, left;
   };
@@ -47,7 +47,7 @@ class StagedMoments {
   std::array<Slot, 2> slots_;
 };
 
-/// Zeros in host memory; pinned where `device` copies from it.
+/// Zeros in host memory; pinned if `device` is CUDA.
 at::Tensor host_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
 
 }  // namespace sftrun::train
