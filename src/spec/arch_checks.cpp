@@ -69,7 +69,7 @@ RopeType parse_rope_type(const std::string& name, const std::string& where) {
   std::string known_names;
   for (const auto& [type, known] : kRopeTypes) {
     if (name == known) return type;
-    if (name == "su" && type == RopeType::kLongRope) return type;  // its first name
+    if (name == "su" && type == RopeType::kLongRope) return type;  // its former name
     known_names += (known_names.empty() ? "" : ", ") + std::string(known);
   }
   throw DataError(fmt::format("RoPE scaling \"{}\" is not supported", name), where,

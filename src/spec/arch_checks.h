@@ -6,15 +6,16 @@
 
 namespace sftrun::spec {
 
-/// Largest size of any one dimension: a product of two still fits 63 bits.
+/// Largest size of one dimension: the product of two fits in 63 bits.
 constexpr int64_t kMostSize = (int64_t{1} << 31) - 1;
 constexpr int64_t kMostLayers = 10'000;
 
-/// What must hold between the fields of an ArchSpec, whatever file it came from. @throws DataError
+/// Checks an ArchSpec's fields against each other, whatever file it was read from. @throws
+/// DataError
 void check_arch(const ArchSpec& arch, const std::string& where);
 
-/// transformers' word for a type ("llama3"), and back. @throws DataError naming those that are
-/// known.
+/// transformers' name of a type ("llama3"), and the inverse. @throws DataError listing the known
+/// types
 std::string name_of(RopeType type);
 RopeType parse_rope_type(const std::string& name, const std::string& where);
 

@@ -31,7 +31,7 @@ const Family& family_named(const std::string& model_type, const std::string& whe
 
 namespace {
 
-/// The family of which a name, that not all have, is this one.
+/// The family whose field `name` equals `sought`; the field may be empty in some families.
 const Family* find_by(std::string_view Family::*name, const std::string& sought) {
   for (const Family* family : families()) {
     if (!(family->*name).empty() && family->*name == sought) return family;
@@ -109,7 +109,7 @@ size_t gguf_blocks(const JsonFields& meta) {
 std::vector<bool> read_flags_gguf(const JsonFields& meta, const std::string& key,
                                   const ArchSpec& arch) {
   const json* values = meta.find(key);
-  // Those that predict further tokens (nextn_predict_layers) have one, too: they come last.
+  // The list also covers the layers that predict further tokens (nextn_predict_layers), at its end.
   if (!values || !values->is_array() || values->size() != gguf_blocks(meta))
     meta.fail(key, fmt::format("a list of {} flags", gguf_blocks(meta)));
   std::vector<bool> flags;

@@ -10,15 +10,15 @@
 #include "json_fields.h"
 #include "sftrun/spec/arch_spec.h"
 
-/// The families: each says in its own file (families/) how it differs from Llama.
+/// The model families. Each describes in its own file (families/) how it differs from Llama.
 namespace sftrun::spec {
 
-/// RoPE bases of layers that see everything and of those with a window.
+/// RoPE bases of layers with full attention and of layers with a sliding window.
 struct RopeThetas {
   double full = 10000.0, sliding = 10000.0;
 };
 
-/// Metadata below an architecture's prefix ("llama.").
+/// Writes metadata below an architecture's prefix ("llama.").
 class GgufMetadataWriter {
  public:
   GgufMetadataWriter(nlohmann::ordered_json& metadata, std::string prefix)
@@ -33,33 +33,32 @@ class GgufMetadataWriter {
 struct Family {
   std::string_view model_type;   ///< "gemma2"
   std::string_view model_class;  ///< "Gemma2ForCausalLM"
-  /// The model_type of which this is the text part, described under `text_config`; or empty.
+  /// The model_type whose `text_config` this family describes; or empty.
   std::string_view text_part_of = {};
-  /// What transformers' configuration class takes for keys that a config.json leaves out, where
-  /// that is not what `ArchSpec` has.
+  /// Defaults of transformers' configuration class, where they differ from those of `ArchSpec`.
   const char* defaults = "{}";
   bool is_mixture = false;      ///< has layers of experts
   bool may_be_mixture = false;  ///< some models of the family have experts
   bool reads_mxfp4 = false;     ///< its experts may be stored as MXFP4 blocks
-  bool partial_rotary = false;  ///< understands `partial_rotary_factor`
-  /// Set where windowed layers have a RoPE of their own: what both take by default.
+  bool partial_rotary = false;  ///< reads `partial_rotary_factor`
+  /// Set if windowed layers have their own RoPE: the default bases of both.
   std::optional<RopeThetas> theta_by_layer_type;
-  /// What every model of the family has, whatever its file says.
+  /// Sets the properties of every model of the family, whatever its file says.
   void (*traits)(ArchSpec& arch) = nullptr;
-  /// From a config.json whose common keys but RoPE are read, with the defaults filled in.
+  /// Reads a config.json whose common keys except RoPE have been read, with defaults filled in.
   void (*read)(const JsonFields& config, ArchSpec& arch) = nullptr;
-  /// The other way round: adds to a config.json that has the common keys.
+  /// The inverse: adds to a config.json that has the common keys.
   void (*write)(const ArchSpec& arch, nlohmann::json& config) = nullptr;
 
-  std::string_view gguf = {};  ///< general.architecture; empty: llama.cpp has another name for it
-  bool gguf_interleaves = false;  ///< stores the halves of each head of q and k interleaved
-  /// What it calls the norm before the feed-forward half.
+  std::string_view gguf = {};     ///< general.architecture; empty: see `gguf_relative`
+  bool gguf_interleaves = false;  ///< stores rows of q and k interleaved per head
+  /// llama.cpp's name of the norm before the MLP.
   std::string_view gguf_feed_forward_norm = "ffn_norm";
-  /// From metadata whose common keys are read. @param meta below the architecture's prefix
+  /// Reads metadata whose common keys have been read. @param meta below the architecture's prefix
   void (*read_gguf)(const JsonFields& meta, ArchSpec& arch) = nullptr;
-  /// The other way round: adds to metadata that have the common keys.
+  /// The inverse: adds to metadata that have the common keys.
   void (*write_gguf)(const ArchSpec& arch, GgufMetadataWriter& meta) = nullptr;
-  /// Where `gguf` is empty: the family by whose name llama.cpp stores this one.
+  /// If `gguf` is empty: the family under whose name llama.cpp stores this one.
   const Family* gguf_relative = nullptr;
 };
 
@@ -67,55 +66,56 @@ extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3
     kOlmo3, kGranite, kMixtral, kQwen3Moe, kGptOss, kQwen3_5, kQwen3_5Moe, kGemma4;
 
 const std::vector<const Family*>& families();
-/// Null: none is stored under this general.architecture. llama.cpp calls some mixtures as their
-/// relatives without experts (Mixtral a llama).
+/// nullptr: no family uses this general.architecture. llama.cpp stores some mixtures of experts
+/// under the name of a family without experts (Mixtral as llama).
 const Family* family_of_gguf(const std::string& architecture, bool has_experts);
-/// Null: no family is the text part of this model_type.
+/// nullptr: no family is the text part of this model_type.
 const Family* family_of_text_part(const std::string& model_type);
-/// @throws DataError naming the families there are
+/// @throws DataError listing the known families
 const Family& family_named(const std::string& model_type, const std::string& where);
 
-// ---- What several families share.
+// ---- Helpers shared by several families
 
-/// How many experts there are, how many serve a token, and whether their load is to be balanced.
+/// Reads the number of experts, the experts per token, and the load-balancing loss.
 void read_mixture(const JsonFields& config, ArchSpec& arch);
 void write_mixture(const ArchSpec& arch, nlohmann::json& config);
-/// The same from GGUF, where every layer is a mixture.
+/// The same from GGUF, for families in which every layer is a mixture.
 void read_expert_counts(const JsonFields& meta, ArchSpec& arch);
 
-/// Fills `arch.layers` with one window for all layers; 0: none.
+/// Fills `arch.layers`, with the same window in every layer; 0: no window.
 void set_windows(ArchSpec& arch, int64_t window);
-/// The same from `sliding_window`, where null is none; and back.
+/// The same from `sliding_window`, where null means no window; and its inverse.
 void read_window(const JsonFields& config, ArchSpec& arch);
 void write_window(const ArchSpec& arch, nlohmann::json& config);
-/// Reads `layer_types` ("full_attention", "sliding_attention"), or takes `slides(layer)` where the
-/// key is missing: sliding layers get the window.
+/// Reads `layer_types` ("full_attention", "sliding_attention"); if it is missing, `slides(layer)`
+/// decides. Sliding layers get the window.
 void read_layer_types(const JsonFields& config, ArchSpec& arch, int64_t window,
                       const std::function<bool(int64_t layer)>& slides);
 void write_layer_types(const ArchSpec& arch, nlohmann::json& config);
-/// The same from GGUF, as llama.cpp reads it: `attention.sliding_window_pattern` has a flag for
-/// each layer, or one number for "every so many layers one sees everything" (0: none does), which
-/// is `period` where the key is missing. A window of 0: no layer has one.
+/// The same from GGUF, as llama.cpp reads it. `attention.sliding_window_pattern` is a list with one
+/// flag per layer, or a number n: every n-th layer has full attention (0: none has). `period` is n
+/// if the key is missing. With a window of 0 no layer has one.
 void read_windows_gguf(const JsonFields& meta, ArchSpec& arch, int64_t window, int64_t period);
-/// And back: the pattern only where it is not the one of `period`, which files leave out.
+/// The inverse; writes the pattern only if it differs from that of `period`.
 void write_windows_gguf(const ArchSpec& arch, GgufMetadataWriter& meta, int64_t period);
-/// Layers of a GGUF file, those that predict further tokens among them.
+/// Number of layers in a GGUF file, including those that predict further tokens.
 size_t gguf_blocks(const JsonFields& meta);
-/// A flag for each layer of the model. @throws DataError unless `key` is that
+/// One flag per layer of the model. @throws DataError if `key` is not such a list
 std::vector<bool> read_flags_gguf(const JsonFields& meta, const std::string& key,
                                   const ArchSpec& arch);
-/// The window of the first layer that has one; 0: none has.
+/// The window of the first layer that has one; 0: none.
 int64_t window_of(const ArchSpec& arch);
 
-/// `layer_types`, null where the key is missing. @throws DataError unless it has one for each layer
+/// `layer_types`; nullptr if the key is missing. @throws DataError unless it has one entry per
+/// layer
 const nlohmann::json* find_layer_types(const JsonFields& config, const ArchSpec& arch);
 
 void make_every_layer_sparse(ArchSpec& arch);
 
-/// What Gemma multiplies embeddings by.
+/// Gemma's factor for the embedding.
 double gemma_embedding_scale(const ArchSpec& arch);
 
-/// `attention_bias` for q, k, v and o alike.
+/// Reads `attention_bias`, which is for q, k, v and o.
 void read_attention_bias(const JsonFields& config, ArchSpec& arch);
 
 }  // namespace sftrun::spec

@@ -8,7 +8,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/arch_spec.h"
 
-/// GGUF metadata, as https://github.com/ggml-org/ggml/blob/master/docs/gguf.md describes it.
+/// Reads GGUF metadata: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 namespace sftrun::spec {
 namespace {
 
@@ -28,7 +28,8 @@ const Family& family_of(const JsonFields& general) {
                   "supported GGUF architectures: " + join(known, ", "));
 }
 
-/// One number for all layers, or one for each: that of the first, and what the others have instead.
+/// A number for all layers, or a list with one per layer: returns the first layer's and sets `own`
+/// in layers that differ.
 int64_t read_by_layer(const JsonFields& meta, const char* key, int64_t otherwise, ArchSpec& arch,
                       int64_t LayerSpec::*own) {
   const json* values = meta.find(key);
@@ -48,7 +49,7 @@ int64_t read_by_layer(const JsonFields& meta, const char* key, int64_t otherwise
 
 void read_sizes(const JsonFields& meta, ArchSpec& arch) {
   const auto blocks = static_cast<int64_t>(gguf_blocks(meta));
-  // Those that predict the tokens after the next one come last; they are not run here.
+  // Layers that predict further tokens (multi-token prediction) come last and are not used.
   arch.num_layers = blocks - meta.get_int("nextn_predict_layers", 0, 0, blocks - 1);
   arch.layers.resize(static_cast<size_t>(arch.num_layers));
   arch.vocab_size = meta.require_int("vocab_size", 1, kMostSize);
@@ -82,7 +83,7 @@ void refuse_unsupported(const JsonFields& meta, const Family& family, const Arch
 }
 
 RopeType scaling_type(const JsonFields& meta) {
-  // rope.scale_linear is what files had before rope.scaling.*.
+  // Older files have rope.scale_linear instead of rope.scaling.*.
   const std::string otherwise = meta.has("rope.scale_linear") ? "linear" : "none";
   const std::string name = meta.get_string("rope.scaling.type", otherwise);
   if (name == "none") return RopeType::kDefault;
@@ -106,11 +107,11 @@ RopeSpec read_rope(const JsonFields& meta, const ArchSpec& arch) {
   rope.beta_fast = meta.get_positive("rope.scaling.yarn_beta_fast", rope.beta_fast);
   rope.beta_slow = meta.get_positive("rope.scaling.yarn_beta_slow", rope.beta_slow);
   const double attention = meta.get_positive("rope.scaling.attn_factor", 1.0);
-  // llama.cpp multiplies YaRN's own factor by this one; transformers' attention_factor is the
+  // llama.cpp multiplies YaRN's default factor by this one; transformers' attention_factor is the
   // product.
   if (attention != 1.0) rope.attention_factor = attention * (0.1 * std::log(rope.factor) + 1.0);
-  // What the converter writes of transformers' own key. llama.cpp does not read it for these
-  // families.
+  // The converter stores transformers' attention_factor in this key. llama.cpp does not read it for
+  // these families.
   if (meta.has("rope.scaling.yarn_attn_factor"))
     rope.attention_factor = meta.require_positive("rope.scaling.yarn_attn_factor");
   return rope;
@@ -120,7 +121,7 @@ void read_special_tokens(const JsonFields& general, ArchSpec& arch) {
   if (general.has("tokenizer.ggml.bos_token_id")) {
     arch.bos_token_id = general.require_int("tokenizer.ggml.bos_token_id", 0, kMostSize);
   }
-  // llama.cpp ends generation at any of these.
+  // llama.cpp stops generating at any of these.
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                           "tokenizer.ggml.eom_token_id"}) {
     for (const int64_t id : general.get_ids(key)) {
@@ -132,7 +133,7 @@ void read_special_tokens(const JsonFields& general, ArchSpec& arch) {
   }
 }
 
-/// Whether llama3 scaling with these parameters divides the frequencies by `divisors`.
+/// Whether llama3 scaling with these parameters gives `divisors`.
 bool explains(const RopeSpec& candidate, const std::vector<float>& divisors) {
   RopeSpec plain = candidate;
   plain.type = RopeType::kDefault;
@@ -144,15 +145,15 @@ bool explains(const RopeSpec& candidate, const std::vector<float>& divisors) {
   return true;
 }
 
-/// The first frequencies as they are, the others next to nothing.
+/// The first divisors are 1, all others so large that their frequencies do not rotate.
 bool turns_in_part(const std::vector<float>& divisors) {
   const auto end_of_ones =
       std::find_if(divisors.begin(), divisors.end(), [](float d) { return d != 1.0F; });
   return std::all_of(end_of_ones, divisors.end(), [](float d) { return d > 1e20F; });
 }
 
-/// The longest wavelengths are divided by the factor itself; whole numbers may have been rounded on
-/// the way.
+/// The divisor of the longest wavelengths is the scaling factor itself. It is rounded if it is
+/// within rounding error of a whole number.
 double largest_factor(const std::vector<float>& divisors) {
   const double largest = *std::max_element(divisors.begin(), divisors.end());
   return std::abs(largest - std::round(largest)) < 1e-5 * largest ? std::round(largest) : largest;
@@ -232,7 +233,7 @@ void set_rope_divisors(RopeSpec& rope, const std::vector<float>& divisors,
   candidate.type = RopeType::kLlama3;
   candidate.divisors.clear();
   candidate.factor = largest_factor(divisors);
-  // Every Llama 3 uses low 1 and high 4, over 8192 original positions; tiny test models use fewer.
+  // Llama 3 models use low 1, high 4 and 8192 original positions; tiny test models use fewer.
   candidate.original_max_position_embeddings = 8192;
   if (explains(candidate, divisors)) {
     rope = candidate;

@@ -13,13 +13,13 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-/// The family that files of this one are of.
+/// The family under whose name GGUF files store this one.
 const Family& stored_family(const ArchSpec& arch, const std::string& where) {
   const Family& family = family_named(arch.family, where);
   return family.gguf_relative == nullptr ? family : *family.gguf_relative;
 }
 
-/// One number where all layers have the same, else one for each.
+/// One number if all layers have the same, else one per layer.
 json by_layer(const ArchSpec& arch, const std::function<int64_t(int64_t layer)>& of) {
   std::vector<int64_t> sizes;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) sizes.push_back(of(layer));
@@ -47,7 +47,7 @@ void write_sizes(const ArchSpec& arch, GgufMetadataWriter& meta) {
   meta.set("expert_used_count", arch.mixture.top_k);
 }
 
-/// YaRN's own factor of cos and sin, which llama.cpp multiplies by rope.scaling.attn_factor.
+/// YaRN's default scale of cos and sin, which llama.cpp multiplies by rope.scaling.attn_factor.
 double yarn_factor(const RopeSpec& rope) {
   return 0.1 * std::log(rope.factor) + 1.0;
 }
@@ -79,7 +79,7 @@ void write_rope(const RopeSpec& rope, GgufMetadataWriter& meta) {
   }
 }
 
-/// What each frequency of the plain rotation is divided by.
+/// The divisor of each frequency relative to RoPE without scaling.
 std::vector<float> divisors_of(const RopeSpec& rope) {
   RopeSpec plain = rope;
   plain.type = RopeType::kDefault;
@@ -98,7 +98,7 @@ std::map<std::string, std::vector<float>> rope_tensors(const RopeSpec& rope) {
   }
   if (rope.type == RopeType::kLlama3) return {{kGgufRopeDivisors, divisors_of(rope)}};
   if (rope.type == RopeType::kProportional) {
-    // The plain rotation of a head of which all of it turned.
+    // Relative to RoPE that rotates the whole head.
     std::vector<float> divisors(static_cast<size_t>(rope.rotary_dim / 2), kDoesNotTurn);
     const RopeTable table = rope_table(rope, 1);
     for (size_t i = 0; i < divisors.size() && i < table.inv_freq.size(); ++i) {
@@ -110,7 +110,7 @@ std::map<std::string, std::vector<float>> rope_tensors(const RopeSpec& rope) {
   return {};
 }
 
-/// What a reader makes of the description, with what it learns of the list of tensors filled in.
+/// The ArchSpec that a reader gets from the description and the list of tensors.
 ArchSpec read_back(const GgufDescription& description, const ArchSpec& arch,
                    const std::string& where) {
   ArchSpec read = ArchSpec::from_gguf(json(description.metadata), where);
@@ -131,7 +131,7 @@ ArchSpec read_back(const GgufDescription& description, const ArchSpec& arch,
   read.mlp_bias = arch.mlp_bias;
   for (size_t i = 0; i < read.layers.size(); ++i)
     read.layers[i].value_is_key = arch.layers[i].value_is_key;
-  // Of training, and the tokenizer's.
+  // These are used by training and the tokenizer only.
   read.mixture.aux_loss_coef = arch.mixture.aux_loss_coef;
   read.bos_token_id = arch.bos_token_id;
   read.eos_token_ids = arch.eos_token_ids;
@@ -150,7 +150,7 @@ bool turns_alike(const RopeSpec& a, const RopeSpec& b, int64_t seq_len) {
          kClose * first.attention_scaling;
 }
 
-/// Every layer turns by as much in a short sequence and in one of the model's full length.
+/// Whether all layers of both models rotate alike, for a short and for the longest sequence.
 bool turn_alike(const ArchSpec& a, const ArchSpec& b) {
   const auto rope_of = [](const ArchSpec& arch, size_t layer) -> const RopeSpec* {
     const int rope = arch.layers[layer].rope;
@@ -172,9 +172,9 @@ bool is_close(const json& a, const json& b) {
   return std::abs(a.get<double>() - b.get<double>()) <= 1e-5 * std::abs(a.get<double>());
 }
 
-/// The keys of a config.json by which two models differ, but for RoPE's.
+/// The config.json keys, except RoPE's, in which two models differ.
 std::vector<std::string> differing_keys(ArchSpec a, ArchSpec b) {
-  for (RopeSpec& rope : a.ropes) rope.divisors.clear();  // no word for them in a config.json
+  for (RopeSpec& rope : a.ropes) rope.divisors.clear();  // a config.json cannot express them
   b.ropes = a.ropes;
   for (size_t i = 0; i < a.layers.size(); ++i) b.layers[i].rope = a.layers[i].rope;
   const json before = a.to_hf_config(), after = b.to_hf_config();
@@ -194,8 +194,8 @@ std::vector<std::string> differing_keys(ArchSpec a, ArchSpec b) {
                   where, "llama.cpp would compute another model: use --format safetensors");
 }
 
-/// Windows that llama.cpp knows nothing of: it sees every token, as do texts within them. Phi-3's
-/// stand in the file, and it reads over them.
+/// llama.cpp does not implement the windows of these families: it uses full attention, which is the
+/// same for texts no longer than the window. Phi-3 files contain the key, but it is ignored.
 std::string drop_windows(const ArchSpec& arch, ArchSpec& read) {
   const int64_t window = window_of(arch);
   const bool is_read_over = arch.family == "phi3";

@@ -8,7 +8,7 @@
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/quantization_config.h"
 
-/// What all families' config.json have in common.
+/// The config.json keys that all families have in common.
 namespace sftrun::spec {
 namespace {
 
@@ -67,15 +67,14 @@ json ids_json(const std::vector<int64_t>& ids) {
   return ids.size() == 1 ? json(ids[0]) : json(ids);
 }
 
-/// The keys of a file over the defaults of its family; a null counts as said.
+/// The keys of a file over its family's defaults; a null in the file replaces a default.
 json with_defaults(const json& config, const Family& family) {
   json merged = json::parse(family.defaults);
   merged.update(config);
   return merged;
 }
 
-/// The text model of a larger one, which sees images as well: trained on text, the rest stays as it
-/// is.
+/// The text model within a larger one that also takes images. Only the text model is trained.
 ArchSpec read_text_part(const JsonFields& config, const Family& family) {
   const json* text = config.find("text_config");
   if (!text) config.fail_missing("text_config");
@@ -139,7 +138,7 @@ json ArchSpec::to_hf_config() const {
       {"tie_word_embeddings", tie_word_embeddings},
       {"bos_token_id", bos_token_id ? json(*bos_token_id) : json(nullptr)},
       {"eos_token_id", ids_json(eos_token_ids)},
-      {"pad_token_id", nullptr},  // some classes' own lies outside a smaller vocabulary
+      {"pad_token_id", nullptr},  // some classes' default lies outside a smaller vocabulary
   };
   write_ropes(*this, family_of_model, config);
   family_of_model.write(*this, config);

@@ -16,7 +16,7 @@ const json& empty_object() {
   return empty;
 }
 
-/// One RoPE's own keys, beside the configuration that may hold some of them at its top level.
+/// Reads the keys of one RoPE; some of them may be at the top level of the configuration.
 class RopeReader {
  public:
   RopeReader(const JsonFields& config, const JsonFields& fields, const Family& family,
@@ -54,7 +54,7 @@ class RopeReader {
                                 config_.get_positive("partial_rotary_factor", 1.0));
   }
 
-  /// Its frequencies are those of the whole head.
+  /// Partial rotation where the frequencies are computed for the whole head.
   RopeSpec with_part_that_turns(RopeSpec rope) const {
     rope.rotary_dim = head_dim_;
     rope.partial = partial_factor();
@@ -120,14 +120,14 @@ class RopeReader {
   int64_t head_dim_;
 };
 
-/// rope_parameters of transformers 5, or rope_scaling + rope_theta of 4 and earlier. As
-/// transformers reads it, rope_scaling wins where both are there.
+/// The key that holds RoPE's parameters: rope_parameters in transformers 5, rope_scaling (beside
+/// rope_theta) in 4 and earlier. If both are present rope_scaling wins, as in transformers.
 std::string key_of_rope(const JsonFields& config) {
   const json* scaling = config.find("rope_scaling");
   return scaling && !scaling->empty() ? "rope_scaling" : "rope_parameters";
 }
 
-/// Of the layers with a window, or of those without.
+/// Head size of the layers with a window, or of those without.
 int64_t head_dim_of(const ArchSpec& arch, bool slides) {
   for (int64_t i = 0; i < arch.num_layers; ++i) {
     if ((arch.layers[static_cast<size_t>(i)].window > 0) == slides)
@@ -145,7 +145,7 @@ void read_ropes_by_layer_type(const JsonFields& config, const Family& family, Ar
     const auto found = by_type ? object->find(name) : json::const_iterator();
     return by_type && found != object->end() && !found->is_null() ? *found : empty_object();
   };
-  // The words of transformers 4 scale the layers that see everything, and those alone.
+  // transformers 4's keys scale the layers with full attention only.
   const json& full = by_type || !object ? part(kFull) : *object;
   const std::string full_path = by_type ? fmt::format("{}.{}.", key, kFull) : key + ".";
   const JsonFields full_fields(full, config.where(), {}, full_path),
@@ -159,7 +159,7 @@ void read_ropes_by_layer_type(const JsonFields& config, const Family& family, Ar
   for (LayerSpec& layer : arch.layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 
-/// Null where there is nothing but a base.
+/// null if only the base differs.
 json scaling_json(const RopeSpec& rope) {
   if (!rope.divisors.empty()) {
     throw DataError("the RoPE frequencies of this model cannot be expressed in a config.json", {},
@@ -202,7 +202,7 @@ void read_ropes(const JsonFields& config, const Family& family, ArchSpec& arch) 
 
 namespace {
 
-/// The old keys have no words for such a RoPE beside another one.
+/// The older keys cannot express this RoPE together with a second one.
 void write_proportional(const ArchSpec& arch, json& config) {
   const RopeSpec &full = arch.ropes.at(0), &sliding = arch.ropes.at(1);
   config["rope_parameters"] = {

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The value as text for a message, at most a line of it.
+/// The value as text for a message, at most 60 characters.
 std::string shown(const json& value) {
   constexpr size_t kMost = 60;
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -19,7 +19,7 @@ std::string shown(const json& value) {
   return text;
 }
 
-/// Integers; also 2048.0, which some tools write.
+/// An integer; also 2048.0, which some tools write.
 std::optional<int64_t> as_int(const json& value) {
   if (value.is_number_unsigned()) {
     const auto number = value.get<uint64_t>();

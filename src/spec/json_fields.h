@@ -7,12 +7,12 @@
 
 namespace sftrun::spec {
 
-/// Typed, range-checked reading of one JSON object's keys. A missing key and a null are the same.
-/// Every error is a DataError naming the key, what it should be and what it is.
+/// Typed, range-checked access to a JSON object. null counts as missing. Every error is a DataError
+/// naming the key, the expected value and the actual one.
 class JsonFields {
  public:
-  /// @param prefix goes before every key, in look-ups and messages ("llama.")
-  /// @param path what the object is called in messages ("rope_scaling."), not part of look-ups
+  /// @param prefix added to every key, in look-ups and messages ("llama.")
+  /// @param path prefix of keys in messages only ("rope_scaling.")
   JsonFields(const nlohmann::json& object, std::string where, std::string prefix = {},
              std::string path = {});
 

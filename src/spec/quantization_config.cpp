@@ -13,7 +13,7 @@ const json& object_of(const JsonFields& fields, const std::string& key) {
   return value;
 }
 
-/// `config_groups`: of each, how its weights share factors.
+/// `config_groups`: the `strategy` of each group, which says how weights share scales.
 std::vector<std::string> strategies_of(const JsonFields& fields) {
   std::vector<std::string> strategies;
   if (!fields.has("config_groups")) return strategies;

@@ -5,8 +5,8 @@
 #include "sftrun/core/error.h"
 #include "sftrun/spec/arch_spec.h"
 
-/// transformers' modeling_rope_utils.py in the same order of fp32 operations; powers are rounded
-/// once from fp64, within one unit in the last place of torch's.
+/// Mirrors transformers' modeling_rope_utils.py with the same order of fp32 operations. Powers are
+/// computed in fp64 and rounded once, within one unit in the last place of torch's.
 namespace sftrun::spec {
 namespace {
 
@@ -40,7 +40,7 @@ double original_positions(const RopeSpec& rope) {
   return static_cast<double>(original > 0 ? original : rope.max_position_embeddings);
 }
 
-/// NTK-aware scaling that grows with the sequence; no effect up to max_position_embeddings.
+/// NTK-aware scaling by sequence length; no effect up to max_position_embeddings.
 std::vector<float> dynamic(const RopeSpec& rope, int64_t seq_len) {
   const auto theta = static_cast<float>(rope.theta);
   if (seq_len <= rope.max_position_embeddings) return plain_frequencies(theta, rope.rotary_dim);
@@ -53,8 +53,8 @@ std::vector<float> dynamic(const RopeSpec& rope, int64_t seq_len) {
   return plain_frequencies(theta * power(stretch, exponent), rope.rotary_dim);
 }
 
-/// LongRoPE (arXiv:2402.13753): every frequency has its own divisor, one set for short and one for
-/// long sequences.
+/// LongRoPE (arXiv:2402.13753): each frequency has a divisor, one set for short and one for long
+/// sequences.
 std::vector<float> longrope(const RopeSpec& rope, int64_t seq_len) {
   const bool is_long = static_cast<double>(seq_len) > original_positions(rope);
   const std::vector<float>& factors = is_long ? rope.long_factor : rope.short_factor;
@@ -71,7 +71,8 @@ double longrope_attention_factor(const RopeSpec& rope) {
   return std::sqrt(1 + std::log(rope.factor) / std::log(original_positions(rope)));
 }
 
-/// Llama 3.1: long wavelengths are divided by `factor`, short ones kept, those between blended.
+/// Llama 3.1: frequencies of long wavelengths are divided by `factor`, those of short ones kept,
+/// those between interpolated.
 std::vector<float> llama3(const RopeSpec& rope) {
   const auto factor = static_cast<float>(rope.factor);
   const double original = original_positions(rope);
@@ -109,7 +110,7 @@ struct Range {
   double low, high;
 };
 
-/// The dimensions between which YaRN blends (arXiv:2309.00071, section 3.2).
+/// The range of dimensions over which YaRN interpolates (arXiv:2309.00071, section 3.2).
 Range yarn_correction_range(const RopeSpec& rope) {
   const auto dim = static_cast<double>(rope.rotary_dim);
   const auto dimension_of = [&](double rotations) {
@@ -138,7 +139,7 @@ std::vector<float> yarn(const RopeSpec& rope) {
   return result;
 }
 
-/// The first channels turn as those of the whole head would, the others do not.
+/// The first frequencies equal those of the whole head; the others are 0 (no rotation).
 std::vector<float> proportional(const RopeSpec& rope) {
   std::vector<float> result = linear(rope);
   const auto turning = static_cast<size_t>(rope.partial * static_cast<double>(rope.rotary_dim) / 2);

@@ -25,8 +25,8 @@ void add_linear(std::vector<TensorSpec>& specs, const ArchSpec& arch, const Line
                    .layer = layer});
 }
 
-/// Of gate_up_proj an expert's gate comes first, then its up; transformers makes them so of files
-/// that hold each matrix apart.
+/// In gate_up_proj each expert's gate precedes its up matrix, as transformers stacks them when
+/// files store each matrix separately.
 std::vector<TensorPart> matrices_of(const ArchSpec& arch, const ExpertSpec& experts,
                                     int64_t layer) {
   const bool is_mixtral = arch.mixture.files == ExpertFiles::kMixtral;
@@ -48,7 +48,7 @@ std::vector<TensorPart> matrices_of(const ArchSpec& arch, const ExpertSpec& expe
   return parts;
 }
 
-/// gpt-oss's files have gate and up in turn.
+/// In gpt-oss files the entries of gate and up alternate.
 void add_expert_bias(std::vector<TensorSpec>& specs, const ArchSpec& arch,
                      const ExpertSpec& experts, int64_t layer) {
   const int64_t count = arch.mixture.num_experts, rows = experts.out_features;
@@ -69,7 +69,7 @@ void add_experts(std::vector<TensorSpec>& specs, const ArchSpec& arch, const Exp
                   .role = TensorRole::kExperts,
                   .layer = layer};
   if (arch.mixture.files == ExpertFiles::kWhole) {
-    // as it is
+    // stored as in memory
   } else if (arch.mixture.files != ExpertFiles::kGptOss) {
     spec.parts = matrices_of(arch, experts, layer);
   } else if (experts.slot == ExpertSlot::kGateUp) {
@@ -269,8 +269,7 @@ std::vector<NormSpec> layer_norms(const ArchSpec& arch, int64_t layer) {
     if (arch.layers.at(static_cast<size_t>(layer)).keys_of < 0)
       norms.push_back({NormSlot::kKey, "self_attn.k_norm", whole ? sizes.keys() : sizes.head_dim});
   }
-  // transformers names a norm by where it stands, and in the first layouts that is before the
-  // feed-forward half.
+  // transformers names a norm by its position; "post_attention" is before the MLP in this layout.
   switch (arch.norms) {
     case NormPlacement::kBefore:
       norms.push_back({NormSlot::kFeedForwardIn, "post_attention_layernorm", hidden});

@@ -9,12 +9,12 @@
 namespace sftrun::spec {
 namespace {
 
-/// Of models with experts only attention: peft takes the names of dense feed-forward halves there
-/// for the experts'.
+/// In models with experts only attention: there peft applies the names of dense MLPs to the
+/// experts.
 bool is_targetable(LinearSlot slot, const ArchSpec& arch) {
   const bool is_dense_half =
       slot == LinearSlot::kGate || slot == LinearSlot::kUp || slot == LinearSlot::kDown;
-  if (arch.mixture.beside_dense) return true;  // its router is a linear module like the others
+  if (arch.mixture.beside_dense) return true;  // its router is an ordinary linear module
   return slot != LinearSlot::kRouter && (arch.mixture.num_experts == 0 || !is_dense_half);
 }
 
@@ -50,7 +50,7 @@ void require_parameters_exist(const LoraTargets& targets, const ArchSpec& arch) 
   }
 }
 
-/// The tensors of modules that can train whole: with a head, though it be tied.
+/// The tensors of modules that can be fully trained, including the head even if it is tied.
 std::vector<TensorSpec> tensors_with_head(const ArchSpec& arch) {
   std::vector<TensorSpec> tensors = tensor_specs(arch);
   if (arch.tie_word_embeddings) {
@@ -72,7 +72,7 @@ void require_saved_exist(const LoraTargets& targets, const ArchSpec& arch) {
       leaves.push_back(module.substr(module.rfind('.') + 1));
       if (!is_saved({saved}, tensor.name)) continue;
       found = true;
-      // Files hold them otherwise than the modules that peft saves.
+      // peft stores modules; files store these tensors in another layout.
       if (tensor.role == TensorRole::kExperts || !tensor.parts.empty() ||
           tensor.layout.reorders()) {
         throw ConfigError(
@@ -90,7 +90,7 @@ void require_saved_exist(const LoraTargets& targets, const ArchSpec& arch) {
   }
 }
 
-/// One of each kind over all layers.
+/// The distinct linear modules over all layers.
 std::vector<LinearSpec> all_linears(const ArchSpec& arch) {
   std::vector<LinearSpec> linears;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
@@ -112,7 +112,7 @@ bool names_experts(const std::string& target) {
   return false;
 }
 
-/// A router's update has another name.
+/// A router is selected by another name.
 void refuse_router(const std::string& target, const std::vector<LinearSpec>& linears) {
   for (const LinearSpec& linear : linears) {
     if (linear.slot != LinearSlot::kRouter || !ends_with_name(linear.module, target)) continue;
@@ -203,7 +203,7 @@ void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
     bool found = false;
     for (const LinearSpec& linear : linears) {
       if (!is_targetable(linear.slot, arch)) continue;
-      // A target may name a layer too ("layers.3.self_attn.q_proj"); its last words decide.
+      // A target may include a layer ("layers.3.self_attn.q_proj"); its last words are compared.
       found =
           found || ends_with_name(linear.module, target) || ends_with_name(target, linear.module);
     }
@@ -251,11 +251,12 @@ std::set<std::string> adapted_names(const LoraTargets& targets, const ArchSpec& 
 
 namespace {
 
-/// Of one update: the name that patterns match, and how many values one of its ranks takes.
+/// One adapter: the name that patterns match, and its number of values per rank.
 struct Update {
   std::string name;
   int64_t values_per_rank = 0;
-  int64_t rows = 0;  ///< of a linear layer, or channels of an embedding: each may have a magnitude
+  /// Output features, or channels of an embedding: with DoRA each has a magnitude
+  int64_t rows = 0;
 };
 
 std::vector<Update> all_updates(const LoraTargets& targets, const ArchSpec& arch) {
@@ -288,7 +289,7 @@ std::vector<Update> all_updates(const LoraTargets& targets, const ArchSpec& arch
   return updates;
 }
 
-/// The first that does not compile says so by itself, not within brackets of ours.
+/// Compiles the expression alone first, so that an error message shows it without our brackets.
 std::string within_brackets(const std::string& expression, const std::string& where,
                             ExitCode blame) {
   PythonRegex(expression, PythonRegex::Matches::kSearch, where, blame);

@@ -7,36 +7,36 @@
 
 #include "sftrun/spec/arch_spec.h"
 
-/// What a GGUF file says of a model beside its weights, the way llama.cpp's convert_hf_to_gguf.py
-/// writes it: the inverse of `ArchSpec::from_gguf`.
+/// A model's metadata in a GGUF file, as llama.cpp's convert_hf_to_gguf.py writes it: the inverse
+/// of `ArchSpec::from_gguf`.
 namespace sftrun::spec {
 
-/// Small tensors beside the weights that say how positions turn.
+/// Small tensors that describe the RoPE scaling.
 inline constexpr const char* kGgufRopeDivisors = "rope_freqs.weight";
 inline constexpr const char* kGgufShortFactors = "rope_factors_short.weight";
 inline constexpr const char* kGgufLongFactors = "rope_factors_long.weight";
-/// What a rope_freqs.weight divides a frequency by that does not turn.
+/// The divisor in rope_freqs.weight for a frequency that does not rotate.
 inline constexpr float kDoesNotTurn = 1e30F;
 
 struct GgufDescription {
-  /// The model as a reader of the file has it: families that llama.cpp calls as their relatives
-  /// under those names (Mistral a llama), the text part of a larger model on its own. Tensors are
-  /// those of the model itself, in the same order, under the names of such a model.
+  /// The model as a GGUF reader sees it: under the name of a related family if llama.cpp uses that
+  /// (Mistral is stored as llama), and the text part of a larger model as a model of its own.
+  /// Tensors are those of the original model in the same order, with such a model's names.
   ArchSpec arch;
-  /// Keys below the architecture's prefix, and general.architecture. Integers are stored as UINT32
-  /// (in lists INT32), other numbers as FLOAT32.
+  /// general.architecture and the keys below the architecture's prefix. Integers are stored as
+  /// UINT32 (INT32 in lists), other numbers as FLOAT32.
   nlohmann::ordered_json metadata;
-  /// By name, as above.
+  /// By GGUF name: the tensors above.
   std::map<std::string, std::vector<float>> tensors;
-  /// What the file does not hold, and what that means; empty: nothing of note is lost.
+  /// What the file cannot express, and its effect; empty: nothing relevant.
   std::string lost;
 };
 
-/// @throws DataError for a model of which GGUF, or llama.cpp, has no word for what changes its
-/// answers: the key of its config.json is named
+/// @throws DataError if GGUF or llama.cpp cannot express a setting that changes the model's output;
+/// names its key in config.json
 GgufDescription describe_in_gguf(const ArchSpec& arch, const std::string& where);
 
-/// general.architecture of the files such a model is stored in: "llama".
+/// general.architecture for such a model: "llama".
 std::string gguf_architecture(const ArchSpec& arch);
 
 }  // namespace sftrun::spec

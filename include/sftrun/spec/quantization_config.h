@@ -7,11 +7,11 @@
 
 namespace sftrun::spec {
 
-/// What a config.json's `quantization_config` says of how its weights are held.
+/// The quantisation of a checkpoint's weights, from `quantization_config` in its config.json.
 struct QuantizationConfig {
   std::string method;                   ///< `quant_method`: "bitsandbytes", "mxfp4", …
   std::string format;                   ///< of compressed-tensors: "float-quantized", …
-  bool load_in_8bit = false;            ///< of bitsandbytes; else in 4
+  bool load_in_8bit = false;            ///< bitsandbytes: 8 bits; else 4
   std::vector<std::string> strategies;  ///< of compressed-tensors' weights: "channel", "block", …
 
   bool is_fp8() const {
@@ -20,7 +20,7 @@ struct QuantizationConfig {
   }
 };
 
-/// None where a config.json has none.   @throws DataError naming a key that is no such thing
+/// nullopt if config.json has none.   @throws DataError naming a key of the wrong type
 std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json& config,
                                                            const std::string& where);
 

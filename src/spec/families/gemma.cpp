@@ -4,9 +4,9 @@
 #include "../family.h"
 #include "sftrun/core/error.h"
 
-/// Gemma 2 and 3: norms on both sides that multiply by 1 + weight, a scaled embedding, GELU,
-/// windows in some layers; soft caps (2), norms of q and k and a RoPE of their own for the windowed
-/// layers (3).
+/// Gemma 2 and 3: norms before and after, which multiply by 1 + weight; a scaled embedding; GELU;
+/// sliding windows in some layers. Gemma 2 has soft caps; Gemma 3 has norms of q and k and a
+/// separate RoPE for windowed layers.
 namespace sftrun::spec {
 namespace {
 
@@ -59,8 +59,8 @@ void read_gemma3(const JsonFields& config, ArchSpec& arch) {
                    [&](int64_t layer) { return window > 0 && (layer + 1) % period != 0; });
 }
 
-/// Metadata does not say what scores are multiplied by; llama.cpp knows it from the number of
-/// layers: the models of 27 billion parameters do not go by head_dim.
+/// Metadata lack the attention scale. llama.cpp derives it from the number of layers: models of 27
+/// billion parameters do not use head_dim.
 void read_gemma_gguf(const JsonFields& meta, ArchSpec& arch, int64_t layers_of_27b) {
   arch.embedding_scale = gemma_embedding_scale(arch);
   const int64_t divisor =

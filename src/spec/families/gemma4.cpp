@@ -2,10 +2,10 @@
 #include "../family.h"
 #include "sftrun/core/error.h"
 
-/// Gemma 4 text: as Gemma 3 with norms that multiply by their weight; layers that see everything
-/// have heads of another size and may take their keys for values; later layers may read the keys
-/// and values of an earlier one, every layer may get channels of its own of each token, and experts
-/// may work beside its dense half.
+/// Gemma 4 text: like Gemma 3, but norms multiply by their weight. Layers with full attention have
+/// another head size and may use their keys as values. Later layers may reuse the keys and values
+/// of an earlier one, layers may have per-layer embeddings, and experts may run beside the dense
+/// MLP.
 namespace sftrun::spec {
 namespace {
 
@@ -23,15 +23,15 @@ void gemma4_traits(ArchSpec& arch) {
   arch.mixture.files = ExpertFiles::kWhole;
 }
 
-/// The last layer sees everything, whatever the list says, as in the reference.
+/// The last layer has full attention whatever the list says, as in transformers.
 void read_windows(const JsonFields& config, ArchSpec& arch) {
   const int64_t window = config.get_int("sliding_window", 512, 1, kMostSize);
   read_layer_types(config, arch, window, [](int64_t layer) { return (layer + 1) % 6 != 0; });
   arch.layers.back().window = 0;
 }
 
-/// transformers 5 writes what is a layer's own under `per_layer_config`, files of the hub have two
-/// keys for all layers that see everything.
+/// transformers 5 writes per-layer values under `per_layer_config`; files on the hub have two keys
+/// for all layers with full attention.
 void read_heads(const JsonFields& config, ArchSpec& arch) {
   const json* own = config.find("per_layer_config");
   const bool value_is_key = config.get_bool("attention_k_eq_v", false);
@@ -39,7 +39,7 @@ void read_heads(const JsonFields& config, ArchSpec& arch) {
     LayerSpec& layer = arch.layers[i];
     if (layer.window > 0) continue;
     layer.value_is_key = value_is_key;
-    // Without the key: the class's own, but those of all layers where each may have its own.
+    // Default if the key is missing: the class's 512; with `per_layer_config` the model's head_dim.
     layer.head_dim =
         config.get_int("global_head_dim", own != nullptr ? arch.head_dim : 512, 1, kMostSize);
     if (value_is_key)
@@ -53,7 +53,8 @@ void read_heads(const JsonFields& config, ArchSpec& arch) {
   }
 }
 
-/// The last `count` layers read the keys and values of the last one before them that sees as much.
+/// The last `count` layers reuse the keys and values of the last earlier layer with the same
+/// window.
 void share_keys(ArchSpec& arch, int64_t count, const std::string& where) {
   const int64_t first = arch.num_layers - count;
   for (int64_t i = first; i < arch.num_layers; ++i) {
@@ -72,7 +73,7 @@ void share_keys(ArchSpec& arch, int64_t count, const std::string& where) {
 
 void refuse_looking_ahead(const JsonFields& config) {
   const json* ahead = config.find("use_bidirectional_attention");
-  // "vision": among the parts of an image, of which text has none.
+  // "vision": bidirectional within an image only, so text is not affected.
   if (!ahead || *ahead == false || *ahead == "vision") return;
   throw DataError("`use_bidirectional_attention` is not supported", config.where(),
                   "such a model looks ahead: it embeds texts, and does not continue them");
@@ -140,9 +141,9 @@ void write_gemma4(const ArchSpec& arch, json& config) {
   config["moe_intermediate_size"] = arch.mixture.intermediate_size;
 }
 
-/// What the common keys gave are the sizes of layers that see everything; without a soft cap of the
-/// logits llama.cpp takes the released models'. Whether these take their
-/// keys for values only the list of tensors says; the loader sets it.
+/// The common keys gave the sizes of layers with full attention. llama.cpp uses the released
+/// models' soft cap of the logits if the key is missing. Whether these layers use their keys as
+/// values follows from the list of tensors; the loader sets it.
 void read_gemma4_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.embedding_scale = gemma_embedding_scale(arch);
   arch.final_softcap = meta.get_positive("final_logit_softcapping", 30);

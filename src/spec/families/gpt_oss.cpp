@@ -1,8 +1,8 @@
 #include "../arch_checks.h"
 #include "../family.h"
 
-/// gpt-oss: every feed-forward half a mixture of experts with biases and a clamped activation, a
-/// sink beside the scores of every head, windows in every other layer.
+/// gpt-oss: every MLP is a mixture of experts with biases and a clamped activation; attention sinks
+/// in every head; sliding windows in every other layer.
 namespace sftrun::spec {
 namespace {
 
@@ -20,7 +20,7 @@ void gpt_oss_traits(ArchSpec& arch) {
 }
 
 void read_gpt_oss(const JsonFields& config, ArchSpec& arch) {
-  arch.activation = Activation::kClampedSwiglu;  // whatever `hidden_act` says, as the reference
+  arch.activation = Activation::kClampedSwiglu;  // whatever `hidden_act` says, as in transformers
   arch.swiglu_alpha = config.require_positive("swiglu_alpha");
   arch.swiglu_limit = config.require_positive("swiglu_limit");
   read_attention_bias(config, arch);
@@ -39,7 +39,7 @@ void write_gpt_oss(const ArchSpec& arch, json& config) {
   write_layer_types(arch, config);
 }
 
-/// The activation's numbers and that YaRN does not round are known by heart.
+/// GGUF lacks the activation's parameters and YaRN's `truncate`; they are fixed.
 void read_gpt_oss_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_expert_counts(meta, arch);
   arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);

@@ -1,7 +1,7 @@
 #include "../family.h"
 #include "sftrun/core/error.h"
 
-/// Granite 3: Llama with a factor on embedding, scores, residual branches and logits.
+/// Granite 3: Llama with multipliers for embedding, attention scores, residual branches and logits.
 namespace sftrun::spec {
 namespace {
 
@@ -26,7 +26,7 @@ void write_granite(const ArchSpec& arch, json& config) {
 }
 
 void read_granite_gguf(const JsonFields& meta, ArchSpec& arch) {
-  // The word by which llama.cpp tells Granites that turn nothing.
+  // llama.cpp uses this key to mark Granite models without RoPE.
   if (!meta.get_bool("rope.scaling.finetuned", true)) {
     throw DataError("a Granite without position embeddings is not supported", meta.where(),
                     "supported are Granite 3 and what is built alike");

@@ -2,8 +2,8 @@
 #include "../family.h"
 #include "sftrun/core/error.h"
 
-/// Llama 1 to 3.2 and what is built alike: SmolLM 2, TinyLlama, Yi, …; Mistral and SmolLM 3 differ
-/// in which layers see how far and turn what.
+/// Llama 1 to 3.2 and models of the same architecture: SmolLM 2, TinyLlama, Yi, …. Mistral adds
+/// sliding windows; SmolLM 3 has layers without RoPE.
 namespace sftrun::spec {
 namespace {
 
@@ -19,7 +19,7 @@ void write_biases(const ArchSpec& arch, json& config) {
   config["mlp_bias"] = arch.mlp_bias;
 }
 
-/// Layers without position embedding: `no_rope_layers` holds 1 for those that have it.
+/// Layers without RoPE: `no_rope_layers` has 1 for layers with RoPE.
 void read_positions(const JsonFields& config, ArchSpec& arch) {
   const int64_t interval = config.get_int("no_rope_layer_interval", 4, 1, kMostLayers);
   const std::vector<int64_t> turns = config.get_ids("no_rope_layers");
@@ -32,7 +32,7 @@ void read_positions(const JsonFields& config, ArchSpec& arch) {
   }
 }
 
-/// Metadata has no word for it: llama.cpp knows that every fourth layer has none.
+/// Metadata lack this: in llama.cpp every fourth layer has no RoPE.
 void read_positions_gguf(const JsonFields& /*meta*/, ArchSpec& arch) {
   for (size_t i = 3; i < arch.layers.size(); i += 4) arch.layers[i].rope = -1;
 }

@@ -4,8 +4,7 @@
 #include "../family.h"
 #include "sftrun/core/error.h"
 
-/// Mixtures of experts: Mixtral is Mistral, Qwen 3 MoE is Qwen 3, with experts for the feed-forward
-/// half.
+/// Mixtures of experts: Mixtral is Mistral, Qwen 3 MoE is Qwen 3, with experts as MLP.
 namespace sftrun::spec {
 namespace {
 
@@ -19,7 +18,7 @@ int64_t read_num_experts(const JsonFields& config) {
   return config.require_int(key, 1, kMostExperts);
 }
 
-/// What transformers takes for a missing one, too; zero switches the loss off.
+/// 0.001 if missing, as in transformers; 0 disables the loss.
 double read_coef(const JsonFields& config) {
   constexpr const char* kKey = "router_aux_loss_coef";
   const json* coef = config.find(kKey);
@@ -94,7 +93,7 @@ void write_qwen3_moe(const ArchSpec& arch, json& config) {
   config["use_sliding_window"] = window_of(arch) > 0;
   if (window_of(arch) > 0) config["sliding_window"] = window_of(arch);
   write_mixture(arch, config);
-  config["num_experts"] = arch.mixture.num_experts;  // as transformers 4 reads it
+  config["num_experts"] = arch.mixture.num_experts;  // for transformers 4
   config["moe_intermediate_size"] = arch.mixture.intermediate_size;
   config["norm_topk_prob"] = arch.mixture.normalise;
   config["decoder_sparse_step"] = 1;
@@ -104,7 +103,7 @@ void write_qwen3_moe(const ArchSpec& arch, json& config) {
   }
 }
 
-/// llama.cpp divides by the sum whatever the file says, and makes every layer a mixture.
+/// llama.cpp always normalises the experts' weights and makes every layer a mixture.
 void read_qwen3_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_expert_counts(meta, arch);
   arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);

@@ -1,8 +1,8 @@
 #include "../arch_checks.h"
 #include "../family.h"
 
-/// OLMo 2 (norms after attention and feed-forward, and of all of q and k) and 3 (windows in three
-/// layers of four, too).
+/// OLMo 2: norms after attention and MLP, and norms over all of q and k. OLMo 3: also sliding
+/// windows in three layers of four.
 namespace sftrun::spec {
 namespace {
 
@@ -29,8 +29,8 @@ void write_olmo3(const ArchSpec& arch, json& config) {
   write_layer_types(arch, config);
 }
 
-/// OLMo 3 goes by OLMo 2's name there, with a window: layers that have it (three of four where no
-/// key says which) turn without scaling.
+/// GGUF stores OLMo 3 as olmo2 with a window. Layers with the window (three of four if no key lists
+/// them) use RoPE without scaling.
 void read_olmo_gguf(const JsonFields& meta, ArchSpec& arch) {
   const int64_t window = meta.get_int("attention.sliding_window", 0, 0, kMostSize);
   if (window == 0) return;

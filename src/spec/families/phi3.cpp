@@ -1,8 +1,8 @@
 #include "../arch_checks.h"
 #include "../family.h"
 
-/// Phi-3, 3.5 and 4: one matrix for q, k, v and one for gate and up, LongRoPE, and a part of each
-/// head that does not turn (Phi-4-mini).
+/// Phi-3, 3.5 and 4: one matrix for q, k, v and one for gate and up; LongRoPE; partial rotation of
+/// each head (Phi-4-mini).
 namespace sftrun::spec {
 namespace {
 
@@ -18,12 +18,12 @@ void read_phi3(const JsonFields& config, ArchSpec& arch) {
 
 void write_phi3(const ArchSpec& arch, json& config) {
   write_window(arch, config);
-  // Read from here, and not from the RoPE's own keys.
+  // transformers reads it from here, not from RoPE's own keys.
   const int64_t original = arch.ropes[0].original_max_position_embeddings;
   if (original > 0) config["original_max_position_embeddings"] = original;
 }
 
-/// The factors of LongRoPE are tensors: `set_longrope_factors`.
+/// LongRoPE's factors are tensors: see `set_longrope_factors`.
 void read_phi3_gguf(const JsonFields& meta, ArchSpec& arch) {
   set_windows(arch, meta.get_int("attention.sliding_window", 0, 0, kMostSize));
   RopeSpec& rope = arch.ropes[0];
@@ -35,7 +35,7 @@ void read_phi3_gguf(const JsonFields& meta, ArchSpec& arch) {
 
 void write_phi3_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
   meta.set("attention.sliding_window", window_of(arch));
-  // Asked for by llama.cpp of every model of the family.
+  // llama.cpp requires it for every model of the family.
   const RopeSpec& rope = arch.ropes[0];
   const int64_t original = rope.original_max_position_embeddings;
   meta.set("rope.scaling.original_context_length",

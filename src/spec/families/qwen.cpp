@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-/// From layer `max_window_layers` on, and only where `use_sliding_window` says so.
+/// Windows start at layer `max_window_layers`, and only if `use_sliding_window` is set.
 void read_windows(const JsonFields& config, ArchSpec& arch) {
   if (!config.get_bool("use_sliding_window", false)) return;
   const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize),

@@ -2,8 +2,8 @@
 #include "../family.h"
 #include "sftrun/core/error.h"
 
-/// Qwen 3.5: gated delta nets in three layers of four, gated attention in the fourth; its mixtures
-/// of experts have one more expert beside them that serves every token.
+/// Qwen 3.5: gated delta nets in three layers of four, gated attention in the fourth. Its mixtures
+/// of experts have a shared expert that is applied to every token.
 namespace sftrun::spec {
 namespace {
 
@@ -77,12 +77,13 @@ void read_qwen3_5_moe(const JsonFields& config, ArchSpec& arch) {
 void write_qwen3_5_moe(const ArchSpec& arch, json& config) {
   write_qwen3_5(arch, config);
   write_mixture(arch, config);
-  config["num_experts"] = arch.mixture.num_experts;  // the class's own word
+  config["num_experts"] = arch.mixture.num_experts;  // the class's own name
   config["moe_intermediate_size"] = arch.mixture.intermediate_size;
   config["shared_expert_intermediate_size"] = arch.mixture.shared_size;
 }
 
-/// The list, which newer files have, wins over the interval beside it, as in llama.cpp.
+/// If both are present the list, which newer files have, takes precedence over the interval, as in
+/// llama.cpp.
 void read_mixers_gguf(const JsonFields& meta, ArchSpec& arch) {
   const char* list = "attention.recurrent_layers";
   const int64_t interval = meta.get_int("full_attention_interval", 4, 1, kMostLayers);
@@ -113,8 +114,8 @@ void read_qwen3_5_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.mixture.shared_size = meta.require_int("expert_shared_feed_forward_length", 1, kMostSize);
 }
 
-/// Of the channels that turn, how many do so with the time, height and width of what is seen. Text
-/// has the same position in all three: any parts do.
+/// M-RoPE sections: how many rotated pairs use the time, height and width position. For text all
+/// three positions are equal, so any sections give the same result.
 json parts_of_positions(const ArchSpec& arch) {
   const int64_t pairs = arch.ropes[0].rotary_dim / 2;
   return {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
@@ -129,7 +130,7 @@ void write_qwen3_5_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
   meta.set("ssm.inner_size", delta.values());
   meta.set("rope.dimension_sections", parts_of_positions(arch));
   json recurrent = json::array();
-  int64_t interval = 0;  // as readers without the list go by: to the first full layer
+  int64_t interval = 0;  // for readers without the list: first full-attention layer, from 1
   for (const LayerSpec& layer : arch.layers) {
     recurrent.push_back(layer.mixer == Mixer::kDeltaNet);
     if (interval == 0 && layer.mixer == Mixer::kAttention)
