@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxPageBytes = size_t{256} << 20, kMaxFiles = 1'000'000, kMaxPages = 10'000;
-/// The largest size that every reader of JSON takes without rounding.
+/// The largest size that every JSON reader represents exactly.
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 53;
 
 std::string text_of(const json& object, const char* key) {
@@ -54,7 +54,7 @@ std::optional<RemoteFile> file_of(const json& entry, const std::string& url,
   return file;
 }
 
-/// As huggingface_hub names blobs: `W/"abc"` is abc.
+/// The ETag as huggingface_hub names blobs: `W/"abc"` becomes abc.
 std::string plain_etag(std::string_view etag) {
   etag = trim(etag);
   if (etag.starts_with("W/")) etag.remove_prefix(2);
@@ -63,7 +63,8 @@ std::string plain_etag(std::string_view etag) {
   return std::string(etag);
 }
 
-/// The answer to a HEAD that describes the file: the hub's own, also where it redirects to storage.
+/// Whether a response to HEAD describes the file: the hub's own response, even if it is a redirect
+/// to storage.
 bool describes_file(const Response& response) {
   return !response.header("x-repo-commit").empty() && !response.header("x-linked-etag").empty();
 }

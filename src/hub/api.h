@@ -9,11 +9,11 @@
 #include "retry.h"
 #include "sftrun/hub/repo_name.h"
 
-/// The hub's own interface: which files a repository has, and what they are.
+/// The hub's HTTP API: the files of a repository and their metadata.
 namespace sftrun::hub {
 
 struct RemoteFile {
-  std::string path;  ///< in the repository; a relative path that is safe below a folder
+  std::string path;  ///< relative to the repository; safe below a folder
   uint64_t size = 0;
   Checksum checksum = {};
 };
@@ -24,19 +24,19 @@ struct Listing {
   std::vector<RemoteFile> files;
 };
 
-/// What a blob of the cache is called and must be.
+/// The name and checksum of a blob in the cache.
 struct FileMetadata {
-  std::string etag;  ///< without quotes; fit for a file's name
+  std::string etag;  ///< without quotes; valid as a file name
   Checksum checksum;
 };
 
-/// Answers are not trusted: names, sizes and commits that no hub would send are errors.
+/// Responses are not trusted: names, sizes and commits that are invalid are errors.
 class HubApi {
  public:
-  /// For one thread. @param policy of each request
+  /// For one thread. @param policy retries of each request
   HubApi(const Settings& settings, const RetryPolicy& policy, const ShouldStop& should_stop);
 
-  /// The commit that a revision is now. @throws DataError (missing, gated), CommError
+  /// The commit that a revision points to now. @throws DataError (missing, gated), CommError
   std::string commit_of(const RepoName& name);
   Listing list(const RepoName& name);
   /// @throws as commit_of
@@ -45,7 +45,7 @@ class HubApi {
   HttpClient& http() { return http_; }
   std::string file_url(const RepoName& name, const std::string& commit,
                        const std::string& path) const;
-  /// For an answer that is an error. @throws TransientFailure, DataError, CommError
+  /// Throws for a response with an error status. @throws TransientFailure, DataError, CommError
   [[noreturn]] void fail(const RepoName& name, const Response& response) const;
 
  private:

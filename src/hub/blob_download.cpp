@@ -18,7 +18,7 @@
 namespace sftrun::hub {
 namespace {
 
-/// The first byte and the size of the whole in `bytes 100-199/200`.
+/// `bytes 100-199/200`: the first byte, and the size of the whole file.
 struct ContentRange {
   uint64_t begin = 0;
   std::string total;
@@ -81,7 +81,7 @@ void BlobDownload::run(Retries retries) {
   }
 }
 
-/// What an earlier download left: its bytes count, if there are not too many.
+/// Resumes an earlier download: hashes the bytes that are on disk, unless there are too many.
 void BlobDownload::take_up() {
   constexpr size_t kPiece = size_t{1} << 20;
   std::vector<char> piece(kPiece);
@@ -99,8 +99,8 @@ void BlobDownload::attempt() {
   Request request{.url = task_.url};
   if (offset_ > 0) {
     request.headers.push_back(fmt::format("Range: bytes={}-", offset_));
-    // The hub redirects to storage hosts, whose ETags are others than the hub's: there it would
-    // always start anew. With a checksum what is put together is proved right at the end.
+    // Storage hosts, to which the hub redirects, use other ETags than the hub, so If-Range would
+    // always restart the download. With a checksum the complete file is verified at the end anyway.
     if (task_.checksum.kind == Checksum::Kind::kNone)
       request.headers.push_back(fmt::format("If-Range: \"{}\"", task_.etag));
   }
@@ -118,7 +118,7 @@ void BlobDownload::attempt() {
   }
 }
 
-/// Headers of the body that is about to come: whether it is what was asked for.
+/// Checks the response headers against the request, before the body is received.
 void BlobDownload::accept(const Response& response) {
   constexpr long kPartial = 206;
   if (response.status == kPartial) {
@@ -130,7 +130,7 @@ void BlobDownload::accept(const Response& response) {
       throw TransientFailure("the server sends another part of the file than was asked for");
     }
   } else if (offset_ > 0) {
-    restart();  // it knows no ranges
+    restart();  // the server does not support ranges
   }
   const std::string encoding = response.header("content-encoding");
   if (!encoding.empty() && encoding != "identity")
@@ -151,8 +151,8 @@ void BlobDownload::store(std::span<const char> bytes) {
   digest_.update(bytes.data(), bytes.size());
   tally_.received_bytes += bytes.size();
   while (!bytes.empty()) {
-    // By its place, not by the end of the file: should a lock fail, two downloads write the same
-    // bytes to the same places.
+    // Written by offset, not appended: if locking fails, two downloads write the same bytes to the
+    // same places.
     const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset_));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw_write_error();
@@ -175,7 +175,7 @@ void BlobDownload::finish() {
   const bool right =
       task_.checksum.kind == Checksum::Kind::kNone || digest_.hex() == task_.checksum.hex;
   if (!right) {
-    constexpr int kOnceMore = 2;  // the part that was there before may be to blame, once
+    constexpr int kOnceMore = 2;  // the first time the resumed part may be wrong
     restart();
     if (++wrong_checksums_ < kOnceMore)
       throw TransientFailure("what came has another checksum than the hub names");

@@ -10,24 +10,24 @@
 
 namespace sftrun::hub {
 
-/// One blob to fetch.
+/// One blob to download.
 struct BlobTask {
   const RepoName& name;
-  std::string file, url, etag;  ///< its path in the repository, for messages
+  std::string file, url, etag;  ///< file: path in the repository, for messages
   std::filesystem::path incomplete, blob;
   uint64_t size = 0;
   Checksum checksum;
 };
 
-/// What all downloads of a snapshot have done together.
+/// Progress of all downloads of a snapshot.
 struct Tally {
-  std::atomic<uint64_t> done_bytes{0};      ///< there now, or on disk of what is being fetched
-  std::atomic<uint64_t> received_bytes{0};  ///< that came over the network
+  std::atomic<uint64_t> done_bytes{0};      ///< bytes on disk, including unfinished downloads
+  std::atomic<uint64_t> received_bytes{0};  ///< bytes received over the network
 };
 
-/// Fetches one blob: goes on where `incomplete` ends, tries again what was cut, checks size and
-/// checksum, and renames it into place. Whatever happens, `blob` is whole or not there, and
-/// `incomplete` keeps what came. Hold the blob's lock.
+/// Downloads one blob: resumes at the end of `incomplete`, retries after interruptions, verifies
+/// size and checksum, and renames the file into place. `blob` is either complete or absent, and
+/// `incomplete` keeps the bytes received. The caller holds the blob's lock.
 class BlobDownload {
  public:
   BlobDownload(const BlobTask& task, HubApi& api, Tally& tally);

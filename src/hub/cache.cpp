@@ -40,7 +40,7 @@ constexpr std::string_view kCacheTag =
 constexpr const char* kTheirNotes = "trees";
 constexpr const char* kOurNotes = "sftrun-trees";
 
-/// A commit's files and their sizes; nullopt: not there, or not as it should be.
+/// A commit's files with their sizes; nullopt: no such note, or an invalid one.
 std::optional<std::vector<RemoteFile>> read_note(const fs::path& file) {
   std::error_code ignored;
   if (!fs::is_regular_file(file, ignored)) return std::nullopt;
@@ -97,7 +97,7 @@ void RepoCache::write_ref(const std::string& revision, const std::string& commit
   if (commit_of(revision) == commit) return;
   const fs::path file = folder_ / "refs" / revision;
   make_folder(file.parent_path());
-  write_file_atomically(file, commit);  // without a newline, as huggingface_hub reads it
+  write_file_atomically(file, commit);  // without a newline, as huggingface_hub expects
 }
 
 void RepoCache::link(const std::string& commit, const std::string& path,
@@ -135,7 +135,7 @@ std::vector<RemoteFile> RepoCache::local_files(const std::string& commit) const 
   for (auto entry = fs::recursive_directory_iterator(root, code);
        !code && entry != fs::recursive_directory_iterator(); entry.increment(code)) {
     std::error_code gone;
-    if (!entry->is_regular_file(gone)) continue;  // through the link
+    if (!entry->is_regular_file(gone)) continue;  // follows the link
     const uint64_t size = entry->file_size(gone);
     if (!gone) files.push_back({entry->path().lexically_relative(root).generic_string(), size});
   }
@@ -152,7 +152,8 @@ std::optional<std::vector<RemoteFile>> RepoCache::noted_files(const std::string&
 }
 
 void RepoCache::note_files(const std::string& commit, const std::vector<RemoteFile>& files) const {
-  constexpr size_t kMany = 100'000;  // reading a longer note would take longer than asking again
+  // Reading a longer note would take longer than asking the hub again
+  constexpr size_t kMany = 100'000;
   if (files.size() > kMany) return;
   nlohmann::ordered_json note = {{"format_version", 1},
                                  {"files", nlohmann::ordered_json::object()}};

@@ -33,7 +33,7 @@ Digest::Digest(Checksum::Kind kind, uint64_t size) {
   SFTRUN_CHECK(context_ && EVP_DigestInit_ex(context_.get(), algorithm, nullptr) == 1);
   if (kind != Checksum::Kind::kGitBlob) return;
   const std::string header = fmt::format("blob {}", size);
-  update(header.c_str(), header.size() + 1);  // with the NUL
+  update(header.c_str(), header.size() + 1);  // includes the NUL
 }
 
 void Digest::update(const void* data, size_t num_bytes) {

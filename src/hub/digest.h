@@ -8,31 +8,31 @@
 
 struct evp_md_ctx_st;
 
-/// Checksums by which a hub names the content of files.
+/// Checksums that the hub reports for files.
 namespace sftrun::hub {
 
-/// What a file's content must hash to.
+/// The expected hash of a file.
 struct Checksum {
   enum class Kind {
-    kNone,     ///< not known: only the size is checked
+    kNone,     ///< unknown: only the size is checked
     kSha256,   ///< of the content: large files (git LFS)
-    kGitBlob,  ///< SHA-1 of "blob <size>\0" and the content: git's own name for it
+    kGitBlob,  ///< SHA-1 of "blob <size>\0" and the content: git's object name
   };
   Kind kind = Kind::kNone;
   std::string hex = {};
   bool operator==(const Checksum&) const = default;
 };
 
-/// By its form: 64 hexadecimal digits are a SHA-256, 40 git's.
+/// The kind follows from the form: 64 hexadecimal digits are a SHA-256, 40 a git object name.
 Checksum checksum_of_etag(std::string_view etag);
 
-/// A checksum being taken, piece by piece.
+/// Computes a checksum incrementally.
 class Digest {
  public:
   /// @param size of the whole content, which git hashes first
   Digest(Checksum::Kind kind, uint64_t size);
   void update(const void* data, size_t num_bytes);
-  std::string hex();  ///< ends it; empty for kNone
+  std::string hex();  ///< finishes the checksum; empty for kNone
 
  private:
   struct Free {

@@ -36,7 +36,7 @@ FileLock::~FileLock() {
 }
 
 bool FileLock::try_lock(const std::filesystem::path& path) {
-  constexpr mode_t kForTheGroupToo = 0664;  // users who share a cache wait for each other
+  constexpr mode_t kForTheGroupToo = 0664;  // users who share a cache must be able to lock it, too
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kForTheGroupToo);
   if (fd_ < 0) {
     throw DeviceError(fmt::format("cannot open the lock: {}", std::strerror(errno)), path.string(),
@@ -45,7 +45,7 @@ bool FileLock::try_lock(const std::filesystem::path& path) {
   struct stat held {};
   const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
   const bool contended = !locked && (errno == EWOULDBLOCK || errno == EACCES || errno == EINTR);
-  // Unlinked between open and lock, it guards no name any more.
+  // If the file was unlinked between open and lock, the lock protects nothing: try again.
   exclusive_ = locked && ::fstat(fd_, &held) == 0 && held.st_nlink > 0;
   if (exclusive_ || (!locked && !contended)) return true;
   ::close(fd_);

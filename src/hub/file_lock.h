@@ -7,17 +7,17 @@
 
 namespace sftrun::hub {
 
-/// The lock of Python's filelock on Linux, which huggingface_hub takes for each file: flock(2) on a
-/// file of the lock's name that stays behind. Waits for it, however long another download takes.
+/// A lock that is compatible with Python's filelock on Linux, which huggingface_hub uses for each
+/// file: flock(2) on a lock file that is kept. Waits for the lock without a time limit.
 class FileLock {
  public:
-  /// @throws Error (130) if asked to stop while waiting; DeviceError if the file cannot be opened
+  /// @throws Error (130) if stopped while waiting; DeviceError if the file cannot be opened
   FileLock(const std::filesystem::path& path, const ShouldStop& should_stop);
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
-  /// false on a file system that has no locks: others may be writing the same.
+  /// false on a file system without locks: other processes may write the same file.
   bool is_exclusive() const { return exclusive_; }
 
  private:

@@ -21,10 +21,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxRedirects = 10;
-constexpr long kReceiveBytes = 512 * 1024;  // libcurl's largest
+constexpr long kReceiveBytes = 512 * 1024;  // the maximum of libcurl
 constexpr size_t kMaxErrorBody = 16384, kMaxHeaders = 300, kMaxHeaderBytes = 16384;
 
-/// libcurl's own set-up, once a process and for as long as it runs.
+/// Initialises libcurl once per process.
 void require_curl() {
   static const CURLcode initialised = curl_global_init(CURL_GLOBAL_DEFAULT);
   SFTRUN_CHECK(initialised == CURLE_OK);
@@ -48,7 +48,7 @@ std::string lower(std::string_view text) {
   return copy;
 }
 
-/// Errors that come back however often one tries.
+/// Errors that a retry does not fix.
 bool is_lasting(CURLcode code) {
   switch (code) {
     case CURLE_URL_MALFORMAT:
@@ -88,7 +88,7 @@ class WithoutSigpipe {
 
 }  // namespace
 
-/// One request on the wire: libcurl's callbacks and what they gather.
+/// One HTTP request: libcurl's callbacks and the response that they collect.
 class HttpClient::Exchange {
  public:
   Exchange(const Settings& settings, const ShouldStop& should_stop, const Request& request,
@@ -121,13 +121,13 @@ class HttpClient::Exchange {
 #endif
     set(CURLOPT_NOBODY, request_.head ? 1L : 0L);
     set(CURLOPT_NOSIGNAL, 1L);
-    // Refused after a transfer that failed early; then the size of before stays.
+    // libcurl refuses this after an early failure of a transfer; then the previous size remains.
     curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, kReceiveBytes);
     set(CURLOPT_USERAGENT, "sftrun");
     set(CURLOPT_CONNECTTIMEOUT_MS, std::lround(settings_.connect_timeout_s * 1000));
     set(CURLOPT_ERRORBUFFER, error_text_);
     if (!settings_.ca_bundle.empty()) set(CURLOPT_CAINFO, settings_.ca_bundle.c_str());
-    // Compressed bodies would have another length than the file.
+    // A compressed body would not have the file's length.
     append(lines_, "Accept-Encoding: identity");
     for (const std::string& line : request_.headers) append(lines_, line);
     if (!settings_.token.empty() && origin_of(request_.url) == origin_of(settings_.endpoint))
@@ -164,7 +164,8 @@ class HttpClient::Exchange {
   }
 
   void take_header(std::string_view line) {
-    if (line.starts_with("HTTP/")) response_.headers.clear();  // after 100 Continue, of a proxy
+    // After 100 Continue or a proxy's response
+    if (line.starts_with("HTTP/")) response_.headers.clear();
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) return;
     if (response_.headers.size() >= kMaxHeaders || line.size() > kMaxHeaderBytes)
@@ -183,7 +184,7 @@ class HttpClient::Exchange {
     if (sink_.write) sink_.write(bytes);
   }
 
-  /// A stall is a time without a byte, whatever the mean speed was.
+  /// A stall is a time without receiving a byte, whatever the mean speed was.
   bool may_go_on() {
     if (should_stop_ && should_stop_()) return false;
     const double silent_s = std::chrono::duration<double>(Clock::now() - last_byte_at_).count();
@@ -194,7 +195,7 @@ class HttpClient::Exchange {
     return response_.headers.empty() ? settings_.connect_timeout_s : 0;
   }
 
-  /// C does not carry exceptions: kept here, thrown again by `perform`.
+  /// Exceptions must not pass through C code: they are stored here and rethrown by `perform`.
   template <class Body>
   bool guarded(Body&& body) noexcept {
     try {
@@ -257,7 +258,8 @@ HttpClient::HttpClient(const Settings& settings, ShouldStop should_stop)
   SFTRUN_CHECK(share_ != nullptr);
   for (const curl_lock_data what :
        {CURL_LOCK_DATA_CONNECT, CURL_LOCK_DATA_DNS, CURL_LOCK_DATA_SSL_SESSION})
-    curl_share_setopt(share_.get(), CURLSHOPT_SHARE, what);  // what is not shared is made anew
+    // What cannot be shared is created per request
+    curl_share_setopt(share_.get(), CURLSHOPT_SHARE, what);
 }
 HttpClient::~HttpClient() = default;
 

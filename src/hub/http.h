@@ -12,7 +12,7 @@
 #include "retry.h"
 #include "sftrun/hub/settings.h"
 
-/// HTTP by libcurl: one request, its redirects, nothing of what it is for.
+/// An HTTP client on libcurl: requests and redirects, nothing specific to the hub.
 namespace sftrun::hub {
 
 struct Request {
@@ -23,26 +23,27 @@ struct Request {
 
 struct Response {
   long status = 0;
-  std::string url;                             ///< that answered, after redirects
+  std::string url;                             ///< the URL that answered, after redirects
   std::map<std::string, std::string> headers;  ///< names in lower case
-  std::string error_body;  ///< of a status other than 2xx, its beginning: what the server says
+  std::string error_body;  ///< for a status other than 2xx: the beginning of the body
 
   bool ok() const { return status >= 200 && status < 300; }
-  std::string header(const std::string& name) const;  ///< empty: not there
-  /// Redirected, and where to; empty: not redirected. Absolute.
+  std::string header(const std::string& name) const;  ///< empty: no such header
+  /// The absolute target of a redirect; empty: no redirect.
   std::string redirect_url;
 };
 
-/// What a 2xx answer's body goes to. Exceptions of either pass through `send`.
+/// Receives the body of a 2xx response. Exceptions thrown by either function pass through `send`.
 struct BodySink {
-  std::function<void(const Response&)> begin;  ///< before the first byte, headers known
+  /// Called before the first byte, when the headers are known
+  std::function<void(const Response&)> begin;
   std::function<void(std::span<const char>)> write;
 };
 
-/// Sends one request after another over kept connections. For one thread.
+/// Sends requests one after the other over persistent connections. For one thread.
 ///
-/// The token goes to the endpoint's own scheme, host and port, and nowhere else: redirects to
-/// storage hosts carry none.
+/// The token is sent only to the endpoint's own scheme, host and port: redirects to storage hosts
+/// do not include it.
 class HttpClient {
  public:
   HttpClient(const Settings& settings, ShouldStop should_stop);
@@ -50,10 +51,10 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  /// Follows redirects, a limited number of them and never from https to http.
-  /// @param stop_at a redirect that is the answer sought: it is not followed
-  /// @throws TransientFailure  no connection, a stall, a cut or malformed answer
-  /// @throws CommError  what another attempt would not mend (certificates, endless redirects)
+  /// Follows redirects, up to a limit and never from https to http.
+  /// @param stop_at returns true for a redirect that is the wanted response, which is not followed
+  /// @throws TransientFailure  no connection, a stall, an incomplete or malformed response
+  /// @throws CommError  failures that a retry does not fix (certificates, too many redirects)
   Response send(Request request, const BodySink& sink = {},
                 const std::function<bool(const Response&)>& stop_at = {});
 
@@ -66,15 +67,16 @@ class HttpClient {
   struct FreeShare {
     void operator()(void* share) const;
   };
-  /// Connections outlive the requests: each has a handle of its own, for up to libcurl 8.1 one that
-  /// is used again keeps a pointer to a header of before, which a folded line then writes to.
+  /// Keeps connections between requests. Each request has its own handle: up to libcurl 8.1 a
+  /// reused handle keeps a pointer to a header of the previous request, which a folded line writes
+  /// to.
   std::unique_ptr<void, FreeShare> share_;
 };
 
-/// What a server said, fit for a terminal: one line, not long, without control characters and
-/// without the token, should it be echoed.
+/// A server's text for a terminal: one line, shortened, without control characters and without the
+/// token in case the server echoes it.
 std::string printable(std::string_view text, const Settings& settings);
-/// A URL that may be a server's (a redirect's, the next page's), for messages.
+/// A URL that may come from a server (a redirect's, the next page's), for messages.
 std::string shown_url(const std::string& url, const Settings& settings);
 
 }  // namespace sftrun::hub

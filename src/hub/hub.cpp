@@ -19,17 +19,18 @@ namespace sftrun::hub {
 namespace fs = std::filesystem;
 namespace {
 
-/// The text of one of a repository's files; nullopt: it is not there.
+/// Returns the text of a repository's file; nullopt: not available.
 using Read = std::function<std::optional<std::string>(const RemoteFile&)>;
-/// Where `Read` lacks a file that is needed to choose, that file alone.
+/// If `Read` lacks a file that is needed for the selection, returns that file only.
 using Choose = std::function<Selection(const std::vector<RemoteFile>&, const Read&)>;
 
-/// What the cache has of what is asked for.
+/// The result of a look-up in the cache.
 struct Cached {
   std::optional<Snapshot> snapshot;
-  bool certain = false;  ///< that it is all: a listing of the commit says so, or the files do
-  std::string missing;   ///< without a snapshot: what is not there
-  std::optional<NoChoice> none;  ///< of the files that are known nothing can be chosen
+  /// Whether `snapshot` is complete: by a list of the commit's files, or by the files
+  bool certain = false;
+  std::string missing;           ///< if there is no snapshot: what is missing
+  std::optional<NoChoice> none;  ///< nothing can be selected from the known files
 };
 
 Snapshot make_snapshot(const RepoName& name, const std::string& commit, const RepoCache& cache,
@@ -42,7 +43,7 @@ Snapshot make_snapshot(const RepoName& name, const std::string& commit, const Re
   return snapshot;
 }
 
-/// Shards that no file is there for, by the names of those that are.
+/// A shard for which there is no file, judged by the names of the other shards; empty: none.
 std::string missing_shard(const std::vector<RemoteFile>& files) {
   for (const RemoteFile& file : files) {
     const size_t slash = file.path.rfind('/');
@@ -115,8 +116,7 @@ Snapshot from_cache(const Cached& cached, const Options& options) {
                   settings.offline, name.text()));
 }
 
-/// Asks the hub. With a copy in the cache it is not asked for long, and none of its failures
-/// matters.
+/// Asks the hub. If the cache has a copy, the number of attempts is small and failures are ignored.
 std::optional<Listing> ask_hub(const RepoName& name, const Cached& cached, const Settings& settings,
                                const Options& options) {
   RetryPolicy policy;

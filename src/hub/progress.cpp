@@ -36,7 +36,7 @@ void Progress::update(uint64_t done_bytes, uint64_t received_bytes) {
   const std::string text = line(what_, done_bytes, total_bytes_, received_bytes, seconds);
   wrote_ = true;
   if (!on_terminal_) return log::info("{}", text);
-  fmt::print(stderr, "\r{}\033[K", text);  // to the end of the line: what a longer one left
+  fmt::print(stderr, "\r{}\033[K", text);  // clears the rest of a longer line
   std::fflush(stderr);
 }
 

@@ -6,13 +6,13 @@
 
 namespace sftrun::hub {
 
-/// Progress of a download on stderr: one line that is rewritten on a terminal, else a line of the
-/// log now and then.
+/// Progress of a download on stderr: on a terminal one line that is rewritten, else a log line from
+/// time to time.
 class Progress {
  public:
-  /// @param what "owner/name"   @param total_bytes of all files, those that are there too
+  /// @param what "owner/name"   @param total_bytes of all files, including those already on disk
   Progress(std::string what, uint64_t total_bytes, bool quiet);
-  ~Progress();  ///< leaves the terminal's line
+  ~Progress();  ///< ends the terminal's line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 

@@ -17,7 +17,7 @@ const char* kind_of(const RepoName& name) {
   return name.type == RepoType::kDataset ? "data set" : "model";
 }
 
-/// The server's own words, after a colon; empty if it has none.
+/// The server's error text after a colon; empty if it has none.
 std::string in_its_words(const Asked& asked, const Response& response) {
   std::string words = response.header("x-error-message");
   if (words.empty()) {
@@ -64,7 +64,7 @@ std::string how_to_log_in() {
                               shown_url(asked.settings.endpoint + "/settings/tokens")));
 }
 
-/// "user Access Token …" is what the hub says of a token that it does not know.
+/// The hub answers "user Access Token …" for a token that it does not know.
 bool is_about_the_token(const Asked& asked, const std::string& words) {
   return !asked.settings.token.empty() && (words.find("Invalid credentials") != std::string::npos ||
                                            words.find("Invalid user token") != std::string::npos ||

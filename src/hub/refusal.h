@@ -8,15 +8,15 @@
 
 namespace sftrun::hub {
 
-/// What was asked for, and of whom.
+/// What was requested, for messages.
 struct Asked {
   const RepoName& name;
-  std::string page_url;  ///< where a person finds the repository
+  std::string page_url;  ///< the repository's web page
   const Settings& settings;
 };
 
-/// Says what an answer other than 2xx means and what to do about it.
-/// @throws TransientFailure  a busy or broken server
+/// Turns a response with an error status into an exception with a fix.
+/// @throws TransientFailure  the server is busy or broken
 /// @throws DataError  no such repository, revision or file; a gated or private one
 /// @throws CommError  anything else
 [[noreturn]] void refuse(const Asked& asked, const Response& response);

@@ -15,14 +15,14 @@ namespace {
 constexpr std::string_view kScheme = "hf://";
 constexpr std::array<std::string_view, 3> kSites = {
     "https://huggingface.co/", "https://www.huggingface.co/", "https://hf.co/"};
-constexpr size_t kMaxPart = 96;  // of a repository's name, on the hub
+constexpr size_t kMaxPart = 96;  // length limit of owner and name on the hub
 
 bool is_control(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return byte < 0x20 || byte == 0x7f;
 }
 
-/// Owner or name, by huggingface_hub's validate_repo_id.
+/// Whether `part` is a valid owner or name, as in huggingface_hub's validate_repo_id.
 bool is_id_part(std::string_view part) {
   const auto is_word = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
@@ -34,7 +34,7 @@ bool is_id_part(std::string_view part) {
                      [&](char c) { return is_word(c) || c == '-' || c == '.'; });
 }
 
-/// What has one of these endings is a file that is not there, and no repository.
+/// A name with one of these endings is taken for a missing file, not for a repository.
 bool is_file_name(std::string_view text) {
   constexpr auto kEndings =
       std::to_array<std::string_view>({".gguf", ".safetensors", ".bin", ".json", ".jsonl", ".csv",
@@ -50,7 +50,7 @@ int hex_digit(char c) {
   return -1;
 }
 
-/// %2F in the revision of an hf:// name is a slash.
+/// %2F in the revision of an hf:// name stands for a slash.
 std::string percent_decoded(std::string_view text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -63,7 +63,7 @@ std::string percent_decoded(std::string_view text) {
   return decoded;
 }
 
-/// Where the revision ends that `text` begins with: at a slash, but not within refs/pr/7 or
+/// The length of the revision at the beginning of `text`: up to a slash, except within refs/pr/7 or
 /// refs/convert/parquet.
 size_t end_of_revision(std::string_view text) {
   for (const std::string_view special : {"refs/pr/", "refs/convert/"}) {
@@ -78,7 +78,7 @@ size_t end_of_revision(std::string_view text) {
                     "hf://datasets/owner/name/file.jsonl");
 }
 
-/// owner/name, and what follows the second slash.
+/// Splits into owner/name and the text after the second slash.
 std::pair<std::string_view, std::string_view> split_id(std::string_view text) {
   const size_t first = text.find('/');
   const size_t second = first == std::string_view::npos ? first : text.find('/', first + 1);
@@ -92,7 +92,7 @@ bool is_id(std::string_view id) {
          is_id_part(id.substr(slash + 1));
 }
 
-/// What follows hf:// and models/ or datasets/.
+/// Parses what follows hf:// and models/ or datasets/.
 RepoName parse_uri(std::string_view text, std::string_view rest, RepoType type) {
   RepoName name{.type = type};
   const size_t at = rest.find('@');
@@ -114,7 +114,7 @@ RepoName parse_uri(std::string_view text, std::string_view rest, RepoType type) 
   return name;
 }
 
-/// A page's address as hf://… has it: owner/name/tree/main/sub is owner/name@main/sub.
+/// Converts a web address to the hf:// form: owner/name/tree/main/sub becomes owner/name@main/sub.
 std::optional<std::string> from_page(std::string_view text) {
   for (const std::string_view site : kSites) {
     if (!text.starts_with(site)) continue;
@@ -129,7 +129,7 @@ std::optional<std::string> from_page(std::string_view text) {
   return std::nullopt;
 }
 
-/// Type and rest of hf://…; nullopt for a text without hf://.
+/// Parses hf://…; nullopt for a text without hf://.
 std::optional<RepoName> parse_scheme(std::string_view text) {
   if (const auto page = from_page(text)) return parse_scheme(*page);
   if (!text.starts_with(kScheme)) return std::nullopt;
@@ -159,7 +159,7 @@ std::optional<RepoName> parse_plain(std::string_view text, RepoType type) {
 std::string RepoName::text() const {
   const std::string at = revision.empty() ? "" : "@" + revision;
   if (type == RepoType::kModel && path.empty()) return id + at;
-  std::string quoted = at;  // a slash would end it
+  std::string quoted = at;  // a slash would end the revision
   const bool special =
       revision.starts_with("refs/") && end_of_revision(revision) == revision.size();
   for (size_t slash = quoted.find('/'); !special && slash != std::string::npos;
@@ -205,7 +205,8 @@ RepoName with_revision(RepoName name, const std::string& revision) {
 }
 
 bool is_revision(std::string_view text) {
-  constexpr std::string_view kForbidden = " ~^:?*[\\\"'<>|";  // git's, and what shells would mind
+  // Forbidden by git, or special in shells
+  constexpr std::string_view kForbidden = " ~^:?*[\\\"'<>|";
   constexpr size_t kMaxRevision = 250;
   return text.size() <= kMaxRevision && is_relative_path(text) && !text.starts_with('-') &&
          text.find("..") == std::string_view::npos && text.find("@{") == std::string_view::npos &&

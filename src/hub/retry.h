@@ -5,10 +5,10 @@
 #include <stdexcept>
 #include <string>
 
-/// When to try again, and how long to wait before.
+/// Retries with delays.
 namespace sftrun::hub {
 
-/// A failure that another attempt may mend: a cut connection, a busy server, a damaged body.
+/// A failure that a retry may fix: an interrupted connection, a busy server, a corrupt body.
 struct TransientFailure : std::runtime_error {
   explicit TransientFailure(const std::string& what, std::optional<double> wait_s = {})
       : std::runtime_error(what), wait_s(wait_s) {}
@@ -16,40 +16,40 @@ struct TransientFailure : std::runtime_error {
 };
 
 struct RetryPolicy {
-  int max_attempts = 6;            ///< in a row without progress
+  int max_attempts = 6;            ///< consecutive attempts without progress
   double first_delay_s = 1;        ///< doubled each time
   double max_delay_s = 30;         ///< never longer
   double max_asked_delay_s = 120;  ///< a server that asks for more is given up on
 };
 
-/// Seconds before the next attempt after `failures` in a row, or nullopt to give up. What the
-/// server asks for is waited for; else exponential back-off, of which up to a half is taken off at
-/// random so that many clients do not come back together.
+/// Seconds before the next attempt after `failures` consecutive failures; nullopt: give up. Uses
+/// the delay that the server requested, else exponential back-off, reduced by up to a half at
+/// random so that clients do not retry at the same time.
 /// @param unit_random uniform in [0, 1)
 std::optional<double> delay_before_retry(const RetryPolicy& policy, int failures,
                                          std::optional<double> asked_s, double unit_random);
 
-/// Seconds that answer headers ask to wait: Retry-After (the number), or the hub's
-/// `RateLimit: "api";r=0;t=57`.
+/// Seconds to wait according to response headers: Retry-After (a number), or the hub's `RateLimit:
+/// "api";r=0;t=57`.
 std::optional<double> asked_delay_s(const std::string& retry_after, const std::string& rate_limit);
 
-/// Whether a status says that the same request may succeed later.
+/// Whether the same request may succeed later, judged by the status.
 bool is_transient_status(long status);
 
-/// Ends waits and transfers early. Empty: never.
+/// Ends waits and transfers early when it returns true. Empty: never.
 using ShouldStop = std::function<bool()>;
-/// @throws Error (130) if asked to stop
+/// @throws Error (130) if `should_stop` returns true
 void throw_if_stopped(const ShouldStop& should_stop);
-/// @throws Error (130) as soon as asked to stop
+/// @throws Error (130) as soon as `should_stop` returns true
 void wait_s(double seconds, const ShouldStop& should_stop);
 
-/// Attempts to do one thing: counts failures in a row, waits between them.
+/// The attempts of one operation: counts consecutive failures and waits between attempts.
 class Retries {
  public:
   Retries(const RetryPolicy& policy, std::string what, ShouldStop should_stop);
   /// Waits before the next attempt.
-  /// @param progressed whether this attempt came further than those before it
-  /// @throws CommError naming what was tried, if there is to be none
+  /// @param progressed whether this attempt got further than the earlier ones
+  /// @throws CommError naming the operation, if there is to be no further attempt
   void failed(const TransientFailure& failure, bool progressed = false);
 
  private:

@@ -57,8 +57,8 @@ bool holds(const Files& files, std::string_view name) {
                      [&](const RemoteFile& file) { return file.path == name; });
 }
 
-/// The files of a folder itself, under their names in it. Folders in it are other formats' copies
-/// (onnx, original) or checkpoints.
+/// The files directly in a folder, with names relative to it. Subfolders contain copies in other
+/// formats (onnx, original) or checkpoints.
 Files in_folder(const Files& files, const std::string& folder) {
   const std::string prefix = folder.empty() ? "" : folder + "/";
   Files inside;
@@ -70,7 +70,7 @@ Files in_folder(const Files& files, const std::string& folder) {
   return inside;
 }
 
-/// One file, or the shards; not the same weights again under another name (consolidated, fp16).
+/// One file, or all shards; no second copy of the weights under another name (consolidated, fp16).
 Files safetensors(const Files& files) {
   if (holds(files, kSingle))
     return filtered(files, [](const auto& path) { return path == kSingle; });
@@ -103,10 +103,11 @@ Selection nothing(std::string message, std::string fix) {
   return {.none = NoChoice{std::move(message), std::move(fix)}};
 }
 
-/// A repository of .gguf files: the one there is.
+/// For a repository of .gguf files: the only one.
 Selection select_gguf(const RepoName& name, const Files& files) {
   const Files models = filtered(files, [](std::string_view path) {
-    return path.ends_with(".gguf") && !path.starts_with("mmproj");  // of images, beside a model
+    // Mmproj: the image encoder of a model
+    return path.ends_with(".gguf") && !path.starts_with("mmproj");
   });
   if (models.size() == 1) return {.files = models, .opened = models.front().path};
   return nothing(
@@ -148,7 +149,7 @@ Selection select_from_folder(const RepoName& name, const Files& files, ModelPart
   return {.files = text};
 }
 
-/// Paths below the repository again.
+/// Makes paths relative to the repository again.
 Selection below(const std::string& folder, Selection selection) {
   if (folder.empty()) return selection;
   for (RemoteFile& file : selection.files) file.path = folder + "/" + file.path;
@@ -180,7 +181,7 @@ Files among(const Files& files, const Paths& paths) {
   return filtered(files, [&](const std::string& path) { return wanted.contains(path); });
 }
 
-/// Those of a folder, under their names in it.
+/// The files below a folder, with names relative to it.
 Files below_folder(const Files& files, const std::string& folder) {
   if (folder.empty()) return files;
   Files inside;
@@ -192,7 +193,7 @@ Files below_folder(const Files& files, const std::string& folder) {
   return inside;
 }
 
-/// The files of the subset that is asked for, as of a folder here.
+/// The files of the requested subset, selected as in a local folder.
 Selection select_subset(const RepoName& name, const Files& files, const DatasetRequest& request,
                         const DatasetCard& card) {
   const Files inside = below_folder(files, name.path);

@@ -8,33 +8,34 @@
 #include "sftrun/core/dataset_card.h"
 #include "sftrun/hub/hub.h"
 
-/// Which of a repository's files are fetched. Pure.
+/// Selects the files of a repository to download. Pure functions.
 namespace sftrun::hub {
 
-/// Why nothing can be chosen, and what to do about it.
+/// Why nothing can be selected, and how to fix it.
 struct NoChoice {
   std::string message, fix;
 };
 
 struct Selection {
-  std::vector<RemoteFile> files;  ///< small ones first: weights are there last, so that a snapshot
-                                  ///< with weights is whole
-  std::string opened;             ///< what a loader opens, below the snapshot; empty: all of it
-  std::optional<NoChoice> none;   ///< set: there are no files
+  /// Small files first and weights last: a snapshot that contains the weights is complete
+  std::vector<RemoteFile> files;
+  /// The path that a loader opens, relative to the snapshot; empty: the snapshot
+  std::string opened;
+  std::optional<NoChoice> none;  ///< set: no files were selected
 };
 
 Selection select_model(const RepoName& name, const std::vector<RemoteFile>& files,
                        ModelParts parts);
-/// The README.md of a data set, by which its files are chosen; nullopt: it has none, or `name` is a
-/// file's or a pattern.
+/// The README.md of a data set, which is needed to select its files; nullopt: there is none, or
+/// `name` is that of a file or a pattern.
 std::optional<RemoteFile> dataset_card(const RepoName& name, const std::vector<RemoteFile>& files);
-/// @param card of that README.md; empty where there is none
+/// @param card from that README.md; empty if there is none
 Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& files,
                          const DatasetRequest& request, const DatasetCard& card);
 
-/// Whether a file holds weights, of which the small ones come before.
+/// Whether a file contains weights, which are downloaded last.
 bool is_weights(const std::string& path);
-/// i and n of model-00001-of-00004.safetensors; nullopt: no such name.
+/// i and n of model-00001-of-00004.safetensors; nullopt for other names.
 struct Shard {
   int number = 0, count = 0;
 };

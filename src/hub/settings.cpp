@@ -47,7 +47,7 @@ bool is_name_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-/// $NAME and ${NAME} as Python's expandvars has them: what is not set stays as written.
+/// Expands $NAME and ${NAME} like Python's expandvars: variables that are not set stay as written.
 std::string with_variables(const std::string& text, const Variables& variables) {
   std::string expanded;
   for (size_t i = 0; i < text.size();) {
@@ -101,7 +101,8 @@ std::string endpoint(const Variables& variables) {
   return *url;
 }
 
-/// As huggingface_hub cleans it. Anything but visible characters would end the header it goes into.
+/// Cleaned as in huggingface_hub. Only visible characters are allowed, because others could end the
+/// HTTP header.
 std::string cleaned_token(const std::string& text, const std::string& source) {
   std::string token(trim(text));
   std::erase_if(token, [](char c) { return c == '\n' || c == '\r'; });

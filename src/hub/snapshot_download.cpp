@@ -22,7 +22,7 @@ namespace sftrun::hub {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kParallelFiles = 8;  // huggingface_hub's number of workers
+constexpr size_t kParallelFiles = 8;  // huggingface_hub's default
 
 uint64_t saturating_add(uint64_t a, uint64_t b) {
   return b > UINT64_MAX - a ? UINT64_MAX : a + b;
@@ -63,7 +63,7 @@ class SnapshotDownload {
     });
   }
 
-  /// Bytes of a file that are on the disk already, as far as its listed checksum tells.
+  /// Bytes of a file that are on disk already, as far as the listed checksum tells.
   uint64_t bytes_there(const RemoteFile& file) const {
     if (is_file_of(cache_.pointer(task_.commit, file.path), file.size)) return file.size;
     if (file.checksum.kind == Checksum::Kind::kNone) return 0;
@@ -80,14 +80,14 @@ class SnapshotDownload {
     std::error_code code;
     const fs::path folder = cache_.snapshot(task_.commit);
     const fs::space_info space = fs::space(folder, code);
-    if (code || space.available >= needed) return;  // some file systems do not say
+    if (code || space.available >= needed) return;  // some file systems do not report it
     throw DeviceError(fmt::format("{} needs {} more, and the disk has {} free", task_.name.text(),
                                   format_bytes(needed), format_bytes(space.available)),
                       folder.string(),
                       "free disk space, or set HF_HOME to a directory on another disk");
   }
 
-  /// One part of the files, several at a time; this thread shows how far they are.
+  /// Downloads one group of files, several at a time; this thread shows the progress.
   void fetch_all(bool weights, Progress& progress) {
     std::vector<const RemoteFile*> files;
     for (const RemoteFile& file : task_.files) {
@@ -95,7 +95,7 @@ class SnapshotDownload {
     }
     next_ = 0;
     const size_t num_workers = std::min(kParallelFiles, files.size());
-    running_ = num_workers;  // counts down while later ones are still being started
+    running_ = num_workers;  // set at once: workers decrement it while later ones are being started
     std::vector<std::jthread> workers;
     for (size_t i = 0; i < num_workers; ++i) workers.emplace_back([&] { work(files); });
     std::unique_lock lock(mutex_);
@@ -123,7 +123,7 @@ class SnapshotDownload {
 
   bool should_stop() const { return failed_ || (options_.should_stop && options_.should_stop()); }
 
-  /// The others stop because of it; what they say then does not matter.
+  /// Keeps the first failure. The other workers stop because of it, so their failures are ignored.
   void keep_first_failure() {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = std::current_exception();
@@ -163,7 +163,7 @@ class SnapshotDownload {
     }));
   }
 
-  /// Where there are no locks each download has a file of its own, named as huggingface_hub does.
+  /// Without locks each download has its own file, named as in huggingface_hub.
   static std::string own_name(const std::string& etag) {
     return fmt::format("{}.{:08x}", etag, std::random_device{}());
   }

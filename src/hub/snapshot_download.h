@@ -9,17 +9,18 @@
 
 namespace sftrun::hub {
 
-/// What is fetched, and into where.
+/// The files to download.
 struct SnapshotTask {
   RepoName name;
   std::string commit;
   std::vector<RemoteFile> files;
 };
 
-/// Brings the files into the snapshot, several at a time; what is there already is left alone.
-/// Weights come when all else is there.
-/// @return bytes that came over the network
-/// @throws DeviceError before it begins if the disk has too little space; and as get_model
+/// Downloads the files into the snapshot, several at a time; files that are there are skipped.
+/// Weights are downloaded after all other files.
+/// @return bytes received over the network
+/// @throws DeviceError before the download begins if the disk has too little space; and as
+/// get_model
 uint64_t download_snapshot(const SnapshotTask& task, const RepoCache& cache,
                            const Settings& settings, const Options& options);
 

@@ -52,7 +52,7 @@ std::string shown_url(const std::string& text) {
   for (const CURLUPart hidden :
        {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_QUERY, CURLUPART_FRAGMENT})
     curl_url_set(url.get(), hidden, nullptr, 0);
-  // A server's may hold anything; a message is text.
+  // A URL from a server may contain any bytes; messages contain printable characters only.
   std::string shown;
   for (const char c : part(url, CURLUPART_URL))
     shown += c > ' ' && c < 0x7f ? std::string(1, c)

@@ -9,28 +9,29 @@
 #include "sftrun/hub/repo_name.h"
 #include "sftrun/hub/settings.h"
 
-/// Files of a hub on this machine: looked up in huggingface_hub's cache, downloaded into it.
+/// Downloads files from a hub into huggingface_hub's cache, and finds files that are there already.
 ///
-/// Safe to call from several processes at once: each file is downloaded by one of them, under the
-/// lock that huggingface_hub takes. What was downloaded has the size and the checksum that the hub
-/// named; what was cut off is gone on with by the next call.
+/// Safe to call from several processes at once: one of them downloads a file, under the same lock
+/// that huggingface_hub uses. A downloaded file has the size and checksum that the hub reports. The
+/// next call resumes an interrupted download.
 namespace sftrun::hub {
 
 enum class Lookup {
-  kCacheFirst,  ///< a complete copy in the cache is used without asking the hub
-  kAskHub,      ///< the hub says what the revision is now; the cache only where it cannot
+  kCacheFirst,  ///< a complete copy in the cache is used; no request is sent
+  kAskHub,  ///< asks the hub for the current revision; falls back to the cache if it cannot answer
 };
 
-/// What of a model is needed.
+/// Which parts of a model are needed.
 enum class ModelParts {
   kAll,   ///< configuration, tokenizer, weights; or the adapter; or the .gguf file
-  kText,  ///< configuration and tokenizer; the .gguf file where there is nothing else
+  kText,  ///< configuration and tokenizer; the .gguf file if there is nothing else
 };
 
 struct Options {
   Lookup lookup = Lookup::kCacheFirst;
-  bool quiet = false;  ///< no progress
-  /// Asked often, from several threads; true ends a download soon. Empty: never.
+  bool quiet = false;  ///< no progress output
+  /// Called often, from several threads; the download stops soon after it returns true. Empty:
+  /// never.
   std::function<bool()> should_stop = {};
 };
 
@@ -39,10 +40,10 @@ struct Snapshot {
   RepoName name;
   std::string commit;
   std::filesystem::path directory;  ///< snapshots/<commit> in the cache
-  /// What a loader opens: the directory, a folder in it, or the one .gguf or data file.
+  /// What a loader opens: `directory`, a folder in it, or a single .gguf or data file.
   std::filesystem::path path;
-  std::vector<std::string> files;  ///< what was asked for, below `directory`, sorted
-  uint64_t downloaded_bytes = 0;   ///< 0: all of it was in the cache
+  std::vector<std::string> files;  ///< the requested files, relative to `directory`, sorted
+  uint64_t downloaded_bytes = 0;   ///< 0: all files were in the cache
 };
 
 /// A model's files: config.json and its like, the tokenizer's, *.safetensors; or an adapter's; or
@@ -57,29 +58,30 @@ Snapshot get_model(const RepoName& name, ModelParts parts, const Settings& setti
 
 /// Which files of a data set.
 struct DatasetRequest {
-  /// One of those that README.md declares (core/dataset_card.h), which is fetched to know. Empty:
-  /// the default one; every file where neither a split nor `defaults` are asked for.
+  /// A subset declared in README.md (core/dataset_card.h), which is downloaded for this. Empty: the
+  /// default subset, or all files if neither `split` nor `defaults` is set.
   std::string subset;
-  /// "train", "validation", "test", or another beginning of names: core/data_splits.h. Empty: the
-  /// first of `defaults` that is there; with none, or where no name tells a split, every file.
+  /// "train", "validation", "test", or another prefix of file names: core/data_splits.h. Empty: the
+  /// first split in `defaults` that exists; all files if `defaults` is empty or no name tells a
+  /// split.
   std::string split;
   std::vector<std::string> defaults;
-  /// Which files are data where the name does not name one.
+  /// Extensions of data files, if the name does not name a file.
   std::vector<std::string> extensions = {".jsonl", ".json", ".parquet", ".csv"};
 };
 
-/// A data set's files; README.md is fetched beside them. `name.path` may be a file, a folder, or a
-/// pattern with * and ?, as of a shell (train/*.jsonl).
-/// @throws as get_model; DataError if no file is asked for
+/// Gets the files of a data set, and its README.md. `name.path` may be a file, a folder, or a shell
+/// pattern with * and ? (train/*.jsonl).
+/// @throws as get_model; DataError if no file matches
 Snapshot get_dataset(const RepoName& name, const DatasetRequest& request, const Settings& settings,
                      const Options& options = {});
 
-/// The files behind a name in `data.train` or `data.val`, in the order of their names:
-///   a path that exists                            that path alone
+/// The files for a name in `data.train` or `data.val`, in the order of their names:
+///   a path that exists                            that path
 ///   hf://datasets/owner/name[@rev][/path]         from the cache, else downloaded
-///   owner/name[@rev]                              the same
-///   anything else                                 {}: for the caller to say what is wrong
-/// Call it once, in the process that the user started, before workers start.
+///   owner/name[@rev]                              likewise
+///   anything else                                 {}; the caller reports the error
+/// Call it once, in the main process, before workers are started.
 /// @throws as get_dataset
 std::vector<std::filesystem::path> dataset_files(const std::string& name,
                                                  const DatasetRequest& request,

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-/// Names of repositories on a hub, as people write them.
+/// Parses the names of repositories on a hub.
 namespace sftrun::hub {
 
 enum class RepoType { kModel, kDataset };
@@ -18,7 +18,7 @@ enum class RepoType { kModel, kDataset };
 struct RepoName {
   RepoType type = RepoType::kModel;
   std::string id;        ///< "owner/name"
-  std::string revision;  ///< branch, tag or commit; empty: none was named, which means main
+  std::string revision;  ///< branch, tag or commit; empty: main
   std::string path;      ///< a file or folder in the repository; empty: all of it
 
   std::string revision_or_main() const { return revision.empty() ? "main" : revision; }
@@ -27,28 +27,28 @@ struct RepoName {
   bool operator==(const RepoName&) const = default;
 };
 
-/// nullopt if `text` is no hub's name but could be a path ("model", "../a/b", "a/b/c", "x/y.gguf").
-/// Whether a local file of that name exists is for the caller to look at first.
-/// @throws ConfigError for what begins with hf:// and is malformed, or names a data set
+/// nullopt if `text` is not a repository name but may be a path ("model", "../a/b", "a/b/c",
+/// "x/y.gguf"). The caller checks first whether a local file of that name exists.
+/// @throws ConfigError if it begins with hf:// and is malformed or names a data set
 std::optional<RepoName> parse_model_name(std::string_view text);
-/// The same for data: hf://datasets/owner/name…, and plain owner/name[@revision], as load_dataset
-/// takes it.
-/// @throws ConfigError for what begins with hf:// and is malformed, or names a model
+/// The same for data: hf://datasets/owner/name…, and owner/name[@revision] as load_dataset takes
+/// it.
+/// @throws ConfigError if it begins with hf:// and is malformed or names a model
 std::optional<RepoName> parse_dataset_name(std::string_view text);
 
-/// Whether a text can only be meant as a name on the hub: hf://… and https://huggingface.co/….
+/// Whether a text can only be a name on the hub: hf://… or https://huggingface.co/….
 bool begins_as_hub_name(std::string_view text);
 
-/// The name with `revision` (model.revision in YAML) put in. Empty leaves it as it is.
-/// @throws ConfigError if both name one and they differ, or if it can be no revision
+/// The name with `revision` (model.revision in YAML) set. Empty: `name` unchanged.
+/// @throws ConfigError if both set different revisions, or if `revision` is not a valid one
 RepoName with_revision(RepoName name, const std::string& revision);
 
-/// Whether git could have a branch, tag or commit of this name; nothing else becomes part of a URL
-/// or of a file's name.
+/// Whether git allows this name for a branch, tag or commit. Nothing else is used in a URL or a
+/// file name.
 bool is_revision(std::string_view text);
-/// 40 hexadecimal digits: a revision that never changes.
+/// 40 hexadecimal digits, a revision that never changes.
 bool is_commit(std::string_view text);
-/// Whether a path is safe below a folder: relative, no empty part, no "." or "..", no control
+/// Whether a path stays below a folder: relative, no empty part, no "." or "..", no control
 /// character.
 bool is_relative_path(std::string_view path);
 

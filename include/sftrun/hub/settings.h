@@ -7,8 +7,7 @@
 
 namespace sftrun::hub {
 
-/// A text that must not be shown. It formats to nothing and prints to nothing: who needs it says
-/// so.
+/// A text that must not be shown. It cannot be formatted or printed; `reveal` returns it.
 class Secret {
  public:
   Secret() = default;
@@ -20,24 +19,23 @@ class Secret {
   std::string text_;
 };
 
-/// Where the hub is, where its files are kept, and how patient to be. huggingface_hub's variables.
+/// Address, cache and timeouts of the hub, from huggingface_hub's environment variables.
 struct Settings {
-  std::string endpoint = "https://huggingface.co";  ///< HF_ENDPOINT, without a slash at its end
+  std::string endpoint = "https://huggingface.co";  ///< HF_ENDPOINT, without a trailing slash
   std::filesystem::path cache_dir;  ///< HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, else HF_HOME/hub
   Secret token;              ///< HF_TOKEN, HUGGING_FACE_HUB_TOKEN, else the file HF_TOKEN_PATH
-  std::string token_source;  ///< the variable or file it is from; empty: there is none
-  std::string offline;  ///< the variable that forbids the network (HF_HUB_OFFLINE); empty: none
+  std::string token_source;  ///< the variable or file that the token is from; empty: none
+  std::string offline;  ///< the variable that disables network access (HF_HUB_OFFLINE); empty: none
   double connect_timeout_s = 10;  ///< HF_HUB_ETAG_TIMEOUT
-  double stall_timeout_s = 10;    ///< HF_HUB_DOWNLOAD_TIMEOUT: this long without a byte is a stall
-  double retry_delay_s = 1;       ///< SFTRUN_HUB_RETRY_DELAY: the first pause between attempts
-  std::string ca_bundle;          ///< CURL_CA_BUNDLE, REQUESTS_CA_BUNDLE, SSL_CERT_FILE
+  double stall_timeout_s = 10;  ///< HF_HUB_DOWNLOAD_TIMEOUT: maximum time without receiving a byte
+  double retry_delay_s = 1;     ///< SFTRUN_HUB_RETRY_DELAY: delay before the first retry
+  std::string ca_bundle;        ///< CURL_CA_BUNDLE, REQUESTS_CA_BUNDLE, SSL_CERT_FILE
 };
 
-/// A variable's value; nullptr: not set.
+/// The value of a variable; nullptr: not set.
 using Variables = std::function<const char*(const char* name)>;
 
-/// @throws ConfigError naming the variable, for an endpoint that is no URL or a token that cannot
-/// be one
+/// @throws ConfigError naming the variable, for an endpoint that is not a URL or an invalid token
 Settings settings_from(const Variables& variables);
 Settings settings_from_environment();
 
