@@ -7,7 +7,7 @@ namespace {
 
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
 
-/// Builds one message field by field.
+/// Builds one protocol buffer message field by field.
 class Message {
  public:
   Message& varint(uint32_t field, uint64_t value) {
@@ -70,7 +70,7 @@ std::optional<uint64_t> read_varint(std::string_view& bytes) {
   return std::nullopt;
 }
 
-/// Drops the value of a field that is not wanted. @return whether there was one
+/// Skips the value of a field. @return false if there is none
 bool skip(std::string_view& bytes, uint64_t type) {
   uint64_t size = 0;
   switch (type) {
@@ -111,7 +111,7 @@ std::string encode_scalar(double wall_time, int64_t step, std::string_view tag, 
 std::string encode_text(double wall_time, int64_t step, std::string_view tag,
                         std::string_view text) {
   constexpr uint64_t kDtString = 7;
-  const Message shape = Message().message(2, Message().varint(1, 1));  // one dimension of size 1
+  const Message shape = Message().message(2, Message().varint(1, 1));  // shape [1]
   const Message tensor = Message().varint(1, kDtString).message(2, shape).bytes(8, text);
   const Message metadata = Message().message(1, Message().bytes(1, "text"));
   const Message value = Message().bytes(1, tag).message(8, tensor).message(9, metadata);

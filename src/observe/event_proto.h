@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-/// The few protocol buffer messages of event files, encoded by hand
+/// The protocol buffer messages of event files, encoded without a library
 /// (https://protobuf.dev/programming-guides/encoding/). Field numbers:
 /// tensorflow/core/util/event.proto, framework/{summary,tensor,tensor_shape}.proto.
 namespace sftrun::observe {
@@ -19,12 +19,12 @@ std::string encode_scalar(double wall_time, int64_t step, std::string_view tag, 
 /// string) } } }
 std::string encode_text(double wall_time, int64_t step, std::string_view tag,
                         std::string_view text);
-/// Event { …; session_log = 7 { status = 1 START } }: readers drop what they have seen of this step
-/// and later ones.
+/// Event { …; session_log = 7 { status = 1 START } }: readers drop events of this step and later
+/// ones that they have read.
 std::string encode_session_start(double wall_time, int64_t step);
 
-/// Event.step of an encoded event (0 when absent, as protocol buffers have it); nullopt if the
-/// bytes are no message.
+/// Event.step of an encoded event (0 if absent, as in protocol buffers); nullopt if the bytes are
+/// not a message.
 std::optional<int64_t> event_step(std::string_view event);
 
 }  // namespace sftrun::observe

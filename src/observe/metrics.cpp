@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The step of a metrics line; nullopt if the line is not one.
+/// The step of a metrics line; nullopt for other lines.
 std::optional<int64_t> step_of(std::string_view line) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
@@ -59,7 +59,7 @@ void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step) {
   for (size_t begin = 0; begin < text.size();) {
     ++number;
     const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;  // torn: a whole line ends with its newline
+    if (end == std::string::npos) break;  // incomplete: every complete line ends with a newline
     const std::string_view line(text.data() + begin, end - begin);
     const auto line_step = step_of(line);
     if (!line_step && end + 1 < text.size()) {

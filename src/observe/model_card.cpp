@@ -10,14 +10,14 @@
 namespace sftrun::observe {
 namespace {
 
-/// Paths say where files lay on one machine: their last part is enough.
+/// A local path is shortened to its last part.
 std::string shown_name(const ModelCard& card) {
   if (card.is_on_hub) return card.base_model;
   const std::filesystem::path path(card.base_model);
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// In a YAML string and in a cell of a table.
+/// Text that is safe in a YAML string and in a table cell.
 std::string plain(std::string text) {
   for (char& c : text) {
     if (c == '\n' || c == '\r' || c == '|' || c == '"' || c == '\\' || c == '`') c = ' ';

@@ -17,8 +17,8 @@ constexpr double kWeightOfNewest = 0.1;  // a mean over about 2 / weight - 1 = 1
 void ProgressMeter::add(const ProgressStep& step) {
   last_ = step;
   ++count_;
-  // A plain mean until there are enough steps; the second step replaces the first, which also
-  // loaded and warmed up.
+  // A plain mean until there are enough steps; the second step replaces the first, which includes
+  // loading and warm-up.
   const double weight =
       count_ <= 2 ? 1.0 : std::max(kWeightOfNewest, 1.0 / static_cast<double>(count_ - 1));
   mean_tokens_ += weight * (static_cast<double>(step.tokens) - mean_tokens_);

@@ -132,7 +132,7 @@ std::filesystem::path adapter_at(const std::filesystem::path& path) {
   };
   if (holds_adapter(path)) return path;
   if (holds_adapter(path / "adapter")) return path / "adapter";
-  std::vector<fs::path> checkpoints;  // of one length but for runs beyond a million steps
+  std::vector<fs::path> checkpoints;  // names have equal length below a million steps
   for (const auto& entry : fs::directory_iterator(path / "checkpoints", ignored)) {
     if (entry.path().filename().string().starts_with("step-") && holds_adapter(entry.path()))
       checkpoints.push_back(entry.path());

@@ -45,14 +45,14 @@ std::optional<std::string> field(const fs::path& path, std::string_view key, cha
   return std::nullopt;
 }
 
-/// "1234 kB" of /proc files.
+/// Parses "1234 kB" in /proc files; in bytes.
 uint64_t kib_field(const fs::path& path, std::string_view key) {
   const auto value = field(path, key, ':');
   return value ? parse_u64(*value).value_or(0) * 1024 : 0;
 }
 
-/// The directories of this process's control group and of its ancestors, innermost first. A limit
-/// at any of them binds.
+/// The directories of this process's control group and its ancestors, innermost first; the limits
+/// of all of them apply.
 /// @param controller "" for the unified hierarchy (v2); "memory", "cpu" for v1
 std::vector<fs::path> cgroup_chain(const fs::path& proc, const fs::path& root,
                                    std::string_view controller) {
@@ -67,8 +67,8 @@ std::vector<fs::path> cgroup_chain(const fs::path& proc, const fs::path& root,
     group = line.substr(second + 1);
   }
   std::vector<fs::path> chain;
-  // In a container the path may be the host's, not visible here; the mount's root is the
-  // container's own group then.
+  // In a container the path may be the host's, which is not visible here; then the root of the
+  // mount is the container's own group.
   for (fs::path at = fs::path(group).relative_path(); !at.empty(); at = at.parent_path()) {
     if (std::error_code code; fs::is_directory(root / at, code)) chain.push_back(root / at);
   }
@@ -76,7 +76,7 @@ std::vector<fs::path> cgroup_chain(const fs::path& proc, const fs::path& root,
   return chain;
 }
 
-/// What may still be allocated under a limit: page cache that nobody uses is given back first.
+/// What may still be allocated under a limit; unused page cache counts as free.
 uint64_t room_under(uint64_t limit, uint64_t used, const fs::path& stat,
                     std::string_view cache_key) {
   const auto cache = field(stat, cache_key, ' ');
@@ -84,8 +84,7 @@ uint64_t room_under(uint64_t limit, uint64_t used, const fs::path& stat,
   return limit - std::min(limit, used);
 }
 
-/// Every group on the way to the root counts: an outer one with a larger limit may have less room
-/// left.
+/// Every ancestor counts: an outer group with a larger limit may have less memory left.
 void apply_limit(MemoryInfo& info, std::optional<uint64_t> limit, uint64_t used,
                  const fs::path& stat, std::string_view cache_key) {
   if (!limit) return;
@@ -108,7 +107,7 @@ std::optional<double> cpu_quota(const fs::path& proc, const fs::path& cgroup) {
   }
   for (const fs::path& group : cgroup_chain(proc, cgroup / "cpu", "cpu")) {
     const auto quota =
-        parse_u64(slurp(group / "cpu.cfs_quota_us"));  // -1, no limit, does not parse
+        parse_u64(slurp(group / "cpu.cfs_quota_us"));  // -1 (no limit) does not parse
     const auto period = parse_u64(slurp(group / "cpu.cfs_period_us"));
     if (quota && period && *period > 0) {
       consider(static_cast<double>(*quota) / static_cast<double>(*period));

@@ -26,7 +26,7 @@ double unix_time() {
 
 }  // namespace
 
-/// An append-only file and what waits to be written to it.
+/// An append-only file and the bytes that are not written yet.
 struct EventWriter::File {
   fs::path path;
   int fd = -1;
@@ -58,8 +58,8 @@ EventWriter::EventWriter(const fs::path& directory, std::optional<int64_t> resum
   const std::string name =
       fmt::format("{}{:.0f}.{}.{}", kEventFilePrefix, now, host_name(), ::getpid());
   file->path = directory / name;
-  // Readers take files in the order of their names, and one second may see a second writer of this
-  // process.
+  // Readers process files in the order of their names, and this process may open two files within
+  // one second.
   for (int copy = 1; fs::exists(file->path); ++copy)
     file->path = directory / fmt::format("{}.{}", name, copy);
   file->fd = ::open(file->path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
@@ -78,7 +78,7 @@ EventWriter::~EventWriter() {
   if (!file_) return;
   try {
     flush();
-  } catch (const Error&) {  // nothing to tell it to: the run's own errors come first
+  } catch (const Error&) {  // ignored: the run's own errors matter more
   }
 }
 EventWriter::EventWriter(EventWriter&&) noexcept = default;

@@ -11,11 +11,11 @@ namespace sftrun::observe {
 
 /// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78).
 uint32_t crc32c(std::string_view data);
-/// Rotated right by 15 bits plus a constant, so that a CRC of data holding CRCs is sound.
+/// Rotated right by 15 bits plus a constant, because the CRC of data that contains CRCs is weak.
 uint32_t masked_crc32c(std::string_view data);
 
 void append_tf_record(std::string& out, std::string_view data);
-/// The records of a file up to its end or the first torn or corrupt one; views into `file`.
+/// The records up to the end of the file or the first incomplete or corrupt one; views into `file`.
 std::vector<std::string_view> read_tf_records(std::string_view file);
 
 }  // namespace sftrun::observe

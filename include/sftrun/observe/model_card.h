@@ -7,18 +7,18 @@
 
 #include "sftrun/observe/run_summary.h"
 
-/// README.md beside a trained model, as the hub shows it: metadata in YAML between two lines of
-/// dashes, then Markdown (huggingface.co/docs/hub/model-cards).
+/// README.md of a trained model, a model card of the Hugging Face hub: YAML metadata between two
+/// lines of dashes, then Markdown (huggingface.co/docs/hub/model-cards).
 namespace sftrun::observe {
 
 struct ModelCard {
-  std::string base_model;         ///< as the run named it: owner/name on the hub, or a path
-  bool is_on_hub = false;         ///< whether the base's name is one of the hub's
-  bool is_adapter = true;         ///< in PEFT's layout; else a whole model
-  bool is_quantised = false;      ///< the base was held in fewer bits while training
+  std::string base_model;         ///< as configured: owner/name on the hub, or a path
+  bool is_on_hub = false;         ///< whether `base_model` is a name on the hub
+  bool is_adapter = true;         ///< in PEFT's layout; else a full model
+  bool is_quantised = false;      ///< the base was quantised during training
   std::string version;            ///< of sftrun
   std::vector<std::string> data;  ///< names of data sets and files
-  std::vector<std::pair<std::string, std::string>> settings;  ///< name and value, in order
+  std::vector<std::pair<std::string, std::string>> settings;  ///< (name, value), in this order
   RunSummary summary;
 };
 

@@ -12,20 +12,20 @@ struct ProgressStep {
   double loss = 0, grad_norm = 0, learning_rate = 0;
   int64_t tokens = 0;  ///< of the global batch
   double step_seconds = 0;
-  std::optional<double> aux_loss = {};  ///< shown after the loss where it is in use
+  std::optional<double> aux_loss = {};  ///< shown after the loss if it is used
 };
 
 /// Formats progress:
 ///     step 17/200 loss 1.8342 grad_norm 0.912 lr 1.96e-04 tok/s 48210 eta 3m 20s
-/// Rate and remaining time come from exponentially weighted means over about the last 20 steps; the
-/// first step (loading, warming up) counts only until there is a second.
+/// Rate and remaining time are exponentially weighted means over about the last 20 steps. The first
+/// step (loading, warm-up) is dropped once there is a second one.
 class ProgressMeter {
  public:
   explicit ProgressMeter(int64_t total_steps) : total_steps_(total_steps) {}
 
-  /// Takes a step into account. Call once per step.
+  /// Adds a step. Call once per step.
   void add(const ProgressStep& step);
-  std::string line() const;          ///< of the step added last
+  std::string line() const;          ///< for the last added step
   double tokens_per_second() const;  ///< smoothed; 0 before the first step
   double seconds_left() const;
 

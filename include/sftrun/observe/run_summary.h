@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-/// What a whole run came to, of all the processes that it took.
+/// Summary of a run over all processes that worked on it.
 namespace sftrun::observe {
 
 struct StepLoss {
@@ -15,17 +15,17 @@ struct StepLoss {
 };
 
 struct RunSummary {
-  std::optional<StepLoss> first, last;  ///< of training
+  std::optional<StepLoss> first, last;  ///< training loss
   std::optional<StepLoss> first_eval, best_eval, last_eval;
-  int64_t tokens = 0;              ///< of all steps
-  double seconds = 0;              ///< of all steps, without evaluation
-  uint64_t peak_memory_bytes = 0;  ///< of the rank with the most
+  int64_t tokens = 0;              ///< over all steps
+  double seconds = 0;              ///< over all steps, without evaluation
+  uint64_t peak_memory_bytes = 0;  ///< of the rank with the highest peak
 };
 
-/// Reads metrics.jsonl; lines that are not ours are passed over. Empty where there is no file.
+/// Reads metrics.jsonl; lines that are not metrics are ignored. Empty if there is no file.
 RunSummary read_run_summary(const std::filesystem::path& metrics);
 
-/// For the console: one line each.
+/// One line each, for the console.
 std::vector<std::string> lines_of(const RunSummary& summary);
 
 }  // namespace sftrun::observe

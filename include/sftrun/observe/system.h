@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <string>
 
-/// What the operating system says of this process and machine. Nothing here throws: what cannot be
-/// read is 0 or empty.
+/// Memory and processors of this process and machine. Nothing here throws: values that cannot be
+/// read are 0 or empty.
 namespace sftrun::observe {
 
 struct ProcessMemory {
@@ -13,20 +13,21 @@ struct ProcessMemory {
 };
 /// VmRSS and VmHWM of this process.
 ProcessMemory process_memory();
-/// Sets the peak back to what is resident now (where the kernel lets us), to measure a phase.
+/// Resets the peak to the current resident memory, to measure a phase. @return false if the kernel
+/// does not allow it
 bool reset_peak_memory();
 
 struct MemoryInfo {
-  uint64_t total_bytes = 0;      ///< the machine's, or the control group's limit where that is less
-  uint64_t available_bytes = 0;  ///< that can be allocated without swapping or meeting the limit
+  uint64_t total_bytes = 0;      ///< of the machine, or the control group's limit if lower
+  uint64_t available_bytes = 0;  ///< can be allocated without swapping or exceeding the limit
   bool limited_by_cgroup = false;
 };
-/// @param proc, cgroup where these file systems are mounted (tests give their own)
+/// @param proc, cgroup mount points of these file systems; tests pass their own
 MemoryInfo memory_info(const std::filesystem::path& proc = "/proc",
                        const std::filesystem::path& cgroup = "/sys/fs/cgroup");
 
-/// Processors this process may keep busy: its affinity mask, or the control group's CPU quota where
-/// that is less; at least 1.
+/// Number of processors that this process may use: its affinity mask, or the control group's CPU
+/// quota if lower; at least 1.
 double available_cpus(const std::filesystem::path& proc = "/proc",
                       const std::filesystem::path& cgroup = "/sys/fs/cgroup");
 

@@ -17,9 +17,9 @@ namespace sftrun::observe {
 class EventWriter {
  public:
   EventWriter();  ///< closed: writes nothing
-  /// @param resumed_from the checkpoint's step when the run is resumed: event files already in the
-  /// directory are cut back to it (-1: to nothing), and the new file begins with a SessionLog START
-  /// that makes readers forget later steps they have already seen.
+  /// @param resumed_from step of the checkpoint if the run is resumed: events of later steps are
+  /// removed from the directory's event files (-1: all events), and the new file begins with a
+  /// SessionLog START, which makes readers drop later steps that they have read.
   /// @throws DeviceError if the file cannot be written.
   explicit EventWriter(const std::filesystem::path& directory,
                        std::optional<int64_t> resumed_from = std::nullopt);
@@ -27,10 +27,10 @@ class EventWriter {
   EventWriter(EventWriter&&) noexcept;
   EventWriter& operator=(EventWriter&&) noexcept;
 
-  void scalar(std::string_view tag, double value, int64_t step);  ///< stored as fp32, as everywhere
-  /// Markdown in the text tab.
+  void scalar(std::string_view tag, double value, int64_t step);  ///< stored as fp32
+  /// Markdown in TensorBoard's text tab.
   void text(std::string_view tag, std::string_view markdown, int64_t step);
-  /// Hands what was written since the last flush to the operating system, in one write.
+  /// Writes the events added since the last flush, in one write.
   void flush();
 
   bool is_open() const { return file_ != nullptr; }
@@ -41,8 +41,8 @@ class EventWriter {
   std::unique_ptr<File> file_;
 };
 
-/// Rewrites every event file in `directory` without events of steps after `step` and without torn
-/// or corrupt tails; files of which nothing stays are removed.
+/// Rewrites every event file in `directory` without events of later steps than `step` and without
+/// incomplete or corrupt tails; files that become empty are removed.
 void truncate_events_to_step(const std::filesystem::path& directory, int64_t step);
 
 }  // namespace sftrun::observe
