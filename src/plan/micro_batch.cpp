@@ -14,9 +14,9 @@ namespace sftrun::plan {
 namespace {
 
 constexpr int64_t kFp32Bytes = 4;
-constexpr int64_t kPagedBytes = 64 << 20;  // both moments of what passes through at a time, twice
+constexpr int64_t kPagedBytes = 64 << 20;  // both moments of the two parts on the device
 
-/// Trained values, and the bytes of the optimizer's state.
+/// Number of trained values and bytes of their optimizer state.
 class Trained {
  public:
   explicit Trained(const config::TrainConfig& train) : train_(&train) {}
@@ -67,7 +67,7 @@ void add_lora(const spec::ArchSpec& arch, int64_t r, Trained& trained) {
   }
 }
 
-/// What the update asks for; its moments as those of an update of every layer with the same rank.
+/// The adapter's values; its moments are estimated as if every layer had an adapter of one rank.
 Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config) {
   Trained trained(config.train);
   add_lora(arch, config.tuning.lora.r, trained);
@@ -76,8 +76,8 @@ Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config)
   return trained;
 }
 
-/// Of eight bits: the codes, and the rows' factors in 32. Of four: the codes, and the blocks'
-/// factors in 32 bits, or in 8 and every 256 of them one in 32.
+/// 8 bits: the codes and one fp32 scale per row. 4 bits: the codes and the blocks' scales in fp32,
+/// or in 8 bits with one fp32 scale per 256 blocks.
 int64_t packed_bytes(const spec::TensorSpec& tensor, const config::TuningConfig& tuning) {
   const int64_t num_values = tensor.numel();
   if (tuning.quantises_to_rows()) return num_values + num_values / tensor.shape.back() * kFp32Bytes;
@@ -123,8 +123,8 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
 int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
                                    bool gradient_checkpointing) {
   const int64_t queries = arch.num_heads * arch.head_dim, keys = arch.num_kv_heads * arch.head_dim;
-  // input, normed input, middle, normed middle; q and attention; k and v; gate, up and their
-  // product
+  // Input, normed input, middle, normed middle; q and attention output; k and v; gate, up and their
+  // product.
   const int64_t inner =
       std::max(arch.intermediate_size,
                arch.mixture.top_k * (arch.mixture.intermediate_size + arch.hidden_size));
@@ -171,7 +171,7 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
   } else {
     trained = lora_values(arch, config);
   }
-  // master and gradient in fp32, and the copy in the compute dtype where that is another
+  // Master weight and gradient in fp32, and a copy in the compute dtype if that differs.
   const int64_t per_trained = 2 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
   return (whole ? 0 : base_bytes(arch, config.tuning, element_bytes, stored)) +
          trained.values() * per_trained +
@@ -180,7 +180,7 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
 
 namespace {
 
-/// What DoRA keeps of a token beside the rest: every adapted layer's result before its magnitudes.
+/// Additional bytes per token with DoRA: each adapted layer's output before its magnitude.
 int64_t dora_bytes_per_token(const spec::ArchSpec& arch, const config::RunConfig& config,
                              int64_t element_bytes) {
   if (!config.tuning.trains_adapter() || !config.tuning.lora.dora ||

@@ -3,7 +3,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/spec/trained_names.h"
 
-/// What a run's `tuning.lora` asks of a model.
+/// Converts a run's `tuning.lora` to module targets and adapter sizes.
 namespace sftrun::plan {
 
 spec::LoraTargets lora_targets(const config::LoraConfig& lora);

@@ -7,21 +7,21 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/spec/arch_spec.h"
 
-/// How much memory a training step needs, from the architecture alone.
+/// Estimates the memory of a training step from the architecture alone.
 namespace sftrun::plan {
 
-/// Bytes that a token's activations hold at the peak of the backward pass with fused operations:
-/// what each block saves (its inputs, normed inputs, q, k, v, attention, gate, up and their
-/// product), or with checkpointing only the blocks' inputs and one block; and one block's
-/// temporaries. @param element_bytes 2 or 4
+/// Peak activation bytes per token in the backward pass with fused operations: what each block
+/// saves (its inputs, normed inputs, q, k, v, attention output, gate, up and their product), or
+/// with checkpointing the blocks' inputs and one block; plus one block's temporaries.
+/// @param element_bytes 2 or 4
 int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
                                    bool gradient_checkpointing);
 
-/// Bytes of the matrices that the checkpoint holds in fewer bits than 16, by their names.
+/// Bytes of the checkpoint's quantised matrices (below 16 bits per value), by name.
 using StoredBytes = std::map<std::string, uint64_t>;
 
-/// Whether a run that trains an adapter holds its base as the files have it.
-/// @param holds_packed whether they have matrices in fewer bits than 16
+/// Whether a run that trains an adapter keeps its base in the files' quantised format.
+/// @param holds_packed whether the files have quantised matrices
 bool keeps_stored(const config::TuningConfig& tuning, bool holds_packed);
 
 /// Bytes of the frozen base of a run that trains an adapter: each tensor in what `tuning.quant`
@@ -30,13 +30,14 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
                    int64_t element_bytes, const StoredBytes& stored = {});
 
 /// Bytes of weights, gradients, optimizer state and compute copies on one device, without
-/// activations.   @param on_gpu moments of paged optimizers are in host memory then
+/// activations.
+/// @param on_gpu paged optimizers then keep their moments in host memory
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                      int64_t element_bytes, const StoredBytes& stored = {}, bool on_gpu = false);
 
-/// The largest micro-batch, in bins of max_seq_len tokens (or examples that long), that fits a
-/// device with `memory_bytes`; at least 1 and at most config::kMaxAutoMicroBatch. A fifth of the
-/// memory is left to everything that is not counted.
+/// The largest micro-batch, in packed sequences of max_seq_len tokens (or examples of that length),
+/// that fits a device with `memory_bytes`; between 1 and config::kMaxAutoMicroBatch. A fifth of the
+/// memory is reserved for everything that is not estimated.
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
                         uint64_t memory_bytes, int64_t element_bytes,
                         const StoredBytes& stored = {}, bool on_gpu = false);

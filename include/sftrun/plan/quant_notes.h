@@ -7,8 +7,8 @@
 
 namespace sftrun::plan {
 
-/// Names the keys of `tuning` that are set and say nothing about this run's base, and why; empty:
-/// there are none.   @param keeps_stored whether the base stays as its files have it
+/// Names the keys of `tuning` that are set but have no effect on this run's base, with the reason;
+/// empty: none.   @param keeps_stored whether the base keeps its files' format
 std::string idle_quant_keys(const config::TuningConfig& tuning, bool keeps_stored);
 
 /// @param kinds of blocks in the model's files: "gguf", "mxfp4"
