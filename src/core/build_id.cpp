@@ -16,7 +16,7 @@ struct Search {
   std::string found;
 };
 
-/// The GNU_BUILD_ID note of one segment of notes.
+/// The GNU_BUILD_ID note in a segment of notes.
 std::string note_in(const char* notes, size_t size) {
   while (size >= sizeof(ElfW(Nhdr))) {
     ElfW(Nhdr) note;

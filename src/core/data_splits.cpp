@@ -27,7 +27,7 @@ std::optional<std::string> split_named(const std::string& word) {
   return std::nullopt;
 }
 
-/// Words of a name between what separates them: "train-00000-of-00002.parquet", "test1.csv".
+/// The words of a file or folder name: "train-00000-of-00002.parquet", "test1.csv".
 std::vector<std::string> words_of(const std::string& name) {
   constexpr std::string_view kSeparators = "-_. 0123456789";
   std::vector<std::string> words(1);
@@ -46,7 +46,7 @@ bool begins_with_split(const std::string& name, const std::string& split) {
          std::string_view("-._").find(name[split.size()]) != std::string_view::npos;
 }
 
-/// The split that one of a name's words is.
+/// The split named by a word of `name`.
 std::optional<std::string> split_told_by(const std::string& name) {
   for (const std::string& word : words_of(name)) {
     if (auto split = split_named(word)) return split;
@@ -54,7 +54,7 @@ std::optional<std::string> split_told_by(const std::string& name) {
   return std::nullopt;
 }
 
-/// Of the file's name first, then of the folders it lies in, the nearest first.
+/// Checks the file's name first, then the folders that contain it, the nearest first.
 std::string split_of(fs::path file, const std::string& asked) {
   for (; !file.empty(); file = file.parent_path()) {
     const std::string name = file.filename().string();

@@ -11,7 +11,7 @@
 namespace sftrun {
 namespace {
 
-/// The YAML between two lines of dashes that a README begins with, and the line it begins on.
+/// The YAML header of a README, between two lines of dashes, and its first line's number.
 struct Head {
   std::string yaml;
   int line = 1;
@@ -64,7 +64,7 @@ class CardReader {
     refuse(node.Mark(), what);
   }
 
-  /// Of two with the same name the later one counts.
+  /// A later subset replaces an earlier one of the same name.
   static void add(Subset subset, std::vector<Subset>& subsets) {
     const auto same = std::find_if(subsets.begin(), subsets.end(),
                                    [&](const Subset& other) { return other.name == subset.name; });
@@ -146,7 +146,7 @@ DatasetCard parse_dataset_card(const std::string& text, const std::string& where
   try {
     return reader.read(YAML::Load(head->yaml));
   } catch (const YAML::Exception& error) {
-    // What else a head may hold is of no matter here.
+    // Invalid YAML without `configs` is ignored.
     if (head->yaml.find("\nconfigs:") == std::string::npos) return {};
     reader.refuse(error.mark, "not valid YAML: " + error.msg);
   }

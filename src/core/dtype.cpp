@@ -60,7 +60,7 @@ uint16_t f32_to_f16(float value) {
   if (bits < 0x38800000U) {                                               // subnormal half or zero
     float magnitude;
     std::memcpy(&magnitude, &bits, 4);
-    magnitude += 0.5F;  // aligns the half's last bit with the float's; the addition rounds to even
+    magnitude += 0.5F;  // aligns the half's last bit with the float's; addition rounds to even
     std::memcpy(&bits, &magnitude, 4);
     return static_cast<uint16_t>(sign | (bits - 0x3f000000U));
   }

@@ -16,7 +16,7 @@ std::string render(const std::string& message, const std::string& where, const s
   return text;
 }
 
-/// An error never fills a console, whatever of a file it quotes.
+/// Truncates long texts, so that a quote of a file does not fill the console.
 std::string bounded(std::string text) {
   constexpr size_t kMostBytes = 16 << 10;
   if (text.size() <= kMostBytes) return text;

@@ -18,7 +18,7 @@ namespace sftrun {
 namespace fs = std::filesystem;
 namespace {
 
-/// Hidden, and never the beginning of a name that readers of a folder look for.
+/// Hidden, and not a prefix of any name that readers of a folder look for.
 constexpr const char* kTemporaryPrefix = ".tmp-";
 
 std::string reason() {
@@ -62,7 +62,7 @@ void write_all(int fd, const fs::path& path, const void* data, size_t num_bytes)
 
 namespace {
 
-/// To the end. @param fd is closed
+/// Reads to the end. @param fd is closed
 std::string read_all(int fd, const fs::path& path) {
   std::string text;
   struct stat info {};
@@ -84,7 +84,7 @@ std::string read_all(int fd, const fs::path& path) {
   return text;
 }
 
-/// "" of an ordinary file or a directory.
+/// The kind of a special file; "" for a regular file or a directory.
 std::string_view special_kind(mode_t mode) {
   if (S_ISFIFO(mode)) return "a named pipe";
   if (S_ISSOCK(mode)) return "a socket";
@@ -147,7 +147,8 @@ void MappedFile::release(std::span<const std::byte> part) const {
   if (!data_ || part.data() < data_ || part.data() + part.size() > data_ + size_) return;
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const auto first = static_cast<size_t>(part.data() - data_), last = first + part.size();
-  const size_t begin = (first + page - 1) / page * page, end = last / page * page;  // whole pages
+  // Whole pages only
+  const size_t begin = (first + page - 1) / page * page, end = last / page * page;
   if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 
@@ -164,7 +165,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
-  // A device or a pipe is written as it is, without a temporary file.
+  // A device or a pipe is written directly, without a temporary file.
   std::error_code code;
   const fs::file_status status = fs::status(target_, code);
   if (fs::is_character_file(status) || fs::is_fifo(status)) {
@@ -260,8 +261,7 @@ bool exists_or_matches(const fs::path& path) {
 
 void sync_directory(const fs::path& path) {
   const int fd = ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0)
-    return;  // some file systems do not open directories; the rename itself is still atomic
+  if (fd < 0) return;  // some file systems cannot open directories; the rename is atomic anyway
   ::fsync(fd);
   ::close(fd);
 }

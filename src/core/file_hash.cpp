@@ -23,8 +23,8 @@ namespace sftrun {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // part of what a hash means
-constexpr int64_t kMostThreads = 8;                  // beyond that no disk is faster
+constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // changing it changes all hashes
+constexpr int64_t kMostThreads = 8;  // more threads do not read faster from any disk
 
 int64_t nanoseconds(const timespec& time) {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
@@ -33,8 +33,8 @@ int64_t nanoseconds(const timespec& time) {
 class OpenFile {
  public:
   explicit OpenFile(const fs::path& path) : path_(path) {
-    fd_ =
-        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused, not awaited
+    // With O_NONBLOCK opening a pipe does not block; it is rejected below.
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd_ < 0) fail("open");
     if (!S_ISREG(status().st_mode)) {
       ::close(fd_);
@@ -71,8 +71,8 @@ class OpenFile {
   int fd_ = -1;
 };
 
-/// What changes when a file does. `ctime` is the kernel's: no program sets it back, as `cp -p`,
-/// rsync and editors do with mtime.
+/// The properties by which a change of a file is detected. Unlike mtime, which `cp -p`, rsync and
+/// editors set, ctime cannot be set by programs.
 std::string state_of(const fs::path& file, uint64_t begin, const struct stat& info) {
   std::error_code ignored;
   return fmt::format("{} {} {} {} {} {} {}", begin, info.st_size, nanoseconds(info.st_mtim),
@@ -80,9 +80,9 @@ std::string state_of(const fs::path& file, uint64_t begin, const struct stat& in
                      fs::absolute(file, ignored).lexically_normal().string());
 }
 
-/// A file that changed a moment ago may change again within one tick of its clock, and a clock that
-/// is ahead of ours tells nothing. By ctime: archives bring any mtime with them, of the future,
-/// too.
+/// Whether the last change is old enough. A file that changed a moment ago may change again within
+/// the clock's resolution; a time in the future proves nothing. Uses ctime, because extracted
+/// archives may have any mtime.
 bool is_settled(const struct stat& info) {
   constexpr int64_t kTickNs = 3'000'000'000;
   const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -91,12 +91,12 @@ bool is_settled(const struct stat& info) {
   return now - nanoseconds(info.st_ctim) > kTickNs;
 }
 
-/// Lines of state, hash, and the hash of both: what does not hold together is not believed.
+/// Lines with state, hash, and the hash of both, which detects damaged entries.
 std::string entry_of(const std::string& state, const std::string& hash) {
   return fmt::format("{}\n{}\n{}\n", state, hash, xxh3_128(state + "\n" + hash));
 }
 
-/// Empty: nothing is remembered of a file in this state.
+/// The cached hash for this state; empty: none.
 std::string recalled(const fs::path& entry, const std::string& state) {
   constexpr size_t kHashDigits = 32;
   std::error_code ignored;

@@ -9,7 +9,7 @@ namespace sftrun {
 
 JsonShape json_shape(std::string_view text, size_t most_depth) {
   JsonShape shape;
-  std::vector<uint64_t> num_keys;  // of each bracket that is open
+  std::vector<uint64_t> num_keys;  // per open bracket
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];

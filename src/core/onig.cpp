@@ -38,13 +38,13 @@ const OnigUChar* bytes(const char* p) {
   return reinterpret_cast<const OnigUChar*>(p);
 }
 
-/// onig_initialize and onig_new fill tables of the library: one thread at a time.
+/// onig_initialize and onig_new modify global tables, so only one thread may call them.
 std::mutex& compile_mutex() {
   static std::mutex mutex;
   return mutex;
 }
 
-/// Of brackets within brackets: far beyond what people write, far below what a stack holds.
+/// Nesting of brackets: far more than people write, and safe for the stack.
 constexpr unsigned kMostDepth = 500;
 
 std::string error_text(int code, OnigErrorInfo* info = nullptr) {

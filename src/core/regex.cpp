@@ -11,7 +11,7 @@ constexpr OnigLimits kLimits{.pattern_bytes = 64 << 10,
                              .match_steps = 1'000'000,
                              .search_steps = 1'000'000};
 
-/// The pattern alone must be one: `a)|(b` is none, and would be within brackets of ours.
+/// The pattern must be valid by itself: `a)|(b` is not, but would be within the added brackets.
 OnigPattern compile(const std::string& pattern, PythonRegex::Matches how) {
   if (!is_valid_utf8(pattern)) throw OnigError("invalid UTF-8");
   if (pattern.find('\0') != std::string::npos) throw OnigError("a NUL byte");

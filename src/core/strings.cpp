@@ -34,7 +34,7 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   for (const std::string& candidate : candidates) {
     const size_t longer = std::max(word.size(), candidate.size()), most = longer / 3 + 1;
     if (longer - std::min(word.size(), candidate.size()) > most)
-      continue;  // as many edits at least
+      continue;  // lower bound of the distance
     const size_t distance = edit_distance(ascii_lower(std::string(word)), ascii_lower(candidate));
     if (distance <= most && distance < best_distance) {
       best_distance = distance;

@@ -9,7 +9,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 
-/// Which files a subset of a data set means.
+/// Selects the files of a data set's subset.
 namespace sftrun {
 namespace fs = std::filesystem;
 namespace {
@@ -40,9 +40,9 @@ const Subset& subset_named(const DatasetCard& card, const std::string& name) {
                        [&](const Subset& subset) { return subset.name == name; });
 }
 
-// ---- Patterns, as fsspec's glob takes them
+// ---- Patterns, as in fsspec's glob
 
-/// One component; only `!` negates a set, and nothing escapes.
+/// Matches one path component; only `!` negates a set, and there is no escape character.
 bool component_matches(const std::string& pattern, const std::string& name) {
   std::string escaped;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -55,7 +55,7 @@ bool component_matches(const std::string& pattern, const std::string& name) {
 
 using Component = fs::path::const_iterator;
 
-/// `**` stands for any number of folders; at the end for whatever is below.
+/// `**` matches any number of folders; at the end also the files below them.
 bool components_match(Component pattern, Component pattern_end, Component path,
                       Component path_end) {
   if (pattern == pattern_end) return path == path_end;
@@ -76,8 +76,8 @@ bool has_stars_in_name(const fs::path& pattern) {
   });
 }
 
-/// Up to its first wildcard a pattern is a path; behind it "." and ".." are names, which no file
-/// has.
+/// "." and ".." are resolved only before a pattern's first wildcard; after it they are names, which
+/// no file has.
 bool has_dots_behind_wildcard(const fs::path& pattern) {
   bool is_wild = false;
   for (const fs::path& part : pattern) {
@@ -87,8 +87,8 @@ bool has_dots_behind_wildcard(const fs::path& pattern) {
   return false;
 }
 
-/// Components that `datasets` looks into only where a pattern names them: hidden ones, and folders
-/// such as __pycache__.
+/// Numbers of components that `datasets` matches only if a pattern names them: hidden ones, and
+/// folders such as __pycache__.
 std::array<int64_t, 2> num_special(const fs::path& path) {
   const auto folder = path.parent_path();
   return {std::count_if(path.begin(), path.end(),
@@ -104,8 +104,8 @@ bool matches(const fs::path& pattern, const fs::path& file) {
 
 using IsData = std::function<bool(const fs::path&)>;
 
-/// What a pattern means of `files`. One that names an extension, or a file, may mean other than
-/// data files.
+/// The files that a pattern matches. A pattern with a file extension, or without wildcards, may
+/// match files that are not data files.
 Files matching(const fs::path& pattern, const Files& files, const IsData& is_data) {
   const std::string extension = pattern.extension().string();
   const bool names_kind = !extension.empty() && !holds_wildcards(extension);
@@ -124,8 +124,8 @@ Files matching(const fs::path& pattern, const Files& files, const IsData& is_dat
 
 // ---- Splits
 
-/// A split of a name that is asked for, else the one whose name says so: `train_sft` is to train
-/// on.
+/// The split with the requested name, else those whose name tells it: `train_sft` is a training
+/// split.
 Names splits_asked(const Names& splits, const std::string& asked) {
   if (std::find(splits.begin(), splits.end(), asked) != splits.end()) return {asked};
   Names found;
@@ -135,8 +135,8 @@ Names splits_asked(const Names& splits, const std::string& asked) {
   return found;
 }
 
-/// The splits of a subset that a request means: one, or every one. Several where it is not clear
-/// which; none where there is no such split.
+/// The splits that a request selects: one, or all. Several if the request is ambiguous; empty if
+/// there is no such split.
 Names splits_meant(const Names& splits, const SubsetRequest& request) {
   if (!request.split.empty()) return splits_asked(splits, request.split);
   if (request.defaults.empty()) return splits;
@@ -144,7 +144,7 @@ Names splits_meant(const Names& splits, const SubsetRequest& request) {
     Names found = splits_asked(splits, wanted);
     if (!found.empty()) return found;
   }
-  // Names that say nothing ("default", "sft") are to train on, as those of files are.
+  // Names that tell no split ("default", "sft") are training splits, as for files.
   Names others;
   for (const std::string& split : splits) {
     if (!tells_split(split)) others.push_back(split);
@@ -157,7 +157,7 @@ SubsetFiles no_such_split(const Subset& subset, const Names& splits, const Subse
   std::string advice = advice_on_split(request.split);
   const auto is_for_training = [](const std::string& split) { return means_split(split, "train"); };
   if (!advice.empty()) {
-    // said already
+    // A message was set above.
   } else if (wanted == "validation" && std::all_of(splits.begin(), splits.end(), is_for_training)) {
     advice = fmt::format("it has {}, to train on; data.val_split holds records out of data.train",
                          listed(splits));
@@ -174,7 +174,7 @@ SubsetFiles no_file_matches(const Subset& subset, const std::string& patterns) {
                  "files that are meant as path");
 }
 
-/// Files of the splits in the order of the patterns.
+/// Files of the selected splits in the order of the patterns.
 SubsetFiles by_patterns(const Subset& subset, const Files& files, const SubsetRequest& request,
                         const IsData& is_data) {
   const Names splits = names_of(subset.splits);

@@ -4,8 +4,8 @@
 
 namespace sftrun {
 
-/// What tells this build of the program from others: the linker's build id of the object that holds
-/// this code, or its path, size and time where it has none.
+/// Identifies this build of the program: the linker's build id of the object that contains this
+/// code; if it has none, its path, size and modification time.
 const std::string& build_id();
 
 }  // namespace sftrun

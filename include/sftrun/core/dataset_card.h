@@ -5,61 +5,63 @@
 #include <string>
 #include <vector>
 
-/// The README.md of a data set, whose YAML head may declare subsets (`configs`), for folders here
-/// and on a hub alike. What is read is what Hugging Face's `datasets` reads:
+/// Parses the README.md of a data set, whose YAML header may declare subsets (`configs`), for local
+/// folders and for a hub. Reads what Hugging Face's `datasets` reads:
 /// https://huggingface.co/docs/hub/datasets-manual-configuration
 namespace sftrun {
 
 inline constexpr const char* kDatasetCard = "README.md";
 
-/// One of `configs`.
+/// One entry of `configs`.
 struct Subset {
   struct Split {
     std::string name;
-    std::vector<std::string> patterns;  ///< of `data_files`, below `folder`
+    std::vector<std::string> patterns;  ///< of `data_files`, relative to `folder`
   };
   std::string name;
   bool is_default = false;
-  std::string folder;  ///< `data_dir`, below the data set's; empty: that itself
-  /// Empty: files' names tell the splits, as of data sets without a card.
+  std::string folder;  ///< `data_dir`, relative to the data set's folder; empty: that folder
+  /// Empty: the names of the files tell the splits, as without a card.
   std::vector<Split> splits;
 };
 
 struct DatasetCard {
   std::vector<Subset> subsets;
-  std::string described;  ///< the one subset that `dataset_info` is about; empty: none, or several
+  std::string described;  ///< the only subset in `dataset_info`; empty: none, or several
 };
 
-/// @param where the file, for errors
-/// @throws DataError if the head declares subsets and `datasets` would not take it
+/// @param where the file's path, for errors
+/// @throws DataError if the header declares subsets in a form that `datasets` rejects
 DatasetCard parse_dataset_card(const std::string& text, const std::string& where);
 
-/// Which records of a data set are meant.
+/// Selects records of a data set.
 struct SubsetRequest {
-  std::string name;   ///< of the subset; empty: the default one
-  std::string split;  ///< empty: the first of `defaults` that is there; with none: every split
+  std::string name;   ///< name of the subset; empty: the default subset
+  std::string split;  ///< empty: the first of `defaults` that exists; without defaults all splits
   std::vector<std::string> defaults;
 };
 
 struct SubsetFiles {
-  std::string subset;  ///< the one that was chosen
-  /// In the order in which `datasets` reads them; one that several patterns name is there as often.
+  std::string subset;  ///< name of the selected subset
+  /// In the order in which `datasets` reads them; a file that several patterns match appears
+  /// several times.
   std::vector<std::filesystem::path> files;
-  /// Set: nothing can be chosen. The message goes on after the data set's name: "has no subset …".
+  /// Set if nothing can be selected. `message` continues a sentence after the data set's name: "has
+  /// no subset …".
   std::string message, fix;
 };
 
-/// The subset that is meant, without its files.
+/// Selects the subset, without its files.
 SubsetFiles choose_subset(const DatasetCard& card, const std::string& name);
 
-/// @param files all that the data set holds, below its folder
-/// @param is_data which of them patterns without an extension of their own may mean
+/// @param files all files of the data set, relative to its folder
+/// @param is_data which of them a pattern without a file extension may match
 SubsetFiles files_of_subset(const DatasetCard& card,
                             const std::vector<std::filesystem::path>& files,
                             const SubsetRequest& request,
                             const std::function<bool(const std::filesystem::path&)>& is_data);
 
-/// Whether a name is that of a file which only describes a data set ("dataset_info.json").
+/// Whether a file of this name only describes the data set ("dataset_info.json").
 bool describes_data(const std::string& file_name);
 
 }  // namespace sftrun

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string_view>
 
-/// Floating-point element types of stored tensors, and conversions that equal PyTorch's.
+/// Element types of stored tensors, and floating-point conversions equal to PyTorch's.
 namespace sftrun {
 
 enum class DType { kF32, kF16, kBF16, kF64, kI64, kI32, kU8, kI8, kF8E4M3, kOther };
@@ -37,7 +37,7 @@ inline float bf16_to_f32(uint16_t bits) {
   std::memcpy(&value, &wide, 4);
   return value;
 }
-/// Round to nearest even; NaN stays NaN.
+/// Rounds to nearest even; NaN stays NaN.
 inline uint16_t f32_to_bf16(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
@@ -45,6 +45,6 @@ inline uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 float f16_to_f32(uint16_t bits);
-uint16_t f32_to_f16(float value);  ///< round to nearest even
+uint16_t f32_to_f16(float value);  ///< rounds to nearest even
 
 }  // namespace sftrun

@@ -14,18 +14,18 @@ enum class ExitCode : int {
   kDone = 0,
   kUsage = 2,          ///< bad usage or configuration
   kData = 3,           ///< bad data or model file
-  kOutOfMemory = 4,    ///< also when the kernel's OOM killer took a worker
-  kWorkerFailed = 5,   ///< a worker failed, or the world around it did
+  kOutOfMemory = 4,    ///< also if the kernel's OOM killer ended a worker
+  kWorkerFailed = 5,   ///< a worker failed, or its device, network or operating system
   kStopped = 75,       ///< stopped on request, with a checkpoint (SIGTERM, SIGUSR1)
   kInterrupted = 130,  ///< Ctrl-C, with a checkpoint
 };
 
-/// An error a person reads. `what()` renders
+/// An error for users. `what()` returns
 ///     error: <message>
 ///       at   <where>
 ///       fix: <fix>
-/// with the lines of empty parts left out. What is quoted of input belongs in `excerpt`; a part of
-/// more than 16 KiB is cut here.
+/// without the lines of empty parts. Use `excerpt` for quotes of input; a part of more than 16 KiB
+/// is truncated.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, std::string message, std::string where = {}, std::string fix = {});
@@ -43,12 +43,12 @@ class Error : public std::runtime_error {
   std::string message_, where_, fix_;
 };
 
-/// Wrong flags or configuration: the user's (exit 2).
+/// Wrong flags or configuration (exit 2).
 struct ConfigError : Error {
   explicit ConfigError(std::string message, std::string where = {}, std::string fix = {})
       : Error(ExitCode::kUsage, std::move(message), std::move(where), std::move(fix)) {}
 };
-/// A data or model file that is missing, malformed or unsuitable: the user's (exit 3).
+/// A data or model file that is missing, malformed or unsuitable (exit 3).
 struct DataError : Error {
   explicit DataError(std::string message, std::string where = {}, std::string fix = {})
       : Error(ExitCode::kData, std::move(message), std::move(where), std::move(fix)) {}
@@ -57,7 +57,7 @@ struct OutOfMemoryError : Error {
   explicit OutOfMemoryError(std::string message, std::string where = {}, std::string fix = {})
       : Error(ExitCode::kOutOfMemory, std::move(message), std::move(where), std::move(fix)) {}
 };
-/// The world's: a device, a peer, the operating system (exit 5).
+/// A failure of a device or of the operating system (exit 5).
 struct DeviceError : Error {
   explicit DeviceError(std::string message, std::string where = {}, std::string fix = {})
       : Error(ExitCode::kWorkerFailed, std::move(message), std::move(where), std::move(fix)) {}
@@ -67,21 +67,21 @@ struct CommError : Error {
       : Error(ExitCode::kWorkerFailed, std::move(message), std::move(where), std::move(fix)) {}
 };
 
-/// From here on an allocation that fails in any thread ends the process with exit code 4 and a
-/// message, where the C++ runtime would call abort().
+/// After this call, a failed allocation in any thread ends the process with a message and exit code
+/// 4 instead of abort().
 void end_on_bad_alloc();
 
-/// A broken invariant of ours: never the user's fault. Throws std::logic_error naming the place.
+/// A violated invariant, that is a bug in this program. Throws std::logic_error with file and line.
 [[noreturn]] void invariant_failed(const char* file, int line, const std::string& what);
 
 }  // namespace sftrun
 
-/// Guards an invariant: never triggered by user input.
+/// Checks an invariant, which no user input can violate.
 #define SFTRUN_CHECK(condition)                                                   \
   do {                                                                            \
     if (!(condition)) ::sftrun::invariant_failed(__FILE__, __LINE__, #condition); \
   } while (false)
-/// The same, printing both values.
+/// The same for equality; prints both values.
 #define SFTRUN_CHECK_EQ(a, b)                                                                     \
   do {                                                                                            \
     const auto& sftrun_a = (a);                                                                   \

@@ -8,20 +8,21 @@
 #include <string_view>
 #include <vector>
 
-/// Files on disk: read whole, mapped, or written so that nobody ever sees half of one.
+/// Files: read completely, mapped into memory, or written such that no incomplete file is ever
+/// visible.
 namespace sftrun {
 
-/// @throws DataError for a named pipe, a socket or a device: to read one may wait, or have no end.
-/// What is not there, or cannot be asked for, is left to those who open it.
+/// @throws DataError for a named pipe, a socket or a device, which reading could block on for ever.
+/// Missing and inaccessible files are left to the function that opens them.
 void require_no_special_file(const std::filesystem::path& path);
 
-/// The whole file as bytes. @throws DataError naming the path and the reason; for special files,
-/// too.
+/// The whole file as bytes. @throws DataError naming the path and the reason; also for special
+/// files
 std::string read_text_file(const std::filesystem::path& path);
-/// What comes through standard input, whatever that is.
+/// Reads standard input to its end; it may be of any kind.
 std::string read_standard_input();
 
-/// Read-only private mapping of a file; moves, does not copy. An empty file maps to an empty span.
+/// Read-only private mapping of a file. Movable, not copyable. An empty file gives an empty span.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -35,8 +36,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::filesystem::path& path() const { return path_; }
-  /// Takes the pages of `part` out of the process's memory; touched again, they are read again.
-  /// Nothing happens for bytes that are not this mapping's.
+  /// Releases the pages of `part` from the process's memory; they are read again when accessed.
+  /// Does nothing for bytes outside this mapping.
   void release(std::span<const std::byte> part) const;
 
  private:
@@ -45,9 +46,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// A file written under a temporary name in the same directory and renamed into place by `commit`,
-/// after fsync of the data and before fsync of the directory. Destroyed uncommitted, it leaves
-/// nothing.
+/// A file that is written under a temporary name in the same directory. `commit` syncs the data,
+/// renames the file into place and syncs the directory. Without `commit` the destructor removes it.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);
@@ -65,39 +65,39 @@ class AtomicFile {
   int fd_ = -1;
 };
 
-/// Removes the files and folders in `directory` whose names begin with `prefix`, as far as that is
-/// possible. Never throws for a directory that is not there.
+/// Removes files and folders in `directory` whose names begin with `prefix`. Failures are ignored;
+/// does not throw if the directory does not exist.
 void remove_entries(const std::filesystem::path& directory, std::string_view prefix);
-/// Removes what AtomicFile objects of processes that were killed have left in `directory`. Nobody
-/// may be writing there.
+/// Removes temporary files that AtomicFile objects of killed processes left in `directory`. No
+/// process may be writing there.
 void remove_temporaries(const std::filesystem::path& directory);
 
-/// `AtomicFile` in one call.
+/// Writes a file with `AtomicFile`.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
-/// Leaves `kept` of a file that holds `content`: cut where that is its beginning, which needs no
-/// space on a full disk, else written anew. @throws DeviceError
+/// Replaces the file's `content` by `kept`. If `kept` is the beginning of `content` the file is
+/// truncated, which works on a full disk; else it is rewritten. @throws DeviceError
 void shrink_file(const std::filesystem::path& path, std::string_view content,
                  std::string_view kept);
 
-/// Whether a path holds `*`, `?` or `[`, and no file has that very name.
+/// Whether a path contains `*`, `?` or `[` and no file has exactly that name.
 bool is_glob(const std::filesystem::path& path);
-/// Whether a text has a shell pattern's characters.
+/// Whether a text contains the special characters of shell patterns.
 bool holds_wildcards(std::string_view text);
 
 /// The files and folders that match a shell pattern, sorted.
 std::vector<std::filesystem::path> expand_glob(const std::filesystem::path& pattern);
 
-/// Whether a path, or anything that matches it, exists.
+/// Whether a path exists or, as a pattern, matches something.
 bool exists_or_matches(const std::filesystem::path& path);
 
-/// fsync of a directory, so that renames in it survive a power cut.
+/// Syncs a directory, so that renames in it survive a power failure.
 void sync_directory(const std::filesystem::path& path);
 
-/// create_directories with our errors. @throws ConfigError naming the path and the reason.
+/// Like create_directories. @throws ConfigError naming the path and the reason
 void make_directories(const std::filesystem::path& path);
 
-/// An append-only line file (metrics, logs): each `append` is one write(2) of one whole line, so a
-/// crash never leaves an interleaved line. Not thread-safe.
+/// An append-only file of lines (metrics, logs). Each `append` is one write(2) of a whole line, so
+/// that lines are never interleaved. Not thread-safe.
 class LineFile {
  public:
   LineFile() = default;

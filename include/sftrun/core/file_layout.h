@@ -5,8 +5,8 @@
 
 namespace sftrun {
 
-/// How files order the values of a tensor that memory holds otherwise: the tensor seen as `view`,
-/// its dimensions in `order`, and that seen as `shape`. All empty: as memory has it.
+/// The order of a tensor's values in a file, if it differs from memory: reshape the tensor to
+/// `view`, permute its dimensions by `order`, reshape to `shape`. All empty: the order of memory.
 struct FileLayout {
   std::vector<int64_t> view, order, shape;
   bool reorders() const { return !order.empty(); }

@@ -7,8 +7,8 @@
 
 namespace sftrun {
 
-/// By magnitudes as integers, of which those of infinities and of what is no number are the
-/// largest: as fast as memory.
+/// Compares magnitudes as integers, because those of infinities and NaNs are the largest.
+/// Memory-bound.
 inline bool all_finite(std::span<const float> values) {
   constexpr int32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
   int32_t largest = 0;

@@ -7,8 +7,8 @@
 
 namespace sftrun {
 
-/// A streaming 128-bit fingerprint for identity checks (did the data set change?), not for
-/// security. Two lanes of FNV-1a over 64-bit words with a final mix; the same on every platform
+/// A streaming 128-bit fingerprint to detect changes, for example of a data set; not for security.
+/// Two lanes of FNV-1a over 64-bit words with a final mix; the same on every platform
 /// (little-endian input).
 class Fingerprint {
  public:

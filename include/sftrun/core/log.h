@@ -7,20 +7,20 @@
 #include <string>
 #include <string_view>
 
-/// Logging in the house format: `[12:03:04.118] [info] [rank 0] message`. spdlog stays behind one
-/// translation unit (its fmt and LibTorch's are different versions).
+/// Logging in the format `[12:03:04.118] [info] [rank 0] message`. Only one translation unit
+/// includes spdlog, because its fmt and LibTorch's are different versions.
 namespace sftrun::log {
 
 enum class Level { kDebug, kInfo, kWarn, kError, kOff };
 
 struct Options {
-  std::optional<int> rank;       ///< shown in each line when set
-  Level console = Level::kInfo;  ///< least level that reaches stderr
+  std::optional<int> rank;       ///< printed in each line if set
+  Level console = Level::kInfo;  ///< lowest level that is printed to stderr
   std::optional<std::filesystem::path>
-      file;  ///< every line from debug up also goes here (appended)
+      file;  ///< also receives every line from level debug (appended)
 };
 
-/// Sets up this process's (or shared library's) logger; may be called again. Thread-safe.
+/// Sets up the logger of this process (or shared library); may be called again. Thread-safe.
 void configure(const Options& options);
 void write(Level level, std::string_view message);
 void flush();

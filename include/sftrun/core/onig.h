@@ -7,24 +7,25 @@
 #include <string>
 #include <string_view>
 
-/// Oniguruma behind one door: patterns come from files of strangers, so each has bounds.
+/// Wrapper of Oniguruma. Patterns come from untrusted files, so compilation and search have limits.
 namespace sftrun {
 
 struct OnigLimits {
   size_t pattern_bytes = 0;
-  unsigned stack_entries = 0;      ///< of the matcher's stack; 0: as many as the text asks for
-  unsigned long match_steps = 0;   ///< ways tried at one position of the text
-  unsigned long search_steps = 0;  ///< and at all positions of one search
+  unsigned stack_entries = 0;      ///< of the matcher's stack; 0: unlimited
+  unsigned long match_steps = 0;   ///< matching steps at one position of the text
+  unsigned long search_steps = 0;  ///< matching steps at all positions in one search
 };
 
 enum class OnigSyntax { kOniguruma, kPython };
 
-/// What Oniguruma, or a limit, refuses; `what()` is its sentence. Callers add pattern and place.
+/// A pattern or search that Oniguruma or a limit rejects; `what()` gives the reason. Callers add
+/// the pattern and its location.
 struct OnigError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A compiled pattern. Immutable; an `OnigSearch` of each thread's own searches with it.
+/// A compiled pattern. Immutable; each thread needs its own `OnigSearch`.
 class OnigPattern {
  public:
   /// @throws OnigError
@@ -48,12 +49,12 @@ class OnigSearch {
   OnigSearch& operator=(const OnigSearch&) = delete;
 
   struct Match {
-    size_t begin = 0, end = 0;  ///< bytes
+    size_t begin = 0, end = 0;  ///< byte offsets
   };
-  /// The first match at `from` or behind it. @param text valid UTF-8
-  /// @throws OnigError where a limit is reached
+  /// The first match that begins at `from` or later. @param text valid UTF-8
+  /// @throws OnigError if a limit is reached
   std::optional<Match> find(std::string_view text, size_t from = 0);
-  /// A match that begins at the text's first byte.
+  /// The match that begins at the first byte of the text.
   std::optional<Match> match(std::string_view text);
 
  private:

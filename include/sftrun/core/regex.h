@@ -8,22 +8,22 @@
 
 namespace sftrun {
 
-/// A regular expression of a user's, with the meaning it has in Python's `re`. Compiled once, and
-/// then cheap to copy. Bounded: 64 KiB, brackets some hundred deep, a million steps for a name.
+/// A user's regular expression with the semantics of Python's `re`. Compiled once; cheap to copy.
+/// Limits: 64 KiB, brackets nested some hundred deep, a million steps per name.
 ///
-/// Beyond Python, Oniguruma takes lookbehinds of any length, flags in the middle of a pattern, and
-/// a{3,2}.
+/// Unlike Python, Oniguruma also accepts lookbehinds of any length, flags in the middle of a
+/// pattern, and a{3,2}.
 class PythonRegex {
  public:
   enum class Matches { kSearch, kStart, kWhole };  ///< re.search, re.match, re.fullmatch
 
-  /// @param where what errors name: a file, or a key of the configuration
-  /// @param blame ConfigError (kUsage) or DataError
-  /// @throws ConfigError or DataError for what is no expression, or is past a limit
+  /// @param where location for errors: a file, or a key of the configuration
+  /// @param blame kUsage: errors are ConfigError; kData: DataError
+  /// @throws ConfigError or DataError for an invalid expression, or one that exceeds a limit
   PythonRegex(std::string pattern, Matches how, std::string where = {},
               ExitCode blame = ExitCode::kUsage);
 
-  /// @throws ConfigError or DataError for an expression that takes too many steps
+  /// @throws ConfigError or DataError if matching takes too many steps
   bool matches(std::string_view name) const;
   const std::string& pattern() const { return pattern_; }
 
@@ -37,10 +37,10 @@ class PythonRegex {
   std::shared_ptr<const Compiled> compiled_;
 };
 
-/// Why a text is no regular expression; empty: it is one.
+/// Why a text is not a valid regular expression; empty: it is valid.
 std::string regex_problem(const std::string& text);
 
-/// A dotted name as the expression that is this name alone.
+/// Escapes a dotted name, so that the expression matches exactly this name.
 std::string escaped(const std::string& text);
 
 }  // namespace sftrun

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstdint>
 
-/// Counter-based random numbers: a value is a pure function of (key, counter), so it does not
-/// depend on rank, accumulation, checkpointing or the order of evaluation.
+/// Counter-based random numbers: a value is a pure function of (key, counter). It does not depend
+/// on rank, gradient accumulation, checkpointing or the order of evaluation.
 namespace sftrun {
 
 using Philox4 = std::array<uint32_t, 4>;
@@ -25,8 +25,8 @@ constexpr Philox4 philox4x32(Philox4 counter, std::array<uint32_t, 2> key) {
   return counter;
 }
 
-/// A small sequential stream over Philox for host-side choices (shuffles, splits, initial weights).
-/// Same numbers on every platform; two streams of one seed are independent.
+/// A small sequential generator over Philox for decisions on the host (shuffles, splits, initial
+/// weights). Same numbers on every platform; two streams of one seed are independent.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, uint64_t stream);

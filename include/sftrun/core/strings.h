@@ -7,30 +7,30 @@
 
 namespace sftrun {
 
-/// The candidate with the smallest edit distance (optimal string alignment) to `word`, or "" when
-/// none is near enough to be what was meant (distance over a third of the longer word, plus one).
+/// The candidate with the smallest edit distance (optimal string alignment) to `word`, or "" if
+/// none is similar enough (distance at most a third of the longer word, plus one).
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 std::string join(std::span<const std::string> parts, std::string_view separator);
-/// ASCII letters alone.
+/// Changes ASCII letters only.
 std::string ascii_lower(std::string text);
 
 /// Whether a dotted name is `ending` or ends in it, as peft matches names: "mlp.down_proj" in
 /// "layers.0.mlp.down_proj", not in "layers.0.xmlp.down_proj".
 bool ends_with_name(std::string_view name, std::string_view ending);
-/// Whether `part` is one or more whole words of a dotted path: "layers.0" of "model.layers.0.mlp".
+/// Whether `part` is one or more complete components of a dotted path: "layers.0" of
+/// "model.layers.0.mlp".
 bool has_path_part(std::string_view path, std::string_view part);
 
 bool is_valid_utf8(std::string_view text);
 
-/// What errors show of a text that may be of any length: its first 200 characters, and how many
-/// bytes it has where that is not all of it.
+/// A quote of a text of any length, for errors: its first 200 characters and, if it is longer, its
+/// size in bytes.
 std::string excerpt(std::string_view text);
 
-/// A word of a command to paste into a shell: as it is where nothing in it is special there, else
-/// in single quotes.
+/// A word of a shell command for copying: in single quotes if it contains special characters.
 std::string shell_word(std::string_view text);
 
 }  // namespace sftrun

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-/// XXH3 (https://xxhash.com): a checksum at the speed of memory. It finds damage and changes, and
-/// is no protection against an attacker.
+/// XXH3 (https://xxhash.com), a checksum about as fast as memory. It detects damage and changes,
+/// but not deliberate manipulation.
 namespace sftrun {
 
 uint64_t xxh3_64(std::span<const std::byte> bytes);
@@ -15,18 +15,18 @@ uint64_t xxh3_64(std::span<const std::byte> bytes);
 std::string xxh3_128(std::span<const std::byte> bytes);
 std::string xxh3_128(std::string_view text);
 
-/// Checksums of consecutive blocks of a stream: XXH3 with 64 bits of each `kBytes`, the last block
+/// Checksums of consecutive blocks of a stream: the 64-bit XXH3 of each `kBytes`; the last block
 /// may be shorter.
 class BlockChecksums {
  public:
   static constexpr size_t kBytes = size_t{64} << 10;
 
   void add(const void* data, size_t num_bytes);
-  /// Those of everything that was added.
+  /// The checksums of all bytes added.
   std::vector<uint64_t> finish();
 
  private:
-  std::vector<std::byte> block_;  // not yet whole
+  std::vector<std::byte> block_;  // the incomplete block
   std::vector<uint64_t> sums_;
 };
 
