@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether the base itself has those rows: PEFT saves them wherever the module is adapted.
+/// Whether the base has the same rows: PEFT saves them whenever the module is adapted.
 bool are_the_bases(const SafetensorsEntry& rows, const Checkpoint& base, const std::string& name) {
   const spec::ArchSpec& arch = base.arch();
   if (!base.has(name) || rows.shape != std::vector<int64_t>{arch.vocab_size, arch.hidden_size})
@@ -28,14 +28,14 @@ bool are_the_bases(const SafetensorsEntry& rows, const Checkpoint& base, const s
   return std::memcmp(own.data(), rows.bytes.data(), own.size()) == 0;
 }
 
-/// An adapter's embedding and head.
+/// The embedding and head in an adapter's file.
 class AdapterEnds {
  public:
   AdapterEnds(const Checkpoint& base, const fs::path& adapter)
       : path_(adapter / "adapter_model.safetensors"),
         arch_(base.arch()),
         vocab_size_(arch_.vocab_size) {
-    if (!fs::exists(path_)) return;  // load_adapter says what is there in its place
+    if (!fs::exists(path_)) return;  // load_adapter reports it
     file_.emplace(path_);
     const AdapterConfig config = load_adapter_config(adapter, arch_);
     embedding_ = find(config, spec::embedding_module(arch_));
@@ -66,7 +66,7 @@ class AdapterEnds {
     return arch_.vocab_size;
   }
 
-  /// A tied head has nothing of its own where it is the embedding's copy.
+  /// Drops rows that equal the base's, and a tied head that equals the embedding.
   void forget_the_bases(const Checkpoint& base) {
     const std::string embedding = embedding_.tensor();
     if (arch_.tie_word_embeddings && !head_.is_empty()) {
@@ -79,7 +79,7 @@ class AdapterEnds {
     if (head_.rows == nullptr ||
         !are_the_bases(*head_.rows, base, is_tied ? embedding : head_.tensor()))
       return;
-    // Of a tie that has parted, the base's rows are the head's own.
+    // If head and embedding are no longer tied, the head keeps these rows.
     if (!is_tied || (head_.tokens == nullptr && embedding_.is_empty())) head_.rows = nullptr;
   }
 
@@ -112,7 +112,7 @@ class AdapterEnds {
   int64_t vocab_size_;
 };
 
-/// Whether both know the same tokens, as text and as what they are.
+/// Whether both have the same tokens, with the same text and kind.
 bool same_tokens(const text::Tokenizer& a, const text::Tokenizer& b) {
   if (a.vocab_size() != b.vocab_size()) return false;
   for (int64_t i = 0; i < a.vocab_size(); ++i) {
@@ -124,7 +124,7 @@ bool same_tokens(const text::Tokenizer& a, const text::Tokenizer& b) {
   return true;
 }
 
-/// The adapter's where it names one.
+/// The adapter's texts, where it has them.
 text::RenderOptions joined(text::RenderOptions texts, const text::RenderOptions& own) {
   const auto take = [](std::string& text, const std::string& other) {
     if (!other.empty()) text = other;
@@ -136,7 +136,7 @@ text::RenderOptions joined(text::RenderOptions texts, const text::RenderOptions&
   return texts;
 }
 
-/// As a copy has them.
+/// Whether the tokenizer files are byte-wise copies.
 bool has_same_tokenizer_files(const fs::path& a, const fs::path& b) {
   if (!fs::is_directory(a) || !fs::exists(a / "tokenizer.json")) return false;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -152,8 +152,7 @@ bool same_texts(const text::RenderOptions& a, const text::RenderOptions& b) {
          a.pad_token == b.pad_token;
 }
 
-/// The adapter's tokenizer, where it is another than the base's and the model has rows of its
-/// tokens.
+/// The adapter's tokenizer, if it differs from the base's and the model has rows for its tokens.
 std::optional<text::Tokenizer> own_tokenizer(const Checkpoint& base, const fs::path& base_path,
                                              const fs::path& adapter, int64_t vocab_size) {
   if (!text::has_tokenizer_files(adapter) || has_same_tokenizer_files(base_path, adapter))
@@ -185,7 +184,7 @@ class ReplacedCheckpoint final : public Checkpoint {
       if (!end->is_empty()) replaced_[end->tensor()] = end;
     }
     if (ends_.part()) part_head();
-    // Their `format` stays the base's: it is what merged weights are stored in.
+    // Their `format` stays the base's, because merged weights are stored in it.
     for (TensorInfo& info : tensors_) {
       if (!replaced_.contains(info.name)) continue;
       info.shape = shape;
@@ -272,7 +271,7 @@ class ReplacedCheckpoint final : public Checkpoint {
     ends_.file().release(entry.bytes);
   }
 
-  /// Behind the last of the text model's.
+  /// Adds a separate head after the last tensor of the text model.
   void part_head() {
     TensorInfo head = tensors_.at(0);
     SFTRUN_CHECK_EQ(head.name, ends_.embedding().tensor());

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-/// Keys of PEFT's LoraConfig that are read here, or that do not change what an adapter computes.
+/// Keys of PEFT's LoraConfig that are read here, or that do not affect an adapter's output.
 constexpr std::array<std::string_view, 27> kKnown = {"peft_type",
                                                      "rank_pattern",
                                                      "alpha_pattern",
@@ -45,9 +45,9 @@ constexpr std::array<std::string_view, 27> kKnown = {"peft_type",
                                                      "layers_pattern",
                                                      "eva_config"};
 
-/// The ways to start an adapter that leave the base weights as they are, and PiSSA's, which takes
-/// the same from them each time; the others (olora, loftq, …) change them so that the adapter fits
-/// another base than the file it names.
+/// Initialisations that do not change the base weights, and PiSSA, whose change is reproducible.
+/// The others (olora, loftq, …) change them, so that the adapter does not fit the base that the
+/// file names.
 constexpr std::array<std::string_view, 4> kPlainInitialisations = {"gaussian", "eva", "orthogonal",
                                                                    "pissa"};
 
@@ -55,7 +55,7 @@ std::string shown(const json& value) {
   return excerpt(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-/// null, false, [], {} or "": the feature is off.
+/// null, false, [], {} or "": the feature is disabled.
 bool is_off(const json& value) {
   return value.is_null() || value == json(false) ||
          ((value.is_structured() || value.is_string()) && value.empty());
@@ -65,7 +65,7 @@ constexpr int64_t kMostRank = 1 << 20;
 
 class ConfigReader {
  public:
-  /// @param ordered the same, where the order of patterns matters
+  /// @param ordered the same object, for patterns, whose order matters
   ConfigReader(const json& config, const ordered_json& ordered, std::string where)
       : config_(config), ordered_(ordered), where_(std::move(where)) {
     if (!config_.is_object()) throw DataError("not a JSON object", where_);
@@ -241,7 +241,7 @@ class ConfigReader {
   std::string where_;
 };
 
-/// 16 rather than 16.0, as PEFT writes it.
+/// Writes 16 rather than 16.0, like PEFT.
 ordered_json plain_number(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<int64_t>(value);
   return value;

@@ -13,8 +13,8 @@
 namespace sftrun::weights {
 namespace {
 
-/// What PEFT calls the whole of a base's end, by how it wraps the module; the first there is, is
-/// taken: where two are there, one is a copy.
+/// Names under which PEFT saves the base's embedding or head, depending on how it wraps the module.
+/// The first one found is used; if there are two, the second is a copy.
 constexpr std::array<std::string_view, 6> kRows = {"weight",
                                                    "base_layer.weight",
                                                    "token_adapter.base_layer.weight",
@@ -23,7 +23,7 @@ constexpr std::array<std::string_view, 6> kRows = {"weight",
                                                    "modules_to_save.default.weight"};
 constexpr std::string_view kTokens = "token_adapter.trainable_tokens_delta";
 
-/// Modules that train whole have their trained weight under the plain name.
+/// Fully trained modules have their trained weight under these names.
 bool is_trained(std::string_view ending) {
   return ending == "weight" || ending.starts_with("modules_to_save.");
 }
@@ -69,7 +69,7 @@ void require_rows_of_base(const SafetensorsEntry& entry, const std::string& wher
       where, "save it by PEFT with path_initial_model_for_weight_conversion");
 }
 
-/// A list in adapter_config.json is the embedding's, and of a head that is tied to it.
+/// A plain list in adapter_config.json is for the embedding, and for a head tied to it.
 const std::vector<int64_t>* indices_for(const AdapterConfig& config, const spec::ArchSpec& arch,
                                         const std::string& module) {
   const auto named = [&](const std::string& wanted) -> const std::vector<int64_t>* {
@@ -109,13 +109,13 @@ AdapterEnd find_adapter_end(const SafetensorsFile& file, const std::string& wher
   for (const std::string_view ending : kRows) {
     if (is_trained(ending) && trains_whole(config, module)) continue;
     const SafetensorsEntry* found = file.find(prefix + std::string(ending));
-    // What PiSSA left of the base's, which follows from them again.
+    // With PiSSA this is the residual of the base's rows, which is computed again from them.
     if (found != nullptr && config.pissa && ending == "base_layer.weight")
       require_rows_of_base(*found, where, arch);
     else if (end.rows == nullptr)
       end.rows = found;
   }
-  // Older versions save the trained one alone: what it replaced is nobody's.
+  // Older versions save only the trained weight, so a resized one also stands for the base's rows.
   if (end.rows == nullptr && trains_whole(config, module)) {
     const SafetensorsEntry* trained = file.find(prefix + "weight");
     const bool is_resized =

@@ -23,8 +23,7 @@ constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight",
                            kBaseLayer = ".base_layer";
 constexpr const char* kTensorsFile = "adapter_model.safetensors";
 
-/// "model.layers.0.self_attn.q_proj" of the name of its A, B or magnitudes; empty: it is none of
-/// them.
+/// "model.layers.0.self_attn.q_proj" for the name of its A, B or magnitudes; empty for other names.
 std::string module_of(const std::string& name) {
   for (const std::string_view ending : {kA, kB, kEmbeddingA, kEmbeddingB, kMagnitude}) {
     if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
@@ -32,15 +31,16 @@ std::string module_of(const std::string& name) {
   return {};
 }
 
-/// A module of older versions of transformers, of which newer ones have no such module.
+/// A module of older transformers versions that is part of a larger tensor in newer ones.
 struct OldModule {
-  const spec::TensorSpec* whole = nullptr;  ///< the tensor that holds its weight
-  int64_t expert = 0, matrix = 0;           ///< of an experts' tensor: whose, and which of the two
-  int64_t matrices = 1;                     ///< of each expert in the tensor
+  const spec::TensorSpec* whole = nullptr;  ///< the tensor that contains its weight
+  /// In an experts' tensor: index of the expert, and of its matrix
+  int64_t expert = 0, matrix = 0;
+  int64_t matrices = 1;  ///< matrices per expert in the tensor
   int64_t rows = 0;
 };
 
-/// Single experts' matrices and renamed routers, by module: they are called as in files.
+/// The modules of single experts' matrices and of renamed routers, by the names used in files.
 std::map<std::string, OldModule> old_modules(const std::map<std::string, spec::TensorSpec>& specs) {
   std::map<std::string, OldModule> modules;
   for (const auto& [name, spec] : specs) {
@@ -69,13 +69,13 @@ class AdapterReader {
       : where_(path.string()),
         config_(config),
         arch_(arch),
-        targets_{.parameters = config.target_parameters},  // all that update_name asks for
+        targets_{.parameters = config.target_parameters},  // all that update_name needs
         sizes_(config.sizes()),
         file_(path),
         specs_(specs_by_name(arch)),
         old_modules_(old_modules(specs_)),
         embedding_(spec::embedding_module(arch)) {
-    // A tied head may still be saved, or adapted, on its own.
+    // A tied head may still have been saved or adapted separately.
     specs_.try_emplace("lm_head.weight",
                        spec::TensorSpec{.name = "lm_head.weight",
                                         .shape = {arch.vocab_size, arch.hidden_size},
@@ -121,7 +121,7 @@ class AdapterReader {
     if (read_embedding(entry, name, result) || is_base_of_an_end(entry, name)) return;
     if (!module.empty()) {
       const spec::TensorSpec& base = base_of(entry, module);
-      // What patterns know a router by that goes by another name now.
+      // Patterns know a renamed router by its old name.
       const bool is_renamed = module != module_of(name);
       LoraPair& pair = pair_of(result, module, base,
                                is_renamed ? module_of(name) : spec::update_name(targets_, module));
@@ -141,7 +141,7 @@ class AdapterReader {
     }
   }
 
-  /// Whose A is over the vocabulary, and whose magnitudes are its channels'.
+  /// Embeddings: A covers the vocabulary, and magnitudes are per channel.
   bool read_embedding(const SafetensorsEntry& entry, const std::string& name,
                       AdapterTensors& result) const {
     if (module_of(name) != embedding_) return false;
@@ -163,8 +163,8 @@ class AdapterReader {
     return true;
   }
 
-  /// The base's own embedding or head, beside updates of them: passed over, for it is the base's
-  /// (open_adapter_base).
+  /// The base's embedding or head, saved in addition to its adapter: skipped here, see
+  /// open_adapter_base.
   bool is_base_of_an_end(const SafetensorsEntry& entry, const std::string& name) const {
     if (!is_of_base_end(name, config_, arch_)) return false;
     const bool is_whole = name.ends_with(kWeight);
@@ -182,7 +182,7 @@ class AdapterReader {
          "model");
   }
 
-  /// A state dictionary that was not saved by PEFT itself names its wrapper, too.
+  /// A state dictionary that was not saved by PEFT contains the wrapper's name, too.
   static std::string without_wrapper(std::string name) {
     for (const std::string wrapper : {".modules_to_save.default", ".modules_to_save"}) {
       const size_t at = name.rfind(wrapper + ".");
@@ -191,7 +191,7 @@ class AdapterReader {
     return name;
   }
 
-  /// What a router is called now.
+  /// The current module name of a router.
   std::string current_module(const std::string& module) const {
     const auto old = old_modules_.find(module);
     if (old == old_modules_.end()) return module;
@@ -199,7 +199,7 @@ class AdapterReader {
     return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : module;
   }
 
-  /// The A or B of one matrix of one expert, into that of all experts.
+  /// Copies A or B of one expert's matrix into that of all experts.
   bool read_single_expert(const SafetensorsEntry& entry, const std::string& name,
                           AdapterTensors& result) {
     const auto found = old_modules_.find(module_of(name));
@@ -234,7 +234,7 @@ class AdapterReader {
     std::copy(a.begin(), a.end(), pair.a.begin() + first * pair.in_features);
   }
 
-  /// Gate's columns beside gate's rows and up's beside up's, zeros elsewhere.
+  /// Gate's columns in gate's rows, up's in up's, zeros elsewhere.
   static void place_b(const std::vector<float>& b, const OldModule& old, LoraPair& pair) {
     const int64_t r = pair.r / old.matrices;
     for (int64_t row = 0; row < old.rows; ++row) {
@@ -255,7 +255,7 @@ class AdapterReader {
     return pair;
   }
 
-  /// The experts' tensor that a module of PEFT's stands for; null: none of this model's.
+  /// The experts' tensor for a module name of PEFT; nullptr: not in this model.
   const spec::TensorSpec* experts_of(const std::string& module) const {
     const std::string experts = module.substr(
         0, module.ends_with(kBaseLayer) ? module.size() - kBaseLayer.size() : module.size());
@@ -293,7 +293,7 @@ class AdapterReader {
     return true;
   }
 
-  /// @param name what patterns know it by
+  /// @param name the name that patterns match
   LoraPair& pair_of(AdapterTensors& result, const std::string& module, const spec::TensorSpec& base,
                     const std::string& name) const {
     LoraPair& pair = result.lora[module];
@@ -304,7 +304,7 @@ class AdapterReader {
     return pair;
   }
 
-  /// The weight that a LoRA pair stands beside.
+  /// The weight that a LoRA pair is added to.
   const spec::TensorSpec& base_of(const SafetensorsEntry& entry, const std::string& module) const {
     const auto found = specs_.find(module + std::string(kWeight));
     const bool linear = found != specs_.end() && (found->second.role == spec::TensorRole::kLinear ||
@@ -336,7 +336,7 @@ class AdapterReader {
     return found->second.shape;
   }
 
-  /// @param r of the update; 0: of none
+  /// @param r rank of the adapter, for the message; 0: not an adapter
   std::vector<float> values(const SafetensorsEntry& entry, const std::vector<int64_t>& shape,
                             int64_t r = 0) const {
     if (entry.shape != shape) {
@@ -367,12 +367,12 @@ class AdapterReader {
   SafetensorsFile file_;
   std::map<std::string, spec::TensorSpec> specs_;
   std::map<std::string, OldModule> old_modules_;
-  std::string embedding_;                      // its module
-  std::map<std::string, size_t> old_tensors_;  // read, by experts' tensor
+  std::string embedding_;                      // module name
+  std::map<std::string, size_t> old_tensors_;  // tensors read, by experts' tensor
 };
 
-/// Whether `file` has updates of linear modules that a target names, beside those of single experts
-/// and their router: of the expert that serves every token, or of layers without experts.
+/// Whether `file` also adapts linear modules that match a target other than single experts and
+/// routers: a shared expert, or layers without experts.
 bool has_dense_module(const SafetensorsFile& file, const std::string& target,
                       const spec::ArchSpec& arch) {
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
@@ -385,8 +385,8 @@ bool has_dense_module(const SafetensorsFile& file, const std::string& target,
   return false;
 }
 
-/// The parameters that adapters of old modules in `file` are for, as `target_parameters` names
-/// them, each with one of the modules.
+/// The parameters that adapters of old modules in `file` are for, as in `target_parameters`, each
+/// with one of those modules.
 std::map<std::string, std::string> parameters_of_old_modules(const SafetensorsFile& file,
                                                              const spec::ArchSpec& arch) {
   const std::map<std::string, spec::TensorSpec> specs = specs_by_name(arch);
@@ -403,8 +403,8 @@ std::map<std::string, std::string> parameters_of_old_modules(const SafetensorsFi
   return parameters;
 }
 
-/// Models of two families may have layers of the same names and sizes. Known only where the
-/// adapter's base lies on this machine.
+/// Models of different families may have layers with the same names and sizes. Only checked if the
+/// adapter's base is on this machine.
 void require_same_family(const fs::path& directory, const AdapterConfig& config,
                          const spec::ArchSpec& arch) {
   const fs::path path = fs::path(config.base_model_name_or_path) / "config.json";
@@ -415,9 +415,9 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
     base = spec::ArchSpec::from_hf_config(parse_json(read_text_file(path), path.string()),
                                           path.string());
   } catch (const Error&) {
-    return;  // no model of ours any more, or never one
+    return;  // not a supported model
   }
-  // GGUF files call Mistral a llama: without a window it is one.
+  // GGUF files store Mistral as llama.
   const auto is_llama = [](const std::string& family) {
     return family == "llama" || family == "mistral";
   };
@@ -428,8 +428,8 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
                   directory.string(), "give the adapter its own base model");
 }
 
-/// PEFT names the embedding alone, and trains the head with it: what replaces the one replaces the
-/// other, and is no module of its own; an update of the one is in the file for both.
+/// With ensure_weight_tying PEFT names only the embedding and trains the tied head with it. Saved
+/// rows replace both and are not a separate module; an adapter is stored for both.
 void keep_ends_tied(AdapterConfig& config, const spec::ArchSpec& arch) {
   if (!config.ensure_weight_tying || !arch.tie_word_embeddings) return;
   const std::string embedding = spec::embedding_module(arch);
@@ -466,8 +466,8 @@ AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpe
     if (is_named) continue;
     has_old = true;
     config.target_parameters.push_back(parameter);
-    // Gate's ranks and up's one after the other; the scale stays, also where it goes with the
-    // rank's square root.
+    // Gate's ranks followed by up's. The scale is kept, also if it depends on the square root of
+    // the rank.
     const int64_t r = sizes.r_of(module) * (parameter.ends_with("gate_up_proj") ? 2 : 1);
     if (r == sizes.r_of(parameter) && sizes.scale_of(module) == sizes.scale_of(parameter)) continue;
     const std::string pattern = ".*\\." + parameter.substr(parameter.find('.') + 1);
@@ -476,7 +476,7 @@ AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpe
                                 {pattern, sizes.alpha_for(module, r)});
   }
   if (!has_old) return config;
-  config.lora_dropout = 0;  // experts' updates have none here, and nobody trains these
+  config.lora_dropout = 0;  // adapters of experts have no dropout here
   if (config.target_is_pattern) return config;
   std::erase_if(config.target_modules, [&](const std::string& target) {
     return names_single_experts(target) && !has_dense_module(file, target, arch);

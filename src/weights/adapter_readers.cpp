@@ -21,9 +21,9 @@ bool is_gguf(const fs::path& path) {
   return ascii_lower(path.extension().string()) == ".gguf";
 }
 
-/// A directory whose linear layers are in fewer bits.
+/// A directory with quantised linear layers.
 struct QuantisedDirectory {
-  std::string word;  ///< "4 bits", "int8" or "FP8"; empty: it is none
+  std::string word;  ///< "4 bits", "int8" or "FP8"; empty: not quantised
   bool is_in_four_bits() const { return word == "4 bits"; }
 };
 
@@ -38,8 +38,8 @@ QuantisedDirectory quantised_directory(const fs::path& base) {
   return {quantization->is_fp8() ? "FP8" : ""};
 }
 
-/// What the base's linear layers are in: "4 bits", "int8" or "FP8"; empty: neither the run nor its
-/// files have them in fewer bits.
+/// Format of the base's linear layers: "4 bits", "int8" or "FP8"; empty: not quantised by the run
+/// or in its files.
 std::string word_of_base(const WrittenAdapter& adapter) {
   const std::string& method = adapter.quantised_to;
   if (method.empty()) return quantised_directory(adapter.base).word;
@@ -53,7 +53,7 @@ bool saves_linear_layers(const WrittenAdapter& adapter) {
   });
 }
 
-/// What peft does not do over a quantised base, though it is done here; empty: nothing.
+/// What PEFT does not support on a quantised base, unlike this program; empty: nothing.
 std::string beyond_peft(const WrittenAdapter& adapter) {
   const std::string word = word_of_base(adapter);
   if (word.empty()) return {};
@@ -64,7 +64,7 @@ std::string beyond_peft(const WrittenAdapter& adapter) {
   return {};
 }
 
-/// Over what the adapter is what it was trained to be.
+/// The base on which the adapter gives the results of training.
 std::string fitting_base(const WrittenAdapter& adapter) {
   if (adapter.quantised_to.empty()) return {};
   std::string base = fmt::format(", over the base in {}, which `{}` writes", adapter.quantised_to,
@@ -75,7 +75,7 @@ std::string fitting_base(const WrittenAdapter& adapter) {
   return base;
 }
 
-/// What PiSSA left of the base was rounded, and is not kept.
+/// With PiSSA the residual base was quantised, and it is not saved.
 bool is_rough(const WrittenAdapter& adapter) {
   return adapter.takes_base_apart && !word_of_base(adapter).empty();
 }
@@ -141,7 +141,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   return line;
 }
 
-/// The fix of an error, with the command that it means.
+/// The fix of an error, with the full command.
 std::string way_to_llama_cpp(const WrittenAdapter& adapter, const std::string& fix) {
   if (fix.ends_with("--format gguf"))
     return "merge it: " + merge_command(adapter, "--format gguf --dtype q8_0 ", "-merged-gguf");

@@ -9,8 +9,8 @@
 
 namespace sftrun::weights {
 
-/// Reads little-endian values from bytes that may end anywhere. Every read past the end is a
-/// DataError that says what was being read; nothing is allocated before its size is known to fit.
+/// Reads little-endian values with bounds checks. A read past the end is a DataError that says what
+/// was being read; nothing is allocated before its size is known to fit.
 class ByteCursor {
  public:
   ByteCursor(std::span<const std::byte> bytes, const std::string& where)
@@ -22,7 +22,7 @@ class ByteCursor {
     std::memcpy(&value, take(sizeof(T), what).data(), sizeof(T));
     return value;
   }
-  /// A 64-bit length and as many bytes.
+  /// A 64-bit length, followed by that many bytes.
   std::string_view read_text(const char* what) {
     const auto length = read<uint64_t>(what);
     const std::span<const std::byte> text = take(length, what);

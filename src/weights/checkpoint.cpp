@@ -93,7 +93,8 @@ std::vector<double> norm_squares(const Checkpoint& checkpoint) {
 }
 
 bool are_norms_of_one_model(const std::vector<double>& a, const std::vector<double>& b) {
-  constexpr double kRounding = 1e-5;  // fp16 in between, and Gemma's norms, plus one in GGUF
+  // For conversion by way of fp16, and Gemma's norms, which GGUF stores plus one
+  constexpr double kRounding = 1e-5;
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](double x, double y) {
     return std::abs(x - y) <= kRounding * std::max(std::abs(x), std::abs(y));
   });

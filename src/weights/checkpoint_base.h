@@ -6,7 +6,7 @@
 
 namespace sftrun::weights {
 
-/// What every kind of checkpoint shares: the list, look-up by name, the sampled fingerprint.
+/// Shared by all kinds of checkpoints: list of tensors, look-up by name, sampled fingerprint.
 class CheckpointBase : public Checkpoint {
  public:
   const spec::ArchSpec& arch() const override { return arch_; }
@@ -15,7 +15,7 @@ class CheckpointBase : public Checkpoint {
   std::string sampled_fingerprint() const override;
 
  protected:
-  /// Adds in the order of `tensor_specs`.
+  /// Call in the order of `tensor_specs`.
   void add(TensorInfo info, std::span<const std::byte> stored);
   static bool is_aligned(std::span<const std::byte> stored, DType dtype) {
     return reinterpret_cast<uintptr_t>(stored.data()) % static_cast<size_t>(size_of(dtype)) == 0;
@@ -31,7 +31,7 @@ class CheckpointBase : public Checkpoint {
   std::map<std::string, size_t> index_;
 };
 
-/// The two kinds. @throws DataError
+/// The two kinds of checkpoints. @throws DataError
 std::unique_ptr<Checkpoint> open_hf_checkpoint(const std::filesystem::path& directory);
 std::unique_ptr<Checkpoint> open_gguf_checkpoint(const std::filesystem::path& file);
 

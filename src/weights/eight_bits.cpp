@@ -20,7 +20,7 @@ constexpr const char* kFp8 = "F8_E4M3";
 constexpr const char* kInt8 = "I8";
 constexpr const char* kWeight = ".weight";
 
-/// What the other tensors' names begin with; empty: a name that no module's weight has.
+/// The common prefix of a matrix's tensors; empty if `name` is not a module's weight.
 std::string module_of(const std::string& name) {
   if (!name.ends_with(kWeight)) return {};
   return name.substr(0, name.size() - std::strlen(kWeight));
@@ -35,7 +35,8 @@ std::string factors_name(const std::string& name, bool fp8) {
                   "download or copy the model again");
 }
 
-/// [rows], [rows, 1], or one: [], [1] or [1, 1]. As many of another layout are those of blocks.
+/// Allowed shapes: [rows], [rows, 1], or a single scale: [], [1] or [1, 1]. Others are block
+/// scales.
 void check_layout(const SafetensorsEntry& factors, int64_t rows, const std::string& name,
                   const std::string& where) {
   std::vector<int64_t> shape = factors.shape;

@@ -6,19 +6,18 @@
 #include "find_entry.h"
 #include "sftrun/weights/packed.h"
 
-/// The tensors that a matrix in 8 bits has: MODULE.weight and, of bitsandbytes' LLM.int8,
-/// MODULE.SCB and MODULE.weight_format; of e4m3 in the layout of compressed-tensors
-/// ("float-quantized" with channels or whole tensors) and fbgemm MODULE.weight_scale, perhaps
-/// MODULE.input_scale.
+/// The tensors of a matrix in 8 bits: MODULE.weight, and in bitsandbytes' LLM.int8 MODULE.SCB and
+/// MODULE.weight_format; in e4m3 of compressed-tensors ("float-quantized", by channel or tensor)
+/// and fbgemm MODULE.weight_scale and optionally MODULE.input_scale.
 namespace sftrun::weights {
 
-/// Whether `name` is in 8 bits.
+/// Whether `name` is stored in 8 bits.
 bool is_in_eight_bits(const std::string& name, const FindEntry& find);
-/// The tensors that `name` in 8 bits has beside it.
+/// The additional tensors of an 8-bit matrix `name`.
 std::vector<std::string> beside_eight_bits(const std::string& name, const FindEntry& find);
-/// @param shape what the configuration wants
-/// @throws DataError naming the tensor: parts that are missing, of another size or type, factors
-/// that are no positive numbers
+/// @param shape expected by the configuration
+/// @throws DataError naming the tensor: parts that are missing or of another size or type, scales
+/// that are not positive
 EightBitRows read_eight_bits(const std::string& name, const std::vector<int64_t>& shape,
                              const FindEntry& find, const std::string& where);
 

@@ -7,7 +7,7 @@
 
 namespace sftrun::weights {
 
-/// How to look a tensor of the checkpoint up; null: not there.
+/// Looks up a tensor of the checkpoint; nullptr: not found.
 using FindEntry = std::function<const SafetensorsEntry*(const std::string& name)>;
 
 }  // namespace sftrun::weights

@@ -5,7 +5,8 @@
 namespace sftrun::weights {
 namespace {
 
-// Earlier versions hashed a sample of each tensor, and wrote no prefix.
+// Prefix of fingerprints of all bytes. Earlier versions hashed a sample of each tensor, without a
+// prefix.
 constexpr std::string_view kOfAllBytes = "xxh3-";
 
 }  // namespace

@@ -25,7 +25,7 @@ float float_at(std::span<const std::byte> bytes, int64_t i) {
   return value;
 }
 
-/// Reads one matrix' tensors.
+/// Reads the tensors of one matrix.
 class Reader {
  public:
   Reader(const std::string& name, const FindEntry& find, const std::string& where)
@@ -39,7 +39,7 @@ class Reader {
     if (matrix.block_size % 2 != 0)
       fail(fmt::format("a block size of {}: bitsandbytes' are even", matrix.block_size));
     const int64_t blocks = (numel + matrix.block_size - 1) / matrix.block_size;
-    // Whatever type it is stored as (`bnb_4bit_quant_storage`), the bytes are the same.
+    // The bytes do not depend on the storage type (`bnb_4bit_quant_storage`).
     matrix.packed = find_(name_)->bytes;
     require_bytes(name_, matrix.packed, (numel + 1) / 2);
     matrix.table = part(".quant_map", "F32", 16);

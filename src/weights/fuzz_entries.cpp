@@ -17,7 +17,7 @@ void expecting_data_errors(Function&& function) {
   try {
     function();
   } catch (const DataError&) {
-    // What a reader answers to a file that is not sound.
+    // The correct answer to an invalid file.
   }
 }
 
@@ -31,7 +31,7 @@ uint64_t sum_of(std::span<const std::byte> bytes) {
 
 namespace {
 
-/// As a model's configuration would want it, were it as the file says.
+/// The shape in the file's own quantisation state, as if the configuration agreed with it.
 std::vector<int64_t> shape_in_state(const SafetensorsFile& file, const std::string& name) {
   const SafetensorsEntry* state = file.find(name + ".quant_state.bitsandbytes__nf4");
   std::vector<int64_t> shape;

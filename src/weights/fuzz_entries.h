@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <span>
 
-/// Entry points for fuzzing the readers: each takes any bytes and returns. A DataError is an
-/// answer; anything else that escapes, and any read outside the bytes, is a bug. Returns a sum over
-/// what was read, so that no read is optimised away.
+/// Entry points for fuzzing the readers. Each takes any bytes and returns; a DataError is caught.
+/// Any other exception, and any read outside the bytes, is a bug. Returns a sum over the data read,
+/// so that no read is optimised away.
 namespace sftrun::weights {
 
 uint64_t fuzz_safetensors(std::span<const std::byte> bytes);

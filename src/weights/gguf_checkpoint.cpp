@@ -28,7 +28,7 @@ constexpr const char* kShortFactors = spec::kGgufShortFactors;
 constexpr const char* kLongFactors = spec::kGgufLongFactors;
 constexpr const char* kEmbedding = "token_embd.weight";
 constexpr int64_t kChunk =
-    8192;  ///< numbers converted at a time, a multiple of every block size; 32 KB stay in cache
+    8192;  ///< values converted at a time: a multiple of every block size; 32 KiB stay in cache
 
 void refuse_split(const GgufFile& file) {
   const auto count = file.metadata().find("split.count");
@@ -38,7 +38,7 @@ void refuse_split(const GgufFile& file) {
                   file.where(), "join the parts with llama.cpp's `llama-gguf-split --merge`");
 }
 
-/// The numbers of a small tensor beside the weights; empty if it is not there.
+/// The values of a small additional tensor; empty if it is not there.
 std::vector<float> read_aside(const GgufFile& file, const char* name) {
   const GgufTensor* tensor = file.find(name);
   if (!tensor) return {};
@@ -57,7 +57,7 @@ void read_rope_tensors(const GgufFile& file, spec::RopeSpec& rope) {
                                read_aside(file, kLongFactors), file.where());
 }
 
-/// Gemma 4: layers that have no tensor of values take their keys for them.
+/// Gemma 4: layers without a tensor for values use their keys as values.
 void read_key_values(const GgufFile& file, spec::ArchSpec& arch) {
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     spec::LayerSpec& layer = arch.layers[i];
@@ -68,7 +68,7 @@ void read_key_values(const GgufFile& file, spec::ArchSpec& arch) {
   }
 }
 
-/// Metadata with what only the list of tensors says filled in.
+/// The architecture, from metadata and from the list of tensors.
 spec::ArchSpec read_arch(const GgufFile& file) {
   json meta = file.metadata();
   if (meta.value("general.type", json()) == "adapter") {
@@ -92,19 +92,20 @@ spec::ArchSpec read_arch(const GgufFile& file) {
   return arch;
 }
 
-/// Those that predict further tokens among them. @pre read_arch has taken the metadata
+/// Number of layers, including those that predict further tokens. @pre read_arch accepted the
+/// metadata
 int64_t num_blocks(const GgufFile& file) {
   const json& meta = file.metadata();
   return meta.at(meta.at("general.architecture").get<std::string>() + ".block_count")
       .get<int64_t>();
 }
 
-/// The float format itself where the type is one.
+/// The float type, if the format is not a block format.
 std::optional<DType> plain_dtype(const GgmlTypeInfo& type) {
   return float_dtype(type.name);
 }
 
-/// The rest is of the tokenizer, or says where the model comes from.
+/// Excludes keys of the tokenizer and of the model's origin.
 bool may_decide_numbers(const std::string& key) {
   if (key == "general.architecture") return true;
   constexpr auto kOthers =
@@ -142,8 +143,8 @@ class GgufCheckpoint final : public CheckpointBase {
                  void* destination) const override {
     const size_t i = index_of(name);
     if (roles_[i] != spec::TensorRole::kExperts) return read(name, dtype, destination);
-    const size_t matrices = sources_[i].size();         // of each expert, one after the other
-    if (matrices == 1 && !tensors_[i].parts.empty()) {  // gate and up of each expert in one
+    const size_t matrices = sources_[i].size();         // per expert, consecutive
+    if (matrices == 1 && !tensors_[i].parts.empty()) {  // fused gate and up
       const spec::TensorPart& piece = tensors_[i].parts[part];
       decode(*sources_[i][0], piece.offset, checked_numel(piece.shape).value(), dtype,
              static_cast<std::byte*>(destination));
@@ -221,7 +222,7 @@ class GgufCheckpoint final : public CheckpointBase {
     return pieces;
   }
 
-  /// Of each expert its gate, then its up; or what a file has of each expert, one after the other.
+  /// Interleaves gate and up per expert; with `apart` concatenates the tensors of the experts.
   void read_in_turn(const std::vector<const GgufTensor*>& sources, bool apart, DType dtype,
                     std::byte* out) const {
     if (apart) {
@@ -242,7 +243,7 @@ class GgufCheckpoint final : public CheckpointBase {
     for (const GgufTensor* tensor : sources) file_.release(tensor->bytes);
   }
 
-  /// Row by row, a vector as one row, or where its values change places as rows of one.
+  /// Row by row; a vector is one row, or one value per row if its values are reordered.
   static void read_in_form(const GgufTensor& tensor, const GgufForm& form, DType dtype,
                            std::byte* out) {
     const bool is_one_row = tensor.shape.size() == 1 && form.rows.empty();
@@ -304,8 +305,7 @@ class GgufCheckpoint final : public CheckpointBase {
     return file_.find(fused) ? std::vector{fused} : gguf_expert_names(spec);
   }
 
-  /// The tensor of q, k and v one after the other that holds this one of them; null: the file has
-  /// it apart.
+  /// The fused tensor of q, k and v that contains this one; nullptr: stored separately.
   const GgufTensor* fused_with(const spec::TensorSpec& spec) const {
     return file_.find(names_of(spec)[0]) ? nullptr : file_.find(gguf_fused_name(names_of(spec)[0]));
   }
@@ -327,14 +327,14 @@ class GgufCheckpoint final : public CheckpointBase {
     return &parts_of_fused_.emplace_back(std::move(part));
   }
 
-  /// Whether the file holds each expert's matrices as tensors of their own, and not all together.
+  /// Whether the file stores each expert's matrices as separate tensors.
   bool are_apart(const spec::TensorSpec& spec) const {
     return spec.role == spec::TensorRole::kExperts && !file_.find(gguf_expert_names(spec)[0]) &&
            file_.find(gguf_single_expert_names(spec)[0]);
   }
 
-  /// Of one of `count` tensors that a file has for a tensor of experts: a matrix of them all, or
-  /// one expert's.
+  /// Shape of one of the `count` file tensors that form an experts' tensor: one matrix of all
+  /// experts, or of one expert.
   std::vector<int64_t> shape_of_source(const spec::TensorSpec& spec, size_t count) const {
     std::vector<int64_t> shape = spec.shape;
     const bool is_apart = are_apart(spec);
@@ -353,13 +353,13 @@ class GgufCheckpoint final : public CheckpointBase {
         "supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K and MXFP4");
   }
 
-  /// Whether it is of the layers after the model's own: they predict the tokens after the next one.
+  /// Whether a tensor belongs to a layer that predicts further tokens.
   bool predicts_further(const std::string& name) const {
     const int64_t layer = gguf_layer(name);
     return layer >= arch_.num_layers && layer < num_blocks_;
   }
 
-  /// In the file's own names, which the user can look up.
+  /// With the file's own names, which users can look up.
   void check_names(const std::vector<spec::TensorSpec>& wanted) const {
     std::vector<spec::TensorSpec> specs;
     for (const spec::TensorSpec& spec : wanted) {
@@ -385,7 +385,7 @@ class GgufCheckpoint final : public CheckpointBase {
     check_tensors(specs, found, where_);
   }
 
-  /// @param first, count whole blocks
+  /// @param first, count multiples of the block size
   static void decode(const GgufTensor& tensor, int64_t first, int64_t count, DType dtype,
                      std::byte* out) {
     const GgmlTypeInfo& type = tensor.type;
@@ -407,7 +407,7 @@ class GgufCheckpoint final : public CheckpointBase {
   std::vector<std::vector<const GgufTensor*>> sources_;
   std::vector<spec::TensorRole> roles_;
   std::vector<GgufForm> forms_;
-  std::deque<GgufTensor> parts_of_fused_;  ///< stay where they are: sources_ points to them
+  std::deque<GgufTensor> parts_of_fused_;  ///< a deque, because sources_ points to its elements
   int64_t num_blocks_ = 0;
 };
 

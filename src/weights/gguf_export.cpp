@@ -19,14 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFileType = "general.file_type";
-constexpr uint32_t kQuantizationVersion = 2;  ///< of ggml's block formats
+constexpr uint32_t kQuantizationVersion = 2;  ///< version of ggml's block formats
 
 std::string upper(std::string text) {
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return text;
 }
 
-/// The float type that a directory's weights are mostly stored in.
+/// The float type in which most of a directory's weights are stored.
 std::string mix_of(const Checkpoint& base) {
   const std::string& format = base.tensors().at(0).format;
   if (format == "F32") return "f32";
@@ -63,7 +63,7 @@ text::GgufVocab vocab_of(const Checkpoint& base, const std::string& where) {
                              where);
 }
 
-/// Where the model ends an answer in other tokens too, readers learn it from these.
+/// Readers take further EOS tokens of the model from these keys.
 void write_further_ends(const spec::ArchSpec& arch, const text::GgufVocab& vocab,
                         GgufMetadata& metadata) {
   std::vector<const char*> keys = {"tokenizer.ggml.eom_token_id", "tokenizer.ggml.eot_token_id"};
@@ -95,7 +95,7 @@ void describe_directory(const Checkpoint& base, const GgufExportOptions& options
 
 // ---- From a GGUF file.
 
-/// What the reader takes pieces from, whichever way the file holds them.
+/// The names under which the reader looks for these pieces, in any form a file may have.
 std::set<std::string> names_read(const spec::ArchSpec& arch, const std::vector<GgufPiece>& pieces) {
   std::set<std::string> names;
   for (const GgufPiece& piece : pieces) {
@@ -126,9 +126,9 @@ void copy_the_rest(const GgufFile& file, const spec::ArchSpec& arch, GgufPlan& p
   }
 }
 
-/// The types that the file itself has, a parted head that of the embedding; Q8_0 of changed weights
-/// in fewer bits, and of what the file holds in other pieces: the base's values are such a type's
-/// already, an update is small beside its steps, and most of what was learnt would be rounded away.
+/// Keeps the types of the base file; a separate head gets the embedding's. Changed weights in fewer
+/// than 8 bits, and tensors that the file stores in another form, become Q8_0: an update is small
+/// relative to the steps of such a type, so requantising would round most of it away.
 void keep_types(const Checkpoint& base, const GgufExportOptions& options, GgufPlan& plan) {
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const GgufPiece& piece = plan.pieces[i];
@@ -143,7 +143,7 @@ void keep_types(const Checkpoint& base, const GgufExportOptions& options, GgufPl
   }
 }
 
-/// In the place of a file's: its added tokens, and its rows.
+/// Replaces the file's vocabulary.
 void replace_vocab(const Checkpoint& base, const GgufExportOptions& options, GgufPlan& plan) {
   const std::string where = options.base_path.string();
   const std::string model = read_gguf_vocab(*plan.base).model;
@@ -216,7 +216,7 @@ GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
     plan.metadata.set_u32(kFileType, mix->file_type);
   }
   plan.chat_template = options.chat_template ? options.chat_template : base.chat_template();
-  const bool is_there = is_file && !options.chat_template;  // as the file has it
+  const bool is_there = is_file && !options.chat_template;  // already in the copied metadata
   if (plan.chat_template && !is_there)
     plan.metadata.set_string("tokenizer.chat_template", *plan.chat_template);
   find_stored(plan);

@@ -17,9 +17,9 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kMostInlineStrings = 64;
-constexpr uint64_t kMostInlineNumbers = 512;  // one for each layer
+constexpr uint64_t kMostInlineNumbers = 512;  // enough for one per layer
 constexpr int kMostArrayDepth = 4;
-constexpr uint32_t kMostDimensions = 4;  // ggml's own limit
+constexpr uint32_t kMostDimensions = 4;  // ggml's limit
 
 uint64_t scalar_bytes(uint32_t type) {
   switch (type) {
@@ -43,7 +43,7 @@ uint64_t scalar_bytes(uint32_t type) {
   }
 }
 
-/// The shortest decimal number that is this float.
+/// The shortest decimal number that rounds to this float.
 double shortest(float value) {
   if (!std::isfinite(value)) return value;
   char text[32];
@@ -97,7 +97,7 @@ json read_scalar(ByteCursor& cursor, uint32_t type, const std::string& key,
 
 void skip_array(ByteCursor& cursor, const std::string& key, const std::string& where, int depth);
 
-/// Moves past `count` elements, checking that they are there.
+/// Moves past `count` elements after checking that they are within the bytes.
 void skip_elements(ByteCursor& cursor, uint32_t type, uint64_t count, const std::string& key,
                    const std::string& where, int depth) {
   if (const uint64_t size = scalar_bytes(type)) {
@@ -123,7 +123,7 @@ void skip_array(ByteCursor& cursor, const std::string& key, const std::string& w
 
 }  // namespace
 
-/// Reads one file from front to back into the GgufFile.
+/// Parses one file into a GgufFile.
 class GgufFile::Parser {
  public:
   Parser(GgufFile& file, std::span<const std::byte> bytes)
@@ -157,7 +157,7 @@ class GgufFile::Parser {
   }
 
   uint64_t read_count(const char* what) {
-    constexpr uint64_t kFewestBytes = 12;  // of a tensor or key: a name's length and a type
+    constexpr uint64_t kFewestBytes = 12;  // of a tensor or key: the length of its name, and a type
     const auto count = cursor_.read<uint64_t>("the header");
     if (count > cursor_.remaining() / kFewestBytes) {
       throw DataError(fmt::format("the header speaks of {} {}, more than {} can hold", count, what,
@@ -234,8 +234,8 @@ class GgufFile::Parser {
     file_.tensors_.push_back(std::move(tensor));
   }
 
-  /// Bytes the tensor takes. @throws DataError for sizes that overflow or rows that are not whole
-  /// blocks
+  /// Size of a tensor in bytes. @throws DataError for sizes that overflow, or rows that are not
+  /// whole blocks
   uint64_t size_of(const GgufTensor& tensor) const {
     const std::optional<int64_t> numel = checked_numel(tensor.shape);
     const int64_t row = tensor.shape.empty() ? 1 : tensor.shape.back();

@@ -6,7 +6,7 @@
 namespace sftrun::weights {
 namespace {
 
-/// Heads of q and k whose halves lie interleaved, for a rotation of neighbours.
+/// Row order of q and k with the two halves of each head interleaved, for RoPE on adjacent pairs.
 std::vector<int64_t> interleaved_rows(int64_t num_rows, int64_t head_dim) {
   std::vector<int64_t> rows;
   const int64_t half = head_dim / 2;
@@ -17,8 +17,9 @@ std::vector<int64_t> interleaved_rows(int64_t num_rows, int64_t head_dim) {
   return rows;
 }
 
-/// llama.cpp lets value head v read key head v % num_key_heads, transformers v / (value heads of a
-/// key head): it stores the heads, each of `size` entries after `before` others, accordingly.
+/// In llama.cpp value head v uses key head v % num_key_heads, in transformers v / (value heads per
+/// key head), so llama.cpp stores the value heads in another order. Each has `size` entries, after
+/// `before` other ones.
 std::vector<int64_t> value_heads(const spec::DeltaNetSpec& delta, int64_t before, int64_t size) {
   std::vector<int64_t> order(static_cast<size_t>(before));
   std::iota(order.begin(), order.end(), 0);

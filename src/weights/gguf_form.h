@@ -7,11 +7,11 @@
 
 namespace sftrun::weights {
 
-/// How llama.cpp's tensor differs from Hugging Face's of the same weights.
+/// How llama.cpp's tensor differs from Hugging Face's tensor of the same weights.
 struct GgufForm {
   enum class Value { kSame, kPlusOne, kMinusExp };  ///< w, w + 1, or -exp(w) is stored
   Value value = Value::kSame;
-  /// The file's row (column) that is this one here; empty: in the same order.
+  /// Row (column) i is the file's row (column) rows[i] (columns[i]); empty: the same order.
   std::vector<int64_t> rows, columns;
   bool is_same() const { return value == Value::kSame && rows.empty() && columns.empty(); }
 };

@@ -15,24 +15,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Numbers of a tensor with one row after the other.
+/// A row-major tensor.
 struct Matrix {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
 
-/// A tensor's module, as the adapter calls it.
+/// A tensor's module name in the adapter.
 std::string module_of(const std::string& tensor) {
   constexpr std::string_view kWeight = ".weight";
   return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
 }
 
-/// gpt-oss's files have gate and up in turn, and peft its B like them.
+/// In gpt-oss files gate and up alternate, and PEFT's B has the same order.
 bool has_rows_in_turn(const spec::TensorSpec& spec) {
   return spec.layout.view.size() == 4;
 }
 
-/// A of an expert, or of the one matrix: [r, in], columns as the piece has them.
+/// A of all experts or of one matrix: [r, in], with the columns in the file's order.
 Matrix a_of(const GgufPiece& piece, const LoraPair& pair) {
   Matrix a{.values = pair.a};
   if (pair.num_experts > 0) a.shape.push_back(pair.num_experts);
@@ -45,7 +45,7 @@ Matrix a_of(const GgufPiece& piece, const LoraPair& pair) {
   return a;
 }
 
-/// Of one expert's output `row` in the checkpoint's order the number in the adapter's.
+/// Converts an expert's output row from the checkpoint's order to the adapter's.
 int64_t row_in_adapter(const spec::TensorSpec& spec, const LoraPair& pair, int64_t row) {
   if (!has_rows_in_turn(spec)) return row;
   const int64_t inner = pair.out_features / 2;
@@ -91,7 +91,7 @@ void require_in_base(const GgufFile& base, const std::string& name) {
                   "convert the base without --fuse-qkv, or merge the adapter (--format gguf)");
 }
 
-/// Of an embedding llama.cpp looks rows of A up: [vocab, r], as convert_lora_to_gguf.py has it.
+/// llama.cpp looks up rows of an embedding's A: [vocab, r], like convert_lora_to_gguf.py.
 Matrix transposed(const Matrix& a) {
   Matrix result{.shape = {a.shape[1], a.shape[0]}};
   result.values.reserve(a.values.size());
@@ -112,7 +112,7 @@ bool adapts_an_end(const AdaptedBase& base) {
   return base.is_adapted(spec::embedding_module(base.arch)) || base.is_adapted(spec::kHeadModule);
 }
 
-/// Whether a tied head parts from the embedding.
+/// Whether a tied head becomes separate from the embedding.
 bool parts_head(const AdapterConfig& config, const AdaptedBase& base) {
   return base.arch.tie_word_embeddings &&
          (spec::is_saved(config.modules_to_save, "lm_head.weight") ||

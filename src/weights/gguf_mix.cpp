@@ -24,30 +24,30 @@ bool holds(const std::string& name, std::string_view part) {
   return name.find(part) != std::string::npos;
 }
 
-/// Whatever the mix.
+/// Tensors that are F32 in every file type.
 bool is_always_f32(const GgufPiece& piece) {
   return piece.shape.size() <= 1 || !piece.name.ends_with(".weight") ||
          piece.name.ends_with("_norm.weight") || holds(piece.name, "ffn_gate_inp") ||
          holds(piece.name, "ssm_conv1d");
 }
 
-/// Values, alone or with q and k: they bear coarse types least.
+/// Values, alone or fused with q and k: they are the most sensitive to quantisation.
 bool is_of_values(const std::string& name) {
   return holds(name, "attn_v.weight") || holds(name, "attn_qkv.weight");
 }
 
-/// The first and last eighth of the layers, and every third between.
+/// The first and last eighth of the layers, and every third one between.
 bool gets_more_bits(int64_t layer, int64_t num_layers) {
   return layer < num_layers / 8 || layer >= 7 * num_layers / 8 || (layer - num_layers / 8) % 3 == 2;
 }
 
-/// llama.cpp's "70B": eight query heads share the values of one.
+/// llama.cpp's "70B" models: eight query heads share one value head.
 bool is_70b(const spec::ArchSpec& arch) {
   return arch.num_layers == 80 && (arch.family == "qwen2" ||
                                    (arch.family == "llama" && arch.num_heads != arch.num_kv_heads));
 }
 
-/// llama-quantize goes through the layers one by one, and counts what it has seen.
+/// Chooses types like llama-quantize, which processes layers in order and counts those it has seen.
 class Quantizer {
  public:
   Quantizer(const GgufMix& mix, const spec::ArchSpec& arch, const std::vector<GgufPiece>& pieces)
@@ -97,7 +97,7 @@ class Quantizer {
   int64_t num_values_ = 0, seen_values_ = 0, seen_downs_ = 0;
 };
 
-/// Small, and read by every layer: quantising leaves it as it was.
+/// Small, and used by every layer: not quantised.
 bool is_left_as_it_is(const GgufPiece& piece) {
   return holds(piece.name, "per_layer_model_proj");
 }

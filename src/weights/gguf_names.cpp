@@ -25,7 +25,7 @@ const char* name_of(spec::LinearSlot slot) {
     case spec::LinearSlot::kGate:
       return "ffn_gate";
     case spec::LinearSlot::kUp:
-    case spec::LinearSlot::kGateUp:  // Phi-3's two in one keep this name
+    case spec::LinearSlot::kGateUp:  // Phi-3's fused gate and up have this name, too
       return "ffn_up";
     case spec::LinearSlot::kDown:
       return "ffn_down";
@@ -68,7 +68,7 @@ const char* name_of(spec::NormSlot slot) {
     case spec::NormSlot::kAttentionOut:
       return "post_attention_norm";
     case spec::NormSlot::kFeedForwardIn:
-      break;  // each family has its own
+      break;  // depends on the family
     case spec::NormSlot::kFeedForwardOut:
       return "post_ffw_norm";
     case spec::NormSlot::kDelta:
@@ -85,7 +85,7 @@ const char* name_of(spec::NormSlot slot) {
   invariant_failed(__FILE__, __LINE__, "every other NormSlot has a GGUF name");
 }
 
-/// Complete, after the layer's "blk.3.".
+/// The complete name after the layer's "blk.3.".
 const char* name_of(spec::WeightSlot slot) {
   switch (slot) {
     case spec::WeightSlot::kSinks:
@@ -151,7 +151,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kQkv = {".attn_q.", ".attn_k.", ".attn_v."};
 
-/// 0 of q, 1 of k, 2 of v; 3 of another tensor.
+/// 0 for q, 1 for k, 2 for v; 3 for other tensors.
 size_t place_in_qkv(const std::string& name) {
   return static_cast<size_t>(
       std::find_if(kQkv.begin(), kQkv.end(),

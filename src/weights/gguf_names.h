@@ -10,35 +10,34 @@
 
 namespace sftrun::weights {
 
-/// llama.cpp's name of every tensor that `tensor_specs` gives: "model.layers.3.self_attn.q_proj.
-/// weight" is "blk.3.attn_q.weight".
+/// llama.cpp's names of all tensors in `tensor_specs`: "model.layers.3.self_attn.q_proj.weight" is
+/// "blk.3.attn_q.weight".
 std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch);
 
-/// The layer of "blk.3.attn_q.weight"; -1 of a tensor outside the layers.
+/// The layer in "blk.3.attn_q.weight"; -1 for tensors outside the layers.
 int64_t gguf_layer(const std::string& name);
 
-/// What holds a layer's q, k or v where a file has them one after the other (the converter's
-/// --fuse-qkv): of "blk.3.attn_q.weight" and "blk.3.attn_v.weight" alike "blk.3.attn_qkv.weight".
-/// Empty: `name` is none of them.
+/// The fused tensor of q, k and v (the converter's --fuse-qkv): "blk.3.attn_qkv.weight" for
+/// "blk.3.attn_q.weight" and for "blk.3.attn_v.weight". Empty for other tensors.
 std::string gguf_fused_name(const std::string& name);
 struct QkvRows {
   int64_t first = 0, of_all = 0;
 };
-/// Where the rows of `name` begin in that tensor, and how many it has.
+/// First row of `name` in the fused tensor, and the number of rows of that tensor.
 QkvRows qkv_rows(const spec::ArchSpec& arch, int64_t layer, const std::string& name);
 
-/// Tensors that a file may hold though nothing reads them: the keys of layers that read another's.
+/// Tensors that a file may contain although they are unused: keys of layers that reuse another's.
 std::set<std::string> gguf_unused(const spec::ArchSpec& arch);
 
-/// Whether it is of the experts of a layer, a bias or a matrix.
+/// Whether a tensor is a weight or bias of a layer's experts.
 bool belongs_to_experts(const spec::TensorSpec& tensor);
-/// The tensors of a layer's experts, each [experts, out_features, in_features] (biases [experts,
-/// out_features]): gate and up, which transformers holds in one, or down.
+/// The file's tensors for an experts' tensor, each [experts, out_features, in_features] (biases
+/// [experts, out_features]): gate and up, which are one tensor in transformers, or down.
 std::vector<std::string> gguf_expert_names(const spec::TensorSpec& experts);
-/// Where a file holds gate and up in one, as transformers does (the converter's
+/// The name if the file has gate and up fused, like transformers (the converter's
 /// --fuse-gate-up-exps).
 std::string gguf_fused_expert_name(const spec::TensorSpec& experts);
-/// The same where a file holds each expert's matrix apart, as those of the first Mixtrals do, in
+/// The names if the file stores each expert's matrix separately, as the first Mixtral files do; in
 /// the order of memory.
 std::vector<std::string> gguf_single_expert_names(const spec::TensorSpec& experts);
 

@@ -7,11 +7,11 @@
 #include "sftrun/weights/gguf_export.h"
 #include "shape_math.h"
 
-/// The reader's names and forms (gguf_names.h, gguf_form.h) the other way round.
+/// The inverse of the reader's names and forms (gguf_names.h, gguf_form.h).
 namespace sftrun::weights {
 namespace {
 
-/// Of each place in the file what is stored there. @param places where each entry is stored
+/// Inverts a permutation.
 std::vector<int64_t> inverse(const std::vector<int64_t>& places) {
   std::vector<int64_t> result(places.size());
   for (size_t i = 0; i < places.size(); ++i)
@@ -31,8 +31,8 @@ GgufPiece piece_of(const spec::ArchSpec& arch, const spec::TensorSpec& spec, std
   return piece;
 }
 
-/// Gate and up, which the checkpoint has one after the other for each expert, or one matrix.
-/// @param number of the tensor among those of these experts
+/// A piece of an experts' tensor, which has `count` matrices (gate and up, or one) per expert.
+/// @param number which of them
 GgufPiece piece_of_experts(const spec::TensorSpec& spec, const std::string& name, int64_t number,
                            int64_t count) {
   GgufPiece piece{.name = name, .shape = spec.shape, .layer = spec.layer};
@@ -40,7 +40,7 @@ GgufPiece piece_of_experts(const spec::TensorSpec& spec, const std::string& name
   piece.row_size = piece.shape.back();
   if (count == 1) return piece;
   const bool is_bias = spec.shape.size() == 2;
-  const int64_t rows = is_bias ? 1 : piece.shape[1];  // of an expert's matrix
+  const int64_t rows = is_bias ? 1 : piece.shape[1];  // rows per expert
   for (int64_t expert = 0; expert < spec.shape[0]; ++expert) {
     for (int64_t row = 0; row < rows; ++row)
       piece.rows.push_back((expert * count + number) * rows + row);

@@ -23,7 +23,8 @@ bool is_name(std::string_view text) {
   });
 }
 
-/// "owner/name" of that, or of its page's address; else, and for a repository of GGUF files, "".
+/// "owner/name" from a name or a web address; "" for other texts and for repositories of GGUF
+/// files.
 std::string repository_in(std::string text) {
   const size_t scheme = text.find("://");
   if (scheme != std::string::npos) {
@@ -37,13 +38,13 @@ std::string repository_in(std::string text) {
     text.erase(0, host + 1);
   }
   std::vector<std::string> parts = split(text, '/');
-  if (scheme != std::string::npos && parts.size() > 2) parts.resize(2);  // …/tree/main
+  if (scheme != std::string::npos && parts.size() > 2) parts.resize(2);  // removes …/tree/main
   const bool is_data = scheme != std::string::npos && parts[0] == "datasets";
   if (is_data || parts.size() != 2 || !is_name(parts[0]) || !is_name(parts[1])) return {};
   return ascii_lower(parts[1]).ends_with("gguf") ? "" : parts[0] + "/" + parts[1];
 }
 
-/// Letters and digits: "Llama 3.2 1B Instruct" and "llama-3.2-1b-instruct" are one name.
+/// Keeps letters and digits: "Llama 3.2 1B Instruct" and "llama-3.2-1b-instruct" are the same name.
 std::string plain(const std::string& name) {
   std::string letters;
   for (const char c : ascii_lower(name)) {

@@ -6,7 +6,7 @@
 namespace sftrun::weights {
 namespace {
 
-/// ggml's types: id, name, numbers a block, bytes a block, whether `dequantize` takes it.
+/// ggml's types: id, name, values per block, bytes per block, whether `dequantize` supports it.
 constexpr std::array<GgmlTypeInfo, 34> kTypes = {{
     {0, "F32", 1, 4, true},          {1, "F16", 1, 2, true},
     {2, "Q4_0", 32, 18, true},       {3, "Q4_1", 32, 20, true},

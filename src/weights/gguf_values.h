@@ -4,7 +4,7 @@
 
 namespace sftrun::weights {
 
-/// The format's numbers of the types of metadata.
+/// Value types of metadata, as numbered by the format.
 enum GgufValueType : uint32_t {
   kU8 = 0,
   kI8,
@@ -22,6 +22,6 @@ enum GgufValueType : uint32_t {
 };
 
 inline constexpr uint32_t kGgufMagic = 0x46554747;  ///< "GGUF"
-inline constexpr uint64_t kGgufAlignment = 32;      ///< where general.alignment does not say
+inline constexpr uint64_t kGgufAlignment = 32;      ///< default of general.alignment
 
 }  // namespace sftrun::weights

@@ -33,8 +33,8 @@ std::optional<text::TokenId> id_at(const GgufFile& file, const std::string& name
   return found->get<text::TokenId>();
 }
 
-/// What llama.cpp does where the file does not say: BOS for SentencePiece vocabularies, and for
-/// Llama 3's and Mistral's.
+/// llama.cpp's default if the key is missing: BOS for SentencePiece vocabularies, and for those of
+/// Llama 3 and Mistral.
 bool adds_bos_by_default(const text::GgufVocab& vocab) {
   static constexpr std::array<std::string_view, 7> kLlama3 = {
       "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2"};
@@ -99,7 +99,7 @@ void write_gguf_vocab(const text::GgufVocab& vocab, GgufMetadata& metadata) {
   set_id("padding", vocab.pad);
   metadata.set_bool("tokenizer.ggml.add_bos_token", vocab.add_bos);
   metadata.set_bool("tokenizer.ggml.add_eos_token", vocab.add_eos);
-  // Of bytes: there it is what files of old tokenizers mean by it, and none of ours has it.
+  // Not for byte-level BPE (gpt2): there the key has a meaning for old tokenizers only.
   if (vocab.model != "gpt2")
     metadata.set_bool("tokenizer.ggml.add_space_prefix", vocab.add_space_prefix);
 }

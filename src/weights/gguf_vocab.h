@@ -10,9 +10,9 @@
 
 namespace sftrun::weights {
 
-/// tokenizer.ggml.*. @throws DataError if the file holds no vocabulary.
+/// Reads tokenizer.ggml.*. @throws DataError if the file has no vocabulary
 text::GgufVocab read_gguf_vocab(const GgufFile& file);
-/// And back.
+/// Writes tokenizer.ggml.*.
 void write_gguf_vocab(const text::GgufVocab& vocab, GgufMetadata& metadata);
 /// The texts of bos, eos, unk and pad.
 text::RenderOptions read_gguf_special_texts(const GgufFile& file);

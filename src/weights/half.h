@@ -3,8 +3,8 @@
 #include <bit>
 #include <cstdint>
 
-/// fp16 conversions in a form that compilers vectorise (core/dtype.h has the readable ones; a test
-/// compares them).
+/// fp16 conversions in a form that compilers vectorise. core/dtype.h has readable ones; a test
+/// compares both.
 namespace sftrun::weights {
 
 inline float half_to_float(uint16_t half) {
@@ -12,8 +12,7 @@ inline float half_to_float(uint16_t half) {
   const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffU) << 13;
   const uint32_t normal = magnitude + (112U << 23);
   const uint32_t special = magnitude | 0x7f800000U;
-  // Below 2^-14 the mantissa counts units of 2^-24: put it under an exponent of 2^-14 and take the
-  // leading one away.
+  // Subnormal: the mantissa counts units of 2^-24. Set an exponent of 2^-14, then subtract 2^-14.
   const float small =
       std::bit_cast<float>(magnitude + (113U << 23)) - std::bit_cast<float>(113U << 23);
   uint32_t bits = magnitude < (1U << 23) ? std::bit_cast<uint32_t>(small) : normal;

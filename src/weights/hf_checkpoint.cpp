@@ -53,7 +53,7 @@ json read_config(const fs::path& directory) {
   return parse_json(read_text_file(path), path.string());
 }
 
-/// What transformers writes beside what a model is, and nothing here reads.
+/// Keys that transformers writes but that do not affect a model's output.
 bool decides_nothing(std::string_view key) {
   constexpr auto kKeys = std::to_array<std::string_view>(
       {"_name_or_path", "_commit_hash", "_attn_implementation", "architectures",
@@ -82,7 +82,7 @@ spec::ArchSpec read_arch(const json& config, const fs::path& directory) {
   return arch;
 }
 
-/// Shard file name by tensor name.
+/// Shard file by tensor name.
 std::map<std::string, std::string> read_index(const fs::path& path) {
   const json index = parse_json(read_text_file(path), path.string());
   const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();
@@ -102,8 +102,8 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   return shard_of;
 }
 
-/// Files keep the names that the text part had on its own below one prefix, transformers' models do
-/// not.
+/// Files have the text part's original names below a common prefix; transformers' models have other
+/// names.
 std::string name_in_text_part(const std::string& stored) {
   constexpr std::string_view kModel = "language_model.model.", kHeadOf = "language_model.lm_head.";
   if (stored.starts_with(kModel)) return "model.language_model." + stored.substr(kModel.size());
@@ -111,19 +111,20 @@ std::string name_in_text_part(const std::string& stored) {
   return stored;
 }
 
-/// transformers saves a text model that it loaded from a larger one's files under their names.
+/// transformers keeps the larger model's names when it saves only the text part.
 std::string name_on_its_own(const std::string& stored) {
   constexpr std::string_view kText = "model.language_model.";
   return stored.starts_with(kText) ? "model." + stored.substr(kText.size()) : stored;
 }
 
-/// What a model that sees images, hears or guesses several tokens ahead has beside its text model.
+/// Parts other than the text model: image and audio encoders, and layers for multi-token
+/// prediction.
 bool is_of_another_part(const std::string& name, const spec::ArchSpec& arch) {
   if (arch.is_text_part()) return !name.starts_with(arch.prefix) && name != kHead;
   return name.starts_with("mtp.") || name.starts_with("model.visual.");
 }
 
-/// Buffers that some versions of transformers saved and all recompute.
+/// Buffers that some transformers versions save; they are recomputed.
 bool is_ignorable(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq");
 }
@@ -244,7 +245,7 @@ class HfCheckpoint final : public CheckpointBase {
     }
   }
 
-  /// One entry of the first dimension after the other: a whole tensor of experts is large.
+  /// Entry by entry of the first dimension, because an experts' tensor is large.
   void read_reordered(size_t i, DType dtype, std::byte* destination) const {
     const TensorInfo& info = tensors_[i];
     const bool is_packed = info.format == kMxfp4;
@@ -323,7 +324,8 @@ class HfCheckpoint final : public CheckpointBase {
     }
   }
 
-  /// A tied model may carry its head all the same; it must then be the embedding.
+  /// Drops the head of a tied model if the files contain it. @throws DataError if it differs from
+  /// the embedding
   void drop_tied_head() {
     const std::string embedding_name = arch_.prefix + "embed_tokens.weight";
     const auto head = located_.find(kHead), embedding = located_.find(embedding_name);
@@ -344,7 +346,7 @@ class HfCheckpoint final : public CheckpointBase {
   void list_tensors() {
     std::vector<spec::TensorSpec> expected = spec::tensor_specs(arch_);
     for (spec::TensorSpec& spec : expected) {
-      if (located_.contains(spec.name)) spec.parts.clear();  // stored whole, whatever is usual
+      if (located_.contains(spec.name)) spec.parts.clear();  // stored as one tensor, unlike usual
     }
     const std::set<std::string> beside = find_quantised(expected);
     std::vector<FoundTensor> found;
@@ -396,11 +398,11 @@ class HfCheckpoint final : public CheckpointBase {
     }
     for (const std::string& name : others) {
       const Located& located = located_.at(name);
-      if (float_dtype(located.entry->dtype)) add_located(name, located);  // else a buffer
+      if (float_dtype(located.entry->dtype)) add_located(name, located);  // others are buffers
     }
   }
 
-  /// Fills `quantised_`.   @return the names of what such matrices have beside them
+  /// Fills `quantised_`.   @return the names of the additional tensors of quantised matrices
   std::set<std::string> find_quantised(const std::vector<spec::TensorSpec>& specs) {
     std::set<std::string> beside;
     const FindEntry find = [this](const std::string& name) {
@@ -444,7 +446,7 @@ class HfCheckpoint final : public CheckpointBase {
         quantised_.at(spec.name));
   }
 
-  /// What files hold of what the model has.
+  /// The tensors of the files for the tensors of the model.
   std::vector<spec::TensorSpec> in_files(const std::vector<spec::TensorSpec>& specs) const {
     std::vector<spec::TensorSpec> stored;
     for (const spec::TensorSpec& spec : specs) {
@@ -460,7 +462,7 @@ class HfCheckpoint final : public CheckpointBase {
     return stored;
   }
 
-  /// [experts, rows, blocks of a row, bytes of a block] and an exponent for each block.
+  /// Adds the blocks, [experts, rows, blocks per row, bytes per block], and one exponent per block.
   void add_blocks(const spec::TensorSpec& spec, std::vector<spec::TensorSpec>& stored) const {
     std::vector<int64_t> shape = mxfp4_layout(spec.layout).shape;
     if (shape.back() % kMxfp4Block != 0) {

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr const char* kGenerationConfig = "generation_config.json";
 
-/// The object in the file, or an empty one where there is no file.
+/// The object in the file; an empty one if there is no file.
 json read_object(const fs::path& path) {
   if (!fs::exists(path)) return json::object();
   json value = parse_json(read_text_file(path), path.string());
@@ -24,7 +24,7 @@ json read_object(const fs::path& path) {
   return value;
 }
 
-/// "<s>" or {"content": "<s>", …}; nullopt for null and missing.
+/// "<s>" or {"content": "<s>", …}; nullopt if null or missing.
 std::optional<std::string> token_text(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) return std::nullopt;
@@ -79,7 +79,7 @@ text::RenderOptions read_special_texts(const fs::path& directory) {
 
 namespace {
 
-/// `eos_token_id` is one id or a list of them.   @return whether there was one
+/// `eos_token_id` is one id or a list.   @return false if it is not set
 bool add_eos(nlohmann::ordered_json& config, int64_t id) {
   const auto eos = config.find("eos_token_id");
   if (eos == config.end() || eos->is_null()) return false;

@@ -22,7 +22,7 @@ std::string position_of(std::string_view text, size_t byte) {
   return fmt::format("{}:{}", line, std::max<size_t>(before.size() - line_start, 1));
 }
 
-/// Sees every key as it is read; nlohmann itself would keep the last of two.
+/// Detects duplicate keys, of which nlohmann would keep the last.
 class KeyWatch {
  public:
   explicit KeyWatch(const std::string& where) : where_(where) {}
@@ -62,7 +62,7 @@ class KeyWatch {
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& where) {
-  // The parser takes a NUL for the end, and would leave what follows unread.
+  // The parser stops at a NUL and would ignore the rest.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     throw DataError("not valid JSON: a NUL byte", where + ":" + position_of(text, nul + 1),
                     "the file is damaged or cut short: download or copy it again");

@@ -6,9 +6,8 @@
 
 namespace sftrun::weights {
 
-/// Parses JSON from a file that nobody vouches for. @throws DataError with line and column for
-/// anything that is not JSON (also non-UTF-8 text), for nesting deeper than 64 and for a key that
-/// appears twice in one object.
+/// Parses JSON from an untrusted file. @throws DataError with line and column for invalid JSON or
+/// UTF-8, nesting deeper than 64, and duplicate keys in one object
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
 }  // namespace sftrun::weights

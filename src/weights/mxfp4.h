@@ -7,20 +7,21 @@
 
 #include "sftrun/core/file_layout.h"
 
-/// MXFP4 (OCP Microscaling Formats 1.0): 32 numbers of 4 bits share an exponent of 8.
+/// MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 4-bit values with an 8-bit exponent as scale.
 namespace sftrun::weights {
 
 inline constexpr int64_t kMxfp4Block = 32;
 
-/// As safetensors hold it (gpt-oss): 16 bytes a block, the first of two neighbours low.
+/// As in safetensors files (gpt-oss): 16 bytes per block; of two adjacent values the first is in
+/// the low nibble.
 struct Mxfp4Blocks {
   std::span<const std::byte> codes, exponents;
 };
-/// Fills `out` from block `first` on.
+/// Dequantises the blocks from `first` on until `out` is full.
 void decode_mxfp4(const Mxfp4Blocks& blocks, int64_t first, std::vector<float>& out);
 
-/// Of the values of packed experts, where those of one output follow one another: the dense layout
-/// [experts, in, out…] with `in` last.
+/// Layout of packed experts, in which the values of one output are contiguous: the dense layout
+/// [experts, in, out…] with `in` moved to the end.
 FileLayout mxfp4_layout(const FileLayout& dense);
 
 }  // namespace sftrun::weights

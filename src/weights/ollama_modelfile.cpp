@@ -11,7 +11,7 @@
 namespace sftrun::weights {
 namespace {
 
-/// Modelfiles have no escapes: a text with quotes stands between three of them.
+/// Modelfiles have no escapes: a text with quotes or newlines is enclosed in triple quotes.
 std::string quoted(const std::string& text) {
   const bool is_plain = text.find_first_of("\"\n") == std::string::npos;
   return is_plain ? "\"" + text + "\"" : "\"\"\"" + text + "\"\"\"";
@@ -90,7 +90,7 @@ void OllamaModelfile::write_to(const std::filesystem::path& directory) const {
 std::string OllamaModelfile::text() const {
   std::string text;
   for (const std::string& remark : remarks) {
-    std::string line = remark;  // a reason may have several
+    std::string line = remark;  // may have several lines
     std::replace(line.begin(), line.end(), '\n', ' ');
     text += fmt::format("# {}\n", line);
   }

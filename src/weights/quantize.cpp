@@ -9,21 +9,21 @@
 #include "sftrun/core/error.h"
 #include "sftrun/weights/gguf_quantize.h"
 
-/// Results are those of ggml's reference quantisers (ggml/src/ggml-quants.c), in fp32 and in their
-/// order of operations; the layouts are dequantize.cpp's. Compiled without contraction: a fused
-/// multiply-add would round once where the reference rounds twice.
+/// Bit-equal to ggml's reference quantisers (ggml/src/ggml-quants.c): fp32, with their order of
+/// operations. Layouts: ggml_blocks.inl. Compiled without contraction, because a fused multiply-add
+/// would round once where the reference rounds twice.
 namespace sftrun::weights {
 namespace {
 
-constexpr int kBlock = 32;   ///< numbers in a block of the plain formats
-constexpr int kSuper = 256;  ///< and of the K formats
+constexpr int kBlock = 32;   ///< values per block of the simple formats
+constexpr int kSuper = 256;  ///< values per block of the K formats
 
 void put_half(std::byte* at, float value) {
   const uint16_t half = float_to_half(value);
   std::memcpy(at, &half, 2);
 }
 
-/// What a reader will take a stored factor for.
+/// The value after rounding to fp16.
 float as_stored(float value) {
   return half_to_float(float_to_half(value));
 }
@@ -32,7 +32,7 @@ std::byte byte_of(int value) {
   return static_cast<std::byte>(static_cast<uint8_t>(value));
 }
 
-/// Numbers 0..15 in the low nibbles, 16..31 in the high ones.
+/// Values 0..15 in the low nibbles, 16..31 in the high ones.
 void put_nibbles(const std::array<int, kBlock>& codes, std::byte* at) {
   for (int i = 0; i < kBlock / 2; ++i)
     at[i] = byte_of((codes[i] & 15) | (codes[i + kBlock / 2] & 15) << 4);
@@ -48,7 +48,7 @@ float inverse(float factor) {
   return factor != 0 ? 1.0F / factor : 0.0F;
 }
 
-/// The number of the largest magnitude, with its sign; the first of equals.
+/// The value with the largest magnitude, with its sign; the first one of several.
 float largest(const float* in) {
   float result = 0, magnitude = 0;
   for (int i = 0; i < kBlock; ++i) {
@@ -59,7 +59,7 @@ float largest(const float* in) {
   return result;
 }
 
-/// Codes around a middle: the largest magnitude becomes the lowest code.   @return the factor
+/// Symmetric codes: the largest magnitude becomes the lowest code.   @return the scale
 template <int kLevels>
 float centred(const float* in, std::array<int, kBlock>& codes) {
   constexpr int kMiddle = kLevels / 2;
@@ -75,7 +75,7 @@ struct Range {
   float factor, lowest;
 };
 
-/// Codes from the lowest number to the highest.
+/// Codes from the minimum to the maximum.
 template <int kLevels>
 Range ranged(const float* in, std::array<int, kBlock>& codes) {
   const auto [lowest, highest] = std::minmax_element(in, in + kBlock);
@@ -125,30 +125,30 @@ void q8_0(const float* in, std::byte* block) {
     block[2 + i] = byte_of(static_cast<int>(std::round(in[i] * scale)));
 }
 
-/// To nearest, halves to even, for magnitudes below 2^22.
+/// Rounds to nearest, halves to even, for magnitudes below 2^22.
 int nearest(float value) {
-  const auto bits = std::bit_cast<int32_t>(value + 12582912.0F);  // 1.5 * 2^23: units are ones
+  const auto bits = std::bit_cast<int32_t>(value + 12582912.0F);  // 1.5 * 2^23, where the step is 1
   return (bits & 0x007fffff) - 0x00400000;
 }
 
 using Codes = std::array<uint8_t, kSuper>;
 
-/// A group of 32 as scale * code - minimum, code from 0 to `levels` - 1.
+/// A group of 32 values scale * code - minimum, with codes 0 to `levels` - 1.
 struct Group {
   float scale = 0, minimum = 0;
 };
 
-/// How a format looks for a group's scale: `steps` + 1 further tries, from `first` on.
+/// Search for a group's scale: tries `steps` + 1 further scales, starting with `first`.
 struct Search {
   int levels;
   float first;
   int steps;
 };
 
-/// Of one group what every try of a scale needs.
+/// Sums over a group that every tried scale uses.
 class GroupSearch {
  public:
-  /// Numbers count the more the larger they are: by their magnitude over the root mean square.
+  /// Weight of each value: root mean square of the group plus its magnitude.
   explicit GroupSearch(const float* in) : in_(in) {
     float squares = 0;
     for (int i = 0; i < kBlock; ++i) squares += in[i] * in[i];
@@ -166,8 +166,8 @@ class GroupSearch {
     lowest_ = std::min(lowest_, 0.0F);
   }
 
-  /// Each try begins at the lowest number of the best one before it.
-  /// @param[out] kept the codes of the best try
+  /// Each try starts from the minimum of the best one before it.
+  /// @param[out] kept codes of the best try
   Group best(const Search& search, uint8_t* kept) const {
     std::fill_n(kept, kBlock, uint8_t{0});
     if (highest_ == lowest_) return {0, -lowest_};
@@ -209,7 +209,7 @@ class GroupSearch {
     for (int i = 0; i < kBlock; ++i) kept[i] = static_cast<uint8_t>(codes[i]);
   }
 
-  /// Least squares of scale and lowest number for given codes. False: there is no single answer.
+  /// Weighted least squares of scale and minimum for given codes. False: no unique solution.
   bool fits(const std::array<float, kBlock>& codes, Fit& fit) const {
     float sum = 0, sum_squares = 0, sum_products = 0;
     for (int i = 0; i < kBlock; ++i) {
@@ -242,7 +242,7 @@ class GroupSearch {
 
 constexpr int kGroups = kSuper / kBlock;
 
-/// The 6-bit scales and minima of eight groups in 12 bytes.
+/// Packs the 6-bit scales and minima of eight groups in 12 bytes.
 void put_scales(const std::array<uint8_t, kGroups>& scales,
                 const std::array<uint8_t, kGroups>& minima, std::byte* at) {
   for (int group = 0; group < 4; ++group) {
@@ -252,8 +252,8 @@ void put_scales(const std::array<uint8_t, kGroups>& scales,
   }
 }
 
-/// d[2] dmin[2] scales[12] of Q4_K and Q5_K, and the codes of all numbers: where a group's stored
-/// scale is zero those of its search, which a reader multiplies by nothing.
+/// Writes d[2] dmin[2] scales[12] of Q4_K and Q5_K and computes the codes. A group whose stored
+/// scale is zero keeps the codes of its search; they have no effect.
 void put_groups(const float* in, const Search& search, std::byte* block, Codes& codes) {
   std::array<Group, kGroups> groups;
   Group most;
@@ -314,17 +314,17 @@ void q5_k(const float* in, std::byte* block) {
   put_pairs_of_groups(codes, block + 48);
 }
 
-constexpr int kSmall = 16;             ///< numbers of Q6_K that share a scale
-constexpr int kMiddle = 32;            ///< of its codes
-constexpr float kNextToZero = 1e-15F;  ///< below it a group is taken for zeros
+constexpr int kSmall = 16;             ///< values per scale of Q6_K
+constexpr int kMiddle = 32;            ///< middle of its codes
+constexpr float kNextToZero = 1e-15F;  ///< smaller groups are treated as zero
 
-/// The scale by which 16 numbers are best written as -32..31, of 19 tries around the largest's;
-/// numbers count by their squares.
+/// Finds the scale for 16 values with codes -32..31 in 19 tries around the scale of the largest
+/// magnitude; errors are weighted by the squared values.
 class SignedSearch {
  public:
   explicit SignedSearch(const float* in) : in_(in) {}
 
-  /// @param[out] kept the codes of the best try, from 0 on
+  /// @param[out] kept codes of the best try, shifted to start at 0
   float best(uint8_t* kept) const {
     std::fill_n(kept, kSmall, uint8_t{0});
     const float extreme = largest_number();
@@ -381,7 +381,7 @@ class SignedSearch {
   const float* in_;
 };
 
-/// ql[128] qh[64] scales[16] int8 d[2]: @see dequantize.cpp
+/// ql[128] qh[64] scales[16] int8 d[2], see ggml_blocks.inl
 void put_six_bits(const Codes& codes, std::byte* block) {
   for (int i = 0; i < kSuper / 2; ++i) {
     const int low = i / 64 * 128 + i % 64;

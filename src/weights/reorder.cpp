@@ -9,7 +9,7 @@
 namespace sftrun::weights {
 namespace {
 
-/// A dimension of the tensor in memory: its size, and how far apart its elements lie on both sides.
+/// A dimension of the tensor in memory: its size, and its strides in memory and in the file.
 struct Dimension {
   int64_t size = 1, memory = 0, file = 0;
 };
@@ -31,7 +31,7 @@ std::vector<Dimension> dimensions_of(const FileLayout& layout) {
   return dimensions;
 }
 
-/// One plane, in squares that stay in cache on both sides.
+/// Copies a 2D plane in square tiles that stay in cache on both sides.
 template <typename T>
 void copy_plane(const Dimension& rows, const Dimension& columns, const T* file, T* memory) {
   constexpr int64_t kSquare = 32;
@@ -45,7 +45,7 @@ void copy_plane(const Dimension& rows, const Dimension& columns, const T* file, 
   }
 }
 
-/// Those before the last two one by one, and the last two as planes.
+/// Iterates over all dimensions but the last two, which are copied as planes.
 template <typename T>
 void copy(const std::vector<Dimension>& dimensions, size_t depth, const T* file, T* memory) {
   if (depth + 2 == dimensions.size())

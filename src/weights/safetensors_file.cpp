@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the reference implementation's limit
+constexpr uint64_t kMostHeaderBytes = 100'000'000;  // limit of the reference implementation
 constexpr const char* kFixTruncated = "the file is truncated or corrupt: download or copy it again";
 
 constexpr std::array<std::pair<std::string_view, int64_t>, 20> kTypeBits = {{
@@ -29,7 +29,7 @@ int64_t bits_of(const std::string& dtype) {
   return found == kTypeBits.end() ? 0 : found->second;
 }
 
-/// One file's header, read into entries. Each complaint names the tensor.
+/// Parses a file's header. Each error names the tensor.
 class HeaderReader {
  public:
   HeaderReader(std::span<const std::byte> data, const std::string& where)
@@ -59,7 +59,7 @@ class HeaderReader {
     return entry;
   }
 
-  /// The format wants the tensors to cover the data, one after the other.
+  /// The format requires that the tensors cover the data without gaps or overlaps.
   void check_cover(const std::vector<SafetensorsEntry>& entries) const {
     const std::byte* position = data_.data();
     for (const SafetensorsEntry& entry : entries) {

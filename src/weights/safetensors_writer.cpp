@@ -16,8 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr size_t kDataAlignment =
-    64;  // so that mapped tensors of round sizes can be used where they lie
+constexpr size_t kDataAlignment = 64;  // aligns mapped tensors of round sizes
 
 uint64_t bytes_of(const TensorToWrite& tensor) {
   const std::optional<int64_t> numel = checked_numel(tensor.shape);
@@ -48,8 +47,8 @@ std::string header_of(const std::vector<const TensorToWrite*>& order) {
 
 using Shard = std::vector<TensorToWrite>;
 
-/// Fills shards in order; a tensor over the limit gets one of its own and does not end the shard
-/// being filled.
+/// Fills shards in order. A tensor over the limit gets its own shard and does not end the current
+/// one.
 std::vector<Shard> split_into_shards(const std::vector<TensorToWrite>& tensors,
                                      uint64_t max_shard_bytes) {
   std::vector<Shard> shards;
@@ -81,7 +80,7 @@ void remove_earlier_save(const fs::path& directory, const std::set<std::string>&
   }
 }
 
-/// Of values that are finite in fp32: those beyond fp16's 65504 become infinities there.
+/// Values are finite in fp32; those beyond 65504 have become infinite in fp16.
 void require_finite_fp16(const std::string& name, const std::byte* data, size_t bytes) {
   constexpr uint16_t kExponent = 0x7c00;
   for (size_t i = 0; i < bytes; i += sizeof(uint16_t)) {

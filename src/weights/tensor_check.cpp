@@ -37,7 +37,7 @@ void check_shapes(const std::map<std::string, const spec::TensorSpec*>& wanted,
   }
 }
 
-/// What is unknown may be factors of a quantised matrix that is not there.
+/// Unknown tensors may be the scales of a quantised matrix that is missing.
 void require_owners(const std::vector<std::string>& missing,
                     const std::vector<std::string>& unknown, const std::string& where) {
   for (const std::string& name : missing) {
@@ -51,7 +51,7 @@ void require_owners(const std::vector<std::string>& missing,
   }
 }
 
-/// "model.layers.20.": of a tensor of layer 20; empty: it is of no layer.
+/// "model.layers.20." for a tensor of layer 20; empty outside the layers.
 std::string layer_of(const std::string& name) {
   constexpr std::string_view kLayers = "layers.";
   const size_t at = name.find(kLayers);
@@ -59,7 +59,8 @@ std::string layer_of(const std::string& name) {
   return end == std::string::npos ? "" : name.substr(0, end + 1);
 }
 
-/// Where all that is too much is of layers that the configuration does not know.
+/// Reports layers that the configuration does not have, if all unknown tensors belong to such
+/// layers.
 void require_layers(const std::vector<spec::TensorSpec>& expected,
                     const std::vector<std::string>& missing,
                     const std::vector<std::string>& unknown, const std::string& where) {

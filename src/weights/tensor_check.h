@@ -10,11 +10,11 @@ namespace sftrun::weights {
 struct FoundTensor {
   std::string name;
   std::vector<int64_t> shape;
-  std::string where;  ///< its file
+  std::string where;  ///< path of its file
 };
 
-/// Compares what an architecture wants with what a checkpoint holds. @throws DataError naming the
-/// first tensors that are missing, unknown (with the nearest known name) or of another shape.
+/// Compares the tensors of an architecture with those of a checkpoint. @throws DataError naming the
+/// first tensors that are missing, unknown (with the nearest known name) or of another shape
 /// @param where the checkpoint, for tensors that are in no file
 void check_tensors(const std::vector<spec::TensorSpec>& expected,
                    const std::vector<FoundTensor>& found, const std::string& where);

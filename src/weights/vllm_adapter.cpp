@@ -24,7 +24,7 @@ bool is_mixtral(const spec::ArchSpec& arch) {
   return arch.mixture.files == spec::ExpertFiles::kMixtral;
 }
 
-/// "gate_proj", or "w1" of Mixtral.
+/// "gate_proj", "up_proj", "down_proj"; for Mixtral "w1", "w3", "w2".
 struct MatrixNames {
   std::string gate, up, down;
 };
@@ -33,7 +33,7 @@ MatrixNames matrix_names(const spec::ArchSpec& arch) {
   return {"gate_proj", "up_proj", "down_proj"};
 }
 
-/// vLLM's Mixtral is called as its files, from which transformers has parted.
+/// vLLM's Mixtral uses the names in the files, which differ from transformers 5.
 std::string vllm_name(const spec::ArchSpec& arch, const std::string& module) {
   constexpr std::string_view kOurs = ".mlp.", kTheirs = ".block_sparse_moe.";
   const size_t at = module.find(kOurs);
@@ -45,19 +45,19 @@ std::string leaf(const std::string& module) {
   return module.substr(module.rfind('.') + 1);
 }
 
-/// `ending` in the place of the last word.
+/// Replaces the last component of a name by `ending`.
 std::string with_leaf(const std::string& name, std::string_view ending) {
   return name.substr(0, name.size() - leaf(name).size()) + std::string(ending);
 }
 
-/// The other of gate_up_proj and down_proj; empty: it is neither.
+/// gate_up_proj for down_proj and vice versa; empty for other names.
 std::string partner_of(const std::string& name) {
   const std::string last = leaf(name);
   if (last == kGateUp) return with_leaf(name, kDown);
   return last == kDown ? with_leaf(name, kGateUp) : "";
 }
 
-/// Layers whose values are what k_proj gives: their k_proj.
+/// The k_proj of layers that use their keys as values.
 std::vector<std::string> keys_that_are_values(const spec::ArchSpec& arch) {
   std::vector<std::string> names;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
@@ -67,14 +67,14 @@ std::vector<std::string> keys_that_are_values(const spec::ArchSpec& arch) {
   return names;
 }
 
-/// One matrix of an expert in the update of all experts of a layer.
+/// One matrix of an expert, as a part of the adapter of all experts of a layer.
 struct Matrix {
   std::string name;
-  int64_t first_row = 0, rows = 0;    ///< of B
-  int64_t first_rank = 0, ranks = 0;  ///< of A and B
+  int64_t first_row = 0, rows = 0;    ///< in B
+  int64_t first_rank = 0, ranks = 0;  ///< in A and B
 };
 
-/// A module as it is called in vLLM's file.
+/// A module under its name in vLLM's file.
 struct Written {
   std::string module;
   int64_t r = 0;
@@ -95,8 +95,8 @@ void copy_b(const LoraPair& pair, int64_t expert, const Matrix& matrix, float* t
   }
 }
 
-/// Whether gate's rows of B have zeros for up's ranks, the second half of them, and up's for
-/// gate's.
+/// Whether B is block diagonal: gate's rows are zero in up's ranks (the second half), and up's rows
+/// in gate's ranks.
 bool is_block_diagonal(const LoraPair& pair) {
   const int64_t half = pair.r / 2;
   for (int64_t row = 0; row < pair.out_features; ++row) {
@@ -133,7 +133,7 @@ class VllmWriter {
   }
 
  private:
-  /// vLLM takes gate_up_proj and down_proj of a layer together or not at all.
+  /// vLLM needs adapters of both gate_up_proj and down_proj of a layer, or of none.
   void add_missing_experts() {
     for (int64_t layer = 0; layer < arch_.num_layers; ++layer) {
       for (const spec::ExpertSpec& experts : spec::layer_experts(arch_, layer)) {
@@ -161,7 +161,7 @@ class VllmWriter {
     pair.b.resize(static_cast<size_t>(pair.out_features * pair.r * pair.num_experts));
   }
 
-  /// vLLM has q, k and v in one matrix, and asks for the update of each.
+  /// vLLM fuses q, k and v and needs an adapter for each.
   void add_values() {
     for (const std::string& key : keys_that_are_values(arch_)) {
       const auto pair = adapter_.lora.find(key);
@@ -172,7 +172,8 @@ class VllmWriter {
     }
   }
 
-  /// Adapters that named gate and up apart have twice the rank, where A is of one or the other.
+  /// Detects older adapters, with separate ranks for gate and up: r is doubled and B block
+  /// diagonal.
   void take_gate_and_up_apart() {
     const double scale =
         spec::LoraSizes{config_.r, config_.lora_alpha, config_.use_rslora}.scale_of("");
@@ -224,7 +225,7 @@ class VllmWriter {
     add_whole(written_.back().module, pair, tensors);
   }
 
-  /// A and B as they are.
+  /// Adds A and B unchanged.
   static void add_whole(const std::string& module, const LoraPair& pair,
                         std::vector<TensorToWrite>& tensors) {
     const int64_t ranks = pair.r * std::max<int64_t>(pair.num_experts, 1);
@@ -236,7 +237,7 @@ class VllmWriter {
     tensors.push_back({lora_b_name(module), DType::kF32, {pair.out_features, ranks}, copy(pair.b)});
   }
 
-  /// Of single experts every target is a module.
+  /// If experts are separate, all targets are modules.
   ordered_json config_json(bool each) const {
     AdapterConfig config = config_;
     if (each) {
@@ -257,9 +258,9 @@ class VllmWriter {
     pattern = fmt::format("(?:{})|.*\\.(?:{})", pattern, join(added, "|"));
   }
 
-  /// Patterns of the names that modules have now, before those of the names that they had. By
-  /// PEFT's and vLLM's rule a pattern is of the end of a name: one does for all layers' experts,
-  /// where they agree.
+  /// Adds patterns for the new module names before the existing patterns, and removes those that no
+  /// longer match. In PEFT and vLLM a pattern matches the end of a name, so one pattern covers the
+  /// experts of all layers if their sizes agree.
   void keep_sizes(AdapterConfig& config) const {
     for (const bool one_for_all : {true, false}) {
       for (const Written& written : written_) {
@@ -309,9 +310,9 @@ class VllmWriter {
   const spec::ArchSpec& arch_;
   AdapterConfig config_;
   AdapterTensors adapter_;
-  bool apart_ = false;  // gate and up have ranks of their own
+  bool apart_ = false;  // gate and up have separate ranks
   std::vector<Written> written_;
-  std::vector<std::string> added_modules_;  // as target_modules names them
+  std::vector<std::string> added_modules_;  // as in target_modules
 };
 
 int64_t largest_rank(const spec::LoraSizes& sizes) {
@@ -324,7 +325,7 @@ int64_t largest_rank(const spec::LoraSizes& sizes) {
 
 VllmExperts vllm_experts(const spec::ArchSpec& arch) {
   const bool is_gpt_oss = arch.mixture.files == spec::ExpertFiles::kGptOss;
-  // Of the text part alone (Qwen3_5MoeForCausalLM) vLLM has another class than of the whole model.
+  // vLLM has different classes for the text part alone (Qwen3_5MoeForCausalLM) and the whole model.
   const bool is_whole_qwen = arch.family == "qwen3_5_moe_text" && arch.is_text_part();
   return is_gpt_oss || is_whole_qwen ? VllmExperts::kTogether : VllmExperts::kEach;
 }

@@ -8,35 +8,35 @@
 
 #include "sftrun/weights/checkpoint.h"
 
-/// What an adapter's directory has in place of what is its base's own: PEFT saves embedding and
-/// head where their vocabulary was resized (`save_embedding_layers`) and the rows of single tokens
-/// that were trained (`trainable_token_indices`); the tokenizer that tokens were added to lies
-/// beside them.
+/// Base weights that an adapter's directory replaces. PEFT saves embedding and head if the
+/// vocabulary was resized (`save_embedding_layers`), and the trained rows of single tokens
+/// (`trainable_token_indices`). The tokenizer with the added tokens is saved in the same directory.
 namespace sftrun::weights {
 
-/// A base as the model had it that an adapter was trained in.
+/// The base model as it was when the adapter was trained.
 struct AdapterBase {
-  /// The base itself where nothing of it is replaced. Its vocabulary is the adapter's, its head is
-  /// parted from the embedding where the adapter has other rows of it, and among the tokens that
-  /// end a text is the adapter's EOS.
+  /// The base itself if nothing is replaced. Otherwise it has the adapter's vocabulary, its head is
+  /// separate from the embedding if the adapter has different rows for it, and its EOS tokens
+  /// include the adapter's.
   std::shared_ptr<const Checkpoint> checkpoint;
-  /// Tensors whose values are not the base's.
+  /// Tensors whose values differ from the base's.
   std::set<std::string> replaced;
-  bool is_resized = false;  ///< the vocabulary
-  /// The adapter's directory, where its tokenizer is another than the base's.
+  bool is_resized = false;  ///< whether the vocabulary was resized
+  /// The adapter's directory, if its tokenizer differs from the base's.
   std::optional<std::filesystem::path> text_directory;
-  /// Of that tokenizer, where the base does not end texts with it.
+  /// EOS of that tokenizer, if it is not an EOS of the base.
   std::optional<int64_t> new_eos;
 };
 
-/// @param base as Checkpoint::open takes it   @param adapter a directory in PEFT's layout
-/// @throws DataError naming file and tensor: rows that do not belong to such a model, an embedding
-/// or head that is not resized with the other, tokens that the model has no rows of
+/// @param base as for Checkpoint::open   @param adapter a directory in PEFT's layout
+/// @throws DataError naming file and tensor: rows that do not fit the model, an embedding and a
+/// head of different vocabulary sizes, tokens without rows in the model
 AdapterBase open_adapter_base(const std::filesystem::path& base,
                               const std::filesystem::path& adapter);
 
-/// @throws DataError where the adapter replaces weights of `base`: updates beside those that it was
-/// trained with would mean another model. Of another tokenizer it warns.
+/// Warns if the adapter has another tokenizer.
+/// @throws DataError if the adapter replaces weights of `base`: the base would not be the model
+/// that the adapter was trained on
 void require_own_base(const Checkpoint& base, const std::filesystem::path& base_path,
                       const std::filesystem::path& adapter);
 

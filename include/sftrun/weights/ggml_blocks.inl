@@ -1,8 +1,8 @@
-// ggml's block formats, 32 numbers at a time, in the order of operations of gguf-py's quants.py.
-// To be included in a namespace of one's own, in files that are compiled without contraction (a
-// fused multiply-add would round once where the reference rounds twice): each instruction set and
-// CUDA have their own. C++17. Needs <cstdint>, <cstdlib> and <cstring>, where F16C is compiled for
-// <immintrin.h>, and sftrun/weights/ggml_type.h.
+// Dequantises ggml's block formats, 32 values at a time, in the order of operations of gguf-py's
+// quants.py. Include it in a separate namespace for each instruction set and for CUDA, in files
+// compiled without contraction (a fused multiply-add would round once where the reference rounds
+// twice). C++17. Needs <cstdint>, <cstdlib> and <cstring>, with F16C <immintrin.h>, and
+// sftrun/weights/ggml_type.h.
 
 #ifdef __CUDACC__
 #define SFTRUN_GGML __host__ __device__ inline
@@ -10,7 +10,7 @@
 #define SFTRUN_GGML inline
 #endif
 
-// Unrolled, shifts by each number's place are no vectors to the compiler.
+// If these loops are unrolled, GCC does not vectorise shifts by the loop index.
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define SFTRUN_GGML_ROLLED _Pragma("GCC unroll 1")
 #else
@@ -21,7 +21,7 @@ namespace ggml {
 
 using weights::GgmlType;
 
-constexpr int kGroup = 32;  ///< numbers that are decoded together
+constexpr int kGroup = 32;  ///< values that are decoded together
 
 SFTRUN_GGML float float_of(uint32_t bits) {
   float value;
@@ -43,15 +43,15 @@ SFTRUN_GGML float half_at(const uint8_t* bytes) {
   const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffU) << 13;
   if (magnitude >= (31U << 23)) return float_of(magnitude | 0x7f800000U | sign);
   if (magnitude >= (1U << 23)) return float_of((magnitude + (112U << 23)) | sign);
-  // The mantissa counts units of 2^-24: under an exponent of 2^-14, less the leading one.
+  // Subnormal: the mantissa counts units of 2^-24. Set an exponent of 2^-14, then subtract 2^-14.
   const float small = float_of(magnitude + (113U << 23)) - float_of(113U << 23);
   return sign == 0 ? small : -small;
 }
 #endif
 
 #if defined(__CUDACC__) || defined(SFTRUN_CUDA_EMULATOR)
-constexpr int kBytesBeyond = 4;  ///< that are read behind the last byte of a block
-/// Bytes at any address, read in aligned words: of shared memory, where blocks are decoded.
+constexpr int kBytesBeyond = 4;  ///< number of bytes that are read beyond the end of a block
+/// Bytes at any address, read as aligned words; for shared memory, where blocks are decoded.
 template <int kCount>
 SFTRUN_GGML void bytes_at(const uint8_t* from, uint8_t* out) {
   const int into_word = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
@@ -80,9 +80,9 @@ SFTRUN_GGML uint32_t word_at(const uint8_t* bytes) {
   return word;
 }
 
-/// Of a format: numbers 32 at a time, in two halves.
-/// @tparam Format has some<kCount>(block, group, first, out), which writes the numbers [first,
-/// first + kCount) of a group, all of one half
+/// Base of the formats: decodes 32 values in two halves.
+/// @tparam Format has some<kCount>(block, group, first, out), which writes the values [first, first
+/// + kCount) of a group, all in one half
 template <typename Format>
 struct Blocks {
   static SFTRUN_GGML void decode(const uint8_t* block, int group, float* out) {
@@ -91,7 +91,7 @@ struct Blocks {
   }
 };
 
-/// d[2] qs[16]; numbers 0..15 in the low nibbles, 16..31 in the high ones.
+/// d[2] qs[16]; values 0..15 in the low nibbles, 16..31 in the high ones.
 struct Q4_0 : Blocks<Q4_0> {
   static constexpr int kNumbers = 32, kBytes = 18;
   template <int kCount>
@@ -117,7 +117,7 @@ struct Q4_1 : Blocks<Q4_1> {
   }
 };
 
-/// d[2] qh[4] qs[16]; bit i of qh is the fifth bit of number i.
+/// d[2] qh[4] qs[16]; bit i of qh is the fifth bit of value i.
 struct Q5_0 : Blocks<Q5_0> {
   static constexpr int kNumbers = 32, kBytes = 22;
   template <int kCount>
@@ -163,8 +163,9 @@ struct Q8_0 : Blocks<Q8_0> {
   }
 };
 
-/// scales[16] qs[64] d[2] dmin[2]; a scale byte holds a scale (low) and a minimum (high) of 16
-/// numbers. The two bits of number 128 half + 32 part + i are bits 2 part of qs[32 half + i].
+/// scales[16] qs[64] d[2] dmin[2]; a scale byte has the scale (low nibble) and the minimum (high
+/// nibble) of 16 values. The two bits of value 128 half + 32 part + i are bits 2 part of qs[32 half
+/// + i].
 struct Q2_K : Blocks<Q2_K> {
   static constexpr int kNumbers = 256, kBytes = 84;
   template <int kCount>
@@ -208,8 +209,7 @@ struct ScaleMin {
   float scale, minimum;
 };
 
-/// The 6-bit scale and minimum of the group of 32, from the 12 bytes that Q4_K and Q5_K pack them
-/// in.
+/// The 6-bit scale and minimum of a group of 32, from the 12 bytes of Q4_K and Q5_K.
 SFTRUN_GGML ScaleMin scale_min(const uint8_t* packed, int group) {
   if (group < 4)
     return {static_cast<float>(packed[group] & 63), static_cast<float>(packed[group + 4] & 63)};
@@ -254,8 +254,8 @@ struct Q5_K : Blocks<Q5_K> {
   }
 };
 
-/// ql[128] qh[64] scales[16] int8 d[2]; group number 4 half + part: nibble part / 2 of
-/// ql[64 half + 32 (part % 2) + i], bits 2 part of qh[32 half + i].
+/// ql[128] qh[64] scales[16] int8 d[2]; group 4 half + part: nibble part / 2 of ql[64 half + 32
+/// (part % 2) + i], bits 2 part of qh[32 half + i].
 struct Q6_K : Blocks<Q6_K> {
   static constexpr int kNumbers = 256, kBytes = 210;
   template <int kCount>
@@ -273,10 +273,10 @@ struct Q6_K : Blocks<Q6_K> {
   }
 };
 
-/// The number that 4 bits stand for: sign, two bits of exponent, one of mantissa.
+/// The value of a 4-bit code: sign, two exponent bits, one mantissa bit.
 SFTRUN_GGML float mxfp4_value(int code) {
   const int exponent = (code >> 1) & 3, mantissa = code & 1;
-  // Of exponent 0 the mantissa counts halves; else its leading one goes before it.
+  // With exponent 0 the value is mantissa / 2; otherwise there is an implicit leading one.
   const float size = exponent == 0 ? 0.5F * static_cast<float>(mantissa)
                                    : 0.5F * static_cast<float>((2 + mantissa) << (exponent - 1));
   return (code & 8) == 0 ? size : -size;
@@ -287,7 +287,7 @@ SFTRUN_GGML float mxfp4_scale(uint8_t exponent) {
   return float_of(exponent == 0 ? 0x00400000U : static_cast<uint32_t>(exponent) << 23);
 }
 
-/// e[1] qs[16]: an exponent; numbers 0..15 in the low nibbles, 16..31 in the high ones.
+/// e[1] qs[16]: an exponent; values 0..15 in the low nibbles, 16..31 in the high ones.
 struct Mxfp4 : Blocks<Mxfp4> {
   static constexpr int kNumbers = 32, kBytes = 17;
   template <int kCount>
@@ -300,7 +300,7 @@ struct Mxfp4 : Blocks<Mxfp4> {
   }
 };
 
-/// Calls body(format) with the type's format. @pre the type has blocks and can be read
+/// Calls body(format) for the type's format. @pre the type has blocks and is readable
 template <typename Body>
 void with_format(GgmlType type, Body&& body) {
   switch (type) {

@@ -5,8 +5,7 @@
 
 namespace sftrun::weights {
 
-/// How a tensor's numbers are stored; values are the file's. Known are all that gguf-py knows the
-/// size of.
+/// Formats of tensor data, with the numbers used in GGUF files: all whose size gguf-py knows.
 enum class GgmlType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -26,11 +25,11 @@ enum class GgmlType : uint32_t {
 struct GgmlTypeInfo {
   uint32_t id = 0;
   std::string_view name;   ///< "Q4_K"
-  int64_t block_size = 1;  ///< numbers in a block; rows are whole blocks
+  int64_t block_size = 1;  ///< values per block; rows are whole blocks
   int64_t block_bytes = 0;
-  bool readable = false;  ///< `dequantize` takes it
+  bool readable = false;  ///< `dequantize` supports it
 };
-/// nullptr for an id that no version of the format used up to now.
+/// nullptr for an unknown id.
 const GgmlTypeInfo* ggml_type_info(uint32_t id);
 
 }  // namespace sftrun::weights

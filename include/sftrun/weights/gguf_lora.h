@@ -9,31 +9,31 @@
 
 namespace sftrun::weights {
 
-/// A base, and what an adapter changes of it.
+/// A base model and the modules that an adapter changes.
 struct AdaptedBase {
   std::filesystem::path path;  ///< a directory, or the .gguf file
   const spec::ArchSpec& arch;
-  std::function<bool(const std::string& module)> is_adapted;  ///< also of an experts' tensor
+  std::function<bool(const std::string& module)> is_adapted;  ///< also for experts' tensors
 };
 
-/// Whether llama.cpp can apply such an adapter beside its base.
+/// Checks whether llama.cpp can apply an adapter to its base.
 /// @param directory the adapter's
-/// @throws DataError where it cannot: for a model that it has no word for, whole modules
-/// (modules_to_save), DoRA, PiSSA, an embedding or head that the base ties, and a base file that
-/// holds adapted tensors together with others
+/// @throws DataError if it cannot: a model that GGUF cannot express, fully trained modules
+/// (modules_to_save), DoRA, PiSSA, an adapted embedding or head that the base ties, a base file
+/// that stores adapted tensors fused with others
 void require_gguf_lora(const AdapterConfig& config, const std::filesystem::path& directory,
                        const AdaptedBase& base);
 
-/// Writes the adapter in `directory` as llama.cpp reads one beside its base (llama-server --lora,
-/// llama-cpp-python's lora_path): general.type "adapter", adapter.type "lora", and of each adapted
-/// tensor `<name>.lora_a` [r, in] and `<name>.lora_b` [out, r], in the order of rows and columns
-/// that the base's file has. llama.cpp multiplies by adapter.lora.alpha / r; where that is not this
-/// adapter's scale (rsLoRA, alphas or ranks by pattern), B is multiplied by what is missing.
-///     experts: a tensor for all of them, gate and up with the same A each
-///     the embedding: `lora_a` is [vocab, r], of which llama.cpp looks tokens' rows up
-/// @param base the model: a directory, or the .gguf file, whose tensors must then be those adapted
-/// @param dtype "f32", "f16" or "bf16"   @param file in a directory that is made where it is not
-/// there, once everything is found good
+/// Writes the adapter in `directory` for use with llama.cpp (llama-server --lora,
+/// llama-cpp-python's lora_path): general.type "adapter", adapter.type "lora", and for each adapted
+/// tensor `<name>.lora_a` [r, in] and `<name>.lora_b` [out, r], with rows and columns in the order
+/// of the base's GGUF file. llama.cpp multiplies by adapter.lora.alpha / r; if the adapter has
+/// another scale (rsLoRA, alpha or rank by pattern), the remaining factor is multiplied into B.
+///     experts: one tensor for all experts; gate and up have the same A
+///     the embedding: `lora_a` is [vocab, r], because llama.cpp looks up the rows of tokens
+/// @param base the model: a directory, or the .gguf file, which must contain the adapted tensors
+/// @param dtype "f32", "f16" or "bf16"   @param file its directory is created if needed, after all
+/// checks have passed
 /// @throws DataError as load_adapter and require_gguf_lora
 void write_gguf_lora(const std::filesystem::path& directory, const std::filesystem::path& base,
                      const spec::ArchSpec& arch, const std::string& dtype,

@@ -15,7 +15,7 @@
 /// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors.
 namespace sftrun::weights {
 
-/// Keys and values in the order in which they are set; one that is set again keeps its place.
+/// Keys and values in the order in which they were first set.
 class GgufMetadata {
  public:
   void set_u32(const std::string& key, uint32_t value);
@@ -25,16 +25,16 @@ class GgufMetadata {
   void set_strings(const std::string& key, const std::vector<std::string>& values);
   void set_floats(const std::string& key, std::span<const float> values);
   void set_ints(const std::string& key, std::span<const int32_t> values);
-  /// The types that llama.cpp reads: UINT32, FLOAT32, BOOL, STRING; lists of INT32, FLOAT32, BOOL
-  /// or STRING. @throws DataError for what none of them holds
+  /// Converts to a type that llama.cpp reads: UINT32, FLOAT32, BOOL, STRING; lists of INT32,
+  /// FLOAT32, BOOL or STRING. @throws DataError for other values
   void set_json(const std::string& key, const nlohmann::json& value);
-  /// As another file has it. @param type the format's number of it
+  /// Copies a value from another file. @param type value type, as numbered by the format
   void set_stored(const std::string& key, uint32_t type, std::span<const std::byte> bytes);
   void erase(const std::string& key);
   bool has(const std::string& key) const;
 
   size_t size() const { return entries_.size(); }
-  std::string bytes() const;  ///< as they stand in a file
+  std::string bytes() const;  ///< the encoded entries
 
  private:
   struct Entry {
@@ -45,18 +45,18 @@ class GgufMetadata {
   std::vector<Entry> entries_;
 };
 
-/// `produce` fills a buffer of exactly its size when its turn comes, so that a model of any size is
-/// written with one tensor in memory.
+/// `produce` is called when the tensor is written and fills a buffer of exactly bytes(), so that
+/// only one tensor is in memory at a time.
 struct GgufTensorToWrite {
   std::string name;            ///< "blk.0.attn_q.weight"
-  std::vector<int64_t> shape;  ///< slowest dimension first, as PyTorch has it
+  std::vector<int64_t> shape;  ///< slowest dimension first, as in PyTorch
   GgmlTypeInfo type;
   std::function<void(std::byte* destination)> produce;
-  uint64_t bytes() const;  ///< rows are whole blocks
+  uint64_t bytes() const;  ///< size of the whole blocks
 };
 
-/// One file, atomically, its tensors in the order given, each aligned to 32 bytes.
-/// @throws DeviceError if it cannot be written.
+/// Writes a file atomically: tensors in the given order, each aligned to 32 bytes.
+/// @throws DeviceError if it cannot be written
 void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
                 const std::vector<GgufTensorToWrite>& tensors);
 

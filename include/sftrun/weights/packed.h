@@ -10,50 +10,52 @@
 #include "sftrun/core/dtype.h"
 #include "sftrun/weights/ggml_type.h"
 
-/// How checkpoints hold matrices in fewer bits than 16, as the bytes lie in the mapped file.
+/// Quantised matrices of checkpoints (below 16 bits per value), as views of the mapped file.
 namespace sftrun::weights {
 
-/// Four bits a value as bitsandbytes has them (`quant_state` of its functional.py): codes in blocks
-/// that share a factor, through the whole matrix.
+/// bitsandbytes' 4-bit format (`quant_state` in its functional.py): consecutive values of the
+/// matrix form blocks; each block has a scale.
 struct FourBits {
   bool fp4 = false;  ///< else nf4
   int64_t block_size = 0;
-  std::span<const std::byte> packed;  ///< [(numel + 1) / 2], the first of two codes high
-  std::span<const std::byte> table;   ///< F32 [16]
-  std::span<const std::byte> absmax;  ///< F32 [blocks], or of nested ones U8
+  /// [(numel + 1) / 2], the first of two codes in the high nibble
+  std::span<const std::byte> packed;
+  std::span<const std::byte> table;   ///< F32 [16], the value of each code
+  std::span<const std::byte> absmax;  ///< block scales: F32 [blocks]; U8 if nested
   bool nested = false;
-  /// Of nested ones: a factor is map[absmax] * nested_absmax + offset.
+  /// Nested (double quantisation): a block scale is map[absmax] * nested_absmax + offset.
   std::span<const std::byte> nested_absmax;  ///< F32 [blocks / 256]
   std::span<const std::byte> nested_map;     ///< F32 [256]
   float offset = 0;
 };
-inline constexpr int64_t kNestedBlock = 256;  ///< blocks that share a nested_absmax
+inline constexpr int64_t kNestedBlock = 256;  ///< blocks per nested_absmax
 
-/// Rows of ggml's blocks.
+/// Rows in one of ggml's block formats.
 struct GgmlBlocks {
   GgmlTypeInfo type;
-  std::vector<std::span<const std::byte>> pieces;  ///< the rows of one after those of the other
+  std::vector<std::span<const std::byte>> pieces;  ///< the rows of all pieces are concatenated
   std::vector<int64_t>
-      rows;  ///< of one piece: the file's row that is this one here; empty: the same
+      rows;  ///< for a single piece: row i is the file's row rows[i]; empty: the file's order
 };
 
-/// A matrix of every expert in MXFP4 as safetensors hold it (gpt-oss): codes and exponents apart,
-/// of two neighbours the first low.
+/// The matrices of all experts in MXFP4 as in safetensors files (gpt-oss): separate codes and
+/// exponents; of two adjacent values the first is in the low nibble.
 struct Mxfp4Experts {
   std::span<const std::byte> codes;      ///< [experts, rows, columns / 2]
   std::span<const std::byte> exponents;  ///< [experts, rows, columns / 32]
-  bool rows_in_turn = false;             ///< gate's and up's in turn, where here up's follow gate's
+  /// Rows of gate and up alternate in the file; in memory up follows gate
+  bool rows_in_turn = false;
 };
-/// Of 255, which is no power of two but no number (OCP Microscaling Formats 1.0, section 5.4.1).
+/// Checks for the exponent 255, which encodes NaN (OCP Microscaling Formats 1.0, section 5.4.1).
 /// @throws DataError naming the tensor
 void require_numbers(std::span<const std::byte> mxfp4_exponents, const std::string& name);
 
-/// Eight bits a value and a factor for each row: e4m3 with its weight_scale (compressed-tensors,
-/// fbgemm), or bitsandbytes' int8 with its SCB, whose values are code * factor / 127.
+/// 8-bit values with a scale per row: e4m3 with weight_scale (compressed-tensors, fbgemm), or
+/// bitsandbytes' int8 with SCB, whose values are code * factor / 127.
 struct EightBitRows {
   bool fp8 = false;
   std::span<const std::byte> codes;    ///< [rows, columns]
-  std::span<const std::byte> factors;  ///< [rows], or one for all of them
+  std::span<const std::byte> factors;  ///< [rows], or a single one for all rows
   DType factor_dtype = DType::kF32;
   int64_t rows = 0;
   float factor(int64_t row) const;
@@ -61,10 +63,9 @@ struct EightBitRows {
 
 using PackedMatrix = std::variant<FourBits, GgmlBlocks, Mxfp4Experts, EightBitRows>;
 
-/// Numbers [first, first + count) of the whole, in fp32, as bitsandbytes' dequantize_4bit.
+/// Dequantises values [first, first + count) of the matrix, as bitsandbytes' dequantize_4bit.
 void dequantize(const FourBits& matrix, int64_t first, int64_t count, float* destination);
-/// Likewise, as transformers' CompressedTensorsDequantize and bitsandbytes'
-/// int8_vectorwise_dequant.
+/// The same as transformers' CompressedTensorsDequantize and bitsandbytes' int8_vectorwise_dequant.
 void dequantize(const EightBitRows& matrix, int64_t first, int64_t count, float* destination);
 
 }  // namespace sftrun::weights

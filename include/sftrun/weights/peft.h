@@ -15,34 +15,35 @@ namespace sftrun::weights {
 
 struct AdapterConfig {
   std::string base_model_name_or_path;
-  std::string revision;  ///< of a base on a hub; empty: none is named
+  std::string revision;  ///< revision of a base on a hub; empty: none
   int64_t r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;
-  std::vector<std::string> target_modules;  ///< module name endings ("q_proj"), or one regular
-                                            ///< expression when is_pattern
+  /// Name suffixes ("q_proj"), or one regular expression if target_is_pattern
+  std::vector<std::string> target_modules;
   bool target_is_pattern = false;
-  std::vector<std::string> target_parameters;  ///< of experts: endings of names
-  /// Of single updates, in the file's order. PEFT itself gives the experts' gate_up_proj the ranks
-  /// of gate and up together where an adapter (or its list of targets) named them apart.
+  std::vector<std::string> target_parameters;  ///< name suffixes, for experts
+  /// Values for single adapters, in the file's order. If an adapter's tensors or targets name gate
+  /// and up separately, PEFT gives gate_up_proj the ranks of both together.
   spec::NamePattern rank_pattern, alpha_pattern;
   bool use_rslora = false;
   bool use_dora = false;
-  /// `init_lora_weights: pissa`: PEFT takes the principal part out of the base when it loads such.
-  /// Not what is written here: see model::adapter_tensors.
+  /// `init_lora_weights: pissa`: PEFT subtracts the principal part from the base when it loads such
+  /// an adapter. Exported adapters do not need this: see model::adapter_tensors.
   bool pissa = false;
   std::vector<std::string> modules_to_save;
-  /// Tokens whose rows were trained alone, by the ending of the module's name
-  /// (`trainable_token_indices`; a list is the embedding's).
+  /// Tokens whose rows alone were trained, by the ending of the module's name
+  /// (`trainable_token_indices`; a plain list is for the embedding).
   std::map<std::string, std::vector<int64_t>> trainable_tokens;
-  bool ensure_weight_tying = false;  ///< what is trained of a tied embedding is the head's, too
+  /// A trained embedding is also the trained head if they are tied
+  bool ensure_weight_tying = false;
   std::string task_type = "CAUSAL_LM";
-  /// Of what is written: sftrun_base.json, beside what PEFT reads. Null: none.
+  /// Content of sftrun_base.json, which is written beside PEFT's files. null: not written.
   nlohmann::ordered_json held_base = nullptr;
 
-  /// `target_modules: "all-linear"`, which a hand-written file may hold, comes back as the one name
-  /// "all-linear".
-  /// @throws DataError naming what this program does not support (DoRA, other PEFT types, …).
+  /// `target_modules: "all-linear"`, which a hand-written file may contain, is returned as a single
+  /// name.
+  /// @throws DataError naming a setting that is not supported (other PEFT types, …)
   static AdapterConfig load(const std::filesystem::path& directory);
   nlohmann::ordered_json to_json() const;  ///< what PEFT's LoraConfig.from_pretrained reads
 
@@ -59,16 +60,16 @@ struct LoraNames {
 };
 LoraNames lora_names(const std::string& module);
 LoraNames embedding_lora_names(const std::string& module);  ///< "….lora_embedding_A"
-std::string magnitude_name(const std::string& module);      ///< of DoRA
-/// Of a tensor of a module that was trained whole: "base_model.model.lm_head.weight".
+std::string magnitude_name(const std::string& module);      ///< for DoRA
+/// The name of a tensor in a fully trained module: "base_model.model.lm_head.weight".
 std::string saved_name(const std::string& tensor);
 std::string saved_tensor(
-    const std::string& name);  ///< the inverse; updates' names give no tensor's
-/// Whether a target names experts' matrices or a router, as PEFT did when each was a module:
-/// "w1", "experts.0.gate_proj", "gate".
+    const std::string& name);  ///< the inverse; empty for the names of an adapter's tensors
+/// Whether a target names experts' matrices or a router like older PEFT versions, in which each was
+/// a module: "w1", "experts.0.gate_proj", "gate".
 bool names_single_experts(const std::string& target);
-/// What PEFT calls the module of an experts' tensor ("…mlp.experts.down_proj"): it wraps the
-/// experts once for each tensor that is adapted, the last around the first.
+/// PEFT's module name for an experts' tensor ("…mlp.experts.down_proj"). PEFT wraps the experts
+/// module once per adapted tensor; the wrapper added last is the outermost.
 std::string peft_expert_module(const std::string& parameter, bool both_adapted);
 
 }  // namespace sftrun::weights

@@ -23,17 +23,17 @@ struct SafetensorsEntry {
   std::span<const std::byte> bytes;
 };
 
-/// One mapped file. @throws DataError for anything that the format forbids (overlaps, holes, sizes
-/// that disagree, headers over 100 MB).
+/// One mapped file. @throws DataError for anything that the format forbids (overlaps, gaps, sizes
+/// that disagree, headers over 100 MB)
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
-  /// Over bytes that the caller keeps alive (tests, fuzzing).
+  /// Reads bytes that the caller keeps alive (tests, fuzzing).
   SafetensorsFile(std::span<const std::byte> bytes, const std::string& where);
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const SafetensorsEntry* find(const std::string& name) const;
   const nlohmann::json& metadata() const { return metadata_; }
-  uint64_t data_begin() const { return data_begin_; }  ///< in the file, behind the header
+  uint64_t data_begin() const { return data_begin_; }  ///< offset in the file, after the header
   void release(std::span<const std::byte> part) const { file_.release(part); }  ///< see MappedFile
 
  private:
@@ -46,8 +46,8 @@ class SafetensorsFile {
   uint64_t data_begin_ = 0;
 };
 
-/// A tensor to be written: `produce` fills a buffer of exactly its size when its turn comes, so
-/// that a model of any size is written with one tensor in memory.
+/// A tensor to write: `produce` is called when it is written and fills a buffer of exactly its
+/// size, so that only one tensor is in memory at a time.
 struct TensorToWrite {
   std::string name;
   DType dtype = DType::kF32;
@@ -55,18 +55,17 @@ struct TensorToWrite {
   std::function<void(void* destination)> produce;
 };
 
-/// Writes one file atomically. Metadata {"format": "pt"} as transformers expects. Tensors are laid
-/// out with wider types first, else in the order given, and the data begins at a multiple of 64
-/// bytes.
-/// @throws DeviceError if it cannot be written.
+/// Writes one file atomically, with metadata {"format": "pt"} as transformers expects. Tensors with
+/// wider types come first, otherwise the order is kept; the data begins at a multiple of 64 bytes.
+/// @throws DeviceError if it cannot be written
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<TensorToWrite>& tensors);
-/// Makes `produce` of those in fp16 throw a DataError that names a tensor where a value becomes
-/// infinite there.
+/// Makes `produce` of fp16 tensors throw a DataError naming the tensor if a value overflows to
+/// infinity.
 void refuse_overflow(std::vector<TensorToWrite>& tensors);
-/// As transformers shards: model.safetensors, or model-00001-of-0000N.safetensors +
-/// model.safetensors.index.json. The index is written last; model*.safetensors files of an earlier
-/// save are removed after it.
+/// Writes model.safetensors, or model-00001-of-0000N.safetensors with model.safetensors.index.json,
+/// like transformers. The index is written last; then model*.safetensors files of an earlier save
+/// are removed.
 void write_sharded_safetensors(const std::filesystem::path& directory,
                                const std::vector<TensorToWrite>& tensors,
                                uint64_t max_shard_bytes = 5'000'000'000ULL);
