@@ -5,12 +5,14 @@
 
 #include "sftrun/data/record_reader.h"
 
-/// What libsftrun_arrow.so brings: readers on Apache Arrow, loaded when a file needs one.
+/// Functions of libsftrun_arrow.so: readers on Apache Arrow. The library is loaded when a file
+/// needs it.
 namespace sftrun::data {
 
 enum class Compression { kNone, kGzip, kZstd };
 
-/// Functions throw DataError. Columns of CSV files are texts; rows begin behind the header.
+/// The functions throw DataError. Columns of CSV files are strings; rows are counted after the
+/// header.
 struct ArrowTable {
   std::unique_ptr<ByteStream> (*decompress)(const std::filesystem::path&, Compression);
   std::unique_ptr<RecordReader> (*read_csv)(const std::filesystem::path&, Compression,

@@ -6,21 +6,21 @@
 #include "sftrun/data/example.h"
 #include "sftrun/data/example_store.h"
 
-/// A global batch is an ordered list of bins, a pure function of (seed, epoch, step), formed before
-/// it is dealt to ranks and micro-batches: runs on any number of ranks with any accumulation see
-/// the same global batches.
+/// A global batch is an ordered list of bins (packed sequences). It is a pure function of (seed,
+/// epoch, step) and is formed before it is divided among ranks and micro-batches: the number of
+/// ranks and gradient accumulation do not change it.
 namespace sftrun::data {
 
 struct BatchPlanOptions {
   int64_t max_seq_len = 2048;
   int64_t bin_tokens =
-      0;  ///< that a bin holds when packing, but for a longer example; 0: max_seq_len
+      0;  ///< capacity of a bin when packing; a longer example is a bin of its own; 0: max_seq_len
   int64_t global_batch_size =
-      32;  ///< bins per optimizer step (bins hold one example each without packing)
+      32;  ///< bins per optimizer step; without packing a bin is one example
   bool packing = true, shuffle = true;
-  bool group_by_length = false;  ///< without packing: batches of examples of similar length
+  bool group_by_length = false;  ///< without packing: examples of similar length per batch
   uint64_t seed = 42;
-  /// Examples [begin, end) that an epoch sees `weight` times; empty: all once.
+  /// Examples [begin, end), repeated `weight` times per epoch. No groups: every example once.
   struct Group {
     int64_t begin = 0, end = 0;
     double weight = 1;
@@ -28,14 +28,16 @@ struct BatchPlanOptions {
   std::vector<Group> groups;
 };
 
-/// A bin: indices of examples whose lengths add up to at most bin_tokens, or one longer example.
+/// A packed sequence: indices of examples with at most bin_tokens tokens in total, or one longer
+/// example.
 using Bin = std::vector<int64_t>;
 
-/// Bins are packed first-fit decreasing over windows of the epoch's (shuffled) order, their order
-/// shuffled too; without packing a bin is one example. An example appears exactly once an epoch, or
-/// as often as its group's weight says: the whole part of it, and of the rest a share of the
-/// examples, drawn anew each epoch.
-/// Not thread-safe: it keeps one epoch's bins.
+/// Divides an epoch into global batches. Examples are packed first-fit decreasing over windows of
+/// the epoch's (shuffled) order, and the order of bins is shuffled, too; without packing a bin is
+/// one example. An example appears once per epoch, or as often as its group's weight says: the
+/// whole part of the weight, plus once more for a random share of the examples given by the
+/// fraction, drawn again each epoch.
+/// Not thread-safe: it caches the bins of one epoch.
 class BatchPlan {
  public:
   /// @param lengths tokens of each example, in [1, max_seq_len]   @param label_tokens labels of
@@ -43,8 +45,8 @@ class BatchPlan {
   BatchPlan(std::vector<int64_t> lengths, std::vector<int64_t> label_tokens,
             BatchPlanOptions options);
 
-  int64_t steps_per_epoch(
-      int64_t epoch) const;  ///< the last global batch of an epoch may be shorter, never dropped
+  /// The last global batch of an epoch may be shorter; it is never dropped.
+  int64_t steps_per_epoch(int64_t epoch) const;
   /// Bins of optimizer step `step_in_epoch` of `epoch`, in [0, steps_per_epoch(epoch)).
   std::vector<Bin> global_batch(int64_t epoch, int64_t step_in_epoch) const;
   int64_t label_tokens(const std::vector<Bin>& bins) const;
@@ -58,15 +60,15 @@ class BatchPlan {
   mutable std::vector<Bin> cached_bins_;
 };
 
-/// The bins of micro-batch `micro_step` on `rank`: slice [(micro_step * world_size + rank) *
-/// micro_batch_size, + micro_batch_size) of the global batch; empty past its end.
+/// The bins of micro-batch `micro_step` on `rank`: the `micro_batch_size` bins of the global batch
+/// from (micro_step * world_size + rank) * micro_batch_size on; fewer or none at its end.
 std::vector<Bin> deal(const std::vector<Bin>& global_batch, int64_t micro_step, int rank,
                       int world_size, int64_t micro_batch_size);
 
-/// Concatenates the bins' examples. `document_keys` are the documents' positions in the global
-/// batch's own order, so that they do not depend on the dealing. Past the end of the global batch
-/// the batch is empty: T = 0, cu_seqlens = {0}.
-/// @param global_batch the whole, to number its documents
+/// Concatenates the examples of bins [first_bin, first_bin + num_bins). `document_keys` are the
+/// positions of the documents in the global batch, so that they do not depend on ranks and
+/// micro-batches. Beyond the end of the global batch the result is empty: T = 0, cu_seqlens = {0}.
+/// @param global_batch the whole batch, to number its documents
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
                  int64_t first_bin, int64_t num_bins);
 

@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-/// What data files are called.
+/// File extensions of data files.
 namespace sftrun::data {
 
-/// ".jsonl", ".csv", …, and ".gz", ".zst", … of compressed ones.
+/// ".jsonl", ".csv", …, and ".gz", ".zst", … for compressed ones.
 const std::vector<std::string>& data_extensions();
 
-/// In lower case and below that of a compression: ".csv" of "A.CSV.gz".
+/// The extension in lower case, without that of the compression: ".csv" for "A.CSV.gz".
 std::string inner_extension(const std::filesystem::path& file);
 
-/// Whether a file is data by its name.
+/// Whether a file has the name of a data file.
 bool has_data_extension(const std::filesystem::path& file);
 
 }  // namespace sftrun::data

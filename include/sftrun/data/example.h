@@ -6,7 +6,7 @@
 
 namespace sftrun::data {
 
-/// The label of a position that carries none; PyTorch's ignore_index.
+/// Label of a position without a label; PyTorch's ignore_index.
 inline constexpr int32_t kIgnoreIndex = -100;
 
 /// One tokenised training example. `labels[i]` is the token to predict *at* position i from tokens
@@ -15,13 +15,12 @@ inline constexpr int32_t kIgnoreIndex = -100;
 struct Example {
   std::vector<int32_t> tokens, labels;
   int64_t record = -1;       ///< index of the record in the data set
-  int32_t file = 0;          ///< of the data set's files, the one that holds it
+  int32_t file = 0;          ///< index of its file in the data set
   int64_t line = 0;          ///< line or row of the record in its file, from 1, for messages
   int64_t label_tokens = 0;  ///< count of labels != kIgnoreIndex
 };
 
-/// Several documents side by side; no padding, no attention mask. Documents never attend to each
-/// other.
+/// Several documents concatenated; no padding. Documents do not attend to each other.
 struct Batch {
   std::vector<int32_t> tokens, labels, position_ids;  ///< [T]
   std::vector<int32_t> cu_seqlens;  ///< [n + 1], starts with 0, ends with T; no empty documents

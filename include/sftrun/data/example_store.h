@@ -11,22 +11,23 @@
 #include "sftrun/core/xxh3.h"
 #include "sftrun/data/example.h"
 
-/// Tokenised examples, in memory or in a mapped file: data sets may be larger than memory, and the
+/// Tokenised examples in memory or in a mapped file. Data sets may be larger than memory, and the
 /// ranks of a machine share one copy.
 namespace sftrun::data {
 
-/// A token and, in its highest bit, whether it is learnt.
+/// A token; its highest bit says whether it has a label.
 using MarkedToken = uint32_t;
 inline constexpr MarkedToken kLearntBit = MarkedToken{1} << 31;
 
-/// Where an example lies and what it came from; the unit of the index on disk.
+/// Location and origin of an example; an entry of the index in the file.
 struct StoredExample {
   uint64_t offset = 0;        ///< of its first token, in tokens
   uint32_t length = 0;        ///< in tokens
-  uint32_t label_tokens = 0;  ///< of these, how many are predicted
-  int64_t record = 0;         ///< over all files of the data set; examples of one record share it
-  int32_t file = 0;           ///< index into the data set's files
-  uint32_t number = 0;        ///< line or row in that file, from 1
+  uint32_t label_tokens = 0;  ///< number of tokens with a label
+  /// Number over all files of the data set; several examples may come from one record
+  int64_t record = 0;
+  int32_t file = 0;     ///< index of its file in the data set
+  uint32_t number = 0;  ///< line or row in that file, from 1
 };
 static_assert(sizeof(StoredExample) == 32);
 
@@ -38,40 +39,40 @@ struct ExampleView {
   int32_t token(int64_t i) const {
     return static_cast<int32_t>(tokens[static_cast<size_t>(i)] & ~kLearntBit);
   }
-  /// As Example has it: the token to predict at i; kIgnoreIndex where none is learnt.
+  /// Label of position i as in Example: the next token, or kIgnoreIndex if that has no label.
   int32_t label(int64_t i) const {
     const bool learnt = i + 1 < size() && (tokens[static_cast<size_t>(i) + 1] & kLearntBit) != 0;
     return learnt ? token(i + 1) : kIgnoreIndex;
   }
 };
 
-/// Immutable and cheap to copy; copies share what they hold.
+/// Immutable and cheap to copy; copies share their contents.
 class ExampleStore {
  public:
   ExampleStore() = default;
   static ExampleStore in_memory(const std::vector<Example>& examples);
 
-  /// A file written by ExampleWriter, of which every byte is compared with its checksum.
-  /// @throws DataError for any other, or a damaged one
+  /// Opens a file written by ExampleWriter and verifies its checksums.
+  /// @throws DataError for other or damaged files
   static ExampleStore open(const std::filesystem::path& file, int num_threads = 1);
 
   int64_t size() const { return num_selected_; }
-  /// Compares the blocks that hold the example with their checksums, at every call: the pages of a
-  /// mapped file come from the disk again and again. @throws DataError when they are damaged
+  /// Verifies the checksums of the blocks that contain the example, at every call, because pages of
+  /// a mapped file may be read from disk again. @throws DataError if they are damaged
   ExampleView operator[](int64_t index) const;
   const StoredExample& stored(int64_t index) const;
-  /// One after the other.
+  /// Concatenates stores.
   static ExampleStore concatenate(const std::vector<ExampleStore>& stores);
-  /// The examples at `indices` of this store, in their order.
+  /// The examples at `indices`, in this order.
   ExampleStore select(const std::vector<int64_t>& indices) const;
-  /// What the writer of a file said beside the examples.
+  /// The header passed to ExampleWriter::finish.
   const nlohmann::ordered_json& header() const;
 
  private:
   struct Contents;
   struct Part {
     std::shared_ptr<const Contents> contents;
-    int64_t end = 0;  // of its examples, among those of all parts
+    int64_t end = 0;  // end of its examples in the concatenation
   };
   struct Place {
     const Contents* contents = nullptr;
@@ -80,20 +81,26 @@ class ExampleStore {
   Place place_of(int64_t index) const;
 
   std::vector<Part> parts_;
-  std::shared_ptr<const std::vector<int64_t>> selected_;  // null: all
+  std::shared_ptr<const std::vector<int64_t>> selected_;  // null: all examples
   int64_t num_selected_ = 0;
 };
 
-/// Writes a store's file example by example; it appears when it is finished. The layout, little
-/// endian: "sftrunEX" | tokens, uint32 | padding to 8 | index of StoredExample | BlockChecksums of
-/// everything before the index, uint64 | header as JSON | footer {index offset, number of examples,
-/// header offset, header size, XXH3 of everything from the index to here, all uint64} | "sftrunEX".
+/// Writes a store's file example by example; the file appears when it is finished. Layout,
+/// little-endian:
+///     "sftrunEX"
+///     tokens, uint32, padded to a multiple of 8 bytes
+///     index of StoredExample
+///     BlockChecksums of everything before the index, uint64
+///     header as JSON
+///     footer, uint64: index offset, number of examples, header offset, header size, XXH3 of
+///       everything from the index to here
+///     "sftrunEX"
 class ExampleWriter {
  public:
   explicit ExampleWriter(const std::filesystem::path& file);
   void add(const Example& example);
   int64_t size() const { return static_cast<int64_t>(index_.size()); }
-  /// @param header for whoever opens the file   @throws DeviceError (disk full, …)
+  /// @param header returned by ExampleStore::header   @throws DeviceError (disk full, …)
   void finish(const nlohmann::ordered_json& header);
 
  private:

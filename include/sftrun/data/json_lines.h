@@ -10,7 +10,7 @@
 /// accepted.
 namespace sftrun::data {
 
-/// Ordered, so that keys come out as they went in.
+/// Keeps the order of keys.
 using Json = nlohmann::ordered_json;
 
 struct JsonLine {
@@ -24,16 +24,15 @@ struct JsonLine {
 std::vector<JsonLine> split_json_lines(std::string_view content, const std::string& name);
 
 /// @param where "file:line", for errors
-/// @throws DataError at file:line:column for invalid UTF-8, malformed JSON, JSON that is no object,
-/// or one nested too deeply
+/// @throws DataError at file:line:column for invalid UTF-8, malformed JSON, JSON that is not an
+/// object, or too deep nesting
 Json parse_json_line(std::string_view line, const std::string& where);
 
-/// JSON that stands as a text in a record; discarded where it is none, or nested too deeply.
+/// Parses JSON in a string field; discarded if it is invalid or nested too deeply.
 Json parse_json_text(std::string_view text);
 
-/// The record with `additions` at its end, as one line. What the record's own line holds is copied
-/// byte for byte, unless a key of `additions` stands in it already: then that key's value is
-/// replaced.
+/// The record with `additions` at its end, as one line. The record's line is copied byte for byte,
+/// except that existing keys of `additions` get the new values.
 std::string extend_json_line(std::string_view line, const Json& record, const Json& additions);
 
 }  // namespace sftrun::data

@@ -11,12 +11,12 @@
 
 namespace sftrun::data {
 
-/// Calls `body(i)` for every i in [0, count) from up to `num_threads` threads. If some calls throw,
-/// the exception of the smallest such i is rethrown, whatever the timing: calls before it are all
-/// made, later ones may be left out.
+/// Calls `body(i)` for every i in [0, count) from up to `num_threads` threads. If calls throw, the
+/// exception of the smallest i is rethrown, independent of timing: all calls before it are made,
+/// later ones may be skipped.
 template <typename Body>
 void parallel_for(int64_t count, int num_threads, const Body& body) {
-  constexpr int64_t kBlock = 32;  // taken at once: records are short
+  constexpr int64_t kBlock = 32;  // indices per fetch, because records are short
   std::atomic<int64_t> next{0}, first_failure{count};
   std::exception_ptr failure;
   std::mutex failure_mutex;
@@ -46,7 +46,8 @@ void parallel_for(int64_t count, int num_threads, const Body& body) {
     std::vector<std::jthread> helpers;
     try {
       for (int64_t i = 1; i < num_workers; ++i) helpers.emplace_back(work);
-    } catch (const std::system_error&) {  // no memory for another stack: those that run do it all
+      // No memory for another stack: the running threads do the work
+    } catch (const std::system_error&) {
     }
     work();
   }

@@ -4,17 +4,16 @@
 
 #include "sftrun/data/dataset.h"
 
-/// What the model will see, for people: every token, whether it carries a label, and where its text
-/// came from.
+/// Shows the model's input: every token, whether it has a label, and the origin of its text.
 namespace sftrun::data {
 
-/// Runs of tokens of one origin, one below the other. With `colour` by ANSI colours; without,
-/// tokens are separated by │, runs that are learnt begin with ">>", and special tokens stand in ⟨⟩.
-/// A legend comes first.
+/// A legend, then runs of tokens with the same origin, one per line. With `colour` uses ANSI
+/// colours; without, tokens are separated by │, runs with labels begin with ">>", and special
+/// tokens are enclosed in ⟨⟩.
 std::string preview_text(const Preview& preview, const TextModel& model, bool colour);
 
-/// A page that needs nothing else: light and dark by the reader's preference; each token's id,
-/// label and origin in its tooltip.
+/// A self-contained HTML page, light or dark by the reader's preference; tooltips show each token's
+/// id, label and origin.
 std::string preview_html(const std::vector<Preview>& previews, const TextModel& model,
                          const std::string& title);
 

@@ -9,10 +9,10 @@
 
 namespace sftrun::data {
 
-/// The first examples of data sets as training takes them, as many of each; no more is read than
-/// they need, and nothing is kept.
-/// @param is_validation which split of a folder is meant
-/// @throws DataError as load_dataset, for what is read
+/// The first examples of data sets as in training, equally many of each. Reads no more than needed
+/// and caches nothing.
+/// @param is_validation which split of a folder is used
+/// @throws DataError as load_dataset, for the records read
 std::vector<Example> first_examples(const config::RunConfig& config,
                                     const std::vector<config::DataSource>& sources,
                                     bool is_validation, const TextModel& model, int64_t count);

@@ -8,33 +8,33 @@
 #include "sftrun/data/json_lines.h"
 #include "sftrun/data/text_model.h"
 
-/// A record to token sequences and which tokens carry a label.
+/// Converts a record to token sequences with a label mask.
 namespace sftrun::data {
 
 enum class RecordFormat { kMessages, kShareGpt, kPromptCompletion, kAlpaca, kText };
 std::string name_of(RecordFormat format);  ///< as `data.format` has it
 
-/// The format of a record and why: the first whose keys it holds, of messages, sharegpt,
-/// prompt_completion, alpaca, text.
+/// The format of a record, and why: the first one whose keys the record has, in the order messages,
+/// sharegpt, prompt_completion, alpaca, text.
 struct DetectedFormat {
   RecordFormat format = RecordFormat::kText;
   std::string reason;  ///< "it has \"messages\""
 };
-/// @param where "file:line"   @throws DataError listing the keys it has and those it could have
+/// @param where "file:line"   @throws DataError listing the record's keys and the supported ones
 DetectedFormat detect_format(const Json& record, const std::string& where);
 
-/// What a conversation holds and its template leaves out of the text.
+/// Parts of a conversation that the chat template does not write to the text.
 struct LeftOut {
-  int64_t tool_calls = 0;         ///< learnt answers without the calls they make
-  int64_t reasoning = 0;          ///< 1: the last learnt answer without its reasoning
-  int64_t earlier_reasoning = 0;  ///< earlier ones without theirs
-  int64_t tools = 0;              ///< 1: none of the record's tools
+  int64_t tool_calls = 0;  ///< answers with a label that are written without their tool calls
+  int64_t reasoning = 0;   ///< 1: the last answer with a label is written without its reasoning
+  int64_t earlier_reasoning = 0;  ///< earlier answers without their reasoning
+  int64_t tools = 0;              ///< 1: the record's tools are not written
 };
 
-/// One sequence, before it is cut to length and its labels are shifted.
+/// A sequence, before it is truncated and its labels are shifted.
 struct Sequence {
   std::vector<text::TokenId> ids;
-  std::vector<uint8_t> mask;  ///< 1: the token is to be learnt
+  std::vector<uint8_t> mask;  ///< 1: the token has a label
   std::vector<text::ByteSpan>
       spans;         ///< bytes of `text` that each token covers; empty for added BOS and EOS
   std::string text;  ///< what was tokenised
@@ -60,27 +60,26 @@ struct SequenceOptions {
   bool with_parts = false;
 };
 
-/// Turns records of one format into sequences. What is learnt (mask) depends on `loss_on`:
+/// Converts records of one format to sequences. `loss_on` decides which tokens have a label (mask):
 ///
-///   record                              assistant               last_assistant   completion all
-///   messages, sharegpt, alpaca          every assistant turn    the last turn    the last turn
-///   everything prompt_completion of message lists  those in `completion`   the last turn    all
-///   after the prompt    everything prompt_completion of strings        completion completion
-///   completion              everything text                                everything everything
-///   everything              everything
+///   record                        assistant        last_assistant  completion        all
+///   messages, sharegpt, alpaca    assistant turns  last turn       last turn         everything
+///   prompt_completion, messages   turns in         last turn       everything after  everything
+///                                 `completion`                     the prompt
+///   prompt_completion, strings    completion       completion      completion        everything
+///   text                          everything       everything      everything        everything
 ///
-/// Conversations (the first two) are rendered by the chat template and get no special tokens but
-/// those it writes. Alpaca records are a user turn "instruction\n\ninput" and an assistant turn;
-/// for a model without a chat template, the strings "instruction\n\ninput\n\n" and output. Texts
-/// and strings get the tokenizer's own special tokens and an EOS at the end; a token that crosses
-/// from prompt to completion is learnt.
+/// Conversations (the first two rows of the table) are rendered by the chat template and get only
+/// the special tokens that it writes. An alpaca record is a user turn "instruction\n\ninput" and an
+/// assistant turn; for a model without a chat template, the strings "instruction\n\ninput\n\n" and
+/// output. Texts and strings get the tokenizer's special tokens, and an EOS at the end; a token
+/// that spans prompt and completion has a label.
 ///
-/// A record may carry "tools" and "chat_template_kwargs" (over the configuration's); a message
-/// `"train": false` or
-/// `"weight": 0`. `thinking: split` with `loss_on: assistant` makes a sequence of each user turn
-/// and what answers it, after all that stands before it, so that every answer is learnt with its
-/// reasoning where the template drops that of earlier turns; `keep` asks the template, by the
-/// variables that templates read, to keep it.
+/// A record may have "tools" and "chat_template_kwargs", which override the configuration's; a
+/// message may have `"train": false` or `"weight": 0`. `thinking: split` with `loss_on: assistant`
+/// makes one sequence per user turn with its answers and everything before it. So every answer is
+/// trained with its reasoning, even if the template drops that of earlier turns. `thinking: keep`
+/// sets the variables by which templates keep it.
 ///
 /// Content may be a list of text parts; for a template that reads strings only they are joined by
 /// newlines.

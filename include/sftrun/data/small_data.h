@@ -5,27 +5,27 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/dataset.h"
 
-/// Defaults that learn from small data sets: a few long bins, all of them in one step, would leave
-/// a run with hardly a step.
+/// Defaults for small data sets. With a few long bins, all of them in one step, a run would have
+/// hardly any steps.
 namespace sftrun::data {
 
-/// Optimizer steps that an epoch is to have, where the data allow it.
+/// Desired optimizer steps per epoch, if the data set is large enough.
 inline constexpr int64_t kStepsInEpoch = 50;
-/// Fewer tokens a bin are not chosen: gradients of so few are mostly noise.
+/// Lower limit for bin_tokens: gradients of fewer tokens are mostly noise.
 inline constexpr int64_t kFewestBinTokens = 256;
 
-/// What an epoch of a data set comes to.
+/// Size of an epoch.
 struct EpochSize {
-  int64_t bins = 0;    ///< of model.max_seq_len tokens when packing, else examples
-  int64_t tokens = 0;  ///< of all examples, as often as an epoch has them
+  int64_t bins = 0;    ///< packed sequences of model.max_seq_len tokens; without packing examples
+  int64_t tokens = 0;  ///< of all examples, with repetitions
 };
 EpochSize epoch_size(const config::RunConfig& config, const Dataset& dataset);
 
-/// Bins a step is to have, at most config::kTargetGlobalBatch: so many that an epoch has
-/// kStepsInEpoch steps, down to one.
+/// Bins per step, from 1 to config::kTargetGlobalBatch, such that an epoch has kStepsInEpoch steps
+/// if possible.
 int64_t target_batch(const EpochSize& epoch);
 
-/// Tokens of a bin when a step has `global_batch_size` of them: model.max_seq_len, and less where
+/// Capacity of a bin in tokens for `global_batch_size` bins per step: model.max_seq_len, or less if
 /// an epoch would have fewer than kStepsInEpoch steps.
 int64_t bin_tokens(const EpochSize& epoch, int64_t global_batch_size, int64_t max_seq_len);
 

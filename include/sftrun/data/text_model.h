@@ -11,28 +11,28 @@
 
 namespace sftrun::data {
 
-/// The text side of a model, as the data pipeline needs it.
+/// Tokenizer, chat template and special tokens of a model, for the data pipeline.
 struct TextModel {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  ///< null: the model has none
   text::RenderOptions render_defaults;                      ///< bos/eos texts
-  std::vector<text::TokenId> stop_ids;                      ///< where generation stops
-  std::optional<int64_t> num_embeddings;  ///< rows of the model's embeddings, where they are known
+  std::vector<text::TokenId> stop_ids;                      ///< tokens that end generation
+  std::optional<int64_t> num_embeddings;  ///< rows of the model's embedding, if known
 };
 
-/// Files beside a tokenizer.json can add tokens that the model was never enlarged for.
+/// Whether the tokenizer has tokens without a row in the embedding, for example tokens added by
+/// other files beside tokenizer.json.
 bool has_tokens_beyond_embeddings(const TextModel& model);
-/// @param where of the text, for the error
-/// @throws DataError, naming the token, if one of the ids has no row in the model's embeddings
+/// @param where location of the text, for the error
+/// @throws DataError naming the token if an id has no row in the model's embedding
 void require_embedded(std::span<const text::TokenId> ids, const TextModel& model,
                       const std::string& where);
 
 /// @param own_template the checkpoint's chat template, if it has one
 /// @param configured model.chat_template: a file, or the template itself; empty: the checkpoint's
-/// own
-/// @param eos_token_ids the model's; the tokenizer's EOS is added
+/// @param eos_token_ids of the model; the tokenizer's EOS is added
 /// @throws ConfigError if the configured file does not exist   @throws DataError if the template
-/// does not parse
+/// cannot be parsed
 TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::string>& own_template,
                           text::RenderOptions render_defaults, const std::string& configured,
                           const std::vector<int64_t>& eos_token_ids);
