@@ -10,7 +10,7 @@ namespace sftrun::arrow_readers {
 std::unique_ptr<data::RecordReader> read_csv(const std::filesystem::path& file,
                                              Compression compression, char delimiter) {
   auto read = arrow::csv::ReadOptions::Defaults();
-  read.use_threads = false;  // and errors name their rows
+  read.use_threads = false;  // with threads, errors would not name their rows
   read.block_size = 16 << 20;
   auto parse = arrow::csv::ParseOptions::Defaults();
   parse.delimiter = delimiter;

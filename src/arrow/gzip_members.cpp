@@ -48,7 +48,7 @@ class GzipMembers final : public arrow::io::InputStream {
  private:
   int64_t input_left() const { return input_ ? input_->size() - begin_ : 0; }
 
-  /// Reads on where what was read is used up; false at the end of the file.
+  /// Reads more input if all of it was consumed; false at the end of the file.
   arrow::Result<bool> has_more_input() {
     constexpr int64_t kReadBytes = 1 << 16;
     if (input_left() > 0) return true;
@@ -57,7 +57,7 @@ class GzipMembers final : public arrow::io::InputStream {
     return input_left() > 0;
   }
 
-  /// False where nothing but padding follows.
+  /// Skips padding and starts the next member; false at the end of the file.
   arrow::Result<bool> begin_member() {
     for (;;) {
       ARROW_ASSIGN_OR_RAISE(const bool has_input, has_more_input());
@@ -76,9 +76,9 @@ class GzipMembers final : public arrow::io::InputStream {
   std::shared_ptr<arrow::io::InputStream> raw_;
   arrow::util::Codec& codec_;
   std::shared_ptr<arrow::util::Decompressor> decompressor_;
-  std::shared_ptr<arrow::Buffer> input_;  ///< read, and used up to `begin_`
+  std::shared_ptr<arrow::Buffer> input_;  ///< the current input, consumed up to `begin_`
   int64_t begin_ = 0, position_ = 0;
-  bool is_inside_ = false;  ///< a member
+  bool is_inside_ = false;  ///< within a member
 };
 
 }  // namespace

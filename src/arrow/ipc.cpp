@@ -6,7 +6,7 @@
 
 namespace sftrun::arrow_readers {
 
-/// Arrow's file format, or its stream format, which `datasets` writes (save_to_disk).
+/// Reads Arrow's file format, or its stream format, which `datasets` writes (save_to_disk).
 std::unique_ptr<data::RecordReader> read_arrow(const std::filesystem::path& file) {
   const std::shared_ptr<arrow::io::ReadableFile> input =
       value_of(arrow::io::ReadableFile::Open(file.string()), file);

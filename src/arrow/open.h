@@ -7,10 +7,10 @@
 
 namespace sftrun::arrow_readers {
 
-/// A file, and the stream of its contents.
+/// A file and the stream of its decompressed contents.
 struct OpenedInput {
   std::shared_ptr<arrow::io::RandomAccessFile> raw;
-  std::shared_ptr<arrow::util::Codec> codec;  ///< outlives the stream
+  std::shared_ptr<arrow::util::Codec> codec;  ///< must outlive the stream
   std::shared_ptr<arrow::io::InputStream> stream;
   uint64_t file_position() const;
 };

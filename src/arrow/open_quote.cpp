@@ -10,8 +10,8 @@
 namespace sftrun::arrow_readers {
 namespace {
 
-/// Follows fields and quotes as Arrow's parser does: a quote opens at the beginning of a field
-/// only, and two of them inside are one.
+/// Tracks fields and quotes like Arrow's parser: a quote opens only at the beginning of a field,
+/// and a doubled quote inside is a literal one.
 class QuoteScanner {
  public:
   explicit QuoteScanner(char delimiter) : delimiter_(delimiter) {}
@@ -38,7 +38,7 @@ class QuoteScanner {
   }
 
   bool is_open() const { return state_ == State::kQuoted; }
-  /// Where the last quote was opened; rows begin behind the header, and empty lines are none.
+  /// Where the last quote was opened; rows are counted after the header, without empty lines.
   std::string place() const {
     return row_ == 0 ? "the header opens" : "row " + std::to_string(row_) + " opens";
   }
@@ -47,7 +47,8 @@ class QuoteScanner {
   enum class State { kFieldStart, kField, kQuoted, kQuoteInside };
 
   void step(char c) {
-    if (c == '"' && state_ != State::kField) {  // opens, or is the second of two
+    // Opens a field, or is the second of a doubled quote
+    if (c == '"' && state_ != State::kField) {
       state_ = State::kQuoted;
       line_is_empty_ = false;
     } else if (c == '\n' || c == '\r') {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kBatchRows = 2048;
 
-/// Rows so far, of all; the file's own offsets jump from column to column.
+/// Progress by rows, because the file's offsets jump between columns.
 struct Progress {
   uint64_t file_bytes = 0;
   int64_t num_rows = 0, rows_read = 0;

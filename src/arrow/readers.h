@@ -10,7 +10,7 @@
 
 #include "sftrun/data/arrow_table.h"
 
-/// Readers on Apache Arrow. Its statuses and exceptions become DataError at the file.
+/// Readers on Apache Arrow. Its statuses and exceptions are converted to DataError.
 namespace sftrun::arrow_readers {
 
 using data::Compression;
@@ -28,8 +28,8 @@ T value_of(arrow::Result<T> result, const std::filesystem::path& file) {
   return std::move(result).ValueUnsafe();
 }
 
-/// Row `row` as a record; columns and struct fields that are null are left out, as JSON lines would
-/// leave them out. @throws DataError at `where` for texts that are not UTF-8
+/// Row `row` as a record, without columns and struct fields that are null. @throws DataError at
+/// `where` for strings that are not UTF-8
 Json row_of(const arrow::RecordBatch& batch, int64_t row, const std::string& where);
 
 /// How a file names its records, and what of it was read.

@@ -10,7 +10,7 @@
 namespace sftrun::arrow_readers {
 namespace {
 
-/// Values of one row, column by column.
+/// Reads the values of one row, column by column.
 class RowReader {
  public:
   explicit RowReader(const std::string& where) : where_(where) {}
@@ -84,7 +84,7 @@ class RowReader {
     return json;
   }
 
-  /// Numbers as numbers; times and the like as Arrow prints them.
+  /// Numbers become JSON numbers; times and similar types become strings as Arrow prints them.
   Json scalar(const arrow::Array& array, int64_t row) const {
     const auto found = array.GetScalar(row);
     if (!found.ok()) throw DataError(found.status().message(), where_);
@@ -146,7 +146,7 @@ class TableReader final : public data::RecordReader {
       auto batch = value_of(source_.next(), source_.file);
       if (!batch) return nullptr;
       if (num_rows_ == 0) require_fields(*batch->schema());
-      // Arrow leaves lengths and indices as a file has them, also those that lead out of it.
+      // Arrow does not validate the lengths and indices in a file, which may point outside it.
       check(batch->ValidateFull(), source_.file);
       return batch;
     } catch (const Error&) {
@@ -165,7 +165,7 @@ class TableReader final : public data::RecordReader {
                     "keep those that data.fields or the format names");
   }
 
-  /// Of columns, and of fields within them.
+  /// Number of columns and of fields nested in them.
   size_t count_names(const arrow::FieldVector& fields) const {
     size_t count = fields.size();
     for (const auto& field : fields) {
