@@ -22,9 +22,11 @@ struct Compute {
   at::ScalarType dtype = at::kFloat;
 };
 
-/// @param device "auto", "cpu", "cuda"   @param dtype "auto", "fp32", "bf16", "fp16"   @param
-/// local_rank which GPU Loads the CUDA library where it is needed. @throws DeviceError when CUDA
-/// was asked for and cannot be had.
+/// @param device "auto", "cpu", "cuda"
+/// @param dtype "auto", "fp32", "bf16", "fp16"
+/// @param local_rank index of the GPU
+/// Loads the CUDA library if it is needed.
+/// @throws DeviceError when CUDA was requested and is not available
 Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank);
 std::string dtype_name(at::ScalarType dtype);  ///< "fp32", "bf16", "fp16"
 std::string device_name(at::Device device);
