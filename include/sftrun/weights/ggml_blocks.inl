@@ -218,8 +218,8 @@ SFTRUN_GGML ScaleMin scale_min(const uint8_t* packed, int group) {
           static_cast<float>((shared >> 4) | ((packed[group] >> 2) & 48))};
 }
 
-/// d[2] dmin[2] scales[12] qs[128]; groups 2 k and 2 k + 1 are the low and high nibbles of qs[32 k
-/// ...].
+/// d[2] dmin[2] scales[12] qs[128]; groups 2 k and 2 k + 1 are the low and high nibbles of
+/// qs[32 k ...].
 struct Q4_K : Blocks<Q4_K> {
   static constexpr int kNumbers = 256, kBytes = 144;
   template <int kCount>
