@@ -7,73 +7,78 @@
 #include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/ops.h"
 
-/// Two implementations of a decoder layer and of the loss, under one contract: `fused` has its
-/// backward pass written out, keeps little, works in place and sums parameter gradients straight
-/// into their flat buffer; `plain` composes ATen operations as transformers and peft do, under
-/// autograd. Gradients of parameters end up in `Parameter::grad` either way.
+/// Two implementations of a decoder layer and of the loss with the same contract.
+///   fused: hand-written backward pass, few saved activations, in-place operations; parameter
+///          gradients are added directly to their flat buffer.
+///   plain: ATen operations under autograd, composed as in transformers and peft.
+/// Both add the gradients of parameters to `Parameter::grad`.
 namespace sftrun::kernels {
 
-/// A layer's forward pass, waiting for its backward pass. The layer and the batch must outlive it.
+/// Saved state of one layer's forward pass, for its backward pass. The layer and the batch must
+/// outlive it.
 class LayerRun {
  public:
   virtual ~LayerRun() = default;
-  /// Once. Adds to the parameters' gradients.
-  /// @param grad gradient of the layer's output [T, hidden]; rows may lie further apart than they
-  /// are long, and what is between them may be overwritten
-  /// @return gradient of its input; undefined when !needs_input_grad
+  /// Call at most once. Adds to the parameters' gradients.
+  /// @param grad gradient of the layer's output [T, hidden]; its row stride may exceed `hidden`,
+  /// and the gaps between rows may be overwritten
+  /// @return gradient of the layer's input; undefined when !needs_input_grad
   virtual at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) = 0;
 };
 
-enum class HeadGrad { kNone, kParameters, kInput };  ///< each includes those before it
+enum class HeadGrad { kNone, kParameters, kInput };  ///< each value includes those before it
 
 struct HeadLoss {
-  at::Tensor loss_sum;    ///< scalar in fp64, on the device: sum over rows, not yet scaled
-  at::Tensor grad_input;  ///< [N, hidden], gradient of grad_scale * loss_sum (kInput)
+  at::Tensor loss_sum;    ///< scalar in fp64 on the device: unscaled sum over rows
+  at::Tensor grad_input;  ///< [N, hidden], gradient of grad_scale * loss_sum; set for kInput
 };
 
 struct Backend {
   const char* name;
-  /// x [T, hidden] -> [T, hidden]. Keeps what the backward pass needs in `run`; null: nothing.
+  /// x [T, hidden] -> [T, hidden].   @param run receives the state for the backward pass; null:
+  /// none
   at::Tensor (*layer_forward)(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
                               std::unique_ptr<LayerRun>* run);
-  /// Final norm, language-model head and cross-entropy over chunks of rows: logits [N, vocab] never
-  /// exist. The gradient is computed in the forward pass.
-  /// @param input [N, hidden] rows that carry a label   @param labels [N] int32
+  /// Final norm, language-model head and cross-entropy over chunks of rows, so that the full logits
+  /// [N, vocab] are never stored. Gradients are computed in the forward pass.
+  /// @param input [N, hidden] rows that have a label   @param labels [N] int32
   /// @param grad_scale 1 / label tokens of the global batch
-  /// @param rows what dropout reads of the N rows (`dropout_rows`); empty: there is none
+  /// @param rows dropout inputs of the N rows (`dropout_rows`); empty: no dropout
   HeadLoss (*head_loss)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                         const GradScale& grad_scale, HeadGrad wanted, const BatchContext& rows);
 };
 
-/// What dropout reads of some of a batch's rows, and nothing else; empty where it is off.
+/// A BatchContext with only the dropout inputs (seed, step, token keys) of the given rows of a
+/// batch; empty where dropout is off.
 /// @param rows [N] int64
 BatchContext dropout_rows(const BatchContext& batch, const at::Tensor& rows);
-/// Those from `first` on.
+/// The same for rows [first, first + count).
 BatchContext dropout_rows(const BatchContext& batch, int64_t first, int64_t count);
 
 const Backend& fused_backend();
 const Backend& plain_backend();
 
-// ---- The two halves of the fused forward pass, for generation, whose attention reads a cache.
+// ---- Parts of the fused forward pass, for generation, where attention reads a key/value cache.
 
 struct AttentionInputs {
-  at::Tensor q, k, v;  ///< [T, heads * head_dim], q and k rotated
-  at::Tensor gate;     ///< [T, heads * head_dim], of the output; or undefined
+  at::Tensor q, k, v;  ///< [T, heads * head_dim], q and k after RoPE
+  at::Tensor gate;     ///< [T, heads * head_dim], gate of the attention output; or undefined
 };
-/// attended * sigmoid(gate), or attended itself.
+/// attended * sigmoid(gate); `attended` itself where gate is undefined.
 at::Tensor gated_attention(const at::Tensor& attended, const at::Tensor& gate);
-/// What a layer's delta net answers to a document x [T, hidden], and the state after it.
+/// Output of a layer's gated delta net for one document x [T, hidden], and the state after it.
 at::Tensor delta_net_answer(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
                             DeltaState& state);
-/// And to its next token, x [1, hidden].
+/// Output for the next token x [1, hidden]; updates `state`.
 at::Tensor delta_net_next(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
                           DeltaState& state);
 AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
                                  const BatchContext& batch);
-/// @param x the layer's input   @param attended [T, heads * head_dim]   @return its output
+/// The rest of the layer after attention: output projection, residuals and MLP.
+/// @param x the layer's input   @param attended [T, heads * head_dim]   @return the layer's output
 at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Tensor& attended,
                            const BatchContext& batch);
-/// Logits [N, vocab] of rows that went through the last layer, scaled and capped.
+/// Logits [N, vocab] of the last layer's output rows: after the final norm, scaled and soft-capped.
 at::Tensor logits_of(const Head& head, const at::Tensor& hidden);
 /// -log p of each row's label [N] fp32.
 at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels);

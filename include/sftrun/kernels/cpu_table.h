@@ -3,51 +3,52 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The CPU kernels as plain functions over rows, without LibTorch. src/kernels/cpu/kernels_isa.cpp
-/// is compiled once for each instruction set and fills one table; `cpu_kernels()` picks the best
-/// that this processor has.
+/// CPU kernels as plain functions over rows, without LibTorch. src/kernels/cpu/kernels_isa.cpp is
+/// compiled once per instruction set and fills one table each; `cpu_kernels()` returns the best
+/// table that this processor supports.
 ///
-/// All are serial and own no memory: callers split rows over threads, so results do not depend on
-/// the number of threads. T is float, or uint16_t holding bfloat16. Arithmetic is in fp32.
+/// All kernels are single-threaded and allocate no tensors. Callers split rows over threads, so
+/// results do not depend on the number of threads. T is float, or uint16_t that holds bfloat16.
+/// Arithmetic is in fp32.
 namespace sftrun::kernels {
 
-/// Who a token is, wherever it is computed: the key of counter-based randomness.
+/// Identifies a token independently of packing and rank: key of the counter-based random numbers.
 struct TokenKey {
-  uint32_t document = 0;  ///< number of the document in its global batch
+  uint32_t document = 0;  ///< index of the document in its global batch
   uint32_t position = 0;  ///< position in the document
 };
 
 struct DropoutParams {
   uint64_t seed = 0;
   uint32_t step = 0;       ///< optimizer step
-  uint32_t module = 0;     ///< number of the module in the model
-  uint32_t threshold = 0;  ///< of 65536: channels whose 16 random bits are below it are dropped
+  uint32_t module = 0;     ///< index of the module in the model
+  uint32_t threshold = 0;  ///< of 65536: a channel is dropped if its 16 random bits are below
   float scale = 1;         ///< 1 / (1 - threshold / 65536)
 };
 
-/// NEFTune's noise (noise.h).
+/// Parameters of NEFTune noise (noise.h).
 struct NoiseParams {
   uint64_t seed = 0;
   uint32_t step = 0;        ///< optimizer step
-  double scaled_alpha = 0;  ///< alpha times the embedding's own scale
+  double scaled_alpha = 0;  ///< alpha times the embedding's `scale`
 };
 
 struct AdamWParams {
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   float bias_correction1, sqrt_bias_correction2;  ///< 1 - beta1^t, sqrt(1 - beta2^t)
-  float grad_scale;  ///< clipping factor, applied to the gradient as it is read
-  /// Rounded from fp64: 1 - 0.999F is 1.3e-5 off.
+  float grad_scale;  ///< gradient clipping factor, applied when the gradient is read
+  /// Computed in fp64, then rounded: 1 - 0.999F in fp32 has a relative error of 1.3e-5.
   float one_minus_beta1, one_minus_beta2;
 };
 
-/// Whether an update may be made and with which factor, where only the device knows: AdamW's
-/// kernels read it there.
+/// Decides on the device whether an update is applied, and with which gradient factor. The AdamW
+/// kernels read it there, so the host need not wait.
 struct UpdateGate {
-  float grad_scale;  ///< in place of `AdamWParams::grad_scale`
-  int32_t is_open;   ///< 0: weights and moments stay as they are
+  float grad_scale;  ///< replaces `AdamWParams::grad_scale`
+  int32_t is_open;   ///< 0: weights and moments stay unchanged
 };
 
-/// 8-bit AdamW's numbers of one step, each rounded once from fp64, as bitsandbytes passes them on.
+/// Scalars of one step of 8-bit AdamW, each rounded once from fp64, as in bitsandbytes.
 struct AdamW8bitParams {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
   float step_size;  ///< -learning_rate / (1 - beta1^t)
@@ -56,52 +57,51 @@ struct AdamW8bitParams {
   float grad_scale;
 };
 
-inline constexpr int64_t kStateBlock = 256;    ///< values of a moment that share a factor
-inline constexpr int64_t kStateSteps = 65536;  ///< of DynamicMap::codes
-inline constexpr int64_t kStateTree = 384;     ///< of DynamicMap::tree
+inline constexpr int64_t kStateBlock = 256;    ///< values of a moment per block (one absmax each)
+inline constexpr int64_t kStateSteps = 65536;  ///< size of DynamicMap::codes
+inline constexpr int64_t kStateTree = 384;     ///< size of DynamicMap::tree
 
-/// A DynamicMap's numbers.
+/// Raw pointers to the tensors of a DynamicMap.
 struct StateMap {
   const float* values;   ///< [256]
   const uint8_t* codes;  ///< [kStateSteps]; CPU only
   const uint16_t* tree;  ///< [kStateTree]
 };
 
-/// The moments of one block: values[code] * absmax.
+/// Quantised moments of one block: value = values[code] * absmax.
 struct StateBlock {
   uint8_t *exp_avg, *exp_avg_sq;
   float *exp_avg_absmax, *exp_avg_sq_absmax;
 };
 
-/// What a feed-forward half's gate passes through: silu, gelu in its tanh approximation
-/// (arXiv:1606.08415), or x sigmoid(alpha x) of clamped halves (gpt-oss).
+/// Activation of a gated MLP: silu; gelu in its tanh approximation (arXiv:1606.08415); or
+/// x sigmoid(alpha x) of clamped inputs (gpt-oss).
 enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };
 
-/// How gate and up become one: activation(gate) * up. kClampedSwiglu: gate is cut above at `limit`,
-/// up on both sides, and 1 is added to up.
+/// h = activation(gate) * up. kClampedSwiglu: gate is clamped to at most `limit` and up to
+/// [-limit, limit]; then h = gate sigmoid(alpha gate) * (up + 1).
 struct Gating {
   Activation activation = Activation::kSilu;
-  float alpha = 1.702F, limit = 7.0F;  ///< kClampedSwiglu
-  // NOLINTNEXTLINE(google-explicit-constructor): the others need no numbers
+  float alpha = 1.702F, limit = 7.0F;  ///< kClampedSwiglu only
+  // NOLINTNEXTLINE(google-explicit-constructor): the other activations have no parameters
   constexpr Gating(Activation of = Activation::kSilu) : activation(of) {}
   constexpr Gating(Activation of, float alpha_of, float limit_of)
       : activation(of), alpha(alpha_of), limit(limit_of) {}
 };
 
-/// How eight bits hold a value (QuantFormat::kFp8, kInt8).
+/// Number format of an 8-bit code (QuantFormat::kFp8, kInt8).
 enum class EightBits { kE4m3, kInt8 };
 
-/// Queries and keys of one tile of attention on CPU.
+/// Number of queries and of keys in one tile of CPU attention.
 inline constexpr int64_t kAttentionTile = 64;
 
-/// Which keys of a tile its queries see: query q those from q + first on, up to and without q +
-/// last, each cut to the tile.
+/// Mask of one tile: query q attends to the keys [q + first, q + last), clipped to the tile.
 struct TileMask {
   int64_t first = 0, last = 0;
 };
 
-/// The parts of tiled attention between its matrix products; see
-/// src/kernels/attention/attention_cpu.inl for each.
+/// The steps of tiled attention between its matrix products; contracts in
+/// src/kernels/attention/attention_cpu.inl.
 template <typename T>
 struct AttentionKernels {
   void (*pack_rows)(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out);
@@ -122,7 +122,8 @@ struct AttentionKernels {
                    T* out, int64_t stride);
 };
 
-/// The parts of tiled products around LibTorch's brgemm; see src/kernels/matmul/matmul_cpu.inl.
+/// Packing and epilogue of tiled products around LibTorch's brgemm; contracts in
+/// src/kernels/matmul/matmul_cpu.inl.
 template <typename T>
 struct MatmulKernels {
   void (*pack_panel)(const T* w, int64_t stride, int64_t valid, int64_t width, int64_t depth,
@@ -136,26 +137,27 @@ struct MatmulKernels {
                            int64_t out_thin_stride, int64_t out_wide_stride);
 };
 
-/// One row of a matrix in 4 bits.
+/// One row of a matrix quantised to 4 bits.
 struct FourBitRow {
   const uint8_t* packed;
-  int64_t first;  ///< of its values, in the block that it lies in
+  int64_t first;  ///< index of the row's first value within its block
   int64_t block_size;
   const float* table;
-  const float* factors;  ///< of that block, and those after it
+  const float* factors;  ///< block scales: of the row's first block and those after it
 };
 
-/// One row of a matrix in 8 bits.
+/// One row of a matrix quantised to 8 bits.
 struct EightBitRow {
   EightBits form;
   const uint8_t* codes;
   float factor;
 };
 
-/// out[t] = w . x[t] of a row w and x fp32 [tokens, n]; of rows in fewer bits n, and of 4 bits
-/// `first` and `block_size`, are multiples of 32. See src/kernels/quant/dots_cpu.inl.
+/// out[t] = w . x[t] for one row w of n values and x fp32 [tokens, n]. For quantised rows n, and
+/// for 4 bits also `first` and `block_size`, are multiples of 32. See
+/// src/kernels/quant/dots_cpu.inl.
 struct DotKernels {
-  /// What `dot_4bit` takes for a token.
+  /// Reorders x into the layout that `dot_4bit` reads.
   void (*split_pairs)(const float* x, int64_t n, float* out);
   void (*dot_4bit)(const FourBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
   void (*dot_8bit)(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
@@ -163,50 +165,50 @@ struct DotKernels {
                    float* out);
   void (*dot_fp32)(const float* w, int64_t n, const float* x, int64_t tokens, float* out);
   void (*dot_bf16)(const uint16_t* w, int64_t n, const float* x, int64_t tokens, float* out);
-  /// out[t] += values . x[t] of any `count` values of a row.
+  /// out[t] += values . x[t] over `count` consecutive values; rows of x are `n` apart.
   void (*add_dots)(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
                    float* out);
 };
 
 template <typename T>
 struct RowKernels {
-  /// y = w * x * rstd, rstd = 1 / sqrt(mean(x^2) + eps), w = offset + weight
-  /// (RMSNorm, arXiv:1910.07467)
+  /// y = w * x * rstd, rstd = 1 / sqrt(mean(x^2) + eps), w = offset + weight (RMSNorm,
+  /// arXiv:1910.07467)
   void (*rms_norm_forward)(const T* x, const T* weight, T* y, float* rstd, int64_t rows,
                            int64_t hidden, float eps, float offset);
   /// dx = residual + rstd * (w dy - x rstd^2 mean(w dy x)); residual may be null
   void (*rms_norm_backward)(const T* dy, const T* x, const T* weight, const float* rstd,
                             const T* residual, T* dx, int64_t rows, int64_t hidden, float offset);
-  /// Rotates the halves of each head's first `rotary_dim` channels in place: (a, b) -> (a cos - b
-  /// sin, b cos + a sin), sin times `sign`. cos, sin [rows, rotary_dim / 2].
+  /// RoPE in place on the first `rotary_dim` channels of each head, whose two halves form the pairs
+  /// (a, b) -> (a cos - b sin, b cos + a sin), with sin times `sign` (-1: inverse).
+  /// cos, sin [rows, rotary_dim / 2].
   void (*rope)(T* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
                int64_t head_dim, int64_t rotary_dim, float sign);
   /// h = activation(gate) * up
   void (*gated_forward)(Gating gating, const T* gate, const T* up, T* h, int64_t n);
   /// Overwrites gate and up with their gradients.
   void (*gated_backward)(Gating gating, const T* dh, T* gate, T* up, int64_t n);
-  /// y = x * mask * scale; the mask is a function of (seed, step, module, token, channel) alone.
+  /// y = x * mask * scale; the mask depends only on (seed, step, module, token, channel).
   void (*dropout)(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels,
                   DropoutParams params);
-  /// losses[i] = -log softmax(z)[labels[i]] with z = logits[i], or cap * tanh(logits[i] / cap)
-  /// where cap > 0, and 0 for a negative label; then logits become their gradients times
-  /// grad_scale.
+  /// losses[i] = -log softmax(z)[labels[i]], 0 for a negative label, where z = logits[i], or
+  /// cap * tanh(logits[i] / cap) if cap > 0. Overwrites logits with grad_scale * their gradients.
   void (*cross_entropy)(T* logits, const int32_t* labels, float* losses, int64_t rows,
                         int64_t vocab, float cap, float grad_scale);
-  /// losses only; logits are left as they are.
+  /// The losses only; logits are not changed.
   void (*cross_entropy_loss)(const T* logits, const int32_t* labels, float* losses, int64_t rows,
                              int64_t vocab, float cap);
   AttentionKernels<T> attention;
   MatmulKernels<T> matmul;
-  /// Values [first, first + n) of 4 bits each, in blocks; see src/kernels/quant/quant_cpu.inl.
+  /// Dequantises values [first, first + n) of 4-bit blocks; see src/kernels/quant/quant_cpu.inl.
   void (*dequantize_4bit)(const uint8_t* packed, int64_t first, int64_t n, int64_t block_size,
                           const float* table, const float* absmax, T* out);
-  /// Numbers [first, first + n) of a row of ggml's blocks; see sftrun/weights/ggml_blocks.inl.
-  /// @param type one of weights::GgmlType that has blocks
+  /// Dequantises values [first, first + n) of a row of ggml blocks; see
+  /// sftrun/weights/ggml_blocks.inl.   @param type a weights::GgmlType that has blocks
   void (*dequantize_ggml)(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out);
-  /// Values of one row; see src/kernels/quant/eight_bits_cpu.inl.
+  /// Dequantises one row; see src/kernels/quant/eight_bits_cpu.inl.
   void (*dequantize_8bit)(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out);
-  /// One row rounded to e4m3: the codes' values and, returned, its factor; see
+  /// Rounds one row to e4m3. `out` receives the values of the codes; returns the row's scale. See
   /// src/kernels/quant/round_e4m3_cpu.inl.
   float (*round_row_e4m3)(const T* x, const float* gains, int64_t n, T* out);
   float (*round_row_e4m3_to_bf16)(const T* x, const float* gains, int64_t n, uint16_t* out);
@@ -216,30 +218,30 @@ struct CpuKernels {
   const char* isa;
   RowKernels<float> f32;
   RowKernels<uint16_t> bf16;
-  /// torch.optim.AdamW's update on n elements; `compute_copy` (bfloat16) is refreshed when not
-  /// null.
+  /// torch.optim.AdamW on n elements; also updates `compute_copy` (bfloat16) if it is not null.
   void (*adamw)(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
                 uint16_t* compute_copy, int64_t n, AdamWParams params);
   double (*sum_of_squares)(const float* x, int64_t n);
-  /// bitsandbytes' 8-bit AdamW on the n <= kStateBlock elements of one block.
+  /// bitsandbytes' 8-bit AdamW on one block of n <= kStateBlock elements.
   void (*adamw_8bit)(float* param, const float* grad, const StateBlock& state,
                      uint16_t* compute_copy, int64_t n, const StateMap& exp_avg_map,
                      const StateMap& exp_avg_sq_map, const AdamW8bitParams& params);
-  /// Codes and factors of whole blocks; see src/kernels/quant/quant_cpu.inl.
+  /// Codes and absmax of whole blocks; see src/kernels/quant/quant_cpu.inl.
   void (*quantize_4bit)(const float* values, int64_t n, int64_t block_size, const float* bounds,
                         const uint8_t* order, uint8_t* packed, float* absmax);
-  /// One row's codes and, returned, its factor; see src/kernels/quant/eight_bits_cpu.inl.
+  /// Quantises one row; returns its scale. See src/kernels/quant/eight_bits_cpu.inl.
   float (*quantize_row_e4m3)(const float* x, int64_t n, uint8_t* codes);
   float (*quantize_row_int8)(const float* x, int64_t n, uint8_t* codes);
   DotKernels dots;
-  /// memcpy past the caches. Before others read what was written, the caller orders its stores.
+  /// memcpy with non-temporal stores where the instruction set has them. The caller must issue a
+  /// store fence before another thread reads the data.
   void (*stream_copy)(void* to, const void* from, size_t bytes);
 };
 
-/// The table for this processor: avx512, avx2 or generic. SFTRUN_ISA in the environment names a
-/// lesser one (for tests).
+/// The table for this processor: avx512, avx2 or generic. The environment variable SFTRUN_ISA
+/// selects a lesser one (for tests).
 const CpuKernels& cpu_kernels();
-/// A table by name; null if this processor lacks it.
+/// The table of that name; null if this processor does not support it.
 const CpuKernels* cpu_kernels_by_name(const char* isa);
 
 }  // namespace sftrun::kernels

@@ -6,15 +6,15 @@
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/routes.h"
 
-/// The CUDA side of `ops.h`, filled by libsftrun_cuda.so when it is loaded (only where there is a
-/// GPU). Same contracts as there.
+/// The CUDA implementations of `ops.h`, registered by libsftrun_cuda.so when it is loaded (only on
+/// machines with a GPU). Contracts are those of ops.h unless noted.
 namespace sftrun::kernels {
 
 namespace cuda {
 struct FourBitTables;
 }
 
-/// to = scale * from. Rows of `to` may lie further apart than they are long.
+/// to = scale * from. The row stride of `to` may exceed its row length.
 struct MatrixCopy {
   at::Tensor from, to;
   double scale = 1;
@@ -35,9 +35,9 @@ struct CudaKernels {
                                             const std::vector<at::Tensor>& rstd,
                                             const RopeAngles* angles, int64_t head_dim,
                                             const std::vector<at::Tensor>& into);
-  /// What FlashAttention does not take, of heads of at most 512 channels.
+  /// Attention for inputs that FlashAttention does not support; head_dim at most 512.
   /// @param cu_seqlens [documents + 1] int32 on the device
-  /// @return out, contiguous, and lse [heads, T] fp32
+  /// @return out (contiguous) and lse [heads, T] fp32
   std::pair<at::Tensor, at::Tensor> (*attention_forward)(const at::Tensor& q, const at::Tensor& k,
                                                          const at::Tensor& v,
                                                          const at::Tensor& cu_seqlens,
@@ -49,16 +49,16 @@ struct CudaKernels {
                                        const at::Tensor& cu_seqlens, const AttentionShape& shape);
   at::Tensor (*gated_forward)(Gating gating, const at::Tensor& gate, const at::Tensor& up,
                               int64_t spare);
-  /// @param leaves_activation dh becomes what `gated_forward` gave
+  /// @param leaves_activation dh is overwritten with the output of `gated_forward`
   void (*gated_backward)(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up,
                          bool leaves_activation);
-  /// @param token_keys [T, 2] int32   @param step [1] int32, in place of `params.step`
+  /// @param token_keys [T, 2] int32   @param step [1] int32, replaces `params.step`
   at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& token_keys, const at::Tensor& step,
                         const DropoutParams& params);
   /// x [T, channels] += noise.   @param cu_seqlens [n + 1] int32
   void (*add_embedding_noise)(at::Tensor& x, const at::Tensor& token_keys, const at::Tensor& step,
                               const at::Tensor& cu_seqlens, const NoiseParams& params);
-  /// @param grad_factor [1] fp32: times `grad_scale`; undefined: 1
+  /// @param grad_factor [1] fp32, multiplies `grad_scale`; undefined: 1
   at::Tensor (*cross_entropy)(at::Tensor& logits, const at::Tensor& labels, double softcap,
                               double grad_scale, const at::Tensor& grad_factor);
   at::Tensor (*cross_entropy_loss)(const at::Tensor& logits, const at::Tensor& labels,
@@ -70,27 +70,27 @@ struct CudaKernels {
                      at::Tensor& compute, int64_t first_block, int64_t end_block,
                      const AdamW8bitParams& params, const at::Tensor& gate);
   at::Tensor (*sum_of_squares)(const at::Tensor& flat);
-  /// @param tables what the codes of 4 bits stand for: `cuda::four_bit_tables`
+  /// @param tables values of the 4-bit codes (`cuda::four_bit_tables`)
   /// @param out [rows, columns]
   void (*dequantize)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
                      const at::Tensor& out);
-  /// x w^T of few rows: x's, as `thin_product_serves` takes them.
+  /// x w^T for an x of few rows.   @pre thin_product_serves
   at::Tensor (*thin_product)(const at::Tensor& x, const QuantizedMatrix& w,
                              const cuda::FourBitTables& tables);
-  /// to [columns, rows] = from [rows, columns], uint8, with rows and columns exchanged.
+  /// to [columns, rows] uint8 = transpose of from [rows, columns].
   void (*turn_codes)(const at::Tensor& from, const at::Tensor& to);
-  /// `round_to_e4m3` of quant.h.
+  /// See `round_to_e4m3` in quant.h.
   RoundedRows (*round_to_e4m3)(const at::Tensor& x, const at::Tensor& gains);
-  /// Whether x's card multiplies e4m3: sm_89 and later.
+  /// Whether the GPU of x supports e4m3 matrix products (sm_89 and later).
   bool (*multiplies_fp8)(const at::Tensor& x);
-  /// Whether LibTorch has one launch for all matrices of a product of x's type on x's card.
+  /// Whether LibTorch computes a grouped product of x's dtype in one launch on x's GPU.
   bool (*libtorch_groups)(const at::Tensor& x);
-  /// @param ends [experts] int32: where each expert's rows end
+  /// @param ends [experts] int32: end row of each expert
   at::Tensor (*grouped_matmul)(const at::Tensor& x, const at::Tensor& w, bool transposed,
                                const at::Tensor& ends);
   void (*add_grouped_matmul_tn)(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                                 const at::Tensor& ends);
-  // Routing and experts' rows: contracts in src/kernels/experts/device_ops.h.
+  // Routing and rows of experts: contracts in src/kernels/experts/device_ops.h.
   TokenChoice (*route_tokens)(const at::Tensor& logits, const at::Tensor& factors, int64_t top_k,
                               bool normalise);
   at::Tensor (*route_tokens_backward)(const at::Tensor& logits, const TokenChoice& choice,
@@ -109,22 +109,23 @@ struct CudaKernels {
   GatedAnswerGrads (*gated_answer_backward)(const at::Tensor& dy, const at::Tensor& answer,
                                             const at::Tensor& logits);
   void (*add_adapter_grads)(const std::vector<AdapterGrad>& grads);
-  /// What `copy_matrices` reads, on the device of the matrices.
+  /// The device table of pointers and sizes that `copy_matrices` reads.
   at::Tensor (*copy_table)(const std::vector<MatrixCopy>& copies);
-  /// All of them in one launch.   @param like one of the matrices
+  /// Performs all copies in one launch.   @param like one of the matrices
   void (*copy_matrices)(const at::Tensor& table, const at::Tensor& like);
-  /// On the host, in memory that cards copy from and to beside other work; of no more bytes than it
-  /// has, to whole pages (LibTorch's own takes the next power of two).
-  /// @param device the card that copies   @throws c10::Error where the system does not lock as much
+  /// Zeros in page-locked host memory, for asynchronous copies. Its size is rounded up to whole
+  /// pages (LibTorch's own allocator rounds up to the next power of two).
+  /// @param device the GPU that copies
+  /// @throws c10::Error if the system cannot lock that much memory
   at::Tensor (*pinned_zeros)(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
-  /// As the driver names it: "NVIDIA H100 80GB HBM3".
+  /// GPU name as the driver reports it: "NVIDIA H100 80GB HBM3".
   std::string (*card_name)(at::Device device);
-  /// Its place as NVML writes it: "00000000:81:00.0".
+  /// PCI bus ID in NVML's form: "00000000:81:00.0".
   std::string (*card_bus_id)(at::Device device);
-  /// 10 * major + minor: 90 of an H100.
+  /// 10 * major + minor: 90 for an H100.
   int (*compute_capability)(at::Device device);
   void (*decide_update)(at::Tensor& gate, const at::Tensor& numbers, const GateRule& rule);
-  /// `capture` of graph.h.
+  /// See `capture` in graph.h.
   std::unique_ptr<Graph> (*capture)(at::Device device, const Graph* beside,
                                     const std::function<void()>& work);
 };

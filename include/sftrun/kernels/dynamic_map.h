@@ -2,25 +2,26 @@
 
 #include <ATen/core/Tensor.h>
 
-/// bitsandbytes' dynamic map of 8 bits (functional.py, create_dynamic_map; arXiv:1511.04561): 256
-/// values between -1 and 1, or 0 and 1, whose fractions have the more steps the larger the
-/// exponent.
+/// bitsandbytes' dynamic 8-bit map (functional.py, create_dynamic_map; arXiv:1511.04561): 256
+/// values in [-1, 1] (signed) or [0, 1] (unsigned). The larger the exponent, the more fraction
+/// steps.
 namespace sftrun::kernels {
 
 struct DynamicMap {
   at::Tensor values;  ///< [256] fp32, ascending
-  /// [65536] uint8: the code of the value nearest to -1 + 2 i / 65535. What bitsandbytes' library
-  /// for CPUs takes for the nearest to x is what is nearest to the one of these that is next to x
-  /// (found by trying its every answer; 0.50.2).
+  /// [65536] uint8: the code of the value nearest to -1 + 2 i / 65535. bitsandbytes' CPU library
+  /// rounds x to one of these 65536 points and then to the value nearest to that point (found by
+  /// comparing all its results; 0.50.2).
   at::Tensor codes;
-  /// [384] uint16 as int16: the same as a search tree of bounds, the first steps of each code but
-  /// 0. Level l of the eight begins at 32 l, the last, of 128 bounds, at 256.
+  /// [384] uint16 stored as int16: `codes` as a search tree of bounds, where a bound is the first
+  /// index i of a code (code 0 has none). Level l of 0 to 7 begins at 32 l; the last level, of 128
+  /// bounds, begins at 256.
   at::Tensor tree;
 
   DynamicMap to(at::Device device) const;
 };
 
-/// On the host, made once. Thread-safe.
+/// On the host, built once. Thread-safe.
 const DynamicMap& dynamic_map(bool is_signed);
 
 }  // namespace sftrun::kernels

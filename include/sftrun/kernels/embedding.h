@@ -2,18 +2,18 @@
 
 #include "sftrun/kernels/linear.h"
 
-/// The table of tokens' vectors, with an update of low rank as peft has one (tuners/lora/layer.py,
-/// Embedding): y = scale * (W[token] + s * A[:, token]^T B^T). No dropout.
+/// Embedding table with an optional adapter, as in peft (tuners/lora/layer.py, Embedding):
+///     y = scale * (W[token] + s * A[:, token]^T B^T),   s the adapter's scale. No dropout.
 namespace sftrun::kernels {
 
 struct Embedding {
   std::string name;   ///< HF name: "model.embed_tokens"
   at::Tensor weight;  ///< [vocab, hidden] in the compute dtype; a view of its parameter if trained
-  std::optional<QuantizedMatrix> quantized;  ///< in place of `weight`, which is undefined then
+  std::optional<QuantizedMatrix> quantized;  ///< replaces `weight`, which is then undefined
   Parameter* parameter = nullptr;
-  double scale = 1;  ///< of what the table gives, the update's part included (Gemma, Granite)
-  /// A [r, vocab], B [hidden, r]. DoRA's magnitudes [hidden] are the channels', whose lengths are
-  /// those of the columns of W + s (B A)^T.
+  double scale = 1;  ///< multiplies the output, including the adapter's part (Gemma, Granite)
+  /// A [r, vocab], B [hidden, r]. DoRA magnitudes are [hidden], relative to the column norms of
+  /// W + s (B A)^T.
   std::optional<LoraAdapter> lora;
 
   Matrix matrix() const { return quantized ? Matrix(*quantized) : Matrix(weight); }
@@ -23,8 +23,8 @@ struct Embedding {
 /// @param tokens [T] int64   @return [T, hidden]
 at::Tensor embedding_forward(const Embedding& embedding, const at::Tensor& tokens,
                              at::ScalarType dtype);
-/// Adds the parameters' gradients. What it needs of the forward pass it looks up again.
-/// @param grad of what forward gave, [T, hidden]
+/// Adds to the parameters' gradients. Saves nothing in the forward pass: looks rows up again.
+/// @param grad gradient of the output [T, hidden]
 void embedding_backward(const Embedding& embedding, const at::Tensor& tokens,
                         const at::Tensor& grad);
 

@@ -7,25 +7,24 @@
 
 namespace sftrun::kernels {
 
-/// What was queued on a GPU, kept as a CUDA graph: one launch does all of it again, with the memory
-/// that it had.
+/// A captured CUDA graph: one launch repeats all captured work on the same memory addresses.
 class Graph {
  public:
   Graph() = default;
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
   virtual ~Graph() = default;
-  /// On the current stream of its device.
+  /// Launches on the current stream of its device.
   virtual void launch() = 0;
 };
 
-/// Runs `work`, whose kernels and copies are noted, not done. Memory that it takes is the graph's;
-/// what it leaves there for others is gone with the next launch.
-/// @param beside shares its memory: launched one after the other, and nothing of one's is read
-/// after the other's launch; null: memory of its own
-/// @param work may not wait for the device, nor copy from pageable memory
-/// @throws c10::Error where the work cannot be captured; whatever `work` throws. The device is then
-/// as it was before.
+/// Captures `work`: its kernels and copies are recorded, not executed. Memory allocated during
+/// capture belongs to the graph; the next launch overwrites what `work` left there.
+/// @param beside graph whose memory pool is shared; the two must not run at the same time, and
+/// nothing of one may be read after the other was launched; null: an own pool
+/// @param work must not synchronise with the device, nor copy from pageable memory
+/// @throws c10::Error if the work cannot be captured; rethrows whatever `work` throws. The device
+/// state is then the same as before.
 std::unique_ptr<Graph> capture(at::Device device, const Graph* beside,
                                const std::function<void()>& work);
 

@@ -11,24 +11,24 @@
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/unpack_ahead.h"
 
-/// Linears that read the same input, as one product (CUDA), and adapters as part of it. A GPU's
-/// time for a layer of few tokens is that of its launches, and a wide product uses it better than
-/// some narrow ones.
+/// Linear layers with the same input, computed as one matrix product together with their adapters
+/// (CUDA). For few tokens kernel launches dominate a layer's time, and one wide product uses the
+/// GPU better than several narrow ones.
 namespace sftrun::kernels {
 
 struct JointLinears {
-  at::Tensor bias;  ///< [N], N the sum of out_features; or undefined
-  /// [ranks, K]: the A of each adapter one below another, then rows of zeros. Undefined without
-  /// adapters.
+  at::Tensor bias;  ///< [N], N = sum of out_features; or undefined
+  /// [ranks, K]: the A matrices stacked by rows, zero-padded. Undefined without adapters.
   at::Tensor a;
-  at::Tensor b;  ///< [N, ranks]: scale * B of each, zero elsewhere
-  /// [N + ranks, K + ranks]: each linear's weight is a view of it, `b` beside them and `a` below.
-  /// Undefined of quantised ones.
+  at::Tensor b;  ///< [N, ranks]: block-diagonal, scale * B of each adapter
+  /// [N + ranks, K + ranks] = [W | b ; a | 0]: each linear's weight is a view of it. Undefined for
+  /// quantised weights.
   at::Tensor whole;
-  /// Of bases in FP8, whose products take codes: each linear's are views of it.
+  /// FP8 base weights, if products use the codes directly; the linears' weights are views of it.
   std::optional<QuantizedMatrix> fp8;
-  at::Tensor ones;                   ///< [1, K] fp32: factors of the codes when they are turned
-  UnpackAhead* unpacking = nullptr;  ///< of quantised ones: what has their values, or turned codes
+  at::Tensor ones;                   ///< [1, K] fp32: scales of the transposed codes
+  UnpackAhead* unpacking = nullptr;  ///< set for quantised weights: dequantises, or transposes FP8
+                                     ///< codes
   std::vector<const Linear*> members;
 
   bool defined() const { return !members.empty(); }
@@ -36,68 +36,69 @@ struct JointLinears {
   bool has_adapters() const { return a.defined(); }
   int64_t out_features() const;
   int64_t in_features() const { return members.front()->matrix().size(1); }
-  // Of quantised ones valid until `release`; not of FP8.
+  // With quantised weights valid until `release`; not available for FP8.
   at::Tensor weights() const;        ///< W [N, K]
   at::Tensor weights_and_b() const;  ///< [W | scale B] [N, K + ranks]
   at::Tensor weights_and_a() const;  ///< [W ; A] [N + ranks, K]
-  /// When the product that reads the matrix is queued.
+  /// Call when the product that reads the matrix has been launched.
   void release() const {
     if (unpacking) unpacking->done();
   }
   int64_t ranks() const { return has_adapters() ? a.size(0) : 0; }  ///< a multiple of 16
-  /// a's rows with what is behind them, [ranks, K + ranks]: contiguous.   @pre has adapters
+  /// The rows of `a` including their padding columns, [ranks, K + ranks], contiguous.
+  /// @pre has adapters
   at::Tensor rows_of_a() const;
-  /// Columns of room that `joint_forward` wants behind a row of x, and `joint_input_grad` behind
-  /// one of dy.
+  /// Unused columns that `joint_forward` needs after each row of x, and `joint_input_grad` after
+  /// each row of dy, to use one product instead of two.
   int64_t spare() const { return fp8 ? 0 : ranks(); }
 
  private:
   at::Tensor part(JointPart which) const;
 };
 
-/// Whether they can be one: matrices that do not train, all dense, all in FP8 or all quantised
-/// otherwise, with biases all or none, and adapters without dropout and magnitude. One alone has an
-/// adapter.
+/// Whether these linears can be joined. Required: frozen weights and biases, with a bias for all or
+/// for none; all dense, all FP8, or all quantised otherwise; adapters without dropout, DoRA
+/// magnitude or fp32 compute copy. A single linear qualifies only with an adapter.
 bool can_join(const std::vector<Linear*>& linears);
-/// Moves dense weights, and codes in FP8, into one matrix. The linears must not move any more. @pre
-/// can_join
+/// Moves dense weights or FP8 codes into one matrix. The linears must not be moved in memory
+/// afterwards.   @pre can_join
 JointLinears join(const std::vector<Linear*>& linears);
 
-/// x [T, K] times the weights, with biases and adapters: [T, N].
-/// @param x what lies between its rows, if that is enough, is overwritten with x a^T: [x | x a^T]
-/// [W | scale B]^T is one product, where a result that is read and written again would be two
-/// @param spare columns of room behind each row of the result
-/// @param low becomes x a^T [T, ranks], if not null and there are adapters
+/// y = x W^T + bias + x a^T b^T: x [T, K] -> [T, N].
+/// @param x if its row stride leaves `JointLinears::spare` unused columns, these are overwritten
+/// with x a^T, and [x | x a^T] [W | scale B]^T is one product
+/// @param spare unused columns to allocate after each row of the result
+/// @param low receives x a^T [T, ranks] if there are adapters; null: not wanted
 at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t spare,
                          at::Tensor* low);
-/// The same, added to y.
+/// y += x W^T + bias + x a^T b^T.
 void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
                        at::Tensor y);
 
 struct JointGrads {
-  at::Tensor dx;     ///< [T, K]; undefined where it is not wanted
+  at::Tensor dx;     ///< [T, K]; undefined when !needs_dx
   at::Tensor d_low;  ///< dy b [T, ranks]; undefined without adapters
 };
-/// @param dy [T, N]; what lies between its rows, if that is enough, is overwritten with d_low,
-/// which saves a launch: [dy | d_low] [W ; A] is one product
+/// @param dy [T, N]; if its row stride leaves `JointLinears::spare` unused columns, these are
+/// overwritten with d_low, and [dy | d_low] [W ; A] is one product
 JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx);
 /// Adds the adapters' gradients.
-/// @param x the linears' input, or what `norm` makes that of
-/// @param low of the forward pass   @param d_low of `joint_input_grad`
+/// @param x the input of the linears, or the input of the RMSNorm before them with its `norm`
+/// @param low x a^T of the forward pass   @param d_low of `joint_input_grad`
 void add_joint_adapter_grads(const at::Tensor& dy, const at::Tensor& x, const NormFactors& norm,
                              const at::Tensor& low, const at::Tensor& d_low,
                              const JointLinears& joint);
 
-/// The adapters' matrices on their way into all `a` and `b` of a model, in one launch.
+/// Copies the adapters' A and scale * B into the `a` and `b` of all joint linears in one launch.
 class JointAdapters {
  public:
   void add(const JointLinears& joint);
-  /// After the compute copies have changed.
+  /// Call after the adapters' compute copies have changed.
   void refresh();
 
  private:
   std::vector<MatrixCopy> copies_;
-  at::Tensor table_;  // on the device, made at the first refresh
+  at::Tensor table_;  // on the device, built by the first refresh
 };
 
 }  // namespace sftrun::kernels

@@ -8,53 +8,54 @@
 #include "sftrun/kernels/linear.h"
 #include "sftrun/kernels/ops.h"
 
-/// The weights of one decoder layer, and how it uses them.
+/// The weights of one decoder layer and the options of its computation.
 namespace sftrun::kernels {
 
-/// What layers have of one another beside their hidden states, in one batch.
+/// State shared between the layers of one forward and backward pass, beside the hidden states.
 struct LayerExchange {
   struct Keys {
-    at::Tensor k, v;    ///< as attention reads them
-    at::Tensor dk, dv;  ///< of the layers that borrow them; undefined: none so far
+    at::Tensor k, v;    ///< keys and values after norm and RoPE
+    at::Tensor dk, dv;  ///< gradients from the layers that reuse them; undefined: none yet
   };
-  std::vector<Keys> keys;  ///< [layers], of those that lend theirs
-  at::Tensor per_layer;    ///< [T, layers, size]
-  at::Tensor d_per_layer;  ///< the same, fp32; undefined: not wanted
+  std::vector<Keys> keys;  ///< [layers]; set for layers whose keys others reuse
+  at::Tensor per_layer;    ///< [T, layers, size], per-layer inputs
+  at::Tensor d_per_layer;  ///< its gradient, fp32; undefined: not needed
   RouterBalance balance;
 };
 
-/// Channels that a layer gets of each token: x + norm(projection(activation(gate(x)) * channels))
-/// (Gemma 3n and 4).
+/// Per-layer inputs of Gemma 3n and 4:
+///     x + norm(projection(activation(gate(x)) * input)),  `input` from per_layer_inputs.h
 struct PerLayerBranch {
   Linear gate, projection;
   Norm out;
   bool defined() const { return !gate.name.empty(); }
 };
 
-/// Attention, then feed-forward, each: x + residual_scale * norm_out(f(norm_in(x))).
+/// Attention block, then MLP block, each: x + residual_scale * norm_out(f(norm_in(x))).
 struct Layer {
   Norm attention_in, attention_out, feed_forward_in, feed_forward_out;
-  Norm q_norm, k_norm;  ///< before the rotation: of each head, or of all heads together
-  Norm v_norm;          ///< of each head
-  Norm dense_out, experts_in, experts_out;  ///< where experts work beside the dense half
-  /// q, k and v, or all three in one; likewise gate and up.
+  Norm q_norm, k_norm;                      ///< before RoPE: per head, or over all heads together
+  Norm v_norm;                              ///< per head
+  Norm dense_out, experts_in, experts_out;  ///< where experts run in parallel to the dense MLP
+  /// q, k and v, or the fused qkv; likewise gate and up, or gate_up.
   Linear q, k, v, qkv, o, gate, up, gate_up, down;
-  /// CUDA: of q, k, v, of o alone, and so on, where they can be. What is undefined is not.
+  /// CUDA: joint linears of q, k and v, of o, of gate and up, of down; undefined where not
+  /// possible.
   JointLinears joint_qkv, joint_o, joint_gate_up, joint_down;
-  /// Columns of room that the layer below wants behind the rows of its gradient.
+  /// Unused columns that the layer below needs after each row of its output gradient.
   int64_t spare_below = 0;
-  Mixture mixture;     ///< instead of gate, up and down
-  DeltaNet delta_net;  ///< instead of q, k, v and attention
+  Mixture mixture;     ///< replaces gate, up and down
+  DeltaNet delta_net;  ///< replaces q, k, v and attention
   AttentionShape attention;
-  /// q gives of each head its query, then what the head's answer is gated by: out * sigmoid(gate).
+  /// q_proj yields a query and a gate for each head: out * sigmoid(gate).
   bool gates_attention = false;
-  bool value_is_key = false;  ///< v is what k gives, before its norm
-  int64_t index = 0;          ///< among the layers
-  int64_t keys_of = -1;       ///< the layer whose keys and values it reads; -1: its own
-  bool lends_keys = false;    ///< others read its own
+  bool value_is_key = false;  ///< v is the output of k_proj, before its norm
+  int64_t index = 0;          ///< index of the layer
+  int64_t keys_of = -1;       ///< layer whose keys and values are reused; -1: its own
+  bool lends_keys = false;    ///< other layers reuse its keys and values
   PerLayerBranch per_layer;
-  Weight scalar;  ///< [1], of the layer's output
-  Weight sinks;   ///< [heads]: beside each head's scores, of no key
+  Weight scalar;  ///< [1], multiplies the layer's output
+  Weight sinks;   ///< [heads]: attention sinks, one extra softmax score per head
   int rope = 0;   ///< index in `BatchContext::ropes`; -1: none
   Gating gating;
   double residual_scale = 1;
@@ -62,7 +63,7 @@ struct Layer {
   bool has_dense_half() const { return !down.name.empty(); }
   bool fuses_qkv() const { return !qkv.name.empty(); }
   bool fuses_gate_up() const { return !gate_up.name.empty(); }
-  /// Those that are there.
+  /// Linear layers that are present.
   std::vector<Linear*> linears() {
     std::vector<Linear*> present;
     SharedExpert& shared = mixture.shared;
@@ -96,15 +97,15 @@ struct Layer {
   }
 };
 
-/// The final norm and the language-model head: logits = logit_scale * W norm(x), then capped.
+/// Final norm and language-model head: logits = logit_scale * W norm(x), then the soft cap.
 struct Head {
   Norm norm;
   Linear linear;
   double logit_scale = 1;
-  double softcap = 0;  ///< logits become cap * tanh(logit / cap); 0: no cap
+  double softcap = 0;  ///< logits become cap * tanh(logit / cap); 0: off
 };
 
-/// Linears that share their input.
+/// Linear layers with the same input.
 using LinearGroup = std::vector<const Linear*>;
 
 inline bool trains(const LinearGroup& group) {

@@ -4,12 +4,12 @@
 
 namespace sftrun::kernels {
 
-/// NEFTune (arXiv:2310.05914; transformers' integrations/neftune.py): adds to each value of x
-/// [T, channels] uniform noise between -scale and scale * alpha / sqrt(L * channels), where L is
-/// the number of tokens of its document. Counter-based like dropout: the same for a token of a
-/// document in a step, wherever it is packed, to the bit on every device. Four values a Philox
-/// call.
-/// @param x contiguous   @param batch with token keys, on CUDA also cu_seqlens, on x's device
+/// NEFTune noise (arXiv:2310.05914; transformers' integrations/neftune.py), in place:
+///     x += u * scale * alpha / sqrt(L * channels),   u uniform in [-1, 1)
+/// where L is the number of tokens of the document. x [T, channels]. Counter-based like dropout: a
+/// token's noise depends only on seed, step, document, position and channel, and is bit-identical
+/// for every packing and device. One Philox call yields four values.
+/// @param x contiguous   @param batch token keys, and on CUDA cu_seqlens, on the device of x
 void add_embedding_noise_(at::Tensor& x, const BatchContext& batch, double alpha, double scale = 1);
 
 }  // namespace sftrun::kernels

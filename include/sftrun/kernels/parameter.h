@@ -9,22 +9,22 @@
 
 #include "sftrun/core/file_layout.h"
 
-/// Trainable parameters, all in flat buffers: one fp32 master, one gradient, and a copy in the
-/// compute dtype where that is not fp32. One buffer makes the optimizer, clipping and reduction
-/// single passes over memory.
+/// Trainable parameters in flat buffers: fp32 master weights, fp32 gradients, and a copy in the
+/// compute dtype if that is not fp32. With flat buffers the optimizer, gradient clipping and
+/// all-reduce are single passes over memory.
 namespace sftrun::kernels {
 
-/// What a parameter is to the optimizer.
+/// Kind of a parameter, for the optimizer's choice of method.
 enum class ParameterRole {
   kMatrix,     ///< the weight of a linear layer
-  kExperts,    ///< the matrices of all experts of a layer, one after the other
-  kEmbedding,  ///< a lookup table
+  kExperts,    ///< the stacked matrices of all experts of a layer
+  kEmbedding,  ///< embedding table
   kHead,       ///< the language-model head
-  kOther,      ///< norm, bias, convolution, and other small tensors
+  kOther,      ///< norm, bias, convolution and other small tensors
   kLoraA,
   kLoraB,
   kEmbeddingLora,  ///< A or B of an embedding's adapter
-  kMagnitude,      ///< DoRA's
+  kMagnitude,      ///< DoRA magnitude
 };
 
 struct Parameter {
@@ -33,22 +33,22 @@ struct Parameter {
   int64_t group = 0;  ///< order of use: 0 embedding, 1 + layer, num_layers + 1 final norm and head
   ParameterRole role = ParameterRole::kMatrix;
   bool decays =
-      true;  ///< whether weight decay applies (not to norms and biases, as transformers' Trainer)
+      true;  ///< whether weight decay applies (not to norms and biases, as in transformers'
+             ///< Trainer)
   bool in_fp32 = false;  ///< `compute` is the master, whatever the compute dtype
   int64_t offset = 0;    ///< first element in the flat buffers
   int64_t numel = 0;
-  at::Tensor master;  ///< fp32 view; an autograd leaf whose .grad is `grad`
-  at::Tensor grad;    ///< fp32 view, summed into
-  at::Tensor
-      compute;  ///< view in the compute dtype: what products read (== master when that is fp32)
+  at::Tensor master;   ///< fp32 view; an autograd leaf whose .grad is `grad`
+  at::Tensor grad;     ///< fp32 view; gradients accumulate here
+  at::Tensor compute;  ///< view in the compute dtype, read by products (the master if that is fp32)
 
   FileLayout layout = {};
-  /// Copies the master into the compute copy, where that is another tensor.
+  /// Copies the master to the compute copy, if that is another tensor.
   void refresh_compute();
   const std::vector<int64_t>& shape_in_files() const {
     return layout.shape.empty() ? shape : layout.shape;
   }
-  /// A view of `values` (of `shape`) whose elements come in the files' order.
+  /// A view of `values` (of shape `shape`) with the elements in the files' order.
   at::Tensor in_file_order(const at::Tensor& values) const;
 };
 
@@ -60,7 +60,7 @@ class ParameterStore {
   ParameterStore& operator=(const ParameterStore&) = delete;
   ParameterStore(ParameterStore&&) = default;
 
-  /// Groups must be added in ascending order. Tensors exist after `allocate`.
+  /// Groups must be added in ascending order. The tensors exist after `allocate`.
   Parameter* add(std::string name, std::vector<int64_t> shape, int64_t group, bool decays);
   void allocate(at::ScalarType compute_dtype, at::Device device);
 
@@ -68,22 +68,21 @@ class ParameterStore {
   const std::deque<Parameter>& parameters() const { return parameters_; }
   Parameter* find(const std::string& name);
   bool empty() const { return parameters_.empty(); }
-  int64_t numel() const;  ///< of the parameters, without the padding between them
+  int64_t numel() const;  ///< sum over parameters, without padding
 
   at::Tensor& master() { return master_; }  ///< [flat] fp32
   at::Tensor& grad() { return grad_; }      ///< [flat] fp32
   at::Tensor& compute() { return compute_; }
-  /// Element range [begin, end) that a group occupies; empty if it has no parameter.
+  /// Elements [begin, end) of a group in the flat buffers; empty if it has no parameter.
   std::pair<int64_t, int64_t> group_range(int64_t group) const;
   int64_t num_groups() const;
 
   void zero_grad();
-  /// Copies the masters into the compute copies (after loading; the optimizer does it itself in a
-  /// step).
+  /// Copies the masters to the compute copies, after loading; optimizer steps do it themselves.
   void refresh_compute();
-  /// Counts the changes of the compute copies: what is made of them is to be made again.
+  /// Counter of changes of the compute copies; values derived from them are outdated when it grows.
   uint64_t version() const { return version_; }
-  /// Whoever writes them says so.
+  /// Must be called after writing to the compute copies.
   void compute_changed() { ++version_; }
 
  private:

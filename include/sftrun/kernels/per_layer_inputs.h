@@ -8,8 +8,7 @@
 #include "sftrun/kernels/linear.h"
 #include "sftrun/kernels/ops.h"
 
-/// Channels that every layer gets of each token (Gemma 3n and 4): half of them from a table, half
-/// projected from the token's embedding e:
+/// Per-layer inputs of Gemma 3n and 4, computed from each token and its embedding e:
 ///   (norm(projection_scale * projection(e)) + table_scale * table[token]) / sqrt(2)
 namespace sftrun::kernels {
 
@@ -25,7 +24,7 @@ struct PerLayerInputs {
 
 struct PerLayerRun {
   at::Tensor embedded;         ///< [T, hidden]
-  at::Tensor projected, rstd;  ///< [T * layers, size], before its norm
+  at::Tensor projected, rstd;  ///< [T * layers, size], before the norm
   LowRank low;
 };
 

@@ -10,16 +10,17 @@
 
 #include "sftrun/weights/ggml_type.h"
 
-/// Frozen matrices in fewer bits. In 4, in the very bytes of bitsandbytes (0.50:
-/// backends/default/ops.py, functional.py; QLoRA, arXiv:2305.14314, section 3): values in the order
-/// of their memory, in blocks that share a factor, whatever row they are of. In 8, with a factor
-/// for each row: e4m3 as compressed-tensors and transformers' quantize_fp8_per_row have it, or int8
-/// as bitsandbytes' LLM.int8 (arXiv:2208.07339). Or in ggml's blocks, which a row has a whole
-/// number of.
+/// Frozen matrices in quantised formats.
+///   4 bits: the byte layout of bitsandbytes (0.50: backends/default/ops.py, functional.py; QLoRA,
+///           arXiv:2305.14314, section 3). Blocks of consecutive values in memory order, across row
+///           boundaries, share an absmax.
+///   8 bits: one scale per row. e4m3 as in compressed-tensors and transformers'
+///           quantize_fp8_per_row, or int8 as in bitsandbytes' LLM.int8 (arXiv:2208.07339).
+///   ggml:   ggml's block formats; each row is a whole number of blocks.
 namespace sftrun::kernels {
 
-/// Of 4 bits, sixteen values each: quantiles of a normal distribution, or floats of one sign, two
-/// exponent and one mantissa bit. Of 8 bits; or one of ggml's types.
+/// kNf4: 4 bits, quantiles of a normal distribution. kFp4: 4 bits, a float with one sign, two
+/// exponent and one mantissa bit. kFp8, kInt8: 8 bits. kGgml: one of ggml's types.
 enum class QuantFormat : uint8_t { kNf4, kFp4, kFp8, kInt8, kGgml };
 
 constexpr bool is_4bit(QuantFormat format) {
@@ -31,91 +32,93 @@ constexpr bool is_8bit(QuantFormat format) {
 
 struct QuantOptions {
   QuantFormat format = QuantFormat::kNf4;  ///< not kGgml
-  int64_t block_size = 64;                 ///< of 4 bits; even
-  bool nested = true;  ///< of 4 bits: the blocks' factors are themselves quantised, to 8 bits
+  int64_t block_size = 64;                 ///< of 4-bit formats; even
+  bool nested = true;  ///< of 4-bit formats: quantise the block scales, too, to 8 bits
 };
 
 /// "nf4", "fp4", "fp8" or "int8".
 const char* quant_name(QuantFormat format);
-/// The format of such a name, or none.
+/// The format of that name; nullopt if unknown.
 std::optional<QuantFormat> quant_format(std::string_view name);
-/// The value of each code of 4 bits.
+/// The 16 values of a 4-bit format's codes.
 std::span<const float, 16> quant_table(QuantFormat format);
 
 struct QuantizedMatrix {
   QuantFormat format = QuantFormat::kNf4;
   weights::GgmlType ggml_type = weights::GgmlType::kF32;  ///< of kGgml: one with blocks
   int64_t rows = 0, columns = 0;
-  int64_t block_size = 0;  ///< of 4 bits
-  /// uint8. Of 4 bits [(rows * columns + 1) / 2]: two codes, the first in the high half. Of 8
-  /// [rows * columns]. Of kGgml the rows' blocks, one after the other.
+  int64_t block_size = 0;  ///< of 4-bit formats
+  /// uint8. 4 bits: [(rows * columns + 1) / 2], two codes per byte, the first in the high nibble.
+  /// 8 bits: [rows * columns]. kGgml: the blocks of the rows, in row order.
   at::Tensor packed;
-  /// fp32. Of 4 bits [blocks]; of a nested one undefined. Of 8 [rows]: a code times its row's, of
-  /// kInt8 over 127; undefined: codes are the values.
+  /// fp32. 4 bits: [blocks], undefined if nested. 8 bits: [rows], the value is code * absmax of its
+  /// row, for kInt8 divided by 127; undefined: the codes are the values.
   at::Tensor absmax;
-  /// absmax = map[codes] * nested_absmax + offset, where map is bitsandbytes' dynamic one
-  /// (`nested_map`) and every weights::kNestedBlock blocks share a nested_absmax.
+  /// Nested: absmax = map[codes] * nested_absmax + offset, where map is bitsandbytes' dynamic map
+  /// (`nested_map`) and each weights::kNestedBlock blocks share a nested_absmax.
   at::Tensor codes;          ///< uint8 [blocks]
   at::Tensor nested_absmax;  ///< fp32 [ceil(blocks / 256)]
-  at::Tensor nested_values;  ///< `nested_map` where the codes are, made by `to`; on CPU undefined
+  at::Tensor nested_values;  ///< `nested_map` on the device of the codes, set by `to`; undefined on
+                             ///< CPU
   float offset = 0;
-  int64_t first_block = 0;  ///< what blocks count from where they share a nested_absmax
+  int64_t first_block = 0;  ///< offset of the first block for the index into nested_absmax
 
   bool is_nested() const { return codes.defined(); }
   int64_t numel() const { return rows * columns; }
   int64_t num_blocks() const { return (numel() + block_size - 1) / block_size; }
   uint64_t nbytes() const;
-  int64_t row_bytes() const;  ///< of `packed`   @pre not of 4 bits, whose rows may share a byte
-  /// Factors of blocks [first, first + factors.size()).
+  int64_t row_bytes() const;  ///< of `packed`   @pre not 4 bits, where rows may share a byte
+  /// Writes the scales of blocks [first, first + factors.size()).
   void block_factors(int64_t first, std::span<float> factors) const;
   QuantizedMatrix to(at::Device device) const;
-  /// Whether every so many rows a block of 4 bits begins.
+  /// Whether each multiple of num_rows rows starts a new block (4 bits).
   bool splits_at(int64_t num_rows) const;
-  /// Some of the rows, without a copy.   @pre splits_at(first) and at(count)
+  /// A view of rows [first, first + count).   @pre splits_at(first) and splits_at(count)
   QuantizedMatrix narrow(int64_t first, int64_t count) const;
-  /// The codes as values.   @pre format == kFp8
+  /// The same codes without scales (absmax undefined).   @pre format == kFp8
   QuantizedMatrix without_factors() const;
 };
 
-/// [256] fp32, on CPU: what the codes of nested factors stand for.
+/// [256] fp32, on CPU: the values of the codes of nested absmax.
 const at::Tensor& nested_map();
 
-/// @param weight [rows, columns] contiguous, on CPU, fp32, bf16 or fp16. kInt8 takes it as fp16, as
-/// bitsandbytes does.   @throws DataError naming `name` where values are no finite numbers, and for
-/// kInt8 where they are beyond fp16
+/// @param weight [rows, columns] contiguous, on CPU, fp32, bf16 or fp16. kInt8 converts it to fp16,
+/// as bitsandbytes does.   @throws DataError naming `name` if values are NaN or infinite, for kInt8
+/// also in fp16
 QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options,
                          const std::string& name = "?");
-/// [rows, columns], each value code * factor in fp32, rounded once.   @param dtype as of weights
+/// [rows, columns]: value = code * scale in fp32, rounded once to `dtype`.
+/// @param dtype fp32, bf16 or fp16
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype);
-/// The same into memory of the caller's, such as some rows of a joint matrix.
-/// @param out [rows, columns] contiguous, on the matrix' device, of a dtype as of weights; on CUDA
-/// its rows may lie further apart than they are long
+/// The same into caller-owned memory, such as some rows of a joint matrix.
+/// @param out [rows, columns] on the device of the matrix, fp32, bf16 or fp16; contiguous, or on
+/// CUDA with a larger row stride
 void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out);
 /// Rows [first, first + count), on CPU.
 at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,
                             at::ScalarType dtype);
-/// Some rows of it.   @param rows [N] int64 or int32, on the matrix' device   @return [N, columns]
+/// Selected rows.   @param rows [N] int64 or int32, on the matrix' device   @return [N, columns]
 at::Tensor dequantize_rows(const QuantizedMatrix& matrix, const at::Tensor& rows,
                            at::ScalarType dtype);
-/// Values [row, row + rows) x [column, column + columns) into `out`, whose rows are `stride` apart.
-/// On CPU; T is float, or uint16_t holding bfloat16. Serial.
+/// Values [row, row + rows) x [column, column + columns) into `out` with row stride `stride`. On
+/// CPU; T is float, or uint16_t that holds bfloat16. Single-threaded.
 template <typename T>
 void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
                      int64_t columns, T* out, int64_t stride);
 
-/// The codes [columns, rows] of a matrix in 8 bits, into `out` uint8. On CUDA.
+/// Transposes the codes of an 8-bit matrix into `out` [columns, rows] uint8. On CUDA.
 void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out);
 
-/// Activations in e4m3: x is about codes * factors.
+/// Activations rounded to e4m3: x ~ codes * factors.
 struct RoundedRows {
-  at::Tensor codes;    ///< [T, K]: on CPU the codes' values in fp32 or bf16, on CUDA kFloat8_e4m3fn
-  at::Tensor factors;  ///< fp32 [T, 1]
+  at::Tensor codes;    ///< [T, K]: on CPU the values in fp32 or bf16, on CUDA kFloat8_e4m3fn
+  at::Tensor factors;  ///< fp32 [T, 1]: row scales
 };
-/// As transformers' quantize_fp8_per_row.
-/// @param x [T, K]   @param gains fp32 [K], which multiply x first, or undefined
+/// Rounds each row as transformers' quantize_fp8_per_row does.
+/// @param x [T, K]   @param gains fp32 [K], multiplies x first; or undefined
 RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains = {});
 
-/// A matrix of a product, as it is or in fewer bits.
+/// Right operand of a product: dense or quantised.
 struct Matrix {
   at::Tensor dense;  ///< undefined where `quantized` is not null
   const QuantizedMatrix* quantized = nullptr;
@@ -128,7 +131,7 @@ struct Matrix {
     if (quantized == nullptr) return dense.size(dim);
     return dim == 0 ? quantized->rows : quantized->columns;
   }
-  /// Itself, or its values in a tensor that goes away with the result.
+  /// The dense tensor itself, or a new dequantised tensor.
   at::Tensor values(at::ScalarType dtype) const {
     return quantized == nullptr ? dense : dequantize(*quantized, dtype);
   }

@@ -12,42 +12,42 @@ namespace sftrun::kernels {
 
 struct JointLinears;
 
-/// What a product reads of a joint matrix.
+/// Part of a joint matrix that a product reads.
 enum class JointPart : uint8_t {
   kWeights,      ///< W [N, K]
   kWeightsAndB,  ///< [W | scale B] [N, K + ranks]: forward
   kWeightsAndA,  ///< [W ; A] [N + ranks, K]: backward
 };
 
-/// Quantised matrices on CUDA, unpacked before their products are due: on a stream of its own, into
-/// two buffers in turn, while the product before reads the other one. Which comes next is what came
-/// next in the pass before; where that is wrong, a matrix is unpacked when it is asked for.
+/// Dequantises joint matrices on CUDA ahead of their products: on a separate stream into two
+/// alternating buffers, while the previous product reads the other one. The order of the last pass
+/// predicts the next matrix; on a wrong prediction the matrix is dequantised when it is requested.
 class UnpackAhead {
  public:
   enum class Pass : uint8_t {
     kForward,
     kTraining,
     kDecoding
-  };  ///< each asks in an order of its own
+  };  ///< each has its own order of matrices
 
   UnpackAhead(at::Device device, at::ScalarType dtype);
   UnpackAhead(const UnpackAhead&) = delete;
   UnpackAhead& operator=(const UnpackAhead&) = delete;
   ~UnpackAhead();
-  /// Before anything is asked for. They must not move any more.
+  /// Registers a joint matrix; call before the first `values`. The joint must not move afterwards.
   void serve(const JointLinears& joint);
-  /// Before the first product of a micro-batch, when the adapters are as they stay. What the
-  /// buffers hold is void.
+  /// Call before the first product of a micro-batch, when the adapters have their final values.
+  /// Invalidates both buffers.
   void begin(Pass pass);
-  /// [N + ranks, K + ranks], of which the part that is asked for has its values. Of FP8 the codes
-  /// turned, [K, N] uint8. Until `done`, and for the current stream.
+  /// [N + ranks, K + ranks] with the requested part filled in; for FP8 the transposed codes [K, N]
+  /// uint8. For use on the current stream until `done`.
   at::Tensor values(const JointLinears& joint, JointPart part);
-  /// What reads the values asked for last is queued on the current stream: their buffer is free for
-  /// what comes after the next.
+  /// Call after the product that reads the last `values` was launched. Its buffer may then be
+  /// reused for the matrix after next.
   void done();
-  /// The current stream waits for what is unpacked and was not asked for.
+  /// Makes the current stream wait for matrices that were dequantised but not requested.
   void join();
-  /// After a capture that failed: nothing that was queued since `join` is going to happen.
+  /// Call after a failed capture: work launched since `join` will not be executed.
   void forget();
 
  private:
@@ -71,25 +71,25 @@ class UnpackAhead {
   };
   using Order = std::vector<Wanted>;
 
-  /// Notes what was asked for.
+  /// Records the request in `order_`.
   void follow(const Wanted& wanted);
   c10::Stream computing() const;
   Layout layout_of(const JointLinears& joint) const;
   at::Tensor matrix_in(const Buffer& buffer, const JointLinears& joint) const;
   void unpack(const Wanted& wanted, Buffer& buffer);
   void unpack_beside(const Wanted& wanted, Buffer& buffer);
-  /// What is wanted of them beside the weights that the buffer holds.
+  /// Copies the requested adapter part beside the weights, unless the buffer already has it.
   void add_adapters(const Wanted& wanted, Buffer& buffer) const;
 
   at::TensorOptions options_;
   c10::Stream unpacking_;
   int64_t most_bytes_ = 0;
   std::array<Buffer, 2> buffers_;
-  size_t last_ = 0;  // the buffer that was given away last
+  size_t last_ = 0;  // buffer returned last
   c10::Event free_;  // recorded on the computing stream
   std::array<Order, 3> orders_;
   Order* order_ = nullptr;
-  size_t asked_ = 0;  // of `order_`
+  size_t asked_ = 0;  // position in `order_`
 };
 
 }  // namespace sftrun::kernels
