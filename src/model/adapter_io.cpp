@@ -39,8 +39,8 @@ LoraOptions lora_options_of(const weights::AdapterConfig& config) {
 
 namespace {
 
-/// Other parts of the model have modules of the same names: peft would adapt those, too. The head
-/// stands outside of all parts.
+/// Restricts target_modules to the text part. Other parts of the model have modules with the same
+/// names, which peft would adapt, too. The head is outside all parts.
 void restrict_to_text_part(weights::AdapterConfig& config, const Decoder& decoder) {
   std::vector<std::string> names;
   for (const std::string& target : config.target_modules) names.push_back(escaped(target));
@@ -51,7 +51,7 @@ void restrict_to_text_part(weights::AdapterConfig& config, const Decoder& decode
   config.target_modules = {pattern};
 }
 
-/// The scale of every update stays.
+/// Doubles all ranks and adjusts alpha so that the scale of each adapter is unchanged.
 void double_ranks(weights::AdapterConfig& config) {
   const double alphas = config.use_rslora ? std::sqrt(2.0) : 2.0;
   config.r *= 2;
@@ -84,9 +84,9 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
       config.target_modules.push_back(target);
       continue;
     }
-    // Written out: peft knows this word as a string only, not in a list.
+    // Listed by name: peft accepts "all-linear" only as a string, not in a list.
     for (const kernels::Linear* linear : decoder.linears()) {
-      // A router's update is asked for by the name of its weight.
+      // A router's adapter is requested by the name of its weight (target_parameters).
       if (linear->lora && !spec::is_target(options.targets(), linear->name + ".weight"))
         config.target_modules.push_back(linear->name.substr(linear->name.rfind('.') + 1));
     }
@@ -117,7 +117,7 @@ std::string yaml_of(const spec::NamePattern& pattern) {
                               join(config.modules_to_save, ", ")));
 }
 
-/// A and B fit only the rank they were made with.
+/// A and B have to have the rank of the run.
 void require_same_rank(const std::string& name, int64_t theirs, int64_t ours,
                        const weights::AdapterConfig& config, const fs::path& directory) {
   if (theirs == ours) return;
@@ -151,7 +151,7 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   }
   const at::NoGradGuard no_grad;
   size_t used = 0;
-  std::string rescaled;  // the first module of which the run changes what its update means
+  std::string rescaled;  // first module whose scale differs between adapter and run
   const auto copy = [&](kernels::Parameter& to, const std::vector<float>& from) {
     if (to.numel != static_cast<int64_t>(from.size())) {
       throw DataError(fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel),
@@ -165,8 +165,8 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     return spec::is_target({.parameters = own_parameters}, name) ||
            spec::is_target({.parameters = config.target_parameters}, name);
   };
-  /// Takes what the adapter has for a layer's `lora`, or makes sure that neither has one.
-  /// @param parameter what target_parameters would call it
+  /// Loads a layer's adapter, or checks that neither file nor layer has one.
+  /// @param parameter its name in target_parameters
   const auto take = [&](const std::string& name, auto& lora, const std::string& parameter) {
     const auto found = tensors.lora.find(name);
     if (lora.has_value() != (found != tensors.lora.end())) {
@@ -200,7 +200,7 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     for (kernels::ExpertMatrix* matrix : layer.experts())
       take(matrix->name, matrix->lora, matrix->name);
   }
-  SFTRUN_CHECK_EQ(used, tensors.lora.size());  // every module was looked for
+  SFTRUN_CHECK_EQ(used, tensors.lora.size());  // all modules of the adapter were found
   for (kernels::Parameter& parameter : decoder.parameters().parameters()) {
     const std::string tensor = weights::saved_tensor(parameter.name);
     if (!spec::is_saved(own.modules_to_save, tensor)) continue;
@@ -264,7 +264,7 @@ const char* torch_dtype_name(DType dtype) {
 
 namespace {
 
-/// A tensor whose values files hold in another order, as they hold it.
+/// A tensor that the files store in another order, converted to that order.
 weights::TensorToWrite in_file_order(const weights::Checkpoint& base,
                                      const weights::TensorInfo& info, DType dtype,
                                      const std::function<at::Tensor()>& values) {
@@ -333,7 +333,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
                             : ordered_json(base.arch().to_hf_config());
   const std::string where = (base_path / "config.json").string();
   const auto was = spec::ArchSpec::from_hf_config(config, where);
-  config.erase("quantization_config");  // the base's
+  config.erase("quantization_config");  // of the base
   // transformers 5 writes `dtype`, 4 `torch_dtype`; both read either.
   const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
   config[key] = torch_dtype_name(dtype);

@@ -14,9 +14,9 @@
 namespace sftrun::model {
 namespace {
 
-constexpr uint64_t kStreams = 0x4c6f5241ULL << 32;  // those of updates; of each by its number
+constexpr uint64_t kStreams = 0x4c6f5241ULL << 32;  // random streams of adapters, by module number
 
-/// What is left of a matrix goes into the form that the whole had.
+/// Quantises what PiSSA leaves of a matrix in the format that the whole matrix had.
 kernels::QuantOptions own_form(const kernels::Linear& linear) {
   const kernels::QuantizedMatrix& matrix = *linear.quantized;
   if (matrix.format == kernels::QuantFormat::kGgml) {
@@ -28,7 +28,7 @@ kernels::QuantOptions own_form(const kernels::Linear& linear) {
   return {.format = matrix.format, .block_size = matrix.block_size, .nested = matrix.is_nested()};
 }
 
-/// Rows start at the length they have, and know that of the base alone.
+/// Magnitudes start as the row norms of base plus adapter; stores the squared norms of the base.
 void initialise_magnitude(kernels::Linear& linear) {
   kernels::LoraAdapter& lora = *linear.lora;
   lora.squares = kernels::row_squares(linear);
@@ -53,7 +53,7 @@ void AdapterStart::start(kernels::Linear& linear) {
   if (lora.magnitude) initialise_magnitude(linear);
 }
 
-/// As peft: A zero, and B normal, as a table's rows start.
+/// As in peft: A zero, B normal, the initialisation of embedding tables.
 void AdapterStart::start(kernels::Embedding& embedding) const {
   const at::NoGradGuard no_grad;
   kernels::LoraAdapter& lora = *embedding.lora;
@@ -73,7 +73,7 @@ void AdapterStart::start(kernels::ExpertLora& lora) const {
   initialise(*lora.a, *lora.b, lora.module_number);
 }
 
-/// As peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
+/// As in peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
 void AdapterStart::initialise(kernels::Parameter& a, kernels::Parameter& b,
                               uint32_t module_number) const {
   RandomStream stream(options_.seed, kStreams | module_number);
@@ -86,7 +86,7 @@ void AdapterStart::initialise(kernels::Parameter& a, kernels::Parameter& b,
   b.master.zero_();
 }
 
-/// PiSSA: the update starts as the base's principal part, and the base as what that leaves.
+/// PiSSA: initialises A and B with the principal part and subtracts it from the base.
 void AdapterStart::take_principal_part(kernels::Linear& linear) {
   kernels::LoraAdapter& lora = *linear.lora;
   const int64_t r = lora.a->shape[0], rows = lora.b->shape[0], columns = lora.a->shape[1];

@@ -6,16 +6,16 @@
 
 namespace sftrun::model {
 
-/// What updates are before the first step; frozen weights are loaded already.
+/// Initialises adapters. The frozen weights must be loaded.
 class AdapterStart {
  public:
   AdapterStart(const DecoderOptions& options, const WeightSource& source);
 
-  /// @throws ConfigError where PiSSA does not suit the matrix or its form
+  /// @throws ConfigError if the matrix' size or storage format does not allow PiSSA
   void start(kernels::Linear& linear);
   void start(kernels::Embedding& embedding) const;
   void start(kernels::ExpertLora& lora) const;
-  /// What PiSSA took from the base, by the names of the updates' parameters.
+  /// PiSSA: initial A and B by parameter name.
   const std::map<std::string, at::Tensor>& principal_parts() const { return principal_parts_; }
 
  private:

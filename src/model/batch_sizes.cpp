@@ -12,7 +12,7 @@ int64_t power_of_two(int64_t least) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(least)));
 }
 
-/// Up to a multiple of a `parts`-th of the largest power of two below, and of `kSmallest`.
+/// Rounds up to a multiple of 1 / `parts` of the largest power of two <= count, and of `kSmallest`.
 int64_t rounded_up(int64_t count, int64_t parts) {
   const auto floor =
       static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
@@ -20,7 +20,7 @@ int64_t rounded_up(int64_t count, int64_t parts) {
   return std::max(step, (count + step - 1) / step * step);
 }
 
-/// Where the longest document begins.
+/// First token of the longest document.
 int64_t longest_document(const data::Batch& batch) {
   size_t document = 0;
   while (batch.cu_seqlens[document + 1] - batch.cu_seqlens[document] != batch.max_seqlen)

@@ -16,7 +16,7 @@ at::Tensor Decoder::embed(const at::Tensor& tokens) const {
 at::Tensor Decoder::embed_for_training(const PackedBatch& batch) const {
   at::Tensor hidden = embed(batch.tokens);
   if (options_.neftune_noise_alpha == 0 || !batch.context.training) return hidden;
-  // transformers hooks the embedding's module, outside of which Granite alone multiplies.
+  // transformers adds the noise to the embedding module's output. Only Granite scales after that.
   const bool is_scaled = arch_.family.starts_with("granite");
   kernels::add_embedding_noise_(hidden, batch.context, options_.neftune_noise_alpha,
                                 is_scaled ? embedding_.scale : 1);
@@ -103,7 +103,7 @@ at::Tensor Decoder::forward_backward(const PackedBatch& batch, double grad_scale
     return no_loss();
   }
   const at::NoGradGuard no_grad;
-  // Of each layer that a gradient passes: its run, or its input when it is to run again.
+  // Per layer with gradients: its saved state, or with gradient checkpointing its input.
   std::vector<std::unique_ptr<kernels::LayerRun>> runs(static_cast<size_t>(num_layers));
   std::vector<at::Tensor> inputs(static_cast<size_t>(num_layers));
   prepare_joints(kernels::UnpackAhead::Pass::kTraining);
@@ -153,7 +153,7 @@ kernels::BatchContext Decoder::head_rows(const PackedBatch& batch) const {
   return kernels::dropout_rows(batch.context, batch.label_rows);
 }
 
-// Only rows that carry a label reach the final norm and the head.
+// Only rows that have a label reach the final norm and the head.
 at::Tensor Decoder::head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
                                           double grad_scale, at::Tensor& grad) {
   using kernels::HeadGrad;

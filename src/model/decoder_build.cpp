@@ -20,7 +20,7 @@
 #include "sftrun/weights/peft.h"
 #include "stored_matrix.h"
 
-/// Building a decoder: decide what trains, allocate the flat buffers, fill in the weights.
+/// Builds a decoder: selects what trains, allocates the flat buffers, loads the weights.
 namespace sftrun::model {
 namespace {
 
@@ -56,10 +56,10 @@ kernels::ParameterRole role_of(const spec::TensorSpec& tensor) {
   }
 }
 
-/// Linear layers are numbered from 0 on; these keep away from them, and from the noise's.
+/// Module numbers for random streams. Linear layers count from 0; the noise uses 0xFFFFFFFF.
 constexpr uint32_t kEmbeddingNumber = 0xFFFFFFFE, kHeadNumber = 0xFFFFFFFD;
 
-/// Which base tensors train, by name.
+/// Which base tensors train.
 class Selection {
  public:
   Selection(const DecoderOptions& options, const std::vector<spec::TensorSpec>& tensors)
@@ -72,7 +72,7 @@ class Selection {
     return trains_ == Trains::kFull || (names_ && names_->match(name)) ||
            spec::is_saved(saved_, name);
   }
-  /// What the parameter is called in files.
+  /// Name of the parameter in files.
   std::string parameter_name(const std::string& name) const {
     return trains_ == Trains::kLora ? weights::saved_name(name) : name;
   }
@@ -128,10 +128,11 @@ class DecoderBuilder {
     at::Tensor* weight;
     kernels::Parameter** parameter;
     at::ScalarType dtype;
-    std::optional<kernels::QuantizedMatrix>* quantized = nullptr;  ///< or in place of `weight`
+    std::optional<kernels::QuantizedMatrix>* quantized =
+        nullptr;  ///< set instead of `weight` if quantised
   };
 
-  /// The tensor that was declared last may be held in fewer bits.
+  /// Marks the tensor declared last as one that may be quantised.
   void allow_quantized(const std::string& module,
                        std::optional<kernels::QuantizedMatrix>& quantized) {
     bool is_skipped = false;
@@ -173,7 +174,7 @@ class DecoderBuilder {
 
   void declare_linear(kernels::Linear& linear, const std::string& name,
                       const spec::LinearSpec& spec, int64_t group, uint32_t number) {
-    // Which experts serve a token is not to hang on how sums are rounded.
+    // fp32, so that rounding does not change which experts are chosen.
     const bool in_fp32 = spec.slot == spec::LinearSlot::kRouter;
     linear.name = name;
     declare_tensor(name + ".weight", group, &linear.weight, &linear.weight_parameter, in_fp32);
@@ -289,7 +290,7 @@ class DecoderBuilder {
     matrix.lora = adapter;
   }
 
-  /// peft has the expert vary fastest, and rows as the files' tensor has its columns.
+  /// peft's order of B: the expert index varies fastest, and rows follow the files' columns.
   FileLayout layout_of_b(const spec::ExpertSpec& spec, int64_t r) const {
     const int64_t experts = d_.arch_.mixture.num_experts, out = spec.out_features;
     const bool rows_in_turn = d_.arch_.mixture.files == spec::ExpertFiles::kGptOss &&
@@ -298,7 +299,7 @@ class DecoderBuilder {
     return {{experts, out, r}, {1, 2, 0}, {out, r * experts}};
   }
 
-  /// What peft calls the update of an experts' tensor.
+  /// PEFT's module name for the adapter of an expert tensor.
   std::string peft_module(const std::string& name) const {
     const std::string experts = name.substr(0, name.rfind('.'));
     return weights::peft_expert_module(name, spec::is_target(targets_, experts + ".gate_up_proj") &&
@@ -326,7 +327,7 @@ class DecoderBuilder {
     declare_norm(inputs.norm, prefix + "per_layer_projection_norm", 0);
   }
 
-  /// Norms without a weight multiply by 1; layers that others read lend their keys.
+  /// Creates v_norm, which has no weight, with ones; marks layers whose keys others reuse.
   void finish_layers() {
     for (Layer& layer : d_.layers_) {
       if (d_.arch_.value_norm && layer.keys_of < 0) {
@@ -375,7 +376,7 @@ class DecoderBuilder {
     declare_head(last);
   }
 
-  /// A matrix in fewer bits, where it is to be one.
+  /// The quantised form of a matrix: as stored, or quantised now; nullopt: dense.
   std::optional<kernels::QuantizedMatrix> quantised(const Slot& slot) const {
     const BaseForm& base = d_.options_.base;
     const spec::TensorSpec& tensor = *by_name_.at(slot.name);
@@ -396,13 +397,13 @@ class DecoderBuilder {
     return kernels::quantize(values.view({-1, shape.back()}), *base.quant, slot.name);
   }
 
-  /// Whether a tied head has values of its own, for it or the embedding trains beside updates.
+  /// Whether a tied head becomes a separate tensor, because it or the embedding is trained in full.
   bool parts_head() const {
     return d_.options_.trains == Trains::kLora &&
            (selection_.trains("lm_head.weight") || selection_.trains(embedding_name()));
   }
 
-  /// It starts as the embedding is stored.
+  /// The separate head starts with the values of the embedding.
   void declare_parted_head(int64_t group) {
     const spec::TensorSpec& embedding = *by_name_.at(embedding_name());
     kernels::Linear& head = d_.head_.linear;
@@ -442,8 +443,8 @@ class DecoderBuilder {
     }
   }
 
-  /// On CUDA, linears that read the same input are one product where nothing but attention and the
-  /// gate reads the parts, and an adapter is part of its linear's.
+  /// On CUDA, joins linears with the same input where only attention or the gated activation reads
+  /// their outputs, and makes adapters part of the product.
   void join_linears() {
     if (!d_.options_.device.is_cuda()) return;
     int64_t spare_below = 0;
@@ -469,7 +470,8 @@ class DecoderBuilder {
     joint.unpacking = d_.unpacking_.get();
   }
 
-  /// Whether q, k and v are three tensors whose heads are read, and normed, one by one.
+  /// Whether q, k and v are separate tensors with optional norms per head, and nothing else uses
+  /// them.
   static bool reads_heads_alone(const Layer& layer) {
     const auto is_of_heads = [&](const kernels::Norm& norm) {
       return !norm.defined() || norm.weight.numel() == layer.attention.head_dim;
@@ -522,8 +524,8 @@ std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint
   decoder->checkpoint_ = checkpoint;
   decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,
                      at::ScalarType dtype, bool stays) {
-    // Used where it lies when nothing has to be converted: pages are read when first touched
-    // and shared between processes.
+    // Without conversion, use the mapped file in place: pages are read when first touched and
+    // shared between processes.
     const auto mapped = stays ? checkpoint->mapped(name, to_dtype(dtype)) : std::nullopt;
     if (mapped) {
       auto* address = const_cast<std::byte*>(mapped->data());
@@ -541,8 +543,8 @@ namespace {
 
 constexpr double kWidth = 0.0692820323;  // 0.02 * sqrt(12)
 
-/// Uniform with standard deviation 0.02. Every piece has a stream of its own, so that the values do
-/// not depend on the number of threads.
+/// Uniform with standard deviation 0.02. Each piece has its own random stream, so that the values
+/// do not depend on the number of threads.
 void fill_random(at::Tensor& tensor, uint64_t seed, uint64_t number) {
   constexpr int64_t kPiece = 1 << 16;
   constexpr int kPieceBits = 32;
@@ -558,8 +560,8 @@ void fill_random(at::Tensor& tensor, uint64_t seed, uint64_t number) {
   });
 }
 
-/// The same distribution, other values, where they stay: billions in a second or two. What is
-/// quantised or trains is asked for in fp32, on the host.
+/// The same distribution, other values, generated on the device, which is faster. Tensors that are
+/// quantised or trained are requested in fp32 on the host instead.
 at::Tensor random_on_card(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
   return at::empty(shape, at::TensorOptions().dtype(dtype).device(device))
       .uniform_(-kWidth / 2, kWidth / 2);

@@ -13,8 +13,8 @@
 namespace sftrun::model {
 namespace {
 
-/// Keys and values of one sequence in one layer, with room to grow: [kv_heads, capacity, head_dim];
-/// or the state of its delta net.
+/// Key/value cache of one sequence in one layer, [kv_heads, capacity, head_dim], or the state of
+/// its gated delta net.
 struct LayerCache {
   at::Tensor keys, values;
   kernels::DeltaState state = {};
@@ -24,7 +24,7 @@ struct Sequence {
   size_t index = 0;  // of its prompt
   uint64_t stream = 0;
   int64_t length = 0;  // tokens in the cache
-  int32_t next = 0;    // the token to feed
+  int32_t next = 0;    // token to feed next
   std::vector<LayerCache> layers;
 };
 
@@ -62,8 +62,8 @@ class Generator {
   }
 
  private:
-  /// Takes out the sequences whose next token makes every position turn otherwise, and reads them
-  /// anew, that token included; as transformers does.
+  /// Removes the sequences whose next token changes the angles of all positions (LongRoPE) from
+  /// `active` and prefills them again including that token, as transformers does.
   std::vector<Sequence> take_switching(std::vector<Sequence>& active) {
     const int64_t limit = decoder_.rope().switches_after();
     std::vector<Sequence> switching, others;
@@ -81,7 +81,7 @@ class Generator {
     return switching;
   }
 
-  /// Runs the prompt through the packed path and keeps its keys and values.
+  /// Runs the prompt as a packed batch and fills the key/value cache.
   Sequence prefill(const std::vector<int32_t>& prompt, size_t index, uint64_t stream) {
     const auto length = static_cast<int64_t>(prompt.size());
     SFTRUN_CHECK(length > 0);
@@ -111,8 +111,8 @@ class Generator {
     return sequence;
   }
 
-  /// One token of each sequence: products are shared, attention is each sequence's own. -> logits
-  /// [n, vocab]
+  /// Decodes one token of each sequence: matrix products are batched, attention runs per sequence.
+  /// @return logits [n, vocab]
   at::Tensor step(std::vector<Sequence>& active) {
     std::vector<int64_t> positions;
     at::Tensor tokens = at::empty({static_cast<int64_t>(active.size())}, at::kLong);
@@ -191,7 +191,7 @@ class Generator {
   void store(LayerCache& cache, int64_t first, const at::Tensor& k, const at::Tensor& v) const {
     const int64_t count = k.size(0);
     const auto write = [&](at::Tensor& to, const at::Tensor& from) {
-      if (first + count > to.size(1)) {  // double the room
+      if (first + count > to.size(1)) {  // double the capacity
         at::Tensor larger = at::empty({to.size(0), 2 * to.size(1), to.size(2)}, to.options());
         larger.narrow(1, 0, first).copy_(to.narrow(1, 0, first));
         to = larger;
@@ -202,7 +202,7 @@ class Generator {
     write(cache.values, v);
   }
 
-  /// softmax(q k^T * scale) v of one token over what it sees: q [1, heads * head_dim].
+  /// softmax(q k^T * scale) v of one token over the visible keys: q [1, heads * head_dim].
   at::Tensor attend(const Layer& layer, const at::Tensor& q, const LayerCache& cache,
                     int64_t length) const {
     const kernels::AttentionShape& shape = layer.attention;

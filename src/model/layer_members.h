@@ -2,20 +2,20 @@
 
 #include "sftrun/model/decoder.h"
 
-/// Which member of a layer a slot of the `ArchSpec` is.
+/// Maps the slots of the `ArchSpec` to members of a layer.
 namespace sftrun::model {
 
 kernels::Linear& member(Layer& layer, spec::LinearSlot slot);
 kernels::Norm& member(Layer& layer, spec::NormSlot slot);
 
-/// Where a tensor of the model goes.
+/// Destination of a tensor of the model.
 struct Place {
   at::Tensor* weight;
   kernels::Parameter** parameter;
 };
 Place member(Layer& layer, spec::WeightSlot slot);
 
-/// What a layer does beside its weights.
+/// Sets the options of a layer that do not depend on its weights.
 void describe(Layer& layer, const spec::ArchSpec& arch, int64_t index);
 
 }  // namespace sftrun::model

@@ -13,7 +13,7 @@
 namespace sftrun::model {
 namespace {
 
-/// [T] of each document's number in its global batch and each token's position.
+/// [T]: document index in the global batch and position of each token.
 void write_token_keys(const data::Batch& batch, std::span<kernels::TokenKey> keys) {
   for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
     const auto first = static_cast<size_t>(batch.cu_seqlens[document]),
@@ -30,7 +30,7 @@ int64_t count_of_labels(const data::Batch& batch) {
          std::count(batch.labels.begin(), batch.labels.end(), data::kIgnoreIndex);
 }
 
-/// Rows that carry a label, and the labels; behind them up to `count` a row without one.
+/// Rows with a label, and the labels; padded up to `count` with a row without a label.
 void add_labels(Staging& staging, const data::Batch& batch, int64_t count, PackedBatch& packed) {
   SFTRUN_CHECK(count_of_labels(batch) <= count && count <= batch.num_tokens());
   staging.add<int64_t>(
@@ -57,7 +57,7 @@ void add_labels(Staging& staging, const data::Batch& batch, int64_t count, Packe
       packed.labels);
 }
 
-/// Empty documents behind the others, up to `count`.
+/// cu_seqlens, padded up to `count` documents with empty ones.
 void add_documents(Staging& staging, const data::Batch& batch, int64_t count, at::Tensor& to) {
   SFTRUN_CHECK(static_cast<int64_t>(batch.cu_seqlens.size()) <= count + 1);
   staging.add<int32_t>(
@@ -69,7 +69,7 @@ void add_documents(Staging& staging, const data::Batch& batch, int64_t count, at
       to);
 }
 
-/// What changes from step to step, where kernels read it.
+/// Step number and gradient factor, which kernels read on the device.
 void add_step(Staging& staging, uint32_t step, std::optional<double> grad_factor,
               PackedBatch& packed) {
   staging.add<int32_t>(
@@ -81,7 +81,7 @@ void add_step(Staging& staging, uint32_t step, std::optional<double> grad_factor
       packed.grad_factor);
 }
 
-/// What dropout and noise read of each token; on a CPU they read it from the host's own array.
+/// Token keys for dropout and noise on CUDA; CPU kernels read the host array.
 void add_token_keys(Staging& staging, const data::Batch& batch, kernels::BatchContext& context) {
   static_assert(sizeof(kernels::TokenKey) == 2 * sizeof(int32_t));
   staging.add<int32_t>(
@@ -112,13 +112,13 @@ void add_rope_rows(Staging& staging, const RopeRows& rows, DeviceRopeRows& on_de
   staging.add_copy<float>(rows.sin, on_device.sin);
 }
 
-/// As they are, where they are not to be filled up.
+/// The batch's own sizes, without padding.
 BatchSizes sizes_of(const data::Batch& batch) {
   return {batch.num_tokens(), count_of_labels(batch),
           static_cast<int64_t>(batch.cu_seqlens.size()) - 1, batch.max_seqlen};
 }
 
-/// Every array of the batch, in one copy.
+/// Copies all arrays of the batch to the device in one transfer.
 void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
           const BatchOptions& options, PackedBatch& packed) {
   kernels::BatchContext& context = packed.context;

@@ -13,11 +13,11 @@
 namespace sftrun::model {
 namespace {
 
-/// Each costs the host memory and the time of a capture.
+/// Each graph costs host memory and capture time.
 constexpr int64_t kMostGraphs = 32;
 constexpr size_t kMostOfAnError = 200;  // characters
 
-/// Values that a token is multiplied by.
+/// Number of weights that a token is multiplied by.
 double values_of_a_token(Decoder& decoder) {
   double values = 0;
   const auto add = [&](const kernels::Linear& linear) {
@@ -37,9 +37,8 @@ double values_of_a_token(Decoder& decoder) {
   return values;
 }
 
-/// Above so many tokens a fast card (200 TFLOP/s of products so small) takes longer than
-/// a host that needs 5 µs for a launch. Of the model alone, so that a run's numbers do not depend
-/// on which card it has.
+/// Number of tokens above which a fast GPU (200 TFLOP/s at these sizes) needs more time than a host
+/// with 5 µs per launch. Depends on the model only, so that results do not depend on the GPU.
 int64_t tokens_worth_a_graph(Decoder& decoder) {
   constexpr double kLaunchesOfLayer = 45, kSecondsOfLaunch = 5e-6, kFlops = 2e14;
   const bool trains_all = decoder.options().trains == Trains::kFull;
@@ -49,7 +48,7 @@ int64_t tokens_worth_a_graph(Decoder& decoder) {
   return static_cast<int64_t>(host_seconds * kFlops / flops_of_token);
 }
 
-/// Why no pass of this model can be captured; empty: they can.
+/// Why no pass of this model can be captured; empty if it can.
 std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
   const DecoderOptions& of = decoder.options();
   if (of.backend != nullptr && of.backend != &kernels::fused_backend())
@@ -69,7 +68,7 @@ std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
   return "";
 }
 
-/// The same place in another copy of what was staged.
+/// The tensor at the same offset in another copy of the staged bytes.
 at::Tensor moved(const at::Tensor& part, const at::Tensor& from, const at::Tensor& to) {
   if (!part.defined()) return part;
   const int64_t first = static_cast<const char*>(part.const_data_ptr()) -
@@ -123,7 +122,7 @@ PassGraphs::~PassGraphs() {
   clear();
 }
 
-/// Not while one is running: LibTorch would give its memory back to the driver under it.
+/// Waits for running graphs first: LibTorch would return their memory to the driver.
 void PassGraphs::clear() {
   if (size() > 0) {
     const at::Device device = decoder_.options().device;
@@ -194,12 +193,12 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
   return "";
 }
 
-/// The first of its sizes is not captured: kernels are loaded and memory is set up on the way.
+/// The first pass of each shape is not captured, because it loads kernels and initialises memory.
 bool PassGraphs::is_ready(Pass& pass, const PackedBatch& batch) {
   if (pass.graph) return true;
   if (pass.met++ == 0 || is_full()) return false;
   const std::string why = capture(pass, batch);
-  if (!why.empty()) turn_off(why);  // `pass` is gone
+  if (!why.empty()) turn_off(why);  // `pass` is destroyed
   return why.empty();
 }
 
@@ -216,7 +215,7 @@ at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, double grad_sc
     return decoder_.forward_backward(batch, grad_scale, done, aux);
   SFTRUN_CHECK(grad_scale == 1 && aux == nullptr);
   decoder_.refresh_joints();
-  decoder_.join_unpacking();  // the graph's own unpacking waits for nothing before the graph
+  decoder_.join_unpacking();  // work in the graph does not wait for events before the graph
   Pass& pass = passes_[{*batch.sizes, batch.staged.nbytes()}];
   if (!is_ready(pass, batch)) return decoder_.forward_backward(batch, grad_scale, done, aux);
   copy_into(pass.batch, batch);

@@ -16,7 +16,7 @@ PrincipalPart principal_part(const at::Tensor& weight, int64_t r, double scale) 
   const auto [values, vectors] = at::linalg_eigh(gram);  // ascending
   const at::Tensor largest = vectors.narrow(1, vectors.size(1) - r, r).flip(1);
   const at::Tensor s = values.narrow(0, values.size(0) - r, r).flip(0).clamp_min(0).sqrt();
-  // A value of zero has no vector on the other side, and takes no part.
+  // A singular value of 0 contributes nothing.
   const at::Tensor inverse = at::where(s > 0, 1 / s, at::zeros_like(s));
   at::Tensor u = is_wide ? largest : at::mm(w, largest) * inverse;      // [out, r]
   at::Tensor v = is_wide ? at::mm(w.t(), largest) * inverse : largest;  // [in, r]

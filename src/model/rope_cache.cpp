@@ -10,7 +10,7 @@
 namespace sftrun::model {
 namespace {
 
-constexpr int64_t kOwn = -1;  // variant of a document whose length alone has its angles
+constexpr int64_t kOwn = -1;  // variant of a document whose exact length determines its angles
 
 /// Angles as transformers computes them: fp32 product of position and inverse frequency, then cos
 /// and sin times the scaling.
@@ -22,7 +22,7 @@ void write_angles(const spec::RopeTable& table, int64_t position, float* cos, fl
   }
 }
 
-/// Room for `rows` positions' angles.
+/// Uninitialised angles of `rows` positions.
 kernels::RopeAngles angles_for(int64_t rows, int64_t half) {
   return {at::empty({rows, half}, at::kFloat), at::empty({rows, half}, at::kFloat)};
 }
@@ -34,7 +34,7 @@ void write_row(kernels::RopeAngles& angles, int64_t row, const spec::RopeTable& 
                angles.sin.data_ptr<float>() + row * half);
 }
 
-/// The length up to which documents share their angles, for ropes that go by it.
+/// Largest document length that uses the first table, for RoPE types that depend on length.
 int64_t last_short_length(const spec::RopeSpec& rope) {
   const int64_t original = rope.original_max_position_embeddings;
   const bool has_original = rope.type == spec::RopeType::kLongRope && original > 0;
@@ -53,7 +53,7 @@ at::Tensor joined(const std::vector<at::Tensor>& parts) {
   return parts.size() == 1 ? parts[0] : at::cat(parts);
 }
 
-/// Enqueued on the device's current stream where `is_pinned`.
+/// Copies to the device; asynchronous on its current stream if `is_pinned`.
 at::Tensor sent(const at::Tensor& host, at::Device device, bool is_pinned) {
   if (!is_pinned || !device.is_cuda()) return host.to(device);
   const at::Tensor pinned = at::empty(host.sizes(), host.options().pinned_memory(true));
@@ -107,7 +107,7 @@ RopeRows RopeCache::Table::rows_of(const std::vector<int32_t>& cu_seqlens) {
   return result;
 }
 
-/// Dynamic NTK: each document past the model's positions has frequencies of its own.
+/// Dynamic NTK: each document longer than the model's context has its own frequencies.
 RopeRows RopeCache::Table::own_angles(const std::vector<int32_t>& cu_seqlens) const {
   const int64_t half = rope.rotary_dim / 2;
   RopeRows result;

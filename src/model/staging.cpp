@@ -8,7 +8,7 @@
 namespace sftrun::model {
 namespace {
 
-/// Where the array after one of so many bytes begins: every array at a multiple of 16 bytes.
+/// Size rounded up to the arrays' alignment of 16 bytes.
 int64_t aligned(int64_t bytes) {
   constexpr int64_t kAlignment = 16;
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -19,7 +19,8 @@ int64_t aligned(int64_t bytes) {
 Staging::Staging(const BatchTarget& target, bool is_pinned)
     : target_(target), is_pinned_(is_pinned && target.copies) {}
 
-/// On a copy stream; the buffer is not reused before the computing stream is past it.
+/// Copies on the copy stream; record_stream delays reuse of the buffer until the computing stream
+/// is done with it.
 at::Tensor Staging::on_device(const at::Tensor& host) const {
   const at::Device device = target_.device;
   if (device.is_cpu()) return host;

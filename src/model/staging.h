@@ -10,20 +10,20 @@
 
 #include "sftrun/model/packed_batch.h"
 
-/// A micro-batch's small arrays on their way to the device: written side by side into one host
-/// buffer and copied at once.
+/// Collects the small arrays of a micro-batch in one host buffer and copies it to the device at
+/// once.
 namespace sftrun::model {
 
 class Staging {
  public:
   /// @param target must outlive this
-  /// @param is_pinned of CUDA: page-locked memory, copied on a stream of its own while the device
-  /// computes; else the copy waits for the device
+  /// @param is_pinned CUDA: copy asynchronously from page-locked memory on the copy stream; else
+  /// the copy synchronises
   Staging(const BatchTarget& target, bool is_pinned);
 
-  /// An array of `count` values.
-  /// @param write called by `send` with the room to fill, std::span<T>
-  /// @param to becomes the array on the device, [count]; must outlive `send`
+  /// Adds an array of `count` values.
+  /// @param write called by `send` with the memory to fill, std::span<T>
+  /// @param to receives the device array [count]; must outlive `send`
   template <typename T, typename Write>
   void add(int64_t count, Write write, at::Tensor& to) {
     parts_.push_back({count, c10::CppTypeToScalarType<T>::value,
@@ -32,7 +32,7 @@ class Staging {
                       },
                       &to});
   }
-  /// The same values; `values` must outlive `send`.
+  /// Adds a copy of `values`, which must outlive `send`.
   template <typename T, typename Values>
   void add_copy(const Values& values, at::Tensor& to) {
     add<T>(
@@ -41,9 +41,8 @@ class Staging {
         to);
   }
 
-  /// Once. The device's current stream waits for the copy; the host does not, where the memory is
-  /// pinned.
-  /// @return all arrays, as bytes
+  /// Call once. The device's current stream waits for the copy; the host does not if the memory is
+  /// pinned.   @return all arrays as bytes
   at::Tensor send();
 
  private:

@@ -12,7 +12,7 @@ namespace {
 using Checkpoint = std::shared_ptr<const weights::Checkpoint>;
 using Shape = std::vector<int64_t>;
 
-/// Where the bytes lie, if they lie as tensors do; else a copy.
+/// A view of the mapped bytes if they are aligned; else a copy.
 at::Tensor tensor_over(std::span<const std::byte> bytes, at::ScalarType dtype,
                        const Checkpoint& checkpoint) {
   const auto count = static_cast<int64_t>(bytes.size() / c10::elementSize(dtype));
@@ -26,7 +26,7 @@ at::Tensor tensor_over(std::span<const std::byte> bytes, at::ScalarType dtype,
   return copy;
 }
 
-/// Fixed by the format; what a file has beside its codes must be the same numbers.
+/// The table in the file must equal the one that the format prescribes.
 void require_same(std::span<const std::byte> stored, std::span<const float> ours,
                   const std::string& name, const char* what) {
   for (size_t i = 0; i < ours.size(); ++i) {
@@ -89,7 +89,7 @@ kernels::QuantizedMatrix from(const weights::GgmlBlocks& stored, const Shape& /*
   matrix.packed = bytes_of_blocks(stored, checkpoint);
   return matrix;
 }
-
+/// ggml's MXFP4 block layout: the exponent, then 32 codes, the first 16 in the low nibbles.
 /// As ggml has it: the exponent first, of 32 numbers the first 16 low.
 void to_ggml_block(const std::byte* codes, std::byte exponent, uint8_t* to) {
   constexpr int kHalf = 16;

@@ -8,15 +8,16 @@
 
 namespace sftrun::model {
 
-/// A matrix in the form in which its file has it. Uses the file's bytes where they lie, and keeps
-/// the checkpoint for that; copied are rows that the file has in another order.
-/// @param shape [rows, columns], or [experts, rows, columns], whose rows follow each other
-/// @throws DataError for codes that stand for other values than this version's
+/// A matrix in the quantised format of its file. Uses the mapped bytes in place where possible and
+/// then keeps the checkpoint alive; bytes that are unaligned, in another order or in several pieces
+/// are copied.
+/// @param shape [rows, columns], or [experts, rows, columns] with the experts' rows consecutive
+/// @throws DataError if the file's code table differs from that of bitsandbytes
 kernels::QuantizedMatrix stored_matrix(const weights::PackedMatrix& packed,
                                        const std::vector<int64_t>& shape, const std::string& name,
                                        std::shared_ptr<const weights::Checkpoint> checkpoint);
 
-/// Whether the file has it in just this format of 4 bits.
+/// Whether the file stores the matrix in this 4-bit or 8-bit format.
 bool is_stored_as(const weights::PackedMatrix& packed, kernels::QuantFormat format);
 
 }  // namespace sftrun::model

@@ -10,51 +10,51 @@
 #include "sftrun/weights/peft.h"
 #include "sftrun/weights/safetensors.h"
 
-/// A decoder's adapter to and from PEFT's files.
+/// Conversion of a decoder's adapter to and from PEFT's files, and writing of whole models.
 namespace sftrun::model {
 
-/// How to build a decoder that an adapter fits.
+/// LoRA options for building a decoder into which this adapter can be loaded.
 LoraOptions lora_options_of(const weights::AdapterConfig& config);
-/// The configuration that peft needs to load what this decoder trained.
+/// The PEFT adapter_config of what this decoder trained.
 weights::AdapterConfig adapter_config_of(Decoder& decoder,
                                          const std::string& base_model_name_or_path);
 
 /// Copies an adapter's values into the decoder's parameters.
-/// @throws DataError when the adapter's modules or sizes are not those that the decoder was built
-/// with.
+/// @throws DataError if the adapter's modules or sizes differ from the decoder's
+/// @throws ConfigError if its ranks, or the use of DoRA, differ
 void load_adapter_weights(Decoder& decoder, const std::filesystem::path& directory);
 
-/// All trained parameters as fp32 tensors under their own names (PEFT's for adapters, Hugging
-/// Face's for base weights).
+/// All trained parameters as fp32 tensors, with PEFT's names for adapters and Hugging Face names
+/// for base weights.
 std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder);
-/// The trained parameters as PEFT reads them: PiSSA's as an update of twice the rank of the whole
-/// base, A and A0 above each other, B and -B0 side by side, as peft's save_pretrained converts them
-/// (path_initial_model_for_weight_conversion).
+/// Trained parameters in PEFT's form. A PiSSA adapter is converted to a LoRA of twice the rank on
+/// the original base, [A ; A0] and [B | -B0] with the initial A0 and B0, as peft's save_pretrained
+/// does (path_initial_model_for_weight_conversion).
 std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder);
-/// PiSSA's parts that left the base; of other adapters none.
+/// PiSSA: initial A and B, which were subtracted from the base; empty for other adapters.
 std::vector<weights::TensorToWrite> principal_part_tensors(const Decoder& decoder);
 at::ScalarType torch_dtype(DType dtype);
-/// As config.json and bitsandbytes write it: "bfloat16".
+/// The name in config.json and bitsandbytes: "bfloat16".
 const char* torch_dtype_name(DType dtype);
-/// Adds a tensor of a model as a directory's files hold it, whole or in parts.
-/// @param values its values in fp32, asked for once a part; empty: what the base holds
+/// Adds one tensor of a model to `tensors`, named, split and ordered as in the base's files.
+/// @param values the tensor's values, called once per part; empty: the base's own values
 void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info, DType dtype,
                 const std::function<at::Tensor()>& values,
                 std::vector<weights::TensorToWrite>& tensors);
-/// The whole model in `dtype`, trained parameters from their fp32 masters: what model.safetensors
-/// holds.
+/// The whole model in `dtype` (contents of model.safetensors); trained parameters come from their
+/// fp32 masters.
 std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base,
                                                   DType dtype);
 
-/// Copies tokenizer and template of a base model (directory or GGUF) into `directory`.
-/// @param trained_with the template that takes the place of the base's own, if any
+/// Copies the tokenizer and chat template of a base model (directory or GGUF) into `directory`.
+/// @param trained_with chat template that replaces the base's
 void write_text_files(const weights::Checkpoint& base, const std::filesystem::path& base_path,
                       const std::filesystem::path& directory,
                       const std::optional<std::string>& trained_with);
-/// Writes the config.json of a model whose weights are stored in `dtype`: the base's own but for
-/// that, or for a GGUF file one that means the same.
-/// @param parts_head the files hold a head that was tied to the embedding
-/// @param quantization its `quantization_config`; null: none
+/// Writes the config.json of a model whose weights are stored in `dtype`: a copy of the base's with
+/// the dtype changed, or for a GGUF base an equivalent one.
+/// @param parts_head the files contain a separate head although the base ties it to the embedding
+/// @param quantization value of `quantization_config`; null: none
 void write_config(const weights::Checkpoint& base, const std::filesystem::path& base_path,
                   const std::filesystem::path& directory, DType dtype, bool parts_head = false,
                   const nlohmann::ordered_json& quantization = nullptr);

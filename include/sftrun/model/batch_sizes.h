@@ -7,23 +7,21 @@
 
 namespace sftrun::model {
 
-/// The shape of a micro-batch, as far as what is queued for it depends on it.
+/// Sizes of a micro-batch on which the CUDA work launched for it depends.
 struct BatchSizes {
   int64_t tokens = 0, labels = 0;  ///< T, N
-  int64_t documents = 0;           ///< n, empty ones included
-  int64_t longest = 0;             ///< no document is longer
+  int64_t documents = 0;           ///< n, including empty documents
+  int64_t longest = 0;             ///< upper bound of the document lengths
   auto operator<=>(const BatchSizes&) const = default;
 };
 
-/// The sizes to fill a batch up to, so that few shapes are met: T to eight sizes between powers of
-/// two, N to four, n and the longest document to powers of two. At most an eighth of T is added, or
-/// 63 tokens.
-/// @param batch not empty
+/// Sizes to pad a batch to, so that few distinct shapes occur: T to one of eight sizes between
+/// powers of two, N to one of four, n and the longest document to powers of two. Adds at most T / 8
+/// or 63 tokens, whichever is larger.   @param batch not empty
 BatchSizes rounded_sizes(const data::Batch& batch);
 
-/// The batch with its longest document, from the beginning, once more behind it and again, without
-/// labels, until there are `sizes.tokens`. What layers make of a document's beginning does not
-/// depend on what follows, so no activation is larger than the batch's own.
+/// Pads the batch to `sizes.tokens` with unlabelled copies of its longest document, the last copy
+/// truncated. Attention is causal, so a copy's activations equal the original's and are no larger.
 data::Batch filled_up(const data::Batch& batch, const BatchSizes& sizes);
 
 }  // namespace sftrun::model

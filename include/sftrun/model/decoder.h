@@ -21,44 +21,43 @@
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/checkpoint.h"
 
-/// One decoder for every model family: what it computes is in the `ArchSpec`.
+/// One decoder for every model family; the `ArchSpec` describes what it computes.
 namespace sftrun::model {
 
 struct LoraOptions {
   int64_t r = 16;
   double alpha = 32, dropout = 0;
   bool rslora = false;
-  std::vector<std::string> target_modules = {
-      "all-linear"};  ///< name endings, as peft matches them, or "all-linear", which is all linear
-                      ///< layers but the head
-  /// Experts' tensors and routers by name endings, as peft matches them: "mlp.experts.down_proj".
+  /// Suffixes of module names, as in peft, or "all-linear": all linear layers except the head.
+  std::vector<std::string> target_modules = {"all-linear"};
+  /// Suffixes of names of expert tensors and router weights, as in peft: "mlp.experts.down_proj".
   std::vector<std::string> target_parameters;
   bool target_is_pattern =
-      false;  ///< target_modules holds one regular expression over whole module names
+      false;  ///< target_modules holds one regular expression for whole module names
 
-  spec::NamePattern rank_pattern, alpha_pattern;  ///< of single updates
+  spec::NamePattern rank_pattern, alpha_pattern;  ///< for single modules
   bool dora = false;
-  bool pissa = false;  ///< the base is what the principal parts leave
+  bool pissa = false;  ///< subtract the initial adapter from the base
   std::filesystem::path
-      pissa_from;  ///< principal parts as a checkpoint has them; empty: found anew
-  /// Modules that train whole, by the ends of their names. A head that is tied to the embedding
-  /// parts from it when either is named, as in peft.
+      pissa_from;  ///< PiSSA's initial A and B of a checkpoint; empty: compute them
+  /// Modules trained in full, by suffix of their names. If the embedding or a head tied to it is
+  /// among them, the two become separate tensors, as in peft.
   std::vector<std::string> modules_to_save;
 
   spec::LoraTargets targets() const;
   spec::LoraSizes sizes() const { return {r, alpha, rslora, rank_pattern, alpha_pattern, dora}; }
 };
 
-/// How frozen linear layers are held, but routers.
+/// How the frozen linear layers are stored. Routers always stay in fp32.
 struct BaseForm {
-  /// Those that the checkpoint holds in fewer bits stay as they are; with `quant` only those in its
-  /// very format, and the experts' tensors.
+  /// Keep matrices in the quantised format of the checkpoint; if `quant` is set, only those that
+  /// are already in its format, and the experts' tensors.
   bool keep_stored = false;
-  /// The others are quantised when they are loaded.
+  /// Quantise the other matrices when they are loaded.
   std::optional<kernels::QuantOptions> quant;
-  /// Whether that goes for embedding and head, too; nullopt: they stay as the checkpoint has them.
+  /// Whether this includes embedding and head; nullopt: they keep the checkpoint's format.
   std::optional<bool> embeddings;
-  /// In the compute dtype whatever they were: names or parts of names ("lm_head", "layers.0.mlp").
+  /// Modules that are not quantised, by name or part of a name ("lm_head", "layers.0.mlp").
   std::vector<std::string> skip_modules;
 };
 
@@ -70,87 +69,88 @@ struct DecoderOptions {
   const kernels::Backend* backend = nullptr;  ///< null: fused
   Trains trains = Trains::kNothing;
   LoraOptions lora;
-  std::vector<std::string> trainable;  ///< regular expressions over parameter names (kPartial),
-                                       ///< searched as in Python's re.search
+  std::vector<std::string> trainable;  ///< kPartial: regular expressions over parameter names,
+                                       ///< matched as by Python's re.search
   BaseForm base;
   bool gradient_checkpointing = false;
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
-  double neftune_noise_alpha = 0;  ///< of the noise on embeddings while training; 0: none
-  uint64_t seed = 42;              ///< of freshly initialised adapters
+  double neftune_noise_alpha = 0;                                     ///< NEFTune; 0: off
+  uint64_t seed = 42;  ///< for the initialisation of adapters
 };
 
 using kernels::Layer;
 
-/// Where frozen and initial weights come from: contiguous, on CPU. What is to stay may be used
-/// where it lies in a file; what is copied anyway is better read.
+/// Reads a frozen or initial weight: contiguous, on CPU or already on the device.
+/// @param stays the tensor is used in place, so it may be a view of the mapped file; false: it is
+/// copied afterwards, and reading is preferred to mapping
 using WeightSource = std::function<at::Tensor(
     const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype, bool stays)>;
 
 class Decoder {
  public:
-  /// Keeps the checkpoint's mapping alive where weights are used in place.
-  /// @throws ConfigError when target_modules or trainable match nothing, naming what there is.
+  /// The decoder shares ownership of the checkpoint, whose file mapping it may use in place.
+  /// @throws ConfigError if target_modules or trainable match nothing; lists the valid names
   static std::unique_ptr<Decoder> load(std::shared_ptr<const weights::Checkpoint> checkpoint,
                                        const DecoderOptions& options);
-  /// Random weights of the right shapes (benchmarks): uniform with standard deviation 0.02.
+  /// Random weights (benchmarks): uniform with standard deviation 0.02.
   static std::unique_ptr<Decoder> random(const spec::ArchSpec& arch, const DecoderOptions& options);
 
-  /// Called when all gradients of a parameter group are complete for this micro-batch, in backward
-  /// order.
+  /// Called when all gradients of a parameter group are complete for this micro-batch, in the order
+  /// of the backward pass.
   using GroupDone = std::function<void(int64_t group)>;
 
   /// The routers' load-balancing loss of one batch (`kernels::RouterBalance`).
   struct AuxLoss {
-    double grad_scale = 0;  ///< of its gradient
-    at::Tensor value;       ///< set: a scalar in fp64, unscaled
+    double grad_scale = 0;  ///< factor of its gradient
+    at::Tensor value;       ///< result: fp64 scalar, unscaled
   };
   /// Adds the gradient of grad_scale * (sum of token losses) to the parameters' gradients.
-  /// @param aux likewise; null: none
-  /// @return the sum of token losses, unscaled: a scalar in fp64 on the device, which nobody has
-  /// waited for. An empty batch only reports its groups.
+  /// @param aux load-balancing loss, added in the same way; null: none
+  /// @return unscaled sum of token losses, an fp64 scalar on the device, without synchronisation.
+  /// An empty batch returns 0 and only calls `done` for each group.
   at::Tensor forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done,
                               AuxLoss* aux = nullptr);
-  /// Sum of token losses, without gradients: a scalar in fp64 on the device.
+  /// Sum of token losses without gradients: fp64 scalar on the device.
   at::Tensor loss(const PackedBatch& batch);
-  /// -log p of each labelled row [N] fp32, without gradients.
+  /// -log p of the label of each labelled row [N] fp32, without gradients.
   at::Tensor token_losses(const PackedBatch& batch);
-  /// Logits of chosen rows [N, vocab] in the compute dtype, without gradients.
+  /// Logits of the given rows [N, vocab] in the compute dtype, without gradients.
   at::Tensor logits(const PackedBatch& batch, const at::Tensor& rows);
 
   kernels::ParameterStore& parameters() { return store_; }
   const spec::ArchSpec& arch() const { return arch_; }
   const DecoderOptions& options() const { return options_; }
   RopeCache& rope() { return rope_; }
-  /// Where `prepare_batch` sends the batches of this model.
+  /// Device and copy stream for `prepare_batch`.
   const BatchTarget& batch_target() const { return batch_target_; }
   std::vector<Layer>& layers() { return layers_; }
   const kernels::Head& head() const { return head_; }
   kernels::Head& head() { return head_; }
   kernels::Embedding& embedding() { return embedding_; }
-  /// Before layers run one by one (generation): what is made of the adapters' matrices is made
-  /// again, where they have changed.
+  /// Updates the joint linears after a change of the adapters, and starts unpacking ahead. Must be
+  /// called before layers run one by one (generation).
   void prepare_joints(kernels::UnpackAhead::Pass pass = kernels::UnpackAhead::Pass::kForward);
-  /// The first half of it, which a captured pass leaves out.
+  /// The first part of `prepare_joints`, which a captured graph does not contain.
   void refresh_joints();
-  /// The current stream waits for whatever is unpacked ahead: before a captured pass, and at its
+  /// Makes the current stream wait for matrices unpacked ahead: before a captured pass and at its
   /// end.
   void join_unpacking();
-  /// Where the capture of a pass has failed.
+  /// Call after the capture of a pass failed.
   void forget_unpacking();
   at::Tensor embed(const at::Tensor& tokens) const;
-  /// With the noise that training asks for.
+  /// Embeddings, with NEFTune noise if enabled.
   at::Tensor embed_for_training(const PackedBatch& batch) const;
-  /// What layers have of one another in this batch, where they have anything: fills
-  /// `context.exchange`. @param hidden what `embed` gave
+  /// Creates `context.exchange` for this batch if layers share state.
+  /// @param hidden output of `embed`   @param keep receives what the backward pass needs
   void open_exchange(kernels::BatchContext& context, const at::Tensor& tokens,
                      const at::Tensor& hidden, kernels::PerLayerRun* keep = nullptr) const;
-  /// PiSSA: what left the base, by the names of the updates' parameters; else empty.
+  /// PiSSA: initial A and B by parameter name; empty for other adapters.
   const std::map<std::string, at::Tensor>& principal_parts() const { return principal_parts_; }
-  /// Every linear module but the head, in the order of the tensors.
+  /// All linear modules except the head, in tensor order.
   std::vector<kernels::Linear*> linears();
-  /// Those with an update, the head among them.
+  /// Linear modules with an adapter, including the head.
   std::vector<kernels::Linear*> adapted_linears();
-  /// For adapters that no longer change: DoRA's lengths are computed once instead of at every pass.
+  /// For adapters that no longer change: computes DoRA's row norms once instead of in every pass.
   void settle_adapters();
   /// Bytes of frozen weights on the device.
   uint64_t base_bytes() const { return base_bytes_; }
@@ -159,14 +159,14 @@ class Decoder {
   Decoder(spec::ArchSpec arch, DecoderOptions options);
   void build(const WeightSource& source);
   at::Tensor hidden_without_grad(const PackedBatch& batch);
-  /// Returns the loss and writes the gradient of `hidden` where anything below trains.
+  /// Returns the loss; sets `grad` to the gradient of `hidden` if any layer below trains.
   at::Tensor head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
                                    double grad_scale, at::Tensor& grad);
   static void count_router_choices(kernels::BatchContext& context);
   at::Tensor no_loss() const;
   bool trains_below(int64_t group) const;
   kernels::BatchContext head_rows(const PackedBatch& batch) const;
-  /// To the compute dtype, as Gemma does with what embeddings are multiplied by.
+  /// Rounds to the compute dtype, as Gemma does with the scale of embeddings.
   double rounded(double scale) const;
 
   spec::ArchSpec arch_;
@@ -182,8 +182,8 @@ class Decoder {
   std::map<std::string, at::Tensor> principal_parts_;
   std::vector<Layer> layers_;
   kernels::JointAdapters joint_adapters_;
-  std::unique_ptr<kernels::UnpackAhead> unpacking_;  // null: no joint linears are quantised
-  uint64_t joints_version_ = 0;                      // of the store's compute copies
+  std::unique_ptr<kernels::UnpackAhead> unpacking_;  // null: no quantised joint linears
+  uint64_t joints_version_ = 0;  // `store_.version()` when the joints were last updated
   kernels::Head head_;
   int64_t first_trained_group_ = 0;
   uint64_t base_bytes_ = 0;

@@ -18,23 +18,23 @@ struct SamplingOptions {
   std::optional<int64_t> top_k;
   uint64_t seed = 0;
   std::vector<int64_t>
-      stop_tokens;  ///< generation ends with, and does not return, the first of these
+      stop_tokens;  ///< generation stops at the first of these, which is not returned
 };
 
 struct Generation {
   std::vector<int32_t> tokens;
-  bool stopped = false;  ///< a stop token came; false: max_new_tokens
+  bool stopped = false;  ///< a stop token was generated; false: max_new_tokens reached
 };
 
-/// Logits that are no finite numbers: of a base or an adapter that is broken.
+/// Logits are NaN or infinite: the base model or the adapter is broken.
 class NotFiniteError : public DataError {
   using DataError::DataError;
 };
 
-/// Continues several prompts side by side. Each sequence's result does not depend on the others (up
-/// to rounding), and its random numbers are a function of (seed, stream, position).
-/// @param prompts none empty   @param streams number of each sequence, for its random numbers
-/// @param on_token called as tokens come: (index of the prompt, token)
+/// Generates continuations of several prompts in one batch. A sequence's result does not depend on
+/// the others (up to rounding); its random numbers depend only on (seed, stream, position).
+/// @param prompts none empty   @param streams random stream of each sequence
+/// @param on_token called for each new token: (index of the prompt, token)
 /// @throws NotFiniteError
 std::vector<Generation> generate(Decoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
                                  const std::vector<uint64_t>& streams,

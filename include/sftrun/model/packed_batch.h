@@ -13,14 +13,15 @@
 
 namespace sftrun::model {
 
-/// A micro-batch on its device, as the decoder takes it. T tokens, N of them with a label.
+/// A micro-batch on its device. T tokens, N of them with a label.
 struct PackedBatch {
-  at::Tensor staged;  ///< bytes: all that was copied to the device, of which those below are parts
-  at::Tensor tokens;  ///< [T] int64
-  at::Tensor label_rows;   ///< [N] int64: positions that carry a label, ascending
+  at::Tensor
+      staged;  ///< uint8: everything copied to the device; most tensors below are views of it
+  at::Tensor tokens;       ///< [T] int64
+  at::Tensor label_rows;   ///< [N] int64: positions with a label, ascending; padding may follow
   at::Tensor labels;       ///< [N] int32
-  at::Tensor grad_factor;  ///< [1] fp32: the loss's gradient is multiplied by it; undefined: 1
-  std::optional<BatchSizes> sizes;  ///< to which the batch was filled up
+  at::Tensor grad_factor;  ///< [1] fp32: multiplies the loss's gradient; undefined: 1
+  std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
   kernels::BatchContext context;
   int64_t num_tokens() const { return tokens.defined() ? tokens.size(0) : 0; }
 };
@@ -31,22 +32,22 @@ struct Randomness {
   bool training = false;
 };
 
-/// Where micro-batches go: a device, and on CUDA the stream that copies them there. One for a
-/// model: LibTorch's allocator keeps memory for each stream.
+/// Target device of micro-batches, and on CUDA the copy stream. Use one per model: LibTorch's
+/// allocator caches memory per stream.
 struct BatchTarget {
-  // NOLINTNEXTLINE(google-explicit-constructor): a device is one
+  // NOLINTNEXTLINE(google-explicit-constructor): a device is a batch target
   BatchTarget(at::Device to);
   at::Device device;
   std::optional<c10::Stream> copies;
-  bool cuts_chunks = false;  ///< the model has delta nets: a batch brings its `Chunks`
+  bool cuts_chunks = false;  ///< the model has gated delta nets: compute `Chunks` for each batch
 };
 
-/// How a batch is brought to a GPU.
+/// How a batch is copied to a GPU.
 struct BatchOptions {
-  /// Copied from page-locked memory beside other work, and the host does not wait.
+  /// Copy asynchronously from page-locked memory.
   bool is_pinned = true;
   std::optional<double> grad_factor = {};  ///< `PackedBatch::grad_factor`
-  /// Filled up to these: with tokens that carry no label, rows without a label, empty documents.
+  /// Pad to these sizes with unlabelled tokens, rows without a label and empty documents.
   std::optional<BatchSizes> sizes = {};
 };
 

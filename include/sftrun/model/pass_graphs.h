@@ -14,19 +14,20 @@ namespace sftrun::model {
 
 enum class GraphUse : uint8_t {
   kOff,
-  kWhereItPays,  ///< of micro-batches so small that the host is slower than the device
+  kWhereItPays,  ///< for micro-batches so small that the host limits the speed
   kAlways
 };
 
-/// The forward and backward pass of micro-batches as CUDA graphs: one for each `BatchSizes` that is
-/// met twice, launched where it is met again (docs/decisions/0022-cuda-graphs.md). What cannot be
-/// captured is queued operation by operation, and the log says why. Not thread-safe.
+/// CUDA graphs of the forward and backward pass of micro-batches. A graph is captured when a
+/// `BatchSizes` occurs for the second time and launched from then on
+/// (docs/decisions/0022-cuda-graphs.md). Work that cannot be captured is launched kernel by kernel,
+/// and the log says why. Not thread-safe.
 class PassGraphs {
  public:
   struct Options {
     GraphUse use = GraphUse::kWhereItPays;
     bool has_aux_loss = false;
-    /// Gradients are reduced while the backward pass goes on, which a graph would end.
+    /// Gradients are reduced during the backward pass, which a graph does not allow.
     bool reduces_beside = false;
   };
   /// @param decoder must outlive this
@@ -35,40 +36,40 @@ class PassGraphs {
   PassGraphs& operator=(const PassGraphs&) = delete;
   ~PassGraphs();
 
-  /// What `prepare_batch` is to fill the batch up to; nullopt: it stays as it is.
+  /// Sizes that `prepare_batch` must pad the batch to; nullopt: no padding.
   std::optional<BatchSizes> sizes_for(const data::Batch& batch) const;
-  /// `Decoder::forward_backward`. Where a graph is launched all groups are done after it.
-  /// @param grad_scale 1 where the batch has sizes
+  /// See `Decoder::forward_backward`. After a graph launch `done` is called for all groups.
+  /// @param grad_scale must be 1 if the batch has sizes
   at::Tensor forward_backward(const PackedBatch& batch, double grad_scale,
                               const Decoder::GroupDone& done, Decoder::AuxLoss* aux);
-  /// The same of a batch that is not prepared yet. On CUDA the device reads `grad_scale`.
+  /// The same for a batch that is not prepared. On CUDA `grad_scale` is passed on the device.
   at::Tensor forward_backward(const data::Batch& batch, const Randomness& randomness,
                               bool is_pinned, double grad_scale, const Decoder::GroupDone& done,
                               Decoder::AuxLoss* aux = nullptr);
-  /// Of graphs that were captured.
+  /// Number of captured graphs.
   int64_t size() const;
-  /// One line about what the graphs were used for; none where there was no graph.
+  /// Logs one line about the use of graphs; nothing if none was launched.
   void log_use() const;
 
  private:
   struct Pass {
     int64_t met = 0;
     std::unique_ptr<kernels::Graph> graph;
-    PackedBatch batch;  // what the graph reads
-    at::Tensor loss;    // what it writes
+    PackedBatch batch;  // input of the graph
+    at::Tensor loss;    // output of the graph
   };
-  /// RoPE that goes by a document's length may stage more for batches of the same sizes.
-  using Shape = std::pair<BatchSizes, size_t>;  // and bytes that are staged
+  /// RoPE variants that depend on document length may stage different bytes for the same sizes.
+  using Shape = std::pair<BatchSizes, size_t>;  // sizes, staged bytes
   bool is_ready(Pass& pass, const PackedBatch& batch);
   bool is_full() const;
   void clear();
-  /// @return why it failed; empty: it did not
+  /// @return reason of the failure; empty on success
   std::string capture(Pass& pass, const PackedBatch& batch);
   const kernels::Graph* any_graph() const;
   void turn_off(const std::string& why);
 
   Decoder& decoder_;
-  int64_t most_tokens_ = 0;  // of a batch that is worth a graph; 0: none is
+  int64_t most_tokens_ = 0;  // largest batch that uses a graph; 0: none does
   std::map<Shape, Pass> passes_;
   int64_t num_passes_ = 0, num_launched_ = 0;
 };

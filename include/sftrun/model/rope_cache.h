@@ -10,13 +10,12 @@
 
 namespace sftrun::model {
 
-/// Which angles a batch's T tokens take from a rope's table, made on the host and sent with the
-/// batch.
+/// Cosines and sines of a batch's T tokens, as computed on the host and sent with the batch.
 struct RopeRows {
-  /// [T] rows of the table; empty: each token's position is its row.
+  /// [T] rows of the table; empty: the row is the token's position.
   std::vector<int64_t> rows;
-  /// [T * rotary_dim / 2], in place of the table where a document's angles are of its very length;
-  /// else empty.
+  /// [T * rotary_dim / 2], replace the table if angles depend on the exact document length (dynamic
+  /// NTK); else empty.
   std::vector<float> cos, sin;
 };
 /// The same on the device; undefined where empty.
@@ -25,42 +24,41 @@ struct DeviceRopeRows {
   at::Tensor cos, sin;  ///< [T * rotary_dim / 2] fp32
 };
 
-/// Cosines and sines of rotary embeddings by position. Computed once on the host, grown on demand
-/// and kept on the device, for LongRoPE both of short documents and of long ones.
+/// Cosines and sines of rotary embeddings by position, computed on the host, grown on demand and
+/// cached on the device. LongRoPE has two tables: for short and for long documents.
 class RopeCache {
  public:
   explicit RopeCache(const std::vector<spec::RopeSpec>& ropes);
 
-  /// Grows the tables to the documents' lengths. @return of each rope
+  /// Grows the tables to the documents' lengths. @return one entry per RoPE variant
   std::vector<RopeRows> rows_of(const std::vector<int32_t>& cu_seqlens);
   /// @param positions [T] int64 of each token in its document, on the device
-  /// @param rows what `rows_of` returned, on the device
-  /// @param is_pinned of CUDA: a table that has grown is copied from page-locked memory, and the
-  /// host does not wait
+  /// @param rows result of `rows_of`, on the device
+  /// @param is_pinned CUDA: copy a table that has grown asynchronously from page-locked memory
   std::vector<kernels::RopeAngles> angles(const at::Tensor& positions,
                                           const std::vector<DeviceRopeRows>& rows, bool is_pinned);
-  /// The length of a sequence past which all its positions turn otherwise (LongRoPE), so that what
-  /// was computed of it is void; 0: there is none.
+  /// Sequence length beyond which all positions get other angles (LongRoPE), which invalidates the
+  /// key/value cache; 0: none.
   int64_t switches_after() const;
-  /// Fills context.ropes for single positions, each the last of its sequence so far (generation).
+  /// Fills context.ropes for generation: one position per sequence, its last.
   void fill_positions(kernels::BatchContext& context, const std::vector<int64_t>& positions,
                       at::Device device) const;
 
  private:
-  /// Angles of positions from 0 on, on the host, for documents of some lengths.
+  /// Host table of angles for positions from 0, valid for a range of document lengths.
   struct Variant {
     spec::RopeTable frequencies;
     kernels::RopeAngles angles;  // [positions, rotary_dim / 2]
     int64_t positions() const { return angles.cos.size(0); }
-    /// Whether it had fewer.
+    /// @return whether the table was shorter and has grown
     bool grow(int64_t positions);
   };
-  /// Of one rope. The table's rows are the variants' one after the other.
+  /// One RoPE variant of the model. The device table is the concatenation of its `variants`.
   struct Table {
     explicit Table(const spec::RopeSpec& of);
     spec::RopeSpec rope;
-    std::vector<Variant> variants;  // LongRoPE: of short documents, of long ones; else one
-    kernels::RopeAngles on_device;  // undefined when a variant has grown
+    std::vector<Variant> variants;  // LongRoPE: short, then long documents; else one
+    kernels::RopeAngles on_device;  // undefined after a variant has grown
 
     int64_t variant_of(int64_t length) const;
     RopeRows rows_of(const std::vector<int32_t>& cu_seqlens);
