@@ -10,12 +10,12 @@
 namespace sftrun::kernels {
 namespace {
 
-/// LibTorch's, which can be given up in the middle.
+/// LibTorch's CUDAGraph, extended to abort a capture.
 class OpenGraph final : public at::cuda::CUDAGraph {
  public:
-  /// After an error. Where CUDA has ended the capture by itself, LibTorch's allocators, of the
-  /// device and of pinned memory, have not heard of it: from then on they would keep back memory
-  /// that streams share, and ask this object about later captures.
+  /// Call after an error. If CUDA has ended the capture itself, LibTorch's device and pinned-memory
+  /// allocators do not know: they would keep memory that streams share, and use this object in
+  /// later captures.
   void give_up() {
     if (!capture_ended_) without_errors([&] { capture_end(); });
     if (!capture_ended_) {
@@ -27,7 +27,7 @@ class OpenGraph final : public at::cuda::CUDAGraph {
         without_errors([&] { pinned->release_pool(mempool_id_); });
       }
     }
-    (void)cudaGetLastError();  // else the next launch would report it as its own
+    (void)cudaGetLastError();  // clears the error, which the next launch would report otherwise
   }
 
  private:
@@ -48,8 +48,8 @@ class CapturedGraph final : public Graph {
                        : c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {}
 
   void record(const CapturedGraph* beside, const std::function<void()>& work) {
-    const c10::cuda::CUDAStreamGuard guard(stream_);  // of the default stream nothing is captured
-    // Other threads go on: only what this one calls belongs to the capture.
+    const c10::cuda::CUDAStreamGuard guard(stream_);  // the default stream cannot be captured
+    // Thread-local mode: only calls of this thread are captured; other threads continue.
     try {
       graph_.capture_begin(beside ? beside->pool() : c10::MempoolId_t{},
                            cudaStreamCaptureModeThreadLocal);
@@ -70,9 +70,9 @@ class CapturedGraph final : public Graph {
   c10::MempoolId_t pool() const { return graph_.pool(); }
 
   at::Device device_;
-  // The same for all that share memory: LibTorch keeps a workspace of cuBLAS for every stream.
+  // Shared by graphs that share memory: LibTorch allocates a cuBLAS workspace per stream.
   c10::cuda::CUDAStream stream_;
-  mutable OpenGraph graph_;  // whose `pool` is not const
+  mutable OpenGraph graph_;  // mutable: `pool` is not const
 };
 
 }  // namespace

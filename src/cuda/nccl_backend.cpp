@@ -4,7 +4,7 @@
 
 #include "sftrun/parallel/nccl_factory.h"
 
-// What include/sftrun/parallel/nccl_factory.h asks for.
+// Declared by include/sftrun/parallel/nccl_factory.h.
 extern "C" void sftrun_nccl_backend(void* store, int rank, int world, long timeout_ms,
                                     void* result) {
   auto options = c10d::ProcessGroupNCCL::Options::create();

@@ -15,9 +15,9 @@
 #include "graph.h"
 #include "sftrun/kernels/cuda_registry.h"
 
-// Tensors in, launches out: allocates results and launches on the current stream of x's device. The
-// engine has checked the operands (operands.h). This library needs LibTorch alone, no symbol of the
-// engine: that is loaded with RTLD_LOCAL.
+// Allocates results and launches kernels on the current stream of the device of x. The engine has
+// checked the operands (operands.h). This library depends only on LibTorch and on no symbol of the
+// engine, which is loaded with RTLD_LOCAL.
 namespace sftrun::kernels {
 namespace {
 
@@ -34,7 +34,7 @@ cuda::Type type_of(const at::Tensor& x) {
   }
 }
 
-/// The current stream of a tensor's device, which is the current device while this lives.
+/// The current stream of a tensor's device; makes it the current device for its lifetime.
 class Launch {
  public:
   explicit Launch(const at::Tensor& x)
@@ -51,7 +51,7 @@ at::Tensor float_rows(const at::Tensor& x) {
   return at::empty({x.size(0)}, x.options().dtype(at::kFloat));
 }
 
-/// [rows, columns], with room for `spare` columns more behind each row.
+/// [rows, columns] with `spare` unused columns after each row.
 at::Tensor empty_rows(at::IntArrayRef shape, int64_t spare, const at::TensorOptions& options) {
   return at::empty({shape[0], shape[1] + spare}, options).narrow(1, 0, shape[1]);
 }
@@ -249,7 +249,7 @@ void gated_backward(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::T
   launch.check();
 }
 
-/// A step's number where kernels read it.
+/// Pointer to the step number on the device.
 const uint32_t* step_of(const at::Tensor& step) {
   return static_cast<const uint32_t*>(step.const_data_ptr());
 }
@@ -299,7 +299,7 @@ at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels
   return launch_losses(logits, labels, softcap, {});
 }
 
-/// Null where there is none.
+/// Null if undefined.
 const UpdateGate* gate_of(const at::Tensor& gate) {
   return gate.defined() ? static_cast<const UpdateGate*>(gate.const_data_ptr()) : nullptr;
 }
@@ -433,8 +433,8 @@ bool multiplies_fp8(const at::Tensor& x) {
   return compute_capability(x.device()) >= kAda;
 }
 
-/// As at::_grouped_mm decides (aten/src/ATen/native/cuda/GroupedBlas.cpp): otherwise it copies
-/// `ends` to the host and multiplies one matrix after the other.
+/// The condition of at::_grouped_mm (aten/src/ATen/native/cuda/GroupedBlas.cpp); elsewhere it
+/// copies `ends` to the host and multiplies one matrix after the other.
 bool libtorch_groups(const at::Tensor& x) {
   if (x.scalar_type() != at::kBFloat16) return false;
   const int major = at::cuda::getDeviceProperties(x.device().index())->major;
@@ -464,7 +464,7 @@ void add_grouped_matmul_tn(at::Tensor& out, const at::Tensor& g, const at::Tenso
 const int32_t* indices(const at::Tensor& x) {
   return x.const_data_ptr<int32_t>();
 }
-/// Null where there is none.
+/// Null if undefined.
 const float* floats(const at::Tensor& x) {
   return x.defined() ? x.const_data_ptr<float>() : nullptr;
 }
@@ -639,7 +639,7 @@ GatedAnswerGrads gated_answer_backward(const at::Tensor& dy, const at::Tensor& a
   return grads;
 }
 
-/// @param grad with the narrow side's columns as `rank`
+/// The wide side is `wide`; the side with lora_rank columns is `thin`.
 cuda::AdapterGrad adapter_grad(const AdapterGrad& grad) {
   const bool g_is_wide = !grad.norm.rstd.defined() && grad.g.size(1) >= grad.x.size(1);
   const at::Tensor &wide = g_is_wide ? grad.g : grad.x, &thin = g_is_wide ? grad.x : grad.g;
@@ -695,7 +695,8 @@ at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device 
   const auto options = at::TensorOptions().dtype(dtype);
   const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
   if (bytes == 0) return at::zeros(shape, options);
-  constexpr size_t kPage = 4096;  // no other memory shares one, which could not be locked again
+  constexpr size_t kPage = 4096;  // whole pages: a page shared with other memory could not be
+                                  // locked again
   const size_t whole_pages = (bytes + kPage - 1) / kPage * kPage;
   void* memory = std::aligned_alloc(kPage, whole_pages);
   TORCH_CHECK(memory != nullptr, "no ", whole_pages, " bytes of host memory are left");
@@ -703,7 +704,7 @@ at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device 
   const c10::cuda::CUDAGuard guard(device);  // the context that registers the memory
   const cudaError_t error = cudaHostRegister(memory, whole_pages, cudaHostRegisterDefault);
   if (error != cudaSuccess) {
-    std::free(memory);  // NOLINT(cppcoreguidelines-no-malloc): of aligned_alloc
+    std::free(memory);  // NOLINT(cppcoreguidelines-no-malloc): from aligned_alloc
     TORCH_CHECK(false, "locking ", whole_pages,
                 " bytes of host memory for copies to the GPU: ", cudaGetErrorString(error));
   }
@@ -778,12 +779,12 @@ extern "C" const sftrun::kernels::CudaKernels* sftrun_cuda_kernels() {
   return &sftrun::kernels::kKernels;
 }
 
-/// Of the table above: an engine of another build has another.
+/// Size of the table above; differs between builds, which the engine checks.
 extern "C" size_t sftrun_cuda_kernels_size() {
   return sizeof(sftrun::kernels::CudaKernels);
 }
 
-/// What the kernels were compiled for, as CMake's CUDA_ARCHITECTURES.
+/// CMake's CUDA_ARCHITECTURES of this build.
 extern "C" const char* sftrun_cuda_architectures() {
   return SFTRUN_CUDA_ARCHITECTURES;
 }

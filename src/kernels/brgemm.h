@@ -7,18 +7,18 @@
 
 #include "sftrun/kernels/cpu_table.h"
 
-/// What the kernels built on LibTorch's brgemm (oneDNN's batch-reduce product) share. T is float,
-/// or uint16_t holding bfloat16.
+/// Wrappers of LibTorch's brgemm (oneDNN's batch-reduce GEMM). T is float, or uint16_t that holds
+/// bfloat16.
 namespace sftrun::kernels {
 
-/// Whether this processor multiplies the dtype well: AVX-512, for bf16 with its bf16 instructions.
+/// Whether brgemm is fast for the dtype on this processor: needs AVX-512, for bf16 AVX512_BF16.
 inline bool brgemm_serves(at::ScalarType dtype) {
   if (!__builtin_cpu_supports("avx512f")) return false;
   return dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16"));
 }
 
-/// C [m, n] (+)= A [m, k] B [k, n], A's rows `a_stride` apart, the others as wide as they are. bf16
-/// wants B's rows paired: [k / 2][n][2].
+/// C [m, n] (+)= A [m, k] B [k, n]. The row stride of A is `a_stride`; B and C are contiguous. For
+/// bf16, B is in VNNI layout: [k / 2][n][2].
 template <typename T>
 void brgemm(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t a_stride, const T* b,
             float* c) {

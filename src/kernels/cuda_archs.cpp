@@ -6,7 +6,7 @@
 namespace sftrun::kernels {
 namespace {
 
-/// One entry, like "90a-real".
+/// Whether one entry, such as "90a-real", runs on this compute capability.
 bool entry_runs_on(std::string_view entry, int major, int minor) {
   int version = 0;
   const char* end = entry.data() + entry.size();

@@ -9,7 +9,7 @@
 namespace sftrun::kernels {
 namespace {
 
-// Written once while the CUDA library is being loaded, before any worker thread exists.
+// Written once, when the CUDA library is loaded and before worker threads exist.
 std::optional<CudaKernels>& registered() {
   static std::optional<CudaKernels> kernels;
   return kernels;
@@ -18,7 +18,7 @@ std::optional<CudaKernels>& registered() {
 }  // namespace
 
 void register_cuda_kernels(const CudaKernels& kernels) {
-  // cuBLAS may add partial sums of a product in 16 bits unless it is told not to.
+  // By default cuBLAS may reduce partial sums of a product in 16 bits.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
   registered() = kernels;

@@ -9,8 +9,8 @@ namespace sftrun::kernels {
 std::unique_ptr<Graph> capture(at::Device device, const Graph* beside,
                                const std::function<void()>& work) {
   const CudaKernels& kernels = cuda_kernels();
-  // What is cached for others would stay unused beside the graph's own memory, and cannot be given
-  // back while the capture is under way.
+  // Cached blocks of other streams would stay unused beside the graph's memory pool, and cannot be
+  // freed during the capture.
   c10::getDeviceAllocator(device.type())->emptyCache();
   return kernels.capture(device, beside, work);
 }

@@ -15,9 +15,10 @@
 namespace sftrun::kernels {
 namespace {
 
-constexpr size_t kHeaderBytes = 64;          // keeps data on a cache line; holds the block's size
-constexpr size_t kLargestSmall = 64 * 1024;  // below this glibc is fast and reuses by itself
-constexpr size_t kStepsPerDoubling = 8;      // size classes: at most 12.5% is lost to rounding
+constexpr size_t kHeaderBytes = 64;  // keeps data cache-line aligned; holds the block's size
+constexpr size_t kLargestSmall = 64 * 1024;  // up to this size glibc is fast and reuses memory
+                                             // itself
+constexpr size_t kStepsPerDoubling = 8;      // at most 12.5% is lost to rounding
 
 size_t round_up(size_t num_bytes) {
   if (num_bytes <= kLargestSmall) return (num_bytes + 63) & ~size_t{63};
@@ -59,7 +60,7 @@ class CachingCpuAllocator final : public c10::Allocator {
     const size_t bytes = round_up(num_bytes);
     void* block = bytes > kLargestSmall ? take_cached(bytes) : nullptr;
     if (block == nullptr) block = std::aligned_alloc(64, bytes + kHeaderBytes);
-    if (block == nullptr) {  // the cache may hold what is needed in another size class
+    if (block == nullptr) {  // memory may be cached in another size class
       trim();
       block = std::aligned_alloc(64, bytes + kHeaderBytes);
     }
@@ -108,7 +109,7 @@ class CachingCpuAllocator final : public c10::Allocator {
   }
 
   mutable std::mutex mutex_;
-  std::vector<SizeClass> free_;  // a run has a few dozen sizes: a scan is cheaper than a map
+  std::vector<SizeClass> free_;  // a few dozen sizes: a linear scan is cheaper than a map
   std::atomic<uint64_t> allocated_{0}, peak_{0}, cached_{0}, count_{0};
 };
 

@@ -6,8 +6,7 @@
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/quant.h"
 
-/// What entry points require of their operands, before it is decided which device computes: kernels
-/// read raw memory, on a CPU as on CUDA.
+/// Checks of operands at the entry points, for all devices: kernels read raw memory.
 namespace sftrun::kernels {
 
 inline void require_contiguous(const at::Tensor& x) {
@@ -22,38 +21,38 @@ inline void require_operand(const at::Tensor& x, const at::Tensor& like, at::Sca
   require_contiguous(x);
 }
 
-/// And of its shape and dtype.
+/// As require_operand, with the shape and dtype of `like`.
 inline void require_same(const at::Tensor& x, const at::Tensor& like) {
   TORCH_CHECK(x.sizes() == like.sizes(), "operands of shapes ", x.sizes(), " and ", like.sizes());
   require_operand(x, like, like.scalar_type());
 }
 
-/// Of any shape with so many elements.
+/// Any shape with this number of elements.
 inline void require_numel(const at::Tensor& x, int64_t numel) {
   TORCH_CHECK(x.numel() == numel, "an operand of shape ", x.sizes(), " in place of ", numel,
               " elements");
 }
 
-/// The bytes of an `UpdateGate`, on the device of `like`.
+/// The bytes of an `UpdateGate` on the device of `like`.
 inline void require_gate(const at::Tensor& gate, const at::Tensor& like) {
   require_operand(gate, like, at::kByte);
   require_numel(gate, static_cast<int64_t>(sizeof(UpdateGate)));
 }
 
-/// x as [tokens, channels].
+/// Contiguous [tokens, channels].
 inline void require_rows(const at::Tensor& x) {
   TORCH_CHECK(x.dim() == 2, "an operand of shape ", x.sizes(), " in place of [tokens, channels]");
   require_contiguous(x);
 }
 
-/// The same; on CUDA rows may lie further apart than they are long.
+/// [tokens, channels]; on CUDA the row stride may exceed the row length.
 inline void require_loose_rows(const at::Tensor& x) {
   if (!x.is_cuda()) return require_rows(x);
   TORCH_CHECK(x.dim() == 2 && x.stride(1) == 1, "an operand of sizes ", x.sizes(), ", strides ",
               x.strides(), " in place of [tokens, channels]");
 }
 
-/// Of the shape, dtype and device of `like`; on CUDA rows may lie further apart than they are long.
+/// Shape, dtype and device of `like`; on CUDA the row stride may exceed the row length.
 inline void require_loose_same(const at::Tensor& x, const at::Tensor& like) {
   require_loose_rows(x);
   TORCH_CHECK(x.sizes() == like.sizes() && x.device() == like.device() &&
@@ -62,12 +61,12 @@ inline void require_loose_same(const at::Tensor& x, const at::Tensor& like) {
               " and ", like.scalar_type(), ", on ", x.device(), " and ", like.device());
 }
 
-/// For what CPU kernels do not do.
+/// For options that only the CUDA kernels support.
 inline void require_on_cuda(const at::Tensor& x) {
   TORCH_CHECK(x.is_cuda(), "an operand on ", x.device(), " of what is done on CUDA alone");
 }
 
-/// Whether a matrix has the bytes and factors that its shape asks for, all on `device`.
+/// Checks sizes, dtypes and device of a quantised matrix' tensors.
 inline void require_quantized(const QuantizedMatrix& matrix, at::Device device) {
   TORCH_CHECK(matrix.packed.device() == device, "operands on ", device, " and ",
               matrix.packed.device());
@@ -89,8 +88,8 @@ inline void require_quantized(const QuantizedMatrix& matrix) {
   require_quantized(matrix, matrix.packed.device());
 }
 
-/// Whether a matrix' values have their place in `to`; on CUDA its rows may lie further apart than
-/// they are long.
+/// Checks that `to` can receive the dequantised matrix; on CUDA its row stride may exceed the row
+/// length.
 inline void require_room_for(const QuantizedMatrix& matrix, const at::Tensor& to) {
   require_loose_rows(to);
   TORCH_CHECK(to.device() == matrix.packed.device(), "operands on ", to.device(), " and ",

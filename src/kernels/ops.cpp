@@ -34,7 +34,7 @@ void require_losses_operands(const at::Tensor& logits, const at::Tensor& labels)
   require_numel(labels, logits.size(0));
 }
 
-/// Which elements of flat buffers are updated.
+/// Checks the range of elements to update.
 void require_range(const at::Tensor& flat, int64_t begin, int64_t end) {
   TORCH_CHECK(0 <= begin && begin <= end && end <= flat.numel(), "elements ", begin, " to ", end,
               " of ", flat.numel());
@@ -75,7 +75,7 @@ void require_8bit_operands(const at::Tensor& master, const at::Tensor& grad,
   require_map(moments.exp_avg_sq_map, master);
 }
 
-/// Whether an update on a CPU is to be made; then with the gate's factor.
+/// CPU: whether the gate is open or undefined; sets `grad_scale` from the gate.
 template <typename Params>
 bool passes(const at::Tensor& gate, Params& params) {
   if (!gate.defined()) return true;
@@ -84,7 +84,7 @@ bool passes(const at::Tensor& gate, Params& params) {
   return here.is_open != 0;
 }
 
-// Rows a thread takes at least: below this, starting threads costs more than it saves.
+// Minimum number of rows per thread: below this, starting threads costs more than it saves.
 int64_t grain(int64_t channels) {
   return std::max<int64_t>(1, 32768 / std::max<int64_t>(1, channels));
 }
@@ -192,7 +192,7 @@ void require_heads(const std::vector<HeadsInput>& inputs, const RopeAngles* angl
   }
 }
 
-/// On a CPU, in place. @param sign -1: the inverse, which is the backward pass
+/// CPU, in place. @param sign -1: inverse rotation, for the backward pass
 void rotate_heads(const at::Tensor& x, const RopeAngles& angles, int64_t head_dim, double sign) {
   const int64_t heads = x.size(1) / head_dim, half = angles.cos.size(1);
   for_dtype(x, [&](const auto& kernels, auto* type) {

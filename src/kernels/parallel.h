@@ -8,8 +8,8 @@
 
 namespace sftrun::kernels {
 
-/// at::parallel_for: body(begin, end) over parts of [begin, end) of at least `grain`. Under
-/// ThreadSanitizer, which does not see how OpenMP's threads wait for each other, it is told.
+/// at::parallel_for: body(begin, end) over parts of [begin, end) of at least `grain` elements.
+/// Tells ThreadSanitizer about OpenMP's synchronisation, which it does not detect.
 template <typename Body>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
 #ifdef __SANITIZE_THREAD__

@@ -8,7 +8,7 @@ namespace sftrun::kernels {
 namespace {
 
 constexpr int64_t kAlignment =
-    16;  // elements: each parameter starts on a cache line of the fp32 buffers
+    16;  // elements: aligns each parameter to a cache line of the fp32 buffers
 
 }  // namespace
 

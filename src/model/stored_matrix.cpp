@@ -89,8 +89,8 @@ kernels::QuantizedMatrix from(const weights::GgmlBlocks& stored, const Shape& /*
   matrix.packed = bytes_of_blocks(stored, checkpoint);
   return matrix;
 }
+
 /// ggml's MXFP4 block layout: the exponent, then 32 codes, the first 16 in the low nibbles.
-/// As ggml has it: the exponent first, of 32 numbers the first 16 low.
 void to_ggml_block(const std::byte* codes, std::byte exponent, uint8_t* to) {
   constexpr int kHalf = 16;
   *to++ = static_cast<uint8_t>(exponent);

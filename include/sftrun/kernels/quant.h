@@ -36,9 +36,9 @@ struct QuantOptions {
   bool nested = true;  ///< of 4-bit formats: quantise the block scales, too, to 8 bits
 };
 
-/// "nf4", "fp4", "fp8" or "int8".
+/// "nf4", "fp4", "fp8", "int8", or "gguf" for kGgml.
 const char* quant_name(QuantFormat format);
-/// The format of that name; nullopt if unknown.
+/// The format of that name except kGgml; nullopt if unknown.
 std::optional<QuantFormat> quant_format(std::string_view name);
 /// The 16 values of a 4-bit format's codes.
 std::span<const float, 16> quant_table(QuantFormat format);

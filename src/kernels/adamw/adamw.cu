@@ -3,7 +3,7 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
-/// Whether there is anything to update; then with the gate's factor.
+/// Whether the gate is open or null; sets `grad_scale` from the gate.
 template <typename Params>
 __device__ __forceinline__ bool passes(const UpdateGate* gate, Params& params) {
   if (gate == nullptr) return true;
@@ -11,7 +11,6 @@ __device__ __forceinline__ bool passes(const UpdateGate* gate, Params& params) {
   return gate->is_open != 0;
 }
 
-/// Element i.
 template <typename T>
 __device__ __forceinline__ void update_one(float* param, const float* grad, float* exp_avg,
                                            float* exp_avg_sq, T* compute, int64_t i,
@@ -24,7 +23,6 @@ __device__ __forceinline__ void update_one(float* param, const float* grad, floa
   if (compute != nullptr) store(compute + i, updated.param);
 }
 
-/// Elements [i, i + 4).
 template <typename T>
 __device__ __forceinline__ void update_four(float* param, const float* grad, float* exp_avg,
                                             float* exp_avg_sq, T* compute, int64_t i,
@@ -45,7 +43,7 @@ __device__ __forceinline__ void update_four(float* param, const float* grad, flo
   if (compute != nullptr) store_four(compute + i, values);
 }
 
-/// @tparam kWidth elements that a thread updates at a time: 4, where all memory is aligned, or 1
+/// @tparam kWidth elements per thread and iteration: 4 if all pointers are aligned, else 1
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, T* compute, int64_t n,
@@ -66,8 +64,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// partial[block] = the sum of one chunk: fp32 over 16 elements of a thread, fp64 from there on.
-/// @tparam kIsAligned x is, to 16 bytes; sums are the same
+/// partial[block] = sum of squares of one chunk: fp32 over 16 elements of a thread, then fp64.
+/// @tparam kIsAligned x is aligned to 16 bytes; does not change the result
 template <bool kIsAligned>
 __global__ void __launch_bounds__(kThreads) sum_chunk(const float* x, int64_t n, double* partial) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kSumChunk;
@@ -105,10 +103,10 @@ __device__ __forceinline__ float warp_largest(float value) {
   return value;
 }
 
-constexpr int kOwn = 8;  // elements of a block of states that a lane has: a warp takes a block
+constexpr int kOwn = 8;  // elements of a moment block per lane; one warp processes a block
 static_assert(kOwn * 32 == kStateBlock);
 
-/// A lane's elements, of which the last lanes of a short block have fewer.
+/// A lane's elements; in a short block the last lanes have fewer.
 struct OwnStates {
   float params[kOwn], grads[kOwn];
   uint8_t exp_avg[kOwn], exp_avg_sq[kOwn];
@@ -131,7 +129,7 @@ __device__ __forceinline__ void store_codes(uint8_t* to, const uint8_t* codes, b
   *reinterpret_cast<uint2*>(to) = words;
 }
 
-/// A map in shared memory: lanes look up at many addresses at once.
+/// A map in shared memory, where lanes read different addresses at the same time.
 struct SharedMap {
   float values[256];
   uint16_t tree[kStateTree];
@@ -144,7 +142,7 @@ __device__ __forceinline__ void load_map(SharedMap& here, const StateMap& map) {
   }
 }
 
-/// A warp takes a block of states.
+/// One warp per block of moments.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     adamw_8bit(float* param, const float* grad, StateBlocks blocks, T* compute,
@@ -186,7 +184,7 @@ __global__ void __launch_bounds__(kThreads)
       m_largest = fmaxf(m_largest, fabsf(e.exp_avg));
       v_largest = fmaxf(v_largest, e.exp_avg_sq);
     }
-    m_largest = warp_largest(m_largest);  // every lane has read the factors before
+    m_largest = warp_largest(m_largest);  // all lanes have read the old absmax
     v_largest = warp_largest(v_largest);
     for (int k = 0; k < count; ++k) {
       own.exp_avg[k] = state_code(m_map.tree, state_place(averages[k], 1.0F / m_largest));
@@ -231,7 +229,7 @@ void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBl
                        void* compute, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
                        const AdamW8bitParams& params, Stream stream, const UpdateGate* gate) {
   if (blocks.count == 0) return;
-  constexpr unsigned kMostBlocks = 1 << 12;  // each loads the maps once
+  constexpr unsigned kMostBlocks = 1 << 12;  // each block loads the maps once
   const unsigned grid = grid_of(blocks.count * 32);
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;

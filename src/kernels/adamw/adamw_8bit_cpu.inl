@@ -1,18 +1,18 @@
 // The order of operations, and which of them are fused, is that of bitsandbytes'
-// backends/cpu/ops.py on LibTorch's operations: codes and factors come out equal to the bit.
+// backends/cpu/ops.py with LibTorch's operations, so codes and absmax are bit-equal.
 
 inline float fused_multiply_add(float a, float b, float c) {
 #ifdef __FMA__
   return __builtin_fmaf(a, b, c);
 #else
-  // The product is exact; only a sum that lies within 2^-53 of the middle is rounded another way.
+  // The product is exact in fp64; the sum rounds differently only within 2^-53 of a midpoint.
   return static_cast<float>(static_cast<double>(a) * static_cast<double>(b) +
                             static_cast<double>(c));
 #endif
 }
 
 #ifdef __AVX512BW__
-/// values[code] of sixteen codes, from 256 of them.
+/// values[code] for sixteen 8-bit codes.
 inline __m512 sixteen_states(const uint8_t* codes, const float* values) {
   const __m512i of = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
   const auto bit = [&](int value) { return _mm512_test_epi32_mask(of, _mm512_set1_epi32(value)); };
@@ -28,7 +28,7 @@ inline __m512 sixteen_states(const uint8_t* codes, const float* values) {
   return _mm512_mask_blend_ps(bit7, of_128(0), of_128(4));
 }
 
-/// How many of a map's 255 bounds are not above each of 32 places: a binary search in `tree`.
+/// Codes of 32 steps: the number of a map's 255 bounds <= each step, by binary search in `tree`.
 inline __m512i codes_of_places(__m512i places, const uint16_t* tree) {
   const auto table = [&](int first) { return _mm512_loadu_si512(tree + first); };
   __m512i code = _mm512_setzero_si512();
@@ -47,7 +47,7 @@ inline __m512i codes_of_places(__m512i places, const uint16_t* tree) {
 }
 #endif
 
-/// A block's moments, without its factor.
+/// A block's moments divided by its absmax.
 inline void state_values(const uint8_t* codes, int64_t n, const float* values, float* out) {
   int64_t i = 0;
 #ifdef __AVX512BW__
@@ -56,7 +56,7 @@ inline void state_values(const uint8_t* codes, int64_t n, const float* values, f
   for (; i < n; ++i) out[i] = values[codes[i]];
 }
 
-/// Codes of a block's values. Values that are all 0 are of code 0: 0 times infinity is no number.
+/// Codes of a block's values. If all are 0, x is 0 * infinity = NaN, which yields code 0.
 inline void state_codes(const float* values, int64_t n, float absmax, const StateMap& map,
                         uint8_t* out) {
   alignas(64) uint16_t place[kStateBlock];

@@ -1,6 +1,6 @@
-// The order of operations is torch.optim.AdamW's single-tensor path (torch/optim/adamw.py), so that
-// runs compare to rounding. Each operation rounds, so that it does not matter where a loop's
-// vectors begin and end.
+// Order of operations of torch.optim.AdamW's single-tensor path (torch/optim/adamw.py), so results
+// agree up to rounding. Compiled without fused multiply-add, so the result does not depend on where
+// vectorised parts of the loop begin and end.
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
            uint16_t* compute_copy, int64_t n, AdamWParams a) {
   const float step_size = a.learning_rate / a.bias_correction1;

@@ -5,7 +5,8 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
-/// One block. A sum is finite where all that is summed is: losses are sums of fp32, norms roots.
+/// One block. Checking the sums is enough: losses are fp32 sums and norms are roots, so sums of
+/// finite values do not overflow fp64.
 __global__ void __launch_bounds__(kThreads) decide_update(StepNumbers numbers, UpdateGate* gate) {
   double losses = 0, norms = 0;
   for (int64_t i = threadIdx.x; i < numbers.ranks * numbers.losses; i += kThreads)

@@ -4,8 +4,8 @@
 
 namespace sftrun::kernels {
 
-/// The gate after a step, on CPU and CUDA. The factor is that of `train::clip_factor`.
-/// @param norm of the gradients   @param max_norm 0: gradients are not clipped
+/// The gate after a step, for CPU and CUDA; the factor equals `train::clip_factor`.
+/// @param norm gradient norm   @param max_norm 0: no clipping
 SFTRUN_HOST_DEVICE UpdateGate decided(const UpdateGate& before, double norm, bool is_finite,
                                       double max_norm) {
   const double factor = max_norm / (norm + 1e-6);
@@ -13,7 +13,7 @@ SFTRUN_HOST_DEVICE UpdateGate decided(const UpdateGate& before, double norm, boo
           before.is_open != 0 && is_finite ? 1 : 0};
 }
 
-/// As std::isfinite, which nvcc does not take in device code.
+/// std::isfinite, which nvcc does not accept in device code.
 SFTRUN_HOST_DEVICE bool is_finite_number(double x) {
   return x - x == 0;
 }

@@ -2,18 +2,20 @@
 
 #include "cuda/device.cuh"
 
-// Gradients of a group's low-rank matrices in one launch: products g^T x of which one side has few
-// columns. Bound by reading the other side, once. A block takes kWide columns of it and kRank of
-// the narrow one over all tokens, so that sums are in an order that depends on the shapes alone.
+// Gradients of LoRA A and B of several linears in one launch: products g^T x of which one side has
+// few columns. Memory-bound: reads the wide side once. A block computes kWide columns of it and
+// kRank columns of the thin side over all tokens, so the order of summation depends only on the
+// shapes.
 namespace sftrun::kernels::cuda {
 namespace {
 
-constexpr int kWide = 64, kRank = 16, kDepth = 64;  // columns, columns, tokens of a step
-constexpr int kGradThreads = 128;                   // four warps of 16 wide columns each
-// Padded rows: neighbours lie in other banks, and each row begins at a multiple of 16 bytes.
+constexpr int kWide = 64, kRank = 16, kDepth = 64;  // wide columns, thin columns, tokens per
+                                                    // iteration
+constexpr int kGradThreads = 128;                   // four warps with 16 wide columns each
+// Row strides are padded against bank conflicts; rows are aligned to 16 bytes.
 constexpr int kWideLead = kWide + 8, kRankLead = kRank + 8, kSumsLead = kRank + 4;
 
-/// The product and the columns that a block computes.
+/// Product and first wide column that a block computes.
 struct GradTile {
   int product;
   int64_t column;
@@ -29,8 +31,8 @@ __device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads) {
   return {product, tile * kWide};
 }
 
-/// Rows [token, token + kDepth) of x's columns [column, column + kColumns), zero beyond its edges,
-/// times each token's factor if there are any.
+/// Loads rows [token, token + kDepth) and columns [column, column + kColumns) of x, zero out of
+/// range, times factors[token] if not null.
 template <int kColumns, int kLead, int kWidth, typename T>
 __device__ __forceinline__ void load_tile(T* tile, const T* x, int64_t stride, int64_t columns,
                                           int64_t column, int64_t token, int64_t tokens,
@@ -50,7 +52,7 @@ __device__ __forceinline__ void load_tile(T* tile, const T* x, int64_t stride, i
   }
 }
 
-/// A block's sums on tensor cores: a warp has 16 wide columns times kRank.
+/// A block's accumulators on tensor cores: each warp has 16 wide columns by kRank.
 template <typename T>
 class GradSums {
  public:
@@ -76,7 +78,7 @@ class GradSums {
   nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> sums_;
 };
 
-/// The same in fp32: two threads share a wide column, each has half of the narrow ones.
+/// The same in fp32: two threads share a wide column, each has half of the thin columns.
 template <>
 class GradSums<float> {
  public:
@@ -98,8 +100,8 @@ class GradSums<float> {
   float sums_[kHalf] = {};
 };
 
-/// Whether four neighbouring sums along one side are a vector of `out`.
-/// @param step, other_step elements from a sum to its neighbour along this side and the other
+/// Whether four consecutive sums along one side form an aligned vector of `out`.
+/// @param step, other_step elements between neighbouring sums along this side and the other
 __device__ __forceinline__ bool is_in_fours(const float* out, int64_t count, int64_t step,
                                             int64_t other_step) {
   constexpr uintptr_t kVector = 16;
@@ -107,12 +109,12 @@ __device__ __forceinline__ bool is_in_fours(const float* out, int64_t count, int
          reinterpret_cast<uintptr_t>(out) % kVector == 0;
 }
 
-/// out += scale * gain * result of the columns and ranks that there are, kColumns columns times
-/// kRanks ranks at a time, which lie together.
+/// out += scale * gain * result for the columns and ranks in range, in contiguous groups of
+/// kColumns by kRanks.
 template <typename T, int kColumns, int kRanks>
 __device__ __forceinline__ void add_result(const AdapterGrad& grad, const float* result,
                                            int64_t first_column, int64_t first_rank) {
-  // Neighbouring threads take what is near in `out`: columns of one rank where these lie together.
+  // Coalesced: consecutive threads access consecutive elements of `out`.
   constexpr int kAcross = kColumns > 1 ? kWide / kColumns : kRank / kRanks,
                 kPieces = kWide * kRank / (kColumns * kRanks);
   for (int i = static_cast<int>(threadIdx.x); i < kPieces; i += kGradThreads) {
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kGradThreads)
     add_result<T, 1, 1>(grad, result, tile.column, first_rank);
 }
 
-/// Whether every row of both sides begins and ends at whole vectors.
+/// Whether the rows of all operands begin and end at multiples of 16 bytes.
 bool grads_in_eights(Type type, const AdapterGrads& grads) {
   for (int i = 0; i < grads.count; ++i) {
     const AdapterGrad& grad = grads.products[i];

@@ -25,22 +25,22 @@ at::Tensor flat(const at::Tensor& x, int64_t heads, int64_t head_dim) {
   return x.reshape({-1, heads * head_dim});
 }
 
-/// FlashAttention on CUDA has no fp32, no heads of more than 256 channels or of no multiple of 8,
-/// and as LibTorch offers it no soft cap.
+/// FlashAttention on CUDA requires fp16 or bf16 and a head_dim that is a multiple of 8 and at most
+/// 256; LibTorch's interface to it has no soft cap.
 bool flash_serves(at::ScalarType dtype, const AttentionShape& shape) {
   constexpr int64_t kMostFlashDepth = 256, kFlashDepthStep = 8;
   return shape.softcap <= 0 && dtype != at::kFloat && shape.head_dim <= kMostFlashDepth &&
          shape.head_dim % kFlashDepthStep == 0;
 }
 
-/// Kernels of our own take nearly all that FlashAttention does not; LibTorch's kernel for CPU has
-/// neither windows nor caps.
+/// Whether no kernel supports the shape. Own CUDA kernels support nearly all that FlashAttention
+/// does not; LibTorch's CPU kernel supports neither windows nor soft caps.
 bool must_compose(const at::Tensor& q, const AttentionShape& shape) {
   if (q.is_cuda()) return !flash_serves(q.scalar_type(), shape) && !cuda_attention_serves(shape);
   return !tiled_attention_serves(q.scalar_type(), shape) && (shape.softcap > 0 || shape.window > 0);
 }
 
-/// [heads, T] of a document, or of all, as [T, heads, 1].
+/// [heads, T] or [1, heads, S] -> [T, heads, 1].
 at::Tensor beside_heads(const at::Tensor& lse) {
   return (lse.dim() == 3 ? lse.squeeze(0) : lse).transpose(0, 1).unsqueeze(-1);
 }
@@ -49,18 +49,18 @@ at::Tensor heads_apart(const at::Tensor& x, const at::Tensor& sinks) {
   return x.view({x.size(0), sinks.numel(), -1});
 }
 
-/// Calls body(rows of the batch, lse of these) for each tensor that `saved.lse` has of the kind.
+/// Calls body(first row in the batch, lse) for each log-sum-exp tensor in `saved.lse`.
 template <typename Body>
 void for_each_lse(AttentionOutput& saved, int64_t num_tokens, Body&& body) {
   int64_t begin = 0;
   for (at::Tensor& lse : saved.lse) {
-    if (begin == num_tokens) break;  // what else CUDA's kernel keeps
+    if (begin == num_tokens) break;  // the rest is FlashAttention's random state
     body(begin, lse);
     begin += lse.size(-1);
   }
 }
 
-/// A score of no key takes its share of every head's whole: what remains is sigmoid(lse - sink).
+/// A sink enlarges the softmax denominator: outputs are multiplied by sigmoid(lse - sink).
 void add_sinks_(AttentionOutput& attention, const at::Tensor& sinks) {
   const at::Tensor scores = sinks.to(at::kFloat).unsqueeze(-1);
   for_each_lse(attention, attention.out.size(0), [&](int64_t begin, at::Tensor& lse) {
@@ -70,7 +70,7 @@ void add_sinks_(AttentionOutput& attention, const at::Tensor& sinks) {
   });
 }
 
-/// Keys before and after its own that a query sees, as FlashAttention takes them.
+/// Window of visible keys around the query's own, as FlashAttention's arguments.
 struct Window {
   std::optional<int64_t> left, right;
 };
@@ -145,14 +145,14 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
                                   const BatchContext& batch, const AttentionShape& shape,
                                   const at::Tensor& sinks) {
   if (!sinks.defined()) return attention_without_sinks(q, k, v, batch, shape);
-  AttentionShape with_lse = shape;  // [heads, T], to which sinks are added
+  AttentionShape with_lse = shape;  // sinks need an lse of shape [heads, T]
   with_lse.on_cuda = CudaAttention::kFlash;
   AttentionOutput result = attention_without_sinks(q, k, v, batch, with_lse);
   add_sinks_(result, sinks);
   return result;
 }
 
-// The share of a sink is exp(sink - lse), and what it would give is 0.
+// The probability of a sink is exp(sink - lse); its value is 0.
 at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& saved,
                                 const at::Tensor& sinks) {
   const at::Tensor delta =

@@ -1,16 +1,18 @@
 #include "attention/attention_tiles.cuh"
 
-// Backward pass of attention (FlashAttention-2, arXiv:2307.08691, algorithm 2), each gradient
-// summed by one block in one order. With p = exp(score - lse), dp = d_out v^T and ds = p (dp -
-// delta) slope:
-//     dq = scale ds k        kept q and d_out, streamed k and v
-//     dk = scale ds^T q      kept k and v, streamed q and d_out of all heads that share the keys
+// Backward pass of attention (FlashAttention-2, arXiv:2307.08691, algorithm 2). Each gradient is
+// summed by one block in a fixed order. With p = exp(score - lse), dp = d_out v^T and
+// ds = p (dp - delta) slope:
+//     dq = scale ds k        q and d_out kept in shared memory; k and v streamed
+//     dk = scale ds^T q      k and v kept; q and d_out streamed, for all heads that share the keys
 //     dv = p^T d_out         the same
-// Heads of more than 256 channels have too many sums for dk and dv at once: these are two kernels.
+// For heads of more than 256 channels the accumulators of dk and dv do not fit at once, so these
+// are two kernels.
 namespace sftrun::kernels::cuda {
 namespace {
 
-/// What a kernel sums. Phases: scores, then dp, then the sums; 0 and 1 are the streamed matrices.
+/// The roles of the kernels. Phases: scores, then dp, then the sums; matrix(phase) is 0 or 1, the
+/// index of the streamed matrix.
 struct OfQueries {
   static constexpr bool kRowsAreQueries = true, kSumsP = false, kSumsDs = true;
   static constexpr int kPhases = 3;
@@ -33,10 +35,10 @@ struct OfKeysAndValues {
 template <typename Role, typename T, int kDepth>
 using GradientTiles = AttentionTiles<T, kDepth, Role::kSumsDs ? 2 : 1, 4>;
 
-/// Rows and columns of the scores that a block computes.
+/// The part of the score matrix that a block computes.
 struct GradientWork {
-  int row, begin, end;  // its first row; the streamed rows
-  int head, kv_head;    // the first of `heads` query heads
+  int row, begin, end;  // first row of the block; range of streamed rows
+  int head, kv_head;    // head: first of `heads` query heads
   int heads;
 };
 template <typename Role, typename P>
@@ -45,7 +47,7 @@ __device__ __forceinline__ GradientWork gradient_work(const AttentionProblem& p)
   const auto group = static_cast<int>(p.heads / p.kv_heads), tokens = static_cast<int>(p.tokens),
              block = static_cast<int>(blockIdx.x);
   if constexpr (Role::kRowsAreQueries) {
-    // The last queries, which have most keys, begin first; so do the first keys.
+    // The last queries, which have the most keys, start first; so do the first keys.
     work.row = static_cast<int>(gridDim.y - 1 - blockIdx.y) * P::kRows;
     work.begin = first_key(p, work.row);
     work.end = work.row < tokens - P::kRows ? work.row + P::kRows : tokens;
@@ -62,10 +64,10 @@ __device__ __forceinline__ GradientWork gradient_work(const AttentionProblem& p)
   return work;
 }
 
-/// What is known of a query.
+/// Per-query values.
 struct Query {
-  float lse, delta;  // of a score in log2
-  int first;         // key that it sees
+  float lse, delta;  // lse in units of log2
+  int first;         // first visible key
 };
 __device__ __forceinline__ Query query_at(const AttentionProblem& p, const AttentionGradient& g,
                                           int head, int query) {
@@ -74,13 +76,13 @@ __device__ __forceinline__ Query query_at(const AttentionProblem& p, const Atten
   return {g.lse[at] * kLog2E, g.delta[at], g.first_key[query]};
 }
 
-/// Those that a lane's values are of: of each row tile two, or of each tile of columns two.
+/// The queries of a lane's values: two per row tile, or two per column tile.
 template <typename Role, typename P>
 struct Queries {
   static constexpr int kPairs = Role::kRowsAreQueries ? P::kRowTiles : P::kScoreTiles;
   Query of[kPairs][2];
 
-  /// @param first query of the tile
+  /// @param first index of the tile's first query
   __device__ __forceinline__ void read(const AttentionProblem& p, const AttentionGradient& g,
                                        const AttentionBlock<P>& block, int head, int first) {
 #pragma unroll
@@ -100,8 +102,8 @@ struct Queries {
   }
 };
 
-/// Products become p, and dp becomes ds where it is asked for.
-/// @param row, column of the batch: the tile's first
+/// Converts products to p, and dp to ds if needed.
+/// @param row, column index in the batch of the tile's first row and column
 template <typename Role, typename P>
 __device__ __forceinline__ void differentiate(Scores<P>& scores, Scores<P>& dp,
                                               const AttentionBlock<P>& block,
@@ -133,7 +135,7 @@ __device__ __forceinline__ void differentiate(Scores<P>& scores, Scores<P>& dp,
   }
 }
 
-/// Whether some query of a tile does not see some key of it.
+/// Whether any key of the tile is hidden from any of its queries.
 template <typename Role, typename P>
 __device__ __forceinline__ bool is_masked(const AttentionProblem& p, const AttentionGradient& g,
                                           int row, int column) {
@@ -160,7 +162,7 @@ __device__ __forceinline__ GradientMatrices<T> matrices_of(const AttentionProble
           head_matrix<T>(p, p.v, p.v_stride, work.kv_head, are_in_pieces)};
 }
 
-/// A block for each head (of queries, or of keys and values) and tile of its rows.
+/// One block per head (of queries, or of keys and values) and tile of its rows.
 template <typename Role, typename T, int kDepth>
 __global__ void __launch_bounds__(GradientTiles<Role, T, kDepth>::kThreads, 1)
     attention_gradient(const __grid_constant__ AttentionProblem p,
@@ -205,7 +207,7 @@ __global__ void __launch_bounds__(GradientTiles<Role, T, kDepth>::kThreads, 1)
     }
   }
   __syncthreads();
-  // The sums take the place of what was kept: of ds first, of p last.
+  // The sums overwrite the kept matrices: those of ds the first one, those of p the last one.
   T* tile_of_p = Role::kSumsDs ? second_tile : block.kept;
   if constexpr (Role::kSumsDs)
     write_sums<P>(block.kept, block, of_ds, [&](int, int) { return p.scale; });
@@ -223,7 +225,8 @@ __global__ void __launch_bounds__(GradientTiles<Role, T, kDepth>::kThreads, 1)
   }
 }
 
-/// delta = sum over a head's channels of d_out out, a warp for each; and each query's first key.
+/// delta = sum over a head's channels of d_out * out, one warp per token and head; and the first
+/// visible key of each query.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     attention_delta(const __grid_constant__ AttentionProblem p,

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kRepetitions = 3;
 
-/// Milliseconds on the device's current stream: the least of a few, after one that builds plans.
+/// Fastest of kRepetitions runs in ms on the device's current stream, after one run that builds
+/// plans.
 double time_of(at::Device device, const std::function<void()>& work) {
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   double least = std::numeric_limits<double>::infinity();
@@ -41,7 +42,7 @@ double difference_of(const at::Tensor& result, const at::Tensor& expected) {
   return std::sqrt((error / wide.square().sum()).item<double>());
 }
 
-/// The largest; NaN if any is.
+/// The largest value; NaN if any is NaN.
 double worst_of(std::initializer_list<double> differences) {
   double worst = 0;
   for (const double one : differences) worst = one <= worst ? worst : one;
@@ -51,7 +52,7 @@ double worst_of(std::initializer_list<double> differences) {
 AttentionTrial try_both(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         const BatchContext& batch, const AttentionShape& shape,
                         const FlashAttention& flash) {
-  const at::Tensor d_out = q.contiguous();  // any gradient will do
+  const at::Tensor d_out = q.contiguous();  // any gradient serves for timing
   AttentionOutput of_flash, of_cudnn;
   AttentionGrads flash_grads, cudnn_grads;
   AttentionTrial trial;
@@ -70,7 +71,7 @@ AttentionTrial try_both(const at::Tensor& q, const at::Tensor& k, const at::Tens
   return trial;
 }
 
-/// cuDNN's plans assume 16 bytes; LibTorch's FlashAttention does not.
+/// cuDNN's plans assume alignment to 16 bytes; LibTorch's FlashAttention does not.
 bool is_aligned(const at::Tensor& x) {
   constexpr int64_t kAlignment = 16;
   return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kAlignment == 0 && x.stride(1) == 1 &&
@@ -86,7 +87,7 @@ std::string words_of(const AttentionClass& shape) {
 }  // namespace
 
 double most_difference(at::ScalarType dtype) {
-  constexpr double kRoundings = 4;  // of scores, of results, in both kernels
+  constexpr double kRoundings = 4;  // of scores and results, in both kernels
   return kRoundings * (dtype == at::kBFloat16
                            ? double{std::numeric_limits<c10::BFloat16>::epsilon()}
                            : double{std::numeric_limits<c10::Half>::epsilon()});
@@ -124,11 +125,11 @@ bool AttentionChoices::decide(const AttentionClass& shape,
     trial = run_trial();
   } catch (const c10::Error& error) {
     return trial_failed(shape, error.what_without_backtrace());
-  } catch (const std::runtime_error& error) {  // cuDNN's frontend has errors of its own
+  } catch (const std::runtime_error& error) {  // the error type of cuDNN's frontend
     return trial_failed(shape, error.what());
   }
   const double allowed = most_difference(shape.dtype);
-  if (!(trial.difference <= allowed)) {  // NaN, too
+  if (!(trial.difference <= allowed)) {  // or NaN
     log::warn(
         "attention, {}: FlashAttention, as cuDNN's results differ from its by {:.1e} of their "
         "size (allowed: {:.1e})",
@@ -150,7 +151,7 @@ bool takes_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                  const BatchContext& batch, const AttentionShape& shape,
                  const FlashAttention& flash) {
   if (shape.on_cuda == CudaAttention::kFlash || q.size(0) == 0) return false;
-  static AttentionChoices choices;  // of the process, which has one device
+  static AttentionChoices choices;  // one per process, which uses one device
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   std::string why = why_not_cudnn(shape, q.scalar_type(), documents, cudnn_card(q.device()));
   if (why.empty() && !(is_aligned(q) && is_aligned(k) && is_aligned(v)))

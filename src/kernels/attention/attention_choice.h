@@ -10,10 +10,10 @@
 
 #include "sftrun/kernels/ops.h"
 
-/// FlashAttention or cuDNN's kernel: chosen once for each shape of a process, and logged.
+/// Choice between FlashAttention and cuDNN attention: made once per shape and process, and logged.
 namespace sftrun::kernels {
 
-/// FlashAttention's two functions, as `attention.cpp` has them.
+/// FlashAttention's functions, passed in by attention.cpp.
 struct FlashAttention {
   AttentionOutput (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const BatchContext& batch, const AttentionShape& shape);
@@ -22,7 +22,7 @@ struct FlashAttention {
                              const BatchContext& batch, const AttentionShape& shape);
 };
 
-/// What a choice is made for: what LibTorch finds cuDNN's plans by, so sizes are not rounded.
+/// Key of a choice. LibTorch caches cuDNN's plans by the same values, so sizes are not rounded.
 struct AttentionClass {
   CudaAttention setting = CudaAttention::kFlash;
   at::ScalarType dtype = at::kBFloat16;
@@ -31,23 +31,25 @@ struct AttentionClass {
   auto operator<=>(const AttentionClass&) const = default;
 };
 
-/// Both kernels, forward and backward, of one batch.
+/// Measurement of both kernels, forward and backward, on one batch.
 struct AttentionTrial {
   double flash_ms = 0, cudnn_ms = 0;
-  double difference = 0;  ///< |cuDNN - FlashAttention| / |FlashAttention|, of the worst result
+  double difference = 0;  ///< largest relative difference |cuDNN - FlashAttention| /
+                          ///< |FlashAttention|
 };
 
 class AttentionChoices {
  public:
-  /// cuDNN's kernel is taken where its results are FlashAttention's to the dtype's rounding and,
-  /// with kMeasure, where it is faster. Thread-safe.
-  /// @param run_trial called at the first use of a class only; an error of LibTorch leaves the
-  /// class to FlashAttention
+  /// Whether to use cuDNN attention: its results agree with FlashAttention's within the dtype's
+  /// rounding and, with kMeasure, it is faster. Thread-safe.
+  /// @param run_trial called only at the first use of a shape; if it throws c10::Error or
+  /// std::runtime_error, the shape uses FlashAttention
   bool takes_cudnn(const AttentionClass& shape, const std::function<AttentionTrial()>& run_trial);
-  /// Logs, once for each reason, why cuDNN's kernel cannot be used.
+  /// Logs, once per reason, why cuDNN attention cannot be used.
   void refuse(const std::string& why);
 
-  /// Classes that kMeasure tries; a trial takes about a second, most of it cuDNN's plans.
+  /// Largest number of shapes that kMeasure tries; a trial takes about a second, mostly for cuDNN's
+  /// plans.
   static constexpr size_t kMostMeasured = 16;
 
  private:
@@ -58,11 +60,11 @@ class AttentionChoices {
   std::set<std::string> refused_;
 };
 
-/// Relative difference that is allowed between the two kernels.
+/// Relative difference allowed between the two kernels.
 double most_difference(at::ScalarType dtype);
 
-/// Whether this batch's attention is cuDNN's, by the process's choices. At the first use of a shape
-/// it runs both kernels and waits for the device; otherwise it only looks up.
+/// Whether this batch uses cuDNN attention. The first use of a shape runs both kernels and
+/// synchronises with the device; later uses only look up.
 bool takes_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                  const BatchContext& batch, const AttentionShape& shape,
                  const FlashAttention& flash);

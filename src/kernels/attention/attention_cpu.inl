@@ -1,9 +1,9 @@
-// The parts of tiled attention between the products. A tile is kTile queries by kTile keys; rows
-// and columns past the end of a document are zeros in the packed operands, and the causal mask
-// removes them. Suffixes: Q queries, K keys, D head_dim. "paired" is the layout that bf16 products
-// want of their right operand: rows two by two.
+// The steps of tiled attention between its matrix products. A tile has kAttentionTile queries and
+// kAttentionTile keys. Packed operands are zero past the end of a document, and the causal mask
+// hides these rows and columns. Suffixes: Q queries, K keys, D head_dim, R rows. "Paired" is the
+// VNNI layout of the right operand of bf16 products: rows interleaved in pairs.
 
-/// out_RD = rows [0, valid) of src (row stride `stride`), zeros below.
+/// out_RD = rows [0, valid) of src (row stride `stride`), zero-padded.
 template <typename T>
 void pack_rows(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out) {
   for (int64_t r = 0; r < kAttentionTile; ++r) {
@@ -14,7 +14,7 @@ void pack_rows(const T* src, int64_t stride, int64_t valid, int64_t depth, T* ou
   }
 }
 
-/// out_DR: the same, transposed.
+/// out_DR: the transpose of pack_rows' result.
 template <typename T>
 void pack_transposed(const T* src, int64_t stride, int64_t valid, int64_t depth, T* out) {
   for (int64_t r = 0; r < kAttentionTile; ++r) {
@@ -23,7 +23,7 @@ void pack_transposed(const T* src, int64_t stride, int64_t valid, int64_t depth,
   }
 }
 
-/// [rows / 2][columns][2] from a packed [rows][columns].
+/// [rows / 2][columns][2] from [rows][columns].
 template <typename T>
 void pair_rows(const T* in, int64_t rows, int64_t columns, T* out) {
   for (int64_t r = 0; r < rows; r += 2) {
@@ -38,15 +38,15 @@ void pair_rows(const T* in, int64_t rows, int64_t columns, T* out) {
   }
 }
 
-/// scores_QK become cap * tanh(scores * scale / cap).
+/// scores_QK = cap * tanh(scores_QK * scale / cap).
 inline void cap_scores(float* scores, float scale, float cap) {
 #pragma omp simd
   for (int64_t i = 0; i < kAttentionTile * kAttentionTile; ++i)
     scores[i] = cap * tanh_fast(scores[i] * scale / cap);
 }
 
-/// Whether place i of a tile's row is seen: whole rows are computed and what is hidden is left out,
-/// for short loops of odd lengths cost more.
+/// Whether element i of a tile's row is visible. Loops run over whole rows and mask the rest, which
+/// is faster than short loops of odd lengths.
 inline bool is_seen(int32_t i, int32_t first, int32_t last) {
   return (i >= first) & (i < last);
 }
@@ -87,15 +87,16 @@ void softmax_tile(const float* scores, float scale, TileMask mask, int64_t depth
 }
 
 /// Transposed tiles of the backward pass: p_KQ = exp(scores_KQ * scale - lse_Q), ds_KQ = p (dp_KQ -
-/// delta_Q) scale. Under a cap, scores hold what `cap_scores` made of them, and the slope of tanh
-/// joins in.
+/// delta_Q) scale. With a cap, scores are the output of `cap_scores`, and ds includes the
+/// derivative of tanh.
 template <typename T>
 void softmax_tile_backward(const float* scores, const float* dp, const float* lse,
                            const float* delta, float scale, float cap, TileMask mask, T* p, T* ds) {
   constexpr auto kQueries = static_cast<int32_t>(kAttentionTile);
   const float score_scale = cap > 0 ? 1.0F : scale, inverse_cap = cap > 0 ? 1.0F / cap : 0.0F;
   for (int64_t k = 0; k < kAttentionTile; ++k) {
-    // Query q sees keys from q + mask.first to q + mask.last: key k is seen from k - mask.last + 1.
+    // Query q sees the keys [q + mask.first, q + mask.last), so key k is seen by the queries
+    // [k - mask.last + 1, k - mask.first].
     const auto first = static_cast<int32_t>(k - mask.last + 1),
                last = static_cast<int32_t>(k - mask.first + 1);
     const int64_t base = k * kAttentionTile;
@@ -111,7 +112,7 @@ void softmax_tile_backward(const float* scores, const float* dp, const float* ls
   }
 }
 
-/// out rows [0, valid) (stride `stride`) = acc_QD / sum_Q, and lse = maximum + log(sum).
+/// out rows [0, valid) (row stride `stride`) = acc_QD / sum_Q; lse = maximum + log(sum).
 template <typename T>
 void finish_rows(const float* acc, const float* maximum, const float* sum, int64_t valid,
                  int64_t depth, T* out, int64_t stride, float* lse) {
@@ -122,7 +123,7 @@ void finish_rows(const float* acc, const float* maximum, const float* sum, int64
   }
 }
 
-/// delta_Q = sum over D of d_out * out, of rows [0, valid); 0 below.
+/// delta_Q = sum over D of d_out * out for rows [0, valid), else 0.
 template <typename T>
 void row_dots(const T* d_out, const T* out, int64_t stride, int64_t valid, int64_t depth,
               float* delta) {
@@ -145,8 +146,8 @@ void unpack_transposed(const float* acc, int64_t valid, int64_t depth, T* out, i
   }
 }
 
-/// out rows [0, valid) = sum over `count` accumulators [kTile, D], `gap` elements apart (the query
-/// heads of a group).
+/// out rows [0, valid) = sum of `count` accumulators [kAttentionTile, D], `gap` elements apart (the
+/// query heads that share a key/value head).
 template <typename T>
 void sum_rows(const float* acc, int64_t count, int64_t gap, int64_t valid, int64_t depth, T* out,
               int64_t stride) {

@@ -1,29 +1,29 @@
 #include "attention/attention_tiles.cuh"
 
-// Causal attention within packed documents (FlashAttention-2, arXiv:2307.08691, algorithm 1): a
-// block has a tile of queries of one head and runs over the keys that any of them sees, with a
-// running maximum and sum of each query. Scores are in units of log2.
+// Forward pass of causal attention within packed documents (FlashAttention-2, arXiv:2307.08691,
+// algorithm 1). A block processes a tile of queries of one head and loops over all keys visible to
+// any of them, with a running maximum and sum per query. Scores are in units of log2.
 namespace sftrun::kernels::cuda {
 namespace {
 
 template <typename T, int kDepth>
 using ForwardTiles = AttentionTiles<T, kDepth, 1, sizeof(T) == 2 && kDepth <= 256 ? 2 : 4>;
 
-/// Keys, then values.
+/// Phase 0 streams keys, phase 1 values.
 struct ForwardOrder {
   static constexpr int kPhases = 2;
   __device__ static constexpr int matrix(int phase) { return phase; }
 };
 
-/// Scores that a query does not see have no share, whatever its largest.
+/// kHidden: masked scores have weight 0 whatever the maximum. kLeast: initial maximum, finite.
 constexpr float kHidden = -INFINITY, kLeast = -1e30F;
 
-/// What a lane knows of its queries: two of each row tile.
+/// A lane's online-softmax state: two queries per row tile.
 template <typename P>
 struct OnlineSoftmax {
-  int first[P::kRowTiles][2];      // key that the query sees
-  float largest[P::kRowTiles][2];  // score so far
-  float sum[P::kRowTiles][2];      // of exp2(score - largest), of this warp's columns
+  int first[P::kRowTiles][2];      // first visible key of the query
+  float largest[P::kRowTiles][2];  // largest score so far
+  float sum[P::kRowTiles][2];      // sum of exp2(score - largest) over this warp's columns
 
   template <typename Body>
   __device__ static __forceinline__ void for_rows(Body&& body) {
@@ -41,8 +41,8 @@ struct OnlineSoftmax {
   }
 };
 
-/// Products become scores, hidden ones -inf.
-/// @param query, key of the tile's first row and column
+/// Converts products to scores; masked ones become -inf.
+/// @param query, key index of the tile's first row and column
 template <typename P>
 __device__ __forceinline__ void score(Scores<P>& scores, const AttentionBlock<P>& block,
                                       const OnlineSoftmax<P>& softmax, const ScoreRule& rule,
@@ -67,7 +67,7 @@ __device__ __forceinline__ void score(Scores<P>& scores, const AttentionBlock<P>
   }
 }
 
-/// Largest score of each of the block's rows, over all of its warps.
+/// Largest score of each of the block's rows, over all warps.
 template <typename P>
 __device__ __forceinline__ void largest_scores(float (&largest)[P::kRowTiles][2],
                                                const Scores<P>& scores,
@@ -92,7 +92,7 @@ __device__ __forceinline__ void largest_scores(float (&largest)[P::kRowTiles][2]
   });
 }
 
-/// Scores become exp2(score - largest); what was summed before is scaled to the new largest.
+/// Converts scores to exp2(score - largest) and rescales the previous sums to the new maximum.
 template <typename P>
 __device__ __forceinline__ void advance(OnlineSoftmax<P>& softmax, ChannelSums<P>& sums,
                                         Scores<P>& scores, const AttentionBlock<P>& block) {
@@ -116,10 +116,10 @@ __device__ __forceinline__ void advance(OnlineSoftmax<P>& softmax, ChannelSums<P
   sums.for_each([&](int, int i, int, int e, float& value) { value *= rescale[i][e / 2]; });
 }
 
-/// Each query's sum over all lanes and warps.
+/// Reduces each query's sum over all lanes and warps.
 template <typename P>
 __device__ __forceinline__ void finish(OnlineSoftmax<P>& softmax, const AttentionBlock<P>& block) {
-  __syncthreads();  // the largest of the last tile have been read
+  __syncthreads();  // the maxima of the last tile have been read
   OnlineSoftmax<P>::for_rows([&](int i, int half) {
     const float sum = lanes_sum(softmax.sum[i][half], 4);
     if (block.lane % 4 == 0)
@@ -135,7 +135,7 @@ __device__ __forceinline__ void finish(OnlineSoftmax<P>& softmax, const Attentio
   });
 }
 
-/// A block for each head and tile of queries; the last tiles, which have most keys, begin first.
+/// One block per head and tile of queries; the last tiles, with the most keys, start first.
 template <typename T, int kDepth>
 __global__ void __launch_bounds__(ForwardTiles<T, kDepth>::kThreads, 1)
     attention_forward(const __grid_constant__ AttentionProblem p, T* out, float* lse,

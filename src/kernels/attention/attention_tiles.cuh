@@ -4,37 +4,36 @@
 
 #include "cuda/tensor_cores.cuh"
 
-/// What the attention kernels share. A block keeps rows of one head in shared memory ("kept"), for
-/// the forward pass queries, and runs over the rows of other matrices ("streamed"), which arrive
-/// kColumns rows by kChunk channels at a time. Two products make up everything:
+/// Shared code of the attention kernels. A block keeps some rows of one head in shared memory
+/// ("kept"; queries in the forward pass) and loops over the rows of other matrices ("streamed"),
+/// which are loaded kColumns rows by kChunk channels at a time. There are two kinds of products:
 ///     scores [kRows, kColumns] = kept streamed^T         over the chunks of channels
 ///     sums [kRows, channels] += square streamed          chunk by chunk of channels
-/// where the square is what became of the scores. Packed documents have no tiles of their own: a
-/// tile is of the batch, and `first_key` says for each query where the keys that it sees begin.
+/// where "square" is the matrix computed from the scores. Tiles cover the whole batch and ignore
+/// document boundaries; `first_key` gives the first visible key of each query.
 namespace sftrun::kernels::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 inline constexpr int kAttentionChunk = 64;  // channels
 
-/// The sizes of a kernel's tiles. Shared memory is at most the 99 KiB that a block has on sm_86,
-/// sm_89 and sm_120; in fp32 tiles have half the rows and columns.
+/// Tile sizes of a kernel. Shared memory is limited to the 99 KiB per block of sm_86, sm_89 and
+/// sm_120; in fp32, tiles have half the rows and columns.
 template <typename Element, int kMostDepth, int kKeptMatrices, int kWarpsOfColumns>
 struct AttentionTiles {
   using T = Element;
   static constexpr bool kIsHalf = sizeof(T) == 2;
   static constexpr int kDepth = kMostDepth, kKept = kKeptMatrices;
-  static constexpr int kRowTiles = kIsHalf ? 2 : 1;  // of 16 rows, for each warp
+  static constexpr int kRowTiles = kIsHalf ? 2 : 1;  // of 16 rows, per warp
   static constexpr int kRowWarps = kDepth > 256 && kKept == 2 ? 1 : 2;
   static constexpr int kColumnWarps = kWarpsOfColumns;
   static constexpr int kThreads = 32 * kRowWarps * kColumnWarps;
   static constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarpRows * kRowWarps;
   static constexpr int kColumns = kIsHalf ? 64 : 32;
   static constexpr int kChunk = kAttentionChunk, kChunks = kDepth / kChunk;
-  /// Of a warp, 8 columns each.
+  /// Per warp, of 8 columns each.
   static constexpr int kScoreTiles = kColumns / 8 / kColumnWarps,
                        kChannelTiles = kChunk / 8 / kColumnWarps;
-  /// Elements in 16 bytes. Rows are that much longer than they must be: neighbours lie in other
-  /// banks.
+  /// Elements in 16 bytes. Row strides are padded by this, which avoids bank conflicts.
   static constexpr int kPiece = 16 / static_cast<int>(sizeof(T));
   static constexpr int kKeptLead = kDepth + kPiece, kChunkLead = kChunk + kPiece,
                        kSquareLead = kColumns + kPiece;
@@ -52,11 +51,11 @@ struct AttentionTiles {
   static_assert(!kIsHalf || (kScoreTiles % 2 == 0 && kChannelTiles % 2 == 0));
 };
 
-/// A warp's results: of kRowTiles x kTiles tiles [16, 8], where a lane has them.
+/// A warp's results: kRowTiles x kTiles tiles of [16, 8], four values of each per lane.
 template <int kRowTiles, int kTiles>
 using WarpSums = float[kRowTiles][kTiles][4];
 
-/// A block's shared memory, and where in a tile this thread's warp and lane are.
+/// A block's shared memory, and the position of this thread's warp and lane in a tile.
 template <typename P>
 struct AttentionBlock {
   using T = typename P::T;
@@ -64,7 +63,7 @@ struct AttentionBlock {
   T* stages;                   // [kStages][kColumns][kChunkLead]
   T* square;                   // [kRows][kSquareLead]
   float* largests;             // [kColumnWarps][kRows]
-  int row, column_warp, lane;  // row: the warp's first
+  int row, column_warp, lane;  // row: first row of the warp
 
   __device__ AttentionBlock() {
     kept = reinterpret_cast<T*>(dynamic_shared_memory());
@@ -76,8 +75,8 @@ struct AttentionBlock {
     column_warp = warp % P::kColumnWarps;
     lane = thread % 32;
   }
-  /// Of value e of row tile i, within the block's rows; of value e of tile j, within the columns
-  /// that the block's warps divide among them.
+  /// Row, within the block's rows, of value e of row tile i; column or channel, within those that
+  /// the block's warps divide among them, of value e of tile j.
   __device__ int row_of(int i, int e) const { return row + 16 * i + lane / 4 + e / 2 * 8; }
   __device__ int score_column(int j, int e) const {
     return (column_warp * P::kScoreTiles + j) * 8 + lane % 4 * 2 + e % 2;
@@ -89,12 +88,12 @@ struct AttentionBlock {
 
 // ---- Memory.
 
-/// Rows [0, rows) of a head's channels [0, depth), `stride` elements apart; zeros beyond.
+/// Rows [0, rows) and channels [0, depth) of a head, row stride `stride`; zero outside.
 template <typename T>
 struct HeadMatrix {
   const T* data;
   int stride, rows, depth;
-  bool in_pieces;  // rows begin and end at whole 16 bytes
+  bool in_pieces;  // rows begin and end at multiples of 16 bytes
 
   __device__ __forceinline__ bool holds(int row, int channel) const {
     return row < rows && channel < depth;
@@ -104,7 +103,7 @@ struct HeadMatrix {
   }
 };
 
-/// tile[r * lead + c] = matrix(row + r, channel + c), asynchronous where the matrix is in pieces.
+/// tile[r * lead + c] = matrix(row + r, channel + c); asynchronous if matrix.in_pieces.
 template <int kRows, int kChannels, int kThreads, typename T>
 __device__ __forceinline__ void load_rows(T* tile, int lead, const HeadMatrix<T>& matrix, int row,
                                           int channel) {
@@ -130,8 +129,8 @@ __device__ __forceinline__ void load_rows(T* tile, int lead, const HeadMatrix<T>
   }
 }
 
-/// Rows of the tile to those of out, which has the rows and channels of `matrix` and a stride of
-/// its own.
+/// Stores the rows of a tile to `out`, which has the rows and channels of `matrix` and its own row
+/// stride.
 template <int kRows, int kThreads, typename T>
 __device__ __forceinline__ void store_rows(T* out, int64_t stride, const T* tile, int lead, int row,
                                            const HeadMatrix<T>& matrix) {
@@ -149,16 +148,16 @@ __device__ __forceinline__ void store_rows(T* out, int64_t stride, const T* tile
   }
 }
 
-/// Chunks of two streamed matrices in the order in which the products take them: for each head, for
-/// each tile of rows, for each phase, all chunks of channels. They arrive while earlier ones are
-/// used. Order::matrix(phase) is 0 or 1.
+/// Loads the chunks of two streamed matrices in the order of use: for each head, tile of rows and
+/// phase, all chunks of channels. Chunks are loaded while earlier ones are used.
+/// Order::matrix(phase) is 0 or 1.
 template <typename P, typename Order>
 class ChunkFeed {
  public:
   using T = typename P::T;
-  /// @param first, second of as many rows and channels   @param head_step elements to the next
-  /// head's
-  /// @param begin, end of the rows
+  /// @param first, second matrices with the same rows and channels
+  /// @param head_step elements from one head to the next
+  /// @param begin, end range of rows
   __device__ ChunkFeed(T* stages, const HeadMatrix<T>& first, const HeadMatrix<T>& second,
                        int head_step, int begin, int end, int heads)
       : stages_(stages),
@@ -173,8 +172,8 @@ class ChunkFeed {
         chunks_((first.depth + P::kChunk - 1) / P::kChunk) {
     for (int i = 0; i < P::kStages - 1; ++i) issue();
   }
-  /// The next chunk, which stays until the next call. All threads of the block call it; what they
-  /// wrote to shared memory before is seen by all after.
+  /// The next chunk, valid until the next call. All threads of the block must call it. It is a
+  /// barrier: shared memory written before is visible to all threads afterwards.
   __device__ __forceinline__ const T* take() {
     wait_for_copies<P::kStages - 2>();
     __syncthreads();
@@ -341,7 +340,7 @@ __device__ __forceinline__ int chunks_of(int depth) {
   return (depth + P::kChunk - 1) / P::kChunk;
 }
 
-/// scores = kept streamed^T of the next phase.   @param kept one of the kept matrices
+/// scores = kept streamed^T in the next phase.   @param kept one of the kept matrices
 template <typename P, typename Feed>
 __device__ __forceinline__ void take_scores(Scores<P>& scores, const AttentionBlock<P>& block,
                                             const typename P::T* kept, Feed& feed, int chunks) {
@@ -360,7 +359,7 @@ __device__ __forceinline__ void take_scores(Scores<P>& scores, const AttentionBl
   }
 }
 
-/// sums += square streamed of the next phase.
+/// sums += square streamed in the next phase.
 template <typename P, typename Feed>
 __device__ __forceinline__ void add_square(ChannelSums<P>& sums, const AttentionBlock<P>& block,
                                            Feed& feed, int chunks) {
@@ -374,7 +373,7 @@ __device__ __forceinline__ void add_square(ChannelSums<P>& sums, const Attention
   }
 }
 
-/// Two neighbours of a row.
+/// Stores two consecutive values of a row.
 __device__ __forceinline__ void store_two(float* p, float first, float second) {
   *reinterpret_cast<float2*>(p) = make_float2(first, second);
 }
@@ -401,8 +400,8 @@ __device__ __forceinline__ void write_square(const AttentionBlock<P>& block,
   }
 }
 
-/// The sums times factor(row tile, half) as rows of `tile`, which is as long as a kept matrix. Call
-/// with all threads, none of which may still read it.
+/// Writes the sums times factor(row tile, half) to `tile`, which has the layout of a kept matrix.
+/// All threads must call it, and none may still read the tile.
 template <typename P, typename Factor>
 __device__ __forceinline__ void write_sums(typename P::T* tile, const AttentionBlock<P>& block,
                                            const ChannelSums<P>& sums, const Factor& factor) {
@@ -424,14 +423,14 @@ __device__ __forceinline__ void write_sums(typename P::T* tile, const AttentionB
   }
 }
 
-// ---- What the scores become.
+// ---- Scores and masks.
 
-/// tanh, good to some 1e-7 of 1: all that a score of cap * tanh(score / cap) asks for.
+/// tanh with an absolute error of about 1e-7, sufficient for cap * tanh(score / cap).
 __device__ __forceinline__ float tanh_of(float x) {
   return 1.0F - __fdividef(2.0F, 1.0F + exp2f(2 * kLog2E * x));
 }
 
-/// A score from a product of query and key, and the slope of its cap there.
+/// Computes a score from the product of query and key, and the derivative of its soft cap.
 struct ScoreRule {
   float scale, cap, scale_by_cap, scale_log2, cap_log2;
 
@@ -441,7 +440,7 @@ struct ScoreRule {
         scale_by_cap(p.softcap > 0 ? p.scale / p.softcap : 0.0F),
         scale_log2(p.scale * kLog2E),
         cap_log2(p.softcap * kLog2E) {}
-  /// Of exp2.
+  /// The score in units of log2.
   template <bool kExact>
   __device__ __forceinline__ float score(float product, float& slope) const {
     if (cap <= 0) {
@@ -454,7 +453,7 @@ struct ScoreRule {
   }
 };
 
-/// Where the document of a token begins, and where it ends.
+/// First token of a document, and the end of its token range.
 struct Document {
   int begin, end;
 };
@@ -472,7 +471,7 @@ __device__ __forceinline__ Document document_of(const AttentionProblem& p, int t
           low <= p.documents ? p.cu_seqlens[low] : static_cast<int>(p.tokens)};
 }
 
-/// The first key that a query sees; no key for a query that is not there.
+/// First key visible to a query; INT_MAX for a query out of range.
 __device__ __forceinline__ int first_key(const AttentionProblem& p, int query) {
   if (query >= p.tokens) return INT_MAX;
   const int begin = document_of(p, query).begin;
@@ -480,7 +479,7 @@ __device__ __forceinline__ int first_key(const AttentionProblem& p, int query) {
   return p.window > 0 && of_window > begin ? static_cast<int>(of_window) : begin;
 }
 
-/// Calls body(depth class as a type): the smallest that has `depth` channels.
+/// Calls body(depth class as a type) with the smallest class >= depth.
 template <typename Body>
 void for_depth(int64_t depth, Body&& body) {
   if (depth <= 128)
@@ -491,7 +490,7 @@ void for_depth(int64_t depth, Body&& body) {
     body(std::integral_constant<int, 512>());
 }
 
-/// A head's channels of a matrix.
+/// The channels of one head of a matrix.
 template <typename T>
 __device__ __forceinline__ HeadMatrix<T> head_matrix(const AttentionProblem& p, const void* data,
                                                      int64_t stride, int head, bool in_pieces) {
@@ -500,8 +499,8 @@ __device__ __forceinline__ HeadMatrix<T> head_matrix(const AttentionProblem& p, 
           static_cast<int>(p.tokens), depth, in_pieces};
 }
 
-/// Whether the rows of every head begin and end at whole 16 bytes.
-/// @param others like out, without a stride of their own
+/// Whether the rows of every head begin and end at multiples of 16 bytes.
+/// @param others contiguous tensors, like out
 inline bool in_pieces(Type type, const AttentionProblem& p,
                       std::initializer_list<const void*> others) {
   const int64_t piece = type == Type::kFloat32 ? 4 : 8;

@@ -19,7 +19,7 @@ class Heads {
         .view({length_, count, head_dim_})
         .transpose(0, 1);
   }
-  /// Of x [heads, T].
+  /// Rows of lse [heads, T].
   at::Tensor rows(const at::Tensor& x, int64_t first, int64_t count) const {
     return x.narrow(0, first, count).narrow(1, begin_, length_);
   }
@@ -31,7 +31,7 @@ class Heads {
   int64_t begin_, length_, head_dim_;
 };
 
-/// True where query [row] must not see key [column].
+/// True where query [row] does not see key [column].
 at::Tensor hidden_pairs(int64_t length, int64_t window, const at::Tensor& like) {
   const at::Tensor all = at::ones({length, length}, like.options().dtype(at::kBool));
   const at::Tensor later = all.triu(1);
@@ -39,8 +39,8 @@ at::Tensor hidden_pairs(int64_t length, int64_t window, const at::Tensor& like) 
 }
 
 struct Scores {
-  at::Tensor of_keys;  // [group, S, S], -inf where hidden
-  at::Tensor slope;    // of the soft cap; undefined without
+  at::Tensor of_keys;  // [group, S, S], -inf where masked
+  at::Tensor slope;    // derivative of the soft cap; undefined without one
 };
 
 Scores scores_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& hidden,
@@ -55,7 +55,7 @@ Scores scores_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& hid
   return {scores, slope};
 }
 
-/// Calls body(heads, kv_head, hidden pairs) for every group of heads of every document.
+/// Calls body(heads, kv_head, mask) for every key/value head of every document.
 template <typename Body>
 void for_groups(const at::Tensor& q, const BatchContext& batch, const AttentionShape& s,
                 Body&& body) {

@@ -2,12 +2,13 @@
 
 #include "sftrun/kernels/ops.h"
 
-/// Attention composed of LibTorch's operations, in fp32, one group of heads of one document at a
-/// time: for what no kernel at hand computes (heads of more than 512 channels on CUDA, windows in odd
-/// head sizes on CPU). Memory grows with the square of the longest document.
+/// Attention composed of LibTorch operations in fp32, one group of heads of one document at a time.
+/// Fallback for what no kernel supports: head_dim above 512 on CUDA; windows or soft caps with a
+/// head_dim or processor that tiled attention does not support on CPU. Memory is quadratic in the
+/// length of the longest document.
 namespace sftrun::kernels {
 
-/// lse is empty.
+/// lse: one tensor [heads, T] fp32.
 AttentionOutput composed_attention_forward(const at::Tensor& q, const at::Tensor& k,
                                            const at::Tensor& v, const BatchContext& batch,
                                            const AttentionShape& shape);

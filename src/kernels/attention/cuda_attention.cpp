@@ -10,7 +10,7 @@
 namespace sftrun::kernels {
 namespace {
 
-/// As `cuda::kMostAttentionDepth`: the engine knows nothing of the kernels' own headers.
+/// Equals `cuda::kMostAttentionDepth`, whose header the engine does not include.
 constexpr int64_t kMostDepth = 512;
 
 void require_heads(const at::Tensor& x, const at::Tensor& q, int64_t heads, int64_t depth) {

@@ -2,17 +2,17 @@
 
 #include "sftrun/kernels/ops.h"
 
-/// Attention by our own CUDA kernels (attention_forward.cu, attention_backward.cu), for what
-/// LibTorch's FlashAttention does not take: soft caps, fp32, heads of more than 256 channels or of
-/// no multiple of 8. Memory grows with the number of tokens, and nothing waits for the device.
+/// Attention by own CUDA kernels (attention_forward.cu, attention_backward.cu), for what LibTorch's
+/// FlashAttention does not support: soft caps, fp32, head_dim above 256 or not a multiple of 8.
+/// Memory is linear in the number of tokens; no synchronisation.
 namespace sftrun::kernels {
 
-/// Whether the kernels take heads of this many channels.
+/// Whether the kernels support this head_dim.
 bool cuda_attention_serves(const AttentionShape& shape);
 
-/// Rows of q, k and v may lie further apart than they are long.
+/// q, k and v may have a row stride greater than the row length.
 /// @return lse: one tensor [heads, T] fp32
-/// @throws c10::Error where shapes, types or devices do not go together
+/// @throws c10::Error if shapes, dtypes or devices do not match
 AttentionOutput cuda_attention_forward(const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v, const BatchContext& batch,
                                        const AttentionShape& shape);

@@ -12,11 +12,11 @@
 namespace sftrun::kernels {
 namespace {
 
-/// The backward pass of 9.12 was seen to give NaN on an H100 (NVIDIA/cudnn-frontend issue 160).
+/// The backward pass of cuDNN 9.12 returned NaN on an H100 (NVIDIA/cudnn-frontend issue 160).
 constexpr int64_t kOldestCudnn = 91500;
 constexpr int kHopper = 90, kBlackwell = 100, kAfterBlackwell = 110;
-/// Backward on Hopper gives NaN for some masked tiles that lengths do not fill (pytorch/pytorch
-/// issue 196678, cudnn-frontend pull request 628): only whole tiles are given to it.
+/// The backward pass on Hopper returns NaN for some masked tiles that a document does not fill
+/// (pytorch/pytorch issue 196678, cudnn-frontend pull request 628): only whole tiles are allowed.
 constexpr int64_t kLengthStep = 128;
 constexpr int64_t kHeadStep = 8, kMostHeadDim = 128, kMostHeadDimOnHopper = 256;
 
@@ -25,12 +25,12 @@ at::Tensor by_document(const at::Tensor& x, const EqualDocuments& documents, int
   return x.view({documents.count, documents.length, x.size(1) / head_dim, head_dim})
       .transpose(1, 2);
 }
-/// The backward pass: without a copy, too, as LibTorch lays out results as their operands.
+/// The inverse; the backward pass needs no copy, as LibTorch gives results the layout of operands.
 at::Tensor by_token(const at::Tensor& x) {
   return x.transpose(1, 2).reshape({x.size(0) * x.size(2), x.size(1) * x.size(3)});
 }
 
-/// 9.15.0 of 91500.
+/// "9.15.0" for 91500.
 std::string version_words(int64_t version) {
   constexpr int64_t kMajor = 10'000, kMinor = 100;
   return fmt::format("{}.{}.{}", version / kMajor, version % kMajor / kMinor, version % kMinor);
@@ -52,8 +52,9 @@ CudnnCard cudnn_card(at::Device device) {
           at::detail::getCUDAHooks().versionRuntimeCuDNN()};
 }
 
-// As can_use_cudnn_attention of LibTorch's aten/src/ATen/native/transformers/cuda/sdp_utils.cpp,
-// and stricter: only cards and lengths on which it is PyTorch's own first choice.
+// Conditions of can_use_cudnn_attention in LibTorch's
+// aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, and stricter: only GPUs and lengths for
+// which it is PyTorch's own first choice.
 std::string why_not_cudnn(const AttentionShape& shape, at::ScalarType dtype,
                           const EqualDocuments& documents, const CudnnCard& card) {
   if (card.compute_capability != kHopper &&
@@ -97,8 +98,8 @@ AttentionGrads cudnn_attention_backward(const at::Tensor& d_out, const at::Tenso
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   SFTRUN_CHECK(documents.count > 0);
   const auto of = [&](const at::Tensor& x) { return by_document(x, documents, s.head_dim); };
-  // LibTorch finds a plan by the strides of q, k and v alone: those of d_out and out have to be the
-  // same in every call.
+  // LibTorch caches plans by the strides of q, k and v only, so d_out and out must have the same
+  // strides in every call.
   auto [dq, dk, dv] = at::_cudnn_attention_backward(
       of(d_out.contiguous()), of(q), of(k), of(v), of(saved.out.contiguous()), saved.lse[0],
       saved.lse[1], saved.lse[2], /*attn_bias=*/at::Tensor(), /*cum_seq_q=*/at::Tensor(),

@@ -7,12 +7,12 @@
 #include "../brgemm.h"
 #include "../matmul/amx_tiles.h"
 
-/// How tiled attention's operands lie in memory, and their products: each layout packs left
-/// operands [rows, depth] and right ones [depth, columns] from rows that lie `stride` apart, of
-/// which only the first `valid` are there. Sizes are 64 or the heads' dimension.
+/// Memory layouts of tiled attention's operands, and their products. Each layout packs left
+/// operands [rows, depth] and right operands [depth, columns] from rows with stride `stride`, of
+/// which the first `valid` exist. Sizes are 64 or head_dim.
 namespace sftrun::kernels {
 
-/// LibTorch's brgemm: plain rows, of bf16's right operands two by two.
+/// LibTorch's brgemm: row-major; right operands in bf16 with rows interleaved in pairs (VNNI).
 template <typename T>
 struct BrgemmLayout {
   using Value = T;
@@ -36,7 +36,7 @@ struct BrgemmLayout {
     through_pairs(depth, kAttentionTile, to,
                   [&](T* plain) { kernels().pack_transposed(x, stride, valid, depth, plain); });
   }
-  /// A square that was written plain; `room` holds a packed one.
+  /// A 64 x 64 operand that was written row-major; `room` is memory for a packed one.
   static const T* left_square(const T* plain, T* /*room*/) { return plain; }
   static const T* right_square(const T* plain, T* room) {
     if constexpr (!kPairs) return plain;
@@ -64,7 +64,7 @@ struct BrgemmLayout {
   }
 };
 
-/// Tile registers (matmul/amx_tiles.h): strips and panels one after the other.
+/// AMX tile registers (matmul/amx_tiles.h): consecutive strips and panels.
 template <typename T>
 struct TileLayout {
   using Value = T;

@@ -36,7 +36,7 @@ std::vector<Document> documents_of(const BatchContext& batch) {
   return documents;
 }
 
-/// What one tile of queries sees, and what is done to its scores.
+/// Visibility and scaling of the scores of one tile.
 class Scores {
  public:
   explicit Scores(const AttentionShape& shape)
@@ -44,11 +44,11 @@ class Scores {
         cap_(static_cast<float>(shape.softcap)),
         window_(shape.window) {}
 
-  /// The first tile of keys that a tile of queries sees; the last one is its own.
+  /// First key tile visible to a query tile; the last one has the same index.
   int64_t first_key_tile(int64_t q_tile) const {
     return window_ == 0 ? 0 : std::max<int64_t>(0, q_tile * kTile - window_ + 1) / kTile;
   }
-  /// The last tile of queries that sees a tile of keys; the first one is its own.
+  /// Last query tile that sees a key tile; the first one has the same index.
   int64_t last_query_tile(int64_t k_tile, int64_t tiles) const {
     if (window_ == 0) return tiles - 1;
     return std::min(tiles - 1, ((k_tile + 1) * kTile + window_ - 2) / kTile);
@@ -57,11 +57,11 @@ class Scores {
     const int64_t offset = (q_tile - k_tile) * kTile;
     return {window_ == 0 ? -kTile : offset - window_ + 1, offset + 1};
   }
-  /// Caps a tile's scores where there is a cap; they are scaled then.
+  /// Soft-caps the scores of a tile if there is a cap; they are scaled then.
   void cap(float* scores) const {
     if (cap_ > 0) kernels_for<float>().cap_scores(scores, scale_, cap_);
   }
-  /// What scores are still to be multiplied by after `cap`.
+  /// Factor that scores still need after `cap`.
   float left_scale() const { return cap_ > 0 ? 1.0F : scale_; }
   float scale() const { return scale_; }
   float softcap() const { return cap_; }
@@ -71,8 +71,8 @@ class Scores {
   int64_t window_;
 };
 
-/// Runs body(item) for every item; threads take turns, so that cheap and dear items spread evenly.
-/// Which thread runs an item does not change its result.
+/// Runs body(item) for all items, assigned to threads round-robin, so that cheap and expensive
+/// items spread evenly. The result does not depend on the assignment.
 template <typename L, typename Body>
 void for_items(int64_t count, Body&& body) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(1, count));
@@ -85,8 +85,8 @@ void for_items(int64_t count, Body&& body) {
   });
 }
 
-/// Working memory of one item, not initialised. Allocated through LibTorch: the heads' operands are
-/// of the size that malloc would map, and have the system clear, anew each time.
+/// Uninitialised working memory of one item, from LibTorch's allocator: malloc would map and the
+/// system clear such large blocks each time.
 template <typename T>
 class Scratch {
  public:
@@ -105,7 +105,7 @@ struct Operands {
   const T* q;
   const T* k;
   const T* v;
-  int64_t q_stride, kv_stride, depth, group;  // group: query heads per kv head
+  int64_t q_stride, kv_stride, depth, group;  // group: query heads per key/value head
 };
 
 template <typename T>
@@ -120,7 +120,7 @@ Operands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
           s.num_heads / s.num_kv_heads};
 }
 
-/// Forward of one query tile of one head: its keys and values are packed as it goes.
+/// Forward pass of one query tile of one head.
 template <typename L, typename T = typename L::Value, typename Packed = typename L::Packed>
 void forward_tile(const Operands<T>& in, const Document& doc, int64_t head, int64_t q_tile,
                   const Scores& of, const Packed* k_packed, const Packed* v_packed, T* out,
@@ -132,7 +132,7 @@ void forward_tile(const Operands<T>& in, const Document& doc, int64_t head, int6
   const Scratch<float> scores(kTile * kTile), acc(kTile * depth);
   std::fill_n(acc.data(), kTile * depth, 0.0F);
   std::array<float, kTile> maximum, sum{};
-  maximum.fill(-1e30F);  // finite: the difference of two infinities is NaN
+  maximum.fill(-1e30F);  // finite, because inf - inf is NaN
   const int64_t row = doc.begin + q_tile * kTile, valid = doc.rows_in(q_tile);
   L::pack_left(in.q + row * in.q_stride + head * depth, in.q_stride, valid, depth, queries.data());
   for (int64_t k_tile = of.first_key_tile(q_tile); k_tile <= q_tile; ++k_tile) {
@@ -165,8 +165,8 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
   const std::vector<Document> documents = documents_of(batch);
   struct Item {
     const Document* doc;
-    int64_t first_tile;  // of the document, among all documents' tiles
-    int64_t index;       // head or kv head
+    int64_t first_tile;  // index of the document's first tile among all tiles
+    int64_t index;       // head or key/value head
     int64_t tile;
   };
   std::vector<Item> packs, queries;
@@ -180,7 +180,7 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
     }
     total_tiles += doc.tiles();
   }
-  // Keys transposed and values as they are, tile by tile: [kv_heads][tiles][packed_size].
+  // Keys transposed, values not, tile by tile: [kv_heads][tiles][packed_size].
   const Scratch<Packed> keys(shape.num_kv_heads * total_tiles * packed_size),
       values(shape.num_kv_heads * total_tiles * packed_size);
   const auto slot = [&](int64_t kv_head, int64_t tile) {
@@ -203,7 +203,7 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
   return result;
 }
 
-/// Everything one head of one document needs, packed tile by tile.
+/// Operands of one head of one document, packed tile by tile.
 template <typename L>
 struct BackwardHead {
   using Packed = typename L::Packed;
@@ -227,7 +227,7 @@ struct BackwardHead {
         lse(rows),
         delta(rows),
         dq_transposed(values) {
-    std::fill_n(lse.data(), rows, 1e30F);  // exp(score - 1e30) is 0 for rows past the end
+    std::fill_n(lse.data(), rows, 1e30F);  // exp(score - 1e30) = 0 for rows past the end
     std::fill_n(dq_transposed.data(), values, 0.0F);
   }
 };
@@ -258,7 +258,7 @@ BackwardHead<L> pack_head(const Operands<T>& in, const T* d_out, const T* out, c
   return packed;
 }
 
-/// dq of one head, and its share of dk and dv [tiles * kTile, depth] fp32.
+/// dq of one head, and its contribution to dk and dv [tiles * kTile, depth] fp32.
 template <typename L, typename T = typename L::Value>
 void backward_head(const Operands<T>& in, BackwardHead<L>& h, const Document& doc, int64_t head,
                    const Scores& of, T* dq, float* dk, float* dv) {
@@ -336,7 +336,7 @@ AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::
   return grads;
 }
 
-/// What `body` makes of the layout that serves best.
+/// Calls body with the fastest layout that is supported.
 template <typename Body>
 auto with_layout(const at::Tensor& q, const AttentionShape& shape, const Body& body) {
   const bool by_tiles = TileLayout<float>::serves(shape.head_dim);

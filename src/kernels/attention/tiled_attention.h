@@ -2,15 +2,14 @@
 
 #include "sftrun/kernels/ops.h"
 
-/// Causal attention on CPU in tiles of 64 x 64 on oneDNN's block products
-/// (at::native::cpublas::brgemm): whole tiles above the diagonal or before the window are skipped,
-/// which LibTorch's own kernel computes. Operands are packed and padded with zeros to whole tiles,
-/// so that every product has one of a few shapes, whatever the documents' lengths (each new shape
-/// would be compiled at run time).
+/// Causal attention on CPU in tiles of 64 x 64, with matrix products by oneDNN's brgemm
+/// (at::native::cpublas::brgemm) or AMX. Tiles that are fully masked are skipped; LibTorch's own
+/// kernel computes them. Operands are packed and zero-padded to whole tiles, so that products have
+/// only a few shapes, whatever the document lengths (brgemm compiles code for each new shape at run
+/// time).
 namespace sftrun::kernels {
 
-/// Whether this processor and these sizes suit it; the answer is the same for the forward and the
-/// backward pass.
+/// Whether processor, dtype and head_dim are supported; the same for forward and backward pass.
 bool tiled_attention_serves(at::ScalarType dtype, const AttentionShape& shape);
 
 /// lse: one tensor [heads, T] fp32.

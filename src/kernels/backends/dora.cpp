@@ -12,12 +12,12 @@ at::Tensor squares(const Matrix& matrix) {
   return matrix.values(at::kFloat).to(at::kFloat).square();
 }
 
-/// @param by_rows whether A's columns are those of W, not its rows
+/// @param by_rows norms of rows: A is [r, columns of W]; else of columns: A is [r, rows of W]
 at::Tensor lengths_of(const LoraAdapter& lora, const Matrix& w, bool by_rows) {
   if (lora.lengths.defined()) return lora.lengths;
   const at::NoGradGuard no_grad;
   const at::Tensor a = lora.a->master.detach(), b = lora.b->master.detach() * lora.scale;
-  // Products by a matrix in FP8 round what they multiply; these are W's alone.
+  // An FP8 product would round its left operand, too; here only W is in FP8.
   const bool is_fp8 = w.quantized != nullptr && w.quantized->format == QuantFormat::kFp8;
   const at::Tensor compute = lora.a->compute.detach();
   const Matrix exact = is_fp8 ? Matrix(w.values(compute.scalar_type())) : w;

@@ -13,32 +13,33 @@
 namespace sftrun::kernels {
 namespace {
 
-/// What a half's last linear and the norm after it leave for the backward pass.
+/// State of a block's last linear and the norm after it, for the backward pass.
 struct Joined {
-  at::Tensor y, rstd;  ///< the linear's result, where a norm follows
+  at::Tensor y, rstd;  ///< output of the linear, if a norm follows
   LowRank low;
-  at::Tensor joint_low;  ///< of a joint linear, in place of `low`
+  at::Tensor joint_low;  ///< of a joint linear; replaces `low`
 };
 
 struct AttentionHalf {
   at::Tensor x, rstd;
-  DeltaRun delta;      ///< of a layer with a delta net; attention.out is what it answered
-  at::Tensor gate;     ///< of attention's output, before its sigmoid
-  at::Tensor q, k, v;  ///< as attention reads them, or before norms and rotation
-  at::Tensor q_rstd, k_rstd, v_rstd;  ///< where they are normed
+  DeltaRun delta;                     ///< of a gated delta net, whose output is attention.out
+  at::Tensor gate;                    ///< of the attention output, before its sigmoid
+  at::Tensor q, k, v;                 ///< as attention reads them, or before norms and RoPE
+  at::Tensor q_rstd, k_rstd, v_rstd;  ///< if they have norms
   AttentionOutput attention;
   LowRank qkv_low;
-  at::Tensor joint_low;  ///< of joint linears, in place of `qkv_low`
+  at::Tensor joint_low;  ///< of joint linears; replaces `qkv_low`
   Joined joined;
 };
 
 struct FeedForwardHalf {
   at::Tensor x, rstd, gate, up;
   LowRank gate_up_low;
-  at::Tensor joint_low, joint_gate_up;  ///< of joint linears: gate and up are parts of the second
+  at::Tensor joint_low, joint_gate_up;  ///< of joint linears; gate and up are views of
+                                        ///< joint_gate_up
   Joined joined;
-  MixtureRun mixture;  ///< instead of gate, up and what follows
-  /// Where experts work beside the dense half: what both answer, before norms of their own.
+  MixtureRun mixture;  ///< replaces gate, up and what follows
+  /// Where experts run in parallel to the dense MLP: outputs of both before their norms.
   at::Tensor dense, dense_rstd, experts, experts_rstd, experts_in_rstd;
 };
 
@@ -48,12 +49,13 @@ struct PerLayerHalf {
   Joined joined;
 };
 
-/// The passes of one layer, each writing what its backward needs to a half when it is not null.
+/// Forward and backward passes of one layer. Forward passes save what backward needs if `keep` is
+/// not null.
 class Passes {
  public:
   Passes(const Layer& layer, const BatchContext& batch) : l_(layer), batch_(batch) {}
 
-  /// @param copy becomes x, if defined
+  /// @param copy receives x, if defined
   AttentionInputs project(const at::Tensor& x, AttentionHalf* keep, const at::Tensor& copy = {}) {
     const Normed in = normed(x, l_.attention_in, copy, spare_of_input(l_.joint_qkv, x));
     auto qkv = joins(l_.joint_qkv, x)
@@ -74,7 +76,7 @@ class Passes {
     }
     const RawHeads key{qkv[1], &l_.k_norm};
     const at::Tensor& value = l_.value_is_key ? qkv[1] : qkv[2];
-    const Normed v = normed_heads(value, l_.v_norm);  // before keys are rotated in place
+    const Normed v = normed_heads(value, l_.v_norm);  // before the keys are rotated in place
     const auto read = read_heads({query, key});
     if (keep) {
       keep->q_rstd = read[0].rstd, keep->k_rstd = read[1].rstd, keep->v_rstd = v.rstd;
@@ -85,7 +87,7 @@ class Passes {
     return inputs;
   }
 
-  /// @param copy of x, which becomes the sum; or undefined
+  /// @param copy a copy of x, overwritten with the sum; or undefined
   at::Tensor add_attended(const at::Tensor& x, const at::Tensor& attended, AttentionHalf* keep,
                           const at::Tensor& copy = {}) {
     Joined* joined = keep ? &keep->joined : nullptr;
@@ -126,7 +128,7 @@ class Passes {
     Normed in = normed(x, l_.feed_forward_in, copy, spare_of_input(l_.joint_gate_up, x));
     std::vector<at::Tensor> gate_up;
     if (joins(l_.joint_gate_up, x)) {
-      // They become their own gradients, which want room behind them.
+      // Overwritten by their gradients in the backward pass, which needs the padding.
       const at::Tensor both =
           joint_forward(in.y, l_.joint_gate_up, keep ? l_.joint_gate_up.spare() : 0,
                         keep ? &keep->joint_low : nullptr);
@@ -179,7 +181,8 @@ class Passes {
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx, l_.joint_o.spare());
   }
 
-  /// x + norm(norm(dense(norm(x))) + norm(experts(norm(x), routed by x))), every norm its own.
+  /// x + norm(norm(dense(norm(x))) + norm(experts(norm(x), routed by x))), each norm with own
+  /// weights.
   at::Tensor both_halves(const at::Tensor& x, FeedForwardHalf* keep) {
     const Normed in = normed(x, l_.feed_forward_in);
     auto gate_up =
@@ -228,7 +231,7 @@ class Passes {
                          true);
   }
 
-  /// What a layer adds of its own channels of each token.
+  /// Adds the per-layer inputs (`PerLayerBranch`).
   at::Tensor per_layer_half(const at::Tensor& x, PerLayerHalf* keep) {
     const PerLayerBranch& branch = l_.per_layer;
     const at::Tensor gate =
@@ -252,7 +255,7 @@ class Passes {
            linears_backward({half.gate}, half.x, half.gate_low, {&branch.gate}, batch_, true);
   }
 
-  /// After both halves: the layer's own channels, and its factor.
+  /// After both blocks: per-layer inputs and the layer's scalar.
   at::Tensor after_halves(at::Tensor y, PerLayerHalf* keep) {
     if (l_.per_layer.defined()) y = per_layer_half(y, keep);
     return l_.scalar.defined() ? y * l_.scalar.weight : y;
@@ -289,7 +292,7 @@ class Passes {
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx, l_.joint_o.spare());
   }
 
-  /// From the gradient of the layer's output to those of gate and up, in their place.
+  /// Gradient of the layer's output -> gradients of gate and up, which overwrite them.
   void through_gated_backward(FeedForwardHalf& half, const at::Tensor& grad, bool needs_gates) {
     const Linear& linear = l_.down;
     const Norm& norm = l_.feed_forward_out;
@@ -303,7 +306,7 @@ class Passes {
     const at::Tensor dy =
         summand_grad(grad, norm, half.joined, /*needs_dy=*/true, l_.joint_down.spare());
     auto [h, d_low] = joint_input_grad(dy, l_.joint_down, needs_gates);
-    if (needs_gates)  // one kernel: h takes the place of its gradient
+    if (needs_gates)  // one kernel: h overwrites its gradient
       gated_backward_and_forward_(l_.gating, h, half.gate, half.up);
     else
       h = gated_forward(l_.gating, half.gate, half.up);
@@ -364,7 +367,7 @@ class Passes {
     return norm_backward(d_normed, half.x, norm, half.rstd, grad, needs_dx, l_.spare_below);
   }
 
-  /// Whether anything before the feed-forward half needs its gradient.
+  /// Whether anything before the MLP block needs its gradient.
   bool attention_half_trains() const {
     for (const Norm* norm : {&l_.attention_in, &l_.attention_out, &l_.q_norm, &l_.k_norm}) {
       if (norm->parameter != nullptr) return true;
@@ -385,16 +388,17 @@ class Passes {
     return {&l_.gate, &l_.up};
   }
   bool borrows_keys() const { return l_.keys_of >= 0; }
-  /// Its own, or those it reads.
+  /// Own or reused keys and values.
   LayerExchange::Keys& keys_in_exchange() const {
     return batch_.exchange->keys.at(static_cast<size_t>(borrows_keys() ? l_.keys_of : l_.index));
   }
-  /// Run again for its backward pass, a layer lends the same once more; gradients stay.
+  /// With gradient checkpointing the layer runs again and stores the same values; dk and dv are
+  /// kept.
   void lend(const at::Tensor& k, const at::Tensor& v) const {
     keys_in_exchange().k = k;
     keys_in_exchange().v = v;
   }
-  /// Of each token, for this layer: [T, size].
+  /// Per-layer inputs of this layer: [T, size].
   at::Tensor channels() const {
     return batch_.exchange->per_layer.select(1, l_.index).clone(at::MemoryFormat::Contiguous);
   }
@@ -406,32 +410,32 @@ class Passes {
     return x.view({x.size(0), -1, l_.attention.head_dim});
   }
 
-  /// q's result [T, heads * 2 * head_dim] apart.
+  /// Splits q_proj's output [T, heads * 2 * head_dim] into queries and gates.
   std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& both) const {
     const at::Tensor heads = both.view({both.size(0), -1, 2, l_.attention.head_dim});
     return {heads.select(2, 0).reshape({both.size(0), -1}),
             heads.select(2, 1).reshape({both.size(0), -1})};
   }
 
-  /// From the gradient of gated attention to those of attention and of the gate.
+  /// Gradient of the gated attention output -> gradients of the output and of the gate.
   static std::pair<at::Tensor, at::Tensor> through_gate(const AttentionHalf& half,
                                                         const at::Tensor& d_gated) {
     const at::Tensor opening = at::sigmoid(half.gate);
     return {d_gated * opening, d_gated * half.attention.out * opening * (1 - opening)};
   }
 
-  /// Whether x [T, ...] is multiplied by a joint matrix. A quantised one is not unpacked for few
-  /// tokens, which `thin_product` multiplies by its codes.
+  /// Whether x [T, ...] is multiplied by a joint matrix. With few tokens a quantised one is not
+  /// dequantised; `thin_product` multiplies by its codes instead.
   static bool joins(const JointLinears& joint, const at::Tensor& x) {
     return joint.defined() && (!joint.is_quantized() || x.size(0) > cuda::kMostThinTokens);
   }
 
-  /// Columns of room behind the rows of what a joint linear multiplies, of as many rows as x has.
+  /// Unused columns needed after each row of the input of a joint linear.
   static int64_t spare_of_input(const JointLinears& joint, const at::Tensor& x) {
     return joins(joint, x) ? joint.spare() : 0;
   }
 
-  /// Adds the adapters' gradients; returns that of what the linears read.
+  /// Adds the adapters' gradients; returns the gradient of the linears' input.
   static at::Tensor joint_backward(const at::Tensor& dy, const at::Tensor& x,
                                    const NormFactors& norm, const at::Tensor& low,
                                    const JointLinears& joint, bool needs_dx) {
@@ -440,15 +444,15 @@ class Passes {
     return dx;
   }
 
-  /// Memory for a copy of x that the norm makes beside its own work, where a joint linear's result
-  /// is added to it in place; else undefined.
+  /// Memory for a copy of x, which the norm kernel makes, if a joint linear's result will be added
+  /// to x in place; else undefined.
   at::Tensor copy_for_sum(const at::Tensor& x, const Norm& in, const JointLinears& joint,
                           const Norm& out) const {
     const bool adds = joins(joint, x) && in.defined() && !out.defined() && l_.residual_scale == 1;
     return adds ? at::empty_like(x) : at::Tensor();
   }
 
-  /// What each member of a joint product gives, as columns of the whole.
+  /// Each member's columns of a joint result.
   static std::vector<at::Tensor> parts_of_joint(const at::Tensor& all, const JointLinears& joint) {
     std::vector<at::Tensor> result;
     int64_t first = 0;
@@ -459,7 +463,7 @@ class Passes {
     return result;
   }
 
-  /// Neighbouring columns as tensors of their own.
+  /// Splits columns into contiguous tensors.
   static std::vector<at::Tensor> parts(const at::Tensor& x, const std::vector<int64_t>& sizes) {
     std::vector<at::Tensor> result;
     int64_t first = 0;
@@ -470,7 +474,7 @@ class Passes {
     return result;
   }
 
-  /// Queries or keys as the linears gave them.
+  /// Queries or keys before norm and RoPE.
   struct RawHeads {
     at::Tensor x;
     const Norm* norm;
@@ -478,12 +482,12 @@ class Passes {
   const RopeAngles* angles() const {
     return l_.rope < 0 ? nullptr : &batch_.ropes[static_cast<size_t>(l_.rope)];
   }
-  /// Whether a norm is of each head; else it is of all heads of a token together, or none.
+  /// Whether a norm applies to each head; else to all heads of a token together, or is not present.
   bool is_of_heads(const Norm& norm) const {
     return norm.defined() && norm.weight.numel() == l_.attention.head_dim;
   }
 
-  /// As attention reads them: normed and rotated, without a norm in place.
+  /// Applies norm and RoPE; without a norm in place.
   std::vector<HeadsOutput> read_heads(const std::vector<RawHeads>& heads) const {
     std::vector<HeadsInput> inputs;
     std::vector<at::Tensor> rstd_of_rows;
@@ -510,9 +514,9 @@ class Passes {
     return outputs;
   }
 
-  /// x + residual_scale * norm(linear(h)), in one pass where there is neither norm nor scale.
-  /// @param joint of the linear alone, used where it can be
-  /// @param copy of x, which becomes the sum; undefined, or of `copy_for_sum`
+  /// x + residual_scale * norm(linear(h)), in one pass if there is neither norm nor scale.
+  /// @param joint joint linear of `linear` alone, used where possible
+  /// @param copy result of `copy_for_sum`, overwritten with the sum; or undefined
   at::Tensor join(const at::Tensor& x, const at::Tensor& h, const Linear& linear,
                   const JointLinears& joint, const Norm& norm, Joined* keep,
                   const at::Tensor& copy = {}) {
@@ -536,7 +540,7 @@ class Passes {
     return at::add(x, out.y, l_.residual_scale);
   }
 
-  /// The gradient of what `join` adds to x, from that of the sum.
+  /// Gradient of what `join` adds to x, given that of the sum.
   at::Tensor summand_grad(const at::Tensor& grad, const Norm& norm, Joined& kept, bool needs_dy,
                           int64_t spare = 0) {
     const at::Tensor scaled = l_.residual_scale == 1 ? grad : grad * l_.residual_scale;
@@ -545,7 +549,7 @@ class Passes {
     return dy;
   }
 
-  /// The gradient of h; that of x is `grad` itself.
+  /// Returns the gradient of h; that of x is `grad` itself.
   at::Tensor join_backward(const at::Tensor& grad, const at::Tensor& h, const Linear& linear,
                            const JointLinears& joint, const Norm& norm, Joined& kept,
                            bool needs_dh) {
@@ -558,7 +562,8 @@ class Passes {
     return linears_backward({dy}, h, kept.low, {&linear}, batch_, needs_dh);
   }
 
-  /// q and k as attention reads them, from what is kept of them: without a norm, that itself.
+  /// Recomputes q and k as attention reads them; saved ones without a norm are already in that
+  /// form.
   std::vector<at::Tensor> read_again(const std::vector<RawHeads>& kept) const {
     std::vector<RawHeads> normed;
     for (const RawHeads& heads : kept)
@@ -572,12 +577,12 @@ class Passes {
     return result;
   }
 
-  /// From the gradients of what attention reads to those of what the linears gave.
+  /// Gradients of attention's inputs -> gradients of the linears' outputs.
   std::vector<at::Tensor> heads_grads(const std::vector<RawHeads>& kept,
                                       const std::vector<at::Tensor>& grads,
                                       const std::vector<at::Tensor>& rstd) const {
     std::vector<HeadsInput> inputs;
-    // A norm whose weight trains needs the gradient between rotation and norm.
+    // A norm with a trained weight needs the gradient between norm and RoPE.
     const auto is_at_once = [&](const Norm& norm) {
       return is_of_heads(norm) && norm.parameter == nullptr;
     };
@@ -600,7 +605,7 @@ class Passes {
     return result;
   }
 
-  /// Of q, k and v as a joint linear gave them, as columns of one matrix.
+  /// Writes the gradients of q, k and v to columns of the joint linear's output gradient.
   void joint_attention_backward(const AttentionHalf& half, const at::Tensor& d_attended,
                                 const std::vector<at::Tensor>& into) const {
     const RawHeads query{half.q, &l_.q_norm}, key{half.k, &l_.k_norm};
@@ -622,7 +627,8 @@ class Passes {
                    l_.attention.head_dim, into);
   }
 
-  /// Of q, k and v as the linears gave them; of borrowed keys and values those of q alone.
+  /// Gradients of q, k and v; only of q if keys and values are reused, whose gradients are added to
+  /// the exchange.
   AttentionGrads through_attention_backward(const AttentionHalf& half,
                                             const at::Tensor& d_attended) const {
     const RawHeads query{half.q, &l_.q_norm}, key{half.k, &l_.k_norm};

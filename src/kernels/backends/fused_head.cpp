@@ -10,8 +10,8 @@
 namespace sftrun::kernels {
 namespace {
 
-// A chunk's logits: few enough to stay near the cache and out of the way of the layers' kept
-// tensors, enough rows that reading the head's weight costs little beside the products.
+// Rows per chunk: few enough for the logits to stay near the cache and to need little memory,
+// enough to make reading the head's weight cheap.
 int64_t chunk_rows(const at::Tensor& hidden, int64_t vocab) {
   constexpr int64_t kChunkElements = 32 << 20, kRowBlock = 64;
   if (hidden.is_cuda()) return std::max<int64_t>(1024, (256 << 20) / vocab);
@@ -25,14 +25,14 @@ void add_sum_in_fp64(at::Tensor& sum, const at::Tensor& losses) {
   sum.add_(losses.sum(at::kDouble));
 }
 
-/// Scaled, not yet capped.
+/// Logits after scaling, before the soft cap.
 at::Tensor raw_logits(const Head& head, const Linear& linear, const at::Tensor& normed_rows,
                       const BatchContext& rows, LowRank* low = nullptr) {
   at::Tensor logits = linears_forward(normed_rows, {&linear}, rows, low)[0];
   return head.logit_scale == 1 ? logits : logits.mul_(head.logit_scale);
 }
 
-/// With the lengths of its rows, if DoRA asks for them: chunks share them.
+/// With DoRA's row norms computed once for all chunks.
 Linear with_lengths(Linear linear) {
   if (linear.lora && linear.lora->magnitude) linear.lora->lengths = row_lengths(linear);
   return linear;

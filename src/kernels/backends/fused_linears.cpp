@@ -17,8 +17,8 @@ at::Tensor dropped(const at::Tensor& x, const LoraAdapter& lora, const BatchCont
   return dropout(x, batch, lora.dropout, lora.module_number);
 }
 
-/// A CPU multiplies a rank's columns by the adapter's scale; on CUDA, where that would be a launch,
-/// the products that read them do.
+/// CPU: the adapter's scale multiplies the columns x A^T. CUDA: it is passed to the products that
+/// read them, which saves a launch.
 double scale_of_columns(const at::Tensor& x, const LoraAdapter& lora) {
   return x.is_cuda() ? 1 : lora.scale;
 }
@@ -30,7 +30,7 @@ at::Tensor scaled_columns(at::Tensor columns, const LoraAdapter& lora) {
   return scale == 1 ? columns : columns.mul_(scale);
 }
 
-/// Adapters without dropout read the same x: one product for all of them.
+/// x A^T of each adapter; adapters without dropout share one product.
 LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchContext& batch) {
   LowRank low(group.size());
   std::vector<at::Tensor> shared;
@@ -57,8 +57,8 @@ LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchCo
   return low;
 }
 
-/// Gradients of A and B, in `grads` until the group's are computed together; returns dy B [T, r],
-/// on a CPU times the scale.
+/// Queues the gradients of A and B in `grads`, to be computed for the group in one launch; returns
+/// dy B [T, r], on CPU times the scale.
 at::Tensor lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& low,
                          const LoraAdapter& lora, const BatchContext& batch,
                          std::vector<AdapterGrad>& grads) {
@@ -66,14 +66,15 @@ at::Tensor lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Te
   const double scale = scale_of_products(dy, lora);
   grads.push_back({lora.b->grad, dy, low, scale});
   grads.push_back({lora.a->grad, d_low, drops(lora, batch) ? dropped(x, lora, batch) : x, scale});
-  if (drops(lora, batch) || dy.is_cpu()) {  // an x of its own need not stay; a CPU gains nothing
+  if (drops(lora, batch) || dy.is_cpu()) {  // CPU gains nothing from a joint launch; a dropped x
+                                            // need not be kept
     add_adapter_grads_(grads);
     grads.clear();
   }
   return d_low;
 }
 
-/// A summand of a rank's columns.
+/// Product with lora_rank columns as a term of a sum.
 Product thin_term(const at::Tensor& columns, const Parameter& matrix, bool transposed,
                   const LoraAdapter& lora) {
   Product term{columns, matrix.compute, transposed};
@@ -81,7 +82,7 @@ Product thin_term(const at::Tensor& columns, const Parameter& matrix, bool trans
   return term;
 }
 
-/// x as bases in FP8 multiply it, where more than one of a group does.
+/// x rounded to e4m3, if more than one linear of the group is in FP8.
 RoundedRows shared_rounding(const at::Tensor& x, const LinearGroup& group) {
   const auto in_fp8 = std::count_if(group.begin(), group.end(), [](const Linear* linear) {
     return linear->quantized && linear->quantized->format == QuantFormat::kFp8;
@@ -98,12 +99,12 @@ at::Tensor forward(const at::Tensor& x, const Linear& linear, const LoraRun& run
   return matmul_sum(terms, residual, linear.bias);
 }
 
-/// A row of results times each feature's gain, rounded once.
+/// result * gains [out_features], rounded once.
 at::Tensor scaled(const at::Tensor& result, const at::Tensor& gains) {
   return (result * gains).to(result.scalar_type());
 }
 
-/// The same with DoRA's magnitudes.
+/// The same with DoRA.
 at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchContext& batch,
                         LoraRun& run, const at::Tensor& residual) {
   const LoraAdapter& lora = *linear.lora;
@@ -119,7 +120,7 @@ at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchCo
   return y;
 }
 
-/// Adds the magnitudes' gradient; returns that of what they multiply.
+/// Adds the gradient of the DoRA magnitude; returns the gradient of its input.
 at::Tensor through_magnitude(const at::Tensor& dy, const LoraAdapter& lora, const LoraRun& run) {
   lora.magnitude->grad.add_((dy.to(at::kFloat) * run.result).sum(0).div_(run.lengths));
   return scaled(dy, gains_of(lora, run.lengths));
@@ -165,7 +166,7 @@ at::Tensor linears_backward(const std::vector<at::Tensor>& grads, const at::Tens
     if (!needs_dx) continue;
     if (drops_here) {
       std::vector<Product> dropped_terms = {thin_term(d_low, *lora.a, false, lora)};
-      // W x is behind the magnitudes, W dropout(x) before them.
+      // W dropout(x) is multiplied by the magnitude, W (x - dropout(x)) is not.
       if (lora.magnitude) dropped_terms.push_back({inner - dy, linear.matrix(), false});
       through_dropout.push_back(dropped(matmul_sum(dropped_terms), lora, batch));
     } else {

@@ -5,16 +5,17 @@
 #include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/ops.h"
 
-/// Linears that share their input, with their adapters, as one operation and its backward pass.
+/// Linear layers with the same input and their adapters, forward and backward pass.
 namespace sftrun::kernels {
 
-/// x [T, in] -> one [T, out] each, with biases, adapters and (of a group of one) `residual` added.
+/// x [T, in] -> [T, out] for each linear, including bias, adapter and `residual` (only for a group
+/// of one).
 std::vector<at::Tensor> linears_forward(const at::Tensor& x, const LinearGroup& group,
                                         const BatchContext& batch, LowRank* low,
                                         const at::Tensor& residual = {});
 
-/// Adds the parameters' gradients; returns that of x, undefined when !needs_dx.
-/// @param grads contiguous [T, out] each   @param x read only when the group trains
+/// Adds to the parameters' gradients. @return gradient of x; undefined when !needs_dx
+/// @param grads contiguous, [T, out] each   @param x read only if the group trains
 at::Tensor linears_backward(const std::vector<at::Tensor>& grads, const at::Tensor& x,
                             const LowRank& low, const LinearGroup& group, const BatchContext& batch,
                             bool needs_dx);

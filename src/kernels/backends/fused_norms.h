@@ -3,35 +3,35 @@
 #include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/ops.h"
 
-/// Norms that may not be there, forward and back.
+/// RMSNorms that may be absent, forward and backward pass.
 namespace sftrun::kernels {
 
 struct Normed {
   at::Tensor y, rstd;
 };
 
-/// x itself where there is no norm.
-/// @param copy, spare as in `rms_norm_forward`, where there is one
+/// x itself without a norm.
+/// @param copy, spare as in `rms_norm_forward`; ignored without a norm
 Normed normed(const at::Tensor& x, const Norm& norm, const at::Tensor& copy = {},
               int64_t spare = 0);
 
-/// What makes norm(x) of x; nothing where there is no norm.
+/// Factors of the norm; undefined without a norm.
 NormFactors factors_of(const Norm& norm, const at::Tensor& rstd);
 
-/// The normed input that a group's parameter gradients read: computed again, not kept.
+/// Recomputes the normed input for a group's parameter gradients; undefined if none trains.
 at::Tensor normed_again(const at::Tensor& x, const Norm& norm, const LinearGroup& group);
 
-/// Backward of norm(x) beside a residual path: returns residual_grad + the norm's gradient,
-/// undefined when !needs_dx. Adds to the weight's gradient.
-/// @param spare as in `rms_norm_backward`, where there is a norm
+/// Backward pass of norm(x) beside a residual path. Adds to the weight's gradient.
+/// @param spare as in `rms_norm_backward`; ignored without a norm
+/// @return residual_grad + gradient of x through the norm; undefined when !needs_dx
 at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& x, const Norm& norm,
                          const at::Tensor& rstd, const at::Tensor& residual_grad, bool needs_dx,
                          int64_t spare = 0);
 
-/// Heads as rows of their own, or all heads in one row, whichever the norm is for.
+/// One row per head, or per token, whichever the norm applies to.
 at::Tensor rows_of(const at::Tensor& x, const Norm& norm);
 
-/// Of q, k or v, in its own shape; x itself where there is no norm.
+/// Norm of q, k or v, in the same shape; x itself without a norm.
 Normed normed_heads(const at::Tensor& x, const Norm& norm);
 
 }  // namespace sftrun::kernels

@@ -6,12 +6,12 @@
 #include "plain_ops.h"
 #include "sftrun/kernels/backend.h"
 
-/// Plain operations with the reference's numerics: transformers' modeling_llama.py (and what other
-/// families add to it) and peft's lora/layer.py, line by line.
+/// Reference numerics with plain operations, line by line: transformers' modeling_llama.py (with
+/// the differences of other families) and peft's lora/layer.py.
 namespace sftrun::kernels {
 namespace {
 
-/// Over the last dimension; x itself where there is no norm.
+/// Over the last dimension; x itself without a norm.
 at::Tensor rms_norm(const at::Tensor& x, const Norm& norm) {
   if (!norm.defined()) return x;
   const at::Tensor wide = x.to(at::kFloat);
@@ -22,12 +22,12 @@ at::Tensor rms_norm(const at::Tensor& x, const Norm& norm) {
   return (normed * (norm.offset + weight.to(at::kFloat))).to(x.scalar_type());
 }
 
-/// Of each head, or of all heads together, whichever the norm is for.
+/// Per head or over all heads together, whichever the norm is for.
 at::Tensor norm_heads(const at::Tensor& x, const Norm& norm) {
   return norm.defined() ? rms_norm(x.view({-1, norm.weight.numel()}), norm).view_as(x) : x;
 }
 
-/// transformers' apply_rotary_pos_emb: x cos + rotate_half(x) sin, of each head's first channels.
+/// transformers' apply_rotary_pos_emb: x cos + rotate_half(x) sin, on each head's first channels.
 at::Tensor rotate(const at::Tensor& x, const Layer& layer, const BatchContext& batch) {
   const int64_t head_dim = layer.attention.head_dim;
   const at::Tensor heads = x.view({x.size(0), -1, head_dim});
@@ -43,8 +43,9 @@ at::Tensor rotate(const at::Tensor& x, const Layer& layer, const BatchContext& b
   return at::cat({turned, heads.narrow(-1, 2 * half, head_dim - 2 * half)}, -1);
 }
 
-/// One document: q [heads, S, head_dim], k and v [kv_heads, S, head_dim]. As transformers by
-/// default where that has words for it, else as its eager_attention_forward.
+/// One document: q [heads, S, head_dim], k and v [kv_heads, S, head_dim].
+/// scaled_dot_product_attention, transformers' default, where it supports the shape; else as
+/// eager_attention_forward.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const AttentionShape& shape, const at::Tensor& sinks) {
   if (shape.softcap == 0 && shape.window == 0 && !sinks.defined()) {
@@ -60,7 +61,7 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   at::Tensor hidden = all.triu(1);
   if (shape.window > 0) hidden = hidden.logical_or(all.tril(-shape.window));
   scores = scores.masked_fill(hidden, -INFINITY);
-  if (sinks.defined())  // one more score that takes its share of the whole, and gives no value
+  if (sinks.defined())  // one extra score without a value
     scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({-1, length, 1})}, -1);
   const at::Tensor weights =
       at::softmax(scores, -1, at::kFloat).to(q.scalar_type()).narrow(-1, 0, length);
@@ -102,8 +103,8 @@ at::Tensor gated(const Gating& gating, const at::Tensor& gate, const at::Tensor&
   return {};
 }
 
-/// A layer's keys and values, or those it borrows: leaves of their own, whose gradients go to the
-/// layer that lends them.
+/// A layer's own or reused keys and values, as autograd leaves; the gradients of reused ones are
+/// added to the exchange.
 struct KeyValues {
   at::Tensor k, v;
 };
@@ -145,8 +146,8 @@ at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContex
   return rms_norm(linears(attended, {&l.o}, batch)[0], l.attention_out);
 }
 
-/// The matrix of one expert with its update, as peft's parametrisation forms it.
-/// @param dtype of what it is multiplied with
+/// Weight of one expert plus its adapter, as in peft's parametrisation.
+/// @param dtype of the input
 at::Tensor expert_weight(const ExpertMatrix& matrix, int64_t expert, int64_t num_experts,
                          at::ScalarType dtype) {
   const at::Tensor weight = matrix.quantized
@@ -171,7 +172,7 @@ at::Tensor shared_expert(const SharedExpert& expert, const Gating& gating, const
 }
 
 /// transformers' experts, one after the other (modeling_mixtral.py, MixtralExperts).
-/// @param probabilities set to the router's [T, experts]
+/// @param probabilities receives the router's [T, experts]
 at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& batch,
                       const at::Tensor& routed_by, at::Tensor& probabilities) {
   const Mixture& m = l.mixture;
@@ -222,8 +223,8 @@ at::Tensor feed_forward_half(const Layer& l, const at::Tensor& x, const BatchCon
                   l.feed_forward_out);
 }
 
-/// @param channels of the layer's own [T, size], or undefined
-/// @param probabilities set to the router's [T, experts], if there is one
+/// @param channels per-layer inputs [T, size], or undefined
+/// @param probabilities receives the router's [T, experts], if there is a router
 at::Tensor forward(const Layer& l, const at::Tensor& x, const BatchContext& batch,
                    KeyValues& shared, const at::Tensor& channels, at::Tensor& probabilities) {
   const auto scaled = [&](const at::Tensor& y) {

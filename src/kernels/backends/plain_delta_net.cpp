@@ -21,7 +21,7 @@ at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight) {
   return at::silu(y.narrow(2, 0, x.size(0))).squeeze(0).t();
 }
 
-/// x [S, key_heads * dim] -> [S, value_heads, dim] fp32, each of length 1.
+/// x [S, key_heads * dim] -> [S, value_heads, dim] fp32, L2-normalised per head.
 at::Tensor unit_heads(const at::Tensor& x, const DeltaNet& net) {
   const at::Tensor heads = x.reshape({x.size(0), net.num_key_heads, net.key_dim})
                                .repeat_interleave(net.num_value_heads / net.num_key_heads, 1)
@@ -44,7 +44,7 @@ at::Tensor recurrence(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   return at::stack(outputs);
 }
 
-/// RMSNormGated: norm before gate.
+/// RMSNormGated: norm first, then gate.
 at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& z, const Norm& norm) {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor normed = wide * at::rsqrt(wide.pow(2).mean(-1, /*keepdim=*/true) + norm.eps);

@@ -27,26 +27,26 @@ at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const Batch
   return at::linear(at::linear(input, lora.a->master), lora.b->master) * lora.scale;
 }
 
-/// What is left of x in e4m3, in fp32.
+/// x rounded to e4m3, dequantised to fp32.
 at::Tensor rounded(const at::Tensor& x, const at::Tensor& gains = {}) {
   const RoundedRows rows = round_to_e4m3(x, gains);
   return rows.codes.to(at::kFloat) * rows.factors;
 }
 
-/// x w^T; of a w in FP8 x is rounded, too.
+/// x w^T; for an FP8 w, x is rounded to e4m3, too.
 at::Tensor product(const at::Tensor& x, const QuantizedMatrix& w) {
   if (w.format != QuantFormat::kFp8) return at::linear(x, dequantize(w, x.scalar_type()));
   return at::linear(rounded(x), dequantize(w, at::kFloat)).to(x.scalar_type());
 }
 
-/// g w; of a w in FP8 g is rounded behind the factors of w's rows.
+/// g w; for an FP8 w, g is multiplied by the scales of w's rows and then rounded.
 at::Tensor product_back(const at::Tensor& g, const QuantizedMatrix& w) {
   if (w.format != QuantFormat::kFp8) return at::mm(g, dequantize(w, g.scalar_type()));
   return at::mm(rounded(g, w.absmax), dequantize(w.without_factors(), at::kFloat))
       .to(g.scalar_type());
 }
 
-/// x w^T + bias of a w in fewer bits, which autograd neither keeps unpacked nor wants a gradient of
+/// x w^T + bias with a quantised w, which has no gradient and is not saved dequantised
 /// (bitsandbytes' MatMul4Bit).
 struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
@@ -77,8 +77,8 @@ at::Tensor base_product(const at::Tensor& x, const Linear& linear,
 
 namespace {
 
-/// peft's lora/dora.py, DoraLinearLayer.forward: what comes to the base's result.
-/// @param y the base's result, with its bias
+/// peft's lora/dora.py, DoraLinearLayer.forward: the term added to the base's result.
+/// @param y the base's result, including its bias
 at::Tensor dora_update(const at::Tensor& x, const at::Tensor& y, const Linear& linear,
                        const std::optional<at::Tensor>& bias, const BatchContext& batch) {
   const LoraAdapter& lora = *linear.lora;

@@ -6,17 +6,18 @@
 #include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/ops.h"
 
-/// What the plain backend's parts share, under autograd.
+/// Operations of the plain backend, under autograd.
 namespace sftrun::kernels {
 
-/// What products read: trained parameters take part in autograd through their fp32 master.
+/// The tensor that products read: a trained parameter's fp32 master, cast to its compute dtype
+/// under autograd, or `frozen`.
 at::Tensor value_of(const Parameter* parameter, const at::Tensor& frozen);
 
-/// x w^T + bias of the base weight alone, dense or in fewer bits.
+/// x w^T + bias of the base weight without adapter, dense or quantised.
 at::Tensor base_product(const at::Tensor& x, const Linear& linear,
                         const std::optional<at::Tensor>& bias = std::nullopt);
 
-/// x [T, in] -> one [T, out] each, with biases and adapters as peft adds them.
+/// x [T, in] -> [T, out] for each linear, with biases, and adapters as in peft.
 std::vector<at::Tensor> linears(const at::Tensor& x, const LinearGroup& group,
                                 const BatchContext& batch);
 

@@ -1,11 +1,11 @@
 #include "cuda/device.cuh"
 
-// Many small matrices copied and scaled in one launch: gridDim.y of them, each by gridDim.x blocks.
+// Copies and scales many small matrices in one launch: matrix gridDim.y, each with gridDim.x
+// blocks.
 namespace sftrun::kernels::cuda {
 namespace {
 
-/// Whether all rows of both sides consist of whole vectors: each matrix of a launch has its own
-/// shape.
+/// Whether all rows of source and destination can be accessed as 16-byte vectors.
 template <typename T>
 __device__ __forceinline__ bool has_whole_rows(const MatrixPlacement& at) {
   constexpr uintptr_t kVector = 16;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) copy_matrices(const MatrixPlacement*
 void launch_copy_matrices(Type type, const MatrixPlacement* placements, int64_t count,
                           Stream stream) {
   constexpr int64_t kMostAtOnce = 65535;
-  constexpr unsigned kBlocks = 16;  // of a matrix: a rank times a layer's width
+  constexpr unsigned kBlocks = 16;  // per matrix, enough for lora_rank rows of a layer's width
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     for (int64_t first = 0; first < count; first += kMostAtOnce) {

@@ -1,4 +1,4 @@
-// Compiled for AMX and AVX-512 with bf16, which every processor with AMX has.
+// Compiled for AMX and AVX-512 with bf16 instructions, which every processor with AMX has.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 #include "cpu/math.h"
 #include "matmul/transpose_vectors.inl"
 
-constexpr int64_t kVector = 16;  // of 4 bytes
+constexpr int64_t kVector = 16;  // of 4-byte elements
 constexpr int64_t kPart = kTileRows * kTileDepth;
 
 inline __mmask16 first_lanes(int64_t count) {
@@ -22,11 +22,11 @@ inline __mmask32 first_halves(int64_t count) {
   return static_cast<__mmask32>((uint64_t{1} << std::clamp<int64_t>(count, 0, 2 * kVector)) - 1);
 }
 
-/// Takes sixteen values apart: each part is in the upper halves of its elements.
+/// Splits sixteen fp32 values into bf16 parts; each part is in the upper halves of its elements.
 class Parts {
  public:
   explicit Parts(__m512 values) : rest_(values) {}
-  /// Rounded to the nearest, so that the next part is small and of either sign; the last is exact.
+  /// Rounds to nearest, so that the remainder is small and signed; the last part is exact.
   __m512i next() {
     const __m512i rounded =
         _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest_), _mm512_set1_epi32(0x8000)),
@@ -39,7 +39,7 @@ class Parts {
   __m512 rest_;
 };
 
-/// One row of a step, up to 32 values: one vector of bf16 for each part.
+/// One row of a depth step, up to 32 values: one bf16 vector per part.
 inline void parts_of_row(const float* x, int64_t count, __m512i (&parts)[3]) {
   Parts low(_mm512_maskz_loadu_ps(first_lanes(count), x)),
       high(_mm512_maskz_loadu_ps(first_lanes(count - kVector), x + kVector));
@@ -64,7 +64,7 @@ void pack_strip(const T* x, int64_t stride, int64_t rows, int64_t depth, uint16_
   }
 }
 
-/// Two rows of the same 32 columns, interleaved: 16 columns in each of two vectors.
+/// Interleaves two rows of 32 columns (VNNI layout): 16 columns in each of two vectors.
 inline void pair_rows(const uint16_t* first, const uint16_t* second, int64_t columns,
                       uint16_t* to) {
   const __m512i indices =
@@ -122,7 +122,8 @@ void pack_panel_transposed(const T* w, int64_t stride, int64_t columns, int64_t 
   }
 }
 
-// Tiles 0 to 3 are the sums, two by two; 4 and 5 the strip's halves, 6 and 7 the panel's.
+// Tiles 0 to 3 are the accumulators, two by two; 4 and 5 hold the strip's halves, 6 and 7 the
+// panel's.
 void load_strip(const uint16_t* part) {
   _tile_loadd(4, part, 64);
   _tile_loadd(5, part + kPart / 2, 64);
@@ -138,7 +139,7 @@ void add_products() {
   _tile_dpbf16ps(3, 5, 7);
 }
 
-/// Lines [16 i, 16 i + 16) of the step that follows, from the second-level cache into the first.
+/// Prefetches cache lines [16 i, 16 i + 16) of the next step from L2 to L1.
 inline void fetch_lines(const uint16_t* step, int64_t i) {
   constexpr int64_t kLine = 32, kLines = 16;
   for (int64_t line = 0; line < kLines; ++line)
@@ -157,7 +158,7 @@ void add_step(const uint16_t* strip, const uint16_t* panel) {
       fetch_lines(strip + kTileStep<T>, i);
       fetch_lines(panel + kTileStep<T>, i);
     };
-    // Small products first; each changes one operand where it can.
+    // Smallest products first; consecutive products share an operand where possible.
     load_strip(strip + 2 * kPart);
     load_panel(panel);
     add(0);
@@ -174,7 +175,7 @@ void add_step(const uint16_t* strip, const uint16_t* panel) {
   }
 }
 
-/// A few lines at each step: together they would hold up the loads of the products.
+/// Prefetches a few lines per step: all at once they would delay the loads of the products.
 template <typename T>
 void fetch(const ComingRows<T>& coming, int64_t step) {
   constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));

@@ -1,5 +1,5 @@
-// Compiled once for each instruction set, as kernels_isa.cpp, but without contraction to fused
-// multiply-adds: bit-equal to references that round after every operation.
+// Compiled once per instruction set, like kernels_isa.cpp, but with -ffp-contract=off: bit-equal to
+// references that round after every operation.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -31,7 +31,7 @@ inline void store_numbers(const float* numbers, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; ++i) store(out + i, numbers[i]);
 }
 
-/// @tparam Out where numbers go: an address, or what stands for one (quant/dots_cpu.inl)
+/// @tparam Out pointer, or an accumulator in its place (quant/dots_cpu.inl)
 template <typename Format, typename Out>
 SFTRUN_INLINE void decode_one(const uint8_t* block, int group, const Out& out) {
   float numbers[kGroup];
@@ -42,9 +42,8 @@ SFTRUN_INLINE void decode_one(const uint8_t* block, int group, const Out& out) {
 #ifdef __AVX2__
 #include "quant/ggml_cpu.inl"
 #else
-/// Groups [first, first + count) of consecutive blocks, by way of numbers of its own, which the
-/// blocks' bytes cannot alias: several groups of them, so that none is read right behind its
-/// writing, in another width.
+/// Groups [first, first + count) of consecutive blocks. Decodes several groups into a local array,
+/// which cannot alias the blocks, before it stores them: this avoids store-forwarding stalls.
 template <typename Format, typename T>
 void decode_groups(const uint8_t* blocks, int64_t first, int64_t count, T* out) {
   constexpr int64_t kAtOnce = 16, kGroups = Format::kNumbers / kGroup;
@@ -84,7 +83,7 @@ void decode_some(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n,
 #include "adamw/adamw_cpu.inl"
 #include "quant/eight_bits_cpu.inl"
 #include "quant/round_e4m3_cpu.inl"
-// These use the others.
+// Depends on the files above.
 #include "quant/dots_cpu.inl"
 
 template <typename T>

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernels of exact_isa.cpp, which is compiled without contraction to fused multiply-adds. To be
+// Declarations of the kernels of exact_isa.cpp, which is compiled with -ffp-contract=off. To be
 // included inside the namespace of one instruction set.
 
 template <typename T>

@@ -1,4 +1,4 @@
-// Compiled once for each instruction set, with SFTRUN_ISA naming the namespace.
+// Compiled once per instruction set; SFTRUN_ISA is the namespace.
 #include "sftrun/kernels/cpu_table.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace sftrun::kernels::SFTRUN_ISA {
 
 namespace {
 
-// The kernels below use these.
+// Used by the kernels below.
 #include "cpu/math.h"
 #include "cpu/sixteen.h"
 #include "cpu/stream_cpu.inl"

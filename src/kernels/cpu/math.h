@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <cstring>
 
-// Included by kernels_isa.cpp inside the namespace of one instruction set.
+// To be included inside the namespace of one instruction set.
 
-// For what has sums passed by address, which stay in registers only if it is all one function.
+// For functions that receive accumulators by address, which stay in registers only when inlined.
 #define SFTRUN_INLINE __attribute__((always_inline)) inline
 
 inline float load(const float* p) {
@@ -19,7 +19,7 @@ inline float load(const uint16_t* p) {
   const uint32_t bits = static_cast<uint32_t>(*p) << 16;
   return __builtin_bit_cast(float, bits);
 }
-// Round to nearest even, without a branch so that loops vectorise; NaN keeps its quiet bit.
+// Rounds to nearest even without a branch, so that loops vectorise; NaN becomes a quiet NaN.
 inline void store(uint16_t* p, float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
@@ -27,7 +27,7 @@ inline void store(uint16_t* p, float value) {
 }
 
 #ifdef __AVX512F__
-// In bf16, as `store`, in the high halves.   @pre no value is NaN
+// Rounds to bf16 as `store`; results are in the high halves.   @pre no value is NaN
 inline __m512i finite_to_bf16(__m512 values) {
   const __m512i bits = _mm512_castps_si512(values),
                 below_half = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
@@ -61,7 +61,7 @@ inline void store_thirty_two(float* to, __m512 first, __m512 second) {
 inline void store_thirty_two(uint16_t* to, __m512 first, __m512 second) {
   _mm512_storeu_si512(to, high_halves(to_bf16(first), to_bf16(second)));
 }
-// The same of values of which none is NaN.
+// The same for values without NaN.
 inline void store_finite(float* to, __m512 first, __m512 second) {
   store_thirty_two(to, first, second);
 }
@@ -70,8 +70,8 @@ inline void store_finite(uint16_t* to, __m512 first, __m512 second) {
 }
 #endif
 
-// exp to about 1 ulp over [-87, 88] (Cephes' polynomial), flushing to exp(-87) below: vectorises
-// everywhere, unlike libm's.
+// exp with an error of about 1 ulp on [-87, 88] (Cephes' polynomial); arguments are clamped to this
+// range. Vectorises on every instruction set, unlike libm's.
 inline float exp_fast(float x) {
   x = x < -87.0F ? -87.0F : x;
   x = x > 88.0F ? 88.0F : x;
@@ -94,7 +94,7 @@ inline float sigmoid_fast(float x) {
   return 1.0F / (1.0F + exp_fast(-x));
 }
 
-// Absolute error of about 1e-7: for small x most of it is the difference's.
+// Absolute error about 1e-7; for small x mostly from the cancellation.
 inline float tanh_fast(float x) {
   return 1.0F - 2.0F / (1.0F + exp_fast(2.0F * x));
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Sixteen floats at a time, with AVX-512 in one vector, with AVX2 in two. To be included after
+// Vectors of sixteen floats: one AVX-512 register or two AVX2 registers. To be included after
 // cpu/math.h, inside the namespace of one instruction set.
 
 #ifdef __AVX512F__
@@ -12,12 +12,12 @@ inline Sixteen all(float value) {
 inline Sixteen first_of(__m128 values) {
   return _mm512_broadcastss_ps(values);
 }
-/// The first of two eight times, then the second.
+/// The first value eight times, then the second.
 inline Sixteen eight_of_each(__m128 two) {
   return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
                                _mm512_castps128_ps512(two));
 }
-/// Of signed bytes.
+/// Converts signed bytes.
 inline Sixteen whole_numbers(__m128i bytes) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
@@ -46,14 +46,14 @@ inline Sixteen all(float value) {
 inline Sixteen first_of(__m128 values) {
   return {_mm256_broadcastss_ps(values), _mm256_broadcastss_ps(values)};
 }
-/// The first of two eight times, then the second.
+/// The first value eight times, then the second.
 inline Sixteen eight_of_each(__m128 two) {
   return {_mm256_broadcastss_ps(two), _mm256_broadcastss_ps(_mm_movehdup_ps(two))};
 }
 inline __m256 eight_whole_numbers(__m128i bytes) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }
-/// Of signed bytes.
+/// Converts signed bytes.
 inline Sixteen whole_numbers(__m128i bytes) {
   return {eight_whole_numbers(bytes), eight_whole_numbers(_mm_unpackhi_epi64(bytes, bytes))};
 }
@@ -73,7 +73,7 @@ inline void store_sixteen(float* to, Sixteen values) {
   _mm256_storeu_ps(to, values.low);
   _mm256_storeu_ps(to + 8, values.high);
 }
-/// In bf16, as `store`, in the low halves.   @pre no value is NaN
+/// Rounds to bf16 as `store`; results are in the low halves.   @pre no value is NaN
 inline __m256i finite_to_bf16(__m256 values) {
   const __m256i bits = _mm256_castps_si256(values);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

@@ -1,5 +1,5 @@
-// Stores past the caches. In whole cache lines where there are such: they go out at once, where
-// parts of a line wait for each other.
+// Non-temporal stores, aligned to whole vectors (whole cache lines with AVX-512, which need no
+// write combining).
 
 #if defined(__AVX512F__)
 constexpr size_t kStreamBytes = 64;

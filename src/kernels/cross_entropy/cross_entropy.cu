@@ -1,12 +1,11 @@
 #include "cuda/device.cuh"
 
-// One block for each row: one pass over the logits for the softmax's statistics, one more to
-// overwrite them.
+// One block per row: one pass over the logits for maximum and sum, one pass to overwrite them.
 namespace sftrun::kernels::cuda {
 namespace {
 
 __device__ __forceinline__ SoftmaxState merge_over_block(SoftmaxState state) {
-  // Not of SoftmaxState: what lies in shared memory cannot be initialised where it is declared.
+  // Not an array of SoftmaxState: shared memory cannot have default member initialisers.
   __shared__ float largest_of_warp[kWarps], sum_of_warp[kWarps];
   for (int offset = 16; offset > 0; offset /= 2) {
     SoftmaxState other;
@@ -39,12 +38,12 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = blockIdx.x;
   logits += row * vocab;
   const int64_t label = labels[row];
-  if (label < 0) {  // the same for the whole block
+  if (label < 0) {  // uniform across the block
     if (threadIdx.x == 0) losses[row] = 0;
     if constexpr (kGradient) write_zeros<kWidth>(logits, vocab);
     return;
   }
-  // In every thread before the barrier below: it is overwritten after.
+  // Read by every thread before the barrier below, after which the logit is overwritten.
   const float at_label = capped(load(logits + label), softcap);
   SoftmaxState state;
   float values[kWidth];

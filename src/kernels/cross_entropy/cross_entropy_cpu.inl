@@ -1,4 +1,4 @@
-// Logits as they are, or soft-capped: cap * tanh(logit / cap), computed again where it is needed.
+// Logits unchanged, or soft-capped: cap * tanh(logit / cap), recomputed in each pass.
 struct PlainLogits {
   float value(float logit) const { return logit; }
   float derivative(float /*value*/) const { return 1.0F; }
@@ -9,8 +9,7 @@ struct CappedLogits {
   float derivative(float value) const { return 1.0F - value / cap * (value / cap); }
 };
 
-// The largest logit and the sum of exp(logit - largest), in two passes over a row that stays in
-// cache.
+// Maximum logit and sum of exp(logit - maximum), in two passes over a row that stays in cache.
 template <typename T, typename L>
 void softmax_statistics(const T* logits, L of, int64_t vocab, float& largest, float& sum) {
   float top = of.value(load(logits));
@@ -19,8 +18,8 @@ void softmax_statistics(const T* logits, L of, int64_t vocab, float& largest, fl
     const float value = of.value(load(logits + i));
     top = value > top ? value : top;
   }
-  // fp32 within a block, fp64 across blocks: in one long fp32 sum most of a large vocabulary's
-  // small terms would fall below the last bit, and the loss would come out too low by some 1e-6.
+  // fp32 within a block, fp64 across blocks: in a single fp32 sum many small terms of a large
+  // vocabulary would be rounded away, with an error of about 1e-6 in the loss.
   constexpr int64_t kBlock = 256;
   double total = 0;
   for (int64_t first = 0; first < vocab; first += kBlock) {
@@ -36,8 +35,7 @@ void softmax_statistics(const T* logits, L of, int64_t vocab, float& largest, fl
 
 template <typename T, typename L>
 float token_loss(const T* logits, L of, int32_t label, float largest, float sum) {
-  // A NaN logit does not win comparisons; adding the row's sum would hide it, so the label's own
-  // logit carries it on, and NaN elsewhere reaches `sum`.
+  // The maximum ignores NaN. A NaN label logit reaches the loss here, and any other through `sum`.
   return largest + __builtin_logf(sum) - of.value(load(logits + label));
 }
 

@@ -12,7 +12,7 @@
 #define SFTRUN_HOST_DEVICE inline
 #endif
 
-/// What the CUDA kernels do to one element, compiled for the host as well so that tests compare it
+/// Element-wise arithmetic of the CUDA kernels. Also compiled for the host, where tests compare it
 /// with `cpu_kernels()`.
 namespace sftrun::kernels::cuda {
 
@@ -29,10 +29,10 @@ SFTRUN_HOST_DEVICE float sigmoid(float x) {
   return 1.0F / (1.0F + expf(-x));
 }
 
-/// silu(x) = x sigmoid(x); gelu's tanh approximation is x sigmoid(2 u), u = sqrt(2 / pi) (x +
-/// 0.044715 x^3).
+/// Each activation as x sigmoid(inner(x)): silu with inner = x; gelu (tanh approximation) with
+/// inner = 2 sqrt(2 / pi) (x + 0.044715 x^3).
 struct GateSlope {
-  float inner, slope;  ///< what the sigmoid takes, and its derivative
+  float inner, slope;  ///< argument of the sigmoid and its derivative
 };
 SFTRUN_HOST_DEVICE GateSlope gate_slope(Gating gating, float x) {
   if (gating.activation == Activation::kSilu) return {x, 1.0F};
@@ -40,7 +40,7 @@ SFTRUN_HOST_DEVICE GateSlope gate_slope(Gating gating, float x) {
   constexpr float kTwiceRoot = 1.5957691216057308F, kCubic = 0.044715F;
   return {kTwiceRoot * (x + kCubic * x * x * x), kTwiceRoot * (1.0F + 3.0F * kCubic * x * x)};
 }
-/// What is no number stays so, as with torch.clamp (and unlike with fminf).
+/// NaN stays NaN, as with torch.clamp (unlike fminf).
 SFTRUN_HOST_DEVICE float at_most(float x, float limit) {
   return x > limit ? limit : x;
 }
@@ -54,7 +54,7 @@ SFTRUN_HOST_DEVICE float gated(Gating gating, float gate, float up) {
   }
   return gate * sigmoid(gate_slope(gating, gate).inner) * up;
 }
-/// The gradients of gate and up; where a clamp acts, none passes.
+/// Gradients of gate and up; 0 where a clamp is active.
 SFTRUN_HOST_DEVICE Pair gated_gradient(Gating gating, float dh, float gate, float up) {
   bool gate_passes = true, up_passes = true;
   if (gating.activation == Activation::kClampedSwiglu) {
@@ -69,7 +69,7 @@ SFTRUN_HOST_DEVICE Pair gated_gradient(Gating gating, float dh, float gate, floa
           up_passes ? dh * gate * s : 0.0F};
 }
 
-/// A logit, soft-capped where `cap` > 0, and the slope of that at a capped value.
+/// A logit, soft-capped if `cap` > 0, and the derivative of the cap at a capped value.
 SFTRUN_HOST_DEVICE float capped(float logit, float cap) {
   return cap > 0 ? cap * tanhf(logit / cap) : logit;
 }
@@ -77,8 +77,7 @@ SFTRUN_HOST_DEVICE float cap_slope(float value, float cap) {
   return cap > 0 ? 1.0F - value / cap * (value / cap) : 1.0F;
 }
 
-/// The 8 times 16 random bits of one block of a token's channels (Philox 4x32-10, Salmon et al., SC
-/// 2011).
+/// 8 x 16 random bits of one Philox call (Philox 4x32-10, Salmon et al., SC 2011).
 struct DropoutBits {
   uint32_t words[4];
   SFTRUN_HOST_DEVICE uint32_t lane(int index) const {
@@ -86,7 +85,7 @@ struct DropoutBits {
   }
 };
 
-/// Lane l of block b decides channel l * num_blocks + b, as in dropout_cpu.inl, bit for bit.
+/// Lane l of call b decides channel l * num_blocks + b, bit-identical to dropout_cpu.inl.
 SFTRUN_HOST_DEVICE DropoutBits dropout_bits(const DropoutParams& params, TokenKey token,
                                             uint32_t block) {
   uint32_t c0 = block, c1 = token.position, c2 = token.document, c3 = params.module;
@@ -104,31 +103,31 @@ SFTRUN_HOST_DEVICE DropoutBits dropout_bits(const DropoutParams& params, TokenKe
   return {{c0, c1, c2, c3}};
 }
 
-/// The random words of channels [4 * block, 4 * block + 4) of a token's noise. Modules with dropout
-/// are numbered from 0.
+/// Random words of channels [4 * block, 4 * block + 4) of a token's noise. The module number
+/// differs from those of dropout, which count from 0.
 SFTRUN_HOST_DEVICE DropoutBits noise_bits(const NoiseParams& params, TokenKey token,
                                           uint32_t block) {
   DropoutParams of;
   of.seed = params.seed, of.step = params.step, of.module = 0xFFFFFFFFU;
   return dropout_bits(of, token, block);
 }
-/// From -1 to 1: 24 bits, all that fp32 holds of such a number.
+/// The high 24 bits as a value in [-1, 1), exact in fp32.
 SFTRUN_HOST_DEVICE float signed_unit(uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-23F - 1.0F;  // exact
 }
-/// The largest noise of a document of so many tokens.
+/// Magnitude of the noise in a document of this many tokens.
 SFTRUN_HOST_DEVICE float noise_magnitude(const NoiseParams& params, int64_t tokens,
                                          int64_t channels) {
   return static_cast<float>(params.scaled_alpha / sqrt(static_cast<double>(tokens * channels)));
 }
 
-/// Largest logit so far and the sum of exp(logit - largest).
+/// Largest logit so far, and sum of exp(logit - largest).
 struct SoftmaxState {
   float largest = -3.402823466e38F;
   float sum = 0;
 };
 
-/// A NaN never becomes the largest; it reaches the sum.
+/// NaN never becomes the largest logit but reaches the sum.
 SFTRUN_HOST_DEVICE void add_logit(SoftmaxState& state, float logit) {
   if (logit > state.largest) {
     state.sum = state.sum * expf(state.largest - logit) + 1.0F;
@@ -149,7 +148,7 @@ struct AdamWElement {
   float param, exp_avg, exp_avg_sq;
 };
 
-/// torch.optim.AdamW's single-tensor order of operations, as adamw_cpu.inl.
+/// torch.optim.AdamW's single-tensor order of operations, as in adamw_cpu.inl.
 SFTRUN_HOST_DEVICE AdamWElement adamw_element(AdamWElement e, float grad, const AdamWParams& a) {
   const float step_size = a.learning_rate / a.bias_correction1,
               decay = 1.0F - a.learning_rate * a.weight_decay;
@@ -161,7 +160,7 @@ SFTRUN_HOST_DEVICE AdamWElement adamw_element(AdamWElement e, float grad, const 
   return e;
 }
 
-/// Rounded where they stand: nvcc would fuse a product and a sum.
+/// Separately rounded product and sum, which nvcc must not fuse.
 SFTRUN_HOST_DEVICE float rounded_product(float a, float b) {
 #if defined(__CUDA_ARCH__) || defined(SFTRUN_CUDA_EMULATOR)
   return __fmul_rn(a, b);
@@ -177,8 +176,7 @@ SFTRUN_HOST_DEVICE float rounded_sum(float a, float b) {
 #endif
 }
 
-/// bitsandbytes' order of operations, as adamw_8bit_cpu.inl: the moments unpacked, before they are
-/// packed again.
+/// bitsandbytes' order of operations, as in adamw_8bit_cpu.inl, on dequantised moments.
 SFTRUN_HOST_DEVICE AdamWElement adamw_8bit_element(AdamWElement e, float grad,
                                                    const AdamW8bitParams& a) {
   const float g = rounded_product(grad, a.grad_scale);
@@ -191,16 +189,16 @@ SFTRUN_HOST_DEVICE AdamWElement adamw_8bit_element(AdamWElement e, float grad,
   return e;
 }
 
-/// Which step of a DynamicMap is next to a value; `inverse` is 1 / absmax of its block.
+/// Index of the DynamicMap step nearest to a value; `inverse` is 1 / absmax of its block.
 SFTRUN_HOST_DEVICE int32_t state_place(float value, float inverse) {
   const float x = rounded_product(value, inverse);
-  if (!(x >= -1.0F)) return 0;  // not a number, too
+  if (!(x >= -1.0F)) return 0;  // NaN, too
   const float half = rounded_product(rounded_sum(fminf(x, 1.0F), 1.0F), 0.5F);
   return static_cast<int32_t>(rounded_sum(rounded_product(half, kStateSteps - 1), 0.5F));
 }
 
-/// The code of a step: how many of the 255 bounds in DynamicMap::tree are not above it. Neighbours
-/// look up the first levels at few addresses, and the last in 64 words.
+/// Code of a step: the number of the 255 bounds in DynamicMap::tree that are <= it. In the first
+/// levels lanes read few distinct addresses, and in the last one 64 words.
 SFTRUN_HOST_DEVICE uint8_t state_code(const uint16_t* tree, int32_t place) {
   constexpr int kLevels = 8, kLevelStep = 32, kLastLevel = 256;
   int code = 0;

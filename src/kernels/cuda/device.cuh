@@ -10,12 +10,12 @@
 #include <type_traits>
 
 #ifndef __CUDACC__
-#include "emulator.h"  // before the rest, which rounds as CUDA does where it is there
+#include "emulator.h"  // first: algorithms.h uses its rounding functions
 #endif
 #include "cuda/algorithms.h"
 #include "cuda/launch.h"
 
-// What the kernels share: elements of each type, sums over a block, dispatch on the type.
+// Shared helpers of the kernels: typed loads and stores, block sums, dispatch on the dtype.
 namespace sftrun::kernels::cuda {
 
 __device__ __forceinline__ float load(const float* p) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void store(__half* p, float value) {
   *p = __float2half_rn(value);
 }
 
-/// Eight elements of consecutive memory, aligned to 16 bytes.
+/// Eight consecutive elements; the pointer is aligned to 16 bytes.
 __device__ __forceinline__ void load_eight(const float* p, float* values) {
   const auto* from = reinterpret_cast<const float4*>(p);
   const float4 first = from[0], second = from[1];
@@ -81,7 +81,7 @@ __device__ __forceinline__ void store_eight(T* p, const float* values) {
   *reinterpret_cast<uint4*>(p) = words;
 }
 
-/// Four elements, aligned to as many bytes as they have.
+/// Four consecutive elements; the pointer is aligned to their size.
 __device__ __forceinline__ void load_four(const float* p, float* values) {
   const float4 four = *reinterpret_cast<const float4*>(p);
   values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
@@ -115,7 +115,8 @@ __device__ __forceinline__ void store_values(T* p, const float* values) {
     store(p, values[0]);
 }
 
-/// Whether rows of n elements can be read eight at a time: all begin at multiples of 16 bytes.
+/// Whether rows of n contiguous elements can be read eight at a time: pointers are aligned to 16
+/// bytes and n is a multiple of 8.
 inline bool in_eights(int64_t n, std::initializer_list<const void*> pointers) {
   constexpr uintptr_t kAlignment = 16;
   if (n % 8 != 0) return false;
@@ -124,7 +125,7 @@ inline bool in_eights(int64_t n, std::initializer_list<const void*> pointers) {
   return true;
 }
 
-/// Whether rows so many elements apart all begin at multiples of 16 bytes, where the first does.
+/// Whether all row strides are multiples of 16 bytes.
 inline bool strides_in_eights(Type type, std::initializer_list<int64_t> strides) {
   const int64_t bytes = type == Type::kFloat32 ? 4 : 2;
   for (const int64_t stride : strides)
@@ -132,7 +133,7 @@ inline bool strides_in_eights(Type type, std::initializer_list<int64_t> strides)
   return true;
 }
 
-/// Calls body(width as a type): 8 where it may, else 1.
+/// Calls body(width as a type): 8 if is_in_eights, else 1.
 template <typename Body>
 void with_width(bool is_in_eights, Body&& body) {
   if (is_in_eights)
@@ -144,22 +145,21 @@ void with_width(bool is_in_eights, Body&& body) {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-/// The sum over `lanes` neighbouring threads, a power of two of one warp, in each of them. Call
-/// with all threads of the warp.
+/// Sum over `lanes` consecutive threads of a warp (a power of two), in each of them. All threads of
+/// the warp must call it.
 __device__ __forceinline__ float lanes_sum(float value, int lanes) {
   for (int offset = lanes / 2; offset > 0; offset /= 2)
     value += __shfl_xor_sync(0xffffffffU, value, offset);
   return value;
 }
 
-/// The sum over the block, in every thread; the order depends on the block's size alone. Call with
-/// all kThreads threads.
+/// Sum over the block, in every thread, in a fixed order. All kThreads threads must call it.
 template <typename Number>
 __device__ __forceinline__ Number block_sum(Number value) {
   __shared__ Number of_warp[kWarps];
   for (int offset = 16; offset > 0; offset /= 2)
     value += __shfl_xor_sync(0xffffffffU, value, offset);
-  __syncthreads();  // an earlier call's sums have been read
+  __syncthreads();  // the sums of an earlier call have been read
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
   __syncthreads();
   Number total = 0;
@@ -167,8 +167,8 @@ __device__ __forceinline__ Number block_sum(Number value) {
   return total;
 }
 
-/// A kernel's copy of its parameter, in memory that all threads look up at once; the parameter's
-/// own serves one address at a time. Call with all threads.
+/// Copies the tables to shared memory, where threads can read different addresses at the same time;
+/// kernel parameters (constant memory) serve one address at a time. All threads must call it.
 __device__ __forceinline__ const FourBitTables* shared_tables(const FourBitTables& tables,
                                                               bool nested) {
   __shared__ FourBitTables here;
@@ -180,7 +180,7 @@ __device__ __forceinline__ const FourBitTables* shared_tables(const FourBitTable
   return &here;
 }
 
-/// Calls body(typed null pointer).
+/// Calls body(null pointer of the element type).
 template <typename Body>
 void for_type(Type type, Body&& body) {
   if (type == Type::kFloat32)
@@ -194,14 +194,14 @@ void for_type(Type type, Body&& body) {
 template <typename Pointer>
 using Element = std::remove_pointer_t<Pointer>;
 
-/// A parameter whose type is not deduced from its argument.
+/// Disables template argument deduction for a parameter.
 template <typename T>
 struct AsGiven {
   using Type = T;
 };
 
-/// Starts a kernel. The only launches in the code: tests compile the kernels for the host, where a
-/// block's threads are fibres (tests/cuda/emulator).
+/// Launches a kernel. All launches use this or `launch_with_memory`: tests compile the kernels for
+/// the host, where the threads of a block are fibres (tests/cuda/emulator).
 template <typename... Parameters>
 void launch(void (*kernel)(Parameters...), dim3 grid, int threads, Stream stream,
             typename AsGiven<Parameters>::Type... arguments) {
@@ -212,8 +212,8 @@ void launch(void (*kernel)(Parameters...), dim3 grid, int threads, Stream stream
 #endif
 }
 
-/// The same with `bytes` of dynamic shared memory, which may be more than the 48 KiB that a kernel
-/// has without asking; errors are left for cudaGetLastError().
+/// The same with `bytes` of dynamic shared memory, which may exceed the default limit of 48 KiB.
+/// Errors are left for cudaGetLastError().
 template <typename... Parameters>
 void launch_with_memory(void (*kernel)(Parameters...), dim3 grid, int threads, int bytes,
                         Stream stream, typename AsGiven<Parameters>::Type... arguments) {
@@ -238,7 +238,7 @@ __device__ __forceinline__ char* dynamic_shared_memory() {
 #endif
 }
 
-/// Blocks for n elements, one thread for each, with a loop past the limit.
+/// Number of blocks for n elements with one thread each; kernels loop if the limit is exceeded.
 inline unsigned grid_of(int64_t n) {
   constexpr int64_t kLimit = 1 << 20;
   const int64_t blocks = (n + kThreads - 1) / kThreads;

@@ -2,14 +2,13 @@
 
 #include "algorithms.h"
 
-/// Which block of a grouped product does what, compiled for the host as well so that tests can walk
-/// the blocks.
+/// Assignment of work to the blocks of a grouped product. Also compiled for the host, for tests.
 namespace sftrun::kernels::cuda {
 
-/// Rows and columns of the result that a block computes.
+/// Side of the square of the result that a block computes.
 inline constexpr int kGroupedTile = 64;
 
-/// A matrix in memory; beyond its edges it is zero.
+/// A matrix in memory, zero outside its bounds.
 template <typename T>
 struct MatrixView {
   const T* data;
@@ -22,24 +21,24 @@ struct MatrixView {
     return holds(row, column) ? data[row * row_stride + column * column_stride]
                               : static_cast<T>(0.0F);
   }
-  /// From (row, column) on.
+  /// The submatrix that begins at (row, column).
   SFTRUN_HOST_DEVICE MatrixView from(int64_t row, int64_t column) const {
     return {data + row * row_stride + column * column_stride, rows - row, columns - column,
             row_stride, column_stride};
   }
 };
 
-/// Rows [begin, begin + rows) of the tokens, of one expert; none: rows is 0.
+/// Rows [begin, begin + rows) of one expert; rows is 0 if there is no such tile.
 struct RowTile {
   int64_t expert, begin, rows;
 };
 
-/// The most tiles that `rows` rows of `experts` experts make.
+/// Upper bound of the number of tiles for `rows` rows of `experts` experts.
 SFTRUN_HOST_DEVICE int64_t most_row_tiles(int64_t rows, int64_t experts) {
   return rows / kGroupedTile + (rows < experts ? rows : experts);
 }
 
-/// @param ends [experts]: where each expert's rows end   @param index below `most_row_tiles`
+/// @param ends [experts]: end row of each expert   @param index less than `most_row_tiles`
 SFTRUN_HOST_DEVICE RowTile row_tile(const int32_t* ends, int64_t experts, int64_t index) {
   int64_t begin = 0;
   for (int64_t expert = 0; expert < experts; ++expert) {

@@ -10,8 +10,8 @@
 #include "sftrun/kernels/quant.h"
 #include "thin_product.h"
 
-/// A `QuantizedMatrix`' memory as the kernels' views of it. Not for nvcc, which takes half a minute
-/// to read ATen's headers.
+/// Views of a `QuantizedMatrix` for the CUDA kernels. Not included by nvcc, which needs half a
+/// minute to parse ATen's headers.
 namespace sftrun::kernels::cuda {
 
 template <typename T>
@@ -19,7 +19,8 @@ const T* pointer_or_null(const at::Tensor& x) {
   return x.defined() ? x.const_data_ptr<T>() : nullptr;
 }
 
-/// For the engine to call, which has the tables. Zeros for other formats.
+/// Code tables of a 4-bit matrix; zeros for other formats. Called by the engine, which has the
+/// tables.
 inline FourBitTables four_bit_tables(const QuantizedMatrix& matrix) {
   FourBitTables tables{};
   if (!is_4bit(matrix.format)) return tables;
@@ -29,7 +30,7 @@ inline FourBitTables four_bit_tables(const QuantizedMatrix& matrix) {
   return tables;
 }
 
-/// Its tables are still to be set.
+/// The view with `tables` still null.
 inline FourBitView four_bit_view(const QuantizedMatrix& matrix) {
   return {.packed = matrix.packed.const_data_ptr<uint8_t>(),
           .absmax = pointer_or_null<float>(matrix.absmax),
@@ -54,10 +55,10 @@ inline EightBitView eight_bit_view(const QuantizedMatrix& matrix) {
           .form = eight_bits_of(matrix.format)};
 }
 
-/// Whether the kernels take x [T, K] w^T: few tokens, whole groups, and what is read as words lies
-/// as words do.
+/// Whether the kernels can compute x [T, K] w^T: at most kMostThinTokens tokens, rows of whole
+/// groups of eight values, and aligned memory.
 inline bool thin_product_serves(const at::Tensor& x, const QuantizedMatrix& w) {
-  constexpr uintptr_t kLoad = 16;  // bytes read at once of x
+  constexpr uintptr_t kLoad = 16;  // bytes of x read at once
   const auto size = static_cast<int64_t>(x.element_size());
   const bool tokens_are_aligned = reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kLoad == 0 &&
                                   x.stride(0) * size % static_cast<int64_t>(kLoad) == 0;

@@ -5,21 +5,20 @@
 
 #include "algorithms.h"
 
-/// Quantised matrices (`QuantizedMatrix`) as CUDA kernels read them, compiled for the host as well.
-/// Each is decoded in groups of eight values: those of group g of a row (or of the whole matrix)
-/// are in the codes or the block that begins `bytes_before(g)` bytes behind the row's first, and
-/// `decode(from, row, g, values)` writes them before they are multiplied by the factor that it
-/// returns; `final_values` multiplies and rounds as the CPU does. `from` is where that code or
-/// block lies: in a copy of the bytes, which begins as many bytes behind a multiple of 16 as they
-/// do.
+/// Views of quantised matrices (`QuantizedMatrix`) for CUDA kernels, also compiled for the host.
+/// Matrices are decoded in groups of eight values. The codes (or ggml block) of group g of a row,
+/// or of the whole matrix, begin `bytes_before(g)` bytes after the first. `decode(from, row, g,
+/// values)` writes values that are still to be multiplied by the scale it returns; `final_values`
+/// multiplies and rounds as the CPU does. `from` points to these codes or that block, possibly in a
+/// copy with the same alignment modulo 16 bytes.
 namespace sftrun::kernels::cuda {
 
 #include "sftrun/weights/eight_bits.inl"
 
-inline constexpr int kGroup = 8;  ///< values that are decoded together
+inline constexpr int kGroup = 8;  ///< values decoded together
 
-/// The row of a group of the whole, of which a row has `of_row`. GPUs divide 64 bits several times
-/// as slowly as 32.
+/// Row of a group, with `of_row` groups per row. Uses 32-bit division where possible, which is
+/// several times as fast as 64-bit division on GPUs.
 SFTRUN_HOST_DEVICE int64_t row_of_group(int64_t group, int64_t of_row) {
   constexpr int64_t kMost = int64_t{1} << 32;
   if (group >= kMost || of_row >= kMost) return group / of_row;
@@ -37,13 +36,13 @@ SFTRUN_HOST_DEVICE uint32_t load_word(const uint8_t* p) {
 #endif
 }
 
-/// What codes stand for: those of the values, and those of factors that are themselves quantised.
+/// Values of the 4-bit codes, and of the codes of nested absmax.
 struct FourBitTables {
   float values[16];
   float nested[256];
 };
 
-/// A matrix in 4 bits; of one with nested factors `absmax` is null.
+/// A 4-bit matrix; `absmax` is null if it is nested.
 struct FourBitView {
   const uint8_t* packed;
   const float* absmax;
@@ -51,11 +50,11 @@ struct FourBitView {
   const float* nested_absmax;
   float offset;
   int64_t block_size, first_block, rows, columns;
-  int block_shift;              ///< of a power of two: its logarithm; else -1
-  const FourBitTables* tables;  ///< a kernel's own copy
+  int block_shift;              ///< log2 of block_size if that is a power of two; else -1
+  const FourBitTables* tables;  ///< the kernel's copy
 
   SFTRUN_HOST_DEVICE bool is_nested() const { return absmax == nullptr; }
-  /// Of a block.
+  /// Scale of a block.
   template <bool kNested>
   SFTRUN_HOST_DEVICE float factor(int64_t block) const {
     constexpr int64_t kNestedBlock = 256;
@@ -64,22 +63,22 @@ struct FourBitView {
         tables->nested[codes[block]] * nested_absmax[(first_block + block) / kNestedBlock];
     return scaled + offset;
   }
-  /// Value i of the whole, rounded after every operation.
+  /// Value i of the whole matrix, rounded after every operation.
   SFTRUN_HOST_DEVICE float value(int64_t i) const {
     const uint8_t byte = packed[i / 2];
     const int64_t block = i / block_size;
     return tables->values[i % 2 == 0 ? byte >> 4 : byte & 15] *
            (is_nested() ? factor<true>(block) : factor<false>(block));
   }
-  /// Whether rows consist of groups, and a group is one word with one factor.
+  /// Whether rows are whole groups and each group is one aligned word within one block.
   bool groups_are_whole() const {
     return columns % kGroup == 0 && block_shift >= 3 &&
            reinterpret_cast<uintptr_t>(packed) % 4 == 0;
   }
 };
 
-/// Its groups; of a kind of factors that kernels are compiled for, so that those of several rows
-/// are loaded without waiting for one another.   @pre groups_are_whole()
+/// A 4-bit matrix in groups. kNested is a template parameter so that the scales of several rows are
+/// loaded independently.   @pre groups_are_whole()
 template <bool kNested>
 struct FourBitGroups : FourBitView {
   static constexpr int kRowsAtOnce = 4;
@@ -94,7 +93,7 @@ struct FourBitGroups : FourBitView {
   SFTRUN_HOST_DEVICE float decode(const uint8_t* from, int64_t row, int64_t group,
                                   float* values) const {
     const uint32_t word = load_word(from);
-    // Places in the table, in bytes: the first of each byte's two codes is the high one.
+    // Byte offsets into the table; the first code of each byte is in the high nibble.
     const uint32_t firsts = (word & 0xf0f0f0f0U) >> 2, seconds = (word & 0x0f0f0f0fU) << 2;
     for (int i = 0; i < kGroup; i += 2) {
       values[i] = at_byte(firsts >> (4 * i) & 0xffU);
@@ -102,7 +101,7 @@ struct FourBitGroups : FourBitView {
     }
     return factor<kNested>((row * columns + group * kGroup) >> block_shift);
   }
-  /// Of group `group` of the whole.
+  /// @param group index in the whole matrix
   SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
     const float factor = decode(from, 0, group, values);
     for (int i = 0; i < kGroup; ++i) values[i] *= factor;
@@ -114,7 +113,7 @@ struct FourBitGroups : FourBitView {
   }
 };
 
-/// Calls body(groups) of the view's kind.
+/// Calls body(FourBitGroups) for the view, nested or not.
 template <typename Body>
 void with_groups(const FourBitView& view, Body&& body) {
   if (view.is_nested())
@@ -123,7 +122,7 @@ void with_groups(const FourBitView& view, Body&& body) {
     body(FourBitGroups<false>(view));
 }
 
-/// A matrix in 8 bits.
+/// An 8-bit matrix.
 struct EightBitView {
   static constexpr int kRowsAtOnce = 2;
 
@@ -132,7 +131,7 @@ struct EightBitView {
   int64_t rows, columns;
   EightBits form;
 
-  /// Value i of the whole, rounded after every operation.
+  /// Value i of the whole matrix, rounded after every operation.
   SFTRUN_HOST_DEVICE float value(int64_t i) const {
     const float factor = factors == nullptr ? 1.0F : factors[i / columns];
     return form == EightBits::kE4m3 ? e4m3_value(codes[i]) * factor : int8_value(codes[i], factor);
@@ -140,8 +139,8 @@ struct EightBitView {
   SFTRUN_HOST_DEVICE const uint8_t* bytes() const { return codes; }
   SFTRUN_HOST_DEVICE int64_t row_bytes() const { return columns; }
   SFTRUN_HOST_DEVICE static constexpr int64_t bytes_before(int64_t group) { return group * kGroup; }
-  /// Of group `group` of the whole, times the row's factor, rounded after every operation.
-  /// @pre groups_are_whole()
+  /// Values times the row's scale, rounded after every operation.
+  /// @param group index in the whole matrix   @pre groups_are_whole()
   SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
     const uint32_t words[2] = {load_word(from), load_word(from + 4)};
     const float factor = factors == nullptr ? 1.0F : factors[row_of_group(group, columns / kGroup)];
@@ -167,8 +166,8 @@ struct EightBitView {
   }
 };
 
-/// A matrix in ggml's blocks, of which a row has a whole number.
-/// @tparam Format of ggml_blocks.inl
+/// A matrix in ggml blocks; each row is a whole number of blocks.
+/// @tparam Format one of ggml_blocks.inl
 template <typename Format>
 struct GgmlView {
   static constexpr int kRowsAtOnce = 2;
@@ -191,7 +190,7 @@ struct GgmlView {
     Format::template some<kGroup>(from, in_block / kParts, in_block % kParts * kGroup, values);
     return 1.0F;
   }
-  /// Of group `group` of the whole.
+  /// @param group index in the whole matrix
   SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
     decode(from, 0, group, values);
   }

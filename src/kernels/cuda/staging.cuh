@@ -2,11 +2,10 @@
 
 #include "cuda/device.cuh"
 
-// Bytes that lie together are copied into shared memory 16 at a time, whatever their address, and
-// decoded there.
+// Copies contiguous bytes of any alignment to shared memory, 16 at a time, to be decoded there.
 namespace sftrun::kernels::cuda {
 
-/// Memory that is read once and is not to stay in caches.
+/// Load of data that is read only once (streaming cache hint).
 __device__ __forceinline__ uint4 load_once(const uint4* p) {
 #ifdef __CUDA_ARCH__
   return __ldcs(p);
@@ -15,13 +14,13 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
 #endif
 }
 
-/// One copy of up to kMost bytes by kOfThreads threads. It is in two steps, so that the loads of
-/// several are on their way at once.
+/// Copy of up to kMost bytes by kOfThreads threads, split into load and store so that several loads
+/// can be in flight.
 template <int kMost, int kOfThreads>
 class Staging {
  public:
   static constexpr int kWord = 16;
-  /// What it takes at the destination, with words to spare for what is read beyond the end.
+  /// Size of the destination, with padding for reads past the end.
   static constexpr int kBytes = (kMost + kWord - 1) / kWord * kWord + 2 * kWord;
 
   /// @param count 0 < count <= kMost
@@ -38,8 +37,8 @@ class Staging {
     if (thread >= 2 * kWord || edge_ >= count_) edge_ = -1;
     if (edge_ >= 0) at_edge_ = from[edge_];
   }
-  /// @param to [kBytes] of shared memory, aligned to kWord; the copy begins as many bytes behind it
-  /// as the bytes do behind a multiple of kWord: `shift_of`
+  /// @param to [kBytes] in shared memory, aligned to kWord; the data begins at offset
+  /// `shift_of(from)`
   __device__ __forceinline__ void store(uint8_t* to, int thread) const {
     const int lead = lead_of(shift_, count_), words = (count_ - lead) / kWord;
     auto* const whole = reinterpret_cast<uint4*>(to + shift_ + lead);
@@ -57,14 +56,14 @@ class Staging {
   static constexpr int kLoads = (kMost / kWord + kOfThreads - 1) / kOfThreads;
   static_assert(kOfThreads >= 2 * kWord);
 
-  /// Bytes before the first multiple of kWord.
+  /// Number of bytes before the first multiple of kWord.
   __device__ static __forceinline__ int lead_of(int shift, int count) {
     const int lead = (kWord - shift) % kWord;
     return lead < count ? lead : count;
   }
 
   uint4 words_[kLoads];
-  int shift_, count_, edge_;  ///< edge_: the single byte that this thread copies, or -1
+  int shift_, count_, edge_;  ///< edge_: index of the single byte that this thread copies, or -1
   uint8_t at_edge_;
 };
 

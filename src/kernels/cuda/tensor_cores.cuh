@@ -2,18 +2,19 @@
 
 #include "device.cuh"
 #ifndef __CUDACC__
-#include "tensor_cores.h"  // the emulator's
+#include "tensor_cores.h"  // from the emulator
 #endif
 
-/// Tensor cores and asynchronous copies as a warp's lanes call them (PTX ISA, "Matrix multiply
+/// Tensor core and asynchronous copy instructions for a warp (PTX ISA, "Matrix multiply
 /// instructions", mma.m16n8k16 and ldmatrix). With g = lane / 4 and t = lane % 4 a lane holds
-///     of a result [16, 8]         rows g (0, 1) and g + 8 (2, 3), columns 2 t and 2 t + 1
-///     of a left operand [16, 16]  rows g (0, 2) and g + 8 (1, 3), columns 2 t, 2 t + 1 (0, 1) and
-///                                 2 t + 8, 2 t + 9 (2, 3), two elements in a word
-///     of a right operand [16, 8]  column g, rows 2 t, 2 t + 1 (0) and 2 t + 8, 2 t + 9 (1)
+///     accumulator [16, 8]     rows g (0, 1) and g + 8 (2, 3), columns 2 t and 2 t + 1
+///     left operand [16, 16]   rows g (0, 2) and g + 8 (1, 3), columns 2 t, 2 t + 1 (0, 1) and
+///                             2 t + 8, 2 t + 9 (2, 3), two elements per word
+///     right operand [16, 8]   column g, rows 2 t, 2 t + 1 (0) and 2 t + 8, 2 t + 9 (1)
+/// where the numbers in parentheses are indices of the lane's values or words.
 namespace sftrun::kernels::cuda {
 
-/// sums += a b for operands of bf16 or fp16 (T). Call with all lanes.
+/// sums += a b for operands in bf16 or fp16 (T). All lanes must call it.
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
                                              uint32_t b1) {
@@ -35,9 +36,9 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&
 #endif
 }
 
-/// Four matrices of 8 x 8 elements of 16 bits: lane 8 i + r gives the address of row r of matrix i,
-/// in shared memory and aligned to 16 bytes. A lane gets of matrix i in word i row lane / 4,
-/// columns 2 (lane % 4) and the next one; of a transposed matrix what these are then.
+/// Loads four 8 x 8 matrices of 16-bit elements: lane 8 i + r passes the address of row r of matrix
+/// i in shared memory, aligned to 16 bytes. Word i of a lane receives row lane / 4, columns
+/// 2 (lane % 4) and the next one, of matrix i or, if kTransposed, of its transpose.
 template <bool kTransposed>
 __device__ __forceinline__ void load_matrices(uint32_t (&words)[4], const void* row) {
 #ifdef __CUDACC__
@@ -58,8 +59,8 @@ __device__ __forceinline__ void load_matrices(uint32_t (&words)[4], const void* 
 #endif
 }
 
-/// Starts a copy of 16 bytes to shared memory; zeros where the source is not there, whose address
-/// must still be valid. Both are aligned to 16 bytes.
+/// Starts an asynchronous copy of 16 bytes to shared memory; writes zeros if !is_there, but `from`
+/// must be a valid address anyway. Both addresses are aligned to 16 bytes.
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool is_there) {
 #ifdef __CUDACC__
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -70,7 +71,7 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool is_t
   emulator::copy_async(to, from, is_there);
 #endif
 }
-/// Ends a group of a thread's copies, which may be empty.
+/// Commits this thread's copies since the last call as a group, which may be empty.
 __device__ __forceinline__ void end_copies() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -78,7 +79,7 @@ __device__ __forceinline__ void end_copies() {
   emulator::end_copies();
 #endif
 }
-/// Waits for a thread's own groups but the last kPending; others see them after a barrier.
+/// Waits for all but the last kPending groups of this thread; other threads need a barrier.
 template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
 #ifdef __CUDACC__

@@ -2,29 +2,28 @@
 
 #include "packed.h"
 
-/// Products of few rows (generation) with a matrix in fewer bits: x w^T. A block of threads takes
-/// some of w's rows, and a thread every so many groups of eight values of these, so that the
-/// tokens' values are read side by side; what a group unpacks to stays in registers and is
-/// multiplied with each token's values. Compiled for the host as well, so that tests can walk the
-/// threads.
+/// x w^T for few tokens (generation) and a quantised w. A block processes some rows of w; each
+/// thread decodes every kThinThreads-th group of eight values of these rows, so that reads of x are
+/// coalesced, and multiplies the decoded values in registers with each token. Also compiled for the
+/// host, for tests.
 namespace sftrun::kernels::cuda {
 
 inline constexpr int kThinThreads = 128;
-/// Tokens whose sums a thread has at once; of more, w is read again.
+/// Number of tokens whose sums a thread accumulates at once; for more tokens w is read again.
 inline constexpr int kThinTokens = 8;
-/// Two readings of w are a byte a value; unpacked once for tensor cores it is half a byte read, two
-/// written and two read again. Beyond, these sums would take longer than that.
+/// Limit of tokens. Reading 4-bit weights twice is 1 byte per value; dequantising them once for
+/// tensor cores reads 0.5 bytes, writes 2 and reads 2. For more tokens these sums are slower.
 inline constexpr int64_t kMostThinTokens = 16;
 
-/// Groups of a row that a block of threads decodes at a time.
+/// Number of groups of a row that a block decodes per iteration.
 inline constexpr int kThinGroups = 4 * kThinThreads;
 
-/// The first of w's rows and of the tokens that a block computes, and how many tokens there are.
+/// First row of w and first token of a block, and the total number of tokens.
 struct ThinTile {
   int64_t row, token, tokens;
 };
 
-/// w's bytes where they are; the kernel's own copies them into shared memory first.
+/// w's bytes read in place; the CUDA kernel copies them to shared memory first.
 template <typename View>
 struct BytesInPlace {
   const View& w;
@@ -34,16 +33,16 @@ struct BytesInPlace {
   }
 };
 
-/// A row of w, or beyond them the last.
+/// `row`, clamped to the last row of w.
 template <typename View>
 SFTRUN_HOST_DEVICE int64_t thin_row(const View& w, int64_t row) {
   return row < w.rows ? row : w.rows - 1;
 }
 
-/// A thread's part of sums[r][t] = w[tile.row + r] . x[tile.token + t]. Sums beyond w's rows or the
-/// tokens are of the last. Their order depends on w's columns alone.
-/// @param bytes bytes.load(row, group) by all threads, before bytes.at(r, row + r, g) of the groups
-/// [group, group + kThinGroups) of the tile's rows
+/// A thread's part of sums[r][t] = w[tile.row + r] . x[tile.token + t]. Rows and tokens out of
+/// range repeat the last one. The order of summation depends only on the columns of w.
+/// @param bytes all threads call bytes.load(row, group) before bytes.at(r, row + r, g) for the
+/// groups g in [group, group + kThinGroups) of the tile's rows
 /// @param x x(token, k, out) writes values [k, k + 8) of a token
 template <int kTokens, typename View, typename Bytes, typename Rows>
 SFTRUN_HOST_DEVICE void add_thread_products(const View& w, Bytes&& bytes, const Rows& x,

@@ -7,11 +7,11 @@
 namespace sftrun::kernels {
 namespace {
 
-// Chunks at once. On CPU a part's rows and their sums then fit a second-level cache.
+// Chunks per part. On CPU a part's rows and sums then fit the L2 cache.
 constexpr int64_t kCpuPart = 2, kCudaPart = 1 << 20;
 
-/// Rows of chunks [first, first + count), each after the kernel - 1 rows before it: [count, kernel
-/// - 1 + kChunk, channels] fp32.
+/// Rows of chunks [first, first + count) preceded by `before` earlier rows: [count, before +
+/// kChunk, channels] fp32.
 at::Tensor rows_with_those_before(const at::Tensor& x, int64_t before, const Chunks& chunks,
                                   int64_t first, int64_t count) {
   const at::Tensor tokens = chunks.tokens.narrow(0, first, count);
@@ -25,7 +25,7 @@ at::Tensor rows_with_those_before(const at::Tensor& x, int64_t before, const Chu
   return rows;
 }
 
-/// The same of the rows after them, of y [N, kChunk, channels].
+/// Rows of y [N, kChunk, channels] followed by `after` later rows.
 at::Tensor rows_with_those_after(const at::Tensor& y, int64_t after, const Chunks& chunks,
                                  int64_t first, int64_t count) {
   const at::Tensor following =
@@ -34,7 +34,7 @@ at::Tensor rows_with_those_after(const at::Tensor& y, int64_t after, const Chunk
   return at::cat({y.narrow(0, first, count), following}, 1);
 }
 
-/// [kernel, channels] fp32: each tap's weights side by side.
+/// [kernel, channels] fp32: the weights of each tap contiguous.
 at::Tensor taps_of(const at::Tensor& weight) {
   SFTRUN_CHECK(weight.size(1) - 1 <= kChunk);
   return weight.to(at::kFloat).t().contiguous();
@@ -61,7 +61,7 @@ ConvGrads causal_conv_backward(const at::Tensor& dy, const at::Tensor& x, const 
   const at::Tensor taps = taps_of(weight);
   const int64_t kernel = taps.size(0), channels = taps.size(1);
   const at::Tensor dx = needs_dx ? at::empty(dy.sizes(), x.options()) : at::Tensor();
-  // Of each chunk: summed afterwards, in an order that does not depend on threads.
+  // One sum per chunk, added afterwards in a fixed order.
   const at::Tensor d_taps =
       needs_dweight ? at::empty({chunks.count(), kernel, channels}, dy.options()) : at::Tensor();
   for_parts(x.device(), chunks.count(), kCpuPart, kCudaPart, [&](int64_t first, int64_t count) {

@@ -27,7 +27,7 @@ std::vector<Document> longest_first(const std::vector<int32_t>& cu_seqlens) {
   return documents;
 }
 
-/// Chunks of each step: the documents that reach it.
+/// Number of chunks of each step: the documents that are long enough.
 std::vector<int64_t> steps_of(const std::vector<Document>& documents) {
   std::vector<int64_t> steps;
   for (const Document& document : documents) {
@@ -37,7 +37,7 @@ std::vector<int64_t> steps_of(const std::vector<Document>& documents) {
   return steps;
 }
 
-/// A chunk's, from the document's token `begin` on.
+/// Adds one chunk: tokens of the document from its token `begin` on.
 void add_tokens(ChunkArrays& arrays, const Document& document, int64_t begin) {
   for (int64_t i = begin; i < begin + kChunk; ++i) {
     const int64_t token = document.begin + std::min(i, document.length - 1);
@@ -72,7 +72,7 @@ ChunkArrays chunk_arrays(const std::vector<int32_t>& cu_seqlens) {
       static_cast<size_t>(std::accumulate(arrays.steps.begin(), arrays.steps.end(), int64_t{0}));
   arrays.tokens.reserve(count * kChunk), arrays.real.reserve(count * kChunk);
   arrays.places.resize(static_cast<size_t>(cu_seqlens.back()));
-  int64_t first = 0;  // chunk of the step
+  int64_t first = 0;  // first chunk of the step
   for (size_t step = 0; step < arrays.steps.size(); ++step) {
     const int64_t here = arrays.steps[step],
                   after = step + 1 < arrays.steps.size() ? arrays.steps[step + 1] : 0;

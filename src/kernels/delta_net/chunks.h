@@ -11,13 +11,12 @@
 
 namespace sftrun::kernels {
 
-/// The batch's own (`BatchContext::chunks`); made here where it has none, which on CUDA waits for
-/// the device.
+/// `BatchContext::chunks`, or computed here if that is null, which synchronises on CUDA.
 Chunks chunks_of(const BatchContext& batch, at::Device device);
 
-/// Calls body(first, count) for parts of [0, total): parts of `cpu_part`, spread over the threads,
-/// so that what a part needs stays in the cache and does not depend on their number; parts of
-/// `cuda_part`, one after the other, which bound memory.
+/// Calls body(first, count) for parts of [0, total). CPU: parts of `cpu_part` in parallel, sized
+/// for the cache; the result does not depend on the number of threads. CUDA: parts of `cuda_part`
+/// one after the other, to limit memory.
 template <typename Body>
 void for_parts(at::Device device, int64_t total, int64_t cpu_part, int64_t cuda_part,
                const Body& body) {

@@ -21,7 +21,7 @@ RuleShape shape_of(const DeltaNet& net) {
   return {net.num_key_heads, net.num_value_heads, net.key_dim, net.value_dim};
 }
 
-/// Per token and head, in fp32.
+/// Decay and update gate per token and head, fp32.
 struct Gates {
   at::Tensor g, beta;  // [T, H]
   at::Tensor rate;     // [H]: -exp(a_log)
@@ -43,7 +43,7 @@ RuleInputs rule_inputs(const Gates& gates, const at::Tensor& convolved, const Ch
   return {at::silu(convolved), cut_gate(gates.g, chunks), cut_gate(gates.beta, chunks)};
 }
 
-/// Each head's row [T * H, V].
+/// One row per token and head, [T * H, V].
 at::Tensor head_rows(const at::Tensor& x, const DeltaNet& net) {
   return x.view({-1, net.value_dim});
 }
@@ -55,14 +55,14 @@ at::Tensor gated_norm(const DeltaNet& net, const at::Tensor& read, const at::Ten
   return gated_forward(Activation::kSilu, z, normed.view_as(z));
 }
 
-/// The last inputs of the convolution, after zeros where there are fewer.
+/// The last `count` inputs of the convolution, zero-padded at the front.
 at::Tensor last_inputs(const at::Tensor& qkv, int64_t count) {
   const int64_t present = std::min(count, qkv.size(0));
   return at::cat({at::zeros({count - present, qkv.size(1)}, qkv.options()),
                   qkv.narrow(0, qkv.size(0) - present, present)});
 }
 
-/// What needs a gradient, of those things that cost something.
+/// Which expensive gradients are needed.
 struct Wanted {
   bool read, projected, conv_input;
 };
@@ -76,26 +76,26 @@ Wanted wanted_of(const DeltaNet& net, bool needs_dx) {
   return wanted;
 }
 
-/// Of what the projections gave.
+/// Gradients of the projections' outputs.
 struct ProjectionGrads {
   at::Tensor qkv, z, b, a;
 };
 
-/// Returns the gradient of what the rule answered, undefined when not wanted.
+/// Returns the gradient of `run.read`, undefined if not needed.
 at::Tensor gated_norm_backward(const DeltaNet& net, DeltaRun& run, const at::Tensor& d_out,
                                bool needs_d_read, ProjectionGrads& grads) {
   const at::Tensor rows = head_rows(run.read, net);
   auto [normed, rstd] = rms_norm_forward(rows, net.norm.weight, net.norm.eps, net.norm.offset);
   grads.z = std::move(run.z);
   at::Tensor up = normed.view_as(grads.z);
-  gated_backward_(Activation::kSilu, d_out, grads.z, up);  // they become their own gradients
+  gated_backward_(Activation::kSilu, d_out, grads.z, up);  // overwritten by their gradients
   if (net.norm.parameter) net.norm.parameter->grad.add_(rms_norm_weight_grad(normed, rows, rstd));
   if (!needs_d_read) return {};
   return rms_norm_backward(normed, rows, net.norm.weight, rstd, {}, net.norm.offset)
       .view_as(run.read);
 }
 
-/// From the gradients of g [T, H] to those of a, a_log and dt_bias.
+/// Gradient of g [T, H] -> gradients of a, a_log and dt_bias.
 void decay_backward(const DeltaNet& net, const Gates& gates, const at::Tensor& d_g,
                     const at::Tensor& a, ProjectionGrads& grads) {
   if (net.a_log.parameter) net.a_log.parameter->grad.add_((d_g * gates.g).sum(0));
@@ -105,7 +105,7 @@ void decay_backward(const DeltaNet& net, const Gates& gates, const at::Tensor& d
   grads.a = d_a.to(a.scalar_type());
 }
 
-/// From the gradient of what the rule answered to those of qkv, b and a.
+/// Gradient of the recurrence's output -> gradients of qkv, b and a.
 void rule_and_conv_backward(const DeltaNet& net, const DeltaRun& run, const at::Tensor& d_read,
                             const BatchContext& batch, bool needs_d_qkv, ProjectionGrads& grads) {
   const Chunks chunks = chunks_of(batch, d_read.device());
@@ -123,7 +123,7 @@ void rule_and_conv_backward(const DeltaNet& net, const DeltaRun& run, const at::
   grads.qkv = conv.x;
 }
 
-/// The projections that are on the way to a gradient.
+/// Backward pass of the projections that train or lead to dx.
 at::Tensor projections_backward(const DeltaNet& net, const DeltaRun& run,
                                 const ProjectionGrads& grads, const at::Tensor& x,
                                 const BatchContext& batch, bool needs_dx) {

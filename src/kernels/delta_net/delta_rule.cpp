@@ -6,28 +6,28 @@
 #include <limits>
 
 /// Shapes: N chunks, G key heads, H = G * values_per_key value heads, C = kChunk tokens, K =
-/// key_dim and V = value_dim channels. With c the sums of g from the chunk's start and D_ij =
-/// exp(c_i - c_j) for j <= i, a chunk that starts with memory S has
+/// key_dim and V = value_dim channels. With c the cumulative sum of g within the chunk and D_ij =
+/// exp(c_i - c_j) for j <= i, a chunk that starts with state S has
 ///     A = I + strictly lower (beta_i k_i.k_j D_ij)
-///     new values  X = A^-1 beta v - (A^-1 beta e^c k) S          [C, V]
-///     answers     O = (e^c q) S + (q k^T D) X
-///     memory after it  e^c_last S + (e^(c_last - c) k)^T X
-/// Only the last line ties chunks together.
+///     new values    X = A^-1 beta v - (A^-1 beta e^c k) S          [C, V]
+///     outputs       O = (e^c q) S + (q k^T D) X
+///     state after   e^c_last S + (e^(c_last - c) k)^T X
+/// Only the last line depends on the chunk order.
 namespace sftrun::kernels {
 namespace {
 
-// Pairs of a chunk and a value head at once on a GPU: each takes some 600 KiB while the backward
-// pass is at work on heads of 128 channels, all of them little beside a card's memory.
+// Pairs of chunk and value head processed at once on a GPU. Each needs about 600 KiB in the
+// backward pass for heads of 128 channels.
 constexpr int64_t kCudaPairs = 1 << 11;
 
-/// Key heads [first, first + count), and their value heads.
+/// Key heads [first, first + count) and their value heads.
 struct Heads {
   int64_t first, count, values_per_key;
   int64_t first_value() const { return first * values_per_key; }
   int64_t num_values() const { return count * values_per_key; }
 };
 
-/// Views [N, heads, C, dim] of x [N, C, …], whose channels from `offset` on are heads.
+/// View [N, heads, C, dim] of x [N, C, …]; the heads' channels begin at `offset`.
 at::Tensor heads_of(const at::Tensor& x, int64_t offset, int64_t first, int64_t count,
                     int64_t dim) {
   return x.narrow(2, offset + first * dim, count * dim).unflatten(2, {count, dim}).transpose(1, 2);
@@ -41,7 +41,7 @@ QkvViews views_of(const at::Tensor& qkv, const Heads& heads, const RuleShape& s)
           heads_of(qkv, 2 * s.keys_size(), heads.first_value(), heads.num_values(), s.value_dim)};
 }
 
-/// of_keys [N, G, …] times of_values [N, H, …].
+/// of_keys [N, G, …] * of_values [N, H, …], each key head broadcast to its value heads.
 at::Tensor times(const at::Tensor& of_keys, const at::Tensor& of_values) {
   return (of_keys.unsqueeze(2) * of_values.unflatten(1, {of_keys.size(1), -1})).flatten(1, 2);
 }
@@ -53,16 +53,16 @@ at::Tensor row_dots(const at::Tensor& of_keys, const at::Tensor& of_values) {
   return times(of_keys, of_values).sum(-1);
 }
 
-/// Diagonal blocks [B, C / size, size, size] of [B, C, C], a view.
+/// View of the diagonal blocks of x [B, C, C]: [B, C / size, size, size].
 at::Tensor diagonal_blocks(const at::Tensor& x, int64_t size) {
   const int64_t blocks = x.size(-1) / size;
   return x.view({-1, blocks, size, blocks, size}).diagonal(0, 1, 3).permute({0, 3, 1, 2});
 }
 
-/// The inverse of matrices [N, H, C, C] whose diagonal counts as 1 and what is above it as 0. Small
-/// blocks are solved for; two neighbours and what lies between them make one of twice the size,
+/// Inverse of unit lower triangular matrices [N, H, C, C] (the diagonal is taken as 1, the upper
+/// triangle as 0). Small blocks are solved directly and combined pairwise,
 ///     [P, 0; M, Q]^-1 = [P^-1, 0; -Q^-1 M P^-1, Q^-1],
-/// which leaves most of the work to products.
+/// so that most of the work is matrix products.
 at::Tensor unit_lower_inverse(const at::Tensor& matrix) {
   constexpr int64_t kSolved = 16;
   const at::Tensor a = matrix.flatten(0, 1), inverse = at::zeros_like(a);
@@ -83,8 +83,8 @@ at::Tensor unit_lower_inverse(const at::Tensor& matrix) {
   return inverse.view_as(matrix);
 }
 
-/// D [N, H, C, C]. Sums of strong decays are large where their differences are small, so these are
-/// taken in fp64; and above the diagonal they are large themselves, so they go before exp.
+/// D [N, H, C, C]. With strong decay the sums are large and their differences small, so these are
+/// computed in fp64. Above the diagonal they would overflow, so they are masked before exp.
 at::Tensor decay_between(const at::Tensor& sums) {
   const at::Tensor later =
       at::ones({kChunk, kChunk}, sums.options().dtype(at::kBool)).triu(/*diagonal=*/1);
@@ -94,7 +94,7 @@ at::Tensor decay_between(const at::Tensor& sums) {
       .exp_();
 }
 
-/// What every chunk has before any memory is known.
+/// Quantities of the chunks that do not depend on the states.
 struct Inner {
   UnitRows q, k;       // [N, G, C, K]
   at::Tensor v, beta;  // [N, H, C, V] view, [N, H, C, 1]
@@ -104,7 +104,7 @@ struct Inner {
   at::Tensor inverse;  // [N, H, C, C]: A^-1
   at::Tensor reading;  // [N, H, C, K]: A^-1 beta e^c k
   at::Tensor writing;  // [N, H, C, K]: e^(c_last - c) k
-  at::Tensor x;        // [N, H, C, V]: A^-1 beta v, and when memories are known the new values
+  at::Tensor x;        // [N, H, C, V]: A^-1 beta v; the new values after `remember`
 
   at::Tensor last_decayed() const { return decayed.narrow(2, kChunk - 1, 1); }  // [N, H, 1, 1]
   at::Tensor decay_to_end() const { return d.select(2, kChunk - 1).unsqueeze(-1); }
@@ -129,19 +129,19 @@ Inner inner_of(const RuleInputs& in, const RuleShape& shape, const Heads& heads)
   inner.inverse = unit_lower_inverse(times(inner.kk, inner.d).mul_(inner.beta));
   inner.reading = at::matmul(inner.inverse, times(keys, inner.decayed * inner.beta));
   inner.writing = times(keys, inner.decay_to_end());
-  at::Tensor rhs = at::empty(v.sizes(), v.options());  // in order, which v is not
+  at::Tensor rhs = at::empty(v.sizes(), v.options());  // contiguous, unlike v
   at::mul_out(rhs, v, inner.beta);
   inner.x = at::matmul(inner.inverse, rhs);
   return inner;
 }
 
-/// Chunks [first, first + count) of x [N, H, a, b], as a batch of matrices.
+/// Chunks [first, first + count) of x [N, H, a, b] as a batch of matrices.
 at::Tensor matrices(const at::Tensor& x, int64_t first, int64_t count) {
   return x.narrow(0, first, count).flatten(0, 1);
 }
 
-/// Goes through the chunks. Returns the memory at each one's start [N, H, K, V]; `inner.x` becomes
-/// the new values.
+/// The recurrence over chunks. Returns the state at the start of each chunk [N, H, K, V]; `inner.x`
+/// becomes the new values.
 at::Tensor remember(Inner& inner, const Chunks& chunks) {
   const auto sizes = inner.reading.sizes();
   at::Tensor memories =
@@ -167,19 +167,21 @@ at::Tensor remember(Inner& inner, const Chunks& chunks) {
   return memories;
 }
 
-/// [H, K, V] after the last chunk.
+/// State [H, K, V] after the last chunk.
 at::Tensor memory_after_last(const Inner& inner, const at::Tensor& memories) {
   const int64_t last = memories.size(0) - 1;
   return at::baddbmm(memories[last] * inner.last_decayed()[last],
                      inner.writing[last].transpose(1, 2), inner.x[last]);
 }
 
-/// Back through the chunks. Returns the gradient [N, H, K, V] of the memory after each one.
-/// @param d_x of new values as far as their chunk's answers go; becomes the whole
-/// @param d_start [N, H, K, V] of the memory at each chunk's start, as far as its answers go
+/// Backward pass of the recurrence over chunks. Returns the gradient [N, H, K, V] of the state
+/// after each chunk.
+/// @param d_x gradient of the new values from their own chunk's output; becomes the full gradient
+/// @param d_start [N, H, K, V] gradient of the state at each chunk's start from its own output
 at::Tensor remember_backward(const Inner& inner, const Chunks& chunks, at::Tensor& d_x,
                              const at::Tensor& d_start) {
-  at::Tensor d_after = at::zeros_like(d_start);  // nothing reads a document's last memory
+  at::Tensor d_after = at::zeros_like(d_start);  // the state after a document's last chunk is not
+                                                 // read
   int64_t end = d_start.size(0), after = 0;
   for (size_t step = chunks.steps.size(); step-- > 0;) {
     const int64_t count = chunks.steps[step], first = end - count;
@@ -200,7 +202,7 @@ at::Tensor remember_backward(const Inner& inner, const Chunks& chunks, at::Tenso
   return d_after;
 }
 
-/// dx of x -> rows.
+/// Gradient of x for rows = unit_rows(x).
 at::Tensor unit_rows_backward(const at::Tensor& d, const UnitRows& unit, double length) {
   const at::Tensor along = (unit.rows * d).sum(-1, /*keepdim=*/true).mul_(-1 / (length * length));
   return at::addcmul(d, unit.rows, along).mul_(unit.factor);
@@ -214,7 +216,7 @@ void zero_diagonal(const at::Tensor& x) {
   x.diagonal(0, -2, -1).zero_();
 }
 
-/// The backward pass of some heads, writing to its part of `grads`.
+/// Backward pass of some heads; writes to their part of `grads`.
 class RuleBackward {
  public:
   RuleBackward(const at::Tensor& d_out, const RuleInputs& in, const RuleShape& shape,
@@ -229,11 +231,13 @@ class RuleBackward {
 
   void write_to(const RuleGrads& grads) {
     through_memories();
-    const at::Tensor d_rhs = at::matmul(inner_.inverse.transpose(2, 3), d_x_);  // of A X = rhs
+    const at::Tensor d_rhs = at::matmul(inner_.inverse.transpose(2, 3), d_x_);  // gradient of rhs
+                                                                                // in A X = rhs
     const auto gate = [&](const at::Tensor& all) {
       return all.narrow(1, heads_.first_value(), heads_.num_values());
     };
-    // beta dX/dbeta is X's own share, and beta's derivative by its logit is beta (1 - beta).
+    // beta dX/dbeta is X's own contribution; the derivative of beta by its logit is beta (1 -
+    // beta).
     gate(grads.b).copy_((d_rhs * inner_.x).sum(-1) * (1 - inner_.beta.squeeze(-1)));
     const QkvViews d = views_of(grads.qkv, heads_, shape_);
     at::Tensor d_v = d.v;
@@ -255,7 +259,8 @@ class RuleBackward {
         remember_backward(inner_, chunks_, d_x_, at::matmul(reading.transpose(2, 3), d_out_));
   }
 
-  /// Through q k^T D and A. What D's exponents get goes to c_i and, negative, to c_j.
+  /// Through q k^T D and A. A gradient of D's exponent c_i - c_j is added to c_i, subtracted from
+  /// c_j.
   void within_chunks(const at::Tensor& d_rhs) {
     const at::Tensor new_values = inner_.x.transpose(2, 3);
     const at::Tensor d_qk = at::matmul(d_out_, new_values).mul_(inner_.d);
@@ -270,12 +275,13 @@ class RuleBackward {
                .add_(at::matmul(kk + kk.transpose(2, 3), inner_.k.rows));
   }
 
-  /// Through what reads the memory at a chunk's start and what writes the one after it.
+  /// Through reading the state at a chunk's start and writing the state after it.
   void between_chunks(const at::Tensor& d_rhs) {
     const at::Tensor starts = memories_.transpose(2, 3);
     const at::Tensor read_q = at::matmul(d_out_, starts).mul_(inner_.decayed);
     const at::Tensor read_k =
-        at::matmul(d_rhs, starts).mul_(inner_.decayed * inner_.beta);  // beta e^c k S is subtracted
+        at::matmul(d_rhs, starts).mul_(inner_.decayed * inner_.beta);  // the term beta e^c k S is
+                                                                       // subtracted
     const at::Tensor written =
         at::matmul(inner_.x, d_after_.transpose(2, 3)).mul_(inner_.decay_to_end());
     const at::Tensor of_writing = row_dots(inner_.k.rows, written);
@@ -291,15 +297,15 @@ class RuleBackward {
   const Chunks& chunks_;
   Heads heads_;
   Inner inner_;
-  at::Tensor memories_;   // [N, H, K, V]: at each chunk's start
+  at::Tensor memories_;   // [N, H, K, V]: state at each chunk's start
   at::Tensor d_out_;      // [N, H, C, V], 0 at padding
-  at::Tensor d_x_;        // [N, H, C, V]: of the new values
-  at::Tensor d_after_;    // [N, H, K, V]: of the memory after each chunk
-  at::Tensor d_sums_;     // [N, H, C]: of c
-  at::Tensor d_q_, d_k_;  // [N, G, C, K]: of unit rows
+  at::Tensor d_x_;        // [N, H, C, V]: gradient of the new values
+  at::Tensor d_after_;    // [N, H, K, V]: gradient of the state after each chunk
+  at::Tensor d_sums_;     // [N, H, C]: gradient of c
+  at::Tensor d_q_, d_k_;  // [N, G, C, K]: gradients of the unit rows
 };
 
-/// Heads do not know of each other.
+/// Calls body(heads) for parts of the key heads, which are independent.
 template <typename Body>
 void for_heads(const RuleInputs& in, const RuleShape& shape, const Chunks& chunks,
                const Body& body) {

@@ -14,26 +14,27 @@ struct RuleShape {
 };
 
 struct RuleInputs {
-  at::Tensor qkv;      ///< [N, kChunk, channels] fp32: q, k, v of any length; any at padding
+  at::Tensor qkv;      ///< [N, kChunk, channels] fp32: q, k, v before normalisation; arbitrary at
+                       ///< padding
   at::Tensor g, beta;  ///< [N, value_heads, kChunk] fp32: g <= 0; both 0 at padding
 };
 
-/// @param memory filled with [value_heads, key_dim, value_dim] after the last chunk; null: not
-/// wanted   @return o [N, kChunk, value_heads * value_dim] of `dtype`
+/// @param memory receives the state [value_heads, key_dim, value_dim] after the last chunk; null:
+/// not computed   @return o [N, kChunk, value_heads * value_dim] in `dtype`
 at::Tensor delta_rule_forward(const RuleInputs& in, const RuleShape& shape, const Chunks& chunks,
                               at::ScalarType dtype, at::Tensor* memory);
 
 struct RuleGrads {
-  at::Tensor qkv;   ///< as the input; 0 at padding
-  at::Tensor g, b;  ///< as g; b is beta's logit; any at padding
+  at::Tensor qkv;   ///< shape of the input; 0 at padding
+  at::Tensor g, b;  ///< shape of g; b is the logit of beta; arbitrary at padding
 };
-/// @param d_out [N, kChunk, value_heads * value_dim]; any finite values at padding
+/// @param d_out [N, kChunk, value_heads * value_dim]; finite but arbitrary at padding
 RuleGrads delta_rule_backward(const at::Tensor& d_out, const RuleInputs& in, const RuleShape& shape,
                               const Chunks& chunks);
 
-/// x / sqrt(sum x^2 + 1e-6) over the last dimension, times a length.
+/// rows = x * factor, factor = length / sqrt(sum x^2 + 1e-6) over the last dimension.
 struct UnitRows {
-  at::Tensor rows, factor;  ///< factor: what x was multiplied by, [..., 1]
+  at::Tensor rows, factor;  ///< factor [..., 1]
 };
 UnitRows unit_rows(const at::Tensor& x, double length);
 

@@ -1,7 +1,7 @@
 #include "cuda/device.cuh"
 
-// A Philox block decides 8 channels of a token, which lie num_blocks apart. A thread takes kWidth
-// neighbouring blocks, and so 8 times kWidth neighbouring channels.
+// One Philox call yields the bits of 8 channels of a token, num_blocks apart. A thread makes kWidth
+// calls with consecutive indices, so it has kWidth consecutive channels in each of the 8 lanes.
 namespace sftrun::kernels::cuda {
 namespace {
 
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int lane = 0; lane < 8; ++lane) {
     const int64_t channel = lane * num_blocks + first;
-    if (channel >= channels) return;  // so are those of the lanes after it
+    if (channel >= channels) return;  // the channels of later lanes are out of range, too
     const int64_t i = row * channels + channel;
     float values[kWidth];
     load_values<kWidth>(x + i, values);
@@ -35,7 +35,7 @@ void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, c
                     int64_t rows, int64_t channels, const DropoutParams& params, Stream stream) {
   if (rows == 0 || channels == 0) return;
   const int64_t num_blocks = (channels + 7) / 8;
-  // Eight blocks at a time where no lane ends within them.
+  // Width 8 if no lane ends inside a group of eight.
   const bool is_whole = channels % 8 == 0 && in_eights(num_blocks, {x, y});
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;

@@ -1,6 +1,6 @@
-// One Philox call yields 16 random bits for each of 8 channels. Channel c takes lane c / num_blocks
-// of block c % num_blocks, so that neighbouring channels are neighbouring blocks and the loops
-// vectorise. dropout_reference.h says the same in plain loops.
+// One Philox call yields 16 random bits for each of 8 channels. Channel c uses lane c / num_blocks
+// of call c % num_blocks, so consecutive channels use consecutive calls and the loops vectorise.
+// dropout_reference.h has the same as plain loops.
 template <typename T>
 void dropout(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels,
              DropoutParams params) {

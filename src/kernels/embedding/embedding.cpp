@@ -9,33 +9,33 @@
 namespace sftrun::kernels {
 namespace {
 
-/// Of the table alone, scaled.
+/// Rows of the table alone, scaled.
 at::Tensor rows_of(const Embedding& embedding, const at::Tensor& tokens, at::ScalarType dtype) {
   at::Tensor rows = embedding.quantized ? dequantize_rows(*embedding.quantized, tokens, dtype)
                                         : embedding.weight.index_select(0, tokens);
   return embedding.scale == 1 ? rows : rows.mul_(embedding.scale);
 }
 
-/// Both scales times A[:, token]: [T, r].
+/// embedding.scale * lora.scale * A[:, token]^T: [T, r].
 at::Tensor low_of(const Embedding& embedding, const at::Tensor& tokens) {
   const LoraAdapter& lora = *embedding.lora;
   const at::Tensor columns = lora.a->compute.detach().t().index_select(0, tokens);
   return columns.contiguous().mul_(embedding.scale * lora.scale);
 }
 
-/// The table's rows and the update's, before any magnitudes.
+/// Table rows plus the adapter's part, before DoRA.
 at::Tensor sum_of(const Embedding& embedding, const at::Tensor& tokens, const at::Tensor& low,
                   at::ScalarType dtype) {
   return matmul_sum({{low, embedding.lora->b->compute.detach(), /*transposed=*/true}},
                     rows_of(embedding, tokens, dtype));
 }
 
-/// A row times each channel's gain, rounded once.
+/// rows * gains [hidden], rounded once.
 at::Tensor scaled(const at::Tensor& rows, const at::Tensor& gains) {
   return (rows * gains).to(rows.scalar_type());
 }
 
-/// Adds the magnitudes' gradient; returns that of what they multiply.
+/// Adds the gradient of the DoRA magnitude; returns the gradient of its input.
 at::Tensor through_magnitude(const at::Tensor& grad, const at::Tensor& sum,
                              const Embedding& embedding) {
   const LoraAdapter& lora = *embedding.lora;

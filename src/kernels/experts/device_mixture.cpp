@@ -21,7 +21,7 @@ at::Tensor times_experts(const at::Tensor& x, const ExpertMatrix& matrix, const 
   return y;
 }
 
-/// The gradients of x and of the adapter's columns, scaled; undefined where they are not needed.
+/// Gradients of x and of the scaled adapter columns; undefined if not needed.
 struct ThroughMatrix {
   at::Tensor dx, d_low;
 };
@@ -39,9 +39,10 @@ ThroughMatrix through_experts(const at::Tensor& dy, const ExpertMatrix& matrix,
   return d;
 }
 
-/// Adds the parameters' gradients.
-/// @param x times each row's weight, where rows have one; read where matrix or adapter trains
-/// @param weights of the bias' rows; undefined: 1
+/// Adds to the parameters' gradients.
+/// @param x input rows, multiplied by the routing weights if there are any; read if the matrix or
+/// its adapter trains
+/// @param weights routing weights, for the bias; undefined: 1
 void add_experts_grads(const ExpertMatrix& matrix, const at::Tensor& dy, const at::Tensor& d_low,
                        const at::Tensor& x, const at::Tensor& weights, const Routes& routes) {
   if (matrix.parameter) add_grouped_matmul_tn_(matrix.parameter->grad, dy, x, routes);
@@ -62,7 +63,7 @@ void add_scale_grad(const Mixture& mixture, const MixtureRun& run, const at::Ten
                    at::ones({terms.numel(), 1}, terms.options()), terms, run.routes);
 }
 
-/// From the gradient of the scaled weights to that of the router's product.
+/// Gradient of the scaled weights -> gradient of the router's product.
 at::Tensor logits_backward(const Mixture& mixture, const MixtureRun& run,
                            const at::Tensor& d_scaled, const BatchContext& batch) {
   add_scale_grad(mixture, run, d_scaled);
@@ -97,7 +98,7 @@ MixtureGrads mixture_backward_on_device(const Mixture& mixture, Gating gating, M
                                         const at::Tensor& dy, const at::Tensor& x,
                                         const BatchContext& batch, bool needs_dx) {
   const Routes& routes = run.routes;
-  // Without the weights first: their gradient is what each answer adds along dy.
+  // First without the routing weights, whose gradient is <expert output, dy>.
   at::Tensor d_answers = spread_rows(dy.contiguous(), routes);
   ThroughMatrix down = through_experts(d_answers, mixture.down, routes, /*needs_dx=*/true);
   WeightedGated gated{down.dx, run.gate_up, run.choice.scaled, {}, {}};

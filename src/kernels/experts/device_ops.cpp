@@ -10,7 +10,7 @@
 namespace sftrun::kernels {
 namespace {
 
-/// Rows are int32.
+/// Route indices are int32.
 void require_routes(const at::Tensor& indices, const at::Tensor& like, int64_t routes) {
   require_operand(indices, like, at::kInt);
   require_numel(indices, routes);
@@ -20,7 +20,6 @@ void require_shape(const at::Tensor& x, at::IntArrayRef sizes) {
   TORCH_CHECK(x.sizes() == sizes, "an operand of shape ", x.sizes(), " in place of ", sizes);
 }
 
-/// Of logits [T, experts].
 void require_router(const at::Tensor& logits, const at::Tensor& factors, int64_t top_k) {
   require_rows(logits);
   require_operand(logits, logits, at::kFloat);

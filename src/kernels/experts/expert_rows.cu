@@ -2,11 +2,11 @@
 
 #include "cuda/device.cuh"
 
-// Rows of tokens on their way to the experts and back: each kernel passes over them once.
+// Row operations before and after the experts' products; each kernel is a single pass.
 namespace sftrun::kernels::cuda {
 namespace {
 
-constexpr int64_t kMostBlocksBeside = 65535;  // of a grid's y
+constexpr int64_t kMostBlocksBeside = 65535;  // limit of gridDim.y
 
 unsigned blocks(int64_t n) {
   return static_cast<unsigned>(n);
@@ -20,7 +20,7 @@ __device__ __forceinline__ int64_t row_of_warp() {
 __device__ __forceinline__ int lane_of_thread() {
   return static_cast<int>(threadIdx.x % 32);
 }
-/// As the type holds it.
+/// Rounded to type T.
 template <typename T>
 __device__ __forceinline__ float rounded(float value) {
   T held;
@@ -28,7 +28,7 @@ __device__ __forceinline__ float rounded(float value) {
   return load(&held);
 }
 
-/// @tparam Word of which a row has `columns`
+/// @tparam Word memory word; a row consists of `columns` of them
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     spread_rows(const Word* x, Word* y, const int32_t* rows, int64_t top_k, int64_t columns) {
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// `RowSums` with types.
+/// `RowSums` with typed pointers.
 template <typename T>
 struct TypedSums {
   const T* x;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A block has 32 columns of an expert; each of its warps takes every 8th row.
+/// A block processes 32 columns of an expert; each of its 8 warps takes every 8th row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) add_expert_sums(ExpertSums sums, const T* x) {
   __shared__ float of_warp[kWarps][32];
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) add_expert_sums(ExpertSums sums, con
       const float weight = sums.weights == nullptr ? 1.0F : sums.weights[sums.slots[row]];
       sum = fmaf(weight, load(x + row * sums.columns + column), sum);
     }
-    __syncthreads();  // the expert before has been read
+    __syncthreads();  // the previous expert's sums have been read
     of_warp[warp][lane] = sum;
     __syncthreads();
     if (warp != 0 || !has_column || begin == end) continue;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) add_expert_sums(ExpertSums sums, con
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     add_expert_products(ExpertProducts products, const T* from) {
-  // 32 bits, in which a quotient takes a few instructions; a matrix has fewer than 2^31 elements.
+  // 32-bit division is faster; a matrix has fewer than 2^31 elements.
   const auto columns = static_cast<uint32_t>(products.columns),
              n = static_cast<uint32_t>(products.rows) * columns,
              stride = gridDim.x * kThreads * kWidth;
@@ -140,13 +140,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A warp for each row.
+/// One warp per row.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     weighted_gated_backward(Gating gating, WeightedGated gated_rows, const T* dh, T* gate_up,
                             T* weighted_h) {
   const int64_t row = row_of_warp(), inner = gated_rows.inner;
-  if (row >= gated_rows.rows) return;  // the whole warp
+  if (row >= gated_rows.rows) return;  // uniform across the warp
   const int32_t slot = gated_rows.slots[row];
   const float weight = gated_rows.weights[slot];
   T* gate = gate_up + row * 2 * inner;
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane_of_thread() == 0) gated_rows.d_weights[slot] = sum;
 }
 
-/// A warp for each token.
+/// One warp per token.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     gated_answer_backward(GatedAnswer gated_rows, const T* dy, const T* answer, T* d_answer) {

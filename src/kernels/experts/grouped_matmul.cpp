@@ -7,24 +7,24 @@
 #include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/ops.h"
 
-/// Products of many matrices with the rows that are theirs: on CUDA in one launch, of LibTorch's
-/// kernel where it has one and of ours elsewhere; on a CPU one after the other, each with all
+/// Grouped matrix products: the rows of each expert times its matrix. CUDA: one launch of
+/// LibTorch's kernel, or of ours where LibTorch has none. CPU: one product per expert with all
 /// threads.
 namespace sftrun::kernels {
 namespace {
 
-/// Elements to add to n for rows of whole 16 bytes in bf16.
+/// Padding of n elements to a multiple of 16 bytes in bf16.
 int64_t missing(int64_t n) {
   constexpr int64_t kRow = 8;
   return (kRow - n % kRow) % kRow;
 }
 
-/// With zeros behind the last two dimensions; itself where nothing is missing.
+/// Zero-pads the last two dimensions; contiguous without padding.
 at::Tensor padded(const at::Tensor& x, int64_t rows, int64_t columns) {
   return rows + columns == 0 ? x.contiguous() : at::constant_pad_nd(x, {0, columns, 0, rows});
 }
 
-/// Rows of tokens that belong to experts.
+/// Checks g, x and the routes.
 void require_grouped(const at::Tensor& g, const at::Tensor& x, int64_t experts,
                      const Routes& routes) {
   TORCH_CHECK(g.dim() == 2 && x.dim() == 2 && g.size(0) == x.size(0) &&
@@ -97,7 +97,7 @@ at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transp
                : cuda_kernels().grouped_matmul(x.contiguous(), all.contiguous(), transposed, ends);
   }
   at::Tensor out = at::empty({x.size(0), transposed ? w.rows() : w.columns()}, x.options());
-  // In FP8 the weights alone: grouped products round no activations, here as on CUDA.
+  // FP8: only weights are quantised. Grouped products do not round activations, also on CUDA.
   const bool unpacks = w.quantized != nullptr && w.quantized->format == QuantFormat::kFp8;
   for (int64_t e = 0; e < w.experts; ++e) {
     const int64_t begin = routes.offsets[static_cast<size_t>(e)],

@@ -3,18 +3,17 @@
 #include "cuda/device.cuh"
 #include "cuda/grouped.h"
 
-// Products of many matrices with the rows that are theirs, in one launch: for cards and types that
-// LibTorch computes one matrix after the other. Tiles of 64 x 64 through shared memory, bf16 and
-// fp16 on tensor cores, sums in fp32.
+// Grouped matrix products in one launch, for GPUs and dtypes for which LibTorch computes one matrix
+// after the other. 64 x 64 tiles in shared memory; bf16 and fp16 on tensor cores, fp32
+// accumulation.
 namespace sftrun::kernels::cuda {
 namespace {
 
-constexpr int kTile = kGroupedTile, kStep = 32;  // of the result; of the sums at a time
-// Padded rows: neighbours lie in other banks of shared memory.
+constexpr int kTile = kGroupedTile, kStep = 32;  // side of a result tile; depth per iteration
+// Row strides are padded to avoid shared-memory bank conflicts.
 constexpr int kLeftLead = kStep + 8, kRightLead = kTile + 8, kSumsLead = kTile + 4;
 
-/// tile[r * lead + c] = matrix(r, c). Threads next to one another read what lies next to one
-/// another.
+/// tile[r * lead + c] = matrix(r, c), with coalesced reads.
 template <int kRows, int kColumns, int kLead, typename T>
 __device__ __forceinline__ void load_tile(T* tile, const MatrixView<T>& matrix) {
   const bool by_rows = matrix.column_stride == 1;
@@ -24,7 +23,7 @@ __device__ __forceinline__ void load_tile(T* tile, const MatrixView<T>& matrix) 
   }
 }
 
-/// A block's sums, on tensor cores: each of 8 warps has two squares of 16 x 16, side by side.
+/// A block's accumulators on tensor cores: each of 8 warps has two adjacent 16 x 16 fragments.
 template <typename T>
 class Sums {
  public:
@@ -58,7 +57,7 @@ class Sums {
   nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> sums_[2];
 };
 
-/// The same in fp32: each thread has 4 x 4, 16 rows and columns apart.
+/// The same in fp32: each thread has 4 x 4 elements, 16 rows and columns apart.
 template <>
 class Sums<float> {
  public:
@@ -85,7 +84,7 @@ class Sums<float> {
   float sums_[4][4] = {};
 };
 
-/// put(row, column, value) for the kTile x kTile of left times right.
+/// Calls put(row, column, value) for each element of the kTile x kTile product of left and right.
 template <typename T, typename Put>
 __device__ __forceinline__ void multiply_tile(const MatrixView<T>& left, const MatrixView<T>& right,
                                               Put&& put) {

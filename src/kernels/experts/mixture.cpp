@@ -15,7 +15,7 @@ at::Tensor apply(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& 
   return y;
 }
 
-/// The gradient of x for that of y; parameters get theirs for `dy * row_weights`.
+/// Returns the gradient of x. Parameter gradients use `dy * row_weights`.
 at::Tensor apply_backward(const at::Tensor& dy, const at::Tensor& row_weights, const at::Tensor& x,
                           const ExpertMatrix& matrix, const Routes& routes) {
   const auto weighted = [&](const at::Tensor& rows) {
@@ -35,8 +35,8 @@ at::Tensor apply_backward(const at::Tensor& dy, const at::Tensor& row_weights, c
   return dx.add_(grouped_matmul(d_low, lora.a->compute, /*transposed=*/false, routes));
 }
 
-/// Softmax over all experts, the largest of it, and those divided by their sum: the same as a
-/// softmax over the chosen ones. @return all probabilities [T, experts]
+/// Softmax over all experts, then the top_k, normalised by their sum: equal to a softmax over the
+/// chosen ones. @return all probabilities [T, experts]
 at::Tensor choose(const Mixture& mixture, MixtureRun& run) {
   const at::Tensor probabilities = at::softmax(run.logits, -1);
   std::tie(run.choice.weights, run.choice.chosen) = at::topk(probabilities, mixture.top_k, -1);
@@ -45,15 +45,14 @@ at::Tensor choose(const Mixture& mixture, MixtureRun& run) {
   return probabilities;
 }
 
-/// From the gradient of the probabilities, [T, experts] or the same for all tokens, to that of the
-/// router's logits.
+/// Gradient of the probabilities [T, experts] or [experts] -> gradient of the router's logits.
 at::Tensor softmax_backward(const MixtureRun& run, const at::Tensor& d) {
   const at::Tensor probabilities = at::softmax(run.logits, -1);
   return probabilities * (d - (probabilities * d).sum(-1, /*keepdim=*/true));
 }
 
-/// From the gradients of the weights [T, top_k] and of all probabilities ([experts], where the
-/// routers' load is balanced) to that of the router's logits.
+/// Gradients of the weights [T, top_k] and of all probabilities ([experts], for the load-balancing
+/// loss) -> gradient of the router's logits.
 at::Tensor logits_backward(const Mixture& mixture, const MixtureRun& run,
                            const at::Tensor& d_weights, const at::Tensor& d_probability) {
   const at::Tensor none = at::zeros_like(run.logits);
@@ -67,7 +66,7 @@ at::Tensor logits_backward(const Mixture& mixture, const MixtureRun& run,
   return softmax_backward(run, d_probability.defined() ? d + d_probability : d);
 }
 
-/// The chosen experts' weights with their factors [T, top_k].
+/// Weights of the chosen experts times their expert_scale [T, top_k].
 at::Tensor scaled_weights(const Mixture& mixture, const MixtureRun& run) {
   if (!mixture.expert_scale.defined()) return run.choice.weights;
   const at::Tensor factors = mixture.expert_scale.weight.to(at::kFloat);
@@ -75,7 +74,7 @@ at::Tensor scaled_weights(const Mixture& mixture, const MixtureRun& run) {
          factors.index_select(0, run.choice.chosen.flatten()).view_as(run.choice.weights);
 }
 
-/// From the gradient of the scaled weights to that of the weights.
+/// Gradient of the scaled weights -> gradient of the weights.
 at::Tensor unscaled_backward(const Mixture& mixture, const MixtureRun& run,
                              const at::Tensor& d_scaled) {
   if (!mixture.expert_scale.defined()) return d_scaled;
@@ -86,7 +85,7 @@ at::Tensor unscaled_backward(const Mixture& mixture, const MixtureRun& run,
   return d_scaled * factors.index_select(0, chosen).view_as(d_scaled);
 }
 
-/// Each row's weight, in the order of the routes [T * top_k, 1].
+/// Weight of each row [T * top_k, 1].
 at::Tensor weights_by_route(const at::Tensor& weights, const Routes& routes) {
   return weights.reshape({-1}).index_select(0, routes.slots).unsqueeze(1);
 }
@@ -133,7 +132,7 @@ MixtureGrads mixture_backward(const Mixture& mixture, Gating gating, MixtureRun 
   const at::Tensor weights = weights_by_route(scaled_weights(mixture, run), routes);
   at::Tensor h = gated_forward(gating, run.gate, run.up);
   const at::Tensor d_answers = dy.index_select(0, routes.tokens);
-  // Without the tokens' weights first: their gradient is what each answer adds along dy.
+  // First without the routing weights, whose gradient is <expert output, dy>.
   at::Tensor dh = apply_backward(d_answers, weights.to(dy.scalar_type()), h, mixture.down, routes);
   at::Tensor d_weight = (h.to(at::kFloat) * dh.to(at::kFloat)).sum(-1);
   if (mixture.down.bias.defined()) {
@@ -142,7 +141,7 @@ MixtureGrads mixture_backward(const Mixture& mixture, Gating gating, MixtureRun 
   }
   h.reset();
   dh.mul_(weights);
-  gated_backward_(gating, dh, run.gate, run.up);  // they become their own gradients
+  gated_backward_(gating, dh, run.gate, run.up);  // overwritten by their gradients
   const at::Tensor rows = x.index_select(0, routes.tokens);
   const at::Tensor d_rows =
       apply_backward(at::cat({run.gate, run.up}, 1), {}, rows, mixture.gate_up, routes);

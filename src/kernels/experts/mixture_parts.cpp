@@ -8,12 +8,12 @@
 namespace sftrun::kernels {
 namespace {
 
-/// x * scale in place; as it is where that is the same.
+/// x * scale in place.
 at::Tensor scaled_in_place(at::Tensor x, double scale) {
   return scale == 1 ? x : x.mul_(scale);
 }
 
-/// What the router reads [T, hidden] fp32, from what it is given.
+/// Input of the router [T, hidden] fp32, after its own norm if it has one.
 at::Tensor router_input(const Mixture& mixture, const at::Tensor& x, MixtureRun& run) {
   if (!run.routed_by.defined()) return x.to(at::kFloat);
   const Normed in = normed(run.routed_by, mixture.router_norm);

@@ -3,26 +3,26 @@
 #include "sftrun/kernels/experts.h"
 #include "sftrun/kernels/layer.h"
 
-/// What a mixture of experts does alike on every device.
+/// Steps of a mixture of experts that all devices share.
 namespace sftrun::kernels {
 
-/// The router's logits [T, experts] fp32, from x or from what the router reads in its place; sets
+/// The router's logits [T, experts] fp32, from `run.routed_by` if defined, else x; sets
 /// `router_rstd` and `router_low` of the run.
 at::Tensor router_logits(const Mixture& mixture, const at::Tensor& x, const BatchContext& batch,
                          MixtureRun& run);
-/// From the gradient of the router's product, of logits before their scale, to that of x or of what
-/// it is routed by. Adds to the router's gradients.
+/// Gradient of the router's product (logits before their scale) -> gradient of x or of `routed_by`.
+/// Adds to the router's parameter gradients.
 MixtureGrads router_backward(const Mixture& mixture, MixtureRun& run, const at::Tensor& d_logits,
                              const at::Tensor& x, const BatchContext& batch, bool needs_dx);
-/// [experts] fp32: the gradient of each token's probabilities, the same for all; undefined: none.
+/// [experts] fp32: gradient of the probabilities, the same for every token; undefined: none.
 at::Tensor balance_grad(const BatchContext& batch);
 
 ExpertStack stack_of(const ExpertMatrix& matrix, int64_t num_experts);
-/// The adapter's A of x: [rows, r], scaled; undefined without an adapter.
+/// scale * x A^T of the adapter: [rows, r]; undefined without an adapter.
 at::Tensor adapter_columns(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes);
 
-// `mixture_forward` and `mixture_backward` of experts.h on CUDA: nothing of the routes is known to
-// the host, which goes on without waiting.
+// CUDA versions of `mixture_forward` and `mixture_backward` of experts.h, without synchronisation:
+// the host does not know the routes.
 at::Tensor mixture_forward_on_device(const Mixture& mixture, Gating gating, const at::Tensor& x,
                                      const BatchContext& batch, MixtureRun& run);
 MixtureGrads mixture_backward_on_device(const Mixture& mixture, Gating gating, MixtureRun run,

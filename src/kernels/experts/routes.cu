@@ -1,8 +1,7 @@
 #include "cuda/device.cuh"
 
-// Which tokens go to which experts, without the host: the choice of each token, the routes sorted
-// by expert, and the gradient of the router's logits. A warp for each token, a block for each
-// expert.
+// Routing on the device: choice of experts per token (one warp per token), sorting of the routes by
+// expert (one block per expert), and the gradient of the router's logits.
 namespace sftrun::kernels::cuda {
 namespace {
 
@@ -18,8 +17,8 @@ unsigned blocks_of_warps(int64_t tokens) {
   return static_cast<unsigned>((tokens + kWarps - 1) / kWarps);
 }
 
-/// Orders the choices of a token: the larger logit first, NaN before all others (as in LibTorch's
-/// topk), of equal ones the lower expert. Between 1 and 2^64 - 2, and different for each expert.
+/// Sort key of a token's choices, larger first: by logit, NaN before all others (as in LibTorch's
+/// topk), then by lower expert index. Keys are distinct and in [1, 2^64 - 2].
 __device__ __forceinline__ uint64_t choice_key(float logit, uint32_t expert) {
   constexpr uint32_t kNan = 0xfffffffeU, kSign = 0x80000000U;
   const float value = logit + 0.0F;  // -0 becomes 0
@@ -32,7 +31,7 @@ __device__ __forceinline__ int32_t expert_of(uint64_t key) {
   return static_cast<int32_t>(0xffffffffU - static_cast<uint32_t>(key));
 }
 
-/// The largest key below `bound`, in every lane.
+/// The largest key below `bound`, in every lane; 0 if none.
 __device__ __forceinline__ uint64_t next_choice(const float* logits, int experts, uint64_t bound) {
   uint64_t best = 0;
   for (int expert = lane_of_thread(); expert < experts; expert += 32) {
@@ -58,7 +57,7 @@ __device__ __forceinline__ float largest_of(const float* logits, int experts) {
 __global__ void __launch_bounds__(kThreads)
     route_tokens(RouterChoice choice, const float* logits, const float* factors) {
   const int64_t token = token_of_warp();
-  if (token >= choice.tokens) return;  // the whole warp
+  if (token >= choice.tokens) return;  // uniform across the warp
   const int experts = static_cast<int>(choice.experts), top_k = static_cast<int>(choice.top_k);
   const float* own = logits + token * experts;
   int32_t* chosen = choice.chosen + token * top_k;
@@ -80,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
       sum += expf(own[expert] - largest);
     sum = lanes_sum(sum, 32);
   }
-  __syncwarp();  // lane 0 has written
+  __syncwarp();  // makes lane 0's writes visible
   for (int place = lane_of_thread(); place < top_k; place += 32) {
     const float weight = weights[place] / sum;
     weights[place] = weight;
@@ -89,8 +88,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// With p the softmax of the logits, w and d the chosen experts' weights and their gradients, and e
-/// the gradient of each p:   p (e - <p, e>) + w (d - <w, d>) where weights add up to 1, else
-/// p (e - <p, e> - <w, d>) + w d.
+/// the gradient of p, the gradient of the logits is
+///     p (e - <p, e>) + w (d - <w, d>)     if the weights are normalised,
+///     p (e - <p, e> - <w, d>) + w d       otherwise.
 __global__ void __launch_bounds__(kThreads)
     route_tokens_backward(RouterChoice choice, RouterGradients grads) {
   const int64_t token = token_of_warp();
@@ -131,14 +131,14 @@ __global__ void __launch_bounds__(kThreads)
     }
     d_logits[expert] = grads.scale * value;
   }
-  __syncwarp();  // other lanes' elements are written before some are added to
+  __syncwarp();  // all lanes' writes are visible before the additions below
   for (int place = lane_of_thread(); place < top_k; place += 32) {
     const float grad = choice.normalise ? grad_of(place) - along : grad_of(place);
     d_logits[chosen[place]] += grads.scale * weights[place] * grad;
   }
 }
 
-/// The routes of a warp: some that lie together, the first warp's first, in turns of 32 kWidth.
+/// Contiguous range of routes per warp, in multiples of 32 * kWidth.
 struct WarpRoutes {
   int64_t begin, end;
 };
@@ -164,7 +164,7 @@ __device__ __forceinline__ int lanes_count(int value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
   return value;
 }
-/// The sum of the lanes before this one.
+/// Sum of `value` over the lanes before this one.
 __device__ __forceinline__ int count_before(int value) {
   int sum = value;
   for (int offset = 1; offset < 32; offset *= 2) {
@@ -174,9 +174,8 @@ __device__ __forceinline__ int count_before(int value) {
   return sum - value;
 }
 
-/// A block for each expert: it counts the routes of the experts before its own, then places its own
-/// in the order of their slots. Every block reads all choices, which stay in the caches; none waits
-/// for another.
+/// One block per expert: counts the routes of all lower experts, then writes its own routes in slot
+/// order. Every block reads all choices (from cache); no block waits for another.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     sort_routes(SortedRoutes sorted, const int32_t* chosen) {
@@ -203,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
     end += before_of_warp[w] + own_of_warp[w];
   }
   if (threadIdx.x == 0) sorted.ends[expert] = end;
-  if (own == 0) return;  // the whole warp
+  if (own == 0) return;  // uniform across the warp
   for (int64_t turn = routes.begin; turn < routes.end; turn += 32 * kWidth) {
     const int64_t first = turn + lane * kWidth;
     int32_t experts[kWidth];

@@ -47,7 +47,7 @@ at::Tensor shared_expert_backward(const SharedExpert& expert, Gating gating, Sha
   const bool through_down = needs_dx || trains(inner);
   const at::Tensor dh = linears_backward({d_answer}, h, run.down_low, down, batch, through_down);
   if (!through_down) return {};
-  gated_backward_(gating, dh, run.gate, run.up);  // they become their own gradients
+  gated_backward_(gating, dh, run.gate, run.up);  // overwritten by their gradients
   const at::Tensor d_inner =
       linears_backward({run.gate, run.up}, x, run.inner_low, inner, batch, needs_dx);
   return needs_dx ? dx.add_(d_inner) : at::Tensor();

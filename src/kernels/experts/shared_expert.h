@@ -5,14 +5,14 @@
 
 namespace sftrun::kernels {
 
-/// Sets `answer` [T, hidden] of the run; returns the logit of its weight [T, 1], which is kept as
-/// the run's `logit` where x is on CUDA.
+/// Sets `answer` [T, hidden] of the run; returns the logit of its weight [T, 1], and on CUDA also
+/// saves it as `logit` of the run.
 at::Tensor shared_expert_answer(const SharedExpert& expert, Gating gating, const at::Tensor& x,
                                 const BatchContext& batch, SharedExpertRun& run);
-/// The answer times its weight, on a CPU: x [T, hidden] -> [T, hidden] fp32
+/// CPU: sigmoid(logit) * answer, x [T, hidden] -> [T, hidden] fp32.
 at::Tensor shared_expert_forward(const SharedExpert& expert, Gating gating, const at::Tensor& x,
                                  const BatchContext& batch, SharedExpertRun& run);
-/// Adds to the parameters' gradients; returns that of x, undefined when !needs_dx.
+/// Adds to the parameters' gradients. @return gradient of x; undefined when !needs_dx
 at::Tensor shared_expert_backward(const SharedExpert& expert, Gating gating, SharedExpertRun run,
                                   const at::Tensor& dy, const at::Tensor& x,
                                   const BatchContext& batch, bool needs_dx);

@@ -3,7 +3,7 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
-/// Calls body(place in h, place in gate and up) for each kWidth elements that are this thread's.
+/// Calls body(offset in h, offset in gate and up) for each of this thread's groups of kWidth.
 template <int kWidth, typename Body>
 __device__ __forceinline__ void for_own(const GatedShape& shape, Body&& body) {
   const int64_t n = shape.rows * shape.columns;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Dense rows are one long one.
+/// Dense rows count as one long row.
 bool rows_in_eights(Type type, const GatedShape& shape,
                     std::initializer_list<const void*> pointers) {
   if (shape.is_dense()) return in_eights(shape.rows * shape.columns, pointers);

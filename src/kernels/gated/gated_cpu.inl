@@ -1,4 +1,4 @@
-// Gated feed-forward halves (GLU variants, arXiv:2002.05202): each activation with its derivative.
+// Gated MLP activations (GLU variants, arXiv:2002.05202) and their derivatives.
 
 struct Silu {
   static float value(float x) { return x * sigmoid_fast(x); }
@@ -34,7 +34,7 @@ void gated_backward_by(const T* dh, T* gate, T* up, int64_t n) {
   }
 }
 
-/// What is no number stays so, as with torch.clamp.
+/// NaN stays NaN, as with torch.clamp.
 inline float at_most(float x, float limit) {
   return x > limit ? limit : x;
 }
@@ -42,7 +42,7 @@ inline float within(float x, float limit) {
   return -at_most(-at_most(x, limit), limit);
 }
 
-/// gpt-oss's: clamped halves, x sigmoid(alpha x), up + 1. Where a clamp acts, no gradient passes.
+/// gpt-oss: clamped inputs, x sigmoid(alpha x), up + 1. The gradient is 0 where a clamp is active.
 template <typename T>
 void clamped_forward(Gating gating, const T* gate, const T* up, T* h, int64_t n) {
 #pragma omp simd

@@ -1,14 +1,14 @@
 #include "cuda/device.cuh"
 
-// Queries, keys and values as attention reads them: each head normed, where the model norms them,
-// and rotated, but values. Some neighbouring lanes of a warp take a head, and each of them pairs of
-// channels that are rotated together, or channels that are not rotated.
+// RMSNorm of each head, where the model has one, and RoPE on queries and keys. A group of lanes of
+// a warp processes a head; each lane processes channel pairs that are rotated together, and
+// channels that are not rotated.
 namespace sftrun::kernels::cuda {
 namespace {
 
 constexpr int kWarpLanes = 32;
 
-/// The head of this thread, and its place among the threads of the head.
+/// The head of this thread, and the thread's lane within the head.
 template <typename T>
 struct Head {
   const T *x, *grad, *weight;
@@ -47,8 +47,8 @@ __device__ __forceinline__ Head<T> head_of_thread(const HeadsProblem& problem, i
           rows.rotates && problem.cos != nullptr};
 }
 
-/// Calls pair(low channel, high channel, place among the angles) for pairs that are rotated
-/// together and single(channel) for the others, kWidth channels at a time.
+/// Calls pair(low channel, high channel, index of the angle) for rotated pairs and single(channel)
+/// for the other channels, kWidth channels at a time.
 template <int kWidth, typename T, typename PairBody, typename SingleBody>
 __device__ __forceinline__ void for_channels(const HeadsProblem& problem, const Head<T>& head,
                                              int lanes, PairBody&& pair, SingleBody&& single) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void load_angles(const HeadsProblem& problem, int64_t
   for (int k = 0; k < kWidth; ++k) sin[k] *= sign;
 }
 
-/// values = x * scale * (offset + weight), or x.
+/// values = x * scale * (offset + weight); x if the head has no norm.
 template <int kWidth, typename T>
 __device__ __forceinline__ void load_normed(const Head<T>& head, int i, float scale,
                                             float* values) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, 3) heads_forward(HeadsProblem proble
         },
         add);
   }
-  sum = lanes_sum(sum, lanes);  // by all threads of the warp
+  sum = lanes_sum(sum, lanes);  // executed by all threads of the warp
   if (head.weight != nullptr) {
     scale = 1.0F / sqrtf(sum / static_cast<float>(problem.head_dim) + head.eps);
     if (head.is_there && head.lane == 0) *head.rstd = scale;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, 3) heads_forward(HeadsProblem proble
       });
 }
 
-/// The gradient of channels [i, i + kWidth) before the rotation, or of both sides of a pair.
+/// Gradients of kWidth channel pairs, with the rotation undone.
 template <int kWidth, typename T>
 __device__ __forceinline__ void load_unrotated(const HeadsProblem& problem, const Head<T>& head,
                                                int i, int j, int place, float* low, float* high) {
@@ -182,7 +182,8 @@ __global__ void __launch_bounds__(kThreads) heads_backward(HeadsProblem problem,
       });
 }
 
-/// Lanes of a head: as many as it has pieces of kWidth channels, rotated ones in pairs.
+/// Lanes per head: a power of two of at least the number of kWidth-channel pieces, pairs counted
+/// once; 4 to 32.
 int lanes_for(const HeadsProblem& problem, int width) {
   const int64_t half = problem.cos == nullptr ? 0 : problem.rotary_dim / 2,
                 pieces = (half + (problem.head_dim - 2 * half) + width - 1) / width;

@@ -6,25 +6,26 @@
 
 #include "../parallel.h"
 
-/// The output is cut into wide panels of columns, and these into runs of rows: the items that
-/// threads take. An item packs its panel of the right operands, which fills half of the second-
-/// level cache, then strip by strip of 32 rows packs the left operands and multiplies them by the
-/// panel. Operands too deep for that are taken in stages, with the sums of all strips kept between
-/// them.
+/// The output is divided into wide panels of columns, and each panel into runs of rows. One panel
+/// and run is the work item of a thread: it packs its panel of the right operands, which fills half
+/// of the L2 cache, then packs the left operands in strips of 32 rows and multiplies each by the
+/// panel. Deeper operands are processed in stages, and the accumulators of all strips are kept
+/// between them.
 namespace sftrun::kernels {
 namespace {
 
-constexpr int64_t kStageBytes = 1152 * 1024;  // of a packed panel and strip: over half of 2 MiB
-constexpr int64_t kWidest = 256;              // columns of a panel
-constexpr int64_t kStagedStrips = 32;         // of an item in stages: 1 MiB of sums
-constexpr int64_t kUnpackedDepth = 256;       // of columns that are unpacked at once
+constexpr int64_t kStageBytes = 1152 * 1024;  // packed panel and strip: over half of a 2 MiB L2
+                                              // cache
+constexpr int64_t kWidest = 256;              // columns per panel
+constexpr int64_t kStagedStrips = 32;         // strips per item in stages: 1 MiB of accumulators
+constexpr int64_t kUnpackedDepth = 256;       // depth of columns dequantised at once
 
 int64_t rounded_up(int64_t n, int64_t to) {
   return (n + to - 1) / to * to;
 }
 
-/// What packing costs beside multiplying, measured on Sapphire Rapids: a panel as much as so many
-/// rows of products, a strip as so many columns.
+/// Packing cost, measured on Sapphire Rapids: a panel costs as much as this many rows of products,
+/// a strip as much as this many columns.
 template <typename T>
 constexpr int64_t kPanelRows = kTileParts<T> == 3 ? 100 : 300;
 template <typename T>
@@ -32,11 +33,11 @@ constexpr int64_t kStripColumns = kTileParts<T> == 3 ? 25 : 50;
 
 template <typename T>
 int64_t stage_steps(int64_t width) {
-  constexpr int64_t kStepBytes = kTileDepth * kTileParts<T> * 2;  // of a row or column
+  constexpr int64_t kStepBytes = kTileDepth * kTileParts<T> * 2;  // per row or column
   return std::max<int64_t>(1, kStageBytes / ((width + kTileRows) * kStepBytes));
 }
 
-/// How an output is cut.
+/// Partition of an output.
 struct Cut {
   int64_t width, panels, runs, strips;  // strips: of the whole output
   int64_t items() const { return panels * runs; }
@@ -44,7 +45,7 @@ struct Cut {
   int64_t most_strips() const { return (strips + runs - 1) / runs; }
 };
 
-/// The cut that keeps the busiest thread least busy.
+/// The partition that minimises the time of the busiest thread.
 template <typename T>
 Cut choose_cut(int64_t rows, int64_t columns, int64_t steps, int64_t threads) {
   const int64_t strips = (rows + kTileRows - 1) / kTileRows;
@@ -119,7 +120,7 @@ class AmxProduct {
   }
 
  private:
-  /// A thread's memory: the packed operands, sums, and values of fewer bits as they come.
+  /// A thread's memory: packed operands, accumulators, dequantised values.
   struct Scratch {
     uint16_t *panel, *strip;
     float* sums;
@@ -148,7 +149,7 @@ class AmxProduct {
     }
   }
 
-  /// Every panel of 32 columns brings its share of the next strip's rows nearer.
+  /// Each panel of 32 columns prefetches a part of the next strip's rows.
   void multiply(const Stage& stage, const Columns& columns, int64_t next_row, bool add,
                 const Scratch& scratch, float* sums) const {
     const int64_t steps = steps_of(stage), panels = tile_steps(columns.count);
@@ -175,7 +176,7 @@ class AmxProduct {
     }
   }
 
-  /// Panels of 32 columns one after the other, each with all steps of the stage.
+  /// Packs consecutive panels of 32 columns, each with all steps of the stage.
   void pack_panel(const Stage& stage, const Columns& columns, const Scratch& scratch) const {
     const int64_t panel_size = steps_of(stage) * kTileStep<T>;
     uint16_t* to = scratch.panel;
@@ -203,10 +204,10 @@ class AmxProduct {
     }
   }
 
-  /// Part by part, so that what is unpacked stays in the first-level cache.
+  /// Dequantises in parts that stay in the L1 cache.
   void pack_quantized(const Operand<T>& o, const Piece& piece, const Columns& columns, uint16_t* to,
                       int64_t panel_size, T* unpacked) const {
-    if (!o.transposed) {  // a step's rows, as wide as the panel
+    if (!o.transposed) {  // the rows of a step, as wide as the panel
       for (int64_t k = 0; k < piece.depth; k += kTileDepth, to += kTileStep<T>) {
         const int64_t depth = std::min(kTileDepth, piece.depth - k);
         dequantize_part(*o.quantized, piece.first + k, depth, columns.first, columns.count,

@@ -3,7 +3,7 @@
 #include "amx_tiles.h"
 #include "product_parts.h"
 
-/// Sums of products on tile registers, where `tile_table()` is there.
+/// `matmul_sum` on AMX tile registers.   @pre tile_table() is not null
 namespace sftrun::kernels {
 
 template <typename T, typename U>

@@ -25,7 +25,7 @@ bool processor_has_tiles() {
 
 const TileTable* choose() {
   const bool is_lesser = std::getenv("SFTRUN_ISA") != nullptr;
-  // The system hands tiles' registers out on request only.
+  // init_amx asks the operating system for permission to use the tile registers.
   return !is_lesser && processor_has_tiles() && at::cpu::init_amx() ? &isa_amx::kTable : nullptr;
 }
 

@@ -3,24 +3,24 @@
 #include <cstdint>
 #include <type_traits>
 
-/// Products on Intel's tile registers (AMX, Intel SDM volume 1, chapter 18): one instruction adds
-/// 16 x 32 times 32 x 16 values of bf16 to 16 x 16 sums in fp32. A value of fp32 is the sum of
-/// three of bf16 exactly, 24 bits as three times 8, so that six of nine products give the product
-/// of fp32 (arXiv:1904.06376); what the other three would add is below 2^-23 of each summand. That
-/// is two and a half times as fast as AVX-512. T is float, or uint16_t holding bfloat16.
+/// Matrix products on Intel's AMX tile registers (Intel SDM volume 1, chapter 18): one instruction
+/// adds the product of 16 x 32 and 32 x 16 bf16 values to 16 x 16 fp32 accumulators. An fp32 value
+/// is exactly the sum of three bf16 values (24 bits as three times 8), so six of the nine partial
+/// products give the fp32 product (arXiv:1904.06376); the other three are below 2^-23 of each term.
+/// This is two and a half times as fast as AVX-512. T is float, or uint16_t that holds bfloat16.
 ///
-/// Tiles take numbers below 2^-126 for 0, and the parts of an infinity are not numbers.
+/// AMX treats subnormal values as 0; an infinite fp32 value becomes NaN when it is split.
 namespace sftrun::kernels {
 
-inline constexpr int64_t kTileRows = 32;     ///< of a strip, the left operand
-inline constexpr int64_t kTileColumns = 32;  ///< of a panel, the right operand
-inline constexpr int64_t kTileDepth = 32;    ///< of both operands' steps
+inline constexpr int64_t kTileRows = 32;     ///< of a strip (left operand)
+inline constexpr int64_t kTileColumns = 32;  ///< of a panel (right operand)
+inline constexpr int64_t kTileDepth = 32;    ///< depth of a step of both operands
 
-/// How many values of bf16 stand for one of T.
+/// Number of bf16 values per value of T.
 template <typename T>
 inline constexpr int64_t kTileParts = std::is_same_v<T, float> ? 3 : 1;
 
-/// Elements of one step of a strip, or of a panel.
+/// Number of elements in one step of a strip or panel.
 template <typename T>
 inline constexpr int64_t kTileStep = kTileParts<T>* kTileRows* kTileDepth;
 
@@ -28,27 +28,26 @@ inline int64_t tile_steps(int64_t depth) {
   return (depth + kTileDepth - 1) / kTileDepth;
 }
 
-/// Rows that will be packed next, brought nearer meanwhile.
+/// Rows that are packed next; `multiply` prefetches them.
 template <typename T>
 struct ComingRows {
   const T* x = nullptr;
   int64_t stride = 0, rows = 0;
 };
 
-/// Operands that are packed begin on a cache line; what they have beside their valid rows, columns
-/// and depth is zeros.
+/// Packed operands are aligned to cache lines and zero-padded in rows, columns and depth.
 template <typename T>
 struct TileKernels {
-  /// x [rows, depth], rows `stride` apart, as [steps][parts][32 rows][32]; rows <= 32.
+  /// x [rows, depth], row stride `stride` -> [steps][parts][32 rows][32]; rows <= 32.
   void (*pack_strip)(const T* x, int64_t stride, int64_t rows, int64_t depth, uint16_t* strip);
-  /// w [depth, columns], rows `stride` apart, as [steps][parts][16][32 columns][2]: pairs of rows
-  /// interleaved, columns <= 32.
+  /// w [depth, columns], row stride `stride` -> [steps][parts][16][32 columns][2], rows interleaved
+  /// in pairs (VNNI); columns <= 32.
   void (*pack_panel)(const T* w, int64_t stride, int64_t columns, int64_t depth, uint16_t* panel);
   /// The same from w [columns, depth].
   void (*pack_panel_transposed)(const T* w, int64_t stride, int64_t columns, int64_t depth,
                                 uint16_t* panel);
-  /// sums [32, 32], rows `stride` apart, (+)= strip x panel. Adding `steps` at once or in stages
-  /// gives the same bits.
+  /// sums [32, 32], row stride `stride`, (+)= strip x panel. Adding `steps` at once or in stages
+  /// gives bit-identical results.
   void (*multiply)(const uint16_t* strip, const uint16_t* panel, int64_t steps, bool add,
                    float* sums, int64_t stride, ComingRows<T> coming);
 };
@@ -60,8 +59,7 @@ struct TileTable {
   void (*end)();    ///< after its last
 };
 
-/// Null where the processor or the system has no tiles, or SFTRUN_ISA names a lesser instruction
-/// set.
+/// Null if the processor or the operating system does not support AMX, or SFTRUN_ISA is set.
 const TileTable* tile_table();
 
 template <typename T>

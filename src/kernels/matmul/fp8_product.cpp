@@ -16,7 +16,7 @@
 namespace sftrun::kernels {
 namespace {
 
-/// One row's codes, and its factor returned.
+/// Rounds one row to e4m3; returns its scale.
 template <typename T, typename Code>
 using RoundRow = float (*)(const T* x, const float* gains, int64_t n, Code* codes);
 
@@ -33,8 +33,8 @@ void round_rows(RoundRow<T, Code> round, const at::Tensor& x, const float* gains
   });
 }
 
-/// Codes are held in bf16, exactly, wherever products of bf16 serve: twice as fast as fp32 or more,
-/// and the same sums. fp16 is not computed on a CPU.
+/// Codes are stored in bf16, which represents them exactly, wherever bf16 products are supported:
+/// at least twice as fast as fp32 with the same sums. There are no fp16 products on CPU.
 RoundedRows round_on_cpu(const at::Tensor& x, const at::Tensor& gains) {
   const bool in_fp32 = x.scalar_type() == at::kFloat,
              as_fp32 = in_fp32 && !tiled_matmul_serves(at::kBFloat16, x.size(0), x.size(1));
@@ -50,8 +50,8 @@ RoundedRows round_on_cpu(const at::Tensor& x, const at::Tensor& gains) {
   return rounded;
 }
 
-/// What the hardware's products want (at::_scaled_mm with factors for rows): bf16 out, and whole
-/// groups of 16.
+/// Requirements of the hardware's products (at::_scaled_mm with row-wise scales): bf16 output and
+/// dimensions that are multiples of 16.
 bool hardware_serves(const Product& term) {
   constexpr int64_t kGroup = 16;
   const QuantizedMatrix& w = *term.w.quantized;
@@ -68,21 +68,21 @@ ScaledCodes turned_codes(const Product& term) {
   return turned;
 }
 
-/// Both operands with what is summed over lying together, as cards of sm_89 and sm_90 want them: in
-/// the backward pass the codes are turned first.
+/// Both operands must be contiguous along the summed dimension (sm_89 and sm_90), so the backward
+/// pass uses transposed codes.
 at::Tensor hardware_product(const Product& term, const RoundedRows& rounded) {
   const QuantizedMatrix& w = *term.w.quantized;
   const ScaledCodes right =
       term.transposed ? ScaledCodes{w.packed.view({w.rows, w.columns}), w.absmax.unsqueeze(0)}
                       : turned_codes(term);
-  // As torchao's defaults: sums in fewer bits in the forward pass alone.
+  // As torchao's defaults: reduced-precision accumulation only in the forward pass.
   return at::_scaled_mm(rounded.codes, right.codes.t().view(at::kFloat8_e4m3fn), rounded.factors,
                         right.factors,
                         /*bias=*/{}, /*scale_result=*/{}, at::kBFloat16,
                         /*use_fast_accum=*/term.transposed);
 }
 
-/// By operators, with sums in fp32.
+/// Through LibTorch operators, with fp32 accumulation.
 at::Tensor product_of_codes(const Product& term, const RoundedRows& rounded,
                             const at::Tensor& column_factors) {
   const QuantizedMatrix alone = term.w.quantized->without_factors();

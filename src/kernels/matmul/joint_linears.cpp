@@ -17,7 +17,7 @@ bool can_be_part(const Linear& linear) {
   return (linear.quantized || linear.weight.defined()) && is_frozen && is_plain;
 }
 
-/// Whether its products take codes.
+/// Whether products use the FP8 codes directly.
 bool is_in_fp8(const Linear& linear) {
   return linear.quantized && linear.quantized->format == QuantFormat::kFp8 &&
          linear.quantized->absmax.defined();
@@ -27,7 +27,7 @@ int64_t rank_of(const Linear& linear) {
   return linear.lora ? linear.lora->a->shape[0] : 0;
 }
 
-/// Rows of 16-bit numbers with so many more of them begin at multiples of 32 bytes, as before.
+/// Padding ranks to 16 keeps rows of 16-bit elements aligned to 32 bytes.
 constexpr int64_t kSpareStep = 16;
 
 int64_t ranks_for(const std::vector<Linear*>& linears) {
@@ -36,7 +36,7 @@ int64_t ranks_for(const std::vector<Linear*>& linears) {
   return (ranks + kSpareStep - 1) / kSpareStep * kSpareStep;
 }
 
-/// Calls body(linear, its first row, the first of its adapter's columns).
+/// Calls body(linear, its first row, first column of its adapter).
 template <typename Body>
 void for_members(const JointLinears& joint, Body&& body) {
   int64_t row = 0, column = 0;
@@ -53,7 +53,7 @@ at::TensorOptions adapter_options(const std::vector<Linear*>& linears) {
   SFTRUN_CHECK(false);
 }
 
-/// Into one matrix, `a` and `b` too.
+/// Moves the weights into one matrix, together with `a` and `b`.
 void move_weights(const std::vector<Linear*>& linears, JointLinears& joint) {
   const int64_t rows = joint.out_features(), columns = joint.in_features(), ranks = joint.ranks();
   joint.whole = at::zeros({rows + ranks, columns + ranks}, linears.front()->weight.options());
@@ -89,24 +89,24 @@ void move_codes(const std::vector<Linear*>& linears, JointLinears& joint) {
   }
 }
 
-/// [T, N + spare] of rows with room behind them; undefined where there is too little.
+/// A view [T, N + spare] of rows including their padding; undefined if there is too little.
 at::Tensor with_spare(const at::Tensor& rows, int64_t spare) {
   const int64_t columns = rows.size(1) + spare;
-  // Of a single row the stride says nothing: what empty_like makes has that of a wider matrix.
+  // The stride of a single row is meaningless, so the storage size is checked, too.
   const int64_t end = rows.storage_offset() + (rows.size(0) - 1) * rows.stride(0) + columns;
   const bool is_stored = end * rows.element_size() <= static_cast<int64_t>(rows.storage().nbytes());
   if (rows.stride(0) < columns || !is_stored) return {};
   return rows.as_strided({rows.size(0), columns}, rows.strides());
 }
 
-/// [x | x a^T], in x's memory; undefined where there is no room.   @param low a copy of x a^T
+/// [x | x a^T] in x's memory; undefined if the padding is too small.   @param low copy of x a^T
 at::Tensor with_low(const at::Tensor& x, const JointLinears& joint, at::Tensor* low) {
   if (joint.spare() == 0) return {};
   const at::Tensor all = with_spare(x, joint.spare());
   if (!all.defined()) return {};
   at::Tensor columns = all.narrow(1, x.size(1), joint.ranks());
   at::mm_out(columns, x, joint.a.t());
-  if (low != nullptr) *low = columns.contiguous();  // x's memory goes when the pass is done
+  if (low != nullptr) *low = columns.contiguous();  // x's memory is freed after the pass
   return all;
 }
 
@@ -117,7 +117,7 @@ void add_adapters(const at::Tensor& x, const JointLinears& joint, at::Tensor* lo
   y.addmm_(columns, joint.b.t());
 }
 
-/// By codes, the adapters' part as a product of its own.
+/// FP8: products with codes; the adapters are separate products.
 JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
   JointGrads grads;
   if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);
@@ -131,10 +131,10 @@ JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool 
   return grads;
 }
 
-/// The adapters' part as a product of its own, or none.
+/// Separate products for the adapters, if any.
 JointGrads apart_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
   JointGrads grads;
-  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);  // b has the scales
+  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);  // b includes the scales
   if (!needs_dx) return grads;
   grads.dx = at::mm(dy, joint.weights());
   joint.release();
@@ -195,7 +195,7 @@ JointLinears join(const std::vector<Linear*>& linears) {
   if (!biases.empty()) joint.bias = at::cat(biases);
   if (const int64_t ranks = ranks_for(linears); ranks > 0) {
     const at::TensorOptions options = adapter_options(linears);
-    // With room, so that below unpacked weights, which have it, they are one piece.
+    // Padded, so that its rows are contiguous with those of the unpacked weights, which are padded.
     const int64_t columns = joint.in_features();
     joint.a = at::zeros({ranks, columns + ranks}, options).narrow(1, 0, columns);
     joint.b = at::zeros({joint.out_features(), ranks}, options);

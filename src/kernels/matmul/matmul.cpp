@@ -17,10 +17,9 @@
 #include "thin_product.h"
 #include "tiled_matmul.h"
 
-/// Products that the tiled kernel does not serve. In fp32 on CPU LibTorch sends them to MKL, which
-/// uses about half of a processor that is not Intel's; oneDNN, reached through an operator that
-/// LibTorch registers, is often twice as fast there. Measured once per process, on a product of
-/// ordinary size.
+/// Products that the tiled kernels do not support. For fp32 on CPU LibTorch uses MKL, which reaches
+/// about half the speed of non-Intel processors; oneDNN, called through an operator that LibTorch
+/// registers, is often twice as fast there. Measured once per process on a product of typical size.
 namespace sftrun::kernels {
 namespace {
 
@@ -62,8 +61,8 @@ bool prefers_onednn() {
     const at::NoGradGuard no_grad;
     const at::Tensor x = at::ones({512, 576}), w = at::ones({768, 576});
     try {
-      // Only a clear lead of MKL's counts: where they are close every process of a run, and the one
-      // that resumes it, must choose the same to compute the same bits.
+      // MKL is chosen only if it is clearly faster: where the two are close, all processes of a
+      // run, and the one that resumes it, must choose the same to get bit-identical results.
       constexpr double kClearLead = 1.25;
       return seconds_of([&] { onednn_linear(x, w); }) <
              kClearLead * seconds_of([&] { at::mm(x, w.t()); });
@@ -74,10 +73,10 @@ bool prefers_onednn() {
   return prefers;
 }
 
-constexpr int64_t kThin = 32;  // a rank, not a layer's width
+constexpr int64_t kThin = 32;  // typical lora_rank, not a layer's width
 
-/// oneDNN wins on products of some size; a thin side (LoRA's rank) or few rows (generation) go to
-/// MKL.
+/// oneDNN is faster on products of some size; MKL for thin operands (LoRA) or few rows
+/// (generation).
 bool use_onednn(const at::Tensor& a, int64_t rows, int64_t columns, int64_t depth) {
   if (!a.is_cpu() || a.scalar_type() != at::kFloat) return false;
   return rows >= kThin && columns >= kThin && depth >= kThin && prefers_onednn();
@@ -92,14 +91,14 @@ at::Tensor product_of(const Product& term) {
   return transposed ? at::linear(x, w) : at::mm(x, w);
 }
 
-/// g^T x, g [T, N], x [T, K]: on CUDA in fp32, as its sums are, whatever g and x are in.
+/// g^T x, g [T, N], x [T, K]; on CUDA always with fp32 output.
 at::Tensor matmul_tn(const at::Tensor& g, const at::Tensor& x) {
   if (use_onednn(g, g.size(1), x.size(1), g.size(0))) return onednn_linear(g.t(), x.t());
   if (g.is_cuda() && g.scalar_type() != at::kFloat) return at::mm(g.t(), x, at::kFloat);
   return at::mm(g.t(), x);
 }
 
-/// out += g^T x where g or x has few columns: one pass over the other, split over its columns.
+/// out += g^T x where g or x has few columns: one pass over the other, parallel over its columns.
 template <typename T>
 void add_thin(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
   SFTRUN_CHECK(g.stride(1) == 1 && x.stride(1) == 1 && out.scalar_type() == at::kFloat);
@@ -107,7 +106,7 @@ void add_thin(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
   const at::Tensor &thin = g_is_thin ? g : x, &wide = g_is_thin ? x : g;
   const int64_t thin_step = out.stride(g_is_thin ? 0 : 1),
                 wide_step = out.stride(g_is_thin ? 1 : 0);
-  constexpr int64_t kColumns = 64;  // of a part: whole cache lines of the wide side
+  constexpr int64_t kColumns = 64;  // per part: whole cache lines of the wide side
   const int64_t parts = (wide.size(1) + kColumns - 1) / kColumns;
   parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
@@ -121,7 +120,7 @@ void add_thin(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
   });
 }
 
-/// Those in FP8 one after the other behind the rest, for each has factors of its own.
+/// FP8 terms are added one by one after the others, because each has its own scales.
 at::Tensor sum_with_fp8(const std::vector<Product>& terms, const at::Tensor& residual,
                         const at::Tensor& bias) {
   std::vector<Product> others;

@@ -1,8 +1,8 @@
-// The parts of tiled products around LibTorch's brgemm, and products with one thin side. A panel is
-// [depth][width]; of bf16, whose products want the rows of their right operand two by two,
-// [depth / 2][width][2]. Columns past `valid` are zeros.
+// Packing and epilogue of tiled products around LibTorch's brgemm, and products with one thin side.
+// A panel is [depth][width]; in bf16, in VNNI layout, [depth / 2][width][2]. Columns past `valid`
+// are zero.
 
-/// From w [depth][columns], rows `stride` apart.
+/// Packs w [depth][columns], row stride `stride`.
 inline void pack_panel(const float* w, int64_t stride, int64_t valid, int64_t width, int64_t depth,
                        float* panel) {
   for (int64_t k = 0; k < depth; ++k) {
@@ -40,8 +40,8 @@ void transpose_square(const Element (&from)[16][16], Element* to, int64_t stride
 #endif
 }
 
-/// From w [columns][depth], rows `stride` apart: transposed in squares that fit the registers.
-/// Element: what moves as one, a float or a pair of bf16.
+/// Packs w [columns][depth], row stride `stride`, transposed in squares that fit the registers.
+/// Element is the unit that moves: a float or a pair of bf16.
 template <typename Element, typename T>
 void transpose_panel(const T* w, int64_t stride, int64_t valid, int64_t width, int64_t depth,
                      Element* panel) {
@@ -52,7 +52,7 @@ void transpose_panel(const T* w, int64_t stride, int64_t valid, int64_t width, i
     for (int64_t k0 = 0; k0 < elements; k0 += kSquare) {
       const int64_t rows = elements - k0 < kSquare ? elements - k0 : kSquare;
       for (int64_t c = 0; c < kSquare; ++c) {
-        if (c0 + c < valid && rows == kSquare)  // a constant length: one register's move
+        if (c0 + c < valid && rows == kSquare)  // constant length: compiles to a register move
           __builtin_memcpy(square[c], w + (c0 + c) * stride + k0 * kParts, sizeof(square[c]));
         else if (c0 + c < valid)
           __builtin_memcpy(square[c], w + (c0 + c) * stride + k0 * kParts,
@@ -104,8 +104,7 @@ void finish_product(const float* acc, int64_t width, int64_t rows, int64_t colum
 }
 
 /// out[i * out_thin_stride + c * out_wide_stride] += sum over rows of thin[row][i] * wide[row][c],
-/// for i < thin_columns and c < wide_columns. Rows are summed in blocks, for accuracy and for the
-/// cache.
+/// for i < thin_columns and c < wide_columns. Rows are summed in blocks, for accuracy and caching.
 template <typename T>
 void add_thin_product(const T* thin, int64_t thin_stride, int64_t thin_columns, const T* wide,
                       int64_t wide_stride, int64_t wide_columns, int64_t rows, float* out,

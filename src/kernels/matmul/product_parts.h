@@ -9,14 +9,14 @@
 #include "sftrun/kernels/ops.h"
 #include "tiled_matmul.h"
 
-/// What the ways to tile a sum of products share.
+/// Shared code of the tiled implementations of `matmul_sum`.
 namespace sftrun::kernels {
 
-/// One right operand and what multiplies it, as raw memory.
+/// Operands of one product as raw memory.
 template <typename T>
 struct Operand {
   const T* x;
-  const T* w;  ///< null where it is in fewer bits
+  const T* w;  ///< null if quantised
   int64_t x_stride, w_stride, depth;
   bool transposed;
   const QuantizedMatrix* quantized;
@@ -41,14 +41,14 @@ bool any_quantized(const std::vector<Operand<T>>& operands) {
                      [](const Operand<T>& o) { return o.quantized != nullptr; });
 }
 
-/// A piece of one operand's depth, packed.
+/// A range of one operand's depth.
 struct Piece {
   size_t operand;
   int64_t first, depth;
 };
-using Stage = std::vector<Piece>;  // as many pieces as the packing buffer holds
+using Stage = std::vector<Piece>;  // as much depth as the packing buffer holds
 
-/// @param most_depth that a stage holds
+/// @param most_depth depth of a stage
 template <typename T>
 std::vector<Stage> stages_of(const std::vector<Operand<T>>& operands, int64_t most_depth) {
   std::vector<Stage> stages(1);
@@ -68,12 +68,12 @@ std::vector<Stage> stages_of(const std::vector<Operand<T>>& operands, int64_t mo
   return stages;
 }
 
-/// Where sums go: times factors, plus residual and bias, rounded once.
+/// Epilogue: out = sums * row_factors * column_factors + residual + bias, rounded once.
 template <typename T>
 struct ProductOutput {
   T* out;  ///< [num_rows, num_columns]
   int64_t num_rows, num_columns;
-  const T* residual;  ///< like out, or null
+  const T* residual;  ///< [num_rows, num_columns], or null
   const T* bias;      ///< [num_columns], or null
   const float *row_factors, *column_factors;
 
@@ -87,8 +87,8 @@ struct ProductOutput {
         row_factors(floats_of(factors.rows)),
         column_factors(floats_of(factors.columns)) {}
 
-  /// Sums [rows, columns], rows `width` apart, of rows [row, row + rows) and columns [column,
-  /// column + columns). Scales them in place.
+  /// @param sums of rows [row, row + rows) and columns [column, column + columns), row stride
+  /// `width`; scaled in place
   void finish(float* sums, int64_t width, int64_t row, int64_t rows, int64_t column,
               int64_t columns) const {
     scale(sums, width, row, rows, column, columns);

@@ -16,28 +16,29 @@
 namespace sftrun::kernels {
 namespace {
 
-constexpr int64_t kFewRows = 64;       // below which whole panels do not pay
-constexpr int64_t kFewDenseRows = 4;   // up to which a dense w is best read by what it is
-constexpr int64_t kDepth = 1024;       // unpacked at a time, where rows are no whole groups
-constexpr int64_t kGrain = 16 * 1024;  // values of w worth a thread
+constexpr int64_t kFewRows = 64;       // fewer rows do not pay for packing whole panels
+constexpr int64_t kFewDenseRows = 4;   // up to this many rows dot products are faster for a dense w
+constexpr int64_t kDepth = 1024;       // dequantised at a time, if rows are not whole groups
+constexpr int64_t kGrain = 16 * 1024;  // minimum number of values of w per thread
 
 const DotKernels& dots() {
   return cpu_kernels().dots;
 }
 
-/// Whether rows consist of what is unpacked at once, and so are multiplied without being written.
+/// Whether rows of w consist of whole groups of 32 values, which are multiplied as they are
+/// decoded.
 bool is_unpacked_at_once(const QuantizedMatrix& w) {
   constexpr int64_t kAtOnce = 32;
   return w.columns % kAtOnce == 0 && (!is_4bit(w.format) || w.block_size % kAtOnce == 0);
 }
 
-/// fp32 [count, K]; of 4 bits split.
+/// x in fp32 [count, K]; for 4-bit matrices reordered by `split_pairs`.
 struct Tokens {
   const float* x;
   int64_t count;
 };
 
-/// Calls body(row, out) for all rows of w x^T; a body is one thread's.
+/// x w^T by rows of w: calls body(row, out) for each row; each thread has its own body.
 template <typename MakeBody>
 at::Tensor each_row(const at::Tensor& x, int64_t rows, const MakeBody& make_body) {
   at::Tensor turned = at::empty({rows, x.size(0)}, at::kFloat);  // w x^T
@@ -114,7 +115,7 @@ at::Tensor ggml_product(const Tokens& tokens, const at::Tensor& x, const Quantiz
   });
 }
 
-/// Of any shape: rows are unpacked part by part into the first-level cache.
+/// Any shape: rows are dequantised in parts that stay in the L1 cache.
 at::Tensor product_of_parts(const Tokens& tokens, const at::Tensor& x, const QuantizedMatrix& w) {
   return each_row(x, w.rows, [&] {
     return [&, part = std::vector<float>(kDepth)](int64_t row, float* out) mutable {
@@ -150,9 +151,9 @@ at::Tensor product(const at::Tensor& x, const Matrix& w) {
                                 : ggml_product(tokens, x, matrix);
 }
 
-/// x w, some of w's rows at a time: all of a head's would be large.
+/// x w, with some rows of w dequantised at a time, which limits memory.
 at::Tensor product_by_rows(const at::Tensor& x, const QuantizedMatrix& w) {
-  constexpr int64_t kValues = 1 << 20;  // unpacked at once
+  constexpr int64_t kValues = 1 << 20;  // values dequantised at once
   const int64_t step = std::max<int64_t>(1, kValues / w.columns);
   at::Tensor out = at::zeros({x.size(0), w.columns}, x.options().dtype(at::kFloat));
   for (int64_t first = 0; first < w.rows; first += step) {

@@ -6,16 +6,16 @@
 #include "cuda/staging.cuh"
 #include "cuda/thin_product.h"
 
-// Bound by memory: a matrix is read once and in as few bits as it has, where unpacking it first
-// would write and read it again in sixteen. Compiled without fused multiply-adds but those that
-// are written: what is unpacked is what dequantize.cu has.
+// Memory-bound: the quantised matrix is read once; dequantising it first would write and read 16
+// bits per value. Compiled with -fmad=false; only explicit fmaf is fused, so the dequantised values
+// equal those of dequantize.cu.
 namespace sftrun::kernels::cuda {
 namespace {
 
 #include "sftrun/weights/ggml_blocks.inl"
 
-/// Tokens' values, whatever their type: all threads take the same branch. Addresses are in bytes,
-/// so that those of the types are one.
+/// Reads rows of x of any dtype; the branch is uniform across threads. Offsets are in bytes, so
+/// that the dtypes share the address computation.
 struct TypedRows {
   explicit __device__ TypedRows(const ThinProduct& product)
       : x(static_cast<const char*>(product.x)),
@@ -48,7 +48,7 @@ __device__ __forceinline__ void store_typed(Type type, void* y, int64_t at, floa
     store(static_cast<float*>(y) + at, value);
 }
 
-/// Sums over the block's threads, lanes first and then warps; a thread stores each.
+/// Sums over the lanes of each warp, then over warps; one thread stores each result.
 template <int kRows, int kTokens>
 __device__ void store_sums(const ThinProduct& product, int64_t rows, const ThinTile& tile,
                            const float (&sums)[kRows][kTokens]) {
@@ -70,7 +70,7 @@ __device__ void store_sums(const ThinProduct& product, int64_t rows, const ThinT
   store_typed(product.type, product.y, token * rows + row, total);
 }
 
-/// The bytes of a tile's rows, kThinGroups groups at a time, in shared memory.
+/// Loads the bytes of a tile's rows, kThinGroups groups at a time, to shared memory.
 template <typename View>
 class StagedBytes {
  public:
@@ -89,7 +89,7 @@ class StagedBytes {
       staging[r].load(from, left < kMost ? left : kMost, thread);
       first_[r] = memory_[r] + RowStaging::shift_of(from);
     }
-    __syncthreads();  // what was there before has been read
+    __syncthreads();  // the previous content has been read
     for (int r = 0; r < kRows; ++r) staging[r].store(memory_[r], thread);
     __syncthreads();
   }
@@ -115,8 +115,7 @@ __device__ __forceinline__ void multiply_thin(const ThinProduct& product, const 
   store_sums(product, w.rows, tile, sums);
 }
 
-/// At once on a multiprocessor, so that enough is on its way; the sums of more tokens take
-/// registers.
+/// Blocks per multiprocessor: enough loads in flight; more tokens need more registers.
 template <int kTokens>
 constexpr int kThinBlocks = kTokens > 3 ? 3 : 4;
 
@@ -133,7 +132,7 @@ __global__ void __launch_bounds__(kThinThreads, kThinBlocks<kTokens>)
   multiply_thin<kTokens>(product, w);
 }
 
-/// Calls launch(number of tokens at once as a type, grid).
+/// Calls launch(tokens per block as a type, grid).
 template <typename View, typename Launch>
 void for_tokens(const ThinProduct& product, const View& w, Launch&& launch) {
   if (product.tokens == 0 || w.rows == 0) return;

@@ -10,27 +10,28 @@
 #include "amx_matmul.h"
 #include "sftrun/core/error.h"
 
-/// The output is cut into panels of up to 64 columns, and these into runs of row blocks: the items
-/// that threads take. An item packs its panel of the right operands, which stays in the
-/// second-level cache, and multiplies its row blocks by it; each block's fp32 accumulators get
-/// residual and bias and are rounded once. So several products cost one pass over the output, and
-/// no thread waits for another's packing. Operands too deep for that are taken in stages, with the
-/// accumulators of all row blocks kept between them. Which thread runs an item changes nothing.
+/// The output is divided into panels of up to 64 columns, and each panel into runs of row blocks.
+/// One panel and run is the work item of a thread: it packs its panel of the right operands, which
+/// stays in the L2 cache, and multiplies its row blocks by it; residual and bias are added to each
+/// block's fp32 accumulators, which are rounded once. So several products need a single pass over
+/// the output, and no thread waits for another's packing. Deeper operands are processed in stages,
+/// and the accumulators of all row blocks are kept between them. The result does not depend on
+/// which thread runs an item.
 namespace sftrun::kernels {
 namespace {
 
 constexpr int64_t kRows = 64, kPanel = 64, kVector = 16;
 constexpr int64_t kStageBytes = 512 * 1024;  // of packed right operands
 constexpr int64_t kStagedBlocks = 16;        // row blocks of a staged item: 256 KiB of accumulators
-constexpr int64_t kItemsPerThread = 8;       // at least, where that leaves enough rows
-constexpr int64_t kUnpacked = 128;           // depth that is unpacked at once; even
+constexpr int64_t kItemsPerThread = 8;       // at least, if that leaves enough rows
+constexpr int64_t kUnpacked = 128;           // depth dequantised at once; even
 constexpr int64_t kFewestBlocks = 4;         // fewer rows do not pay for packing
 
-/// Most depth that a stage holds, for panels of full width.
+/// Largest depth of a stage, for panels of full width.
 template <typename T>
 constexpr int64_t kStageDepth = kStageBytes / static_cast<int64_t>(sizeof(T)) / kPanel;
 
-/// How an output [rows, columns] is cut.
+/// Partition of an output [rows, columns].
 struct Cut {
   int64_t num_rows, num_columns, panels, runs, blocks;  // blocks: of the whole output
   Cut(int64_t rows, int64_t columns, bool staged, int64_t threads)
@@ -45,11 +46,11 @@ struct Cut {
   }
   int64_t items() const { return panels * runs; }
   int64_t first_block(int64_t run) const { return run * blocks / runs; }
-  /// The last block ends with the last row: it overlaps the one before rather than read past it.
+  /// The last block ends with the last row and may overlap the one before.
   int64_t first_row(int64_t block) const { return std::min(block * kRows, num_rows - kRows); }
 };
 
-/// T: of the operands, U: of what is written.
+/// T: dtype of the operands, U: dtype of the output.
 template <typename T, typename U>
 class TiledProduct {
  public:
@@ -64,7 +65,7 @@ class TiledProduct {
     const int64_t kept_blocks = stages_.size() > 1 ? kStagedBlocks : 1;
     const int64_t acc = kept_blocks * kRows * kPanel,
                   unpacked = any_quantized(operands_) ? kUnpacked * kPanel : 0;
-    const int64_t scratch = kPacked + acc + unpacked;  // floats a thread
+    const int64_t scratch = kPacked + acc + unpacked;  // floats per thread
     const int64_t threads = std::min<int64_t>(at::get_num_threads(), cut_.items());
     const at::Tensor memory = at::empty({threads, scratch}, at::kFloat);
     std::atomic<int64_t> next{0};
@@ -85,7 +86,7 @@ class TiledProduct {
     int64_t first, valid, width;
   };
 
-  /// A thread's memory: packed right operands, accumulators, and values of fewer bits as they come.
+  /// A thread's memory: packed right operands, accumulators, dequantised values.
   struct Scratch {
     T* packed;
     float* acc;
@@ -110,7 +111,7 @@ class TiledProduct {
     }
   }
 
-  /// Part by part, so that what is unpacked stays in the first-level cache.
+  /// Dequantises in parts that stay in the L1 cache.
   void pack_quantized(const Operand<T>& o, const Piece& piece, const Panel& panel, T* packed,
                       T* unpacked) const {
     const auto& kernels = kernels_for();
@@ -156,7 +157,8 @@ class TiledProduct {
     }
   }
 
-  /// What `finish` touches is two lines a row, too short for the processor to see it coming.
+  /// Prefetches the memory of `finish`: two cache lines per row, too short for the hardware
+  /// prefetcher.
   void prefetch(int64_t block, const Panel& panel) const {
     constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(U));
     for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, cut_.num_rows); ++row) {
@@ -168,7 +170,7 @@ class TiledProduct {
     }
   }
 
-  /// One block's sums into the rows of it that no earlier block has written.
+  /// Writes a block's sums, except rows that the block before has written.
   void finish(int64_t block, const Panel& panel, float* acc) const {
     const int64_t row = block * kRows, skip = row - cut_.first_row(block);
     output_.finish(acc + skip * panel.width, panel.width, row, kRows - skip, panel.first,

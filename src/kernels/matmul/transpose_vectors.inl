@@ -1,5 +1,5 @@
 #ifdef __AVX512F__
-/// Turns 16 x 16 elements of 4 bytes.
+/// Transposes 16 x 16 elements of 4 bytes.
 inline void transpose_vectors(__m512i (&a)[16]) {
   __m512i b[16];
   for (int i = 0; i < 8; ++i) {

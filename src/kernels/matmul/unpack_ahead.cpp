@@ -20,7 +20,7 @@ UnpackAhead::UnpackAhead(at::Device device, at::ScalarType dtype)
       free_(device.type()),
       order_(&orders_[0]) {}
 
-/// What was unpacked on a guess may still be on its way into memory that goes away.
+/// Matrices unpacked ahead may still be written to buffers that are about to be freed.
 UnpackAhead::~UnpackAhead() {
   try {
     unpacking_.synchronize();
@@ -87,7 +87,7 @@ void UnpackAhead::add_adapters(const Wanted& wanted, Buffer& buffer) const {
 }
 
 void UnpackAhead::unpack_beside(const Wanted& wanted, Buffer& buffer) {
-  free_.record(computing());  // behind whatever reads what the buffer has now
+  free_.record(computing());  // after the kernels that read the buffer's content
   free_.block(unpacking_);
   const c10::StreamGuard guard(unpacking_);
   unpack(wanted, buffer);
@@ -111,12 +111,12 @@ at::Tensor UnpackAhead::values(const JointLinears& joint, JointPart part) {
   if (own.holds != &joint)
     unpack(wanted, own);
   else if (!joint.fp8)
-    add_adapters(wanted, own);  // of the other direction, where it was unpacked for one
+    add_adapters(wanted, own);  // for the other direction, if it was unpacked for one
   return matrix_in(own, joint);
 }
 
-/// Now, not when the next one is asked for: whatever is queued until then, attention for one, is
-/// time to unpack beside.
+/// Starts unpacking now rather than at the next request, so that it overlaps with work launched
+/// until then, such as attention.
 void UnpackAhead::done() {
   const auto wanted =
       std::span(*order_).subspan(asked_).first(std::min(buffers_.size(), order_->size() - asked_));

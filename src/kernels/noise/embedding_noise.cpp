@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kModule = 0xFFFFFFFFU;  // modules with dropout are numbered from 0
 
-/// 24 bits, all that fp32 holds of a number in [-1, 1).
+/// The high 24 bits as a value in [-1, 1), exact in fp32.
 float signed_unit(uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-23F - 1.0F;
 }

@@ -1,11 +1,11 @@
 #include "cuda/device.cuh"
 
-// A Philox call gives the noise of four neighbouring channels. A block takes a token's channels, a
-// thread eight of them at a time, or four where rows are not read in eights.
+// One Philox call yields the noise of four consecutive channels. One block per token; a thread
+// processes eight channels at a time, or four if rows are not accessed in vectors of eight.
 namespace sftrun::kernels::cuda {
 namespace {
 
-/// The document of a row: the last that begins at or before it. Empty documents have none.
+/// Document of a row: the last one that begins at or before it and is not empty.
 __device__ __forceinline__ int64_t document_of(const int32_t* cu_seqlens, int64_t documents,
                                                int64_t row) {
   int64_t first = 0, end = documents;
@@ -19,12 +19,12 @@ __device__ __forceinline__ int64_t document_of(const int32_t* cu_seqlens, int64_
   return first;
 }
 
-/// That of a row's document, in every thread.
+/// Noise magnitude of a row's document, in every thread.
 __device__ __forceinline__ float row_magnitude(const int32_t* cu_seqlens, int64_t documents,
                                                int64_t row, int64_t channels,
                                                const NoiseParams& params) {
   __shared__ float magnitude;
-  __syncthreads();  // that of the row before has been read
+  __syncthreads();  // the previous row's value has been read
   if (threadIdx.x == 0) {
     const int64_t document = document_of(cu_seqlens, documents, row);
     magnitude = noise_magnitude(params, cu_seqlens[document + 1] - cu_seqlens[document], channels);
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
       T* at = x + row * channels + first;
 #pragma unroll
       for (int i = 0; i < kOfThread; i += kWidth) {
-        if (first + i >= channels) break;  // kWidth is 1
+        if (first + i >= channels) break;  // only possible with kWidth 1
         float values[kWidth];
         load_values<kWidth>(at + i, values);
         for (int j = 0; j < kWidth; ++j)

@@ -19,7 +19,7 @@
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/packed.h"
 
-/// Compiled without contraction to fused multiply-adds: values are bit-equal to the references'.
+/// Compiled with -ffp-contract=off: values are bit-equal to the references'.
 namespace sftrun::kernels {
 namespace {
 
@@ -37,7 +37,7 @@ void part_of_ggml(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int6
 template <typename T>
 void part_of_4bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
                   int64_t columns, T* out, int64_t stride) {
-  constexpr int64_t kFactors = 64;  // of a stretch
+  constexpr int64_t kFactors = 64;  // block scales per iteration
   const auto* packed = matrix.packed.const_data_ptr<uint8_t>();
   const float* table = quant_table(matrix.format).data();
   const bool is_contiguous = stride == columns && columns == matrix.columns;
@@ -69,20 +69,20 @@ void part_of_8bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int6
   }
 }
 
-constexpr int64_t kStreamed = 16 << 20;  // bytes: more than is still in the caches when it is read
+constexpr int64_t kStreamed = 16 << 20;  // bytes: more than the caches still hold when it is read
 
-/// Others may read what was streamed.
+/// Store fence after non-temporal stores, so that other threads see the data.
 void end_stream() {
 #ifdef __SSE2__
   _mm_sfence();
 #endif
 }
 
-/// Rows [row, row + rows) past the caches, by way of a part that stays in the first-level one: an
-/// ordinary store first reads what it is about to overwrite.
+/// Dequantises rows with non-temporal stores through a buffer in the L1 cache: an ordinary store
+/// would first read the cache line that it overwrites.
 template <typename T>
 void stream_rows(const QuantizedMatrix& matrix, int64_t row, int64_t rows, T* out) {
-  constexpr int64_t kPart = 2048;  // values; whole blocks of ggml's
+  constexpr int64_t kPart = 2048;  // values; a multiple of ggml's block sizes
   alignas(64) std::array<T, kPart> part;
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t column = 0; column < matrix.columns; column += kPart) {
@@ -97,9 +97,9 @@ void stream_rows(const QuantizedMatrix& matrix, int64_t row, int64_t rows, T* ou
 
 template <typename T>
 void write_rows(const QuantizedMatrix& matrix, int64_t first, const at::Tensor& out) {
-  constexpr int64_t kGrain = 4096;  // values worth a thread
+  constexpr int64_t kGrain = 4096;  // minimum number of values per thread
   auto* values = static_cast<T*>(out.data_ptr());
-  // Of two bytes a value, ordinary stores measured faster for every format (bench/RESULTS.md).
+  // For 2-byte outputs ordinary stores are faster in every format (bench/RESULTS.md).
   const bool is_streamed =
       std::is_same_v<T, float> && static_cast<int64_t>(out.nbytes()) >= kStreamed;
   parallel_for(0, out.size(0), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, matrix.columns)),
@@ -111,7 +111,7 @@ void write_rows(const QuantizedMatrix& matrix, int64_t first, const at::Tensor& 
                });
 }
 
-/// Rows from `first` on, as many as `out` has.
+/// Dequantises rows [first, first + rows of `out`).
 void write_rows(const QuantizedMatrix& matrix, int64_t first, const at::Tensor& out) {
   SFTRUN_CHECK(matrix.packed.is_cpu());
   const at::NoGradGuard no_grad;
@@ -172,8 +172,7 @@ at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_
 
 namespace {
 
-/// Every 256 blocks from the matrix' own beginning share one, so that a row's depends on where it
-/// was.
+/// Block scales [blocks]; nested ones are dequantised with the index in the original matrix.
 at::Tensor unpacked_factors(const QuantizedMatrix& matrix, const at::Tensor& blocks) {
   if (!matrix.is_nested()) return matrix.absmax.index_select(0, blocks);
   const at::Tensor map = matrix.codes.is_cpu() ? nested_map() : matrix.nested_values,
@@ -184,13 +183,13 @@ at::Tensor unpacked_factors(const QuantizedMatrix& matrix, const at::Tensor& blo
       .add_(matrix.offset);
 }
 
-/// Some rows as a matrix of their own.   @pre where of 4 bits, matrix.splits_at(1)
+/// Selected rows as a separate matrix.   @pre 4 bits: matrix.splits_at(1)
 QuantizedMatrix rows_of(const QuantizedMatrix& matrix, const at::Tensor& rows) {
   QuantizedMatrix some = matrix;
   some.rows = rows.numel();
   some.packed = matrix.packed.view({matrix.rows, -1}).index_select(0, rows).flatten();
   if (is_4bit(matrix.format)) {
-    const int64_t blocks = matrix.columns / matrix.block_size;  // of a row
+    const int64_t blocks = matrix.columns / matrix.block_size;  // per row
     const at::Tensor chosen = rows.to(at::kLong).unsqueeze(1) * blocks +
                               at::arange(blocks, rows.options().dtype(at::kLong));
     some.absmax = unpacked_factors(matrix, chosen.flatten());

@@ -4,7 +4,7 @@
 #include "cuda/device.cuh"
 #include "dequantize_groups.cuh"
 
-// Compiled without fused multiply-adds: bit-equal to the references, as on a CPU.
+// Compiled with -fmad=false: bit-equal to the references, as on CPU.
 namespace sftrun::kernels::cuda {
 namespace {
 
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kUnpackThreads)
   dequantize_groups<kWidth>(matrix, to, groups);
 }
 
-/// A matrix whose groups are not whole.
+/// For matrices that do not consist of whole groups.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     dequantize_4bit_singly(FourBitView matrix, const __grid_constant__ FourBitTables tables,

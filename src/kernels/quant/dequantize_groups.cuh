@@ -2,14 +2,14 @@
 
 #include "cuda/staging.cuh"
 
-// What the kernels that unpack whole matrices share. To be compiled without fused multiply-adds.
+// Shared code of the dequantisation kernels. Must be compiled without fused multiply-adds.
 namespace sftrun::kernels::cuda {
 
 constexpr int kUnpackThreads = 128;
-/// Groups that a block decodes at a time: of 4 bits a thread reads 16 bytes.
+/// Groups that a block decodes per iteration: with 4 bits each thread reads 16 bytes.
 constexpr int kUnpackGroups = 4 * kUnpackThreads;
 
-/// Where values go: rows of `columns`, `stride` elements apart.
+/// Destination: rows of `columns` values, row stride `stride`.
 template <typename T>
 struct UnpackedRows {
   T* y;
@@ -18,11 +18,11 @@ struct UnpackedRows {
   UnpackedRows(const ValueRows& to, int64_t of)
       : y(static_cast<T*>(to.y)), columns(of), stride(to.stride) {}
 
-  /// Of value i of the whole.
+  /// Address of value i of the whole matrix.
   __device__ T* value(int64_t i) const {
     return stride == columns ? y + i : y + i / columns * stride + i % columns;
   }
-  /// Of group i of the whole.   @pre rows have whole groups
+  /// Address of group i of the whole matrix.   @pre rows are whole groups
   __device__ T* group(int64_t i) const {
     if (stride == columns) return y + i * kGroup;
     const int64_t of_row = columns / kGroup, row = row_of_group(i, of_row);
@@ -30,14 +30,14 @@ struct UnpackedRows {
   }
 };
 
-/// Whether whole groups are written in words of 16 bytes.
+/// Whether whole groups can be written as 16-byte words.
 inline bool rows_in_eights(Type type, const ValueRows& to) {
   return in_eights(0, {to.y}) && strides_in_eights(type, {to.stride});
 }
 
-/// The values of a matrix with whole groups, which are decoded out of shared memory, so that reads
-/// and writes are of 16 bytes each and lie side by side.
-/// @tparam kWidth 8 where `rows_in_eights`, else 1
+/// Dequantises a matrix of whole groups. The codes are copied to shared memory first, so that reads
+/// and writes are coalesced 16-byte accesses.
+/// @tparam kWidth 8 if `rows_in_eights`, else 1
 /// @param matrix a view of packed.h
 template <int kWidth, typename View, typename T>
 __device__ __forceinline__ void dequantize_groups(const View& matrix, const UnpackedRows<T>& to,
@@ -52,7 +52,7 @@ __device__ __forceinline__ void dequantize_groups(const View& matrix, const Unpa
     const uint8_t* from = matrix.bytes() + View::bytes_before(first);
     Bytes bytes;
     bytes.load(from, View::bytes_before(end) - View::bytes_before(first), thread);
-    __syncthreads();  // what was there before has been read
+    __syncthreads();  // the previous content has been read
     bytes.store(memory, thread);
     __syncthreads();
     const uint8_t* here = memory + Bytes::shift_of(from);
@@ -65,7 +65,7 @@ __device__ __forceinline__ void dequantize_groups(const View& matrix, const Unpa
   }
 }
 
-/// Blocks for as many groups, with a loop past the limit: a block's tables are loaded once.
+/// Number of blocks for this many groups; limited, because each block loads the tables once.
 inline unsigned unpack_grid(int64_t groups) {
   constexpr int64_t kLimit = 1 << 13;
   const int64_t blocks = (groups + kUnpackGroups - 1) / kUnpackGroups;

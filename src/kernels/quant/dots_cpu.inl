@@ -1,11 +1,11 @@
-// Products of one row of a matrix with a few tokens, each value of one in fewer bits multiplied as
-// it is unpacked. Values are those of dequantize_… in fp32; sums are, too, in an order that depends
-// on the row's length alone. x is fp32 [tokens, n]; n is a multiple of 32.
+// Dot products of one matrix row with a few tokens; quantised values are multiplied as they are
+// decoded. Values equal those of dequantize_… in fp32. Sums are in fp32, in an order that depends
+// only on the row's length. x is fp32 [tokens, n]; n is a multiple of 32.
 
 constexpr int64_t kAtOnce = 32;  ///< values
 
-/// What 4 bits are multiplied with: of each 32 values the even ones, then the odd ones, for a
-/// byte's two codes belong to neighbours.
+/// Layout of x for `dot_4bit`: of each 32 values first the even ones, then the odd ones, because
+/// the two codes of a byte belong to neighbouring values.
 void split_pairs(const float* x, int64_t n, float* out) {
   for (int64_t first = 0; first < n; first += kAtOnce) {
 #pragma omp simd
@@ -34,11 +34,11 @@ inline Sixteen load_sixteen(const uint16_t* from) {
 inline float total_of(Sixteen sum) {
   return _mm512_reduce_add_ps(sum);
 }
-/// A byte's high code, and its low one.
+/// Values of the high and of the low codes.
 struct SixteenPairs {
   Sixteen firsts, seconds;
 };
-/// Of 16 bytes. What lies above a code's four bits is not looked at.
+/// For 16 bytes. The lookup ignores bits above a code's four.
 inline SixteenPairs pairs_of(const uint8_t* packed, Sixteen values) {
   const __m512i bytes =
       _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed)));
@@ -92,7 +92,7 @@ struct DotSums {
   DotSums() {
     for (int t = 0; t < kTokens; ++t) firsts[t] = seconds[t] = all(0.0F);
   }
-  /// @param x of the first of the 32 values; tokens are `n` apart
+  /// @param x at the first of the 32 values; rows are `n` apart
   void add(Sixteen first, Sixteen second, const float* x, int64_t n) {
     for (int t = 0; t < kTokens; ++t) {
       add_product(firsts[t], first, x + t * n);
@@ -104,7 +104,7 @@ struct DotSums {
   }
 };
 
-/// Stands where unpacking has the address that values go to: they go to sums.
+/// Accumulates decoded values into sums; used in place of the output pointer of the decoders.
 template <int kTokens>
 struct DotSink {
   const float* x;
@@ -118,7 +118,7 @@ template <int kTokens>
 SFTRUN_INLINE void store_finite(const DotSink<kTokens>& to, Sixteen first, Sixteen second) {
   to.sums->add(first, second, to.x, to.n);
 }
-/// Any 32 values.
+/// Any 32 values, finite or not.
 template <int kTokens>
 SFTRUN_INLINE void store_numbers(const float* numbers, int64_t /*count*/,
                                  const DotSink<kTokens>& to) {
@@ -158,7 +158,7 @@ void dots_8bit(const EightBitRow& row, int64_t n, const float* x, float* out) {
   sums.write(out);
 }
 
-/// The whole thirty-twos of a dense row.
+/// The whole groups of 32 of a dense row.
 template <int kTokens, typename T>
 void dots_dense(const T* w, int64_t n, int64_t whole, const float* x, float* out) {
   DotSums<kTokens> sums;
@@ -221,7 +221,7 @@ void dots_dense(const T* w, int64_t n, int64_t whole, const float* x, float* out
 }
 #endif
 
-/// Calls dots(how many, x, out) until all tokens have had their turn.
+/// Calls dots(number of tokens as a type, x, out) for four tokens at a time, then for single ones.
 template <typename Dots>
 void in_fours(int64_t tokens, int64_t n, const float* x, float* out, const Dots& dots) {
   constexpr int kFour = 4;

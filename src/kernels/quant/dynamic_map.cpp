@@ -15,7 +15,8 @@ namespace {
 constexpr int kExponents = 7;
 constexpr int64_t kNumCodes = 256, kNumSteps = kStateSteps;
 
-/// Means of neighbouring bounds between 0.1 and 1, in fp32 as the reference has them.
+/// Midpoints of equally spaced bounds in [0.1, 1], scaled by powers of ten, in fp32 as in
+/// bitsandbytes.
 at::Tensor make_values(bool is_signed) {
   std::vector<float> values = {0.0F, 1.0F};
   for (int i = 0; i < kExponents; ++i) {
@@ -38,7 +39,7 @@ at::Tensor make_values(bool is_signed) {
 at::Tensor make_codes(const at::Tensor& values) {
   const std::span<const float> of_code(values.const_data_ptr<float>(), kNumCodes);
   at::Tensor codes = at::empty({kNumSteps}, at::kByte);
-  size_t best = 0;  // both ascend
+  size_t best = 0;  // `best` only increases, as x and the values ascend
   for (int64_t i = 0; i < kNumSteps; ++i) {
     const float x = static_cast<float>(i) / (kNumSteps - 1) * 2.0F - 1.0F;
     while (best + 1 < of_code.size() &&

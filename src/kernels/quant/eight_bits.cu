@@ -3,8 +3,8 @@
 #include "cuda/device.cuh"
 #include "dequantize_groups.cuh"
 
-// Compiled without fused multiply-adds, as dequantize.cu. Rows are read twice, the second time from
-// the second-level cache.
+// Compiled with -fmad=false, as dequantize.cu. Rows are read twice, the second time from the L2
+// cache.
 namespace sftrun::kernels::cuda {
 namespace {
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ void store_codes(uint8_t* to, const uint8_t* codes) {
   }
 }
 
-/// One block for each row.
+/// One block per row.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     round_to_e4m3(const T* x, const float* gains, uint8_t* codes, float* factors, int64_t n) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kUnpackThreads)
   dequantize_groups<kWidth>(matrix, to, groups);
 }
 
-/// A matrix whose groups are not whole.
+/// For matrices that do not consist of whole groups.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     dequantize_8bit_singly(EightBitView matrix, const UnpackedRows<T> to, int64_t n) {

@@ -1,4 +1,4 @@
-// Eight bits a value, with a factor for each row (include/sftrun/kernels/quant.h).
+// 8-bit formats with one scale per row (include/sftrun/kernels/quant.h).
 
 #include "sftrun/weights/eight_bits.inl"
 
@@ -8,12 +8,13 @@ inline bool are_numbers(__m256i codes) {
   return _mm256_cmpeq_epi8_mask(magnitudes, _mm256_set1_epi8(-1)) == 0;
 }
 
-/// Thirty-two codes, by way of fp16, whose exponents they fit: values are 2^8 too low there.
-/// @param factors times 2^8
+/// Thirty-two e4m3 codes, converted through fp16: the exponent fields are compatible, but the
+/// values come out 2^8 too small.
+/// @param factors the row's scale times 2^8
 template <typename Out>
 SFTRUN_INLINE void store_e4m3(__m256i codes, __m512 factors, const Out& out) {
   const __m512i high = _mm512_slli_epi16(_mm512_cvtepu8_epi16(codes), 8);
-  const __m512i halves = _mm512_and_si512(_mm512_srai_epi16(high, 1),  // its sign is there twice
+  const __m512i halves = _mm512_and_si512(_mm512_srai_epi16(high, 1),  // duplicates the sign bit
                                           _mm512_set1_epi16(static_cast<int16_t>(0xbf80)));
   store_finite(out, _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), factors),
                _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)), factors));
@@ -28,14 +29,14 @@ SFTRUN_INLINE void store_int8(__m256i codes, __m512 factors, const Out& out) {
 }
 #endif
 
-/// e4m3: code * factor. int8: code * factor / 127, in the order of bitsandbytes'
+/// e4m3: code * factor. int8: code * factor / 127, in the order of operations of bitsandbytes'
 /// int8_vectorwise_dequant.
 inline float eight_bit_value(EightBits form, uint8_t code, float factor) {
   return form == EightBits::kE4m3 ? e4m3_value(code) * factor : int8_value(code, factor);
 }
 
-/// The whole groups of 32 of a row.   @return how many values they have
-/// @tparam Out where values go: an address, or what stands for one (dots_cpu.inl)
+/// Dequantises the whole groups of 32 values of a row.   @return number of values written
+/// @tparam Out pointer, or an accumulator in its place (dots_cpu.inl)
 template <typename Out>
 SFTRUN_INLINE int64_t unpack_groups(EightBits form, const uint8_t* codes, int64_t n, float factor,
                                     Out out) {
@@ -64,7 +65,7 @@ SFTRUN_INLINE int64_t unpack_groups(EightBits form, const uint8_t* codes, int64_
   return i;
 }
 
-/// @param factor of the row that all n are of
+/// @param factor scale of the row
 template <typename T>
 void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out) {
   for (int64_t i = unpack_groups(form, codes, n, factor, out); i < n; ++i)
@@ -81,7 +82,7 @@ inline float largest_magnitude(const float* x, int64_t n) {
   return largest;
 }
 
-/// One row's codes; returns its factor, largest / 448 (of zeros 1 / 448), as transformers'
+/// Quantises one row; returns its scale, absmax / 448 (1 / 448 for zeros), as transformers'
 /// quantize_fp8_per_row.
 float quantize_row_e4m3(const float* x, int64_t n, uint8_t* codes) {
   const float factor = e4m3_factor(largest_magnitude(x, n));
@@ -90,12 +91,13 @@ float quantize_row_e4m3(const float* x, int64_t n, uint8_t* codes) {
   return factor;
 }
 
-/// One row's codes; returns its largest magnitude, as bitsandbytes' int8_vectorwise_quant.
+/// Quantises one row; returns its absmax, as bitsandbytes' int8_vectorwise_quant.
 float quantize_row_int8(const float* x, int64_t n, uint8_t* codes) {
   const float largest = largest_magnitude(x, n);
-  // Rounded twice: Python's 127.0 / tensor is the tensor's reciprocal times 127.
+  // Rounded twice: PyTorch computes 127.0 / tensor as tensor.reciprocal() * 127.
   const float steps = largest > 0 ? 1.0F / largest * 127.0F : 0.0F;
-  constexpr float kRoundMagic = 12582912.0F;  // 1.5 * 2^23: sums are rounded to whole numbers
+  constexpr float kRoundMagic = 12582912.0F;  // 1.5 * 2^23: adding and subtracting rounds to an
+                                              // integer
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float rounded = (x[i] * steps + kRoundMagic) - kRoundMagic;

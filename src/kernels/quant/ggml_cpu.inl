@@ -1,12 +1,12 @@
-// ggml's blocks in vectors: the numbers of sftrun/weights/ggml_blocks.inl bit for bit, by the same
-// operations in the same order. What the compiler makes of those loops is bound by shifts and by
-// what lies between bytes and floats; here a group's 32 codes are put together as bytes.
+// Vectorised dequantisation of ggml blocks, bit-identical to sftrun/weights/ggml_blocks.inl: the
+// same operations in the same order. The 32 codes of a group are assembled as bytes, which is
+// faster than what the compiler generates from the plain loops.
 
-/// What becomes of code * scale.
+/// Whether a shift is added to or subtracted from code * scale.
 enum class Shift { kNone, kPlus, kMinus };
 
-/// Of one block: its factors, `is_finite` where none of those in fp16 is infinite or no number, and
-/// the codes of a group, signed bytes in the order of the numbers.
+/// Per format: the block's scales, `is_finite` (no fp16 scale is infinite or NaN), and the codes of
+/// a group as signed bytes in value order.
 template <typename Format>
 struct InVectors;
 
@@ -20,21 +20,21 @@ inline __m256i all_bytes(int value) {
   return _mm256_set1_epi8(static_cast<char>(value));
 }
 
-/// As many bits of each byte as `ones` has, from `from` on, moved to `to`.
+/// The bits `ones` of each byte, moved from bit position `from` to `to`.
 inline __m256i bits_of(__m256i bytes, int from, int ones, int to = 0) {
   const __m256i moved =
       from > to ? _mm256_srli_epi16(bytes, from - to) : _mm256_slli_epi16(bytes, to - from);
   return _mm256_and_si256(moved, all_bytes(ones << to));
 }
 
-/// The low halves of 16 bytes, then the high ones.
+/// The low nibbles of 16 bytes, then the high nibbles.
 inline __m256i halves_of(const uint8_t* bytes) {
   const __m256i twice = _mm256_broadcastsi128_si256(sixteen_bytes(bytes)),
                 from = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
   return _mm256_and_si256(_mm256_srlv_epi32(twice, from), all_bytes(15));
 }
 
-/// 16 where the code's bit of the word is set.
+/// 16 for each code whose bit in `word` is set, else 0.
 inline __m256i fifth_bits(uint32_t word) {
 #ifdef __AVX512BW__
   return _mm256_maskz_set1_epi8(word, 16);
@@ -51,12 +51,12 @@ inline bool is_finite_half(const uint8_t* half) {
   return (half[1] & 0x7c) != 0x7c;
 }
 
-/// Two numbers in fp16 that lie together.
+/// Two consecutive fp16 values.
 inline __m128 two_halves(const uint8_t* bytes) {
   return _mm_cvtph_ps(_mm_loadu_si32(bytes));
 }
 
-/// Of all 32 numbers of a block; `side` counts the sixteens.
+/// One scale for all 32 values of a block; `side` is the index of a group of 16.
 struct OneFactor {
   __m128 both;
   Sixteen scale(int /*side*/) const { return first_of(both); }
@@ -119,7 +119,7 @@ struct InVectors<ggml::Mxfp4> {
   }
 };
 
-/// Of each sixteen numbers.
+/// One scale per 16 values.
 struct FactorsOf16 {
   alignas(64) float scales[16], shifts[16];
   Sixteen scale(int side) const { return all(scales[side]); }
@@ -150,7 +150,7 @@ template <>
 struct InVectors<ggml::Q3_K> {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return is_finite_half(block + 108); }
-  /// The 6-bit numbers four at a time.
+  /// Unpacks the 6-bit scales four at a time.
   static SFTRUN_INLINE FactorsOf16 factors(const uint8_t* block) {
     const uint64_t low = ggml::word_at(block + 96) | uint64_t{ggml::word_at(block + 100)} << 32;
     const uint32_t high = ggml::word_at(block + 104);
@@ -172,7 +172,7 @@ struct InVectors<ggml::Q3_K> {
   }
 };
 
-/// Of each thirty-two numbers.
+/// One scale per 32 values.
 struct FactorsOf32 {
   alignas(64) float scales_shifts[16];
   Sixteen scale(int side) const { return all(scales_shifts[side / 2]); }
@@ -185,7 +185,7 @@ struct InVectors<ggml::Q4_K> {
   static bool is_finite(const uint8_t* block) {
     return is_finite_half(block) && is_finite_half(block + 2);
   }
-  /// The 6-bit numbers four at a time, as ggml::scale_min has them.
+  /// Unpacks the 6-bit scales four at a time, as ggml::scale_min does.
   static SFTRUN_INLINE FactorsOf32 factors(const uint8_t* block) {
     const uint32_t first = ggml::word_at(block + 4), second = ggml::word_at(block + 8),
                    shared = ggml::word_at(block + 12);
@@ -237,7 +237,7 @@ template <typename Format>
 SFTRUN_INLINE Sixteen values_of(__m128i codes) {
   return whole_numbers(codes);
 }
-/// Not whole, and a zero has a sign.
+/// MXFP4 values are not integers, and zero has a sign.
 template <>
 SFTRUN_INLINE Sixteen values_of<ggml::Mxfp4>(__m128i codes) {
   alignas(64) static constexpr float kValues[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,
@@ -263,7 +263,7 @@ SFTRUN_INLINE void decode_group(const uint8_t* block, const Factors& factors, in
                numbers_of<Format>(_mm256_extracti128_si256(codes, 1), factors, 2 * group + 1));
 }
 
-/// Groups [begin, end) of a block. The whole one's shifts are constants.
+/// Groups [begin, end) of a block. For a whole block the bit shifts are compile-time constants.
 template <typename Format, typename Out>
 SFTRUN_INLINE void decode_block(const uint8_t* block, int begin, int end, Out out) {
   constexpr int kGroups = Format::kNumbers / kGroup;

@@ -1,8 +1,7 @@
-// Four bits a value, in blocks that share a factor (include/sftrun/kernels/quant.h).
+// 4-bit formats with one absmax per block (include/sftrun/kernels/quant.h).
 
-/// Codes of values / absmax: how many of the 15 ascending `bounds` lie below, then what `order`
-/// makes of that (the table need not ascend). Values go to the blocks of their places; n is a
-/// multiple of block_size.
+/// Quantises whole blocks: code = order[number of the 15 ascending `bounds` below value / absmax]
+/// (`order` because the value table need not be ascending). n is a multiple of block_size.
 inline void quantize_4bit(const float* values, int64_t n, int64_t block_size, const float* bounds,
                           const uint8_t* order, uint8_t* packed, float* absmax) {
   constexpr int64_t kPart = 64;
@@ -36,18 +35,18 @@ inline void quantize_4bit(const float* values, int64_t n, int64_t block_size, co
 }
 
 #ifdef __AVX512F__
-/// What a block's codes stand for.   @pre factor is finite
+/// Values of all 16 codes of a block.   @pre factor is finite
 inline __m512 values_of_codes(const float* table, float factor, const float* /*out*/) {
   return _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(factor));
 }
-/// Rounded to bf16, and twice: five bits look a value up.
+/// The same rounded to bf16, stored twice, as the lookup takes 5-bit indices.
 inline __m512i values_of_codes(const float* table, float factor, const uint16_t* /*out*/) {
   const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(factor));
   return high_halves(finite_to_bf16(values), finite_to_bf16(values));
 }
 
-/// Thirty-two values from 16 bytes, the first in the high half of the first. A lane's code is at
-/// the bottom of it; the bits above are not looked at.
+/// Thirty-two values from 16 bytes, the high nibble first. Each lane's code is in its low 4 bits;
+/// the lookup ignores higher bits.
 inline void store_values(const uint8_t* packed, __m512 values, float* out) {
   const __m512i words = _mm512_broadcast_i32x4(
                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(packed))),
@@ -77,7 +76,7 @@ template <typename T>
 ValuesOfCodes values_of_codes(const float* table, float factor, const T* /*out*/) {
   return {table, all(factor)};
 }
-/// Thirty-two values from 16 bytes, the first in the high half of the first.
+/// Thirty-two values from 16 bytes, the high nibble first.
 template <typename T>
 void store_values(const uint8_t* packed, const ValuesOfCodes& values, T* out) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(packed)),
@@ -89,7 +88,7 @@ void store_values(const uint8_t* packed, const ValuesOfCodes& values, T* out) {
 }
 #endif
 
-/// Values [first, first + n) of the whole. absmax[0] is the factor of the block that `first` is in.
+/// Values [first, first + n) of the matrix. absmax[0] belongs to the block that contains `first`.
 template <typename T>
 void dequantize_4bit(const uint8_t* packed, int64_t first, int64_t n, int64_t block_size,
                      const float* table, const float* absmax, T* out) {

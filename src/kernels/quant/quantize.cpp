@@ -17,15 +17,13 @@
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/packed.h"
 
-/// Compiled without contraction to fused multiply-adds: codes and factors are bit-equal to the
-/// references'.
+/// Compiled with -ffp-contract=off: codes and scales are bit-equal to the references'.
 namespace sftrun::kernels {
 namespace {
 
-constexpr float kLeast = 1e-38F;  // of what is divided by
+constexpr float kLeast = 1e-38F;  // smallest divisor
 
-/// Between ascending values: up to which a value is of the code before, and the codes in that
-/// order.
+/// Bounds between the ascending values of a table, and the codes of the values in that order.
 struct Steps {
   std::array<float, 15> bounds;
   std::array<uint8_t, 16> order;
@@ -34,7 +32,7 @@ struct Steps {
 Steps steps_of(std::span<const float, 16> table) {
   Steps steps{};
   std::iota(steps.order.begin(), steps.order.end(), uint8_t{0});
-  // Of the two zeros the first comes first, as torch's sort has it.
+  // Stable, as torch's sort: +0 stays before -0.
   std::stable_sort(steps.order.begin(), steps.order.end(),
                    [&](uint8_t a, uint8_t b) { return table[a] < table[b]; });
   for (size_t i = 0; i < 15; ++i)
@@ -53,8 +51,8 @@ uint8_t code_of(float scaled, const Steps& steps) {
   return steps.order[static_cast<size_t>(below - steps.bounds.begin())];
 }
 
-/// The last block, where it is not whole: divided by its factor, where others are multiplied by
-/// the inverse.
+/// The last, partial block. As in bitsandbytes it is divided by absmax, while whole blocks are
+/// multiplied by 1 / absmax.
 void quantize_rest(const float* values, int64_t n, const Steps& steps, uint8_t* packed,
                    float* absmax) {
   float largest = kLeast;
@@ -67,7 +65,7 @@ void quantize_rest(const float* values, int64_t n, const Steps& steps, uint8_t* 
     packed[i / 2] = static_cast<uint8_t>(code(i) << 4 | code(i + 1));
 }
 
-/// Sums that do not hang on the number of threads.
+/// Limits LibTorch to one thread, so that sums do not depend on the number of threads.
 class OneThread {
  public:
   OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
@@ -84,10 +82,10 @@ float mean_of(const at::Tensor& values) {
   return values.mean().item<float>();
 }
 
-/// As bitsandbytes' library for CPUs finds the nearest of the map (`DynamicMap::codes`).
+/// Rounds as bitsandbytes' CPU library (`DynamicMap::codes`).
 uint8_t nested_code(float value, const uint8_t* codes) {
   constexpr int64_t kSteps = 65536;
-  if (!(value >= -1.0F)) return codes[0];  // not a number, too
+  if (!(value >= -1.0F)) return codes[0];  // NaN, too
   const float place = (std::min(value, 1.0F) + 1.0F) * 0.5F * (kSteps - 1) + 0.5F;
   return codes[static_cast<size_t>(place)];
 }
@@ -106,7 +104,7 @@ void nest(QuantizedMatrix& matrix) {
     float largest = 0;
     for (int64_t i = first; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
     matrix.nested_absmax.data_ptr<float>()[block] = largest;
-    const float inverse = 1.0F / largest;  // all alike: not a number, whose code is 0
+    const float inverse = 1.0F / largest;  // if all values are 0: x is NaN, whose code is 0
     for (int64_t i = first; i < end; ++i)
       matrix.codes.data_ptr<uint8_t>()[i] = nested_code(values[i] * inverse, codes);
   }
@@ -114,7 +112,7 @@ void nest(QuantizedMatrix& matrix) {
 }
 
 void require_finite(const at::Tensor& values, const std::string& name) {
-  constexpr int64_t kGrain = 1 << 16;  // values worth a thread
+  constexpr int64_t kGrain = 1 << 16;  // minimum number of values per thread
   const auto* from = values.const_data_ptr<float>();
   std::atomic<bool> finite = true;
   parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -125,7 +123,7 @@ void require_finite(const at::Tensor& values, const std::string& name) {
                   "download or copy the model again");
 }
 
-/// bitsandbytes has weights in fp16 before it quantises them.
+/// bitsandbytes converts weights to fp16 before it quantises them to int8.
 at::Tensor as_fp16(const at::Tensor& weight, const std::string& name) {
   const at::Tensor halves = weight.to(at::kHalf).to(at::kFloat);
   if (!all_finite({halves.const_data_ptr<float>(), static_cast<size_t>(halves.numel())})) {
@@ -145,7 +143,7 @@ QuantizedMatrix quantize_8bit(const at::Tensor& weight, QuantFormat format,
   auto* codes = matrix.packed.data_ptr<uint8_t>();
   auto* factors = matrix.absmax.data_ptr<float>();
   const int64_t n = matrix.columns;
-  // Rows are copied, a part at a time, for their codes are made in them.
+  // Converted to fp32 in parts, which limits temporary memory.
   constexpr int64_t kPart = 1 << 20;  // values
   const int64_t part = std::max<int64_t>(1, kPart / std::max<int64_t>(1, n));
   for (int64_t first = 0; first < matrix.rows; first += part) {
@@ -190,7 +188,7 @@ QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options,
   auto* absmax = matrix.absmax.data_ptr<float>();
   const Steps& steps = steps_of(options.format);
   const int64_t size = options.block_size, whole = matrix.numel() / size;
-  constexpr int64_t kGrain = 64;  // blocks worth a thread
+  constexpr int64_t kGrain = 64;  // minimum number of blocks per thread
   parallel_for(0, whole, kGrain, [&](int64_t begin, int64_t end) {
     cpu_kernels().quantize_4bit(from + begin * size, (end - begin) * size, size,
                                 steps.bounds.data(), steps.order.data(), packed + begin * size / 2,

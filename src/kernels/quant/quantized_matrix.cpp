@@ -8,11 +8,11 @@
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/packed.h"
 
-/// Compiled without contraction to fused multiply-adds: factors are bit-equal to bitsandbytes'.
+/// Compiled with -ffp-contract=off: scales are bit-equal to bitsandbytes'.
 namespace sftrun::kernels {
 namespace {
 
-/// bitsandbytes' backends/utils.py, of the QLoRA paper's appendix E.
+/// bitsandbytes' backends/utils.py; QLoRA paper, appendix E.
 constexpr std::array<float, 16> kNf4Table = {-1.0F,
                                              -0.6961928009986877F,
                                              -0.5250730514526367F,

@@ -1,4 +1,4 @@
-// Rows rounded to e4m3: the values of quantize_row_e4m3's codes (eight_bits_cpu.inl), without the
+// Rounds rows to e4m3: writes the values of quantize_row_e4m3's codes (eight_bits_cpu.inl), not the
 // codes.
 
 #ifdef __AVX512F__
@@ -10,18 +10,18 @@ inline __m512 sixteen_at(const uint16_t* from) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-/// x / factor, rounded once, by products and remainders: a division takes longer than all else
-/// together. The first remainder makes of the product a quotient to one last place, the second the
-/// nearest (P. Markstein, IBM J. Res. Dev. 34-1, 1990).
-/// @pre inverse is 1 / factor, rounded; remainders are no subnormal numbers
+/// x / factor, correctly rounded, computed by multiplication and two remainder corrections, because
+/// division is slower. After the first correction the error is at most one unit in the last place,
+/// after the second the result is the nearest value (P. Markstein, IBM J. Res. Dev. 34-1, 1990).
+/// @pre inverse is 1 / factor, rounded; the remainders are not subnormal
 inline __m512 quotient(__m512 x, __m512 factor, __m512 inverse) {
   __m512 of = _mm512_mul_ps(x, inverse);
   of = _mm512_fmadd_ps(_mm512_fnmadd_ps(of, factor, x), inverse, of);
   return _mm512_fmadd_ps(_mm512_fnmadd_ps(of, factor, x), inverse, of);
 }
 
-/// To three bits behind the leading one and no finer than 2^-9, by adding a power of two that is so
-/// far above that the sum has no bits below.   @pre a magnitude; below 464
+/// Rounds to three fraction bits, and no finer than 2^-9, by adding and subtracting a power of two
+/// so large that lower bits are rounded off.   @pre 0 <= x < 464
 inline __m512 magnitude_to_e4m3(__m512 x) {
   const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0xff << 23)),
                 least = _mm512_set1_epi32((127 - 6) << 23);
@@ -30,13 +30,13 @@ inline __m512 magnitude_to_e4m3(__m512 x) {
   return _mm512_sub_ps(_mm512_add_ps(x, above), above);
 }
 
-/// Of x / factor, with the sign of x. (A quotient by remainders makes 0 of -0.)
+/// x / factor rounded to e4m3, with the sign of x (the remainder corrections turn -0 into 0).
 inline __m512 quotient_to_e4m3(__m512 x, __m512 factor, __m512 inverse) {
   const __m512 magnitude = magnitude_to_e4m3(_mm512_abs_ps(quotient(x, factor, inverse)));
   return _mm512_or_ps(magnitude, _mm512_and_ps(x, _mm512_set1_ps(-0.0F)));
 }
 
-/// Values that T holds exactly.
+/// Stores values that are exact in the destination type.
 inline void store_exact(float* to, __m512 first, __m512 second) {
   store_thirty_two(to, first, second);
 }
@@ -61,7 +61,7 @@ float largest_value(const T* x, const float* gains, int64_t n) {
   return largest;
 }
 
-/// In loops that each become vectors.
+/// Separate loops, so that each vectorises.
 template <typename T, typename Code>
 void round_values(const T* x, const float* gains, float factor, int64_t begin, int64_t end,
                   Code* out) {
@@ -82,10 +82,11 @@ void round_values(const T* x, const float* gains, float factor, int64_t begin, i
 }
 
 #ifdef __AVX512F__
-/// As many as come in thirty-twos; returns how many.
+/// Vectorised part: whole groups of 32 values; returns the number of values.
 template <typename T, typename Code>
 int64_t round_vectors(const T* x, const float* gains, float factor, int64_t n, Code* out) {
-  constexpr float kSmall = 0x1p-90F;  // remainders of what is not rounded to 0 stay above 2^-147
+  constexpr float kSmall = 0x1p-90F;  // keeps the remainders of values that do not round to 0 above
+                                      // 2^-147
   if (!(factor >= kSmall && factor <= std::numeric_limits<float>::max())) return 0;
   const __m512 factors = _mm512_set1_ps(factor), inverse = _mm512_set1_ps(1.0F / factor);
   const auto sixteen = [&](int64_t i) {
@@ -105,9 +106,9 @@ int64_t round_vectors(const T* x, const float* gains, float factor, int64_t n, C
 }
 #endif
 
-/// Returns the row's factor. Code: float, or uint16_t holding bfloat16, holds codes' values
+/// Returns the row's scale. Code (float, or uint16_t that holds bfloat16) represents e4m3 values
 /// exactly.
-/// @param gains of the columns, multiplied first; null: none
+/// @param gains [n], multiplied first; null: none
 template <typename T, typename Code>
 float round_row_e4m3(const T* x, const float* gains, int64_t n, Code* out) {
   const float factor = e4m3_factor(largest_value(x, gains, n));

@@ -1,26 +1,25 @@
 #include "cuda/device.cuh"
 
-// Bytes of a matrix with rows and columns exchanged, by square tiles in shared memory: both sides
-// are read and written 16 bytes at a time where rows and columns are whole groups of 16.
+// Transposes a byte matrix through square tiles in shared memory. Reads and writes are 16 bytes
+// wide if rows and columns are multiples of 16.
 namespace sftrun::kernels::cuda {
 namespace {
 
 constexpr int kSide = 64, kWide = 16;
-constexpr int kPieces = kSide / kWide;  // of a row of the tile
-// Words of neighbouring rows lie in other banks.
+constexpr int kPieces = kSide / kWide;  // per row of a tile
+// The row stride is padded to avoid bank conflicts.
 constexpr int kLead = kSide + 4;
 static_assert(kThreads == kSide * kPieces, "each thread moves one piece");
 
 struct Piece {
-  int row, column;  ///< of the tile
+  int row, column;  ///< in the tile
 };
 __device__ __forceinline__ Piece own_piece() {
   const int thread = static_cast<int>(threadIdx.x);
   return {thread / kPieces, thread % kPieces * kWide};
 }
 
-/// Pieces begin inside the matrix or lie outside of it as a whole; without kWholePieces they may
-/// end outside.
+/// A piece begins inside the matrix or is skipped; without kWholePieces it may end outside.
 template <bool kWholePieces>
 __device__ __forceinline__ void load_piece(const uint8_t* from, int64_t left, uint8_t* to) {
   if constexpr (kWholePieces) {
@@ -31,7 +30,7 @@ __device__ __forceinline__ void load_piece(const uint8_t* from, int64_t left, ui
     for (int i = 0; i < kWide && i < left; ++i) to[i] = from[i];
   }
 }
-/// A piece of the tile's column, from its row `from` on.
+/// Writes part of a column of the tile, starting at its row `from`.
 template <bool kWholePieces>
 __device__ __forceinline__ void store_piece(const uint8_t* from, int64_t left, uint8_t* to) {
   if constexpr (kWholePieces) {
@@ -47,7 +46,7 @@ __device__ __forceinline__ void store_piece(const uint8_t* from, int64_t left, u
   }
 }
 
-/// to [columns, rows] of from [rows, columns]
+/// to [columns, rows] = transpose of from [rows, columns].
 template <bool kWholePieces>
 __global__ void __launch_bounds__(kThreads)
     turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {

@@ -1,13 +1,13 @@
 #include "cuda/device.cuh"
 
-// A block for each row, or where rows are short a warp: heads have 64 to 256 channels.
+// One block per row; one warp per row where rows are short, as for heads (64 to 256 channels).
 namespace sftrun::kernels::cuda {
 namespace {
 
 constexpr int kWarpThreads = 32;
-constexpr int64_t kShortRow = 1024;  // channels up to which a warp takes a row
+constexpr int64_t kShortRow = 1024;  // up to this many channels a warp processes a row
 
-/// The row of this thread, its place among the row's threads, and sums over these.
+/// Row of this thread, its index among the row's threads, and sums over these.
 template <int kLanes>
 struct RowThreads {
   static_assert(kLanes == kThreads || kLanes == kWarpThreads);
@@ -27,7 +27,7 @@ template <typename T, int kLanes, int kWidth>
 __global__ void __launch_bounds__(kThreads) rms_norm_forward(const NormForward norm) {
   using Threads = RowThreads<kLanes>;
   const int64_t row = Threads::row(), hidden = norm.hidden;
-  const bool is_row = row < norm.rows;  // every thread of a warp takes part in its sums
+  const bool is_row = row < norm.rows;  // all threads of a warp take part in the shuffles
   const T* x = static_cast<const T*>(norm.x) + row * hidden;
   const T* weight = static_cast<const T*>(norm.weight);
   T* y = static_cast<T*>(norm.y) + row * norm.y_stride;
@@ -86,10 +86,10 @@ __global__ void __launch_bounds__(kThreads, 3) rms_norm_backward(const NormBackw
   }
 }
 
-/// Calls body(threads of a row as a type, blocks).
+/// Calls body(threads per row as a type, number of blocks).
 template <typename Body>
 void with_lanes(int64_t rows, int64_t hidden, Body&& body) {
-  constexpr int64_t kRows = kThreads / kWarpThreads;  // of a block
+  constexpr int64_t kRows = kThreads / kWarpThreads;  // per block
   if (hidden <= kShortRow)
     body(std::integral_constant<int, kWarpThreads>(),
          static_cast<unsigned>((rows + kRows - 1) / kRows));
