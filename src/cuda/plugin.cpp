@@ -695,8 +695,7 @@ at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device 
   const auto options = at::TensorOptions().dtype(dtype);
   const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
   if (bytes == 0) return at::zeros(shape, options);
-  constexpr size_t kPage = 4096;  // whole pages: a page shared with other memory could not be
-                                  // locked again
+  constexpr size_t kPage = 4096;  // whole pages: a shared page could not be locked twice
   const size_t whole_pages = (bytes + kPage - 1) / kPage * kPage;
   void* memory = std::aligned_alloc(kPage, whole_pages);
   TORCH_CHECK(memory != nullptr, "no ", whole_pages, " bytes of host memory are left");

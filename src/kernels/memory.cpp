@@ -16,8 +16,7 @@ namespace sftrun::kernels {
 namespace {
 
 constexpr size_t kHeaderBytes = 64;  // keeps data cache-line aligned; holds the block's size
-constexpr size_t kLargestSmall = 64 * 1024;  // up to this size glibc is fast and reuses memory
-                                             // itself
+constexpr size_t kLargestSmall = 64 * 1024;  // glibc is fast up to this size
 constexpr size_t kStepsPerDoubling = 8;      // at most 12.5% is lost to rounding
 
 size_t round_up(size_t num_bytes) {

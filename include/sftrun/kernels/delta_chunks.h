@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <vector>
+
 /// Packed documents cut into chunks of equal length, the last chunk of each document padded: the
 /// input layout of the gated delta net (delta_net.h).
-/// delta nets (delta_net.h) read a batch.
 namespace sftrun::kernels {
 
 /// Longer chunks cost more work within a chunk; shorter ones need more recurrence steps.

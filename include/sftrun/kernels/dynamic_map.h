@@ -13,9 +13,9 @@ struct DynamicMap {
   /// rounds x to one of these 65536 points and then to the value nearest to that point (found by
   /// comparing all its results; 0.50.2).
   at::Tensor codes;
-  /// [384] uint16 stored as int16: `codes` as a search tree of bounds, where a bound is the first
-  /// index i of a code (code 0 has none). Level l of 0 to 7 begins at 32 l; the last level, of 128
-  /// bounds, begins at 256.
+  /// [384] uint16 stored as int16: `codes` as a search tree of bounds. The bound of a code > 0 is
+  /// the first index i with codes[i] >= code. Level l of 0 to 7 begins at 32 l; the last level, of
+  /// 128 bounds, begins at 256.
   at::Tensor tree;
 
   DynamicMap to(at::Device device) const;

@@ -28,7 +28,7 @@ struct ExpertLora {
 struct ExpertMatrix {
   std::string name;   ///< HF name: "model.layers.0.mlp.experts.gate_up_proj"
   at::Tensor weight;  ///< [experts, out_features, in_features] in the compute dtype
-  /// Replaces `weight`, in ggml's formats: [experts * out_features, in_features].
+  /// Replaces `weight` if quantised: [experts * out_features, in_features].
   std::optional<QuantizedMatrix> quantized;
   Parameter* parameter = nullptr;
   Weight bias;  ///< [experts, out_features]
@@ -69,7 +69,7 @@ struct Mixture {
 /// @param chosen [T, top_k] expert indices, int64 or int32
 Routes routes_of(const at::Tensor& chosen, int64_t num_experts);
 
-/// A matrix of all experts, dense or in ggml's formats.
+/// A matrix of all experts, dense or quantised.
 struct ExpertStack {
   at::Tensor dense;  ///< [experts, rows, columns]; undefined where `quantized` is not null
   const QuantizedMatrix* quantized = nullptr;  ///< [experts * rows, columns]

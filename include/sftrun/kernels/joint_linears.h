@@ -27,8 +27,7 @@ struct JointLinears {
   /// FP8 base weights, if products use the codes directly; the linears' weights are views of it.
   std::optional<QuantizedMatrix> fp8;
   at::Tensor ones;                   ///< [1, K] fp32: scales of the transposed codes
-  UnpackAhead* unpacking = nullptr;  ///< set for quantised weights: dequantises, or transposes FP8
-                                     ///< codes
+  UnpackAhead* unpacking = nullptr;  ///< set for quantised weights, FP8 included
   std::vector<const Linear*> members;
 
   bool defined() const { return !members.empty(); }

@@ -46,7 +46,7 @@ struct ScaledCodes {
   at::Tensor factors;  ///< [1, rows] fp32: scale of each row
 };
 /// One term of a sum of products: x [T, K] times w^T with w [N, K] (`transposed`), or times w
-/// [K, N]. Loose rows. A w in 4 bits is dequantised part by part where it is used.
+/// [K, N]. Loose rows. Own CPU kernels dequantise a w part by part; else it is dequantised whole.
 struct Product {
   at::Tensor x;
   Matrix w;
@@ -57,7 +57,8 @@ struct Product {
   double scale = 1;  ///< of this term; other than 1 only on CUDA
 };
 /// residual [T, N] + bias [N] + sum of the products: [T, N]. Residual and bias may be undefined. On
-/// CPU the sum is in fp32 and rounded once where own kernels are used, else in the given order.
+/// CPU the sum is in fp32 and rounded once where own kernels are used; else terms, bias and
+/// residual are added one by one.
 at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual = {},
                       const at::Tensor& bias = {});
 at::Tensor matmul_nt(const at::Tensor& x, const Matrix& w);  ///< x [T, K], w [N, K] -> x w^T [T, N]
@@ -191,8 +192,7 @@ at::Tensor open_gate(at::Device device);
 /// Settings of `decide_update_`.
 struct GateRule {
   int64_t num_losses = 0;   ///< per rank
-  double label_tokens = 1;  ///< over all ranks: the mean loss is the sum of all losses divided by
-                            ///< it
+  double label_tokens = 1;  ///< over all ranks: mean loss = sum of losses / label_tokens
   double max_norm = 0;      ///< gradients are clipped to this norm; 0: never
 };
 /// Sets the gradient clipping factor (torch.nn.utils.clip_grad_norm_), bit-identical on CPU and

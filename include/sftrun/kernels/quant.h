@@ -58,8 +58,7 @@ struct QuantizedMatrix {
   /// (`nested_map`) and each weights::kNestedBlock blocks share a nested_absmax.
   at::Tensor codes;          ///< uint8 [blocks]
   at::Tensor nested_absmax;  ///< fp32 [ceil(blocks / 256)]
-  at::Tensor nested_values;  ///< `nested_map` on the device of the codes, set by `to`; undefined on
-                             ///< CPU
+  at::Tensor nested_values;  ///< `nested_map` on the codes' device, set by `to`; CPU: undefined
   float offset = 0;
   int64_t first_block = 0;  ///< offset of the first block for the index into nested_absmax
 
@@ -71,7 +70,7 @@ struct QuantizedMatrix {
   /// Writes the scales of blocks [first, first + factors.size()).
   void block_factors(int64_t first, std::span<float> factors) const;
   QuantizedMatrix to(at::Device device) const;
-  /// Whether each multiple of num_rows rows starts a new block (4 bits).
+  /// Whether each multiple of num_rows rows starts a new block; always true except for 4 bits.
   bool splits_at(int64_t num_rows) const;
   /// A view of rows [first, first + count).   @pre splits_at(first) and splits_at(count)
   QuantizedMatrix narrow(int64_t first, int64_t count) const;

@@ -9,8 +9,7 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
-constexpr int kWide = 64, kRank = 16, kDepth = 64;  // wide columns, thin columns, tokens per
-                                                    // iteration
+constexpr int kWide = 64, kRank = 16, kDepth = 64;  // wide and thin columns, tokens per step
 constexpr int kGradThreads = 128;                   // four warps with 16 wide columns each
 // Row strides are padded against bank conflicts; rows are aligned to 16 bytes.
 constexpr int kWideLead = kWide + 8, kRankLead = kRank + 8, kSumsLead = kRank + 4;

@@ -34,8 +34,7 @@ struct AttentionClass {
 /// Measurement of both kernels, forward and backward, on one batch.
 struct AttentionTrial {
   double flash_ms = 0, cudnn_ms = 0;
-  double difference = 0;  ///< largest relative difference |cuDNN - FlashAttention| /
-                          ///< |FlashAttention|
+  double difference = 0;  ///< largest |cuDNN - FlashAttention| / |FlashAttention|
 };
 
 class AttentionChoices {

@@ -35,8 +35,7 @@ struct AttentionHalf {
 struct FeedForwardHalf {
   at::Tensor x, rstd, gate, up;
   LowRank gate_up_low;
-  at::Tensor joint_low, joint_gate_up;  ///< of joint linears; gate and up are views of
-                                        ///< joint_gate_up
+  at::Tensor joint_low, joint_gate_up;  ///< of joint linears; holds gate and up
   Joined joined;
   MixtureRun mixture;  ///< replaces gate, up and what follows
   /// Where experts run in parallel to the dense MLP: outputs of both before their norms.

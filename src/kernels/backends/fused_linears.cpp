@@ -66,8 +66,8 @@ at::Tensor lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Te
   const double scale = scale_of_products(dy, lora);
   grads.push_back({lora.b->grad, dy, low, scale});
   grads.push_back({lora.a->grad, d_low, drops(lora, batch) ? dropped(x, lora, batch) : x, scale});
-  if (drops(lora, batch) || dy.is_cpu()) {  // CPU gains nothing from a joint launch; a dropped x
-                                            // need not be kept
+  // Computed at once: a dropped x need not be kept, and CPU gains nothing from a joint launch.
+  if (drops(lora, batch) || dy.is_cpu()) {
     add_adapter_grads_(grads);
     grads.clear();
   }

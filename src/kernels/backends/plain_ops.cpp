@@ -59,7 +59,7 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
     const at::Tensor& grad = grads.at(0);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): what forward put there; the layer outlives its run
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): saved by forward; the layer outlives its run
     const auto* matrix =
         reinterpret_cast<const QuantizedMatrix*>(context->saved_data["matrix"].toInt());
     const at::Tensor grad_bias = context->saved_data["bias"].toBool() ? grad.sum(0) : at::Tensor();

@@ -180,8 +180,7 @@ at::Tensor memory_after_last(const Inner& inner, const at::Tensor& memories) {
 /// @param d_start [N, H, K, V] gradient of the state at each chunk's start from its own output
 at::Tensor remember_backward(const Inner& inner, const Chunks& chunks, at::Tensor& d_x,
                              const at::Tensor& d_start) {
-  at::Tensor d_after = at::zeros_like(d_start);  // the state after a document's last chunk is not
-                                                 // read
+  at::Tensor d_after = at::zeros_like(d_start);  // the last state of a document is not read
   int64_t end = d_start.size(0), after = 0;
   for (size_t step = chunks.steps.size(); step-- > 0;) {
     const int64_t count = chunks.steps[step], first = end - count;
@@ -231,8 +230,7 @@ class RuleBackward {
 
   void write_to(const RuleGrads& grads) {
     through_memories();
-    const at::Tensor d_rhs = at::matmul(inner_.inverse.transpose(2, 3), d_x_);  // gradient of rhs
-                                                                                // in A X = rhs
+    const at::Tensor d_rhs = at::matmul(inner_.inverse.transpose(2, 3), d_x_);  // A X = rhs
     const auto gate = [&](const at::Tensor& all) {
       return all.narrow(1, heads_.first_value(), heads_.num_values());
     };
@@ -280,8 +278,7 @@ class RuleBackward {
     const at::Tensor starts = memories_.transpose(2, 3);
     const at::Tensor read_q = at::matmul(d_out_, starts).mul_(inner_.decayed);
     const at::Tensor read_k =
-        at::matmul(d_rhs, starts).mul_(inner_.decayed * inner_.beta);  // the term beta e^c k S is
-                                                                       // subtracted
+        at::matmul(d_rhs, starts).mul_(inner_.decayed * inner_.beta);  // is subtracted
     const at::Tensor written =
         at::matmul(inner_.x, d_after_.transpose(2, 3)).mul_(inner_.decay_to_end());
     const at::Tensor of_writing = row_dots(inner_.k.rows, written);

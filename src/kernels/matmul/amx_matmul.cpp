@@ -14,8 +14,7 @@
 namespace sftrun::kernels {
 namespace {
 
-constexpr int64_t kStageBytes = 1152 * 1024;  // packed panel and strip: over half of a 2 MiB L2
-                                              // cache
+constexpr int64_t kStageBytes = 1152 * 1024;  // packed panel and strip: over half of 2 MiB L2
 constexpr int64_t kWidest = 256;              // columns per panel
 constexpr int64_t kStagedStrips = 32;         // strips per item in stages: 1 MiB of accumulators
 constexpr int64_t kUnpackedDepth = 256;       // depth of columns dequantised at once

@@ -96,8 +96,7 @@ float quantize_row_int8(const float* x, int64_t n, uint8_t* codes) {
   const float largest = largest_magnitude(x, n);
   // Rounded twice: PyTorch computes 127.0 / tensor as tensor.reciprocal() * 127.
   const float steps = largest > 0 ? 1.0F / largest * 127.0F : 0.0F;
-  constexpr float kRoundMagic = 12582912.0F;  // 1.5 * 2^23: adding and subtracting rounds to an
-                                              // integer
+  constexpr float kRoundMagic = 12582912.0F;  // 1.5 * 2^23: rounds to an integer
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float rounded = (x[i] * steps + kRoundMagic) - kRoundMagic;

@@ -85,8 +85,7 @@ void round_values(const T* x, const float* gains, float factor, int64_t begin, i
 /// Vectorised part: whole groups of 32 values; returns the number of values.
 template <typename T, typename Code>
 int64_t round_vectors(const T* x, const float* gains, float factor, int64_t n, Code* out) {
-  constexpr float kSmall = 0x1p-90F;  // keeps the remainders of values that do not round to 0 above
-                                      // 2^-147
+  constexpr float kSmall = 0x1p-90F;  // keeps relevant remainders above 2^-147
   if (!(factor >= kSmall && factor <= std::numeric_limits<float>::max())) return 0;
   const __m512 factors = _mm512_set1_ps(factor), inverse = _mm512_set1_ps(1.0F / factor);
   const auto sixteen = [&](int64_t i) {
