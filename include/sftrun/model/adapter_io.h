@@ -51,8 +51,9 @@ std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weight
 void write_text_files(const weights::Checkpoint& base, const std::filesystem::path& base_path,
                       const std::filesystem::path& directory,
                       const std::optional<std::string>& trained_with);
-/// Writes the config.json of a model whose weights are stored in `dtype`: a copy of the base's with
-/// the dtype changed, or for a GGUF base an equivalent one.
+/// Writes the config.json of a model whose weights are stored in `dtype`: a copy of the base's, or
+/// for a GGUF base an equivalent one, with dtype, quantisation, vocabulary size and tying of the
+/// embeddings updated.
 /// @param parts_head the files contain a separate head although the base ties it to the embedding
 /// @param quantization value of `quantization_config`; null: none
 void write_config(const weights::Checkpoint& base, const std::filesystem::path& base_path,

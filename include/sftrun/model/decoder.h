@@ -57,7 +57,8 @@ struct BaseForm {
   std::optional<kernels::QuantOptions> quant;
   /// Whether this includes embedding and head; nullopt: they keep the checkpoint's format.
   std::optional<bool> embeddings;
-  /// Modules that are not quantised, by name or part of a name ("lm_head", "layers.0.mlp").
+  /// Modules to keep in the compute dtype (dequantised if the checkpoint is quantised), by name or
+  /// part of a name ("lm_head", "layers.0.mlp").
   std::vector<std::string> skip_modules;
 };
 

@@ -15,8 +15,7 @@ namespace sftrun::model {
 
 /// A micro-batch on its device. T tokens, N of them with a label.
 struct PackedBatch {
-  at::Tensor
-      staged;  ///< uint8: everything copied to the device; most tensors below are views of it
+  at::Tensor staged;       ///< uint8: all data copied; most tensors below are views of it
   at::Tensor tokens;       ///< [T] int64
   at::Tensor label_rows;   ///< [N] int64: positions with a label, ascending; padding may follow
   at::Tensor labels;       ///< [N] int32

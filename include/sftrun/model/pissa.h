@@ -13,8 +13,8 @@ struct PrincipalPart {
 };
 
 /// The r largest singular values S and singular vectors of W = U S V^T, as in peft's pissa_init:
-///     A = sqrt(S / scale) V^T,  B = U sqrt(S / scale),  so scale * B A is the best rank-r
-/// approximation of W. Computed in fp64 from the eigenvectors of W W^T or W^T W, whichever is
+///     A = sqrt(S / scale) V^T,  B = U sqrt(S / scale),  so scale * B A approximates W best
+/// among matrices of rank r. Computed in fp64 from the eigenvectors of W W^T or W^T W, whichever is
 /// smaller. The sign of each vector pair is chosen so that the largest component of V is positive,
 /// so all processes get the same result.
 /// @param weight [out, in] fp32 on CPU   @param r at most min(out, in)

@@ -10,7 +10,8 @@
 
 namespace sftrun::model {
 
-/// Cosines and sines of a batch's T tokens, as computed on the host and sent with the batch.
+/// Angles of a batch's T tokens: rows of a RoPE table, or the cosines and sines themselves.
+/// Computed on the host and sent with the batch.
 struct RopeRows {
   /// [T] rows of the table; empty: the row is the token's position.
   std::vector<int64_t> rows;
