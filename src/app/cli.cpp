@@ -74,6 +74,7 @@ std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
     std::replace(name.begin(), name.end(), '-', '_');
     if (const std::string setting = config::setting_named(name); !setting.empty())
       return fmt::format("settings are written without dashes: {}=VALUE", setting);
+    if (const std::string advice = config::advice_on_key(name); !advice.empty()) return advice;
   }
   const std::string near = nearest(flag, flags_of(command));
   if (!near.empty()) return fmt::format("did you mean {}?", near);

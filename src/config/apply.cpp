@@ -30,7 +30,8 @@ class Applier {
       // A suggestion compares the key with every key that there is.
       const bool is_shown = problems_.size() < ReadLimits().problems;
       problems_.push_back({fmt::format("unknown key `{}`", excerpt(assignment.key)),
-                           assignment.place, is_shown ? suggest_key(assignment.key, fields_) : ""});
+                           assignment.place,
+                           is_shown ? suggest_key(assignment.key, assignment.value, fields_) : ""});
     }
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "foreign_keys.h"
 #include "parse_field.h"
 #include "sftrun/core/strings.h"
 
@@ -28,17 +29,21 @@ Complaint about(const std::string& key, const Complaint& complaint) {
   return {fmt::format("holds a data set whose `{}` {}", key, complaint.what), fix, false};
 }
 
-Complaint unknown_key(const std::string& key) {
+Complaint unknown_key(const std::string& key, const Value& value) {
   constexpr std::array kOtherNamesOfPath = {"file", "files", "data_files", "dataset"};
   constexpr std::array kOtherNamesOfName = {"subset", "config", "config_name"};
   const auto is_one_of = [&](const auto& names) {
     return std::find(names.begin(), names.end(), key) != names.end();
   };
+  const bool is_other_name = is_one_of(kOtherNamesOfPath) || is_one_of(kOtherNamesOfName);
+  const std::string what = fmt::format("holds a data set with the unknown key `{}`", key);
+  if (const ForeignKey* foreign = is_other_name ? nullptr : find_foreign_key(key))
+    return {what, advice_on(*foreign, value), false};
   const std::vector<std::string> keys(kKeys.begin(), kKeys.end());
   const std::string near = is_one_of(kOtherNamesOfPath)   ? "path"
                            : is_one_of(kOtherNamesOfName) ? "name"
                                                           : nearest(key, keys);
-  return {fmt::format("holds a data set with the unknown key `{}`", key),
+  return {what,
           near.empty() ? fmt::format("its keys are {}", join(keys, ", "))
                        : fmt::format("did you mean `{}`?", near),
           false};
@@ -61,7 +66,8 @@ std::optional<Complaint> parse_source(const Value& value, DataSource& source) {
   if (value.kind != Value::Kind::kMap) return wrong_type(value);
   for (size_t i = 0; i < value.items.size(); ++i) {
     const std::string& key = value.keys[i].text;
-    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) return unknown_key(key);
+    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+      return unknown_key(key, value.items[i]);
     if (const auto complaint = set(source, key, value.items[i])) return about(key, *complaint);
   }
   if (source.path.empty())

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
+#include "foreign_keys.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {
@@ -27,76 +27,6 @@ constexpr auto kLaterKeys = std::to_array<LaterKey>({
      "remove it; set train.gradient_checkpointing: true to save memory"},
     {"parallel.deepspeed", false, "", "remove it; parallel.strategy ddp is what exists"},
     {"parallel.accelerate", false, "", "remove it; `sftrun train --gpus N` chooses the devices"},
-});
-
-/// What other trainers call our fields, where no spelling distance would find them.
-constexpr auto kSynonyms = std::to_array<std::pair<std::string_view, std::string_view>>({
-    {"lr", "train.learning_rate"},
-    {"lr_scheduler", "train.scheduler"},
-    {"lr_scheduler_type", "train.scheduler"},
-    {"optim", "train.optimizer"},
-    {"num_epochs", "train.epochs"},
-    {"num_train_epochs", "train.epochs"},
-    {"per_device_train_batch_size", "train.batch_size"},
-    {"per_device_eval_batch_size", "train.eval_batch_size"},
-    {"micro_batch_size", "train.batch_size"},
-    {"gradient_accumulation_steps", "train.grad_accum"},
-    {"accumulation_steps", "train.grad_accum"},
-    {"train_batch_size", "train.global_batch_size"},
-    {"evaluation_strategy", "train.eval_strategy"},
-    {"warmup", "train.warmup_ratio"},
-    {"adam_eps", "train.adam_epsilon"},
-    {"clip_grad_norm", "train.max_grad_norm"},
-    {"gradient_clipping", "train.max_grad_norm"},
-    {"model_name_or_path", "model.name"},
-    {"base_model", "model.name"},
-    {"path", "model.name"},
-    {"sequence_len", "model.max_seq_len"},
-    {"seq_len", "model.max_seq_len"},
-    {"max_length", "model.max_seq_len"},
-    {"max_seq_length", "model.max_seq_len"},
-    {"cutoff_len", "model.max_seq_len"},
-    {"torch_dtype", "model.dtype"},
-    {"attn_implementation", "model.attention"},
-    {"lora_r", "tuning.lora.r"},
-    {"lora_rank", "tuning.lora.r"},
-    {"rank", "tuning.lora.r"},
-    {"lora_alpha", "tuning.lora.alpha"},
-    {"lora_dropout", "tuning.lora.dropout"},
-    {"lora_target_modules", "tuning.lora.target_modules"},
-    {"use_rslora", "tuning.lora.rslora"},
-    {"use_dora", "tuning.lora.dora"},
-    {"peft_use_dora", "tuning.lora.dora"},
-    {"lora_modules_to_save", "tuning.lora.modules_to_save"},
-    {"additional_target", "tuning.lora.modules_to_save"},
-    {"init_lora_weights", "tuning.lora.init"},
-    {"noise_alpha", "train.neftune_noise_alpha"},
-    {"adapter", "tuning.mode"},
-    {"finetuning_type", "tuning.mode"},
-    {"load_in_4bit", "tuning.quant"},
-    {"bnb_4bit_quant_type", "tuning.quant"},
-    {"quantization_bit", "tuning.quant"},
-    {"bnb_4bit_use_double_quant", "tuning.double_quant"},
-    {"double_quantization", "tuning.double_quant"},
-    {"load_in_8bit", "tuning.quant"},
-    {"unfrozen_parameters", "tuning.trainable"},
-    {"dataset", "data.train"},
-    {"datasets", "data.train"},
-    {"train_file", "data.train"},
-    {"validation_file", "data.val"},
-    {"val_set_size", "data.val_split"},
-    {"val_size", "data.val_split"},
-    {"sample_packing", "data.packing"},
-    {"dataset_prepared_path", "data.cache_dir"},
-    {"buffer_size", "data.shuffle_buffer"},
-    {"columns", "data.fields"},
-    {"train_on_inputs", "data.loss_on"},
-    {"completion_only_loss", "data.loss_on"},
-    {"assistant_only_loss", "data.loss_on"},
-    {"output_dir", "output.dir"},
-    {"report_to", "output.tensorboard"},
-    {"dataloader_workers", "train.dataloader_num_workers"},
-    {"num_workers", "train.dataloader_num_workers"},
 });
 
 std::string leaf_of(const std::string& key) {
@@ -134,14 +64,6 @@ std::string same_leaf(const std::string& leaf, const std::vector<std::string>& n
   return found == names.end() ? "" : *found;
 }
 
-/// What `leaf` names exactly, here or in another trainer.
-std::string named(const std::string& leaf, const std::vector<std::string>& names) {
-  const auto synonym = std::find_if(kSynonyms.begin(), kSynonyms.end(),
-                                    [&](const auto& pair) { return pair.first == leaf; });
-  if (synonym != kSynonyms.end()) return std::string(synonym->second);
-  return same_leaf(leaf, names);
-}
-
 /// The one of `names` whose last part is nearest to `leaf`.
 std::string nearest_by_leaf(const std::string& leaf, const std::vector<std::string>& names) {
   constexpr size_t kShort = 3;  // below it any other short word is "near"
@@ -153,6 +75,20 @@ std::string nearest_by_leaf(const std::string& leaf, const std::vector<std::stri
   const std::string near = nearest(leaf, leaves);
   if (near.empty()) return {};
   return same_leaf(near, names);
+}
+
+/// A key of another trainer that `leaf` is more like than any of ours; nullptr: none.
+const ForeignKey* nearest_foreign(const std::string& leaf, const Binding& binding) {
+  constexpr size_t kShort = 4;  // below it any other short word is "near"
+  if (leaf.size() < kShort) return nullptr;
+  std::vector<std::string> names = top_sections(binding);
+  for (const Field& field : binding.fields) names.push_back(field.leaf());
+  const size_t num_ours = names.size();
+  for (const ForeignKey& foreign : foreign_keys()) names.emplace_back(foreign.name);
+  const std::string near = nearest(leaf, names);
+  const auto ours_end = names.begin() + static_cast<std::ptrdiff_t>(num_ours);
+  if (near.empty() || std::find(names.begin(), ours_end, near) != ours_end) return nullptr;
+  return find_foreign_key(near);
 }
 
 }  // namespace
@@ -173,14 +109,20 @@ bool is_harmless(const LaterKey& later, const Value& value) {
 }
 
 std::string setting_named(const std::string& name) {
+  if (const ForeignKey* foreign = find_foreign_key(name)) return std::string(foreign->field);
   RunConfig defaults;
-  return named(name, names_in(bind(defaults), ""));
+  return same_leaf(name, names_in(bind(defaults), ""));
+}
+
+std::string advice_on_key(const std::string& name) {
+  const ForeignKey* foreign = find_foreign_key(name);
+  return foreign == nullptr ? "" : advice_on(*foreign, {});
 }
 
 std::string nearest_key(const std::string& key, const Binding& binding) {
   const std::string leaf = leaf_of(key), section = section_of(key);
   const std::vector<std::string> all = names_in(binding, "");
-  if (std::string same = named(leaf, all); !same.empty()) return same;
+  if (std::string same = same_leaf(leaf, all); !same.empty()) return same;
   if (section.empty()) {
     if (std::string near = nearest(leaf, top_sections(binding)); !near.empty()) return near;
   }
@@ -192,7 +134,10 @@ std::string nearest_key(const std::string& key, const Binding& binding) {
   return nearest(key, all);
 }
 
-std::string suggest_key(const std::string& key, const Binding& binding) {
+std::string suggest_key(const std::string& key, const Value& value, const Binding& binding) {
+  if (const ForeignKey* foreign = find_foreign_key(key)) return advice_on(*foreign, value);
+  if (const ForeignKey* foreign = nearest_foreign(leaf_of(key), binding))
+    return fmt::format("did you mean `{}`? {}", foreign->name, advice_on(*foreign, value));
   const std::string near = nearest_key(key, binding);
   if (near.empty()) return "`sftrun config reference` lists every key";
   if (near == key) {  // written with dots where YAML wants nesting

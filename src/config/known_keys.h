@@ -6,8 +6,8 @@
 
 #include "binding.h"
 
-/// Keys that are no fields of this version: those that later ones bring, and what other trainers
-/// call ours.
+/// Keys that are no fields of this version: those that later versions bring, those of other
+/// trainers (foreign_keys.h), and misspelt ones.
 namespace sftrun::config {
 
 /// A key of the interface whose feature this version does not have.
@@ -25,10 +25,10 @@ const LaterKey* find_later_key(const std::string& key);
 /// Whether `value` asks a feature for nothing.
 bool is_harmless(const LaterKey& later, const Value& value);
 
-/// "did you mean `train.learning_rate`?" for a key that is neither a field nor a section, or where
-/// to look instead.
-std::string suggest_key(const std::string& key, const Binding& binding);
-/// The full name of the field nearest to `key`, or "".
+/// The fix line for a key that is neither a field nor a section: what a key of another trainer is
+/// here, else "did you mean `train.learning_rate`?", else where to look.
+std::string suggest_key(const std::string& key, const Value& value, const Binding& binding);
+/// The full name of the field with the same last part or the nearest spelling, or "".
 std::string nearest_key(const std::string& key, const Binding& binding);
 
 }  // namespace sftrun::config

@@ -79,7 +79,8 @@ std::vector<Assignment> from_command_line(const std::vector<std::string>& words,
     const std::string place = word + " from the command line";
     const size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {
-      const std::string near = nearest_key(word, fields);
+      const std::string setting = setting_named(word);
+      const std::string near = setting.empty() ? nearest_key(word, fields) : setting;
       problems.push_back({fmt::format("`{}` is not of the form section.key=value", word),
                           "the command line",
                           near.empty() ? "write, for example, train.epochs=1"

@@ -306,6 +306,8 @@ std::string to_yaml(
     const RunConfig& config);  ///< config.resolved.yaml; loads again to the same values
 /// The setting whose last part is `name`, or that another trainer calls so; "" if none.
 std::string setting_named(const std::string& name);
+/// What to do about a key of another trainer ("report_to"); "" if none is called so.
+std::string advice_on_key(const std::string& name);
 std::string reference_markdown();  ///< docs/configuration.md
 std::string json_schema();         ///< for editors; draft 2020-12
 

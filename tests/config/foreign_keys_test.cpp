@@ -1,0 +1,162 @@
+#include "foreign_keys.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "binding.h"
+#include "config_test_base.h"
+#include "known_keys.h"
+#include "sftrun/config/problem.h"
+
+namespace sftrun::config {
+namespace {
+
+struct NamedKey {
+  std::string tool, key;
+};
+
+/// Made by scripts/fixtures/make_foreign_keys.py.
+std::vector<NamedKey> keys_of_other_tools() {
+  std::ifstream file(std::string(SFTRUN_TEST_DATA) + "/config/foreign_keys.txt");
+  std::vector<NamedKey> keys;
+  for (NamedKey one; file >> one.tool >> one.key;) keys.push_back(one);
+  return keys;
+}
+
+/// What stands in backquotes, up to a colon: `tuning.quant` of "`tuning.quant: nf4`".
+std::vector<std::string> settings_in(std::string_view advice) {
+  std::vector<std::string> settings;
+  const auto quoted = [&](std::string_view text) {
+    const std::string name(text.substr(0, text.find_first_of(": ")));
+    for (const char* section : {"model.", "tuning.", "data.", "train.", "parallel.", "output."})
+      if (name.starts_with(section)) settings.push_back(name);
+  };
+  for (size_t at = advice.find('`'); at != std::string_view::npos;) {
+    const size_t end = advice.find('`', at + 1);
+    EXPECT_NE(end, std::string_view::npos) << advice;
+    if (end == std::string_view::npos) break;
+    quoted(advice.substr(at + 1, end - at - 1));
+    at = advice.find('`', end + 1);
+  }
+  return settings;
+}
+
+class ForeignKeysTest : public ConfigTest {
+ protected:
+  bool is_ours(const std::string& name) { return fields_.find(name) || fields_.has_section(name); }
+  bool is_leaf_of_ours(std::string_view leaf) {
+    return std::any_of(fields_.fields.begin(), fields_.fields.end(),
+                       [&](const Field& field) { return field.leaf() == leaf; });
+  }
+  std::string answer(const std::string& key, const std::string& value) {
+    return suggest_key(key, Value::scalar(value), fields_);
+  }
+
+  RunConfig defaults_;
+  Binding fields_ = bind(defaults_);
+};
+
+TEST_F(ForeignKeysTest, EverySettingThatIsNamedExists) {
+  for (const ForeignKey& key : foreign_keys()) {
+    EXPECT_TRUE(key.field.empty() || is_ours(std::string(key.field))) << key.name << key.field;
+    EXPECT_FALSE(key.field.empty() && key.advice.empty()) << key.name;
+    for (const std::string& setting : settings_in(key.advice))
+      EXPECT_TRUE(is_ours(setting)) << key.name << ": " << setting;
+  }
+  for (const ForeignValue& value : foreign_values()) {
+    for (const std::string& setting : settings_in(value.advice))
+      EXPECT_TRUE(is_ours(setting)) << value.name << ": " << setting;
+  }
+}
+
+TEST_F(ForeignKeysTest, ValuesThatAreNamedAreTaken) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, std::string>>{{"tuning.mode", "qlora"},
+                                                        {"tuning.quant", "nf4"},
+                                                        {"tuning.quant", "int8"},
+                                                        {"tuning.quant", "fp8"},
+                                                        {"tuning.lora.init", "pissa"},
+                                                        {"train.save_every", "0"},
+                                                        {"data.loss_on", "completion"},
+                                                        {"data.loss_on", "last_assistant"},
+                                                        {"data.too_long", "truncate"},
+                                                        {"train.optimizer", "paged_adamw_8bit"},
+                                                        {"parallel.strategy", "ddp"},
+                                                        {"data.thinking", "split"},
+                                                        {"data.cache_dir", "none"}}) {
+    EXPECT_FALSE(fields_.find(key)->assign(Value::scalar(value))) << key << " " << value;
+  }
+}
+
+TEST_F(ForeignKeysTest, NamesAreListedOnceAndHideNoFieldOfOurs) {
+  std::set<std::string_view> names;
+  for (const ForeignKey& key : foreign_keys())
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+  std::set<std::pair<std::string_view, std::string_view>> values;
+  for (const ForeignValue& value : foreign_values()) {
+    EXPECT_TRUE(values.insert({value.name, value.value}).second) << value.name << value.value;
+    EXPECT_TRUE(names.contains(value.name)) << value.name;
+  }
+  EXPECT_GT(names.size(), 400U);
+  for (const Field& field : fields_.fields) {
+    if (field.leaf() == "seed" || field.leaf() == "chat_template") continue;
+    EXPECT_EQ(find_foreign_key(field.leaf()), nullptr) << field.key;
+  }
+}
+
+TEST_F(ForeignKeysTest, EveryKeyOfOtherToolsIsAnswered) {
+  const std::vector<NamedKey> keys = keys_of_other_tools();
+  EXPECT_GT(keys.size(), 600U);
+  std::set<std::string> tools;
+  for (const auto& [tool, key] : keys) {
+    tools.insert(tool);
+    EXPECT_TRUE(find_foreign_key(key) != nullptr || is_leaf_of_ours(key)) << tool << " " << key;
+  }
+  for (const char* tool :
+       {"transformers.TrainingArguments", "trl.SFTConfig", "peft.LoraConfig",
+        "transformers.BitsAndBytesConfig", "axolotl", "llama-factory", "torchtune", "unsloth"})
+    EXPECT_TRUE(tools.contains(tool)) << tool;
+}
+
+TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
+  EXPECT_EQ(answer("lr", "1e-4"), "use `train.learning_rate`");
+  EXPECT_EQ(answer("train.per_device_train_batch_size", "4"), "use `train.batch_size`");
+  EXPECT_EQ(answer("load_in_4bit", "true"),
+            "set `tuning.mode: qlora` (a base in NF4), or `tuning.quant: nf4`");
+  EXPECT_NE(answer("load_in_4bit", "no").find("remove it"), std::string::npos);
+  EXPECT_NE(answer("save_strategy", "steps").find("`train.save_steps`"), std::string::npos);
+  EXPECT_NE(answer("save_strategy", "epoch").find("not supported"), std::string::npos);
+  EXPECT_NE(answer("save_strategy", "no").find("`train.save_every: 0`"), std::string::npos);
+  EXPECT_NE(answer("save_strategy", "False").find("`train.save_every: 0`"), std::string::npos);
+  EXPECT_NE(answer("report_to", "wandb").find("metrics.jsonl"), std::string::npos);
+  EXPECT_NE(answer("report_to", "none").find("`output.tensorboard: false`"), std::string::npos);
+  EXPECT_NE(answer("wandb_project", "x").find("remove it"), std::string::npos);
+  EXPECT_NE(answer("chat_template", "tokenizer_default").find("remove it"), std::string::npos);
+  EXPECT_EQ(answer("chat_template", "chatml"), "use `model.chat_template`");
+  EXPECT_EQ(answer("data.path", "x"), "use `data.train`");
+  EXPECT_EQ(answer("model.path", "x"), "use `model.name`");
+  EXPECT_EQ(answer("train.learning_rte", "1"), "did you mean `train.learning_rate`?");
+  EXPECT_EQ(answer("train.optm", "adamw"), "did you mean `optim`? use `train.optimizer`");
+}
+
+TEST_F(ForeignKeysTest, AListOfOneIsItsValue) {
+  Value list;
+  list.kind = Value::Kind::kList;
+  list.items.push_back(Value::scalar("tensorboard"));
+  EXPECT_NE(suggest_key("report_to", list, fields_).find("the default"), std::string::npos);
+}
+
+TEST_F(ForeignKeysTest, InsideOfADataSetToo) {
+  try {
+    load("", {"data.train=[{path: a.jsonl, type: sharegpt}]"});
+    ADD_FAILURE() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("set `data.format: sharegpt`"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::config
