@@ -1,9 +1,10 @@
-#include "sftrun/core/log.h"
+#include "sftrun/core/warnings.h"
 
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
@@ -26,53 +27,84 @@ spdlog::level::level_enum to_spdlog(Level level) {
   return spdlog::level::off;
 }
 
-std::shared_ptr<spdlog::logger> make_logger(const Options& options) {
-  std::vector<spdlog::sink_ptr> sinks;
+using Logger = std::shared_ptr<spdlog::logger>;
+
+/// @param file null: none
+Logger make_logger(Level console_level, const spdlog::sink_ptr& file, const std::string& pattern) {
   auto console = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
-  console->set_level(to_spdlog(options.console));
-  sinks.push_back(std::move(console));
-  if (options.file) {
-    auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file->string());
-    file->set_level(spdlog::level::debug);
-    sinks.push_back(std::move(file));
-  }
+  console->set_level(to_spdlog(console_level));
+  std::vector<spdlog::sink_ptr> sinks = {std::move(console)};
+  if (file) sinks.push_back(file);
   auto logger = std::make_shared<spdlog::logger>("sftrun", sinks.begin(), sinks.end());
   logger->set_level(spdlog::level::debug);
   logger->flush_on(spdlog::level::info);
-  logger->set_pattern(options.rank
-                          ? fmt::format("[%H:%M:%S.%e] [%^%l%$] [rank {}] %v", *options.rank)
-                          : "[%H:%M:%S.%e] [%^%l%$] %v");
+  logger->set_pattern(pattern);
   return logger;
 }
+
+struct Loggers {
+  Logger of_run, of_rank;
+
+  explicit Loggers(const Options& options) {
+    spdlog::sink_ptr file;
+    if (options.file) {
+      file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file->string());
+      file->set_level(spdlog::level::debug);
+    }
+    const std::string plain = "[%H:%M:%S.%e] [%^%l%$] %v";
+    // The last pattern that is set is the file's, too: lines of a rank name it themselves.
+    of_rank = make_logger(std::min(options.console, Level::kWarn), file, plain);
+    of_run = make_logger(
+        options.console, file,
+        options.rank ? fmt::format("[%H:%M:%S.%e] [%^%l%$] [rank {}] %v", *options.rank) : plain);
+  }
+};
 
 // The one piece of process-wide state: a log is the process's by nature.
 struct Holder {
   std::mutex mutex;
-  std::shared_ptr<spdlog::logger> logger = make_logger({});
+  Loggers loggers{Options{}};
+  std::vector<std::string> warnings;
 };
 Holder& holder() {
   static Holder instance;
   return instance;
 }
-std::shared_ptr<spdlog::logger> current() {
+Loggers current() {
   const std::lock_guard lock(holder().mutex);
-  return holder().logger;
+  return holder().loggers;
+}
+
+void remember(std::string_view warning) {
+  constexpr size_t kMost = 1000;  // more of them are of single steps
+  const std::lock_guard lock(holder().mutex);
+  if (holder().warnings.size() < kMost) holder().warnings.emplace_back(warning);
 }
 
 }  // namespace
 
 void configure(const Options& options) {
-  auto logger = make_logger(options);
+  Loggers loggers(options);
   const std::lock_guard lock(holder().mutex);
-  holder().logger = std::move(logger);
+  holder().loggers = std::move(loggers);
 }
 
 void write(Level level, std::string_view message) {
-  current()->log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+  if (level == Level::kWarn) remember(message);
+  current().of_run->log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+}
+
+void write_of_rank(int rank, std::string_view message) {
+  current().of_rank->warn("[rank {}] {}", rank, message);
+}
+
+std::vector<std::string> written_warnings() {
+  const std::lock_guard lock(holder().mutex);
+  return holder().warnings;
 }
 
 void flush() {
-  current()->flush();
+  current().of_run->flush();
 }
 
 }  // namespace sftrun::log

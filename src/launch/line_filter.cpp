@@ -8,13 +8,14 @@
 #include "sftrun/core/strings.h"
 
 namespace sftrun::launch {
-namespace {
 
 /// `[12:03:04.118] [info] [rank 0] message`, as core/log.h writes it.
-struct HouseLine {
+struct LineFilter::HouseLine {
   std::string_view level, message;
   bool names_rank = false;
 };
+
+namespace {
 
 std::optional<std::string_view> take_bracket(std::string_view& text) {
   if (text.empty() || text.front() != '[') return std::nullopt;
@@ -25,6 +26,7 @@ std::optional<std::string_view> take_bracket(std::string_view& text) {
   return inside;
 }
 
+template <class HouseLine>
 std::optional<HouseLine> parse_house_line(std::string_view line) {
   const auto time = take_bracket(line);
   if (!time || time->size() != 12 || (*time)[2] != ':' || (*time)[5] != ':') return std::nullopt;
@@ -74,9 +76,10 @@ bool is_stack_trace(std::string_view line) {
 }
 
 bool LineFilter::should_show(std::string_view line) {
-  if (const auto house = parse_house_line(line)) {
-    if (house->level == "warning" || house->level == "error" || house->level == "critical")
-      return true;
+  if (const auto house = parse_house_line<HouseLine>(line)) {
+    if (house->level == "error" || house->level == "critical") return true;
+    if (is_about_run(*house)) return options_.warnings->add(house->message);
+    if (house->level == "warning") return true;
     if (!options_.is_main || house->level == "debug" || house->level == "trace") return false;
     return !(options_.hide_steps && is_step_line(house->message));
   }
@@ -87,11 +90,16 @@ bool LineFilter::should_show(std::string_view line) {
   return stream_ == Stream::kErr && contains_word_of_trouble(line);
 }
 
+bool LineFilter::is_about_run(const HouseLine& line) const {
+  return options_.warnings != nullptr && line.level == "warning" && !line.names_rank;
+}
+
 std::optional<std::string> LineFilter::show(std::string_view line) {
   last_shown_ = should_show(line);
   if (!last_shown_) return std::nullopt;
-  const auto house = parse_house_line(line);
-  if (!options_.show_rank || (house && house->names_rank)) return std::string(line);
+  const auto house = parse_house_line<HouseLine>(line);
+  if (!options_.show_rank || (house && (house->names_rank || is_about_run(*house))))
+    return std::string(line);
   return fmt::format("[rank {}] {}", options_.rank, line);
 }
 

@@ -5,6 +5,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/units.h"
+#include "sftrun/core/warnings.h"
 #include "signal_fd.h"
 #include "worker_group.h"
 
@@ -54,10 +55,11 @@ int supervise(const SuperviseOptions& options) {
   const SignalFd signals;
   Guardian guardian;
   Console console(Console::detect());
+  WarningsShown warnings(log::written_warnings());
   for (int restarts = 0;; ++restarts) {
     const WorkerCommand& command = restarts == 0 ? options.command : options.restart_command;
     GroupOutcome outcome =
-        WorkerGroup(options, command, restarts, console, guardian, signals).run();
+        WorkerGroup(options, command, restarts, console, warnings, guardian, signals).run();
     if (!outcome.failure && outcome.exit_code == 0) require_logs(options);
     if (!outcome.failure) return outcome.exit_code;
     if (!may_restart(outcome, restarts, options.max_restarts)) throw std::move(*outcome.failure);

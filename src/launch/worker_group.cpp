@@ -32,9 +32,11 @@ std::string signal_name(int signal) {
 }  // namespace
 
 WorkerGroup::WorkerGroup(const SuperviseOptions& options, const WorkerCommand& command, int restart,
-                         Console& console, Guardian& guardian, const SignalFd& signals)
+                         Console& console, WarningsShown& warnings, Guardian& guardian,
+                         const SignalFd& signals)
     : options_(options),
       console_(console),
+      warnings_(warnings),
       guardian_(guardian),
       signals_(signals),
       oom_kills_before_(num_oom_kills()) {
@@ -63,7 +65,8 @@ void WorkerGroup::start(const WorkerCommand& command, int local_rank, int restar
                                 .filter = {.rank = rank,
                                            .is_main = local_rank == 0,
                                            .show_rank = plan.world_size() > 1,
-                                           .hide_steps = console_.is_terminal()},
+                                           .hide_steps = console_.is_terminal(),
+                                           .warnings = &warnings_},
                                 .log = logs / fmt::format("rank-{}.log", rank),
                                 .error_file = logs / fmt::format("error-rank-{}.json", rank)};
   std::error_code ignored;

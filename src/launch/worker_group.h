@@ -24,7 +24,8 @@ struct GroupOutcome {
 class WorkerGroup {
  public:
   WorkerGroup(const SuperviseOptions& options, const WorkerCommand& command, int restart,
-              Console& console, Guardian& guardian, const SignalFd& signals);
+              Console& console, WarningsShown& warnings, Guardian& guardian,
+              const SignalFd& signals);
   ~WorkerGroup();
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
@@ -57,6 +58,7 @@ class WorkerGroup {
 
   const SuperviseOptions& options_;
   Console& console_;
+  WarningsShown& warnings_;
   Guardian& guardian_;
   const SignalFd& signals_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;

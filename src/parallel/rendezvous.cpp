@@ -17,8 +17,8 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
-#include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
+#include "sftrun/core/warnings.h"
 
 namespace sftrun::parallel {
 namespace {
@@ -172,8 +172,8 @@ void wait_for_host(const Identity& identity, const ConnectOptions& options) {
                       "check that rank 0 was started, and --master-addr and --master-port");
     }
     if (reports.due(waited_s)) {
-      log::warn("rank {} waits for rank 0: nothing listens at {} yet ({})", identity.rank,
-                place_of(identity), format_duration(waited_s));
+      log::warn_of_rank(identity.rank, "waits for rank 0: nothing listens at {} yet ({})",
+                        place_of(identity), format_duration(waited_s));
     }
     if (options.stop_requested && options.stop_requested()) throw StoppedWaiting();
     std::this_thread::sleep_for(std::chrono::milliseconds(answer == Answer::kNone ? 500 : 50));

@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "rendezvous.h"
-#include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/core/warnings.h"
 
 namespace sftrun::parallel {
 namespace {
@@ -116,13 +116,14 @@ void StallWatch::run() {
       const std::string others = describe_others();
       earlier_beats_.clear();
       if (!others.empty() && waited_s() >= waited)  // still the same wait
-        log::warn("the ranks have not moved for {}: {}", format_duration(waited), others);
+        log::warn_of_rank(identity_.rank, "the ranks have not moved for {}: {}",
+                          format_duration(waited), others);
     } catch (const std::exception&) {
       if (waited >= next_s && !hosts_store(identity_.rank)) {
         next_s = 2 * waited;
-        log::warn("rank {} has waited {} for the others; {}:{}, where the ranks meet, is silent",
-                  identity_.rank, format_duration(waited), identity_.master_addr,
-                  identity_.master_port);
+        log::warn_of_rank(identity_.rank,
+                          "has waited {} for the others; {}:{}, where the ranks meet, is silent",
+                          format_duration(waited), identity_.master_addr, identity_.master_port);
       }
     }
   }

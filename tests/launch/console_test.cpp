@@ -83,5 +83,21 @@ TEST(LineFilter, LevelsOfTheHouseFormat) {
   EXPECT_EQ(main.show("[12:03:04.118] [info] news"), "[rank 0] [12:03:04.118] [info] news");
 }
 
+TEST(LineFilter, WarningsAboutTheRunAreShownOnce) {
+  const std::string about_run = "[12:03:04.118] [warning] about the run",
+                    about_rank = "[12:03:04.118] [warning] [rank 1] waits";
+  WarningsShown shown({"known before"});
+  LineFilter main({.rank = 0, .is_main = true, .show_rank = true, .warnings = &shown},
+                  Stream::kErr);
+  LineFilter other({.rank = 1, .is_main = false, .show_rank = true, .warnings = &shown},
+                   Stream::kErr);
+  EXPECT_EQ(other.show(about_run), about_run);  // no rank: the others come upon it, too
+  EXPECT_EQ(main.show(about_run), std::nullopt);
+  EXPECT_EQ(main.show("[12:03:04.118] [warning] known before"), std::nullopt);
+  EXPECT_EQ(other.show(about_rank), about_rank);
+  EXPECT_EQ(other.show(about_rank), about_rank);
+  EXPECT_EQ(other.show("[12:03:04.118] [error] lost"), "[rank 1] [12:03:04.118] [error] lost");
+}
+
 }  // namespace
 }  // namespace sftrun::launch

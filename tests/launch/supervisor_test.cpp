@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 
+#include "sftrun/core/log.h"
 #include "supervised_run.h"
 
 namespace sftrun::launch::testing {
@@ -42,6 +43,23 @@ TEST(Supervisor, AUsersThreadCountStays) {
   run.options.environment["OMP_NUM_THREADS"] = "3";
   EXPECT_EQ(run.run({"*:env OMP_NUM_THREADS"}), 0);
   EXPECT_EQ(run.log(0), "3\n");
+}
+
+TEST(Supervisor, AWarningAboutTheRunIsShownOnce) {
+  const std::string warning = "stderr [12:03:04.118] [warning] about the run";
+  SupervisedRun run(2);
+  EXPECT_EQ(run.run({"*:" + warning + ";" + warning}), 0);
+  EXPECT_EQ(run.err(), "[12:03:04.118] [warning] about the run\n");
+  EXPECT_EQ(run.log(1),
+            "[12:03:04.118] [warning] about the run\n"
+            "[12:03:04.118] [warning] about the run\n");
+}
+
+TEST(Supervisor, NotAgainWhatTheLauncherHasWarnedOf) {
+  log::warn("known to the launcher");
+  SupervisedRun run(1);
+  EXPECT_EQ(run.run({"0:stderr [12:03:04.118] [warning] known to the launcher"}), 0);
+  EXPECT_EQ(run.err(), "");
 }
 
 TEST(Supervisor, WarningsOfEveryRankAreShown) {

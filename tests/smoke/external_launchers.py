@@ -21,7 +21,9 @@ import broken_runs
 import random_kills
 import slurm_cluster
 
-OPTIONS = ["train.max_steps=6", "train.epochs=50", "train.global_batch_size=4", "train.learning_rate=2.0e-3"]
+# Warned of by the front and by the engine, each once however many ranks meet it.
+IDLE = {"model.revision=main": "model.revision has no effect", "tuning.double_quant=false": "tuning.double_quant changes nothing"}
+OPTIONS = [*IDLE, "train.max_steps=6", "train.epochs=50", "train.global_batch_size=4", "train.learning_rate=2.0e-3"]
 TRAIN = ["train", "--config", "run.yaml", "--device", "cpu"]
 PATIENCE = 120  # s
 STOPPED = 75
@@ -88,6 +90,8 @@ def trained(launcher, program, variables):
     with Folder(program) as folder:
         code = folder.start(launcher, variables, *OPTIONS).wait(timeout=PATIENCE)
         assert code == 0, f"{launcher.__name__}: exit code {code}\n{folder.output()}"
+        for warning in IDLE.values():
+            assert folder.output().count(warning) == 1, f"{launcher.__name__}: not once: {warning}\n{folder.output()}"
         return random_kills.computed(folder.path), (folder.path / "run/adapter/adapter_model.safetensors").read_bytes()
 
 
