@@ -1,14 +1,21 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "commands.h"
 #include "data_source_finder.h"
+#include "engine_location.h"
+#include "run_check.h"
+#include "run_forecast.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/hub/repo_name.h"
+#include "sftrun/launch/launch_plan.h"
+#include "sftrun/plan/auto_values.h"
 
 namespace sftrun::app {
 namespace {
@@ -96,6 +103,56 @@ config::LoadedConfig load_resolved(const ConfigOptions& options) {
   return loaded;
 }
 
+/// Whether a run on this machine would compute on GPUs.
+bool trains_on_gpu(const config::MachineSettings& machine) {
+  return machine.devices != "cpu" && !launch::this_machine(has_cuda_kernels()).gpus.gpus.empty();
+}
+
+bool is_here(const std::vector<config::DataSource>& sources) {
+  return std::all_of(sources.begin(), sources.end(), [](const config::DataSource& source) {
+    return exists_or_matches(source.path);
+  });
+}
+
+/// Completes `config` by what the model's files and this machine say, where the model is here; of
+/// the run's length what the first records say, where the data are here.
+/// @param asked before anything was resolved   @return lines to print
+std::vector<std::string> look_at_model(config::RunConfig& config, const BatchRequest& batches,
+                                       bool on_gpu) {
+  const std::filesystem::path model = config.model.name;
+  std::error_code ignored;
+  if (!std::filesystem::exists(model, ignored)) {
+    return {
+        fmt::format("{} is not a file or directory here: dtype, quant and steps are not "
+                    "resolved",
+                    config.model.name)};
+  }
+  const ModelHeaders headers = read_headers(model);
+  resolve_auto(config, headers, on_gpu);
+  const std::string positions = plan::position_warning(config.model, headers.arch);
+  if (!positions.empty()) log::warn("{}", positions);
+  if (!is_here(config.data.train) || !is_here(config.data.val))
+    return {"the data are not here: steps are not known"};
+  RunCheck check = check_run(config, model, headers);
+  const Forecast steps = forecast(config, check.train, batches);
+  apply_sizes(steps, config);
+  for (std::string& line : lines_of(steps, config)) check.lines.push_back(std::move(line));
+  return std::move(check.lines);
+}
+
+/// As look_at_model; what is wrong with the model or the data is a warning: the configuration is
+/// shown all the same.
+std::vector<std::string> try_model(config::RunConfig& config, const BatchRequest& batches,
+                                   bool on_gpu) {
+  try {
+    return look_at_model(config, batches, on_gpu);
+  } catch (const Error& error) {
+    log::warn("{}{}", error.message(),
+              error.where().empty() ? "" : fmt::format(" ({})", error.where()));
+    return {};
+  }
+}
+
 std::string overrides_text(const config::LoadedConfig& loaded, std::string_view prefix) {
   std::string text;
   for (const config::Override& override : loaded.overrides) {
@@ -166,16 +223,21 @@ int check(const ConfigOptions& options) {
 }
 
 int show(const ConfigOptions& options) {
-  const config::LoadedConfig loaded = load_resolved(options);
+  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  const int world_size = world_size_of(options, loaded.config);
+  const BatchRequest batches = batch_request(loaded.config.train, world_size);
+  config::resolve(loaded, options.config, world_size);
   warn(all_warnings(loaded));
+  const std::vector<std::string> found =
+      try_model(loaded.config, batches, trains_on_gpu(loaded.machine));
   if (options.json) {
     fmt::print("{}\n", config::to_json(loaded.config).dump(2));
-  } else {
-    const int world_size = world_size_of(options, loaded.config);
-    fmt::print("# {} on {} device{}\n{}{}", options.config.string(), world_size,
-               world_size == 1 ? "" : "s", overrides_text(loaded, "# "),
-               config::to_yaml(loaded.config));
+    return static_cast<int>(ExitCode::kDone);
   }
+  fmt::print("# {} on {} device{}\n{}", options.config.string(), world_size,
+             world_size == 1 ? "" : "s", overrides_text(loaded, "# "));
+  for (const std::string& line : found) fmt::print("# {}\n", line);
+  fmt::print("{}", config::to_yaml(loaded.config));
   return static_cast<int>(ExitCode::kDone);
 }
 

@@ -103,6 +103,12 @@ std::optional<std::filesystem::path> find_engine() {
   return std::nullopt;
 }
 
+bool has_cuda_kernels() {
+  const auto engine = find_engine();
+  std::error_code ignored;
+  return engine && std::filesystem::exists(engine->parent_path() / "libsftrun_cuda.so", ignored);
+}
+
 std::vector<std::filesystem::path> library_directories(const std::filesystem::path& library) {
   std::vector<std::filesystem::path> paths;
   const std::filesystem::path origin = std::filesystem::absolute(library).parent_path();

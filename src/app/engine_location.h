@@ -18,6 +18,9 @@ std::vector<std::filesystem::path> engine_candidates();
 /// The first candidate that exists.
 std::optional<std::filesystem::path> find_engine();
 
+/// The CUDA kernels are a library of their own, beside the engine.
+bool has_cuda_kernels();
+
 /// Directories that the dynamic linker searches for the libraries of `library`: LD_LIBRARY_PATH and
 /// its own RPATH/RUNPATH with $ORIGIN replaced. Empty if it is no 64-bit ELF file.
 std::vector<std::filesystem::path> library_directories(const std::filesystem::path& library);

@@ -112,8 +112,8 @@ spec::ArchSpec read_arch(const fs::path& model) {
 }
 
 ModelHeaders read_headers(const fs::path& model) {
-  if (!holds_weights_of(model)) return {read_arch(model), {}, {}};
-  ModelHeaders headers;
+  if (!holds_weights_of(model)) return {.arch = read_arch(model)};
+  ModelHeaders headers{.has_weights = true};
   {
     const auto checkpoint = weights::Checkpoint::open(model);
     headers.arch = checkpoint->arch();
@@ -182,8 +182,8 @@ void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpe
 
 std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& arch,
                          const plan::StoredBytes& stored) {
-  const bool is_wide = config.model.dtype == config::DTypeChoice::kFp32;
-  const int64_t element_bytes = is_wide ? 4 : 2;
+  const config::DTypeChoice dtype = config.model.dtype;
+  const int64_t element_bytes = dtype == config::DTypeChoice::kFp32 ? 4 : 2;
   const config::TuningConfig& tuning = config.tuning;
   const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored);
   const std::string form =
@@ -197,37 +197,42 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
                         tuning.quant_word())
           : "all of it";
   return fmt::format("base: {} in memory: {} in {}", format_bytes(static_cast<uint64_t>(bytes)),
-                     form, is_wide ? "fp32" : "16 bits (on processors without bf16 in 32)");
+                     form,
+                     dtype == config::DTypeChoice::kFp32   ? "fp32"
+                     : dtype == config::DTypeChoice::kFp16 ? "fp16"
+                                                           : "bf16");
 }
 
 }  // namespace
 
-std::vector<std::string> check_run(const config::RunConfig& config, const fs::path& model) {
-  const auto [arch, stored, block_kinds] = read_headers(model);
+RunCheck check_run(const config::RunConfig& config, const fs::path& model,
+                   const ModelHeaders& headers) {
+  const auto& [arch, stored, block_kinds, has_weights] = headers;
   check_tuning(config.tuning, arch);
-  if (config.tuning.keeps_blocks() && holds_weights_of(model))
+  if (config.tuning.trains_adapter() && config.tuning.keeps_blocks() && has_weights)
     plan::require_blocks(config.tuning.quant, block_kinds);
+  plan::require_pissa_over(config.tuning, arch, stored, block_kinds);
   spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture);
   say_what_vllm_reads(config.tuning, arch);
   data::TextModel text = load_text_model(model, config.model.chat_template);
   text.num_embeddings = arch.vocab_size;
-  std::vector<std::string> lines = {text_of(config.tuning, arch)};
+  RunCheck check{.lines = {text_of(config.tuning, arch)}};
+  std::vector<std::string>& lines = check.lines;
   if (config.tuning.trains_adapter()) lines.push_back(text_of_base(config, arch, stored));
   if (const std::string idle =
           plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, !stored.empty()));
       !idle.empty())
     log::warn("{}", idle);
-  std::vector<data::DatasetTrial> train;
   const auto look = [&](const config::DataSource& source, bool is_validation) {
     data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);
     for (const std::string& warning : trial.warnings) log::warn("{}", warning);
     lines.push_back(text_of(trial));
-    if (!is_validation) train.push_back(std::move(trial));
+    if (!is_validation) check.train.push_back(std::move(trial));
   };
   for (const config::DataSource& source : config.data.train) look(source, false);
   for (const config::DataSource& source : config.data.val) look(source, true);
-  check_val_split(config.data.val_split, train);
-  return lines;
+  check_val_split(config.data.val_split, check.train);
+  return check;
 }
 
 }  // namespace sftrun::app

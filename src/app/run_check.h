@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/data/dataset.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/spec/arch_spec.h"
 
@@ -21,6 +22,7 @@ struct ModelHeaders {
   spec::ArchSpec arch;
   plan::StoredBytes stored;           ///< empty where its weights are not here
   std::set<std::string> block_kinds;  ///< weights::block_kinds
+  bool has_weights = false;           ///< else only config.json was read
 };
 /// @throws as read_arch, and what is wrong with the headers of its weights
 ModelHeaders read_headers(const std::filesystem::path& model);
@@ -32,11 +34,15 @@ void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch
 /// Warns of files that are both trained and validated on.
 void warn_of_files_in_both(const config::DataConfig& data);
 
-/// Reads what a run would read first: the model's headers (its weights where they are here),
-/// tokenizer and template, and the first records of each data set. Says what it found, a line each;
-/// logs what training would warn of.
+struct RunCheck {
+  std::vector<std::string> lines;         ///< what was found
+  std::vector<data::DatasetTrial> train;  ///< of config.data.train, in their order
+};
+/// Reads what a run would read first: tokenizer and template, and the first records of each data
+/// set. Logs what training would warn of.
+/// @param config with dtype resolved   @param headers of the model
 /// @throws what the run would throw
-std::vector<std::string> check_run(const config::RunConfig& config,
-                                   const std::filesystem::path& model);
+RunCheck check_run(const config::RunConfig& config, const std::filesystem::path& model,
+                   const ModelHeaders& headers);
 
 }  // namespace sftrun::app

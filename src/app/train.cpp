@@ -11,6 +11,7 @@
 #include "engine_location.h"
 #include "model_source.h"
 #include "run_check.h"
+#include "run_forecast.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -19,6 +20,7 @@
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/supervisor.h"
 #include "sftrun/observe/system.h"
+#include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/micro_batch.h"
 
 namespace sftrun::app {
@@ -28,12 +30,9 @@ using Json = nlohmann::ordered_json;
 
 /// A configuration with everything that is known about it before a worker starts.
 struct Run {
-  config::LoadedConfig loaded;               ///< resolved
-  std::filesystem::path model_path;          ///< where the model lies, whatever it is called
-  std::vector<std::string> resolved_values;  ///< "train.learning_rate = 0.0002"
-  config::AutoInt batch_size;                ///< as it was asked for
-  bool steps_are_auto = false;               ///< neither global_batch_size nor grad_accum was given
-  int64_t max_micro_batch = 1;
+  config::LoadedConfig loaded;       ///< resolved, but for what the device and the data decide
+  std::filesystem::path model_path;  ///< where the model lies, whatever it is called
+  BatchRequest batches;
 };
 
 void list_changes(const Json& before, const Json& after, const std::string& prefix,
@@ -52,11 +51,9 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
 
 /// The largest micro-batch that fits, for train.batch_size: auto. From total memory, not what
 /// happens to be free, so that launcher and workers come to the same answer.
-int64_t largest_micro_batch(const config::RunConfig& config,
-                            const std::filesystem::path& model_path, int local_world_size,
-                            const std::string& device) {
-  if (!config.train.batch_size.is_auto()) return config::kMaxAutoMicroBatch;
-  const auto [arch, stored, block_kinds] = read_headers(model_path);
+int64_t largest_micro_batch(const config::RunConfig& config, const ModelHeaders& headers,
+                            int local_world_size, const std::string& device) {
+  const auto& [arch, stored, block_kinds, has_weights] = headers;
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
   const bool may_be_half = config.model.dtype != config::DTypeChoice::kFp32;
   std::optional<uint64_t> gpu_bytes;  // of the smallest
@@ -69,7 +66,7 @@ int64_t largest_micro_batch(const config::RunConfig& config,
   if (gpu_bytes)
     return plan::max_micro_batch(arch, config, *gpu_bytes, may_be_half ? kHalfBytes : kFullBytes,
                                  stored, /*on_gpu=*/true);
-  const bool half = may_be_half && __builtin_cpu_supports("avx512bf16");
+  const bool half = may_be_half && plan::cpu_multiplies_bf16();
   const uint64_t share =
       observe::memory_info().total_bytes / static_cast<uint64_t>(local_world_size);
   return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes, stored);
@@ -101,20 +98,35 @@ std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOpti
   return source.path;
 }
 
+/// @param headers of the model; null: read where batch_size is auto
 Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_path,
-                const std::filesystem::path& yaml, int world_size, int local_world_size,
-                const std::string& device) {
-  const Json before = config::to_json(loaded.config);
-  const config::TrainConfig& train = loaded.config.train;
-  Run run;
-  run.batch_size = train.batch_size;
-  run.steps_are_auto = train.global_batch_size.is_auto() && train.grad_accum.is_auto();
-  run.max_micro_batch = largest_micro_batch(loaded.config, model_path, local_world_size, device);
-  config::resolve(loaded, yaml, world_size, run.max_micro_batch);
-  run.model_path = model_path;
-  list_changes(before, config::to_json(loaded.config), "", run.resolved_values);
+                const ModelHeaders* headers, const std::filesystem::path& yaml, int world_size,
+                int local_world_size, const std::string& device) {
+  Run run{.model_path = model_path, .batches = batch_request(loaded.config.train, world_size)};
+  if (loaded.config.train.batch_size.is_auto()) {
+    run.batches.max_micro_batch =
+        largest_micro_batch(loaded.config, headers != nullptr ? *headers : read_headers(model_path),
+                            local_world_size, device);
+  }
+  config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);
   run.loaded = std::move(loaded);
   return run;
+}
+
+/// Every `auto` that is known before the data are read.
+config::RunConfig shown_config(const Run& run, const ModelHeaders& headers, bool on_gpu) {
+  config::RunConfig shown = run.loaded.config;
+  resolve_auto(shown, headers, on_gpu);
+  return shown;
+}
+
+/// A model that cannot be read is left to the engine, which says what is wrong with it.
+std::optional<ModelHeaders> headers_if_readable(const std::filesystem::path& model) {
+  try {
+    return read_headers(model);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 std::vector<std::string> override_lines(const Run& run) {
@@ -126,19 +138,35 @@ std::vector<std::string> override_lines(const Run& run) {
   return lines;
 }
 
+/// What was resolved: "train.learning_rate = 0.0002".   @param asked before
+std::vector<std::string> resolved_values(const config::RunConfig& asked,
+                                         const config::RunConfig& shown) {
+  std::vector<std::string> values;
+  list_changes(config::to_json(asked), config::to_json(shown), "", values);
+  return values;
+}
+
 /// How many bins a step has follows from the data, and is said by the workers who read them.
 bool follows_from_data(const Run& run, const std::string& resolved) {
   const config::RunConfig& config = run.loaded.config;
-  if (!run.steps_are_auto || config.data.streaming || config.train.max_steps) return false;
+  if (!run.batches.steps_are_auto || config.data.streaming || config.train.max_steps) return false;
   const auto begins = [&](const char* key) { return resolved.starts_with(key); };
   return begins("train.batch_size ") || begins("train.grad_accum ") ||
          begins("train.global_batch_size ");
 }
 
-void announce(const Run& run) {
+/// What is known of the configuration and the model; the data are read by the workers.
+void warn(const Run& run, const ModelHeaders* headers) {
   for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
+  if (headers == nullptr) return;
+  const std::string positions = plan::position_warning(run.loaded.config.model, headers->arch);
+  if (!positions.empty()) log::warn("{}", positions);
+}
+
+/// @param asked before anything was resolved
+void announce(const config::RunConfig& asked, const Run& run, const config::RunConfig& shown) {
   for (const std::string& line : override_lines(run)) log::info("override: {}", line);
-  std::vector<std::string> resolved = run.resolved_values;
+  std::vector<std::string> resolved = resolved_values(asked, shown);
   std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
   if (!resolved.empty()) log::info("resolved: {}", join(resolved, ", "));
 }
@@ -149,11 +177,11 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
     overrides.push_back(
         {{"key", override.key}, {"value", override.value}, {"source", override.source}});
   }
-  const auto& batch_size = run.batch_size.value;
+  const auto& batch_size = run.batches.batch_size.value;
   return {{"config", config::to_json(run.loaded.config)},
-          {"steps_are_auto", run.steps_are_auto},
+          {"steps_are_auto", run.batches.steps_are_auto},
           {"batch_size", batch_size ? nlohmann::json(*batch_size) : nlohmann::json()},
-          {"max_micro_batch", run.max_micro_batch},
+          {"max_micro_batch", run.batches.max_micro_batch},
           {"model_path", run.model_path.string()},
           {"config_path", options.config.string()},
           {"overrides", overrides},
@@ -167,24 +195,40 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
 
 /// What a run trains is known before its data are tokenised. A model without config.json is left to
 /// the engine, which says what is wrong with it.
-void check_tuning_of(const Run& run) {
+void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers) {
   std::error_code ignored;
   const std::filesystem::path& model = run.model_path;
+  if (headers) return check_tuning(run.loaded.config.tuning, headers->arch);
   if (std::filesystem::is_directory(model, ignored) &&
       !std::filesystem::exists(model / "config.json", ignored))
     return;
   check_tuning(run.loaded.config.tuning, read_arch(model));
 }
 
+void warn_and_announce(const config::RunConfig& asked, const Run& run,
+                       const std::optional<ModelHeaders>& headers, bool on_gpu) {
+  const config::RunConfig shown = shown_config(run, headers.value_or(ModelHeaders{}), on_gpu);
+  warn(run, headers ? &*headers : nullptr);
+  announce(asked, run, shown);
+}
+
 /// YAML, with what is no configuration as comments.
-void print_dry_run(const Run& run, const std::string& launch) {
-  const std::vector<std::string> found = check_run(run.loaded.config, run.model_path);
-  for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
+void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHeaders& headers,
+                   bool on_gpu, const std::string& launch) {
+  config::RunConfig shown = shown_config(run, headers, on_gpu);
+  const RunCheck found = check_run(shown, run.model_path, headers);
+  const Forecast steps = forecast(shown, found.train, run.batches);
+  apply_sizes(steps, shown);
+  warn(run, &headers);
   for (const std::string& line : override_lines(run)) fmt::print("# override: {}\n", line);
-  for (const std::string& line : run.resolved_values) fmt::print("# resolved: {}\n", line);
+  std::vector<std::string> resolved = resolved_values(asked, shown);
+  if (!steps.is_exact)
+    std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
+  for (const std::string& line : resolved) fmt::print("# resolved: {}\n", line);
   for (const std::string& line : split(launch, '\n')) fmt::print("# launch: {}\n", line);
-  for (const std::string& line : found) fmt::print("# {}\n", line);
-  fmt::print("{}", config::to_yaml(run.loaded.config));
+  for (const std::string& line : found.lines) fmt::print("# {}\n", line);
+  for (const std::string& line : lines_of(steps, shown)) fmt::print("# {}\n", line);
+  fmt::print("{}", config::to_yaml(shown));
 }
 
 /// Something else started one process per rank, and this is one of them.
@@ -198,9 +242,16 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   find_data(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
   locate_adapter(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
   if (worker.rank == 0) config::require_files(loaded);  // before a model is downloaded in vain
-  const auto model_path = locate_model(loaded, options, /*quiet=*/worker.rank != 0);
-  const Run run = resolve_run(std::move(loaded), model_path, options.config, worker.world_size,
-                              worker.local_world_size, options.device);
+  if (worker.rank == 0 && !worker.supervised) warn_of_files_in_both(loaded.config.data);
+  const auto model_path =
+      locate_model(loaded, options, /*quiet=*/worker.rank != 0 || worker.supervised);
+  const config::RunConfig asked = loaded.config;
+  std::optional<ModelHeaders> headers;
+  if (!worker.supervised)
+    headers = options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
+  const Run run =
+      resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr, options.config,
+                  worker.world_size, worker.local_world_size, options.device);
   if (worker.supervised) {
     ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
     const int code = run_in_engine("worker", engine_request(options, run));
@@ -213,25 +264,20 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   const std::string launch =
       fmt::format("started by {}: {} workers, rendezvous {}:{}", external.scheduler,
                   worker.world_size, worker.master_addr, worker.master_port);
+  const bool on_gpu =
+      options.device != "cpu" && !launch::this_machine(has_cuda_kernels()).gpus.gpus.empty();
   if (options.dry_run) {
-    if (worker.rank == 0) print_dry_run(run, launch);
+    if (worker.rank == 0) print_dry_run(asked, run, *headers, on_gpu, launch);
     return static_cast<int>(ExitCode::kDone);
   }
-  check_tuning_of(run);
+  check_tuning_of(run, headers);
   std::optional<launch::RunLock> lock;
   if (worker.rank == 0) {
     log::info("{}", launch);
-    announce(run);
+    warn_and_announce(asked, run, headers, on_gpu);
     lock.emplace(run.loaded.config.output.dir);
   }
   return run_in_engine("worker", engine_request(options, run));
-}
-
-/// The CUDA kernels are a library of their own, beside the engine.
-bool has_cuda_kernels() {
-  const auto engine = find_engine();
-  std::error_code ignored;
-  return engine && std::filesystem::exists(engine->parent_path() / "libsftrun_cuda.so", ignored);
 }
 
 launch::LaunchRequest launch_request(const TrainOptions& options, const config::RunConfig& config,
@@ -280,14 +326,19 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   config::require_files(loaded);  // before a model is downloaded in vain
   warn_of_files_in_both(loaded.config.data);
   const auto model_path = locate_model(loaded, options, /*quiet=*/false);
-  const Run run = resolve_run(std::move(loaded), model_path, options.config, plan.world_size(),
-                              plan.local_world_size, plan.device);
+  const config::RunConfig asked = loaded.config;
+  const std::optional<ModelHeaders> headers =
+      options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
+  const Run run =
+      resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr, options.config,
+                  plan.world_size(), plan.local_world_size, plan.device);
+  const bool on_gpu = plan.device == "cuda";
   if (options.dry_run) {
-    print_dry_run(run, launch::describe(plan));
+    print_dry_run(asked, run, *headers, on_gpu, launch::describe(plan));
     return static_cast<int>(ExitCode::kDone);
   }
-  check_tuning_of(run);
-  announce(run);
+  check_tuning_of(run, headers);
+  warn_and_announce(asked, run, headers, on_gpu);
   const launch::RunLock lock(run.loaded.config.output.dir, plan.node_rank);
   log::info("{}", launch::describe(plan));
   log::info("run directory: {}", run.loaded.config.output.dir);

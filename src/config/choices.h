@@ -89,6 +89,7 @@ struct Words<Quant> {
       {"int8", kInt8},
       {"gguf", kGguf},
       {"mxfp4", kMxfp4},
+      {"stored", kStored},
       {"int4", kNf4, WordKind::kLater},
       {"gptq", kNf4, WordKind::kLater},
       {"awq", kNf4, WordKind::kLater},
@@ -267,6 +268,7 @@ struct Words<Strategy> {
   using enum Strategy;
   static constexpr auto all = std::to_array<Word<Strategy>>({
       {"auto", kAuto},
+      {"single", kSingle},
       {"ddp", kDdp},
       {"zero1", kDdp, WordKind::kLater},
       {"zero2", kDdp, WordKind::kLater},

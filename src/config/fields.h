@@ -51,8 +51,8 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
   field(model.max_seq_len, "max_seq_len", at_least(1),
         "Tokens in a bin when packing; the longest example otherwise.", "2048");
   field(model.dtype, "dtype", any(),
-        "Numbers the base model computes in. auto: bf16 where the hardware multiplies it fast, "
-        "else fp32.",
+        "Numbers the base model computes in. auto: bf16 on GPUs and on CPUs that multiply it in "
+        "hardware (AVX512-BF16), else fp32.",
         "bf16");
   field(
       model.attention, "attention", any(),
@@ -117,12 +117,14 @@ void visit_fields(TuningConfig& tuning, Visitor&& field) {
         "fused: fused operations (`unsloth` is an alias); bnb: plain operations, the reference's "
         "numerics.",
         "fused");
-  field(tuning.quant, "quant",
-        any().otherwise("what the checkpoint is; else nf4 for mode qlora, none otherwise"),
-        "Storage of the frozen linear layers but routers: nf4, fp4 or int8, as bitsandbytes has "
-        "them; fp8, e4m3 with a factor for each row, products by which take activations in e4m3, "
-        "too; gguf or mxfp4, the blocks that the file has; none, unpacked to the run's dtype.",
-        "nf4");
+  field(
+      tuning.quant, "quant",
+      any().otherwise("what the checkpoint is; else nf4 for mode qlora, none otherwise"),
+      "Storage of the frozen linear layers but routers: nf4, fp4 or int8, as bitsandbytes has "
+      "them; fp8, e4m3 with a factor for each row, products by which take activations in e4m3, "
+      "too; gguf or mxfp4, the blocks that the file has; stored, whatever quantised form the files "
+      "have; none, unpacked to the run's dtype.",
+      "nf4");
   field(
       tuning.double_quant, "double_quant", any(),
       "Of nf4 and fp4: the blocks' factors are quantised, too (4.13 bits a value instead of 4.5).",
@@ -332,7 +334,11 @@ void visit_fields(TrainConfig& train, Visitor&& field) {
 
 template <class Visitor>
 void visit_fields(ParallelConfig& parallel, Visitor&& field) {
-  field(parallel.strategy, "strategy", any(), "How the model is spread over the devices.", "ddp");
+  field(
+      parallel.strategy, "strategy", any(),
+      "How the model is spread over the devices. auto: single on one process; ddp on several: each "
+      "has the whole model, and gradients are summed.",
+      "ddp");
   field(parallel.backend, "backend", any(),
         "Library of the collectives. auto: nccl between GPUs, gloo otherwise.", "gloo");
   field(parallel.timeout, "timeout", any(),

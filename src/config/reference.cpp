@@ -35,15 +35,31 @@ The first of these that names a key wins; every override in force is printed whe
 5. the default
 
 Values are YAML everywhere; an empty value or `null` gives the default back. `yes`, `no`, `on` and `off` are booleans, as in
-YAML 1.1. Paths are looked up from the current directory, then from the YAML's. Unknown keys are errors that name the nearest
-key, and all problems of a file are reported at once.
+YAML 1.1. Paths are looked up from the current directory, then from the YAML's. Unknown keys are errors: keys of transformers, TRL, PEFT,
+bitsandbytes, Axolotl, LLaMA-Factory, torchtune, Unsloth and Accelerate are answered with what to write instead, or why to remove them, others
+with the nearest key. All problems of a file are reported at once.
 
 With `make`, the keys of `train` and `model` are variables in capitals: `make train-distributed CONFIG=run.yaml TRAIN_BATCH_SIZE=1
 TRAIN_GRAD_ACCUM=32 MODEL_MAX_SEQ_LEN=1024` means `train.batch_size=1 train.grad_accum=32 model.max_seq_len=1024`.
 
 )";
 
-constexpr std::string_view kEnd = R"(## Batch sizes
+constexpr std::string_view kEnd = R"(## What `auto` becomes
+`sftrun train --dry-run` prints every value that the run will use, `sftrun config show` as well where the model is a file or directory here;
+`config.resolved.yaml` in the run directory holds what was used.
+
+| key | `auto` becomes |
+|---|---|
+| `model.dtype` | `bf16` on GPUs and on CPUs with AVX512-BF16, else `fp32` |
+| `model.attention` | `flash` |
+| `tuning.quant` | beside quantised files what they have: `gguf`, `mxfp4`, or `stored` (bitsandbytes' forms, FP8); else `nf4` for mode qlora, `none` otherwise |
+| `parallel.strategy` | `single` on one process, `ddp` on several |
+
+Both commands also print optimizer steps and tokens per epoch: exactly where all records were read (data sets of fewer than 100 records, without
+`val_split`), else estimated from the first 100 records of each data set. They estimate a duration only where `output.dir` holds the metrics of an
+earlier run, at its tokens per second: nothing is measured for it, and evaluation is not counted.
+
+## Batch sizes
 `batch_size * grad_accum * devices = global_batch_size`. What is `auto` follows from the others; with all three `auto` the target
 is 32 a step: the largest micro-batch that divides it over the devices with at least 4 accumulation steps. The order of examples,
 and so the run, depends on `global_batch_size` alone, not on how it is split. (The load-balancing loss of mixtures of experts is one of

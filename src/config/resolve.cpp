@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "choices.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
@@ -145,12 +146,27 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   resolve_batch_sizes(config.train, world_size, max_micro_batch, places);
   resolve_schedule(config);
   resolve_evaluation(config);
-  if (config.parallel.strategy == Strategy::kAuto) config.parallel.strategy = Strategy::kDdp;
+  const auto strategy_place = places.find("parallel.strategy");
+  config.parallel.strategy =
+      resolved_strategy(config.parallel.strategy, world_size,
+                        strategy_place == places.end() ? "" : strategy_place->second);
   if (config.output.dir.empty())
     config.output.dir = (std::filesystem::path("runs") / yaml.stem()).string();
 }
 
 }  // namespace
+
+Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place) {
+  if (world_size == 1) return Strategy::kSingle;
+  if (wanted != Strategy::kSingle) return Strategy::kDdp;
+  throw ConfigError(
+      fmt::format("parallel.strategy is single, but the run has {} processes", world_size), place,
+      "remove parallel.strategy, or give --nproc-per-node 1");
+}
+
+std::string_view strategy_name(Strategy strategy) {
+  return word_of(strategy);
+}
 
 BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t target) {
   SFTRUN_CHECK(world_size >= 1 && max_micro_batch >= 1 && target >= 1);

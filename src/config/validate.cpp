@@ -72,7 +72,7 @@ class Judge {
       report("`train.loraplus_lr_ratio` is for modes lora and qlora only",
              {"train.loraplus_lr_ratio", "tuning.mode"}, "remove it, or set tuning.mode to lora");
     }
-    if (!lora) return;
+    if (!lora) return warn_of_idle_lora();
     judge_targets(tuning.lora);
     judge_variants(tuning.lora);
     judge_pattern(tuning.lora.rank_pattern, "tuning.lora.rank_pattern", /*whole=*/true);
@@ -237,6 +237,19 @@ class Judge {
       report(fmt::format("`{}` is false, but `model.dtype` is {}", key, name), {key, "model.dtype"},
              fmt::format("remove {} or set model.dtype to auto", key));
     }
+  }
+
+  void warn_of_idle_lora() {
+    constexpr std::string_view kSection = "tuning.lora.";
+    const auto lora_of = [](const RunConfig& config) { return to_json(config)["tuning"]["lora"]; };
+    const nlohmann::ordered_json mine = lora_of(config_), defaults = lora_of(RunConfig{});
+    std::vector<std::string> keys;
+    for (const auto& [name, value] : mine.items())
+      if (value != defaults[name]) keys.push_back(name);
+    if (keys.empty()) return;
+    warn(fmt::format("tuning.lora ({}) has no effect with tuning.mode {}", join(keys, ", "),
+                     word_of(config_.tuning.mode)),
+         std::string(kSection) + keys.front());
   }
 
   void judge_quant(const TuningConfig& tuning) {

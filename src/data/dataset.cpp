@@ -282,14 +282,19 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   const SplitRole role = is_validation ? SplitRole::kValidation : SplitRole::kTrain;
   TokenizedSource records(config, first, role, model, /*num_threads=*/1);
   DatasetChecks checks(model, config.data, records.format().format, records.rule());
+  std::vector<int64_t> lengths;
   while (const auto block = records.next()) {
-    for (size_t i = 0; i < block->records.size(); ++i)
+    for (size_t i = 0; i < block->records.size(); ++i) {
       checks.add(block->records[i], block->places[i]);
+      for (const Outcome& outcome : block->records[i])
+        if (!outcome.example.tokens.empty()) lengths.push_back(std::ssize(outcome.example.tokens));
+    }
   }
   DatasetTrial trial{.name = shown_name(source.path) + subset_of(source),
                      .num_files = records.files().size(),
                      .format = records.format().format,
-                     .stats = checks.stats()};
+                     .stats = checks.stats(),
+                     .lengths = std::move(lengths)};
   const int64_t seen = trial.stats.num_records;
   trial.is_whole = seen < num_records || source.max_samples == seen;
   trial.num_records_estimated =

@@ -16,6 +16,7 @@
 #include "sftrun/kernels/memory.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/observe/system.h"
+#include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/quant_notes.h"
@@ -28,20 +29,19 @@
 namespace sftrun::engine {
 namespace {
 
-/// Whether this processor multiplies bf16 in hardware; without that bf16 is slower than fp32 here.
-bool cpu_multiplies_bf16() {
-  return __builtin_cpu_supports("avx512bf16");
-}
-
 at::ScalarType choose_dtype(const std::string& dtype, at::Device device) {
-  if (dtype == "fp32") return at::kFloat;
-  if (dtype == "bf16") return at::kBFloat16;
-  if (dtype == "fp16") {
-    if (device.is_cpu())
-      throw ConfigError("fp16 is not computed on a CPU", "model.dtype", "use bf16 or fp32");
-    return at::kHalf;
+  const config::DTypeChoice wanted = dtype == "fp32"   ? config::DTypeChoice::kFp32
+                                     : dtype == "bf16" ? config::DTypeChoice::kBf16
+                                     : dtype == "fp16" ? config::DTypeChoice::kFp16
+                                                       : config::DTypeChoice::kAuto;
+  switch (plan::resolved_dtype(wanted, device.is_cuda())) {
+    case config::DTypeChoice::kBf16:
+      return at::kBFloat16;
+    case config::DTypeChoice::kFp16:
+      return at::kHalf;
+    default:
+      return at::kFloat;
   }
-  return device.is_cuda() || cpu_multiplies_bf16() ? at::kBFloat16 : at::kFloat;
 }
 
 /// Whether GPUs were found for this process, as the launcher does for its workers.
@@ -196,12 +196,9 @@ config::HeldBase held_base(const config::RunConfig& config, const Compute& compu
                         .tuning = config.tuning,
                         .norms = weights::norm_squares(checkpoint),
                         .layout = weights::dense_layout(checkpoint)};
-  // What `auto` means hangs on the mode and the files; as the files have it is what it may stay
-  // for.
-  const bool keeps = plan::keeps_stored(config.tuning, !packed_format(checkpoint).empty());
+  // What `auto` means depends on the mode and the files.
+  held.tuning.quant = plan::resolved_quant(config.tuning, weights::block_kinds(checkpoint));
   held.tuning.mode = config::TuningMode::kLora;
-  if (config.tuning.quant == config::Quant::kAuto && !keeps)
-    held.tuning.quant = held.form.empty() ? config::Quant::kNone : config::Quant::kNf4;
   return held;
 }
 

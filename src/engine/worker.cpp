@@ -30,6 +30,7 @@
 #include "sftrun/observe/run_summary.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/parallel/communicator.h"
+#include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/identity.h"
@@ -58,7 +59,7 @@ void configure_logging(const launch::WorkerEnv& env, const fs::path& run_dir) {
     options.console = log::Level::kDebug;
   } else {
     make_directories(run_dir / "logs");
-    options.console = env.rank == 0 ? log::Level::kInfo : log::Level::kWarn;
+    options.console = env.rank == 0 ? log::Level::kInfo : log::Level::kError;
     options.file = run_dir / "logs" / fmt::format("rank-{}.log", env.rank);
     if (env.world_size > 1) options.rank = env.rank;
   }
@@ -187,6 +188,8 @@ class Worker {
     checkpoint_ = weights::Checkpoint::open(model_path_);
     config_.train.router_aux_loss_coef =
         spec::aux_loss_coef(config_.train.router_aux_loss_coef, checkpoint_->arch().mixture);
+    config_.tuning.quant = plan::resolved_quant(config_.tuning, weights::block_kinds(*checkpoint_));
+    config_.model.attention = plan::resolved_attention(config_.model.attention);
     hashing_.emplace(checkpoint_, env_);
     warn_of_unpacking();
     const auto resume_from = find_resume();
@@ -688,7 +691,7 @@ class Worker {
     report_.version = SFTRUN_VERSION;
     report_.backend = backend_name();
     report_.comm_backend = env_.world_size > 1 ? comm_.backend() : "";
-    report_.strategy = env_.world_size > 1 ? "ddp" : "single";
+    report_.strategy = config::strategy_name(config_.parallel.strategy);
     report_.dtype = dtype_name(compute_.dtype);
     report_.base_model = config_.model.name;
     report_.base_model_path = absolute_path(model_path_);

@@ -21,7 +21,8 @@ kernels::QuantOptions own_form(const kernels::Linear& linear) {
   const kernels::QuantizedMatrix& matrix = *linear.quantized;
   if (matrix.format == kernels::QuantFormat::kGgml) {
     throw ConfigError(
-        fmt::format("PiSSA takes {} apart, and what is left does not fit ggml's blocks",
+        fmt::format("PiSSA subtracts a part of {}, and what is left cannot be stored as ggml's "
+                    "blocks",
                     linear.name),
         "tuning.lora.init", "set tuning.quant to nf4 or none, or tuning.lora.init to default");
   }

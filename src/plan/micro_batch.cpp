@@ -86,11 +86,6 @@ int64_t packed_bytes(const spec::TensorSpec& tensor, const config::TuningConfig&
   return (num_values + 1) / 2 + factors;
 }
 
-bool is_skipped(const std::string& name, const config::TuningConfig& tuning) {
-  return std::any_of(tuning.skip_modules.begin(), tuning.skip_modules.end(),
-                     [&](const std::string& part) { return has_path_part(name, part); });
-}
-
 /// Whether what the files hold in fewer bits is to be in the run's dtype.
 bool is_unpacked(const spec::TensorSpec& tensor, const config::TuningConfig& tuning) {
   const bool is_end =
@@ -119,6 +114,11 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
 }
 
 }  // namespace
+
+bool is_skipped(const std::string& name, const config::TuningConfig& tuning) {
+  return std::any_of(tuning.skip_modules.begin(), tuning.skip_modules.end(),
+                     [&](const std::string& part) { return has_path_part(name, part); });
+}
 
 int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
                                    bool gradient_checkpointing) {

@@ -6,6 +6,8 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/plan/lora_plan.h"
+#include "sftrun/spec/trained_names.h"
 
 namespace sftrun::plan {
 
@@ -32,12 +34,37 @@ std::string idle_quant_keys(const config::TuningConfig& tuning, bool keeps_store
 }
 
 void require_blocks(config::Quant quant, const std::set<std::string>& kinds) {
-  const std::string kind = quant == config::Quant::kGguf ? "gguf" : "mxfp4";
+  if (quant == config::Quant::kStored && !kinds.contains("stored")) {
+    throw ConfigError("`tuning.quant` is stored, but the model's files hold no quantised matrices",
+                      "tuning.quant", "remove quant, or name a quantised model");
+  }
+  const std::string kind = quant == config::Quant::kGguf    ? "gguf"
+                           : quant == config::Quant::kMxfp4 ? "mxfp4"
+                                                            : "stored";
   if (kinds.contains(kind)) return;
   throw ConfigError(
       fmt::format("`tuning.quant` is {}, but the model has no such blocks", kind), "tuning.quant",
       quant == config::Quant::kGguf ? "name a quantised .gguf file, or remove quant"
                                     : "name a model whose experts are in MXFP4, or remove quant");
+}
+
+void require_pissa_over(const config::TuningConfig& tuning, const spec::ArchSpec& arch,
+                        const StoredBytes& stored, const std::set<std::string>& kinds) {
+  if (tuning.lora.init != config::LoraInit::kPissa || !tuning.trains_adapter()) return;
+  if (!kinds.contains("gguf") || !keeps_stored(tuning, !stored.empty())) return;
+  const spec::LoraTargets targets = lora_targets(tuning.lora);
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      const std::string name = spec::name_in_layer(arch, layer, linear.module);
+      if (!stored.contains(name + ".weight") || is_skipped(name, tuning)) continue;
+      if (!spec::is_target(targets, name, linear.slot, arch)) continue;
+      throw ConfigError(
+          fmt::format("PiSSA subtracts a part of {}, and what is left cannot be stored as ggml's "
+                      "blocks",
+                      name),
+          "tuning.lora.init", "set tuning.quant to nf4 or none, or tuning.lora.init to default");
+    }
+  }
 }
 
 }  // namespace sftrun::plan

@@ -68,6 +68,7 @@ std::set<std::string> block_kinds(const Checkpoint& checkpoint) {
   for (const TensorInfo& tensor : checkpoint.tensors()) {
     const auto packed = checkpoint.packed(tensor.name);
     if (!packed) continue;
+    kinds.insert("stored");
     const auto* blocks = std::get_if<GgmlBlocks>(&*packed);
     if (blocks != nullptr) kinds.insert("gguf");
     const bool is_mxfp4 =

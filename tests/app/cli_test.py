@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
+GGUF = ROOT / "tests/data/models/llama3-gguf/model-Q8_0.gguf"
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
 COMMANDS = ["train", "generate", "score", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
             "config"]
@@ -108,6 +110,8 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown flag --confg", "did you mean --config?"], "train", "--confg", "run.yaml")
         self.expect(USAGE, ["unknown flag --max-new-token", "did you mean --max-new-tokens?"], "generate", "--max-new-token=3")
         self.expect(USAGE, ["unknown flag --lr", "train.learning_rate=VALUE"], "train", "--lr", "1e-4")
+        self.expect(USAGE, ["unknown flag --report-to", "output.tensorboard=VALUE"], "train", "--report_to", "wandb")
+        self.expect(USAGE, ["unknown flag --push-to-hub", "upload the result"], "train", "--push_to_hub")
         self.expect(USAGE, ["unknown flag --batch-size", "train.batch_size=VALUE"], "train", "--batch_size=4")
         self.expect(USAGE, ["unknown flag --train.batch_size", "train.batch_size=VALUE"], "train", "--train.batch_size=4")
         self.expect(USAGE, ["unexpected argument `more`"], "gpu-info", "more")
@@ -303,6 +307,78 @@ class CommandLineTest(unittest.TestCase):
         self.write("model/tokenizer_config.json", json.dumps(config))
         self.dry_run(DATA, ["chat template"])
 
+    def real_model(self, records=60):
+        shutil.rmtree(self.folder / "model")
+        shutil.copytree(MODEL, self.folder / "model")
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        self.write("train.jsonl", (json.dumps({"messages": turns}) + "\n") * records)
+
+    def test_a_dry_run_resolves_what_is_auto(self):
+        self.real_model()
+        done = self.dry_run(DONE, ["  attention: flash\n", "  quant: none\n", "  strategy: single\n", "# resolved: model.attention = flash\n",
+                                   "duration: not known"])
+        self.assertRegex(done.stdout, "(?m)^  dtype: (fp32|bf16)$")
+        self.assertIn("  quant: nf4\n", self.dry_run(DONE, [], "tuning.mode=qlora").stdout)
+        self.assertIn("  strategy: ddp\n", self.dry_run(DONE, [], "--nproc-per-node", "2").stdout)
+        self.dry_run(DONE, ["  quant: gguf\n", "matrices as its files have them"], f"model.name={GGUF}")
+
+    def test_a_dry_run_counts_steps(self):
+        self.real_model()
+        one_each = ["data.packing=false", "train.global_batch_size=8", "train.epochs=2"]
+        done = self.dry_run(DONE, ["# steps: 16 optimizer steps, 8 per epoch; 8 examples per step\n"], *one_each)
+        self.assertRegex(done.stdout, r"(?m)^# tokens: \d+ per epoch$")
+        self.dry_run(DONE, ["# steps: 5 optimizer steps"], *one_each, "train.max_steps=5")
+        self.dry_run(DONE, ["# steps: 180 optimizer steps, 60 per epoch; 1 example per step\n", "  global_batch_size: 1\n"], "data.packing=false")
+        self.dry_run(DONE, ["# steps: about 12 optimizer steps, about 6 per epoch"], *one_each, "data.val_split=15")
+        self.dry_run(DONE, ["optimizer steps, ", "packed sequences of 256 tokens per step"], "train.global_batch_size=2")
+        self.real_model(records=400)
+        self.dry_run(DONE, ["# steps: about 100 optimizer steps, about 50 per epoch", "# tokens: about "], *one_each)
+
+    def test_a_duration_is_that_of_an_earlier_run(self):
+        self.real_model()
+        one_each = ["data.packing=false", "train.global_batch_size=8", "train.epochs=2", "output.dir=earlier"]
+        tokens = int(re.search(r"# tokens: (\d+) per epoch", self.dry_run(DONE, [], *one_each).stdout).group(1))
+        (self.folder / "earlier").mkdir()
+        self.write("earlier/metrics.jsonl", json.dumps({"step": 1, "loss": 1.0, "tokens": tokens, "step_seconds": 60.0}) + "\n")
+        self.dry_run(DONE, ["# duration: about 2m 00s without evaluation", "earlier run in earlier"], *one_each)
+
+    def test_a_dry_run_refuses_what_the_run_would(self):
+        self.real_model()
+        self.dry_run(USAGE, ["fp16 is not computed on a CPU", "use bf16 or fp32"], "model.dtype=fp16")
+        self.dry_run(USAGE, ["cannot be stored as ggml's blocks", "set tuning.quant to nf4 or none"], f"model.name={GGUF}",
+                     "tuning.lora.init=pissa")
+        self.dry_run(DONE, [], f"model.name={GGUF}", "tuning.lora.init=pissa", "tuning.quant=nf4")
+        self.dry_run(USAGE, ["parallel.strategy is single, but the run has 2 processes"], "--nproc-per-node", "2", "parallel.strategy=single")
+
+    def test_a_dry_run_warns_of_what_has_no_effect(self):
+        self.real_model()
+        done = self.dry_run(DONE, [], "tuning.mode=full", "tuning.lora.r=4")
+        self.assertEqual(done.stderr.count("tuning.lora (r) has no effect with tuning.mode full"), 1, done.stderr)
+        self.write("resolved.yaml", self.dry_run(DONE, [], "tuning.mode=full").stdout)
+        self.assertNotIn("no effect", self.sftrun("config", "check", "--config", "resolved.yaml").stderr)
+
+    def test_positions_that_the_model_does_not_have(self):
+        self.real_model()
+        config = json.loads((self.folder / "model/config.json").read_text())
+        warning = "is more than the model's 128 positions"
+        for scaling, warns in ((None, True), ({"rope_type": "linear", "factor": 16.0}, False), ({"rope_type": "dynamic", "factor": 2.0}, False)):
+            self.write("model/config.json", json.dumps(config | {"max_position_embeddings": 128, "rope_scaling": scaling}))
+            self.assertEqual(self.dry_run(DONE, [], "model.max_seq_len=2048").stderr.count(warning), int(warns), scaling)
+            self.assertNotIn(warning, self.dry_run(DONE, [], "model.max_seq_len=128").stderr)
+
+    def test_config_show_looks_at_a_model_that_is_here(self):
+        self.real_model()
+        show = ["config", "show", "--config", "run.yaml"]
+        done = self.expect(DONE, ["# model: llama, ", "# steps: ", "  attention: flash\n", "  quant: none\n", "  strategy: single\n"], *show)
+        self.assertEqual(json.loads(self.sftrun(*show, "--json").stdout)["tuning"]["quant"], "none")
+        self.write("resolved.yaml", done.stdout)
+        again = self.sftrun("config", "show", "--config", "resolved.yaml")
+        self.assertEqual([line for line in again.stdout.splitlines() if line.startswith("  ")],
+                         [line for line in done.stdout.splitlines() if line.startswith("  ")])
+        self.expect(DONE, ["# owner/model is not a file or directory here", "  quant: auto\n"], *show, "model.name=owner/model")
+        (self.folder / "train.jsonl").unlink()
+        self.expect(DONE, ["# the data are not here: steps are not known", "  quant: none\n"], *show)
+
     def test_targets_are_checked_before_a_worker_starts(self):
         shutil.rmtree(self.folder / "model")
         shutil.copytree(MODEL, self.folder / "model")
@@ -346,7 +422,7 @@ class CommandLineTest(unittest.TestCase):
         (self.folder / "sftrun").mkdir()
         self.write("sftrun/machine.yaml", "devices: 3\ndtype: bf16\n")
         self.environment["CUDA_VISIBLE_DEVICES"] = ""  # three workers share no GPU
-        train = ["train", "--config", "run.yaml", f"model.name={MODEL}", "train.batch_size=1", "--dry-run", "--device", "cpu"]
+        train = ["train", "--config", "run.yaml", f"model.name={MODEL}", "train.batch_size=1", "train.max_steps=1", "--dry-run", "--device", "cpu"]
         done = self.expect(DONE, ["# override: model.dtype = bf16 (from "], *train[:-2])
         self.assertIn("global_batch_size: 30", done.stdout)  # the multiple of 3 below 32
         self.assertIn("devices: 3 (from", done.stderr)

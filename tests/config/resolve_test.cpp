@@ -117,13 +117,25 @@ TEST(Resolve, FillsInWhatOthersImply) {
   EXPECT_EQ(config.train.warmup_ratio, 0.03);
   EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kNo);
   EXPECT_EQ(config.output.dir, "runs/first");
-  EXPECT_EQ(config.parallel.strategy, Strategy::kDdp);
+  EXPECT_EQ(config.parallel.strategy, Strategy::kSingle);
   EXPECT_EQ(config.tuning.quant, Quant::kAuto);       // the checkpoint decides
   EXPECT_EQ(config.data.too_long, TooLong::kAuto);    // the data's format decides
   EXPECT_EQ(config.model.dtype, DTypeChoice::kAuto);  // the device decides
   const RunConfig once = config;
   resolve(config, "configs/other.yaml", 1);
   EXPECT_EQ(to_json(config), to_json(once));
+}
+
+TEST(Resolve, TheStrategyFollowsTheNumberOfProcesses) {
+  using enum Strategy;
+  for (const Strategy wanted : {kAuto, kSingle, kDdp})
+    EXPECT_EQ(resolved_strategy(wanted, 1), kSingle);
+  for (const Strategy wanted : {kAuto, kDdp}) EXPECT_EQ(resolved_strategy(wanted, 2), kDdp);
+  EXPECT_EQ(strategy_name(kSingle), "single");
+  EXPECT_EQ(strategy_name(kDdp), "ddp");
+  expect_error<ConfigError>([] { resolved_strategy(kSingle, 2, "run.yaml:3:1"); },
+                            {"parallel.strategy is single, but the run has 2 processes",
+                             "run.yaml:3:1", "remove parallel.strategy"});
 }
 
 TEST(Resolve, KeepsWhatIsGiven) {

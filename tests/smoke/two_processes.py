@@ -12,6 +12,8 @@ import argparse
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -123,6 +125,49 @@ def check_configured_template(sftrun, folder):
     return failures
 
 
+# What is warned of: by the front, of configuration, model and data; by the engine, of the data and of the configuration.
+WARNED = ["data.val reads what data.train reads", "model.revision has no effect", "more than the model's 128 positions",
+          "records have the role", "tuning.double_quant changes nothing"]
+
+
+def warnings_in(text):
+    """The messages, without time and rank."""
+    return [re.sub(r"^\[rank \d+\] ", "", line.split("[warning] ", 1)[1]) for line in text.splitlines() if "[warning] " in line]
+
+
+def check_what_is_resolved(sftrun, folder, processes):
+    """Log, run.json and config.resolved.yaml agree about what `auto` became, and every warning is shown once."""
+    out, failures = folder / f"resolved-{processes}", []
+    records = [{"messages": [{"role": "usr", "content": "Hello"}, *record(n)["messages"]]} for n in range(8)]
+    write_lines(folder / "warned.jsonl", records)
+    (folder / "model").is_dir() or shutil.copytree(MODEL, folder / "model")
+    done = run([sftrun, "train", "--config", folder / "run.yaml", "--device", "cpu", "--nproc-per-node", str(processes), f"model.name={folder}/model",
+                f"data.train={folder}/warned.jsonl", f"data.val={folder}/warned.jsonl", "model.revision=main", "model.max_seq_len=256",
+                "tuning.double_quant=false", "train.max_steps=1", f"output.dir={out}"], capture_output=True, text=True)
+    if done.returncode != 0:
+        return [f"{processes} processes with warnings: {done.stderr}"]
+    found = warnings_in(done.stderr)
+    failures += [f"{processes} processes: shown {sum(part in one for one in found)} times: {part}\n{done.stderr}" for part in WARNED
+                 if sum(part in one for one in found) != 1]
+    failures += [f"{processes} processes: shown twice: {one}" for one in set(found) if found.count(one) > 1]
+    strategy = "single" if processes == 1 else "ddp"
+    report, written = json.loads((out / "run.json").read_text()), (out / "config.resolved.yaml").read_text()
+    for what, holds in ((f"run.json says {strategy}", report["strategy"] == strategy),
+                        (f"config.resolved.yaml says {strategy}", f"  strategy: {strategy}\n" in written),
+                        (f"the log says {strategy}", f"parallel.strategy = {strategy}" in done.stderr),
+                        ("config.resolved.yaml has run.json's dtype", f"  dtype: {report['dtype']}\n" in written),
+                        ("the log has run.json's dtype", f"model.dtype = {report['dtype']}" in done.stderr),
+                        ("attention is resolved", "  attention: flash\n" in written),
+                        ("quant is resolved", "  quant: none\n" in written)):
+        if not holds:
+            failures.append(f"{processes} processes: {what}, not {report['strategy']}, {report['dtype']}:\n{done.stderr}\n{written}")
+    again = run([sftrun, "train", "--config", out / "config.resolved.yaml", "--nproc-per-node", str(processes), "--device", "cpu"],
+                capture_output=True, text=True)
+    if again.returncode != 0 or "already complete" not in again.stderr:
+        failures.append(f"{processes} processes: config.resolved.yaml is another run: {again.stderr}")
+    return failures
+
+
 def check(sftrun, folder):
     failures = []
     expect = lambda what, holds: failures.append(what) if not holds else None  # noqa: E731
@@ -159,6 +204,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         failures = check(sftrun, pathlib.Path(folder)) + check_uneven_batches(sftrun, pathlib.Path(folder))
         failures += check_configured_template(sftrun, pathlib.Path(folder))
+        for processes in (1, 2):
+            failures += check_what_is_resolved(sftrun, pathlib.Path(folder), processes)
     for failure in failures:
         print(f"FAIL {failure}")
     print("smoke: failed" if failures else "smoke: ok")

@@ -25,7 +25,7 @@ enum class DTypeChoice { kAuto, kFp32, kBf16, kFp16 };
 enum class TuningMode { kLora, kQlora, kFull, kPartial };
 enum class TuningBackend { kFused, kBnb };  ///< `unsloth` is an alias of fused
 enum class LoraInit { kDefault, kPissa };
-enum class Quant { kAuto, kNone, kNf4, kFp4, kFp8, kInt8, kGguf, kMxfp4 };
+enum class Quant { kAuto, kNone, kNf4, kFp4, kFp8, kInt8, kGguf, kMxfp4, kStored };
 enum class DataFormat { kAuto, kMessages, kShareGpt, kAlpaca, kPromptCompletion, kText };
 enum class LossOnChoice {
   kAssistant,
@@ -68,7 +68,7 @@ enum class EvalStrategy {
   kSteps,
   kEpoch
 };  ///< auto: steps if eval_steps is set, epoch if there is validation data
-enum class Strategy { kAuto, kDdp };
+enum class Strategy { kAuto, kSingle, kDdp };  ///< kSingle: one process
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class DeviceChoice { kAuto, kCuda, kCpu };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
@@ -121,7 +121,10 @@ struct TuningConfig {
   }
   /// Eight bits a value, and a factor for each row.
   bool quantises_to_rows() const { return quant == Quant::kFp8 || quant == Quant::kInt8; }
-  bool keeps_blocks() const { return quant == Quant::kGguf || quant == Quant::kMxfp4; }
+  /// Whether the base is asked to stay as its files have it.
+  bool keeps_blocks() const {
+    return quant == Quant::kGguf || quant == Quant::kMxfp4 || quant == Quant::kStored;
+  }
   bool quantises_base() const {
     return quant == Quant::kNf4 || quant == Quant::kFp4 || quantises_to_rows() ||
            (quant == Quant::kAuto && mode == TuningMode::kQlora);
@@ -286,6 +289,11 @@ BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch,
 /// @param batch_size as it was asked for   @param max_micro_batch the largest automatic one
 void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, int64_t world_size,
                       int64_t max_micro_batch);
+
+/// How a run on `world_size` processes is carried out. On one process that is kSingle whatever
+/// `wanted` says, on several kDdp.   @throws ConfigError for kSingle on several processes
+Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place = {});
+std::string_view strategy_name(Strategy strategy);  ///< "single", "ddp"
 
 /// Fills in every value that others imply (dtype from bf16/fp16, learning rate, warm-up,
 /// evaluation, output.dir, batch sizes; too_long stays auto until the data's format is known and

@@ -101,6 +101,7 @@ struct DatasetTrial {
   size_t num_files = 0;
   RecordFormat format = RecordFormat::kText;
   DatasetStats stats;                 ///< of these records
+  std::vector<int64_t> lengths;       ///< tokens of each example that was kept
   bool is_whole = false;              ///< there are no others
   int64_t num_records_estimated = 0;  ///< in the whole data set
   std::vector<std::string> warnings;  ///< what training would warn of

@@ -24,6 +24,9 @@ using StoredBytes = std::map<std::string, uint64_t>;
 /// @param holds_packed whether the files have quantised matrices
 bool keeps_stored(const config::TuningConfig& tuning, bool holds_packed);
 
+/// Whether tuning.skip_modules names the module or tensor.
+bool is_skipped(const std::string& name, const config::TuningConfig& tuning);
+
 /// Bytes of the frozen base of a run that trains an adapter: each tensor in what `tuning.quant`
 /// makes of it.
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,

@@ -85,8 +85,8 @@ class Checkpoint {
   virtual text::RenderOptions render_defaults() const = 0;  ///< texts of bos, eos, unk and pad
 };
 
-/// Blocks that training can keep as they are: "gguf" for ggml's, "mxfp4" for those in MXFP4, of
-/// files of either kind.
+/// What training can keep as it is: "stored" for any matrix in fewer bits than 16, "gguf" for
+/// ggml's blocks, "mxfp4" for those in MXFP4, of files of either kind.
 std::set<std::string> block_kinds(const Checkpoint& checkpoint);
 
 /// For each norm the sum of squares of its weights, after rounding to bf16. Norms are small and

@@ -1,0 +1,167 @@
+#include "run_forecast.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/units.h"
+#include "sftrun/data/batch_plan.h"
+#include "sftrun/data/small_data.h"
+#include "sftrun/observe/run_summary.h"
+#include "sftrun/plan/auto_values.h"
+
+namespace sftrun::app {
+namespace {
+
+struct Epoch {
+  double tokens = 0, examples = 0, records = 0;
+  bool is_exact = true;
+};
+
+Epoch epoch_of(const config::RunConfig& config, const std::vector<data::DatasetTrial>& train) {
+  Epoch epoch{.is_exact = config.data.val_split == 0 && !config.data.streaming};
+  for (size_t i = 0; i < train.size(); ++i) {
+    const data::DatasetTrial& trial = train[i];
+    const double all = static_cast<double>(trial.num_records_estimated),
+                 read = static_cast<double>(std::max<int64_t>(1, trial.stats.num_records)),
+                 times = config.data.train[i].weight * (trial.is_whole ? 1 : all / read);
+    epoch.tokens += times * static_cast<double>(trial.stats.num_tokens);
+    epoch.examples += times * static_cast<double>(trial.stats.num_examples);
+    epoch.records += all;
+    epoch.is_exact = epoch.is_exact && trial.is_whole;
+  }
+  const double held_out = config.data.val_split < 1
+                              ? config.data.val_split
+                              : config.data.val_split / std::max(1.0, epoch.records);
+  const double kept = std::max(0.0, 1 - held_out);
+  epoch.tokens *= kept;
+  epoch.examples *= kept;
+  return epoch;
+}
+
+/// The run's own plan of batches, where all of its examples are known.
+data::BatchPlan plan_of(const config::RunConfig& config,
+                        const std::vector<data::DatasetTrial>& train, const Forecast& forecast) {
+  data::BatchPlanOptions options{.max_seq_len = config.model.max_seq_len,
+                                 .bin_tokens = forecast.bin_tokens,
+                                 .global_batch_size = *forecast.sizes.global_batch_size.value,
+                                 .packing = config.data.packing,
+                                 .shuffle = config.data.shuffle,
+                                 .group_by_length = config.data.group_by_length,
+                                 .seed = static_cast<uint64_t>(config.data.seed)};
+  std::vector<int64_t> lengths;
+  for (size_t i = 0; i < train.size(); ++i) {
+    const int64_t begin = std::ssize(lengths);
+    lengths.insert(lengths.end(), train[i].lengths.begin(), train[i].lengths.end());
+    options.groups.push_back({begin, std::ssize(lengths), config.data.train[i].weight});
+  }
+  std::vector<int64_t> label_tokens(lengths.size(), 1);  // of no account here
+  return {std::move(lengths), std::move(label_tokens), options};
+}
+
+int64_t steps_in(double epochs, const std::function<int64_t(int64_t)>& steps_of_epoch) {
+  int64_t steps = 0;
+  for (int64_t epoch = 0; static_cast<double>(epoch) < epochs; ++epoch) {
+    const double part = std::min(1.0, epochs - static_cast<double>(epoch));
+    const double in_epoch = static_cast<double>(steps_of_epoch(epoch));
+    steps += std::max<int64_t>(1, static_cast<int64_t>(std::ceil(part * in_epoch)));
+  }
+  return steps;
+}
+
+std::string duration_line(const Forecast& forecast, const config::RunConfig& config) {
+  const observe::RunSummary earlier =
+      observe::read_run_summary(std::filesystem::path(config.output.dir) / "metrics.jsonl");
+  if (earlier.tokens <= 0 || earlier.seconds <= 0)
+    return "duration: not known before steps have run; the progress line estimates it then";
+  const double rate = static_cast<double>(earlier.tokens) / earlier.seconds;
+  const double tokens = static_cast<double>(forecast.tokens_per_epoch) *
+                        static_cast<double>(forecast.steps) /
+                        static_cast<double>(std::max<int64_t>(1, forecast.steps_per_epoch));
+  return fmt::format(
+      "duration: about {} without evaluation, at the {:.0f} tokens/s of the earlier run in {}",
+      format_duration(tokens / rate), rate, config.output.dir);
+}
+
+}  // namespace
+
+void resolve_auto(config::RunConfig& config, const ModelHeaders& headers, bool on_gpu) {
+  config.model.dtype = plan::resolved_dtype(config.model.dtype, on_gpu);
+  config.model.attention = plan::resolved_attention(config.model.attention);
+  if (headers.has_weights || !config.tuning.trains_adapter())
+    config.tuning.quant = plan::resolved_quant(config.tuning, headers.block_kinds);
+}
+
+BatchRequest batch_request(const config::TrainConfig& asked, int world_size) {
+  return {.batch_size = asked.batch_size,
+          .steps_are_auto = asked.global_batch_size.is_auto() && asked.grad_accum.is_auto(),
+          .max_micro_batch = config::kMaxAutoMicroBatch,
+          .world_size = world_size};
+}
+
+Forecast forecast(const config::RunConfig& config, const std::vector<data::DatasetTrial>& train,
+                  const BatchRequest& batches) {
+  const Epoch known = epoch_of(config, train);
+  const double bins = config.data.packing
+                          ? known.tokens / static_cast<double>(config.model.max_seq_len)
+                          : known.examples;
+  const data::EpochSize epoch{.bins = static_cast<int64_t>(std::ceil(bins)),
+                              .tokens = static_cast<int64_t>(known.tokens)};
+  const bool is_counted = config.train.max_steps.has_value();
+  config::TrainConfig sizes = config.train;
+  if (batches.steps_are_auto && !config.data.streaming) {
+    set_target_batch(sizes, is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch),
+                     batches.batch_size, batches.world_size, batches.max_micro_batch);
+  }
+  const int64_t global_batch_size = *sizes.global_batch_size.value;
+  Forecast result{.tokens_per_epoch = epoch.tokens, .sizes = sizes, .is_exact = known.is_exact};
+  if (config.data.packing) {
+    const int64_t longest = config.model.max_seq_len;
+    result.bin_tokens = config.data.bin_tokens.value.value_or(
+        is_counted || config.data.streaming ? longest
+                                            : data::bin_tokens(epoch, global_batch_size, longest));
+  }
+  const auto per_step = static_cast<double>(global_batch_size);
+  const double in_bins =
+      config.data.packing ? known.tokens / static_cast<double>(result.bin_tokens) : known.examples;
+  const auto estimated = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(in_bins / per_step)));
+  std::optional<data::BatchPlan> plan;
+  if (known.is_exact) plan.emplace(plan_of(config, train, result));
+  const auto steps_of_epoch = [&](int64_t number) {
+    return plan ? plan->steps_per_epoch(number) : estimated;
+  };
+  result.steps_per_epoch = steps_of_epoch(0);
+  result.steps =
+      is_counted ? *config.train.max_steps : steps_in(config.train.epochs, steps_of_epoch);
+  return result;
+}
+
+void apply_sizes(const Forecast& forecast, config::RunConfig& config) {
+  if (!forecast.is_exact) return;
+  config.train.batch_size = forecast.sizes.batch_size;
+  config.train.grad_accum = forecast.sizes.grad_accum;
+  config.train.global_batch_size = forecast.sizes.global_batch_size;
+  if (forecast.bin_tokens > 0) config.data.bin_tokens.value = forecast.bin_tokens;
+}
+
+std::vector<std::string> lines_of(const Forecast& forecast, const config::RunConfig& config) {
+  const char* about = forecast.is_exact ? "" : "about ";
+  const bool is_counted = config.train.max_steps.has_value();
+  const int64_t per_step = *forecast.sizes.global_batch_size.value;
+  const char* plural = per_step == 1 ? "" : "s";
+  const std::string unit = forecast.bin_tokens > 0 ? fmt::format("packed sequence{} of {} tokens",
+                                                                 plural, forecast.bin_tokens)
+                                                   : fmt::format("example{}", plural);
+  return {fmt::format("steps: {}{} optimizer steps, {}{} per epoch; {} {} per step",
+                      is_counted ? "" : about, forecast.steps, about, forecast.steps_per_epoch,
+                      per_step, unit),
+          fmt::format("tokens: {}{} per epoch", about,
+                      format_count(static_cast<uint64_t>(forecast.tokens_per_epoch))),
+          duration_line(forecast, config)};
+}
+
+}  // namespace sftrun::app
