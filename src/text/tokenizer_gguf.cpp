@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <unordered_set>
 
 #include "gguf_pre_tokenizers.h"
 #include "sections.h"
@@ -54,6 +56,24 @@ std::vector<AddedToken> added_tokens(const GgufVocab& vocab) {
         {.id = static_cast<TokenId>(i), .content = vocab.tokens[i], .special = type == kControl});
   }
   return out;
+}
+
+/// Writes user-defined runs of spaces as SentencePiece and tokenizer.json have them ("▁▁" of
+/// Gemma). convert_hf_to_gguf.py stores them as spaces, for llama.cpp seeks user-defined tokens in
+/// the text before its spaces become "▁"; under that name no text with a literal "▁▁" would have
+/// the token. A run whose visible spelling is another token keeps its name.
+void restore_visible_spaces(GgufVocab& vocab) {
+  const std::unordered_set<std::string_view> known(vocab.tokens.begin(), vocab.tokens.end());
+  std::vector<std::pair<size_t, std::string>> restored;
+  for (size_t i = 0; i < vocab.tokens.size(); ++i) {
+    const std::string& token = vocab.tokens[i];
+    const bool is_run = !token.empty() && token.find_first_not_of(' ') == std::string::npos;
+    if (!is_run || type_of(vocab, i) != kUserDefined) continue;
+    std::string visible;
+    for (size_t count = 0; count < token.size(); ++count) visible += kVisibleSpace;
+    if (!known.contains(visible)) restored.emplace_back(i, std::move(visible));
+  }
+  for (auto& [i, visible] : restored) vocab.tokens[i] = std::move(visible);
 }
 
 BpeSource bpe_of_vocab(const GgufVocab& vocab) {
@@ -142,7 +162,7 @@ std::optional<NamedToken> named(const GgufVocab& vocab, bool wanted, std::option
 
 }  // namespace
 
-TokenizerSource read_gguf_vocab(const GgufVocab& vocab, const std::string& where) {
+TokenizerSource read_gguf_vocab(GgufVocab vocab, const std::string& where) {
   if (vocab.tokens.empty())
     throw DataError("the GGUF file has no tokens (tokenizer.ggml.tokens)", where);
   check_ids(vocab, where);
@@ -150,6 +170,7 @@ TokenizerSource read_gguf_vocab(const GgufVocab& vocab, const std::string& where
   if (vocab.model == "gpt2") {
     read_bytes(vocab, source, where);
   } else if (vocab.model == "llama") {
+    restore_visible_spaces(vocab);
     read_sentencepiece(vocab, false, source, where);
   } else if (vocab.model == "gemma4") {
     read_merged_pieces(vocab, source, where);

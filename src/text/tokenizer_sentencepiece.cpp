@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "base64.h"
 #include "rank_merges.h"
@@ -23,13 +24,20 @@ bool is_mergeable(Type type) {
   return type == Type::kNormal || type == Type::kUserDefined;
 }
 
+/// Merges of user-defined pieces come before all others, whatever their score: SentencePiece takes
+/// the longest of them at each place first.
+double priority_of(const SentencePieceModel::Piece& piece) {
+  if (piece.type == Type::kUserDefined) return -std::numeric_limits<double>::infinity();
+  return -static_cast<double>(piece.score);
+}
+
 BpeSource bpe_of(const SentencePieceModel& model) {
   BpeSource source;
   std::vector<RankedToken> tokens;
   for (const auto& piece : model.pieces) {
     const auto id = static_cast<TokenId>(source.vocab.size());
     source.vocab.emplace_back(piece.text, id);
-    if (is_mergeable(piece.type)) tokens.push_back({piece.text, id, -piece.score});
+    if (is_mergeable(piece.type)) tokens.push_back({piece.text, id, priority_of(piece)});
   }
   source.merges = merges_by_rank(tokens, MergeTies::kLongLeftFirst, false);
   source.options.byte_fallback = model.byte_fallback;

@@ -31,6 +31,6 @@ struct TokenizerSource {
 /// @throws DataError for what is malformed
 TokenizerSource read_tokenizer_json(std::string_view text, const std::string& where);
 /// @throws DataError for a vocabulary of an unknown kind, or an unknown tokenizer.ggml.pre
-TokenizerSource read_gguf_vocab(const GgufVocab& vocab, const std::string& where);
+TokenizerSource read_gguf_vocab(GgufVocab vocab, const std::string& where);
 
 }  // namespace sftrun::text

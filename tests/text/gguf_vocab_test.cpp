@@ -76,5 +76,46 @@ TEST_P(GgufVocabs, SplitAsTheTokenizer) {
   EXPECT_GT(count, 0U);
 }
 
+/// A literal "▁" beside spaces: the ids that the model's own tokenizer.json gives
+/// (scripts/fixtures/make_visible_spaces.py).
+class VisibleSpaces : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, VisibleSpaces, testing::Values("gemma", "llama2"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(VisibleSpaces, OfAGgufFileAreThoseOfTokenizerJson) {
+  const fs::path path =
+      fs::path(SFTRUN_TEST_DATA) / "text" / (std::string("visible_spaces.") + GetParam() + ".json");
+  const auto document = nlohmann::json::parse(read_text_file(path));
+  const nlohmann::json& stored = document.at("vocab");
+  GgufVocab vocab;
+  vocab.model = stored.at("model");
+  vocab.pre = stored.at("pre");
+  vocab.tokens = stored.at("tokens").get<std::vector<std::string>>();
+  vocab.scores = stored.at("scores").get<std::vector<float>>();
+  vocab.token_types = stored.at("token_types").get<std::vector<int32_t>>();
+  vocab.unk = stored.at("unk").get<TokenId>();
+  vocab.add_space_prefix = stored.at("add_space_prefix").get<bool>();
+  const Tokenizer tokenizer = Tokenizer::from_gguf(vocab, path.string());
+  const nlohmann::json& cases = document.at("cases");
+  EXPECT_EQ(cases.size(), 500U);
+  for (const nlohmann::json& one : cases) {
+    const auto text = one.at(0).get<std::string>();
+    EXPECT_EQ(tokenizer.encode(text, false), one.at(1).get<std::vector<TokenId>>()) << text;
+  }
+}
+
+/// The names of runs stay where their visible spelling is a token of its own: one that was added to
+/// Llama 2's, for example.
+TEST(VisibleSpacesOfGguf, ARunBesideItsVisibleSpellingStaysAsItIs) {
+  GgufVocab vocab{.model = "llama", .pre = "default"};
+  vocab.tokens = {"<unk>", "▁", "▁▁", "a", "  "};
+  vocab.scores = {0, -1, -2, -3, -1000};
+  vocab.token_types = {2, 1, 1, 1, 4};
+  vocab.unk = 0;
+  vocab.add_space_prefix = false;
+  const Tokenizer tokenizer = Tokenizer::from_gguf(vocab, "model.gguf");
+  EXPECT_EQ(tokenizer.encode("  a▁▁a", false), std::vector<TokenId>({4, 3, 2, 3}));
+}
+
 }  // namespace
 }  // namespace sftrun::text
