@@ -169,5 +169,28 @@ TEST(NewDirectory, IsThereAsAWholeOrNotAtAll) {
   EXPECT_EQ(read_text_file(target / "a"), "b");
 }
 
+TEST(NewDirectory, ReplacesAnotherOnlyWhereItIsAskedTo) {
+  const test::TemporaryDirectory directory;
+  const auto target = directory / "model";
+  make_directories(target);
+  write_file_atomically(target / "old", "text");
+  const auto fill = [](const std::filesystem::path& to) {
+    make_directories(to);
+    write_file_atomically(to / "new", "text");
+  };
+  EXPECT_THROW(write_new_directory(target, "the model", fill), DeviceError);
+  EXPECT_TRUE(std::filesystem::exists(target / "old"));
+  write_new_directory(target, "the model", fill, Existing::kReplace);
+  EXPECT_TRUE(std::filesystem::exists(target / "new"));
+  EXPECT_FALSE(std::filesystem::exists(target / "old"));
+  EXPECT_THROW(write_new_directory(
+                   target, "the model", [](const auto&) { throw DeviceError("cannot write"); },
+                   Existing::kReplace),
+               DeviceError);
+  EXPECT_TRUE(std::filesystem::exists(target / "new"));
+  const std::filesystem::directory_iterator entries(directory.path());
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1);  // nothing is left beside it
+}
+
 }  // namespace
 }  // namespace sftrun

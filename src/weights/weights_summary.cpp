@@ -1,0 +1,49 @@
+#include "sftrun/weights/weights_summary.h"
+
+#include "sftrun/weights/gguf.h"
+#include "sftrun/weights/safetensors.h"
+
+namespace sftrun::weights {
+namespace fs = std::filesystem;
+namespace {
+
+void add(WeightsSummary& summary, const std::string& type) {
+  ++summary.tensors;
+  ++summary.types[type];
+}
+
+void add_file(WeightsSummary& summary, const fs::path& path) {
+  if (path.extension() == ".gguf") {
+    const GgufFile file(path);
+    for (const GgufTensor& tensor : file.tensors()) add(summary, std::string(tensor.type.name));
+  } else if (path.extension() == ".safetensors") {
+    const SafetensorsFile file(path);
+    for (const SafetensorsEntry& entry : file.entries()) add(summary, entry.dtype);
+  } else {
+    return;
+  }
+  summary.bytes += fs::file_size(path);
+}
+
+}  // namespace
+
+WeightsSummary summarize_weights(const fs::path& path) {
+  WeightsSummary summary;
+  if (!fs::is_directory(path)) {
+    add_file(summary, path);
+    return summary;
+  }
+  for (const auto& entry : fs::directory_iterator(path)) add_file(summary, entry.path());
+  return summary;
+}
+
+nlohmann::ordered_json describe_written(const fs::path& path, const std::string& format,
+                                        const std::string& dtype,
+                                        const nlohmann::ordered_json& measured) {
+  const WeightsSummary summary = summarize_weights(path);
+  return {{"path", path.string()},  {"format", format},           {"dtype", dtype},
+          {"bytes", summary.bytes}, {"tensors", summary.tensors}, {"types", summary.types},
+          {"measured", measured}};
+}
+
+}  // namespace sftrun::weights
