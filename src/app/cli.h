@@ -100,8 +100,19 @@ void check_quant_flags(const CLI::App& command, const std::string& flag, const s
 /// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's
 /// `max_shard_size`. @throws ConfigError
 int64_t parse_size(const std::string& text);
-/// @throws ConfigError naming --output if there is something in it.
-void require_new_directory(const std::filesystem::path& output);
+/// `--output`, `--overwrite` and `--json` of the commands that write models.
+struct OutputFlags {
+  std::filesystem::path path;
+  bool overwrite = false, json = false;
+  bool is_file() const { return path.extension() == ".gguf"; }  ///< and not a directory to make
+};
+void add_output_flags(CLI::App& command, OutputFlags& flags, const std::string& description);
+/// @throws ConfigError naming --output where something is there that is not to be replaced.
+/// Replaced are files, and directories that hold a model or an adapter.
+void check_output(const OutputFlags& output);
+/// @throws ConfigError where replacing the output would remove what is read. @param input a model
+/// or an adapter; empty: none
+void require_apart(const OutputFlags& output, const std::filesystem::path& input);
 
 /// null for an option that was not given, else its value.
 template <class T>

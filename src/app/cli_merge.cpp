@@ -14,15 +14,17 @@
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/ollama_modelfile.h"
 #include "sftrun/weights/vllm_adapter.h"
+#include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::app {
 namespace {
 
 struct MergeOptions {
-  std::string model, adapter, output, dtype = "auto", max_shard_size = "5GB",
-                                      format = "safetensors", data, device = "auto";
+  std::string model, adapter, dtype = "auto", max_shard_size = "5GB", format, data, device = "auto";
   std::optional<int64_t> sample;
+  bool as_stored = false;
   QuantFlags quant;
+  OutputFlags output;
 };
 
 /// Those that --format takes, "auto" first.
@@ -57,17 +59,35 @@ CLI::Validator merged_dtype() {
       join(all_dtypes(), "|"));
 }
 
+/// A name that ends in .gguf is that file.
+void resolve_format(MergeOptions& options) {
+  if (options.format.empty()) options.format = options.output.is_file() ? "gguf" : "safetensors";
+  if (!options.output.is_file() || options.format.ends_with("gguf")) return;
+  throw ConfigError(fmt::format("--output names a .gguf file, --format is {}", options.format),
+                    "--output on the command line",
+                    fmt::format("name a directory, or leave --format {} away", options.format));
+}
+
 void check_unused(const MergeOptions& options, const CLI::App& command) {
-  const auto refuse = [&](const char* flag, const char* of) {
+  const auto refuse = [&](const char* flag, const std::string& of) {
     if (command.count(flag) == 0) return;
     throw ConfigError(fmt::format("{} is of {}, --format is {}", flag, of, options.format),
                       fmt::format("{} on the command line", flag), "leave it away");
   };
+  const auto refuse_of_model = [&](const char* flag) {
+    if (command.count(flag) == 0) return;
+    throw ConfigError(fmt::format("{} is of adapters, and there is no --adapter", flag),
+                      fmt::format("{} on the command line", flag),
+                      "leave it away, or name the adapter with --adapter");
+  };
   if (options.format == "vllm") refuse("--dtype", "merged models and adapters for llama.cpp");
   if (options.format != "safetensors") refuse("--max-shard-size", "models as safetensors");
   if (options.format != "safetensors" && options.format != "gguf") {
-    for (const char* flag : {"--sample", "--data", "--device"}) refuse(flag, "merged models");
+    for (const char* flag : {"--sample", "--data", "--device", "--as-stored"})
+      refuse(flag, "merged models");
   }
+  if (!options.adapter.empty()) return;
+  for (const char* flag : {"--sample", "--data", "--device", "--as-stored"}) refuse_of_model(flag);
 }
 
 void check_dtype(const MergeOptions& options) {
@@ -83,20 +103,33 @@ void check_dtype(const MergeOptions& options) {
 }
 
 void check(const MergeOptions& options, const CLI::App& command) {
-  require(!options.adapter.empty(), command, "--adapter");
-  require(!options.output.empty(), command, "--output");
+  const bool writes_adapter = options.format == "vllm" || options.format == "lora-gguf";
+  require(!options.adapter.empty() || (!writes_adapter && !options.model.empty()), command,
+          writes_adapter ? "--adapter" : "--adapter or --model");
+  require(!options.output.path.empty(), command, "--output");
   check_unused(options, command);
   check_dtype(options);
   check_quant_flags(command, "--dtype", options.dtype);
   if (!options.data.empty()) require_exists("--data", options.data);
-  require_new_directory(options.output);
+  check_output(options.output);
+}
+
+/// Where the model lies, which is not to be replaced by what is made of it.
+std::filesystem::path model_of(const MergeOptions& options, const CLI::App& command,
+                               hub::ModelParts parts = hub::ModelParts::kAll) {
+  const std::filesystem::path model = checked_model(command, options.model, options.adapter, parts);
+  require_apart(options.output, model);
+  return model;
 }
 
 int merge(const MergeOptions& options, const CLI::App& command) {
-  return run_in_engine("merge", {{"model", checked_model(command, options.model, options.adapter)},
-                                 {"adapter", options.adapter},
-                                 {"output", options.output},
+  return run_in_engine("merge", {{"model", model_of(options, command).string()},
+                                 {"adapter", or_null(options.adapter)},
+                                 {"output", options.output.path.string()},
+                                 {"overwrite", options.output.overwrite},
+                                 {"json", options.output.json},
                                  {"dtype", options.dtype},
+                                 {"as_stored", options.as_stored},
                                  {"block_size", or_null(options.quant.block_size)},
                                  {"no_double_quant", options.quant.no_double_quant},
                                  {"skip_modules", options.quant.skip_modules},
@@ -107,16 +140,30 @@ int merge(const MergeOptions& options, const CLI::App& command) {
                                  {"device", options.device}});
 }
 
+/// Into a directory that is there as a whole or not at all.
+void write_output(const MergeOptions& options,
+                  const std::function<void(const std::filesystem::path&)>& write) {
+  write_new_directory(options.output.path, "the adapter", write,
+                      options.output.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+}
+
+/// An adapter was written: the same to people and to programs.
+int say_written(const MergeOptions& options, const std::string& reader,
+                const std::filesystem::path& path, const std::string& dtype) {
+  log::info("wrote the adapter {} as {} reads it: {}", options.adapter, reader, path.string());
+  if (options.output.json) {
+    fmt::print("{}\n", weights::describe_written(path, options.format, dtype, nullptr).dump());
+  }
+  return static_cast<int>(ExitCode::kDone);
+}
+
 /// Of the model only its configuration is read.
 int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
-  namespace fs = std::filesystem;
-  const fs::path model =
-      checked_model(command, options.model, options.adapter, hub::ModelParts::kText);
-  write_new_directory(options.output, "the adapter", [&](const fs::path& directory) {
+  const std::filesystem::path model = model_of(options, command, hub::ModelParts::kText);
+  write_output(options, [&](const std::filesystem::path& directory) {
     weights::write_vllm_adapter(options.adapter, directory, read_arch(model));
   });
-  log::info("wrote the adapter {} as vLLM reads it into {}", options.adapter, options.output);
-  return static_cast<int>(ExitCode::kDone);
+  return say_written(options, "vLLM", options.output.path, "f32");
 }
 
 /// For Ollama, over a base that is a GGUF file: it reads no other that the adapter's order of rows
@@ -132,25 +179,29 @@ void write_modelfile(const std::filesystem::path& model, const MergeOptions& opt
   modelfile.write_to(adapter.parent_path());
 }
 
-/// Of the model only its configuration is read, of a GGUF file also what its Modelfile needs.
+/// Of the model only its configuration is read, of a GGUF file also what its Modelfile needs. A
+/// file that --output names stands alone.
 int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
   namespace fs = std::filesystem;
-  const fs::path model =
-      checked_model(command, options.model, options.adapter, hub::ModelParts::kText);
-  const std::string file = fs::absolute(options.output / fs::path())
-                               .lexically_normal()
-                               .parent_path()
-                               .filename()
-                               .string() +
-                           "-lora.gguf";
-  write_new_directory(options.output, "the adapter", [&](const fs::path& directory) {
-    weights::write_gguf_lora(options.adapter, model, read_arch(model),
-                             options.dtype == "auto" ? "f32" : options.dtype, directory / file);
-    if (!fs::is_directory(model)) write_modelfile(model, options, directory / file);
-  });
-  log::info("wrote the adapter {} as llama.cpp reads it: {}", options.adapter,
-            (fs::path(options.output) / file).string());
-  return static_cast<int>(ExitCode::kDone);
+  const fs::path model = model_of(options, command, hub::ModelParts::kText);
+  const std::string dtype = options.dtype == "auto" ? "f32" : options.dtype;
+  const auto write = [&](const fs::path& file) {
+    weights::write_gguf_lora(options.adapter, model, read_arch(model), dtype, file);
+  };
+  fs::path written = options.output.path;
+  if (options.output.is_file()) {
+    write(fs::absolute(written));
+  } else {
+    const std::string name =
+        fs::absolute(written / fs::path()).lexically_normal().parent_path().filename().string() +
+        "-lora.gguf";
+    write_output(options, [&](const fs::path& directory) {
+      write(directory / name);
+      if (!fs::is_directory(model)) write_modelfile(model, options, directory / name);
+    });
+    written /= name;
+  }
+  return say_written(options, "llama.cpp", written, dtype);
 }
 
 int run(const MergeOptions& options, const CLI::App& command) {
@@ -164,19 +215,26 @@ int run(const MergeOptions& options, const CLI::App& command) {
 Command add_merge(CLI::App& sftrun) {
   auto options = std::make_shared<MergeOptions>();
   CLI::App* command = add_command(
-      sftrun, "merge", "Fold an adapter into its base, or write it as vLLM or llama.cpp reads it",
-      "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16");
+      sftrun, "merge",
+      "Fold an adapter into its base, convert a model, or write an adapter as vLLM or llama.cpp "
+      "reads it",
+      "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16\n"
+      "  sftrun merge --model runs/full --output mine.gguf --dtype q4_k_m");
   command->add_option("-m,--model", options->model,
-                      "The adapter's base model [as the adapter names it]");
+                      "The adapter's base model [as the adapter names it]; without --adapter the "
+                      "model to convert: HF directory, run directory of full training, .gguf file, "
+                      "or a name on the hub");
   command
-      ->add_option("--adapter", options->adapter, "PEFT adapter: directory, or a name on the hub")
+      ->add_option("--adapter", options->adapter,
+                   "PEFT adapter: directory, or a name on the hub; without it the model is "
+                   "converted as it is")
       ->type_name("ADAPTER");
-  command->add_option("--output", options->output, "New directory for what is written")
-      ->type_name("DIR");
+  add_output_flags(*command, options->output, "New directory, or the .gguf file to write");
   command
       ->add_option("--dtype", options->dtype,
                    "Type of the stored weights (those with a q: GGUF only; nf4, fp4, fp8, int8: as "
-                   "sftrun quantize has them, safetensors only); auto: the base's")
+                   "sftrun quantize has them, safetensors only); auto: the base's, bf16 where it "
+                   "is quantised")
       ->transform(merged_dtype())
       ->capture_default_str();
   add_quant_flags(*command, options->quant, "the base's where it is in 4 bits, else 64");
@@ -185,9 +243,12 @@ Command add_merge(CLI::App& sftrun) {
   command
       ->add_option("--format", options->format,
                    "safetensors or gguf: the merged model; vllm or lora-gguf: the adapter alone, "
-                   "as vLLM or llama.cpp reads it")
-      ->check(one_of({"safetensors", "gguf", "vllm", "lora-gguf"}))
-      ->capture_default_str();
+                   "as vLLM or llama.cpp reads it [safetensors; gguf where --output ends in .gguf]")
+      ->check(one_of({"safetensors", "gguf", "vllm", "lora-gguf"}));
+  command->add_flag(
+      "--as-stored", options->as_stored,
+      "Merge into the base's own values where the adapter's run quantised them [into "
+      "the dequantised values that it was trained on, unless --dtype is in as few bits]");
   command
       ->add_option("--sample", options->sample,
                    "Sequences of the run's data to measure on what merging changes; 0: none [32 "
@@ -199,8 +260,10 @@ Command add_merge(CLI::App& sftrun) {
       ->check(device_name())
       ->capture_default_str();
   return {command, [options, command] {
+            resolve_format(*options);
             check(*options, *command);
             find_adapter(options->adapter);
+            require_apart(options->output, options->adapter);
             return run(*options, *command);
           }};
 }

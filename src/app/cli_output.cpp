@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 
@@ -9,6 +10,7 @@
 
 /// Flags of the commands that write models.
 namespace sftrun::app {
+namespace fs = std::filesystem;
 
 /// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's
 /// `max_shard_size`.
@@ -49,12 +51,58 @@ CLI::Validator stored_dtype() {
       "auto|bf16|f16|f32");
 }
 
-void require_new_directory(const std::filesystem::path& output) {
+void add_output_flags(CLI::App& command, OutputFlags& flags, const std::string& description) {
+  command.add_option("--output", flags.path, description)->type_name("PATH");
+  command.add_flag("--overwrite", flags.overwrite, "Replace what --output names");
+  command.add_flag("--json", flags.json, "Print one JSON object about what was written");
+}
+
+namespace {
+
+constexpr const char* kOutput = "--output on the command line";
+
+bool holds_weights(const fs::path& directory) {
   std::error_code ignored;
-  if (std::filesystem::exists(output, ignored) && !std::filesystem::is_empty(output, ignored)) {
-    throw ConfigError(fmt::format("{} exists and is not an empty directory", output.string()),
-                      "--output on the command line", "name a new directory");
+  for (const char* name : {"config.json", "adapter_config.json"})
+    if (fs::exists(directory / name, ignored)) return true;
+  for (const auto& entry : fs::directory_iterator(directory, ignored))
+    if (entry.path().extension() == ".gguf") return true;
+  return false;
+}
+
+}  // namespace
+
+void check_output(const OutputFlags& output) {
+  std::error_code ignored;
+  const bool is_directory = fs::is_directory(output.path, ignored);
+  if (output.is_file() && is_directory) {
+    throw ConfigError(fmt::format("{} is a directory", output.path.string()), kOutput,
+                      "name a .gguf file, or a directory without that ending");
   }
+  if (!fs::exists(output.path, ignored) || (is_directory && fs::is_empty(output.path, ignored)))
+    return;
+  if (!output.overwrite) {
+    throw ConfigError(fmt::format("{} exists{}", output.path.string(),
+                                  is_directory ? " and is not an empty directory" : ""),
+                      kOutput,
+                      fmt::format("name a new {}, or replace it with --overwrite",
+                                  output.is_file() ? "file" : "directory"));
+  }
+  if (is_directory ? !holds_weights(output.path) : !output.is_file()) {
+    throw ConfigError(
+        fmt::format("{} is {} and is not replaced", output.path.string(),
+                    is_directory ? "a directory without a model or adapter" : "a file"),
+        kOutput, "name another directory");
+  }
+}
+
+void require_apart(const OutputFlags& output, const fs::path& input) {
+  if (input.empty() || !output.overwrite) return;
+  const fs::path written = fs::weakly_canonical(output.path), read = fs::weakly_canonical(input);
+  const auto [end, _] = std::mismatch(written.begin(), written.end(), read.begin(), read.end());
+  if (end != written.end()) return;
+  throw ConfigError(fmt::format("--overwrite would remove {}, which is read", input.string()),
+                    kOutput, "name another output");
 }
 
 }  // namespace sftrun::app

@@ -1,49 +1,101 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "cli.h"
 #include "sftrun/core/error.h"
+#include "sftrun/weights/gguf_export.h"
 
 namespace sftrun::app {
 namespace {
 
 struct QuantizeOptions {
-  std::string model, output, method = "nf4", dtype = "auto", max_shard_size = "5GB";
+  std::string model, method = "nf4", dtype = "auto", max_shard_size = "5GB";
   QuantFlags quant;
+  OutputFlags output;
 };
 
-int quantize(const QuantizeOptions& options, const CLI::App& command) {
+/// Of GGUF files, which are written as `sftrun merge --format gguf` writes them.
+std::vector<std::string> gguf_methods() {
+  std::vector<std::string> methods = weights::gguf_mixes();
+  std::erase_if(methods, [](const std::string& mix) { return !mix.starts_with('q'); });
+  return methods;
+}
+
+bool is_of_gguf(const QuantizeOptions& options) {
+  const std::vector<std::string> methods = gguf_methods();
+  return std::find(methods.begin(), methods.end(), options.method) != methods.end();
+}
+
+std::vector<std::string> all_methods() {
+  std::vector<std::string> methods = {"nf4", "fp4", "fp8", "int8"};
+  for (const std::string& method : gguf_methods()) methods.push_back(method);
+  return methods;
+}
+
+void check(const QuantizeOptions& options, const CLI::App& command) {
   require(!options.model.empty(), command, "--model");
-  require(!options.output.empty(), command, "--output");
+  require(!options.output.path.empty(), command, "--output");
   check_quant_flags(command, "--method", options.method);
-  require_new_directory(options.output);
-  return run_in_engine("quantize", {{"model", checked_model(command, options.model, "")},
-                                    {"output", options.output},
-                                    {"method", options.method},
-                                    {"block_size", options.quant.block_size.value_or(64)},
-                                    {"double_quant", !options.quant.no_double_quant},
-                                    {"skip_modules", options.quant.skip_modules},
-                                    {"dtype", options.dtype},
-                                    {"max_shard_size", parse_size(options.max_shard_size)}});
+  if (options.output.is_file() && !is_of_gguf(options)) {
+    throw ConfigError(
+        fmt::format("--output names a .gguf file, --method {} is written as safetensors",
+                    options.method),
+        "--output on the command line",
+        "name a directory, or a method of GGUF: --method " + gguf_methods().front());
+  }
+  for (const char* flag : {"--dtype", "--max-shard-size"}) {
+    if (!is_of_gguf(options) || command.count(flag) == 0) continue;
+    throw ConfigError(
+        fmt::format("{} is of models as safetensors, --method {} is GGUF's", flag, options.method),
+        fmt::format("{} on the command line", flag), "leave it away");
+  }
+  check_output(options.output);
+}
+
+int quantize(const QuantizeOptions& options, const CLI::App& command) {
+  check(options, command);
+  const std::string model = checked_model(command, options.model, "");
+  require_apart(options.output, model);
+  nlohmann::json request = {{"model", model},
+                            {"output", options.output.path.string()},
+                            {"overwrite", options.output.overwrite},
+                            {"json", options.output.json},
+                            {"skip_modules", options.quant.skip_modules},
+                            {"max_shard_size", parse_size(options.max_shard_size)}};
+  if (is_of_gguf(options)) {
+    request.update({{"adapter", nullptr},
+                    {"format", "gguf"},
+                    {"dtype", options.method},
+                    {"as_stored", true},
+                    {"block_size", nullptr},
+                    {"no_double_quant", false}});
+    return run_in_engine("merge", request);
+  }
+  request.update({{"method", options.method},
+                  {"block_size", options.quant.block_size.value_or(64)},
+                  {"double_quant", !options.quant.no_double_quant},
+                  {"dtype", options.dtype}});
+  return run_in_engine("quantize", request);
 }
 
 }  // namespace
 
 Command add_quantize(CLI::App& sftrun) {
   auto options = std::make_shared<QuantizeOptions>();
-  CLI::App* command =
-      add_command(sftrun, "quantize", "Write a model in 4 or 8 bits, as transformers loads it",
-                  "sftrun quantize --model models/base --method nf4 --output models/base-bnb-4bit");
+  CLI::App* command = add_command(
+      sftrun, "quantize", "Write a model in fewer bits, as transformers or llama.cpp loads it",
+      "sftrun quantize --model models/base --method nf4 --output models/base-bnb-4bit\n"
+      "  sftrun quantize --model models/base --method q4_k_m --output base-Q4_K_M.gguf");
   command->add_option("-m,--model", options->model,
                       "HF directory, .gguf file, or a name on the hub");
-  command->add_option("--output", options->output, "New directory for what is written")
-      ->type_name("DIR");
+  add_output_flags(*command, options->output, "New directory, or the .gguf file to write");
   command
       ->add_option("--method", options->method,
                    "nf4, fp4 and int8 as bitsandbytes has them; fp8 (e4m3) as compressed-tensors, "
-                   "which vLLM reads, too")
-      ->check(one_of({"nf4", "fp4", "fp8", "int8"}))
+                   "which vLLM reads, too; those of GGUF, for llama.cpp")
+      ->check(one_of(all_methods()))
       ->capture_default_str();
   add_quant_flags(*command, options->quant, "64");
   command

@@ -1,5 +1,6 @@
 #include <ATen/Parallel.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 
@@ -13,6 +14,8 @@
 #include "sftrun/core/finite.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/gguf_export.h"
@@ -20,16 +23,19 @@
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/ollama_modelfile.h"
 #include "sftrun/weights/safetensors.h"
+#include "sftrun/weights/weights_summary.h"
 
-/// An adapter folded into its base, tensor by tensor: the memory of one tensor, whatever the
-/// model's size.
+/// An adapter folded into its base, or a model without one converted, tensor by tensor: the memory
+/// of one tensor, whatever the model's size.
 namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
 
 struct MergeRequest {
-  fs::path base, adapter, output;
+  fs::path base, output;
+  std::optional<fs::path> adapter;
   std::string dtype, format;
+  bool as_stored = false, overwrite = false, json = false;
   uint64_t max_shard_bytes = 0;
   // Of a merged model in 4 or 8 bits.
   std::optional<int64_t> block_size;
@@ -38,15 +44,81 @@ struct MergeRequest {
 
   explicit MergeRequest(const nlohmann::json& request)
       : base(request.at("model").get<std::string>()),
-        adapter(request.at("adapter").get<std::string>()),
         output(request.at("output").get<std::string>()),
+        adapter(get<std::string>(request, "adapter")),
         dtype(request.at("dtype").get<std::string>()),
         format(request.at("format").get<std::string>()),
+        as_stored(request.at("as_stored").get<bool>()),
+        overwrite(request.at("overwrite").get<bool>()),
+        json(request.at("json").get<bool>()),
         max_shard_bytes(static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>())),
         block_size(get<int64_t>(request, "block_size")),
         no_double_quant(request.at("no_double_quant").get<bool>()),
         skip_modules(request.at("skip_modules").get<std::vector<std::string>>()) {}
+
+  bool writes_file() const { return format == "gguf" && output.extension() == ".gguf"; }
+  std::optional<std::string> chat_template() const {
+    return adapter ? weights::read_chat_template(*adapter) : std::nullopt;
+  }
 };
+
+/// What is written from.
+struct Sources {
+  weights::AdapterBase base;
+  weights::AdapterTensors adapter;  ///< empty: the model alone
+  bool pissa = false;
+  QuantisedByRun quantised;
+  std::string held_in;  ///< what most of the base's matrices were in: "nf4", "Q4_1"; empty: dense
+};
+
+/// Whether values that stand for codes of one format are rounded to these codes again.
+bool gives_same_codes(kernels::QuantFormat of, const std::string& dtype) {
+  const auto format = kernels::quant_format(dtype);
+  return format && (*format == of || (kernels::is_4bit(*format) && kernels::is_4bit(of)));
+}
+
+Sources open_adapter(const MergeRequest& request) {
+  const fs::path& adapter = *request.adapter;
+  Sources sources{.base = weights::open_adapter_base(request.base, adapter)};
+  const weights::Checkpoint& base = *sources.base.checkpoint;
+  warn_of_another_base(adapter, base);
+  const auto config = weights::load_adapter_config(adapter, base.arch());
+  sources.adapter = weights::load_adapter(adapter, config, base.arch());
+  sources.pissa = config.pissa;
+  sources.held_in = packed_format(base);
+  if (request.as_stored) return sources;
+  const auto held = quantised_by_run(adapter, base);
+  if (!held) return sources;
+  sources.held_in = held->form;
+  if (gives_same_codes(quant_options(held->tuning).format, request.dtype)) {
+    log::info(
+        "merging into the base's own values: the dequantised ones that the adapter was trained on "
+        "would be rounded to the same codes again, and most of the update would be lost");
+    return sources;
+  }
+  sources.quantised = matrices_quantised(held->tuning, base);
+  log::info(
+      "merging into the values that the adapter was trained on: the base, dequantised from {} "
+      "(--as-stored: into its own values)",
+      held->words());
+  return sources;
+}
+
+Sources open_sources(const MergeRequest& request) {
+  if (request.adapter) {
+    Sources sources = open_adapter(request);
+    log::info("merging {} modules of {} with {}", sources.adapter.lora.size(),
+              request.adapter->string(), request.base.string());
+    return sources;
+  }
+  if (request.format == "gguf" && request.dtype == "auto" && !fs::is_directory(request.base)) {
+    throw ConfigError("the model is a GGUF file already, and there is no adapter to merge",
+                      request.base.string(),
+                      "name a type with --dtype, or a directory to write safetensors into");
+  }
+  log::info("converting {}", request.base.string());
+  return {.base = {.checkpoint = weights::Checkpoint::open(request.base)}};
+}
 
 /// How a merged directory's weights are stored: as `sftrun quantize` would store the dense one's.
 struct Storage {
@@ -94,7 +166,7 @@ Storage storage_of(const MergeRequest& request, const weights::Checkpoint& base)
 void write_texts(const MergeRequest& request, const weights::AdapterBase& base,
                  const fs::path& directory) {
   const weights::Checkpoint& checkpoint = *base.checkpoint;
-  auto chat_template = weights::read_chat_template(request.adapter);
+  auto chat_template = request.chat_template();
   if (base.text_directory && !chat_template) chat_template = checkpoint.chat_template();
   model::write_text_files(checkpoint, base.text_directory.value_or(request.base), directory,
                           chat_template);
@@ -157,10 +229,12 @@ void quantize_piece(const weights::GgufPiece& piece, const weights::GgmlTypeInfo
   });
 }
 
-/// "mine" of models/mine and of models/mine/.
-std::string name_of_directory(const fs::path& directory) {
-  const fs::path path = fs::absolute(directory).lexically_normal();
-  const fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+/// "mine" of models/mine, of models/mine/ and of mine.gguf.
+std::string name_of_output(const MergeRequest& request) {
+  const fs::path path = fs::absolute(request.output).lexically_normal();
+  const fs::path name = request.writes_file() ? path.stem()
+                        : path.has_filename() ? path.filename()
+                                              : path.parent_path().filename();
   return name.empty() ? "model" : name.string();
 }
 
@@ -170,8 +244,8 @@ weights::GgufPlan plan_file(const MergeRequest& request, const weights::AdapterB
       *base.checkpoint,
       {.base_path = request.base,
        .mix = request.dtype,
-       .name = name_of_directory(request.output),
-       .chat_template = weights::read_chat_template(request.adapter),
+       .name = name_of_output(request),
+       .chat_template = request.chat_template(),
        .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); },
        .parts_head = merged.parts_head(),
        .has_own_tokens = base.text_directory.has_value() || base.is_resized});
@@ -195,9 +269,8 @@ void write_modelfile(const weights::GgufPlan& plan, const weights::Checkpoint& b
   modelfile.write_to(directory);
 }
 
-std::string write_file(const MergeRequest& request, const weights::GgufPlan& plan,
-                       const weights::Checkpoint& base, MergedWeights& merged,
-                       const fs::path& directory) {
+void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
+                MergedWeights& merged, const fs::path& file) {
   std::vector<weights::GgufTensorToWrite> tensors = plan.beside;
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const weights::GgufPiece& piece = plan.pieces[i];
@@ -218,12 +291,8 @@ std::string write_file(const MergeRequest& request, const weights::GgufPlan& pla
       tensors.push_back(computed(piece, type, info.name, [&] { return merged.of(info); }));
     }
   }
-  const std::string file =
-      fmt::format("{}-{}.gguf", name_of_directory(request.output), plan.type_name);
-  make_directories(directory);
-  weights::write_gguf(directory / file, plan.metadata, tensors);
-  write_modelfile(plan, base, directory, file);
-  return file;
+  make_directories(fs::absolute(file).parent_path());
+  weights::write_gguf(file, plan.metadata, tensors);
 }
 
 /// Than 8.
@@ -243,45 +312,128 @@ void say_what_is_replaced(const weights::AdapterBase& base) {
   if (base.text_directory) log::info("the tokenizer is the adapter's own");
 }
 
+/// As --dtype names it.
+std::string dtype_word(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
+}
+
+/// What was written.
+struct Written {
+  fs::path path;      ///< a directory, or a .gguf file
+  std::string dtype;  ///< as --dtype names it; "auto": every tensor in the type that it had
+  std::string words;  ///< how the weights are stored
+  bool is_in_fewer_bits = false;
+  bool in_more_than_base = false;  ///< bits, unasked
+};
+
+template <class Write>
+void write_output(const MergeRequest& request, const Write& write) {
+  write_new_directory(request.output, "the merged model", write,
+                      request.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+}
+
+/// Whether some of a GGUF base's tensors are stored in another type than there.
+bool changes_types(const weights::GgufPlan& plan) {
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const weights::GgufTensor* tensor = plan.base->find(plan.pieces[i].name);
+    if (tensor != nullptr && tensor->type.id != plan.types[i].id) return true;
+  }
+  return false;
+}
+
+Written describe(const weights::GgufPlan& plan, const MergeRequest& request) {
+  Written written{.dtype = ascii_lower(plan.type_name),
+                  .words = plan.type_name,
+                  .is_in_fewer_bits = is_in_fewer_bits(plan),
+                  .in_more_than_base = request.dtype == "auto"};
+  if (!plan.base || request.dtype != "auto") return written;
+  written.dtype = "auto";
+  written.in_more_than_base = changes_types(plan);
+  written.words = written.in_more_than_base ? "Q8_0 where the adapter changes it" : "as the base";
+  return written;
+}
+
+/// The file that --output names stands alone; in a directory there is a Modelfile beside it.
+Written write_gguf_model(const MergeRequest& request, const weights::AdapterBase& base,
+                         MergedWeights& merged) {
+  const weights::GgufPlan plan = plan_file(request, base, merged);
+  Written written = describe(plan, request);
+  written.path = request.output;
+  if (request.writes_file()) {
+    write_file(plan, *base.checkpoint, merged, request.output);
+    return written;
+  }
+  const std::string name = name_of_output(request),
+                    file = fmt::format("{}-{}.gguf", name, plan.type_name);
+  write_output(request, [&](const fs::path& directory) {
+    write_file(plan, *base.checkpoint, merged, directory / file);
+    write_modelfile(plan, *base.checkpoint, directory, file);
+  });
+  written.path /= file;
+  log::info("Ollama: `ollama create {} -f {}`", name, (request.output / "Modelfile").string());
+  return written;
+}
+
+Written write_safetensors_model(const MergeRequest& request, const weights::AdapterBase& base,
+                                MergedWeights& merged) {
+  const Storage storage = storage_of(request, *base.checkpoint);
+  Written written{.path = request.output,
+                  .dtype = storage.quant ? request.dtype : dtype_word(storage.dtype),
+                  .is_in_fewer_bits = is_in_fewer_bits(storage),
+                  .in_more_than_base = request.dtype == "auto"};
+  write_output(request, [&](const fs::path& directory) {
+    written.words = write_directory(request, base, merged, storage, directory);
+  });
+  return written;
+}
+
+void say_what_was_written(const MergeRequest& request, const Sources& sources,
+                          const Written& written) {
+  log::info("wrote {} ({}, {})", written.path.string(), written.words,
+            format_bytes(weights::summarize_weights(written.path).bytes));
+  if (!sources.held_in.empty() && written.in_more_than_base) {
+    log::info(
+        "the base was in {}; the merged model is {}, to keep what was learnt; {} stores "
+        "fewer bits",
+        sources.held_in, written.words,
+        request.format == "gguf" ? "--dtype q4_k_m or q4_0" : "--dtype nf4, fp4, fp8 or int8");
+  }
+  say_what_is_replaced(sources.base);
+  if (!sources.adapter.saved.empty()) {
+    log::info("{} tensors are the adapter's own (modules_to_save)", sources.adapter.saved.size());
+  }
+}
+
 }  // namespace
 
 int run_merge(const nlohmann::json& request_json) {
   set_threads(request_json);
   choose_compute("cpu", "fp32", 0);
   const MergeRequest request(request_json);
-  const weights::AdapterBase opened = weights::open_adapter_base(request.base, request.adapter);
-  const std::shared_ptr<const weights::Checkpoint>& base = opened.checkpoint;
-  warn_of_another_base(request.adapter, *base);
-  const auto config = weights::load_adapter_config(request.adapter, base->arch());
-  const auto adapter = weights::load_adapter(request.adapter, config, base->arch());
-  MergedWeights merged(opened, adapter, config.pissa);
-  std::optional<weights::GgufPlan> plan;  // what it throws, it throws before there is a directory
-  if (request.format == "gguf") plan = plan_file(request, opened, merged);
-  const Storage storage = plan ? Storage{} : storage_of(request, *base);
-  std::string stored;
-  log::info("merging {} modules of {} with {}", adapter.lora.size(), request.adapter.string(),
-            request.base.string());
-  write_new_directory(request.output, "the merged model", [&](const fs::path& directory) {
-    stored = plan ? write_file(request, *plan, *base, merged, directory)
-                  : write_directory(request, opened, merged, storage, directory);
-  });
-  log::info("wrote {} ({})", request.output.string(), stored);
-  if (plan) {
-    log::info("Ollama: `ollama create {} -f {}`", name_of_directory(request.output),
-              (request.output / "Modelfile").string());
+  const Sources sources = open_sources(request);
+  MergedWeights merged(sources.base, sources.adapter, sources.pissa, sources.quantised);
+  const Written written = request.format == "gguf"
+                              ? write_gguf_model(request, sources.base, merged)
+                              : write_safetensors_model(request, sources.base, merged);
+  say_what_was_written(request, sources, written);
+  nlohmann::ordered_json measured;
+  if (request.adapter) {
+    measured = report_difference(
+        {.base = sources.base.checkpoint,
+         .base_path = request.base,
+         .adapter = *request.adapter,
+         .report_directory = request.writes_file() ? std::nullopt : std::optional(request.output),
+         .written = written.path,
+         .stored = written.words,
+         .is_in_fewer_bits = written.is_in_fewer_bits,
+         .as_stored = request.as_stored},
+        request_json);
   }
-  say_what_is_replaced(opened);
-  if (!adapter.saved.empty())
-    log::info("{} tensors are the adapter's own (modules_to_save)", adapter.saved.size());
-  report_difference(
-      {.base = base,
-       .base_path = request.base,
-       .adapter = request.adapter,
-       .output = request.output,
-       .written = plan ? request.output / stored : request.output,
-       .stored = stored,
-       .is_in_fewer_bits = plan ? is_in_fewer_bits(*plan) : is_in_fewer_bits(storage)},
-      request_json);
+  if (request.json) {
+    const auto description =
+        weights::describe_written(written.path, request.format, written.dtype, measured);
+    std::printf("%s\n", description.dump().c_str());
+  }
   return 0;
 }
 

@@ -239,19 +239,17 @@ void require_memory(const Training& training, const weights::Checkpoint& merged,
                                      format_bytes(needed), format_bytes(available)));
 }
 
-void write_report(const MergedModel& model, const Training& training,
-                  const Difference& difference) {
-  const ordered_json report = {
-      {"data", training.data},
-      {"sequences", difference.sequences},
-      {"tokens", difference.tokens},
-      {"label_tokens", difference.label_tokens},
-      {"trained_on", {{"model", training.base_name}, {"quant", training.format}}},
-      {"merged_into", {{"model", model.base_path.string()}, {"stored", model.stored}}},
-      {"loss_adapter", difference.mean(difference.loss_adapter)},
-      {"loss_merged", difference.mean(difference.loss_merged)},
-      {"kl_divergence", difference.mean(difference.divergence)}};
-  write_file_atomically(model.output / kReport, report.dump(2) + "\n");
+ordered_json report_of(const MergedModel& model, const Training& training,
+                       const Difference& difference) {
+  return {{"data", training.data},
+          {"sequences", difference.sequences},
+          {"tokens", difference.tokens},
+          {"label_tokens", difference.label_tokens},
+          {"trained_on", {{"model", training.base_name}, {"quant", training.format}}},
+          {"merged_into", {{"model", model.base_path.string()}, {"stored", model.stored}}},
+          {"loss_adapter", difference.mean(difference.loss_adapter)},
+          {"loss_merged", difference.mean(difference.loss_merged)},
+          {"kl_divergence", difference.mean(difference.divergence)}};
 }
 
 /// Answers part where the divergence is large, whichever way the loss of the sample went.
@@ -261,34 +259,17 @@ bool is_notable(const Difference& difference) {
   return divergence >= kNotable || (divergence >= kNoise && rise >= kNotable);
 }
 
-bool are_same_weights(const weights::Checkpoint& a, const weights::Checkpoint& b) {
-  const FileHashes hashes = remembered_hashes();
-  return weights::fingerprint(a, weights::hash_weights(a, hashes)) ==
-         weights::fingerprint(b, weights::hash_weights(b, hashes));
-}
-
 /// Where values in fewer bits were trained on and others merged into, those; else more bits.
 std::string way_out(const MergedModel& model, const Training& training) {
-  const config::TuningConfig& tuning = training.config.tuning;
-  const bool merged_into_others = tuning.quantises_base() &&
-                                  are_same_weights(*model.base, *training.base) &&
-                                  !model.is_in_fewer_bits;
-  const bool rounds_activations = ascii_lower(training.format) == "fp8";
-  if (rounds_activations && !merged_into_others && !model.is_in_fewer_bits)
+  if (model.as_stored && training.config.tuning.quantises_base() && !model.is_in_fewer_bits)
+    return "merge into the values that it was trained on, without --as-stored";
+  if (ascii_lower(training.format) == "fp8" && !model.is_in_fewer_bits)
     return "take it as it is: a base in FP8 rounds activations, too, which no dense model does, "
            "and more bits do not change that";
-  if (!merged_into_others)
-    return "store the merged model in more bits, with --dtype (docs/export.md)";
-  const std::string base = model.base_path.string();
-  const std::string dense =
-      config::dense_when_written(tuning, model.base->arch().mixture.num_experts > 0);
-  return fmt::format(
-      "merge into the values that it was trained on{}: `{}`, and then merge with --model {}",
-      dense.empty() ? "" : fmt::format(" (but for {}, which stay dense there)", dense),
-      config::quantize_command(tuning, base), shell_word(config::quantised_path(tuning, base)));
+  return "store the merged model in more bits, with --dtype (docs/export.md)";
 }
 
-void measure(const MergedModel& model, Training& training, const nlohmann::json& request) {
+ordered_json measure(const MergedModel& model, Training& training, const nlohmann::json& request) {
   const int64_t count = get<int64_t>(request, "sample").value_or(kSequences);
   if (training.config.data.val.empty() && training.config.data.train.empty()) {
     throw DataError(
@@ -310,17 +291,24 @@ void measure(const MergedModel& model, Training& training, const nlohmann::json&
   const auto adapted = adapted_decoder(training, model.adapter, compute),
              merged = merged_decoder(model.written, compute);
   const Difference difference = difference_of(*adapted, *merged, examples);
-  write_report(model, training, difference);
+  ordered_json report = report_of(model, training, difference);
+  std::string place;
+  if (model.report_directory) {
+    const fs::path file = *model.report_directory / kReport;
+    write_file_atomically(file, report.dump(2) + "\n");
+    place = "; " + file.string();
+  }
   log::info(
       "loss {:.4f} of the adapter over its base{}, {:.4f} merged; KL divergence {:.2e} a token "
-      "({} labelled tokens; {})",
+      "({} labelled tokens{})",
       difference.mean(difference.loss_adapter),
       training.format.empty() ? "" : " in " + training.format,
       difference.mean(difference.loss_merged), difference.mean(difference.divergence),
-      difference.label_tokens, (model.output / kReport).string());
+      difference.label_tokens, place);
   if (is_notable(difference))
     log::warn("merging loses some of what was learnt: serve the adapter beside its base, or {}",
               way_out(model, training));
+  return report;
 }
 
 std::string with_place(const Error& error) {
@@ -337,9 +325,9 @@ void warn_not_measured(const std::string& why) {
 
 }  // namespace
 
-void report_difference(const MergedModel& model, const nlohmann::json& request) {
+ordered_json report_difference(const MergedModel& model, const nlohmann::json& request) {
   const auto asked = get<int64_t>(request, "sample");
-  if (asked == 0) return;
+  if (asked == 0) return nullptr;
   try {
     Training training = training_of(model, request);
     if (!is_needed(training, request)) {
@@ -348,9 +336,9 @@ void report_difference(const MergedModel& model, const nlohmann::json& request) 
             "the adapter lies outside its run, which says how its base was held: if that was in "
             "fewer bits, what merging changes was not measured");
       }
-      return;
+      return nullptr;
     }
-    measure(model, training, request);
+    return measure(model, training, request);
   } catch (const Error& error) {
     warn_not_measured(with_place(error));
   } catch (const c10::Error& error) {
@@ -358,6 +346,7 @@ void report_difference(const MergedModel& model, const nlohmann::json& request) 
   } catch (const std::bad_alloc&) {
     warn_not_measured("out of memory");
   }
+  return nullptr;
 }
 
 }  // namespace sftrun::engine

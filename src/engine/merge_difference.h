@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "sftrun/weights/checkpoint.h"
@@ -14,19 +15,21 @@ namespace sftrun::engine {
 struct MergedModel {
   std::shared_ptr<const weights::Checkpoint> base;  ///< that was merged into
   std::filesystem::path base_path, adapter;
-  std::filesystem::path output;   ///< merge's directory
-  std::filesystem::path written;  ///< the model in it: itself, or a .gguf file
-  std::string stored;             ///< how, in words
-  bool is_in_fewer_bits = false;  ///< some of its matrices, than 8
+  std::optional<std::filesystem::path> report_directory;  ///< where merge_report.json goes
+  std::filesystem::path written;                          ///< a directory, or a .gguf file
+  std::string stored;                                     ///< how, in words
+  bool is_in_fewer_bits = false;                          ///< some of its matrices, than 8
+  bool as_stored = false;                                 ///< merged into the base's own values
 };
 
 /// Over a sample of the run's data (validation data where it has some): mean loss of a labelled
 /// token by the adapter over the base as it was trained, and by what was merged, and the mean of
-/// KL(adapter || merged), in nats. Computed in fp32. Logs them, and writes merge_report.json into
-/// the output. Where the base was not quantised nothing is done, unless "sample" asks for it; what
-/// stands in the way is warned of, and no error.
+/// KL(adapter || merged), in nats. Computed in fp32. Logs them, and writes merge_report.json. Where
+/// the base was not quantised nothing is done, unless "sample" asks for it; what stands in the way
+/// is warned of, and no error.
 /// @param request "sample": number of sequences, null: a few where it matters, 0: none; "data": a
 /// file in the place of the run's data, or null; "device"
-void report_difference(const MergedModel& model, const nlohmann::json& request);
+/// @return what merge_report.json holds; null: nothing was measured
+nlohmann::ordered_json report_difference(const MergedModel& model, const nlohmann::json& request);
 
 }  // namespace sftrun::engine

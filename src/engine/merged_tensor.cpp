@@ -2,9 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/pissa.h"
+#include "sftrun/model/stored_matrix.h"
+#include "sftrun/plan/micro_batch.h"
 
 namespace sftrun::engine {
 namespace {
@@ -56,9 +59,27 @@ constexpr const char* kHead = "lm_head.weight";
 
 }  // namespace
 
+QuantisedByRun matrices_quantised(const config::TuningConfig& tuning,
+                                  const weights::Checkpoint& base) {
+  QuantisedByRun quantised{.options = quant_options(tuning),
+                           .tensors = plan::quantised_names(base.arch(), tuning)};
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(base.arch())) {
+    const auto packed = base.packed(tensor.name);
+    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
+    if (packed && (is_experts || model::is_stored_as(*packed, quantised.options.format)))
+      quantised.tensors.erase(tensor.name);
+  }
+  return quantised;
+}
+
 MergedWeights::MergedWeights(const weights::AdapterBase& base,
-                             const weights::AdapterTensors& adapter, bool pissa)
-    : base_(*base.checkpoint), adapter_(adapter), replaced_(base.replaced), pissa_(pissa) {
+                             const weights::AdapterTensors& adapter, bool pissa,
+                             QuantisedByRun quantised)
+    : base_(*base.checkpoint),
+      adapter_(adapter),
+      replaced_(base.replaced),
+      pissa_(pissa),
+      quantised_(std::move(quantised)) {
   const bool takes_tied_head = base_.arch().tie_word_embeddings && has_own(kHead);
   if (!pissa || !(takes_tied_head || has_own(embedding()))) return;
   throw DataError("PiSSA has no principal part of an embedding, or of a head that is tied to it",
@@ -104,6 +125,10 @@ at::Tensor MergedWeights::of(const weights::TensorInfo& info) {
   merged_ = at::Tensor();  // let go before the next one takes its place
   merged_ = at::empty(info.shape, at::kFloat);
   base_.read(info.name, DType::kF32, merged_.data_ptr());
+  if (quantised_.tensors.contains(info.name)) {
+    const at::Tensor rows = merged_.view({-1, info.shape.back()});
+    kernels::dequantize_into(kernels::quantize(rows, quantised_.options, info.name), rows);
+  }
   if (const weights::LoraPair* pair = update_of(info.name)) {
     add_update(merged_, *pair, info.layout, pissa_);
   }

@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "sftrun/config/run_config.h"
+#include "sftrun/kernels/quant.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/checkpoint.h"
@@ -12,19 +14,30 @@
 
 namespace sftrun::engine {
 
-/// W + scale * B A in fp32, with DoRA its rows at their magnitudes (of an embedding its columns),
-/// or what the adapter has in place of W (modules_to_save); one tensor at a time. Parts of one
-/// tensor are asked for one after the other: the last answer is kept.
+/// The matrices that the adapter's run quantised as it loaded them: what the adapter was trained
+/// beside are the values that the codes stand for.
+struct QuantisedByRun {
+  kernels::QuantOptions options;
+  std::set<std::string> tensors;
+};
+/// Without the matrices that the run used as the files of `base` have them.
+QuantisedByRun matrices_quantised(const config::TuningConfig& tuning,
+                                  const weights::Checkpoint& base);
+
+/// W + scale * B A in fp32, W dequantised where the run quantised it, with DoRA its rows at their
+/// magnitudes (of an embedding its columns), or what the adapter has in place of W
+/// (modules_to_save); one tensor at a time. Parts of one tensor are asked for one after the other:
+/// the last answer is kept.
 class MergedWeights {
  public:
   /// @param pissa updates stand beside what their principal part leaves
   /// @throws DataError for an update that no tensor of the base takes
   MergedWeights(const weights::AdapterBase& base, const weights::AdapterTensors& adapter,
-                bool pissa);
+                bool pissa, QuantisedByRun quantised = {});
 
   /// Whether it is another than the base's files have.
   bool is_changed(const std::string& name) const {
-    return has_own(name) || replaced_.contains(name);
+    return has_own(name) || replaced_.contains(name) || quantised_.tensors.contains(name);
   }
   /// [shape of the tensor], what the base holds where the adapter has nothing of it.
   at::Tensor of(const weights::TensorInfo& info);
@@ -47,6 +60,7 @@ class MergedWeights {
   const weights::AdapterTensors& adapter_;
   std::set<std::string> replaced_;
   bool pissa_;
+  QuantisedByRun quantised_;
   std::string name_;
   at::Tensor merged_;
 };

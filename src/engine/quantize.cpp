@@ -1,3 +1,4 @@
+#include <cstdio>
 #include <filesystem>
 
 #include "commands.h"
@@ -9,6 +10,7 @@
 #include "sftrun/kernels/quant.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/safetensors.h"
+#include "sftrun/weights/weights_summary.h"
 
 /// A model in fewer bits on disk. One matrix at a time is in memory.
 namespace sftrun::engine {
@@ -52,15 +54,23 @@ int run_quantize(const nlohmann::json& request) {
       model::add_stored(*base, info, dtype, {}, tensors);
   }
   weights::refuse_overflow(tensors);
-  write_new_directory(output, "the quantised model", [&](const fs::path& directory) {
+  const auto write = [&](const fs::path& directory) {
     weights::write_sharded_safetensors(
         directory, tensors, static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>()));
     model::write_config(*base, base_path, directory, dtype, /*parts_head=*/false,
                         quantised.config(modules));
     model::write_text_files(*base, base_path, directory, std::nullopt);
-  });
+  };
+  write_new_directory(
+      output, "the quantised model", write,
+      request.at("overwrite").get<bool>() ? Existing::kReplace : Existing::kMustBeEmpty);
+  const auto method = request.at("method").get<std::string>();
   log::info("wrote {}: {} matrices in {}, the rest in {}", output.string(),
-            modules.quantised.size(), request.at("method").get<std::string>(), name_of(dtype));
+            modules.quantised.size(), method, name_of(dtype));
+  if (request.at("json").get<bool>()) {
+    const auto description = weights::describe_written(output, "safetensors", method, nullptr);
+    std::printf("%s\n", description.dump().c_str());
+  }
   return 0;
 }
 

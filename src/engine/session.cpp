@@ -101,13 +101,13 @@ std::string packed_format(const weights::Checkpoint& checkpoint) {
   return most;
 }
 
-namespace {
-
 kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
   return {.format = *kernels::quant_format(tuning.quant_word()),
           .block_size = tuning.quant_block_size,
           .nested = tuning.double_quant};
 }
+
+namespace {
 
 model::BaseForm base_form(const config::TuningConfig& tuning,
                           const weights::Checkpoint* checkpoint) {
@@ -245,23 +245,28 @@ void warn_of_another_base(const std::filesystem::path& adapter, const weights::C
       adapter.string(), held->model);
 }
 
+std::optional<config::HeldBase> quantised_by_run(const std::filesystem::path& adapter,
+                                                 const weights::Checkpoint& base) {
+  std::optional<config::HeldBase> held = config::read_held_base(adapter);
+  if (!held || !held->tuning.quantises_base() ||
+      !weights::has_fingerprint(base, held->fingerprint, remembered_hashes()))
+    return std::nullopt;
+  if (!held->pissa()) return held;
+  log::info(
+      "the base is held as its files have it: its run had what PiSSA left of it in {}, "
+      "which is not kept",
+      held->form);
+  return std::nullopt;
+}
+
 namespace {
 
 /// The base as the adapter's run held it, where that quantised it as it was loaded; else as its
 /// files have it.
 model::BaseForm form_as_trained(const std::filesystem::path& adapter,
                                 const weights::Checkpoint& base) {
-  const auto held = config::read_held_base(adapter);
-  if (!held || !held->tuning.quantises_base() ||
-      !weights::has_fingerprint(base, held->fingerprint, remembered_hashes()))
-    return {.keep_stored = true};
-  if (held->pissa()) {
-    log::info(
-        "the base is held as its files have it: its run had what PiSSA left of it in {}, "
-        "which is not kept",
-        held->form);
-    return {.keep_stored = true};
-  }
+  const auto held = quantised_by_run(adapter, base);
+  if (!held) return {.keep_stored = true};
   log::info("the base is held in {}, as the adapter's run held it", held->words());
   return base_form(held->tuning, &base);
 }

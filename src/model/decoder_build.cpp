@@ -15,10 +15,10 @@
 #include "sftrun/core/rng.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/model/stored_matrix.h"
 #include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/peft.h"
-#include "stored_matrix.h"
 
 /// Builds a decoder: selects what trains, allocates the flat buffers, loads the weights.
 namespace sftrun::model {

@@ -1,4 +1,4 @@
-#include "stored_matrix.h"
+#include "sftrun/model/stored_matrix.h"
 
 #include <ATen/ATen.h>
 

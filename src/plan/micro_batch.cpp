@@ -9,6 +9,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/spec/quantised_modules.h"
+#include "sftrun/spec/trained_names.h"
 
 namespace sftrun::plan {
 namespace {
@@ -93,26 +94,6 @@ bool is_unpacked(const spec::TensorSpec& tensor, const config::TuningConfig& tun
   return (is_end && tuning.quant_embeddings == false) || is_skipped(tensor.name, tuning);
 }
 
-/// Names of the linear layers that `quant` is for.
-std::set<std::string> quantised_names(const spec::ArchSpec& arch,
-                                      const config::TuningConfig& tuning) {
-  std::set<std::string> names;
-  const auto add = [&](const std::string& module, const char* ending = ".weight") {
-    if (!is_skipped(module, tuning)) names.insert(module + ending);
-  };
-  for (const std::string& module : spec::quantised_modules(arch)) add(module);
-  const int64_t block_size = tuning.quantises_to_rows() ? 1 : tuning.quant_block_size;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
-    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
-    if (is_experts && spec::splits_by_expert(tensor.shape, block_size)) add(tensor.name, "");
-  }
-  if (tuning.quant_embeddings.value_or(false)) {
-    add(arch.prefix + "embed_tokens");
-    add("lm_head");
-  }
-  return names;
-}
-
 }  // namespace
 
 bool is_skipped(const std::string& name, const config::TuningConfig& tuning) {
@@ -139,6 +120,25 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
 
 bool keeps_stored(const config::TuningConfig& tuning, bool holds_packed) {
   return holds_packed && (tuning.quant == config::Quant::kAuto || tuning.keeps_blocks());
+}
+
+std::set<std::string> quantised_names(const spec::ArchSpec& arch,
+                                      const config::TuningConfig& tuning) {
+  std::set<std::string> names;
+  const auto add = [&](const std::string& module, const char* ending = ".weight") {
+    if (!is_skipped(module, tuning)) names.insert(module + ending);
+  };
+  for (const std::string& module : spec::quantised_modules(arch)) add(module);
+  const int64_t block_size = tuning.quantises_to_rows() ? 1 : tuning.quant_block_size;
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
+    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
+    if (is_experts && spec::splits_by_expert(tensor.shape, block_size)) add(tensor.name, "");
+  }
+  if (tuning.quant_embeddings.value_or(false)) {
+    add(spec::embedding_module(arch));
+    add("lm_head");
+  }
+  return names;
 }
 
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,

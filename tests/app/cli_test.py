@@ -64,12 +64,12 @@ class CommandLineTest(unittest.TestCase):
             self.assertIn(part, done.stderr if code in (USAGE, DATA, FAILED) else done.stdout)
         return done
 
-    def request(self, *words):
-        """What the engine is asked."""
+    def request(self, *words, of=None):
+        """What the engine is asked.   @param of its command, where that is another than ours"""
         done = self.sftrun(*words)
         self.assertIn(done.returncode, (DONE, FAKE_ENGINE_CODE), done.stderr)
         command, _, request = done.stdout.partition(" ")
-        self.assertEqual(command, words[0])
+        self.assertEqual(command, of or words[0])
         return json.loads(request)
 
     # ---- Help and versions
@@ -138,7 +138,13 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["--arch and --model exclude each other"], "bench", "--model", "model", "--arch", "run.yaml")
         self.expect(USAGE, ["no such directory: nowhere"], "score", "--model", "model", "--input", "train.jsonl",
                     "--output", "nowhere/out.jsonl")
-        self.expect(USAGE, ["adapter exists and is not an empty directory"], "merge", "--adapter", "adapter", "--output", "adapter")
+        self.expect(USAGE, ["adapter exists and is not an empty directory", "or replace it with --overwrite"], "merge", "--adapter", "adapter",
+                    "--output", "adapter")
+        self.expect(USAGE, ["--overwrite would remove adapter, which is read"], "merge", "--adapter", "adapter", "--output", "adapter", "--overwrite")
+        self.expect(USAGE, ["`sftrun merge` needs --adapter or --model"], "merge", "--output", "out")
+        self.expect(USAGE, ["`sftrun merge` needs --adapter"], "merge", "--model", "model", "--output", "out", "--format", "vllm")
+        self.expect(USAGE, ["--as-stored is of adapters, and there is no --adapter"], "merge", "--model", "model", "--output", "out", "--as-stored")
+        self.expect(USAGE, ["--output names a .gguf file, --format is vllm"], "merge", "--adapter", "adapter", "--output", "out.gguf", "--format", "vllm")
         for_vllm = ["merge", "--adapter", "adapter", "--output", "out", "--format", "vllm"]
         self.expect(USAGE, ["--max-shard-size is of models as safetensors, --format is vllm"], *for_vllm, "--max-shard-size", "1GB")
         self.expect(USAGE, ["--dtype is of merged models"], *for_vllm, "--dtype", "auto")
@@ -201,7 +207,10 @@ class CommandLineTest(unittest.TestCase):
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--dtype", "float16", "--max-shard-size", "2GiB")
         self.assertEqual(asked, {"model": "model", "adapter": "adapter", "output": "out", "dtype": "f16",
                                  "max_shard_size": 2 << 30, "format": "safetensors", "sample": None, "data": None, "device": "auto",
-                                 "block_size": None, "no_double_quant": False, "skip_modules": []})
+                                 "block_size": None, "no_double_quant": False, "skip_modules": [], "as_stored": False, "overwrite": False,
+                                 "json": False})
+        asked = self.request("merge", "--model", "model", "--output", "out.gguf", "--json")
+        self.assertEqual((asked["adapter"], asked["format"], asked["json"]), (None, "gguf", True))
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--dtype", "nf4", "--block-size", "128", "--no-double-quant",
                              "--skip-modules", "layers.0", "q_proj")
         self.assertEqual((asked["block_size"], asked["no_double_quant"], asked["skip_modules"]), (128, True, ["layers.0", "q_proj"]))
@@ -214,8 +223,14 @@ class CommandLineTest(unittest.TestCase):
     def test_quantize(self):
         asked = self.request("quantize", "--model", "model", "--output", "out", "--skip-modules", "layers.0", "q_proj", "--no-double-quant")
         self.assertEqual(asked, {"model": "model", "output": "out", "method": "nf4", "block_size": 64, "double_quant": False,
-                                 "skip_modules": ["layers.0", "q_proj"], "dtype": "auto", "max_shard_size": 5_000_000_000})
-        self.expect(USAGE, ["`int4` is not one of nf4, fp4, fp8 or int8"], "quantize", "--model", "model", "--output", "out", "--method", "int4")
+                                 "skip_modules": ["layers.0", "q_proj"], "dtype": "auto", "max_shard_size": 5_000_000_000,
+                                 "overwrite": False, "json": False})
+        asked = self.request("quantize", "--model", "model", "--output", "out.gguf", "--method", "q4_k_m", of="merge")
+        self.assertEqual((asked["format"], asked["dtype"], asked["adapter"]), ("gguf", "q4_k_m", None))
+        self.expect(USAGE, ["--output names a .gguf file, --method nf4 is written as safetensors"], "quantize", "--model", "model", "--output", "out.gguf")
+        self.expect(USAGE, ["--dtype is of models as safetensors, --method q8_0 is GGUF's"], "quantize", "--model", "model", "--output", "out",
+                    "--method", "q8_0", "--dtype", "bf16")
+        self.expect(USAGE, ["`int4` is not one of nf4, fp4, fp8, int8, q8_0"], "quantize", "--model", "model", "--output", "out", "--method", "int4")
         self.expect(
             USAGE, ["--block-size is of 4 bits, --method is fp8", "leave it away"],
             "quantize", "--model", "model", "--output", "out", "--method", "fp8", "--block-size", "32",

@@ -11,6 +11,9 @@ readers       a run ends with where its adapter loads
 next run      tuning.lora.init_from takes what --adapter takes: an adapter, a run, or one that has only checkpoints
 modelfile     what merge writes for Ollama: a TEMPLATE, or a sentence why there is none
 as trained    generate and score hold a dense base as the adapter's run held it
+convert       `merge` without an adapter: a fully trained model, from its run's directory, as a .gguf file, that as safetensors again
+outputs       a .gguf file that --output names, what exists and --overwrite, --json
+dense default a quantised base is merged dense, into the values that the adapter was trained on, and a line says how to get fewer bits
 other base    merge, score and tuning.lora.init_from warn of a base that the adapter was not trained beside
 report        merge measures what it changes where the adapter was trained beside a quantised base, or where it is asked to
 """
@@ -52,6 +55,21 @@ class Case:
             raise RuntimeError(f"sftrun {' '.join(map(str, words))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout + done.stderr
 
+    def refused(self, *words):
+        """What is said by a command that ends with a usage error."""
+        done = subprocess.run([self.sftrun, *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT)
+        self.expect(f"refused: {' '.join(map(str, words))}", done.returncode == 2, f"exit code {done.returncode}: {done.stderr}")
+        return done.stderr
+
+    def answer(self, *words):
+        """The one JSON object that a command prints on standard output."""
+        done = subprocess.run([self.sftrun, *map(str, words), "--json"], cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT, check=True)
+        return json.loads(done.stdout)
+
+    def scores(self, model, *words):
+        self.run("score", "--model", model, "--input", "train.jsonl", "--output", "scores.jsonl", "--device", "cpu", "--dtype", "fp32", *words)
+        return [json.loads(line)["logprob"] for line in (self.folder / "scores.jsonl").read_text().splitlines()]
+
     def train(self, model, *settings):
         (self.folder / "run.yaml").write_text(RUN.format(model=model))
         return self.run("train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node", "1", *settings)
@@ -77,7 +95,7 @@ def check_requantised(case, name, model, settings, quantize, dtype="nf4"):
     """@param quantize flags for the second step of two"""
     case.train(model, *settings)
     shards = ["--max-shard-size", "20KB"]
-    case.run("merge", "--adapter", "run/adapter", "--output", "dense")
+    case.run("merge", "--adapter", "run/adapter", "--output", "dense", "--as-stored")
     case.run("quantize", "--model", "dense", "--method", dtype, "--output", "two", *quantize, *shards)
     case.run("merge", "--adapter", "run/adapter", "--output", "one", "--dtype", dtype, *shards)
     differ = same_files(case.folder / "one", case.folder / "two")
@@ -224,6 +242,108 @@ def check_base_as_trained(case):
     case.expect("as trained: generate", "as the adapter's run held it" in answers[0] and "as the adapter's run" not in answers[1], str(answers))
 
 
+def difference(one, other):
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def check_convert(case):
+    """A model alone: what full training wrote, from its run's directory, and back again."""
+    case.train(TIED, "tuning.mode=full")
+    trained = case.scores("run")
+    case.expect("convert: training changed the model", difference(trained, case.scores(TIED)) > 1e-3)
+    written = case.answer("merge", "--model", "run", "--output", "full.gguf", "--dtype", "f32")
+    file = case.folder / "full.gguf"
+    expected = {"path": "full.gguf", "format": "gguf", "dtype": "f32", "bytes": file.stat().st_size, "measured": None}
+    case.expect("convert: a run as GGUF", {key: written[key] for key in expected} == expected and written["types"] == {"F32": written["tensors"]}, str(written))
+    case.expect("convert: a file and nothing beside it", sorted(p.name for p in case.folder.glob("full*")) == ["full.gguf"])
+    case.expect("convert: the same scores", difference(case.scores("full.gguf"), trained) < 1e-3)
+    case.run("merge", "--model", "full.gguf", "--output", "back", "--dtype", "f32")
+    case.expect("convert: as safetensors again", difference(case.scores("back"), trained) < 1e-3)
+    case.run("merge", "--model", "run/model", "--output", "half", "--dtype", "f16")
+    case.expect("convert: another type", difference(case.scores("half"), trained) < 0.1)
+    case.run("merge", "--model", BNB, "--output", "unpacked", "--dtype", "f32")
+    case.expect("convert: 4 bits unpacked", difference(case.scores("unpacked"), case.scores(BNB)) < 1e-3)
+    (case.folder / "a").mkdir(), (case.folder / "b").mkdir()
+    case.run("merge", "--model", "run", "--output", "a/m.gguf", "--dtype", "q8_0")
+    quantised = case.answer("quantize", "--model", "run", "--method", "q8_0", "--output", "b/m.gguf")
+    same = (case.folder / "a/m.gguf").read_bytes() == (case.folder / "b/m.gguf").read_bytes()
+    case.expect("convert: quantize writes GGUF, too", same and quantised["dtype"] == "q8_0", str(quantised))
+    case.expect("convert: nothing to do", "is a GGUF file already" in case.refused("merge", "--model", "full.gguf", "--output", "again.gguf"))
+    case.expect("convert: adapters alone need one", "needs --adapter" in case.refused("merge", "--model", TIED, "--output", "x", "--format", "lora-gguf"))
+    case.expect("convert: nothing is measured", "there is no --adapter" in case.refused("merge", "--model", TIED, "--output", "x", "--sample", "4"))
+
+
+def check_outputs(case):
+    case.train(TIED)
+    merge = ["merge", "--adapter", "run/adapter"]
+    said = case.answer(*merge, "--output", "new/mine.gguf", "--sample", "2")
+    case.expect("outputs: the file that is named", (case.folder / "new/mine.gguf").is_file() and [p.name for p in (case.folder / "new").iterdir()] == ["mine.gguf"])
+    case.expect("outputs: as JSON", said["format"] == "gguf" and said["measured"]["sequences"] == 2, str(said))
+    case.run(*merge, "--output", "lora.gguf", "--format", "lora-gguf")
+    case.expect("outputs: an adapter as a file", (case.folder / "lora.gguf").read_bytes()[:4] == b"GGUF")
+    for words in (["--output", "vllm", "--format", "vllm"], ["--output", "lora", "--format", "lora-gguf"], ["--output", "dense"],
+                  ["--output", "four", "--dtype", "nf4"]):
+        said = case.answer(*merge, *words)
+        weights = [p for p in (case.folder / words[1]).glob("*") if p.suffix in (".safetensors", ".gguf")]
+        counted = (said["bytes"], said["tensors"]) == (sum(p.stat().st_size for p in weights), sum(said["types"].values()))
+        case.expect(f"outputs: as JSON, {words[1:]}", counted and said["path"].startswith(words[1]) and said["measured"] is None, str(said))
+    case.expect("outputs: dtype of what is dense and in 4 bits", [case.answer(*merge, "--output", name, "--overwrite", *words)["dtype"] for name, words in
+                                                                 (("dense", []), ("four", ["--dtype", "nf4"]))] == ["f32", "nf4"])
+    before = (case.folder / "new/mine.gguf").read_bytes()
+    case.expect("outputs: a file stays", "new/mine.gguf exists" in case.refused(*merge, "--output", "new/mine.gguf", "--dtype", "q8_0"))
+    case.expect("outputs: unchanged", (case.folder / "new/mine.gguf").read_bytes() == before)
+    case.run(*merge, "--output", "new/mine.gguf", "--dtype", "q8_0", "--overwrite")
+    case.expect("outputs: replaced", len((case.folder / "new/mine.gguf").read_bytes()) < len(before))
+    (case.folder / "dense/left.txt").write_text("of before")
+    case.expect("outputs: a directory stays", "--overwrite" in case.refused(*merge, "--output", "dense") and (case.folder / "dense/left.txt").exists())
+    case.run(*merge, "--output", "dense", "--overwrite")
+    left = sorted(p.name for p in case.folder.glob("dense*"))
+    case.expect("outputs: a directory replaced", left == ["dense"] and not (case.folder / "dense/left.txt").exists(), str(left))
+    case.run("quantize", "--model", TIED, "--output", "four", "--overwrite")
+    (case.folder / "notes").mkdir()
+    (case.folder / "notes/a.txt").write_text("not a model")
+    case.expect("outputs: other directories are not replaced", "is not replaced" in case.refused(*merge, "--output", "notes", "--overwrite"))
+    case.expect("outputs: what is read is not removed", "which is read" in case.refused(*merge, "--output", "run/adapter", "--overwrite"))
+    case.refused(*merge, "--output", "mine.gguf", "--format", "safetensors")
+
+
+def check_dense_default(case):
+    """By default the dequantised base, which the adapter was trained beside, dense."""
+    case.train(TIED, "tuning.mode=qlora")
+    with_adapter = case.scores(TIED, "--adapter", "run/adapter")
+    said = case.run("merge", "--adapter", "run/adapter", "--output", "merged")
+    dtype = json.loads((case.folder / "merged/config.json").read_text())
+    case.expect("dense default: not quantised", "quantization_config" not in dtype, str(dtype))
+    case.expect("dense default: said", "the base, dequantised from nf4" in said and "the merged model is fp32" in said and "--dtype nf4, fp4, fp8 or int8 stores fewer bits" in said, said)
+    case.expect("dense default: the adapter over its base", difference(case.scores("merged"), with_adapter) < 1e-3)
+    report = json.loads((case.folder / "merged/merge_report.json").read_text())
+    case.expect("dense default: no difference", report["kl_divergence"] < 1e-9, str(report))
+    case.run("merge", "--adapter", "run/adapter", "--output", "own.gguf", "--dtype", "f32")
+    case.expect("dense default: as GGUF", difference(case.scores("own.gguf"), with_adapter) < 1e-3)
+    said = case.run("merge", "--adapter", "run/adapter", "--output", "own", "--as-stored")
+    report = json.loads((case.folder / "own/merge_report.json").read_text())
+    case.expect("dense default: the base's own values on request", report["kl_divergence"] > 1e-6 and "dequantised from" not in said, str(report) + said)
+    said = case.run("merge", "--adapter", "run/adapter", "--output", "four-bits", "--dtype", "nf4")
+    case.run("merge", "--adapter", "run/adapter", "--output", "four-bits-own", "--dtype", "nf4", "--as-stored")
+    differ = same_files(case.folder / "four-bits", case.folder / "four-bits-own")
+    case.expect("dense default: 4 bits are made of the base's own values", not differ and "merging into the base's own values" in said, differ + said)
+    shutil.rmtree(case.folder / "run")
+    case.train(BNB)
+    with_adapter = case.scores(BNB, "--adapter", "run/adapter")
+    said = case.run("merge", "--adapter", "run/adapter", "--output", "of-bnb", "--dtype", "f32")
+    case.expect("dense default: a base in 4 bits", difference(case.scores("of-bnb"), with_adapter) < 1e-3)
+    said = case.answer("merge", "--adapter", "run/adapter", "--output", "of-bnb-auto")
+    case.expect("dense default: a base in 4 bits with auto", said["dtype"] in ("f32", "bf16") and set(said["types"]) <= {"F32", "BF16"}, str(said))
+    shutil.rmtree(case.folder / "run")
+    case.run("quantize", "--model", GGUF, "--method", "q4_0", "--output", "base.gguf")
+    case.train("base.gguf")
+    with_adapter = case.scores("base.gguf", "--adapter", "run/adapter")
+    said = case.run("merge", "--adapter", "run/adapter", "--output", "merged.gguf", "--sample", "0")
+    case.expect("dense default: a GGUF file in 4 bits", "the base was in Q4_0; the merged model is Q8_0 where the adapter changes it" in said, said)
+    report = case.answer("merge", "--adapter", "run/adapter", "--output", "again.gguf")
+    case.expect("dense default: little is lost", report["types"].keys() >= {"Q4_0", "Q8_0"} and report["measured"]["kl_divergence"] < 1e-3, str(report))
+
+
 def scale_norms(model, file):
     """Another model of the same shape: its norms, stored as F32, times 1.25."""
     content = bytearray((model / file).read_bytes())
@@ -287,11 +407,11 @@ def check_report(case):
 
     (case.folder / "val.jsonl").write_text("".join(json.dumps({"text": f"{n} or {n + 7}"}) + "\n" for n in range(6)))
     train("tuning.mode=qlora", "data.val=val.jsonl")
-    said, report = merge("quantised")
+    said, report = merge("quantised", "--as-stored")
     case.expect("report: validation data", (report["data"], report["sequences"], report["trained_on"]["quant"]) == ("val.jsonl", 6, "nf4"), str(report))
     case.expect("report: said", "of the adapter over its base in nf4" in said and f"{report['loss_merged']:.4f} merged" in said, said)
     if report["loss_merged"] - report["loss_adapter"] >= 0.02:
-        case.expect("report: the way out", f"merge into the values that it was trained on: `sftrun quantize --model {TIED} --method nf4" in said, said)
+        case.expect("report: the way out", "merge into the values that it was trained on, without --as-stored" in said, said)
     again = merge("again", "--dtype", "nf4")[1]
     case.expect("report: the same adapter, merged otherwise",
                 again["loss_adapter"] == report["loss_adapter"] and again["kl_divergence"] != report["kl_divergence"] > 0, str(again))
@@ -360,6 +480,9 @@ CHECKS = {
     "base-as-trained": check_base_as_trained,
     "other-base": check_other_base,
     "report": check_report,
+    "convert": check_convert,
+    "outputs": check_outputs,
+    "dense-default": check_dense_default,
 }
 
 

@@ -16,8 +16,10 @@
 ///     batch_size: int|null; device, dtype: text; json: bool. Exactly one of prompt and input is
 ///     there; output is, where input is.
 ///   score: model, input, output: text; adapter: text|null; device, dtype: text; threads: int|null.
-///   merge: model, adapter, output: text; format: "safetensors"|"gguf"; dtype: "auto"|"bf16"|"f16"|
-///   "f32", of gguf also what weights::gguf_mixes() has; max_shard_size: int, in bytes. bench:
+///   merge: model, output: text; adapter: text|null (null: the model is converted); format:
+///   "safetensors"|"gguf"; dtype: "auto"|"bf16"|"f16"|"f32", of gguf also what
+///   weights::gguf_mixes() has; max_shard_size: int, in bytes; as_stored, overwrite, json: bool.
+///   quantize: model, output, method, dtype; overwrite, json: bool. bench:
 ///   arch, model: text|null, exactly one of them; seq_len, batch_size, steps: int; device, dtype:
 ///   text; threads: int|null;
 ///     json: bool; overrides: [text], for config::config_from_overrides, which has already found

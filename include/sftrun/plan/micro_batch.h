@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "sftrun/config/run_config.h"
@@ -26,6 +27,11 @@ bool keeps_stored(const config::TuningConfig& tuning, bool holds_packed);
 
 /// Whether tuning.skip_modules names the module or tensor.
 bool is_skipped(const std::string& name, const config::TuningConfig& tuning);
+
+/// Names of the tensors that the run quantises when it loads the base, whatever format the files have.
+/// @pre tuning.quantises_base()
+std::set<std::string> quantised_names(const spec::ArchSpec& arch,
+                                      const config::TuningConfig& tuning);
 
 /// Bytes of the frozen base of a run that trains an adapter: each tensor in what `tuning.quant`
 /// makes of it.
