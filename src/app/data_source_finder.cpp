@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "model_source.h"
 #include "sftrun/core/data_splits.h"
@@ -18,10 +19,27 @@ std::string opened(const hub::Snapshot& snapshot) {
   return (is_pattern ? snapshot.directory / snapshot.name.path : snapshot.path).string();
 }
 
+/// hf://datasets/owner/name…, or owner/name without the extension of a data file.
+std::optional<hub::RepoName> name_by_form(const std::string& path) {
+  std::error_code ignored;
+  if (hub::begins_as_hub_name(path)) return hub::parse_dataset_name(path);
+  if (std::filesystem::exists(path, ignored) || is_glob(path)) return std::nullopt;
+  const std::vector<std::string>& extensions = data::data_extensions();
+  const bool is_file =
+      std::any_of(extensions.begin(), extensions.end(),
+                  [&](const std::string& extension) { return path.ends_with(extension); });
+  return is_file ? std::nullopt : hub::parse_dataset_name(path);
+}
+
 void find(config::DataSource& source, SplitRole role, const std::string& where, bool quiet) {
-  if (!may_be_on_hub(source.path)) return;
-  const auto name = hub::parse_dataset_name(source.path);
+  const auto name = name_by_form(source.path);
   if (!name) return;
+  if (is_path_here(source.path, *name)) {
+    throw DataError(
+        fmt::format("no file or directory {}", source.path), where,
+        fix_for_path(source.path,
+                     fmt::format("for a data set on the hub write hf://datasets/{}", source.path)));
+  }
   hub::DatasetRequest request;
   request.subset = source.name;
   request.split = source.split;
@@ -41,14 +59,9 @@ void find(config::DataSource& source, SplitRole role, const std::string& where, 
 }  // namespace
 
 bool may_be_on_hub(const std::string& path) {
-  std::error_code ignored;
   if (hub::begins_as_hub_name(path)) return true;
-  if (std::filesystem::exists(path, ignored) || is_glob(path)) return false;
-  const std::vector<std::string>& extensions = data::data_extensions();
-  const bool is_file =
-      std::any_of(extensions.begin(), extensions.end(),
-                  [&](const std::string& extension) { return path.ends_with(extension); });
-  return !is_file && hub::parse_dataset_name(path).has_value();
+  const auto name = name_by_form(path);
+  return name && !is_path_here(path, *name);
 }
 
 void find_data(config::LoadedConfig& loaded, bool quiet) {

@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/observe/run_report.h"
@@ -38,8 +42,42 @@ ModelSource find_on_hub(const hub::RepoName& name, const ModelAsked& asked) {
   return source_of(snapshot.name, snapshot.path);
 }
 
-/// What a run directory holds of results, where it is named itself: `runs/first` for
-/// `runs/first/model`.
+std::string listed(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 12;
+  const size_t shown = std::min(names.size(), kShown);
+  return join(std::span(names).first(shown), ", ") +
+         (names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "");
+}
+
+/// The one .gguf file of a directory; the directory itself where it has none.
+std::filesystem::path gguf_in(const std::filesystem::path& directory, const ModelAsked& asked) {
+  std::vector<std::string> names;
+  std::error_code code;
+  std::filesystem::directory_iterator entry(directory, code);
+  for (; !code && entry != std::filesystem::directory_iterator(); entry.increment(code)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_model = ascii_lower(name).ends_with(".gguf") && !name.starts_with("mmproj");
+    if (is_model && entry->is_regular_file(code)) names.push_back(name);
+  }
+  if (names.empty()) return directory;
+  std::sort(names.begin(), names.end());
+  const std::string first = (directory / names.front()).string();
+  const PythonRegex split(R"(-\d{5}-of-\d{5}\.gguf$)", PythonRegex::Matches::kSearch);
+  if (std::all_of(names.begin(), names.end(),
+                  [&](const std::string& name) { return split.matches(name); })) {
+    throw DataError(
+        fmt::format("{} holds a model split into several GGUF files, which are not read: {}",
+                    asked.name, listed(names)),
+        asked.where, "join them: llama-gguf-split --merge FIRST_FILE model.gguf");
+  }
+  if (names.size() == 1) return first;
+  throw DataError(
+      fmt::format("{} holds {} .gguf files: {}", asked.name, names.size(), listed(names)),
+      asked.where, fmt::format("name one of them: {}", first));
+}
+
+/// What is opened of a directory that is named: of a run `runs/first` its result,
+/// `runs/first/model`; the one .gguf file.
 std::filesystem::path model_at(const ModelAsked& asked) {
   std::error_code ignored;
   const std::filesystem::path path = asked.name;
@@ -53,22 +91,42 @@ std::filesystem::path model_at(const ModelAsked& asked) {
         fmt::format("{} is a run's directory, which holds an adapter and no model", asked.name),
         asked.where, fmt::format("give the adapter: --adapter {}", (path / "adapter").string()));
   }
-  return path;
+  return gguf_in(path, asked);
+}
+
+/// @param may_be_on_hub the name has the form of the hub's
+[[noreturn]] void throw_no_model(const ModelAsked& asked, bool may_be_on_hub) {
+  const std::string near = near_path(asked.name);
+  std::string fix =
+      near.empty() ? kWhatToGive : fmt::format("did you mean {}? else {}", near, kWhatToGive);
+  if (may_be_on_hub) {
+    fix = fix_for_path(asked.name, fmt::format("for a model on the hub write hf://{}", asked.name));
+  }
+  throw DataError(fmt::format("no such model: {}", asked.name), asked.where, std::move(fix));
 }
 
 }  // namespace
+
+bool is_path_here(const std::string& text, const hub::RepoName& name) {
+  std::error_code ignored;
+  return !hub::begins_as_hub_name(text) &&
+         std::filesystem::is_directory(name.id.substr(0, name.id.find('/')), ignored) &&
+         !hub::is_in_cache(name, hub::settings_from_environment());
+}
 
 void rethrow_as_unknown_path(const Error& error, const std::string& path,
                              const std::string& place) {
   const std::string where =
       error.where().empty() ? place : fmt::format("{}; {}", place, error.where());
   if (hub::begins_as_hub_name(path)) throw Error(error.code(), error.message(), where, error.fix());
-  const std::string near = near_path(path);
   throw Error(error.code(), fmt::format("no file or directory {}; {}", path, error.message()),
-              where,
-              fmt::format("{}; or, where a name on the hub is meant: {}",
-                          near.empty() ? "check the path" : fmt::format("did you mean {}?", near),
-                          error.fix()));
+              where, fix_for_path(path, "or, where a name on the hub is meant: " + error.fix()));
+}
+
+std::string fix_for_path(const std::string& path, const std::string& other) {
+  const std::string near = near_path(path);
+  return near.empty() ? fmt::format("check the path; {}", other)
+                      : fmt::format("did you mean {}? {}", near, other);
 }
 
 ModelSource find_model(const ModelAsked& asked) {
@@ -79,23 +137,36 @@ ModelSource find_model(const ModelAsked& asked) {
     const std::filesystem::path path = model_at(asked);
     return {path, path.string(), ""};
   }
+  bool is_path = false;
   try {
-    if (const auto name = name_on_hub(asked)) return find_on_hub(*name, asked);
+    const auto name = name_on_hub(asked);
+    is_path = name && is_path_here(asked.name, *name);
+    if (name && !is_path) return find_on_hub(*name, asked);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kStopped) throw;
     rethrow_as_unknown_path(error, asked.name, asked.where);
   }
-  const std::string near = near_path(asked.name);
-  throw DataError(
-      fmt::format("no such model: {}", asked.name), asked.where,
-      near.empty() ? kWhatToGive : fmt::format("did you mean {}? else {}", near, kWhatToGive));
+  throw_no_model(asked, is_path);
 }
 
 std::filesystem::path find_adapter(const ModelAsked& asked) {
   std::error_code ignored;
-  if (std::filesystem::exists(asked.name, ignored)) return observe::adapter_at(asked.name);
-  return hub::parse_model_name(asked.name) ? find_model(asked).path
-                                           : std::filesystem::path(asked.name);
+  if (std::filesystem::exists(asked.name, ignored)) {
+    const std::filesystem::path adapter = observe::adapter_at(asked.name),
+                                model = adapter / "model";
+    const auto holds = [&](const std::filesystem::path& file) {
+      return std::filesystem::exists(file, ignored);
+    };
+    if (!holds(adapter / "adapter_config.json") && holds(model / "config.json")) {
+      throw DataError(
+          fmt::format("{} is a run's directory, which holds a model and no adapter", asked.name),
+          asked.where, fmt::format("give the model: --model {}", model.string()));
+    }
+    return adapter;
+  }
+  const auto name = hub::parse_model_name(asked.name);
+  return name && !is_path_here(asked.name, *name) ? find_model(asked).path
+                                                  : std::filesystem::path(asked.name);
 }
 
 std::string near_path(const std::filesystem::path& path) {

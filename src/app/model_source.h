@@ -23,7 +23,8 @@ struct ModelSource {
   std::string name, revision;
 };
 
-/// Looks in the file system (of a run's directory, its `model`), in the cache, and asks the hub.
+/// Looks in the file system (of a run's directory, its `model`; of a directory with one .gguf file
+/// and no config.json, that file), in the cache, and asks the hub.
 /// Ctrl-C ends a download; the next goes on from there.
 /// @throws ConfigError, DataError, CommError, DeviceError naming `where`; Error (130, 75) stopped
 ModelSource find_model(const ModelAsked& asked);
@@ -35,10 +36,16 @@ ModelSource found_model(const ModelAsked& asked, const std::filesystem::path& pa
 /// find_model
 std::filesystem::path find_adapter(const ModelAsked& asked);
 
+/// Whether `text`, which reads as `name` on the hub, is a path all the same: its first part is a
+/// directory here, and the cache has nothing of that name.
+bool is_path_here(const std::string& text, const hub::RepoName& name);
+
 /// The hub's error about a name that may have been meant as a path: says both.
 /// @param place the flag or key that the name is from
 [[noreturn]] void rethrow_as_unknown_path(const Error& error, const std::string& path,
                                           const std::string& place);
+/// The fix for a path that does not exist: "did you mean …?" or to check it, and `other`.
+std::string fix_for_path(const std::string& path, const std::string& other);
 /// What lies beside where `path` should be and has a name like its; empty: nothing.
 std::string near_path(const std::filesystem::path& path);
 

@@ -62,6 +62,12 @@ bool is_lasting(CURLcode code) {
   }
 }
 
+/// No connection came about. A timeout is one: transfers have none but for connecting.
+bool is_unreachable(CURLcode code) {
+  return code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY ||
+         code == CURLE_COULDNT_CONNECT || code == CURLE_OPERATION_TIMEDOUT;
+}
+
 /// libcurl leaves SIGPIPE to its caller, and OpenSSL writes to sockets that the other end has
 /// closed. It is the writing thread's signal: held back here, and taken if it came.
 class WithoutSigpipe {
@@ -153,7 +159,11 @@ class HttpClient::Exchange {
     const std::string what = stalled_
                                  ? fmt::format("no byte came for {:g} s", settings_.stall_timeout_s)
                                  : printable(detail, settings_);
-    if (!is_lasting(code)) throw TransientFailure(what);
+    if (!is_lasting(code)) {
+      TransientFailure failure(what);
+      failure.unreachable = is_unreachable(code) || (stalled_ && response_.headers.empty());
+      throw failure;
+    }
     throw CommError(what, shown_url(request_.url, settings_),
                     "look at HF_ENDPOINT, at proxies, and at the certificates (SSL_CERT_FILE)");
   }

@@ -120,9 +120,11 @@ Snapshot from_cache(const Cached& cached, const Options& options) {
 std::optional<Listing> ask_hub(const RepoName& name, const Cached& cached, const Settings& settings,
                                const Options& options) {
   RetryPolicy policy;
-  // A name that was meant as a path, on a machine without a network, is answered in seconds.
   constexpr int kAttempts = 4, kWithCopy = 2;
   policy.max_attempts = cached.snapshot ? kWithCopy : kAttempts;
+  // A name that was meant as a path, on a machine without a network, is answered soon.
+  constexpr double kUnreachableS = 2;
+  policy.max_unreachable_s = kUnreachableS;
   try {
     return HubApi(settings, policy, options.should_stop).list(name);
   } catch (const CommError& error) {
@@ -167,6 +169,10 @@ Snapshot get(const RepoName& name, const Settings& settings, const Options& opti
 }
 
 }  // namespace
+
+bool is_in_cache(const RepoName& name, const Settings& settings) {
+  return RepoCache(settings.cache_dir, name).commit_of(name.revision_or_main()).has_value();
+}
 
 Snapshot get_model(const RepoName& name, ModelParts parts, const Settings& settings,
                    const Options& options) {

@@ -75,14 +75,21 @@ void wait_s(double seconds, const ShouldStop& should_stop) {
 Retries::Retries(const RetryPolicy& policy, std::string what, ShouldStop should_stop)
     : policy_(policy), what_(std::move(what)), should_stop_(std::move(should_stop)) {}
 
+bool Retries::is_too_late(const TransientFailure& failure, double delay_s) const {
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began_;
+  return failure.unreachable && policy_.max_unreachable_s &&
+         passed.count() + delay_s > *policy_.max_unreachable_s;
+}
+
 void Retries::failed(const TransientFailure& failure, bool progressed) {
   failures_ = progressed ? 1 : failures_ + 1;
   const auto delay = delay_before_retry(policy_, failures_, failure.wait_s, random_unit());
-  if (!delay) {
+  if (!delay || is_too_late(failure, *delay)) {
     const bool asked = failure.wait_s && *failure.wait_s > policy_.max_asked_delay_s;
     throw CommError(
         asked ? fmt::format("{}; the server asks to wait {:.0f} s", failure.what(), *failure.wait_s)
-              : fmt::format("{} (the last of {} attempts)", failure.what(), failures_),
+        : failures_ == 1 ? failure.what()
+                         : fmt::format("{} (the last of {} attempts)", failure.what(), failures_),
         what_,
         asked ? "run the same command again then; with a token (HF_TOKEN, hf auth login) the hub "
                 "allows more requests"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <stdexcept>
@@ -13,6 +14,7 @@ struct TransientFailure : std::runtime_error {
   explicit TransientFailure(const std::string& what, std::optional<double> wait_s = {})
       : std::runtime_error(what), wait_s(wait_s) {}
   std::optional<double> wait_s;  ///< what the server asked for (Retry-After)
+  bool unreachable = false;      ///< no connection came about
 };
 
 struct RetryPolicy {
@@ -20,6 +22,8 @@ struct RetryPolicy {
   double first_delay_s = 1;        ///< doubled each time
   double max_delay_s = 30;         ///< never longer
   double max_asked_delay_s = 120;  ///< a server that asks for more is given up on
+  /// Without a connection no attempt begins later than this after the first.
+  std::optional<double> max_unreachable_s = std::nullopt;
 };
 
 /// Seconds before the next attempt after `failures` consecutive failures; nullopt: give up. Uses
@@ -53,9 +57,12 @@ class Retries {
   void failed(const TransientFailure& failure, bool progressed = false);
 
  private:
+  bool is_too_late(const TransientFailure& failure, double delay_s) const;
+
   RetryPolicy policy_;
   std::string what_;
   ShouldStop should_stop_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   int failures_ = 0;
 };
 

@@ -440,6 +440,16 @@ class DownloadTest(unittest.TestCase):
         self.hub.fault("GET", "/revision/", redirect("file:///etc/passwd"))
         self.refused(FAILED, ["is not followed"])
 
+    def test_an_unreachable_hub_is_told_soon(self):
+        nobody = {"HF_ENDPOINT": "http://127.0.0.1:9", "SFTRUN_HUB_RETRY_DELAY": "1"}
+        (self.folder / "in.jsonl").write_text('{"text": "hello"}\n')
+        began = time.monotonic()
+        done = self.sftrun("tokenize", "--model", NAME, "--input", "in.jsonl", "--output", "-", environment=nobody)
+        self.assertLess(time.monotonic() - began, 3)
+        self.assertEqual(done.returncode, FAILED)
+        self.assertIn(f"error: no file or directory {NAME}; ", done.stderr)
+        self.assertIn("where a name on the hub is meant: look at the network", done.stderr)
+
     def test_without_a_network(self):
         self.refused(FAILED, [f"{NAME}", "HF_ENDPOINT", "attempts"], environment={"HF_ENDPOINT": "http://127.0.0.1:9"})
         self.hub.add(NAME, model_files())
@@ -575,13 +585,40 @@ class DownloadTest(unittest.TestCase):
         nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}
         for words, path in (("--model", "models/smal"), "models/smal"), (("--model", "models/x"), "models/x"):
             done = self.sftrun("tokenize", *words, "--input", "train.jsonl", "--output", "-", environment=nobody)
-            self.assertNotEqual(done.returncode, DONE)
-            self.assertIn(f"error: no file or directory {path}; ", done.stderr)
-            self.assertIn("did you mean models/small?" if path == "models/smal" else "check the path; or,", done.stderr)
+            self.assertEqual(done.returncode, DATA)
+            self.assertIn(f"error: no such model: {path}\n", done.stderr)
+            self.assertIn("did you mean models/small? for a" if path == "models/smal" else "check the path; for a", done.stderr)
+            self.assertIn(f"for a model on the hub write hf://{path}\n", done.stderr)
+            self.assertNotIn("trying again", done.stderr)  # nobody was asked
         (self.folder / "run.yaml").write_text(json.dumps({"model": {"name": str(MODEL)}, "data": {"train": "data/nosuch"}}))
         done = self.sftrun("preview", "--config", "run.yaml", environment=nobody)
         self.assertIn("error: no file or directory data/nosuch; ", done.stderr)
         self.assertIn("check the path; or, where a name on the hub is meant", done.stderr)
+        (self.folder / "data").mkdir()
+        done = self.sftrun("preview", "--config", "run.yaml", environment=nobody)
+        self.assertEqual(done.returncode, DATA)
+        self.assertIn("error: no file or directory data/nosuch\n", done.stderr)
+        self.assertIn("for a data set on the hub write hf://datasets/data/nosuch\n", done.stderr)
+
+    def test_a_directory_of_the_owners_name(self):
+        """Its name is a path's beginning then, unless the cache knows the model, or hf:// stands before it."""
+        self.hub.add(NAME, model_files())
+        (self.folder / "owner").mkdir()
+        (self.folder / "in.jsonl").write_text('{"text": "hello"}\n')
+        words = ["--input", "in.jsonl", "--output", "-"]
+        self.assertEqual(self.sftrun("tokenize", "--model", NAME, *words).returncode, DATA)
+        self.assertEqual(self.hub.requests, [])
+        self.assertEqual(self.sftrun("tokenize", "--model", f"hf://{NAME}", *words).returncode, DONE)
+        self.assertEqual(self.sftrun("tokenize", "--model", NAME, *words).returncode, DONE)
+
+    def test_names_that_are_paths_alone(self):
+        nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+        (self.folder / "in.jsonl").write_text('{"text": "hello"}\n')
+        for name in ("./owner/model", "../no/such", "/nowhere/x", "a/b/c", "x.gguf", "a/x.gguf", "model"):
+            done = self.sftrun("tokenize", "--model", name, "--input", "in.jsonl", "--output", "-", environment=nobody)
+            self.assertEqual(done.returncode, DATA, name)
+            self.assertIn(f"error: no such model: {name}\n", done.stderr)
+            self.assertNotIn("trying again", done.stderr)
 
     def test_a_dry_run_fetches_no_weights(self):
         self.hub.add(NAME, model_files())

@@ -59,6 +59,19 @@ TEST(Retry, ProgressStartsTheCountAnew) {
   expect_error<CommError>([&] { retries.failed(cut); }, {"cut", "the last of 3 attempts", "file"});
 }
 
+TEST(Retry, WithoutAConnectionItGivesUpSoon) {
+  const RetryPolicy policy{.max_attempts = 5, .first_delay_s = 0.01, .max_unreachable_s = 0.001};
+  TransientFailure unreachable("no route");
+  unreachable.unreachable = true;
+  Retries retries(policy, "file", {});
+  retries.failed(TransientFailure("busy"));
+  expect_error<CommError>([&] { retries.failed(unreachable); }, {"no route", "the last of 2"});
+  EXPECT_EQ(test::error_of<CommError>([&] {
+              Retries(policy, "file", {}).failed(unreachable);
+            }).find("attempts"),
+            std::string::npos);
+}
+
 TEST(Retry, StopsWhileItWaits) {
   const RetryPolicy policy{.first_delay_s = 1000, .max_delay_s = 1000};
   int asked = 0;

@@ -46,6 +46,9 @@ struct Snapshot {
   uint64_t downloaded_bytes = 0;   ///< 0: all files were in the cache
 };
 
+/// Whether something of this revision was downloaded before.
+bool is_in_cache(const RepoName& name, const Settings& settings);
+
 /// A model's files: config.json and its like, the tokenizer's, *.safetensors; or an adapter's; or
 /// one .gguf file. Neither pickled weights nor other formats' copies.
 /// @throws DataError  no such model, revision or file; a gated one; only weights of a kind that is
