@@ -25,6 +25,10 @@ class JsonBlock : public RecordBlock {
   Json parse(size_t index, const std::string& where) const override {
     return parse_json_line(record(index), where);
   }
+  std::string_view line(size_t index) const override {
+    const std::string_view text = trim(record(index));  // an array's may stand on several
+    return text.find('\n') == std::string_view::npos ? text : std::string_view();
+  }
 
  protected:
   std::string_view record(size_t index) const {
@@ -48,6 +52,7 @@ class TextBlock final : public JsonBlock {
     }
     return {{"text", record(index)}};
   }
+  std::string_view line(size_t /*index*/) const override { return {}; }
 };
 
 /// Finds records in text that grows at its end and is taken away from its front.

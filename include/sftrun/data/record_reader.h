@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "sftrun/core/read_limits.h"
 #include "sftrun/data/json_lines.h"
@@ -29,6 +30,8 @@ class RecordBlock {
   virtual int64_t number(size_t index) const = 0;  ///< line or row in the file, from 1
   /// Thread-safe. @param where location of the record, for errors   @throws DataError
   virtual Json parse(size_t index, const std::string& where) const = 0;
+  /// The record as it stands in the file, where that is JSON on one line; else empty.
+  virtual std::string_view line(size_t /*index*/) const { return {}; }
 };
 
 class RecordReader {

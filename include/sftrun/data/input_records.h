@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sftrun/data/json_lines.h"
+
+/// What commands read from --input and write to --output.
+namespace sftrun::data {
+
+struct InputRecord {
+  /// The record as one line of JSON, byte for byte the file's where it has one.
+  std::string line;
+  /// The same; conversations that a table holds as texts of JSON are lists here.
+  Json record;
+  std::string where;  ///< "file:line" or "file, row N", for errors
+};
+
+/// Reads every record of a file of a kind that training reads (data/record_reader.h; lines of a
+/// .txt file are {"text"}), or of standard input.
+/// @param input a file; "-": JSON lines or one JSON array from standard input
+/// @throws DataError
+std::vector<InputRecord> read_input_records(const std::string& input, int num_threads);
+
+/// @param output a file, written atomically; "-": standard output   @param lines with line ends
+void write_records(const std::string& output, std::string_view lines);
+
+}  // namespace sftrun::data

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sftrun/data/json_lines.h"
+#include "sftrun/data/text_model.h"
+
+/// Records to the tokens that a model is to continue.
+namespace sftrun::data {
+
+/// What is asked of a record's format; an answer that it holds already is left out:
+///
+///   messages, sharegpt      the conversation up to the last answer
+///   prompt (completion)     a list of messages, or a string
+///   instruction (output)    "instruction\n\ninput", after "system"
+///   text                    the text, as it stands
+///
+/// Strings of the second and third are a user's turn when chatting, else text to continue. Turns
+/// are rendered by the chat template with its generation prompt; texts get the tokenizer's own
+/// special tokens. "tools" and "chat_template_kwargs" are read as in training. Immutable; safe to
+/// use from several threads.
+class PromptBuilder {
+ public:
+  /// @param chat strings are a user's turn; only for a model with a chat template
+  PromptBuilder(TextModel model, bool chat);
+
+  /// @param where "file:line", for errors
+  /// @return the tokens, maybe none
+  /// @throws DataError for keys that are missing or of the wrong type, for conversations when the
+  /// model has no chat template, for what the template refuses, and for tokens that the model has
+  /// no embedding of
+  std::vector<text::TokenId> build(const Json& record, const std::string& where) const;
+
+ private:
+  TextModel model_;
+  bool chat_ = false;
+  bool joins_parts_ = false;   ///< the chat template reads content that is a string only
+  bool writes_calls_ = false;  ///< it writes calls of tools
+  bool parses_calls_ = false;  ///< and reads arguments that are an object only
+};
+
+}  // namespace sftrun::data

@@ -1,0 +1,83 @@
+#include "sftrun/data/input_records.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/data/parallel_for.h"
+#include "sftrun/data/record_reader.h"
+
+namespace sftrun::data {
+namespace {
+
+class TextStream final : public ByteStream {
+ public:
+  explicit TextStream(std::string text) : text_(std::move(text)) {}
+  size_t read(char* buffer, size_t size) override {
+    const size_t count = text_.copy(buffer, size, position_);
+    position_ += count;
+    return count;
+  }
+  uint64_t file_position() const override { return position_; }
+
+ private:
+  std::string text_;
+  size_t position_ = 0;
+};
+
+std::unique_ptr<RecordReader> open_input(const std::string& input, SourceFile& file) {
+  if (input == "-") {
+    file.path = "<stdin>";
+    return read_json_records(std::make_unique<TextStream>(read_standard_input()), file.path);
+  }
+  std::error_code ignored;
+  if (std::filesystem::is_directory(input, ignored)) {
+    throw DataError("this is a directory", input, "name one of its files");
+  }
+  file.path = input;
+  return open_records(input);
+}
+
+/// Tables without lists hold conversations as texts of JSON.
+void read_conversations(Json& record) {
+  for (const char* key : {"messages", "conversations"}) {
+    const auto it = record.find(key);
+    if (it == record.end() || !it->is_string()) continue;
+    Json turns = parse_json_text(it->get_ref<const std::string&>());
+    if (turns.is_array()) *it = std::move(turns);
+  }
+}
+
+}  // namespace
+
+std::vector<InputRecord> read_input_records(const std::string& input, int num_threads) {
+  SourceFile file;
+  const std::unique_ptr<RecordReader> reader = open_input(input, file);
+  file.is_table = reader->is_table();
+  std::vector<InputRecord> records;
+  while (const std::unique_ptr<RecordBlock> block = reader->next()) {
+    const size_t first = records.size();
+    records.resize(first + block->size());
+    parallel_for(static_cast<int64_t>(block->size()), num_threads, [&](int64_t i) {
+      const auto index = static_cast<size_t>(i);
+      InputRecord& read = records[first + index];
+      read.where = file.where(block->number(index));
+      read.record = block->parse(index, read.where);
+      const std::string_view line = block->line(index);
+      read.line = line.empty() ? read.record.dump() : std::string(line);
+      read_conversations(read.record);
+    });
+  }
+  return records;
+}
+
+void write_records(const std::string& output, std::string_view lines) {
+  if (output != "-") return write_file_atomically(output, lines);
+  std::fwrite(lines.data(), 1, lines.size(), stdout);
+  if (std::fflush(stdout) != 0) throw DeviceError("cannot write", "standard output");
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,117 @@
+#include "sftrun/data/prompt.h"
+
+#include <utility>
+#include <variant>
+
+#include "content_parts.h"
+#include "record.h"
+#include "sftrun/core/error.h"
+#include "sftrun/data/sequence.h"
+#include "tool_calls.h"
+
+namespace sftrun::data {
+namespace {
+
+/// The record as one of training's with its answer, which is not looked at.
+struct Asked {
+  Json record;
+  RecordFormat format = RecordFormat::kText;
+};
+
+Asked asked_by(const Json& record, const std::string& where) {
+  const auto has = [&](const char* key) { return record.contains(key); };
+  if (has("messages") || has("conversations")) return {record, detect_format(record, where).format};
+  Asked asked{.record = record};
+  if (has("prompt")) {
+    const Json& prompt = record["prompt"];
+    if (!prompt.is_string() && !prompt.is_array()) {
+      throw DataError(fmt::format("\"prompt\" must be a string or a list of messages, not {}",
+                                  prompt.type_name()),
+                      where);
+    }
+    asked.format = RecordFormat::kPromptCompletion;
+    asked.record["completion"] = prompt.is_array() ? prompt : Json("");
+  } else if (has("instruction")) {
+    asked.format = RecordFormat::kAlpaca;
+    asked.record["output"] = "";
+  } else if (!has("text")) {
+    throw DataError(fmt::format("the record holds no prompt; its keys: {}", keys_of(record)), where,
+                    "known: \"messages\"; \"conversations\"; \"prompt\"; \"instruction\" with or "
+                    "without \"input\"; \"text\"");
+  }
+  return asked;
+}
+
+/// The turns before the answer.
+Json question_of(const Conversation& conversation) {
+  Json messages = conversation.messages;
+  if (conversation.num_prompt_messages > 0) {
+    messages.erase(messages.begin() + static_cast<ptrdiff_t>(conversation.num_prompt_messages),
+                   messages.end());
+    return messages;
+  }
+  if (!messages.empty() && messages.back()["role"] == "assistant")
+    messages.erase(messages.size() - 1);
+  return messages;
+}
+
+std::string render(const Conversation& conversation, const TextModel& model,
+                   const std::string& where) {
+  text::RenderOptions options = model.render_defaults;
+  options.add_generation_prompt = true;
+  options.tools = conversation.tools;
+  for (const auto& [key, value] : conversation.kwargs.items()) options.kwargs[key] = value;
+  try {
+    return model.chat_template->render(conversation.messages, options).text;
+  } catch (const DataError& error) {
+    throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),
+                    error.fix());
+  }
+}
+
+[[noreturn]] void throw_no_template(const std::string& where) {
+  throw DataError("this record is a conversation, and the model has no chat template", where,
+                  "give a model with a chat template, or records with \"prompt\" or \"text\" "
+                  "strings");
+}
+
+}  // namespace
+
+PromptBuilder::PromptBuilder(TextModel model, bool chat) : model_(std::move(model)), chat_(chat) {
+  SFTRUN_CHECK(!chat_ || model_.chat_template != nullptr);
+  if (model_.chat_template == nullptr) return;
+  joins_parts_ = !reads_parts(model_);
+  const CallSupport calls = call_support(model_);
+  writes_calls_ = calls.writes;
+  parses_calls_ = calls.writes && !calls.takes_strings;
+}
+
+std::vector<text::TokenId> PromptBuilder::build(const Json& record,
+                                                const std::string& where) const {
+  const Asked asked = asked_by(record, where);
+  RecordShape shape =
+      shape_of(asked.record, asked.format, {.exists = chat_, .writes_calls = writes_calls_}, where);
+  std::string text;
+  auto* plain = std::get_if<PlainText>(&shape);
+  const bool continues = plain && (!chat_ || asked.format == RecordFormat::kText);
+  if (continues) {
+    text = plain->prompt + plain->completion;
+  } else if (plain) {
+    Conversation conversation;
+    conversation.messages.push_back({{"role", "user"}, {"content", plain->prompt}});
+    text = render(conversation, model_, where);
+  } else {
+    if (model_.chat_template == nullptr) throw_no_template(where);
+    auto& conversation = std::get<Conversation>(shape);
+    conversation.messages = question_of(conversation);
+    if (joins_parts_) join_parts(conversation.messages);
+    if (parses_calls_) parse_arguments(conversation.messages);
+    text = render(conversation, model_, where);
+  }
+  std::vector<text::TokenId> tokens =
+      model_.tokenizer->encode(text, /*add_special_tokens=*/continues);
+  require_embedded(tokens, model_, where);
+  return tokens;
+}
+
+}  // namespace sftrun::data

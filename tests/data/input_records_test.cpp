@@ -1,0 +1,55 @@
+#include "sftrun/data/input_records.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::data {
+namespace {
+
+class InputRecords : public ::testing::Test {
+ protected:
+  std::vector<InputRecord> read(const std::string& content, const std::string& name) {
+    write_file_atomically(dir_ / name, content);
+    return read_input_records((dir_ / name).string(), /*num_threads=*/2);
+  }
+  test::TemporaryDirectory dir_;
+};
+
+TEST_F(InputRecords, KeepTheFilesOwnLines) {
+  const auto lines = read("{\"a\":  1.50, \"b\": 1e2}\r\n\n  {\"a\": \"\\u00e9\"}  \n", "a.jsonl");
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0].line, "{\"a\":  1.50, \"b\": 1e2}");
+  EXPECT_EQ(lines[1].line, "{\"a\": \"\\u00e9\"}");
+  EXPECT_EQ(lines[1].where, (dir_ / "a.jsonl").string() + ":3");
+  const auto array = read("[{\"a\":  1.50}\n,\n{\"a\":\n 2.50}]", "a.json");
+  ASSERT_EQ(array.size(), 2U);
+  EXPECT_EQ(array[0].line, "{\"a\":  1.50}");
+  EXPECT_EQ(array[1].line, "{\"a\":2.5}");  // stands on two lines
+  EXPECT_TRUE(read("", "a.jsonl").empty());
+}
+
+TEST_F(InputRecords, OfTablesAreRowsAsJson) {
+  const auto rows = read("prompt,messages\n\"a, b\",\"[{\"\"role\"\": \"\"user\"\"}]\"\n", "a.csv");
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].line, R"({"prompt":"a, b","messages":"[{\"role\": \"user\"}]"})");
+  EXPECT_EQ(rows[0].record["messages"], Json::parse(R"([{"role": "user"}])"));
+  EXPECT_EQ(rows[0].where, (dir_ / "a.csv").string() + ", row 1");
+}
+
+TEST_F(InputRecords, OfPlainTextAreItsLines) {
+  const auto lines = read("one\n\n two\n", "a.txt");
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[1].line, R"({"text":" two"})");
+}
+
+TEST_F(InputRecords, ADirectoryIsNone) {
+  test::expect_error<DataError>([&] { read_input_records(dir_.path().string(), 1); },
+                                {"this is a directory", "name one of its files"});
+}
+
+}  // namespace
+}  // namespace sftrun::data
