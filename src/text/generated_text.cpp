@@ -1,0 +1,72 @@
+#include "sftrun/text/generated_text.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace sftrun::text {
+namespace {
+
+constexpr std::string_view kReplacementCharacter =
+    "\xef\xbf\xbd";  // of bytes that are no character
+
+/// Bytes at the end of `text` that are the beginning of `stop`, but not all of it.
+size_t num_begun(std::string_view text, std::string_view stop) {
+  size_t count = std::min(text.size(), stop.size() - 1);
+  while (count > 0 && !text.ends_with(stop.substr(0, count))) --count;
+  return count;
+}
+
+/// SentencePiece's <0xE2>: of a run of them that is not UTF-8 every byte is replaced, so that none
+/// is certain before the run ends.
+bool is_byte_token(std::string_view token) {
+  constexpr size_t kSize = 6;
+  return token.size() == kSize && token.starts_with("<0x") && token.ends_with('>');
+}
+
+}  // namespace
+
+GeneratedText::GeneratedText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts)
+    : tokenizer_(tokenizer), stop_texts_(std::move(stop_texts)) {}
+
+bool GeneratedText::add(TokenId token) {
+  tokens_.push_back(token);
+  // All tokens together: what a token decodes to depends on its neighbours.
+  text_ = tokenizer_.decode(tokens_, /*skip_special_tokens=*/true);
+  num_settled_ = std::min(num_settled_, text_.size());
+  size_t end = std::string::npos;
+  for (const std::string& stop : stop_texts_) end = std::min(end, text_.find(stop, num_settled_));
+  if (end == std::string::npos) {
+    settle();
+    return true;
+  }
+  text_.resize(end);
+  num_settled_ = end;
+  return false;
+}
+
+size_t GeneratedText::num_bytes_at_end() const {
+  size_t count = 0;
+  while (count < tokens_.size() &&
+         is_byte_token(tokenizer_.id_to_token(tokens_[tokens_.size() - 1 - count])))
+    ++count;
+  return count;
+}
+
+void GeneratedText::settle() {
+  std::string before;
+  std::string_view settled = text_;
+  if (const size_t num_bytes = num_bytes_at_end(); num_bytes > 0) {
+    before = tokenizer_.decode(std::span(tokens_).first(tokens_.size() - num_bytes),
+                               /*skip_special_tokens=*/true);
+    settled = before;
+  }
+  while (settled.ends_with(kReplacementCharacter))
+    settled.remove_suffix(kReplacementCharacter.size());
+  size_t begun = 0;
+  for (const std::string& stop : stop_texts_) begun = std::max(begun, num_begun(settled, stop));
+  settled.remove_suffix(begun);
+  if (text_.starts_with(settled)) num_settled_ = std::max(num_settled_, settled.size());
+}
+
+}  // namespace sftrun::text

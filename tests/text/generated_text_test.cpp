@@ -1,0 +1,87 @@
+#include "sftrun/text/generated_text.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "sftrun/core/file.h"
+#include "support/test_data.h"
+
+namespace sftrun::text {
+namespace {
+
+Tokenizer tokenizer_of(const std::string& name) {
+  const std::filesystem::path file = test::kData / "text" / (name + ".tokenizer.json");
+  return Tokenizer::from_json(read_text_file(file), file.string());
+}
+
+struct Shown {
+  std::string text, settled_before_end;
+  bool stopped = false;
+};
+
+/// What is shown of a text that is generated token by token.
+Shown generate(const Tokenizer& tokenizer, const std::string& text,
+               const std::vector<std::string>& stops) {
+  GeneratedText generated(tokenizer, stops);
+  Shown shown;
+  for (const TokenId token : tokenizer.encode(text, /*add_special_tokens=*/false)) {
+    shown.stopped = !generated.add(token);
+    const std::string settled(generated.settled());
+    EXPECT_TRUE(settled.starts_with(shown.settled_before_end)) << settled;
+    if (shown.stopped) break;
+    shown.settled_before_end = settled;
+  }
+  shown.text = generated.text();
+  EXPECT_TRUE(shown.text.starts_with(shown.settled_before_end)) << shown.settled_before_end;
+  return shown;
+}
+
+class GeneratedTexts : public ::testing::TestWithParam<const char*> {};
+
+// Whatever the stop text is and wherever its tokens end: the text ends before it, and nothing of it
+// was shown.
+TEST_P(GeneratedTexts, EndBeforeAnyStopText) {
+  const Tokenizer tokenizer = tokenizer_of(GetParam());
+  const std::string text = "one two, three wörld and 5 € or 👍🏽 then ababac</s";
+  ASSERT_EQ(generate(tokenizer, text, {}).text, text);
+  for (size_t begin = 0; begin < text.size(); ++begin) {
+    for (size_t size = 1; size <= 12 && begin + size <= text.size(); ++size) {
+      const std::string stop = text.substr(begin, size);
+      const bool splits_a_character =
+          (text[begin] & 0xC0) == 0x80 ||
+          (begin + size < text.size() && (text[begin + size] & 0xC0) == 0x80);
+      if (splits_a_character) continue;
+      SCOPED_TRACE(stop);
+      const Shown shown = generate(tokenizer, text, {"never there", stop});
+      EXPECT_TRUE(shown.stopped);
+      EXPECT_EQ(shown.text, text.substr(0, text.find(stop)));
+    }
+  }
+}
+
+TEST_P(GeneratedTexts, ShowAllButWhatAStopTextMayBeginWith) {
+  const Tokenizer tokenizer = tokenizer_of(GetParam());
+  const Shown shown = generate(tokenizer, "one two, three", {"threefold"});
+  EXPECT_FALSE(shown.stopped);
+  EXPECT_EQ(shown.text, "one two, three");
+  EXPECT_EQ(shown.settled_before_end, "one two, ");
+  EXPECT_EQ(generate(tokenizer, "one two", {"three"}).settled_before_end, "one two");
+  EXPECT_EQ(generate(tokenizer, "aab", {"ab"}).text, "a");
+  EXPECT_EQ(generate(tokenizer, "one two", {"two", "ne"}).text, "o");
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, GeneratedTexts, ::testing::Values("gpt2", "llama2", "gemma"));
+
+TEST(GeneratedText, PartOfACharacterIsHeldBack) {
+  const Tokenizer tokenizer = tokenizer_of("gpt2");
+  const std::vector<TokenId> tokens = tokenizer.encode("a👍🏽", false);
+  GeneratedText generated(tokenizer, {});
+  ASSERT_GT(tokens.size(), 3U);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(generated.add(tokens[i]));
+  EXPECT_EQ(generated.settled(), "a");
+  EXPECT_EQ(generated.text(), "a\xef\xbf\xbd");  // where generation ends there
+}
+
+}  // namespace
+}  // namespace sftrun::text
