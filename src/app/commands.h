@@ -42,6 +42,7 @@ struct PreviewOptions {
   std::vector<std::string> overrides;
   int64_t num_examples = 3;
   std::optional<std::filesystem::path> html;
+  bool json = false;
 };
 int run_preview(const PreviewOptions& options);
 

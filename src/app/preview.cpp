@@ -46,6 +46,10 @@ int run_preview(const PreviewOptions& options) {
     std::printf("%s: %zu sequences\n", options.html->c_str(), num_sequences);
     return static_cast<int>(ExitCode::kDone);
   }
+  if (options.json) {
+    std::printf("%s\n", data::preview_json(previews, model).dump().c_str());
+    return static_cast<int>(ExitCode::kDone);
+  }
   for (const data::Preview& preview : previews) {
     std::printf("%s\n%s", preview.name.c_str(),
                 data::preview_text(preview, model, wants_colour()).c_str());

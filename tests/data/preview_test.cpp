@@ -59,6 +59,31 @@ TEST(PreviewText, TellsWhatIsCutAndLeftOut) {
   EXPECT_NE(out.find("LEFT OUT: no token carries a label"), std::string::npos) << out;
 }
 
+TEST(PreviewJson, HasTokensLabelsAndOriginsSideBySide) {
+  const TextModel model = test::toy_model();
+  const std::vector<Preview> previews = {preview_of(kChat, model, /*max_seq_len=*/26)};
+  const Json json = Json::parse(preview_json(previews, model).dump());
+  const Json& data_set = json["data_sets"][0];
+  EXPECT_EQ(data_set["format"], "messages");
+  const Json& sequence = data_set["sequences"][0];
+  EXPECT_EQ(sequence["place"], "line 1");
+  EXPECT_TRUE(sequence["left_out"].is_null());
+  EXPECT_EQ(sequence["num_kept"], 26);
+  EXPECT_EQ(sequence["num_labels"], 3);
+  for (const char* list : {"input_ids", "tokens", "labels", "origins"})
+    ASSERT_EQ(sequence[list].size(), 27U) << list;
+  EXPECT_EQ(sequence["tokens"][0], "<|im_start|>");
+  EXPECT_EQ(sequence["origins"][7], "messages[0] user content");
+  int64_t labelled = 0;
+  for (size_t i = 0; i < 27; ++i) {
+    if (sequence["labels"][i] == -100) continue;
+    EXPECT_EQ(sequence["labels"][i], sequence["input_ids"][i]);
+    ++labelled;
+  }
+  EXPECT_EQ(labelled, 3);
+  EXPECT_EQ(sequence["labels"][25], test::kImEnd);
+}
+
 TEST(PreviewHtml, IsSelfContainedAndEscaped) {
   const TextModel model = test::toy_model();
   const std::string html = preview_html({preview_of(kChat, model)}, model, "a & b");

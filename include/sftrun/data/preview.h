@@ -17,4 +17,10 @@ std::string preview_text(const Preview& preview, const TextModel& model, bool co
 std::string preview_html(const std::vector<Preview>& previews, const TextModel& model,
                          const std::string& title);
 
+/// {"data_sets": [{"path", "format", "format_reason", "sequences": […]}]}, and of a sequence:
+/// "place" in the file; "input_ids", "tokens" (their texts), "labels" (-100: none) and "origins",
+/// one each a token; "num_labels"; "num_kept", the leading tokens that training sees; "left_out",
+/// why it is not trained on, null when it is.
+Json preview_json(const std::vector<Preview>& previews, const TextModel& model);
+
 }  // namespace sftrun::data

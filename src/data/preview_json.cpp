@@ -1,0 +1,46 @@
+#include "preview_runs.h"
+#include "sftrun/data/example.h"
+#include "sftrun/data/preview.h"
+
+namespace sftrun::data {
+namespace {
+
+Json sequence_json(const PreviewedSequence& previewed, const text::Tokenizer& tokenizer) {
+  Json ids = Json::array(), tokens = Json::array(), labels = Json::array(), origins = Json::array();
+  int64_t num_labels = 0;
+  for (const ShownRun& run : shown_runs(previewed, tokenizer)) {
+    for (const ShownToken& token : run.tokens) {
+      ids.push_back(token.id);
+      tokens.push_back(token.text);
+      labels.push_back(token.learnt ? token.id : kIgnoreIndex);
+      origins.push_back(run.origin);
+      num_labels += token.learnt ? 1 : 0;
+    }
+  }
+  return {{"place", previewed.place},
+          {"left_out", previewed.left_out.empty() ? Json() : Json(previewed.left_out)},
+          {"num_kept", previewed.num_kept},
+          {"num_labels", num_labels},
+          {"input_ids", std::move(ids)},
+          {"tokens", std::move(tokens)},
+          {"labels", std::move(labels)},
+          {"origins", std::move(origins)}};
+}
+
+}  // namespace
+
+Json preview_json(const std::vector<Preview>& previews, const TextModel& model) {
+  Json data_sets = Json::array();
+  for (const Preview& preview : previews) {
+    Json sequences = Json::array();
+    for (const PreviewedSequence& previewed : preview.sequences)
+      sequences.push_back(sequence_json(previewed, *model.tokenizer));
+    data_sets.push_back({{"path", preview.name},
+                         {"format", name_of(preview.format)},
+                         {"format_reason", preview.format_reason},
+                         {"sequences", std::move(sequences)}});
+  }
+  return {{"data_sets", std::move(data_sets)}};
+}
+
+}  // namespace sftrun::data
