@@ -28,7 +28,7 @@ def heldout_losses(run):
 
 def answers(sftrun, questions, output, adapter=None):
     command = [sftrun, "generate", "--model", MODEL, "--input", str(questions), "--output", str(output),
-               "--max-new-tokens", "48",
+               "--overwrite", "--max-new-tokens", "48",
                "--threads", "1"]  # a token at a time is too little work to share between threads
     subprocess.run(command + (["--adapter", str(adapter)] if adapter else []), check=True)
     return [json.loads(line)["generated"].strip() for line in output.read_text().splitlines()]

@@ -196,13 +196,27 @@ void add_model_flags(CLI::App& command, std::string& model, std::string& adapter
       "Directory in Hugging Face layout, .gguf file, or a name on the hub [the adapter's base]");
   command
       .add_option("--adapter", adapter,
-                  "PEFT adapter to put on it: directory, or a name on the hub")
+                  "PEFT adapter to use with it: its directory, a run's, or a name on the hub")
       ->type_name("ADAPTER");
+}
+
+void add_compute_flags(CLI::App& command, ComputeFlags& flags) {
+  command.add_option("--device", flags.device, "Device to compute on")
+      ->check(device_name())
+      ->capture_default_str();
+  command
+      .add_option("--dtype", flags.dtype,
+                  "Compute dtype; auto: bf16 where the hardware is fast in it, else fp32")
+      ->transform(compute_dtype())
+      ->capture_default_str();
+  command.add_option("--threads", flags.threads, "CPU threads [all the process may use]")
+      ->check(at_least(1));
 }
 
 void add_as_stored_flag(CLI::App& command, bool& as_stored) {
   command.add_flag("--as-stored", as_stored,
-                   "Hold the base as its files have it [as the adapter's run held it]");
+                   "Load the base model in the precision of its files [that of the adapter's "
+                   "training run]");
 }
 
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
@@ -261,6 +275,33 @@ void require_writable_file(const std::string& flag, const std::filesystem::path&
     throw ConfigError(fmt::format("no such directory: {}", parent.string()), where,
                       fmt::format("mkdir -p {}", parent.string()));
   }
+}
+
+void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& holds,
+                      const std::string& written) {
+  command
+      .add_option("--input", flags.input,
+                  fmt::format("Records with {}: JSON lines, a JSON array, CSV, Parquet or Arrow, "
+                              "also compressed; -: standard input",
+                              holds))
+      ->type_name("FILE");
+  command
+      .add_option("--output", flags.output,
+                  fmt::format("Write {} here as JSON lines; -: standard output", written))
+      ->type_name("FILE");
+  command.add_flag("--overwrite", flags.overwrite, "Replace --output if it exists");
+}
+
+void check_record_flags(const RecordFlags& flags) {
+  if (!flags.input.empty() && flags.input != "-") require_exists("--input", flags.input);
+  if (flags.output.empty() || flags.output == "-") return;
+  require_writable_file("--output", flags.output);
+  std::error_code ignored;
+  const bool holds_something = std::filesystem::is_regular_file(flags.output, ignored) &&
+                               !std::filesystem::is_empty(flags.output, ignored);
+  if (!holds_something || flags.overwrite) return;
+  throw ConfigError(fmt::format("{} exists", flags.output), "--output on the command line",
+                    "name another file, or add --overwrite to replace it");
 }
 
 std::string checked_model(const CLI::App& command, const std::string& model,

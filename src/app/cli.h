@@ -55,8 +55,15 @@ CLI::Validator device_name();    ///< auto, cuda, cpu
 CLI::Validator at_least(int64_t min);
 CLI::Validator in_range(double min, double max);
 
+/// What a command that computes computes on, and in what.
+struct ComputeFlags {
+  std::string device = "auto", dtype = "auto";
+  std::optional<int64_t> threads;
+};
 /// --model, and --adapter, whose base is the model where none is given.
 void add_model_flags(CLI::App& command, std::string& model, std::string& adapter);
+/// `--device`, `--dtype` and `--threads`
+void add_compute_flags(CLI::App& command, ComputeFlags& flags);
 /// `--as-stored`
 void add_as_stored_flag(CLI::App& command, bool& as_stored);
 
@@ -75,6 +82,18 @@ void require_exists(const std::string& flag, const std::filesystem::path& path);
 /// @throws ConfigError naming `flag` if `path` could not be created for want of a directory, or is
 /// one.
 void require_writable_file(const std::string& flag, const std::filesystem::path& path);
+
+/// --input and --output of the commands that answer records, and --overwrite. Both may be `-`.
+struct RecordFlags {
+  std::string input, output;
+  bool overwrite = false;
+};
+/// @param holds what a record of the input holds   @param written what is written, in words
+void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& holds,
+                      const std::string& written);
+/// @throws DataError for an input that is not there; ConfigError for an output that cannot be
+/// created, or that holds something, unless it may be overwritten
+void check_record_flags(const RecordFlags& flags);
 
 /// Where the model to load lies: `model`, or the base of `adapter` where that is all there is.
 /// @throws ConfigError, and as find_model

@@ -1,21 +1,26 @@
 #include <memory>
 
 #include "cli.h"
+#include "sftrun/core/error.h"
 
 namespace sftrun::app {
 namespace {
 
 struct ScoreOptions {
-  std::string model, adapter, input, output, device = "auto", dtype = "auto";
-  std::optional<int64_t> threads;
-  bool as_stored = false;
+  std::string model, adapter;
+  RecordFlags records;
+  ComputeFlags compute;
+  bool as_stored = false, json = false;
 };
 
 void check(const ScoreOptions& options, const CLI::App& command) {
-  require(!options.input.empty(), command, "--input");
-  require(!options.output.empty(), command, "--output");
-  require_exists("--input", options.input);
-  require_writable_file("--output", options.output);
+  require(!options.records.input.empty(), command, "--input");
+  require(!options.records.output.empty(), command, "--output");
+  check_record_flags(options.records);
+  if (options.json && options.records.output == "-") {
+    throw ConfigError("--json and --output - both write to standard output",
+                      "--output on the command line", "write the records to a file");
+  }
 }
 
 }  // namespace
@@ -24,36 +29,32 @@ Command add_score(CLI::App& sftrun) {
   auto options = std::make_shared<ScoreOptions>();
   CLI::App* command = add_command(
       sftrun, "score",
-      "Log-probability of each record's labelled tokens, as they are (no end of text is added, "
-      "which training learns, too): adds \"logprob\" and \"tokens\"",
+      "Compute the log-probability of each record's labelled tokens: adds \"logprob\" and "
+      "\"tokens\"",
       "sftrun score --model models/base --adapter runs/first/adapter --input in.jsonl --output "
-      "out.jsonl");
+      "out.jsonl\n\n"
+      "Labelled are all tokens but the first of a text, the completion after a prompt, and the "
+      "assistant's\nturns of messages. No end-of-text token is added; training adds one to texts.");
   add_model_flags(*command, options->model, options->adapter);
-  command->add_option("--input", options->input, "JSON lines: text, messages or prompt/completion")
-      ->type_name("FILE");
-  command->add_option("--output", options->output, "Where the records go with their scores")
-      ->type_name("FILE");
+  add_record_flags(*command, options->records, "text, messages or prompt and completion",
+                   "the records with their scores");
   add_as_stored_flag(*command, options->as_stored);
-  command->add_option("--device", options->device, "Device to compute on")
-      ->check(device_name())
-      ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Numbers to compute in")
-      ->transform(compute_dtype())
-      ->capture_default_str();
-  command->add_option("--threads", options->threads, "CPU threads [all the process may use]")
-      ->check(at_least(1));
+  add_compute_flags(*command, options->compute);
+  command->add_flag("--json", options->json,
+                    "Print a summary as one JSON object: tokens, mean log-probability, perplexity");
   return {command, [options, command] {
             check(*options, *command);
             find_adapter(options->adapter);
             return run_in_engine(
                 "score", {{"model", checked_model(*command, options->model, options->adapter)},
                           {"adapter", or_null(options->adapter)},
-                          {"input", options->input},
-                          {"output", options->output},
-                          {"device", options->device},
-                          {"dtype", options->dtype},
+                          {"input", options->records.input},
+                          {"output", options->records.output},
+                          {"device", options->compute.device},
+                          {"dtype", options->compute.dtype},
                           {"as_stored", options->as_stored},
-                          {"threads", or_null(options->threads)}});
+                          {"threads", or_null(options->compute.threads)},
+                          {"json", options->json}});
           }};
 }
 

@@ -9,10 +9,6 @@
 namespace sftrun::data {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-constexpr std::string_view kConvertFix =
-    "write one JSON object a line (JSON lines): jq -c '.[]' in.json > out.jsonl";
-
 constexpr size_t kMostDepth = 512;  // far beyond data, far below what the stack holds
 
 /// Column (in bytes, from 1) of the first byte that is not UTF-8.
@@ -57,23 +53,6 @@ const char* fix_for(std::string_view line, std::string_view reason, size_t colum
 }
 
 }  // namespace
-
-std::vector<JsonLine> split_json_lines(std::string_view content, const std::string& name) {
-  if (content.starts_with(kByteOrderMark)) content.remove_prefix(kByteOrderMark.size());
-  std::vector<JsonLine> lines;
-  for (int64_t number = 1; !content.empty(); ++number) {
-    const size_t end = content.find('\n');
-    const std::string_view line = trim(content.substr(0, end));
-    content.remove_prefix(end == std::string_view::npos ? content.size() : end + 1);
-    if (line.empty()) continue;
-    if (lines.empty() && line.front() == '[') {
-      throw DataError("this file is a JSON array, not JSON lines",
-                      fmt::format("{}:{}", name, number), std::string(kConvertFix));
-    }
-    lines.push_back({line, number});
-  }
-  return lines;
-}
 
 Json parse_json_line(std::string_view line, const std::string& where) {
   if (!is_valid_utf8(line)) {

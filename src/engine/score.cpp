@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
 #include "session.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
-#include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
-#include "sftrun/data/json_lines.h"
+#include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/sequence.h"
 
@@ -20,9 +20,7 @@ namespace sftrun::engine {
 namespace {
 
 struct ScoredRecord {
-  std::string_view line;
-  data::Json record;
-  std::string where;
+  data::InputRecord input;
   std::vector<int32_t> tokens;
   std::vector<uint8_t> mask;  // 1: this token's log-probability counts
   double logprob = 0;
@@ -34,24 +32,21 @@ struct ScoredRecord {
 void tokenize(ScoredRecord& scored, const data::TextModel& text) {
   data::SequenceOptions options;
   options.append_eos = false;
-  const data::RecordFormat format = data::detect_format(scored.record, scored.where).format;
+  const auto& [line, record, where] = scored.input;
+  const data::RecordFormat format = data::detect_format(record, where).format;
   const data::Sequence sequence =
-      data::SequenceBuilder(format, text, options).build(scored.record, scored.where).at(0);
+      data::SequenceBuilder(format, text, options).build(record, where).at(0);
   scored.tokens = sequence.ids;
   scored.mask = sequence.mask;
 }
 
-std::vector<ScoredRecord> read_records(const std::string& content, const std::string& name,
-                                       const data::TextModel& text) {
-  const std::vector<data::JsonLine> lines = data::split_json_lines(content, name);
-  std::vector<ScoredRecord> records(lines.size());
-  data::parallel_for(static_cast<int64_t>(lines.size()), at::get_num_threads(), [&](int64_t i) {
+std::vector<ScoredRecord> read_records(const std::string& input, const data::TextModel& text) {
+  std::vector<data::InputRecord> inputs = data::read_input_records(input, at::get_num_threads());
+  std::vector<ScoredRecord> records(inputs.size());
+  data::parallel_for(static_cast<int64_t>(inputs.size()), at::get_num_threads(), [&](int64_t i) {
     const auto index = static_cast<size_t>(i);
-    ScoredRecord& scored = records[index];
-    scored.line = lines[index].text;
-    scored.where = fmt::format("{}:{}", name, lines[index].number);
-    scored.record = data::parse_json_line(scored.line, scored.where);
-    tokenize(scored, text);
+    records[index].input = std::move(inputs[index]);
+    tokenize(records[index], text);
   });
   return records;
 }
@@ -102,49 +97,81 @@ void score(std::vector<ScoredRecord>& records, model::Decoder& decoder) {
   }
 }
 
+void require_finite_scores(const std::vector<ScoredRecord>& records,
+                           const weights::Checkpoint& checkpoint, const std::string& model) {
+  for (const ScoredRecord& scored : records) {
+    if (std::isfinite(scored.logprob)) continue;
+    weights::require_finite(checkpoint, model);
+    throw DataError("the record's log-probability is no finite number", scored.input.where,
+                    "give --dtype fp32; if it stays so, the adapter is broken");
+  }
+}
+
+std::string lines_of(const std::vector<ScoredRecord>& records) {
+  std::string lines;
+  for (const ScoredRecord& scored : records) {
+    const bool empty = scored.num_labelled == 0;  // of nothing there is no probability
+    const data::Json additions = {{"logprob", empty ? data::Json() : data::Json(scored.logprob)},
+                                  {"tokens", scored.num_labelled}};
+    lines += data::extend_json_line(scored.input.line, scored.input.record, additions) + "\n";
+  }
+  return lines;
+}
+
+struct Summary {
+  int64_t records = 0, records_without_tokens = 0, tokens = 0;
+  double logprob = 0;
+
+  std::optional<double> mean_logprob() const {
+    if (tokens == 0) return std::nullopt;
+    return logprob / static_cast<double>(tokens);
+  }
+  data::Json to_json() const {
+    const auto mean = mean_logprob();
+    return {{"records", records},
+            {"records_without_tokens", records_without_tokens},
+            {"tokens", tokens},
+            {"logprob", logprob},
+            {"mean_logprob", mean ? data::Json(*mean) : data::Json()},
+            {"perplexity", mean ? data::Json(std::exp(-*mean)) : data::Json()}};
+  }
+};
+
+Summary summary_of(const std::vector<ScoredRecord>& records) {
+  Summary summary;
+  for (const ScoredRecord& scored : records) {
+    ++summary.records;
+    summary.records_without_tokens += scored.num_labelled == 0 ? 1 : 0;
+    summary.tokens += scored.num_labelled;
+    summary.logprob += scored.logprob;
+  }
+  return summary;
+}
+
+void report(const Summary& summary) {
+  if (summary.records_without_tokens > 0) {
+    log::warn(
+        "{} of {} records have no token to score (no assistant's turn? one token alone?): "
+        "their logprob is null",
+        summary.records_without_tokens, summary.records);
+  }
+  const auto mean = summary.mean_logprob();
+  log::info("scored {} records, {} tokens{}", summary.records, summary.tokens,
+            mean ? fmt::format(", mean loss {:.4f}", -*mean) : "");
+}
+
 }  // namespace
 
 int run_score(const nlohmann::json& request) {
   LoadedModel model = load_model(request);
-  const auto input = request.at("input").get<std::string>(),
-             output = request.at("output").get<std::string>();
-  const std::string content = input == "-" ? read_standard_input() : read_text_file(input);
   std::vector<ScoredRecord> records =
-      read_records(content, input == "-" ? "<stdin>" : input, model.text);
+      read_records(request.at("input").get<std::string>(), model.text);
   score(records, *model.decoder);
-  for (const ScoredRecord& scored : records) {
-    if (std::isfinite(scored.logprob)) continue;
-    weights::require_finite(*model.checkpoint, request.at("model").get<std::string>());
-    throw DataError("the record's log-probability is no finite number", scored.where,
-                    "give --dtype fp32; if it stays so, the adapter is broken");
-  }
-  std::string text;
-  double total = 0;
-  int64_t tokens = 0, num_empty = 0;
-  for (const ScoredRecord& scored : records) {
-    const bool empty = scored.num_labelled == 0;  // of nothing there is no probability
-    num_empty += empty ? 1 : 0;
-    const data::Json additions = {{"logprob", empty ? data::Json() : data::Json(scored.logprob)},
-                                  {"tokens", scored.num_labelled}};
-    text += data::extend_json_line(scored.line, scored.record, additions) + "\n";
-    total += scored.logprob;
-    tokens += scored.num_labelled;
-  }
-  if (output == "-") {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  } else {
-    write_file_atomically(output, text);
-  }
-  if (num_empty > 0) {
-    log::warn(
-        "{} of {} records have no token to score (no assistant's turn? one token alone?): "
-        "their logprob is null",
-        num_empty, records.size());
-  }
-  log::info(
-      "scored {} records, {} tokens{}", records.size(), tokens,
-      tokens > 0 ? fmt::format(", mean loss {:.4f}", -total / static_cast<double>(tokens)) : "");
+  require_finite_scores(records, *model.checkpoint, request.at("model").get<std::string>());
+  data::write_records(request.at("output").get<std::string>(), lines_of(records));
+  const Summary summary = summary_of(records);
+  report(summary);
+  if (request.value("json", false)) data::write_records("-", summary.to_json().dump(2) + "\n");
   return 0;
 }
 

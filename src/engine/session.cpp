@@ -310,6 +310,8 @@ LoadedModel load_model(const nlohmann::json& request) {
     model::load_adapter_weights(*loaded.decoder, *adapter);
     loaded.decoder->settle_adapters();
   }
+  log::info("computing in {} on {}", dtype_name(compute.dtype),
+            compute.device.is_cpu() ? "the CPU" : device_name(compute.device));
   return loaded;
 }
 

@@ -30,8 +30,7 @@ struct Sequence {
 
 class Generator {
  public:
-  Generator(Decoder& decoder, const SamplingOptions& options,
-            const std::function<void(size_t, int32_t)>& on_token)
+  Generator(Decoder& decoder, const SamplingOptions& options, const OnToken& on_token)
       : decoder_(decoder), options_(options), on_token_(on_token) {}
 
   std::vector<Generation> run(const std::vector<std::vector<int32_t>>& prompts,
@@ -221,15 +220,21 @@ class Generator {
     return at::matmul(weights, visible(cache.values)).reshape({1, -1});
   }
 
-  void choose(Sequence& sequence, const at::Tensor& logits) const {
+  void choose(Sequence& sequence, const at::Tensor& of_last) const {
+    const bool penalizes = options_.repetition_penalty != 1;
+    const at::Tensor logits = penalizes ? of_last.clone() : of_last;
     const std::span values(logits.data_ptr<float>(), static_cast<size_t>(logits.numel()));
     if (!all_finite(values)) {
       throw NotFiniteError("the logits of the next token are no finite numbers", {},
                            "give --dtype fp32; if it stays so, the adapter is broken");
     }
+    const std::vector<int32_t>& generated = results_[sequence.index].tokens;
+    if (penalizes) {
+      penalize_repetition(values, (*prompts_)[sequence.index], generated,
+                          options_.repetition_penalty);
+    }
     sequence.next =
-        sample_token(logits.data_ptr<float>(), logits.numel(), options_, sequence.stream,
-                     static_cast<uint64_t>(results_[sequence.index].tokens.size()));
+        sample_token(values, options_, sequence.stream, static_cast<uint64_t>(generated.size()));
   }
 
   /// Records the chosen token; false when the sequence is finished.
@@ -241,7 +246,10 @@ class Generator {
       return false;
     }
     result.tokens.push_back(sequence.next);
-    if (on_token_) on_token_(sequence.index, sequence.next);
+    if (on_token_ && !on_token_(sequence.index, sequence.next)) {
+      result.stopped = true;
+      return false;
+    }
     return static_cast<int64_t>(result.tokens.size()) < options_.max_new_tokens;
   }
 
@@ -249,7 +257,7 @@ class Generator {
 
   Decoder& decoder_;
   const SamplingOptions& options_;
-  const std::function<void(size_t, int32_t)>& on_token_;
+  const OnToken& on_token_;
   const std::vector<std::vector<int32_t>>* prompts_ = nullptr;
   std::vector<Generation> results_;
 };
@@ -258,8 +266,7 @@ class Generator {
 
 std::vector<Generation> generate(Decoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
                                  const std::vector<uint64_t>& streams,
-                                 const SamplingOptions& options,
-                                 const std::function<void(size_t, int32_t)>& on_token) {
+                                 const SamplingOptions& options, const OnToken& on_token) {
   SFTRUN_CHECK_EQ(prompts.size(), streams.size());
   const at::NoGradGuard no_grad;
   return Generator(decoder, options, on_token).run(prompts, streams);

@@ -7,41 +7,86 @@
 #include "sftrun/core/rng.h"
 
 namespace sftrun::model {
+namespace {
 
-int32_t sample_token(const float* logits, int64_t vocab, const SamplingOptions& options,
-                     uint64_t stream, uint64_t position) {
-  if (options.temperature <= 0)
-    return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
-  std::vector<int32_t> order(static_cast<size_t>(vocab));
+void cut_to_top_p(Candidates& candidates, double top_p) {
+  double reached = 0;
+  size_t count = 0;
+  while (count < candidates.weights.size() && (count == 0 || reached < top_p * candidates.total))
+    reached += candidates.weights[count++];
+  candidates.tokens.resize(count);
+  candidates.weights.resize(count);
+  candidates.total = reached;
+}
+
+/// Weights are relative to the largest, which is 1.
+void cut_to_min_p(Candidates& candidates, double min_p) {
+  Candidates kept;
+  for (size_t i = 0; i < candidates.tokens.size(); ++i) {
+    if (candidates.weights[i] < min_p) continue;
+    kept.tokens.push_back(candidates.tokens[i]);
+    kept.weights.push_back(candidates.weights[i]);
+    kept.total += candidates.weights[i];
+  }
+  candidates = std::move(kept);
+}
+
+}  // namespace
+
+void penalize_repetition(std::span<float> logits, std::span<const int32_t> prompt,
+                         std::span<const int32_t> generated, double penalty) {
+  std::vector<bool> penalized(logits.size());
+  const auto factor = static_cast<float>(penalty);
+  for (const std::span<const int32_t> tokens : {prompt, generated}) {
+    for (const int32_t token : tokens) {
+      const auto index = static_cast<size_t>(token);
+      if (index >= logits.size() || penalized[index]) continue;
+      penalized[index] = true;
+      float& logit = logits[index];
+      logit = logit < 0 ? logit * factor : logit / factor;
+    }
+  }
+}
+
+Candidates candidates(std::span<const float> logits, const SamplingOptions& options) {
+  const auto vocab = static_cast<int64_t>(logits.size());
+  std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  int64_t kept = options.top_k ? std::clamp<int64_t>(*options.top_k, 1, vocab) : vocab;
+  const int64_t kept = options.top_k ? std::clamp<int64_t>(*options.top_k, 1, vocab) : vocab;
+  const auto logit_of = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
   const auto larger = [&](int32_t a, int32_t b) {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    return logit_of(a) > logit_of(b) || (logit_of(a) == logit_of(b) && a < b);
   };
   const bool sorts = options.top_p < 1 || kept < vocab;
   if (sorts) std::partial_sort(order.begin(), order.begin() + kept, order.end(), larger);
-  const double top = sorts ? logits[order[0]] : *std::max_element(logits, logits + vocab);
-  std::vector<double> weights(static_cast<size_t>(kept));
-  double total = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    weights[i] = std::exp((static_cast<double>(logits[order[i]]) - top) / options.temperature);
-    total += weights[i];
+  order.resize(static_cast<size_t>(kept));
+  const double top = *std::max_element(logits.begin(), logits.end());
+  Candidates result;
+  for (const int32_t token : order) {
+    const double logit = logit_of(token);
+    result.weights.push_back(std::exp((logit - top) / options.temperature));
+    result.total += result.weights.back();
   }
-  if (options.top_p < 1) {
-    double reached = 0;
-    int64_t count = 0;
-    while (count < kept && (count == 0 || reached < options.top_p * total))
-      reached += weights[static_cast<size_t>(count++)];
-    kept = count;
-    total = reached;
+  result.tokens = std::move(order);
+  if (options.top_p < 1) cut_to_top_p(result, options.top_p);
+  if (options.min_p > 0) cut_to_min_p(result, options.min_p);
+  return result;
+}
+
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint64_t stream,
+                     uint64_t position) {
+  if (options.temperature <= 0) {
+    const auto largest = std::max_element(logits.begin(), logits.end());
+    return static_cast<int32_t>(largest - logits.begin());
   }
+  const Candidates drawn_from = candidates(logits, options);
   RandomStream random(options.seed, stream << 32 | position);
-  double left = random.next_unit() * total;
-  for (int64_t i = 0; i < kept; ++i) {
-    left -= weights[static_cast<size_t>(i)];
-    if (left < 0) return order[static_cast<size_t>(i)];
+  double left = random.next_unit() * drawn_from.total;
+  for (size_t i = 0; i < drawn_from.tokens.size(); ++i) {
+    left -= drawn_from.weights[i];
+    if (left < 0) return drawn_from.tokens[i];
   }
-  return order[static_cast<size_t>(kept - 1)];
+  return drawn_from.tokens.back();
 }
 
 }  // namespace sftrun::model

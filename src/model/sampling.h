@@ -1,15 +1,36 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "sftrun/model/generate.h"
 
 namespace sftrun::model {
 
-/// Chooses the next token from fp32 logits [vocab]: the first maximum if temperature is 0; else a
-/// sample from softmax(logits / temperature) restricted to the top_k, then to the smallest set with
-/// total probability >= top_p, as in transformers.
-int32_t sample_token(const float* logits, int64_t vocab, const SamplingOptions& options,
-                     uint64_t stream, uint64_t position);
+/// Makes tokens of the prompt and tokens already generated less likely, each once however often it
+/// occurs: positive logits are divided by `penalty`, negative ones multiplied (CTRL,
+/// arXiv:1909.05858, section 4.1; transformers' RepetitionPenaltyLogitsProcessor). A penalty below
+/// 1 makes them more likely.
+/// @param logits [vocab]; tokens beyond them are passed over
+void penalize_repetition(std::span<float> logits, std::span<const int32_t> prompt,
+                         std::span<const int32_t> generated, double penalty);
+
+/// The tokens to draw from. Probabilities are weights / total.
+struct Candidates {
+  std::vector<int32_t> tokens;
+  std::vector<double> weights;
+  double total = 0;
+};
+/// softmax(logits / temperature) cut to top_k, then to the smallest set whose probability reaches
+/// top_p, then to tokens of at least min_p times the largest probability: transformers' order of
+/// TemperatureLogitsWarper, TopK, TopP and MinPLogitsWarper.
+/// @param logits fp32 [vocab]   @param options temperature above 0
+Candidates candidates(std::span<const float> logits, const SamplingOptions& options);
+
+/// Chooses the next token from fp32 logits [vocab]: the largest (the first of equals) when
+/// temperature is 0, else a draw from `candidates`.
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint64_t stream,
+                     uint64_t position);
 
 }  // namespace sftrun::model

@@ -168,11 +168,47 @@ class CommandLineTest(unittest.TestCase):
                              "--top_p=0.9", "--dtype", "bfloat16", "--json")
         self.assertEqual(asked, {"model": "model", "adapter": None, "prompt": "hi", "input": None, "output": None,
                                  "system": None, "chat": False, "max_new_tokens": 8, "temperature": 0.0, "top_p": 0.9,
-                                 "top_k": None, "seed": None, "device": "auto", "dtype": "bf16", "as_stored": False, "threads": None,
-                                 "batch_size": None, "json": True})
+                                 "top_k": None, "min_p": None, "repetition_penalty": None, "stop": [], "seed": None, "device": "auto",
+                                 "dtype": "bf16", "as_stored": False, "threads": None, "batch_size": None, "json": True})
         self.assertTrue(self.request("generate", "--adapter", "adapter", "--prompt", "hi", "--as-stored")["as_stored"])
         self.assertTrue(self.request("generate", "--model", "model", "--prompt", "hi", "--chat")["chat"])
         self.assertEqual(self.request("generate", "--model", "model", "--prompt", "")["prompt"], "")
+        asked = self.request("generate", "--model", "model", "--prompt", "a", "--stop", "[END]", "--stop", "a,b\n", "--repetition_penalty=1.2",
+                             "--temperature", "1", "--min-p", "0.05")
+        self.assertEqual((asked["stop"], asked["repetition_penalty"], asked["min_p"]), (["[END]", "a,b\n"], 1.2, 0.05))
+        self.expect(USAGE, ["--stop is empty"], "generate", "--model", "model", "--prompt", "a", "--stop", "")
+        self.expect(USAGE, ["`0` is not a number from 0.01 to 100"], "generate", "--model", "model", "--prompt", "a", "--repetition-penalty", "0")
+        self.assertEqual(self.request("generate", "--model", "model", "--input", "-", "--output", "-")["input"], "-")
+
+    def test_an_output_is_not_overwritten_unasked(self):
+        for command in ("generate", "score"):
+            words = [command, "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl"]
+            self.write("out.jsonl", "")  # holds nothing
+            self.assertEqual(self.request(*words)["output"], "out.jsonl")
+            self.write("out.jsonl", "results\n")
+            self.expect(USAGE, ["error: out.jsonl exists", "add --overwrite to replace it"], *words)
+            self.assertEqual(self.request(*words, "--overwrite")["output"], "out.jsonl")
+            self.assertEqual(self.request(*words[:-1], "/dev/null")["output"], "/dev/null")
+
+    def test_a_directory_with_one_gguf_file_is_that_model(self):
+        def add(name):
+            (self.folder / "gguf").mkdir(exist_ok=True)
+            (self.folder / "gguf" / name).touch()
+
+        words = ["generate", "--model", "gguf", "--prompt", "a"]
+        add("mine-Q8_0.gguf")
+        add("mmproj-mine.gguf")
+        add("README.md")
+        self.assertEqual(self.request(*words)["model"], "gguf/mine-Q8_0.gguf")
+        add("mine-F16.gguf")
+        self.expect(DATA, ["error: gguf holds 2 .gguf files: mine-F16.gguf, mine-Q8_0.gguf", "name one of them: gguf/mine-F16.gguf"], *words)
+        add("config.json")
+        self.assertEqual(self.request(*words)["model"], "gguf")
+        shutil.rmtree(self.folder / "gguf")
+        for number in (1, 2):
+            add(f"big-0000{number}-of-00002.gguf")
+        self.expect(DATA, ["split into several GGUF files, which are not read: big-00001-of-00002.gguf, big-00002", "llama-gguf-split --merge"],
+                    *words)
 
     def test_an_adapter_alone_finds_its_base(self):
         asked = self.request("generate", "--adapter", "adapter", "--prompt", "a_b --c_d")
@@ -191,6 +227,16 @@ class CommandLineTest(unittest.TestCase):
         (self.folder / "runs/second/model").mkdir(parents=True)
         self.write("runs/second/model/config.json", "{}")
         self.assertEqual(self.request("generate", "--model", "runs/second", "--prompt", "a")["model"], "runs/second/model")
+        self.expect(DATA, ["runs/second is a run's directory, which holds a model", "fix: give the model: --model runs/second/model"],
+                    "generate", "--adapter", "runs/second", "--prompt", "a")
+
+    def test_every_command_takes_a_run_for_its_adapter(self):
+        for step in ("step-000002", "step-000010"):
+            (self.folder / "runs/first/checkpoints" / step).mkdir(parents=True)
+            shutil.copy(self.folder / "adapter/adapter_config.json", self.folder / "runs/first/checkpoints" / step)
+        for words in (["generate", "--prompt", "a"], ["score", "--input", "train.jsonl", "--output", "out.jsonl"], ["merge", "--output", "out"]):
+            asked = self.request(*words, "--adapter", "runs/first")
+            self.assertEqual((asked["adapter"], asked["model"]), ("runs/first/checkpoints/step-000010", "model"), words[0])
 
     def test_flags_that_would_do_nothing(self):
         generate = ["generate", "--model", "model", "--prompt", "a"]
@@ -201,7 +247,10 @@ class CommandLineTest(unittest.TestCase):
     def test_score(self):
         asked = self.request("score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl", "--threads", "2")
         self.assertEqual(asked, {"model": "model", "adapter": None, "input": "train.jsonl", "output": "out.jsonl",
-                                 "device": "auto", "dtype": "auto", "as_stored": False, "threads": 2})
+                                 "device": "auto", "dtype": "auto", "as_stored": False, "threads": 2, "json": False})
+        words = ["score", "--model", "model", "--input", "-", "--json"]
+        self.assertTrue(self.request(*words, "--output", "out.jsonl")["json"])
+        self.expect(USAGE, ["--json and --output - both write to standard output"], *words, "--output", "-")
 
     def test_merge(self):
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--dtype", "float16", "--max-shard-size", "2GiB")

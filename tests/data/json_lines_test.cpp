@@ -22,31 +22,6 @@ Failure failure_of(const Action& action) {
   return {};
 }
 
-std::vector<std::pair<std::string, int64_t>> split(std::string_view content) {
-  std::vector<std::pair<std::string, int64_t>> lines;
-  for (const JsonLine& line : split_json_lines(content, "f.jsonl"))
-    lines.emplace_back(line.text, line.number);
-  return lines;
-}
-
-TEST(JsonLines, MarkCarriageReturnsAndBlankLines) {
-  using Lines = std::vector<std::pair<std::string, int64_t>>;
-  EXPECT_EQ(split("{\"a\":1}\n{\"b\":2}\n"), (Lines{{"{\"a\":1}", 1}, {"{\"b\":2}", 2}}));
-  EXPECT_EQ(split("\xEF\xBB\xBF{}\r\n\r\n  \n{} \r\n"), (Lines{{"{}", 1}, {"{}", 4}}));
-  EXPECT_EQ(split("{}\n{}"), (Lines{{"{}", 1}, {"{}", 2}}));
-  EXPECT_TRUE(split("").empty());
-  EXPECT_TRUE(split("\xEF\xBB\xBF").empty());
-  EXPECT_TRUE(split("\n\n").empty());
-}
-
-TEST(JsonLines, AnArrayGetsAHint) {
-  const Failure failure =
-      failure_of([] { split_json_lines("\n[\n{\"text\": \"a\"}\n]\n", "f.json"); });
-  EXPECT_EQ(failure.where, "f.json:2");
-  EXPECT_NE(failure.message.find("JSON array"), std::string::npos);
-  EXPECT_NE(failure.fix.find("jq -c '.[]'"), std::string::npos);
-}
-
 TEST(JsonLines, MalformedJsonNamesLineAndColumn) {
   const Failure failure = failure_of([] { parse_json_line(R"({"text": "a" "b"})", "f.jsonl:7"); });
   EXPECT_EQ(failure.where, "f.jsonl:7:16");  // the end of what stands where ',' or '}' belongs

@@ -1,3 +1,4 @@
+#include <sstream>
 #include <string>
 
 #include "data/toy_model.h"
@@ -10,11 +11,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sftrun;
   static const data::TextModel model = test::toy_model();
   fuzz::expecting_errors([&] {
-    for (const data::JsonLine& line :
-         data::split_json_lines(fuzz::text_of(data, size), "data.jsonl")) {
+    std::istringstream lines{std::string(fuzz::text_of(data, size))};
+    for (std::string line; std::getline(lines, line);) {
       fuzz::expecting_errors([&] {
-        const data::Json record = data::parse_json_line(line.text, "data.jsonl:1");
-        const auto extended = data::extend_json_line(line.text, record, {{"score", 1}});
+        const data::Json record = data::parse_json_line(line, "data.jsonl:1");
+        const auto extended = data::extend_json_line(line, record, {{"score", 1}});
         if (data::parse_json_line(extended, "extended").at("score") != 1) __builtin_trap();
         const auto format = data::detect_format(record, "data.jsonl:1").format;
         for (const auto& sequence :

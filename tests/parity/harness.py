@@ -66,6 +66,7 @@ class Sftrun:
         """`sftrun <command> --input … --output …`; @return the output's records."""
         source, target = directory / f"{command}-in.jsonl", directory / f"{command}-out.jsonl"
         source.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records))
+        target.unlink(missing_ok=True)  # not overwritten unasked
         self.run(command, *arguments, "--input", str(source), "--output", str(target))
         return [json.loads(line) for line in target.read_text().splitlines()]
 

@@ -70,6 +70,12 @@ def gguf_cut_short(folder):
     os.truncate(folder / "model.gguf", 30000)
 
 
+def two_gguf_files(folder):
+    (folder / "gguf").mkdir()
+    for name in ("model-F16.gguf", "model-Q8_0.gguf"):
+        shutil.copyfile(MODELS / "llama3-gguf" / name, folder / "gguf" / name)
+
+
 def read_safetensors(path):
     """The header, and the bytes after it."""
     content = path.read_bytes()
@@ -305,6 +311,13 @@ CASES = [
     ("Generating with no model there", DATA, None, [a.replace("model", "modle") if a == "model" else a for a in GENERATE]),
     ("Generating from a model that holds no numbers", DATA, untie_with_a_bad_weight,
      [a.replace("hello", "~") for a in GENERATE]),
+    ("A mistyped path of a model", DATA, lambda folder: (folder / "models/small").mkdir(parents=True),
+     [a.replace("model", "models/smal") if a == "model" else a for a in GENERATE]),
+    ("A directory of several GGUF files", DATA, two_gguf_files, [a.replace("model", "gguf") if a == "model" else a for a in GENERATE]),
+    ("Answers into a file that exists", USAGE, write("answers.jsonl", lines(GOOD_RECORD)),
+     ["generate", "--model", "model", "--input", "train.jsonl", "--output", "answers.jsonl", "--device", "cpu"]),
+    ("A table without a prompt", DATA, write("questions.csv", "question\nwhat?\n"),
+     ["generate", "--model", "model", "--input", "questions.csv", "--output", "answers.jsonl", "--device", "cpu"]),
     ("Scoring with no model there", DATA, None, [a.replace("model", "modle") if a == "model" else a for a in SCORE]),
     ("The adapter", None, None, None),
     ("No adapter there", DATA, None, [*GENERATE, "--adapter", "nowhere"]),

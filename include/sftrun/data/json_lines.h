@@ -1,27 +1,14 @@
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <vector>
 
-/// JSON lines: one JSON object a line, UTF-8. A byte-order mark, CRLF line ends and blank lines are
-/// accepted.
+/// JSON lines: one JSON object a line, UTF-8.
 namespace sftrun::data {
 
 /// Keeps the order of keys.
 using Json = nlohmann::ordered_json;
-
-struct JsonLine {
-  std::string_view text;  ///< without line end and surrounding spaces, into the content split
-  int64_t number = 0;     ///< in the file, from 1
-};
-
-/// The lines of `content` that are not blank.
-/// @param name of the file, for errors   @throws DataError if the file is one JSON array, saying
-/// how to convert it
-std::vector<JsonLine> split_json_lines(std::string_view content, const std::string& name);
 
 /// @param where "file:line", for errors
 /// @throws DataError at file:line:column for invalid UTF-8, malformed JSON, JSON that is not an
