@@ -24,6 +24,7 @@ const std::set<std::string>& settings_without_effect() {
                                              "data.train",
                                              "data.val",
                                              "data.cache_dir",
+                                             "data.bad_records",
                                              "train.batch_size",
                                              "train.grad_accum",
                                              "train.gradient_checkpointing",
@@ -63,7 +64,7 @@ Json object_at(const Json& json, const char* key) {
   return found.is_object() ? found : Json::object();
 }
 
-/// "key 2 instead of 1" of each that differs.
+/// "key was 1, is now 2" of each that differs.
 std::vector<std::string> key_differences(const Json& was, const Json& is) {
   std::set<std::string> keys;
   for (const auto& [key, value] : was.items()) keys.insert(key);
@@ -71,7 +72,8 @@ std::vector<std::string> key_differences(const Json& was, const Json& is) {
   std::vector<std::string> differences;
   for (const std::string& key : keys) {
     if (was.value(key, Json()) == is.value(key, Json())) continue;
-    differences.push_back(fmt::format("{} {} instead of {}", key, shown(is, key), shown(was, key)));
+    differences.push_back(
+        fmt::format("{} was {}, is now {}", key, shown(was, key), shown(is, key)));
   }
   return differences;
 }
@@ -109,14 +111,70 @@ void add_model_differences(const Json& saved, const Json& now,
       differences.push_back("the base model's weights hold other bytes: " +
                             shortened_list(files, kMostFiles));
   }
-  if (saved.value("tokenizer", Json()) != now.value("tokenizer", Json()))
-    differences.push_back("another tokenizer");
+}
+
+/// A few characters of a line, from shortly before where it differs.
+std::string around(const std::string& line, size_t column) {
+  constexpr size_t kBefore = 20, kShown = 60;
+  const auto is_inside = [&](size_t at) {  // of a character
+    return at < line.size() && (static_cast<unsigned char>(line[at]) & 0xC0U) == 0x80U;
+  };
+  size_t begin = column - std::min(column, kBefore), end = std::min(line.size(), begin + kShown);
+  while (is_inside(begin)) --begin;
+  while (is_inside(end)) ++end;
+  return fmt::format("{}`{}`{}", begin > 0 ? "…" : "", line.substr(begin, end - begin),
+                     end < line.size() ? "…" : "");
+}
+
+/// Where two texts differ first, in words.
+std::string first_difference(const std::string& was, const std::string& is) {
+  const std::vector<std::string> old_lines = split(was, '\n'), new_lines = split(is, '\n');
+  size_t line = 0;
+  while (line < old_lines.size() && line < new_lines.size() && old_lines[line] == new_lines[line])
+    ++line;
+  if (line >= old_lines.size()) return fmt::format("it has more lines than the {} it had", line);
+  if (line >= new_lines.size())
+    return fmt::format("it has {} lines, and had {}", line, old_lines.size());
+  const std::string &before = old_lines[line], &after = new_lines[line];
+  const auto [at, ignored] =
+      std::mismatch(before.begin(), before.end(), after.begin(), after.end());
+  const auto column = static_cast<size_t>(at - before.begin());
+  return fmt::format("line {} was {}, is now {}", line + 1, around(before, column),
+                     around(after, column));
+}
+
+std::string template_difference(const Json& saved, const Json& now) {
+  const Json was = saved.value("chat_template_source", Json()),
+             is = now.value("chat_template_source", Json());
+  if (!was.is_string() || !is.is_string()) return "the chat template differs";
+  if (was == is) return "the chat template's special tokens (bos_token, eos_token, …) differ";
+  const std::string before = was.get<std::string>(), after = is.get<std::string>();
+  if (before.empty()) return "there was no chat template, now there is one";
+  if (after.empty()) return "there was a chat template, now there is none";
+  return "the chat template differs: " + first_difference(before, after);
+}
+
+/// Which of the data sets, or streamed files, are others.
+std::string data_difference(const Json& saved, const Json& now) {
+  constexpr size_t kMostNames = 3;
+  const Json was = saved.value("data_parts", Json()), is = now.value("data_parts", Json());
+  if (!was.is_array() || !is.is_array()) return "the training data differ";
+  std::vector<std::string> names;
+  for (size_t i = 0; i < is.size(); ++i) {
+    if (i >= was.size() || was[i].at(1) != is[i].at(1))
+      names.push_back(is[i].at(0).get<std::string>());
+  }
+  for (size_t i = is.size(); i < was.size(); ++i)
+    names.push_back("without " + was[i].at(0).get<std::string>());
+  if (names.empty()) return "the training data differ in weight or order";
+  return "the training data differ: " + shortened_list(names, kMostNames);
 }
 
 }  // namespace
 
 Json identity_of(const config::RunConfig& config, const ModelIdentity& model,
-                 const std::string& train_fingerprint, const std::string& val_fingerprint) {
+                 const std::string& train_fingerprint, const std::string& val_fingerprint,
+                 const NamedFingerprints& train_parts) {
   Json full = config::to_json(config);
   full.erase("output");
   full.erase("parallel");
@@ -126,14 +184,17 @@ Json identity_of(const config::RunConfig& config, const ModelIdentity& model,
   identity["model"] = {{"configuration", model.configuration}, {"layout", model.layout}};
   identity["tokenizer"] = model.tokenizer;
   identity["chat_template"] = model.chat_template;
+  identity["chat_template_source"] = model.chat_template_source;
   identity["data"] = train_fingerprint;
+  Json& parts = identity["data_parts"] = Json::array();
+  for (const auto& [name, fingerprint] : train_parts) parts.push_back({name, fingerprint});
   identity["validation"] = val_fingerprint;
   identity["backend"] = config.tuning.backend == config::TuningBackend::kFused ? "fused" : "bnb";
   identity["config"] = settings;
   return identity;
 }
 
-void add_weights(Json& identity, const std::vector<std::pair<std::string, std::string>>& files) {
+void add_weights(Json& identity, const NamedFingerprints& files) {
   Json& weights = identity["model"]["weights"] = Json::array();
   for (const auto& [name, hash] : files) weights.push_back({name, hash});
 }
@@ -146,21 +207,26 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
   };
   add_model_differences(saved, now, differences);
   if (!differences.empty())
-    fixes.push_back("give the run the model's files that it began with, to go on");
+    fixes.push_back("to resume, give the run the model files that it began with");
+  if (differs("tokenizer")) {
+    differences.push_back(fmt::format("the tokenizer differs (its hash was {}, is now {})",
+                                      shown(saved, "tokenizer"), shown(now, "tokenizer")));
+    fixes.push_back("to resume, use the tokenizer files that the run began with");
+  }
   if (differs("chat_template") && !permissions.changed_data) {
-    differences.push_back("another chat template");
+    differences.push_back(template_difference(saved, now));
     fixes.push_back(
-        "take the template that the run began with (model.chat_template, or the model's own), or "
-        "--allow-changed-data goes on with the other one");
+        "to resume, use the chat template that the run began with (model.chat_template, or the "
+        "model's own); --allow-changed-data resumes with the new one");
   }
   if (differs("data") && !permissions.changed_data) {
-    differences.push_back("another training set");
-    fixes.push_back("--allow-changed-data goes on with the new data");
+    differences.push_back(data_difference(saved, now));
+    fixes.push_back("--allow-changed-data resumes with the new data");
   }
   if (differs("backend") && !permissions.backend_change) {
-    differences.push_back(fmt::format("tuning.backend {} instead of {}", shown(now, "backend"),
-                                      shown(saved, "backend")));
-    fixes.push_back("--allow-backend-change goes on with the other backend");
+    differences.push_back(fmt::format("tuning.backend was {}, is now {}", shown(saved, "backend"),
+                                      shown(now, "backend")));
+    fixes.push_back("--allow-backend-change resumes with the new backend");
   }
   Json was = object_at(saved, "config"), is = object_at(now, "config");
   if (permissions.changed_length) {
@@ -173,13 +239,12 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
   const bool is_adapter = mode == "lora" || mode == "qlora";
   fixes.push_back(
       std::string(
-          "to start afresh choose another output.dir, or --overwrite moves this run aside; to "
+          "to start a new run choose another output.dir, or --overwrite moves this run aside; to "
           "build on these weights ") +
       (is_adapter ? "set tuning.lora.init_from"
                   : "set model.name to the folder `model` of the finished run"));
-  throw ConfigError(
-      "this is not the run that the checkpoint belongs to: " + join(differences, "; "), checkpoint,
-      join(fixes, "; "));
+  throw ConfigError("the run differs from the checkpoint: " + join(differences, "; "), checkpoint,
+                    join(fixes, "; "));
 }
 
 }  // namespace sftrun::train

@@ -111,7 +111,8 @@ TEST(Identity, NamesWhatDiffers) {
   const auto now = identity_of(config, model_of("m2"), "d2", "");
   test::expect_error<ConfigError>(
       [&] { require_same_identity(saved, now, "checkpoints/step-000001", {}); },
-      {"another base model", "another training set", "train.seed 7 instead of 42", "tuning.backend",
+      {"the run differs from the checkpoint: another base model", "the training data differ",
+       "train.seed was 42, is now 7", "tuning.backend was \"fused\", is now \"bnb\"",
        "--allow-changed-data", "set tuning.lora.init_from", "checkpoints/step-000001"});
   config = {};
   config.tuning.mode = config::TuningMode::kQlora;
@@ -126,7 +127,7 @@ TEST(Identity, NamesWhatDiffers) {
   config.train.seed = 7;
   test::expect_error<ConfigError>(
       [&] { require_same_identity(full, identity_of(config, model_of("m"), "d", ""), "c", {}); },
-      {"train.seed 7 instead of 42", "set model.name to the folder `model`"});
+      {"train.seed was 42, is now 7", "set model.name to the folder `model`"});
   config = {};
   EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, model_of("m"), "d2", ""), "c",
                                         {.changed_data = true}));
@@ -158,18 +159,63 @@ TEST(Identity, NamesWhatDiffersInTheModel) {
   EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, model, "d", ""), "c", {}))
       << "weights that are not yet known";
   expect_refused(identity(model, {{"a-1-of-2", "1"}, {"a-2-of-2", "3"}}),
-                 {"weights hold other bytes: a-2-of-2\n", "the model's files that it began with"});
+                 {"weights hold other bytes: a-2-of-2\n", "the model files that it began with"});
   expect_refused(identity(model, {{"a-1-of-2", "1"}}), {"weights hold other bytes: fewer files"});
   expect_refused(changed([](ModelIdentity& m) { m.configuration["rope_theta"] = 5e4; }),
-                 {"the model's configuration: rope_theta 50000.0 instead of 10000.0\n"});
+                 {"the model's configuration: rope_theta was 10000.0, is now 50000.0\n"});
   expect_refused(changed([](ModelIdentity& m) {
                    for (int i = 0; i < 9; ++i) m.configuration[std::to_string(i)] = i;
                  }),
-                 {"0 0 instead of nothing, 1 1 instead", "and 4 more"});
-  expect_refused(changed([](ModelIdentity& m) { m.tokenizer = "u"; }), {"another tokenizer\n"});
+                 {"0 was nothing, is now 0, 1 was nothing, is", "and 4 more"});
+  expect_refused(changed([](ModelIdentity& m) { m.tokenizer = "u"; }),
+                 {"the tokenizer differs (its hash was \"t\", is now \"u\")\n",
+                  "use the tokenizer files that the run began with"});
   const auto other_template = changed([](ModelIdentity& m) { m.chat_template = "e"; });
-  expect_refused(other_template, {"another chat template\n", "model.chat_template"});
+  expect_refused(other_template, {"the chat template's special tokens", "model.chat_template"});
   EXPECT_NO_THROW(require_same_identity(saved, other_template, "c", {.changed_data = true}));
+}
+
+TEST(Identity, NamesWhereTheChatTemplateDiffers) {
+  const config::RunConfig config;
+  const auto identity = [&](const std::string& source) {
+    ModelIdentity model = model_of("m");
+    model.chat_template = model.chat_template_source = source;
+    return identity_of(config, model, "d", "");
+  };
+  const auto expect_refused = [&](const std::string& was, const std::string& is,
+                                  std::initializer_list<std::string> parts) {
+    test::expect_error<ConfigError>(
+        [&] { require_same_identity(identity(was), identity(is), "c", {}); }, parts);
+  };
+  expect_refused("a\nb\nc", "a\nB\nc",
+                 {"the chat template differs: line 2 was `b`, is now `B`\n",
+                  "use the chat template that the run began with", "another output.dir"});
+  expect_refused("a", "a\nb", {"the chat template differs: it has more lines than the 1 it had"});
+  expect_refused("a\nb\nc", "a", {"it has 1 lines, and had 3"});
+  expect_refused(std::string(100, 'x') + "é" + std::string(100, 'y'),
+                 std::string(100, 'x') + "è" + std::string(100, 'y'),
+                 {"…`xxxxxxxxxxxxxxxxxxxé", "`…, is now …`xxxxxxxxxxxxxxxxxxxè"});
+  expect_refused("a", "", {"there was a chat template, now there is none"});
+  auto before = identity("a");
+  before.erase("chat_template_source");  // of an older version
+  test::expect_error<ConfigError>([&] { require_same_identity(before, identity("b"), "c", {}); },
+                                  {"the chat template differs\n"});
+}
+
+TEST(Identity, NamesTheDataSetsThatDiffer) {
+  const config::RunConfig config;
+  const auto saved = identity_of(config, model_of("m"), "d", "", {{"a", "1"}, {"b", "2"}});
+  const auto expect_refused = [&](const NamedFingerprints& parts, const std::string& message) {
+    test::expect_error<ConfigError>(
+        [&] {
+          require_same_identity(saved, identity_of(config, model_of("m"), "e", "", parts), "c", {});
+        },
+        {message, "--allow-changed-data resumes with the new data"});
+  };
+  expect_refused({{"a", "1"}, {"b", "3"}}, "the training data differ: b\n");
+  expect_refused({{"a", "1"}}, "the training data differ: without b\n");
+  expect_refused({{"a", "1"}, {"b", "2"}, {"x", "4"}}, "the training data differ: x\n");
+  expect_refused({{"a", "1"}, {"b", "2"}}, "the training data differ in weight or order\n");
 }
 
 std::unique_ptr<model::Decoder> tiny_decoder() {
@@ -379,7 +425,7 @@ TEST(Identity, TheOptimizerBelongsToTheRun) {
   config.train.optimizer = config::Optimizer::kAdamW8bit;
   test::expect_error<ConfigError>(
       [&] { require_same_identity(saved, identity_of(config, model_of("m"), "d", ""), "c", {}); },
-      {"train.optimizer \"adamw_8bit\" instead of \"adamw\""});
+      {"train.optimizer was \"adamw\", is now \"adamw_8bit\""});
 }
 
 TEST_F(Checkpoints, LaterOnesAreSetAsideNotLost) {

@@ -17,16 +17,21 @@ struct ModelIdentity {
   std::string layout;                    ///< see weights::layout_fingerprint
   std::string tokenizer;                 ///< fingerprint
   std::string chat_template;             ///< fingerprint, with the texts of its special tokens
+  std::string chat_template_source;      ///< to say where another one differs
 };
 
+/// Data sets or files, and the fingerprint of each.
+using NamedFingerprints = std::vector<std::pair<std::string, std::string>>;
+
 /// @param config resolved   @param *_fingerprint of examples ("" without validation data)
+/// @param train_parts what `train_fingerprint` is made of, to say which part differs
 nlohmann::ordered_json identity_of(const config::RunConfig& config, const ModelIdentity& model,
                                    const std::string& train_fingerprint,
-                                   const std::string& val_fingerprint);
+                                   const std::string& val_fingerprint,
+                                   const NamedFingerprints& train_parts = {});
 
 /// The weights' bytes, which are known later than the rest.   @param files name and hash of each
-void add_weights(nlohmann::ordered_json& identity,
-                 const std::vector<std::pair<std::string, std::string>>& files);
+void add_weights(nlohmann::ordered_json& identity, const NamedFingerprints& files);
 
 struct ResumePermissions {
   bool changed_data = false, backend_change = false;
