@@ -12,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/hub/repo_name.h"
 #include "sftrun/launch/launch_plan.h"
@@ -47,16 +48,18 @@ std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
 std::vector<data::SourceLook> look_at_data(const config::RunConfig& config,
                                            std::vector<std::string>& warnings) {
   std::vector<data::SourceLook> looks;
-  const auto look = [&](const std::vector<config::DataSource>& sources, bool is_validation) {
-    for (const config::DataSource& source : sources) {
-      if (!exists_or_matches(source.path)) continue;  // on a hub
-      looks.push_back(data::look_at_source(config.data, source, is_validation));
-      const std::vector<std::string>& more = looks.back().warnings;
-      warnings.insert(warnings.end(), more.begin(), more.end());
-    }
+  data::ProblemCollector problems;
+  const auto look = [&](const config::DataSource& source, bool is_validation) {
+    if (!exists_or_matches(source.path)) return;  // on a hub
+    looks.push_back(data::look_at_source(config.data, source, is_validation));
+    const std::vector<std::string>& more = looks.back().warnings;
+    warnings.insert(warnings.end(), more.begin(), more.end());
   };
-  look(config.data.train, false);
-  look(config.data.val, true);
+  for (const config::DataSource& source : config.data.train)
+    problems.run([&] { look(source, false); });
+  for (const config::DataSource& source : config.data.val)
+    problems.run([&] { look(source, true); });
+  problems.throw_if_any();
   return looks;
 }
 
@@ -165,6 +168,11 @@ void warn(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
 }
 
+void add(Json& problems, const config::Problems& found) {
+  for (const config::Problem& problem : found)
+    problems.push_back({{"message", problem.message}, {"at", problem.where}, {"fix", problem.fix}});
+}
+
 int check_as_json(const ConfigOptions& options) {
   Json answer = {{"ok", true}};
   Json problems = Json::array();
@@ -187,10 +195,10 @@ int check_as_json(const ConfigOptions& options) {
     answer["data"] = data;
   } catch (const config::ConfigProblems& found) {
     code = found.code();
-    for (const config::Problem& problem : found.problems) {
-      problems.push_back(
-          {{"message", problem.message}, {"at", problem.where}, {"fix", problem.fix}});
-    }
+    add(problems, found.problems);
+  } catch (const data::DataProblems& found) {
+    code = found.code();
+    add(problems, found.problems);
   } catch (const Error& error) {
     code = error.code();
     problems.push_back({{"message", error.message()}, {"at", error.where()}, {"fix", error.fix()}});

@@ -11,6 +11,8 @@
 #include "model_source.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "text_model_loader.h"
 
@@ -36,14 +38,24 @@ int run_preview(const PreviewOptions& options) {
                                         .parts = hub::ModelParts::kText});
   const data::TextModel model = load_text_model(found.path, config.model.chat_template);
   std::vector<data::Preview> previews;
-  for (const config::DataSource& source : config.data.train)
-    previews.push_back(data::preview_dataset(config, source, model, options.num_examples));
+  data::ProblemCollector problems, refusals;  // the second do not keep from showing records
+  for (const config::DataSource& source : config.data.train) {
+    problems.run([&] {
+      previews.push_back(data::preview_dataset(config, source, model, options.num_examples));
+    });
+  }
+  problems.throw_if_any();
+  for (const data::Preview& preview : previews) {
+    for (const std::string& warning : preview.warnings) log::warn("{}", warning);
+    if (preview.refusal) refusals.run([&] { throw DataError(*preview.refusal); });
+  }
   if (options.html) {
     size_t num_sequences = 0;
     for (const data::Preview& preview : previews) num_sequences += preview.sequences.size();
     write_file_atomically(*options.html,
                           data::preview_html(previews, model, config::names_of(config.data.train)));
     std::printf("%s: %zu sequences\n", options.html->c_str(), num_sequences);
+    refusals.throw_if_any();
     return static_cast<int>(ExitCode::kDone);
   }
   if (options.json) {
@@ -54,6 +66,8 @@ int run_preview(const PreviewOptions& options) {
     std::printf("%s\n%s", preview.name.c_str(),
                 data::preview_text(preview, model, wants_colour()).c_str());
   }
+  std::fflush(stdout);
+  refusals.throw_if_any();
   return static_cast<int>(ExitCode::kDone);
 }
 

@@ -12,6 +12,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/quant_notes.h"
@@ -229,8 +230,12 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
     lines.push_back(text_of(trial));
     if (!is_validation) check.train.push_back(std::move(trial));
   };
-  for (const config::DataSource& source : config.data.train) look(source, false);
-  for (const config::DataSource& source : config.data.val) look(source, true);
+  data::ProblemCollector problems;
+  for (const config::DataSource& source : config.data.train)
+    problems.run([&] { look(source, false); });
+  for (const config::DataSource& source : config.data.val)
+    problems.run([&] { look(source, true); });
+  problems.throw_if_any();
   check_val_split(config.data.val_split, check.train);
   return check;
 }

@@ -3,8 +3,17 @@
 
 #include "open.h"
 #include "open_quote.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::arrow_readers {
+
+namespace {
+
+constexpr size_t kMostBadRows = 100'000;  // at once, with no good one among them
+constexpr size_t kShownBytes = 1000;
+
+}  // namespace
 
 /// Every column a text: "007" stays what it is.
 std::unique_ptr<data::RecordReader> read_csv(const std::filesystem::path& file,
@@ -15,6 +24,15 @@ std::unique_ptr<data::RecordReader> read_csv(const std::filesystem::path& file,
   auto parse = arrow::csv::ParseOptions::Defaults();
   parse.delimiter = delimiter;
   parse.newlines_in_values = true;
+  const auto bad = std::make_shared<std::vector<BadRow>>();
+  parse.invalid_row_handler = [bad](const arrow::csv::InvalidRow& row) {
+    if (row.number < 2 || bad->size() == kMostBadRows) return arrow::csv::InvalidRowResult::Error;
+    const std::string shown = one_line(std::string(row.text.substr(0, kShownBytes)));
+    bad->push_back(
+        {row.number - 1, fmt::format("expected {} columns, got {}: {}", row.expected_columns,
+                                     row.actual_columns, excerpt(shown))});
+    return arrow::csv::InvalidRowResult::Skip;
+  };
   auto convert = arrow::csv::ConvertOptions::Defaults();
   convert.default_column_type = arrow::utf8();
   const OpenedInput input = open_input(file, compression);
@@ -29,7 +47,8 @@ std::unique_ptr<data::RecordReader> read_csv(const std::filesystem::path& file,
                          ARROW_RETURN_NOT_OK(reader->ReadNext(&batch));
                          return batch;
                        },
-                       .file_position = [input] { return input.file_position(); }});
+                       .file_position = [input] { return input.file_position(); },
+                       .take_bad_rows = [bad] { return std::exchange(*bad, {}); }});
 }
 
 }  // namespace sftrun::arrow_readers

@@ -7,6 +7,8 @@
 
 #include <filesystem>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "sftrun/data/arrow_table.h"
 
@@ -32,12 +34,26 @@ T value_of(arrow::Result<T> result, const std::filesystem::path& file) {
 /// `where` for strings that are not UTF-8
 Json row_of(const arrow::RecordBatch& batch, int64_t row, const std::string& where);
 
+/// A text of the file's own bytes for a message: one line, of limited length, in UTF-8.
+std::string one_line(std::string text);
+
+inline constexpr const char* kQuoteFix =
+    "quote fields that hold the delimiter or line ends, and double the quotes inside them";
+
+/// A row that is none of the table's, as one of a CSV file with too many columns.
+struct BadRow {
+  int64_t number = 0;  ///< from 1, good and bad rows together
+  std::string message;
+};
+
 /// How a file names its records, and what of it was read.
 struct TableSource {
   std::filesystem::path file;
   /// The next batch; null at the end.
   std::function<arrow::Result<std::shared_ptr<arrow::RecordBatch>>()> next;
   std::function<uint64_t()> file_position;
+  /// Bad rows that were found meanwhile; each is asked for once. Empty: there are none.
+  std::function<std::vector<BadRow>()> take_bad_rows = {};
 };
 std::unique_ptr<data::RecordReader> read_batches(TableSource source);
 

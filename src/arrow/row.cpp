@@ -2,6 +2,8 @@
 #include <arrow/extension_type.h>
 #include <arrow/scalar.h>
 
+#include <algorithm>
+
 #include "readers.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/read_limits.h"
@@ -102,22 +104,34 @@ class RowReader {
   const std::string& where_;
 };
 
-/// Rows [first, first + count) of a batch.
+/// Rows of a batch, and bad rows among them.
 class TableBlock final : public data::RecordBlock {
  public:
-  TableBlock(std::shared_ptr<arrow::RecordBatch> batch, int64_t first_number)
-      : batch_(std::move(batch)), first_number_(first_number) {}
-  size_t size() const override { return static_cast<size_t>(batch_->num_rows()); }
+  /// @param bad in order; with the batch's rows their numbers are consecutive
+  TableBlock(std::shared_ptr<arrow::RecordBatch> batch, int64_t first_number,
+             std::vector<BadRow> bad)
+      : batch_(std::move(batch)), first_number_(first_number), bad_(std::move(bad)) {}
+  size_t size() const override {
+    return bad_.size() + (batch_ ? static_cast<size_t>(batch_->num_rows()) : 0);
+  }
   int64_t number(size_t index) const override {
     return first_number_ + static_cast<int64_t>(index);
   }
   Json parse(size_t index, const std::string& where) const override {
-    return row_of(*batch_, static_cast<int64_t>(index), where);
+    const int64_t wanted = number(index);
+    const auto next =
+        std::lower_bound(bad_.begin(), bad_.end(), wanted,
+                         [](const BadRow& row, int64_t number) { return row.number < number; });
+    if (next != bad_.end() && next->number == wanted) {
+      throw DataError(next->message, where, kQuoteFix);
+    }
+    return row_of(*batch_, static_cast<int64_t>(index) - (next - bad_.begin()), where);
   }
 
  private:
-  std::shared_ptr<arrow::RecordBatch> batch_;
+  std::shared_ptr<arrow::RecordBatch> batch_;  // null: bad rows alone
   int64_t first_number_;
+  std::vector<BadRow> bad_;
 };
 
 class TableReader final : public data::RecordReader {
@@ -129,21 +143,38 @@ class TableReader final : public data::RecordReader {
     while (!batch_ || offset_ == batch_->num_rows()) {
       batch_ = read_batch();
       offset_ = 0;
-      if (!batch_) return nullptr;
+      if (!batch_) return bad_.empty() ? nullptr : block_of(nullptr);
     }
     auto slice = batch_->Slice(offset_, kBlockRows);
-    const int64_t first = num_rows_ + 1;
     offset_ += slice->num_rows();
-    num_rows_ += slice->num_rows();
-    return std::make_unique<TableBlock>(std::move(slice), first);
+    return block_of(std::move(slice));
   }
   bool is_table() const override { return true; }
   uint64_t file_position() const override { return source_.file_position(); }
 
  private:
+  /// The next rows, with the bad ones before and between them; without rows, those that are left.
+  std::unique_ptr<TableBlock> block_of(std::shared_ptr<arrow::RecordBatch> rows) {
+    const int64_t first = num_rows_ + 1;
+    int64_t end = first + (rows ? rows->num_rows() : 0);
+    size_t count = 0;
+    for (; count < bad_.size() && (!rows || bad_[count].number < end); ++count, ++end) {
+      const int64_t next = first + static_cast<int64_t>(count);
+      bad_[count].number = rows ? std::max(bad_[count].number, next) : next;
+    }
+    const auto behind = bad_.begin() + static_cast<ptrdiff_t>(count);
+    std::vector<BadRow> among(bad_.begin(), behind);
+    bad_.erase(bad_.begin(), behind);
+    num_rows_ = end - 1;
+    return std::make_unique<TableBlock>(std::move(rows), first, std::move(among));
+  }
+
   std::shared_ptr<arrow::RecordBatch> read_batch() {
     try {
       auto batch = value_of(source_.next(), source_.file);
+      if (source_.take_bad_rows) {
+        for (BadRow& row : source_.take_bad_rows()) bad_.push_back(std::move(row));
+      }
       if (!batch) return nullptr;
       if (num_rows_ == 0) require_fields(*batch->schema());
       // Arrow does not validate the lengths and indices in a file, which may point outside it.
@@ -177,6 +208,7 @@ class TableReader final : public data::RecordReader {
 
   TableSource source_;
   std::shared_ptr<arrow::RecordBatch> batch_;
+  std::vector<BadRow> bad_;  // that stand behind the rows given out
   int64_t offset_ = 0, num_rows_ = 0;
 };
 

@@ -5,25 +5,9 @@
 namespace sftrun::arrow_readers {
 namespace {
 
-/// One line: Arrow shows the offending row, however long.
-std::string shortened(std::string reason) {
-  constexpr size_t kLongest = 300;
-  const bool is_text = is_valid_utf8(reason);  // Arrow quotes the file's own bytes
-  for (char& c : reason) {
-    if (c == '\n' || c == '\r') c = ' ';
-    if (!is_text && (static_cast<unsigned char>(c) & 0x80U) != 0) c = '?';
-  }
-  if (reason.size() <= kLongest) return reason;
-  size_t end = kLongest;
-  while (end > 0 && (static_cast<unsigned char>(reason[end]) & 0xC0U) == 0x80U) --end;
-  return reason.substr(0, end) + " …";
-}
-
 std::string fix_for(const std::string& reason) {
   const auto has = [&](const char* part) { return reason.find(part) != std::string::npos; };
-  if (has("columns, got")) {
-    return "quote fields that hold the delimiter or line ends, and double the quotes inside them";
-  }
+  if (has("columns, got")) return kQuoteFix;
   if (has("is not closed before"))
     return "close the quote; a quote inside a quoted field is written as two";
   if (has("cannot infer number of columns"))
@@ -37,8 +21,21 @@ std::string fix_for(const std::string& reason) {
 
 }  // namespace
 
+std::string one_line(std::string reason) {
+  constexpr size_t kLongest = 300;
+  const bool is_text = is_valid_utf8(reason);  // Arrow quotes the file's own bytes
+  for (char& c : reason) {
+    if (c == '\n' || c == '\r') c = ' ';
+    if (!is_text && (static_cast<unsigned char>(c) & 0x80U) != 0) c = '?';
+  }
+  if (reason.size() <= kLongest) return reason;
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(reason[end]) & 0xC0U) == 0x80U) --end;
+  return reason.substr(0, end) + " …";
+}
+
 void fail(const std::string& reason, const std::filesystem::path& file) {
-  throw DataError("cannot read: " + shortened(reason), file.string(), fix_for(reason));
+  throw DataError("cannot read: " + one_line(reason), file.string(), fix_for(reason));
 }
 
 }  // namespace sftrun::arrow_readers

@@ -159,6 +159,16 @@ struct Words<TooLong> {
 };
 
 template <>
+struct Words<BadRecords> {
+  using enum BadRecords;
+  static constexpr auto all = std::to_array<Word<BadRecords>>({
+      {"error", kError},
+      {"skip", kSkip},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
 struct Words<Scheduler> {
   using enum Scheduler;
   static constexpr auto all = std::to_array<Word<Scheduler>>({

@@ -202,6 +202,10 @@ void visit_fields(DataConfig& data, Visitor&& field) {
       data.too_long, "too_long", any(),
       "What to do with an example longer than max_seq_len. auto: drop for chat, truncate for text.",
       "truncate");
+  field(data.bad_records, "bad_records", any(),
+        "Records that cannot be used (malformed JSON, a missing key): error stops and names the "
+        "first ten with their lines; skip leaves them out and counts them.",
+        "skip");
 }
 
 /// Keeps products of batch sizes and devices far from overflow.

@@ -103,17 +103,20 @@ LoadedConfig config_from_overrides(const std::vector<std::string>& overrides) {
 }
 
 void require_files(const LoadedConfig& loaded) {
+  Problems missing;
   const auto require = [&](const std::string& key, const std::string& path) {
     if (path.empty() || exists_or_matches(path)) return;
-    throw DataError(
-        fmt::format("{}: {}: {}", key, is_glob(path) ? "no file matches" : "no such file", path),
-        loaded.place_of(key),
-        "paths are looked up from the current directory, then from the YAML's");
+    missing.push_back(
+        {fmt::format("{}: {}: {}", key, is_glob(path) ? "no file matches" : "no such file", path),
+         loaded.place_of(key),
+         "paths are looked up from the current directory, then from the YAML's"});
   };
   const RunConfig& config = loaded.config;
   for (const DataSource& source : config.data.train) require("data.train", source.path);
   for (const DataSource& source : config.data.val) require("data.val", source.path);
   require("tuning.lora.init_from", config.tuning.lora.init_from);
+  if (missing.size() > 1) throw DataProblems(missing);
+  if (!missing.empty()) throw DataError(missing[0].message, missing[0].where, missing[0].fix);
 }
 
 }  // namespace sftrun::config

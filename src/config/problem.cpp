@@ -7,10 +7,8 @@
 #include "sftrun/core/read_limits.h"
 
 namespace sftrun::config {
-namespace {
 
-/// The reports of all problems, without the first "error: ", which Error puts there itself.
-std::string report(const Problems& problems) {
+std::string report_of(const Problems& problems) {
   constexpr std::string_view kPrefix = "error: ";
   std::string text;
   const size_t shown = std::min(problems.size(), ReadLimits().problems);
@@ -23,9 +21,10 @@ std::string report(const Problems& problems) {
   return text.substr(kPrefix.size());
 }
 
-}  // namespace
+ConfigProblems::ConfigProblems(Problems all)
+    : ConfigError(report_of(all)), problems(std::move(all)) {}
 
-ConfigProblems::ConfigProblems(Problems all) : ConfigError(report(all)), problems(std::move(all)) {}
+DataProblems::DataProblems(Problems all) : DataError(report_of(all)), problems(std::move(all)) {}
 
 void throw_if_any(const Problems& problems) {
   if (!problems.empty()) throw ConfigProblems(problems);

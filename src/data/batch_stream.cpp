@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "bad_records.h"
 #include "dataset_checks.h"
 #include "packing.h"
 #include "sampled_hash.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/rng.h"
+#include "sftrun/data/data_problems.h"
 #include "shuffle.h"
 #include "tokenized_source.h"
 
@@ -37,6 +40,7 @@ class EndlessSource {
         num_threads_(num_threads),
         first_file_(first_file) {
     reopen();
+    current_->require_one_format();
     checks_.emplace(model, config.data, current_->format().format, current_->rule());
     log::info("data: {} is streamed; it holds {} records: {}", shown_name(source.path),
               name_of(current_->format().format), current_->format().reason);
@@ -49,13 +53,17 @@ class EndlessSource {
     checks_.reset();  // the run has judged them when it began
   }
 
-  /// Appends the examples of the next `count` records.
-  void take(int64_t count, std::vector<Example>& examples) {
+  /// Appends the examples of the next `count` records, and adds the bad ones among them to `bad`.
+  void take(int64_t count, std::vector<Example>& examples, BadRecords& bad) {
     while (count > 0) {
       if (next_ == block_.records.size() && !read_block()) continue;
       const size_t i = next_++;
       ++position_.record;
       --count;
+      if (const auto& error = block_.bad[i]) {
+        bad.add(*error, position_.record);
+        continue;
+      }
       if (checks_) checks_->add(block_.records[i], block_.places[i]);
       for (Outcome& outcome : block_.records[i]) {
         if (outcome.example.tokens.empty()) continue;
@@ -64,7 +72,8 @@ class EndlessSource {
         examples.push_back(std::move(outcome.example));
       }
     }
-    if (checks_) say(checks_->conclude());
+    if (!checks_ || checks_->stats().num_records == 0) return;  // all bad so far
+    say(checks_->conclude());
     checks_.reset();
   }
 
@@ -84,6 +93,7 @@ class EndlessSource {
     next_ = 0;
     if (auto block = current_->next()) {
       block_ = std::move(*block);
+      if (config_.data.bad_records == config::BadRecords::kError) refuse_bad_records();
       return true;
     }
     block_ = {};
@@ -95,6 +105,14 @@ class EndlessSource {
     position_ = {position_.pass + 1, 0};
     reopen();
     return false;
+  }
+
+  void refuse_bad_records() const {
+    BadRecords bad;
+    for (size_t i = 0; i < block_.bad.size(); ++i) {
+      if (const auto& error = block_.bad[i]) bad.add(*error, static_cast<int64_t>(i));
+    }
+    if (bad.count() > 0) bad.refuse(static_cast<int64_t>(block_.bad.size()));
   }
 
   const config::RunConfig& config_;
@@ -125,18 +143,24 @@ struct BatchStream::Window {
   double epochs_begin = 0, epochs_end = 0;
   std::vector<Example> examples;
   std::vector<Bin> bins;
+  int64_t num_bad = 0;         // records that were left out
+  int64_t num_bad_before = 0;  // between the last window and `begin`: those had no example
 };
 
 class BatchStream::Windows {
  public:
   Windows(const config::RunConfig& config, const TextModel& model, int num_threads)
       : config_(config) {
+    ProblemCollector problems;
     for (const config::DataSource& source : config_.data.train) {
-      sources_.emplace_back(std::make_unique<EndlessSource>(config_, source, model, num_threads,
-                                                            static_cast<int32_t>(files_.size())));
-      const auto& files = sources_.back()->files();
-      files_.insert(files_.end(), files.begin(), files.end());
+      problems.run([&] {
+        sources_.emplace_back(std::make_unique<EndlessSource>(config_, source, model, num_threads,
+                                                              static_cast<int32_t>(files_.size())));
+        const auto& files = sources_.back()->files();
+        files_.insert(files_.end(), files.begin(), files.end());
+      });
     }
+    problems.throw_if_any();
     for (const auto& source : sources_)
       epoch_records_ += source->weight() * source->estimated_records();
   }
@@ -153,15 +177,19 @@ class BatchStream::Windows {
     auto window = std::make_shared<Window>();
     while (window->bins.empty()) {
       window->index = index_;
+      window->num_bad_before += std::exchange(window->num_bad, 0);
       window->begin.clear();
       for (const auto& source : sources_) window->begin.push_back(source->position());
       window->epochs_begin = epochs_;
       int64_t num_records = 0;
+      BadRecords bad;
       for (const auto& source : sources_) {
         const int64_t count = share_of(*source);
-        source->take(count, window->examples);
+        source->take(count, window->examples, bad);
         num_records += count;
       }
+      window->num_bad = bad.count();
+      if (bad.count() > 0) log::warn("data: {}", bad.left_out());
       epochs_ += static_cast<double>(num_records) / epoch_records_;
       window->epochs_end = epochs_;
       form_bins(*window);
@@ -210,7 +238,10 @@ BatchStream::BatchStream(const config::RunConfig& config, const TextModel& model
     : global_batch_size_(*config.train.global_batch_size.value),
       windows_(std::make_unique<Windows>(config, model, num_threads)) {
   Fingerprint fingerprint;
-  for (const SourceFile& file : windows_->files()) fingerprint.add(sampled_hash(file.path));
+  for (const SourceFile& file : windows_->files()) {
+    file_hashes_.emplace_back(file.path, sampled_hash(file.path));
+    fingerprint.add(file_hashes_.back().second);
+  }
   fingerprint_ = fingerprint.add(config::to_json(config)["data"]["train"].dump()).hex();
   if (!position.is_null()) used_ = seek(position);
   window_ = windows_->make();
@@ -226,6 +257,7 @@ size_t BatchStream::seek(const nlohmann::ordered_json& position) {
     if (!windows_->seek(position.at("window").get<int64_t>(), begin,
                         position.at("epochs").get<double>()))
       refuse_position();
+    bad_before_ = position.value("bad_records", int64_t{0});
     return position.at("bins").get<size_t>();
   } catch (const nlohmann::json::exception&) {
     refuse_position();
@@ -237,6 +269,7 @@ BatchStream::~BatchStream() {
 }
 
 void BatchStream::use_next_window() {
+  bad_before_ = num_bad_records();
   window_ = coming_.get();
   used_ = 0;
   coming_ = std::async(std::launch::async, [this] { return windows_->make(); });
@@ -269,7 +302,12 @@ nlohmann::ordered_json BatchStream::position() const {
   return {{"window", window_->index},
           {"sources", sources},
           {"bins", used_},
+          {"bad_records", bad_before_ + window_->num_bad_before},
           {"epochs", window_->epochs_begin}};
+}
+
+int64_t BatchStream::num_bad_records() const {
+  return bad_before_ + window_->num_bad_before + window_->num_bad;
 }
 
 double BatchStream::epochs() const {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 
+#include "bad_records.h"
 #include "dataset_checks.h"
 #include "record.h"
 #include "roles.h"
@@ -14,6 +16,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/data_problems.h"
 #include "token_cache.h"
 #include "tokenized_source.h"
 #include "tokenizing_progress.h"
@@ -74,8 +77,8 @@ std::string cache_key(const std::string& fingerprint, const std::vector<SourceFi
   for (const SourceFile& file : files) key.add(file.path);
   for (const auto value :
        {static_cast<int64_t>(data.loss_on), static_cast<int64_t>(data.thinking),
-        static_cast<int64_t>(data.empty_thinking), static_cast<int64_t>(rule.too_long),
-        rule.max_seq_len, rendering_moment(model)}) {
+        static_cast<int64_t>(data.empty_thinking), static_cast<int64_t>(data.bad_records),
+        static_cast<int64_t>(rule.too_long), rule.max_seq_len, rendering_moment(model)}) {
     key.add(static_cast<uint64_t>(value));
   }
   for (const text::TokenId id : model.stop_ids) key.add(static_cast<uint64_t>(id));
@@ -85,12 +88,14 @@ std::string cache_key(const std::string& fingerprint, const std::vector<SourceFi
 Json to_json(const DatasetStats& stats) {
   return {stats.num_records,   stats.num_examples,       stats.num_dropped_too_long,
           stats.num_truncated, stats.num_labels_cut_off, stats.num_without_labels,
-          stats.num_tokens,    stats.num_label_tokens,   stats.longest};
+          stats.num_tokens,    stats.num_label_tokens,   stats.longest,
+          stats.num_bad};
 }
 
 DatasetStats stats_from_json(const Json& json) {
   const auto at = [&](size_t index) { return json.at(index).get<int64_t>(); };
   return {.num_records = at(0),
+          .num_bad = at(9),
           .num_examples = at(1),
           .num_dropped_too_long = at(2),
           .num_truncated = at(3),
@@ -106,26 +111,33 @@ void write_examples(const fs::path& target, TokenizedSource& source, const std::
   ExampleWriter writer(target);
   DatasetChecks checks(model, config.data, source.format().format, source.rule());
   TokenizingProgress progress(name);
+  const bool skips = config.data.bad_records == config::BadRecords::kSkip;
   while (const auto block = source.next()) {
-    for (size_t i = 0; i < block->records.size(); ++i) {
-      checks.add(block->records[i], block->places[i]);
-      for (const Outcome& outcome : block->records[i]) {
+    checks.add(*block);
+    for (const std::vector<Outcome>& record : block->records) {
+      for (const Outcome& outcome : record) {
         if (!outcome.example.tokens.empty()) writer.add(outcome.example);
       }
     }
     progress.update(source.fraction_read(), checks.stats().num_records);
+    if (!skips && checks.bad_records().took_long())
+      checks.require_usable_records(
+          fmt::format("of the first {} records: ", checks.stats().num_records));
   }
+  checks.require_usable_records();
   Json remarks = Json::array();
   for (const Remark& remark : checks.conclude())
     remarks.push_back({remark.is_warning, remark.text});
   Json files = Json::array();
   for (const SourceFile& file : source.files()) files.push_back({file.path, file.is_table});
-  writer.finish({{"stats", to_json(checks.stats())}, {"remarks", remarks}, {"files", files}});
+  writer.finish({{"stats", to_json(checks.stats())},
+                 {"bad_records", checks.bad_records().fingerprint()},
+                 {"remarks", remarks},
+                 {"files", files}});
 }
 
 LoadedSource load_source(const config::RunConfig& config, const config::DataSource& source,
-                         SplitRole role, const TextModel& model, int num_threads) {
-  TokenizedSource records(config, source, role, model, num_threads);
+                         TokenizedSource& records, const TextModel& model, int num_threads) {
   const RecordFormat format = records.format().format;
   const size_t num_files = records.files().size();
   const std::string subset = subset_of(source);
@@ -150,10 +162,22 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   for (const Json& remark : header.at("remarks"))
     remarks.push_back({remark.at(0).get<bool>(), remark.at(1).get<std::string>()});
   say(remarks);
+  if (loaded.stats.num_bad > 0) {  // which ones is for this program to say
+    loaded.fingerprint = Fingerprint()
+                             .add(loaded.fingerprint)
+                             .add(header.at("bad_records").get<std::string>())
+                             .hex();
+  }
   loaded.part = {.name = source.path + subset, .format = format, .weight = source.weight};
+  loaded.part.fingerprint = loaded.fingerprint;
   for (const Json& file : header.at("files"))
     loaded.part.files.push_back({file.at(0).get<std::string>(), file.at(1).get<bool>()});
   return loaded;
+}
+
+/// For messages about the first records of a data set.
+std::string scope_of(int64_t num_records, bool is_whole) {
+  return is_whole ? "" : fmt::format("of the first {} records: ", num_records);
 }
 
 /// What each data set is of an epoch.
@@ -199,6 +223,7 @@ PreviewedSequence previewed(Sequence sequence, const LengthRule& rule, const std
 
 DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   num_records += other.num_records;
+  num_bad += other.num_bad;
   num_examples += other.num_examples;
   num_dropped_too_long += other.num_dropped_too_long;
   num_truncated += other.num_truncated;
@@ -221,14 +246,35 @@ Dataset load_dataset(const config::RunConfig& config,
                      const std::vector<config::DataSource>& sources, bool is_validation,
                      const TextModel& model, int num_threads) {
   const SplitRole role = is_validation ? SplitRole::kValidation : SplitRole::kTrain;
+  std::vector<std::unique_ptr<TokenizedSource>> opened;
+  ProblemCollector opening;  // what shows at once is told before anything is tokenised
+  for (const config::DataSource& source : sources) {
+    opening.run([&] {
+      opened.push_back(std::make_unique<TokenizedSource>(config, source, role, model, num_threads));
+      opened.back()->require_one_format();
+    });
+  }
+  opening.throw_if_any();
+  ProblemCollector tokenizing;
   std::vector<ExampleStore> stores;
   std::vector<DatasetPart> parts;
   std::vector<DatasetStats> stats;
   DatasetStats total;
   Fingerprint fingerprint;
   int64_t num_examples = 0;
-  for (const config::DataSource& source : sources) {
-    LoadedSource loaded = load_source(config, source, role, model, num_threads);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const config::DataSource& source = sources[i];
+    LoadedSource loaded;
+    bool is_loaded = false;
+    tokenizing.run([&] {
+      loaded = load_source(config, source, *opened[i], model, num_threads);
+      is_loaded = true;
+    });
+    opened[i].reset();
+    if (!is_loaded && i + 1 < sources.size())
+      log::info("data: {} has errors; they are reported when the other data sets are read",
+                shown_name(source.path));
+    if (!is_loaded) continue;
     loaded.part.begin = num_examples;
     num_examples += loaded.examples.size();
     loaded.part.end = num_examples;
@@ -239,6 +285,7 @@ Dataset load_dataset(const config::RunConfig& config,
     fingerprint.add(loaded.fingerprint);
     if (source.weight != 1) fingerprint.add(fmt::format("{}", source.weight));
   }
+  tokenizing.throw_if_any();
   log_mix(parts, stats);
   return {ExampleStore::concatenate(stores), std::move(parts), total, fingerprint.hex()};
 }
@@ -251,18 +298,40 @@ SourceLook look_at_source(const config::DataConfig& data, const config::DataSour
                   .num_files = records.files().size(),
                   .format = records.format().format,
                   .format_reason = records.format().reason};
-  std::map<std::string, int64_t> unknown;
+  records.require_one_format();
+  std::map<std::string, int64_t> unknown, unread;
+  BadRecords bad;
   while (look.num_records < num_records) {
     const auto block = records.next();
     if (!block) break;
     for (size_t i = 0; i < block->count && look.num_records < num_records; ++i) {
-      const RecordShape shape = shape_of(records.parse(*block, i), look.format, TemplateTraits{},
-                                         records.where(*block, i));
+      try {
+        const Json record = records.parse(*block, i);
+        const RecordShape shape =
+            shape_of(record, look.format, TemplateTraits{}, records.where(*block, i));
+        for (const std::string& column : unread_columns(record, look.format, shape))
+          ++unread[column];
+        if (const auto* conversation = std::get_if<Conversation>(&shape)) {
+          for (const std::string& role : unknown_roles(conversation->messages, "")) ++unknown[role];
+        }
+      } catch (const DataError& error) {
+        bad.add(error, look.num_records);
+      }
       ++look.num_records;
-      const auto* conversation = std::get_if<Conversation>(&shape);
-      if (conversation == nullptr) continue;
-      for (const std::string& role : unknown_roles(conversation->messages, "")) ++unknown[role];
     }
+  }
+  const bool may_skip = data.bad_records == config::BadRecords::kSkip;
+  const bool is_whole = look.num_records < num_records;
+  if (bad.count() > 0 && (!may_skip || bad.count() == look.num_records))
+    bad.refuse(look.num_records, scope_of(look.num_records, is_whole));
+  if (bad.count() > 0) {
+    look.warnings.push_back(
+        fmt::format("{}: of the first {} records {}", look.name, look.num_records, bad.left_out()));
+  }
+  for (const auto& [column, count] : unread) {
+    look.warnings.push_back(
+        fmt::format("{}: {} of the first {} records have \"{}\", which is not read; {}", look.name,
+                    count, look.num_records, column, advice_on_column(column)));
   }
   for (const auto& [role, count] : unknown) {
     const std::string likely = likely_role(role);
@@ -281,12 +350,13 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   first.max_samples = std::min(source.max_samples.value_or(num_records), num_records);
   const SplitRole role = is_validation ? SplitRole::kValidation : SplitRole::kTrain;
   TokenizedSource records(config, first, role, model, /*num_threads=*/1);
+  records.require_one_format();
   DatasetChecks checks(model, config.data, records.format().format, records.rule());
   std::vector<int64_t> lengths;
   while (const auto block = records.next()) {
-    for (size_t i = 0; i < block->records.size(); ++i) {
-      checks.add(block->records[i], block->places[i]);
-      for (const Outcome& outcome : block->records[i])
+    checks.add(*block);
+    for (const auto& outcomes : block->records) {
+      for (const Outcome& outcome : outcomes)
         if (!outcome.example.tokens.empty()) lengths.push_back(std::ssize(outcome.example.tokens));
     }
   }
@@ -300,13 +370,13 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   trial.num_records_estimated =
       trial.is_whole ? seen
                      : std::llround(SourceRecords(config.data, source, role).estimated_records());
+  checks.require_usable_records(scope_of(seen, trial.is_whole));
   try {
     for (const Remark& remark : checks.conclude())
       if (remark.is_warning) trial.warnings.push_back(remark.text);
   } catch (const DataError& error) {
     if (trial.is_whole) throw;
-    throw DataError(fmt::format("of the first {} records: {}", seen, error.message()),
-                    error.where(), error.fix());
+    throw DataError(scope_of(seen, trial.is_whole) + error.message(), error.where(), error.fix());
   }
   return trial;
 }
@@ -321,18 +391,35 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
   Preview preview{.name = source.path + subset_of(source),
                   .format = detected.format,
                   .format_reason = detected.reason};
-  int64_t left = std::max<int64_t>(num_records, 0);
-  while (left > 0) {
+  records.require_one_format();
+  BadRecords bad;
+  int64_t seen = 0;
+  while (seen < num_records) {
     const auto block = records.next();
     if (!block) break;
-    for (size_t i = 0; i < block->count && left > 0; ++i, --left) {
+    for (size_t i = 0; i < block->count && seen < num_records; ++i, ++seen) {
       const std::string where = records.where(*block, i);
       const bool is_table = records.files()[static_cast<size_t>(block->file)].is_table;
       const std::string place =
           fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i));
-      for (Sequence& sequence : builder.build(records.parse(*block, i), where))
-        preview.sequences.push_back(previewed(std::move(sequence), rule, place, where));
+      try {
+        for (Sequence& sequence : builder.build(records.parse(*block, i), where))
+          preview.sequences.push_back(previewed(std::move(sequence), rule, place, where));
+      } catch (const DataError& error) {
+        bad.add(error, seen);
+        preview.sequences.push_back({.place = place, .left_out = error.message()});
+      }
     }
+  }
+  const bool may_skip = config.data.bad_records == config::BadRecords::kSkip;
+  if (bad.count() > 0 && (!may_skip || bad.count() == seen)) bad.refuse(seen);
+  constexpr int64_t kTried = 1000;
+  try {
+    preview.warnings =
+        try_dataset(config, source, /*is_validation=*/false, model, std::max(kTried, num_records))
+            .warnings;
+  } catch (const DataError& error) {
+    preview.refusal = error;
   }
   return preview;
 }

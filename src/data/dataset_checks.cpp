@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "record.h"
 #include "roles.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
@@ -57,9 +58,27 @@ void DatasetChecks::add(const std::vector<Outcome>& record, const std::string& p
   for (const Outcome& outcome : record) add(outcome, place);
 }
 
+void DatasetChecks::add(const TokenizedSource::Block& block) {
+  for (size_t i = 0; i < block.records.size(); ++i) {
+    if (const auto& error = block.bad[i]) bad_.add(*error, stats_.num_records);
+    add(block.records[i], block.places[i]);
+  }
+  stats_.num_bad = bad_.count();
+  if (bad_.is_hopeless(stats_.num_records)) bad_.refuse(stats_.num_records);
+}
+
+void DatasetChecks::require_usable_records(const std::string& scope) const {
+  if (bad_.count() == 0) return;
+  const bool may_skip = data_.bad_records == config::BadRecords::kSkip;
+  if (!may_skip || bad_.count() == stats_.num_records) bad_.refuse(stats_.num_records, scope);
+}
+
 void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   count(outcome, place);
   for (const std::string& role : outcome.unknown_roles) unknown_roles_[role].add(1, place);
+  for (const std::string& column : outcome.unread_columns) unread_columns_[column].add(1, place);
+  begins_with_answer_.add(outcome.begins_with_answer ? 1 : 0, place);
+  empty_answers_.add(outcome.num_empty_answers, place);
   empty_thinking_.add(outcome.num_empty_thinking, place);
   tool_calls_.add(outcome.left_out.tool_calls, place);
   reasoning_.add(outcome.left_out.reasoning, place);
@@ -104,6 +123,7 @@ void DatasetChecks::count(const Outcome& outcome, const std::string& place) {
 
 std::vector<Remark> DatasetChecks::conclude() const {
   std::vector<Remark> remarks;
+  remark_on_records(remarks);
   remark_on_roles(remarks);
   if (first_kept_) require_learnt_ends(remarks);
   remark_on_thinking(remarks);
@@ -174,6 +194,20 @@ void DatasetChecks::remark_on_roles(std::vector<Remark>& remarks) const {
          fmt::format("records have the role `{}`, which the chat template does not name", role),
          advice_on_role(role));
   }
+}
+
+void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
+  if (bad_.count() > 0) remarks.push_back({true, "data: " + bad_.left_out()});
+  for (const auto& [column, records] : unread_columns_) {
+    warn(remarks, records, fmt::format("records have \"{}\", which is not read", column),
+         advice_on_column(column));
+  }
+  warn(remarks, begins_with_answer_, "conversations begin with an assistant turn",
+       "the model learns to speak first; put the user's turn before it where that is not meant");
+  warn(
+      remarks, empty_answers_, "answers are empty",
+      "the model learns to end its answer at once; leave such records out, or set \"train\": false "
+      "for the turn");
 }
 
 void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {

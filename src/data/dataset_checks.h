@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bad_records.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/log.h"
 #include "sftrun/data/dataset.h"
@@ -42,7 +43,12 @@ class DatasetChecks {
                 const LengthRule& rule);
 
   void add(const std::vector<Outcome>& record, const std::string& place);
+  /// @throws DataError where all records so far are bad, and there are a thousand
+  void add(const TokenizedSource::Block& block);
+  const BadRecords& bad_records() const { return bad_; }
 
+  /// @param scope see BadRecords   @throws DataError for bad records, unless they are left out
+  void require_usable_records(const std::string& scope = {}) const;
   /// Remarks on what is doubtful. @throws DataError showing an example where training is bound to
   /// harm, or where nothing is left to train on
   std::vector<Remark> conclude() const;
@@ -55,6 +61,7 @@ class DatasetChecks {
   void remark_on_thinking(std::vector<Remark>& remarks) const;
   void remark_on_templates(std::vector<Remark>& remarks) const;
   void remark_on_roles(std::vector<Remark>& remarks) const;
+  void remark_on_records(std::vector<Remark>& remarks) const;
   void remark_on_lengths(std::vector<Remark>& remarks) const;
   std::string unknown_roles_fix() const;
   [[noreturn]] void refuse_empty() const;
@@ -72,8 +79,10 @@ class DatasetChecks {
   std::optional<std::pair<std::string, std::string>> first_without_labels_;  // text, place
   std::optional<std::pair<int64_t, std::string>> shortest_too_long_;         // length, place
   Tally without_end_, empty_thinking_, tool_calls_, reasoning_, earlier_reasoning_, tools_,
-      control_tokens_, missing_bos_, too_long_, truncated_, labels_cut_off_, without_labels_;
-  std::map<std::string, Tally> unknown_roles_;
+      control_tokens_, empty_answers_, begins_with_answer_, missing_bos_, too_long_, truncated_,
+      labels_cut_off_, without_labels_;
+  std::map<std::string, Tally> unknown_roles_, unread_columns_;
+  BadRecords bad_;
 };
 
 }  // namespace sftrun::data

@@ -94,6 +94,22 @@ void drop_empty_answers(LabelledConversation& conversation, const Json& messages
   });
 }
 
+int64_t count_empty_answers(const LabelledConversation& conversation, const Json& messages) {
+  std::set<int32_t> learnt;
+  for (const LabelledConversation::Run& run : conversation.runs) learnt.insert(run.message);
+  return std::count_if(learnt.begin(), learnt.end(), [&](int32_t message) {
+    if (message < 0 || static_cast<size_t>(message) >= messages.size()) return false;
+    const Json& answer = messages[static_cast<size_t>(message)];
+    if (answer["role"] != "assistant" || makes_calls(answer)) return false;
+    for (const char* key : {"reasoning_content", "thinking", "reasoning"}) {
+      if (is_given(answer, key)) return false;
+    }
+    const auto content = answer.find("content");
+    if (content == answer.end() || content->is_null()) return true;
+    return content->is_string() && trim(content->get_ref<const std::string&>()).empty();
+  });
+}
+
 int64_t count_control_tokens(const LabelledConversation& conversation,
                              const text::LabelledTokens& tokens, const text::Tokenizer& tokenizer) {
   std::set<int32_t> messages;

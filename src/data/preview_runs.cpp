@@ -70,6 +70,7 @@ std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
 
 std::string headline(const PreviewedSequence& previewed) {
   const size_t num_tokens = previewed.sequence.ids.size();
+  if (num_tokens == 0) return fmt::format("{}: LEFT OUT: {}", previewed.place, previewed.left_out);
   size_t learnt = 0;
   for (size_t i = 0; i < num_tokens; ++i) learnt += is_learnt(previewed, i) ? 1 : 0;
   std::string text = fmt::format(

@@ -3,11 +3,9 @@
 #include <utility>
 #include <variant>
 
-#include "content_parts.h"
 #include "record.h"
 #include "sftrun/core/error.h"
 #include "sftrun/data/sequence.h"
-#include "tool_calls.h"
 
 namespace sftrun::data {
 namespace {
@@ -77,20 +75,16 @@ std::string render(const Conversation& conversation, const TextModel& model,
 
 }  // namespace
 
-PromptBuilder::PromptBuilder(TextModel model, bool chat) : model_(std::move(model)), chat_(chat) {
+PromptBuilder::PromptBuilder(TextModel model, bool chat)
+    : model_(std::move(model)), chat_(chat), form_(model_) {
   SFTRUN_CHECK(!chat_ || model_.chat_template != nullptr);
-  if (model_.chat_template == nullptr) return;
-  joins_parts_ = !reads_parts(model_);
-  const CallSupport calls = call_support(model_);
-  writes_calls_ = calls.writes;
-  parses_calls_ = calls.writes && !calls.takes_strings;
 }
 
 std::vector<text::TokenId> PromptBuilder::build(const Json& record,
                                                 const std::string& where) const {
   const Asked asked = asked_by(record, where);
   RecordShape shape =
-      shape_of(asked.record, asked.format, {.exists = chat_, .writes_calls = writes_calls_}, where);
+      shape_of(asked.record, asked.format, {.exists = chat_, .writes_calls = form_.writes_calls()}, where);
   std::string text;
   auto* plain = std::get_if<PlainText>(&shape);
   const bool continues = plain && (!chat_ || asked.format == RecordFormat::kText);
@@ -104,8 +98,7 @@ std::vector<text::TokenId> PromptBuilder::build(const Json& record,
     if (model_.chat_template == nullptr) throw_no_template(where);
     auto& conversation = std::get<Conversation>(shape);
     conversation.messages = question_of(conversation);
-    if (joins_parts_) join_parts(conversation.messages);
-    if (parses_calls_) parse_arguments(conversation.messages);
+    form_.apply(conversation.messages);
     text = render(conversation, model_, where);
   }
   std::vector<text::TokenId> tokens =

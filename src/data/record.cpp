@@ -8,6 +8,7 @@
 #include "content_parts.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/message_form.h"
 #include "tool_calls.h"
 
 namespace sftrun::data {
@@ -19,10 +20,28 @@ std::string keys_of(const Json& record) {
 
 namespace {
 
+bool is_preference(const Json& record) {
+  return record.contains("chosen") && record.contains("rejected");
+}
+
+/// DPO's and reward models' data would be half of something else.
+[[noreturn]] void refuse_preference(const Json& record, const std::string& where) {
+  const bool has_prompt = record.contains("prompt") && record["prompt"].is_string();
+  throw DataError(
+      "this is preference data (\"chosen\" and \"rejected\", for DPO or a reward model), and "
+      "sftrun does supervised fine-tuning (SFT) only",
+      where,
+      fmt::format("to train on the chosen answers set data.fields: {{{}}}",
+                  record["chosen"].is_array() ? "messages: chosen"
+                  : has_prompt                ? "prompt: prompt, completion: chosen"
+                                              : "text: chosen"));
+}
+
 const Json& require(const Json& record, const char* key, RecordFormat format,
                     const std::string& where) {
   const auto it = record.find(key);
   if (it != record.end()) return *it;
+  if (is_preference(record)) refuse_preference(record, where);
   throw DataError(fmt::format("the record has no \"{}\", which data.format {} needs (its keys: {})",
                               key, name_of(format), keys_of(record)),
                   where,
@@ -62,13 +81,21 @@ bool is_sharegpt_turn(const Json& turn) {
   return turn.is_object() && turn.contains("from") && turn.contains("value");
 }
 
-std::string fix_for_turn(const Json& turn, const char* key) {
+std::string fix_for_turn(const Json& turn, const std::string& key) {
   if (is_sharegpt_turn(turn)) {
-    return fmt::format(
-        "turns of \"from\" and \"value\" are ShareGPT's: data.format: sharegpt{}",
-        key == std::string_view("messages") ? " with data.fields: {messages: messages}" : "");
+    return fmt::format("turns of \"from\" and \"value\" are ShareGPT's: data.format: sharegpt{}",
+                       key == "messages" ? " with data.fields: {messages: messages}" : "");
   }
   return R"(write {"role": "user", "content": "…"}; other keys are renamed by data.fields: {role: …, content: …})";
+}
+
+/// Beside what a message has instead of content.
+bool may_lack_content(const Json& message) {
+  for (const char* key : {"tool_calls", "function_call", "tool_responses"}) {
+    const auto value = message.find(key);
+    if (value != message.end() && !value->is_null() && !value->empty()) return true;
+  }
+  return false;
 }
 
 /// A misspelt "content" would reach the chat template, whose complaint names neither message nor
@@ -80,16 +107,26 @@ void check_content_key(const Json& message, const std::string& name, const std::
       "function_call", "reasoning",      "reasoning_content",
       "thinking",      "tool_responses", "id",
       "type"};
-  if (message.contains("content")) return;
+  if (message.contains("content")) {
+    if (!message["content"].is_null() || may_lack_content(message)) return;
+    throw DataError(fmt::format("{}.content is null, and the message has no tool_calls", name),
+                    where, "write the text, or leave the record out");
+  }
   for (const auto& [key, value] : message.items()) {
     if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
     throw DataError(fmt::format("{} has no \"content\" (its keys: {})", name, keys_of(message)),
                     where,
                     fmt::format("call it \"content\", or set data.fields: {{content: {}}}", key));
   }
+  if (may_lack_content(message)) return;
+  throw DataError(fmt::format("{} has neither \"content\" nor \"tool_calls\" (its keys: {})", name,
+                              keys_of(message)),
+                  where, "write the text, or leave the record out");
 }
 
-void check_messages(const Json& messages, const char* key, const std::string& where) {
+}  // namespace
+
+void require_messages(const Json& messages, const std::string& key, const std::string& where) {
   if (!messages.is_array()) {
     throw DataError(
         fmt::format("\"{}\" must be a list of messages, not {}", key, messages.type_name()), where,
@@ -108,7 +145,6 @@ void check_messages(const Json& messages, const char* key, const std::string& wh
           where, fix_for_turn(message, key));
     }
     check_content_key(message, fmt::format("{}[{}]", key, i), where);
-    check_turn_weight(message, fmt::format("{}[{}]", key, i), where);
     const auto content = message.find("content");
     const bool usable = content == message.end() || content->is_null() || content->is_string() ||
                         content->is_array();
@@ -121,6 +157,14 @@ void check_messages(const Json& messages, const char* key, const std::string& wh
     if (content != message.end() && content->is_array())
       check_parts(*content, fmt::format("{}[{}].content", key, i), where);
   }
+}
+
+namespace {
+
+void check_messages(const Json& messages, const char* key, const std::string& where) {
+  require_messages(messages, key, where);
+  for (size_t i = 0; i < messages.size(); ++i)
+    check_turn_weight(messages[i], fmt::format("{}[{}]", key, i), where);
 }
 
 /// "tools" as a list; some data sets hold it as a string of JSON.
@@ -328,6 +372,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where) {
     return {RecordFormat::kAlpaca, "it has \"instruction\" and \"output\""};
   }
   if (has("text")) return {RecordFormat::kText, "it has \"text\""};
+  if (is_preference(record)) refuse_preference(record, where);
   throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
                   where, fix_for_columns(record));
 }
@@ -350,6 +395,50 @@ RecordShape shape_of(const Json& record, RecordFormat format, const TemplateTrai
       return PlainText{"", require_string(record, "text", format, where)};
   }
   invariant_failed(__FILE__, __LINE__, "unknown record format");
+}
+
+namespace {
+
+bool holds_something(const Json& record, const char* column) {
+  const auto value = record.find(column);
+  return value != record.end() && !value->is_null() && !value->empty() && *value != Json("");
+}
+
+}  // namespace
+
+std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
+                                        const RecordShape& shape) {
+  std::vector<const char*> columns = {"images", "image", "videos", "audios"};
+  const auto also = [&](std::initializer_list<const char*> more) {
+    columns.insert(columns.end(), more);
+  };
+  if (format == RecordFormat::kText) return {};
+  also({"history", "chosen", "rejected"});
+  const bool is_text = std::holds_alternative<PlainText>(shape);
+  if (is_text) also({"tools", "chat_template_kwargs"});
+  if (format == RecordFormat::kMessages || format == RecordFormat::kPromptCompletion)
+    also({"system"});
+  if (!is_text) also({"functions"});
+  std::vector<std::string> found;
+  for (const char* column : columns) {
+    if (holds_something(record, column)) found.emplace_back(column);
+  }
+  // KTO's label says whether the completion is a good one.
+  const bool is_judged = format == RecordFormat::kPromptCompletion && record.contains("label") &&
+                         record["label"].is_boolean();
+  if (is_judged) found.emplace_back("label");
+  return found;
+}
+
+std::string advice_on_column(const std::string& column) {
+  if (column == "history") return "earlier turns are read from \"messages\"";
+  if (column == "system") return "write it as a message of the role system";
+  if (column == "functions") return "call it \"tools\"";
+  if (column == "tools" || column == "chat_template_kwargs")
+    return "it belongs to conversations: \"messages\"";
+  if (column == "label") return "leave out the records whose label is false";
+  if (column == "chosen" || column == "rejected") return "sftrun does SFT only";
+  return "sftrun trains on text";
 }
 
 }  // namespace sftrun::data

@@ -4,14 +4,13 @@
 #include <optional>
 #include <utility>
 
-#include "content_parts.h"
 #include "empty_thinking.h"
 #include "left_out.h"
 #include "record.h"
 #include "roles.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/text/chat_labels.h"
-#include "tool_calls.h"
 
 namespace sftrun::data {
 namespace {
@@ -122,6 +121,7 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   }
   const LeftOut left_out = find_left_out(conversation, shown, render.tools);
   if (options.loss_on != LossOnChoice::kAll) drop_empty_answers(conversation, shown);
+  const int64_t num_empty_answers = count_empty_answers(conversation, shown);
   const int64_t num_empty_thinking =
       find_empty_thinking(conversation, options.empty_thinking == config::EmptyThinking::kDrop);
   text::LabelledTokens tokens = text::tokenize_labelled(*model.tokenizer, conversation);
@@ -129,6 +129,7 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   Sequence sequence{.ids = std::move(tokens.ids),
                     .mask = std::move(tokens.mask),
                     .spans = std::move(tokens.spans),
+                    .num_empty_answers = num_empty_answers,
                     .num_empty_thinking = num_empty_thinking,
                     .num_control_tokens = num_control_tokens,
                     .left_out = left_out};
@@ -154,16 +155,17 @@ void refuse_doubled_bos(const Sequence& sequence, const text::Tokenizer& tokeniz
                    : "take one of them out of the text or the chat template");
 }
 
-bool has_null_content(const Json& record) {
-  const auto messages = record.find("messages");
-  if (messages == record.end() || !messages->is_array()) return false;
-  return std::any_of(messages->begin(), messages->end(), [](const Json& message) {
-    return message.is_object() && message.contains("content") && message["content"].is_null();
-  });
-}
-
 bool has_label(const Sequence& sequence) {
   return std::find(sequence.mask.begin(), sequence.mask.end(), 1) != sequence.mask.end();
+}
+
+/// Whether the first turn behind the system's is the assistant's.
+bool begins_with_answer(const Json& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string role = role_of(messages, i);
+    if (role != "system" && role != "developer") return role == "assistant";
+  }
+  return false;
 }
 
 std::vector<Sequence> build_conversation(const Conversation& conversation, const TextModel& model,
@@ -188,6 +190,7 @@ std::vector<Sequence> build_conversation(const Conversation& conversation, const
       sequences.push_back(std::move(sequence));
   }
   sequences.front().unknown_roles = unknown_roles(messages, model.chat_template->source());
+  sequences.front().begins_with_answer = begins_with_answer(messages);
   return sequences;
 }
 
@@ -227,13 +230,7 @@ Sequence build_text(const PlainText& record, const TextModel& model,
 }  // namespace
 
 SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options)
-    : format_(format), model_(std::move(model)), options_(std::move(options)) {
-  if (model_.chat_template == nullptr) return;
-  joins_parts_ = !reads_parts(model_);
-  const CallSupport calls = call_support(model_);
-  writes_calls_ = calls.writes;
-  parses_calls_ = calls.writes && !calls.takes_strings;
-}
+    : format_(format), model_(std::move(model)), options_(std::move(options)), form_(model_) {}
 
 std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where) const {
   std::vector<Sequence> sequences = build_unchecked(record, where);
@@ -247,10 +244,16 @@ std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::stri
 std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
                                                        const std::string& where) const {
   const bool has_template = model_.chat_template != nullptr;
-  RecordShape shape =
-      shape_of(record, format_, {.exists = has_template, .writes_calls = writes_calls_}, where);
-  if (const auto* plain = std::get_if<PlainText>(&shape))
-    return {build_text(*plain, model_, options_)};
+  RecordShape shape = shape_of(
+      record, format_, {.exists = has_template, .writes_calls = form_.writes_calls()}, where);
+  std::vector<std::string> unread = unread_columns(record, format_, shape);
+  if (const auto* plain = std::get_if<PlainText>(&shape)) {
+    Sequence sequence = build_text(*plain, model_, options_);
+    sequence.num_empty_answers =
+        format_ != RecordFormat::kText && trim(plain->completion).empty() ? 1 : 0;
+    sequence.unread_columns = std::move(unread);
+    return {std::move(sequence)};
+  }
   if (!has_template) {
     throw DataError("this record is a conversation, and the model has no chat template", where,
                     "use the model's instruct version, or set model.chat_template to a built-in "
@@ -258,14 +261,13 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
   }
   try {
     auto& conversation = std::get<Conversation>(shape);
-    if (joins_parts_) join_parts(conversation.messages);
-    if (parses_calls_) parse_arguments(conversation.messages);
-    return build_conversation(conversation, model_, options_);
+    form_.apply(conversation.messages);
+    std::vector<Sequence> sequences = build_conversation(conversation, model_, options_);
+    sequences.front().unread_columns = std::move(unread);
+    return sequences;
   } catch (const DataError& error) {
-    const bool is_null = error.fix().empty() && has_null_content(record);
-    throw DataError(
-        error.message(), error.where().empty() ? where : where + ", " + error.where(),
-        is_null ? "the template may not know a content that is null: write \"\"" : error.fix());
+    throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),
+                    error.fix());
   }
 }
 

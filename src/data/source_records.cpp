@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bad_records.h"
+#include "record.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::data {
@@ -76,19 +78,69 @@ SourceRecords::SourceRecords(const config::DataConfig& data, const config::DataS
     format_ = {record_format(configured), "data.format says so"};
     return;
   }
-  const Json record = parse(*first_, 0);
-  fields_.require_pairs(record, where(*first_, 0));
-  format_ = detect_format(record, where(*first_, 0));
+  format_ = detect();
+}
+
+/// Of the first record that has one: those before it may be bad.
+DetectedFormat SourceRecords::detect() const {
+  BadRecords bad;
+  for (size_t i = 0; i < first_->count; ++i) {
+    const std::string place = where(*first_, i);
+    try {
+      const Json record = parse(*first_, i);
+      fields_.require_pairs(record, place);
+      return detect_format(record, place);
+    } catch (const DataError& error) {
+      bad.add(error, static_cast<int64_t>(i));
+      if (bad.is_hopeless(bad.count())) break;
+    }
+  }
+  bad.refuse(bad.count());
+}
+
+void SourceRecords::require_one_format() const {
+  constexpr size_t kMostFiles = 128;
+  const size_t stride = (files_.size() + kMostFiles - 1) / kMostFiles;
+  for (size_t file = stride; file < files_.size(); file += stride) require_same_format(file);
+}
+
+void SourceRecords::require_same_format(size_t file) const {
+  SourceFile named = files_[file];
+  const auto reader = open(file);
+  named.is_table = reader->is_table();
+  const auto block = reader->next();
+  if (!block) return;
+  const std::string place = named.where(block->number(0));
+  DetectedFormat other;
+  try {
+    const Json record = fields_.apply(block->parse(0, place), place);
+    other = detect_format(record, place);
+    if (other.format == format_.format) return;
+    shape_of(record, format_.format, TemplateTraits{}, place);
+    return;  // it has the keys of both
+  } catch (const DataError&) {
+    if (other.reason.empty()) return;  // a bad record, as there may be everywhere
+  }
+  throw DataError(fmt::format("the files of one data set must have one format: {} holds {} records "
+                              "({}), {} holds {} records ({})",
+                              files_[0].path, name_of(format_.format), format_.reason, named.path,
+                              name_of(other.format), other.reason),
+                  place, "list them as data sets of their own: data.train: [a.jsonl, b.jsonl]");
+}
+
+std::unique_ptr<RecordReader> SourceRecords::open(size_t file) const {
+  auto reader = open_records(files_[file].path);
+  if (reader->is_plain_text() && !takes_text_) {
+    throw DataError("this is plain text, and no records", files_[file].path,
+                    "set data.format: text to learn it line by line, each non-empty line a record");
+  }
+  return reader;
 }
 
 bool SourceRecords::open_next() {
   if (next_file_ == files_.size()) return false;
   if (reader_) bytes_before_ += sizes_[next_file_ - 1];
-  reader_ = open_records(files_[next_file_].path);
-  if (reader_->is_plain_text() && !takes_text_) {
-    throw DataError("this is plain text, and no records", files_[next_file_].path,
-                    "set data.format: text to learn it line by line, each non-empty line a record");
-  }
+  reader_ = open(next_file_);
   files_[next_file_].is_table = reader_->is_table();
   ++next_file_;
   return true;

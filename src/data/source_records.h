@@ -31,6 +31,10 @@ class SourceRecords {
   /// Leaves out the first `count` records. To be called before next().
   void skip(int64_t count);
 
+  /// Looks into the files behind the first (into some of very many): in a folder or a pattern they
+  /// may be of another kind. @throws DataError naming such a file, or one that cannot be read
+  void require_one_format() const;
+
   Json parse(const Block& block, size_t index) const;
   std::string where(const Block& block, size_t index) const;
   const std::vector<SourceFile>& files() const { return files_; }
@@ -40,7 +44,10 @@ class SourceRecords {
   double estimated_records() const { return estimated_records_; }
 
  private:
+  std::unique_ptr<RecordReader> open(size_t file) const;
   bool open_next();
+  DetectedFormat detect() const;
+  void require_same_format(size_t file) const;
   std::optional<Block> read();
 
   config::DataSource source_;

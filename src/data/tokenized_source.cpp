@@ -10,10 +10,13 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
   Outcome outcome{.fate = fate_of(sequence, rule, where),
                   .length = static_cast<int64_t>(sequence.ids.size()),
                   .left_out = sequence.left_out,
-                  .unknown_roles = sequence.unknown_roles};
+                  .unknown_roles = sequence.unknown_roles,
+                  .unread_columns = sequence.unread_columns,
+                  .begins_with_answer = sequence.begins_with_answer};
   if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
     outcome.example = to_example(sequence, rule.max_seq_len, 0);
     outcome.ending = ending_of(outcome.example, model);
+    outcome.num_empty_answers = sequence.num_empty_answers;
     outcome.num_empty_thinking = sequence.num_empty_thinking;
     outcome.num_control_tokens = sequence.num_control_tokens;
   } else if (outcome.fate != Fate::kTooLong) {
@@ -47,11 +50,33 @@ TokenizedSource::TokenizedSource(const config::RunConfig& config, const config::
                sequence_options(config.data, /*with_parts=*/false)),
       rule_(length_rule(config, records_.format().format)),
       model_(model),
+      skips_bad_records_(config.data.bad_records == config::BadRecords::kSkip),
       num_threads_(num_threads) {}
 
 void TokenizedSource::skip(int64_t num_records) {
   records_.skip(num_records);
   num_records_ += num_records;
+}
+
+void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& read,
+                                   size_t index) const {
+  const std::string& where = block.places[index] = records_.where(read, index);
+  bool is_built = false;
+  try {
+    const std::vector<Sequence> sequences = builder_.build(records_.parse(read, index), where);
+    is_built = true;
+    for (const Sequence& sequence : sequences) {
+      Outcome outcome = outcome_of(sequence, rule_, model_, where);
+      outcome.example.record = num_records_ + static_cast<int64_t>(index);
+      outcome.example.file = read.file;
+      outcome.example.line = read.records->number(index);
+      block.records[index].push_back(std::move(outcome));
+    }
+  } catch (const DataError& error) {
+    if (is_built && skips_bad_records_) throw;  // it is good, and data.too_long: error refuses it
+    block.records[index].clear();
+    block.bad[index] = error;
+  }
 }
 
 std::optional<TokenizedSource::Block> TokenizedSource::next() {
@@ -60,17 +85,9 @@ std::optional<TokenizedSource::Block> TokenizedSource::next() {
   Block block;
   block.records.resize(read->count);
   block.places.resize(read->count);
-  parallel_for(static_cast<int64_t>(read->count), num_threads_, [&](int64_t i) {
-    const auto index = static_cast<size_t>(i);
-    const std::string& where = block.places[index] = records_.where(*read, index);
-    for (const Sequence& sequence : builder_.build(records_.parse(*read, index), where)) {
-      Outcome outcome = outcome_of(sequence, rule_, model_, where);
-      outcome.example.record = num_records_ + i;
-      outcome.example.file = read->file;
-      outcome.example.line = read->records->number(index);
-      block.records[index].push_back(std::move(outcome));
-    }
-  });
+  block.bad.resize(read->count);
+  parallel_for(static_cast<int64_t>(read->count), num_threads_,
+               [&](int64_t i) { add_outcomes(block, *read, static_cast<size_t>(i)); });
   num_records_ += static_cast<int64_t>(read->count);
   return block;
 }

@@ -6,6 +6,7 @@
 
 #include "endings.h"
 #include "fit.h"
+#include "sftrun/core/error.h"
 #include "sftrun/data/sequence.h"
 #include "source_records.h"
 
@@ -17,9 +18,10 @@ struct Outcome {
   int64_t length = 0;  ///< before truncation
   Example example;     ///< when kept
   Ending ending = Ending::kStop;
-  int64_t num_empty_thinking = 0, num_control_tokens = 0;
+  int64_t num_empty_answers = 0, num_empty_thinking = 0, num_control_tokens = 0;
   LeftOut left_out;
-  std::vector<std::string> unknown_roles;
+  std::vector<std::string> unknown_roles, unread_columns;
+  bool begins_with_answer = false;
   std::string text;  ///< its beginning, when no token of it carries a label
 };
 
@@ -33,16 +35,18 @@ class TokenizedSource {
   struct Block {
     std::vector<std::vector<Outcome>> records;  ///< of each record, its sequences
     std::vector<std::string> places;            ///< of each record, for messages
+    std::vector<std::optional<DataError>> bad;  ///< why a record cannot be used: it has no outcomes
   };
 
   TokenizedSource(const config::RunConfig& config, const config::DataSource& source, SplitRole role,
                   const TextModel& model, int num_threads);
 
-  /// Examples' `record` counts from 0 over the data set.
-  /// @throws DataError with file:line for the first record that is malformed or unusable, whatever
-  /// the threads do
+  /// Examples' `record` counts from 0 over the data set, bad records too.
+  /// @throws DataError for a file that is broken as a whole, and with data.bad_records: skip for a
+  /// record that data.too_long: error refuses
   std::optional<Block> next();
   void skip(int64_t num_records);  ///< to be called before next()
+  void require_one_format() const { records_.require_one_format(); }
 
   const DetectedFormat& format() const { return records_.format(); }
   const LengthRule& rule() const { return rule_; }
@@ -51,10 +55,13 @@ class TokenizedSource {
   double estimated_records() const { return records_.estimated_records(); }
 
  private:
+  void add_outcomes(Block& block, const SourceRecords::Block& read, size_t index) const;
+
   SourceRecords records_;
   SequenceBuilder builder_;
   LengthRule rule_;
   TextModel model_;
+  bool skips_bad_records_;
   int num_threads_;
   int64_t num_records_ = 0;
 };

@@ -16,17 +16,21 @@ Json call_of(const std::string& name, Json arguments) {
           {"function", {{"name", name}, {"arguments", std::move(arguments)}}}};
 }
 
-/// What the template writes of a conversation whose answer calls `probed`; empty: it fails.
-std::string rendered_call(const TextModel& model, Json arguments) {
-  const Json messages = {{{"role", "user"}, {"content", "q"}},
-                         {{"role", "assistant"},
-                          {"content", ""},
-                          {"tool_calls", {call_of("probed", std::move(arguments))}}}};
+/// What the template writes of a question and this answer; empty: it fails.
+std::string rendered_answer(const TextModel& model, const Json& answer) {
+  const Json messages = {{{"role", "user"}, {"content", "q"}}, answer};
   try {
     return model.chat_template->render(messages, model.render_defaults).text;
   } catch (const DataError&) {
     return {};
   }
+}
+
+/// An answer that calls `probed`.
+Json calling_answer(Json arguments) {
+  return {{"role", "assistant"},
+          {"content", ""},
+          {"tool_calls", {call_of("probed", std::move(arguments))}}};
 }
 
 bool holds(const std::string& text, const char* what) {
@@ -48,10 +52,16 @@ Json object_in(const Json& text) {
 }  // namespace
 
 CallSupport call_support(const TextModel& model) {
-  const std::string of_string = rendered_call(model, kProbe),
-                    of_object = rendered_call(model, {{"sftrun", 1}});
+  const Json answer = calling_answer({{"sftrun", 1}});
+  const std::string of_string = rendered_answer(model, calling_answer(kProbe)),
+                    of_object = rendered_answer(model, answer);
+  Json without = answer;
+  without.erase("content");
+  const std::string of_missing = rendered_answer(model, without);
   return {.writes = holds(of_object, "probed") || holds(of_string, "probed"),
-          .takes_strings = holds(of_string, kProbe)};
+          .takes_strings = holds(of_string, kProbe),
+          .takes_missing_content =
+              !of_missing.empty() && (!holds(of_missing, "None") || holds(of_object, "None"))};
 }
 
 void parse_arguments(Json& messages) {

@@ -15,6 +15,7 @@ using text::Json;
 struct CallSupport {
   bool writes = false;         ///< they are in its text
   bool takes_strings = false;  ///< arguments that are a string of JSON stand there as they are
+  bool takes_missing_content = true;  ///< of an answer that calls
 };
 CallSupport call_support(const TextModel& model);
 

@@ -18,6 +18,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/core/xxh3.h"
+#include "sftrun/data/data_problems.h"
 #include "sftrun/data/small_data.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/launch/gpu_meter.h"
@@ -109,6 +110,7 @@ struct Data {
   std::optional<data::Dataset> train, val;  // train: unless it is streamed
   std::unique_ptr<train::Batches> batches;
   std::string fingerprint;  // of what is trained on
+  train::NamedFingerprints parts;
 };
 
 Data load_data(const config::RunConfig& config, const data::TextModel& text,
@@ -118,21 +120,35 @@ Data load_data(const config::RunConfig& config, const data::TextModel& text,
   const auto load = [&](const std::vector<config::DataSource>& sources, bool is_validation) {
     return data::load_dataset(config, sources, is_validation, text, num_threads);
   };
-  if (!config.data.val.empty()) loaded.val = load(config.data.val, /*is_validation=*/true);
+  data::ProblemCollector problems;
+  if (!config.data.val.empty()) {
+    problems.run([&] { loaded.val = load(config.data.val, /*is_validation=*/true); });
+    if (!loaded.val) log::info("data.val has errors; they are reported when data.train is read");
+  }
   if (config.data.streaming) {
-    auto streamed = std::make_unique<train::StreamedBatches>(config, text, num_threads, position);
+    std::unique_ptr<train::StreamedBatches> streamed;
+    problems.run([&] {
+      streamed = std::make_unique<train::StreamedBatches>(config, text, num_threads, position);
+    });
+    problems.throw_if_any();
     loaded.fingerprint = streamed->fingerprint();
+    loaded.parts = streamed->file_hashes();
     loaded.batches = std::move(streamed);
     return loaded;
   }
-  loaded.train = load(config.data.train, /*is_validation=*/false);
+  problems.run([&] { loaded.train = load(config.data.train, /*is_validation=*/false); });
+  problems.throw_if_any();
   if (config.data.val_split > 0) {
     auto [first, second] = data::split_dataset(*loaded.train, config.data.val_split,
                                                static_cast<uint64_t>(config.data.seed));
+    log::info("data.val_split: {} examples to train on, {} held out to validate on",
+              first.examples().size(), second.examples().size());
     loaded.train = std::move(first);
     loaded.val = std::move(second);
   }
   loaded.fingerprint = loaded.train->fingerprint();
+  for (const data::DatasetPart& part : loaded.train->parts())
+    loaded.parts.emplace_back(part.name, part.fingerprint);
   return loaded;
 }
 
@@ -148,7 +164,8 @@ train::ModelIdentity model_identity(const weights::Checkpoint& checkpoint,
                                .add(texts.eos_token)
                                .add(texts.unk_token)
                                .add(texts.pad_token)
-                               .hex()};
+                               .hex(),
+          .chat_template_source = text.chat_template ? text.chat_template->source() : ""};
 }
 
 std::string absolute_path(const fs::path& path) {
@@ -209,7 +226,7 @@ class Worker {
     fit_batches_to_data(saved);
     if (const int code = stop_before_training()) return code;
     identity_ = train::identity_of(config_, model_identity(*checkpoint_, text), data_.fingerprint,
-                                   data_.val ? data_.val->fingerprint() : "");
+                                   data_.val ? data_.val->fingerprint() : "", data_.parts);
     require_same_on_all_ranks();
     if (resume_from) {
       require_resumable(*resume_from, *saved);
@@ -741,6 +758,9 @@ class Worker {
     for (const std::string& line :
          observe::lines_of(observe::read_run_summary(run_dir_ / "metrics.jsonl")))
       log::info("{}", line);
+    if (const int64_t bad = data_.batches->num_bad_records(); bad > 0)
+      log::info("{} bad record{} left out of the training data (data.bad_records: skip)", bad,
+                bad == 1 ? "" : "s");
     log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
     if (!result.adapter) return;
     log::info("  its base was held in {}", held_base_->words());

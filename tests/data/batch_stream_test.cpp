@@ -155,5 +155,47 @@ TEST_F(BatchStreams, WhatCannotBeTrainedOnIsRefused) {
       DataError);
 }
 
+TEST_F(BatchStreams, BadRecordsAreLeftOutAndCounted) {
+  add("a", 30);
+  const std::filesystem::path file = dir_ / "a.jsonl";
+  const std::string good = read_text_file(file);
+  write_file_atomically(file, "oops\n" + good + "{\"text\": 3}\n");
+  EXPECT_THROW(BatchStream(config_, model_, 1, nullptr), DataError);
+  config_.data.bad_records = config::BadRecords::kSkip;
+  BatchStream whole(config_, model_, 1, nullptr);
+  std::vector<std::vector<std::vector<std::string>>> batches;
+  std::vector<nlohmann::ordered_json> positions;
+  std::vector<int64_t> bad;
+  for (int step = 0; step < 12; ++step) {
+    positions.push_back(whole.position());
+    bad.push_back(whole.num_bad_records());
+    batches.push_back(texts(whole.next()));
+  }
+  EXPECT_EQ(bad.front(), 1);
+  EXPECT_GT(bad.back(), 1);
+  for (const size_t step : {1U, 5U, 9U}) {
+    BatchStream resumed(config_, model_, 1, positions[step]);
+    EXPECT_EQ(resumed.num_bad_records(), bad[step]) << step;
+    EXPECT_EQ(texts(resumed.next()), batches[step]) << step;
+    EXPECT_EQ(resumed.position(),
+              step + 1 < positions.size() ? positions[step + 1] : resumed.position());
+  }
+}
+
+TEST_F(BatchStreams, AWindowOfBadRecordsIsPassed) {
+  std::string content;
+  for (int i = 0; i < 50; ++i) content += "oops\n";
+  for (int i = 0; i < 5; ++i) content += "{\"text\": \"a\"}\n";
+  write_file_atomically(dir_ / "b.jsonl", content);
+  config_.data.train = {{.path = (dir_ / "b.jsonl").string(), .format = config::DataFormat::kText}};
+  config_.data.bad_records = config::BadRecords::kSkip;
+  BatchStream stream(config_, model_, 1, nullptr);
+  EXPECT_FALSE(texts(stream.next()).empty());
+  const auto position = stream.position();
+  const int64_t bad = stream.num_bad_records();
+  EXPECT_GE(bad, 50);
+  EXPECT_EQ(BatchStream(config_, model_, 1, position).num_bad_records(), bad);
+}
+
 }  // namespace
 }  // namespace sftrun::data

@@ -105,6 +105,211 @@ TEST_F(Datasets, TheFirstBadRecordIsNamed) {
   }
 }
 
+TEST_F(Datasets, AllBadRecordsComeInOneMessage) {
+  const std::string content = chat("q", "a") + "{\"messages\": oops}\n" + chat("q", "b") +
+                              "{\"messages\": 3}\n" + R"({"messages": [{"role": "user",)" +
+                              R"( "content": null}]})" + "\n";
+  for (const int threads : {1, 4}) {
+    const DataError error = failure(content, threads);
+    EXPECT_TRUE(error.message().starts_with("3 records cannot be used:\n")) << error.message();
+    for (const char* part : {"train.jsonl:2:14: malformed JSON", "train.jsonl:4: \"messages\" must",
+                             "train.jsonl:5: messages[0].content is null"})
+      EXPECT_NE(error.message().find(part), std::string::npos) << part << error.message();
+    EXPECT_TRUE(error.where().ends_with("train.jsonl:2:14")) << error.where();
+    EXPECT_NE(error.fix().find("data.bad_records: skip leaves these records out"),
+              std::string::npos)
+        << error.fix();
+  }
+  std::string many = text_records(1);
+  for (int i = 0; i < 25; ++i) many += "{\"text\": " + std::to_string(i) + "}\n";
+  const DataError alike = failure(many);
+  EXPECT_TRUE(alike.message().starts_with(
+      "\"text\" must be a string, not number; the same in 24 more records: "))
+      << alike.message();
+  EXPECT_NE(alike.message().find("train.jsonl:11, …"), std::string::npos) << alike.message();
+  EXPECT_EQ(alike.message().find("train.jsonl:12"), std::string::npos) << alike.message();
+}
+
+TEST_F(Datasets, BadRecordsAreLeftOutWhenAskedFor) {
+  const std::string good = chat("q", "a") + chat("r", "b"), bad = "oops\n{\"messages\": 3}\n";
+  config_.data.bad_records = config::BadRecords::kSkip;
+  EXPECT_NE(warnings(bad + good).find("data: 2 bad records left out (data.bad_records: skip): "),
+            std::string::npos);
+  const Dataset data = load(bad + good);
+  EXPECT_EQ(data.stats().num_records, 4);
+  EXPECT_EQ(data.stats().num_bad, 2);
+  EXPECT_EQ(data.examples().size(), 2);
+  EXPECT_EQ(data.examples().stored(0).number, 3U);
+  EXPECT_EQ(data.parts()[0].format, RecordFormat::kMessages) << "of the first that has one";
+  EXPECT_EQ(load(bad + good).fingerprint(), data.fingerprint());
+  EXPECT_NE(load(good + bad).fingerprint(), data.fingerprint());
+  EXPECT_EQ(failure(bad + bad).message().substr(0, 9), "4 records");
+  config_.data.bad_records = config::BadRecords::kError;
+  failure(bad + good);  // what was kept with skip is not taken
+}
+
+TEST_F(Datasets, ADataSetOfBadRecordsAloneIsNotReadToItsEnd) {
+  config_.data.bad_records = config::BadRecords::kSkip;
+  config_.data.format = config::DataFormat::kText;
+  std::string content;
+  for (int i = 0; i < 300'000; ++i)
+    content += "{\"text\": " + std::to_string(i) + ", \"pad\": \"" + std::string(20, 'x') + "\"}\n";
+  const DataError error = failure(content);
+  EXPECT_EQ(error.message().find("299999 more"), std::string::npos) << error.message();
+  EXPECT_NE(error.message().find(" more records"), std::string::npos) << error.message();
+}
+
+TEST_F(Datasets, TooLongIsNoBadRecord) {
+  config_.data.too_long = TooLong::kError;
+  config_.data.bad_records = config::BadRecords::kSkip;
+  const DataError error = failure(chat("q", "a") + chat("q", std::string(100, 'x')));
+  EXPECT_NE(error.message().find("model.max_seq_len is 64"), std::string::npos) << error.message();
+}
+
+TEST_F(Datasets, AFileThatIsBrokenAsAWholeIsAnError) {
+  config_.data.bad_records = config::BadRecords::kSkip;
+  const auto array = write(R"([{"text": "a"}, {"text": "b")", "cut.json");
+  EXPECT_THROW(load_dataset(config_, {{.path = array.string()}}, false, model_, 1), DataError);
+  const auto parquet = write("no parquet", "a.parquet");
+  EXPECT_THROW(load_dataset(config_, {{.path = parquet.string()}}, false, model_, 1), DataError);
+}
+
+TEST_F(Datasets, AllFaultyDataSetsAreTold) {
+  const auto a = write("{\"text\": oops}\n{\"text\": \"a\"}\n", "a.jsonl"),
+             b = write(text_records(3), "b.jsonl"),
+             c = write("{\"text\": \"a\"}\n{\"txt\": 1}\n", "c.jsonl");
+  const auto errors = [&](const std::vector<std::filesystem::path>& files) {
+    std::vector<config::DataSource> sources;
+    for (const auto& file : files) sources.push_back({.path = file.string()});
+    try {
+      load_dataset(config_, sources, false, model_, 1);
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string both = errors({a, b, c});
+  EXPECT_NE(both.find("a.jsonl:1:10"), std::string::npos) << both;
+  EXPECT_NE(both.find("\nerror: the record has no \"text\""), std::string::npos) << both;
+  EXPECT_NE(both.find("c.jsonl:2"), std::string::npos) << both;
+  const std::string missing = errors({dir_ / "none.jsonl", a, dir_ / "neither.jsonl"});
+  EXPECT_NE(missing.find("none.jsonl"), std::string::npos) << missing;
+  EXPECT_NE(missing.find("neither.jsonl"), std::string::npos) << missing;
+  EXPECT_EQ(missing.find("a.jsonl:1"), std::string::npos) << "told before anything is tokenised";
+}
+
+TEST_F(Datasets, FilesOfOneDataSetHaveOneFormat) {
+  std::filesystem::create_directory(dir_ / "parts");
+  write(chat("q", "a") + "{\"messages\": 3}\n", "parts/a.jsonl");
+  const auto alpaca = write(R"({"instruction": "i", "output": "o"})", "parts/b.jsonl");
+  const config::DataSource source = {.path = (dir_ / "parts" / "*.jsonl").string()};
+  const auto expect_named = [&](const auto& action) {
+    try {
+      action();
+      ADD_FAILURE() << "no error";
+    } catch (const DataError& error) {
+      EXPECT_NE(error.message().find("must have one format"), std::string::npos) << error.what();
+      EXPECT_EQ(error.where(), alpaca.string() + ":1");
+    }
+  };
+  expect_named([&] { load_dataset(config_, {source}, false, model_, 1); });
+  expect_named([&] { try_dataset(config_, source, false, model_); });
+  expect_named([&] { look_at_source(config_.data, source, false); });
+  write("{\"messages\": 3}\n" + chat("q", "b"), "parts/b.jsonl");
+  config_.data.bad_records = config::BadRecords::kSkip;
+  EXPECT_EQ(load_dataset(config_, {source}, false, model_, 1).stats().num_bad, 2);
+}
+
+TEST_F(Datasets, EmptyAnswersAndAssistantsThatBeginAreWarnedOf) {
+  const auto first = [](const char* role) {
+    return Json({{"messages",
+                  {{{"role", "system"}, {"content", "s"}},
+                   {{"role", role}, {"content", "hello"}},
+                   {{"role", "assistant"}, {"content", "a"}}}}})
+               .dump() +
+           "\n";
+  };
+  const std::string begins = warnings(first("user") + first("assistant") + first("assistant"));
+  EXPECT_NE(begins.find("2 conversations begin with an assistant turn: "), std::string::npos)
+      << begins;
+  EXPECT_NE(begins.find("train.jsonl:2"), std::string::npos) << begins;
+  const std::string empty = warnings(chat("q", "a") + chat("q", "") + chat("q", " \n"));
+  EXPECT_NE(empty.find("2 answers are empty: "), std::string::npos) << empty;
+  EXPECT_NE(empty.find("end its answer at once"), std::string::npos) << empty;
+  const std::string strings = warnings(R"({"prompt": "p", "completion": "c"})"
+                                       "\n"
+                                       R"({"prompt": "p", "completion": ""})"
+                                       "\n");
+  EXPECT_NE(strings.find("1 answers are empty: "), std::string::npos) << strings;
+  const std::string unlearnt = Json({{"messages",
+                                      {{{"role", "user"}, {"content", "q"}},
+                                       {{"role", "assistant"}, {"content", ""}, {"train", false}},
+                                       {{"role", "user"}, {"content", "q"}},
+                                       {{"role", "assistant"}, {"content", "a"}}}}})
+                                   .dump();
+  EXPECT_EQ(warnings(chat("q", "a") + unlearnt + "\n"), "");
+  EXPECT_EQ(warnings(text_records(2)), "");
+}
+
+TEST_F(Datasets, ColumnsThatAreNotReadAreWarnedOf) {
+  const std::string record = R"({"instruction": "i", "output": "o", "history": [["a", "b"]]})"
+                             "\n";
+  const std::string said = warnings(record + record);
+  EXPECT_NE(said.find("2 records have \"history\", which is not read: "), std::string::npos)
+      << said;
+  EXPECT_NE(said.find("earlier turns are read from \"messages\""), std::string::npos) << said;
+  const auto look = look_at_source(config_.data, {.path = write(record).string()}, false);
+  ASSERT_EQ(look.warnings.size(), 1U);
+  EXPECT_NE(look.warnings[0].find("\"history\""), std::string::npos);
+}
+
+TEST_F(Datasets, ALookAndATrialTakeBadRecordsAsTrainingDoes) {
+  const config::DataSource source = {
+      .path = write(text_records(2) + "oops\n{\"text\": 1}\n" + text_records(300)).string()};
+  EXPECT_THROW(look_at_source(config_.data, source, false), DataError);
+  try {
+    try_dataset(config_, source, false, model_);
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_TRUE(error.message().starts_with("of the first 100 records: 2 records cannot be used"))
+        << error.message();
+  }
+  config_.data.bad_records = config::BadRecords::kSkip;
+  const SourceLook look = look_at_source(config_.data, source, false);
+  ASSERT_EQ(look.warnings.size(), 1U);
+  EXPECT_NE(look.warnings[0].find("of the first 100 records 2 bad records left out"),
+            std::string::npos);
+  const DatasetTrial trial = try_dataset(config_, source, false, model_);
+  EXPECT_EQ(trial.stats.num_bad, 2);
+  ASSERT_EQ(trial.warnings.size(), 1U);
+}
+
+TEST_F(Datasets, PreviewWarnsAsTrainingDoes) {
+  const std::string with_tools = R"({"messages": [{"role": "assistant", "content": "a"}], )"
+                                 R"("tools": [{"function": {"name": "add"}}]})"
+                                 "\n";
+  const std::string of_training =
+      warnings(chat("q", "a") + chat("q", "") + chat("q", std::string(100, 'x')) + with_tools);
+  const config::DataSource source = {.path = (dir_ / "train.jsonl").string()};
+  const Preview preview = preview_dataset(config_, source, model_, 1);
+  EXPECT_EQ(preview.sequences.size(), 1U);
+  EXPECT_FALSE(preview.refusal.has_value());
+  EXPECT_EQ(preview.warnings.size(), 4U) << of_training;
+  for (const std::string& warning : preview.warnings)
+    EXPECT_NE(of_training.find(warning), std::string::npos) << warning;
+
+  write(chat("q", "a") + "oops\n");
+  const Preview later = preview_dataset(config_, source, model_, 1);
+  ASSERT_TRUE(later.refusal.has_value());
+  EXPECT_TRUE(later.refusal->where().ends_with("train.jsonl:2:1")) << later.refusal->where();
+  config_.data.bad_records = config::BadRecords::kSkip;
+  const Preview skipped = preview_dataset(config_, source, model_, 2);
+  ASSERT_EQ(skipped.sequences.size(), 2U);
+  EXPECT_NE(skipped.sequences[1].left_out.find("malformed JSON"), std::string::npos);
+  ASSERT_EQ(skipped.warnings.size(), 1U);
+  EXPECT_NE(skipped.warnings[0].find("1 bad record left out"), std::string::npos);
+}
+
 TEST_F(Datasets, LongConversationsAreDroppedAndTextsTruncated) {
   const Dataset dropped = load(chat("q", "a") + chat("q", std::string(100, 'x')));
   EXPECT_EQ(dropped.stats().num_dropped_too_long, 1);
@@ -392,7 +597,8 @@ TEST_F(Datasets, MisspeltRolesAreWarnedOf) {
                .dump() +
            "\n";
   };
-  EXPECT_EQ(warnings(turns("user", "assistant") + turns("system", "tool")), "");
+  EXPECT_EQ(warnings(turns("user", "assistant") + turns("developer", "tool")).find("role"),
+            std::string::npos);
   const std::string found =
       warnings(turns("usr", "asistant") + turns("user", "asistant") + turns("usr", "assistant"));
   EXPECT_NE(found.find("2 records have the role `usr`"), std::string::npos) << found;

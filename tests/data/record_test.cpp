@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::data {
 namespace {
@@ -121,7 +122,7 @@ TEST(RecordFormats, MisspeltContentIsNamed) {
     EXPECT_NE(error.fix().find("data.fields: {content: contents}"), std::string::npos);
   }
   shape(
-      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": []}]})",
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]})",
       RecordFormat::kMessages);
 }
 
@@ -142,20 +143,22 @@ TEST(RecordFormats, MistakesComeWithAFix) {
 
 TEST(RecordFormats, MessagesKeepTheirKeysInOrder) {
   const auto c = conversation(
-      R"({"messages": [{"role": "user", "content": null, "z": 1, "a": 2}], "tools": [{"name": "f"}],
+      R"({"messages": [{"role": "user", "content": "", "z": 1, "a": 2}], "tools": [{"name": "f"}],
           "chat_template_kwargs": {"enable_thinking": false}})",
       RecordFormat::kMessages);
-  EXPECT_EQ(c.messages.dump(), R"([{"role":"user","content":null,"z":1,"a":2}])");
+  EXPECT_EQ(c.messages.dump(), R"([{"role":"user","content":"","z":1,"a":2}])");
   EXPECT_EQ(c.num_prompt_messages, 0U);
   EXPECT_EQ(c.tools.size(), 1U);
   EXPECT_EQ(c.kwargs["enable_thinking"], false);
 }
 
 TEST(RecordFormats, ToolsMayBeAString) {
-  EXPECT_EQ(conversation(R"({"messages": [{"role": "user"}], "tools": "[{\"name\": \"f\"}]"})",
-                         RecordFormat::kMessages)
-                .tools[0]["name"],
-            "f");
+  EXPECT_EQ(
+      conversation(
+          R"({"messages": [{"role": "user", "content": "q"}], "tools": "[{\"name\": \"f\"}]"})",
+          RecordFormat::kMessages)
+          .tools[0]["name"],
+      "f");
 }
 
 TEST(RecordFormats, ShareGptRoles) {
@@ -205,17 +208,17 @@ TEST(RecordFormats, Errors) {
                "no \"messages\", which data.format messages needs (its keys: \"text\")");
   expect_error(R"({"messages": "a"})", kMessages, "must be a list of messages, not string");
   expect_error(R"({"messages": []})", kMessages, "holds no messages");
-  expect_error(R"({"messages": [{"role": "user"}, {"content": "x"}]})", kMessages,
+  expect_error(R"({"messages": [{"role": "user", "content": "q"}, {"content": "x"}]})", kMessages,
                "messages[1] is no message");
   expect_error(R"({"messages": [{"role": 3}]})", kMessages, "messages[0] is no message");
   expect_error(R"({"messages": [{"role": "user", "content": 3}]})", kMessages,
                "messages[0].content must be");
-  expect_error(R"({"messages": [{"role": "user"}], "tools": {"a": 1}})", kMessages,
+  expect_error(R"({"messages": [{"role": "user", "content": "q"}], "tools": {"a": 1}})", kMessages,
                "\"tools\" must be");
-  expect_error(R"({"messages": [{"role": "user"}], "tools": "oops"})", kMessages,
+  expect_error(R"({"messages": [{"role": "user", "content": "q"}], "tools": "oops"})", kMessages,
                "\"tools\" must be");
-  expect_error(R"({"messages": [{"role": "user"}], "chat_template_kwargs": 1})", kMessages,
-               "must be an object");
+  expect_error(R"({"messages": [{"role": "user", "content": "q"}], "chat_template_kwargs": 1})",
+               kMessages, "must be an object");
   expect_error(R"({"conversations": [{"from": "alien", "value": "x"}]})", kShareGpt,
                "\"alien\", which is no role");
   expect_error(R"({"conversations": [{"from": "human"}]})", kShareGpt, "conversations[0] needs");
@@ -227,7 +230,58 @@ TEST(RecordFormats, Errors) {
                "\"instruction\" must be a string, not number");
   expect_error(R"({"instruction": "", "input": [], "output": ""})", kAlpaca,
                "\"input\" must be a string, not array");
+  expect_error(R"({"messages": [{"role": "user", "content": null}]})", kMessages,
+               "messages[0].content is null, and the message has no tool_calls");
+  expect_error(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": []}]})",
+               kMessages, "messages[0].content is null");
+  expect_error(R"({"messages": [{"role": "assistant"}]})", kMessages,
+               "messages[0] has neither \"content\" nor \"tool_calls\"");
   expect_error(R"({"text": null})", kText, "\"text\" must be a string, not null");
+}
+
+TEST(RecordFormats, PreferenceDataAreToldApart) {
+  for (const auto& [json, fix] :
+       {std::pair{R"({"prompt": "p", "chosen": "a", "rejected": "b"})",
+                  "data.fields: {prompt: prompt, completion: chosen}"},
+        std::pair{R"({"chosen": [{"role": "user", "content": "q"}], "rejected": []})",
+                  "data.fields: {messages: chosen}"},
+        std::pair{R"({"chosen": "a", "rejected": "b"})", "data.fields: {text: chosen}"}}) {
+    try {
+      detect_format(Json::parse(json), "f:1");
+      ADD_FAILURE() << json;
+    } catch (const DataError& error) {
+      EXPECT_NE(error.message().find("preference data"), std::string::npos) << error.message();
+      EXPECT_NE(error.message().find("SFT) only"), std::string::npos) << error.message();
+      EXPECT_NE(error.fix().find(fix), std::string::npos) << error.fix();
+    }
+  }
+  expect_error(R"({"prompt": "p", "chosen": "a", "rejected": "b"})",
+               RecordFormat::kPromptCompletion, "preference data");
+  EXPECT_EQ(detect_format(Json::parse(R"({"messages": [], "chosen": "a", "rejected": "b"})"), "f:1")
+                .format,
+            RecordFormat::kMessages);
+}
+
+TEST(RecordFormats, ColumnsThatAreNotReadAreFound) {
+  const auto unread = [](const char* json, RecordFormat format) {
+    const Json record = Json::parse(json);
+    return join(unread_columns(record, format, shape_of(record, format, {}, "f:1")), " ");
+  };
+  using enum RecordFormat;
+  EXPECT_EQ(
+      unread(R"({"instruction": "i", "output": "o", "history": [["a", "b"]], "id": 3})", kAlpaca),
+      "history");
+  EXPECT_EQ(unread(R"({"instruction": "i", "output": "o", "history": [], "system": "s"})", kAlpaca),
+            "");
+  EXPECT_EQ(
+      unread(R"({"prompt": "p", "completion": "c", "system": "s", "tools": [{}], "label": false})",
+             kPromptCompletion),
+      "tools system label");
+  EXPECT_EQ(unread(R"({"messages": [{"role": "user", "content": "q"}], "images": ["a.png"],
+                       "tools": [{"name": "f"}], "rejected": "b"})",
+                   kMessages),
+            "images rejected");
+  EXPECT_EQ(unread(R"({"text": "t", "history": "h", "label": true})", kText), "");
 }
 
 }  // namespace

@@ -203,6 +203,37 @@ TEST(Tools, CallsAreLearntAndToolsAndResultsAreNot) {
   EXPECT_EQ(learnt(sequences.at(0)), R"(add{"a": 1}add{"a": 2}<|im_end|>|3<|im_end|>)");
 }
 
+/// OpenAI's records have null content beside calls. transformers leaves null out; what a template
+/// makes of that stands, unless it fails.
+TEST(Tools, ContentThatIsNullOrMissingBesideACall) {
+  const std::string calls = "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}";
+  const auto text = [&](const std::string& of_content, const std::string& content) {
+    const auto sequences = build(
+        (R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", )" + content +
+         R"("tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {}}}]}]})")
+            .c_str(),
+        RecordFormat::kMessages, {},
+        test::toy_model(
+            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}" + of_content + calls +
+            "<|im_end|>{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"));
+    EXPECT_EQ(learnt(sequences.at(0)).substr(learnt(sequences.at(0)).find("add")), "add<|im_end|>");
+    const std::string& all = sequences.at(0).text;
+    return all.substr(all.rfind('\n') + 1);
+  };
+  const std::string null = R"("content": null, )";
+  for (const std::string& content : {null, std::string(), std::string(R"("content": "", )")}) {
+    EXPECT_EQ(text("{{ m.content }}", content), "add<|im_end|>") << content;
+    EXPECT_EQ(text("{{ '' + m.content }}", content), "add<|im_end|>") << content;
+    EXPECT_EQ(text("{{ m.content | trim }}", content), "add<|im_end|>") << content;
+    EXPECT_EQ(text("{{ m.content or '' }}", content), "add<|im_end|>") << content;
+  }
+  EXPECT_EQ(text("{{ 'no text, ' if m.content is not defined else m.content }}", null),
+            "no text, add<|im_end|>");
+  EXPECT_EQ(text("{{ 'named ' if 'name' in m }}{{ m.content }}", null + R"("name": null, )"),
+            "add<|im_end|>");
+}
+
 /// Arguments as OpenAI's API has them, a string of JSON: templates that write an object would quote
 /// it once more; those that know strings get them as they are.
 TEST(Tools, ArgumentsThatAreAString) {

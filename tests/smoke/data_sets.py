@@ -51,6 +51,14 @@ class Runs:
         self.output = done.stdout + done.stderr
         return self.losses(name)
 
+    def look(self, name, command, code=0):
+        """What another command says of a run's configuration."""
+        done = subprocess.run([self.sftrun, *command, "--config", str(self.folder / f"{name}.yaml")], capture_output=True, text=True,
+                              timeout=120, env=self.environment)
+        if done.returncode != code:
+            sys.exit(f"FAILED {command} of {name}: exit code {done.returncode}, not {code}\n{done.stdout}{done.stderr}")
+        return done.stdout + done.stderr
+
     def losses(self, name):
         path = self.folder / name / "metrics.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
@@ -180,6 +188,88 @@ def check_bad_data(runs, folder):
     require("cut.csv.gz" in runs.output, "a cut file is named")
 
 
+def check_bad_records(runs, folder, has_tables):
+    """Bad records of every kind of file: all in one error, or left out and counted."""
+    good = [turns(i) for i in range(60)]
+    text = [json.dumps(record) for record in good]
+    (folder / "good.jsonl").write_text("\n".join(text) + "\n")
+    spoilt = [*text[:20], '{"messages": [', *text[20:40], '{"messages": 3}', *text[40:]]
+    (folder / "spoilt.jsonl").write_text("\n".join(spoilt) + "\n")
+    (folder / "spoilt.json").write_text("[" + ", ".join([*text[:20], '{"messages": 3}', *text[20:]]) + "]")
+    runs.train("bad-all", f"train: {folder}/spoilt.jsonl", code=3)
+    for part in ("2 records cannot be used", "spoilt.jsonl:21:15: malformed JSON", "spoilt.jsonl:42: ", "data.bad_records: skip"):
+        require(part in runs.output, f"bad records come in one message: {part}")
+    reference = runs.train("good", f"train: {folder}/good.jsonl")
+    skipped = runs.train("bad-skip", f"train: {folder}/spoilt.jsonl, bad_records: skip")
+    require(skipped == reference, "without its bad records it is the same data")
+    require("2 bad records left out (data.bad_records: skip): " in runs.output, "they are counted when tokenised")
+    require("2 bad records left out of the training data" in runs.output, "and in the run's summary")
+    require(runs.train("bad-array", f"train: {folder}/spoilt.json, bad_records: skip") == reference, "an array without its bad element")
+    stream = f"train: {folder}/spoilt.jsonl, val: {folder}/good.jsonl, streaming: true, shuffle_buffer: 24, bad_records: skip"
+    one = runs.train("bad-stream-skip", stream)
+    require("bad records left out of the training data" in runs.output, "a stream counts them, too")
+    runs.check_resumed("bad-stream-skip", stream, one, "a stream with bad records left out", step=6)
+
+    (folder / "spoilt.csv").write_text("prompt,completion\n" + "What is it?,It is a test.\n" * 30 + "one\nand,two,three\n" + "Who?,Me.\n" * 30)
+    runs.train("bad-csv", f"train: {folder}/spoilt.csv", code=3)
+    require("2 records cannot be used" in runs.output and "spoilt.csv, row 32: expected 2 columns, got 3" in runs.output,
+            "rows of a CSV file are told by their numbers")
+    runs.train("bad-csv-skip", f"train: {folder}/spoilt.csv, bad_records: skip")
+    require("2 bad records left out of the training data" in runs.output, "rows of a CSV file are left out")
+    if has_tables:
+        import pyarrow
+        import pyarrow.parquet
+        column = pyarrow.array([b"some text, long enough"] * 20 + [b"\xff\xfe"] + [b"another text"] * 20, pyarrow.binary())
+        pyarrow.parquet.write_table(pyarrow.table({"text": column}), folder / "spoilt.parquet")
+        runs.train("bad-parquet", f"train: {folder}/spoilt.parquet", code=3)
+        require("spoilt.parquet, row 21" in runs.output, "a row of a Parquet file is named")
+        runs.train("bad-parquet-skip", f"train: {folder}/spoilt.parquet, bad_records: skip")
+        require("1 bad record left out of the training data" in runs.output, "a row of a Parquet file is left out")
+
+    for command in (["preview", "-n", "50"], ["config", "check"], ["train", "--dry-run", "--nproc-per-node", "1"]):
+        name = " ".join(command)
+        answer = runs.look("bad-all", command, code=3)
+        require("2 records cannot be used" in answer and "spoilt.jsonl:21" in answer, f"{name} tells all bad records")
+        answer = runs.look("bad-skip", command)
+        require("spoilt.jsonl:21" in answer and "2 " in answer, f"{name} warns of what is left out")
+
+
+def check_warnings(runs, folder):
+    """What preview says is what training says."""
+    call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    odd = [turns(1), {"messages": [{"role": "assistant", "content": "Hello."}, *turns(2)["messages"]]},
+           {"messages": [turns(3)["messages"][0], {"role": "assistant", "content": ""}]},
+           {"messages": [turns(4)["messages"][0], {"role": "assistant", "content": None, "tool_calls": [call]},
+                         {"role": "tool", "content": "5"}, {"role": "assistant", "content": "It is 5."}],
+            "tools": [{"type": "function", "function": {"name": "add"}}], "history": [["a", "b"]]}, *map(turns, range(40))]
+    (folder / "odd.jsonl").write_text("".join(json.dumps(r) + "\n" for r in odd))
+    runs.train("odd", f"train: {folder}/odd.jsonl, val_split: 10")
+    require("data.val_split: 34 examples to train on, 10 held out" in runs.output, "val_split says how many each side has")
+    said = {line.partition("data: ")[2] for line in runs.output.splitlines() if "[warning]" in line and "data: " in line}
+    for part in ("1 conversations begin with an assistant turn", "1 answers are empty", "the chat template leaves the calls out",
+                 "1 conversations name tools", '"history", which is not read'):
+        require(any(part in warning for warning in said), f"training warns: {part}")
+    shown = runs.look("odd", ["preview", "-n", "1"])
+    for warning in said:
+        require(warning in shown, f"and so does preview: {warning[:60]}")
+
+
+def check_faulty_sets(runs, folder):
+    (folder / "mixed").mkdir()
+    (folder / "mixed/a.jsonl").write_text(json.dumps(turns(1)) + "\n")
+    (folder / "mixed/b.jsonl").write_text(json.dumps({"instruction": "Add.", "output": "3"}) + "\n")
+    (folder / "pairs-of-answers.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"}) + "\n")
+    runs.train("faulty", f"train: ['{folder}/mixed/*.jsonl', {folder}/chat.jsonl, {folder}/pairs-of-answers.jsonl]", code=3)
+    require("must have one format" in runs.output and "mixed/b.jsonl:1" in runs.output, "a file of another format is named")
+    require("this is preference data" in runs.output, "and of the next data set, that it is preference data")
+    require("chat.jsonl holds" not in runs.output, "before anything is tokenised")
+    for command in (["preview"], ["config", "check"], ["train", "--dry-run", "--nproc-per-node", "1"]):
+        answer = runs.look("faulty", command, code=3)
+        require("must have one format" in answer and "this is preference data" in answer, f"{' '.join(command)} tells both")
+    runs.train("absent", f"train: [{folder}/one.jsonl, {folder}/two.jsonl]", code=3)
+    require("one.jsonl" in runs.output and "two.jsonl" in runs.output, "all files that are missing are told")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sftrun", required=True)
@@ -192,6 +282,9 @@ def main():
         check_mixtures(runs, folder)
         check_streams(runs, folder, has_tables)
         check_bad_data(runs, folder)
+        check_bad_records(runs, folder, has_tables)
+        check_warnings(runs, folder)
+        check_faulty_sets(runs, folder)
     print("data sets: all as they should be" + ("" if has_tables else " (without pyarrow: no tables)"))
 
 

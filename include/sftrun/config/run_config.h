@@ -36,6 +36,7 @@ enum class LossOnChoice {
 enum class Thinking { kTemplate, kKeep, kSplit };
 enum class EmptyThinking { kWarn, kDrop, kKeep };
 enum class TooLong { kAuto, kDrop, kTruncate, kError };  ///< auto: drop for chat, truncate for text
+enum class BadRecords { kError, kSkip };
 enum class Scheduler {
   kConstant,
   kConstantWithWarmup,
@@ -162,6 +163,7 @@ struct DataConfig {
   EmptyThinking empty_thinking = EmptyThinking::kWarn;
   nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();
   TooLong too_long = TooLong::kAuto;
+  BadRecords bad_records = BadRecords::kError;
 };
 
 struct TrainConfig {

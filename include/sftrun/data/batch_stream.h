@@ -4,6 +4,8 @@
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
@@ -41,6 +43,11 @@ class BatchStream {
   /// Where the batch after the last one begins.
   nlohmann::ordered_json position() const;
   double epochs() const;  ///< passes over the data so far, estimated where there are several sets
+  int64_t num_bad_records() const;  ///< left out so far (data.bad_records: skip)
+  /// Each file and a hash of its size, beginning and end.
+  const std::vector<std::pair<std::string, std::string>>& file_hashes() const {
+    return file_hashes_;
+  }
   /// Of the files' sizes, beginnings and ends, tokenizer and template.
   const std::string& fingerprint() const { return fingerprint_; }
 
@@ -52,6 +59,8 @@ class BatchStream {
 
   int64_t global_batch_size_;
   std::string fingerprint_;
+  std::vector<std::pair<std::string, std::string>> file_hashes_;
+  int64_t bad_before_ = 0;  // records left out up to the last window
   std::unique_ptr<Windows> windows_;
   std::shared_ptr<const Window> window_;
   size_t used_ = 0;  // of the window's bins

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/error.h"
 #include "sftrun/data/example_store.h"
 #include "sftrun/data/record_reader.h"
 #include "sftrun/data/sequence.h"
@@ -16,6 +18,7 @@ namespace sftrun::data {
 
 struct DatasetStats {
   int64_t num_records = 0;           ///< that were read
+  int64_t num_bad = 0;               ///< of them, left out by data.bad_records: skip
   int64_t num_examples = 0;          ///< kept
   int64_t num_dropped_too_long = 0;  ///< sequences longer than max_seq_len left out
   int64_t num_truncated = 0;  ///< sequences cut to max_seq_len, of which the next were left out
@@ -32,6 +35,7 @@ struct DatasetPart {
   double weight = 1;  ///< how often an epoch sees each example
   std::vector<SourceFile> files;
   int64_t begin = 0, end = 0;  ///< its examples
+  std::string fingerprint;     ///< of the contents of its files and of how they are read
 };
 
 /// Immutable: what was read, and how.
@@ -65,9 +69,10 @@ class Dataset {
 /// counts and what was left out. What was tokenised is kept in data.cache_dir, where another
 /// process, or a later run of this build, finds it: several may ask at once, one does the work.
 /// @param sources data.train or data.val   @param is_validation which split of a folder is meant
-/// @throws DataError with file:line for malformed or unusable records (the first in the file,
-/// whatever the threads do); for an
-///   empty file; when nothing is short enough; when no example carries a label.
+/// Records that are malformed or unusable are left out with data.bad_records: skip, and counted.
+/// @throws DataError naming all such records else, the first ten with file:line; for an empty file;
+/// when nothing is short enough; when no example carries a label. Errors of several data sets come
+/// together, as DataProblems.
 Dataset load_dataset(const config::RunConfig& config,
                      const std::vector<config::DataSource>& sources, bool is_validation,
                      const TextModel& model, int num_threads);
@@ -125,9 +130,11 @@ struct Preview {
   RecordFormat format = RecordFormat::kText;
   std::string format_reason;
   std::vector<PreviewedSequence> sequences;
+  std::vector<std::string> warnings;  ///< that training gives, of the first thousand records
+  std::optional<DataError> refusal;   ///< with which training ends, for these records
 };
-/// The first `num_records` records of a data set as `load_dataset` would take them. @throws as
-/// load_dataset, for these records alone
+/// The first `num_records` records of a data set as `load_dataset` would take them, and what
+/// training would say of the first thousand. @throws as load_dataset, for the records shown
 Preview preview_dataset(const config::RunConfig& config, const config::DataSource& source,
                         const TextModel& model, int64_t num_records);
 

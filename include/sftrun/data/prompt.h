@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sftrun/data/json_lines.h"
+#include "sftrun/data/message_form.h"
 #include "sftrun/data/text_model.h"
 
 /// Records to the tokens that a model is to continue.
@@ -35,9 +36,7 @@ class PromptBuilder {
  private:
   TextModel model_;
   bool chat_ = false;
-  bool joins_parts_ = false;   ///< the chat template reads content that is a string only
-  bool writes_calls_ = false;  ///< it writes calls of tools
-  bool parses_calls_ = false;  ///< and reads arguments that are an object only
+  MessageForm form_;
 };
 
 }  // namespace sftrun::data

@@ -6,6 +6,7 @@
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/json_lines.h"
+#include "sftrun/data/message_form.h"
 #include "sftrun/data/text_model.h"
 
 /// Converts a record to token sequences with a label mask.
@@ -44,10 +45,13 @@ struct Sequence {
     int32_t message = -1;  ///< index into the record's messages, -1 for none
   };
   std::vector<Part> parts;         ///< in order, covering `text`; only when asked for
+  int64_t num_empty_answers = 0;   ///< answers to be learnt that hold nothing
   int64_t num_empty_thinking = 0;  ///< answers that begin with empty reasoning
   int64_t num_control_tokens = 0;  ///< messages whose own text holds control tokens of the model
   LeftOut left_out;
-  std::vector<std::string> unknown_roles;  ///< of the record; on its first sequence
+  // Of the record; on its first sequence.
+  std::vector<std::string> unknown_roles, unread_columns;
+  bool begins_with_answer = false;  ///< the conversation's first turn is the assistant's
 };
 
 struct SequenceOptions {
@@ -81,8 +85,7 @@ struct SequenceOptions {
 /// trained with its reasoning, even if the template drops that of earlier turns. `thinking: keep`
 /// sets the variables by which templates keep it.
 ///
-/// Content may be a list of text parts; for a template that reads strings only they are joined by
-/// newlines.
+/// Messages reach the template in the form that it reads (MessageForm).
 ///
 /// Immutable; safe to use from several threads.
 class SequenceBuilder {
@@ -102,9 +105,7 @@ class SequenceBuilder {
   RecordFormat format_;
   TextModel model_;
   SequenceOptions options_;
-  bool joins_parts_ = false;   ///< the chat template reads content that is a string only
-  bool writes_calls_ = false;  ///< it writes calls of tools
-  bool parses_calls_ = false;  ///< and reads arguments that are an object only
+  MessageForm form_;
 };
 
 }  // namespace sftrun::data

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
@@ -40,6 +42,7 @@ class Batches {
   /// Number of passes over the data after `step`.
   virtual double epochs_after(int64_t step) const = 0;
   virtual bool ends_epoch(int64_t step) const = 0;
+  virtual int64_t num_bad_records() const = 0;  ///< left out so far (data.bad_records: skip)
   /// What a checkpoint must keep for the next batch to be found again; null: its step says it all.
   virtual nlohmann::ordered_json position() const { return nullptr; }
   /// The file that example `index` of a batch came from.
@@ -57,6 +60,7 @@ class PlannedBatches final : public Batches {
   const data::SourceFile& file_of(const data::StepBatch&, int64_t index) const override {
     return dataset_.file_of(index);
   }
+  int64_t num_bad_records() const override { return dataset_.stats().num_bad; }
   double fill() const { return plan_.fill(0); }  ///< of the first epoch's bins
 
  private:
@@ -82,6 +86,10 @@ class StreamedBatches final : public Batches {
     return batch.files.at(static_cast<size_t>(batch.examples.stored(index).file));
   }
   const std::string& fingerprint() const { return stream_.fingerprint(); }
+  const std::vector<std::pair<std::string, std::string>>& file_hashes() const {
+    return stream_.file_hashes();
+  }
+  int64_t num_bad_records() const override { return stream_.num_bad_records(); }
 
  private:
   int64_t total_steps_;

@@ -1,0 +1,79 @@
+#include "bad_records.h"
+
+#include <algorithm>
+
+#include "sftrun/core/strings.h"
+
+namespace sftrun::data {
+namespace {
+
+constexpr int64_t kHopeless = 1000;             // records, and all of them bad
+constexpr std::chrono::seconds kReadOnFor{30};  // after the first bad record
+
+std::string reason_of(const DataError& error) {
+  return excerpt(error.message());
+}
+
+}  // namespace
+
+void BadRecords::add(const DataError& error, int64_t record) {
+  ++count_;
+  fingerprint_.add(static_cast<uint64_t>(record));
+  if (!since_) since_ = std::chrono::steady_clock::now();
+  same_reason_ = same_reason_ && (first_.empty() || first_.front().message() == error.message());
+  if (first_.size() < kKept) first_.push_back(error);
+}
+
+std::string BadRecords::left_out() const {
+  constexpr size_t kShown = 3;
+  std::vector<std::string> places;
+  for (size_t i = 0; i < std::min(kShown, first_.size()); ++i)
+    places.push_back(fmt::format("{} ({})", first_[i].where(), reason_of(first_[i])));
+  return fmt::format("{} bad record{} left out (data.bad_records: skip): {}{}", count_,
+                     count_ == 1 ? "" : "s", join(places, ", "),
+                     count_ > static_cast<int64_t>(kShown) ? ", …" : "");
+}
+
+bool BadRecords::is_hopeless(int64_t num_records) const {
+  return num_records >= kHopeless && count_ == num_records;
+}
+
+bool BadRecords::took_long() const {
+  return since_ && std::chrono::steady_clock::now() - *since_ > kReadOnFor;
+}
+
+std::string BadRecords::fix(int64_t num_records) const {
+  const bool have_one_fix = std::all_of(first_.begin(), first_.end(), [&](const DataError& error) {
+    return error.fix() == first_.front().fix();
+  });
+  std::string fix = first_.front().fix();
+  if (!fix.empty() && !have_one_fix) fix = "of the first: " + fix;
+  if (count_ == num_records) return fix;  // nothing would be left
+  const char* skip = count_ == 1 ? "data.bad_records: skip leaves this record out"
+                                 : "data.bad_records: skip leaves these records out";
+  return fix.empty() ? skip : fix + "; or " + skip;
+}
+
+void BadRecords::refuse(int64_t num_records, const std::string& scope) const {
+  SFTRUN_CHECK(!first_.empty());
+  const DataError& first = first_.front();
+  std::string message;
+  if (count_ == 1) {
+    message = scope + first.message();
+  } else if (same_reason_) {
+    std::vector<std::string> places;
+    for (size_t i = 1; i < first_.size(); ++i) places.push_back(first_[i].where());
+    message =
+        fmt::format("{}{}; the same in {} more records: {}{}", scope, reason_of(first), count_ - 1,
+                    join(places, ", "), count_ > static_cast<int64_t>(kKept) ? ", …" : "");
+  } else {
+    message = fmt::format("{}{} records cannot be used:", scope, count_);
+    for (const DataError& error : first_)
+      message += fmt::format("\n    {}: {}", error.where(), reason_of(error));
+    if (const auto more = count_ - static_cast<int64_t>(first_.size()); more > 0)
+      message += fmt::format("\n    and {} more", more);
+  }
+  throw DataError(message, first.where(), fix(num_records));
+}
+
+}  // namespace sftrun::data
