@@ -108,22 +108,26 @@ int run(int argc, char** argv) {
   return dispatch(sftrun, commands);
 }
 
+/// Not fmt::print, which throws where nobody reads stderr any more.
+int fail(ExitCode code, const std::string& text) {
+  std::fputs((text + "\n").c_str(), stderr);
+  return static_cast<int>(code);
+}
+
 }  // namespace
 }  // namespace sftrun::app
 
 int main(int argc, char** argv) {
   using sftrun::ExitCode;
+  using sftrun::app::fail;
   sftrun::end_on_bad_alloc();
   try {
     return sftrun::app::run(argc, argv);
   } catch (const sftrun::Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return static_cast<int>(error.code());
+    return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "error: out of memory\n");
-    return static_cast<int>(ExitCode::kOutOfMemory);
+    return fail(ExitCode::kOutOfMemory, "error: out of memory");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return static_cast<int>(ExitCode::kWorkerFailed);
+    return fail(ExitCode::kWorkerFailed, std::string("error: ") + error.what());
   }
 }

@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -368,6 +369,9 @@ bool is_started_again(const launch::Environment& env) {
 }  // namespace
 
 int run_train(const TrainOptions& asked) {
+  // A run goes on when the pipe behind it closes (`sftrun train | head`): its log is in a file. A
+  // dry run is nothing but its output.
+  if (!asked.dry_run) ::signal(SIGPIPE, SIG_IGN);
   const launch::Environment env = launch::current_environment();
   TrainOptions options = asked;
   if (options.overwrite && is_started_again(env)) options.overwrite = false;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -48,7 +49,7 @@ void end_on_bad_alloc() {
       [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
       ::_exit(static_cast<int>(ExitCode::kOutOfMemory));
     } catch (const std::exception& error) {
-      fmt::print(stderr, "error: {}\n", error.what());
+      std::fprintf(stderr, "error: %s\n", error.what());
     } catch (...) {
     }
     std::abort();

@@ -531,6 +531,29 @@ def model_removed(folder):
     return row
 
 
+def unread(folder, *more):
+    """Exit code of a run whose output nobody reads after its first byte."""
+    read, write = os.pipe()
+    command = [folder / "sftrun", *bad_input.TRAIN, *TWO_STEPS, *more]
+    process = subprocess.Popen(command, cwd=folder, env=bad_input.environment(folder), stdout=write, stderr=write)
+    os.close(write)
+    expect(os.read(read, 1), "nothing is printed")
+    os.close(read)
+    return process.wait(timeout=PATIENCE)
+
+
+def output_is_not_read(folder):
+    """Nobody reads what the run prints any more (a closed pipe, as behind `head -1`)."""
+    code = unread(folder)
+    log = (folder / "run/logs/rank-0.log").read_text()
+    expect(code == 0, f"exit code {code}", log)
+    expect("step 2/2" in log, "the log has no step 2", log)
+    expect((folder / "run/adapter/adapter_model.safetensors").exists(), "no adapter is written")
+    code = unread(folder, "train.seed=7")
+    expect(code == 2, f"exit code {code} of a run that is refused")
+    return 0, "the run goes on, and its log is in `logs/`; an error keeps its exit code"
+
+
 def small_data(folder):
     """A few records and the defaults: there are steps, the first of them moves the weights, and a card tells of the run."""
     (folder / "train.jsonl").write_text(bad_input.lines(*[bad_input.GOOD_RECORD] * 60))
@@ -551,7 +574,7 @@ CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_ba
          third_step_bad, weights_overflow, disk_full, disk_fills_up, disk_space_checked_first, run_directory_read_only, checkpoints_read_only,
          interrupted_early, interrupted, terminated, second_run, launcher_killed_and_started_again_at_once, goes_back,
          damaged_newest_is_passed_over, tokens_damaged, weights_changed, model_moved, changed_data_allowed, more_steps, other_rates,
-         overwritten, parts_removed, model_removed, small_data]
+         overwritten, parts_removed, model_removed, output_is_not_read, small_data]
 
 
 def wait_until_none_left(folder):
