@@ -106,8 +106,9 @@ DatasetStats stats_from_json(const Json& json) {
           .longest = at(8)};
 }
 
-void write_examples(const fs::path& target, TokenizedSource& source, const std::string& name,
-                    const config::RunConfig& config, const TextModel& model) {
+void write_examples(const fs::path& target, const std::string& key, TokenizedSource& source,
+                    const std::string& name, const config::RunConfig& config,
+                    const TextModel& model) {
   ExampleWriter writer(target);
   DatasetChecks checks(model, config.data, source.format().format, source.rule());
   TokenizingProgress progress(name);
@@ -130,7 +131,8 @@ void write_examples(const fs::path& target, TokenizedSource& source, const std::
     remarks.push_back({remark.is_warning, remark.text});
   Json files = Json::array();
   for (const SourceFile& file : source.files()) files.push_back({file.path, file.is_table});
-  writer.finish({{"stats", to_json(checks.stats())},
+  writer.finish({{"key", key},
+                 {"stats", to_json(checks.stats())},
                  {"bad_records", checks.bad_records().fingerprint()},
                  {"remarks", remarks},
                  {"files", files}});
@@ -154,7 +156,7 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   const std::string key =
       cache_key(loaded.fingerprint, records.files(), config, records.rule(), model);
   loaded.examples = cache.get(key, source.path, [&](const fs::path& target) {
-    write_examples(target, records, source.path, config, model);
+    write_examples(target, key, records, source.path, config, model);
   });
   const Json& header = loaded.examples.header();
   loaded.stats = stats_from_json(header.at("stats"));

@@ -43,12 +43,21 @@ class FolderLock {
   int fd_ = -1;
 };
 
+/// A whole file may still be another data set's, if somebody moved it here.
+void require_key(const ExampleStore& store, const fs::path& file, const std::string& key) {
+  if (store.header().value("key", nlohmann::ordered_json()) != key)
+    throw DataError("the tokenised examples of another data set or configuration", file.string());
+}
+
 /// @param warns of a damaged file: whoever holds the lock does, and so it is said once
-std::optional<ExampleStore> opened(const fs::path& file, int num_threads, bool warns) {
+std::optional<ExampleStore> opened(const fs::path& file, const std::string& key, int num_threads,
+                                   bool warns) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return std::nullopt;
   try {
-    return ExampleStore::open(file, num_threads);
+    ExampleStore store = ExampleStore::open(file, num_threads);
+    require_key(store, file, key);
+    return store;
   } catch (const DataError& error) {
     if (warns) log::warn("data: {}: {}; it is made anew", file.string(), error.message());
     return std::nullopt;
@@ -96,10 +105,11 @@ ExampleStore TokenCache::get(const std::string& key, const std::string& name,
     if (folder_.empty()) return unkept(write);
     const fs::path folder = folder_ / key;
     make_directories(folder);
-    if (auto store = opened(folder / kFile, num_threads_, /*warns=*/false))
+    if (auto store = opened(folder / kFile, key, num_threads_, /*warns=*/false))
       return std::move(*store);
     const FolderLock lock(folder, name);
-    if (auto store = opened(folder / kFile, num_threads_, /*warns=*/true)) return std::move(*store);
+    if (auto store = opened(folder / kFile, key, num_threads_, /*warns=*/true))
+      return std::move(*store);
     remove_temporaries(folder);
     write(folder / kFile);
     std::error_code ignored;

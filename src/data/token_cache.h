@@ -18,8 +18,8 @@ class TokenCache {
   /// Where hashes of data files are remembered; empty: nowhere.
   std::filesystem::path hashes() const;
 
-  /// The examples under `key`, written by `write` if they are not there yet, or damaged. Of several
-  /// processes that ask at once one writes, the others wait for it; what a killed one has left is
+  /// The examples under `key`, written by `write` (with "key" in the header) if they are not there
+  /// yet, or damaged, or another key's. Of several processes that ask at once one writes, the others wait for it; what a killed one has left is
   /// removed.
   /// @param name for messages   @throws what `write` throws; DeviceError (disk full, …)
   ExampleStore get(const std::string& key, const std::string& name,

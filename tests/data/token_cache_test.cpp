@@ -20,17 +20,17 @@ Example example_of(int32_t token) {
       .tokens = {token, token}, .labels = {token, kIgnoreIndex}, .record = 0, .label_tokens = 1};
 }
 
-void write_one(const fs::path& target, int32_t token) {
+void write_one(const fs::path& target, const std::string& key, int32_t token) {
   ExampleWriter writer(target);
   writer.add(example_of(token));
-  writer.finish(nlohmann::ordered_json::object());
+  writer.finish({{"key", key}});
 }
 
 class TokenCaches : public ::testing::Test {
  protected:
   TokenCaches() { log::configure({.console = log::Level::kOff}); }
   int32_t get(const TokenCache& cache, const std::string& key, int32_t made) {
-    return cache.get(key, "data", [&](const fs::path& target) { write_one(target, made); })[0]
+    return cache.get(key, "data", [&](const fs::path& target) { write_one(target, key, made); })[0]
         .token(0);
   }
   /// Several processes ask at once: one makes it, and all have what that one made.
@@ -44,7 +44,7 @@ class TokenCaches : public ::testing::Test {
         const ExampleStore store = cache.get(key, "data", [&](const fs::path& target) {
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
           write_file_atomically(dir_ / ("made-" + std::to_string(i)), "");
-          write_one(target, 10 + i);
+          write_one(target, key, 10 + i);
         });
         ::_exit(store[0].token(0));
       }
@@ -88,6 +88,15 @@ TEST_F(TokenCaches, WhatIsDamagedIsMadeAnew) {
   fs::resize_file(dir_ / "cache" / "a" / "examples", 20);
   EXPECT_EQ(get(cache_, "a", 2), 2);
   EXPECT_EQ(get(cache_, "a", 3), 2);
+}
+
+TEST_F(TokenCaches, AnotherKeysFileIsMadeAnew) {
+  EXPECT_EQ(get(cache_, "a", 1), 1);
+  EXPECT_EQ(get(cache_, "b", 2), 2);
+  fs::copy_file(dir_ / "cache" / "b" / "examples", dir_ / "cache" / "a" / "examples",
+                fs::copy_options::overwrite_existing);
+  EXPECT_EQ(get(cache_, "a", 3), 3);
+  EXPECT_EQ(get(cache_, "a", 4), 3);
 }
 
 TEST_F(TokenCaches, DamagedTokensAreMadeAnewByOneOfSeveralProcesses) {
