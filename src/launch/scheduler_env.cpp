@@ -137,13 +137,28 @@ std::optional<ExternalWorker> from_mpi(const Environment& env) {
   return std::nullopt;
 }
 
+/// Accelerate starts processes for GPUs (as torchrun) or through mpirun. Asked for several on a CPU
+/// without mpirun, it starts one, and sets MASTER_ADDR and MASTER_PORT but no rank.
+void refuse_one_of_several(const Environment& env) {
+  const std::string on_cpu = ascii_lower(first_of(env, {"ACCELERATE_USE_CPU"}).value_or(""));
+  if (on_cpu != "true" && on_cpu != "1") return;
+  if (!env.contains("MASTER_ADDR") || !env.contains("MASTER_PORT")) return;
+  throw ConfigError(
+      "Accelerate was asked for several processes on a CPU, but has started only this one",
+      "environment variables ACCELERATE_USE_CPU and MASTER_ADDR",
+      "let sftrun start them: sftrun train … --device cpu --nproc-per-node N; or give Accelerate "
+      "--mpirun_hostfile FILE, or use torchrun");
+}
+
 }  // namespace
 
 std::optional<ExternalWorker> external_worker(const Environment& env, bool launcher_asked_for) {
   if (env.contains("RANK") && env.contains("WORLD_SIZE")) return from_torchrun(env);
   if (launcher_asked_for) return std::nullopt;
   if (auto worker = from_slurm(env)) return worker;
-  return from_mpi(env);
+  if (auto worker = from_mpi(env)) return worker;
+  refuse_one_of_several(env);
+  return std::nullopt;
 }
 
 std::string first_host(std::string_view node_list) {

@@ -102,6 +102,31 @@ TEST(ExternalWorker, MpiOnSeveralMachinesNeedsTheMaster) {
   EXPECT_EQ(external_worker(env, false)->variables.at("GROUP_RANK"), "1");
 }
 
+// What `accelerate launch` 1.15 sets: docs/launching.md.
+const Environment kAccelerateOnCpu = {{"ACCELERATE_USE_CPU", "True"},
+                                      {"ACCELERATE_MIXED_PRECISION", "no"},
+                                      {"MASTER_ADDR", "127.0.0.1"},
+                                      {"MASTER_PORT", "29500"}};
+
+TEST(ExternalWorker, AccelerateThatStartsOneOfSeveralIsAnError) {
+  EXPECT_THROW(external_worker(kAccelerateOnCpu, false), ConfigError);
+  EXPECT_FALSE(external_worker(kAccelerateOnCpu, true));  // --nproc-per-node 2
+  EXPECT_FALSE(external_worker(without(kAccelerateOnCpu, "MASTER_ADDR"), false));  // of one
+  Environment on_gpus = kAccelerateOnCpu;
+  on_gpus["ACCELERATE_USE_CPU"] = "False";
+  EXPECT_FALSE(external_worker(on_gpus, false));
+}
+
+TEST(ExternalWorker, AccelerateThroughTorchrunAndMpiMakesWorkers) {
+  Environment torchrun = kAccelerateOnCpu, mpi = kAccelerateOnCpu;
+  torchrun.insert({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}});
+  EXPECT_EQ(external_worker(torchrun, false)->scheduler, "torchrun");
+  mpi.insert({{"OMPI_COMM_WORLD_RANK", "1"},
+              {"OMPI_COMM_WORLD_SIZE", "2"},
+              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(external_worker(mpi, false)->scheduler, "MPI");
+}
+
 TEST(SlurmLists, FirstHost) {
   EXPECT_EQ(first_host("node[003-010,12],gpu5"), "node003");
   EXPECT_EQ(first_host("node7"), "node7");

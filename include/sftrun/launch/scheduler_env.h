@@ -24,7 +24,8 @@ struct ExternalWorker {
 /// --ntasks=1 --gpus=8`).
 /// @param launcher_asked_for the user named a number of workers or GPUs: then Slurm and MPI only
 /// place the launcher
-/// @throws ConfigError where MASTER_ADDR cannot be derived.
+/// @throws ConfigError where MASTER_ADDR cannot be derived, or where Accelerate was asked for several
+/// processes and started one.
 std::optional<ExternalWorker> external_worker(const Environment& env, bool launcher_asked_for);
 
 /// The first host of a Slurm node list: "node[003-010,12],gpu5" gives "node003"; "" if there is
