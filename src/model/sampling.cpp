@@ -62,6 +62,7 @@ Candidates candidates(std::span<const float> logits, const SamplingOptions& opti
   order.resize(static_cast<size_t>(kept));
   const double top = *std::max_element(logits.begin(), logits.end());
   Candidates result;
+  result.weights.reserve(order.size());
   for (const int32_t token : order) {
     const double logit = logit_of(token);
     result.weights.push_back(std::exp((logit - top) / options.temperature));
