@@ -289,7 +289,6 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
       .add_option("--output", flags.output,
                   fmt::format("Write {} here as JSON lines; -: standard output", written))
       ->type_name("FILE");
-  command.add_flag("--overwrite", flags.overwrite, "Replace --output if it exists");
 }
 
 void check_record_flags(const RecordFlags& flags) {

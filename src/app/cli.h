@@ -83,10 +83,10 @@ void require_exists(const std::string& flag, const std::filesystem::path& path);
 /// one.
 void require_writable_file(const std::string& flag, const std::filesystem::path& path);
 
-/// --input and --output of the commands that answer records, and --overwrite. Both may be `-`.
+/// --input and --output of the commands that answer records. Both may be `-`.
 struct RecordFlags {
   std::string input, output;
-  bool overwrite = false;
+  bool overwrite = false;  ///< an output that exists and is not empty is replaced
 };
 /// @param holds what a record of the input holds   @param written what is written, in words
 void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& holds,

@@ -180,15 +180,15 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["`0` is not a number from 0.01 to 100"], "generate", "--model", "model", "--prompt", "a", "--repetition-penalty", "0")
         self.assertEqual(self.request("generate", "--model", "model", "--input", "-", "--output", "-")["input"], "-")
 
-    def test_an_output_is_not_overwritten_unasked(self):
-        for command in ("generate", "score"):
-            words = [command, "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl"]
-            self.write("out.jsonl", "")  # holds nothing
-            self.assertEqual(self.request(*words)["output"], "out.jsonl")
-            self.write("out.jsonl", "results\n")
-            self.expect(USAGE, ["error: out.jsonl exists", "add --overwrite to replace it"], *words)
-            self.assertEqual(self.request(*words, "--overwrite")["output"], "out.jsonl")
-            self.assertEqual(self.request(*words[:-1], "/dev/null")["output"], "/dev/null")
+    def test_generated_text_is_not_overwritten_unasked(self):
+        words = ["generate", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl"]
+        self.write("out.jsonl", "")  # holds nothing
+        self.assertEqual(self.request(*words)["output"], "out.jsonl")
+        self.write("out.jsonl", "results\n")
+        self.expect(USAGE, ["error: out.jsonl exists", "add --overwrite to replace it"], *words)
+        self.assertEqual(self.request(*words, "--overwrite")["output"], "out.jsonl")
+        self.assertEqual(self.request(*words[:-1], "/dev/null")["output"], "/dev/null")
+        self.assertEqual(self.request("score", *words[1:])["output"], "out.jsonl")
 
     def test_a_directory_with_one_gguf_file_is_that_model(self):
         def add(name):

@@ -102,7 +102,7 @@ def check_requantised(case, name, model, settings, quantize, dtype="nf4"):
     case.expect(f"requantised, {name}: merge --dtype {dtype} is merge and quantize", not differ, differ)
     shards = list((case.folder / "one").glob("*.safetensors"))
     case.expect(f"requantised, {name}: several shards", len(shards) > 1, str(shards))
-    case.run("score", "--model", "one", "--input", "train.jsonl", "--output", "scored.jsonl", "--overwrite", "--device", "cpu")
+    case.run("score", "--model", "one", "--input", "train.jsonl", "--output", "scored.jsonl", "--device", "cpu")
 
 
 def check_dense_modules(case):
@@ -216,7 +216,7 @@ def check_next_run(case):
     case.expect("next run: with what was learnt", losses[1] == losses[2] and losses[1][0] < losses[0][0], str(losses))
     scores = []
     for adapter in ("run", "moved"):
-        case.run("score", "--adapter", adapter, "--input", "train.jsonl", "--output", "scores.jsonl", "--overwrite", "--device", "cpu")
+        case.run("score", "--adapter", adapter, "--input", "train.jsonl", "--output", "scores.jsonl", "--device", "cpu")
         scores.append((case.folder / "scores.jsonl").read_text())
     case.expect("next run: score takes a run without a result", scores[0] == scores[1])
 
@@ -224,7 +224,7 @@ def check_next_run(case):
 def check_base_as_trained(case):
     """generate and score hold a dense base as the adapter's run did, also where the adapter lies elsewhere."""
     def score(*words):
-        said = case.run("score", "--input", "train.jsonl", "--output", "scores.jsonl", "--overwrite", "--device", "cpu", *words)
+        said = case.run("score", "--input", "train.jsonl", "--output", "scores.jsonl", "--device", "cpu", *words)
         return [json.loads(line)["logprob"] for line in (case.folder / "scores.jsonl").read_text().splitlines()], said
 
     case.train(TIED, "tuning.mode=qlora", "tuning.quant_block_size=32")
@@ -370,7 +370,7 @@ def check_other_base(case):
 
     def said(base):
         return [case.run("merge", "--model", base, "--adapter", "moved", "--output", f"again-{len(list(case.folder.iterdir()))}"),
-                case.run("score", "--model", base, "--adapter", "moved", "--input", "train.jsonl", "--output", "scores.jsonl", "--overwrite"),
+                case.run("score", "--model", base, "--adapter", "moved", "--input", "train.jsonl", "--output", "scores.jsonl"),
                 case.train(base, "tuning.lora.init_from=moved", f"output.dir=run-{len(list(case.folder.iterdir()))}")]
 
     for name, is_other in (("other", True), ("merged", True), ("four-bits", False), (TIED, False)):

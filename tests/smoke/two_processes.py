@@ -116,7 +116,7 @@ def check_configured_template(sftrun, folder):
     write_lines(out / "in.jsonl", [record(5)])
     scores = []
     for model in (["--adapter", out / "adapter"], ["--model", out / "merged"], ["--model", MODEL]):
-        run([sftrun, "score", *model, "--input", out / "in.jsonl", "--output", out / "out.jsonl", "--overwrite", "--device", "cpu", "--dtype", "fp32"], check=True)
+        run([sftrun, "score", *model, "--input", out / "in.jsonl", "--output", out / "out.jsonl", "--device", "cpu", "--dtype", "fp32"], check=True)
         scores.append(json.loads((out / "out.jsonl").read_text())["logprob"])
     if abs(scores[0] / scores[1] - 1) > RELATIVE:
         failures.append(f"the adapter's score is {scores[0]}, the merged model's {scores[1]}")
