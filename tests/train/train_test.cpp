@@ -9,6 +9,7 @@
 
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
+#include "sftrun/train/adamw.h"
 #include "sftrun/train/checkpoint.h"
 #include "sftrun/train/identity.h"
 #include "sftrun/train/schedule.h"
