@@ -309,7 +309,7 @@ def weights_changed(folder):
     shutil.rmtree(folder / "run/checkpoints/step-000002")
     flip_a_bit(folder / "model/model.safetensors", (folder / "model/model.safetensors").stat().st_size - 3)
     row = expect_error(Run(folder, 2, *TWO_STEPS).end(), 2, "the base model's weights hold other bytes: model.safetensors",
-                       r"\n  at   run/checkpoints/step-000001", r"\n  fix: give the run the model's files")
+                       r"\n  at   run/checkpoints/step-000001", r"\n  fix: to resume, give the run the model files")
     expect_only_step_1(folder, with_adapter=True)
     flip_a_bit(folder / "model/model.safetensors", (folder / "model/model.safetensors").stat().st_size - 3)
     expect_success(Run(folder, 2, *TWO_STEPS).end(), "resuming from run/checkpoints/step-000001")
