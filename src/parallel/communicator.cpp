@@ -32,10 +32,13 @@ std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& master
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-/// LibTorch's errors carry a C++ stack trace after their first line; people need the first.
+/// LibTorch's errors carry a C++ stack trace after their first line, and Gloo's a place in its
+/// source before it; people need what is between.
 std::string first_line(const char* what) {
   const std::string text = what;
-  return text.substr(0, text.find('\n'));
+  const std::string line = text.substr(0, text.find('\n'));
+  const size_t end = line.find("] ");
+  return line.starts_with("[/") && end != std::string::npos ? line.substr(end + 2) : line;
 }
 
 }  // namespace

@@ -9,8 +9,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <stop_token>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -91,8 +95,9 @@ bool is_loopback(const addrinfo& address) {
 /// Bound to the master's address; none where this machine does not have it, or other machines would
 /// not reach it: a machine's own name is often 127.0.1.1 in its /etc/hosts, and Kubernetes' jobs
 /// give their master `localhost`.
-Socket listen_on_master(const Identity& identity) {
-  const Addresses addresses(identity.master_addr, identity.master_port);
+/// @param port 0: any, to ask whether this machine has the address
+Socket bind_to_master(const Identity& identity, int port) {
+  const Addresses addresses(identity.master_addr, port);
   for (const addrinfo* at = addresses.first(); at != nullptr; at = at->ai_next) {
     if (is_loopback(*at) && !identity.is_one_machine) continue;
     Socket socket(::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol));
@@ -101,11 +106,18 @@ Socket listen_on_master(const Identity& identity) {
     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (::bind(socket.get(), at->ai_addr, at->ai_addrlen) == 0) return socket;
     if (errno == EADDRINUSE) {
-      throw CommError(fmt::format("port {} is already in use", identity.master_port),
-                      place_of(identity), "give another with --master-port (or MASTER_PORT)");
+      throw CommError(fmt::format("port {} is already in use", port), place_of(identity),
+                      "give another with --master-port (or MASTER_PORT)");
     }
   }
   return Socket();
+}
+
+/// Where rank 0 finds the store that it hosts: behind the loopback, if it listens everywhere.
+std::string store_host(const Identity& identity) {
+  const bool listens_everywhere =
+      hosts_store(identity.rank) && bind_to_master(identity, 0).get() < 0;
+  return listens_everywhere ? "127.0.0.1" : identity.master_addr;
 }
 
 enum class Answer { kListens, kRefuses, kNone };
@@ -180,18 +192,113 @@ void wait_for_host(const Identity& identity, const ConnectOptions& options) {
   }
 }
 
+/// Of rank 0, whose own name it is: a cluster may know it a moment after the start.
+void wait_for_name(const Identity& identity, const ConnectOptions& options) {
+  const Clock::time_point start = Clock::now();
+  for (;;) {
+    const std::string problem = Addresses(identity.master_addr, identity.master_port).problem();
+    if (problem.empty()) return;
+    if (seconds_since(start) > options.unreachable_s) {
+      throw CommError("rank 0 does not find its own address: " + problem, place_of(identity),
+                      "check --master-addr (or MASTER_ADDR)");
+    }
+    if (options.stop_requested && options.stop_requested()) throw StoppedWaiting();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+}
+
 c10::intrusive_ptr<c10d::Store> with_prefix(c10::intrusive_ptr<c10d::Store> store) {
   const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT");
   return c10::make_intrusive<c10d::PrefixStore>("sftrun/" + (attempt.empty() ? "0" : attempt),
                                                 std::move(store));
 }
 
-c10d::TCPStoreOptions store_options(const Identity& identity) {
+/// Whether a socket leads to this port of some machine.
+bool leads_to_port(int fd, int port) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return false;
+  if (peer.ss_family == AF_INET)
+    return ntohs(reinterpret_cast<const sockaddr_in*>(&peer)->sin_port) == port;
+  return peer.ss_family == AF_INET6 &&
+         ntohs(reinterpret_cast<const sockaddr_in6*>(&peer)->sin6_port) == port;
+}
+
+/// The connections of this process to a store, but those that have been limited: TCPStore keeps its
+/// sockets to itself.
+std::vector<int> unlimited_connections(int port) {
+  std::vector<int> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    timeval limit{};
+    socklen_t size = sizeof limit;
+    if (leads_to_port(fd, port) && ::getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &size) == 0 &&
+        limit.tv_sec == 0 && limit.tv_usec == 0)
+      found.push_back(fd);
+  }
+  return found;
+}
+
+/// TCPStore waits without end for an answer, also where the host's process was stopped or its
+/// machine is gone.
+void limit_answers(int port, double seconds) {
+  const auto whole = static_cast<time_t>(seconds);
+  const auto micros = static_cast<suseconds_t>(1e6 * (seconds - static_cast<double>(whole)));
+  const timeval limit{.tv_sec = whole, .tv_usec = micros};
+  for (const int fd : unlimited_connections(port))
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+}
+
+/// Closes the connections that have had no first answer in time: another program may listen there.
+class FirstAnswer {
+ public:
+  FirstAnswer(int port, double seconds)
+      : thread_([port, seconds](const std::stop_token& stop) {
+          std::mutex mutex;
+          std::condition_variable_any stopped;
+          std::unique_lock lock(mutex);
+          const auto ends_within = [&](double wait_s) {
+            return stopped.wait_for(lock, stop, std::chrono::duration<double>(wait_s),
+                                    [&] { return stop.stop_requested(); });
+          };
+          if (ends_within(seconds)) return;
+          do {
+            for (const int fd : unlimited_connections(port)) ::shutdown(fd, SHUT_RDWR);
+          } while (!ends_within(0.1));
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
+c10::intrusive_ptr<c10d::Store> connected(const Identity& identity,
+                                          const c10d::TCPStoreOptions& options, double answer_s) {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  try {
+    const FirstAnswer guard(identity.master_port,
+                            std::chrono::duration<double>(options.timeout).count());
+    store = c10::make_intrusive<c10d::TCPStore>(store_host(identity), options);
+  } catch (const std::exception&) {
+    if (options.isServer) throw;
+    throw CommError(fmt::format("rank {} got no answer from what listens there", identity.rank),
+                    place_of(identity),
+                    "check --master-addr and --master-port: another program may use this port");
+  }
+  limit_answers(identity.master_port, answer_s);
+  return with_prefix(std::move(store));
+}
+
+std::chrono::milliseconds as_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(1e3 * seconds));
+}
+
+c10d::TCPStoreOptions store_options(const Identity& identity, double first_answer_s) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(identity.master_port);
   options.numWorkers = static_cast<size_t>(identity.world_size);
   options.waitWorkers = false;
-  options.timeout = std::chrono::seconds(60);  // of the connection: the host listens by now
+  options.timeout = as_milliseconds(first_answer_s);  // the host listens by now
   return options;
 }
 
@@ -219,24 +326,26 @@ bool hosts_store(int rank) {
 
 c10::intrusive_ptr<c10d::Store> open_store(const Identity& identity,
                                            const ConnectOptions& options) {
-  c10d::TCPStoreOptions tcp = store_options(identity);
+  c10d::TCPStoreOptions tcp = store_options(identity, options.first_answer_s);
   tcp.isServer = hosts_store(identity.rank);
   if (!tcp.isServer) {
     wait_for_host(identity, options);
-  } else if (Socket socket = listen_on_master(identity); socket.get() >= 0) {
+  } else if (Socket socket = bind_to_master(identity, identity.master_port); socket.get() >= 0) {
     tcp.masterListenFd = socket.release();
   } else {
+    wait_for_name(identity, options);
     log::warn(
         "rank 0 waits for the other ranks on all interfaces, because {} is no address of "
         "this machine in a network: whoever reaches port {} can take part",
         identity.master_addr, identity.master_port);
   }
-  return with_prefix(c10::make_intrusive<c10d::TCPStore>(identity.master_addr, tcp));
+  return connected(identity, tcp, options.timeout_s);
 }
 
-c10::intrusive_ptr<c10d::Store> another_connection(const Identity& identity) {
-  return with_prefix(
-      c10::make_intrusive<c10d::TCPStore>(identity.master_addr, store_options(identity)));
+c10::intrusive_ptr<c10d::Store> another_connection(const Identity& identity, double answer_s) {
+  auto store = connected(identity, store_options(identity, answer_s), answer_s);
+  store->setTimeout(as_milliseconds(answer_s));
+  return store;
 }
 
 void wait_for_all_ranks(c10d::Store& store, const Identity& identity,

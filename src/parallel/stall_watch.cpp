@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <optional>
 
@@ -18,6 +19,11 @@ using std::chrono::steady_clock;
 
 steady_clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string name_store_host(const Identity& identity) {
+  if (hosts_store(0)) return "rank 0 gives";
+  return fmt::format("torchrun at {}:{} gives", identity.master_addr, identity.master_port);
 }
 
 std::string key_of(int rank) {
@@ -48,8 +54,8 @@ StallWatch::StallWatch(const Identity& identity, const ConnectOptions& options)
     : identity_(identity),
       stall_s_(options.stall_s),
       beat_s_(options.beat_s),
-      store_(another_connection(identity)) {
-  store_->setTimeout(std::chrono::seconds(30));
+      answer_s_(options.answer_s),
+      store_(another_connection(identity, answer_s_)) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -72,16 +78,17 @@ void StallWatch::begin_wait(const char* what) {
   waits_in_ = what;
   wait_start_ = steady_clock::now();
 }
-void StallWatch::end_wait() {
+void StallWatch::end_wait(bool all_came) {
   const std::lock_guard lock(mutex_);
   waits_in_ = nullptr;
+  all_came_ = all_came;
 }
 
 StallWatch::Wait::Wait(StallWatch* watch, const char* what) : watch_(watch) {
   if (watch_ != nullptr) watch_->begin_wait(what);
 }
 StallWatch::Wait::~Wait() {
-  if (watch_ != nullptr) watch_->end_wait();
+  if (watch_ != nullptr) watch_->end_wait(std::uncaught_exceptions() == 0);
 }
 
 double StallWatch::waited_s() {
@@ -104,29 +111,48 @@ void StallWatch::run() {
       earlier_beats_.clear();
     }
     try {
-      const std::string state = own_state();
-      store_->set(key_of(identity_.rank), std::vector<uint8_t>(state.begin(), state.end()));
-      if (waited < next_s) continue;
-      if (earlier_beats_.empty()) {
-        next_s = waited + 2.5 * beat_s_;
-        earlier_beats_ = beats_of_all();
+      if (!store_ && may_connect_again()) store_ = another_connection(identity_, answer_s_);
+      if (store_) {
+        exchange(waited, next_s);
         continue;
       }
-      next_s = 2 * waited;
-      const std::string others = describe_others();
-      earlier_beats_.clear();
-      if (!others.empty() && waited_s() >= waited)  // still the same wait
-        log::warn_of_rank(identity_.rank, "the ranks have not moved for {}: {}",
-                          format_duration(waited), others);
     } catch (const std::exception&) {
-      if (waited >= next_s && !hosts_store(identity_.rank)) {
-        next_s = 2 * waited;
-        log::warn_of_rank(identity_.rank,
-                          "has waited {} for the others; {}:{}, where the ranks meet, is silent",
-                          format_duration(waited), identity_.master_addr, identity_.master_port);
-      }
+      store_.reset();  // an answer that comes late would be taken for another question's
     }
+    if (waited < next_s || hosts_store(identity_.rank)) continue;
+    next_s = 2 * waited;
+    const std::lock_guard lock(mutex_);
+    log::warn_of_rank(
+        identity_.rank,
+        "the ranks have not moved for {}: {} no sign of life (stopped, or the machine is gone); "
+        "rank {} waits in {} ({})",
+        format_duration(waited), name_store_host(identity_), identity_.rank,
+        waits_in_ ? waits_in_ : "a collective", activity_);
   }
+}
+
+/// Tells the others what this rank does; when it has waited for long, asks what they do.
+void StallWatch::exchange(double waited, double& next_s) {
+  const std::string state = own_state();
+  store_->set(key_of(identity_.rank), std::vector<uint8_t>(state.begin(), state.end()));
+  if (waited < next_s) return;
+  if (earlier_beats_.empty()) {
+    earlier_beats_ = beats_of_all();
+    next_s = waited + 2.5 * beat_s_;
+    return;
+  }
+  const std::string others = describe_others();
+  next_s = 2 * waited;
+  earlier_beats_.clear();
+  if (!others.empty() && waited_s() >= waited)  // still the same wait
+    log::warn_of_rank(identity_.rank, "the ranks have not moved for {}: {}",
+                      format_duration(waited), others);
+}
+
+/// The store's host has just taken part in something: it answers.
+bool StallWatch::may_connect_again() {
+  const std::lock_guard lock(mutex_);
+  return all_came_ && waits_in_ == nullptr;
 }
 
 bool StallWatch::ends_within(double seconds) {

@@ -4,7 +4,9 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -179,6 +181,27 @@ TEST(Rendezvous, AnUnknownNameIsToldSoon) {
   EXPECT_NE(text.find("--master-addr"), std::string::npos) << text;
 }
 
+TEST(Rendezvous, TheHostDoesNotKnowItsName) {
+  const std::string text = failure([] {
+    Communicator::connect({0, 2, "no-such-host.invalid", free_port(), false}, "gloo", at::kCPU,
+                          {.timeout_s = 100, .unreachable_s = 0.5});
+  });
+  EXPECT_NE(text.find("rank 0 does not find its own address"), std::string::npos) << text;
+  EXPECT_NE(text.find("--master-addr"), std::string::npos) << text;
+}
+
+/// As behind an address translation, or with the address of another machine (here of nobody,
+/// RFC 5737): LibTorch would try for a minute to reach it.
+TEST(Rendezvous, TheHostDoesNotAskItselfAtAnAddressOfOthers) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string text = failure([] {
+    Communicator::connect({0, 2, "192.0.2.1", free_port(), false}, "gloo", at::kCPU,
+                          {.timeout_s = 1});
+  });
+  EXPECT_NE(text.find("rank 1 of 2 did not come"), std::string::npos) << text;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
 TEST(Rendezvous, RanksThatDoNotComeAreNamed) {
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const int port = free_port();
@@ -242,20 +265,84 @@ TEST(StallWatch, NobodyIsNamedWhereTheRanksMove) {
   EXPECT_EQ(log_of_a_stall([](Communicator&) {}), "");
 }
 
+constexpr const char* kPortOfStopped = "SFTRUN_TEST_PORT";
+
+/// Rank 0 of the test below, in a process of its own.
+TEST(StallWatch, DISABLED_RankThatIsStopped) {
+  const char* port = std::getenv(kPortOfStopped);
+  if (port == nullptr) GTEST_SKIP() << "a part of NamesTheHostWhenItIsStopped";
+  Communicator comm = Communicator::connect({0, 2, "127.0.0.1", std::atoi(port)}, "gloo", at::kCPU,
+                                            {.timeout_s = 60});
+  comm.barrier("begin");
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+}
+
+pid_t start_rank_to_be_stopped(int port) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  for (const char* of_gtest : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX", "GTEST_OUTPUT"})
+    ::unsetenv(of_gtest);
+  ::setenv(kPortOfStopped, std::to_string(port).c_str(), 1);
+  ::execl("/proc/self/exe", "rank", "--gtest_filter=StallWatch.DISABLED_RankThatIsStopped",
+          "--gtest_also_run_disabled_tests", nullptr);
+  ::_exit(127);
+}
+
+TEST(StallWatch, NamesTheHostWhenItIsStopped) {
+  const test::TemporaryDirectory dir;
+  log::configure({.console = log::Level::kOff, .file = dir / "log"});
+  const int port = free_port();
+  const pid_t host = start_rank_to_be_stopped(port);
+  {
+    Communicator comm = Communicator::connect(
+        {1, 2, "127.0.0.1", port}, "gloo", at::kCPU,
+        {.timeout_s = 5, .unreachable_s = 60, .stall_s = 0.5, .beat_s = 0.2, .answer_s = 1});
+    comm.set_activity("step 7");
+    comm.barrier("begin");
+    ::kill(host, SIGSTOP);
+    EXPECT_THROW(comm.barrier("end"), CommError);  // after timeout_s, not never
+  }
+  ::kill(host, SIGKILL);
+  ::waitpid(host, nullptr, 0);
+  log::configure({.console = log::Level::kOff});
+  const std::string log = read_text_file(dir / "log");
+  EXPECT_NE(log.find("rank 0 gives no sign of life"), std::string::npos) << log;
+  EXPECT_NE(log.find("rank 1 waits in barrier (step 7)"), std::string::npos) << log;
+}
+
+/// A program that listens on the loopback and answers nothing.
+struct SilentProgram {
+  int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  int port = 0;
+  SilentProgram() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(::listen(fd, 8), 0);
+    EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    port = ntohs(address.sin_port);
+  }
+  ~SilentProgram() { ::close(fd); }
+};
+
+TEST(Rendezvous, AnotherProgramAtThePortIsTold) {
+  const SilentProgram other;
+  const std::string text = failure([&] {
+    Communicator::connect({1, 2, "127.0.0.1", other.port}, "gloo", at::kCPU,
+                          {.timeout_s = 100, .first_answer_s = 1});
+  });
+  EXPECT_NE(text.find("rank 1 got no answer from what listens there"), std::string::npos) << text;
+  EXPECT_NE(text.find("--master-port"), std::string::npos) << text;
+}
+
 TEST(Rendezvous, APortInUseIsNamed) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(::listen(fd, 1), 0);
-  ASSERT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  const int port = ntohs(address.sin_port);
+  const SilentProgram other;
+  const int port = other.port;
   const std::string text = failure([port] {
     Communicator::connect({0, 2, "127.0.0.1", port}, "gloo", at::kCPU, {});
   });
-  ::close(fd);
   EXPECT_NE(text.find("port " + std::to_string(port) + " is already in use"), std::string::npos);
 }
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The program as the worker of launchers that are not its own: torchrun, mpirun and Slurm, where they are installed.
+"""The program as the worker of launchers that are not its own: torchrun, Accelerate, mpirun and Slurm, where they are installed.
 
-    tests/smoke/external_launchers.py --sftrun build/bin/sftrun      # with a Python that has torch
+    tests/smoke/external_launchers.py --sftrun build/bin/sftrun      # with a Python that has torch and accelerate
 
-A run started by each, on two processes, must compute what the program's own launcher computes, bit for bit; a worker of
-torchrun's that is killed must end the whole run; Slurm's SIGUSR1 must leave a checkpoint from which the job goes on.
+A run started by each, on two processes, must compute what the program's own launcher computes, bit for bit; so must two
+launchers with a process each, as on two machines. A worker of torchrun's that is killed must end the whole run; Slurm's
+SIGUSR1 must leave a checkpoint from which the job goes on. `accelerate launch --cpu` starts one process of several, which
+the program must say.
 """
 
 import argparse
@@ -36,6 +38,40 @@ def own(folder):
 def torchrun(folder):
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python",
             folder / "sftrun", *TRAIN]
+
+
+def torchrun_on_two_machines(folder):
+    return on_two_machines([sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", "$node", "--nproc-per-node", "1",
+                            "--master-addr", "127.0.0.1", "--master-port", "$MASTER_PORT", "--no-python", folder / "sftrun", *TRAIN])
+
+
+def own_on_two_machines(folder):
+    return on_two_machines([folder / "sftrun", *TRAIN, "--nnodes", "2", "--node-rank", "$node", "--master-addr", "127.0.0.1", "--master-port",
+                            "$MASTER_PORT"])
+
+
+def on_two_machines(command):
+    """Here it is one machine, on which a shell starts both."""
+    words = " ".join(f'"{word}"' for word in command)
+    return ["sh", "-c", f'node=1; {words} "$@" & other=$!; node=0; {words} "$@" && wait $other', "sh"]
+
+
+def accelerate(folder, kind="--multi_gpu"):
+    """Accelerate's own command for GPUs: it starts processes through torchrun, whether there are GPUs or not."""
+    command = [pathlib.Path(sys.executable).with_name("accelerate"), "launch", kind, "--num_processes", "2", "--main_process_port",
+               slurm_cluster.free_ports(1)[0], "--no_python", folder / "sftrun", *TRAIN]
+    return [str(word) for word in command]
+
+
+def accelerate_on_cpu(folder):
+    return [*accelerate(folder, "--cpu"), "--nproc-per-node", "2"]
+
+
+def accelerate_through_mpi(folder):
+    (folder / "hosts").write_text("localhost slots=2\n")
+    command = accelerate(folder, "--cpu")
+    return ["env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_hwloc_base_binding_policy=none",
+            *command[:2], "--mpirun_hostfile", "hosts", *command[2:]]
 
 
 def mpirun(folder):
@@ -95,6 +131,14 @@ def trained(launcher, program, variables):
         return random_kills.computed(folder.path), (folder.path / "run/adapter/adapter_model.safetensors").read_bytes()
 
 
+def accelerate_on_cpu_is_refused(program):
+    """Where nothing says how many processes the program is to start."""
+    with Folder(program) as folder:
+        code = folder.start(lambda path: accelerate(path, "--cpu"), {}, *OPTIONS).wait(timeout=PATIENCE)
+        assert code != 0 and "Accelerate was asked for several processes" in folder.output(), folder.output()
+        assert not (folder.path / "run").exists(), "a run is begun"
+
+
 def ends_when_a_worker_is_killed(launcher, program):
     with Folder(program) as folder:
         process = folder.start(launcher, {}, *broken_runs.LONG)
@@ -134,7 +178,13 @@ def main():
         assert trained(launcher, program, variables) == expected, f"{launcher.__name__} computes something else"
         print(f"{launcher.__name__}: the same run, bit for bit", flush=True)
 
+    check(own_on_two_machines, {})
     check(torchrun, {})
+    check(torchrun_on_two_machines, {})
+    check(accelerate, {})
+    check(accelerate_on_cpu, {})
+    accelerate_on_cpu_is_refused(program)
+    print("accelerate --cpu: refused where one process of several is started", flush=True)
     ends_when_a_worker_is_killed(torchrun, program)
     print("torchrun: ends when a worker is killed", flush=True)
     if not shutil.which("mpirun"):
@@ -143,6 +193,7 @@ def main():
         print("mpirun: starts nothing on this machine")
     else:
         check(mpirun, {})
+        check(accelerate_through_mpi, {})
     check_slurm(check, program)
     return 0
 
