@@ -18,6 +18,7 @@ class QuoteScanner {
 
   void scan(std::string_view bytes) {
     for (const char c : bytes) {
+      if (c == '\0' && nul_row_ < 0) nul_row_ = row_;
       if (state_ == State::kQuoted) {
         if (c == '"') state_ = State::kQuoteInside;
       } else {
@@ -26,7 +27,7 @@ class QuoteScanner {
     }
   }
 
-  /// What no table has, and would be read for ever.
+  /// What no table has: it would be read for ever, or the file is damaged.
   std::string excess() const {
     const ReadLimits limits;
     if (num_columns_ > limits.columns)
@@ -34,6 +35,8 @@ class QuoteScanner {
     if (blank_bytes_ > limits.blank_bytes)
       return "more than " + std::to_string(limits.blank_bytes >> 20) +
              " MiB of empty lines, and no row";
+    if (nul_row_ == 0) return "the header holds a NUL byte";
+    if (nul_row_ > 0) return "row " + std::to_string(nul_row_) + " holds a NUL byte";
     return {};
   }
 
@@ -68,7 +71,7 @@ class QuoteScanner {
   char delimiter_;
   State state_ = State::kFieldStart;
   bool line_is_empty_ = true;
-  int64_t row_ = 0;
+  int64_t row_ = 0, nul_row_ = -1;  // -1: there is no NUL byte
   size_t num_columns_ = 1, blank_bytes_ = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace sftrun::arrow_readers {
 
 /// The same bytes of CSV, and an error at their end where a quote was opened and never closed:
-/// Arrow would take all that follows it for one field.
+/// Arrow would take all that follows it for one field. A NUL byte is an error, too.
 std::shared_ptr<arrow::io::InputStream> with_quotes_checked(
     std::shared_ptr<arrow::io::InputStream> stream, char delimiter);
 

@@ -50,6 +50,10 @@ class TextBlock final : public JsonBlock {
       throw DataError("invalid UTF-8", where,
                       "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)");
     }
+    if (record(index).find('\0') != std::string_view::npos) {
+      throw DataError("a NUL byte in a text", where,
+                      "the file is damaged, or no text: write it again");
+    }
     return {{"text", record(index)}};
   }
   std::string_view line(size_t /*index*/) const override { return {}; }

@@ -288,5 +288,14 @@ TEST_F(RecordReaders, BadRowsOfCommaSeparatedValues) {
   EXPECT_EQ(rows(many), wanted);
 }
 
+TEST_F(RecordReaders, ANulByteIsDamage) {
+  const std::string nul(1, '\0');
+  EXPECT_EQ(failure("a,b\n1,2\n3,\"x" + nul + "\"\n", "a.csv").message(),
+            "cannot read: row 2 holds a NUL byte");
+  EXPECT_EQ(failure("a" + nul + ",b\n1,2\n", "a.csv").message(),
+            "cannot read: the header holds a NUL byte");
+  EXPECT_EQ(failure("a text\nan" + nul + "other\n", "a.txt").message(), "a NUL byte in a text");
+}
+
 }  // namespace
 }  // namespace sftrun::data
