@@ -26,10 +26,10 @@ Command find(const std::string& name) {
   return found->second;
 }
 
-Failure fail(ExitCode code, const std::string& text) {
+Failure fail(ExitCode code, const std::string& text, bool peer_lost = false) {
   log::flush();
-  launch::write_error_file(text,
-                           static_cast<int>(code));  // a launcher reports it, once for all ranks
+  // A launcher reports it, once for all ranks.
+  launch::write_error_file(text, static_cast<int>(code), std::nullopt, peer_lost);
   std::fprintf(stderr, "%s\n", text.c_str());        // and the rank's own log has it from here
   return {static_cast<int>(code), text};
 }
@@ -61,6 +61,8 @@ int guarded(const char* command, const char* request) {
 Failure report_failure(const std::string& command) {
   try {
     throw;
+  } catch (const CommError& e) {  // what another rank has done comes first, if it has failed
+    return fail(e.code(), e.what(), /*peer_lost=*/true);
   } catch (const Error& e) {
     return fail(e.code(), e.what());
   } catch (const c10::OutOfMemoryError& e) {

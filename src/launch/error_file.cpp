@@ -21,8 +21,9 @@ int int_from_env(const char* name) {
 
 /// Words of c10d, Gloo and NCCL for "the other side is gone".
 bool speaks_of_a_lost_peer(const std::string& message) {
-  for (const char* words : {"Connection closed by peer", "Connection reset by peer", "Broken pipe",
-                            "ncclRemoteError", "Socket closed", "recvValue failed"}) {
+  for (const char* words :
+       {"Connection closed by peer", "Connection reset by peer", "Broken pipe", "ncclRemoteError",
+        "Socket closed", "recvValue failed", "Connection was likely closed"}) {
     if (message.find(words) != std::string::npos) return true;
   }
   return false;
