@@ -61,6 +61,16 @@ test: ## Set up, build and run every test
 test-fast: build-all ## Unit tests only: no reference stack, no runs of several processes
 	@$(call run_tests,$(BUILD)) -L unit
 
+KILLS ?= 200
+DAMAGES ?= 500
+INPUTS ?= 2000
+SEED ?= 1
+.PHONY: trials
+trials: build ## Kill runs, damage their files, feed hostile input: KILLS=200 DAMAGES=500 INPUTS=2000 SEED=1 (about 45 minutes)
+	@tests/smoke/random_kills.py --sftrun $(SFTRUN) --kills $(KILLS) --seed $(SEED)
+	tests/smoke/damaged_files.py --sftrun $(SFTRUN) --cases $(DAMAGES) --seed $(SEED)
+	tests/smoke/hostile_input.py --sftrun $(SFTRUN) --mutations $(INPUTS) --seed $(SEED)
+
 .PHONY: demo
 demo: build ## Fine-tune a real model on real data with two processes; show before and after
 	@BUILD=$(BUILD) scripts/demo/run.sh

@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """Gives the program files that were made to crash it, to hang it or to fill the machine.
 
-    tests/smoke/hostile_input.py --sftrun build/bin/sftrun [--only NAME]
+    tests/smoke/hostile_input.py --sftrun build/bin/sftrun [--only NAME] [--mutations 2000] [--seed 1]
 
-Standard library only. The files are made here: some are small and become large only when they are read. Each command has 30 s of
-processor time (ten times that under a sanitizer), ten times as much by the clock, and 4 GB of address space. It must end by itself, with
-the exit code of the case, an error of a few lines, and no crash.
+Standard library only. The files are made here: some are small and become large only when they are read. With --mutations, so many
+valid files of every kind are changed at random beside (mutated_input.py). Each command has 30 s of processor time (ten times that
+under a sanitizer), ten times as much by the clock, and 4 GB of address space. It must end by itself, with the exit code of the case,
+an error of a few lines, and no crash.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import gzip
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import socket
@@ -22,9 +25,11 @@ import sys
 import tempfile
 import time
 
+import mutated_input
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests/data/models"
-USAGE, DATA, MEMORY = 2, 3, 4
+USAGE, DATA, MEMORY, WORKER_FAILED = 2, 3, 4, 5
 SECONDS, ADDRESS_SPACE = 30, 4_000_000 << 10
 LONGEST_ANSWER = 20_000  # bytes: twenty problems with their places
 
@@ -448,13 +453,37 @@ def run(program, folder, command, seconds, address_space):
         return None, ""
 
 
+CRASH = ("terminate called", "what():", "frame #", "Assertion", "Sanitizer", "internal error", "Segmentation")
+
+
+def is_overflow(code, text):
+    """Weights or data that are no finite numbers, found at the first step."""
+    return code == WORKER_FAILED and "finite" in text
+
+
+def problem_of(command, code, text, wanted, says):
+    """What is wrong with an answer; None: nothing."""
+    if code not in wanted and not (0 in wanted and is_overflow(code, text)):
+        return f"exit code {code}, expected {wanted}\n{text[:1500]}"
+    if says not in text:
+        return f"does not say \"{says}\"\n{text[:1500]}"
+    if code != 0 and len(text) > LONGEST_ANSWER:
+        return f"{len(text)} bytes of answer"
+    if words := next((words for words in CRASH if words in text), None):
+        return f"says \"{words}\"\n{text[:1500]}"
+    num_errors = len(re.findall("^error: ", text, re.MULTILINE))
+    if (code == 0) != (num_errors == 0) or num_errors > 1 and command[0] != "config":
+        return f"{num_errors} errors with exit code {code}\n{text[:1500]}"
+    return None
+
+
 def check(arguments, found):
     name, wanted, says, commands, make = found
     problems, slowest = [], 0
     with tempfile.TemporaryDirectory() as directory:
         folder = pathlib.Path(directory)
         good_folder(folder)
-        make(folder)
+        wanted = make(folder) or wanted
         for command in commands:
             title = f"{name}: {command[0]}"
             begin = time.monotonic()
@@ -462,37 +491,50 @@ def check(arguments, found):
             slowest = max(slowest, time.monotonic() - begin)
             if code is None:
                 problems.append(f"{title}: still running after {10 * arguments.seconds} s")
-            elif code not in wanted:
-                problems.append(f"{title}: exit code {code}, expected {wanted}\n{text[:1500]}")
-            elif says not in text:
-                problems.append(f"{title}: does not say \"{says}\"\n{text[:1500]}")
-            elif len(text) > LONGEST_ANSWER:
-                problems.append(f"{title}: {len(text)} bytes of answer")
+            elif problem := problem_of(command, code, text, wanted, says):
+                problems.append(f"{title}: {problem}")
         largest = max((p.stat().st_size for p in folder.glob("run/**/*") if p.is_file()), default=0)
         if largest > 50_000_000:
             problems.append(f"{name}: a file of {largest} bytes was written")
     if arguments.only:
         print(f"{name}: {slowest:.1f} s", flush=True)
-    return problems
+    return problems, code, slowest
+
+
+def train_adapter(arguments, folder):
+    """A folder with an adapter."""
+    good_folder(folder)
+    code, text = run(arguments.sftrun.resolve(), folder, TRAIN, arguments.seconds, arguments.address_space)
+    assert code == 0, text
+    return folder / "run/adapter"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
     parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--mutations", type=int, default=0, help="files changed at random, beside the cases here (default 0)")
+    parser.add_argument("--seed", type=int, default=1, help="of the changes (default 1)")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="of processors")
     parser.add_argument("--address-space", type=int, default=ADDRESS_SPACE, help="bytes; 0: no limit (sanitizers)")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     add_special_files()
-    cases = [found for found in CASES if arguments.only in found[0]]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
-        num_problems = 0
-        for problems in pool.map(lambda found: check(arguments, found), cases):
+    num_problems, codes, slowest = 0, collections.Counter(), (0, "")
+    with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
+        cases = CASES
+        if arguments.mutations:
+            kinds = mutated_input.make_kinds(sys.modules[__name__], train_adapter(arguments, pathlib.Path(directory)))
+            cases = CASES + mutated_input.make_cases(kinds, arguments.mutations, arguments.seed)
+        cases = [found for found in cases if arguments.only in found[0]]
+        for (name, *_), (problems, code, seconds) in zip(cases, pool.map(lambda found: check(arguments, found), cases)):
             num_problems += len(problems)
+            codes[code] += 1
+            slowest = max(slowest, (seconds, name))
             for problem in problems:
                 print("FAIL", problem, flush=True)
-    print(f"{len(cases)} cases, {num_problems} problems")
+    print(f"seed {arguments.seed}: {len(cases)} cases ({arguments.mutations} changed at random), slowest {slowest[0]:.1f} s ({slowest[1]}), "
+          f"exit codes {dict(codes.most_common())}, {num_problems} problems")
     return 1 if num_problems or not cases else 0
 
 

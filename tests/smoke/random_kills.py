@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Kills a run on two processes at random moments, again and again, and compares the result with the undisturbed run's.
+"""Kills runs at random moments, again and again, and compares the result with the undisturbed run's.
 
     tests/smoke/random_kills.py --sftrun build/bin/sftrun [--kills 100] [--seed 1]
     tests/smoke/random_kills.py --sftrun build/bin/sftrun --seed 1 --run 17    # one disturbed run again
 
-Standard library only. SIGKILL for the launcher, a worker, both workers, or a worker and the launcher: while loading, in
-a step, a checkpoint or an evaluation, and while the result is written. After each kill no process may be left, the
-launcher (where it lives) must say which worker it lost, and every checkpoint must be whole; then the same command goes
-on. In the end metrics, TensorBoard events, checkpoints and adapter must be those of the undisturbed run, bit for bit.
+Standard library only. LoRA, QLoRA, full training and streamed data take turns, each with one process and with two.
+SIGKILL for the launcher, a worker, all workers, or a worker and the launcher: while loading, in a step, a checkpoint or
+an evaluation, and while the result is written. After each kill no process may be left, the launcher (where it lives)
+must say which worker it lost, and every checkpoint must be whole; then the same command resumes, from the newest
+checkpoint. In the end metrics, TensorBoard events, checkpoints and result must be those of the undisturbed run, bit for
+bit.
 The choices follow from the seed, the moments only nearly: the folder of a run that fails is kept.
 """
 
@@ -43,7 +45,18 @@ output: {{ dir: run, tensorboard: true }}
 MEASURED = {"tokens_per_second", "step_seconds", "peak_memory_bytes", "eval_seconds", "gpu_utilization"}
 COMPUTED_EVENTS = {"train/loss", "train/grad_norm", "train/learning_rate", "eval/loss", "rank_0/loss", "rank_1/loss"}
 
-TARGETS = ["launcher", "worker", "both workers", "worker and launcher"]
+# What differs between the kinds of runs, and what each leaves.
+Scenario = collections.namedtuple("Scenario", "name processes overrides checkpoint_files result")
+LORA_FILES = ("adapter_model.safetensors", "optimizer.safetensors")
+FULL_FILES = ("trainable.safetensors", "optimizer.safetensors")
+KINDS = {
+    "lora": ([], LORA_FILES, "adapter/adapter_model.safetensors"),
+    "qlora": (["tuning.mode=qlora"], LORA_FILES, "adapter/adapter_model.safetensors"),
+    "full": (["tuning.mode=full", "train.learning_rate=1e-4"], FULL_FILES, "model/model.safetensors"),
+    "streamed": (["data.streaming=true", "data.shuffle_buffer=16"], LORA_FILES, "adapter/adapter_model.safetensors"),
+}
+SCENARIOS = [Scenario(f"{name} on {processes}", processes, *KINDS[name]) for name in KINDS for processes in (1, 2)]
+TARGETS = ["launcher", "worker", "all workers", "worker and launcher"]
 PHASES = ["load", "step", "evaluation", "checkpoint", "result"]
 MOST_KILLS = 5  # of one run
 MOST_PROBLEMS = 10  # then it ends early
@@ -52,7 +65,8 @@ UNTIL_GONE = 10  # s, from a kill until no process is left
 PATIENCE = 60  # s, for a run to end or to come as far as a kill needs
 
 Kill = collections.namedtuple("Kill", "aim times delay target rank")
-Outcome = collections.namedtuple("Outcome", "number kills slowest_end problem")
+Outcome = collections.namedtuple("Outcome", "number scenario kills slowest_end problem")
+Reference = collections.namedtuple("Reference", "scenario folder load_s life_s")  # an undisturbed run
 
 
 # What the run directory says while a run goes on
@@ -117,13 +131,17 @@ def phase_reached(folder, before):
 
 # Kills
 
-def choose_kill(choice, load_s, life_s):
+def choose_kill(choice, reference):
     aim = choice.choice(["load", "any time", *SIGNS])
     if aim in SIGNS:
         times, delay = choice.randint(1, 4) if aim != "result" else 1, choice.choice([0, choice.uniform(0, 0.04)])
     else:
-        times, delay = 0, choice.uniform(0, load_s if aim == "load" else life_s)
-    return Kill(aim, times, delay, choice.choice(TARGETS), choice.choice(["0", "1"]))
+        times, delay = 0, choice.uniform(0, reference.load_s if aim == "load" else reference.life_s)
+    return Kill(aim, times, delay, choice.choice(TARGETS), choice.choice(all_ranks(reference)))
+
+
+def all_ranks(reference):
+    return [str(rank) for rank in range(reference.scenario.processes)]
 
 
 def wait_for_moment(run, kill):
@@ -141,10 +159,10 @@ def wait_for_moment(run, kill):
     return run.process.poll() is None
 
 
-def victims(run, kill):
+def victims(run, kill, reference):
     """Process ids, waited for where the workers have not started; none if the run ended before."""
     end = time.monotonic() + PATIENCE
-    wanted = {"launcher": [], "both workers": ["0", "1"]}.get(kill.target, [kill.rank])
+    wanted = {"launcher": [], "all workers": all_ranks(reference)}.get(kill.target, [kill.rank])
     while run.process.poll() is None:
         workers = [pid for pid, rank in broken_runs.processes_in(run.folder).items() if rank in wanted]
         if len(workers) == len(wanted):
@@ -154,8 +172,8 @@ def victims(run, kill):
     return []
 
 
-def strike(run, kill, choice):
-    pids = victims(run, kill)
+def strike(run, kill, choice, reference):
+    pids = victims(run, kill, reference)
     choice.shuffle(pids)
     for pid in pids:
         try:
@@ -204,8 +222,9 @@ def expect_nothing_corrupt(folder, reference):
         checkpoint = folder / "run/checkpoints" / name
         files = json.loads((checkpoint / "state.json").read_text())["files"]
         expect_whole_folder(checkpoint, {name: file["bytes"] for name, file in files.items()})
-    if (folder / "run/adapter").exists():
-        expect_whole_folder(folder / "run/adapter", dict.fromkeys(os.listdir(reference / "run/adapter")))
+    result = pathlib.Path("run") / pathlib.Path(reference.scenario.result).parent
+    if (folder / result).exists():
+        expect_whole_folder(folder / result, dict.fromkeys(os.listdir(reference.folder / result)))
     if (folder / "run/run.json").exists():
         json.loads((folder / "run/run.json").read_text())
 
@@ -265,12 +284,12 @@ def expect_equal(what, actual, expected):
 
 
 def expect_same_result(folder, reference):
-    expect_equal("lines of metrics", computed(folder), computed(reference))
-    expect_equal("TensorBoard's events", events(folder), events(reference))
-    for name in broken_runs.checkpoints(reference):
-        for file in ("adapter_model.safetensors", "optimizer.safetensors"):
-            expect_same_bytes(folder, reference, f"checkpoints/{name}/{file}")
-    expect_same_bytes(folder, reference, "adapter/adapter_model.safetensors")
+    expect_equal("lines of metrics", computed(folder), computed(reference.folder))
+    expect_equal("TensorBoard's events", events(folder), events(reference.folder))
+    for name in broken_runs.checkpoints(reference.folder):
+        for file in reference.scenario.checkpoint_files:
+            expect_same_bytes(folder, reference.folder, f"checkpoints/{name}/{file}")
+    expect_same_bytes(folder, reference.folder, reference.scenario.result)
     names = [str(path.relative_to(folder)) for path in (folder / "run").rglob("*")]
     unfinished = [name for name in names if ".unfinished" in name or ".tmp-" in name]
     broken_runs.expect(not unfinished, f"left unfinished: {unfinished}")
@@ -290,22 +309,35 @@ def prepare(folder, program):
     two_processes.write_lines(folder / "val.jsonl", [two_processes.record(n) for n in range(66, 114)])
 
 
-def undisturbed(folder):
-    """Seconds until the first step was done, and until the end."""
-    start = time.monotonic()
-    run = broken_runs.Run(folder, 2).wait_for_steps(1)
-    load_s = time.monotonic() - start
+def start(folder, scenario):
+    return broken_runs.Run(folder, scenario.processes, *scenario.overrides)
+
+
+def undisturbed(folder, program, scenario):
+    """With the seconds until the first step was done, and until the end."""
+    folder.mkdir()
+    prepare(folder, program)
+    begin = time.monotonic()
+    run = start(folder, scenario).wait_for_steps(1)
+    load_s = time.monotonic() - begin
     code, text, _ = run.end()
-    broken_runs.expect(code == 0, f"the undisturbed run ends with {code}", text)
-    return load_s, time.monotonic() - start
+    broken_runs.expect(code == 0, f"the undisturbed run ({scenario.name}) ends with {code}", text)
+    return Reference(scenario, folder, load_s, time.monotonic() - begin)
+
+
+def expect_resumed_from(run, newest):
+    """No step is lost that a checkpoint holds."""
+    text = run.errors.read_text()
+    broken_runs.expect(newest == 0 or f"resuming from run/checkpoints/step-{newest:06}" in text,
+                       f"not resumed from step {newest}", text)
 
 
 def kill_once(folder, reference, kill, choice):
     """The phase that was interrupted, None if the run was complete before; and the seconds until all had ended."""
     before = written(folder)
-    run = broken_runs.Run(folder, 2)
+    run = start(folder, reference.scenario)
     if wait_for_moment(run, kill):
-        strike(run, kill, choice)
+        strike(run, kill, choice, reference)
     killed_at = time.monotonic()
     ended = run.process.wait(timeout=UNTIL_GONE), run.errors.read_text(), 0
     expect_all_gone(folder, killed_at)
@@ -317,31 +349,35 @@ def kill_once(folder, reference, kill, choice):
     return phase_reached(folder, before), slowest_end
 
 
-def disturbed(number, program, reference, seed, load_s, life_s):
+def disturbed(number, program, references, seed):
     """One run with its kills, until it has ended by itself."""
+    reference = references[number % len(references)]
     choice = random.Random(f"{seed} {number}")
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"random-kills-{seed}-{number}-")).resolve()
     prepare(folder, program)
     kills, kill, slowest_end = [], None, 0
     try:
         for _ in range(choice.randint(1, MOST_KILLS)):
-            kill = choose_kill(choice, load_s, life_s)
+            kill = choose_kill(choice, reference)
             phase, end_s = kill_once(folder, reference, kill, choice)
             slowest_end = max(slowest_end, end_s)
             if phase is None:
                 break
             kills.append((kill.target, phase))
-        code, text, _ = broken_runs.Run(folder, 2).end()
+        newest = newest_checkpoint(folder)
+        run = start(folder, reference.scenario)
+        code, text, _ = run.end()
         broken_runs.expect(code == 0, f"the last run ends with {code}", text)
+        expect_resumed_from(run, newest)
         expect_same_result(folder, reference)
     except Exception as failure:  # whatever it is, the folder must be named
         for pid in broken_runs.processes_in(folder):
             os.kill(pid, signal.SIGKILL)
-        problem = (f"seed {seed}, run {number}, after {len(kills)} kills {kills}, last {kill}; kept in {folder}\n"
+        problem = (f"seed {seed}, run {number} ({reference.scenario.name}), after {len(kills)} kills {kills}, last {kill}; kept in {folder}\n"
                    f"{type(failure).__name__}: {failure}")
-        return Outcome(number, kills, slowest_end, problem)
+        return Outcome(number, reference.scenario.name, kills, slowest_end, problem)
     shutil.rmtree(folder)
-    return Outcome(number, kills, slowest_end, None)
+    return Outcome(number, reference.scenario.name, kills, slowest_end, None)
 
 
 def counts(names, seen):
@@ -359,12 +395,11 @@ def main():
 
     outcomes, problems, kills = [], [], []
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        reference = pathlib.Path(name).resolve()
-        prepare(reference, program)
-        times = undisturbed(reference)
+        references = list(pool.map(
+            lambda scenario: undisturbed(pathlib.Path(name).resolve() / scenario.name.replace(" ", "-"), program, scenario), SCENARIOS))
         numbers = [arguments.run] if arguments.run else [1, 2]
         while numbers:
-            found = list(pool.map(lambda n: disturbed(n, program, reference, arguments.seed, *times), numbers))
+            found = list(pool.map(lambda n: disturbed(n, program, references, arguments.seed), numbers))
             outcomes += found
             problems += [outcome.problem for outcome in found if outcome.problem]
             kills += [kill for outcome in found for kill in outcome.kills]
@@ -372,6 +407,10 @@ def main():
             numbers = [] if enough else [number + 2 for number in numbers]
     for problem in problems:
         print("FAIL", problem)
+    by_scenario = collections.Counter({outcome.scenario: 0 for outcome in outcomes})
+    for outcome in outcomes:
+        by_scenario[outcome.scenario] += len(outcome.kills)
+    print(f"seed {arguments.seed}: {', '.join(f'{name}: {number}' for name, number in sorted(by_scenario.items()))}")
     print(f"{len(kills)} kills ({counts(TARGETS, [target for target, _ in kills])}; "
           f"{counts(PHASES, [phase for _, phase in kills])}), {len(outcomes)} runs, all processes gone after at most "
           f"{max(outcome.slowest_end for outcome in outcomes):.1f} s, {len(problems)} problems")
