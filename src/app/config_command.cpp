@@ -119,16 +119,15 @@ bool is_here(const std::vector<config::DataSource>& sources) {
 
 /// Completes `config` by what the model's files and this machine say, where the model is here; of
 /// the run's length what the first records say, where the data are here.
-/// @param asked before anything was resolved   @return lines to print
+/// @return lines to print
 std::vector<std::string> look_at_model(config::RunConfig& config, const BatchRequest& batches,
                                        bool on_gpu) {
   const std::filesystem::path model = config.model.name;
   std::error_code ignored;
+  resolve_auto(config, {}, on_gpu);
   if (!std::filesystem::exists(model, ignored)) {
-    return {
-        fmt::format("{} is not a file or directory here: dtype, quant and steps are not "
-                    "resolved",
-                    config.model.name)};
+    return {fmt::format("{} is not a file or directory here: quant and steps are not known",
+                        config.model.name)};
   }
   const ModelHeaders headers = read_headers(model);
   resolve_auto(config, headers, on_gpu);

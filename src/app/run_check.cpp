@@ -112,9 +112,20 @@ spec::ArchSpec read_arch(const fs::path& model) {
   return spec::ArchSpec::from_hf_config(config, file.string());
 }
 
+namespace {
+
+/// Weights that are not here are dense where config.json says nothing else.
+bool says_quantised(const fs::path& config_json) {
+  const auto config = nlohmann::json::parse(read_text_file(config_json), nullptr, false);
+  return !config.is_object() || config.contains("quantization_config");
+}
+
+}  // namespace
+
 ModelHeaders read_headers(const fs::path& model) {
-  if (!holds_weights_of(model)) return {.arch = read_arch(model)};
-  ModelHeaders headers{.has_weights = true};
+  if (!holds_weights_of(model))
+    return {.arch = read_arch(model), .knows_form = !says_quantised(model / "config.json")};
+  ModelHeaders headers{.has_weights = true, .knows_form = true};
   {
     const auto checkpoint = weights::Checkpoint::open(model);
     headers.arch = checkpoint->arch();
@@ -208,7 +219,7 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
 
 RunCheck check_run(const config::RunConfig& config, const fs::path& model,
                    const ModelHeaders& headers) {
-  const auto& [arch, stored, block_kinds, has_weights] = headers;
+  const auto& [arch, stored, block_kinds, has_weights, knows_form] = headers;
   check_tuning(config.tuning, arch);
   if (config.tuning.trains_adapter() && config.tuning.keeps_blocks() && has_weights)
     plan::require_blocks(config.tuning.quant, block_kinds);

@@ -23,6 +23,7 @@ struct ModelHeaders {
   plan::StoredBytes stored;           ///< empty where its weights are not here
   std::set<std::string> block_kinds;  ///< weights::block_kinds
   bool has_weights = false;           ///< else only config.json was read
+  bool knows_form = false;            ///< whether block_kinds is known to be all there is
 };
 /// @throws as read_arch, and what is wrong with the headers of its weights
 ModelHeaders read_headers(const std::filesystem::path& model);

@@ -13,7 +13,7 @@
 namespace sftrun::app {
 
 /// Writes what `auto` becomes into model.dtype, model.attention and tuning.quant; tuning.quant
-/// stays where the model's weights are not here.   @throws ConfigError for fp16 on a CPU
+/// stays where the model's files are not known.   @throws ConfigError for fp16 on a CPU
 void resolve_auto(config::RunConfig& config, const ModelHeaders& headers, bool on_gpu);
 
 /// How batch sizes are found when the data are known.

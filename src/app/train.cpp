@@ -54,7 +54,8 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
 /// happens to be free, so that launcher and workers come to the same answer.
 int64_t largest_micro_batch(const config::RunConfig& config, const ModelHeaders& headers,
                             int local_world_size, const std::string& device) {
-  const auto& [arch, stored, block_kinds, has_weights] = headers;
+  const spec::ArchSpec& arch = headers.arch;
+  const plan::StoredBytes& stored = headers.stored;
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
   const bool may_be_half = config.model.dtype != config::DTypeChoice::kFp32;
   std::optional<uint64_t> gpu_bytes;  // of the smallest

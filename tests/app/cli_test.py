@@ -383,6 +383,13 @@ class CommandLineTest(unittest.TestCase):
                                    "duration: not known"])
         self.assertRegex(done.stdout, "(?m)^  dtype: (fp32|bf16)$")
         self.assertIn("  quant: nf4\n", self.dry_run(DONE, [], "tuning.mode=qlora").stdout)
+        (self.folder / "model/model.safetensors").rename(self.folder / "elsewhere")
+        self.assertIn("  quant: nf4\n", self.dry_run(DONE, [], "tuning.mode=qlora").stdout)
+        config = json.loads((self.folder / "model/config.json").read_text())
+        self.write("model/config.json", json.dumps(config | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}}))
+        self.assertIn("  quant: auto\n", self.dry_run(DONE, [], "tuning.mode=qlora").stdout)
+        self.write("model/config.json", json.dumps(config))
+        (self.folder / "elsewhere").rename(self.folder / "model/model.safetensors")
         self.assertIn("  strategy: ddp\n", self.dry_run(DONE, [], "--nproc-per-node", "2").stdout)
         self.dry_run(DONE, ["  quant: gguf\n", "matrices as its files have them"], f"model.name={GGUF}")
 
