@@ -168,6 +168,25 @@ def check_what_is_resolved(sftrun, folder, processes):
     return failures
 
 
+def check_resolved_quant(sftrun, folder):
+    """What tuning.quant auto became is in config.resolved.yaml, and holds the same base again."""
+    failures = []
+    for model, mode, quant in (("bnb-nf4", "lora", "stored"), ("fp8-dynamic", "lora", "stored"), ("tied-gqa", "qlora", "nf4"),
+                               ("llama3-gguf/model-Q8_0.gguf", "lora", "gguf"), ("llama3-gguf/model-Q8_0.gguf", "full", "none")):
+        out = folder / f"quant-{len(list(folder.iterdir()))}"
+        train = [sftrun, "train", "--device", "cpu", "--config"]
+        done = run([*train, folder / "run.yaml", f"model.name={MODEL.parent / model}", f"tuning.mode={mode}", "model.chat_template=vicuna", "train.max_steps=1",
+                    f"output.dir={out}"],
+                   capture_output=True, text=True)
+        again = run([*train, out / "config.resolved.yaml"], capture_output=True, text=True)
+        written = (out / "config.resolved.yaml").read_text() if done.returncode == 0 else done.stderr
+        if f"  quant: {quant}\n" not in written:
+            failures.append(f"{mode} of {model}: tuning.quant is not {quant}:\n{written}")
+        if "already complete" not in again.stderr:
+            failures.append(f"{mode} of {model}: config.resolved.yaml is another run: {again.stderr}")
+    return failures
+
+
 def check(sftrun, folder):
     failures = []
     expect = lambda what, holds: failures.append(what) if not holds else None  # noqa: E731
@@ -188,6 +207,7 @@ def check(sftrun, folder):
     expect(f"{STEPS} training lines, not {len(losses)}", len(losses) == STEPS)
     expect(f"the loss falls: {losses[0]} to {losses[-1]}", losses[-1] < 0.8 * losses[0])
     expect("an evaluation line", any("eval_loss" in line for line in lines))
+    expect("gpu_utilization is empty on a CPU", all(line["gpu_utilization"] == [] for line in lines if "loss" in line))
     expect("two ranks in loss_per_rank", all(len(line["loss_per_rank"]) == 2 for line in lines if "loss" in line))
     expect("world size 2 in run.json", json.loads((folder / "run/run.json").read_text())["world_size"] == 2)
 
@@ -206,6 +226,7 @@ def main():
         failures += check_configured_template(sftrun, pathlib.Path(folder))
         for processes in (1, 2):
             failures += check_what_is_resolved(sftrun, pathlib.Path(folder), processes)
+        failures += check_resolved_quant(sftrun, pathlib.Path(folder))
     for failure in failures:
         print(f"FAIL {failure}")
     print("smoke: failed" if failures else "smoke: ok")
