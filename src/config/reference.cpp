@@ -75,7 +75,7 @@ These tune evaluation in ways that this version does not have; each is answered 
 `train.generation_*`, `train.eval_accumulation_steps`, `train.eval_do_concat_batches`.
 
 ## Not in this version
-These would change the result, so they are errors: `tuning.train_parts`, `train.early_stopping`, every `parallel.strategy` but `ddp`, `parallel.tp`, `pp`,
+These would change the result, so they are errors: `tuning.train_parts`, `train.early_stopping`, every `parallel.strategy` but `single` and `ddp`, `parallel.tp`, `pp`,
 `device_map`, `offload`, `deepspeed` and `accelerate`.
 )";
 
