@@ -41,7 +41,7 @@ def row_of(sftrun, name, config):
         folder = pathlib.Path(scratch)
         write_model(folder / "model", config)
         (folder / "train.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
-        (folder / "run.yaml").write_text("model: { name: model }\ndata: { train: train.jsonl }\ntrain: { batch_size: 1, grad_accum: 1 }\n")
+        (folder / "run.yaml").write_text("model: { name: model, dtype: bf16 }\ndata: { train: train.jsonl }\ntrain: { batch_size: 1, grad_accum: 1 }\n")
         return [name.split("/")[-1], *(base_of(sftrun, folder, settings) for settings in FORMS.values())]
 
 
