@@ -135,9 +135,18 @@ bool is_byte(std::string_view text) {
          text[5] == '>';
 }
 
+/// The tokenizer.json without its vocabulary: Json looks its keys up one by one, which of
+/// Gemma's 262,144 tokens takes minutes.
+Json sections_of(const Tokenizer& tokenizer) {
+  constexpr int kInModel = 2;
+  return Json::parse(tokenizer.to_json(), [](int depth, Json::parse_event_t event, Json& parsed) {
+    return event != Json::parse_event_t::key || depth != kInModel || parsed != "vocab";
+  });
+}
+
 /// Up to the size of the model's embedding: ids without a token get a name and no use.
-void fill_tokens(const Json& tokenizer, int64_t vocab_size, bool of_pieces, GgufVocab& vocab,
-                 const std::string& where) {
+void fill_tokens(const Tokenizer& tokenizer, const Json& added_tokens, int64_t vocab_size,
+                 bool of_pieces, GgufVocab& vocab, const std::string& where) {
   vocab.tokens.resize(static_cast<size_t>(vocab_size));
   vocab.token_types.assign(vocab.tokens.size(), kUnused);
   const auto put = [&](int64_t id, const std::string& text, int32_t type) {
@@ -148,9 +157,11 @@ void fill_tokens(const Json& tokenizer, int64_t vocab_size, bool of_pieces, Gguf
     vocab.tokens[static_cast<size_t>(id)] = text;
     vocab.token_types[static_cast<size_t>(id)] = type;
   };
-  for (const auto& [text, id] : tokenizer["model"]["vocab"].items())
-    put(id.get<int64_t>(), text, of_pieces && is_byte(text) ? kByte : kNormal);
-  for (const Json& token : tokenizer["added_tokens"]) {
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string text = tokenizer.id_to_token(id);
+    if (!text.empty()) put(id, text, of_pieces && is_byte(text) ? kByte : kNormal);
+  }
+  for (const Json& token : added_tokens) {
     put(token["id"].get<int64_t>(), token["content"].get<std::string>(),
         token.value("special", false) ? kControl : kUserDefined);
   }
@@ -295,7 +306,7 @@ void check_splits_alike(const Tokenizer& tokenizer, const GgufVocab& vocab,
 
 GgufVocab gguf_vocab_of(const Tokenizer& tokenizer, const GgufVocabOptions& options,
                         const std::string& where) {
-  const Json parsed = Json::parse(tokenizer.to_json());
+  const Json parsed = sections_of(tokenizer);
   const Json& model = parsed["model"];
   if (model.value("type", "") != "BPE") {
     fail(fmt::format("it is {}, and BPE of bytes or of SentencePiece's pieces is what is written",
@@ -305,7 +316,7 @@ GgufVocab gguf_vocab_of(const Tokenizer& tokenizer, const GgufVocabOptions& opti
   require_plain_model(model, where);
   const bool of_bytes = has_step(steps_of(parsed["pre_tokenizer"]), "ByteLevel");
   GgufVocab vocab;
-  fill_tokens(parsed, options.vocab_size, !of_bytes, vocab, where);
+  fill_tokens(tokenizer, parsed["added_tokens"], options.vocab_size, !of_bytes, vocab, where);
   const auto id_of = [&](const std::string& text) {
     return text.empty() ? std::nullopt : tokenizer.token_to_id(text);
   };

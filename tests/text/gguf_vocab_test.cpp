@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -74,6 +75,21 @@ TEST_P(GgufVocabs, SplitAsTheTokenizer) {
     EXPECT_EQ(read.encode(text, false), original.encode(text, false)) << text;
   }
   EXPECT_GT(count, 0U);
+}
+
+/// As large as Gemma's: tokens are not looked up one by one in an ordered object.
+TEST(GgufVocabOf, ALargeVocabularyTakesNoTime) {
+  std::string tokens = R"("<unk>": 0, "▁": 1)";
+  for (int id = 2; id < 300'000; ++id) tokens += fmt::format(R"(, "t{}": {})", id, id);
+  const Tokenizer tokenizer = Tokenizer::from_json(
+      R"({"model": {"type": "BPE", "byte_fallback": true, "fuse_unk": true, "unk_token": "<unk>",
+                    "merges": [], "vocab": {)" +
+          tokens +
+          R"(}}, "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}})",
+      "tokenizer.json");
+  const GgufVocab vocab = gguf_vocab_of(tokenizer, {.vocab_size = 300'001}, "model");
+  EXPECT_EQ(vocab.tokens.at(299'999), "t299999");
+  EXPECT_EQ(vocab.tokens.at(300'000), "[PAD300000]");
 }
 
 /// A literal "▁" beside spaces: the ids that the model's own tokenizer.json gives
