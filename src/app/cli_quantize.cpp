@@ -85,7 +85,8 @@ int quantize(const QuantizeOptions& options, const CLI::App& command) {
 Command add_quantize(CLI::App& sftrun) {
   auto options = std::make_shared<QuantizeOptions>();
   CLI::App* command = add_command(
-      sftrun, "quantize", "Write a model in fewer bits, as transformers or llama.cpp loads it",
+      sftrun, "quantize",
+      "Quantise a model and write it as transformers, vLLM or llama.cpp loads it",
       "sftrun quantize --model models/base --method nf4 --output models/base-bnb-4bit\n"
       "  sftrun quantize --model models/base --method q4_k_m --output base-Q4_K_M.gguf");
   command->add_option("-m,--model", options->model,

@@ -95,7 +95,7 @@ void check(const TrainOptions& options, const CLI::App& command) {
   }
   if (options.overwrite && command.count("--resume") > 0) {
     throw ConfigError("--overwrite and --resume are both given", "the command line",
-                      "give --overwrite to start afresh, or --resume to go on");
+                      "give --overwrite to start afresh, or --resume to continue");
   }
   if (options.resume != "auto" && options.resume != "never")
     require_exists("--resume", options.resume);
@@ -134,7 +134,7 @@ void add_launch_flags(CLI::App& command, TrainOptions& options) {
 void add_run_flags(CLI::App& command, TrainOptions& options) {
   command
       .add_option("--resume", options.resume,
-                  "auto: go on from the run directory's last checkpoint; never; or a checkpoint's "
+                  "auto: resume from the run directory's last checkpoint; never; or a checkpoint's "
                   "directory")
       ->capture_default_str()
       ->type_name("auto|never|DIR");

@@ -168,8 +168,8 @@ void visit_fields(DataConfig& data, Visitor&& field) {
   field(data.shuffle, "shuffle", any(), "A new order every epoch, the same for a given seed.",
         "true");
   field(data.packing, "packing", any(),
-        "Put several examples side by side into bins of max_seq_len tokens; they never see each "
-        "other.",
+        "Pack several examples into one sequence of max_seq_len tokens (a bin); they never see "
+        "each other.",
         "true");
   field(data.bin_tokens, "bin_tokens", between(1, 1 << 24),
         "Tokens in a bin when packing; an example that is longer makes the bins as long. auto: "
@@ -194,7 +194,7 @@ void visit_fields(DataConfig& data, Visitor&& field) {
       "template");
   field(data.empty_thinking, "empty_thinking", any(),
         "Answers that begin with empty reasoning (`<think></think>`) as the template writes it: "
-        "learnt with a warning, learnt without that part (drop), or learnt.",
+        "trained on with a warning, trained on without that part (drop), or trained on.",
         "drop");
   field(data.chat_template_kwargs, "chat_template_kwargs", any(),
         "Variables handed to the chat template.", "{enable_thinking: false}");
@@ -217,7 +217,8 @@ void visit_batch_fields(TrainConfig& train, Visitor&& field) {
   field(train.max_steps, "max_steps", at_least(1).otherwise("by epochs"),
         "Optimizer steps to stop after, whatever epochs says.", "200");
   field(train.batch_size, "batch_size", between(1, kMaxBatch),
-        "Per device and micro-batch: bins of max_seq_len tokens when packing, examples when not.",
+        "Per device and micro-batch: packed sequences of max_seq_len tokens, or examples without "
+        "packing.",
         "4");
   field(train.grad_accum, "grad_accum", between(1, kMaxBatch), "Micro-batches per optimizer step.",
         "4");

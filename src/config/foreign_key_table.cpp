@@ -735,7 +735,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"auto_resume_from_checkpoints", "",
      "not needed: a run resumes from its `output.dir`; remove it"},
     {"ignore_data_skip", "",
-     "not supported: a resumed run goes on at its place in the data; remove it"},
+     "not supported: a resumed run continues at its place in the data; remove it"},
     {"restore_callback_states_from_checkpoint", "",
      "not needed: a checkpoint holds the whole state; remove it"},
     {"load_best_model_at_end", "", kBest},

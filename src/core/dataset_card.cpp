@@ -55,7 +55,7 @@ class CardReader {
   [[noreturn]] void refuse(const YAML::Mark& mark, const std::string& what) const {
     throw DataError(fmt::format("the data set's subsets cannot be read: {}", what),
                     mark.is_null() ? where_ : fmt::format("{}:{}", where_, mark.line + first_line_),
-                    "mend the head of README.md, or name the files that are meant: path: "
+                    "correct the head of README.md, or name the files that are meant: path: "
                     "'folder/*.jsonl'");
   }
 

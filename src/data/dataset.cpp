@@ -339,7 +339,7 @@ SourceLook look_at_source(const config::DataConfig& data, const config::DataSour
     const std::string likely = likely_role(role);
     look.warnings.push_back(
         fmt::format("{}: {} of the first {} records have the role `{}`{}; only turns of "
-                    "`assistant` are learnt",
+                    "`assistant` are trained on",
                     look.name, count, look.num_records, role,
                     likely.empty() ? "" : fmt::format(" (`{}`?)", likely)));
   }

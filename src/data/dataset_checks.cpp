@@ -140,7 +140,7 @@ void DatasetChecks::require_learnt_ends(std::vector<Remark>& remarks) const {
   if (without_end_.count() == stats_.num_examples && ends_are_meant) {
     throw DataError(
         fmt::format("no example learns an end-of-turn token, so the trained model would not know "
-                    "where to stop; the last answer of this one, as it would be learnt, is\n{}",
+                    "where to stop; the last answer of this one, as it would be trained on, is\n{}",
                     shortened(last_answer(*first_kept_, *model_.tokenizer))),
         first_kept_place_,
         fmt::format("let the chat template write a stop token of the model ({}) after each answer, "
@@ -167,7 +167,7 @@ void DatasetChecks::remark_on_thinking(std::vector<Remark>& remarks) const {
   if (data_.empty_thinking == config::EmptyThinking::kWarn) {
     warn(remarks, empty_thinking_,
          "answers begin with empty reasoning, which teaches the model not to reason",
-         "data.empty_thinking: drop leaves it unlearnt, keep says that it is meant");
+         "data.empty_thinking: drop does not train on it, keep says that it is intended");
   } else if (data_.empty_thinking == config::EmptyThinking::kDrop && empty_thinking_.count() > 0) {
     remarks.push_back(
         {false, fmt::format("data: the empty reasoning of {} answers carries no label",
@@ -181,7 +181,7 @@ std::string advice_on_role(const std::string& role) {
   const std::string likely = likely_role(role);
   return (likely.empty() ? "" : fmt::format("did you mean `{}`? ", likely)) +
          fmt::format(
-             "only turns of `assistant` are learnt; rename it by data.fields: "
+             "only turns of `assistant` are trained on; rename it by data.fields: "
              "{{roles: {{{}: {}}}}}",
              role, likely.empty() ? "user" : likely);
 }
@@ -212,7 +212,7 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
 
 void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
   const std::string other_template =
-      "they are not learnt; set model.chat_template to a template that writes them";
+      "they are not trained on; set model.chat_template to a template that writes them";
   warn(remarks, tool_calls_, "answers call tools, and the chat template leaves the calls out",
        other_template);
   warn(remarks, reasoning_, "answers come with reasoning, and the chat template leaves it out",
@@ -223,7 +223,7 @@ void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
        data_.thinking == config::Thinking::kKeep
            ? "it does not heed thinking: keep; data.thinking: split learns each answer with its "
              "reasoning"
-           : "they are learnt without it; data.thinking: split learns each answer with its "
+           : "they are trained on without it; data.thinking: split trains on each answer with its "
              "reasoning, keep asks the template to leave it in");
   warn(remarks, tools_, "conversations name tools, and the chat template leaves them out",
        "the model is not told of them; set model.chat_template to a template that writes them");

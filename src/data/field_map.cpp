@@ -83,7 +83,7 @@ Json FieldMap::apply(Json record, const std::string& where) const {
       throw DataError(fmt::format("the record has no \"{}\", which data.fields names for {} (its "
                                   "keys: {})",
                                   theirs, ours, keys_of(record)),
-                      where, "mend data.fields, or the record");
+                      where, "correct data.fields, or the record");
     }
     if (value != nullptr) mapped[ours] = as_text(*value);
   }

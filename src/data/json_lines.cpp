@@ -42,12 +42,12 @@ const char* fix_for(std::string_view line, std::string_view reason, size_t colum
   }
   if (reason.find("surrogate") != std::string_view::npos) {
     return "a \\ud8… escape without its other half, which Python writes of a text that was cut or "
-           "not decoded: mend the text by "
+           "not decoded: correct the text by "
            "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')";
   }
   const bool unfinished = line == "{" || line.ends_with(',') || line.ends_with('[');
   if (unfinished) return "a record must stand on one line: jq -c . in.json > out.jsonl";
-  if (line.starts_with('{')) return "mend the line: one {…} a line";
+  if (line.starts_with('{')) return "write one JSON object per line";
   return "data are JSON lines, one {…} a line, not CSV or plain text; lines of text become records "
          "by: jq -Rc '{text: .}' in.txt > out.jsonl";
 }

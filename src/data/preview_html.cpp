@@ -59,7 +59,7 @@ std::string token_html(const ShownToken& token, const std::string& origin, bool 
   std::string text;
   for_each_line(
       token.text, [&](std::string_view part) { text += escaped(part); }, [&] { text += "⏎\n"; });
-  const char* label = token.cut ? "cut off" : token.learnt ? "learnt" : "given, not learnt";
+  const char* label = token.cut ? "cut off" : token.learnt ? "trained on" : "not trained on";
   return fmt::format("<span class=\"{}\" title=\"id {}&#10;{}&#10;{}\">{}</span>",
                      classes_of(token, odd), token.id, label, escaped(origin), text);
 }

@@ -74,7 +74,7 @@ std::string headline(const PreviewedSequence& previewed) {
   size_t learnt = 0;
   for (size_t i = 0; i < num_tokens; ++i) learnt += is_learnt(previewed, i) ? 1 : 0;
   std::string text = fmt::format(
-      "{}: {} tokens, {} learnt ({:.1f}%)", previewed.place, num_tokens, learnt,
+      "{}: {} tokens, {} trained on ({:.1f}%)", previewed.place, num_tokens, learnt,
       100.0 * static_cast<double>(learnt) / static_cast<double>(std::max<size_t>(num_tokens, 1)));
   if (!previewed.left_out.empty()) return text + "; LEFT OUT: " + previewed.left_out;
   if (previewed.num_kept < static_cast<int64_t>(num_tokens)) {

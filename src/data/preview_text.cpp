@@ -34,10 +34,10 @@ constexpr size_t kOriginWidth = 34;
 std::string legend(const Look& look) {
   const ShownToken learnt{.learnt = true}, given{}, special{.special = true};
   if (!look.colour) {
-    return ">> a run of tokens that is learnt (carries labels); │ separates tokens; ⟨…⟩ a special "
+    return ">> tokens that are trained on (carry labels); │ separates tokens; ⟨…⟩ a special "
            "token; ⏎ a line feed\n";
   }
-  return fmt::format("{}{} learnt   {}{} given   {} special token   ⏎ a line feed\n",
+  return fmt::format("{}{} trained on   {}{} not trained on   {} special token   ⏎ line feed\n",
                      look.token(learnt, "to", false), look.token(learnt, "kens", true),
                      look.token(given, "to", false), look.token(given, "kens", true),
                      look.token(special, "<s>", false));

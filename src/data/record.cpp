@@ -45,7 +45,7 @@ const Json& require(const Json& record, const char* key, RecordFormat format,
   throw DataError(fmt::format("the record has no \"{}\", which data.format {} needs (its keys: {})",
                               key, name_of(format), keys_of(record)),
                   where,
-                  "mend the record, or set data.format; all records of a file have one format");
+                  "correct the record, or set data.format; all records of a file have one format");
 }
 
 std::string require_string(const Json& record, const char* key, RecordFormat format,
@@ -73,7 +73,7 @@ void check_turn_weight(const Json& message, const std::string& name, const std::
   if (weight == message.end()) return;
   if (!weight->is_number() || (*weight != 0 && *weight != 1)) {
     throw DataError(fmt::format("{}.weight must be 0 or 1, not {}", name, weight->dump()), where,
-                    "a turn is learnt or not; other weights are not supported");
+                    "a turn is trained on or not; other weights are not supported");
   }
 }
 

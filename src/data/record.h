@@ -13,7 +13,7 @@ namespace sftrun::data {
 /// A record as a conversation, whatever its format was.
 struct Conversation {
   Json messages = Json::array();   ///< objects with a string "role"
-  size_t num_prompt_messages = 0;  ///< leading messages that are given, not learnt
+  size_t num_prompt_messages = 0;  ///< leading messages that are not trained on
   Json tools;                      ///< null or array
   Json kwargs = Json::object();    ///< the record's own chat_template_kwargs
 };

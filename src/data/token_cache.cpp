@@ -113,7 +113,7 @@ ExampleStore TokenCache::get(const std::string& key, const std::string& name,
     remove_temporaries(folder);
     write(folder / kFile);
     std::error_code ignored;
-    log::info("data: kept in {} ({})", folder.string(),
+    log::info("tokenized data cached in {} ({})", folder.string(),
               format_bytes(fs::file_size(folder / kFile, ignored)));
     return ExampleStore::open(folder / kFile, num_threads_);
   } catch (const DeviceError& error) {

@@ -207,9 +207,8 @@ std::string write_directory(const MergeRequest& request, const weights::AdapterB
 /// Blocks have no codes for anything else.   @param values fp32, contiguous
 void require_finite(const std::string& name, const at::Tensor& values) {
   if (all_finite({values.const_data_ptr<float>(), static_cast<size_t>(values.numel())})) return;
-  throw DataError(
-      fmt::format("the merged tensor `{}` holds values that are no finite numbers", name), {},
-      "the base, or the adapter's training, is broken: look at the run's losses");
+  throw DataError(fmt::format("the merged tensor `{}` has NaN or infinite values", name), {},
+                  "the base, or the adapter's training, is broken: look at the run's losses");
 }
 
 /// Rows by rows on all threads: each quantises whole rows.
@@ -393,7 +392,7 @@ void say_what_was_written(const MergeRequest& request, const Sources& sources,
             format_bytes(weights::summarize_weights(written.path).bytes));
   if (!sources.held_in.empty() && written.in_more_than_base) {
     log::info(
-        "the base was in {}; the merged model is {}, to keep what was learnt; {} stores "
+        "the base was in {}; the merged model is {}, to keep what was trained; {} stores "
         "fewer bits",
         sources.held_in, written.words,
         request.format == "gguf" ? "--dtype q4_k_m or q4_0" : "--dtype nf4, fp4, fp8 or int8");

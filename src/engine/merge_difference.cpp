@@ -306,7 +306,7 @@ ordered_json measure(const MergedModel& model, Training& training, const nlohman
       difference.mean(difference.loss_merged), difference.mean(difference.divergence),
       difference.label_tokens, place);
   if (is_notable(difference))
-    log::warn("merging loses some of what was learnt: serve the adapter beside its base, or {}",
+    log::warn("merging loses some of what was trained: use the adapter beside its base, or {}",
               way_out(model, training));
   return report;
 }

@@ -28,7 +28,7 @@ void require_base(const RunResult& result, const fs::path& checkpoint) {
   const fs::path needed =
       fs::is_directory(result.base_path) ? result.base_path / "config.json" : result.base_path;
   if (fs::exists(needed)) return;
-  const std::string again = "put the model back and run the same command again: it goes on from " +
+  const std::string again = "put the model back and rerun the same command: it resumes from " +
                             checkpoint.string() + " and writes the result";
   throw DataError(
       fmt::format("the base model was removed while the run trained; {} cannot be written",

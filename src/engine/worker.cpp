@@ -552,7 +552,7 @@ class Worker {
       add("/tuning/lora/alpha", "tuning.lora.alpha");
       add("/tuning/lora/dropout", "tuning.lora.dropout");
       add("/tuning/lora/target_modules", "tuning.lora.target_modules");
-      settings.emplace_back("base held in", held_base_->words());
+      settings.emplace_back("base precision", held_base_->words());
     }
     settings.emplace_back("optimizer steps", std::to_string(trainer.total_steps()));
     add("/train/epochs", "train.epochs");
@@ -577,10 +577,10 @@ class Worker {
         missing_parts(run_dir_, config_.output.tensorboard, outcome.last_step);
     if (missing.empty()) return;
     const std::string what =
-        "removed from the run directory while the run was going on: " + join(missing, ", ");
+        "removed from the run directory during the run: " + join(missing, ", ");
     if (outcome.exit_code != 0) return log::warn("{}", what);
     throw DataError(what, run_dir_.string(),
-                    "the result is whole; what was removed is lost, and nothing else");
+                    "the result is complete; only the removed files are lost");
   }
 
   void forward(const train::TrainEvent& event) {
@@ -619,7 +619,7 @@ class Worker {
               format_count(static_cast<uint64_t>(store.numel())), store.parameters().size(),
               held_base_ ? "beside" : "of", format_count(static_cast<uint64_t>(model_values)),
               config::to_json(config_)["tuning"]["mode"].get<std::string>());
-    log::info("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} a step",
+    log::info("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} per step",
               trainer.total_steps(), *config_.train.batch_size.value,
               *config_.train.grad_accum.value, env_.world_size,
               *config_.train.global_batch_size.value, bins_in_words());
@@ -635,7 +635,7 @@ class Worker {
 
   std::string bins_in_words() const {
     if (!config_.data.packing) return "examples";
-    return fmt::format("bins of {} tokens",
+    return fmt::format("packed sequences of {} tokens",
                        config_.data.bin_tokens.value.value_or(config_.model.max_seq_len));
   }
 
@@ -643,11 +643,12 @@ class Worker {
     constexpr int64_t kFewSteps = 10;
     if (trainer.learns_nothing()) {
       log::warn(
-          "nothing will be learnt: the learning rate of every step is 0; raise train.learning_rate "
+          "nothing will be trained: the learning rate of every step is 0; raise "
+          "train.learning_rate "
           "or train.epochs, or set train.warmup_from: first_step");
     } else if (trainer.total_steps() < kFewSteps && !config_.train.max_steps) {
       log::warn(
-          "the run has only {} optimizer steps: little will be learnt; lower "
+          "the run has only {} optimizer steps: the model will learn little; lower "
           "train.global_batch_size ({}){} or raise train.epochs ({:g})",
           trainer.total_steps(), *config_.train.global_batch_size.value,
           config_.data.packing
@@ -749,9 +750,8 @@ class Worker {
   void conclude(const train::TrainOutcome& outcome, int64_t total_steps,
                 const RunResult& result) const {
     if (outcome.exit_code != 0) {
-      log::info(
-          "stopped after step {} of {} with a checkpoint; the same command goes on from there",
-          outcome.last_step, total_steps);
+      log::info("stopped after step {} of {} with a checkpoint; rerun the same command to resume",
+                outcome.last_step, total_steps);
       return;
     }
     if (outcome.first_step == total_steps) log::info("this run was already complete");
@@ -763,7 +763,7 @@ class Worker {
                 bad == 1 ? "" : "s");
     log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
     if (!result.adapter) return;
-    log::info("  its base was held in {}", held_base_->words());
+    log::info("  base precision during training: {}", held_base_->words());
     const std::set<std::string> adapted = adapted_modules();
     weights::WrittenAdapter written{
         *result.adapter, checkpoint_->arch(), model_path_, result.target(),

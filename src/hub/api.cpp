@@ -142,7 +142,7 @@ Listing HubApi::list(const RepoName& name) {
     if (listing.files.size() > kMaxFiles || pages > kMaxPages)
       malformed("its list of files does not end", url, settings_);
     if (!page.next_url.empty() && origin_of(page.next_url) != origin_of(settings_.endpoint))
-      malformed("its list of files goes on elsewhere", url, settings_);
+      malformed("its list of files continues on another page", url, settings_);
     url = page.next_url;
   }
   return listing;

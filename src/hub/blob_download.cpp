@@ -45,8 +45,8 @@ std::string fix_for(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-      return "free disk space, or set HF_HOME to a directory on another disk; what came so far is "
-             "kept, and the same command goes on from there";
+      return "free disk space, or set HF_HOME to a directory on another disk; partial files are "
+             "kept; rerun the same command to resume";
     case EFBIG:
       return "raise the limit on the size of files (ulimit -f), or set HF_HOME to a directory on "
              "another file system";

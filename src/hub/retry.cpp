@@ -56,7 +56,7 @@ bool is_transient_status(long status) {
 void throw_if_stopped(const ShouldStop& should_stop) {
   if (should_stop && should_stop()) {
     throw Error(ExitCode::kInterrupted, "the download was interrupted", {},
-                "run the same command again: it goes on from there");
+                "rerun the same command to resume");
   }
 }
 
@@ -93,8 +93,8 @@ void Retries::failed(const TransientFailure& failure, bool progressed) {
         what_,
         asked ? "run the same command again then; with a token (HF_TOKEN, hf auth login) the hub "
                 "allows more requests"
-              : "look at the network (HF_ENDPOINT, proxies, firewall) and run the same command "
-                "again: it goes on from there");
+              : "check the network (HF_ENDPOINT, proxies, firewall), then rerun the same command "
+                "to resume");
   }
   log::info("{}: {}; trying again in {:.1f} s", what_, failure.what(), *delay);
   wait_s(*delay, should_stop_);

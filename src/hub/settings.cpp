@@ -83,7 +83,8 @@ double seconds(const Variables& variables, const char* name, double otherwise) {
   const double number = std::strtod(text->c_str(), &end);
   constexpr double kLongest = 86400;
   if (end != text->c_str() + text->size() || !(number >= 0 && number <= kLongest)) {
-    throw ConfigError(fmt::format("{}={} is no number of seconds", name, *text), "the environment",
+    throw ConfigError(fmt::format("{}={} is not a number of seconds", name, *text),
+                      "the environment",
                       fmt::format("set it to, say, {:g}, or unset it", otherwise));
   }
   return number;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kShownLines = 10;
 constexpr const char* kFixUnknown =
-    "look at the log; the same command goes on from the last checkpoint, if there is one";
+    "look at the log; the same command resumes from the last checkpoint, if there is one";
 
 double time_of(const WorkerEnd& end) {
   return end.error ? end.error->time : end.time;

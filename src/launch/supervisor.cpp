@@ -26,9 +26,9 @@ void require_logs(const SuperviseOptions& options) {
       missing += (missing.empty() ? "" : ", ") + name;
   }
   if (missing.empty()) return;
-  throw DataError("removed from the run directory while the run was going on: " + missing,
+  throw DataError("removed from the run directory during the run: " + missing,
                   options.run_dir.string(),
-                  "the result is whole; what was removed is lost, and nothing else");
+                  "the result is complete; only the removed files are lost");
 }
 
 }  // namespace

@@ -142,12 +142,13 @@ void WorkerGroup::answer_stop(int signal) {
   grace_s_ =
       has_trained() ? options_.grace_s : std::min(options_.grace_s, options_.untrained_grace_s);
   deadline_ = now + grace_s_;
-  console_.print(Stream::kErr,
-                 has_trained()
-                     ? fmt::format("{}: waiting up to {} for a checkpoint; once more stops at once",
-                                   signal_name(signal), format_duration(grace_s_))
-                     : fmt::format("{}: stopping; no step has been taken, there is nothing to save",
-                                   signal_name(signal)));
+  console_.print(
+      Stream::kErr,
+      has_trained()
+          ? fmt::format("{}: waiting up to {} for a checkpoint; press Ctrl-C again to stop now",
+                        signal_name(signal), format_duration(grace_s_))
+          : fmt::format("{}: stopping; no step has been taken, there is nothing to save",
+                        signal_name(signal)));
   signal_all(signal);
 }
 

@@ -120,7 +120,7 @@ PrincipalPart AdapterStart::stored_part(const kernels::LoraAdapter& lora) const 
     if (entry == nullptr || entry->dtype != "F32" || entry->shape != parameter.shape) {
       throw DataError(fmt::format("{} is missing or of another size", parameter.name),
                       options_.lora.pissa_from.string(),
-                      "it was made by another configuration; use another output.dir");
+                      "it was written by a run with another configuration; use another output.dir");
     }
     at::Tensor values = at::empty(parameter.shape, at::kFloat);
     std::copy_n(entry->bytes.data(), entry->bytes.size(),

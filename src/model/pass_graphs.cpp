@@ -138,7 +138,7 @@ void PassGraphs::turn_off(const std::string& why) {
   most_tokens_ = 0;
   clear();
   log::warn(
-      "CUDA graphs: off for the rest of this run, as a capture failed: {}; training goes on "
+      "CUDA graphs: off for the rest of this run, as a capture failed: {}; training continues "
       "without them, with the same results",
       why);
 }

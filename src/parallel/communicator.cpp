@@ -116,8 +116,8 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
   } catch (const StoppedWaiting&) {
     throw;
   } catch (const std::exception& e) {
-    throw CommError(fmt::format("rank {} could not meet the other {} ranks: {}", identity.rank,
-                                identity.world_size - 1, first_line(e.what())),
+    throw CommError(fmt::format("rank {} could not connect to the other {} ranks: {}",
+                                identity.rank, identity.world_size - 1, first_line(e.what())),
                     fmt::format("{}:{} ({})", identity.master_addr, identity.master_port, backend),
                     "check that rank 0 runs there and that the port is free and reachable; "
                     "GLOO_SOCKET_IFNAME or "

@@ -366,7 +366,7 @@ void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
     const double waited_s = seconds_since(start);
     if (store.check({kGaveUp})) give_up(text_of(store, kGaveUp));
     if (waited_s > timeout_s) {
-      const std::string why = fmt::format("{} of {} did not come within {}",
+      const std::string why = fmt::format("{} of {} did not join within {}",
                                           name_ranks(missing_ranks(store, identity.world_size)),
                                           identity.world_size, format_duration(options.timeout_s));
       store.set(kGaveUp, std::vector<uint8_t>(why.begin(), why.end()));

@@ -122,12 +122,11 @@ void StallWatch::run() {
     if (waited < next_s || hosts_store(identity_.rank)) continue;
     next_s = 2 * waited;
     const std::lock_guard lock(mutex_);
-    log::warn_of_rank(
-        identity_.rank,
-        "the ranks have not moved for {}: {} no sign of life (stopped, or the machine is gone); "
-        "rank {} waits in {} ({})",
-        format_duration(waited), name_store_host(identity_), identity_.rank,
-        waits_in_ ? waits_in_ : "a collective", activity_);
+    log::warn_of_rank(identity_.rank,
+                      "no progress for {}: {} no heartbeat (stopped, or the machine is gone); "
+                      "rank {} waits in {} ({})",
+                      format_duration(waited), name_store_host(identity_), identity_.rank,
+                      waits_in_ ? waits_in_ : "a collective", activity_);
   }
 }
 
@@ -145,8 +144,7 @@ void StallWatch::exchange(double waited, double& next_s) {
   next_s = 2 * waited;
   earlier_beats_.clear();
   if (!others.empty() && waited_s() >= waited)  // still the same wait
-    log::warn_of_rank(identity_.rank, "the ranks have not moved for {}: {}",
-                      format_duration(waited), others);
+    log::warn_of_rank(identity_.rank, "no progress for {}: {}", format_duration(waited), others);
 }
 
 /// The store's host has just taken part in something: it answers.
@@ -187,7 +185,7 @@ std::string StallWatch::describe_others() {
   if (waiting.front() != identity_.rank) return "";
   std::string text;
   if (!silent.empty()) {
-    text += fmt::format("{} {} no sign of life (stopped, or the machine is gone); ",
+    text += fmt::format("{} {} no heartbeat (stopped, or the machine is gone); ",
                         name_ranks(silent), silent.size() == 1 ? "gives" : "give");
   }
   for (const auto& [activity, ranks] : busy)

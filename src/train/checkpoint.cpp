@@ -59,7 +59,7 @@ void set_aside(const fs::path& directory, const fs::path& checkpoint) {
   fs::remove_all(aside, code);
   fs::rename(checkpoint, aside, code);
   if (code) throw DeviceError("cannot rename: " + code.message(), checkpoint.string());
-  log::warn("{} does not belong to this course of the run: it is now {}", checkpoint.string(),
+  log::warn("{} belongs to an abandoned part of the run: it is now {}", checkpoint.string(),
             aside.filename().string());
 }
 
@@ -100,9 +100,10 @@ void copy_into(const weights::SafetensorsFile& file, const fs::path& path, const
   const weights::SafetensorsEntry* entry = file.find(name);
   const char* dtype = destination.scalar_type() == at::kByte ? "U8" : "F32";
   if (entry == nullptr || entry->dtype != dtype || entry->bytes.size() != destination.nbytes()) {
-    throw DataError(
-        fmt::format("the checkpoint lacks {} or holds it in another size", name), path.string(),
-        "it was made by another configuration; use another output.dir or --resume never");
+    throw DataError(fmt::format("the checkpoint lacks {} or has it in another size", name),
+                    path.string(),
+                    "it was written by a run with another configuration; use another output.dir or "
+                    "--resume never");
   }
   auto* data = const_cast<std::byte*>(entry->bytes.data());
   destination.copy_(at::from_blob(data, destination.sizes(), destination.scalar_type()));
@@ -118,12 +119,12 @@ std::optional<fs::path> CheckpointStore::latest() const {
       verify_checkpoint(checkpoint->second);
       return checkpoint->second;
     } catch (const DataError& error) {
-      log::warn("passing over {}: {}", checkpoint->second.string(), error.message());
+      log::warn("skipping {}: {}", checkpoint->second.string(), error.message());
       if (!newest_damage) newest_damage = error;
     }
   }
   if (!newest_damage) return std::nullopt;
-  throw DataError(fmt::format("no checkpoint of the run is whole ({} looked at); the newest: {}",
+  throw DataError(fmt::format("no checkpoint of the run is complete ({} checked); the newest: {}",
                               found.size(), newest_damage->message()),
                   directory_.string(),
                   "restore one from a copy, or move this folder away to start over");

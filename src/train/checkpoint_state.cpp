@@ -105,8 +105,8 @@ void check_length(const fs::path& checkpoint, const std::string& name, uint64_t 
   std::error_code code;
   const auto size = fs::file_size(checkpoint / name, code);
   if (!code && size == expected) return;
-  throw DataError(code ? fmt::format("the checkpoint is not whole: {} is missing", name)
-                       : fmt::format("the checkpoint is not whole: {} has {} bytes, expected {}",
+  throw DataError(code ? fmt::format("the checkpoint is incomplete: {} is missing", name)
+                       : fmt::format("the checkpoint is incomplete: {} has {} bytes, expected {}",
                                      name, size, expected),
                   checkpoint.string(), kFix);
 }
@@ -140,7 +140,7 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
 Json read_state_json(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kStateFile;
   if (!fs::exists(path)) {
-    throw DataError(fmt::format("the checkpoint is not whole: {} is missing", kStateFile),
+    throw DataError(fmt::format("the checkpoint is incomplete: {} is missing", kStateFile),
                     checkpoint.string(), kFix);
   }
   const std::string text = read_text_file(path);

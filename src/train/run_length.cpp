@@ -60,15 +60,15 @@ void require_length(const config::TrainConfig& config, const LengthChange& chang
     return;
   }
   throw ConfigError(
-      fmt::format(
-          "the run has {} steps now and had {}: its learning rates go by its length, and from "
-          "step {} on those of the steps done would have been others",
-          change.steps_now, change.steps_before, *other + 1),
+      fmt::format("the run has {} steps now and had {}: its learning-rate schedule depends on its "
+                  "length, and from "
+                  "step {} on those of the steps done would have been others",
+                  change.steps_now, change.steps_before, *other + 1),
       checkpoint,
       change.steps_now == change.steps_done
           ? "leave the run's length as it was; it is complete"
           : fmt::format(
-                "--allow-changed-length goes on along the new schedule: {}; or choose another "
+                "--allow-changed-length continues on the new schedule: {}; or choose another "
                 "output.dir to start afresh",
                 goes_on));
 }

@@ -338,8 +338,8 @@ void Trainer::require_finite(const StepReport& report, const data::StepBatch& gl
               fmt::format("{} is not finite at step {}; no weight was changed by this step",
                           std::isfinite(report.loss) ? "the gradient norm" : "the loss", step + 1),
               fmt::format("{} of {}", records_of(global_batch, first, end),
-                          is_located ? "the micro-batch in which it arose" : "this step's batch"),
-              fmt::format("look at these records, lower train.learning_rate, or use model.dtype "
+                          is_located ? "the micro-batch where it appeared" : "this step's batch"),
+              fmt::format("check these records, lower train.learning_rate, or use model.dtype "
                           "fp32; {}",
                           newest_saved()));
 }

@@ -97,7 +97,7 @@ std::string peft_line(const WrittenAdapter& adapter) {
   }
   if (const std::string reason = beyond_peft(adapter); !reason.empty())
     return fmt::format("PEFT: not over this base ({}): load it over the unquantised model", reason);
-  std::string line = "PEFT: as it is" + fitting_base(adapter);
+  std::string line = "PEFT: loads directly" + fitting_base(adapter);
   if (adapter.config.use_dora && word_of_base(adapter) == "4 bits")
     line +=
         "; on a CPU with AVX512-BF16 for training alone, since bitsandbytes 0.50 packs the base "
@@ -126,7 +126,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   const int64_t allowed = vllm_max_lora_rank(sizes);
   const auto reading = vllm_reading(adapter.arch, adapter.is_adapted);
   const std::string& name = adapter.config.base_model_name_or_path;
-  std::string line = "vLLM: as it is";
+  std::string line = "vLLM: loads directly";
   if (reading)
     line = fmt::format("vLLM: what {} writes", merge_command(adapter, "--format vllm ", "-vllm"));
   else if (is_rough(adapter))
@@ -137,7 +137,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
     line += ", over " + (is_gguf(name) ? "the model that the file was converted from" : name);
   if (allowed > vllm_max_lora_rank({.r = 1}))
     line += fmt::format(", with --max-lora-rank {}", allowed);
-  if (reading) line += fmt::format("; as it is {}", reading->what);
+  if (reading) line += fmt::format("; unchanged {}", reading->what);
   return line;
 }
 

@@ -116,9 +116,8 @@ void require_finite(const Checkpoint& checkpoint, const fs::path& path) {
     values.resize(static_cast<size_t>(info.numel()));
     checkpoint.read(info.name, DType::kF32, values.data());
     if (all_finite(values)) continue;
-    throw DataError(
-        fmt::format("tensor `{}` of the base holds values that are no finite numbers", info.name),
-        path.string(), "download or copy the model again");
+    throw DataError(fmt::format("tensor `{}` of the base has NaN or infinite values", info.name),
+                    path.string(), "download or copy the model again");
   }
 }
 

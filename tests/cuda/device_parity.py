@@ -334,7 +334,7 @@ def check_bad_record(machine, processes, *settings):
         raise AssertionError("the run did not end with an error")
     assert told.startswith("exit code 5:") and "the loss is not finite at step 3; no weight was changed by this step" in told, told
     logs = "".join(path.read_text() for path in sorted((folder / "logs").glob("*.log")))
-    assert f"line {len(good) + 1} of the micro-batch in which it arose" in logs, logs[-800:]
+    assert f"line {len(good) + 1} of the micro-batch where it appeared" in logs, logs[-800:]
     logged = [line["step"] for line in read_lines(folder / "metrics.jsonl") if "loss" in line]
     assert logged == [1, 2], f"steps logged: {logged}"
     saved = sorted(path.name for path in (folder / "checkpoints").glob("step-*"))

@@ -40,7 +40,7 @@ TEST(JsonLines, WhatPythonWritesBeyondJsonIsExplained) {
     EXPECT_NE(failure.fix.find("surrogatepass"), std::string::npos) << line << failure.fix;
   }
   EXPECT_EQ(failure_of([] { parse_json_line(R"({"a": Nope})", "f.jsonl:7"); }).fix,
-            "mend the line: one {…} a line");
+            "write one JSON object per line");
 }
 
 // The JSON parser takes a NUL for the end of its input.

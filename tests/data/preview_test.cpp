@@ -27,7 +27,7 @@ TEST(PreviewText, PlainShowsOriginsBoundariesAndLabels) {
   EXPECT_NE(text.find("format messages: it has \"messages\""), std::string::npos);
   // 1 + 5 (user⏎) + 4 (<b>⏎) + 1 + 1 and 1 + 10 (assistant⏎) given; é is two tokens; then
   // <|im_end|>, and ⏎ given
-  EXPECT_NE(text.find("line 1: 27 tokens, 3 learnt (11.1%)"), std::string::npos) << text;
+  EXPECT_NE(text.find("line 1: 27 tokens, 3 trained on (11.1%)"), std::string::npos) << text;
   EXPECT_NE(text.find("   messages[0] user content"), std::string::npos) << text;
   EXPECT_NE(text.find("<│b│>│⏎\n"), std::string::npos) << text;
   EXPECT_NE(text.find("⟨<|im_start|>⟩"), std::string::npos) << text;
@@ -49,7 +49,7 @@ TEST(PreviewText, ColoursAreReset) {
 TEST(PreviewText, TellsWhatIsCutAndLeftOut) {
   const TextModel model = test::toy_model();
   const std::string cut = preview_text(preview_of(R"({"text": "abcdef"})", model, 4), model, false);
-  EXPECT_NE(cut.find("line 1: 7 tokens, 3 learnt (42.9%); TRUNCATED to its first 4"),
+  EXPECT_NE(cut.find("line 1: 7 tokens, 3 trained on (42.9%); TRUNCATED to its first 4"),
             std::string::npos)
       << cut;
   EXPECT_NE(cut.find("(cut) text"), std::string::npos) << cut;
@@ -92,11 +92,11 @@ TEST(PreviewHtml, IsSelfContainedAndEscaped) {
   EXPECT_EQ(html.find("http"), std::string::npos);  // nothing is fetched
   EXPECT_EQ(html.find("<b>"), std::string::npos);
   EXPECT_NE(html.find("prefers-color-scheme: dark"), std::string::npos);
-  EXPECT_NE(html.find("title=\"id 259&#10;learnt&#10;template\">&lt;|im_end|&gt;</span>"),
+  EXPECT_NE(html.find("title=\"id 259&#10;trained on&#10;template\">&lt;|im_end|&gt;</span>"),
             std::string::npos)
       << html;
   EXPECT_NE(
-      html.find("title=\"id 60&#10;given, not learnt&#10;messages[0] user content\">&lt;</span>"),
+      html.find("title=\"id 60&#10;not trained on&#10;messages[0] user content\">&lt;</span>"),
       std::string::npos);
 }
 

@@ -288,7 +288,7 @@ class DownloadTest(unittest.TestCase):
     def test_without_progress_it_gives_up(self):
         self.hub.add(NAME, model_files())
         self.hub.fault("GET", WEIGHTS, cut_at(5000), times=100)
-        self.refused(FAILED, ["model.safetensors", "the last of 6 attempts", "goes on from there"])
+        self.refused(FAILED, ["model.safetensors", "the last of 6 attempts", "rerun the same command to resume"])
         self.assertEqual(self.hub.counts("storage", "GET").total(), 6)
         self.assertEqual([p.stat().st_size for p in self.incomplete()], [5000])
         self.hub.faults.clear()
@@ -498,7 +498,7 @@ class DownloadTest(unittest.TestCase):
     def test_listings_that_go_on_elsewhere(self):
         self.hub.add(NAME, model_files())
         self.hub.fault("GET", "/tree/", body(b"[]", Link=f'<{self.hub.storage_url}/x>; rel="next"'))
-        self.refused(FAILED, ["goes on elsewhere"])
+        self.refused(FAILED, ["continues on another page"])
         self.hub.fault("GET", "/tree/", body(b'{"error": "x"}'))
         self.refused(FAILED, ["no list of files"])
         self.assertEqual(self.hub.seen("storage"), [])

@@ -179,7 +179,7 @@ def one_bad_record(folder):
     bad_input.untie_with_a_bad_weight(folder)
     ended = Run(folder, 2, "train.max_steps=4", "train.epochs=2", "data.shuffle=false", "data.packing=false", "train.batch_size=1",
                 "train.grad_accum=1").end()
-    row = expect_error(ended, 5, "the loss is not finite at step 2", r"train\.jsonl, line 5 of the micro-batch in which it arose")
+    row = expect_error(ended, 5, "the loss is not finite at step 2", r"train\.jsonl, line 5 of the micro-batch where it appeared")
     expect_nothing_saved(folder)
     return row
 
@@ -343,7 +343,7 @@ def damaged_newest_is_passed_over(folder):
     """The newest checkpoint is damaged."""
     train_two_steps(folder)
     os.truncate(folder / "run/checkpoints/step-000002/state.json", 20)
-    expect_success(Run(folder, 1, *TWO_STEPS).end(), "passing over run/checkpoints/step-000002: the checkpoint's state file is damaged",
+    expect_success(Run(folder, 1, *TWO_STEPS).end(), "skipping run/checkpoints/step-000002: the checkpoint's state file is damaged",
                    "resuming from run/checkpoints/step-000001")
     expect(steps(folder) == [1, 2], f"steps counted: {steps(folder)}")
     return 0, "says so and goes on from the one before it"
@@ -475,8 +475,8 @@ def other_rates(folder):
     """More steps, and learning rates that go by the run's length."""
     expect_success(Run(folder, 1, "train.max_steps=4", "train.epochs=9", "train.save_steps=1").end())
     longer = ["train.max_steps=8", "train.epochs=9", "train.save_steps=1"]
-    row = expect_error(Run(folder, 1, *longer).end(), 2, "the run has 8 steps now and had 4: its learning rates go by its length",
-                       r"\n  fix: --allow-changed-length goes on along the new schedule")
+    row = expect_error(Run(folder, 1, *longer).end(), 2, "the run has 8 steps now and had 4: its learning-rate schedule depends on its length",
+                       r"\n  fix: --allow-changed-length continues on the new schedule")
     expect(steps(folder) == [1, 2, 3, 4], f"steps counted: {steps(folder)}")
     expect_success(Run(folder, 1, *longer, "--allow-changed-length").end(), "the run now has 8 steps instead of 4")
     rates = [line["learning_rate"] for line in metrics_of(folder)]
@@ -506,8 +506,8 @@ def parts_removed(folder):
     run = Run(folder, 2, "train.max_steps=2000", "train.epochs=4000", "train.save_every=0").wait_for_steps()
     (folder / "run/metrics.jsonl").unlink()
     shutil.rmtree(folder / "run/tensorboard")
-    row = expect_error(run.end(), 3, "removed from the run directory while the run was going on: metrics.jsonl, tensorboard",
-                       r"\n  fix: the result is whole")
+    row = expect_error(run.end(), 3, "removed from the run directory during the run: metrics.jsonl, tensorboard",
+                       r"\n  fix: the result is complete")
     expect((folder / "run/adapter/adapter_model.safetensors").exists(), "no adapter is written")
     shutil.rmtree(folder / "run")
     run = Run(folder, 2, "train.max_steps=2000", "train.epochs=4000", "train.save_every=0").wait_for_steps()
@@ -522,7 +522,7 @@ def model_removed(folder):
     run = Run(folder, 1, *command).wait_for_steps()
     (folder / "model").rename(folder / "away")
     row = expect_error(run.end(), 3, "the base model was removed while the run trained", r"\n  at   model\n",
-                       r"\n  fix: put the model back .* goes on from run/checkpoints/step-002000 and writes the result")
+                       r"\n  fix: put the model back .* resumes from run/checkpoints/step-002000 and writes the result")
     expect(checkpoints(folder) == ["step-002000"], f"checkpoints: {checkpoints(folder)}")
     expect(not (folder / "run/model").exists(), "half a model is written")
     (folder / "away").rename(folder / "model")
@@ -566,7 +566,7 @@ def small_data(folder):
     card = (folder / "run/adapter/README.md").read_text()
     expect("library_name: peft" in card and "on train.jsonl" in card and str(folder) not in card, "the model card", card)
     alone = Run(folder, 1, "train.max_steps=1", "train.warmup_steps=1", "--overwrite").end()
-    expect_success(alone, "nothing will be learnt: the learning rate of every step is 0")
+    expect_success(alone, "nothing will be trained: the learning rate of every step is 0")
     return 0, "bins are shorter, so that an epoch has more steps; where every learning rate is 0, a warning says so"
 
 

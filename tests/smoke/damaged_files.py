@@ -341,7 +341,7 @@ def expect_answer(case, code, text, folder, template):
     for words in ("terminate called", "what():", "frame #", "Assertion"):
         broken_runs.expect(words not in text, f"says {words}", text)
     if case.damage is all_damaged:
-        broken_runs.expect_error((code, text, 0), 3, "no checkpoint of the run is whole", r"\n  fix: ")
+        broken_runs.expect_error((code, text, 0), 3, "no checkpoint of the run is complete", r"\n  fix: ")
         return
     if case.damage is newest_is_a_file or name.startswith(("run/metrics", "run/tensorboard", "run/run.json", "run/config")):
         if code in (2, 3):
@@ -350,7 +350,7 @@ def expect_answer(case, code, text, folder, template):
     broken_runs.expect(code == 0, f"exit code {code}", text)
     expect_result(folder, template)
     if isinstance(case.name, pathlib.Path) and is_covered(template.folder, case):
-        broken_runs.expect(f"passing over {NEWEST}" in text and f"resuming from {OLDER}" in text, "damage is not named", text)
+        broken_runs.expect(f"skipping {NEWEST}" in text and f"resuming from {OLDER}" in text, "damage is not named", text)
     if name.endswith("examples"):
         broken_runs.expect(case.damage is missing or case.damage is dangling_link or "it is made anew" in text, "damage is not named", text)
         broken_runs.expect(is_same(folder, template, case), "the tokens are not those that were kept before")

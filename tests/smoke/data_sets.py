@@ -130,9 +130,9 @@ def write_all(folder):
 
 def check_formats(runs, folder, has_tables):
     reference = runs.train("lines", f"train: {folder}/chat.jsonl")
-    require("kept in" in runs.output, "what is tokenised is kept")
+    require("cached in" in runs.output, "what is tokenised is kept")
     require(runs.train("again", f"train: {folder}/chat.jsonl") == reference, "a second run has the same losses, bit for bit")
-    require("kept in" not in runs.output, "and takes what was kept")
+    require("cached in" not in runs.output, "and takes what was kept")
     same(reference, runs.train("two", f"train: {folder}/chat.jsonl", processes=2), "two processes")
     for name, path in [("array", "chat.json"), ("gzip", "chat.jsonl.gz"), ("glob", "parts/*.jsonl"), ("folder", "parts")]:
         require(runs.train(name, f"train: '{folder}/{path}'") == reference, f"{path} is the same data")

@@ -149,7 +149,7 @@ def check_named_source(case):
     said = case.train("model.gguf")
     config = case.adapter_config()
     case.expect("base: the model that the file was converted from", config["base_model_name_or_path"] == "owner/original", str(config))
-    case.expect("base: said", "PEFT: as it is, over owner/original, of which model.gguf says it was converted" in said, said)
+    case.expect("base: said", "PEFT: loads directly, over owner/original, of which model.gguf says it was converted" in said, said)
     case.run("score", "--adapter", "run/adapter", "--input", "train.jsonl", "--output", "by-run.jsonl", "--device", "cpu")
     case.run("score", "--model", "model.gguf", "--adapter", "run/adapter", "--input", "train.jsonl", "--output", "by-name.jsonl", "--device", "cpu")
     scores = [(case.folder / name).read_text() for name in ("by-run.jsonl", "by-name.jsonl")]
@@ -169,7 +169,7 @@ def check_unnamed_source(case):
 def check_readers(case):
     """The commands that a run ends with can be run as they are."""
     said = case.train(TIED)
-    case.expect("readers: PEFT and vLLM", "PEFT: as it is" in said and "vLLM: as it is" in said, said)
+    case.expect("readers: PEFT and vLLM", "PEFT: loads directly" in said and "vLLM: loads directly" in said, said)
     commands = re.findall(r"`sftrun (merge [^`]*)`", said)
     case.expect("readers: a command for llama.cpp", [c.split()[2] for c in commands] == ["lora-gguf"], said)
     for command in commands:
@@ -383,10 +383,10 @@ def check_other_base(case):
 def check_readers_of_quantised_bases(case):
     said = case.train(TIED, "tuning.mode=qlora")
     command = f"sftrun quantize --model {TIED} --method nf4 --output {TIED}-nf4"
-    case.expect("readers: over the base in nf4", f"PEFT: as it is, over the base in nf4, which `{command}` writes" in said, said)
+    case.expect("readers: over the base in nf4", f"PEFT: loads directly, over the base in nf4, which `{command}` writes" in said, said)
     shutil.rmtree(case.folder / "run")
     said = case.train(BNB, "tuning.quant=nf4", "tuning.mode=qlora")
-    case.expect("readers: over files in nf4", re.search(r"PEFT: as it is$", said, re.MULTILINE), said)
+    case.expect("readers: over files in nf4", re.search(r"PEFT: loads directly$", said, re.MULTILINE), said)
 
 
 def check_report(case):

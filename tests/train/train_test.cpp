@@ -458,7 +458,7 @@ TEST_F(Checkpoints, TheNewestWholeOneCounts) {
                      {"damaged", "trainable.safetensors holds other bytes"});
   fs::remove(dir() / "step-000002" / "optimizer.safetensors");
   fs::resize_file(dir() / "step-000001" / "optimizer.safetensors", 10);
-  test::expect_error([&] { store.latest(); }, {"no checkpoint of the run is whole (4 looked at)",
+  test::expect_error([&] { store.latest(); }, {"no checkpoint of the run is complete (4 checked)",
                                                "state.json is missing", "move this folder away"});
   EXPECT_TRUE(store.holds_any());
 }
@@ -521,7 +521,7 @@ TEST_F(Checkpoints, DamageIsNoticed) {
   const fs::path checkpoint = dir() / "step-000003";
   fs::resize_file(checkpoint / "optimizer.safetensors", 100);
   test::expect_error([&] { read_train_state(checkpoint); },
-                     {"not whole", "optimizer.safetensors has 100 bytes", "remove this"});
+                     {"incomplete", "optimizer.safetensors has 100 bytes", "remove this"});
   for (const char* damaged : {"{", "[]", R"({"step": "x", "files": {}})"}) {
     std::ofstream(checkpoint / "state.json") << damaged;
     test::expect_error([&] { read_train_state(checkpoint); },

@@ -79,19 +79,19 @@ const std::string kLoraGguf = "llama.cpp: " + kMerge + "--format lora-gguf " + k
                               "-gguf` writes, beside the base as a GGUF file";
 
 TEST_F(AdapterReaders, LinearLayers) {
-  EXPECT_EQ(peft(), "PEFT: as it is");
-  EXPECT_EQ(vllm(), "vLLM: as it is");
+  EXPECT_EQ(peft(), "PEFT: loads directly");
+  EXPECT_EQ(vllm(), "vLLM: loads directly");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
   config_.use_rslora = true;
-  EXPECT_EQ(vllm(), "vLLM: as it is");
+  EXPECT_EQ(vllm(), "vLLM: loads directly");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
 }
 
 TEST_F(AdapterReaders, Ranks) {
   config_.r = 17;
-  EXPECT_EQ(vllm(), "vLLM: as it is, with --max-lora-rank 32");
+  EXPECT_EQ(vllm(), "vLLM: loads directly, with --max-lora-rank 32");
   config_.rank_pattern = {{"q_proj", 4}, {"o_proj", 300}};
-  EXPECT_EQ(vllm(), "vLLM: as it is, with --max-lora-rank 320");
+  EXPECT_EQ(vllm(), "vLLM: loads directly, with --max-lora-rank 320");
   config_.r = 513;
   EXPECT_EQ(vllm(),
             "vLLM: not as an adapter (a rank of 513): serve " + kMerge + kAs + "-merged` writes");
@@ -100,7 +100,7 @@ TEST_F(AdapterReaders, Ranks) {
 
 TEST_F(AdapterReaders, Magnitudes) {
   config_.use_dora = true;
-  EXPECT_EQ(peft(), "PEFT: as it is");
+  EXPECT_EQ(peft(), "PEFT: loads directly");
   EXPECT_EQ(vllm(), "vLLM: not as an adapter (magnitudes of DoRA): serve " + kMerge + kAs +
                         "-merged` writes");
   EXPECT_EQ(llama_cpp(),
@@ -141,15 +141,15 @@ TEST_F(AdapterReaders, QuantisedDirectories) {
   };
   use_directory("llama");
   for (const char* model : {"bnb-nf4", "bnb-int8", "fp8-dynamic"})
-    EXPECT_EQ(over(model), "PEFT: as it is");
+    EXPECT_EQ(over(model), "PEFT: loads directly");
   config_.use_dora = true;
-  EXPECT_TRUE(over("bnb-nf4").starts_with("PEFT: as it is; on a CPU with AVX512-BF16"));
+  EXPECT_TRUE(over("bnb-nf4").starts_with("PEFT: loads directly; on a CPU with AVX512-BF16"));
   EXPECT_EQ(over("fp8-dynamic"),
             "PEFT: not over this base (its DoRA does not compute over FP8): load it over the "
             "unquantised model");
   config_.use_dora = false;
   config_.modules_to_save = {"lm_head", "norm"};
-  EXPECT_EQ(over("bnb-int8"), "PEFT: as it is");
+  EXPECT_EQ(over("bnb-int8"), "PEFT: loads directly");
   config_.modules_to_save = {"q_proj"};
   EXPECT_EQ(over("bnb-nf4"),
             "PEFT: not over this base (it has no whole layers (modules_to_save) over 4 bits): load "
@@ -158,7 +158,7 @@ TEST_F(AdapterReaders, QuantisedDirectories) {
 
 TEST_F(AdapterReaders, EmbeddingAndHead) {
   adapted_.insert("lm_head");
-  EXPECT_EQ(peft(), "PEFT: as it is");
+  EXPECT_EQ(peft(), "PEFT: loads directly");
   EXPECT_EQ(
       vllm(),
       "vLLM: not as an adapter (an update of lm_head, which most families refuse there): serve " +
@@ -174,9 +174,9 @@ TEST_F(AdapterReaders, EmbeddingAndHead) {
 
 TEST_F(AdapterReaders, Experts) {
   use_directory("mixtral");
-  EXPECT_EQ(vllm(), "vLLM: as it is");
+  EXPECT_EQ(vllm(), "vLLM: loads directly");
   adapt_experts();
-  EXPECT_EQ(peft(), "PEFT: as it is, with transformers 5 or newer");
+  EXPECT_EQ(peft(), "PEFT: loads directly, with transformers 5 or newer");
   EXPECT_EQ(vllm(), "vLLM: " + kMerge + "--format vllm " + kAs +
                         "-vllm` writes; as it is vLLM leaves out what an adapter holds of "
                         "Mixtral's experts");
@@ -186,7 +186,7 @@ TEST_F(AdapterReaders, Experts) {
   config_ = {.r = 8};
   use_file("gpt_oss-Q8_0.gguf");
   adapt_experts();
-  EXPECT_EQ(vllm(), "vLLM: as it is, over the model that the file was converted from");
+  EXPECT_EQ(vllm(), "vLLM: loads directly, over the model that the file was converted from");
   EXPECT_TRUE(llama_cpp().ends_with("writes, beside " + base_.string())) << llama_cpp();
 }
 
@@ -196,11 +196,11 @@ TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
   const std::string there = ", which `sftrun quantize --to somewhere` writes";
   for (const char* method : {"nf4", "fp4", "int8", "fp8"}) {
     quantised_to_ = method;
-    EXPECT_EQ(peft(), "PEFT: as it is, over the base in " + quantised_to_ + there);
-    EXPECT_EQ(vllm(), "vLLM: as it is, over the same");
+    EXPECT_EQ(peft(), "PEFT: loads directly, over the base in " + quantised_to_ + there);
+    EXPECT_EQ(vllm(), "vLLM: loads directly, over the same");
   }
   dense_when_written_ = "embedding and head";
-  EXPECT_EQ(peft(), "PEFT: as it is, over the base in fp8" + there +
+  EXPECT_EQ(peft(), "PEFT: loads directly, over the base in fp8" + there +
                         " (roughly: embedding and head are dense there, and were in fp8 in this "
                         "run)");
   dense_when_written_.clear();
@@ -209,7 +209,8 @@ TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
             "PEFT: not over this base (its DoRA does not compute over FP8): load it over the "
             "unquantised model");
   quantised_to_ = "nf4";
-  EXPECT_TRUE(peft().starts_with("PEFT: as it is, over the base in nf4" + there + "; on a CPU"));
+  EXPECT_TRUE(
+      peft().starts_with("PEFT: loads directly, over the base in nf4" + there + "; on a CPU"));
   config_ = {.r = 8};
   takes_base_apart_ = true;
   EXPECT_EQ(peft(),
@@ -218,8 +219,8 @@ TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
   EXPECT_EQ(vllm(), "vLLM: roughly, over the unquantised model");
   EXPECT_TRUE(llama_cpp().starts_with("llama.cpp: roughly, what `sftrun merge"));
   quantised_to_.clear();
-  EXPECT_EQ(peft(), "PEFT: as it is");
-  EXPECT_EQ(vllm(), "vLLM: as it is");
+  EXPECT_EQ(peft(), "PEFT: loads directly");
+  EXPECT_EQ(vllm(), "vLLM: loads directly");
 }
 
 TEST_F(AdapterReaders, AGgufFileAsBase) {
@@ -230,12 +231,13 @@ TEST_F(AdapterReaders, AGgufFileAsBase) {
                 "\", gguf_file=\"llama-Q8_0.gguf\"), of the families that it knows); or over the "
                 "model that it was converted from, which the file does not name: write that into "
                 "runs/a/adapter/adapter_config.json as base_model_name_or_path");
-  EXPECT_EQ(vllm(), "vLLM: as it is, over the model that the file was converted from");
+  EXPECT_EQ(vllm(), "vLLM: loads directly, over the model that the file was converted from");
   EXPECT_TRUE(llama_cpp().ends_with("writes, beside " + base_.string())) << llama_cpp();
   config_.base_model_name_or_path = "owner/name";
-  EXPECT_EQ(peft(),
-            "PEFT: as it is, over owner/name, of which llama-Q8_0.gguf says it was converted");
-  EXPECT_EQ(vllm(), "vLLM: as it is, over owner/name");
+  EXPECT_EQ(
+      peft(),
+      "PEFT: loads directly, over owner/name, of which llama-Q8_0.gguf says it was converted");
+  EXPECT_EQ(vllm(), "vLLM: loads directly, over owner/name");
   use_file("llama_fused-Q8_0.gguf");
   EXPECT_NE(
       llama_cpp().find("llama.cpp: not as an adapter: the base holds what the adapter changes"),
@@ -249,7 +251,7 @@ TEST_F(AdapterReaders, EveryFamilyHasALineOfEach) {
     config_ = {.base_model_name_or_path = "owner/name", .r = 16};
     use_directory(family.path().filename().c_str());
     adapt_experts();
-    EXPECT_TRUE(peft().starts_with("PEFT: as it is")) << family.path();
+    EXPECT_TRUE(peft().starts_with("PEFT: loads directly")) << family.path();
     EXPECT_TRUE(vllm().starts_with("vLLM: ")) << family.path();
     EXPECT_TRUE(llama_cpp() == kLoraGguf ||
                 llama_cpp().find("have no word for") != std::string::npos)

@@ -34,7 +34,7 @@ struct ConnectOptions {
 
 /// Thrown when `stop_requested` returned true before all ranks had joined.
 struct StoppedWaiting : std::exception {
-  const char* what() const noexcept override { return "stopped before the ranks met"; }
+  const char* what() const noexcept override { return "stopped before all ranks were connected"; }
 };
 
 struct CollectiveCounts {

@@ -119,7 +119,7 @@ void require_finite(const at::Tensor& values, const std::string& name) {
     if (!all_finite({from + begin, static_cast<size_t>(end - begin)})) finite = false;
   });
   if (finite) return;
-  throw DataError(fmt::format("tensor `{}` holds values that are no finite numbers", name), {},
+  throw DataError(fmt::format("tensor `{}` has NaN or infinite values", name), {},
                   "download or copy the model again");
 }
 
@@ -127,7 +127,7 @@ void require_finite(const at::Tensor& values, const std::string& name) {
 at::Tensor as_fp16(const at::Tensor& weight, const std::string& name) {
   const at::Tensor halves = weight.to(at::kHalf).to(at::kFloat);
   if (!all_finite({halves.const_data_ptr<float>(), static_cast<size_t>(halves.numel())})) {
-    throw DataError(fmt::format("tensor `{}` holds values that are no numbers, or beyond the 65504 "
+    throw DataError(fmt::format("tensor `{}` holds NaN, or values beyond the 65504 "
                                 "of fp16, by way of which int8 is made",
                                 name),
                     {}, "use fp8 or nf4; where these refuse it, too, download the model again");
