@@ -1,6 +1,9 @@
 #include <arrow/csv/reader.h>
 #include <arrow/type.h>
 
+#include <memory>
+#include <utility>
+
 #include "open.h"
 #include "open_quote.h"
 #include "sftrun/core/error.h"

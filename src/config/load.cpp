@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "layers.h"
+#include "sftrun/config/problem.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 #include "yaml_reader.h"

@@ -54,6 +54,13 @@ std::string BadRecords::fix(int64_t num_records) const {
   return fix.empty() ? skip : fix + "; or " + skip;
 }
 
+void BadRecords::require_usable(config::BadRecords choice, int64_t num_records,
+                                const std::string& scope) const {
+  if (count_ == 0) return;
+  const bool may_skip = choice == config::BadRecords::kSkip;
+  if (!may_skip || count_ == num_records) refuse(num_records, scope);
+}
+
 void BadRecords::refuse(int64_t num_records, const std::string& scope) const {
   SFTRUN_CHECK(!first_.empty());
   const DataError& first = first_.front();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
 
@@ -29,6 +30,9 @@ class BadRecords {
   /// Whether reading on, only to count, has taken long enough.
   bool took_long() const;
 
+  /// @throws DataError as `refuse` does, unless they may be left out and others are there
+  void require_usable(config::BadRecords choice, int64_t num_records,
+                      const std::string& scope = {}) const;
   /// @param num_records that were looked at, these among them
   /// @param scope "of the first 100 records: ", or empty
   /// @throws DataError naming the first ten, with their reasons, and how many there are

@@ -1,14 +1,9 @@
 #include "sftrun/data/dataset.h"
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <memory>
 
-#include "bad_records.h"
 #include "dataset_checks.h"
-#include "record.h"
-#include "roles.h"
 #include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file_hash.h"
@@ -177,11 +172,6 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   return loaded;
 }
 
-/// For messages about the first records of a data set.
-std::string scope_of(int64_t num_records, bool is_whole) {
-  return is_whole ? "" : fmt::format("of the first {} records: ", num_records);
-}
-
 /// What each data set is of an epoch.
 void log_mix(const std::vector<DatasetPart>& parts, const std::vector<DatasetStats>& stats) {
   if (parts.size() < 2) return;
@@ -197,28 +187,20 @@ void log_mix(const std::vector<DatasetPart>& parts, const std::vector<DatasetSta
   log::info("data: an epoch's tokens: {}", join(shares, ", "));
 }
 
-/// What training would make of a sequence.
-PreviewedSequence previewed(Sequence sequence, const LengthRule& rule, const std::string& place,
-                            const std::string& where) {
-  const auto length = static_cast<int64_t>(sequence.ids.size());
-  PreviewedSequence shown{.place = place, .num_kept = std::min(length, rule.max_seq_len)};
-  switch (fate_of(sequence, rule, where)) {
-    case Fate::kKept:
-    case Fate::kTruncated:
-      break;
-    case Fate::kTooLong:
-      shown.left_out =
-          fmt::format("{} tokens, more than model.max_seq_len = {}", length, rule.max_seq_len);
-      break;
-    case Fate::kLabelsCutOff:
-      shown.left_out = fmt::format("no label within its first {} tokens", rule.max_seq_len);
-      break;
-    case Fate::kWithoutLabels:
-      shown.left_out = "no token carries a label";
-      break;
+/// All data sets; what shows at once is told before anything is tokenised.
+std::vector<std::unique_ptr<TokenizedSource>> open_all(
+    const config::RunConfig& config, const std::vector<config::DataSource>& sources, SplitRole role,
+    const TextModel& model, int num_threads) {
+  std::vector<std::unique_ptr<TokenizedSource>> opened;
+  ProblemCollector problems;
+  for (const config::DataSource& source : sources) {
+    problems.run([&] {
+      opened.push_back(std::make_unique<TokenizedSource>(config, source, role, model, num_threads));
+      opened.back()->require_one_format();
+    });
   }
-  shown.sequence = std::move(sequence);
-  return shown;
+  problems.throw_if_any();
+  return opened;
 }
 
 }  // namespace
@@ -248,15 +230,8 @@ Dataset load_dataset(const config::RunConfig& config,
                      const std::vector<config::DataSource>& sources, bool is_validation,
                      const TextModel& model, int num_threads) {
   const SplitRole role = is_validation ? SplitRole::kValidation : SplitRole::kTrain;
-  std::vector<std::unique_ptr<TokenizedSource>> opened;
-  ProblemCollector opening;  // what shows at once is told before anything is tokenised
-  for (const config::DataSource& source : sources) {
-    opening.run([&] {
-      opened.push_back(std::make_unique<TokenizedSource>(config, source, role, model, num_threads));
-      opened.back()->require_one_format();
-    });
-  }
-  opening.throw_if_any();
+  std::vector<std::unique_ptr<TokenizedSource>> opened =
+      open_all(config, sources, role, model, num_threads);
   ProblemCollector tokenizing;
   std::vector<ExampleStore> stores;
   std::vector<DatasetPart> parts;
@@ -290,140 +265,6 @@ Dataset load_dataset(const config::RunConfig& config,
   tokenizing.throw_if_any();
   log_mix(parts, stats);
   return {ExampleStore::concatenate(stores), std::move(parts), total, fingerprint.hex()};
-}
-
-SourceLook look_at_source(const config::DataConfig& data, const config::DataSource& source,
-                          bool is_validation, int64_t num_records) {
-  SourceRecords records(data, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
-  SourceLook look{.name = source.path,
-                  .subset = subset_of(source),
-                  .num_files = records.files().size(),
-                  .format = records.format().format,
-                  .format_reason = records.format().reason};
-  records.require_one_format();
-  std::map<std::string, int64_t> unknown, unread;
-  BadRecords bad;
-  while (look.num_records < num_records) {
-    const auto block = records.next();
-    if (!block) break;
-    for (size_t i = 0; i < block->count && look.num_records < num_records; ++i) {
-      try {
-        const Json record = records.parse(*block, i);
-        const RecordShape shape =
-            shape_of(record, look.format, TemplateTraits{}, records.where(*block, i));
-        for (const std::string& column : unread_columns(record, look.format, shape))
-          ++unread[column];
-        if (const auto* conversation = std::get_if<Conversation>(&shape)) {
-          for (const std::string& role : unknown_roles(conversation->messages, "")) ++unknown[role];
-        }
-      } catch (const DataError& error) {
-        bad.add(error, look.num_records);
-      }
-      ++look.num_records;
-    }
-  }
-  const bool may_skip = data.bad_records == config::BadRecords::kSkip;
-  const bool is_whole = look.num_records < num_records;
-  if (bad.count() > 0 && (!may_skip || bad.count() == look.num_records))
-    bad.refuse(look.num_records, scope_of(look.num_records, is_whole));
-  if (bad.count() > 0) {
-    look.warnings.push_back(
-        fmt::format("{}: of the first {} records {}", look.name, look.num_records, bad.left_out()));
-  }
-  for (const auto& [column, count] : unread) {
-    look.warnings.push_back(
-        fmt::format("{}: {} of the first {} records have \"{}\", which is not read; {}", look.name,
-                    count, look.num_records, column, advice_on_column(column)));
-  }
-  for (const auto& [role, count] : unknown) {
-    const std::string likely = likely_role(role);
-    look.warnings.push_back(
-        fmt::format("{}: {} of the first {} records have the role `{}`{}; only turns of "
-                    "`assistant` are trained on",
-                    look.name, count, look.num_records, role,
-                    likely.empty() ? "" : fmt::format(" (`{}`?)", likely)));
-  }
-  return look;
-}
-
-DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSource& source,
-                         bool is_validation, const TextModel& model, int64_t num_records) {
-  config::DataSource first = source;
-  first.max_samples = std::min(source.max_samples.value_or(num_records), num_records);
-  const SplitRole role = is_validation ? SplitRole::kValidation : SplitRole::kTrain;
-  TokenizedSource records(config, first, role, model, /*num_threads=*/1);
-  records.require_one_format();
-  DatasetChecks checks(model, config.data, records.format().format, records.rule());
-  std::vector<int64_t> lengths;
-  while (const auto block = records.next()) {
-    checks.add(*block);
-    for (const auto& outcomes : block->records) {
-      for (const Outcome& outcome : outcomes)
-        if (!outcome.example.tokens.empty()) lengths.push_back(std::ssize(outcome.example.tokens));
-    }
-  }
-  DatasetTrial trial{.name = shown_name(source.path) + subset_of(source),
-                     .num_files = records.files().size(),
-                     .format = records.format().format,
-                     .stats = checks.stats(),
-                     .lengths = std::move(lengths)};
-  const int64_t seen = trial.stats.num_records;
-  trial.is_whole = seen < num_records || source.max_samples == seen;
-  trial.num_records_estimated =
-      trial.is_whole ? seen
-                     : std::llround(SourceRecords(config.data, source, role).estimated_records());
-  checks.require_usable_records(scope_of(seen, trial.is_whole));
-  try {
-    for (const Remark& remark : checks.conclude())
-      if (remark.is_warning) trial.warnings.push_back(remark.text);
-  } catch (const DataError& error) {
-    if (trial.is_whole) throw;
-    throw DataError(scope_of(seen, trial.is_whole) + error.message(), error.where(), error.fix());
-  }
-  return trial;
-}
-
-Preview preview_dataset(const config::RunConfig& config, const config::DataSource& source,
-                        const TextModel& model, int64_t num_records) {
-  SourceRecords records(config.data, source, SplitRole::kTrain);
-  const DetectedFormat& detected = records.format();
-  const SequenceBuilder builder(detected.format, model,
-                                sequence_options(config.data, /*with_parts=*/true));
-  const LengthRule rule = length_rule(config, detected.format);
-  Preview preview{.name = source.path + subset_of(source),
-                  .format = detected.format,
-                  .format_reason = detected.reason};
-  records.require_one_format();
-  BadRecords bad;
-  int64_t seen = 0;
-  while (seen < num_records) {
-    const auto block = records.next();
-    if (!block) break;
-    for (size_t i = 0; i < block->count && seen < num_records; ++i, ++seen) {
-      const std::string where = records.where(*block, i);
-      const bool is_table = records.files()[static_cast<size_t>(block->file)].is_table;
-      const std::string place =
-          fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i));
-      try {
-        for (Sequence& sequence : builder.build(records.parse(*block, i), where))
-          preview.sequences.push_back(previewed(std::move(sequence), rule, place, where));
-      } catch (const DataError& error) {
-        bad.add(error, seen);
-        preview.sequences.push_back({.place = place, .left_out = error.message()});
-      }
-    }
-  }
-  const bool may_skip = config.data.bad_records == config::BadRecords::kSkip;
-  if (bad.count() > 0 && (!may_skip || bad.count() == seen)) bad.refuse(seen);
-  constexpr int64_t kTried = 1000;
-  try {
-    preview.warnings =
-        try_dataset(config, source, /*is_validation=*/false, model, std::max(kTried, num_records))
-            .warnings;
-  } catch (const DataError& error) {
-    preview.refusal = error;
-  }
-  return preview;
 }
 
 }  // namespace sftrun::data

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "record.h"
 #include "roles.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "unread_columns.h"
 
 namespace sftrun::data {
 namespace {
@@ -68,9 +68,7 @@ void DatasetChecks::add(const TokenizedSource::Block& block) {
 }
 
 void DatasetChecks::require_usable_records(const std::string& scope) const {
-  if (bad_.count() == 0) return;
-  const bool may_skip = data_.bad_records == config::BadRecords::kSkip;
-  if (!may_skip || bad_.count() == stats_.num_records) bad_.refuse(stats_.num_records, scope);
+  bad_.require_usable(data_.bad_records, stats_.num_records, scope);
 }
 
 void DatasetChecks::add(const Outcome& outcome, const std::string& place) {

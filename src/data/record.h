@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "sftrun/data/json_lines.h"
 #include "sftrun/data/sequence.h"
@@ -25,13 +24,6 @@ using RecordShape = std::variant<Conversation, PlainText>;
 
 /// A record's keys for messages: `"id", "text"`; "none".
 std::string keys_of(const Json& record);
-
-/// Columns of the record that other trainers read and this format does not, where they hold
-/// something: `history` of Alpaca, images, …
-std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
-                                        const RecordShape& shape);
-/// What to do about one of them.
-std::string advice_on_column(const std::string& column);
 
 /// What the model's chat template has to do with how records are read.
 struct TemplateTraits {

@@ -11,6 +11,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/text/chat_labels.h"
+#include "unread_columns.h"
 
 namespace sftrun::data {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "unread_columns.h"
 
 namespace sftrun::data {
 namespace {

@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "bad_records.h"
+#include "dataset_checks.h"
+#include "roles.h"
+#include "sftrun/data/dataset.h"
+#include "tokenized_source.h"
+#include "unread_columns.h"
+
+/// The first records of a data set, before a run: without a model, as training takes them, and to
+/// be shown.
+namespace sftrun::data {
+namespace {
+
+/// For messages about the first records of a data set.
+std::string scope_of(int64_t num_records, bool is_whole) {
+  return is_whole ? "" : fmt::format("of the first {} records: ", num_records);
+}
+
+/// What records hold that a run would leave out, or not learn.
+struct Doubts {
+  std::map<std::string, int64_t> roles, columns;
+  BadRecords bad;
+
+  void add(const Json& record, RecordFormat format, const std::string& where) {
+    const RecordShape shape = shape_of(record, format, TemplateTraits{}, where);
+    for (const std::string& column : unread_columns(record, format, shape)) ++columns[column];
+    const auto* conversation = std::get_if<Conversation>(&shape);
+    if (conversation == nullptr) return;
+    for (const std::string& role : unknown_roles(conversation->messages, "")) ++roles[role];
+  }
+
+  std::vector<std::string> warnings(const SourceLook& look) const {
+    std::vector<std::string> warnings;
+    if (bad.count() > 0) {
+      warnings.push_back(fmt::format("{}: of the first {} records {}", look.name, look.num_records,
+                                     bad.left_out()));
+    }
+    for (const auto& [column, count] : columns) {
+      warnings.push_back(
+          fmt::format("{}: {} of the first {} records have \"{}\", which is not "
+                      "read; {}",
+                      look.name, count, look.num_records, column, advice_on_column(column)));
+    }
+    for (const auto& [role, count] : roles) {
+      const std::string likely = likely_role(role);
+      warnings.push_back(
+          fmt::format("{}: {} of the first {} records have the role `{}`{}; only turns of "
+                      "`assistant` are trained on",
+                      look.name, count, look.num_records, role,
+                      likely.empty() ? "" : fmt::format(" (`{}`?)", likely)));
+    }
+    return warnings;
+  }
+};
+
+/// What training would make of a sequence.
+PreviewedSequence previewed(Sequence sequence, const LengthRule& rule, const std::string& place,
+                            const std::string& where) {
+  const auto length = static_cast<int64_t>(sequence.ids.size());
+  PreviewedSequence shown{.place = place, .num_kept = std::min(length, rule.max_seq_len)};
+  switch (fate_of(sequence, rule, where)) {
+    case Fate::kKept:
+    case Fate::kTruncated:
+      break;
+    case Fate::kTooLong:
+      shown.left_out =
+          fmt::format("{} tokens, more than model.max_seq_len = {}", length, rule.max_seq_len);
+      break;
+    case Fate::kLabelsCutOff:
+      shown.left_out = fmt::format("no label within its first {} tokens", rule.max_seq_len);
+      break;
+    case Fate::kWithoutLabels:
+      shown.left_out = "no token carries a label";
+      break;
+  }
+  shown.sequence = std::move(sequence);
+  return shown;
+}
+
+}  // namespace
+
+SourceLook look_at_source(const config::DataConfig& data, const config::DataSource& source,
+                          bool is_validation, int64_t num_records) {
+  SourceRecords records(data, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
+  SourceLook look{.name = source.path,
+                  .subset = subset_of(source),
+                  .num_files = records.files().size(),
+                  .format = records.format().format,
+                  .format_reason = records.format().reason};
+  records.require_one_format();
+  Doubts doubts;
+  while (look.num_records < num_records) {
+    const auto block = records.next();
+    if (!block) break;
+    for (size_t i = 0; i < block->count && look.num_records < num_records; ++i) {
+      try {
+        doubts.add(records.parse(*block, i), look.format, records.where(*block, i));
+      } catch (const DataError& error) {
+        doubts.bad.add(error, look.num_records);
+      }
+      ++look.num_records;
+    }
+  }
+  const bool is_whole = look.num_records < num_records;
+  doubts.bad.require_usable(data.bad_records, look.num_records,
+                            scope_of(look.num_records, is_whole));
+  look.warnings = doubts.warnings(look);
+  return look;
+}
+
+DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSource& source,
+                         bool is_validation, const TextModel& model, int64_t num_records) {
+  config::DataSource first = source;
+  first.max_samples = std::min(source.max_samples.value_or(num_records), num_records);
+  const SplitRole role = is_validation ? SplitRole::kValidation : SplitRole::kTrain;
+  TokenizedSource records(config, first, role, model, /*num_threads=*/1);
+  records.require_one_format();
+  DatasetChecks checks(model, config.data, records.format().format, records.rule());
+  std::vector<int64_t> lengths;
+  while (const auto block = records.next()) {
+    checks.add(*block);
+    for (const auto& outcomes : block->records) {
+      for (const Outcome& outcome : outcomes)
+        if (!outcome.example.tokens.empty()) lengths.push_back(std::ssize(outcome.example.tokens));
+    }
+  }
+  DatasetTrial trial{.name = shown_name(source.path) + subset_of(source),
+                     .num_files = records.files().size(),
+                     .format = records.format().format,
+                     .stats = checks.stats(),
+                     .lengths = std::move(lengths)};
+  const int64_t seen = trial.stats.num_records;
+  trial.is_whole = seen < num_records || source.max_samples == seen;
+  trial.num_records_estimated =
+      trial.is_whole ? seen
+                     : std::llround(SourceRecords(config.data, source, role).estimated_records());
+  checks.require_usable_records(scope_of(seen, trial.is_whole));
+  try {
+    for (const Remark& remark : checks.conclude())
+      if (remark.is_warning) trial.warnings.push_back(remark.text);
+  } catch (const DataError& error) {
+    if (trial.is_whole) throw;
+    throw DataError(scope_of(seen, trial.is_whole) + error.message(), error.where(), error.fix());
+  }
+  return trial;
+}
+
+Preview preview_dataset(const config::RunConfig& config, const config::DataSource& source,
+                        const TextModel& model, int64_t num_records) {
+  SourceRecords records(config.data, source, SplitRole::kTrain);
+  const DetectedFormat& detected = records.format();
+  const SequenceBuilder builder(detected.format, model,
+                                sequence_options(config.data, /*with_parts=*/true));
+  const LengthRule rule = length_rule(config, detected.format);
+  Preview preview{.name = source.path + subset_of(source),
+                  .format = detected.format,
+                  .format_reason = detected.reason};
+  records.require_one_format();
+  BadRecords bad;
+  int64_t seen = 0;
+  while (seen < num_records) {
+    const auto block = records.next();
+    if (!block) break;
+    for (size_t i = 0; i < block->count && seen < num_records; ++i, ++seen) {
+      const std::string where = records.where(*block, i);
+      const bool is_table = records.files()[static_cast<size_t>(block->file)].is_table;
+      const std::string place =
+          fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i));
+      try {
+        for (Sequence& sequence : builder.build(records.parse(*block, i), where))
+          preview.sequences.push_back(previewed(std::move(sequence), rule, place, where));
+      } catch (const DataError& error) {
+        bad.add(error, seen);
+        preview.sequences.push_back({.place = place, .left_out = error.message()});
+      }
+    }
+  }
+  bad.require_usable(config.data.bad_records, seen);
+  constexpr int64_t kTried = 1000;
+  try {
+    preview.warnings =
+        try_dataset(config, source, /*is_validation=*/false, model, std::max(kTried, num_records))
+            .warnings;
+  } catch (const DataError& error) {
+    preview.refusal = error;
+  }
+  return preview;
+}
+
+}  // namespace sftrun::data
