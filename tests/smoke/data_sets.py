@@ -243,6 +243,13 @@ def check_warnings(runs, folder):
                          {"role": "tool", "content": "5"}, {"role": "assistant", "content": "It is 5."}],
             "tools": [{"type": "function", "function": {"name": "add"}}], "history": [["a", "b"]]}, *map(turns, range(40))]
     (folder / "odd.jsonl").write_text("".join(json.dumps(r) + "\n" for r in odd))
+    (folder / "call.jsonl").write_text(json.dumps(odd[3]) + "\n")
+    for command in (["generate", "--device", "cpu", "--max-new-tokens", "2"], ["score", "--device", "cpu"], ["tokenize", "--chat"]):
+        done = subprocess.run([runs.sftrun, *command, "--model", MODEL, "--input", folder / "call.jsonl", "--output", folder / "called.jsonl"],
+                              capture_output=True, text=True, timeout=120, env=runs.environment)
+        require(done.returncode == 0 and (folder / "called.jsonl").stat().st_size > 0,
+                f"{command[0]} takes content that is null beside tool calls" + (f"\n{done.stderr}" if done.returncode else ""))
+        (folder / "called.jsonl").unlink()
     runs.train("odd", f"train: {folder}/odd.jsonl, val_split: 10")
     require("data.val_split: 34 examples to train on, 10 held out" in runs.output, "val_split says how many each side has")
     said = {line.partition("data: ")[2] for line in runs.output.splitlines() if "[warning]" in line and "data: " in line}
