@@ -347,7 +347,10 @@ class DownloadTest(unittest.TestCase):
                 shutil.rmtree(self.home)
                 self.hub.fault("GET", path, corrupt, times=100)
                 self.refused(FAILED, ["another checksum than the hub names"])
-                self.assertEqual(self.incomplete(), [])
+                # Nothing of the damaged file stays; another one may have been cut in the middle when the download ended.
+                content = model_files()["model.safetensors" if path == WEIGHTS else path.lstrip("/")]
+                names = (hashlib.sha256(content).hexdigest(), fake_hub.git_blob(content))
+                self.assertEqual([p for p in self.incomplete() if p.name.startswith(names)], [])
                 self.hub.faults.clear()
 
     def test_what_was_there_before_is_checked_too(self):
