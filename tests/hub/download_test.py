@@ -451,7 +451,7 @@ class DownloadTest(unittest.TestCase):
         self.assertLess(time.monotonic() - began, 3)
         self.assertEqual(done.returncode, FAILED)
         self.assertIn(f"error: no file or directory {NAME}; ", done.stderr)
-        self.assertIn("where a name on the hub is meant: look at the network", done.stderr)
+        self.assertIn("where a name on the hub is meant: check the network", done.stderr)
 
     def test_without_a_network(self):
         self.refused(FAILED, [f"{NAME}", "HF_ENDPOINT", "attempts"], environment={"HF_ENDPOINT": "http://127.0.0.1:9"})
