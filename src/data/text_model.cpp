@@ -58,9 +58,10 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
   } else if (is_template_text(configured)) {
     model.chat_template = parse(configured, "model.chat_template");
   } else if (!configured.empty()) {
-    if (!std::filesystem::exists(configured)) {
+    std::error_code ignored;  // a name may be too long for the file system
+    if (!std::filesystem::exists(configured, ignored)) {
       throw ConfigError("no such chat template file",
-                        fmt::format("model.chat_template: {}", configured),
+                        fmt::format("model.chat_template: {}", excerpt(configured)),
                         "give a path to a Jinja file, the template itself, or one of " +
                             join(text::builtin_template_names(), ", "));
     }

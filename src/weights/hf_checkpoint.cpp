@@ -12,6 +12,7 @@
 #include "mxfp4.h"
 #include "reorder.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 #include "tensor_check.h"
@@ -293,8 +294,9 @@ class HfCheckpoint final : public CheckpointBase {
     std::map<std::string, bool> opened;
     for (const auto& [name, shard] : shard_of) {
       if (std::exchange(opened[shard], true)) continue;
-      if (!fs::exists(directory_ / shard)) {
-        throw DataError(fmt::format("the shard {} is missing", shard), index_path.string(),
+      std::error_code ignored;  // a name may be too long for the file system
+      if (!fs::exists(directory_ / shard, ignored)) {
+        throw DataError(fmt::format("the shard {} is missing", excerpt(shard)), index_path.string(),
                         "download or copy it again");
       }
       open_file(directory_ / shard);

@@ -342,6 +342,42 @@ def safetensors_of_a_million_tensors(folder):
     (folder / "model/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
 
 
+LONG_NAME = "a" * 5000
+
+
+@case(DATA, "the shard aaa", TRAIN)
+def index_of_a_long_file_name(folder):
+    (folder / "model/model.safetensors").unlink()
+    (folder / "model/model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": LONG_NAME}}))
+
+
+@case(USAGE, "no such chat template file", PREVIEW, DRY_RUN, TRAIN)
+def chat_template_of_a_long_file_name(folder):
+    write_yaml(folder, model=f"chat_template: {LONG_NAME}")
+
+
+@case((USAGE, DATA), "", DRY_RUN, TRAIN)
+def model_of_a_long_name(folder):
+    text = (folder / "run.yaml").read_text()
+    (folder / "run.yaml").write_text(text.replace("name: model,", f"name: {LONG_NAME},"))
+
+
+@case((USAGE, DATA), "", CHECK, PREVIEW, TRAIN)
+def data_of_a_long_name(folder):
+    write_yaml(folder, LONG_NAME)
+
+
+@case((USAGE, DATA), "", TRAIN)
+def start_of_a_long_name(folder):
+    write_yaml(folder, tuning=f"lora: {{ init_from: {LONG_NAME} }}")
+
+
+@case((USAGE, DATA), "", TRAIN)
+def output_of_a_long_name(folder):
+    text = (folder / "run.yaml").read_text()
+    (folder / "run.yaml").write_text(text.replace("dir: run", f"dir: {LONG_NAME}"))
+
+
 def gguf(folder, num_tensors, num_keys, body=b""):
     content = b"GGUF" + (3).to_bytes(4, "little") + num_tensors.to_bytes(8, "little") + num_keys.to_bytes(8, "little") + body
     (folder / "model.gguf").write_bytes(content)
