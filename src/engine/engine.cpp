@@ -30,7 +30,7 @@ Failure fail(ExitCode code, const std::string& text, bool peer_lost = false) {
   log::flush();
   // A launcher reports it, once for all ranks.
   launch::write_error_file(text, static_cast<int>(code), std::nullopt, peer_lost);
-  std::fprintf(stderr, "%s\n", text.c_str());        // and the rank's own log has it from here
+  std::fprintf(stderr, "%s\n", text.c_str());  // and the rank's own log has it from here
   return {static_cast<int>(code), text};
 }
 
