@@ -199,7 +199,7 @@ void wait_for_name(const Identity& identity, const ConnectOptions& options) {
     const std::string problem = Addresses(identity.master_addr, identity.master_port).problem();
     if (problem.empty()) return;
     if (seconds_since(start) > options.unreachable_s) {
-      throw CommError("rank 0 does not find its own address: " + problem, place_of(identity),
+      throw CommError("rank 0 cannot resolve its own address: " + problem, place_of(identity),
                       "check --master-addr (or MASTER_ADDR)");
     }
     if (options.stop_requested && options.stop_requested()) throw StoppedWaiting();
