@@ -22,8 +22,8 @@ steady_clock::duration to_duration(double seconds) {
 }
 
 std::string name_store_host(const Identity& identity) {
-  if (hosts_store(0)) return "rank 0 gives";
-  return fmt::format("torchrun at {}:{} gives", identity.master_addr, identity.master_port);
+  if (hosts_store(0)) return "rank 0 sends";
+  return fmt::format("torchrun at {}:{} sends", identity.master_addr, identity.master_port);
 }
 
 std::string key_of(int rank) {
@@ -186,7 +186,7 @@ std::string StallWatch::describe_others() {
   std::string text;
   if (!silent.empty()) {
     text += fmt::format("{} {} no heartbeat (stopped, or the machine is gone); ",
-                        name_ranks(silent), silent.size() == 1 ? "gives" : "give");
+                        name_ranks(silent), silent.size() == 1 ? "sends" : "send");
   }
   for (const auto& [activity, ranks] : busy)
     text += fmt::format("{} {} at: {}; ", name_ranks(ranks), ranks.size() == 1 ? "is" : "are",

@@ -352,7 +352,7 @@ TEST(Quant, RefusesWhatIsNoNumber) {
       for (const float none : {std::nanf(""), -std::numeric_limits<float>::infinity()}) {
         weight[6][69] = none;
         test::expect_error([&] { quantize(weight, {.format = format}, "layers.3.up"); },
-                           {"tensor `layers.3.up` holds values that are no"});
+                           {"tensor `layers.3.up` has NaN or infinite"});
       }
     }
   }

@@ -198,7 +198,7 @@ TEST(Rendezvous, TheHostDoesNotAskItselfAtAnAddressOfOthers) {
     Communicator::connect({0, 2, "192.0.2.1", free_port(), false}, "gloo", at::kCPU,
                           {.timeout_s = 1});
   });
-  EXPECT_NE(text.find("rank 1 of 2 did not come"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 1 of 2 did not join"), std::string::npos) << text;
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
@@ -211,7 +211,7 @@ TEST(Rendezvous, RanksThatDoNotComeAreNamed) {
       const std::string text = failure([port, rank] {
         Communicator::connect({rank, 5, "127.0.0.1", port}, "gloo", at::kCPU, {.timeout_s = 1.5});
       });
-      EXPECT_NE(text.find("ranks 1, 3 and 4 of 5 did not come"), std::string::npos) << text;
+      EXPECT_NE(text.find("ranks 1, 3 and 4 of 5 did not join"), std::string::npos) << text;
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -257,7 +257,7 @@ TEST(StallWatch, NamesTheRankThatTheOthersWaitFor) {
   EXPECT_NE(log.find("rank 2 is at: step 9; ranks 0 and 1 wait in barrier (step 7)"),
             std::string::npos)
       << log;
-  EXPECT_EQ(log.find("no sign of life"), std::string::npos) << log;
+  EXPECT_EQ(log.find("no heartbeat"), std::string::npos) << log;
   EXPECT_EQ(log.find("(step 8)"), std::string::npos) << "only the lowest rank says it\n" << log;
 }
 
@@ -306,7 +306,7 @@ TEST(StallWatch, NamesTheHostWhenItIsStopped) {
   ::waitpid(host, nullptr, 0);
   log::configure({.console = log::Level::kOff});
   const std::string log = read_text_file(dir / "log");
-  EXPECT_NE(log.find("rank 0 gives no sign of life"), std::string::npos) << log;
+  EXPECT_NE(log.find("rank 0 sends no heartbeat"), std::string::npos) << log;
   EXPECT_NE(log.find("rank 1 waits in barrier (step 7)"), std::string::npos) << log;
 }
 

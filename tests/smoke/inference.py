@@ -186,10 +186,12 @@ def check_messages(program):
     said = program.run(*words).stderr
     program.expect("messages: dtype and device of score", "computing in fp32 on the CPU" in said, said)
     before = (program.folder / "once.jsonl").read_text()
+    words = ["generate", *words[1:], "--max-new-tokens", 1]
     refused = program.run(*words, code=2).stderr
     program.expect("messages: an output is not overwritten", "once.jsonl exists" in refused and "--overwrite" in refused, refused)
+    program.expect("messages: nothing of it is lost", (program.folder / "once.jsonl").read_text() == before)
     program.run(*words, "--overwrite")
-    program.expect("messages: --overwrite", (program.folder / "once.jsonl").read_text() == before)
+    program.expect("messages: --overwrite", "generated" in (program.folder / "once.jsonl").read_text())
 
 
 def main():

@@ -178,11 +178,11 @@ TEST_F(AdapterReaders, Experts) {
   adapt_experts();
   EXPECT_EQ(peft(), "PEFT: loads directly, with transformers 5 or newer");
   EXPECT_EQ(vllm(), "vLLM: " + kMerge + "--format vllm " + kAs +
-                        "-vllm` writes; as it is vLLM leaves out what an adapter holds of "
+                        "-vllm` writes; unchanged vLLM leaves out what an adapter holds of "
                         "Mixtral's experts");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
   config_.r = 64;
-  EXPECT_NE(vllm().find("-vllm` writes, with --max-lora-rank 64; as it is"), std::string::npos);
+  EXPECT_NE(vllm().find("-vllm` writes, with --max-lora-rank 64; unchanged"), std::string::npos);
   config_ = {.r = 8};
   use_file("gpt_oss-Q8_0.gguf");
   adapt_experts();

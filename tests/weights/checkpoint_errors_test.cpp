@@ -83,7 +83,7 @@ TEST_F(BrokenModel, ValuesThatAreNoNumbersAreFound) {
   save();
   const auto checkpoint = Checkpoint::open(directory_.path());
   expect_error([&] { require_finite(*checkpoint, directory_.path()); },
-               {"tensor `model.layers.0.mlp.up_proj.weight` of the base holds values that are no",
+               {"tensor `model.layers.0.mlp.up_proj.weight` of the base has NaN or infinite",
                 directory_.path().string(), "fix: download or copy the model again"});
 }
 

@@ -76,7 +76,7 @@ TEST(WriteSafetensors, RefusesWhatFp16HasNot) {
     std::vector<TensorToWrite> tensors = {halves(DType::kF16, none)};
     refuse_overflow(tensors);
     expect_error([&] { write_safetensors(directory / "none.safetensors", tensors); },
-                 {"tensor `t` has values that fp16 has not", "fix: write bf16 or f32"});
+                 {"tensor `t` has values that fp16 cannot hold", "fix: write bf16 or f32"});
   }
   EXPECT_FALSE(std::filesystem::exists(directory / "none.safetensors"));
 }
