@@ -289,6 +289,9 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
       .add_option("--output", flags.output,
                   fmt::format("Write {} here as JSON lines; -: standard output", written))
       ->type_name("FILE");
+  command.add_flag("--overwrite", flags.overwrite,
+                   flags.replaces_jsonl ? "Replace --output if it exists; .jsonl files always are"
+                                        : "Replace --output if it exists");
 }
 
 void check_record_flags(const RecordFlags& flags) {
@@ -298,14 +301,21 @@ void check_record_flags(const RecordFlags& flags) {
   std::error_code ignored;
   const bool holds_something = std::filesystem::is_regular_file(flags.output, ignored) &&
                                !std::filesystem::is_empty(flags.output, ignored);
-  if (!holds_something || flags.overwrite) return;
+  if (holds_something && std::filesystem::equivalent(flags.input, flags.output, ignored)) {
+    throw ConfigError(fmt::format("{} is the file that --input reads", flags.output),
+                      "--output on the command line", "name another file");
+  }
+  const bool is_own = flags.replaces_jsonl && flags.output.ends_with(".jsonl");
+  if (!holds_something || flags.overwrite || is_own) return;
   throw ConfigError(fmt::format("{} exists", flags.output), "--output on the command line",
                     "name another file, or add --overwrite to replace it");
 }
 
 std::string checked_model(const CLI::App& command, const std::string& model,
                           const std::string& adapter, hub::ModelParts parts) {
-  require(!model.empty() || !adapter.empty(), command, "--model");
+  const bool takes_adapter = command.get_option_no_throw("--adapter") != nullptr;
+  require(!model.empty() || !adapter.empty(), command,
+          takes_adapter ? "--model or --adapter" : "--model");
   if (!adapter.empty()) require_exists("--adapter", adapter);
   ModelAsked asked = model.empty()
                          ? base_of(adapter)

@@ -86,13 +86,14 @@ void require_writable_file(const std::string& flag, const std::filesystem::path&
 /// --input and --output of the commands that answer records. Both may be `-`.
 struct RecordFlags {
   std::string input, output;
-  bool overwrite = false;  ///< an output that exists and is not empty is replaced
+  bool overwrite = false;
+  bool replaces_jsonl = false;  ///< an output that ends in .jsonl is replaced without --overwrite
 };
 /// @param holds what a record of the input holds   @param written what is written, in words
 void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& holds,
                       const std::string& written);
 /// @throws DataError for an input that is not there; ConfigError for an output that cannot be
-/// created, or that holds something, unless it may be overwritten
+/// created, that is the input, or that holds something, unless it may be overwritten
 void check_record_flags(const RecordFlags& flags);
 
 /// Where the model to load lies: `model`, or the base of `adapter` where that is all there is.

@@ -115,7 +115,6 @@ Command add_generate(CLI::App& sftrun) {
   command->add_option("-p,--prompt", options->prompt, "Text to answer or continue");
   add_record_flags(*command, options->records, "messages, a prompt or text",
                    "the records with their answers");
-  command->add_flag("--overwrite", options->records.overwrite, "Replace --output if it exists");
   command->add_option("--system", options->system, "System message before --prompt");
   command->add_flag(
       "--chat,!--no-chat", options->chat,

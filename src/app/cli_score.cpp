@@ -8,7 +8,7 @@ namespace {
 
 struct ScoreOptions {
   std::string model, adapter;
-  RecordFlags records{.overwrite = true};  // scores are cheap, and the same every time
+  RecordFlags records{.replaces_jsonl = true};  // scores are the same every time
   ComputeFlags compute;
   bool as_stored = false, json = false;
 };

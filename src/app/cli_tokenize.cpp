@@ -16,21 +16,17 @@ Command add_tokenize(CLI::App& sftrun) {
       ->type_name("MODEL");
   command->add_flag("--chat", options->chat,
                     "Records are messages: render the chat template, add nothing else");
-  command
-      ->add_option("--input", options->input,
-                   "JSON lines: text, or messages with --chat; -: standard input")
-      ->type_name("FILE");
-  command
-      ->add_option("--output", options->output,
-                   "Where the records go with their ids; -: standard output")
-      ->type_name("FILE");
-  return {command, [options, command] {
-            require(!options->input.empty(), *command, "--input");
-            require(!options->output.empty(), *command, "--output");
+  auto records = std::make_shared<RecordFlags>(RecordFlags{.replaces_jsonl = true});
+  add_record_flags(*command, *records, "text, or messages with --chat",
+                   "the records with their token ids");
+  return {command, [options, records, command] {
+            require(!records->input.empty(), *command, "--input");
+            require(!records->output.empty(), *command, "--output");
             options->model =
                 checked_model(*command, options->model.string(), "", hub::ModelParts::kText);
-            if (options->input != "-") require_exists("--input", options->input);
-            if (options->output != "-") require_writable_file("--output", options->output);
+            check_record_flags(*records);
+            options->input = records->input;
+            options->output = records->output;
             return run_tokenize(*options);
           }};
 }

@@ -99,6 +99,8 @@ std::filesystem::path model_at(const ModelAsked& asked) {
   const std::string near = near_path(asked.name);
   std::string fix =
       near.empty() ? kWhatToGive : fmt::format("did you mean {}? else {}", near, kWhatToGive);
+  if (asked.where.ends_with("adapter_config.json") && near.empty())
+    fix = "if the adapter's base model was moved, give its new place: --model PATH";
   if (may_be_on_hub) {
     fix = fix_for_path(asked.name, fmt::format("for a model on the hub write hf://{}", asked.name));
   }
@@ -162,6 +164,12 @@ std::filesystem::path find_adapter(const ModelAsked& asked) {
           fmt::format("{} is a run's directory, which holds a model and no adapter", asked.name),
           asked.where, fmt::format("give the model: --model {}", model.string()));
     }
+    if (!holds(adapter / "adapter_config.json") && holds(adapter / "config.json")) {
+      throw DataError(fmt::format("{} holds a model and no adapter", asked.name), asked.where,
+                      fmt::format("give it as the model: --model {}", asked.name));
+    }
+    if (const std::string notice = observe::notice_of_result(asked.name, adapter); !notice.empty())
+      log::warn("{}", notice);
     return adapter;
   }
   const auto name = hub::parse_model_name(asked.name);

@@ -90,13 +90,22 @@ std::string text_of(const data::DatasetTrial& trial) {
 /// Of data that were only begun the number of records is an estimate, and must be far off.
 void check_val_split(double val_split, const std::vector<data::DatasetTrial>& train) {
   if (val_split == 0) return;
-  constexpr int64_t kFarOff = 2;
-  int64_t most = 0;
+  constexpr double kFarOff = 2;
+  int64_t records = 0;
+  bool is_exact = true;
   for (const data::DatasetTrial& trial : train) {
-    most += trial.is_whole ? trial.stats.num_records - trial.stats.num_without_labels
-                           : kFarOff * trial.num_records_estimated;
+    records += trial.is_whole ? trial.stats.num_records - trial.stats.num_without_labels
+                              : trial.num_records_estimated;
+    is_exact = is_exact && trial.is_whole;
   }
-  data::num_split_off(val_split, most);
+  if (is_exact) {
+    data::num_split_off(val_split, records);
+  } else if (val_split >= kFarOff * static_cast<double>(records)) {
+    throw DataError(fmt::format("data.val_split = {} leaves nothing to train on: there are about "
+                                "{} records",
+                                val_split, records),
+                    "data.val_split", "lower it, or give a validation file as data.val");
+  }
 }
 
 }  // namespace

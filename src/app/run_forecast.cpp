@@ -43,12 +43,13 @@ Epoch epoch_of(const config::RunConfig& config, const std::vector<data::DatasetT
   return epoch;
 }
 
-/// The run's own plan of batches, where all of its examples are known.
+/// The run's own plan of batches, for the examples that were read.
 data::BatchPlan plan_of(const config::RunConfig& config,
-                        const std::vector<data::DatasetTrial>& train, const Forecast& forecast) {
+                        const std::vector<data::DatasetTrial>& train, int64_t bin_tokens,
+                        int64_t global_batch_size) {
   data::BatchPlanOptions options{.max_seq_len = config.model.max_seq_len,
-                                 .bin_tokens = forecast.bin_tokens,
-                                 .global_batch_size = *forecast.sizes.global_batch_size.value,
+                                 .bin_tokens = bin_tokens,
+                                 .global_batch_size = global_batch_size,
                                  .packing = config.data.packing,
                                  .shuffle = config.data.shuffle,
                                  .group_by_length = config.data.group_by_length,
@@ -61,6 +62,21 @@ data::BatchPlan plan_of(const config::RunConfig& config,
   }
   std::vector<int64_t> label_tokens(lengths.size(), 1);  // of no account here
   return {std::move(lengths), std::move(label_tokens), options};
+}
+
+/// How many bins the examples that were read take, over those that their tokens would fill: at
+/// least 1, because examples leave room in their bins.
+double bins_over_full_ones(const config::RunConfig& config,
+                           const std::vector<data::DatasetTrial>& train, int64_t bin_tokens) {
+  double tokens = 0;
+  for (size_t i = 0; i < train.size(); ++i) {
+    for (const int64_t length : train[i].lengths)
+      tokens += config.data.train[i].weight * static_cast<double>(length);
+  }
+  if (tokens == 0) return 1;
+  const data::BatchPlan one_bin_a_step = plan_of(config, train, bin_tokens, 1);
+  const auto bins = static_cast<double>(one_bin_a_step.steps_per_epoch(0));
+  return std::max(1.0, bins * static_cast<double>(bin_tokens) / tokens);
 }
 
 int64_t steps_in(double epochs, const std::function<int64_t(int64_t)>& steps_of_epoch) {
@@ -126,11 +142,13 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
                                             : data::bin_tokens(epoch, global_batch_size, longest));
   }
   const auto per_step = static_cast<double>(global_batch_size);
-  const double in_bins =
-      config.data.packing ? known.tokens / static_cast<double>(result.bin_tokens) : known.examples;
+  const double in_bins = config.data.packing
+                             ? known.tokens / static_cast<double>(result.bin_tokens) *
+                                   bins_over_full_ones(config, train, result.bin_tokens)
+                             : known.examples;
   const auto estimated = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(in_bins / per_step)));
   std::optional<data::BatchPlan> plan;
-  if (known.is_exact) plan.emplace(plan_of(config, train, result));
+  if (known.is_exact) plan.emplace(plan_of(config, train, result.bin_tokens, global_batch_size));
   const auto steps_of_epoch = [&](int64_t number) {
     return plan ? plan->steps_per_epoch(number) : estimated;
   };

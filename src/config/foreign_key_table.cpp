@@ -524,6 +524,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"excess_length_strategy", "data.too_long", ""},
     {"overlong_filter", "data.too_long", "set `data.too_long: drop`"},
     {"shuffle_dataset", "data.shuffle", ""},
+    {"shuffle_seed", "data.seed", ""},
     {"shuffle_merged_datasets", "data.shuffle", ""},
     {"disable_shuffling", "data.shuffle", "set `data.shuffle: false`"},
     {"curriculum_sampling", "data.shuffle", "set `data.shuffle: false`"},

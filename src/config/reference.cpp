@@ -37,7 +37,7 @@ The first of these that names a key wins; every override in force is printed whe
 Values are YAML everywhere; an empty value or `null` gives the default back. `yes`, `no`, `on` and `off` are booleans, as in
 YAML 1.1. Paths are looked up from the current directory, then from the YAML's. Unknown keys are errors: keys of transformers, TRL, PEFT,
 bitsandbytes, Axolotl, LLaMA-Factory, torchtune, Unsloth and Accelerate are answered with what to write instead, or why to remove them, others
-with the nearest key. All problems of a file are reported at once.
+with the nearest key. The first twenty problems of a file are reported at once, with a count.
 
 With `make`, the keys of `train` and `model` are variables in capitals: `make train-distributed CONFIG=run.yaml TRAIN_BATCH_SIZE=1
 TRAIN_GRAD_ACCUM=32 MODEL_MAX_SEQ_LEN=1024` means `train.batch_size=1 train.grad_accum=32 model.max_seq_len=1024`.

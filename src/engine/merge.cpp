@@ -392,8 +392,7 @@ void say_what_was_written(const MergeRequest& request, const Sources& sources,
             format_bytes(weights::summarize_weights(written.path).bytes));
   if (!sources.held_in.empty() && written.in_more_than_base) {
     log::info(
-        "the base was in {}; the merged model is {}, to keep what was trained; {} stores "
-        "fewer bits",
+        "the base was in {}; the merged model is {}; {} stores fewer bits and changes more",
         sources.held_in, written.words,
         request.format == "gguf" ? "--dtype q4_k_m or q4_0" : "--dtype nf4, fp4, fp8 or int8");
   }

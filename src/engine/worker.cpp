@@ -615,9 +615,12 @@ class Worker {
     int64_t model_values = 0;
     for (const spec::TensorSpec& tensor : spec::tensor_specs(decoder_->arch()))
       model_values += tensor.numel();
-    log::info("training {} values in {} tensors {} the model's {} ({})",
-              format_count(static_cast<uint64_t>(store.numel())), store.parameters().size(),
-              held_base_ ? "beside" : "of", format_count(static_cast<uint64_t>(model_values)),
+    const auto trained = static_cast<uint64_t>(store.numel()),
+               of_model = static_cast<uint64_t>(model_values),
+               all = held_base_ ? trained + of_model : of_model;
+    log::info("trainable parameters: {} of {} ({:.2f}%) in {} tensors ({})", format_count(trained),
+              format_count(all), 100 * static_cast<double>(trained) / static_cast<double>(all),
+              store.parameters().size(),
               config::to_json(config_)["tuning"]["mode"].get<std::string>());
     log::info("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} per step",
               trainer.total_steps(), *config_.train.batch_size.value,
@@ -762,6 +765,8 @@ class Worker {
       log::info("{} bad record{} left out of the training data (data.bad_records: skip)", bad,
                 bad == 1 ? "" : "s");
     log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
+    log::info("  try it: sftrun generate {} {} --prompt \"…\"",
+              result.adapter ? "--adapter" : "--model", shell_word(run_dir_.string()));
     if (!result.adapter) return;
     log::info("  base precision during training: {}", held_base_->words());
     const std::set<std::string> adapted = adapted_modules();

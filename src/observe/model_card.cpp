@@ -55,8 +55,15 @@ std::string results(const RunSummary& summary) {
   return text + "\n";
 }
 
+/// What transformers' from_pretrained takes for the base. Local folders are not named.
+std::string loading_of(const ModelCard& card) {
+  const std::string name = plain(shown_name(card));
+  if (card.is_on_hub) return fmt::format("\"{}\"", name);
+  if (name.ends_with(".gguf")) return fmt::format("\"path/to\", gguf_file=\"{}\"", name);
+  return fmt::format("\"path/to/{}\"", name);
+}
+
 std::string usage(const ModelCard& card) {
-  const std::string base = plain(shown_name(card));
   if (!card.is_adapter) {
     return "## Use\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
            "model = AutoModelForCausalLM.from_pretrained(\".\")\n"
@@ -64,13 +71,14 @@ std::string usage(const ModelCard& card) {
            "or `sftrun generate --model . --prompt \"…\"`, in this directory.\n";
   }
   return fmt::format(
-      "## Use\n\n```python\nfrom peft import PeftModel\n"
+      "## Use\n\n{}```python\nfrom peft import PeftModel\n"
       "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-      "base = AutoModelForCausalLM.from_pretrained(\"{}\")\n"
+      "base = AutoModelForCausalLM.from_pretrained({})\n"
       "model = PeftModel.from_pretrained(base, \".\")\n"
       "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n"
       "or `sftrun generate --adapter . --prompt \"…\"`, in this directory.\n",
-      base);
+      card.is_on_hub ? "" : "`path/to` stands for the folder of the base model.\n\n",
+      loading_of(card));
 }
 
 }  // namespace

@@ -124,25 +124,53 @@ std::filesystem::path run_directory_of(const std::filesystem::path& adapter) {
   return {};
 }
 
-std::filesystem::path adapter_at(const std::filesystem::path& path) {
-  namespace fs = std::filesystem;
+namespace {
+
+namespace fs = std::filesystem;
+
+bool holds_adapter(const fs::path& directory) {
   std::error_code ignored;
-  const auto holds_adapter = [&](const fs::path& directory) {
-    return fs::exists(directory / "adapter_config.json", ignored);
-  };
-  if (holds_adapter(path)) return path;
-  if (holds_adapter(path / "adapter")) return path / "adapter";
+  return fs::exists(directory / "adapter_config.json", ignored);
+}
+
+/// The run's newest checkpoint with an adapter; empty where there is none.
+fs::path newest_checkpoint(const fs::path& path) {
+  std::error_code ignored;
   std::vector<fs::path> checkpoints;  // names have equal length below a million steps
   for (const auto& entry : fs::directory_iterator(path / "checkpoints", ignored)) {
     if (entry.path().filename().string().starts_with("step-") && holds_adapter(entry.path()))
       checkpoints.push_back(entry.path());
   }
-  if (checkpoints.empty()) return path;
+  if (checkpoints.empty()) return {};
   const auto comes_before = [](const fs::path& one, const fs::path& other) {
     const std::string a = one.filename().string(), b = other.filename().string();
     return a.size() != b.size() ? a.size() < b.size() : a < b;
   };
   return *std::max_element(checkpoints.begin(), checkpoints.end(), comes_before);
+}
+
+}  // namespace
+
+fs::path adapter_at(const fs::path& path) {
+  if (holds_adapter(path)) return path;
+  if (holds_adapter(path / "adapter")) return path / "adapter";
+  const fs::path checkpoint = newest_checkpoint(path);
+  return checkpoint.empty() ? path : checkpoint;
+}
+
+std::string notice_of_result(const fs::path& named, const fs::path& adapter) {
+  std::error_code ignored;
+  if (adapter == named || !fs::exists(named / "run.json", ignored)) return {};
+  const RunReport report = read_run_report(named / "run.json");
+  if (report.status == "done") return {};
+  const fs::path checkpoint = newest_checkpoint(named);
+  if (adapter != named / "adapter")
+    return fmt::format("{} is not finished: using {}", named.string(), adapter.string());
+  if (checkpoint.empty()) return {};
+  return fmt::format(
+      "{} was continued and is not finished: this is its earlier result; for the newest checkpoint "
+      "give {}",
+      named.string(), checkpoint.string());
 }
 
 }  // namespace sftrun::observe

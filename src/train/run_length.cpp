@@ -60,15 +60,14 @@ void require_length(const config::TrainConfig& config, const LengthChange& chang
     return;
   }
   throw ConfigError(
-      fmt::format("the run has {} steps now and had {}: its learning-rate schedule depends on its "
-                  "length, and from "
-                  "step {} on those of the steps done would have been others",
+      fmt::format("the run has {} steps now and had {}: with this train.scheduler the learning "
+                  "rates of the steps already done would differ, from step {} on",
                   change.steps_now, change.steps_before, *other + 1),
       checkpoint,
       change.steps_now == change.steps_done
           ? "leave the run's length as it was; it is complete"
           : fmt::format(
-                "--allow-changed-length continues on the new schedule: {}; or choose another "
+                "add --allow-changed-length to continue on the new schedule: {}; or choose another "
                 "output.dir to start afresh",
                 goes_on));
 }

@@ -189,6 +189,11 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(self.request(*words, "--overwrite")["output"], "out.jsonl")
         self.assertEqual(self.request(*words[:-1], "/dev/null")["output"], "/dev/null")
         self.assertEqual(self.request("score", *words[1:])["output"], "out.jsonl")
+        for command in ("generate", "score", "tokenize"):
+            for name in ("run.yaml", "weights.safetensors"):
+                self.write(name, "something\n")
+                self.expect(USAGE, [f"error: {name} exists", "--overwrite"], command, *words[1:-1], name)
+            self.expect(USAGE, ["train.jsonl is the file that --input reads"], command, *words[1:-1], "train.jsonl", "--overwrite")
 
     def test_a_directory_with_one_gguf_file_is_that_model(self):
         def add(name):

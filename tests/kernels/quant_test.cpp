@@ -352,7 +352,9 @@ TEST(Quant, RefusesWhatIsNoNumber) {
       for (const float none : {std::nanf(""), -std::numeric_limits<float>::infinity()}) {
         weight[6][69] = none;
         test::expect_error([&] { quantize(weight, {.format = format}, "layers.3.up"); },
-                           {"tensor `layers.3.up` has NaN or infinite"});
+                           {format == QuantFormat::kInt8
+                                ? "tensor `layers.3.up` holds NaN, or values beyond the 65504"
+                                : "tensor `layers.3.up` has NaN or infinite"});
       }
     }
   }

@@ -41,6 +41,10 @@ TEST(ModelCard, HidesPathsOfThisMachine) {
   const std::string text = to_markdown(card);
   EXPECT_FALSE(holds(text, "/home")) << text;
   EXPECT_FALSE(holds(text, "base_model:")) << text;
+  EXPECT_TRUE(holds(text, "from_pretrained(\"path/to/tiny\")")) << text;
+  card.base_model = "/home/somebody/models/tiny.Q4_1.gguf";
+  EXPECT_TRUE(
+      holds(to_markdown(card), "from_pretrained(\"path/to\", gguf_file=\"tiny.Q4_1.gguf\")"));
   EXPECT_TRUE(holds(text, "# An adapter for tiny\n")) << text;
 }
 

@@ -475,8 +475,8 @@ def other_rates(folder):
     """More steps, and learning rates that go by the run's length."""
     expect_success(Run(folder, 1, "train.max_steps=4", "train.epochs=9", "train.save_steps=1").end())
     longer = ["train.max_steps=8", "train.epochs=9", "train.save_steps=1"]
-    row = expect_error(Run(folder, 1, *longer).end(), 2, "the run has 8 steps now and had 4: its learning-rate schedule depends on its length",
-                       r"\n  fix: --allow-changed-length continues on the new schedule")
+    row = expect_error(Run(folder, 1, *longer).end(), 2, "the run has 8 steps now and had 4: with this train.scheduler the learning rates of the steps already done would differ",
+                       r"\n  fix: add --allow-changed-length to continue on the new schedule")
     expect(steps(folder) == [1, 2, 3, 4], f"steps counted: {steps(folder)}")
     expect_success(Run(folder, 1, *longer, "--allow-changed-length").end(), "the run now has 8 steps instead of 4")
     rates = [line["learning_rate"] for line in metrics_of(folder)]

@@ -126,8 +126,9 @@ def trained(launcher, program, variables):
     with Folder(program) as folder:
         code = folder.start(launcher, variables, *OPTIONS).wait(timeout=PATIENCE)
         assert code == 0, f"{launcher.__name__}: exit code {code}\n{folder.output()}"
+        consoles = 2 if launcher is own_on_two_machines else 1  # each machine's launcher has its own
         for warning in IDLE.values():
-            assert folder.output().count(warning) == 1, f"{launcher.__name__}: not once: {warning}\n{folder.output()}"
+            assert 1 <= folder.output().count(warning) <= consoles, f"{launcher.__name__}: not once: {warning}\n{folder.output()}"
         return random_kills.computed(folder.path), (folder.path / "run/adapter/adapter_model.safetensors").read_bytes()
 
 

@@ -60,4 +60,10 @@ std::filesystem::path run_directory_of(const std::filesystem::path& adapter);
 /// only, the newest one. Other paths are returned unchanged.
 std::filesystem::path adapter_at(const std::filesystem::path& path);
 
+/// What a user of a run directory's adapter should know: the run is not finished, or it was
+/// continued after this result was written. Empty where there is nothing to say.
+/// @param named as the user named it   @param adapter what `adapter_at` found there
+std::string notice_of_result(const std::filesystem::path& named,
+                             const std::filesystem::path& adapter);
+
 }  // namespace sftrun::observe
