@@ -409,6 +409,17 @@ class CommandLineTest(unittest.TestCase):
         self.dry_run(DONE, ["optimizer steps, ", "packed sequences of 256 tokens per step"], "train.global_batch_size=2")
         self.real_model(records=400)
         self.dry_run(DONE, ["# steps: about 100 optimizer steps, about 50 per epoch", "# tokens: about "], *one_each)
+        refused = self.dry_run(DATA, ["data.val_split = 900"], *one_each, "data.val_split=900")
+        self.assertRegex(refused.stderr, "there are about [34]\\d\\d records")
+
+    def test_a_dry_run_counts_the_room_that_packing_leaves(self):
+        self.real_model(records=400)
+        packed = ["train.global_batch_size=8", "train.epochs=1"]
+        whole = self.dry_run(DONE, [], *packed, "data.packing=false").stdout
+        longest = int(re.search(r"longest (\d+)", whole)[1])
+        found = self.dry_run(DONE, [], *packed, f"data.bin_tokens={longest * 3 // 2}").stdout
+        steps = int(re.search(r"# steps: about (\d+) optimizer steps", found)[1])
+        self.assertAlmostEqual(steps, 50, delta=5)  # one record a bin: 2/3 of them are full
 
     def test_a_duration_is_that_of_an_earlier_run(self):
         self.real_model()

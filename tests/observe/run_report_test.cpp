@@ -64,6 +64,32 @@ TEST(RunReport, AnAdapterIsFoundFromItsRun) {
   EXPECT_EQ(adapter_at(dir / "run/adapter"), dir / "run/adapter");
 }
 
+/// An earlier result of a run that was continued is not used in silence.
+TEST(RunReport, SaysWhatIsNotFinished) {
+  const test::TemporaryDirectory dir;
+  const auto run = dir / "run";
+  for (const char* folder : {"checkpoints/step-000012", "checkpoints/step-000009"}) {
+    std::filesystem::create_directories(run / folder);
+    write_file_atomically(run / folder / "adapter_config.json", "{}");
+  }
+  RunReport report = sample();
+  report.status = "stopped";
+  write_run_report(run / "run.json", report);
+  const auto notice = [&] { return notice_of_result(run, adapter_at(run)); };
+  EXPECT_EQ(notice(), (run / "").parent_path().string() + " is not finished: using " +
+                          (run / "checkpoints/step-000012").string());
+  std::filesystem::create_directories(run / "adapter");
+  write_file_atomically(run / "adapter/adapter_config.json", "{}");
+  EXPECT_NE(notice().find("this is its earlier result; for the newest checkpoint give " +
+                          (run / "checkpoints/step-000012").string()),
+            std::string::npos)
+      << notice();
+  EXPECT_EQ(notice_of_result(run / "adapter", run / "adapter"), "");
+  report.status = "done";
+  write_run_report(run / "run.json", report);
+  EXPECT_EQ(notice(), "");
+}
+
 TEST(RunReport, HasTheKeysUsersRelyOn) {
   const Json json = sample().to_json();
   for (const char* key : {"version", "backend", "base_model_fingerprint", "dataset_fingerprint",
