@@ -83,8 +83,8 @@ PromptBuilder::PromptBuilder(TextModel model, bool chat)
 std::vector<text::TokenId> PromptBuilder::build(const Json& record,
                                                 const std::string& where) const {
   const Asked asked = asked_by(record, where);
-  RecordShape shape =
-      shape_of(asked.record, asked.format, {.exists = chat_, .writes_calls = form_.writes_calls()}, where);
+  RecordShape shape = shape_of(asked.record, asked.format,
+                               {.exists = chat_, .writes_calls = form_.writes_calls()}, where);
   std::string text;
   auto* plain = std::get_if<PlainText>(&shape);
   const bool continues = plain && (!chat_ || asked.format == RecordFormat::kText);

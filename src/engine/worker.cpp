@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <c10/util/Logging.h>
 
 #include <algorithm>
 #include <chrono>
@@ -65,6 +66,13 @@ void configure_logging(const launch::WorkerEnv& env, const fs::path& run_dir) {
     if (env.world_size > 1) options.rank = env.rank;
   }
   log::configure(options);
+}
+
+/// LibTorch's warnings about lost connections print C++ stack frames. Whatever ends the run is
+/// thrown, and reported by us. A level that the user has set stays.
+void quiet_libtorch() {
+  ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
+  c10::initLogging();
 }
 
 std::string choose_backend(config::CommBackend wanted, at::Device device) {
@@ -808,6 +816,7 @@ class Worker {
 }  // namespace
 
 int run_worker(const nlohmann::json& request) {
+  quiet_libtorch();
   Worker worker(request);
   try {
     return worker.run();

@@ -147,6 +147,8 @@ def ends_when_a_worker_is_killed(launcher, program):
         [victim] = [pid for pid, rank in broken_runs.processes_in(folder.path).items() if rank == "1"]
         os.kill(victim, 9)
         assert process.wait(timeout=PATIENCE) != 0, "the launcher reports success"
+        frames = [line for line in folder.output().splitlines() if "frame #" in line]
+        assert not frames, f"C++ frames reach the console: {folder.output()}"
         left = broken_runs.processes_in(folder.path)
         assert not left, f"left behind: {left}"
 
