@@ -332,10 +332,10 @@ void find_adapter(std::string& adapter) {
 void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& block_size) {
   command
       .add_option("--block-size", flags.block_size,
-                  fmt::format("Of 4 bits: values that share a factor [{}]", block_size))
+                  fmt::format("4-bit formats: values that share a scale [{}]", block_size))
       ->check(one_of({"32", "64", "128", "256", "512", "1024", "2048", "4096"}));
   command.add_flag("--no-double-quant", flags.no_double_quant,
-                   "Of 4 bits: keep the blocks' factors in 32 bits (4.5 bits a value, not 4.13)");
+                   "4-bit formats: keep block scales in fp32 (4.5 bits per value, not 4.13)");
   command
       .add_option("--skip-modules", flags.skip_modules,
                   "Modules that are not quantised: names or parts of names")

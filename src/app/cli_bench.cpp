@@ -38,7 +38,7 @@ Command add_bench(CLI::App& sftrun) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* command = add_command(
       sftrun, "bench",
-      "Training throughput on synthetic tokens (LoRA r 8 on q, k, v, o unless overridden)",
+      "Measure training throughput on synthetic tokens (LoRA r 8 on q, k, v, o unless overridden)",
       "sftrun bench --model models/base --seq-len 1024 --dtype bf16 tuning.lora.r=16 --json");
   command->add_option("--arch", options->arch, "A config.json: random weights of that shape")
       ->type_name("FILE");
@@ -54,7 +54,7 @@ Command add_bench(CLI::App& sftrun) {
   command->add_option("--steps", options->steps, "Steps to measure, after one to warm up")
       ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Numbers to compute in")
+  command->add_option("--dtype", options->dtype, "Compute dtype")
       ->transform(compute_dtype())
       ->capture_default_str();
   command->add_option("--device", options->device, "Device to compute on")

@@ -34,14 +34,15 @@ std::vector<Command> add_config(CLI::App& sftrun) {
   CLI::App* config = add_command(sftrun, "config", "Check, show and document configurations",
                                  "sftrun config check --config configs/run_lora.yaml");
   config->require_subcommand(0, 1);
-  return {
-      add_action(*config, "check",
-                 "Judge a YAML and its overrides; says what is wrong, where and what to do", true),
-      add_action(*config, "show", "Print what would run, with every default and automatic value",
-                 true),
-      add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)",
-                 false),
-      add_action(*config, "schema", "Print a JSON Schema for editors", false)};
+  return {add_action(
+              *config, "check",
+              "Validate a configuration and its overrides; each problem with its place and its fix",
+              true),
+          add_action(*config, "show",
+                     "Print what would run, with every default and automatic value", true),
+          add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)",
+                     false),
+          add_action(*config, "schema", "Print a JSON Schema for editors", false)};
 }
 
 }  // namespace sftrun::app

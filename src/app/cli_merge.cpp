@@ -214,12 +214,12 @@ int run(const MergeOptions& options, const CLI::App& command) {
 
 Command add_merge(CLI::App& sftrun) {
   auto options = std::make_shared<MergeOptions>();
-  CLI::App* command = add_command(
-      sftrun, "merge",
-      "Fold an adapter into its base, convert a model, or write an adapter as vLLM or llama.cpp "
-      "reads it",
-      "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16\n"
-      "  sftrun merge --model runs/full --output mine.gguf --dtype q4_k_m");
+  CLI::App* command =
+      add_command(sftrun, "merge",
+                  "Merge an adapter into its base model, convert a model, or write an adapter for "
+                  "vLLM or llama.cpp",
+                  "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16\n"
+                  "  sftrun merge --model runs/full --output mine.gguf --dtype q4_k_m");
   command->add_option("-m,--model", options->model,
                       "The adapter's base model [as the adapter names it]; without --adapter the "
                       "model to convert: HF directory, run directory of full training, .gguf file, "

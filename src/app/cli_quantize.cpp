@@ -101,8 +101,7 @@ Command add_quantize(CLI::App& sftrun) {
   add_quant_flags(*command, options->quant, "64");
   command
       ->add_option("--dtype", options->dtype,
-                   "Type of what is not quantised, and of what is when it is unpacked; auto: the "
-                   "base's")
+                   "dtype of what is not quantised, and of dequantised values; auto: the base's")
       ->transform(stored_dtype())
       ->capture_default_str();
   command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")

@@ -6,10 +6,10 @@ namespace sftrun::app {
 
 Command add_tokenize(CLI::App& sftrun) {
   auto options = std::make_shared<TokenizeOptions>();
-  CLI::App* command = add_command(
-      sftrun, "tokenize",
-      "Token ids of each record: adds \"input_ids\"; with --chat also \"assistant_mask\"",
-      "sftrun tokenize --model models/base --chat --input in.jsonl --output out.jsonl");
+  CLI::App* command =
+      add_command(sftrun, "tokenize",
+                  "Tokenise records: adds \"input_ids\"; with --chat also \"assistant_mask\"",
+                  "sftrun tokenize --model models/base --chat --input in.jsonl --output out.jsonl");
   command
       ->add_option("-m,--model", options->model,
                    "Directory in Hugging Face layout, .gguf file, or a name on the hub")

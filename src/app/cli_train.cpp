@@ -104,7 +104,7 @@ void check(const TrainOptions& options, const CLI::App& command) {
 void add_launch_flags(CLI::App& command, TrainOptions& options) {
   command
       .add_option("--nproc-per-node", options.nproc_per_node,
-                  "Worker processes on this machine; auto: one a GPU, or one on a machine without")
+                  "Worker processes on this machine; auto: one per GPU; without a GPU, one")
       ->check(process_count())
       ->capture_default_str();
   command
@@ -114,7 +114,7 @@ void add_launch_flags(CLI::App& command, TrainOptions& options) {
   command.add_option("--nnodes", options.nnodes, "Machines in the run")
       ->check(at_least(1))
       ->capture_default_str();
-  command.add_option("--node-rank", options.node_rank, "Which of them this is, from 0")
+  command.add_option("--node-rank", options.node_rank, "Number of this machine, from 0")
       ->check(at_least(0))
       ->capture_default_str();
   command.add_option("--master-addr", options.master_addr, "Address of machine 0")
@@ -160,7 +160,7 @@ Command add_train(CLI::App& sftrun) {
   CLI::App* command =
       add_command(sftrun, "train", "Fine-tune on all devices of this machine",
                   "sftrun train --config configs/run_lora.yaml train.epochs=1\n"
-                  "  sftrun train --config configs/run_lora.yaml --gpus 0,1 --resume never");
+                  "  sftrun train --config configs/run_lora.yaml --gpus 0,1 --overwrite");
   command->add_option("-c,--config", options->config, "The run's YAML (docs/configuration.md)")
       ->type_name("FILE");
   add_overrides(*command, options->overrides);

@@ -20,7 +20,7 @@ constexpr const char* kFooter = R"(Examples:
 
 `sftrun COMMAND --help` documents every flag. docs/configuration.md lists every key of the YAML.
 Exit codes: 0 done, 2 usage or configuration, 3 data or model file, 4 out of memory, 5 a worker failed,
-75 stopped on request with a checkpoint, 130 interrupted.)";
+75 stopped by SIGTERM or SIGUSR1, 130 by Ctrl-C (both write a checkpoint once training has started).)";
 
 constexpr auto kLaterCommands =
     std::to_array<std::string_view>({"chat", "eval", "memory-check", "report", "doctor"});
