@@ -221,11 +221,11 @@ int check(const ConfigOptions& options) {
     fmt::print("{}: {}on the hub, not looked at here\n", name,
                hub::begins_as_hub_name(name) ? "" : "no file or folder of that name; ");
   }
-  fmt::print("{}{}: good{} (the model is not looked at here: train --dry-run does that)\n",
+  fmt::print("{}{}: valid{} (the model is not looked at here: train --dry-run does that)\n",
              overrides_text(loaded, ""), options.config.string(),
-             warnings.empty() ? ""
-                              : fmt::format(", but for the {} warned of",
-                                            warnings.size() == 1 ? "one thing" : "things"));
+             warnings.empty()
+                 ? ""
+                 : fmt::format(", {} warning{}", warnings.size(), warnings.size() == 1 ? "" : "s"));
   return static_cast<int>(ExitCode::kDone);
 }
 

@@ -210,8 +210,9 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
   const std::string form =
       plan::keeps_stored(tuning, !stored.empty())
           ? (tuning.skip_modules.empty() && tuning.quant_embeddings != false
-                 ? "matrices as its files have them, the rest"
-                 : "matrices as its files have them, but for those that are not to be, the rest")
+                 ? "quantised matrices as in its files, the rest"
+                 : "quantised matrices as in its files (except those that tuning.skip_modules or "
+                   "quant_embeddings name), the rest")
       : tuning.quantises_base()
           ? fmt::format("linear layers{} in {}, the rest",
                         tuning.quant_embeddings.value_or(false) ? ", embedding and head" : "",

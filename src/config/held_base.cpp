@@ -21,11 +21,11 @@ constexpr auto kKeys = std::to_array<const char*>(
 
 std::string HeldBase::words() const {
   if (form.empty()) return dtype;
-  if (!tuning.quantises_base()) return form + " as its files have it";
+  if (!tuning.quantises_base()) return form + ", as in its files";
   const char* ends = tuning.quant_embeddings.value_or(false) ? ", embedding and head among it" : "";
   if (tuning.quantises_to_rows()) return form + ends;
   return fmt::format("{} in blocks of {}{}{}", form, tuning.quant_block_size,
-                     tuning.double_quant ? " with quantised factors" : "", ends);
+                     tuning.double_quant ? " with quantised scales" : "", ends);
 }
 
 Json HeldBase::to_json() const {

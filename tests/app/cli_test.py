@@ -315,7 +315,7 @@ class CommandLineTest(unittest.TestCase):
     # ---- Configuration
 
     def test_config_check(self):
-        done = self.expect(DONE, ["run.yaml: good", "train.seed=7 from command line"], "config", "check", "--config", "run.yaml",
+        done = self.expect(DONE, ["run.yaml: valid", "train.seed=7 from command line"], "config", "check", "--config", "run.yaml",
                            "train.seed=7")
         self.assertEqual(done.stderr, "")
         self.expect(USAGE, ["unknown key `train.sed`", "train.sed=7 from the command line", "did you mean `train.seed`?"],
@@ -396,7 +396,7 @@ class CommandLineTest(unittest.TestCase):
         self.write("model/config.json", json.dumps(config))
         (self.folder / "elsewhere").rename(self.folder / "model/model.safetensors")
         self.assertIn("  strategy: ddp\n", self.dry_run(DONE, [], "--nproc-per-node", "2").stdout)
-        self.dry_run(DONE, ["  quant: gguf\n", "matrices as its files have them"], f"model.name={GGUF}")
+        self.dry_run(DONE, ["  quant: gguf\n", "quantised matrices as in its files"], f"model.name={GGUF}")
 
     def test_a_dry_run_counts_steps(self):
         self.real_model()

@@ -48,7 +48,7 @@ TEST(HeldBase, PissaSurvivesTheFile) {
 
 TEST(HeldBase, InWords) {
   HeldBase held = in_nf4();
-  EXPECT_EQ(held.words(), "nf4 in blocks of 128 with quantised factors");
+  EXPECT_EQ(held.words(), "nf4 in blocks of 128 with quantised scales");
   held.tuning.double_quant = false;
   EXPECT_EQ(held.words(), "nf4 in blocks of 128");
   held.tuning.quant_embeddings = true;
@@ -59,7 +59,7 @@ TEST(HeldBase, InWords) {
   EXPECT_EQ(held.words(), "int8");
   held.form = "Q4_1";
   held.tuning.quant = Quant::kAuto;
-  EXPECT_EQ(held.words(), "Q4_1 as its files have it");
+  EXPECT_EQ(held.words(), "Q4_1, as in its files");
   held.form = "";
   EXPECT_EQ(held.words(), "bf16");
 }

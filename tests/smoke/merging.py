@@ -231,7 +231,7 @@ def check_base_as_trained(case):
     case.run("quantize", "--model", TIED, "--output", "four-bits", "--block-size", "32")
     shutil.copytree(case.folder / "run/adapter", case.folder / "moved")
     trained, said = score("--adapter", "moved")
-    case.expect("as trained: said", "held in nf4 in blocks of 32 with quantised factors, as the adapter's run held it" in said, said)
+    case.expect("as trained: said", "held in nf4 in blocks of 32 with quantised scales, as the adapter's run held it" in said, said)
     case.expect("as trained: what quantize writes", trained == score("--adapter", "moved", "--model", "four-bits")[0])
     stored, said = score("--adapter", "moved", "--as-stored")
     case.expect("as stored", stored != trained and "as the adapter's run" not in said, said)
@@ -431,7 +431,7 @@ def check_report(case):
     case.expect("report: an adapter says how its base was held", held["form"] == "nf4" and held["tuning"]["quant"] == "nf4", str(held))
     case.expect("report: as run.json and checkpoints do", held == json.loads((checkpoint / "sftrun_base.json").read_text())
                 and stamped == {key: value for key, value in held.items() if key not in ("norms", "layout")}, str(stamped))
-    held_in = "its base was held in nf4 in blocks of 64 with quantised factors"
+    held_in = "its base was held in nf4 in blocks of 64 with quantised scales"
 
     def merge_moved(output, *words):
         said = case.run("merge", "--adapter", "moved", "--output", output, "--device", "cpu", *words)
@@ -448,7 +448,7 @@ def check_report(case):
     held["fingerprint"] = "0"
     (case.folder / "moved/sftrun_base.json").write_text(json.dumps(held))
     said, report = merge_moved("other-base", "--data", "val.jsonl")
-    case.expect("report: another base is told", not report.exists() and "in blocks of 64 with quantised factors) is not there" in said, said)
+    case.expect("report: another base is told", not report.exists() and "in blocks of 64 with quantised scales) is not there" in said, said)
 
     train("tuning.mode=qlora", "data.val_split=5")
     report = merge("split")[1]
