@@ -161,8 +161,11 @@ fs::path adapter_at(const fs::path& path) {
 std::string notice_of_result(const fs::path& named, const fs::path& adapter) {
   std::error_code ignored;
   if (adapter == named || !fs::exists(named / "run.json", ignored)) return {};
-  const RunReport report = read_run_report(named / "run.json");
-  if (report.status == "done") return {};
+  try {
+    if (read_run_report(named / "run.json").status == "done") return {};
+  } catch (const DataError&) {
+    return {};  // a damaged report does not keep anybody from the adapter
+  }
   const fs::path checkpoint = newest_checkpoint(named);
   if (adapter != named / "adapter")
     return fmt::format("{} is not finished: using {}", named.string(), adapter.string());

@@ -88,6 +88,8 @@ TEST(RunReport, SaysWhatIsNotFinished) {
   report.status = "done";
   write_run_report(run / "run.json", report);
   EXPECT_EQ(notice(), "");
+  write_file_atomically(run / "run.json", "{\"status\": ");
+  EXPECT_EQ(notice(), "");
 }
 
 TEST(RunReport, HasTheKeysUsersRelyOn) {
