@@ -96,7 +96,7 @@ class BenchedSteps {
       : decoder_(decoder),
         device_(decoder.options().device),
         optimizer_(train::make_optimizer(decoder.parameters(), config)),
-        passes_(decoder, {.use = train::graph_use(config.cuda_graphs)}),
+        passes_(model::Stage(decoder), {.use = train::graph_use(config.cuda_graphs)}),
         numbers_{train::StepNumbers(device_), train::StepNumbers(device_)} {
     if (reads_later()) gate_ = kernels::open_gate(device_);
   }
@@ -108,8 +108,8 @@ class BenchedSteps {
     const auto label_tokens = static_cast<double>(batch.label_tokens);
     const at::Tensor loss =
         passes_.forward_backward(batch, {42, static_cast<uint32_t>(num_queued_), /*training=*/true},
-                                 /*is_pinned=*/true, 1 / label_tokens, [](int64_t) {});
-    numbers.gather(comm_, train::grad_norm(decoder_.parameters()), {loss}, {},
+                                 /*is_pinned=*/true, {.grad_scale = 1 / label_tokens});
+    numbers.gather(comm_, kernels::sum_of_squares(decoder_.parameters().grad()).sqrt_(), {loss}, {},
                    {.label_tokens = label_tokens});
     if (reads_later()) {
       kernels::decide_update_(

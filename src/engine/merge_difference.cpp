@@ -16,6 +16,7 @@
 #include "sftrun/data/dataset.h"
 #include "sftrun/data/sample.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/model/stage.h"
 #include "sftrun/observe/run_report.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/micro_batch.h"
@@ -212,8 +213,8 @@ Difference difference_of(model::Decoder& adapted, model::Decoder& merged,
     const model::PackedBatch one = prepared(adapted), other = prepared(merged);
     const int64_t count = std::min(kLabelsOfASequence, one.labels.size(0));
     const at::Tensor rows = one.label_rows.narrow(0, 0, count);
-    difference.add(adapted.logits(one, rows), merged.logits(other, rows),
-                   one.labels.narrow(0, 0, count));
+    difference.add(model::Stage(adapted).logits(one, rows),
+                   model::Stage(merged).logits(other, rows), one.labels.narrow(0, 0, count));
     difference.tokens += batch.num_tokens();
     ++difference.sequences;
   }

@@ -15,6 +15,7 @@
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/sequence.h"
+#include "sftrun/model/stage.h"
 
 namespace sftrun::engine {
 namespace {
@@ -80,7 +81,7 @@ void score(std::vector<ScoredRecord>& records, model::Decoder& decoder) {
     if (batch.num_tokens() > 0) {
       const model::PackedBatch packed =
           model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
-      const at::Tensor losses = decoder.token_losses(packed).cpu();
+      const at::Tensor losses = model::Stage(decoder).token_losses(packed).cpu();
       const float* loss = losses.data_ptr<float>();
       size_t example = 0;
       for (size_t i = first; i < end; ++i) {

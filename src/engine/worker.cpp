@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "device_memory.h"
 #include "memory_advice.h"
+#include "rank_report.h"
 #include "run_parts.h"
 #include "run_result.h"
 #include "session.h"
@@ -105,6 +106,17 @@ config::DTypeChoice choice_of(at::ScalarType dtype) {
   return dtype == at::kFloat      ? config::DTypeChoice::kFp32
          : dtype == at::kBFloat16 ? config::DTypeChoice::kBf16
                                   : config::DTypeChoice::kFp16;
+}
+
+std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
+                                                parallel::Communicator& comm,
+                                                model::Decoder& decoder) {
+  const model::Trains trains = decoder.options().trains;
+  return parallel::make_strategy(
+      {.strategy = config.parallel.strategy,
+       .bucket_cap_bytes = config.train.ddp_bucket_cap_mb << 20,
+       .overlaps_reduction = trains == model::Trains::kFull || trains == model::Trains::kPartial},
+      comm, {decoder.parameters(), decoder.units()});
 }
 
 /// Threads that prepare data.
@@ -472,6 +484,8 @@ class Worker {
     inputs.run_dir = run_dir_;
     inputs.decoder = decoder_.get();
     inputs.comm = &comm_;
+    strategy_ = strategy_of(config_, comm_, *decoder_);
+    inputs.strategy = strategy_.get();
     if (!data_.batches)
       data_.batches = std::make_unique<train::PlannedBatches>(config_, *data_.train);
     inputs.batches = data_.batches.get();
@@ -701,26 +715,22 @@ class Worker {
 
   void write_report(const train::Trainer& trainer, const char* status, int64_t first_step,
                     int64_t last_step) {
-    kernels::ParameterStore& store = decoder_->parameters();
     const TensorMemory memory = tensor_memory(compute_.device);
     const uint64_t held = memory.peak_bytes > static_bytes_ ? memory.peak_bytes - static_bytes_ : 0;
-    const double optimizer = static_cast<double>(trainer.optimizer_bytes());
-    const double activations =
-        held > trainer.optimizer_bytes() ? static_cast<double>(held) - optimizer : 0;
-    const double copy_bytes = store.compute().is_same(store.master())
-                                  ? 0.0
-                                  : static_cast<double>(store.compute().nbytes());
-    const parallel::CollectiveCounts counts = comm_.counts();
-    const auto ranks = comm_.all_gather({static_cast<double>(decoder_->base_bytes()),
-                                         static_cast<double>(store.master().nbytes()) + copy_bytes,
-                                         static_cast<double>(store.grad().nbytes()), optimizer,
-                                         activations, static_cast<double>(counts.all_reduce),
-                                         static_cast<double>(counts.all_gather)});
+    const uint64_t optimizer = trainer.optimizer_bytes();
+    const kernels::FlatValues& own = strategy_->owned().flat;
+    const uint64_t copy_bytes = own.compute.is_same(own.master) ? 0 : own.compute.nbytes();
+    report_.ranks =
+        gather_rank_reports(comm_, {.base = decoder_->base_bytes(),
+                                    .trainable = own.master.nbytes() + copy_bytes,
+                                    .gradients = own.grad.nbytes(),
+                                    .optimizer = optimizer,
+                                    .activations_peak = held > optimizer ? held - optimizer : 0});
     if (!is_main()) return;
     report_.version = SFTRUN_VERSION;
     report_.backend = backend_name();
     report_.comm_backend = env_.world_size > 1 ? comm_.backend() : "";
-    report_.strategy = config::strategy_name(config_.parallel.strategy);
+    report_.strategy = strategy_->name();
     report_.dtype = dtype_name(compute_.dtype);
     report_.base_model = config_.model.name;
     report_.base_model_path = absolute_path(model_path_);
@@ -737,16 +747,6 @@ class Worker {
     report_.status = status;
     report_.first_step = first_step;
     report_.last_step = last_step;
-    report_.ranks.clear();
-    for (const auto& r : ranks) {
-      observe::RankReport rank;
-      rank.bytes = {static_cast<uint64_t>(r[0]), static_cast<uint64_t>(r[1]),
-                    static_cast<uint64_t>(r[2]), static_cast<uint64_t>(r[3]),
-                    static_cast<uint64_t>(r[4])};
-      rank.collectives.all_reduce = static_cast<int64_t>(r[5]);
-      rank.collectives.all_gather = static_cast<int64_t>(r[6]);
-      report_.ranks.push_back(rank);
-    }
     observe::write_run_report(run_dir_ / "run.json", report_);
   }
 
@@ -808,6 +808,7 @@ class Worker {
   nlohmann::ordered_json identity_;
   std::optional<std::string> configured_template_;
   std::unique_ptr<model::Decoder> decoder_;
+  std::unique_ptr<parallel::Strategy> strategy_;
   std::optional<config::HeldBase> held_base_;  // of a run that trains an adapter
   observe::RunReport report_;
   uint64_t static_bytes_ = 0;

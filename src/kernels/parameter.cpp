@@ -20,38 +20,57 @@ void Parameter::refresh_compute() {
   if (compute.data_ptr() != master.data_ptr()) compute.copy_(master.detach());
 }
 
-Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t group,
+Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t unit,
                                bool decays) {
-  SFTRUN_CHECK(parameters_.empty() || parameters_.back().group <= group);
+  SFTRUN_CHECK(parameters_.empty() || parameters_.back().unit <= unit);
   Parameter parameter;
   parameter.name = std::move(name);
   parameter.shape = std::move(shape);
-  parameter.group = group;
+  parameter.unit = unit;
   parameter.decays = decays;
-  parameter.offset = flat_size_;
   parameter.numel = 1;
   for (const int64_t size : parameter.shape) parameter.numel *= size;
-  flat_size_ += (parameter.numel + kAlignment - 1) / kAlignment * kAlignment;
   parameters_.push_back(std::move(parameter));
   return &parameters_.back();
 }
 
-void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device) {
-  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
-  master_ = at::zeros({flat_size_}, fp32);
-  grad_ = at::zeros({flat_size_}, fp32);
-  compute_ =
-      compute_dtype == at::kFloat ? master_ : at::zeros({flat_size_}, fp32.dtype(compute_dtype));
+void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device,
+                              BufferLayout layout) {
+  layout_ = layout;
+  std::vector<int64_t> sizes = {0};  // of the buffers, in elements
   for (Parameter& parameter : parameters_) {
-    const auto view = [&](const at::Tensor& flat) {
-      return flat.narrow(0, parameter.offset, parameter.numel).view(parameter.shape);
+    if (!places_.contains(parameter.unit)) {
+      if (layout == BufferLayout::kPerUnit && !places_.empty()) sizes.push_back(0);
+      places_[parameter.unit] = {sizes.size() - 1, sizes.back(), sizes.back()};
+    }
+    parameter.offset = sizes.back();
+    sizes.back() += (parameter.numel + kAlignment - 1) / kAlignment * kAlignment;
+    places_[parameter.unit].end = sizes.back();
+  }
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
+  for (const int64_t size : sizes) {
+    FlatValues flat{at::zeros({size}, fp32), at::zeros({size}, fp32), {}};
+    flat.compute =
+        compute_dtype == at::kFloat ? flat.master : at::zeros({size}, fp32.dtype(compute_dtype));
+    buffers_.push_back(std::move(flat));
+  }
+  for (Parameter& parameter : parameters_) {
+    const FlatValues& flat = *buffers_of(parameter.unit);
+    const auto view = [&](const at::Tensor& of) {
+      return of.narrow(0, parameter.offset, parameter.numel).view(parameter.shape);
     };
-    parameter.grad = view(grad_);
-    parameter.compute = view(parameter.in_fp32 ? master_ : compute_);
-    parameter.master = view(master_).detach();
+    parameter.grad = view(flat.grad);
+    parameter.compute = view(parameter.in_fp32 ? flat.master : flat.compute);
+    parameter.master = view(flat.master).detach();
     parameter.master.requires_grad_();
     parameter.master.mutable_grad() = parameter.grad;
   }
+}
+
+FlatValues& ParameterStore::one() {
+  SFTRUN_CHECK(layout_ == BufferLayout::kOne);
+  if (buffers_.empty()) buffers_.emplace_back();
+  return buffers_.front();
 }
 
 Parameter* ParameterStore::find(const std::string& name) {
@@ -67,27 +86,31 @@ int64_t ParameterStore::numel() const {
   return total;
 }
 
-std::pair<int64_t, int64_t> ParameterStore::group_range(int64_t group) const {
-  int64_t begin = flat_size_, end = 0;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].group != group) continue;
-    begin = std::min(begin, parameters_[i].offset);
-    end = i + 1 < parameters_.size() ? parameters_[i + 1].offset : flat_size_;
-  }
-  return begin < end ? std::pair{begin, end} : std::pair<int64_t, int64_t>{0, 0};
+FlatValues* ParameterStore::buffers_of(int64_t unit) {
+  const auto place = places_.find(unit);
+  return place == places_.end() ? nullptr : &buffers_.at(place->second.buffer);
 }
 
-int64_t ParameterStore::num_groups() const {
-  return parameters_.empty() ? 0 : parameters_.back().group + 1;
+std::pair<int64_t, int64_t> ParameterStore::unit_range(int64_t unit) const {
+  const auto place = places_.find(unit);
+  if (place == places_.end()) return {0, 0};
+  return {place->second.begin, place->second.end};
 }
 
 void ParameterStore::zero_grad() {
-  grad_.zero_();
+  for (FlatValues& flat : buffers_) flat.grad.zero_();
 }
 
 void ParameterStore::refresh_compute() {
-  if (!compute_.is_same(master_)) compute_.copy_(master_);
+  for (FlatValues& flat : buffers_)
+    if (!flat.compute.is_same(flat.master)) flat.compute.copy_(flat.master);
   compute_changed();
+}
+
+OwnedValues::OwnedValues(ParameterStore& of)
+    : store(&of), flat{of.master(), of.grad(), of.compute()} {
+  for (Parameter& parameter : of.parameters())
+    pieces.push_back({&parameter, 0, parameter.numel, parameter.offset});
 }
 
 }  // namespace sftrun::kernels

@@ -218,28 +218,37 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   decoder.parameters().refresh_compute();
 }
 
-std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder) {
+MasterValues own_masters() {
+  return [](const kernels::Parameter& parameter) { return parameter.master.detach(); };
+}
+
+std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder, const MasterValues& masters) {
   std::vector<weights::TensorToWrite> tensors;
   for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
-    const at::Tensor values = parameter.in_file_order(parameter.master.detach());
-    tensors.push_back(
-        {parameter.name, DType::kF32, parameter.shape_in_files(), [values](void* destination) {
-           at::from_blob(destination, values.sizes(), at::kFloat).copy_(values);
-         }});
+    tensors.push_back({parameter.name, DType::kF32, parameter.shape_in_files(),
+                       [&parameter, masters](void* destination) {
+                         const at::Tensor values = parameter.in_file_order(masters(parameter));
+                         at::from_blob(destination, values.sizes(), at::kFloat).copy_(values);
+                       }});
   }
   return tensors;
 }
 
-std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder) {
-  std::vector<weights::TensorToWrite> tensors = trained_tensors(decoder);
+std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder, const MasterValues& masters) {
+  std::vector<weights::TensorToWrite> tensors = trained_tensors(decoder, masters);
   for (weights::TensorToWrite& tensor : tensors) {
     const auto part = decoder.principal_parts().find(tensor.name);
     if (part == decoder.principal_parts().end()) continue;
-    const at::Tensor now = decoder.parameters().find(tensor.name)->master.detach().cpu();
-    const bool is_a = tensor.name.find(".lora_A.") != std::string::npos;
-    const at::Tensor both = is_a ? at::cat({now, part->second}) : at::cat({now, -part->second}, 1);
-    tensor.shape = both.sizes().vec();
-    tensor.produce = [both](void* to) { at::from_blob(to, both.sizes(), at::kFloat).copy_(both); };
+    const kernels::Parameter& parameter = *decoder.parameters().find(tensor.name);
+    const bool is_a = parameter.role == kernels::ParameterRole::kLoraA;
+    const at::Tensor added = is_a ? part->second : -part->second;
+    const int64_t dim = is_a ? 0 : 1;
+    tensor.shape = parameter.shape;
+    tensor.shape[static_cast<size_t>(dim)] += added.size(dim);
+    tensor.produce = [&parameter, masters, added, dim](void* to) {
+      const at::Tensor both = at::cat({masters(parameter).cpu(), added}, dim);
+      at::from_blob(to, both.sizes(), at::kFloat).copy_(both);
+    };
   }
   return tensors;
 }
@@ -312,12 +321,12 @@ void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info
 }
 
 std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base,
-                                                  DType dtype) {
+                                                  DType dtype, const MasterValues& masters) {
   std::vector<weights::TensorToWrite> tensors;
   for (const weights::TensorInfo& info : base.tensors()) {
     const kernels::Parameter* parameter = decoder.parameters().find(info.name);
     std::function<at::Tensor()> values;
-    if (parameter) values = [master = parameter->master.detach()] { return master; };
+    if (parameter) values = [parameter, masters] { return masters(*parameter); };
     add_stored(base, info, dtype, values, tensors);
   }
   return tensors;

@@ -113,13 +113,13 @@ class DecoderBuilder {
     }
     declare();
     require_skips_used();
-    d_.store_.allocate(d_.options_.dtype, d_.options_.device);
+    d_.store_.allocate(d_.options_.dtype, d_.options_.device, d_.options_.buffers);
     fill();
     finish_layers();
     initialise_adapters();
     join_linears();
     d_.store_.refresh_compute();
-    if (!d_.store_.empty()) d_.first_trained_group_ = d_.store_.parameters().front().group;
+    register_frozen();
   }
 
  private:
@@ -128,9 +128,12 @@ class DecoderBuilder {
     at::Tensor* weight;
     kernels::Parameter** parameter;
     at::ScalarType dtype;
+    int64_t unit;
     std::optional<kernels::QuantizedMatrix>* quantized =
         nullptr;  ///< set instead of `weight` if quantised
   };
+
+  int64_t unit_of(int64_t layer) const { return d_.layer_unit(layer); }
 
   /// Marks the tensor declared last as one that may be quantised.
   void allow_quantized(const std::string& module,
@@ -144,17 +147,17 @@ class DecoderBuilder {
     if (!is_skipped && *slots_.back().parameter == nullptr) slots_.back().quantized = &quantized;
   }
 
-  void declare_tensor(const std::string& name, int64_t group, at::Tensor* weight,
+  void declare_tensor(const std::string& name, int64_t unit, at::Tensor* weight,
                       kernels::Parameter** parameter, bool in_fp32 = false) {
     const spec::TensorSpec& tensor = *by_name_.at(name);
     if (tensor.role != spec::TensorRole::kBuffer && selection_.trains(name)) {
       *parameter =
-          d_.store_.add(selection_.parameter_name(name), tensor.shape, group, decays(tensor));
+          d_.store_.add(selection_.parameter_name(name), tensor.shape, unit, decays(tensor));
       (*parameter)->role = role_of(tensor);
       (*parameter)->layout = tensor.layout;
       (*parameter)->in_fp32 = in_fp32;
     }
-    slots_.push_back({name, weight, parameter, in_fp32 ? at::kFloat : d_.options_.dtype});
+    slots_.push_back({name, weight, parameter, in_fp32 ? at::kFloat : d_.options_.dtype, unit});
   }
 
   void require_skips_used() const {
@@ -168,19 +171,19 @@ class DecoderBuilder {
 
   void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
                       uint32_t number) {
-    declare_linear(linear, spec::name_in_layer(d_.arch_, layer, spec.module), spec, layer + 1,
+    declare_linear(linear, spec::name_in_layer(d_.arch_, layer, spec.module), spec, unit_of(layer),
                    number);
   }
 
   void declare_linear(kernels::Linear& linear, const std::string& name,
-                      const spec::LinearSpec& spec, int64_t group, uint32_t number) {
+                      const spec::LinearSpec& spec, int64_t unit, uint32_t number) {
     // fp32, so that rounding does not change which experts are chosen.
     const bool in_fp32 = spec.slot == spec::LinearSlot::kRouter;
     linear.name = name;
-    declare_tensor(name + ".weight", group, &linear.weight, &linear.weight_parameter, in_fp32);
+    declare_tensor(name + ".weight", unit, &linear.weight, &linear.weight_parameter, in_fp32);
     if (!in_fp32) allow_quantized(name, linear.quantized);
     if (spec.bias)
-      declare_tensor(name + ".bias", group, &linear.bias, &linear.bias_parameter, in_fp32);
+      declare_tensor(name + ".bias", unit, &linear.bias, &linear.bias_parameter, in_fp32);
     if (d_.options_.trains != Trains::kLora ||
         !spec::is_target(targets_, linear.name, spec.slot, d_.arch_))
       return;
@@ -188,7 +191,7 @@ class DecoderBuilder {
                                   .pattern_name = spec::update_name(targets_, name),
                                   .in = spec.in_features,
                                   .out = spec.out_features,
-                                  .group = group,
+                                  .unit = unit,
                                   .number = number});
     linear.lora->a->in_fp32 = linear.lora->b->in_fp32 = in_fp32;
     linear.lora->dropout = d_.options_.lora.dropout;
@@ -196,22 +199,22 @@ class DecoderBuilder {
 
   struct Update {
     std::string module, pattern_name;
-    int64_t in = 0, out = 0, group = 0;
+    int64_t in = 0, out = 0, unit = 0;
     uint32_t number = 0;
     bool of_embedding = false;
   };
 
   kernels::LoraAdapter declare_update(const Update& update) {
-    const int64_t r = sizes_.r_of(update.pattern_name), group = update.group;
+    const int64_t r = sizes_.r_of(update.pattern_name), unit = update.unit;
     const auto [a_name, b_name] = update.of_embedding ? weights::embedding_lora_names(update.module)
                                                       : weights::lora_names(update.module);
     kernels::LoraAdapter adapter;
-    adapter.a = d_.store_.add(a_name, {r, update.in}, group, true);
-    adapter.b = d_.store_.add(b_name, {update.out, r}, group, true);
+    adapter.a = d_.store_.add(a_name, {r, update.in}, unit, true);
+    adapter.b = d_.store_.add(b_name, {update.out, r}, unit, true);
     set_roles(adapter.a, adapter.b, update.of_embedding);
     if (sizes_.dora) {
       adapter.magnitude =
-          d_.store_.add(weights::magnitude_name(update.module), {update.out}, group, true);
+          d_.store_.add(weights::magnitude_name(update.module), {update.out}, unit, true);
       adapter.magnitude->role = kernels::ParameterRole::kMagnitude;
     }
     adapter.scale = sizes_.scale_of(update.pattern_name);
@@ -233,32 +236,33 @@ class DecoderBuilder {
     kernels::Embedding& embedding = d_.embedding_;
     embedding.name = spec::embedding_module(d_.arch_);
     embedding.scale = d_.rounded(d_.arch_.embedding_scale);
-    declare_tensor(embedding_name(), 0, &embedding.weight, &embedding.parameter);
+    declare_tensor(embedding_name(), d_.embedding_unit(), &embedding.weight, &embedding.parameter);
     if (may_quantise_ends()) allow_quantized(embedding.name, embedding.quantized);
     if (!adapts_end(embedding.name)) return;
     embedding.lora = declare_update({.module = embedding.name,
                                      .pattern_name = embedding.name,
                                      .in = d_.arch_.vocab_size,
                                      .out = d_.arch_.hidden_size,
+                                     .unit = d_.embedding_unit(),
                                      .number = kEmbeddingNumber,
                                      .of_embedding = true});
   }
 
-  void declare_head(int64_t group) {
+  void declare_head(int64_t unit) {
     kernels::Linear& head = d_.head_.linear;
     head.name = spec::kHeadModule;
     if (!d_.arch_.tie_word_embeddings) {
-      declare_tensor("lm_head.weight", group, &head.weight, &head.weight_parameter);
+      declare_tensor("lm_head.weight", unit, &head.weight, &head.weight_parameter);
       if (may_quantise_ends()) allow_quantized(head.name, head.quantized);
     } else if (parts_head()) {
-      declare_parted_head(group);
+      declare_parted_head(unit);
     }
     if (!adapts_end(head.name)) return;
     head.lora = declare_update({.module = head.name,
                                 .pattern_name = head.name,
                                 .in = d_.arch_.hidden_size,
                                 .out = d_.arch_.vocab_size,
-                                .group = group,
+                                .unit = unit,
                                 .number = kHeadNumber});
     head.lora->dropout = d_.options_.lora.dropout;
   }
@@ -268,10 +272,11 @@ class DecoderBuilder {
   void declare_experts(kernels::ExpertMatrix& matrix, const spec::ExpertSpec& spec, int64_t layer,
                        uint32_t number) {
     matrix.name = spec::name_in_layer(d_.arch_, layer, spec.module);
-    declare_tensor(matrix.name, layer + 1, &matrix.weight, &matrix.parameter);
+    declare_tensor(matrix.name, unit_of(layer), &matrix.weight, &matrix.parameter);
     allow_quantized(matrix.name, matrix.quantized);
     if (spec.bias) {
-      declare_tensor(matrix.name + "_bias", layer + 1, &matrix.bias.weight, &matrix.bias.parameter);
+      declare_tensor(matrix.name + "_bias", unit_of(layer), &matrix.bias.weight,
+                     &matrix.bias.parameter);
     }
     if (d_.options_.trains != Trains::kLora || !spec::is_target(targets_, matrix.name)) return;
     const int64_t r = sizes_.r_of(matrix.name);
@@ -279,10 +284,10 @@ class DecoderBuilder {
     const std::string module = peft_module(matrix.name);
     kernels::ExpertLora adapter;
     adapter.a = d_.store_.add(weights::lora_a_name(module), {experts, r, spec.in_features},
-                              layer + 1, true);
+                              unit_of(layer), true);
     adapter.a->layout.shape = {experts * r, spec.in_features};
     adapter.b = d_.store_.add(weights::lora_b_name(module), {experts, spec.out_features, r},
-                              layer + 1, true);
+                              unit_of(layer), true);
     adapter.b->layout = layout_of_b(spec, r);
     set_roles(adapter.a, adapter.b, /*of_embedding=*/false);
     adapter.scale = sizes_.scale_of(matrix.name);
@@ -306,10 +311,10 @@ class DecoderBuilder {
                                                  spec::is_target(targets_, experts + ".down_proj"));
   }
 
-  void declare_norm(kernels::Norm& norm, const std::string& name, int64_t group) {
+  void declare_norm(kernels::Norm& norm, const std::string& name, int64_t unit) {
     norm.eps = d_.arch_.rms_norm_eps;
     norm.offset = d_.arch_.norm_adds_one ? 1 : 0;
-    declare_tensor(name + ".weight", group, &norm.weight, &norm.parameter);
+    declare_tensor(name + ".weight", unit, &norm.weight, &norm.parameter);
   }
 
   void declare_per_layer_inputs(uint32_t number) {
@@ -318,13 +323,13 @@ class DecoderBuilder {
     const std::string& prefix = arch.prefix;
     inputs.table_scale = d_.rounded(std::sqrt(static_cast<double>(arch.per_layer_size)));
     inputs.projection_scale = 1 / std::sqrt(static_cast<double>(arch.hidden_size));
-    declare_tensor(prefix + "embed_tokens_per_layer.weight", 0, &inputs.table.weight,
-                   &inputs.table.parameter);
+    declare_tensor(prefix + "embed_tokens_per_layer.weight", d_.embedding_unit(),
+                   &inputs.table.weight, &inputs.table.parameter);
     declare_linear(
         inputs.projection, prefix + "per_layer_model_projection",
-        {.in_features = arch.hidden_size, .out_features = arch.num_layers * arch.per_layer_size}, 0,
-        number);
-    declare_norm(inputs.norm, prefix + "per_layer_projection_norm", 0);
+        {.in_features = arch.hidden_size, .out_features = arch.num_layers * arch.per_layer_size},
+        d_.embedding_unit(), number);
+    declare_norm(inputs.norm, prefix + "per_layer_projection_norm", d_.embedding_unit());
   }
 
   /// Creates v_norm, which has no weight, with ones; marks layers whose keys others reuse.
@@ -343,6 +348,7 @@ class DecoderBuilder {
   }
 
   void declare() {
+    d_.units_.push_back({.name = "embedding"});
     declare_embedding();
     d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
     uint32_t number = 0;
@@ -350,15 +356,17 @@ class DecoderBuilder {
     for (int64_t l = 0; l < d_.arch_.num_layers; ++l) {
       Layer& layer = d_.layers_[static_cast<size_t>(l)];
       describe(layer, d_.arch_, l);
+      layer.unit = static_cast<int64_t>(d_.units_.size());
+      d_.units_.push_back({.name = fmt::format("layer {}", l)});
       layer.attention.on_cuda = d_.options_.attention;
       for (const spec::NormSpec& norm : spec::layer_norms(d_.arch_, l)) {
         kernels::Norm& of = member(layer, norm.slot);
-        declare_norm(of, spec::name_in_layer(d_.arch_, l, norm.module), l + 1);
+        declare_norm(of, spec::name_in_layer(d_.arch_, l, norm.module), layer.unit);
         if (norm.slot == spec::NormSlot::kDelta) of.offset = 0;
       }
       for (const spec::WeightSpec& weight : spec::layer_weights(d_.arch_, l)) {
         const Place place = member(layer, weight.slot);
-        declare_tensor(spec::name_in_layer(d_.arch_, l, weight.name), l + 1, place.weight,
+        declare_tensor(spec::name_in_layer(d_.arch_, l, weight.name), layer.unit, place.weight,
                        place.parameter);
       }
       for (const spec::LinearSpec& linear : spec::layer_linears(d_.arch_, l))
@@ -369,11 +377,11 @@ class DecoderBuilder {
             experts, l, number++);
       }
     }
-    const int64_t last = d_.arch_.num_layers + 1;
-    declare_norm(d_.head_.norm, d_.arch_.prefix + "norm", last);
+    d_.units_.push_back({.name = "head"});
+    declare_norm(d_.head_.norm, d_.arch_.prefix + "norm", d_.head_unit());
     d_.head_.logit_scale = d_.arch_.logit_scale;
     d_.head_.softcap = d_.arch_.final_softcap;
-    declare_head(last);
+    declare_head(d_.head_unit());
   }
 
   /// The quantised form of a matrix: as stored, or quantised now; nullopt: dense.
@@ -404,15 +412,16 @@ class DecoderBuilder {
   }
 
   /// The separate head starts with the values of the embedding.
-  void declare_parted_head(int64_t group) {
+  void declare_parted_head(int64_t unit) {
     const spec::TensorSpec& embedding = *by_name_.at(embedding_name());
     kernels::Linear& head = d_.head_.linear;
     if (selection_.trains("lm_head.weight")) {
       head.weight_parameter =
-          d_.store_.add(selection_.parameter_name("lm_head.weight"), embedding.shape, group, true);
+          d_.store_.add(selection_.parameter_name("lm_head.weight"), embedding.shape, unit, true);
       head.weight_parameter->role = kernels::ParameterRole::kHead;
     }
-    slots_.push_back({embedding.name, &head.weight, &head.weight_parameter, d_.options_.dtype});
+    slots_.push_back(
+        {embedding.name, &head.weight, &head.weight_parameter, d_.options_.dtype, unit});
   }
 
   std::string embedding_name() const { return spec::embedding_module(d_.arch_) + ".weight"; }
@@ -440,6 +449,29 @@ class DecoderBuilder {
       d_.head_.linear.weight = d_.embedding_.weight;
       d_.head_.linear.weight_parameter = d_.embedding_.parameter;
       d_.head_.linear.quantized = d_.embedding_.quantized;
+      d_.units_.back().also_reads.push_back(d_.embedding_unit());
+    }
+  }
+
+  /// Lists the frozen tensors of each unit. Called last: joining linears replaces their weights.
+  void register_frozen() {
+    for (const Slot& slot : slots_) {
+      kernels::FrozenStorage& frozen = d_.units_[static_cast<size_t>(slot.unit)].frozen;
+      if (*slot.parameter != nullptr) continue;
+      if (slot.quantized != nullptr && slot.quantized->has_value()) {
+        for (const at::Tensor& part : (*slot.quantized)->tensors()) frozen.add(part);
+      } else {
+        frozen.add(*slot.weight);
+      }
+    }
+    for (const Layer& layer : d_.layers_) {
+      for (const kernels::JointLinears* joint :
+           {&layer.joint_qkv, &layer.joint_o, &layer.joint_gate_up, &layer.joint_down}) {
+        kernels::FrozenStorage& frozen = d_.units_[static_cast<size_t>(layer.unit)].frozen;
+        frozen.add(joint->whole);
+        if (joint->fp8)
+          for (const at::Tensor& part : joint->fp8->tensors()) frozen.add(part);
+      }
     }
   }
 

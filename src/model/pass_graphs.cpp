@@ -56,7 +56,7 @@ std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
   if (decoder.batch_target().cuts_chunks)
     return "this model's delta nets cut documents by their lengths";
   if (options.has_aux_loss) return "the routers' auxiliary loss counts every token";
-  if (options.reduces_beside)
+  if (options.communicates_in_passes)
     return "full training on several GPUs reduces gradients during the backward pass";
   for (const kernels::Layer& layer : decoder.layers()) {
     if (!layer.delta_net.defined() && !kernels::attention_is_static(of.dtype, layer.attention))
@@ -101,7 +101,9 @@ void copy_into(PackedBatch& to, const PackedBatch& from) {
 
 }  // namespace
 
-PassGraphs::PassGraphs(Decoder& decoder, const Options& options) : decoder_(decoder) {
+PassGraphs::PassGraphs(const Stage& stage, const Options& options)
+    : decoder_(stage.decoder()), stage_(stage) {
+  Decoder& decoder = decoder_;
   if (!decoder.options().device.is_cuda() || options.use == GraphUse::kOff) return;
   const bool is_asked_for = options.use == GraphUse::kAlways;
   const std::string why = why_not(decoder, options);
@@ -174,7 +176,7 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
     pass.batch = copy_of(batch);
     pass.loss = at::zeros({}, pass.batch.staged.options().dtype(at::kDouble));
     pass.graph = kernels::capture(decoder_.options().device, any_graph(), [&] {
-      pass.loss.copy_(decoder_.forward_backward(pass.batch, 1, [](int64_t) {}));
+      pass.loss.copy_(Stage(decoder_).forward_backward(pass.batch, {}));
       decoder_.join_unpacking();
     });
   } catch (const c10::Error& error) {
@@ -208,31 +210,27 @@ void PassGraphs::log_use() const {
             size() == 1 ? "" : "s", num_launched_, num_passes_);
 }
 
-at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, double grad_scale,
-                                        const Decoder::GroupDone& done, Decoder::AuxLoss* aux) {
+at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOptions& options) {
   if (batch.num_tokens() > 0) ++num_passes_;
-  if (!batch.sizes || most_tokens_ == 0)
-    return decoder_.forward_backward(batch, grad_scale, done, aux);
-  SFTRUN_CHECK(grad_scale == 1 && aux == nullptr);
+  if (!batch.sizes || most_tokens_ == 0) return stage_.forward_backward(batch, options);
+  SFTRUN_CHECK(options.grad_scale == 1 && options.aux == nullptr);
   decoder_.refresh_joints();
   decoder_.join_unpacking();  // work in the graph does not wait for events before the graph
   Pass& pass = passes_[{*batch.sizes, batch.staged.nbytes()}];
-  if (!is_ready(pass, batch)) return decoder_.forward_backward(batch, grad_scale, done, aux);
+  if (!is_ready(pass, batch)) return stage_.forward_backward(batch, options);
   copy_into(pass.batch, batch);
   pass.graph->launch();
   ++num_launched_;
-  for (int64_t group = decoder_.arch().num_layers + 1; group >= 0; --group) done(group);
+  if (options.completes_gradients) stage_.report_gradients();
   return pass.loss.clone();
 }
 
 at::Tensor PassGraphs::forward_backward(const data::Batch& batch, const Randomness& randomness,
-                                        bool is_pinned, double grad_scale,
-                                        const Decoder::GroupDone& done, Decoder::AuxLoss* aux) {
+                                        bool is_pinned, PassOptions options) {
   BatchOptions how{.is_pinned = is_pinned, .sizes = sizes_for(batch)};
-  if (decoder_.options().device.is_cuda()) how.grad_factor = std::exchange(grad_scale, 1);
+  if (decoder_.options().device.is_cuda()) how.grad_factor = std::exchange(options.grad_scale, 1);
   return forward_backward(
-      prepare_batch(batch, decoder_.rope(), decoder_.batch_target(), randomness, how), grad_scale,
-      done, aux);
+      prepare_batch(batch, decoder_.rope(), decoder_.batch_target(), randomness, how), options);
 }
 
 }  // namespace sftrun::model

@@ -10,40 +10,48 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::pair<const char*, int64_t PerCollective::*> kCollectives[] = {
+    {"all_reduce", &PerCollective::all_reduce},
+    {"all_gather", &PerCollective::all_gather},
+    {"reduce_scatter", &PerCollective::reduce_scatter},
+    {"broadcast", &PerCollective::broadcast},
+    {"send", &PerCollective::send},
+    {"recv", &PerCollective::recv}};
+
+Json to_json(const PerCollective& numbers) {
+  Json json = Json::object();
+  for (const auto& [name, member] : kCollectives) json[name] = numbers.*member;
+  return json;
+}
+
+PerCollective per_collective(const Json& json) {
+  PerCollective numbers;
+  for (const auto& [name, member] : kCollectives) numbers.*member = json.value(name, int64_t{0});
+  return numbers;
+}
+
 Json to_json(const RankReport& rank) {
   const RankBytes& bytes = rank.bytes;
-  const CollectiveCounts& counts = rank.collectives;
   return {{"bytes",
            {{"base", bytes.base},
             {"trainable", bytes.trainable},
             {"gradients", bytes.gradients},
             {"optimizer", bytes.optimizer},
             {"activations_peak", bytes.activations_peak}}},
-          {"collectives",
-           {{"all_reduce", counts.all_reduce},
-            {"all_gather", counts.all_gather},
-            {"reduce_scatter", counts.reduce_scatter},
-            {"broadcast", counts.broadcast},
-            {"send", counts.send},
-            {"recv", counts.recv}}}};
+          {"collectives", to_json(rank.collectives)},
+          {"collective_bytes", to_json(rank.collective_bytes)}};
 }
 
 RankReport rank_from_json(const Json& json) {
   const Json bytes = json.value("bytes", Json::object());
-  const Json counts = json.value("collectives", Json::object());
   const auto size = [&](const char* key) { return bytes.value(key, uint64_t{0}); };
-  const auto count = [&](const char* key) { return counts.value(key, int64_t{0}); };
   return {.bytes = {.base = size("base"),
                     .trainable = size("trainable"),
                     .gradients = size("gradients"),
                     .optimizer = size("optimizer"),
                     .activations_peak = size("activations_peak")},
-          .collectives = {.all_reduce = count("all_reduce"),
-                          .all_gather = count("all_gather"),
-                          .reduce_scatter = count("reduce_scatter"),
-                          .broadcast = count("broadcast"),
-                          .send = count("send"),
-                          .recv = count("recv")}};
+          .collectives = per_collective(json.value("collectives", Json::object())),
+          .collective_bytes = per_collective(json.value("collective_bytes", Json::object()))};
 }
 
 }  // namespace

@@ -1,10 +1,15 @@
 #include "sftrun/parallel/communicator.h"
 
 #include <ATen/ATen.h>
+#include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "c10d_errors.h"
+#include "group_state.h"
 #include "nccl_backend.h"
 #include "rendezvous.h"
 #include "sftrun/core/error.h"
@@ -32,15 +37,6 @@ std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& master
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-/// LibTorch's errors carry a C++ stack trace after their first line, and Gloo's a place in its
-/// source before it; people need what is between.
-std::string first_line(const char* what) {
-  const std::string text = what;
-  const std::string line = text.substr(0, text.find('\n'));
-  const size_t end = line.find("] ");
-  return line.starts_with("[/") && end != std::string::npos ? line.substr(end + 2) : line;
-}
-
 }  // namespace
 
 struct Communicator::Impl {
@@ -49,10 +45,9 @@ struct Communicator::Impl {
   at::Device device = at::kCPU;
   Milliseconds timeout{0};
   c10::intrusive_ptr<c10d::Store> store;
-  c10::intrusive_ptr<c10d::Backend> group;
-  std::vector<c10::intrusive_ptr<c10d::Work>> pending;
-  CollectiveCounts counts;
   std::unique_ptr<StallWatch> watch;
+  Group world;
+  std::vector<Group> groups;  // all, with `world`: shut down in `leave`
 
   Impl() = default;
   Impl(const Impl&) = delete;
@@ -60,34 +55,48 @@ struct Communicator::Impl {
   /// NCCL's process group warns at exit if it was not shut down. `leave` shuts it down; if the run
   /// failed instead, `shutdown` would wait for the other ranks, so `abort` is called.
   ~Impl() {
-    if (!group || backend != "nccl") return;
-    try {
-      pending.clear();
-      group->abort();
-    } catch (const std::exception&) {  // the device or the other ranks are already gone
+    if (backend != "nccl") return;
+    for (const Group& group : groups) {
+      if (!group.state_->backend) continue;
+      try {
+        group.state_->pending.clear();
+        group.state_->backend->abort();
+      } catch (const std::exception&) {  // the device or the other ranks are already gone
+      }
     }
   }
 
-  c10::intrusive_ptr<c10d::Backend> make_group(const std::string& name) const {
-    if (name == "nccl")
-      return make_nccl_backend(store, identity.rank, identity.world_size, timeout);
+  /// False for a single process, and after `leave`.
+  bool is_connected() const { return !groups.empty(); }
+  std::string where() const {
+    return fmt::format("rank {} of {}, {}", identity.rank, identity.world_size, backend);
+  }
+
+  c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& keys,
+                                                 int rank, int size) const {
+    if (backend == "nccl") return make_nccl_backend(keys, rank, size, timeout);
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
     gloo->devices.push_back(gloo_device(identity.master_addr));
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, identity.rank, identity.world_size,
-                                                       gloo);
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank, size, gloo);
   }
 
-  /// Runs a collective and converts its failure to a CommError.
+  /// @param position this rank's index in `ranks`   @param keys where the ranks find each other
+  Group connect(const std::vector<int>& ranks, int position,
+                const c10::intrusive_ptr<c10d::Store>& keys) {
+    auto state = std::make_shared<Group::State>();
+    state->rank = position;
+    state->ranks = ranks;
+    state->where = where();
+    state->watch = watch.get();
+    if (!groups.empty()) state->counts = groups.front().state_->counts;
+    state->backend = make_backend(keys, position, static_cast<int>(ranks.size()));
+    groups.push_back(Group(state));
+    return groups.back();
+  }
+
   template <typename Body>
-  void guarded(const char* what, Body&& body) {
-    const StallWatch::Wait wait(watch.get(), what);
-    try {
-      body();
-    } catch (const std::exception& e) {
-      throw CommError(fmt::format("{} failed: {}", what, first_line(e.what())),
-                      fmt::format("rank {} of {}, {}", identity.rank, identity.world_size, backend),
-                      "another rank stopped or the network broke; see the logs of the other ranks");
-    }
+  void guarded(const char* what, Body&& body) const {
+    run_guarded(watch.get(), what, where(), std::forward<Body>(body));
   }
 };
 
@@ -105,12 +114,15 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
   impl->timeout = to_ms(options.timeout_s);
   if (identity.world_size == 1) return Communicator(std::move(impl));
   impl->backend = backend;
+  std::vector<int> everyone(static_cast<size_t>(identity.world_size));
+  std::iota(everyone.begin(), everyone.end(), 0);
   try {
     impl->store = open_store(identity, options);
     impl->store->setTimeout(impl->timeout);
     wait_for_all_ranks(*impl->store, identity, options);
-    impl->group = impl->make_group(backend);
+    impl->world = impl->connect(everyone, identity.rank, impl->store);
     impl->watch = std::make_unique<StallWatch>(identity, options);
+    impl->world.state_->watch = impl->watch.get();
   } catch (const Error&) {
     throw;
   } catch (const StoppedWaiting&) {
@@ -136,27 +148,27 @@ std::string Communicator::backend() const {
   return impl_->backend;
 }
 const CollectiveCounts& Communicator::counts() const {
-  return impl_->counts;
+  return *impl_->world.state_->counts;
+}
+Group& Communicator::world() {
+  return impl_->world;
 }
 
-void Communicator::all_reduce_async(const at::Tensor& tensor) {
-  if (!impl_->group) return;
-  impl_->guarded("all_reduce", [&] {
-    std::vector<at::Tensor> tensors = {tensor};
-    impl_->pending.push_back(impl_->group->allreduce(tensors));
+Group Communicator::make_group(const std::vector<int>& ranks, const std::string& name) {
+  if (!impl_->is_connected()) return {};
+  if (static_cast<int>(ranks.size()) == world_size()) return impl_->world;
+  const auto own = std::find(ranks.begin(), ranks.end(), rank());
+  if (own == ranks.end() || ranks.size() == 1) return {};
+  Group group;
+  impl_->guarded("connecting a group", [&] {
+    group = impl_->connect(ranks, static_cast<int>(own - ranks.begin()),
+                           c10::make_intrusive<c10d::PrefixStore>("group/" + name, impl_->store));
   });
-  ++impl_->counts.all_reduce;
-}
-
-void Communicator::wait_all() {
-  impl_->guarded("all_reduce", [&] {
-    for (auto& work : impl_->pending) work->wait();
-  });
-  impl_->pending.clear();
+  return group;
 }
 
 std::vector<std::vector<double>> Communicator::all_gather(const std::vector<double>& values) {
-  if (!impl_->group) return {values};
+  if (!impl_->is_connected()) return {values};
   const auto options = at::TensorOptions().dtype(at::kDouble);
   const at::Tensor own = at::empty({static_cast<int64_t>(values.size())}, options);
   std::copy(values.begin(), values.end(), own.data_ptr<double>());
@@ -171,15 +183,14 @@ std::vector<std::vector<double>> Communicator::all_gather(const std::vector<doub
 }
 
 at::Tensor Communicator::all_gather_tensor(const at::Tensor& values) {
-  if (!impl_->group) return values.unsqueeze(0);
-  at::Tensor input = values, all = at::empty({world_size() * values.numel()}, values.options());
-  impl_->guarded("all_gather", [&] { impl_->group->_allgather_base(all, input)->wait(); });
-  ++impl_->counts.all_gather;
+  if (!impl_->is_connected()) return values.unsqueeze(0);
+  const at::Tensor all = at::empty({world_size() * values.numel()}, values.options());
+  impl_->world.all_gather_into(all, values);
   return all.view({world_size(), values.numel()});
 }
 
 void Communicator::barrier(const std::string& name) {
-  if (!impl_->group) return;
+  if (!impl_->is_connected()) return;
   const std::string count = "barrier/" + name, open = count + "/open";
   std::string failure;
   impl_->guarded("barrier", [&] {
@@ -199,12 +210,16 @@ void Communicator::barrier(const std::string& name) {
 
 void Communicator::leave() {
   barrier("end");
-  if (!impl_->group) return;
+  if (!impl_->is_connected()) return;
   // All ranks have finished all collectives, but the store must still be reachable.
+  for (const Group& group : impl_->groups) group.state_->watch = nullptr;
   impl_->watch.reset();
-  if (impl_->backend == "nccl")
-    impl_->guarded("shutting NCCL down", [&] { impl_->group->shutdown(); });
-  impl_->group.reset();
+  for (const Group& group : impl_->groups) {
+    if (impl_->backend == "nccl")
+      impl_->guarded("shutting NCCL down", [&] { group.state_->backend->shutdown(); });
+    group.state_->backend.reset();
+  }
+  impl_->groups.clear();
   const auto left = [](int rank) { return fmt::format("left/{}", rank); };
   impl_->guarded("leaving", [&] {
     // `set` does not wait for an answer of the store, so it works even if the host is gone already.
@@ -218,7 +233,7 @@ void Communicator::leave() {
 }
 
 void Communicator::abandon(const std::string& why) noexcept {
-  if (!impl_->group) return;
+  if (!impl_->is_connected()) return;
   try {
     std::string cause = first_line(why.c_str());
     if (cause.starts_with("error: ")) cause = cause.substr(7);
@@ -233,7 +248,7 @@ void Communicator::set_activity(const std::string& activity) {
 }
 
 std::string Communicator::broadcast(const std::string& name, const std::string& text) {
-  if (!impl_->group) return text;
+  if (!impl_->is_connected()) return text;
   std::string result;
   impl_->guarded("broadcast", [&] {
     const std::string key = "broadcast/" + name;

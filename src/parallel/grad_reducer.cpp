@@ -6,21 +6,20 @@
 
 namespace sftrun::parallel {
 
-GradReducer::GradReducer(Communicator& comm, at::Tensor flat_grad,
+GradReducer::GradReducer(Group ranks, at::Tensor flat_grad,
                          std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bucket_cap_bytes)
-    : comm_(comm),
+    : ranks_(std::move(ranks)),
       flat_grad_(std::move(flat_grad)),
       ranges_(std::move(ranges)),
       bucket_cap_elements_(std::max<int64_t>(1, bucket_cap_bytes / 4)) {}
 
-void GradReducer::group_done(int64_t group) {
-  if (group >= static_cast<int64_t>(ranges_.size())) return;
-  const auto [begin, end] = ranges_[static_cast<size_t>(group)];
+void GradReducer::unit_ready(int64_t unit) {
+  const auto [begin, end] = ranges_.at(static_cast<size_t>(unit));
   if (begin == end) return;
   if (begin_ == end_) {
     end_ = end;
   } else {
-    SFTRUN_CHECK_EQ(end, begin_);  // groups complete from the last to the first
+    SFTRUN_CHECK_EQ(end, begin_);  // units complete from the last to the first
   }
   begin_ = begin;
   if (end_ - begin_ >= bucket_cap_elements_) flush();
@@ -28,13 +27,13 @@ void GradReducer::group_done(int64_t group) {
 
 void GradReducer::flush() {
   if (begin_ == end_) return;
-  comm_.all_reduce_async(flat_grad_.narrow(0, begin_, end_ - begin_));
+  ranks_.all_reduce_async(flat_grad_.narrow(0, begin_, end_ - begin_));
   begin_ = end_ = 0;
 }
 
 void GradReducer::finish() {
   flush();
-  comm_.wait_all();
+  ranks_.wait_all();
 }
 
 }  // namespace sftrun::parallel

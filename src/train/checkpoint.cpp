@@ -83,30 +83,46 @@ struct RemovedUnlessRenamed {
   }
 };
 
-std::vector<weights::TensorToWrite> optimizer_tensors(const Optimizer& optimizer) {
+std::vector<weights::TensorToWrite> optimizer_tensors(const Optimizer& optimizer,
+                                                      parallel::Strategy& strategy) {
   std::vector<weights::TensorToWrite> tensors;
   for (const StateTensor& part : optimizer.state()) {
     tensors.push_back(
-        {part.name, part.values.scalar_type() == at::kByte ? DType::kU8 : DType::kF32,
-         part.values.sizes().vec(), [values = part.values](void* destination) {
-           at::from_blob(destination, values.sizes(), values.scalar_type()).copy_(values);
+        {part.name, part.values.scalar_type() == at::kByte ? DType::kU8 : DType::kF32, part.shape,
+         [values = part.values, &strategy](void* destination) {
+           const at::Tensor whole = strategy.whole(values.flatten());
+           at::from_blob(destination, whole.sizes(), whole.scalar_type()).copy_(whole);
          }});
   }
   return tensors;
 }
 
-void copy_into(const weights::SafetensorsFile& file, const fs::path& path, const std::string& name,
-               const at::Tensor& destination) {
+/// The values of a tensor in a file, as a view of the mapped file.
+/// @param shape of the tensor   @param type fp32 or uint8
+at::Tensor values_in(const weights::SafetensorsFile& file, const fs::path& path,
+                     const std::string& name, at::IntArrayRef shape, at::ScalarType type) {
   const weights::SafetensorsEntry* entry = file.find(name);
-  const char* dtype = destination.scalar_type() == at::kByte ? "U8" : "F32";
-  if (entry == nullptr || entry->dtype != dtype || entry->bytes.size() != destination.nbytes()) {
+  const char* dtype = type == at::kByte ? "U8" : "F32";
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(type);
+  if (entry == nullptr || entry->dtype != dtype || entry->bytes.size() != bytes) {
     throw DataError(fmt::format("the checkpoint lacks {} or has it in another size", name),
                     path.string(),
                     "it was written by a run with another configuration; use another output.dir or "
                     "--resume never");
   }
-  auto* data = const_cast<std::byte*>(entry->bytes.data());
-  destination.copy_(at::from_blob(data, destination.sizes(), destination.scalar_type()));
+  return at::from_blob(const_cast<std::byte*>(entry->bytes.data()), shape, type);
+}
+
+/// A parameter's values in the order of its elements in memory.
+at::Tensor parameter_in(const weights::SafetensorsFile& file, const fs::path& path,
+                        const kernels::Parameter& parameter) {
+  const at::Tensor stored =
+      values_in(file, path, parameter.name, parameter.shape_in_files(), at::kFloat);
+  if (!parameter.layout.reorders()) return stored.flatten();
+  const at::Tensor values = at::empty(parameter.shape, at::kFloat),
+                   ordered = parameter.in_file_order(values);
+  ordered.copy_(stored.view(ordered.sizes()));
+  return values.flatten();
 }
 
 }  // namespace
@@ -152,9 +168,31 @@ void CheckpointStore::remove_leftovers() const {
   remove_entries(directory_, kUnfinished);
 }
 
-void CheckpointStore::save(model::Decoder& decoder, Optimizer& optimizer,
+CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strategy& strategy,
+                                       const Optimizer& optimizer, bool is_adapter) {
+  const model::MasterValues masters = [&strategy](const kernels::Parameter& parameter) {
+    return strategy.master_of(parameter);
+  };
+  // With PiSSA the trained parameters are not the exported adapter, so both are stored.
+  const bool has_principal_parts = !decoder.principal_parts().empty();
+  CheckpointContents contents;
+  if (is_adapter) contents.adapter = model::adapter_tensors(decoder, masters);
+  if (has_principal_parts) contents.principal_parts = model::principal_part_tensors(decoder);
+  if (!is_adapter || has_principal_parts)
+    contents.trainable = model::trained_tensors(decoder, masters);
+  contents.optimizer = optimizer_tensors(optimizer, strategy);
+  return contents;
+}
+
+void CheckpointContents::take_part() const {
+  for (const auto* tensors : {&adapter, &principal_parts, &trainable, &optimizer})
+    weights::produce_without_file(*tensors);
+}
+
+void CheckpointStore::save(const CheckpointContents& contents,
                            const std::optional<weights::AdapterConfig>& adapter,
-                           const TrainState& state, std::optional<int64_t> total_limit) const {
+                           const TrainState& state, int64_t optimizer_steps,
+                           std::optional<int64_t> total_limit) const {
   const fs::path target = path_of(state.step);
   const fs::path temporary =
       directory_ / fmt::format("{}{}-{}", kUnfinished, step_name(state.step), ::getpid());
@@ -164,19 +202,13 @@ void CheckpointStore::save(model::Decoder& decoder, Optimizer& optimizer,
     throw DeviceError("cannot make a folder for the checkpoint: " + code.message(),
                       temporary.string(), "is the disk full, or the folder not writable?");
   }
-  if (adapter) {
-    weights::write_adapter(temporary, *adapter, model::adapter_tensors(decoder));
-  }
-  // With PiSSA the trained parameters are not the exported adapter, so both are stored.
-  if (!decoder.principal_parts().empty()) {
-    weights::write_safetensors(temporary / kPrincipalPartsFile,
-                               model::principal_part_tensors(decoder));
-  }
-  if (!adapter || !decoder.principal_parts().empty()) {
-    weights::write_safetensors(temporary / kTrainableFile, model::trained_tensors(decoder));
-  }
-  weights::write_safetensors(temporary / kOptimizerFile, optimizer_tensors(optimizer));
-  write_state(temporary, state, optimizer.steps());
+  if (adapter) weights::write_adapter(temporary, *adapter, contents.adapter);
+  if (!contents.principal_parts.empty())
+    weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);
+  if (!contents.trainable.empty())
+    weights::write_safetensors(temporary / kTrainableFile, contents.trainable);
+  weights::write_safetensors(temporary / kOptimizerFile, contents.optimizer);
+  write_state(temporary, state, optimizer_steps);
   sync_directory(temporary);
   if (std::rename(temporary.c_str(), target.c_str()) != 0) {
     throw DeviceError("cannot rename the finished checkpoint into place", target.string(),
@@ -215,20 +247,28 @@ fs::path principal_parts_of(const fs::path& checkpoint) {
   return checkpoint / kPrincipalPartsFile;
 }
 
-void restore(const fs::path& checkpoint, model::Decoder& decoder, Optimizer& optimizer) {
+void restore(const fs::path& checkpoint, parallel::Strategy& strategy, Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const auto json = read_state_json(checkpoint);
   const bool is_adapter = !fs::exists(checkpoint / kTrainableFile);
   const fs::path values_path = checkpoint / (is_adapter ? kAdapterFile : kTrainableFile);
   const weights::SafetensorsFile values(values_path);
   const weights::SafetensorsFile moments(checkpoint / kOptimizerFile);
-  for (kernels::Parameter& parameter : decoder.parameters().parameters()) {
-    copy_into(values, values_path, parameter.name,
-              parameter.in_file_order(parameter.master.detach()));
+  const kernels::OwnedValues& owned = strategy.owned();
+  for (const kernels::OwnedValues::Piece& piece : owned.pieces) {
+    owned.flat.master.narrow(0, piece.offset, piece.numel)
+        .copy_(parameter_in(values, values_path, *piece.parameter)
+                   .narrow(0, piece.begin, piece.numel));
   }
-  for (const StateTensor& part : optimizer.state())
-    copy_into(moments, checkpoint / kOptimizerFile, part.name, part.values);
-  decoder.parameters().refresh_compute();
+  for (const StateTensor& part : optimizer.state()) {
+    const at::Tensor whole = values_in(moments, checkpoint / kOptimizerFile, part.name, part.shape,
+                                       part.values.scalar_type());
+    at::Tensor destination = part.values;
+    destination.copy_(
+        whole.flatten().narrow(0, part.begin, destination.numel()).view(destination.sizes()));
+  }
+  if (!owned.flat.compute.is_same(owned.flat.master)) owned.flat.compute.copy_(owned.flat.master);
+  owned.store->compute_changed();
   optimizer.set_steps(json["optimizer_steps"].get<int64_t>());
 }
 

@@ -21,25 +21,9 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::vector<std::pair<int64_t, int64_t>> group_ranges(const kernels::ParameterStore& store) {
-  std::vector<std::pair<int64_t, int64_t>> ranges;
-  for (int64_t group = 0; group < store.num_groups(); ++group)
-    ranges.push_back(store.group_range(group));
-  return ranges;
-}
-
 // For a rank without label tokens
 constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kBeforeAll = -1;  // drops the events of step 0, too
-
-model::PassGraphs::Options graph_options(const TrainerInputs& in) {
-  const config::TrainConfig& train = in.config.train;
-  const bool trains_weights = in.decoder->options().trains == model::Trains::kFull ||
-                              in.decoder->options().trains == model::Trains::kPartial;
-  return {.use = graph_use(train.cuda_graphs),
-          .has_aux_loss = train.router_aux_loss_coef.value_or(0) > 0,
-          .reduces_beside = in.comm->world_size() > 1 && trains_weights};
-}
 
 }  // namespace
 
@@ -64,36 +48,16 @@ struct Trainer::StepReport {
   bool skipped = false;  // fp16: gradients were not finite, so no weight was changed
 };
 
-/// fp64 scalars on the device, one per micro-batch of this rank.
-struct Trainer::MicroBatchSums {
-  std::vector<at::Tensor> losses, aux_losses;
-  int64_t label_tokens = 0;  // of this rank
-};
-
-model::GraphUse graph_use(config::CudaGraphs choice) {
-  switch (choice) {
-    case config::CudaGraphs::kOff:
-      return model::GraphUse::kOff;
-    case config::CudaGraphs::kOn:
-      return model::GraphUse::kAlways;
-    case config::CudaGraphs::kAuto:
-      break;
-  }
-  return model::GraphUse::kWhereItPays;
-}
-
 Trainer::Trainer(TrainerInputs inputs)
     : in_(std::move(inputs)),
       schedule_(schedule_of(in_.config.train, in_.batches->total_steps())),
-      optimizer_(make_optimizer(in_.decoder->parameters(), in_.config.train)),
+      optimizer_(make_optimizer(in_.strategy->owned(), in_.config.train)),
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
       reads_later_(in_.decoder->options().device.is_cuda() && !loss_scale_.is_active() &&
                    optimizer_->reads_gate()),
-      passes_(*in_.decoder, graph_options(in_)),
+      micro_batches_(one_stage_schedule(*in_.decoder, *in_.strategy, in_.config.train)),
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
-      reducer_(*in_.comm, in_.decoder->parameters().grad(), group_ranges(in_.decoder->parameters()),
-               in_.config.train.ddp_bucket_cap_mb << 20),
       checkpoints_(in_.run_dir / "checkpoints"),
       progress_(in_.batches->total_steps()),
       save_every_s_(parse_duration_s(in_.config.train.save_every).value_or(0)),
@@ -103,7 +67,7 @@ Trainer::Trainer(TrainerInputs inputs)
   state_.identity = in_.identity;
   state_.rendered_at_unix_s = in_.rendered_at_unix_s;
   if (in_.resume_from) {
-    restore(*in_.resume_from, *in_.decoder, *optimizer_);
+    restore(*in_.resume_from, *in_.strategy, *optimizer_);
     state_ = read_train_state(*in_.resume_from);
     state_.identity = in_.identity;
     saved_step_ = state_.step;
@@ -155,7 +119,7 @@ TrainOutcome Trainer::run() {
     }
   }
   metrics_.sync();
-  if (is_main()) passes_.log_use();
+  if (is_main()) micro_batches_->log_use();
   return outcome_;
 }
 
@@ -174,19 +138,20 @@ void Trainer::queue_step(int64_t step) {
   queued.epochs = in_.batches->epochs_after(step);
   queued.loss_scale = loss_scale_.value();
   queued.learning_rate = schedule_.lr_at(step - loss_scale_.state().skipped_steps);
-  in_.decoder->parameters().zero_grad();
-  const MicroBatchSums sums = forward_backward(queued.batch, step);
-  reducer_.finish();  // sum, not mean: losses are already divided by label_tokens
+  in_.strategy->begin_step();
+  const StepSums sums = forward_backward(queued.batch, step);
+  in_.strategy->finish_step();  // sum, not mean: losses are already divided by label_tokens
   queue_update(queued, sums);
   queued_.push_back(std::move(queued));
 }
 
 /// Queues the update if the device decides about it, then the copy of the step's values to the
 /// host.
-void Trainer::queue_update(const QueuedStep& queued, const MicroBatchSums& sums) {
+void Trainer::queue_update(const QueuedStep& queued, const StepSums& sums) {
   StepNumbers& numbers = numbers_of(queued.step);
   const bool is_save_due = save_every_s_ > 0 && now_s() - last_save_s_ >= save_every_s_;
-  numbers.gather(*in_.comm, grad_norm(in_.decoder->parameters()), sums.losses, sums.aux_losses,
+  const at::Tensor grad_norm = in_.strategy->squares(in_.strategy->owned().flat.grad).sqrt_();
+  numbers.gather(*in_.comm, grad_norm, sums.losses, sums.aux_losses,
                  {.label_tokens = static_cast<double>(sums.label_tokens),
                   .peak_memory_bytes = static_cast<double>(in_.hooks.peak_memory_bytes()),
                   .stop_exit_code = static_cast<double>(in_.hooks.stop_exit_code()),
@@ -251,23 +216,27 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
   StepReport report;
   report.grad_norm = ranks.front().grad_norm / queued.loss_scale;
   double total = 0, aux_total = 0;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const RankNumbers& numbers = ranks[rank];
+  const parallel::Mesh& mesh = in_.strategy->mesh();
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const RankNumbers& numbers = ranks[i];
+    const auto rank = static_cast<int>(i);
     double of_rank = 0, aux_of_rank = 0;
     for (const double loss : numbers.losses) of_rank += loss;
     for (const double loss : numbers.aux_losses) aux_of_rank += loss;
     // The reduced norm is the same on all ranks unless a GPU or a link is broken. A non-finite norm
     // on any rank stops the update.
     if (!std::isfinite(numbers.grad_norm)) report.grad_norm = numbers.grad_norm;
-    total += of_rank;
-    aux_total += aux_of_rank;
+    if (mesh.counts_loss_of(rank)) {
+      total += of_rank;
+      aux_total += aux_of_rank;
+    }
     const HostNumbers& host = numbers.host;
     report.loss_per_rank.push_back(host.label_tokens > 0 ? of_rank / host.label_tokens : kNoLoss);
     report.peak_memory_bytes.push_back(static_cast<uint64_t>(host.peak_memory_bytes));
     if (host.gpu_utilization >= 0) report.gpu_utilization.push_back(host.gpu_utilization);
     stop_exit_code_ = std::max(stop_exit_code_, static_cast<int>(host.stop_exit_code));
     if (report.not_finite_at < 0)
-      report.not_finite_at = not_finite_at(numbers, static_cast<int64_t>(rank));
+      report.not_finite_at = not_finite_at(numbers, mesh.dp_rank_of(rank));
   }
   if (report.gpu_utilization.size() < ranks.size()) report.gpu_utilization.clear();
   save_wanted_ = save_wanted_ || ranks.front().host.save_due != 0;
@@ -278,42 +247,33 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
 
 /// Index of the first packed sequence of the rank's first micro-batch with a non-finite loss; -1:
 /// none.
-int64_t Trainer::not_finite_at(const RankNumbers& numbers, int64_t rank) const {
+int64_t Trainer::not_finite_at(const RankNumbers& numbers, int dp_rank) const {
   for (size_t micro_step = 0; micro_step < numbers.losses.size(); ++micro_step)
     if (!std::isfinite(numbers.losses[micro_step]))
-      return first_bin(static_cast<int64_t>(micro_step), rank);
+      return first_bin(static_cast<int64_t>(micro_step), dp_rank);
   return -1;
 }
 
-int64_t Trainer::first_bin(int64_t micro_step, int64_t rank) const {
-  return (micro_step * in_.comm->world_size() + rank) * *in_.config.train.batch_size.value;
+int64_t Trainer::first_bin(int64_t micro_step, int dp_rank) const {
+  return (micro_step * in_.strategy->mesh().dp_size() + dp_rank) *
+         *in_.config.train.batch_size.value;
 }
 
-Trainer::MicroBatchSums Trainer::forward_backward(const data::StepBatch& global_batch,
-                                                  int64_t step) {
+StepSums Trainer::forward_backward(const data::StepBatch& global_batch, int64_t step) {
   const config::TrainConfig& train = in_.config.train;
-  const int64_t micro_batch_size = *train.batch_size.value, accum = *train.grad_accum.value;
-  const model::Randomness randomness{static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step),
-                                     /*training=*/true};
-  const double grad_scale = loss_scale_.value() / static_cast<double>(global_batch.label_tokens);
-  MicroBatchSums sums;
-  for (int64_t micro_step = 0; micro_step < accum; ++micro_step) {
-    const data::Batch batch =
-        data::make_batch(global_batch.examples, global_batch.bins,
-                         first_bin(micro_step, in_.comm->rank()), micro_batch_size);
-    model::Decoder::AuxLoss aux{.grad_scale = loss_scale_.value() * aux_coef() /
-                                              num_micro_batches(global_batch)};
-    sums.label_tokens += batch.label_tokens;
-    const bool last = micro_step + 1 == accum;
-    sums.losses.push_back(passes_.forward_backward(
-        batch, randomness, train.dataloader_pin_memory, grad_scale,
-        [&](int64_t group) {
-          if (last) reducer_.group_done(group);
-        },
-        aux_coef() > 0 ? &aux : nullptr));
-    if (aux_coef() > 0) sums.aux_losses.push_back(aux.value);
-  }
-  return sums;
+  StepWork work;
+  work.num_micro_batches = *train.grad_accum.value;
+  work.micro_batch = [&](int64_t micro_step) {
+    return data::make_batch(global_batch.examples, global_batch.bins,
+                            first_bin(micro_step, in_.strategy->mesh().dp_rank()),
+                            *train.batch_size.value);
+  };
+  work.randomness = {static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step),
+                     /*training=*/true};
+  work.grad_scale = loss_scale_.value() / static_cast<double>(global_batch.label_tokens);
+  if (aux_coef() > 0)
+    work.aux_grad_scale = loss_scale_.value() * aux_coef() / num_micro_batches(global_batch);
+  return micro_batches_->run(work);
 }
 
 double Trainer::aux_coef() const {
@@ -449,7 +409,7 @@ bool Trainer::save_due(int64_t step) const {
 
 void Trainer::evaluate(int64_t steps_done) {
   tell("evaluating", steps_done);
-  const EvalResult result = evaluator_->run(*in_.decoder, *in_.comm);
+  const EvalResult result = evaluator_->run(*in_.decoder, *in_.strategy, *in_.comm);
   tell("training", steps_done);
   if (!std::isfinite(result.loss)) {
     log::warn("step {}: the validation loss is not finite, while the training loss is; look at {}",
@@ -474,10 +434,9 @@ void Trainer::evaluate(int64_t steps_done) {
 
 /// Checks weights and optimizer state after the last update. All ranks get the same result.
 void Trainer::require_finite_state(int64_t steps_done) {
-  if (std::isfinite(kernels::sum_of_squares(in_.decoder->parameters().master()).item<double>()) &&
-      optimizer_->is_finite()) {
-    return;
-  }
+  const at::Tensor squares = in_.strategy->squares(in_.strategy->owned().flat.master);
+  const bool state_is_finite = in_.strategy->holds_everywhere(optimizer_->is_finite());
+  if (std::isfinite(squares.item<double>()) && state_is_finite) return;
   throw Error(
       ExitCode::kWorkerFailed,
       fmt::format("the weights are not finite after step {}; they are not saved", steps_done),
@@ -495,11 +454,15 @@ void Trainer::save(int64_t steps_done) {
   tell("saving", steps_done);
   state_.data_position = in_.batches->position();
   if (loss_scale_.is_active()) state_.loss_scale = loss_scale_.state();
+  const CheckpointContents contents =
+      checkpoint_contents(*in_.decoder, *in_.strategy, *optimizer_, in_.adapter.has_value());
   if (is_main()) {
     metrics_.sync();
-    checkpoints_.save(*in_.decoder, *optimizer_, in_.adapter, state_,
+    checkpoints_.save(contents, in_.adapter, state_, optimizer_->steps(),
                       in_.config.train.save_total_limit);
     log::info("step {}/{} checkpoint written", steps_done, in_.batches->total_steps());
+  } else if (in_.strategy->divides_parameters()) {
+    contents.take_part();
   }
   in_.comm->barrier(fmt::format("save-{}", steps_done));
   last_save_s_ = now_s();

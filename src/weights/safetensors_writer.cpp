@@ -93,6 +93,16 @@ void require_finite_fp16(const std::string& name, const std::byte* data, size_t 
   }
 }
 
+/// Wider types first, so that each tensor is aligned to its type.
+std::vector<const TensorToWrite*> writing_order(const std::vector<TensorToWrite>& tensors) {
+  std::vector<const TensorToWrite*> order;
+  for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
+  std::stable_sort(order.begin(), order.end(), [](const TensorToWrite* a, const TensorToWrite* b) {
+    return size_of(a->dtype) > size_of(b->dtype);
+  });
+  return order;
+}
+
 }  // namespace
 
 void refuse_overflow(std::vector<TensorToWrite>& tensors) {
@@ -107,11 +117,7 @@ void refuse_overflow(std::vector<TensorToWrite>& tensors) {
 }
 
 void write_safetensors(const fs::path& path, const std::vector<TensorToWrite>& tensors) {
-  std::vector<const TensorToWrite*> order;
-  for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
-  std::stable_sort(order.begin(), order.end(), [](const TensorToWrite* a, const TensorToWrite* b) {
-    return size_of(a->dtype) > size_of(b->dtype);
-  });
+  const std::vector<const TensorToWrite*> order = writing_order(tensors);
   AtomicFile file(path);
   file.write(header_of(order));
   std::vector<std::byte> buffer;
@@ -121,6 +127,14 @@ void write_safetensors(const fs::path& path, const std::vector<TensorToWrite>& t
     file.write(buffer.data(), buffer.size());
   }
   file.commit();
+}
+
+void produce_without_file(const std::vector<TensorToWrite>& tensors) {
+  std::vector<std::byte> buffer;
+  for (const TensorToWrite* tensor : writing_order(tensors)) {
+    buffer.resize(bytes_of(*tensor));
+    tensor->produce(buffer.data());
+  }
 }
 
 void write_sharded_safetensors(const fs::path& directory, const std::vector<TensorToWrite>& tensors,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sftrun/model/decoder.h"
+#include "sftrun/model/stage.h"
 #include "sftrun/train/adamw.h"
 #include "support.h"
 #include "support/reference.h"
@@ -32,11 +33,10 @@ Step step_of(const std::shared_ptr<const weights::Checkpoint>& model, model::Dec
   const auto examples = test::within_vocabulary(
       test::read_reference(data("models/tied-gqa")).examples, model->arch().vocab_size);
   Step step;
-  model::Decoder::AuxLoss aux{.grad_scale = 10};
-  step.loss = decoder
-                  ->forward_backward(
-                      test::packed(*decoder, examples, device), 1.0, [](int64_t) {},
-                      is_balanced ? &aux : nullptr)
+  model::AuxLoss aux{.grad_scale = 10};
+  step.loss = model::Stage(*decoder)
+                  .forward_backward(test::packed(*decoder, examples, device),
+                                    {.grad_scale = 1.0, .aux = is_balanced ? &aux : nullptr})
                   .item<double>();
   if (is_balanced) step.balance = aux.value.item<double>();
   step.grads = decoder->parameters().grad().cpu();

@@ -40,15 +40,21 @@ struct Numbers {
   int64_t graphs = 0;
 };
 
+struct CountedUnits final : kernels::UnitHooks {
+  int64_t num_ready = 0;
+  void gradients_ready(int64_t) override { ++num_ready; }
+};
+
 /// Steps of two micro-batches, of which each changes the weights.
 Numbers run(const std::filesystem::path& path, DecoderOptions options, GraphUse use) {
   const at::NoGradGuard no_grad;
   options.device = test::kCard;
   const auto decoder = Decoder::load(weights::Checkpoint::open(path), options);
-  PassGraphs always(*decoder, {.use = GraphUse::kAlways}), passes(*decoder, {.use = use});
+  CountedUnits units;
+  PassGraphs always(Stage(*decoder), {.use = GraphUse::kAlways}),
+      passes(Stage(*decoder, &units), {.use = use});
   train::AdamW optimizer(decoder->parameters(), {});
   Numbers numbers;
-  int64_t groups = 0;
   for (uint32_t step = 0; step < kSteps; ++step) {
     decoder->parameters().zero_grad();
     for (const int64_t micro_step : {0, 1}) {
@@ -58,13 +64,13 @@ Numbers run(const std::filesystem::path& path, DecoderOptions options, GraphUse 
       const PackedBatch packed =
           prepare_batch(batch, decoder->rope(), decoder->batch_target(), {42, step, true},
                         {.grad_factor = 1.0 / (1 + step), .sizes = always.sizes_for(batch)});
-      const at::Tensor loss = passes.forward_backward(packed, 1, [&](int64_t) { ++groups; }, {});
+      const at::Tensor loss = passes.forward_backward(packed, {});
       numbers.losses.push_back(loss.item<double>());
     }
     numbers.grads = decoder->parameters().grad().cpu();
     optimizer.step(1e-2, 1.0);
   }
-  EXPECT_EQ(groups, 2 * kSteps * (decoder->arch().num_layers + 2));
+  EXPECT_EQ(units.num_ready, 2 * kSteps * (decoder->arch().num_layers + 2));
   numbers.weights = decoder->parameters().master().cpu();
   numbers.graphs = passes.size();
   return numbers;

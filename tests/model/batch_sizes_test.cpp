@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sftrun/core/rng.h"
+#include "sftrun/model/stage.h"
 #include "support/reference.h"
 #include "support/tensors.h"
 
@@ -154,10 +155,10 @@ TEST(FilledUp, TrainsAsTheBatchAlone) {
       BatchOptions how;
       if (is_full) how.sizes = rounded_sizes(batch);
       loss[is_full] =
-          decoder
-              ->forward_backward(prepare_batch(batch, decoder->rope(), decoder->batch_target(),
-                                               {42, 3, true}, how),
-                                 0.5, [](int64_t) {})
+          Stage(*decoder)
+              .forward_backward(prepare_batch(batch, decoder->rope(), decoder->batch_target(),
+                                              {42, 3, true}, how),
+                                {.grad_scale = 0.5})
               .item<double>();
       grads[is_full] = decoder->parameters().grad().clone();
     }

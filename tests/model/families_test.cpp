@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sftrun/model/generate.h"
+#include "sftrun/model/stage.h"
 #include "support/adapter_weights.h"
 #include "support/expect_error.h"
 #include "support/reference.h"
@@ -49,13 +50,13 @@ struct Losses {
   std::optional<double> aux;
 };
 Losses forward_backward(Decoder& decoder, const PackedBatch& batch) {
-  Decoder::AuxLoss aux{.grad_scale = decoder.arch().mixture.aux_loss_coef.value_or(0)};
+  AuxLoss aux{.grad_scale = decoder.arch().mixture.aux_loss_coef.value_or(0)};
   const bool balances = aux.grad_scale > 0;
   const double label_tokens = static_cast<double>(batch.labels.numel());
   Losses losses;
-  losses.loss = decoder
+  losses.loss = Stage(decoder)
                     .forward_backward(
-                        batch, 1 / label_tokens, [](int64_t) {}, balances ? &aux : nullptr)
+                        batch, {.grad_scale = 1 / label_tokens, .aux = balances ? &aux : nullptr})
                     .item<double>() /
                 label_tokens;
   if (balances) losses.aux = aux.value.item<double>();
@@ -130,7 +131,7 @@ TEST_P(Families, Logits) {
   const auto decoder = load({});
   Worst worst;
   const auto expect_logits = [&](const PackedBatch& batch, const at::Tensor& reference) {
-    const at::Tensor logits = decoder->logits(batch, at::arange(batch.num_tokens()));
+    const at::Tensor logits = Stage(*decoder).logits(batch, at::arange(batch.num_tokens()));
     EXPECT_TRUE(close(logits, reference, 1e-5));
     worst.saw(logits, reference);
   };
@@ -239,9 +240,8 @@ Balanced balanced(const std::vector<data::Example>& examples, const kernels::Bac
   options.backend = &backend;
   options.gradient_checkpointing = checkpointing;
   const auto decoder = Decoder::load(weights::Checkpoint::open(directory_of("mixtral")), options);
-  Decoder::AuxLoss aux{.grad_scale = 1};
-  decoder->forward_backward(
-      packed(*decoder, examples), 0, [](int64_t) {}, &aux);
+  AuxLoss aux{.grad_scale = 1};
+  Stage(*decoder).forward_backward(packed(*decoder, examples), {.grad_scale = 0, .aux = &aux});
   return {decoder->parameters().grad().clone(), aux.value.item<double>()};
 }
 
@@ -268,13 +268,13 @@ TEST(RouterBalance, EmptyBatchesAddNothing) {
   DecoderOptions options;
   options.trains = Trains::kFull;
   const auto decoder = Decoder::load(weights::Checkpoint::open(directory_of("mixtral")), options);
-  Decoder::AuxLoss aux{.grad_scale = 1, .value = at::scalar_tensor(7, at::kDouble)};
-  const at::Tensor loss = decoder->forward_backward(
-      PackedBatch{}, 1, [](int64_t) {}, &aux);
+  AuxLoss aux{.grad_scale = 1, .value = at::scalar_tensor(7, at::kDouble)};
+  const at::Tensor loss =
+      Stage(*decoder).forward_backward(PackedBatch{}, {.grad_scale = 1, .aux = &aux});
   EXPECT_EQ(loss.item<double>(), 0);
   EXPECT_EQ(aux.value.item<double>(), 0);
-  decoder->forward_backward(packed(*decoder, read_reference(directory_of("mixtral")).examples), 0,
-                            [](int64_t) {});
+  Stage(*decoder).forward_backward(
+      packed(*decoder, read_reference(directory_of("mixtral")).examples), {.grad_scale = 0});
   EXPECT_EQ(decoder->parameters().grad().abs().max().item<double>(), 0);
 }
 
@@ -293,7 +293,7 @@ TEST(Released, FormGivesTheSameLogits) {
     const auto decoder =
         Decoder::load(weights::Checkpoint::open(directory_of(kind + "_released")), {});
     const PackedBatch both = packed(*decoder, reference.examples);
-    EXPECT_TRUE(close(decoder->logits(both, at::arange(both.num_tokens())),
+    EXPECT_TRUE(close(Stage(*decoder).logits(both, at::arange(both.num_tokens())),
                       at::cat(reference.logits), 1e-5));
   }
 }
@@ -306,7 +306,7 @@ TEST(ExpertTargets, AreNamedAsPeftNamesThem) {
     std::vector<std::string> found;
     const auto decoder = load_with("mixtral", lora);
     for (const kernels::Parameter& p : decoder->parameters().parameters()) {
-      if (p.group == 1 && p.name.find("mlp") != std::string::npos) found.push_back(p.name);
+      if (p.unit == 1 && p.name.find("mlp") != std::string::npos) found.push_back(p.name);
     }
     return found;
   };
@@ -334,7 +334,7 @@ TEST(Mxfp4, BothFilesGiveTheReferencesLogitsAndTexts) {
     SCOPED_TRACE(path.filename());
     const auto decoder = Decoder::load(weights::Checkpoint::open(path), {});
     const PackedBatch both = packed(*decoder, reference.examples);
-    EXPECT_TRUE(close(decoder->logits(both, at::arange(both.num_tokens())),
+    EXPECT_TRUE(close(Stage(*decoder).logits(both, at::arange(both.num_tokens())),
                       at::cat(reference.logits), 1e-5));
     SamplingOptions options;
     options.max_new_tokens = tensor_of(*file.find("generated.0"), at::kLong).numel();

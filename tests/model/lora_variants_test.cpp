@@ -9,6 +9,7 @@
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/generate.h"
 #include "sftrun/model/pissa.h"
+#include "sftrun/model/stage.h"
 #include "support/expect_error.h"
 #include "support/reference.h"
 #include "support/tensors.h"
@@ -188,8 +189,8 @@ TEST(Ends, StartAsTheBaseIsAndStayTied) {
   const kernels::Embedding& embedding = decoder->embedding();
   const kernels::LoraAdapter& of_head = *decoder->head().linear.lora;
   EXPECT_EQ(embedding.lora->a->name, kEmbeddingA);
-  EXPECT_EQ(embedding.lora->a->group, 0);
-  EXPECT_EQ(of_head.b->group, decoder->arch().num_layers + 1);
+  EXPECT_EQ(embedding.lora->a->unit, 0);
+  EXPECT_EQ(of_head.b->unit, decoder->arch().num_layers + 1);
   EXPECT_EQ(embedding.lora->a->master.abs().max().item<float>(), 0);
   EXPECT_NEAR(embedding.lora->b->master.std().item<double>(), 1, 0.25);
   EXPECT_EQ(of_head.b->master.abs().max().item<float>(), 0);
@@ -209,7 +210,8 @@ TEST(Ends, GradientsAreThoseOfTheTables) {
   ASSERT_FALSE(model->arch().tie_word_embeddings);
   const auto examples = test::read_reference(path).examples;
   const auto backward = [&](Decoder& decoder) {
-    return decoder.forward_backward(test::packed(decoder, examples), 0.1, [](int64_t) {})
+    return Stage(decoder)
+        .forward_backward(test::packed(decoder, examples), {.grad_scale = 0.1})
         .item<double>();
   };
   DecoderOptions options;
@@ -268,7 +270,8 @@ TEST(Ends, BackendsAgree) {
                                                  static_cast<int64_t>(bins.size()));
       const PackedBatch packed =
           prepare_batch(batch, decoder->rope(), decoder->batch_target(), {7, 3, true});
-      losses.push_back(decoder->forward_backward(packed, 0.1, [](int64_t) {}).item<double>());
+      losses.push_back(
+          Stage(*decoder).forward_backward(packed, {.grad_scale = 0.1}).item<double>());
       grads.push_back(decoder->parameters().grad().clone());
     }
     EXPECT_EQ(losses[0], losses[1]);
@@ -298,7 +301,7 @@ TEST(Ends, AreGeneratedWith) {
       so_far.labels.assign(so_far.tokens.size(), data::kIgnoreIndex);
       const PackedBatch batch = test::packed(*decoder, {so_far});
       const at::Tensor last = at::full({1}, batch.num_tokens() - 1, at::kLong);
-      const at::Tensor logits = decoder->logits(batch, last)[0];
+      const at::Tensor logits = Stage(*decoder).logits(batch, last)[0];
       EXPECT_GE(logits[token].item<double>(), logits.max().item<double>() - 1e-4);
       so_far.tokens.push_back(token);
     }

@@ -6,6 +6,7 @@
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/memory.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/model/stage.h"
 #include "sftrun/weights/safetensors.h"
 #include "support/reference.h"
 #include "support/tensors.h"
@@ -85,7 +86,7 @@ TEST(QuantisedBase, ComputesWithTheRoundedValues) {
     for (Decoder* one : {decoder.get(), dense.get()}) {
       fill_adapters(*one);
       const PackedBatch batch = test::packed(*one, many(reference.examples));
-      losses[at] = one->forward_backward(batch, 1.0, [](int64_t) {}).item<double>();
+      losses[at] = Stage(*one).forward_backward(batch, {.grad_scale = 1.0}).item<double>();
       grads[at++] = one->parameters().grad().clone();
     }
     EXPECT_EQ(losses[0], losses[1]) << backend->name;
@@ -101,7 +102,7 @@ std::filesystem::path data(const std::string& name) {
 double loss_of(Decoder& decoder, const std::vector<data::Example>& examples, at::Tensor* grad) {
   fill_adapters(decoder);
   const PackedBatch batch = test::packed(decoder, examples);
-  const double loss = decoder.forward_backward(batch, 1.0, [](int64_t) {}).item<double>();
+  const double loss = Stage(decoder).forward_backward(batch, {.grad_scale = 1.0}).item<double>();
   *grad = decoder.parameters().grad().clone();
   return loss;
 }
@@ -268,7 +269,7 @@ TEST(QuantisedBase, DirectoriesOfBitsandbytesLoadAsTheyAre) {
       for (size_t i = 0; i < reference.examples.size(); ++i) {
         const PackedBatch batch = test::packed(*decoder, {reference.examples[i]});
         const at::Tensor rows = at::arange(reference.logits[i].size(0));
-        EXPECT_TRUE(test::close(decoder->logits(batch, rows), reference.logits[i], 1e-5));
+        EXPECT_TRUE(test::close(Stage(*decoder).logits(batch, rows), reference.logits[i], 1e-5));
       }
     }
   }
@@ -300,7 +301,7 @@ TEST(QuantisedBase, DirectoriesInEightBitsLoadAsTheyAre) {
         for (size_t i = 0; i < reference.examples.size(); ++i) {
           const PackedBatch batch = test::packed(*decoder, {reference.examples[i]});
           const at::Tensor rows = at::arange(reference.logits[i].size(0));
-          EXPECT_TRUE(test::close(decoder->logits(batch, rows), reference.logits[i], 1e-5));
+          EXPECT_TRUE(test::close(Stage(*decoder).logits(batch, rows), reference.logits[i], 1e-5));
         }
       }
     }
@@ -418,10 +419,10 @@ uint64_t peak_of_a_step(Decoder& decoder) {
   example.labels.push_back(data::kIgnoreIndex);
   example.label_tokens = 127;
   const PackedBatch batch = test::packed(decoder, {example});
-  decoder.forward_backward(batch, 1.0, [](int64_t) {});
+  Stage(decoder).forward_backward(batch, {.grad_scale = 1.0});
   const uint64_t held = kernels::cpu_memory_stats().allocated_bytes;
   kernels::reset_cpu_peak();
-  decoder.forward_backward(batch, 1.0, [](int64_t) {});
+  Stage(decoder).forward_backward(batch, {.grad_scale = 1.0});
   return kernels::cpu_memory_stats().peak_bytes - held;
 }
 

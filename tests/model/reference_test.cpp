@@ -6,6 +6,7 @@
 
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/generate.h"
+#include "sftrun/model/stage.h"
 #include "support/expect_error.h"
 #include "support/reference.h"
 #include "support/tensors.h"
@@ -51,11 +52,11 @@ class ReferenceModels : public ::testing::TestWithParam<const char*> {
 TEST_P(ReferenceModels, Logits) {
   const auto decoder = load({});
   const PackedBatch both = packed(*decoder, reference_.examples);
-  const at::Tensor logits = decoder->logits(both, at::arange(both.num_tokens()));
+  const at::Tensor logits = Stage(*decoder).logits(both, at::arange(both.num_tokens()));
   EXPECT_TRUE(close(logits, at::cat(reference_.logits), 1e-4));
   const PackedBatch second = packed(*decoder, {reference_.examples[1]});
-  EXPECT_TRUE(
-      close(decoder->logits(second, at::arange(second.num_tokens())), reference_.logits[1], 1e-4));
+  EXPECT_TRUE(close(Stage(*decoder).logits(second, at::arange(second.num_tokens())),
+                    reference_.logits[1], 1e-4));
 }
 
 // Full training: the loss, and every parameter's gradient norm, by both backends.
@@ -65,7 +66,7 @@ TEST_P(ReferenceModels, LossAndGradients) {
     const PackedBatch batch = packed(*decoder, reference_.examples);
     const double label_tokens = static_cast<double>(batch.labels.numel());
     const double loss_sum =
-        decoder->forward_backward(batch, 1 / label_tokens, [](int64_t) {}).item<double>();
+        Stage(*decoder).forward_backward(batch, {.grad_scale = 1 / label_tokens}).item<double>();
     EXPECT_NEAR(loss_sum / label_tokens / reference_.json["loss"].get<double>(), 1, 1e-5)
         << backend->name;
     size_t compared = 0;
@@ -91,7 +92,7 @@ TEST_P(ReferenceModels, CheckpointingGivesTheSameBits) {
       p.master.copy_(test::normal(p.shape, 5) * 0.1);
     {
       const at::AutoGradMode grad_mode(true);
-      decoder->forward_backward(packed(*decoder, reference_.examples), 0.1, [](int64_t) {});
+      Stage(*decoder).forward_backward(packed(*decoder, reference_.examples), {.grad_scale = 0.1});
     }
     grads.push_back(decoder->parameters().grad().clone());
   }
@@ -118,7 +119,7 @@ TEST_P(ReferenceModels, GenerationAgreesWithTheForwardPass) {
     so_far.labels.assign(so_far.tokens.size(), data::kIgnoreIndex);
     const PackedBatch batch = packed(*decoder, {so_far});
     const at::Tensor last = at::full({1}, batch.num_tokens() - 1, at::kLong);
-    const at::Tensor logits = decoder->logits(batch, last)[0];
+    const at::Tensor logits = Stage(*decoder).logits(batch, last)[0];
     // A near tie may fall either way: the chosen token must be within rounding of the best.
     EXPECT_GE(logits[token].item<double>(), logits.max().item<double>() - 1e-4);
     so_far.tokens.push_back(token);
@@ -136,7 +137,7 @@ TEST(ReferenceModelsGguf, Fp32EqualsTheDirectory) {
   const auto decoder =
       Decoder::load(weights::Checkpoint::open(model_path("llama3-gguf") / "model-F32.gguf"), {});
   const PackedBatch batch = packed(*decoder, reference.examples);
-  EXPECT_TRUE(close(decoder->logits(batch, at::arange(batch.num_tokens())),
+  EXPECT_TRUE(close(Stage(*decoder).logits(batch, at::arange(batch.num_tokens())),
                     at::cat(reference.logits), 1e-4));
 }
 

@@ -27,6 +27,7 @@ RunReport sample() {
   report.ranks.resize(2);
   report.ranks[1].bytes.base = 1ULL << 40;
   report.ranks[1].collectives.all_reduce = 7;
+  report.ranks[1].collective_bytes.all_reduce = int64_t{1} << 33;
   return report;
 }
 
@@ -104,6 +105,8 @@ TEST(RunReport, HasTheKeysUsersRelyOn) {
   EXPECT_EQ(rank["collectives"],
             Json::parse(R"({"all_reduce": 7, "all_gather": 0, "reduce_scatter": 0,
                                                  "broadcast": 0, "send": 0, "recv": 0})"));
+  EXPECT_EQ(rank["collective_bytes"]["all_reduce"], int64_t{1} << 33);
+  EXPECT_EQ(rank["collective_bytes"].size(), rank["collectives"].size());
 }
 
 TEST(RunReport, ErrorsNameTheFile) {

@@ -22,38 +22,17 @@
 #include "sftrun/core/log.h"
 #include "sftrun/parallel/grad_reducer.h"
 #include "support/expect_error.h"
+#include "support/rank_threads.h"
 #include "support/temporary_directory.h"
 
 // Ranks as threads over a store on the loopback.
 namespace sftrun::parallel {
 namespace {
 
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
-  socklen_t length = sizeof address;
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
+using test::free_port;
 
 void spawn(int world_size, const std::function<void(Communicator&)>& body) {
-  // LibTorch's flight recorder is one for the process and adds a process group's entry without a
-  // lock: groups of several threads, which only tests have, would race there.
-  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
-  const int port = free_port();
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < world_size; ++rank) {
-    ranks.emplace_back([&, rank] {
-      Communicator comm = Communicator::connect({rank, world_size, "127.0.0.1", port}, "gloo",
-                                                at::kCPU, {.timeout_s = 30});
-      body(comm);
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  test::run_ranks(world_size, body);
 }
 
 class Ranks : public ::testing::TestWithParam<int> {};
@@ -63,8 +42,8 @@ TEST_P(Ranks, SumGatherBarrierAndBroadcast) {
   spawn(n, [n](Communicator& comm) {
     for (const int64_t size : {1, 4, 1000, 100000}) {
       const at::Tensor values = at::arange(size, at::kFloat) + comm.rank();
-      comm.all_reduce_async(values);
-      comm.wait_all();
+      comm.world().all_reduce_async(values);
+      comm.world().wait_all();
       EXPECT_TRUE(at::equal(values, at::arange(size, at::kFloat) * n + n * (n - 1) / 2));
     }
     const at::Tensor own = at::tensor({static_cast<double>(comm.rank()), 2.0}, at::kDouble),
@@ -77,7 +56,7 @@ TEST_P(Ranks, SumGatherBarrierAndBroadcast) {
     for (int rank = 0; rank < n; ++rank) EXPECT_EQ(gathered[static_cast<size_t>(rank)][0], rank);
     comm.barrier("here");
     EXPECT_EQ(comm.broadcast("word", comm.rank() == 0 ? "yes" : "no"), "yes");
-    EXPECT_EQ(comm.counts().all_reduce, n == 1 ? 0 : 4);
+    EXPECT_EQ(comm.counts().all_reduce.calls, n == 1 ? 0 : 4);
   });
 }
 
@@ -117,26 +96,84 @@ TEST_P(Ranks, TheHostOfTheStoreLeavesLast) {
   });
 }
 
-// The buffer is summed whatever the bucket size, in groups from the last to the first.
-TEST_P(Ranks, GradReducerSumsEveryGroupOnce) {
+// The buffer is summed whatever the bucket size, from the last unit to the first.
+TEST_P(Ranks, GradReducerSumsEveryUnitOnce) {
   const int n = GetParam();
   for (const int64_t cap : {int64_t{1}, int64_t{200}, int64_t{1} << 20}) {
     spawn(n, [n, cap](Communicator& comm) {
       const at::Tensor grad = at::arange(100, at::kFloat);
-      GradReducer reducer(comm, grad, {{0, 10}, {10, 10}, {10, 60}, {60, 100}}, cap);
-      for (int64_t group = 3; group >= 0; --group) reducer.group_done(group);
+      GradReducer reducer(comm.world(), grad, {{0, 10}, {10, 10}, {10, 60}, {60, 100}}, cap);
+      for (int64_t unit = 3; unit >= 0; --unit) reducer.unit_ready(unit);
       reducer.finish();
       EXPECT_TRUE(at::equal(grad, at::arange(100, at::kFloat) * n));
       if (n > 1 && cap == 1) {
-        EXPECT_EQ(comm.counts().all_reduce, 3);
+        EXPECT_EQ(comm.counts().all_reduce.calls, 3);
       }
       if (n > 1 && cap > 1000) {
-        EXPECT_EQ(comm.counts().all_reduce, 1);
+        EXPECT_EQ(comm.counts().all_reduce.calls, 1);
       }
     });
   }
 }
+// Parts of a tensor, and what a tensor is after each collective of all ranks.
+TEST_P(Ranks, TensorCollectives) {
+  const int n = GetParam();
+  spawn(n, [n](Communicator& comm) {
+    Group& world = comm.world();
+    const at::Tensor part = at::full({3}, comm.rank(), at::kByte),
+                     all = at::zeros({3 * n}, at::kByte);
+    world.all_gather_into(all, part);
+    for (int rank = 0; rank < n; ++rank)
+      EXPECT_TRUE(at::equal(all.narrow(0, 3 * rank, 3), at::full({3}, rank, at::kByte)));
+    const at::Tensor in = at::arange(2 * n, at::kFloat) * (comm.rank() + 1), out = at::zeros({2});
+    world.reduce_scatter_into(out, in);
+    EXPECT_TRUE(at::equal(
+        out, at::arange(2 * n, at::kFloat).narrow(0, 2 * comm.rank(), 2) * (n * (n + 1) / 2)));
+    const at::Tensor word = at::full({5}, comm.rank() == n - 1 ? 7 : 0, at::kFloat);
+    world.broadcast(word, n - 1);
+    EXPECT_TRUE(at::equal(word, at::full({5}, 7.0F)));
+    const CollectiveCounts& counts = comm.counts();
+    const int64_t called = n == 1 ? 0 : 1;
+    EXPECT_EQ(counts.all_gather.calls, called);
+    EXPECT_EQ(counts.all_gather.bytes, static_cast<uint64_t>(3 * called));
+    EXPECT_EQ(counts.reduce_scatter.bytes, static_cast<uint64_t>(8 * n * called));
+    EXPECT_EQ(counts.broadcast.bytes,
+              comm.rank() == n - 1 ? static_cast<uint64_t>(20 * called) : 0U);
+  });
+}
 INSTANTIATE_TEST_SUITE_P(World, Ranks, ::testing::Values(1, 2, 4));
+
+// Two groups of two communicate at the same time, and their ranks with each other.
+TEST(Communicator, GroupsOfSomeRanks) {
+  spawn(4, [](Communicator& comm) {
+    const int first = comm.rank() / 2 * 2;
+    Group pair;
+    for (const int begin : {0, 2}) {
+      Group made = comm.make_group({begin, begin + 1}, "pair " + std::to_string(begin));
+      if (begin == first) pair = made;
+    }
+    EXPECT_EQ(pair.size(), 2);
+    EXPECT_EQ(pair.rank(), comm.rank() % 2);
+    const at::Tensor sum = at::full({4}, comm.rank(), at::kFloat);
+    pair.all_reduce(sum);
+    EXPECT_TRUE(at::equal(sum, at::full({4}, 2.0F * static_cast<float>(first) + 1)));
+    const at::Tensor message = at::full({2}, comm.rank(), at::kFloat);
+    if (pair.rank() == 0) {
+      pair.send(message, 1);
+    } else {
+      pair.receive(message, 0);
+      EXPECT_TRUE(at::equal(message, at::full({2}, static_cast<float>(first))));
+    }
+    EXPECT_EQ(comm.counts().all_reduce.calls, 1);
+    EXPECT_EQ(comm.counts().all_reduce.bytes, 16U);
+    EXPECT_EQ(comm.counts().send.calls, pair.rank() == 0 ? 1 : 0);
+    EXPECT_EQ(comm.counts().recv.bytes, pair.rank() == 0 ? 0U : 8U);
+    // A rank that is not in a group has one of its own.
+    Group none = comm.make_group({0, 1}, "again");
+    EXPECT_EQ(none.size(), comm.rank() < 2 ? 2 : 1);
+    comm.leave();
+  });
+}
 
 TEST(Communicator, APeerThatGoesAwayIsACommError) {
   spawn(2, [](Communicator& comm) {
@@ -144,8 +181,8 @@ TEST(Communicator, APeerThatGoesAwayIsACommError) {
     if (comm.rank() == 1) return;  // its connections close
     EXPECT_THROW(
         {
-          comm.all_reduce_async(at::ones({1000}));
-          comm.wait_all();
+          comm.world().all_reduce_async(at::ones({1000}));
+          comm.world().wait_all();
         },
         CommError);
   });

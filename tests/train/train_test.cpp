@@ -15,6 +15,7 @@
 #include "sftrun/train/schedule.h"
 #include "sftrun/train/trainer.h"
 #include "support/expect_error.h"
+#include "support/single_strategy.h"
 #include "support/temporary_directory.h"
 #include "support/tensors.h"
 
@@ -349,7 +350,10 @@ class Checkpoints : public ::testing::Test {
     state.tokens = 1234;
     state.rendered_at_unix_s = 1'700'000'000;
     state.identity = {{"model", "m"}};
-    CheckpointStore(dir()).save(*decoder_, *optimizer_, std::nullopt, state, limit);
+    const auto strategy = test::single_strategy(*decoder_);
+    CheckpointStore(dir()).save(
+        checkpoint_contents(*decoder_, *strategy, *optimizer_, /*is_adapter=*/false), std::nullopt,
+        state, optimizer_->steps(), limit);
   }
   fs::path dir() const { return directory_.path() / "checkpoints"; }
   test::TemporaryDirectory directory_;
@@ -364,7 +368,7 @@ TEST_F(Checkpoints, RestoreEveryBitAndGoOn) {
   AdamW other_optimizer(other->parameters(), AdamWConfig{});
   const fs::path latest = CheckpointStore(dir()).latest().value();
   EXPECT_EQ(latest.filename(), "step-000003");
-  restore(latest, *other, other_optimizer);
+  restore(latest, *test::single_strategy(*other), other_optimizer);
   EXPECT_EQ(read_train_state(latest).tokens, 1234);
   EXPECT_EQ(read_train_state(latest).rendered_at_unix_s, 1'700'000'000);
   take_steps(*decoder_, *optimizer_, 2);
@@ -383,7 +387,7 @@ TEST_F(Checkpoints, RestoreEightBitStatesAsTheyAre) {
   const fs::path checkpoint = CheckpointStore(dir()).latest().value();
   const auto other = larger_decoder();
   AdamW other_optimizer(other->parameters(), in_8bit);
-  restore(checkpoint, *other, other_optimizer);
+  restore(checkpoint, *test::single_strategy(*other), other_optimizer);
   expect_same_state(*optimizer_, other_optimizer);
   take_steps(*decoder_, *optimizer_, 2);
   take_steps(*other, other_optimizer, 2);
@@ -394,7 +398,7 @@ TEST_F(Checkpoints, RestoreEightBitStatesAsTheyAre) {
     num_8bit += part.values.scalar_type() == at::kByte ? 1 : 0;
   EXPECT_GT(num_8bit, 0U);
   AdamW in_fp32(other->parameters(), AdamWConfig{});
-  test::expect_error([&] { restore(checkpoint, *other, in_fp32); },
+  test::expect_error([&] { restore(checkpoint, *test::single_strategy(*other), in_fp32); },
                      {"lacks exp_avg.", "another size", "optimizer.safetensors"});
 }
 
@@ -412,7 +416,8 @@ TEST_F(Checkpoints, MomentsOnTheHostComeBack) {
     for (const AdamWConfig& config : {there, here}) {
       const auto other = larger_decoder();
       AdamW other_optimizer(other->parameters(), config);
-      restore(CheckpointStore(dir()).latest().value(), *other, other_optimizer);
+      restore(CheckpointStore(dir()).latest().value(), *test::single_strategy(*other),
+              other_optimizer);
       take_steps(*other, other_optimizer, 2);
       EXPECT_TRUE(at::equal(decoder_->parameters().master(), other->parameters().master()));
       expect_same_state(*optimizer_, other_optimizer);

@@ -51,6 +51,7 @@ struct Layer {
   bool gates_attention = false;
   bool value_is_key = false;  ///< v is the output of k_proj, before its norm
   int64_t index = 0;          ///< index of the layer
+  int64_t unit = 0;           ///< index of its unit (unit.h)
   int64_t keys_of = -1;       ///< layer whose keys and values are reused; -1: its own
   bool lends_keys = false;    ///< other layers reuse its keys and values
   PerLayerBranch per_layer;

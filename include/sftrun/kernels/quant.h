@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sftrun/weights/ggml_type.h"
 
@@ -66,6 +67,8 @@ struct QuantizedMatrix {
   int64_t numel() const { return rows * columns; }
   int64_t num_blocks() const { return (numel() + block_size - 1) / block_size; }
   uint64_t nbytes() const;
+  /// The tensors that hold the codes and their scales. `nested_values` is shared by all matrices.
+  std::vector<at::Tensor> tensors() const;
   int64_t row_bytes() const;  ///< of `packed`   @pre not 4 bits, where rows may share a byte
   /// Writes the scales of blocks [first, first + factors.size()).
   void block_factors(int64_t first, std::span<float> factors) const;

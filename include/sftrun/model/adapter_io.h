@@ -24,13 +24,22 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
 /// @throws ConfigError if its ranks, or the use of DoRA, differ
 void load_adapter_weights(Decoder& decoder, const std::filesystem::path& directory);
 
+/// The fp32 values of a parameter, in its shape: of a strategy that divides parameters over the
+/// ranks, gathered from them.
+using MasterValues = std::function<at::Tensor(const kernels::Parameter&)>;
+/// For parameters that are whole in this process.
+MasterValues own_masters();
+
 /// All trained parameters as fp32 tensors, with PEFT's names for adapters and Hugging Face names
 /// for base weights.
-std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder);
+/// @param masters called when a tensor is written; outlives the result
+std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder,
+                                                    const MasterValues& masters = own_masters());
 /// Trained parameters in PEFT's form. A PiSSA adapter is converted to a LoRA of twice the rank on
 /// the original base, [A ; A0] and [B | -B0] with the initial A0 and B0, as peft's save_pretrained
 /// does (path_initial_model_for_weight_conversion).
-std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder);
+std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder,
+                                                    const MasterValues& masters = own_masters());
 /// PiSSA: initial A and B, which were subtracted from the base; empty for other adapters.
 std::vector<weights::TensorToWrite> principal_part_tensors(const Decoder& decoder);
 at::ScalarType torch_dtype(DType dtype);
@@ -44,7 +53,8 @@ void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info
 /// The whole model in `dtype` (contents of model.safetensors); trained parameters come from their
 /// fp32 masters.
 std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weights::Checkpoint& base,
-                                                  DType dtype);
+                                                  DType dtype,
+                                                  const MasterValues& masters = own_masters());
 
 /// Copies the tokenizer and chat template of a base model (directory or GGUF) into `directory`.
 /// @param trained_with chat template that replaces the base's

@@ -16,6 +16,7 @@
 #include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/parameter.h"
 #include "sftrun/kernels/per_layer_inputs.h"
+#include "sftrun/kernels/unit.h"
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/trained_names.h"
@@ -73,6 +74,7 @@ struct DecoderOptions {
   std::vector<std::string> trainable;  ///< kPartial: regular expressions over parameter names,
                                        ///< matched as by Python's re.search
   BaseForm base;
+  kernels::BufferLayout buffers = kernels::BufferLayout::kOne;
   bool gradient_checkpointing = false;
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
   double neftune_noise_alpha = 0;                                     ///< NEFTune; 0: off
@@ -96,27 +98,18 @@ class Decoder {
   /// Random weights (benchmarks): uniform with standard deviation 0.02.
   static std::unique_ptr<Decoder> random(const spec::ArchSpec& arch, const DecoderOptions& options);
 
-  /// Called when all gradients of a parameter group are complete for this micro-batch, in the order
-  /// of the backward pass.
-  using GroupDone = std::function<void(int64_t group)>;
-
-  /// The routers' load-balancing loss of one batch (`kernels::RouterBalance`).
-  struct AuxLoss {
-    double grad_scale = 0;  ///< factor of its gradient
-    at::Tensor value;       ///< result: fp64 scalar, unscaled
-  };
-  /// Adds the gradient of grad_scale * (sum of token losses) to the parameters' gradients.
-  /// @param aux load-balancing loss, added in the same way; null: none
-  /// @return unscaled sum of token losses, an fp64 scalar on the device, without synchronisation.
-  /// An empty batch returns 0 and only calls `done` for each group.
-  at::Tensor forward_backward(const PackedBatch& batch, double grad_scale, const GroupDone& done,
-                              AuxLoss* aux = nullptr);
-  /// Sum of token losses without gradients: fp64 scalar on the device.
-  at::Tensor loss(const PackedBatch& batch);
-  /// -log p of the label of each labelled row [N] fp32, without gradients.
-  at::Tensor token_losses(const PackedBatch& batch);
-  /// Logits of the given rows [N, vocab] in the compute dtype, without gradients.
-  at::Tensor logits(const PackedBatch& batch, const at::Tensor& rows);
+  /// The units in order of use: the embedding, each layer, the final norm with the head.
+  std::vector<kernels::Unit>& units() { return units_; }
+  const std::vector<kernels::Unit>& units() const { return units_; }
+  int64_t embedding_unit() const { return 0; }
+  int64_t layer_unit(int64_t layer) const { return layers_[static_cast<size_t>(layer)].unit; }
+  int64_t head_unit() const { return static_cast<int64_t>(units_.size()) - 1; }
+  /// Whether a parameter of this unit or of one before it trains.
+  bool trains_at_or_below(int64_t unit) const {
+    return !store_.empty() && store_.parameters().front().unit <= unit;
+  }
+  /// Whether layers share state beside the hidden states: keys of other layers, per-layer inputs.
+  bool shares_state_between_layers() const { return shares_keys_ || per_layer_.defined(); }
 
   kernels::ParameterStore& parameters() { return store_; }
   const spec::ArchSpec& arch() const { return arch_; }
@@ -124,7 +117,9 @@ class Decoder {
   RopeCache& rope() { return rope_; }
   /// Device and copy stream for `prepare_batch`.
   const BatchTarget& batch_target() const { return batch_target_; }
+  const kernels::Backend& backend() const { return backend_; }
   std::vector<Layer>& layers() { return layers_; }
+  const kernels::PerLayerInputs& per_layer() const { return per_layer_; }
   const kernels::Head& head() const { return head_; }
   kernels::Head& head() { return head_; }
   kernels::Embedding& embedding() { return embedding_; }
@@ -145,6 +140,8 @@ class Decoder {
   /// @param hidden output of `embed`   @param keep receives what the backward pass needs
   void open_exchange(kernels::BatchContext& context, const at::Tensor& tokens,
                      const at::Tensor& hidden, kernels::PerLayerRun* keep = nullptr) const;
+  /// Makes the layers of this batch count their routers' choices.
+  static void count_router_choices(kernels::BatchContext& context);
   /// PiSSA: initial A and B by parameter name; empty for other adapters.
   const std::map<std::string, at::Tensor>& principal_parts() const { return principal_parts_; }
   /// All linear modules except the head, in tensor order.
@@ -159,14 +156,6 @@ class Decoder {
  private:
   Decoder(spec::ArchSpec arch, DecoderOptions options);
   void build(const WeightSource& source);
-  at::Tensor hidden_without_grad(const PackedBatch& batch);
-  /// Returns the loss; sets `grad` to the gradient of `hidden` if any layer below trains.
-  at::Tensor head_forward_backward(const PackedBatch& batch, const at::Tensor& hidden,
-                                   double grad_scale, at::Tensor& grad);
-  static void count_router_choices(kernels::BatchContext& context);
-  at::Tensor no_loss() const;
-  bool trains_below(int64_t group) const;
-  kernels::BatchContext head_rows(const PackedBatch& batch) const;
   /// Rounds to the compute dtype, as Gemma does with the scale of embeddings.
   double rounded(double scale) const;
 
@@ -176,6 +165,7 @@ class Decoder {
   RopeCache rope_;
   BatchTarget batch_target_;
   kernels::ParameterStore store_;
+  std::vector<kernels::Unit> units_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
   kernels::Embedding embedding_;
   kernels::PerLayerInputs per_layer_;
@@ -186,7 +176,6 @@ class Decoder {
   std::unique_ptr<kernels::UnpackAhead> unpacking_;  // null: no quantised joint linears
   uint64_t joints_version_ = 0;  // `store_.version()` when the joints were last updated
   kernels::Head head_;
-  int64_t first_trained_group_ = 0;
   uint64_t base_bytes_ = 0;
 
   friend class DecoderBuilder;

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "sftrun/kernels/graph.h"
-#include "sftrun/model/decoder.h"
+#include "sftrun/model/stage.h"
 
 namespace sftrun::model {
 
@@ -27,25 +27,23 @@ class PassGraphs {
   struct Options {
     GraphUse use = GraphUse::kWhereItPays;
     bool has_aux_loss = false;
-    /// Gradients are reduced during the backward pass, which a graph does not allow.
-    bool reduces_beside = false;
+    /// Ranks communicate during a pass, which a graph does not allow.
+    bool communicates_in_passes = false;
   };
-  /// @param decoder must outlive this
-  PassGraphs(Decoder& decoder, const Options& options);
+  /// @param stage of all units
+  PassGraphs(const Stage& stage, const Options& options);
   PassGraphs(const PassGraphs&) = delete;
   PassGraphs& operator=(const PassGraphs&) = delete;
   ~PassGraphs();
 
   /// Sizes that `prepare_batch` must pad the batch to; nullopt: no padding.
   std::optional<BatchSizes> sizes_for(const data::Batch& batch) const;
-  /// See `Decoder::forward_backward`. After a graph launch `done` is called for all groups.
-  /// @param grad_scale must be 1 if the batch has sizes
-  at::Tensor forward_backward(const PackedBatch& batch, double grad_scale,
-                              const Decoder::GroupDone& done, Decoder::AuxLoss* aux);
+  /// See `Stage::forward_backward`. After a graph launch `UnitHooks::gradients_ready` is called for
+  /// all units.   @pre options.grad_scale is 1 if the batch has sizes
+  at::Tensor forward_backward(const PackedBatch& batch, const PassOptions& options);
   /// The same for a batch that is not prepared. On CUDA `grad_scale` is passed on the device.
   at::Tensor forward_backward(const data::Batch& batch, const Randomness& randomness,
-                              bool is_pinned, double grad_scale, const Decoder::GroupDone& done,
-                              Decoder::AuxLoss* aux = nullptr);
+                              bool is_pinned, PassOptions options);
   /// Number of captured graphs.
   int64_t size() const;
   /// Logs one line about the use of graphs; nothing if none was launched.
@@ -69,6 +67,7 @@ class PassGraphs {
   void turn_off(const std::string& why);
 
   Decoder& decoder_;
+  Stage stage_;
   int64_t most_tokens_ = 0;  // largest batch that uses a graph; 0: none does
   std::map<Shape, Pass> passes_;
   int64_t num_passes_ = 0, num_launched_ = 0;

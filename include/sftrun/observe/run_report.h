@@ -14,13 +14,14 @@ namespace sftrun::observe {
 struct RankBytes {
   uint64_t base = 0, trainable = 0, gradients = 0, optimizer = 0, activations_peak = 0;
 };
-/// Number of calls of each collective by one rank.
-struct CollectiveCounts {
+/// A number for each collective of one rank.
+struct PerCollective {
   int64_t all_reduce = 0, all_gather = 0, reduce_scatter = 0, broadcast = 0, send = 0, recv = 0;
 };
 struct RankReport {
   RankBytes bytes;
-  CollectiveCounts collectives;
+  PerCollective collectives;       ///< calls
+  PerCollective collective_bytes;  ///< bytes that this rank passed to them
 };
 
 struct RunReport {

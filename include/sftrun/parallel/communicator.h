@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/parallel/group.h"
+
 /// Communication between the ranks of a run: c10d's collectives (Gloo on CPU, NCCL on GPUs) and its
 /// key-value store.
 namespace sftrun::parallel {
@@ -37,10 +39,6 @@ struct StoppedWaiting : std::exception {
   const char* what() const noexcept override { return "stopped before all ranks were connected"; }
 };
 
-struct CollectiveCounts {
-  int64_t all_reduce = 0, all_gather = 0;
-};
-
 /// Not thread-safe; one per process (or per thread, in tests).
 class Communicator {
  public:
@@ -60,10 +58,13 @@ class Communicator {
   int world_size() const;
   std::string backend() const;  ///< "none", "gloo", "nccl"
 
-  /// Starts an in-place sum of `tensor` over all ranks; the result is bit-identical on every rank.
-  /// The tensor must stay alive until `wait_all`.
-  void all_reduce_async(const at::Tensor& tensor);
-  void wait_all();
+  /// All ranks of the run.
+  Group& world();
+  /// A group of some ranks. Every rank of the run must call it, with the same `ranks` and in the
+  /// same order; a rank that is not among them gets a group of its own.
+  /// @param ranks of the run, ascending   @param name of the group, new for each call
+  Group make_group(const std::vector<int>& ranks, const std::string& name);
+
   /// @param values [n] of this rank, with the same n on every rank    @return [world_size][n], by
   /// rank
   std::vector<std::vector<double>> all_gather(const std::vector<double>& values);
@@ -82,7 +83,7 @@ class Communicator {
   std::string broadcast(const std::string& name, const std::string& text);
   /// Sets what this rank is doing ("step 17"), for the stall warnings of other ranks. Any thread.
   void set_activity(const std::string& activity);
-  const CollectiveCounts& counts() const;
+  const CollectiveCounts& counts() const;  ///< over all groups
 
  private:
   struct Impl;

@@ -31,9 +31,8 @@ class StagedMoments;
 
 class AdamW final : public Optimizer {
  public:
-  /// @param parameters the parameters to update; empty: all of the store
-  AdamW(kernels::ParameterStore& store, AdamWConfig config,
-        std::vector<const kernels::Parameter*> parameters = {});
+  /// @param values with is_8bit, pieces begin at a multiple of the block size
+  AdamW(const kernels::OwnedValues& values, AdamWConfig config);
   ~AdamW() override;
   void step(double learning_rate, double grad_scale) override;
   bool reads_gate() const override { return true; }
@@ -44,20 +43,20 @@ class AdamW final : public Optimizer {
   uint64_t device_bytes() const override;
 
  private:
-  /// Where the moments of a parameter are.
+  /// Where the moments of a piece are.
   struct Place {
     bool is_8bit;
     int64_t first;  ///< first element of exp_avg_ and exp_avg_sq_; with is_8bit, first block
     int64_t end;
   };
-  /// Adjacent parameters with the same settings, merged.
+  /// Adjacent pieces with the same settings, merged.
   struct Segment {
     Place place;
     int64_t begin, end;  ///< elements of the flat buffers
     bool decays;
     double lr_ratio;
   };
-  void add_segment(const kernels::Parameter& parameter, const Place& place);
+  void add_segment(const kernels::OwnedValues::Piece& piece, const Place& place);
   void allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks);
   at::Tensor zero_moments(at::IntArrayRef shape, at::ScalarType dtype) const;
   /// Gradient scale: `factor`, or the factor in `gate` if that is defined.
@@ -73,10 +72,9 @@ class AdamW final : public Optimizer {
   void update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bitParams& params,
                             const at::Tensor& gate);
 
-  kernels::ParameterStore& store_;
+  kernels::OwnedValues values_;
   AdamWConfig config_;
-  std::vector<const kernels::Parameter*> parameters_;
-  std::vector<Place> places_;  // of each parameter
+  std::vector<Place> places_;  // of each piece
   std::vector<Segment> segments_;
   at::Tensor exp_avg_, exp_avg_sq_;  // [elements with moments in fp32]
   kernels::BlockwiseMoments blockwise_;

@@ -7,9 +7,11 @@
 #include <string>
 
 #include "sftrun/model/decoder.h"
+#include "sftrun/parallel/strategy.h"
 #include "sftrun/train/loss_scale.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/weights/peft.h"
+#include "sftrun/weights/safetensors.h"
 
 /// Training state on disk. checkpoints/step-000100/ holds the trained parameters (adapters in
 /// PEFT's layout), the optimizer state and state.json. A checkpoint is written under a temporary
@@ -25,6 +27,23 @@ struct TrainState {
   int64_t rendered_at_unix_s = 0;  ///< the time passed to the chat template (strftime_now)
   std::optional<LossScale::State> loss_scale;  ///< set for runs in fp16
 };
+
+/// The tensors of a checkpoint. Each is produced when it is written.
+struct CheckpointContents {
+  /// The adapter in PEFT's form; empty when base weights are trained.
+  std::vector<weights::TensorToWrite> adapter;
+  /// PiSSA: the initial A and B; else empty.
+  std::vector<weights::TensorToWrite> principal_parts;
+  /// The trained parameters, where the adapter's file does not hold them; else empty.
+  std::vector<weights::TensorToWrite> trainable;
+  std::vector<weights::TensorToWrite> optimizer;
+
+  /// On a rank that does not write: produces the tensors together with the rank that does.
+  void take_part() const;
+};
+/// @param is_adapter whether an adapter is trained   @param strategy outlives the contents
+CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strategy& strategy,
+                                       const Optimizer& optimizer, bool is_adapter);
 
 class CheckpointStore {
  public:
@@ -49,9 +68,9 @@ class CheckpointStore {
   /// Writes step-<step>, then removes the oldest checkpoints beyond `total_limit`.
   /// @param adapter the PEFT configuration when an adapter is trained; nullopt when base weights
   /// are
-  void save(model::Decoder& decoder, Optimizer& optimizer,
+  void save(const CheckpointContents& contents,
             const std::optional<weights::AdapterConfig>& adapter, const TrainState& state,
-            std::optional<int64_t> total_limit) const;
+            int64_t optimizer_steps, std::optional<int64_t> total_limit) const;
 
  private:
   std::filesystem::path directory_;
@@ -66,9 +85,9 @@ TrainState read_train_state(const std::filesystem::path& checkpoint);
 /// The file with the principal parts that PiSSA subtracted from the base when the run began. A
 /// resumed run subtracts the same ones.
 std::filesystem::path principal_parts_of(const std::filesystem::path& checkpoint);
-/// Loads parameters and optimizer state. @throws DataError naming file and tensor if the checkpoint
-/// does not fit the decoder
-void restore(const std::filesystem::path& checkpoint, model::Decoder& decoder,
+/// Loads the parameters and the optimizer state that this rank owns.
+/// @throws DataError naming file and tensor if the checkpoint does not fit
+void restore(const std::filesystem::path& checkpoint, parallel::Strategy& strategy,
              Optimizer& optimizer);
 
 }  // namespace sftrun::train

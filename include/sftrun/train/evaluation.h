@@ -7,6 +7,7 @@
 #include "sftrun/data/dataset.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/parallel/communicator.h"
+#include "sftrun/parallel/strategy.h"
 
 namespace sftrun::train {
 
@@ -16,11 +17,13 @@ struct EvalResult {
   int64_t label_tokens = 0;
 };
 
-/// Loss on a validation set, split over the ranks; the same on any number of them to rounding.
+/// Loss on a validation set, divided over the data-parallel ranks; the same on any number of them to rounding.
 class Evaluator {
  public:
   Evaluator(const config::RunConfig& config, const data::Dataset& val);
-  EvalResult run(model::Decoder& decoder, parallel::Communicator& comm) const;
+  /// All ranks run as many micro-batches, of which the last ones may be empty.
+  EvalResult run(model::Decoder& decoder, parallel::Strategy& strategy,
+                 parallel::Communicator& comm) const;
 
  private:
   const data::Dataset& val_;

@@ -32,13 +32,21 @@ struct LearningRateRatios {
 /// The parameter's kind, from which the memory plan computes the size of its optimizer state.
 config::OptimizedKind optimized_kind(const kernels::Parameter& parameter);
 
-/// One tensor of the optimizer's state, as checkpoints name it.
+/// One tensor of the optimizer's state, as checkpoints name it, or the part of it that this rank
+/// owns.
 struct StateTensor {
-  std::string name;   ///< "exp_avg.<parameter>", "momentum_buffer.<parameter>", …
-  at::Tensor values;  ///< a view; fp32 or uint8
+  std::string name;            ///< "exp_avg.<parameter>", "momentum_buffer.<parameter>", …
+  at::Tensor values;           ///< the owned part: a view; fp32 or uint8
+  int64_t begin = 0;           ///< element of the whole tensor at which the part begins
+  std::vector<int64_t> shape;  ///< of the whole tensor
+
+  /// A tensor that this rank owns completely.
+  static StateTensor whole(std::string name, const at::Tensor& values) {
+    return {std::move(name), values, 0, values.sizes().vec()};
+  }
 };
 
-/// Updates the fp32 master weights of a store and their copies in the compute dtype.
+/// Updates the fp32 master weights that this rank owns and their copies in the compute dtype.
 class Optimizer {
  public:
   Optimizer() = default;
@@ -55,7 +63,8 @@ class Optimizer {
   /// (kernels::decide_update_); the host does not wait. A skipped update counts as a step.
   virtual void step(double learning_rate, const at::Tensor& gate);
 
-  /// The state of every parameter, which checkpoints store; without the number of steps.
+  /// The state of every parameter, which checkpoints store; without the number of steps. The list
+  /// has the same names on every rank.
   virtual std::vector<StateTensor> state() const = 0;
   /// Whether all state values are finite.
   virtual bool is_finite() const = 0;
@@ -70,12 +79,13 @@ class Optimizer {
   int64_t steps_ = 0;
 };
 
-/// @param config resolved   @param store after ParameterStore::allocate
-std::unique_ptr<Optimizer> make_optimizer(kernels::ParameterStore& store,
+/// @param config resolved   @param values of a store after ParameterStore::allocate
+/// @throws ConfigError if the optimizer needs whole parameters and `values` are parts of them
+std::unique_ptr<Optimizer> make_optimizer(const kernels::OwnedValues& values,
                                           const config::TrainConfig& config);
 
-/// L2 norm of all gradients.
-at::Tensor grad_norm(kernels::ParameterStore& store);
+/// For optimizers that cannot update a part of a parameter. @throws ConfigError naming `optimizer`
+void require_whole_parameters(const kernels::OwnedValues& values, const char* optimizer);
 /// Factor that scales gradients to a norm of at most max_norm (torch.nn.utils.clip_grad_norm_); 1
 /// when max_norm is 0.
 double clip_factor(double norm, double max_norm);

@@ -13,16 +13,16 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/model/decoder.h"
-#include "sftrun/model/pass_graphs.h"
 #include "sftrun/observe/metrics.h"
 #include "sftrun/observe/progress.h"
 #include "sftrun/observe/tensorboard.h"
 #include "sftrun/parallel/communicator.h"
-#include "sftrun/parallel/grad_reducer.h"
+#include "sftrun/parallel/strategy.h"
 #include "sftrun/train/batches.h"
 #include "sftrun/train/checkpoint.h"
 #include "sftrun/train/evaluation.h"
 #include "sftrun/train/loss_scale.h"
+#include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/train/schedule.h"
 #include "sftrun/train/step_numbers.h"
@@ -51,14 +51,12 @@ struct Hooks {
   std::function<void()> look_at_base = [] {};
 };
 
-/// Converts `train.cuda_graphs`.
-model::GraphUse graph_use(config::CudaGraphs choice);
-
 struct TrainerInputs {
   config::RunConfig config;  ///< resolved
   std::filesystem::path run_dir;
   model::Decoder* decoder = nullptr;
   parallel::Communicator* comm = nullptr;
+  parallel::Strategy* strategy = nullptr;  ///< of the decoder's parameters
   Batches* batches = nullptr;
   const data::Dataset* val = nullptr;  ///< null: no evaluation
   nlohmann::ordered_json identity;
@@ -86,17 +84,16 @@ class Trainer {
  private:
   struct QueuedStep;
   struct StepReport;
-  struct MicroBatchSums;
   void queue_step(int64_t step);
-  void queue_update(const QueuedStep& queued, const MicroBatchSums& sums);
-  MicroBatchSums forward_backward(const data::StepBatch& global_batch, int64_t step);
+  void queue_update(const QueuedStep& queued, const StepSums& sums);
+  StepSums forward_backward(const data::StepBatch& global_batch, int64_t step);
   void finish_steps(size_t left_queued);
   void finish_before_error();
   StepReport finish_step(const QueuedStep& queued);
   StepReport read(const QueuedStep& queued);
   StepNumbers& numbers_of(int64_t step) { return numbers_[static_cast<size_t>(step % 2)]; }
-  int64_t first_bin(int64_t micro_step, int64_t rank) const;
-  int64_t not_finite_at(const RankNumbers& numbers, int64_t rank) const;
+  int64_t first_bin(int64_t micro_step, int dp_rank) const;
+  int64_t not_finite_at(const RankNumbers& numbers, int dp_rank) const;
   bool overflows(const StepReport& report);
   double aux_coef() const;  // of the routers' load-balancing loss; 0: no such loss
   double num_micro_batches(const data::StepBatch& global_batch) const;
@@ -120,11 +117,10 @@ class Trainer {
   /// The host reads a step's values while the next step is queued; the device decides about the
   /// update.
   bool reads_later_;
-  model::PassGraphs passes_;
+  std::unique_ptr<MicroBatchSchedule> micro_batches_;
   at::Tensor gate_;                     // kernels::open_gate; undefined if the host decides
   std::array<StepNumbers, 2> numbers_;  // used alternately
   std::vector<QueuedStep> queued_;      // steps whose values were not read yet; at most two
-  parallel::GradReducer reducer_;
   std::optional<Evaluator> evaluator_;
   CheckpointStore checkpoints_;
   observe::MetricsWriter metrics_;

@@ -60,6 +60,9 @@ struct TensorToWrite {
 /// @throws DeviceError if it cannot be written
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<TensorToWrite>& tensors);
+/// Calls `produce` for the same tensors in the same order without writing a file, for tensors that
+/// several processes produce together.
+void produce_without_file(const std::vector<TensorToWrite>& tensors);
 /// Makes `produce` of fp16 tensors throw a DataError naming the tensor if a value overflows to
 /// infinity.
 void refuse_overflow(std::vector<TensorToWrite>& tensors);

@@ -67,10 +67,16 @@ std::optional<QuantFormat> quant_format(std::string_view name) {
   return std::nullopt;
 }
 
+std::vector<at::Tensor> QuantizedMatrix::tensors() const {
+  std::vector<at::Tensor> present;
+  for (const at::Tensor* part : {&packed, &absmax, &codes, &nested_absmax})
+    if (part->defined()) present.push_back(*part);
+  return present;
+}
+
 uint64_t QuantizedMatrix::nbytes() const {
-  uint64_t total = packed.nbytes();
-  for (const at::Tensor* part : {&absmax, &codes, &nested_absmax})
-    if (part->defined()) total += part->nbytes();
+  uint64_t total = 0;
+  for (const at::Tensor& part : tensors()) total += part.nbytes();
   return total;
 }
 

@@ -22,11 +22,12 @@ at::Tensor root_mean_square(const at::Tensor& values) {
 
 }  // namespace
 
-Adafactor::Adafactor(kernels::ParameterStore& store, const AdafactorConfig& config)
-    : store_(store), config_(config) {
-  const at::TensorOptions fp32 = store.master().options();
-  for (const kernels::Parameter& parameter : store.parameters()) {
-    std::vector<int64_t> shape = parameter.shape_in_files();
+Adafactor::Adafactor(const kernels::OwnedValues& values, const AdafactorConfig& config)
+    : values_(values), config_(config) {
+  require_whole_parameters(values, "adafactor");
+  const at::TensorOptions fp32 = values.flat.master.options();
+  for (const kernels::OwnedValues::Piece& piece : values.pieces) {
+    std::vector<int64_t> shape = piece.parameter->shape_in_files();
     Moment moment;
     if (shape.size() < 2) {
       moment.whole = at::zeros(shape, fp32);
@@ -56,7 +57,8 @@ at::Tensor Adafactor::scaled_gradient(Moment& moment, const at::Tensor& grad) co
 void Adafactor::step(double learning_rate, double grad_scale) {
   ++steps_;
   size_t number = 0;
-  for (kernels::Parameter& parameter : store_.parameters()) {
+  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
+    kernels::Parameter& parameter = *piece.parameter;
     const std::vector<int64_t>& shape = parameter.shape_in_files();
     const at::Tensor grad = parameter.in_file_order(parameter.grad).reshape(shape).mul(grad_scale);
     at::Tensor update = scaled_gradient(moments_[number++], grad);
@@ -68,20 +70,21 @@ void Adafactor::step(double learning_rate, double grad_scale) {
     master.sub_(update.view(master.sizes()));
     parameter.refresh_compute();
   }
-  store_.compute_changed();
+  values_.store->compute_changed();
 }
 
 std::vector<StateTensor> Adafactor::state() const {
   std::vector<StateTensor> all;
   size_t number = 0;
-  for (const kernels::Parameter& parameter : store_.parameters()) {
+  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
+    const std::string& name = piece.parameter->name;
     const Moment& moment = moments_[number++];
     if (moment.whole.defined()) {
-      all.push_back({"exp_avg_sq." + parameter.name, moment.whole});
+      all.push_back(StateTensor::whole("exp_avg_sq." + name, moment.whole));
       continue;
     }
-    all.push_back({"exp_avg_sq_row." + parameter.name, moment.rows});
-    all.push_back({"exp_avg_sq_col." + parameter.name, moment.columns});
+    all.push_back(StateTensor::whole("exp_avg_sq_row." + name, moment.rows));
+    all.push_back(StateTensor::whole("exp_avg_sq_col." + name, moment.columns));
   }
   return all;
 }

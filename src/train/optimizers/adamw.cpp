@@ -20,58 +20,52 @@ double bias_correction(double beta, int64_t steps) {
 
 AdamW::~AdamW() = default;
 
-AdamW::AdamW(kernels::ParameterStore& store, AdamWConfig with,
-             std::vector<const kernels::Parameter*> parameters)
-    : store_(store), config_(with), parameters_(std::move(parameters)) {
-  if (parameters_.empty()) {
-    for (const kernels::Parameter& parameter : store.parameters())
-      parameters_.push_back(&parameter);
-  }
-  if (with.moments_on_host) staged_ = std::make_unique<StagedMoments>(store.master().device());
+AdamW::AdamW(const kernels::OwnedValues& values, AdamWConfig with)
+    : values_(values), config_(with) {
+  if (with.moments_on_host) staged_ = std::make_unique<StagedMoments>(values.flat.master.device());
   constexpr int64_t kAlignment = 16;  // in elements: moments start at a cache line
   int64_t num_fp32 = 0;
   std::vector<std::pair<int64_t, int64_t>> blocks;  // first element and length of each block
-  for (const kernels::Parameter* of : parameters_) {
-    const kernels::Parameter& parameter = *of;
+  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
+    const kernels::Parameter& parameter = *piece.parameter;
     Place place{
         with.is_8bit && config::has_8bit_moments(optimized_kind(parameter), parameter.numel),
         num_fp32, 0};
     if (place.is_8bit) {
+      SFTRUN_CHECK_EQ(piece.begin % kernels::kStateBlock, 0);
       place.first = static_cast<int64_t>(blocks.size());
-      for (int64_t i = 0; i < parameter.numel; i += kernels::kStateBlock) {
-        blocks.emplace_back(parameter.offset + i,
-                            std::min(kernels::kStateBlock, parameter.numel - i));
-      }
+      for (int64_t i = 0; i < piece.numel; i += kernels::kStateBlock)
+        blocks.emplace_back(piece.offset + i, std::min(kernels::kStateBlock, piece.numel - i));
       place.end = static_cast<int64_t>(blocks.size());
     } else {
-      place.end = num_fp32 + parameter.numel;
-      num_fp32 += (parameter.numel + kAlignment - 1) / kAlignment * kAlignment;
+      place.end = num_fp32 + piece.numel;
+      num_fp32 += (piece.numel + kAlignment - 1) / kAlignment * kAlignment;
     }
     places_.push_back(place);
-    add_segment(parameter, place);
+    if (piece.numel > 0) add_segment(piece, place);
   }
   allocate(num_fp32, blocks);
 }
 
-void AdamW::add_segment(const kernels::Parameter& parameter, const Place& place) {
-  const int64_t end = parameter.offset + parameter.numel;
-  const double lr_ratio = config_.rates.of(parameter);
+void AdamW::add_segment(const kernels::OwnedValues::Piece& piece, const Place& place) {
+  const bool decays = piece.parameter->decays;
+  const double lr_ratio = config_.rates.of(*piece.parameter);
   Segment* last = segments_.empty() ? nullptr : &segments_.back();
   // 8-bit blocks store their own offsets. fp32 moments must have the same gaps as the parameters.
   const bool continues =
-      last != nullptr && last->decays == parameter.decays && last->lr_ratio == lr_ratio &&
+      last != nullptr && last->decays == decays && last->lr_ratio == lr_ratio &&
       last->place.is_8bit == place.is_8bit &&
-      (place.is_8bit || place.first - last->place.first == parameter.offset - last->begin);
+      (place.is_8bit || place.first - last->place.first == piece.offset - last->begin);
   if (!continues) {
-    segments_.push_back({place, parameter.offset, end, parameter.decays, lr_ratio});
+    segments_.push_back({place, piece.offset, piece.end_offset(), decays, lr_ratio});
     return;
   }
-  last->end = end;
+  last->end = piece.end_offset();
   last->place.end = place.end;
 }
 
 void AdamW::allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks) {
-  const at::Tensor& master = store_.master();
+  const at::Tensor& master = values_.flat.master;
   exp_avg_ = zero_moments({num_fp32}, at::kFloat);
   exp_avg_sq_ = zero_moments({num_fp32}, at::kFloat);
   if (blocks.empty()) return;
@@ -93,7 +87,7 @@ void AdamW::allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int6
 }
 
 at::Tensor AdamW::zero_moments(at::IntArrayRef shape, at::ScalarType dtype) const {
-  const at::Device device = store_.master().device();
+  const at::Device device = values_.flat.master.device();
   return staged_ ? host_zeros(shape, dtype, device)
                  : at::zeros(shape, at::TensorOptions().dtype(dtype).device(device));
 }
@@ -113,7 +107,7 @@ void AdamW::step(double learning_rate, const GradScale& scale) {
     segment.place.is_8bit ? update_8bit(segment, own_rate, scale)
                           : update(segment, own_rate, scale);
   }
-  store_.compute_changed();
+  values_.store->compute_changed();
 }
 
 void AdamW::update(const Segment& segment, double learning_rate, const GradScale& scale) {
@@ -134,11 +128,11 @@ void AdamW::update(const Segment& segment, double learning_rate, const GradScale
   const auto part = [&](const at::Tensor& flat, int64_t first) {
     return flat.narrow(0, first, length);
   };
-  at::Tensor master = part(store_.master(), segment.begin),
-             compute = part(store_.compute(), segment.begin),
+  at::Tensor master = part(values_.flat.master, segment.begin),
+             compute = part(values_.flat.compute, segment.begin),
              exp_avg = part(exp_avg_, segment.place.first),
              exp_avg_sq = part(exp_avg_sq_, segment.place.first);
-  kernels::adamw_(master, part(store_.grad(), segment.begin), exp_avg, exp_avg_sq, compute, 0,
+  kernels::adamw_(master, part(values_.flat.grad, segment.begin), exp_avg, exp_avg_sq, compute, 0,
                   length, params, scale.gate);
 }
 
@@ -153,10 +147,10 @@ void AdamW::update_in_parts(const Segment& segment, const kernels::AdamWParams& 
   staged_->run(parts, [&](size_t part, const StagedMoments::Part& moments) {
     const int64_t count = moments[0].numel(),
                   at = segment.begin + static_cast<int64_t>(part) * size;
-    at::Tensor master = store_.master().narrow(0, at, count),
-               compute = store_.compute().narrow(0, at, count), exp_avg = moments[0],
+    at::Tensor master = values_.flat.master.narrow(0, at, count),
+               compute = values_.flat.compute.narrow(0, at, count), exp_avg = moments[0],
                exp_avg_sq = moments[1];
-    kernels::adamw_(master, store_.grad().narrow(0, at, count), exp_avg, exp_avg_sq, compute, 0,
+    kernels::adamw_(master, values_.flat.grad.narrow(0, at, count), exp_avg, exp_avg_sq, compute, 0,
                     count, params, gate);
   });
 }
@@ -175,7 +169,7 @@ void AdamW::update_8bit(const Segment& segment, double learning_rate, const Grad
       static_cast<float>(std::sqrt(bias_correction(config_.beta2, steps_)));
   params.grad_scale = static_cast<float>(scale.factor);
   if (staged_) return update_8bit_in_parts(segment, params, scale.gate);
-  kernels::adamw_8bit_(store_.master(), store_.grad(), blockwise_, store_.compute(),
+  kernels::adamw_8bit_(values_.flat.master, values_.flat.grad, blockwise_, values_.flat.compute,
                        segment.place.first, segment.place.end, params, scale.gate);
 }
 
@@ -199,31 +193,34 @@ void AdamW::update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bi
     part.exp_avg_absmax = moments[2], part.exp_avg_sq_absmax = moments[3];
     part.block_begin = blockwise_.block_begin.narrow(0, at, count);
     part.block_numel = blockwise_.block_numel.narrow(0, at, count);
-    kernels::adamw_8bit_(store_.master(), store_.grad(), part, store_.compute(), 0, count, params,
-                         gate);
+    kernels::adamw_8bit_(values_.flat.master, values_.flat.grad, part, values_.flat.compute, 0,
+                         count, params, gate);
   });
 }
 
 std::vector<StateTensor> AdamW::state() const {
   if (staged_) staged_->finish();
   std::vector<StateTensor> all;
-  size_t number = 0;
-  for (const kernels::Parameter* of : parameters_) {
-    const kernels::Parameter& parameter = *of;
-    const Place& place = places_[number++];
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const kernels::OwnedValues::Piece& piece = values_.pieces[i];
+    const kernels::Parameter& parameter = *piece.parameter;
+    const Place& place = places_[i];
     const auto add = [&](const char* what, const at::Tensor& values, int64_t first) {
       all.push_back({std::string(what) + "." + parameter.name,
-                     values.flatten().narrow(0, first, parameter.numel).view(parameter.shape)});
+                     values.flatten().narrow(0, first, piece.numel), piece.begin, parameter.shape});
     };
-    const auto add_factors = [&](const char* what, const at::Tensor& factors) {
+    const auto add_scales = [&](const char* what, const at::Tensor& scales) {
+      const int64_t blocks = (parameter.numel + kernels::kStateBlock - 1) / kernels::kStateBlock;
       all.push_back({std::string(what) + "." + parameter.name,
-                     factors.narrow(0, place.first, place.end - place.first)});
+                     scales.narrow(0, place.first, place.end - place.first),
+                     piece.begin / kernels::kStateBlock,
+                     {blocks}});
     };
     if (place.is_8bit) {
       add("exp_avg", blockwise_.exp_avg, place.first * kernels::kStateBlock);
-      add_factors("exp_avg_absmax", blockwise_.exp_avg_absmax);
+      add_scales("exp_avg_absmax", blockwise_.exp_avg_absmax);
       add("exp_avg_sq", blockwise_.exp_avg_sq, place.first * kernels::kStateBlock);
-      add_factors("exp_avg_sq_absmax", blockwise_.exp_avg_sq_absmax);
+      add_scales("exp_avg_sq_absmax", blockwise_.exp_avg_sq_absmax);
     } else {
       add("exp_avg", exp_avg_, place.first);
       add("exp_avg_sq", exp_avg_sq_, place.first);

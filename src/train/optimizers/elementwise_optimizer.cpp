@@ -10,49 +10,51 @@
 
 namespace sftrun::train {
 
-ElementwiseOptimizer::ElementwiseOptimizer(kernels::ParameterStore& store,
+ElementwiseOptimizer::ElementwiseOptimizer(const kernels::OwnedValues& values,
                                            const LearningRateRatios& rates, double weight_decay,
                                            std::string state_name)
-    : store_(store), weight_decay_(weight_decay), state_name_(std::move(state_name)) {
-  for (const kernels::Parameter& parameter : store.parameters()) {
-    const int64_t end = parameter.offset + parameter.numel;
-    const double lr_ratio = rates.of(parameter);
+    : values_(values), weight_decay_(weight_decay), state_name_(std::move(state_name)) {
+  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
+    if (piece.numel == 0) continue;
+    const double lr_ratio = rates.of(*piece.parameter);
+    const bool decays = piece.parameter->decays;
     // The padding between two parameters is zero and stays zero.
-    if (!segments_.empty() && segments_.back().decays == parameter.decays &&
+    if (!segments_.empty() && segments_.back().decays == decays &&
         segments_.back().lr_ratio == lr_ratio) {
-      segments_.back().end = end;
+      segments_.back().end = piece.end_offset();
     } else {
-      segments_.push_back({parameter.offset, end, parameter.decays, lr_ratio});
+      segments_.push_back({piece.offset, piece.end_offset(), decays, lr_ratio});
     }
   }
-  if (!state_name_.empty()) state_ = at::zeros_like(store.master());
+  if (!state_name_.empty()) state_ = at::zeros_like(values_.flat.master);
 }
 
 void ElementwiseOptimizer::step(double learning_rate, double grad_scale) {
   constexpr int64_t kPiece = int64_t{1} << 22;  // values per piece: temporaries of 16 MiB
   ++steps_;
-  const bool has_copy = !store_.compute().is_same(store_.master());
+  const bool has_copy = !values_.flat.compute.is_same(values_.flat.master);
   for (const Segment& segment : segments_) {
     for (int64_t begin = segment.begin; begin < segment.end; begin += kPiece) {
       const int64_t count = std::min(kPiece, segment.end - begin);
-      Piece piece{.master = store_.master().narrow(0, begin, count),
-                  .grad = store_.grad().narrow(0, begin, count) * grad_scale,
+      Piece piece{.master = values_.flat.master.narrow(0, begin, count),
+                  .grad = values_.flat.grad.narrow(0, begin, count) * grad_scale,
                   .state = state_.defined() ? state_.narrow(0, begin, count) : at::Tensor(),
                   .learning_rate = learning_rate * segment.lr_ratio,
                   .weight_decay = segment.decays ? weight_decay_ : 0};
       update(piece);
-      if (has_copy) store_.compute().narrow(0, begin, count).copy_(piece.master);
+      if (has_copy) values_.flat.compute.narrow(0, begin, count).copy_(piece.master);
     }
   }
-  store_.compute_changed();
+  values_.store->compute_changed();
 }
 
 std::vector<StateTensor> ElementwiseOptimizer::state() const {
   std::vector<StateTensor> all;
   if (!state_.defined()) return all;
-  for (const kernels::Parameter& parameter : store_.parameters()) {
-    all.push_back({state_name_ + "." + parameter.name,
-                   state_.narrow(0, parameter.offset, parameter.numel).view(parameter.shape)});
+  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
+    all.push_back({state_name_ + "." + piece.parameter->name,
+                   state_.narrow(0, piece.offset, piece.numel), piece.begin,
+                   piece.parameter->shape});
   }
   return all;
 }

@@ -10,7 +10,7 @@
 namespace sftrun::train {
 
 /// Optimizers that compute each weight's update from its gradient and at most one state value, with
-/// LibTorch's operations. They process the flat buffers of the store piece by piece, so that
+/// LibTorch's operations. They process the flat buffers piece by piece, so that
 /// temporaries stay small.
 class ElementwiseOptimizer : public Optimizer {
  public:
@@ -21,7 +21,7 @@ class ElementwiseOptimizer : public Optimizer {
 
  protected:
   /// @param state_name name of the state tensors in checkpoints; empty: no state
-  ElementwiseOptimizer(kernels::ParameterStore& store, const LearningRateRatios& rates,
+  ElementwiseOptimizer(const kernels::OwnedValues& values, const LearningRateRatios& rates,
                        double weight_decay, std::string state_name);
 
   /// Adjacent weights with the same settings. All tensors are flat and fp32.
@@ -40,7 +40,7 @@ class ElementwiseOptimizer : public Optimizer {
     double lr_ratio;
   };
 
-  kernels::ParameterStore& store_;
+  kernels::OwnedValues values_;
   double weight_decay_;
   std::string state_name_;
   std::vector<Segment> segments_;

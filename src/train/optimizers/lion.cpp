@@ -4,8 +4,8 @@
 
 namespace sftrun::train {
 
-Lion::Lion(kernels::ParameterStore& store, const LionConfig& config)
-    : ElementwiseOptimizer(store, config.rates, config.weight_decay, "exp_avg"), config_(config) {}
+Lion::Lion(const kernels::OwnedValues& values, const LionConfig& config)
+    : ElementwiseOptimizer(values, config.rates, config.weight_decay, "exp_avg"), config_(config) {}
 
 void Lion::update(Piece& piece) {
   if (piece.weight_decay != 0) piece.master.mul_(1 - piece.learning_rate * piece.weight_decay);

@@ -45,17 +45,20 @@ double rate_for(const MuonConfig& config, const at::Tensor& matrices) {
 
 }  // namespace
 
-Muon::Muon(kernels::ParameterStore& store, const MuonConfig& config)
-    : store_(store), config_(config) {
-  std::vector<const kernels::Parameter*> others;
-  for (kernels::Parameter& parameter : store.parameters()) {
+Muon::Muon(const kernels::OwnedValues& values, const MuonConfig& config)
+    : values_(values), config_(config) {
+  require_whole_parameters(values, "muon");
+  kernels::OwnedValues others = values;
+  others.pieces.clear();
+  for (const kernels::OwnedValues::Piece& piece : values.pieces) {
+    kernels::Parameter& parameter = *piece.parameter;
     if (config::is_updated_by_muon(optimized_kind(parameter)))
       matrices_.push_back(
-          {&parameter, at::zeros(parameter.shape_in_files(), store.master().options())});
+          {&parameter, at::zeros(parameter.shape_in_files(), values.flat.master.options())});
     else
-      others.push_back(&parameter);
+      others.pieces.push_back(piece);
   }
-  if (!others.empty()) others_ = std::make_unique<AdamW>(store, config.others, std::move(others));
+  if (!others.pieces.empty()) others_ = std::make_unique<AdamW>(others, config.others);
 }
 
 void Muon::update(Matrix& matrix, double learning_rate, double grad_scale) const {
@@ -76,7 +79,7 @@ void Muon::step(double learning_rate, double grad_scale) {
   for (Matrix& matrix : matrices_)
     update(matrix, learning_rate * config_.others.rates.of(*matrix.parameter), grad_scale);
   if (others_) others_->step(learning_rate, grad_scale);
-  store_.compute_changed();
+  values_.store->compute_changed();
 }
 
 void Muon::set_steps(int64_t steps) {
@@ -87,7 +90,7 @@ void Muon::set_steps(int64_t steps) {
 std::vector<StateTensor> Muon::state() const {
   std::vector<StateTensor> all = others_ ? others_->state() : std::vector<StateTensor>();
   for (const Matrix& matrix : matrices_)
-    all.push_back({"momentum_buffer." + matrix.parameter->name, matrix.momentum});
+    all.push_back(StateTensor::whole("momentum_buffer." + matrix.parameter->name, matrix.momentum));
   return all;
 }
 

@@ -22,7 +22,7 @@ struct MuonConfig {
 /// others.
 class Muon final : public Optimizer {
  public:
-  Muon(kernels::ParameterStore& store, const MuonConfig& config);
+  Muon(const kernels::OwnedValues& values, const MuonConfig& config);
   void step(double learning_rate, double grad_scale) override;
   void set_steps(int64_t steps) override;
   std::vector<StateTensor> state() const override;
@@ -36,7 +36,7 @@ class Muon final : public Optimizer {
   };
   void update(Matrix& matrix, double learning_rate, double grad_scale) const;
 
-  kernels::ParameterStore& store_;
+  kernels::OwnedValues values_;
   MuonConfig config_;
   std::vector<Matrix> matrices_;
   std::unique_ptr<AdamW> others_;  // null: there are no such parameters

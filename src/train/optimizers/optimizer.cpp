@@ -60,45 +60,52 @@ double LearningRateRatios::of(const kernels::Parameter& parameter) const {
   return is_fast ? loraplus_lr_ratio : 1;
 }
 
+void require_whole_parameters(const kernels::OwnedValues& values, const char* optimizer) {
+  for (const kernels::OwnedValues::Piece& piece : values.pieces) {
+    if (piece.is_whole()) continue;
+    throw ConfigError(fmt::format("{} computes each update from the whole matrix, and the strategy "
+                                  "divides {} over the ranks",
+                                  optimizer, piece.parameter->name),
+                      "train.optimizer",
+                      "use adamw, or a parallel.strategy that keeps parameters whole");
+  }
+}
+
 void Optimizer::step(double, const at::Tensor&) {
   invariant_failed(__FILE__, __LINE__, "an optimizer that reads the gate");
 }
 
-std::unique_ptr<Optimizer> make_optimizer(kernels::ParameterStore& store,
+std::unique_ptr<Optimizer> make_optimizer(const kernels::OwnedValues& values,
                                           const config::TrainConfig& config) {
   using config::Optimizer;
-  const AdamWConfig adamw = adamw_config(config, store.master().device());
+  const AdamWConfig adamw = adamw_config(config, values.flat.master.device());
   switch (config.optimizer) {
     case Optimizer::kAdamW:
     case Optimizer::kAdamW8bit:
     case Optimizer::kPagedAdamW:
     case Optimizer::kPagedAdamW8bit:
-      return std::make_unique<AdamW>(store, adamw);
+      return std::make_unique<AdamW>(values, adamw);
     case Optimizer::kSgd:
-      return std::make_unique<Sgd>(store, SgdConfig{.momentum = config.momentum.value_or(0),
-                                                    .nesterov = config.nesterov.value_or(false),
-                                                    .weight_decay = config.weight_decay,
-                                                    .rates = adamw.rates});
+      return std::make_unique<Sgd>(values, SgdConfig{.momentum = config.momentum.value_or(0),
+                                                     .nesterov = config.nesterov.value_or(false),
+                                                     .weight_decay = config.weight_decay,
+                                                     .rates = adamw.rates});
     case Optimizer::kLion:
-      return std::make_unique<Lion>(store, LionConfig{.beta1 = config.adam_beta1,
-                                                      .beta2 = config.adam_beta2,
-                                                      .weight_decay = config.weight_decay,
-                                                      .rates = adamw.rates});
+      return std::make_unique<Lion>(values, LionConfig{.beta1 = config.adam_beta1,
+                                                       .beta2 = config.adam_beta2,
+                                                       .weight_decay = config.weight_decay,
+                                                       .rates = adamw.rates});
     case Optimizer::kAdafactor:
       return std::make_unique<Adafactor>(
-          store, AdafactorConfig{.weight_decay = config.weight_decay, .rates = adamw.rates});
+          values, AdafactorConfig{.weight_decay = config.weight_decay, .rates = adamw.rates});
     case Optimizer::kMuon:
-      return std::make_unique<Muon>(store, MuonConfig{.momentum = config.momentum.value_or(0.95),
-                                                      .nesterov = config.nesterov.value_or(true),
-                                                      .weight_decay = config.weight_decay,
-                                                      .rate = config.muon_lr,
-                                                      .others = adamw});
+      return std::make_unique<Muon>(values, MuonConfig{.momentum = config.momentum.value_or(0.95),
+                                                       .nesterov = config.nesterov.value_or(true),
+                                                       .weight_decay = config.weight_decay,
+                                                       .rate = config.muon_lr,
+                                                       .others = adamw});
   }
   invariant_failed(__FILE__, __LINE__, "a known optimizer");
-}
-
-at::Tensor grad_norm(kernels::ParameterStore& store) {
-  return kernels::sum_of_squares(store.grad()).sqrt_();
 }
 
 double clip_factor(double norm, double max_norm) {

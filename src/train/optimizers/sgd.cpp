@@ -4,8 +4,8 @@
 
 namespace sftrun::train {
 
-Sgd::Sgd(kernels::ParameterStore& store, const SgdConfig& config)
-    : ElementwiseOptimizer(store, config.rates, config.weight_decay,
+Sgd::Sgd(const kernels::OwnedValues& values, const SgdConfig& config)
+    : ElementwiseOptimizer(values, config.rates, config.weight_decay,
                            config.momentum > 0 ? "momentum_buffer" : ""),
       config_(config) {}
 

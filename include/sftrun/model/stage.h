@@ -1,0 +1,114 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sftrun/kernels/unit.h"
+#include "sftrun/model/decoder.h"
+
+/// Forward and backward passes over the units of a decoder.
+namespace sftrun::model {
+
+/// The routers' load-balancing loss of one batch (`kernels::RouterBalance`).
+struct AuxLoss {
+  double grad_scale = 0;  ///< factor of its gradient
+  at::Tensor value;       ///< result: fp64 scalar, unscaled
+};
+
+/// How `Stage::forward_backward` treats a micro-batch.
+struct PassOptions {
+  double grad_scale = 1;   ///< factor of the loss's gradient
+  AuxLoss* aux = nullptr;  ///< not null: the routers' balance is counted
+  /// The gradients are complete after this micro-batch: `UnitHooks::gradients_ready` is called.
+  bool completes_gradients = true;
+};
+
+/// State of one micro-batch between its passes through a stage. Several micro-batches may be under
+/// way at a time (pipeline parallelism). It stays where it is, as the layers' saved states refer to
+/// its context.
+struct MicroBatchRun {
+  /// A forward pass without gradients.   @param of must outlive the run
+  explicit MicroBatchRun(const PackedBatch& of) : batch(of), context(of.context) {}
+  /// A forward pass that a backward pass follows.
+  MicroBatchRun(const PackedBatch& of, const PassOptions& options)
+      : batch(of), trains(true), options(options), context(of.context) {}
+  MicroBatchRun(const MicroBatchRun&) = delete;
+  MicroBatchRun& operator=(const MicroBatchRun&) = delete;
+  bool is_empty() const { return batch.num_tokens() == 0; }
+
+  const PackedBatch& batch;
+  bool trains = false;
+  PassOptions options;
+  kernels::BatchContext context;
+  /// Output of the last unit that ran [T, hidden]. A stage that does not begin with the embedding
+  /// receives its input here.
+  at::Tensor hidden;
+  /// Gradient of the output of the unit that runs its backward pass next. A stage that does not end
+  /// with the head receives the gradient of its output here, and leaves that of its input.
+  at::Tensor grad;
+  /// Per layer of the model: its saved state, or with gradient checkpointing its input.
+  std::vector<std::unique_ptr<kernels::LayerRun>> layers;
+  std::vector<at::Tensor> inputs;
+  kernels::PerLayerRun per_layer;
+};
+
+/// A contiguous range of units of a decoder: all of them, or one stage of a pipeline. It calls the
+/// hooks for each unit that a pass uses; which units these are does not depend on the micro-batch.
+class Stage {
+ public:
+  /// All units.   @param hooks must outlive the stage; null: none
+  explicit Stage(Decoder& decoder, kernels::UnitHooks* hooks = nullptr);
+  /// Units [first, end).
+  /// @throws ConfigError if layers of different stages share state beside the hidden states: keys
+  /// of other layers, per-layer inputs
+  Stage(Decoder& decoder, kernels::UnitHooks* hooks, int64_t first, int64_t end);
+
+  bool has_embedding() const { return first_ <= decoder_.embedding_unit(); }
+  bool has_head() const { return end_ > decoder_.head_unit(); }
+  Decoder& decoder() const { return decoder_; }
+
+  /// The units before the head; sets `run.hidden`.
+  void forward(MicroBatchRun& run) const;
+  /// The head's loss and, if the run trains, its backward pass, which sets `run.grad`.
+  /// @return unscaled sum of token losses: fp64 scalar on the device, without synchronisation
+  at::Tensor loss(MicroBatchRun& run) const;
+  /// The backward pass of the units before the head; adds to the parameters' gradients.
+  void backward(MicroBatchRun& run) const;
+
+  /// forward, loss and backward of one micro-batch.   @pre all units
+  at::Tensor forward_backward(const PackedBatch& batch, const PassOptions& options) const;
+  /// Calls `gradients_ready` for each unit, for passes that ran without this stage (CUDA graphs).
+  void report_gradients() const;
+
+  // Without gradients; all units.
+  /// Sum of token losses: fp64 scalar on the device.
+  at::Tensor loss(const PackedBatch& batch) const;
+  /// -log p of the label of each labelled row [N] fp32.
+  at::Tensor token_losses(const PackedBatch& batch) const;
+  /// Logits of the given rows [N, vocab] in the compute dtype.
+  at::Tensor logits(const PackedBatch& batch, const at::Tensor& rows) const;
+
+ private:
+  template <typename Body>
+  void with_unit(int64_t unit, kernels::UnitPass pass, Body&& body) const;
+  template <typename Body>
+  void for_layers(Body&& body) const;
+  void embed(MicroBatchRun& run) const;
+  void layer_forward(MicroBatchRun& run, int64_t layer) const;
+  void layer_backward(MicroBatchRun& run, int64_t layer) const;
+  void embedding_backward(MicroBatchRun& run) const;
+  at::Tensor head_loss(MicroBatchRun& run) const;
+  kernels::BatchContext head_rows(const PackedBatch& batch) const;
+  at::Tensor hidden_of(const PackedBatch& batch) const;
+  at::Tensor no_loss() const;
+  void gradients_ready(const MicroBatchRun& run, int64_t unit) const;
+
+  Decoder& decoder_;
+  kernels::UnitHooks* hooks_;
+  int64_t first_, end_;
+};
+
+}  // namespace sftrun::model

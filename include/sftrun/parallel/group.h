@@ -1,0 +1,67 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+/// Collectives on tensors between the ranks of a group.
+namespace sftrun::parallel {
+
+/// Calls of one kind of collective by a rank, and the bytes of the tensors that it passed: of an
+/// all-gather its own part, of a reduce-scatter the whole input, of a broadcast only at the root.
+struct CollectiveCount {
+  int64_t calls = 0;
+  uint64_t bytes = 0;
+};
+struct CollectiveCounts {
+  CollectiveCount all_reduce, all_gather, reduce_scatter, broadcast, send, recv;
+};
+
+/// Ranks that communicate with each other: all ranks of a run, or those of one axis of the mesh.
+/// Copies share the group. All of its ranks must make the same calls in the same order. Not
+/// thread-safe. Functions throw CommError when another rank stopped or the network broke.
+class Group {
+ public:
+  /// A group of one rank: collectives return their input; no network is used.
+  Group();
+  ~Group();
+  Group(const Group&);
+  Group& operator=(const Group&);
+  Group(Group&&) noexcept;
+  Group& operator=(Group&&) noexcept;
+
+  int rank() const;  ///< in this group
+  int size() const;
+  const std::vector<int>& ranks() const;  ///< of the run, ascending
+
+  /// Starts an in-place sum of `tensor` over all ranks; the result is bit-identical on every rank.
+  /// The tensor must stay alive until `wait_all`.
+  void all_reduce_async(const at::Tensor& tensor);
+  void wait_all();
+  /// Waits for the sum. With NCCL the current stream waits, not the host.
+  void all_reduce(const at::Tensor& tensor);
+  /// @param out [size * n], contiguous, receives the parts of all ranks in rank order
+  /// @param part [n] of this rank, contiguous; may be its own place in `out`
+  void all_gather_into(const at::Tensor& out, const at::Tensor& part);
+  /// Sums `in` over all ranks; each rank receives its part of the sum.
+  /// @param out [n]   @param in [size * n], contiguous
+  void reduce_scatter_into(const at::Tensor& out, const at::Tensor& in);
+  /// Copies `tensor` of the rank `root` of this group to all ranks.
+  void broadcast(const at::Tensor& tensor, int root);
+  /// Point to point; `tag` distinguishes messages between the same two ranks (Gloo only: NCCL keeps
+  /// their order).   @param to, from ranks of this group
+  void send(const at::Tensor& tensor, int to, int tag = 0);
+  void receive(const at::Tensor& tensor, int from, int tag = 0);
+
+ private:
+  friend class Communicator;
+  struct State;
+  explicit Group(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace sftrun::parallel

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/kernels/parameter.h"
+#include "sftrun/kernels/unit.h"
+#include "sftrun/parallel/communicator.h"
+#include "sftrun/parallel/mesh.h"
+
+/// How the parameters of a model are distributed over the ranks, and what the ranks communicate
+/// (`parallel.strategy`).
+namespace sftrun::parallel {
+
+/// What a strategy distributes. Both must outlive it.
+struct DistributedModel {
+  kernels::ParameterStore& parameters;
+  std::vector<kernels::Unit>& units;
+};
+
+/// A strategy is told by the stage what happens to units (`UnitHooks`) and by the trainer when a
+/// step begins and ends; it decides where the values of parameters and gradients are. Every rank
+/// makes the same calls in the same order. Quantities over all values (norm, finiteness) and whole
+/// tensors (checkpoint, export) are asked of it, because this rank may own only a part of them.
+class Strategy : public kernels::UnitHooks {
+ public:
+  virtual std::string name() const = 0;  ///< as in parallel.strategy
+  virtual const Mesh& mesh() const = 0;
+  /// The values that this rank updates.
+  virtual const kernels::OwnedValues& owned() const = 0;
+  /// Sets the gradients to zero.
+  virtual void begin_step() = 0;
+  /// Completes the reductions: afterwards the gradients of `owned` are sums over all ranks.
+  virtual void finish_step() = 0;
+  /// Sum of squares of a quantity over the whole model, each value counted once.
+  /// @param owned the part of this rank, [n] fp32   @return fp64 scalar on its device
+  virtual at::Tensor squares(const at::Tensor& owned) = 0;
+  /// Whether it holds on all ranks that own different values.
+  virtual bool holds_everywhere(bool holds_here) = 0;
+  /// Whether ranks own different values, so that `whole` communicates.
+  virtual bool divides_parameters() const = 0;
+  /// A tensor whose parts the ranks own, in the order of the ranks.
+  /// @param part [n] of this rank; n may differ between ranks and be 0
+  virtual at::Tensor whole(const at::Tensor& part) = 0;
+  /// Whether the ranks communicate while a forward or backward pass runs. If so, passes are not
+  /// captured as CUDA graphs.
+  virtual bool communicates_in_passes() const = 0;
+
+  /// The fp32 values of a parameter, in its shape.
+  at::Tensor master_of(const kernels::Parameter& parameter);
+};
+
+struct StrategyOptions {
+  config::Strategy strategy = config::Strategy::kSingle;  ///< resolved
+  int64_t bucket_cap_bytes = int64_t{25} << 20;           ///< ddp: gradients of one reduction
+  /// ddp: reduce gradients during the backward pass. It pays if there are many; reductions of an
+  /// adapter's gradients take little time.
+  bool overlaps_reduction = false;
+};
+/// @param comm must outlive the strategy
+std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communicator& comm,
+                                        const DistributedModel& model);
+
+}  // namespace sftrun::parallel

@@ -1,0 +1,230 @@
+#include "sftrun/model/stage.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::model {
+
+using kernels::UnitPass;
+
+Stage::Stage(Decoder& decoder, kernels::UnitHooks* hooks)
+    : Stage(decoder, hooks, 0, static_cast<int64_t>(decoder.units().size())) {}
+
+Stage::Stage(Decoder& decoder, kernels::UnitHooks* hooks, int64_t first, int64_t end)
+    : decoder_(decoder), hooks_(hooks), first_(first), end_(end) {
+  SFTRUN_CHECK(first < end);
+  if ((has_embedding() && has_head()) || !decoder.shares_state_between_layers()) return;
+  throw ConfigError(
+      "the layers of this model share keys or per-layer inputs, so they cannot be divided into "
+      "stages",
+      {}, "use a strategy without pipeline parallelism");
+}
+
+/// Runs `body` between the hooks of a unit and of the units that it also reads.
+template <typename Body>
+void Stage::with_unit(int64_t unit, UnitPass pass, Body&& body) const {
+  if (hooks_ == nullptr) return body();
+  const std::vector<int64_t>& also = decoder_.units()[static_cast<size_t>(unit)].also_reads;
+  for (const int64_t other : also) hooks_->before(other, pass);
+  hooks_->before(unit, pass);
+  body();
+  hooks_->after(unit, pass);
+  for (const int64_t other : also) hooks_->after(other, pass);
+}
+
+void Stage::gradients_ready(const MicroBatchRun& run, int64_t unit) const {
+  if (hooks_ != nullptr && run.options.completes_gradients) hooks_->gradients_ready(unit);
+}
+
+void Stage::report_gradients() const {
+  if (hooks_ == nullptr) return;
+  for (int64_t unit = end_ - 1; unit >= first_; --unit) hooks_->gradients_ready(unit);
+}
+
+at::Tensor Stage::no_loss() const {
+  return at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(decoder_.options().device));
+}
+
+void Stage::embed(MicroBatchRun& run) const {
+  run.hidden =
+      run.trains ? decoder_.embed_for_training(run.batch) : decoder_.embed(run.batch.tokens);
+  const bool keeps = run.trains && decoder_.trains_at_or_below(decoder_.embedding_unit());
+  decoder_.open_exchange(run.context, run.batch.tokens, run.hidden,
+                         keeps ? &run.per_layer : nullptr);
+}
+
+void Stage::layer_forward(MicroBatchRun& run, int64_t layer) const {
+  const auto i = static_cast<size_t>(layer);
+  const bool has_backward = run.trains && decoder_.trains_at_or_below(decoder_.layer_unit(layer));
+  const bool checkpoints = decoder_.options().gradient_checkpointing;
+  if (has_backward && checkpoints) run.inputs[i] = run.hidden;
+  run.hidden =
+      decoder_.backend().layer_forward(decoder_.layers()[i], run.hidden, run.context,
+                                       has_backward && !checkpoints ? &run.layers[i] : nullptr);
+}
+
+template <typename Body>
+void Stage::for_layers(Body&& body) const {
+  for (int64_t layer = 0; layer < decoder_.arch().num_layers; ++layer) {
+    const int64_t unit = decoder_.layer_unit(layer);
+    if (unit >= first_ && unit < end_) body(layer, unit);
+  }
+}
+
+void Stage::forward(MicroBatchRun& run) const {
+  const at::NoGradGuard no_grad;
+  const auto num_layers = static_cast<size_t>(decoder_.arch().num_layers);
+  run.layers.resize(num_layers);
+  run.inputs.resize(num_layers);
+  if (!run.is_empty()) {
+    using Unpacking = kernels::UnpackAhead::Pass;
+    decoder_.prepare_joints(run.trains ? Unpacking::kTraining : Unpacking::kForward);
+  }
+  if (has_embedding()) {
+    with_unit(decoder_.embedding_unit(), UnitPass::kForward, [&] {
+      if (!run.is_empty()) embed(run);
+    });
+  }
+  AuxLoss* aux = run.options.aux;
+  if (aux != nullptr && !run.is_empty()) decoder_.count_router_choices(run.context);
+  for_layers([&](int64_t layer, int64_t unit) {
+    with_unit(unit, UnitPass::kForward, [&] {
+      if (!run.is_empty()) layer_forward(run, layer);
+    });
+  });
+  if (aux == nullptr) return;
+  aux->value = run.is_empty()
+                   ? no_loss()
+                   : kernels::close_balance(run.context.exchange->balance, aux->grad_scale);
+}
+
+kernels::BatchContext Stage::head_rows(const PackedBatch& batch) const {
+  const auto& lora = decoder_.head().linear.lora;
+  if (!lora || lora->dropout == 0) return {};
+  return kernels::dropout_rows(batch.context, batch.label_rows);
+}
+
+// Only rows that have a label reach the final norm and the head.
+at::Tensor Stage::head_loss(MicroBatchRun& run) const {
+  using kernels::HeadGrad;
+  const PackedBatch& batch = run.batch;
+  const bool trains_layers = run.trains && decoder_.trains_at_or_below(decoder_.head_unit() - 1);
+  const HeadGrad wanted = trains_layers                                  ? HeadGrad::kInput
+                          : run.trains && !decoder_.parameters().empty() ? HeadGrad::kParameters
+                                                                         : HeadGrad::kNone;
+  const at::Tensor hidden = std::exchange(run.hidden, {});
+  const kernels::GradScale scale =
+      run.trains ? kernels::GradScale{run.options.grad_scale, batch.grad_factor}
+                 : kernels::GradScale{1.0};
+  const kernels::HeadLoss result = decoder_.backend().head_loss(
+      hidden.index_select(0, batch.label_rows), decoder_.head(), batch.labels, scale, wanted,
+      run.trains ? head_rows(batch) : kernels::BatchContext{});
+  if (wanted == HeadGrad::kInput) {
+    const int64_t spare = decoder_.layers().back().joint_down.spare();
+    run.grad = at::zeros({hidden.size(0), hidden.size(1) + spare}, hidden.options())
+                   .narrow(1, 0, hidden.size(1));
+    run.grad.index_copy_(0, batch.label_rows, result.grad_input);
+  }
+  return result.loss_sum;
+}
+
+at::Tensor Stage::loss(MicroBatchRun& run) const {
+  const at::NoGradGuard no_grad;
+  const int64_t unit = decoder_.head_unit();
+  at::Tensor sum;
+  with_unit(unit, run.trains ? UnitPass::kBackward : UnitPass::kForward,
+            [&] { sum = run.is_empty() ? no_loss() : head_loss(run); });
+  if (run.trains) gradients_ready(run, unit);
+  return sum;
+}
+
+void Stage::layer_backward(MicroBatchRun& run, int64_t layer) const {
+  const auto i = static_cast<size_t>(layer);
+  if (run.inputs[i].defined()) {
+    decoder_.backend().layer_forward(decoder_.layers()[i], run.inputs[i], run.context,
+                                     &run.layers[i]);
+    run.inputs[i].reset();
+  }
+  run.grad = run.layers[i]->backward(run.grad,
+                                     decoder_.trains_at_or_below(decoder_.layer_unit(layer) - 1));
+  run.layers[i].reset();
+}
+
+void Stage::embedding_backward(MicroBatchRun& run) const {
+  kernels::Embedding& embedding = decoder_.embedding();
+  const kernels::PerLayerInputs& per_layer = decoder_.per_layer();
+  if (per_layer.defined()) {
+    const at::Tensor d = kernels::per_layer_backward(
+        per_layer, std::move(run.per_layer), run.batch.tokens, run.context.exchange->d_per_layer,
+        run.context, embedding.trains());
+    if (d.defined()) run.grad = run.grad + d;
+  }
+  if (embedding.trains()) kernels::embedding_backward(embedding, run.batch.tokens, run.grad);
+}
+
+void Stage::backward(MicroBatchRun& run) const {
+  const at::NoGradGuard no_grad;
+  for (int64_t layer = decoder_.arch().num_layers - 1; layer >= 0; --layer) {
+    const int64_t unit = decoder_.layer_unit(layer);
+    if (unit < first_ || unit >= end_) continue;
+    if (decoder_.trains_at_or_below(unit)) {
+      with_unit(unit, UnitPass::kBackward, [&] {
+        if (!run.is_empty()) layer_backward(run, layer);
+      });
+    }
+    gradients_ready(run, unit);
+  }
+  if (!has_embedding()) return;
+  const int64_t unit = decoder_.embedding_unit();
+  if (decoder_.trains_at_or_below(unit)) {
+    with_unit(unit, UnitPass::kBackward, [&] {
+      if (!run.is_empty()) embedding_backward(run);
+    });
+  }
+  gradients_ready(run, unit);
+}
+
+at::Tensor Stage::forward_backward(const PackedBatch& batch, const PassOptions& options) const {
+  SFTRUN_CHECK(has_embedding() && has_head());
+  MicroBatchRun run(batch, options);
+  forward(run);
+  const at::Tensor sum = loss(run);
+  backward(run);
+  return sum;
+}
+
+at::Tensor Stage::loss(const PackedBatch& batch) const {
+  MicroBatchRun run(batch);
+  forward(run);
+  return loss(run);
+}
+
+at::Tensor Stage::hidden_of(const PackedBatch& batch) const {
+  MicroBatchRun run(batch);
+  forward(run);
+  return run.hidden;
+}
+
+at::Tensor Stage::token_losses(const PackedBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = hidden_of(batch).index_select(0, batch.label_rows);
+  at::Tensor losses;
+  with_unit(decoder_.head_unit(), UnitPass::kForward,
+            [&] { losses = kernels::label_losses(decoder_.head(), rows, batch.labels); });
+  return losses;
+}
+
+at::Tensor Stage::logits(const PackedBatch& batch, const at::Tensor& rows) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor hidden = hidden_of(batch).index_select(0, rows);
+  at::Tensor logits;
+  with_unit(decoder_.head_unit(), UnitPass::kForward,
+            [&] { logits = kernels::logits_of(decoder_.head(), hidden); });
+  return logits;
+}
+
+}  // namespace sftrun::model

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <string>
+
+#include "sftrun/core/error.h"
+#include "stall_watch.h"
+
+namespace sftrun::parallel {
+
+/// The message of a c10d error without the C++ stack trace after its first line, and without Gloo's
+/// place in its source before it.
+inline std::string first_line(const char* what) {
+  const std::string text = what;
+  const std::string line = text.substr(0, text.find('\n'));
+  const size_t end = line.find("] ");
+  return line.starts_with("[/") && end != std::string::npos ? line.substr(end + 2) : line;
+}
+
+/// Runs an operation that waits for other ranks, and converts its failure to a CommError.
+/// @param watch may be null   @param where "rank 1 of 4, gloo"
+template <typename Body>
+void run_guarded(StallWatch* watch, const char* what, const std::string& where, Body&& body) {
+  const StallWatch::Wait wait(watch, what);
+  try {
+    body();
+  } catch (const std::exception& e) {
+    throw CommError(fmt::format("{} failed: {}", what, first_line(e.what())), where,
+                    "another rank stopped or the network broke; see the logs of the other ranks");
+  }
+}
+
+}  // namespace sftrun::parallel

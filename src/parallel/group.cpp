@@ -1,0 +1,115 @@
+#include "sftrun/parallel/group.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "group_state.h"
+
+namespace sftrun::parallel {
+namespace {
+
+void count(CollectiveCount& of, const at::Tensor& sent) {
+  ++of.calls;
+  of.bytes += sent.nbytes();
+}
+
+}  // namespace
+
+Group::Group() : state_(std::make_shared<State>()) {}
+Group::Group(std::shared_ptr<State> state) : state_(std::move(state)) {}
+Group::~Group() = default;
+Group::Group(const Group&) = default;
+Group& Group::operator=(const Group&) = default;
+Group::Group(Group&&) noexcept = default;
+Group& Group::operator=(Group&&) noexcept = default;
+
+int Group::rank() const {
+  return state_->rank;
+}
+int Group::size() const {
+  return static_cast<int>(state_->ranks.size());
+}
+const std::vector<int>& Group::ranks() const {
+  return state_->ranks;
+}
+
+void Group::all_reduce_async(const at::Tensor& tensor) {
+  if (!state_->backend) return;
+  state_->guarded("all_reduce", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    state_->pending.push_back(state_->backend->allreduce(tensors));
+  });
+  count(state_->counts->all_reduce, tensor);
+}
+
+void Group::wait_all() {
+  state_->guarded("all_reduce", [&] {
+    for (auto& work : state_->pending) work->wait();
+  });
+  state_->pending.clear();
+}
+
+void Group::all_reduce(const at::Tensor& tensor) {
+  if (!state_->backend) return;
+  state_->guarded("all_reduce", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    state_->backend->allreduce(tensors)->wait();
+  });
+  count(state_->counts->all_reduce, tensor);
+}
+
+void Group::all_gather_into(const at::Tensor& out, const at::Tensor& part) {
+  SFTRUN_CHECK_EQ(out.numel(), part.numel() * size());
+  if (!state_->backend) {
+    if (out.data_ptr() != part.data_ptr()) out.copy_(part);
+    return;
+  }
+  at::Tensor to = out.view({-1}), from = part.view({-1});  // Gloo compares shapes
+  state_->guarded("all_gather", [&] { state_->backend->_allgather_base(to, from)->wait(); });
+  count(state_->counts->all_gather, part);
+}
+
+void Group::reduce_scatter_into(const at::Tensor& out, const at::Tensor& in) {
+  SFTRUN_CHECK_EQ(in.numel(), out.numel() * size());
+  if (!state_->backend) {
+    if (out.data_ptr() != in.data_ptr()) out.copy_(in);
+    return;
+  }
+  at::Tensor to = out.view({-1}), from = in.view({-1});
+  state_->guarded("reduce_scatter",
+                  [&] { state_->backend->_reduce_scatter_base(to, from)->wait(); });
+  count(state_->counts->reduce_scatter, in);
+}
+
+void Group::broadcast(const at::Tensor& tensor, int root) {
+  if (!state_->backend) return;
+  state_->guarded("broadcast", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    state_->backend->broadcast(tensors, options)->wait();
+  });
+  if (rank() == root) count(state_->counts->broadcast, tensor);
+}
+
+void Group::send(const at::Tensor& tensor, int to, int tag) {
+  SFTRUN_CHECK(state_->backend && to != rank());
+  state_->guarded("send", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    state_->backend->send(tensors, to, tag)->wait();
+  });
+  count(state_->counts->send, tensor);
+}
+
+void Group::receive(const at::Tensor& tensor, int from, int tag) {
+  SFTRUN_CHECK(state_->backend && from != rank());
+  state_->guarded("receive", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    state_->backend->recv(tensors, from, tag)->wait();
+  });
+  ++state_->counts->recv.calls;
+  state_->counts->recv.bytes += tensor.nbytes();
+}
+
+}  // namespace sftrun::parallel

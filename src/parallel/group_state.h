@@ -1,0 +1,33 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "c10d_errors.h"
+#include "sftrun/core/error.h"
+#include "sftrun/parallel/group.h"
+#include "stall_watch.h"
+
+namespace sftrun::parallel {
+
+/// What a group communicates with.
+struct Group::State {
+  int rank = 0;                               // in the group
+  std::vector<int> ranks = {0};               // of the run
+  std::string where;                          // for errors: "rank 1 of 4, gloo"
+  c10::intrusive_ptr<c10d::Backend> backend;  // null: one rank
+  std::vector<c10::intrusive_ptr<c10d::Work>> pending;
+  std::shared_ptr<CollectiveCounts> counts = std::make_shared<CollectiveCounts>();
+  StallWatch* watch = nullptr;  // the communicator's; null: none
+
+  /// Runs a collective and converts its failure to a CommError.
+  template <typename Body>
+  void guarded(const char* what, Body&& body) const {
+    run_guarded(watch, what, where, std::forward<Body>(body));
+  }
+};
+
+}  // namespace sftrun::parallel

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+
+#include "sftrun/model/decoder.h"
+#include "sftrun/parallel/strategy.h"
+
+namespace sftrun::test {
+
+/// The strategy of one process, for a decoder's parameters.
+inline std::unique_ptr<parallel::Strategy> single_strategy(model::Decoder& decoder) {
+  parallel::Communicator alone;
+  return parallel::make_strategy({}, alone, {decoder.parameters(), decoder.units()});
+}
+
+}  // namespace sftrun::test

@@ -1,0 +1,201 @@
+#include "sftrun/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "sftrun/core/file.h"
+#include "sftrun/model/adapter_io.h"
+#include "support/expect_error.h"
+#include "support/half_of_everything.h"
+#include "support/rank_threads.h"
+#include "support/reference.h"
+#include "support/temporary_directory.h"
+
+/// The training loop as it is, over several strategies.
+namespace sftrun::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kStepsOfRun = 4, kBinsOfStep = 5;
+
+fs::path model_path() {
+  return fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa";
+}
+
+/// The same few examples in every step, in bins of one or two. The last micro-batches are empty.
+class RepeatedBatches final : public Batches {
+ public:
+  RepeatedBatches() : examples_(test::read_reference(model_path()).examples) {
+    while (static_cast<int64_t>(examples_.size()) < kBinsOfStep) examples_.push_back(examples_[0]);
+  }
+  int64_t total_steps() const override { return kStepsOfRun; }
+  data::StepBatch at(int64_t step) override {
+    data::StepBatch batch;
+    batch.examples = data::ExampleStore::in_memory(examples_);
+    for (int64_t bin = 0; bin < kBinsOfStep; ++bin)
+      batch.bins.push_back({(bin + step) % kBinsOfStep});
+    for (const data::Example& example : examples_) {
+      batch.label_tokens += example.label_tokens;
+      batch.tokens += static_cast<int64_t>(example.tokens.size());
+    }
+    return batch;
+  }
+  double epochs_after(int64_t step) const override { return static_cast<double>(step + 1); }
+  bool ends_epoch(int64_t) const override { return true; }
+  int64_t num_bad_records() const override { return 0; }
+  const data::SourceFile& file_of(const data::StepBatch&, int64_t) const override { return file_; }
+
+ private:
+  std::vector<data::Example> examples_;
+  data::SourceFile file_{.path = "examples.jsonl"};
+};
+
+struct RunSetup {
+  model::DecoderOptions decoder;
+  config::Optimizer optimizer = config::Optimizer::kAdamW;
+  bool is_sharded = false;
+  int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
+
+  /// The same training with shards.
+  RunSetup sharded() const {
+    RunSetup setup = *this;
+    setup.is_sharded = true;
+    setup.decoder.buffers = kernels::BufferLayout::kPerUnit;
+    return setup;
+  }
+};
+
+config::RunConfig configuration(const RunSetup& setup) {
+  config::RunConfig config;
+  config.train.batch_size.value = 1;
+  config.train.grad_accum.value = 3;  // six places for five bins
+  config.train.learning_rate = 1e-2;
+  config.train.optimizer = setup.optimizer;
+  config.train.weight_decay = 0.1;
+  config.train.max_grad_norm = 0;
+  config.train.scheduler = config::Scheduler::kConstant;
+  config.train.warmup_steps = 0;
+  config.parallel.strategy = config::Strategy::kDdp;
+  config.output.tensorboard = false;
+  return config;
+}
+
+/// Trains `kStepsOfRun` steps, or goes on from a checkpoint.
+void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& run_dir,
+           const std::optional<fs::path>& resume_from = {}) {
+  auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), setup.decoder);
+  const parallel::DistributedModel model{decoder->parameters(), decoder->units()};
+  const config::RunConfig config = configuration(setup);
+  std::unique_ptr<parallel::Strategy> strategy;
+  if (setup.is_sharded)
+    strategy = std::make_unique<test::HalfOfEverything>(comm, model);
+  else
+    strategy = parallel::make_strategy({.strategy = config.parallel.strategy}, comm, model);
+  RepeatedBatches batches;
+  TrainerInputs inputs;
+  inputs.config = config;
+  inputs.run_dir = run_dir;
+  inputs.decoder = decoder.get();
+  inputs.comm = &comm;
+  inputs.strategy = strategy.get();
+  inputs.batches = &batches;
+  inputs.identity = {{"model", "m"}, {"config", {{"model.dtype", "fp32"}}}};
+  inputs.resume_from = resume_from;
+  if (setup.decoder.trains == model::Trains::kLora)
+    inputs.adapter = model::adapter_config_of(*decoder, "");
+  int64_t num_queued = resume_from ? 2 : 0;
+  inputs.hooks.stop_exit_code = [&] { return ++num_queued == setup.stops_after ? 75 : 0; };
+  Trainer trainer(std::move(inputs));
+  EXPECT_EQ(trainer.run().last_step, setup.stops_after);
+  comm.leave();
+}
+
+std::vector<nlohmann::json> metrics(const fs::path& run_dir) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(run_dir / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+void expect_same_run(const fs::path& one, const fs::path& other) {
+  const auto expected = metrics(one), actual = metrics(other);
+  ASSERT_EQ(actual.size(), static_cast<size_t>(kStepsOfRun));
+  for (size_t step = 0; step < actual.size(); ++step) {
+    EXPECT_EQ(actual[step]["loss"], expected[step]["loss"]) << step;
+    EXPECT_NEAR(actual[step]["grad_norm"].get<double>() / expected[step]["grad_norm"].get<double>(),
+                1, 1e-6);  // partial sums are in another order
+  }
+  EXPECT_LT(actual.back()["loss"].get<double>(), actual.front()["loss"].get<double>());
+  const fs::path checkpoint = fs::path("checkpoints") / "step-000004";
+  for (const auto& file : fs::directory_iterator(one / checkpoint)) {
+    if (file.path().filename() == "state.json") continue;  // holds times
+    EXPECT_TRUE(read_text_file(file.path()) ==
+                read_text_file(other / checkpoint / file.path().filename()))
+        << file.path().filename();
+  }
+}
+
+void train_on_two_ranks(const RunSetup& setup, const fs::path& run_dir,
+                        const std::optional<fs::path>& resume_from = {}) {
+  test::run_ranks(2,
+                  [&](parallel::Communicator& comm) { train(comm, setup, run_dir, resume_from); });
+}
+
+void expect_shards_train_alike(const RunSetup& setup) {
+  const test::TemporaryDirectory whole, sharded;
+  train_on_two_ranks(setup, whole.path());
+  train_on_two_ranks(setup.sharded(), sharded.path());
+  expect_same_run(whole.path(), sharded.path());
+}
+
+TEST(ShardedTraining, OfAnAdapterBesideNf4Bytes) {
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kLora;
+  setup.decoder.lora.dropout = 0.1;
+  setup.decoder.base.quant = kernels::QuantOptions{};
+  expect_shards_train_alike(setup);
+}
+
+TEST(ShardedTraining, OfAllWeightsWithATiedHead) {
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kFull;
+  expect_shards_train_alike(setup);
+  setup.decoder.gradient_checkpointing = true;
+  setup.optimizer = config::Optimizer::kLion;
+  expect_shards_train_alike(setup);
+}
+
+/// Checkpoints hold whole tensors: either strategy continues the run of the other.
+TEST(ShardedTraining, ResumesFromCheckpointsOfEitherStrategy) {
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kFull;
+  const test::TemporaryDirectory straight;
+  train_on_two_ranks(setup, straight.path());
+  for (const bool is_sharded_first : {true, false}) {
+    RunSetup first = is_sharded_first ? setup.sharded() : setup;
+    first.stops_after = 2;
+    const test::TemporaryDirectory dir;
+    train_on_two_ranks(first, dir.path());
+    train_on_two_ranks(is_sharded_first ? setup : setup.sharded(), dir.path(),
+                       dir.path() / "checkpoints" / "step-000002");
+    expect_same_run(straight.path(), dir.path());
+  }
+}
+
+TEST(ShardedTraining, RefusesOptimizersThatNeedWholeMatrices) {
+  const test::TemporaryDirectory dir;
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kFull;
+  setup.optimizer = config::Optimizer::kAdafactor;
+  test::run_ranks(2, [&](parallel::Communicator& comm) {
+    test::expect_error<ConfigError>([&] { train(comm, setup.sharded(), dir.path()); },
+                                    {"adafactor", "whole matrix", "train.optimizer"});
+  });
+}
+
+}  // namespace
+}  // namespace sftrun::train
