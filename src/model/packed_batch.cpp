@@ -126,7 +126,9 @@ void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
   Staging staging(target, options.is_pinned);
   at::Tensor positions;
   staging.add_copy<int64_t>(batch.tokens, packed.tokens);
-  staging.add_copy<int64_t>(batch.position_ids, positions);
+  const bool has_axes = !batch.rope_positions.empty();
+  SFTRUN_CHECK(!has_axes || !packed.sizes);
+  staging.add_copy<int64_t>(has_axes ? batch.rope_positions : batch.position_ids, positions);
   add_labels(staging, batch, sizes.labels, packed);
   if (target.device.is_cuda()) {
     add_documents(staging, batch, sizes.documents, context.cu_seqlens_device);
@@ -139,7 +141,7 @@ void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
     chunk_arrays = kernels::chunk_arrays(batch.cu_seqlens);
     add_chunks(staging, chunk_arrays, *chunks);
   }
-  const std::vector<RopeRows> rope_rows = rope.rows_of(batch.cu_seqlens);
+  const std::vector<RopeRows> rope_rows = rope.rows_of(batch.cu_seqlens, batch.rope_positions);
   std::vector<DeviceRopeRows> device_rows(rope_rows.size());
   for (size_t i = 0; i < rope_rows.size(); ++i)
     add_rope_rows(staging, rope_rows[i], device_rows[i]);
@@ -150,6 +152,7 @@ void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
     chunks->real = chunks->real.view({-1, kernels::kChunk});
     context.chunks = chunks;
   }
+  if (has_axes) positions = positions.view({-1, batch.num_tokens()});
   context.ropes = rope.angles(positions, device_rows, options.is_pinned);
 }
 

@@ -89,8 +89,12 @@ int64_t RopeCache::Table::variant_of(int64_t length) const {
   return rope.type == spec::RopeType::kLongRope ? 1 : kOwn;
 }
 
-RopeRows RopeCache::Table::rows_of(const std::vector<int32_t>& cu_seqlens) {
+RopeRows RopeCache::Table::rows_of(const std::vector<int32_t>& cu_seqlens, int64_t num_positions) {
   bool has_own = false, has_long = false;
+  if (num_positions > 0) {
+    SFTRUN_CHECK(!rope.by_length());  // no model has both
+    if (variants[0].grow(num_positions)) on_device = {};
+  }
   for_documents(cu_seqlens, [&](int64_t /*begin*/, int64_t length) {
     const int64_t variant = variant_of(length);
     has_own |= variant == kOwn, has_long |= variant > 0;
@@ -142,9 +146,29 @@ RopeCache::RopeCache(const std::vector<spec::RopeSpec>& ropes) {
   for (const spec::RopeSpec& rope : ropes) tables_.emplace_back(rope);
 }
 
-std::vector<RopeRows> RopeCache::rows_of(const std::vector<int32_t>& cu_seqlens) {
+/// M-RoPE: each frequency reads the position of its axis.   @param positions [axes, T]
+kernels::RopeAngles RopeCache::Table::angles_of_axes(const at::Tensor& positions, bool is_pinned) {
+  const int64_t half = rope.rotary_dim / 2, tokens = positions.size(1);
+  const kernels::RopeAngles& all = on(positions.device(), is_pinned);
+  if (rope.sections.empty())
+    return {all.cos.index_select(0, positions[0]), all.sin.index_select(0, positions[0])};
+  const at::Tensor axes = at::empty({half}, at::kLong);
+  for (int64_t i = 0; i < half; ++i) axes.data_ptr<int64_t>()[i] = rope.axis_of(i);
+  const at::Tensor axis_of_channel =
+      axes.to(positions.device()).view({1, 1, half}).expand({1, tokens, half});
+  const auto chosen = [&](const at::Tensor& table) {
+    const at::Tensor each = table.index_select(0, positions.flatten()).view({-1, tokens, half});
+    return each.gather(0, axis_of_channel).squeeze(0);
+  };
+  return {chosen(all.cos), chosen(all.sin)};
+}
+
+std::vector<RopeRows> RopeCache::rows_of(const std::vector<int32_t>& cu_seqlens,
+                                         const std::vector<int32_t>& positions) {
+  const int64_t num_positions =
+      positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end()) + 1;
   std::vector<RopeRows> rows;
-  for (Table& table : tables_) rows.push_back(table.rows_of(cu_seqlens));
+  for (Table& table : tables_) rows.push_back(table.rows_of(cu_seqlens, num_positions));
   return rows;
 }
 
@@ -157,6 +181,10 @@ std::vector<kernels::RopeAngles> RopeCache::angles(const at::Tensor& positions,
     if (rows[i].cos.defined()) {
       const int64_t half = tables_[i].rope.rotary_dim / 2;
       result.push_back({rows[i].cos.view({-1, half}), rows[i].sin.view({-1, half})});
+      continue;
+    }
+    if (positions.dim() == 2) {
+      result.push_back(tables_[i].angles_of_axes(positions, is_pinned));
       continue;
     }
     const kernels::RopeAngles& all = tables_[i].on(positions.device(), is_pinned);

@@ -49,22 +49,28 @@ at::Tensor Stage::no_loss() const {
   return at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(decoder_.options().device));
 }
 
+bool Stage::has_backward(const MicroBatchRun& run, int64_t unit) const {
+  return run.trains && (decoder_.trains_at_or_below(unit) || run.options.needs_span_gradients);
+}
+
 void Stage::embed(MicroBatchRun& run) const {
   run.hidden =
       run.trains ? decoder_.embed_for_training(run.batch) : decoder_.embed(run.batch.tokens);
-  const bool keeps = run.trains && decoder_.trains_at_or_below(decoder_.embedding_unit());
+  SFTRUN_CHECK(run.batch.spans.empty() || !decoder_.per_layer().defined());
+  for (const InputSpan& span : run.batch.spans)
+    run.hidden.narrow(0, span.first, span.rows.size(0)).copy_(span.rows);
+  const bool keeps = has_backward(run, decoder_.embedding_unit());
   decoder_.open_exchange(run.context, run.batch.tokens, run.hidden,
                          keeps ? &run.per_layer : nullptr);
 }
 
 void Stage::layer_forward(MicroBatchRun& run, int64_t layer) const {
   const auto i = static_cast<size_t>(layer);
-  const bool has_backward = run.trains && decoder_.trains_at_or_below(decoder_.layer_unit(layer));
+  const bool keeps = has_backward(run, decoder_.layer_unit(layer));
   const bool checkpoints = decoder_.options().gradient_checkpointing;
-  if (has_backward && checkpoints) run.inputs[i] = run.hidden;
-  run.hidden =
-      decoder_.backend().layer_forward(decoder_.layers()[i], run.hidden, run.context,
-                                       has_backward && !checkpoints ? &run.layers[i] : nullptr);
+  if (keeps && checkpoints) run.inputs[i] = run.hidden;
+  run.hidden = decoder_.backend().layer_forward(decoder_.layers()[i], run.hidden, run.context,
+                                                keeps && !checkpoints ? &run.layers[i] : nullptr);
 }
 
 template <typename Body>
@@ -112,7 +118,7 @@ kernels::BatchContext Stage::head_rows(const PackedBatch& batch) const {
 at::Tensor Stage::head_loss(MicroBatchRun& run) const {
   using kernels::HeadGrad;
   const PackedBatch& batch = run.batch;
-  const bool trains_layers = run.trains && decoder_.trains_at_or_below(decoder_.head_unit() - 1);
+  const bool trains_layers = has_backward(run, decoder_.head_unit() - 1);
   const HeadGrad wanted = trains_layers                                  ? HeadGrad::kInput
                           : run.trains && !decoder_.parameters().empty() ? HeadGrad::kParameters
                                                                          : HeadGrad::kNone;
@@ -149,8 +155,7 @@ void Stage::layer_backward(MicroBatchRun& run, int64_t layer) const {
                                      &run.layers[i]);
     run.inputs[i].reset();
   }
-  run.grad = run.layers[i]->backward(run.grad,
-                                     decoder_.trains_at_or_below(decoder_.layer_unit(layer) - 1));
+  run.grad = run.layers[i]->backward(run.grad, has_backward(run, decoder_.layer_unit(layer) - 1));
   run.layers[i].reset();
 }
 
@@ -163,6 +168,11 @@ void Stage::embedding_backward(MicroBatchRun& run) const {
         run.context, embedding.trains());
     if (d.defined()) run.grad = run.grad + d;
   }
+  for (const InputSpan& span : run.batch.spans) {
+    const at::Tensor of_span = run.grad.narrow(0, span.first, span.rows.size(0));
+    if (run.options.needs_span_gradients) run.span_gradients.push_back(of_span.clone());
+    of_span.zero_();  // the tokens in their place have no part in the result
+  }
   if (embedding.trains()) kernels::embedding_backward(embedding, run.batch.tokens, run.grad);
 }
 
@@ -171,7 +181,7 @@ void Stage::backward(MicroBatchRun& run) const {
   for (int64_t layer = decoder_.arch().num_layers - 1; layer >= 0; --layer) {
     const int64_t unit = decoder_.layer_unit(layer);
     if (unit < first_ || unit >= end_) continue;
-    if (decoder_.trains_at_or_below(unit)) {
+    if (has_backward(run, unit)) {
       with_unit(unit, UnitPass::kBackward, [&] {
         if (!run.is_empty()) layer_backward(run, layer);
       });
@@ -180,7 +190,7 @@ void Stage::backward(MicroBatchRun& run) const {
   }
   if (!has_embedding()) return;
   const int64_t unit = decoder_.embedding_unit();
-  if (decoder_.trains_at_or_below(unit)) {
+  if (has_backward(run, unit)) {
     with_unit(unit, UnitPass::kBackward, [&] {
       if (!run.is_empty()) embedding_backward(run);
     });

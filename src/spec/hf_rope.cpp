@@ -30,6 +30,7 @@ class RopeReader {
     rope.theta = fields_.get_positive("rope_theta", theta);
     rope.max_position_embeddings = arch_.max_position_embeddings;
     rope.rotary_dim = rotary_dim();
+    read_sections(rope);
     if (rope.type == RopeType::kDefault) return rope;
     if (rope.type == RopeType::kProportional) return with_part_that_turns(rope);
     read_factor(rope);
@@ -49,6 +50,22 @@ class RopeReader {
   }
 
  private:
+  /// Text has the same position on every axis, so sections that do not fit are no error here.
+  void read_sections(RopeSpec& rope) const {
+    const json* sections = fields_.find("mrope_section");
+    if (sections == nullptr || !sections->is_array() || sections->size() != 3) return;
+    std::vector<int64_t> values;
+    int64_t sum = 0;
+    for (const json& value : *sections) {
+      if (!value.is_number_unsigned() || value.get<int64_t>() > rope.rotary_dim) return;
+      values.push_back(value.get<int64_t>());
+      sum += values.back();
+    }
+    if (sum != rope.rotary_dim / 2) return;
+    rope.sections = values;
+    rope.sections_alternate = fields_.get_bool("mrope_interleaved", false);
+  }
+
   double partial_factor() const {
     return fields_.get_positive("partial_rotary_factor",
                                 config_.get_positive("partial_rotary_factor", 1.0));

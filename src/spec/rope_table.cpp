@@ -183,4 +183,17 @@ RopeTable rope_table(const RopeSpec& rope, int64_t seq_len) {
   return table;
 }
 
+int64_t RopeSpec::axis_of(int64_t i) const {
+  const auto axes = static_cast<int64_t>(sections.size());
+  if (axes == 0) return 0;
+  if (sections_alternate) {
+    const int64_t axis = i % axes;
+    return axis > 0 && i < axes * sections[static_cast<size_t>(axis)] ? axis : 0;
+  }
+  int64_t axis = 0;
+  for (int64_t end = sections[0]; i >= end && axis + 1 < axes;)
+    end += sections[static_cast<size_t>(++axis)];
+  return axis;
+}
+
 }  // namespace sftrun::spec

@@ -22,7 +22,11 @@ struct Example {
 
 /// Several documents concatenated; no padding. Documents do not attend to each other.
 struct Batch {
-  std::vector<int32_t> tokens, labels, position_ids;  ///< [T]
+  std::vector<int32_t> tokens, labels;  ///< [T]
+  std::vector<int32_t> position_ids;    ///< [T] index of each token in its document
+  /// [3 * T] positions for RoPE on three axes (M-RoPE: time, height, width), axis by axis; empty:
+  /// `position_ids` on every axis.
+  std::vector<int32_t> rope_positions;
   std::vector<int32_t> cu_seqlens;  ///< [n + 1], starts with 0, ends with T; no empty documents
   std::vector<int64_t>
       document_keys;  ///< [n] identity of each document in this step, for counter-based dropout

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "sftrun/data/example.h"
 #include "sftrun/kernels/ops.h"
@@ -12,6 +13,13 @@
 #include "sftrun/model/rope_cache.h"
 
 namespace sftrun::model {
+
+/// Rows of a micro-batch that are not tokens, such as the patches of an image. Their embeddings
+/// replace those of the tokens that stand in their place.
+struct InputSpan {
+  int64_t first = 0;  ///< row of the micro-batch
+  at::Tensor rows;    ///< [n, hidden] in the compute dtype, on the device
+};
 
 /// A micro-batch on its device. T tokens, N of them with a label.
 struct PackedBatch {
@@ -21,6 +29,7 @@ struct PackedBatch {
   at::Tensor labels;       ///< [N] int32
   at::Tensor grad_factor;  ///< [1] fp32: multiplies the loss's gradient; undefined: 1
   std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
+  std::vector<InputSpan> spans;     ///< do not overlap
   kernels::BatchContext context;
   int64_t num_tokens() const { return tokens.defined() ? tokens.size(0) : 0; }
 };

@@ -31,9 +31,12 @@ class RopeCache {
  public:
   explicit RopeCache(const std::vector<spec::RopeSpec>& ropes);
 
-  /// Grows the tables to the documents' lengths. @return one entry per RoPE variant
-  std::vector<RopeRows> rows_of(const std::vector<int32_t>& cu_seqlens);
-  /// @param positions [T] int64 of each token in its document, on the device
+  /// Grows the tables to the documents' lengths and to `positions`.
+  /// @param positions on several axes; may exceed the documents' lengths
+  /// @return one entry per RoPE variant
+  std::vector<RopeRows> rows_of(const std::vector<int32_t>& cu_seqlens,
+                                const std::vector<int32_t>& positions = {});
+  /// @param positions [T] int64 of each token in its document, or [axes, T] (M-RoPE), on the device
   /// @param rows result of `rows_of`, on the device
   /// @param is_pinned CUDA: copy a table that has grown asynchronously from page-locked memory
   std::vector<kernels::RopeAngles> angles(const at::Tensor& positions,
@@ -62,7 +65,8 @@ class RopeCache {
     kernels::RopeAngles on_device;  // undefined after a variant has grown
 
     int64_t variant_of(int64_t length) const;
-    RopeRows rows_of(const std::vector<int32_t>& cu_seqlens);
+    RopeRows rows_of(const std::vector<int32_t>& cu_seqlens, int64_t num_positions);
+    kernels::RopeAngles angles_of_axes(const at::Tensor& positions, bool is_pinned);
     RopeRows own_angles(const std::vector<int32_t>& cu_seqlens) const;
     const kernels::RopeAngles& on(at::Device device, bool is_pinned);
   };

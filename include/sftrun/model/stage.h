@@ -24,6 +24,8 @@ struct PassOptions {
   AuxLoss* aux = nullptr;  ///< not null: the routers' balance is counted
   /// The gradients are complete after this micro-batch: `UnitHooks::gradients_ready` is called.
   bool completes_gradients = true;
+  /// The gradients of spans are wanted, on every rank, whether or not its micro-batch has spans.
+  bool needs_span_gradients = false;
 };
 
 /// State of one micro-batch between its passes through a stage. Several micro-batches may be under
@@ -53,6 +55,9 @@ struct MicroBatchRun {
   std::vector<std::unique_ptr<kernels::LayerRun>> layers;
   std::vector<at::Tensor> inputs;
   kernels::PerLayerRun per_layer;
+  /// Result of the backward pass with `needs_span_gradients`: of each of the batch's spans [n,
+  /// hidden].
+  std::vector<at::Tensor> span_gradients;
 };
 
 /// A contiguous range of units of a decoder: all of them, or one stage of a pipeline. It calls the
@@ -96,6 +101,8 @@ class Stage {
   void with_unit(int64_t unit, kernels::UnitPass pass, Body&& body) const;
   template <typename Body>
   void for_layers(Body&& body) const;
+  /// Whether the backward pass reaches this unit.
+  bool has_backward(const MicroBatchRun& run, int64_t unit) const;
   void embed(MicroBatchRun& run) const;
   void layer_forward(MicroBatchRun& run, int64_t layer) const;
   void layer_backward(MicroBatchRun& run, int64_t layer) const;

@@ -36,7 +36,15 @@ struct RopeSpec {
   /// GGUF's `rope_freqs.weight` if no named type describes it: each frequency is divided by its
   /// entry, after the scaling of `type`. Empty, or [rotary_dim / 2].
   std::vector<float> divisors;
+  /// M-RoPE (arXiv:2409.12191, section 2.1): how many frequencies read each axis of positions
+  /// (time, height, width). Empty: all read the same position.
+  std::vector<int64_t> sections;
+  /// The axes alternate from frequency to frequency (Qwen 3-VL, 3.5); else each section's
+  /// frequencies are adjacent (Qwen 2-VL).
+  bool sections_alternate = false;
 
+  /// The axis whose position frequency i reads, i < rotary_dim / 2.
+  int64_t axis_of(int64_t i) const;
   /// Whether the frequencies depend on the sequence length.
   bool by_length() const { return type == RopeType::kDynamic || type == RopeType::kLongRope; }
 };

@@ -1,0 +1,169 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "sftrun/core/file.h"
+#include "sftrun/model/stage.h"
+#include "sftrun/weights/safetensors.h"
+#include "support/reference.h"
+#include "support/tensors.h"
+
+/// Inputs that are more than tokens at positions 0, 1, 2, …: positions on three axes, and rows that
+/// come from elsewhere.
+namespace sftrun::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path data(const char* path) {
+  return fs::path(SFTRUN_TEST_DATA) / path;
+}
+
+at::Tensor read(const weights::SafetensorsFile& file, const std::string& name) {
+  const weights::SafetensorsEntry& entry = *file.find(name);
+  return test::tensor_of(entry, entry.dtype == "I64" ? at::kLong : at::kFloat);
+}
+
+std::vector<int32_t> ints(const at::Tensor& values) {
+  std::vector<int32_t> result;
+  for (int64_t i = 0; i < values.numel(); ++i)
+    result.push_back(static_cast<int32_t>(values.flatten()[i].item<int64_t>()));
+  return result;
+}
+
+/// One document whose labels are the next tokens.
+data::Batch document(const std::vector<int32_t>& tokens) {
+  data::Batch batch;
+  batch.tokens = tokens;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    batch.labels.push_back(i + 1 < tokens.size() ? tokens[i + 1] : data::kIgnoreIndex);
+    batch.position_ids.push_back(static_cast<int32_t>(i));
+  }
+  batch.cu_seqlens = {0, static_cast<int32_t>(tokens.size())};
+  batch.document_keys = {0};
+  batch.max_seqlen = static_cast<int32_t>(tokens.size());
+  batch.label_tokens = static_cast<int64_t>(tokens.size()) - 1;
+  return batch;
+}
+
+PackedBatch prepared(Decoder& decoder, const data::Batch& batch) {
+  return prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
+}
+
+// scripts/fixtures/make_mrope.py: logits, loss and gradients of transformers.
+TEST(MultiAxisPositions, EqualTransformers) {
+  const weights::SafetensorsFile reference(data("mrope/reference.safetensors"));
+  const auto loss = nlohmann::json::parse(read_text_file(data("mrope/reference.json")))["loss"];
+  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+    DecoderOptions options;
+    options.trains = Trains::kFull;
+    options.backend = backend;
+    const auto decoder = Decoder::load(weights::Checkpoint::open(data("mrope")), options);
+    data::Batch batch = document(ints(read(reference, "input_ids")));
+    batch.rope_positions = ints(read(reference, "positions"));
+    const PackedBatch packed = prepared(*decoder, batch);
+    EXPECT_TRUE(test::close(Stage(*decoder).logits(packed, at::arange(packed.num_tokens())),
+                            read(reference, "logits"), 1e-5));
+    const auto labels = static_cast<double>(batch.label_tokens);
+    const double sum =
+        Stage(*decoder).forward_backward(packed, {.grad_scale = 1 / labels}).item<double>();
+    EXPECT_NEAR(sum / labels, loss.get<double>(), 1e-5);
+    for (const kernels::Parameter& parameter : decoder->parameters().parameters()) {
+      const at::Tensor expected = read(reference, "grad." + parameter.name);
+      EXPECT_TRUE(test::close(parameter.in_file_order(parameter.grad).reshape(expected.sizes()),
+                              expected, 1e-4))
+          << parameter.name;
+    }
+  }
+}
+
+// Text has one position on all axes: the same bits as without axes.
+TEST(MultiAxisPositions, OfTextAreItsPositions) {
+  const auto decoder = Decoder::load(weights::Checkpoint::open(data("mrope")), {});
+  data::Batch batch = document({5, 6, 7, 8, 9});
+  const at::Tensor expected = Stage(*decoder).token_losses(prepared(*decoder, batch));
+  for (int axis = 0; axis < 3; ++axis)
+    for (int32_t i = 0; i < 5; ++i) batch.rope_positions.push_back(i);
+  EXPECT_TRUE(at::equal(Stage(*decoder).token_losses(prepared(*decoder, batch)), expected));
+}
+
+TEST(MultiAxisPositions, SectionsAlternateOrLieSideBySide) {
+  spec::RopeSpec rope{.rotary_dim = 16, .sections = {4, 2, 2}, .sections_alternate = true};
+  const auto axes = [&] {
+    std::vector<int64_t> all;
+    for (int64_t i = 0; i < rope.rotary_dim / 2; ++i) all.push_back(rope.axis_of(i));
+    return all;
+  };
+  EXPECT_EQ(axes(), (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0, 0}));
+  rope.sections_alternate = false;
+  EXPECT_EQ(axes(), (std::vector<int64_t>{0, 0, 0, 0, 1, 1, 2, 2}));
+  rope.sections.clear();
+  EXPECT_EQ(axes(), std::vector<int64_t>(8, 0));
+}
+
+class InputSpans : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Checkpointing, InputSpans, testing::Bool());
+
+// Rows that hold the embeddings of some tokens are these tokens, and their gradients are what the
+// embedding of these tokens would get.
+TEST_P(InputSpans, AreRowsOfTheModel) {
+  const std::vector<int32_t> tokens = {3, 20, 21, 22, 8, 9}, holes = {3, 1, 1, 1, 8, 9};
+  DecoderOptions options;
+  options.trains = Trains::kFull;
+  options.gradient_checkpointing = GetParam();
+  const auto expected = Decoder::load(weights::Checkpoint::open(data("mrope")), options),
+             actual = Decoder::load(weights::Checkpoint::open(data("mrope")), options);
+  const data::Batch batch = document(tokens);
+  const double loss =
+      Stage(*expected).forward_backward(prepared(*expected, batch), {}).item<double>();
+
+  data::Batch with_holes = batch;
+  with_holes.tokens = holes;
+  PackedBatch packed = prepared(*actual, with_holes);
+  packed.spans.push_back({1, expected->embed(at::tensor({20, 21, 22}, at::kLong))});
+  MicroBatchRun run(packed, PassOptions{.needs_span_gradients = true});
+  const Stage stage(*actual);
+  stage.forward(run);
+  EXPECT_EQ(stage.loss(run).item<double>(), loss);
+  stage.backward(run);
+  ASSERT_EQ(run.span_gradients.size(), 1U);
+
+  const std::string embedding = expected->embedding().name + ".weight";
+  for (const kernels::Parameter& parameter : expected->parameters().parameters()) {
+    at::Tensor grad = parameter.grad.clone();
+    if (parameter.name == embedding) {
+      // The head is tied: its gradient is in the same rows.
+      const at::Tensor ids = at::tensor({20, 21, 22}, at::kLong);
+      grad.index_add_(0, ids, run.span_gradients[0], -1);
+      EXPECT_GT(run.span_gradients[0].abs().max().item<double>(), 1e-3);
+    }
+    EXPECT_TRUE(test::close(actual->parameters().find(parameter.name)->grad, grad, 1e-5))
+        << parameter.name;
+  }
+}
+
+// Nothing of the model trains, and the rows' gradients are wanted all the same.
+TEST_P(InputSpans, HaveGradientsInAFrozenModel) {
+  DecoderOptions options;
+  options.gradient_checkpointing = GetParam();
+  const auto decoder = Decoder::load(weights::Checkpoint::open(data("mrope")), options);
+  PackedBatch packed = prepared(*decoder, document({3, 1, 1, 8, 9}));
+  const at::Tensor rows = test::normal({2, 16}, 3);
+  packed.spans.push_back({1, rows});
+  MicroBatchRun run(packed, PassOptions{.needs_span_gradients = true});
+  const Stage stage(*decoder);
+  stage.forward(run);
+  stage.loss(run);
+  stage.backward(run);
+  const auto loss_with = [&](double step) {
+    packed.spans[0].rows = rows + step * run.span_gradients[0];
+    return stage.loss(packed).item<double>();
+  };
+  const double squares = run.span_gradients[0].square().sum().item<double>(), step = 1e-3;
+  EXPECT_NEAR((loss_with(step) - loss_with(-step)) / (2 * step * squares), 1, 1e-2);
+}
+
+}  // namespace
+}  // namespace sftrun::model
