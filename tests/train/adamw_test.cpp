@@ -34,7 +34,7 @@ std::string fnv1a(const at::Tensor& values) {
 
 std::map<std::string, at::Tensor> state_of(const AdamW& optimizer) {
   std::map<std::string, at::Tensor> state;
-  for (const StateTensor& part : optimizer.state()) state[part.name] = part.values;
+  for (const StateTensor& part : optimizer.state()) state[part.name] = part.values.view(part.shape);
   return state;
 }
 
