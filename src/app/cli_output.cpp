@@ -61,7 +61,7 @@ namespace {
 
 constexpr const char* kOutput = "--output on the command line";
 
-bool holds_weights(const fs::path& directory) {
+bool holds_model(const fs::path& directory) {
   std::error_code ignored;
   for (const char* name : {"config.json", "adapter_config.json"})
     if (fs::exists(directory / name, ignored)) return true;
@@ -88,7 +88,7 @@ void check_output(const OutputFlags& output) {
                       fmt::format("name a new {}, or replace it with --overwrite",
                                   output.is_file() ? "file" : "directory"));
   }
-  if (is_directory ? !holds_weights(output.path) : !output.is_file()) {
+  if (is_directory ? !holds_model(output.path) : !output.is_file()) {
     throw ConfigError(
         fmt::format("{} is {} and is not replaced", output.path.string(),
                     is_directory ? "a directory without a model or adapter" : "a file"),

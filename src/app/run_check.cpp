@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Also weights of a kind that is refused: a dry run is to say so.
-bool holds_weights(const fs::path& directory) {
+bool has_weight_files(const fs::path& directory) {
   constexpr std::array kFiles = {"model.safetensors", "model.safetensors.index.json",
                                  "pytorch_model.bin", "pytorch_model.bin.index.json"};
   return std::any_of(kFiles.begin(), kFiles.end(), [&](const char* name) {
@@ -35,9 +35,9 @@ bool holds_weights(const fs::path& directory) {
   });
 }
 
-bool holds_weights_of(const fs::path& model) {
+bool may_have_weights(const fs::path& model) {
   std::error_code ignored;
-  return !fs::is_directory(model, ignored) || holds_weights(model);
+  return !fs::is_directory(model, ignored) || has_weight_files(model);
 }
 
 /// A GGUF file's vocabulary was parsed and dropped; the launcher stays small while workers run.
@@ -115,7 +115,7 @@ spec::ArchSpec read_arch(const fs::path& model) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return arch_of_checkpoint(model);
   const auto config = nlohmann::json::parse(read_text_file(file), nullptr, false);
-  if (config.is_discarded() && holds_weights(model))
+  if (config.is_discarded() && has_weight_files(model))
     return arch_of_checkpoint(model);  // says where
   if (config.is_discarded()) throw DataError("not valid JSON", file.string(), "fetch it again");
   return spec::ArchSpec::from_hf_config(config, file.string());
@@ -132,7 +132,7 @@ bool says_quantised(const fs::path& config_json) {
 }  // namespace
 
 ModelHeaders read_headers(const fs::path& model) {
-  if (!holds_weights_of(model))
+  if (!may_have_weights(model))
     return {.arch = read_arch(model), .knows_form = !says_quantised(model / "config.json")};
   ModelHeaders headers{.has_weights = true, .knows_form = true};
   {

@@ -11,7 +11,8 @@
 namespace sftrun::config {
 namespace {
 
-constexpr std::array kKeys = {"path", "name", "split", "weight", "format", "fields", "max_samples"};
+constexpr std::array kDataSourceKeys = {"path",   "name",   "split",      "weight",
+                                        "format", "fields", "max_samples"};
 
 const char* example_of(const std::string& key) {
   if (key == "weight") return "weight: 0.5 (a number above 0)";
@@ -39,7 +40,7 @@ Complaint unknown_key(const std::string& key, const Value& value) {
   const std::string what = fmt::format("holds a data set with the unknown key `{}`", key);
   if (const ForeignKey* foreign = is_other_name ? nullptr : find_foreign_key(key))
     return {what, advice_on(*foreign, value), false};
-  const std::vector<std::string> keys(kKeys.begin(), kKeys.end());
+  const std::vector<std::string> keys(kDataSourceKeys.begin(), kDataSourceKeys.end());
   const std::string near = is_one_of(kOtherNamesOfPath)   ? "path"
                            : is_one_of(kOtherNamesOfName) ? "name"
                                                           : nearest(key, keys);
@@ -66,7 +67,7 @@ std::optional<Complaint> parse_source(const Value& value, DataSource& source) {
   if (value.kind != Value::Kind::kMap) return wrong_type(value);
   for (size_t i = 0; i < value.items.size(); ++i) {
     const std::string& key = value.keys[i].text;
-    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+    if (std::find(kDataSourceKeys.begin(), kDataSourceKeys.end(), key) == kDataSourceKeys.end())
       return unknown_key(key, value.items[i]);
     if (const auto complaint = set(source, key, value.items[i])) return about(key, *complaint);
   }

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr auto kKeys = std::to_array<const char*>(
+constexpr auto kBaseKeys = std::to_array<const char*>(
     {"quant", "double_quant", "quant_block_size", "quant_embeddings", "skip_modules"});
 
 }  // namespace
@@ -33,7 +33,7 @@ Json HeldBase::to_json() const {
   config.tuning = tuning;
   const Json all = config::to_json(config)["tuning"];
   Json kept = Json::object();
-  for (const char* key : kKeys) kept[key] = all[key];
+  for (const char* key : kBaseKeys) kept[key] = all[key];
   return {{"model", model},
           {"fingerprint", fingerprint},
           {"form", form.empty() ? Json() : Json(form)},
@@ -47,7 +47,7 @@ Json HeldBase::to_json() const {
 HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
   try {
     Json config = config::to_json(RunConfig{});
-    for (const char* key : kKeys) config["tuning"][key] = json.at("tuning").at(key);
+    for (const char* key : kBaseKeys) config["tuning"][key] = json.at("tuning").at(key);
     if (json.value("pissa", false)) config["tuning"]["lora"]["init"] = word_of(LoraInit::kPissa);
     const Json& form = json.at("form");
     return {.model = json.at("model").get<std::string>(),

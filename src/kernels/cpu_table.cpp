@@ -25,7 +25,7 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-const CpuKernels& choose() {
+const CpuKernels& choose_kernels() {
   if (const char* wanted = std::getenv("SFTRUN_ISA")) {
     if (const CpuKernels* table = cpu_kernels_by_name(wanted)) return *table;
   }
@@ -45,7 +45,7 @@ const CpuKernels* cpu_kernels_by_name(const char* isa) {
 }
 
 const CpuKernels& cpu_kernels() {
-  static const CpuKernels& table = choose();
+  static const CpuKernels& table = choose_kernels();
   return table;
 }
 

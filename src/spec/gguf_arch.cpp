@@ -47,7 +47,7 @@ int64_t read_by_layer(const JsonFields& meta, const char* key, int64_t otherwise
   return sizes[0];
 }
 
-void read_sizes(const JsonFields& meta, ArchSpec& arch) {
+void read_gguf_sizes(const JsonFields& meta, ArchSpec& arch) {
   const auto blocks = static_cast<int64_t>(gguf_blocks(meta));
   // Layers that predict further tokens (multi-token prediction) come last and are not used.
   arch.num_layers = blocks - meta.get_int("nextn_predict_layers", 0, 0, blocks - 1);
@@ -168,7 +168,7 @@ ArchSpec ArchSpec::from_gguf(const json& metadata, const std::string& where) {
   ArchSpec arch;
   arch.family = family.model_type;
   if (family.traits) family.traits(arch);
-  read_sizes(meta, arch);
+  read_gguf_sizes(meta, arch);
   refuse_unsupported(meta, family, arch);
   arch.rms_norm_eps = meta.require_positive("attention.layer_norm_rms_epsilon");
   arch.ropes = {read_rope(meta, arch)};

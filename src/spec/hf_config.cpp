@@ -44,7 +44,7 @@ Activation read_activation(const JsonFields& config) {
                   "supported are \"silu\" and \"gelu_pytorch_tanh\"");
 }
 
-void read_sizes(const JsonFields& config, ArchSpec& arch) {
+void read_hf_sizes(const JsonFields& config, ArchSpec& arch) {
   arch.vocab_size = config.require_int("vocab_size", 1, kMostSize);
   arch.hidden_size = config.require_int("hidden_size", 1, kMostSize);
   arch.intermediate_size = config.require_int("intermediate_size", 1, kMostSize);
@@ -106,7 +106,7 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
   const JsonFields config(merged, where);
   refuse_quantized(merged, where, family);
   if (family.traits) family.traits(arch);
-  read_sizes(config, arch);
+  read_hf_sizes(config, arch);
   arch.activation = read_activation(config);
   arch.rms_norm_eps = config.get_positive("rms_norm_eps", 1e-6);
   arch.tie_word_embeddings = config.get_bool("tie_word_embeddings", false);

@@ -8,8 +8,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kFull = "full_attention";
-constexpr const char* kSliding = "sliding_attention";
+constexpr const char* kFullAttention = "full_attention";
+constexpr const char* kSlidingAttention = "sliding_attention";
 
 const json& empty_object() {
   static const json empty = json::object();
@@ -157,16 +157,18 @@ void read_ropes_by_layer_type(const JsonFields& config, const Family& family, Ar
   const RopeThetas thetas = *family.theta_by_layer_type;
   const std::string key = key_of_rope(config);
   const json* object = config.find(key);
-  const bool by_type = object && (object->contains(kFull) || object->contains(kSliding));
+  const bool by_type =
+      object && (object->contains(kFullAttention) || object->contains(kSlidingAttention));
   const auto part = [&](const char* name) -> const json& {
     const auto found = by_type ? object->find(name) : json::const_iterator();
     return by_type && found != object->end() && !found->is_null() ? *found : empty_object();
   };
   // transformers 4's keys scale the layers with full attention only.
-  const json& full = by_type || !object ? part(kFull) : *object;
-  const std::string full_path = by_type ? fmt::format("{}.{}.", key, kFull) : key + ".";
+  const json& full = by_type || !object ? part(kFullAttention) : *object;
+  const std::string full_path = by_type ? fmt::format("{}.{}.", key, kFullAttention) : key + ".";
   const JsonFields full_fields(full, config.where(), {}, full_path),
-      sliding_fields(part(kSliding), config.where(), {}, fmt::format("{}.{}.", key, kSliding));
+      sliding_fields(part(kSlidingAttention), config.where(), {},
+                     fmt::format("{}.{}.", key, kSlidingAttention));
   arch.ropes = {
       RopeReader(config, full_fields, family, arch, head_dim_of(arch, false))
           .read(config.get_positive("rope_theta", thetas.full)),
@@ -223,12 +225,12 @@ namespace {
 void write_proportional(const ArchSpec& arch, json& config) {
   const RopeSpec &full = arch.ropes.at(0), &sliding = arch.ropes.at(1);
   config["rope_parameters"] = {
-      {kFull,
+      {kFullAttention,
        {{"rope_type", name_of(full.type)},
         {"rope_theta", full.theta},
         {"factor", full.factor},
         {"partial_rotary_factor", full.partial}}},
-      {kSliding, {{"rope_type", name_of(sliding.type)}, {"rope_theta", sliding.theta}}},
+      {kSlidingAttention, {{"rope_type", name_of(sliding.type)}, {"rope_theta", sliding.theta}}},
   };
 }
 

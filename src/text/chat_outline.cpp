@@ -63,7 +63,7 @@ std::optional<Gaps> gaps_if_rendered(const ChatProbe& probe, std::string_view ro
   }
 }
 
-std::string common_prefix(std::string_view a, std::string_view b) {
+std::string common_characters(std::string_view a, std::string_view b) {
   const auto [end, unused] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   size_t size = static_cast<size_t>(end - a.begin());
   while (size > 0 && size < a.size() && (static_cast<unsigned char>(a[size]) & 0xC0) == 0x80)
@@ -105,7 +105,7 @@ class Derivation {
     if (tail.ends_with(eos)) tail.resize(tail.size() - eos.size());
     if (is_close()) return tail;
     std::string common = tail;
-    for (const std::string& next : followed) common = common_prefix(common, next);
+    for (const std::string& next : followed) common = common_characters(common, next);
     return common;
   }
 

@@ -49,9 +49,9 @@ class ByteLevel final : public DecoderStep {
   }
 };
 
-class ReplaceLiteral final : public TokenStep {
+class ReplaceLiteralInToken final : public TokenStep {
  public:
-  ReplaceLiteral(std::string literal, std::string content)
+  ReplaceLiteralInToken(std::string literal, std::string content)
       : literal_(std::move(literal)), content_(std::move(content)) {}
   std::string bytes_of(std::string token) const override {
     return replaced(token, literal_, content_);
@@ -61,9 +61,9 @@ class ReplaceLiteral final : public TokenStep {
   std::string literal_, content_;
 };
 
-class ReplacePattern final : public TokenStep {
+class ReplacePatternInToken final : public TokenStep {
  public:
-  ReplacePattern(const std::string& pattern, std::string content, const std::string& where)
+  ReplacePatternInToken(const std::string& pattern, std::string content, const std::string& where)
       : pattern_(pattern, where), content_(std::move(content)) {}
   std::string bytes_of(std::string token) const override {
     if (token.empty()) return token;
@@ -137,9 +137,9 @@ class Fuse final : public DecoderStep {
 
 /// Takes a character away at the ends of each token, up to so many times. Of one token alone
 /// nothing can be told: behind Fuse the text is the only token.
-class Strip final : public DecoderStep {
+class StripDecoder final : public DecoderStep {
  public:
-  Strip(std::string content, int64_t start, int64_t stop)
+  StripDecoder(std::string content, int64_t start, int64_t stop)
       : content_(std::move(content)), start_(start), stop_(stop) {}
   void run(std::vector<std::string>& tokens) const override {
     for (std::string& token : tokens) {
@@ -158,9 +158,9 @@ class Strip final : public DecoderStep {
   int64_t start_, stop_;
 };
 
-class Metaspace final : public DecoderStep {
+class MetaspaceDecoder final : public DecoderStep {
  public:
-  Metaspace(std::string replacement, bool prepends)
+  MetaspaceDecoder(std::string replacement, bool prepends)
       : replacement_(std::move(replacement)), prepends_(prepends) {}
   void run(std::vector<std::string>& tokens) const override {
     for (size_t i = 0; i < tokens.size(); ++i)
@@ -186,9 +186,9 @@ std::string cleaned_up(std::string text) {
   return text;
 }
 
-class WordPiece final : public DecoderStep {
+class WordPieceDecoder final : public DecoderStep {
  public:
-  WordPiece(std::string prefix, bool cleans) : prefix_(std::move(prefix)), cleans_(cleans) {}
+  WordPieceDecoder(std::string prefix, bool cleans) : prefix_(std::move(prefix)), cleans_(cleans) {}
   void run(std::vector<std::string>& tokens) const override {
     for (size_t i = 0; i < tokens.size(); ++i) {
       if (i > 0) {
@@ -256,13 +256,13 @@ std::unique_ptr<DecoderStep> make_strip(const Json& step, const std::string& whe
   std::string content = string_at(step, "content", where);
   const int64_t start = int_at(step, "start", where), stop = int_at(step, "stop", where);
   if (content.empty()) throw DataError("`content` of the decoder Strip is empty", where);
-  return std::make_unique<Strip>(std::move(content), start, stop);
+  return std::make_unique<StripDecoder>(std::move(content), start, stop);
 }
 
 std::unique_ptr<DecoderStep> make_metaspace(const Json& step, const std::string& where) {
   std::string replacement = string_at(step, "replacement", where);
-  return std::make_unique<Metaspace>(std::move(replacement),
-                                     prepend_scheme_of(step, where) != "never");
+  return std::make_unique<MetaspaceDecoder>(std::move(replacement),
+                                            prepend_scheme_of(step, where) != "never");
 }
 
 }  // namespace
@@ -271,14 +271,15 @@ std::unique_ptr<DecoderStep> make_decoder_step(const Json& section, const std::s
   const std::string type = string_at(section, "type", where);
   if (type == "ByteLevel") return std::make_unique<ByteLevel>();
   if (type == "Replace")
-    return make_replace_step<DecoderStep, ReplaceLiteral, ReplacePattern>(section, where);
+    return make_replace_step<DecoderStep, ReplaceLiteralInToken, ReplacePatternInToken>(section,
+                                                                                        where);
   if (type == "ByteFallback") return std::make_unique<ByteFallback>();
   if (type == "Fuse") return std::make_unique<Fuse>();
   if (type == "Strip") return make_strip(section, where);
   if (type == "Metaspace") return make_metaspace(section, where);
   if (type == "WordPiece") {
-    return std::make_unique<WordPiece>(string_at(section, "prefix", where),
-                                       bool_at(section, "cleanup", true, where));
+    return std::make_unique<WordPieceDecoder>(string_at(section, "prefix", where),
+                                              bool_at(section, "cleanup", true, where));
   }
   if (type == "BPEDecoder") return std::make_unique<BpeSuffix>(string_at(section, "suffix", where));
   if (type == "CTC") {

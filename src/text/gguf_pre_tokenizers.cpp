@@ -34,63 +34,63 @@ enum class Form : uint8_t {
 
 /// The meaning of a name is that of the model it was taken from (its tokenizer.json, with NFC where
 /// that has it), and llama.cpp's (src/llama-vocab.cpp) for names that several models share.
-struct Kind {
+struct PreTokenizerKind {
   std::string_view name;
   Form form;
   bool nfc = false, ignore_merges = false;
 };
 
 constexpr std::array kKinds = {
-    Kind{"default", Form::kDefault},
-    Kind{"gpt-2", Form::kGpt2},
-    Kind{"phi-2", Form::kGpt2},
-    Kind{"mpt", Form::kGpt2, true},
-    Kind{"olmo", Form::kGpt2, true},
-    Kind{"jais", Form::kGpt2},
-    Kind{"exaone4", Form::kGpt2},
-    Kind{"trillion", Form::kGpt2},
-    Kind{"mellum", Form::kGpt2},
-    Kind{"modern-bert", Form::kGpt2, true},
-    Kind{"smollm", Form::kDigitsGpt2},
-    Kind{"starcoder", Form::kDigitsGpt2},
-    Kind{"refact", Form::kDigitsGpt2},
-    Kind{"codeshell", Form::kDigitsGpt2},
-    Kind{"command-r", Form::kDigitsGpt2, true},
-    Kind{"exaone", Form::kDigitsGpt2, true},
-    Kind{"minerva-7b", Form::kDigitsGpt2},
-    Kind{"llama-bpe", Form::kLlama3, false, true},
-    Kind{"llama3", Form::kLlama3, false, true},
-    Kind{"llama-v3", Form::kLlama3, false, true},
-    Kind{"falcon3", Form::kLlama3, false, true},
-    Kind{"falcon-h1", Form::kLlama3, false, true},
-    Kind{"pixtral", Form::kLlama3, false, true},
-    Kind{"lfm2", Form::kLlama3, false, true},
-    Kind{"dbrx", Form::kLlama3},
-    Kind{"smaug-bpe", Form::kLlama3},
-    Kind{"glm4", Form::kLlama3},
-    Kind{"chatglm-bpe", Form::kLlama3},
-    Kind{"qwen2", Form::kQwen2, true},
-    Kind{"deepseek-r1-qwen", Form::kQwen2},
-    Kind{"stablelm2", Form::kQwen2},
-    Kind{"megrez", Form::kQwen2},
-    Kind{"hunyuan", Form::kQwen2},
-    Kind{"solar-open", Form::kQwen2},
-    Kind{"grok-2", Form::kQwen2},
-    Kind{"qwen35", Form::kQwen35, true},
-    Kind{"tekken", Form::kTekken, false, true},
-    Kind{"gpt-4o", Form::kGpt4o},
-    Kind{"llama4", Form::kGpt4o},
-    Kind{"kanana2", Form::kGpt4o},
-    Kind{"minimax-m2", Form::kGpt4o},
-    Kind{"deepseek-coder", Form::kDeepSeekCoder},
-    Kind{"deepseek-v3", Form::kDeepSeekV3},
-    Kind{"hunyuan-dense", Form::kDeepSeekV3},
-    Kind{"falcon", Form::kFalcon},
-    Kind{"bloom", Form::kBloom},
-    Kind{"poro-chat", Form::kBloom},
-    Kind{"gpt3-finnish", Form::kBloom},
-    Kind{"bailingmoe", Form::kBailing},
-    Kind{"seed-coder", Form::kSeedCoder},
+    PreTokenizerKind{"default", Form::kDefault},
+    PreTokenizerKind{"gpt-2", Form::kGpt2},
+    PreTokenizerKind{"phi-2", Form::kGpt2},
+    PreTokenizerKind{"mpt", Form::kGpt2, true},
+    PreTokenizerKind{"olmo", Form::kGpt2, true},
+    PreTokenizerKind{"jais", Form::kGpt2},
+    PreTokenizerKind{"exaone4", Form::kGpt2},
+    PreTokenizerKind{"trillion", Form::kGpt2},
+    PreTokenizerKind{"mellum", Form::kGpt2},
+    PreTokenizerKind{"modern-bert", Form::kGpt2, true},
+    PreTokenizerKind{"smollm", Form::kDigitsGpt2},
+    PreTokenizerKind{"starcoder", Form::kDigitsGpt2},
+    PreTokenizerKind{"refact", Form::kDigitsGpt2},
+    PreTokenizerKind{"codeshell", Form::kDigitsGpt2},
+    PreTokenizerKind{"command-r", Form::kDigitsGpt2, true},
+    PreTokenizerKind{"exaone", Form::kDigitsGpt2, true},
+    PreTokenizerKind{"minerva-7b", Form::kDigitsGpt2},
+    PreTokenizerKind{"llama-bpe", Form::kLlama3, false, true},
+    PreTokenizerKind{"llama3", Form::kLlama3, false, true},
+    PreTokenizerKind{"llama-v3", Form::kLlama3, false, true},
+    PreTokenizerKind{"falcon3", Form::kLlama3, false, true},
+    PreTokenizerKind{"falcon-h1", Form::kLlama3, false, true},
+    PreTokenizerKind{"pixtral", Form::kLlama3, false, true},
+    PreTokenizerKind{"lfm2", Form::kLlama3, false, true},
+    PreTokenizerKind{"dbrx", Form::kLlama3},
+    PreTokenizerKind{"smaug-bpe", Form::kLlama3},
+    PreTokenizerKind{"glm4", Form::kLlama3},
+    PreTokenizerKind{"chatglm-bpe", Form::kLlama3},
+    PreTokenizerKind{"qwen2", Form::kQwen2, true},
+    PreTokenizerKind{"deepseek-r1-qwen", Form::kQwen2},
+    PreTokenizerKind{"stablelm2", Form::kQwen2},
+    PreTokenizerKind{"megrez", Form::kQwen2},
+    PreTokenizerKind{"hunyuan", Form::kQwen2},
+    PreTokenizerKind{"solar-open", Form::kQwen2},
+    PreTokenizerKind{"grok-2", Form::kQwen2},
+    PreTokenizerKind{"qwen35", Form::kQwen35, true},
+    PreTokenizerKind{"tekken", Form::kTekken, false, true},
+    PreTokenizerKind{"gpt-4o", Form::kGpt4o},
+    PreTokenizerKind{"llama4", Form::kGpt4o},
+    PreTokenizerKind{"kanana2", Form::kGpt4o},
+    PreTokenizerKind{"minimax-m2", Form::kGpt4o},
+    PreTokenizerKind{"deepseek-coder", Form::kDeepSeekCoder},
+    PreTokenizerKind{"deepseek-v3", Form::kDeepSeekV3},
+    PreTokenizerKind{"hunyuan-dense", Form::kDeepSeekV3},
+    PreTokenizerKind{"falcon", Form::kFalcon},
+    PreTokenizerKind{"bloom", Form::kBloom},
+    PreTokenizerKind{"poro-chat", Form::kBloom},
+    PreTokenizerKind{"gpt3-finnish", Form::kBloom},
+    PreTokenizerKind{"bailingmoe", Form::kBailing},
+    PreTokenizerKind{"seed-coder", Form::kSeedCoder},
 };
 
 constexpr const char* kTekkenPattern =
@@ -167,13 +167,13 @@ Json pre_tokenizer_of(Form form) {
 std::vector<std::string> gguf_pre_tokenizer_names() {
   std::vector<std::string> names;
   names.reserve(kKinds.size());
-  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  for (const PreTokenizerKind& kind : kKinds) names.emplace_back(kind.name);
   return names;
 }
 
 GgufPreTokenizer gguf_pre_tokenizer(const std::string& name, const std::string& where) {
   const auto* found = std::find_if(kKinds.begin(), kKinds.end(),
-                                   [&](const Kind& kind) { return kind.name == name; });
+                                   [&](const PreTokenizerKind& kind) { return kind.name == name; });
   if (found == kKinds.end()) fail_unknown(name, where);
   return {found->nfc ? Json{{"type", "NFC"}} : Json(), pre_tokenizer_of(found->form),
           found->ignore_merges};

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "gguf_pre_tokenizers.h"
+#include "gguf_token_types.h"
 #include "sections.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
@@ -17,8 +18,6 @@
 namespace sftrun::text {
 namespace {
 
-/// llama.cpp's types of tokens.
-constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
 constexpr const char* kFix =
     "write the model with --format safetensors, and convert it with llama.cpp's "
     "convert_hf_to_gguf.py if that knows the tokenizer";
@@ -122,7 +121,7 @@ std::vector<float> scores_of(const Json& model, const std::vector<std::string>& 
   std::vector<float> scores;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const auto found = by_text.find(tokens[i]);
-    const bool is_piece = types[i] == kNormal || types[i] == kUserDefined;
+    const bool is_piece = types[i] == gguf::kNormal || types[i] == gguf::kUserDefined;
     scores.push_back(found != by_text.end() ? found->second : is_piece ? below_all : 0.0F);
   }
   return scores;
@@ -148,7 +147,7 @@ Json sections_of(const Tokenizer& tokenizer) {
 void fill_tokens(const Tokenizer& tokenizer, const Json& added_tokens, int64_t vocab_size,
                  bool of_pieces, GgufVocab& vocab, const std::string& where) {
   vocab.tokens.resize(static_cast<size_t>(vocab_size));
-  vocab.token_types.assign(vocab.tokens.size(), kUnused);
+  vocab.token_types.assign(vocab.tokens.size(), gguf::kUnused);
   const auto put = [&](int64_t id, const std::string& text, int32_t type) {
     if (id < 0 || id >= vocab_size) {
       fail(fmt::format("`{}` has the id {}, the model's embedding {} rows", text, id, vocab_size),
@@ -159,14 +158,14 @@ void fill_tokens(const Tokenizer& tokenizer, const Json& added_tokens, int64_t v
   };
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     const std::string text = tokenizer.id_to_token(id);
-    if (!text.empty()) put(id, text, of_pieces && is_byte(text) ? kByte : kNormal);
+    if (!text.empty()) put(id, text, of_pieces && is_byte(text) ? gguf::kByte : gguf::kNormal);
   }
   for (const Json& token : added_tokens) {
     put(token["id"].get<int64_t>(), token["content"].get<std::string>(),
-        token.value("special", false) ? kControl : kUserDefined);
+        token.value("special", false) ? gguf::kControl : gguf::kUserDefined);
   }
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
-    if (vocab.token_types[i] == kUnused) vocab.tokens[i] = fmt::format("[PAD{}]", i);
+    if (vocab.token_types[i] == gguf::kUnused) vocab.tokens[i] = fmt::format("[PAD{}]", i);
   }
 }
 
@@ -239,10 +238,10 @@ void write_pieces(const Json& tokenizer, bool keeps_merges, GgufVocab& vocab,
   vocab.scores = scores_of(model, vocab.tokens, vocab.token_types);
   if (vocab.unk) {  // found in texts where it is an added token
     int32_t& type = vocab.token_types[static_cast<size_t>(*vocab.unk)];
-    if (type == kNormal) type = kUnknown;
+    if (type == gguf::kNormal) type = gguf::kUnknown;
   }
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
-    if (vocab.token_types[i] == kUserDefined)  // sought in texts as they are
+    if (vocab.token_types[i] == gguf::kUserDefined)  // sought in texts as they are
       for (size_t at; (at = vocab.tokens[i].find(kVisibleSpace)) != std::string::npos;)
         vocab.tokens[i].replace(at, std::string_view(kVisibleSpace).size(), " ");
   }
@@ -282,7 +281,7 @@ std::vector<std::string> texts_to_try(const Tokenizer& tokenizer, const GgufVoca
   std::string joined;
   for (size_t i = 0; i < vocab.tokens.size(); i += step) {
     const size_t shuffled = i * 7919 % vocab.tokens.size();  // a prime: neighbours come apart
-    if (vocab.token_types[shuffled] != kNormal) continue;
+    if (vocab.token_types[shuffled] != gguf::kNormal) continue;
     const std::vector<TokenId> one = {static_cast<TokenId>(shuffled)};
     joined += tokenizer.decode(one, true);
     if (i / step % 5 == 4) joined += ' ';

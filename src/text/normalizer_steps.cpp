@@ -61,9 +61,9 @@ class Prepend final : public NormalizerStep {
   std::string content_;
 };
 
-class ReplaceLiteral final : public NormalizerStep {
+class LiteralReplacer final : public NormalizerStep {
  public:
-  ReplaceLiteral(std::string literal, std::string content)
+  LiteralReplacer(std::string literal, std::string content)
       : literal_(std::move(literal)), content_(std::move(content)) {}
   bool surely_keeps(std::string_view text) const override {
     return text.find(literal_) == std::string_view::npos;
@@ -85,9 +85,9 @@ class ReplaceLiteral final : public NormalizerStep {
   std::string literal_, content_;
 };
 
-class ReplacePattern final : public NormalizerStep {
+class PatternReplacer final : public NormalizerStep {
  public:
-  ReplacePattern(const std::string& pattern, std::string content, const std::string& where)
+  PatternReplacer(const std::string& pattern, std::string content, const std::string& where)
       : pattern_(pattern, where), content_(std::move(content)) {}
   bool surely_keeps(std::string_view text) const override {
     // The pattern of every converted SentencePiece model.
@@ -113,9 +113,9 @@ class ReplacePattern final : public NormalizerStep {
   std::string content_;
 };
 
-class Strip final : public NormalizerStep {
+class StripNormalizer final : public NormalizerStep {
  public:
-  Strip(bool left, bool right) : left_(left), right_(right) {}
+  StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
   bool surely_keeps(std::string_view text) const override {
     return !(left_ && is_white_space(decode_char(text.data()).code)) &&
            !(right_ && is_white_space(decode_last_char(text).code));
@@ -207,7 +207,7 @@ class Precompiled final : public NormalizerStep {
 };
 
 /// Every byte as the character that GPT-2 writes for it.
-class VisibleBytes final : public NormalizerStep {
+class ByteLevelNormalizer final : public NormalizerStep {
  public:
   bool surely_keeps(std::string_view text) const override {
     return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7F; });
@@ -322,16 +322,16 @@ std::unique_ptr<NormalizerStep> make_normalizer_step(const Json& section,
   if (type == "NFKD") return std::make_unique<UnicodeForm>(NormalForm::kNfkd);
   if (type == "Prepend") return std::make_unique<Prepend>(string_at(section, "prepend", where));
   if (type == "Replace")
-    return make_replace_step<NormalizerStep, ReplaceLiteral, ReplacePattern>(section, where);
+    return make_replace_step<NormalizerStep, LiteralReplacer, PatternReplacer>(section, where);
   if (type == "Lowercase") return std::make_unique<Lowercase>();
   if (type == "StripAccents") return std::make_unique<StripAccents>();
   if (type == "Nmt") return std::make_unique<Nmt>();
   if (type == "BertNormalizer") return std::make_unique<Bert>(section, where);
   if (type == "Precompiled") return make_precompiled(section, where);
-  if (type == "ByteLevel") return std::make_unique<VisibleBytes>();
+  if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
   if (type == "Strip") {
-    return std::make_unique<Strip>(bool_at(section, "strip_left", true, where),
-                                   bool_at(section, "strip_right", true, where));
+    return std::make_unique<StripNormalizer>(bool_at(section, "strip_left", true, where),
+                                             bool_at(section, "strip_right", true, where));
   }
   throw DataError(fmt::format("unknown normalizer `{}`", type), where);
 }

@@ -93,7 +93,7 @@ class SpaceInFront final : public Rewriter {
   }
 };
 
-class VisibleBytes final : public Rewriter {
+class ByteLevelRewriter final : public Rewriter {
  public:
   std::optional<NormalizedText> run(std::string_view piece, bool,
                                     bool with_sources) const override {
@@ -102,9 +102,9 @@ class VisibleBytes final : public Rewriter {
 };
 
 /// SentencePiece's way with spaces: written as a visible character, and one in front of the text.
-class Metaspace final : public Rewriter {
+class MetaspaceRewriter final : public Rewriter {
  public:
-  Metaspace(std::string replacement, const std::string& scheme)
+  MetaspaceRewriter(std::string replacement, const std::string& scheme)
       : replacement_(std::move(replacement)),
         always_(scheme == "always"),
         first_(scheme == "first") {}
@@ -153,7 +153,7 @@ PreTokenizer::PreTokenizer(const Json& section, const std::string& where) {
 }
 
 void PreTokenizer::make_bytes_visible() {
-  if (gives_bytes_) steps_.push_back({std::make_unique<VisibleBytes>(), nullptr});
+  if (gives_bytes_) steps_.push_back({std::make_unique<ByteLevelRewriter>(), nullptr});
   gives_bytes_ = false;
 }
 
@@ -188,7 +188,8 @@ void PreTokenizer::read_byte_level(const Json& section, const std::string& where
 void PreTokenizer::read_metaspace(const Json& section, const std::string& where) {
   const std::string replacement = string_at(section, "replacement", where);
   if (replacement.empty()) throw DataError("`replacement` of Metaspace is empty", where);
-  Step step{std::make_unique<Metaspace>(replacement, prepend_scheme_of(section, where)), nullptr};
+  Step step{std::make_unique<MetaspaceRewriter>(replacement, prepend_scheme_of(section, where)),
+            nullptr};
   if (bool_at(section, "split", true, where))
     step.splitter = make_literal_splitter(replacement, SplitBehavior::kMergedWithNext, false);
   steps_.push_back(std::move(step));

@@ -8,18 +8,24 @@
 namespace sftrun::text {
 namespace {
 
-enum class Kind : uint8_t { kOther, kLetter, kNumber, kSpace, kNewline };  ///< kNewline: \r and \n
+enum class CharKind : uint8_t {
+  kOther,
+  kLetter,
+  kNumber,
+  kSpace,
+  kNewline
+};  ///< kNewline: \r and \n
 
-Kind kind_of(char32_t c) {
+CharKind kind_of(char32_t c) {
   const PropertyTable& table = PropertyTable::get();
-  if (table.is_letter(c)) return Kind::kLetter;
-  if (table.is_number(c)) return Kind::kNumber;
-  if (is_white_space(c)) return c == '\r' || c == '\n' ? Kind::kNewline : Kind::kSpace;
-  return Kind::kOther;
+  if (table.is_letter(c)) return CharKind::kLetter;
+  if (table.is_number(c)) return CharKind::kNumber;
+  if (is_white_space(c)) return c == '\r' || c == '\n' ? CharKind::kNewline : CharKind::kSpace;
+  return CharKind::kOther;
 }
 
-bool is_space(Kind kind) {
-  return kind >= Kind::kSpace;
+bool is_space(CharKind kind) {
+  return kind >= CharKind::kSpace;
 }
 
 class AsciiKinds {
@@ -27,10 +33,10 @@ class AsciiKinds {
   AsciiKinds() {
     for (char32_t c = 0; c < 128; ++c) kinds_[c] = kind_of(c);
   }
-  Kind operator[](unsigned char c) const { return kinds_[c]; }
+  CharKind operator[](unsigned char c) const { return kinds_[c]; }
 
  private:
-  std::array<Kind, 128> kinds_;
+  std::array<CharKind, 128> kinds_;
 };
 
 /// A text with a cursor; `end()` positions have no kind.
@@ -39,7 +45,7 @@ class Cursor {
   Cursor(std::string_view text, const AsciiKinds& ascii) : text_(text), ascii_(ascii) {}
 
   struct Char {
-    Kind kind;
+    CharKind kind;
     uint32_t num_bytes;
   };
   size_t size() const { return text_.size(); }
@@ -50,9 +56,9 @@ class Cursor {
     const DecodedChar c = decode_char(text_.data() + at);
     return {kind_of(c.code), c.num_bytes};
   }
-  bool is(size_t at, Kind kind) const { return at < size() && this->at(at).kind == kind; }
+  bool is(size_t at, CharKind kind) const { return at < size() && this->at(at).kind == kind; }
   /// Behind the run of `kind` at the position, of at most `limit` characters.
-  size_t skip(size_t at, Kind kind, size_t limit = SIZE_MAX) const {
+  size_t skip(size_t at, CharKind kind, size_t limit = SIZE_MAX) const {
     for (; limit > 0 && at < size(); --limit) {
       const Char c = this->at(at);
       if (c.kind != kind) break;
@@ -106,7 +112,7 @@ SpaceRun scan_spaces(const Cursor& text, size_t begin) {
     if (!is_space(c.kind)) break;
     run.last_begin = run.end;
     run.end += c.num_bytes;
-    if (c.kind == Kind::kNewline) run.newlines_end = run.end;
+    if (c.kind == CharKind::kNewline) run.newlines_end = run.end;
   }
   return run;
 }
@@ -120,7 +126,7 @@ size_t end_of_spaces(const Cursor& text, const SpaceRun& run, size_t begin) {
 size_t gpt2_match_end(const Cursor& text, size_t begin) {
   if (const size_t length = contraction_length(text.rest(begin), false)) return begin + length;
   const bool after_space = text.byte(begin) == ' ' && begin + 1 < text.size();
-  const Kind kind = text.at(after_space ? begin + 1 : begin).kind;
+  const CharKind kind = text.at(after_space ? begin + 1 : begin).kind;
   if (!is_space(kind)) return text.skip(begin + (after_space ? 1 : 0), kind);
   return end_of_spaces(text, scan_spaces(text, begin), begin);
 }
@@ -130,14 +136,14 @@ size_t llama3_match_end(const Cursor& text, size_t begin, size_t max_digits) {
   if (const size_t length = contraction_length(text.rest(begin), true)) return begin + length;
   const Cursor::Char first = text.at(begin);
   const size_t second = begin + first.num_bytes;
-  if (first.kind == Kind::kLetter) return text.skip(second, Kind::kLetter);
-  if (first.kind == Kind::kNumber) return text.skip(begin, Kind::kNumber, max_digits);
-  if (first.kind != Kind::kNewline && text.is(second, Kind::kLetter))
-    return text.skip(second, Kind::kLetter);
-  const bool after_space = text.byte(begin) == ' ' && text.is(second, Kind::kOther);
-  if (first.kind == Kind::kOther || after_space) {
-    const size_t end = text.skip(after_space ? second : begin, Kind::kOther);
-    return text.skip(end, Kind::kNewline);
+  if (first.kind == CharKind::kLetter) return text.skip(second, CharKind::kLetter);
+  if (first.kind == CharKind::kNumber) return text.skip(begin, CharKind::kNumber, max_digits);
+  if (first.kind != CharKind::kNewline && text.is(second, CharKind::kLetter))
+    return text.skip(second, CharKind::kLetter);
+  const bool after_space = text.byte(begin) == ' ' && text.is(second, CharKind::kOther);
+  if (first.kind == CharKind::kOther || after_space) {
+    const size_t end = text.skip(after_space ? second : begin, CharKind::kOther);
+    return text.skip(end, CharKind::kNewline);
   }
   const SpaceRun run = scan_spaces(text, begin);
   return run.newlines_end != begin ? run.newlines_end : end_of_spaces(text, run, begin);

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "gguf_pre_tokenizers.h"
+#include "gguf_token_types.h"
 #include "sections.h"
 #include "sentencepiece_model.h"
 #include "sftrun/core/error.h"
@@ -14,10 +15,8 @@
 namespace sftrun::text {
 namespace {
 
-constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4;  // llama.cpp's token types
-
 int32_t type_of(const GgufVocab& vocab, size_t i) {
-  return vocab.token_types.empty() ? kNormal : vocab.token_types[i];
+  return vocab.token_types.empty() ? gguf::kNormal : vocab.token_types[i];
 }
 
 void check_ids(const GgufVocab& vocab, const std::string& where) {
@@ -51,9 +50,10 @@ std::vector<AddedToken> added_tokens(const GgufVocab& vocab) {
   std::vector<AddedToken> out;
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
     const int32_t type = type_of(vocab, i);
-    if (type != kControl && type != kUserDefined) continue;
-    out.push_back(
-        {.id = static_cast<TokenId>(i), .content = vocab.tokens[i], .special = type == kControl});
+    if (type != gguf::kControl && type != gguf::kUserDefined) continue;
+    out.push_back({.id = static_cast<TokenId>(i),
+                   .content = vocab.tokens[i],
+                   .special = type == gguf::kControl});
   }
   return out;
 }
@@ -68,7 +68,7 @@ void restore_visible_spaces(GgufVocab& vocab) {
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
     const std::string& token = vocab.tokens[i];
     const bool is_run = !token.empty() && token.find_first_not_of(' ') == std::string::npos;
-    if (!is_run || type_of(vocab, i) != kUserDefined) continue;
+    if (!is_run || type_of(vocab, i) != gguf::kUserDefined) continue;
     std::string visible;
     for (size_t count = 0; count < token.size(); ++count) visible += kVisibleSpace;
     if (!known.contains(visible)) restored.emplace_back(i, std::move(visible));

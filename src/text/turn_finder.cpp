@@ -27,7 +27,7 @@ std::vector<ContentSpan> content_spans(const Rendered& rendered) {
   return spans;
 }
 
-size_t common_prefix(std::string_view a, std::string_view b) {
+size_t common_bytes(std::string_view a, std::string_view b) {
   const auto [end, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return static_cast<size_t>(end - a.begin());
 }
@@ -147,7 +147,7 @@ class TurnFinder {
     const auto tail = [count](const Text& text) {
       return text.view().substr(text.end_of_earlier(count, text.view().size()));
     };
-    return Prompt{std::string(tail(*with)), common_prefix(tail(*without), tail(*with))};
+    return Prompt{std::string(tail(*with)), common_bytes(tail(*without), tail(*with))};
   }
 
   /// The number of messages through the last user's before the turn (else the first one's after
@@ -215,7 +215,7 @@ class TurnFinder {
     const std::string_view region = text.view().substr(anchor, limit - anchor);
     size_t matched = 0;
     if (prompt_) {
-      matched = common_prefix(text.view().substr(anchor), prompt_->tail);
+      matched = common_bytes(text.view().substr(anchor), prompt_->tail);
       if (matched == prompt_->tail.size()) return anchor + matched + header_at(region, matched);
       const size_t opener = prompt_->shared + thinking_opener(prompt_->own_part());
       const bool whole = matched >= region.size() &&
@@ -240,7 +240,7 @@ class TurnFinder {
     try {
       const Rendered probed =
           template_.render_prefix(messages, static_cast<size_t>(message_) + 1, options_);
-      const size_t shared = common_prefix(text.view(), probed.text);
+      const size_t shared = common_bytes(text.view(), probed.text);
       if (shared >= anchor && shared <= limit && probed.text[shared] == '\x01') return shared;
     } catch (const DataError&) {
       // The template has other ideas of this conversation.
@@ -344,7 +344,7 @@ class TurnFinder {
     const std::string_view alone = after_->view().substr(last);
     for (const size_t end : content_ends(start, bound)) {
       const std::string_view here = full_.view().substr(end, bound - end);
-      const size_t shared = common_prefix(here, alone);
+      const size_t shared = common_bytes(here, alone);
       const std::vector<ByteSpan> specials = find_specials_(here.substr(0, shared));
       if (!specials.empty()) return end + specials.back().end;
     }

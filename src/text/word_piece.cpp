@@ -19,7 +19,7 @@ Symbol whole_word(std::string_view word, const StringTable& texts, const std::st
   return {*id, 0, static_cast<uint32_t>(word.size())};
 }
 
-bool starts_char(char c) {
+bool begins_char(char c) {
   return (static_cast<uint8_t>(c) & 0xC0) != 0x80;
 }
 
@@ -33,7 +33,7 @@ WordPiece::WordPiece(const WordPieceSource& source, const std::string& where)
 
 void WordPiece::encode(std::string_view word, Scratch& scratch, std::vector<Symbol>& out) const {
   out.clear();
-  const auto num_chars = std::count_if(word.begin(), word.end(), starts_char);
+  const auto num_chars = std::count_if(word.begin(), word.end(), begins_char);
   bool covered = static_cast<size_t>(num_chars) <= source_.max_input_chars_per_word;
   for (uint32_t begin = 0; covered && begin < word.size(); begin = out.back().end) {
     const Symbol token = longest_at(word, begin, scratch.text);
@@ -50,7 +50,7 @@ Symbol WordPiece::longest_at(std::string_view word, uint32_t begin, std::string&
   const std::string_view rest = word.substr(begin, longest_);
   text.assign(prefix).append(rest);
   for (size_t length = rest.size(); length > 0; --length) {
-    const bool ends_char = begin + length == word.size() || starts_char(word[begin + length]);
+    const bool ends_char = begin + length == word.size() || begins_char(word[begin + length]);
     if (!ends_char) continue;
     const auto id = texts_.find(std::string_view(text).substr(0, prefix.size() + length));
     if (id) return {*id, begin, static_cast<uint32_t>(begin + length)};

@@ -24,7 +24,7 @@ constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight",
 constexpr const char* kTensorsFile = "adapter_model.safetensors";
 
 /// "model.layers.0.self_attn.q_proj" for the name of its A, B or magnitudes; empty for other names.
-std::string module_of(const std::string& name) {
+std::string module_of_update(const std::string& name) {
   for (const std::string_view ending : {kA, kB, kEmbeddingA, kEmbeddingB, kMagnitude}) {
     if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
   }
@@ -116,15 +116,16 @@ class AdapterReader {
     if (!entry.name.starts_with(kPeftPrefix))
       fail(entry.name, "is not named as PEFT names an adapter's");
     const std::string name = entry.name.substr(kPeftPrefix.size());
-    const std::string module = current_module(module_of(name));
+    const std::string module = current_module(module_of_update(name));
     if (read_single_expert(entry, name, result) || read_experts(entry, name, result)) return;
     if (read_embedding(entry, name, result) || is_base_of_an_end(entry, name)) return;
     if (!module.empty()) {
       const spec::TensorSpec& base = base_of(entry, module);
       // Patterns know a renamed router by its old name.
-      const bool is_renamed = module != module_of(name);
-      LoraPair& pair = pair_of(result, module, base,
-                               is_renamed ? module_of(name) : spec::update_name(targets_, module));
+      const bool is_renamed = module != module_of_update(name);
+      LoraPair& pair =
+          pair_of(result, module, base,
+                  is_renamed ? module_of_update(name) : spec::update_name(targets_, module));
       if (name.ends_with(kA))
         pair.a = values(entry, {pair.r, base.shape[1]}, pair.r);
       else if (name.ends_with(kMagnitude))
@@ -144,7 +145,7 @@ class AdapterReader {
   /// Embeddings: A covers the vocabulary, and magnitudes are per channel.
   bool read_embedding(const SafetensorsEntry& entry, const std::string& name,
                       AdapterTensors& result) const {
-    if (module_of(name) != embedding_) return false;
+    if (module_of_update(name) != embedding_) return false;
     const std::vector<int64_t>& table = specs_.at(embedding_ + std::string(kWeight)).shape;
     LoraPair& pair = result.lora[embedding_];
     pair.of_embedding = true;
@@ -202,14 +203,14 @@ class AdapterReader {
   /// Copies A or B of one expert's matrix into that of all experts.
   bool read_single_expert(const SafetensorsEntry& entry, const std::string& name,
                           AdapterTensors& result) {
-    const auto found = old_modules_.find(module_of(name));
+    const auto found = old_modules_.find(module_of_update(name));
     if (found == old_modules_.end()) return false;
     const OldModule& old = found->second;
     if (old.whole->role != spec::TensorRole::kExperts) return false;
     if (config_.use_dora) fail(entry.name, "is of an expert's DoRA, which is not supported");
     const bool is_a = name.ends_with(kA);
-    const int64_t r = sizes_.r_of(module_of(name));
-    const double scale = sizes_.scale_of(module_of(name));
+    const int64_t r = sizes_.r_of(module_of_update(name));
+    const double scale = sizes_.scale_of(module_of_update(name));
     const std::vector<float> read =
         is_a ? values(entry, {r, old.whole->shape[2]}, r) : values(entry, {old.rows, r}, r);
     const auto others = result.lora.find(old.whole->name);
@@ -280,7 +281,7 @@ class AdapterReader {
 
   bool read_experts(const SafetensorsEntry& entry, const std::string& name,
                     AdapterTensors& result) const {
-    const std::string module = module_of(name);
+    const std::string module = module_of_update(name);
     const spec::TensorSpec* spec = module.empty() ? nullptr : experts_of(module);
     if (spec == nullptr) return false;
     LoraPair& pair = experts_pair(result, *spec, sizes_.r_of(spec->name));
@@ -394,7 +395,7 @@ std::map<std::string, std::string> parameters_of_old_modules(const SafetensorsFi
   std::map<std::string, std::string> parameters;
   for (const SafetensorsEntry& entry : file.entries()) {
     if (!entry.name.starts_with(kPeftPrefix)) continue;
-    const std::string module = module_of(entry.name.substr(kPeftPrefix.size()));
+    const std::string module = module_of_update(entry.name.substr(kPeftPrefix.size()));
     const auto old = modules.find(module);
     const std::string name = old != modules.end() ? old->second.whole->name : module + ".weight";
     if (old != modules.end() || module.ends_with(".mlp.gate"))

@@ -18,16 +18,16 @@ namespace {
 
 constexpr const char* kFp8 = "F8_E4M3";
 constexpr const char* kInt8 = "I8";
-constexpr const char* kWeight = ".weight";
+constexpr const char* kWeightEnding = ".weight";
 
 /// The common prefix of a matrix's tensors; empty if `name` is not a module's weight.
-std::string module_of(const std::string& name) {
-  if (!name.ends_with(kWeight)) return {};
-  return name.substr(0, name.size() - std::strlen(kWeight));
+std::string module_of_weight(const std::string& name) {
+  if (!name.ends_with(kWeightEnding)) return {};
+  return name.substr(0, name.size() - std::strlen(kWeightEnding));
 }
 
 std::string factors_name(const std::string& name, bool fp8) {
-  return module_of(name) + (fp8 ? ".weight_scale" : ".SCB");
+  return module_of_weight(name) + (fp8 ? ".weight_scale" : ".SCB");
 }
 
 [[noreturn]] void fail(const std::string& name, const std::string& what, const std::string& where) {
@@ -71,14 +71,14 @@ float EightBitRows::factor(int64_t row) const {
 
 bool is_in_eight_bits(const std::string& name, const FindEntry& find) {
   const SafetensorsEntry* entry = find(name);
-  if (entry == nullptr || module_of(name).empty()) return false;
+  if (entry == nullptr || module_of_weight(name).empty()) return false;
   return entry->dtype == kFp8 || entry->dtype == kInt8;
 }
 
 std::vector<std::string> beside_eight_bits(const std::string& name, const FindEntry& find) {
   std::vector<std::string> names;
   for (const char* ending : {".weight_scale", ".input_scale", ".SCB", ".weight_format"}) {
-    const std::string beside = module_of(name) + ending;
+    const std::string beside = module_of_weight(name) + ending;
     if (find(beside) != nullptr) names.push_back(beside);
   }
   return names;

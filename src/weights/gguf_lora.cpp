@@ -16,13 +16,13 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A row-major tensor.
-struct Matrix {
+struct FloatMatrix {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
 
 /// A tensor's module name in the adapter.
-std::string module_of(const std::string& tensor) {
+std::string module_of_tensor(const std::string& tensor) {
   constexpr std::string_view kWeight = ".weight";
   return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
 }
@@ -33,8 +33,8 @@ bool has_rows_in_turn(const spec::TensorSpec& spec) {
 }
 
 /// A of all experts or of one matrix: [r, in], with the columns in the file's order.
-Matrix a_of(const GgufPiece& piece, const LoraPair& pair) {
-  Matrix a{.values = pair.a};
+FloatMatrix a_of(const GgufPiece& piece, const LoraPair& pair) {
+  FloatMatrix a{.values = pair.a};
   if (pair.num_experts > 0) a.shape.push_back(pair.num_experts);
   a.shape.insert(a.shape.end(), {pair.r, pair.in_features});
   if (piece.columns.empty()) return a;
@@ -53,10 +53,10 @@ int64_t row_in_adapter(const spec::TensorSpec& spec, const LoraPair& pair, int64
 }
 
 /// B: [out, r], or [experts, out, r], times `factor`.
-Matrix b_of(const GgufPiece& piece, const spec::TensorSpec& spec, const LoraPair& pair,
-            double factor) {
+FloatMatrix b_of(const GgufPiece& piece, const spec::TensorSpec& spec, const LoraPair& pair,
+                 double factor) {
   const int64_t experts = std::max<int64_t>(1, pair.num_experts), r = pair.r;
-  Matrix b;
+  FloatMatrix b;
   if (pair.num_experts > 0) b.shape.push_back(experts);
   const int64_t rows = piece.num_rows() / experts;
   b.shape.insert(b.shape.end(), {rows, r});
@@ -74,7 +74,7 @@ Matrix b_of(const GgufPiece& piece, const spec::TensorSpec& spec, const LoraPair
   return b;
 }
 
-GgufTensorToWrite as_tensor(std::string name, Matrix matrix, const GgmlTypeInfo& type) {
+GgufTensorToWrite as_tensor(std::string name, FloatMatrix matrix, const GgmlTypeInfo& type) {
   std::vector<int64_t> shape = matrix.shape;
   return {std::move(name), std::move(shape), type,
           [values = std::move(matrix.values), type](std::byte* destination) {
@@ -92,8 +92,8 @@ void require_in_base(const GgufFile& base, const std::string& name) {
 }
 
 /// llama.cpp looks up rows of an embedding's A: [vocab, r], like convert_lora_to_gguf.py.
-Matrix transposed(const Matrix& a) {
-  Matrix result{.shape = {a.shape[1], a.shape[0]}};
+FloatMatrix transposed(const FloatMatrix& a) {
+  FloatMatrix result{.shape = {a.shape[1], a.shape[0]}};
   result.values.reserve(a.values.size());
   for (int64_t column = 0; column < a.shape[1]; ++column) {
     for (int64_t row = 0; row < a.shape[0]; ++row)
@@ -102,8 +102,8 @@ Matrix transposed(const Matrix& a) {
   return result;
 }
 
-Matrix b_of_embedding(const LoraPair& pair, double factor) {
-  Matrix b{{pair.out_features, pair.r}, pair.b};
+FloatMatrix b_of_embedding(const LoraPair& pair, double factor) {
+  FloatMatrix b{{pair.out_features, pair.r}, pair.b};
   for (float& value : b.values) value = static_cast<float>(value * factor);
   return b;
 }
@@ -161,7 +161,7 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
   const std::vector<spec::TensorSpec> specs = spec::tensor_specs(base.arch);
   for (const GgufPiece& piece : gguf_pieces(stored)) {
     const spec::TensorSpec& spec = specs[piece.source];
-    if (spec.role != spec::TensorRole::kBias && base.is_adapted(module_of(spec.name)))
+    if (spec.role != spec::TensorRole::kBias && base.is_adapted(module_of_tensor(spec.name)))
       require_in_base(file, piece.name);
   }
 }
@@ -182,14 +182,15 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
   std::vector<GgufTensorToWrite> tensors;
   for (const GgufPiece& piece : gguf_pieces(stored)) {
     const spec::TensorSpec& spec = specs[piece.source];
-    const auto found = adapter.lora.find(module_of(spec.name));
+    const auto found = adapter.lora.find(module_of_tensor(spec.name));
     if (found == adapter.lora.end() || spec.role == spec::TensorRole::kBias) continue;
     const LoraPair& pair = found->second;
     const double factor = pair.scale * static_cast<double>(pair.r) / alpha;
-    Matrix a =
+    FloatMatrix a =
         pair.of_embedding ? transposed({{pair.r, pair.in_features}, pair.a}) : a_of(piece, pair);
     tensors.push_back(as_tensor(piece.name + ".lora_a", std::move(a), type));
-    Matrix b = pair.of_embedding ? b_of_embedding(pair, factor) : b_of(piece, spec, pair, factor);
+    FloatMatrix b =
+        pair.of_embedding ? b_of_embedding(pair, factor) : b_of(piece, spec, pair, factor);
     tensors.push_back(as_tensor(piece.name + ".lora_b", std::move(b), type));
   }
   GgufMetadata metadata;

@@ -68,7 +68,7 @@ std::vector<std::string> keys_that_are_values(const spec::ArchSpec& arch) {
 }
 
 /// One matrix of an expert, as a part of the adapter of all experts of a layer.
-struct Matrix {
+struct ExpertMatrix {
   std::string name;
   int64_t first_row = 0, rows = 0;    ///< in B
   int64_t first_rank = 0, ranks = 0;  ///< in A and B
@@ -81,12 +81,12 @@ struct Written {
   double scale = 1;
 };
 
-void copy_a(const LoraPair& pair, int64_t expert, const Matrix& matrix, float* to) {
+void copy_a(const LoraPair& pair, int64_t expert, const ExpertMatrix& matrix, float* to) {
   const auto first = pair.a.begin() + (expert * pair.r + matrix.first_rank) * pair.in_features;
   std::copy(first, first + matrix.ranks * pair.in_features, to);
 }
 
-void copy_b(const LoraPair& pair, int64_t expert, const Matrix& matrix, float* to) {
+void copy_b(const LoraPair& pair, int64_t expert, const ExpertMatrix& matrix, float* to) {
   for (int64_t row = 0; row < matrix.rows; ++row) {
     for (int64_t i = 0; i < matrix.ranks; ++i) {
       const int64_t from = (matrix.first_row + row) * pair.r + matrix.first_rank + i;
@@ -184,7 +184,7 @@ class VllmWriter {
     apart_ = true;
   }
 
-  std::vector<Matrix> matrices_of(const std::string& module, const LoraPair& pair) const {
+  std::vector<ExpertMatrix> matrices_of(const std::string& module, const LoraPair& pair) const {
     const MatrixNames names = matrix_names(arch_);
     if (leaf(module) == kDown) return {{names.down, 0, pair.out_features, 0, pair.r}};
     const int64_t rows = pair.out_features / 2, ranks = apart_ ? pair.r / 2 : pair.r;
@@ -194,7 +194,7 @@ class VllmWriter {
   void add_each(const std::string& module, const LoraPair& pair,
                 std::vector<TensorToWrite>& tensors) {
     const std::string experts = vllm_name(arch_, module.substr(0, module.rfind('.')));
-    for (const Matrix& matrix : matrices_of(module, pair)) {
+    for (const ExpertMatrix& matrix : matrices_of(module, pair)) {
       added_modules_.push_back(matrix.name);
       for (int64_t expert = 0; expert < pair.num_experts; ++expert) {
         const std::string name = fmt::format("{}.{}.{}", experts, expert, matrix.name);

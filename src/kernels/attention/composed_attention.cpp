@@ -8,9 +8,9 @@ namespace sftrun::kernels {
 namespace {
 
 /// Heads [first, first + count) of one document's rows, as [count, S, head_dim] fp32.
-class Heads {
+class HeadRange {
  public:
-  Heads(int64_t begin, int64_t length, int64_t head_dim)
+  HeadRange(int64_t begin, int64_t length, int64_t head_dim)
       : begin_(begin), length_(length), head_dim_(head_dim) {}
 
   at::Tensor view(const at::Tensor& x, int64_t first, int64_t count) const {
@@ -38,13 +38,13 @@ at::Tensor hidden_pairs(int64_t length, int64_t window, const at::Tensor& like) 
   return window > 0 ? later.logical_or(all.tril(-window)) : later;
 }
 
-struct Scores {
+struct DocumentScores {
   at::Tensor of_keys;  // [group, S, S], -inf where masked
   at::Tensor slope;    // derivative of the soft cap; undefined without one
 };
 
-Scores scores_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& hidden,
-                 const AttentionShape& shape) {
+DocumentScores scores_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& hidden,
+                         const AttentionShape& shape) {
   at::Tensor scores = at::matmul(q, k.transpose(1, 2)).mul_(shape.scale), slope;
   if (shape.softcap > 0) {
     const at::Tensor tanh_of = scores.div_(shape.softcap).tanh_();
@@ -61,7 +61,7 @@ void for_groups(const at::Tensor& q, const BatchContext& batch, const AttentionS
                 Body&& body) {
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
-    const Heads heads(begin, length, s.head_dim);
+    const HeadRange heads(begin, length, s.head_dim);
     const at::Tensor hidden = hidden_pairs(length, s.window, q);
     for (int64_t kv = 0; kv < s.num_kv_heads; ++kv) body(heads, kv, hidden);
   }
@@ -76,7 +76,7 @@ AttentionOutput composed_attention_forward(const at::Tensor& q, const at::Tensor
   result.out = at::empty_like(q);
   const int64_t group = s.num_heads / s.num_kv_heads;
   result.lse = {at::empty({s.num_heads, q.size(0)}, q.options().dtype(at::kFloat))};
-  for_groups(q, batch, s, [&](const Heads& heads, int64_t kv, const at::Tensor& hidden) {
+  for_groups(q, batch, s, [&](const HeadRange& heads, int64_t kv, const at::Tensor& hidden) {
     const auto [scores, slope] =
         scores_of(heads.read(q, kv * group, group), heads.read(k, kv, 1), hidden, s);
     heads.rows(result.lse[0], kv * group, group).copy_(scores.logsumexp(-1));
@@ -92,7 +92,7 @@ AttentionGrads composed_attention_backward(const at::Tensor& d_out, const at::Te
                                            const AttentionShape& s) {
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const int64_t group = s.num_heads / s.num_kv_heads;
-  for_groups(q, batch, s, [&](const Heads& heads, int64_t kv, const at::Tensor& hidden) {
+  for_groups(q, batch, s, [&](const HeadRange& heads, int64_t kv, const at::Tensor& hidden) {
     const at::Tensor queries = heads.read(q, kv * group, group), keys = heads.read(k, kv, 1),
                      d = heads.read(d_out, kv * group, group);
     const auto [scores, slope] = scores_of(queries, keys, hidden, s);

@@ -22,14 +22,14 @@ const AttentionKernels<T>& kernels_for() {
   return row_kernels<T>().attention;
 }
 
-struct Document {
+struct TiledDocument {
   int64_t begin, length;
   int64_t tiles() const { return (length + kTile - 1) / kTile; }
   int64_t rows_in(int64_t tile) const { return std::min(kTile, length - tile * kTile); }
 };
 
-std::vector<Document> documents_of(const BatchContext& batch) {
-  std::vector<Document> documents;
+std::vector<TiledDocument> documents_of(const BatchContext& batch) {
+  std::vector<TiledDocument> documents;
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     documents.push_back({batch.cu_seqlens[i], batch.cu_seqlens[i + 1] - batch.cu_seqlens[i]});
   }
@@ -37,9 +37,9 @@ std::vector<Document> documents_of(const BatchContext& batch) {
 }
 
 /// Visibility and scaling of the scores of one tile.
-class Scores {
+class TileScores {
  public:
-  explicit Scores(const AttentionShape& shape)
+  explicit TileScores(const AttentionShape& shape)
       : scale_(static_cast<float>(shape.scale)),
         cap_(static_cast<float>(shape.softcap)),
         window_(shape.window) {}
@@ -122,8 +122,8 @@ Operands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
 
 /// Forward pass of one query tile of one head.
 template <typename L, typename T = typename L::Value, typename Packed = typename L::Packed>
-void forward_tile(const Operands<T>& in, const Document& doc, int64_t head, int64_t q_tile,
-                  const Scores& of, const Packed* k_packed, const Packed* v_packed, T* out,
+void forward_tile(const Operands<T>& in, const TiledDocument& doc, int64_t head, int64_t q_tile,
+                  const TileScores& of, const Packed* k_packed, const Packed* v_packed, T* out,
                   float* lse) {
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, packed_size = L::size(kTile, depth);
@@ -155,23 +155,23 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
   using Packed = typename L::Packed;
   const Operands<T> in = operands_of<T>(q, k, v, shape);
   const int64_t depth = shape.head_dim, packed_size = L::size(kTile, depth), num_tokens = q.size(0);
-  const Scores scores(shape);
+  const TileScores scores(shape);
   AttentionOutput result;
   result.out = at::empty_like(q);
   result.lse.push_back(at::empty({shape.num_heads, num_tokens}, at::kFloat));
   auto* out = static_cast<T*>(result.out.data_ptr());
   auto* lse = result.lse[0].data_ptr<float>();
 
-  const std::vector<Document> documents = documents_of(batch);
+  const std::vector<TiledDocument> documents = documents_of(batch);
   struct Item {
-    const Document* doc;
+    const TiledDocument* doc;
     int64_t first_tile;  // index of the document's first tile among all tiles
     int64_t index;       // head or key/value head
     int64_t tile;
   };
   std::vector<Item> packs, queries;
   int64_t total_tiles = 0;
-  for (const Document& doc : documents) {
+  for (const TiledDocument& doc : documents) {
     for (int64_t h = 0; h < shape.num_kv_heads; ++h) {
       for (int64_t t = 0; t < doc.tiles(); ++t) packs.push_back({&doc, total_tiles, h, t});
     }
@@ -234,7 +234,7 @@ struct BackwardHead {
 
 template <typename L, typename T = typename L::Value>
 BackwardHead<L> pack_head(const Operands<T>& in, const T* d_out, const T* out, const float* lse,
-                          const Document& doc, int64_t head) {
+                          const TiledDocument& doc, int64_t head) {
   const int64_t depth = in.depth, stride = in.q_stride;
   BackwardHead<L> packed(doc.tiles(), depth);
   for (int64_t tile = 0; tile < doc.tiles(); ++tile) {
@@ -260,8 +260,8 @@ BackwardHead<L> pack_head(const Operands<T>& in, const T* d_out, const T* out, c
 
 /// dq of one head, and its contribution to dk and dv [tiles * kTile, depth] fp32.
 template <typename L, typename T = typename L::Value>
-void backward_head(const Operands<T>& in, BackwardHead<L>& h, const Document& doc, int64_t head,
-                   const Scores& of, T* dq, float* dk, float* dv) {
+void backward_head(const Operands<T>& in, BackwardHead<L>& h, const TiledDocument& doc,
+                   int64_t head, const TileScores& of, T* dq, float* dk, float* dv) {
   using Packed = typename L::Packed;
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, size = kTile * depth, packed_size = L::size(kTile, depth),
@@ -306,12 +306,12 @@ AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::
   const Operands<T> in = operands_of<T>(q, k, v, shape);
   const auto& kernels = kernels_for<T>();
   const int64_t depth = shape.head_dim, num_tokens = q.size(0);
-  const Scores scores(shape);
+  const TileScores scores(shape);
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const auto* d_out_data = static_cast<const T*>(d_out.const_data_ptr());
   const auto* out_data = static_cast<const T*>(saved.out.const_data_ptr());
   const float* lse = saved.lse[0].const_data_ptr<float>();
-  for (const Document& doc : documents_of(batch)) {
+  for (const TiledDocument& doc : documents_of(batch)) {
     const int64_t head_size = doc.tiles() * kTile * depth;
     const at::Tensor partial = at::empty({2, shape.num_heads, head_size}, at::kFloat);
     float* dk = partial.data_ptr<float>();

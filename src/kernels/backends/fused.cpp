@@ -688,8 +688,8 @@ class FusedRun final : public LayerRun {
   PerLayerHalf per_layer_;
 };
 
-at::Tensor layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                         std::unique_ptr<LayerRun>* run) {
+at::Tensor fused_layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                               std::unique_ptr<LayerRun>* run) {
   const at::NoGradGuard no_grad;
   if (run == nullptr) {
     Passes passes(layer, batch);
@@ -732,7 +732,7 @@ at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Te
 }
 
 const Backend& fused_backend() {
-  static const Backend backend{"fused", layer_forward, fused_head_loss};
+  static const Backend backend{"fused", fused_layer_forward, fused_head_loss};
   return backend;
 }
 

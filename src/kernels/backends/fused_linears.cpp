@@ -9,11 +9,11 @@
 namespace sftrun::kernels {
 namespace {
 
-bool drops(const LoraAdapter& lora, const BatchContext& batch) {
+bool has_dropout(const LoraAdapter& lora, const BatchContext& batch) {
   return batch.training && lora.dropout > 0;
 }
 
-at::Tensor dropped(const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
+at::Tensor with_dropout(const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
   return dropout(x, batch, lora.dropout, lora.module_number);
 }
 
@@ -37,9 +37,9 @@ LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchCo
   for (size_t i = 0; i < group.size(); ++i) {
     if (!group[i]->lora) continue;
     const LoraAdapter& lora = *group[i]->lora;
-    if (drops(lora, batch)) {
+    if (has_dropout(lora, batch)) {
       low[i].low =
-          scaled_columns(matmul_sum({{dropped(x, lora, batch), lora.a->compute, true}}), lora);
+          scaled_columns(matmul_sum({{with_dropout(x, lora, batch), lora.a->compute, true}}), lora);
     } else {
       shared.push_back(lora.a->compute);
     }
@@ -65,9 +65,10 @@ at::Tensor lora_backward(const at::Tensor& dy, const at::Tensor& x, const at::Te
   at::Tensor d_low = scaled_columns(matmul_sum({{dy, lora.b->compute, false}}), lora);
   const double scale = scale_of_products(dy, lora);
   grads.push_back({lora.b->grad, dy, low, scale});
-  grads.push_back({lora.a->grad, d_low, drops(lora, batch) ? dropped(x, lora, batch) : x, scale});
-  // Computed at once: a dropped x need not be kept, and CPU gains nothing from a joint launch.
-  if (drops(lora, batch) || dy.is_cpu()) {
+  grads.push_back(
+      {lora.a->grad, d_low, has_dropout(lora, batch) ? with_dropout(x, lora, batch) : x, scale});
+  // Computed at once: x after dropout need not be kept, and CPU gains nothing from a joint launch.
+  if (has_dropout(lora, batch) || dy.is_cpu()) {
     add_adapter_grads_(grads);
     grads.clear();
   }
@@ -100,7 +101,7 @@ at::Tensor forward(const at::Tensor& x, const Linear& linear, const LoraRun& run
 }
 
 /// result * gains [out_features], rounded once.
-at::Tensor scaled(const at::Tensor& result, const at::Tensor& gains) {
+at::Tensor times_gains(const at::Tensor& result, const at::Tensor& gains) {
   return (result * gains).to(result.scalar_type());
 }
 
@@ -109,11 +110,11 @@ at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchCo
                         LoraRun& run, const at::Tensor& residual) {
   const LoraAdapter& lora = *linear.lora;
   const Matrix w = linear.matrix();
-  const bool through_dropout = drops(lora, batch);
-  const at::Tensor dropped_x = through_dropout ? dropped(x, lora, batch) : x;
+  const bool through_dropout = has_dropout(lora, batch);
+  const at::Tensor dropped_x = through_dropout ? with_dropout(x, lora, batch) : x;
   run.lengths = row_lengths(linear);
   run.result = matmul_sum({{dropped_x, w, true}, thin_term(run.low, *lora.b, true, lora)});
-  at::Tensor y = scaled(run.result, gains_of(lora, run.lengths));
+  at::Tensor y = times_gains(run.result, gains_of(lora, run.lengths));
   if (through_dropout) y = matmul_sum({{x - dropped_x, w, true}}, y);
   if (linear.bias.defined()) y.add_(linear.bias);
   if (residual.defined()) y.add_(residual);
@@ -123,7 +124,7 @@ at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchCo
 /// Adds the gradient of the DoRA magnitude; returns the gradient of its input.
 at::Tensor through_magnitude(const at::Tensor& dy, const LoraAdapter& lora, const LoraRun& run) {
   lora.magnitude->grad.add_((dy.to(at::kFloat) * run.result).sum(0).div_(run.lengths));
-  return scaled(dy, gains_of(lora, run.lengths));
+  return times_gains(dy, gains_of(lora, run.lengths));
 }
 
 }  // namespace
@@ -161,14 +162,14 @@ at::Tensor linears_backward(const std::vector<at::Tensor>& grads, const at::Tens
     const LoraAdapter& lora = *linear.lora;
     const at::Tensor inner = lora.magnitude ? through_magnitude(dy, lora, low[i]) : dy;
     const at::Tensor d_low = lora_backward(inner, x, low[i].low, lora, batch, adapter_grads);
-    const bool drops_here = drops(lora, batch);
+    const bool drops_here = has_dropout(lora, batch);
     terms.push_back({drops_here ? dy : inner, linear.matrix(), /*transposed=*/false});
     if (!needs_dx) continue;
     if (drops_here) {
       std::vector<Product> dropped_terms = {thin_term(d_low, *lora.a, false, lora)};
       // W dropout(x) is multiplied by the magnitude, W (x - dropout(x)) is not.
       if (lora.magnitude) dropped_terms.push_back({inner - dy, linear.matrix(), false});
-      through_dropout.push_back(dropped(matmul_sum(dropped_terms), lora, batch));
+      through_dropout.push_back(with_dropout(matmul_sum(dropped_terms), lora, batch));
     } else {
       terms.push_back(thin_term(d_low, *lora.a, /*transposed=*/false, lora));
     }

@@ -301,8 +301,8 @@ class PlainRun final : public LayerRun {
   KeyValues shared_;
 };
 
-at::Tensor layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                         std::unique_ptr<LayerRun>* run) {
+at::Tensor plain_layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                               std::unique_ptr<LayerRun>* run) {
   const at::AutoGradMode grad_mode(run != nullptr);
   auto kept = std::make_unique<PlainRun>(layer, batch);
   at::Tensor y = kept->forward_of(x);
@@ -343,7 +343,7 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
 }  // namespace
 
 const Backend& plain_backend() {
-  static const Backend backend{"plain", layer_forward, head_loss};
+  static const Backend backend{"plain", plain_layer_forward, head_loss};
   return backend;
 }
 

@@ -7,12 +7,13 @@
 namespace sftrun::kernels {
 namespace {
 
-bool drops(const LoraAdapter& lora, const BatchContext& batch) {
+bool uses_dropout(const LoraAdapter& lora, const BatchContext& batch) {
   return batch.training && lora.dropout > 0;
 }
 
-at::Tensor dropped(const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
-  if (!drops(lora, batch)) return x;
+at::Tensor masked_by_dropout(const at::Tensor& x, const LoraAdapter& lora,
+                             const BatchContext& batch) {
+  if (!uses_dropout(lora, batch)) return x;
   at::Tensor mask;
   {
     const at::NoGradGuard no_grad;
@@ -23,7 +24,7 @@ at::Tensor dropped(const at::Tensor& x, const LoraAdapter& lora, const BatchCont
 
 at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
   // peft casts the input to the adapter's dtype
-  const at::Tensor input = dropped(x.to(at::kFloat), lora, batch);
+  const at::Tensor input = masked_by_dropout(x.to(at::kFloat), lora, batch);
   return at::linear(at::linear(input, lora.a->master), lora.b->master) * lora.scale;
 }
 
@@ -82,7 +83,7 @@ namespace {
 at::Tensor dora_update(const at::Tensor& x, const at::Tensor& y, const Linear& linear,
                        const std::optional<at::Tensor>& bias, const BatchContext& batch) {
   const LoraAdapter& lora = *linear.lora;
-  const at::Tensor input = dropped(x.to(at::kFloat), lora, batch);
+  const at::Tensor input = masked_by_dropout(x.to(at::kFloat), lora, batch);
   at::Tensor lengths;
   {
     const at::NoGradGuard no_grad;
@@ -92,7 +93,7 @@ at::Tensor dora_update(const at::Tensor& x, const at::Tensor& y, const Linear& l
   }
   const at::Tensor gains = lora.magnitude->master / lengths;
   at::Tensor base = y;
-  if (drops(lora, batch))
+  if (uses_dropout(lora, batch))
     base = base_product(input.to(x.scalar_type()), linear, std::nullopt);
   else if (bias)
     base = y - *bias;

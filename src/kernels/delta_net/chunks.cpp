@@ -10,27 +10,28 @@
 namespace sftrun::kernels {
 namespace {
 
-struct Document {
+struct ChunkedDocument {
   int64_t begin = 0, length = 0;
   int64_t num_chunks() const { return (length + kChunk - 1) / kChunk; }
 };
 
-std::vector<Document> longest_first(const std::vector<int32_t>& cu_seqlens) {
-  std::vector<Document> documents;
+std::vector<ChunkedDocument> longest_first(const std::vector<int32_t>& cu_seqlens) {
+  std::vector<ChunkedDocument> documents;
   for (size_t i = 0; i + 1 < cu_seqlens.size(); ++i) {
-    const Document document{cu_seqlens[i], cu_seqlens[i + 1] - cu_seqlens[i]};
+    const ChunkedDocument document{cu_seqlens[i], cu_seqlens[i + 1] - cu_seqlens[i]};
     if (document.length > 0) documents.push_back(document);
   }
-  std::stable_sort(documents.begin(), documents.end(), [](const Document& a, const Document& b) {
-    return a.num_chunks() > b.num_chunks();
-  });
+  std::stable_sort(documents.begin(), documents.end(),
+                   [](const ChunkedDocument& a, const ChunkedDocument& b) {
+                     return a.num_chunks() > b.num_chunks();
+                   });
   return documents;
 }
 
 /// Number of chunks of each step: the documents that are long enough.
-std::vector<int64_t> steps_of(const std::vector<Document>& documents) {
+std::vector<int64_t> steps_of(const std::vector<ChunkedDocument>& documents) {
   std::vector<int64_t> steps;
-  for (const Document& document : documents) {
+  for (const ChunkedDocument& document : documents) {
     if (steps.empty()) steps.resize(static_cast<size_t>(document.num_chunks()), 0);
     for (int64_t step = 0; step < document.num_chunks(); ++step) ++steps[static_cast<size_t>(step)];
   }
@@ -38,7 +39,7 @@ std::vector<int64_t> steps_of(const std::vector<Document>& documents) {
 }
 
 /// Adds one chunk: tokens of the document from its token `begin` on.
-void add_tokens(ChunkArrays& arrays, const Document& document, int64_t begin) {
+void add_tokens(ChunkArrays& arrays, const ChunkedDocument& document, int64_t begin) {
   for (int64_t i = begin; i < begin + kChunk; ++i) {
     const int64_t token = document.begin + std::min(i, document.length - 1);
     if (i < document.length)
@@ -64,7 +65,7 @@ at::Tensor Chunks::join(const at::Tensor& y) const {
 }
 
 ChunkArrays chunk_arrays(const std::vector<int32_t>& cu_seqlens) {
-  const std::vector<Document> documents = longest_first(cu_seqlens);
+  const std::vector<ChunkedDocument> documents = longest_first(cu_seqlens);
   SFTRUN_CHECK(!documents.empty());
   ChunkArrays arrays;
   arrays.steps = steps_of(documents);

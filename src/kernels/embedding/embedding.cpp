@@ -31,7 +31,7 @@ at::Tensor sum_of(const Embedding& embedding, const at::Tensor& tokens, const at
 }
 
 /// rows * gains [hidden], rounded once.
-at::Tensor scaled(const at::Tensor& rows, const at::Tensor& gains) {
+at::Tensor rows_times_gains(const at::Tensor& rows, const at::Tensor& gains) {
   return (rows * gains).to(rows.scalar_type());
 }
 
@@ -41,7 +41,7 @@ at::Tensor through_magnitude(const at::Tensor& grad, const at::Tensor& sum,
   const LoraAdapter& lora = *embedding.lora;
   const at::Tensor lengths = column_lengths(embedding);
   lora.magnitude->grad.add_((grad.to(at::kFloat) * sum).sum(0).div_(lengths));
-  return scaled(grad, gains_of(lora, lengths));
+  return rows_times_gains(grad, gains_of(lora, lengths));
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ at::Tensor embedding_forward(const Embedding& embedding, const at::Tensor& token
   if (!embedding.lora) return rows_of(embedding, tokens, dtype);
   const LoraAdapter& lora = *embedding.lora;
   at::Tensor y = sum_of(embedding, tokens, low_of(embedding, tokens), dtype);
-  return lora.magnitude ? scaled(y, gains_of(lora, column_lengths(embedding))) : y;
+  return lora.magnitude ? rows_times_gains(y, gains_of(lora, column_lengths(embedding))) : y;
 }
 
 void embedding_backward(const Embedding& embedding, const at::Tensor& tokens,

@@ -14,10 +14,10 @@
 namespace sftrun::kernels {
 namespace {
 
-constexpr int64_t kStageBytes = 1152 * 1024;  // packed panel and strip: over half of 2 MiB L2
-constexpr int64_t kWidest = 256;              // columns per panel
-constexpr int64_t kStagedStrips = 32;         // strips per item in stages: 1 MiB of accumulators
-constexpr int64_t kUnpackedDepth = 256;       // depth of columns dequantised at once
+constexpr int64_t kPackedBytes = 1152 * 1024;  // packed panel and strip: over half of 2 MiB L2
+constexpr int64_t kWidest = 256;               // columns per panel
+constexpr int64_t kStagedStrips = 32;          // strips per item in stages: 1 MiB of accumulators
+constexpr int64_t kUnpackedDepth = 256;        // depth of columns dequantised at once
 
 int64_t rounded_up(int64_t n, int64_t to) {
   return (n + to - 1) / to * to;
@@ -33,11 +33,11 @@ constexpr int64_t kStripColumns = kTileParts<T> == 3 ? 25 : 50;
 template <typename T>
 int64_t stage_steps(int64_t width) {
   constexpr int64_t kStepBytes = kTileDepth * kTileParts<T> * 2;  // per row or column
-  return std::max<int64_t>(1, kStageBytes / ((width + kTileRows) * kStepBytes));
+  return std::max<int64_t>(1, kPackedBytes / ((width + kTileRows) * kStepBytes));
 }
 
 /// Partition of an output.
-struct Cut {
+struct AmxCut {
   int64_t width, panels, runs, strips;  // strips: of the whole output
   int64_t items() const { return panels * runs; }
   int64_t first_strip(int64_t run) const { return run * strips / runs; }
@@ -46,9 +46,9 @@ struct Cut {
 
 /// The partition that minimises the time of the busiest thread.
 template <typename T>
-Cut choose_cut(int64_t rows, int64_t columns, int64_t steps, int64_t threads) {
+AmxCut choose_cut(int64_t rows, int64_t columns, int64_t steps, int64_t threads) {
   const int64_t strips = (rows + kTileRows - 1) / kTileRows;
-  Cut best{};
+  AmxCut best{};
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t widest = kWidest; widest >= kTileColumns; widest -= kTileColumns) {
     const int64_t panels = (columns + widest - 1) / widest,
@@ -57,7 +57,7 @@ Cut choose_cut(int64_t rows, int64_t columns, int64_t steps, int64_t threads) {
     const int64_t fewest = is_staged ? (strips + kStagedStrips - 1) / kStagedStrips : 1,
                   most = std::min(strips, fewest + 4 * threads / panels);
     for (int64_t runs = fewest; runs <= most; ++runs) {
-      const Cut cut{width, panels, runs, strips};
+      const AmxCut cut{width, panels, runs, strips};
       const int64_t rounds = (cut.items() + threads - 1) / threads,
                     item_rows = cut.most_strips() * kTileRows;
       const int64_t time =
@@ -233,7 +233,7 @@ class AmxProduct {
 
   const std::vector<Operand<T>>& operands_;
   const ProductOutput<U>& output_;
-  Cut cut_;
+  AmxCut cut_;
   std::vector<Stage> stages_;
 };
 

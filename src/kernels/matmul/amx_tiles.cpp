@@ -23,7 +23,7 @@ bool processor_has_tiles() {
   return (edx & kBf16) != 0 && (edx & kTile) != 0 && __builtin_cpu_supports("avx512bf16");
 }
 
-const TileTable* choose() {
+const TileTable* choose_tiles() {
   const bool is_lesser = std::getenv("SFTRUN_ISA") != nullptr;
   // init_amx asks the operating system for permission to use the tile registers.
   return !is_lesser && processor_has_tiles() && at::cpu::init_amx() ? &isa_amx::kTable : nullptr;
@@ -32,7 +32,7 @@ const TileTable* choose() {
 }  // namespace
 
 const TileTable* tile_table() {
-  static const TileTable* table = choose();
+  static const TileTable* table = choose_tiles();
   return table;
 }
 

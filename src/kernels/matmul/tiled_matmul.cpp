@@ -21,7 +21,7 @@ namespace sftrun::kernels {
 namespace {
 
 constexpr int64_t kRows = 64, kPanel = 64, kVector = 16;
-constexpr int64_t kStageBytes = 512 * 1024;  // of packed right operands
+constexpr int64_t kPanelBytes = 512 * 1024;  // of packed right operands
 constexpr int64_t kStagedBlocks = 16;        // row blocks of a staged item: 256 KiB of accumulators
 constexpr int64_t kItemsPerThread = 8;       // at least, if that leaves enough rows
 constexpr int64_t kUnpacked = 128;           // depth dequantised at once; even
@@ -29,12 +29,12 @@ constexpr int64_t kFewestBlocks = 4;         // fewer rows do not pay for packin
 
 /// Largest depth of a stage, for panels of full width.
 template <typename T>
-constexpr int64_t kStageDepth = kStageBytes / static_cast<int64_t>(sizeof(T)) / kPanel;
+constexpr int64_t kStageDepth = kPanelBytes / static_cast<int64_t>(sizeof(T)) / kPanel;
 
 /// Partition of an output [rows, columns].
-struct Cut {
+struct TileCut {
   int64_t num_rows, num_columns, panels, runs, blocks;  // blocks: of the whole output
-  Cut(int64_t rows, int64_t columns, bool staged, int64_t threads)
+  TileCut(int64_t rows, int64_t columns, bool staged, int64_t threads)
       : num_rows(rows),
         num_columns(columns),
         panels((columns + kPanel - 1) / kPanel),
@@ -61,7 +61,7 @@ class TiledProduct {
         cut_(output.num_rows, output.num_columns, stages_.size() > 1, at::get_num_threads()) {}
 
   void run() const {
-    constexpr int64_t kPacked = kStageBytes / static_cast<int64_t>(sizeof(float));
+    constexpr int64_t kPacked = kPanelBytes / static_cast<int64_t>(sizeof(float));
     const int64_t kept_blocks = stages_.size() > 1 ? kStagedBlocks : 1;
     const int64_t acc = kept_blocks * kRows * kPanel,
                   unpacked = any_quantized(operands_) ? kUnpacked * kPanel : 0;
@@ -182,7 +182,7 @@ class TiledProduct {
   const std::vector<Operand<T>>& operands_;
   const ProductOutput<U>& output_;
   std::vector<Stage> stages_;
-  Cut cut_;
+  TileCut cut_;
 };
 
 template <typename T, typename U>

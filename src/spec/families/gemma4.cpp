@@ -24,7 +24,7 @@ void gemma4_traits(ArchSpec& arch) {
 }
 
 /// The last layer has full attention whatever the list says, as in transformers.
-void read_windows(const JsonFields& config, ArchSpec& arch) {
+void read_layer_windows(const JsonFields& config, ArchSpec& arch) {
   const int64_t window = config.get_int("sliding_window", 512, 1, kMostSize);
   read_layer_types(config, arch, window, [](int64_t layer) { return (layer + 1) % 6 != 0; });
   arch.layers.back().window = 0;
@@ -92,7 +92,7 @@ void read_gemma4(const JsonFields& config, ArchSpec& arch) {
   read_attention_bias(config, arch);
   arch.embedding_scale = gemma_embedding_scale(arch);
   arch.final_softcap = config.get_positive("final_logit_softcapping", 0);
-  read_windows(config, arch);
+  read_layer_windows(config, arch);
   read_heads(config, arch);
   const int64_t shared = config.get_int("num_kv_shared_layers", 0, 0, arch.num_layers - 1);
   share_keys(arch, shared, config.where());

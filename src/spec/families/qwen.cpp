@@ -8,7 +8,7 @@ namespace {
 using nlohmann::json;
 
 /// Windows start at layer `max_window_layers`, and only if `use_sliding_window` is set.
-void read_windows(const JsonFields& config, ArchSpec& arch) {
+void read_upper_windows(const JsonFields& config, ArchSpec& arch) {
   if (!config.get_bool("use_sliding_window", false)) return;
   const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize),
                 first = config.get_int("max_window_layers", 28, 0, kMostLayers);
@@ -33,7 +33,7 @@ void qwen3_traits(ArchSpec& arch) {
 
 void read_qwen3(const JsonFields& config, ArchSpec& arch) {
   read_attention_bias(config, arch);
-  read_windows(config, arch);
+  read_upper_windows(config, arch);
 }
 
 void write_qwen3(const ArchSpec& arch, json& config) {
@@ -48,7 +48,7 @@ const Family kQwen2 = {
     .model_class = "Qwen2ForCausalLM",
     .defaults = R"({"sliding_window": 4096, "max_position_embeddings": 32768})",
     .traits = qwen2_traits,
-    .read = read_windows,
+    .read = read_upper_windows,
     .write = write_windows,
     .gguf = "qwen2",
 };

@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kLinear = "linear_attention";
-constexpr const char* kFull = "full_attention";
+constexpr const char* kFullLayer = "full_attention";
 
 void qwen3_5_traits(ArchSpec& arch) {
   arch.norm_adds_one = true;
@@ -29,7 +29,7 @@ void read_mixers(const JsonFields& config, ArchSpec& arch) {
     set_mixer(arch, i, (i + 1) % interval != 0);
     if (!types) continue;
     const json& type = (*types)[static_cast<size_t>(i)];
-    if (type != kLinear && type != kFull)
+    if (type != kLinear && type != kFullLayer)
       config.fail("layer_types", R"("full_attention" or "linear_attention" for each layer)");
     set_mixer(arch, i, type == kLinear);
   }
@@ -63,7 +63,7 @@ void write_qwen3_5(const ArchSpec& arch, json& config) {
   config["attention_bias"] = arch.qkv_bias;
   config["layer_types"] = json::array();
   for (const LayerSpec& layer : arch.layers)
-    config["layer_types"].push_back(layer.mixer == Mixer::kDeltaNet ? kLinear : kFull);
+    config["layer_types"].push_back(layer.mixer == Mixer::kDeltaNet ? kLinear : kFullLayer);
 }
 
 void read_qwen3_5_moe(const JsonFields& config, ArchSpec& arch) {

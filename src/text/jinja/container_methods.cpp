@@ -11,13 +11,13 @@
 namespace sftrun::text::jinja {
 namespace {
 
-struct NamedMethod {
+struct ContainerMethod {
   std::string_view name;
   Method method;
 };
 
 template <size_t N>
-Method find_in(const NamedMethod (&methods)[N], std::string_view name) {
+Method find_in(const ContainerMethod (&methods)[N], std::string_view name) {
   const auto it = std::find_if(std::begin(methods), std::end(methods),
                                [name](const auto& m) { return m.name == name; });
   return it == std::end(methods) ? nullptr : it->method;
@@ -42,7 +42,7 @@ Value dict_copy(Runtime&, const Value& self, const Args& args) {
   return self;
 }
 
-constexpr NamedMethod kDictMethods[] = {
+constexpr ContainerMethod kDictMethods[] = {
     {"get", dict_get},
     {"items", view<DictView::Part::kItems>},
     {"keys", view<DictView::Part::kKeys>},
@@ -76,7 +76,8 @@ Value list_copy(Runtime&, const Value& self, const Args& args) {
   return self;
 }
 
-constexpr NamedMethod kSequenceMethods[] = {{"count", sequence_count}, {"index", sequence_index}};
+constexpr ContainerMethod kSequenceMethods[] = {{"count", sequence_count},
+                                                {"index", sequence_index}};
 
 Value bit_length(Runtime&, const Value& self, const Args& args) {
   const Params params("bit_length", args, {});

@@ -155,18 +155,18 @@ Value filesizeformat(Runtime&, const Value& value, const Args& args) {
   return Value::string(fmt::format("{:.1f} {}", *parsed / unit, prefix));
 }
 
-constexpr NamedFilter kFilters[] = {{"abs", abs_filter},
-                                    {"int", int_filter},
-                                    {"float", float_filter},
-                                    {"round", round_filter},
-                                    {"filesizeformat", filesizeformat}};
+constexpr NamedFilter kNumberFilters[] = {{"abs", abs_filter},
+                                          {"int", int_filter},
+                                          {"float", float_filter},
+                                          {"round", round_filter},
+                                          {"filesizeformat", filesizeformat}};
 
 }  // namespace
 
 Filter find_number_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters),
+  const auto it = std::find_if(std::begin(kNumberFilters), std::end(kNumberFilters),
                                [name](const auto& f) { return f.name == name; });
-  return it == std::end(kFilters) ? nullptr : it->filter;
+  return it == std::end(kNumberFilters) ? nullptr : it->filter;
 }
 
 }  // namespace sftrun::text::jinja

@@ -124,16 +124,16 @@ Value attr(Runtime& runtime, const Value& value, const Args& args) {
   return get_attribute(runtime, value, name);
 }
 
-constexpr NamedFilter kFilters[] = {{"map", map_filter},        {"select", select},
-                                    {"reject", reject},         {"selectattr", selectattr},
-                                    {"rejectattr", rejectattr}, {"attr", attr}};
+constexpr NamedFilter kSelectionFilters[] = {{"map", map_filter},        {"select", select},
+                                             {"reject", reject},         {"selectattr", selectattr},
+                                             {"rejectattr", rejectattr}, {"attr", attr}};
 
 }  // namespace
 
 Filter find_selection_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters),
+  const auto it = std::find_if(std::begin(kSelectionFilters), std::end(kSelectionFilters),
                                [name](const auto& f) { return f.name == name; });
-  return it == std::end(kFilters) ? nullptr : it->filter;
+  return it == std::end(kSelectionFilters) ? nullptr : it->filter;
 }
 
 }  // namespace sftrun::text::jinja

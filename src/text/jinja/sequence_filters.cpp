@@ -291,7 +291,7 @@ Value groupby(Runtime& runtime, const Value& value, const Args& args) {
   return Value::list(std::move(groups));
 }
 
-constexpr NamedFilter kFilters[] = {
+constexpr NamedFilter kSequenceFilters[] = {
     {"length", length},     {"default", default_filter},
     {"list", list},         {"first", first},
     {"last", last},         {"items", items},
@@ -306,9 +306,9 @@ constexpr NamedFilter kFilters[] = {
 }  // namespace
 
 Filter find_sequence_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters),
+  const auto it = std::find_if(std::begin(kSequenceFilters), std::end(kSequenceFilters),
                                [name](const auto& f) { return f.name == name; });
-  return it == std::end(kFilters) ? nullptr : it->filter;
+  return it == std::end(kSequenceFilters) ? nullptr : it->filter;
 }
 
 }  // namespace sftrun::text::jinja

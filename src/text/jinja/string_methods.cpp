@@ -20,7 +20,7 @@ Value like(const Value& self, TaggedText text) {
 
 /// A method without arguments that maps the text to another.
 template <TaggedText (*convert)(const TaggedText&)>
-Value mapped(Runtime& runtime, const Value& self, const Args& args) {
+Value text_method(Runtime& runtime, const Value& self, const Args& args) {
   const Params params("str method", args, {});
   runtime.charge(self.text().size());
   return like(self, convert(self.text()));
@@ -202,7 +202,7 @@ Value replace_method(Runtime& runtime, const Value& self, const Args& args) {
                                  as_count(params.integer(2, -1))));
 }
 
-Value join(Runtime& runtime, const Value& self, const Args& args) {
+Value join_method(Runtime& runtime, const Value& self, const Args& args) {
   const Params params("join", args, {"iterable"});
   const IteratorPtr iterator = iterate_or_fail(params.required(0));
   TaggedText out;
@@ -360,13 +360,13 @@ Value format_map(Runtime& runtime, const Value& self, const Args& args) {
   return brace_format(runtime, self, named);
 }
 
-struct NamedMethod {
+struct StringMethod {
   std::string_view name;
   Method method;
 };
-constexpr NamedMethod kMethods[] = {
-    {"capitalize", mapped<capitalize>},
-    {"casefold", mapped<lower>},
+constexpr StringMethod kStringMethods[] = {
+    {"capitalize", text_method<capitalize>},
+    {"casefold", text_method<lower>},
     {"center", justified<'^'>},
     {"count", count},
     {"endswith", starts_or_ends<true>},
@@ -387,9 +387,9 @@ constexpr NamedMethod kMethods[] = {
     {"isspace", all_are<unicode::is_space>},
     {"istitle", istitle},
     {"isupper", is_of_case<false>},
-    {"join", join},
+    {"join", join_method},
     {"ljust", justified<'<'>},
-    {"lower", mapped<lower>},
+    {"lower", text_method<lower>},
     {"lstrip", stripped<Side::kLeft>},
     {"partition", partition<false>},
     {"removeprefix", without_affix<false>},
@@ -405,9 +405,9 @@ constexpr NamedMethod kMethods[] = {
     {"splitlines", splitlines},
     {"startswith", starts_or_ends<false>},
     {"strip", stripped<Side::kBoth>},
-    {"swapcase", mapped<swap_case>},
-    {"title", mapped<title_words>},
-    {"upper", mapped<upper>},
+    {"swapcase", text_method<swap_case>},
+    {"title", text_method<title_words>},
+    {"upper", text_method<upper>},
     {"zfill", zfill},
 };
 
@@ -415,9 +415,9 @@ constexpr NamedMethod kMethods[] = {
 
 Method find_string_method(std::string_view name) {
   const auto it = std::lower_bound(
-      std::begin(kMethods), std::end(kMethods), name,
-      [](const NamedMethod& method, std::string_view wanted) { return method.name < wanted; });
-  return it != std::end(kMethods) && it->name == name ? it->method : nullptr;
+      std::begin(kStringMethods), std::end(kStringMethods), name,
+      [](const StringMethod& method, std::string_view wanted) { return method.name < wanted; });
+  return it != std::end(kStringMethods) && it->name == name ? it->method : nullptr;
 }
 
 }  // namespace sftrun::text::jinja

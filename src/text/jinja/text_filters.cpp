@@ -20,17 +20,17 @@ bool is_safe(const Value& value) {
 
 /// A filter without arguments on str(value), Markup staying Markup.
 template <TaggedText (*convert)(const TaggedText&)>
-Value mapped(Runtime& runtime, const Value& value, const Args& args) {
+Value text_filter(Runtime& runtime, const Value& value, const Args& args) {
   const Params params("filter", args, {});
   const TaggedText text = to_text(runtime, value);
   runtime.charge(text.size());
   return Value::string(convert(text), is_safe(value));
 }
 
-TaggedText lower(const TaggedText& text) {
+TaggedText lower_text(const TaggedText& text) {
   return with_case(text, unicode::Case::kLower);
 }
-TaggedText upper(const TaggedText& text) {
+TaggedText upper_text(const TaggedText& text) {
   return with_case(text, unicode::Case::kUpper);
 }
 
@@ -77,7 +77,7 @@ Value replace_filter(Runtime& runtime, const Value& value, const Args& args) {
                    static_cast<int64_t>(std::clamp<Int>(count, -1, Int{1} << 60))));
 }
 
-Value join(Runtime& runtime, const Value& value, const Args& args) {
+Value join_filter(Runtime& runtime, const Value& value, const Args& args) {
   const Params params("join", args, {"d", "attribute"});
   const TaggedText separator = params.given(0) ? to_text(runtime, *params[0]) : TaggedText();
   const IteratorPtr iterator = iterate_or_fail(value);
@@ -261,17 +261,17 @@ Value xmlattr(Runtime& runtime, const Value& value, const Args& args) {
   return Value::string(std::move(out));
 }
 
-constexpr NamedFilter kFilters[] = {
+constexpr NamedFilter kTextFilters[] = {
     {"trim", trim},
     {"tojson", tojson},
     {"string", string},
-    {"upper", mapped<upper>},
-    {"lower", mapped<lower>},
-    {"join", join},
+    {"upper", text_filter<upper_text>},
+    {"lower", text_filter<lower_text>},
+    {"join", join_filter},
     {"replace", replace_filter},
     {"safe", safe},
-    {"capitalize", mapped<capitalize>},
-    {"title", mapped<jinja_title>},
+    {"capitalize", text_filter<capitalize>},
+    {"title", text_filter<jinja_title>},
     {"escape", escape},
     {"e", escape},
     {"forceescape", forceescape},
@@ -285,9 +285,9 @@ constexpr NamedFilter kFilters[] = {
 }  // namespace
 
 Filter find_text_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters),
+  const auto it = std::find_if(std::begin(kTextFilters), std::end(kTextFilters),
                                [name](const auto& f) { return f.name == name; });
-  return it == std::end(kFilters) ? nullptr : it->filter;
+  return it == std::end(kTextFilters) ? nullptr : it->filter;
 }
 
 }  // namespace sftrun::text::jinja

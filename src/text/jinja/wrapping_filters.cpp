@@ -77,15 +77,15 @@ Value wordcount(Runtime& runtime, const Value& value, const Args& args) {
   return Value::integer(words);
 }
 
-constexpr NamedFilter kFilters[] = {
+constexpr NamedFilter kWrappingFilters[] = {
     {"indent", indent}, {"truncate", truncate}, {"wordcount", wordcount}};
 
 }  // namespace
 
 Filter find_wrapping_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(kFilters), std::end(kFilters),
+  const auto it = std::find_if(std::begin(kWrappingFilters), std::end(kWrappingFilters),
                                [name](const auto& f) { return f.name == name; });
-  return it == std::end(kFilters) ? nullptr : it->filter;
+  return it == std::end(kWrappingFilters) ? nullptr : it->filter;
 }
 
 }  // namespace sftrun::text::jinja
