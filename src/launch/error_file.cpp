@@ -2,11 +2,11 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "parse_int.h"
+#include "sftrun/core/clock.h"
 #include "sftrun/core/file.h"
 
 namespace sftrun::launch {
@@ -37,11 +37,10 @@ bool write_error_file(const std::string& message, int exit_code, std::optional<i
   if (!path || !*path) return false;
   try {
     if (std::filesystem::exists(path)) return false;
-    const auto now = std::chrono::system_clock::now().time_since_epoch();
     return write_error_file(path, {.rank = int_from_env("RANK"),
                                    .local_rank = int_from_env("LOCAL_RANK"),
                                    .pid = static_cast<int>(::getpid()),
-                                   .time = std::chrono::duration<double>(now).count(),
+                                   .time = unix_seconds(),
                                    .step = step,
                                    .message = message,
                                    .exit_code = exit_code,

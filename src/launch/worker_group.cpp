@@ -6,23 +6,16 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "oom.h"
 #include "progress_line.h"
+#include "sftrun/core/clock.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/stop_signals.h"
 
 namespace sftrun::launch {
 namespace {
-
-double monotonic_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-double epoch_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
@@ -106,7 +99,8 @@ void WorkerGroup::wait_for_news() {
 
 int WorkerGroup::poll_timeout_ms() const {
   if (deadline_ == 0) return -1;
-  return static_cast<int>(std::clamp(std::ceil((deadline_ - monotonic_s()) * 1e3), 0.0, 60e3));
+  return static_cast<int>(
+      std::clamp(std::ceil((deadline_ - monotonic_seconds()) * 1e3), 0.0, 60e3));
 }
 
 void WorkerGroup::answer_signals() {
@@ -127,7 +121,7 @@ void WorkerGroup::answer_signals() {
 }
 
 void WorkerGroup::answer_stop(int signal) {
-  const double now = monotonic_s();
+  const double now = monotonic_seconds();
   if (stop_signal_ != 0 && now - stop_time_ < StopSignals::kSameRequestS)
     return;  // schedulers repeat themselves
   if (state_ != State::kRunning) {
@@ -171,7 +165,7 @@ void WorkerGroup::reap() {
   for (const auto& worker : workers_) {
     if (!worker->reap()) continue;
     guardian_.release(worker->pid());
-    last_end_time_ = epoch_s();
+    last_end_time_ = unix_seconds();
     if (has_died_of_stop(*worker->end()))
       kill_all();  // before it listened: there is nothing to save, and the others would wait for it
     else if (is_at_fault(*worker->end()) && state_ != State::kFailing)
@@ -197,13 +191,13 @@ void WorkerGroup::end_the_others() {
   const bool already_told =
       state_ == State::kStopping;  // a second signal would cut their checkpoint short
   state_ = State::kFailing;
-  teardown_time_ = epoch_s();
-  deadline_ = monotonic_s() + options_.failure_grace_s;
+  teardown_time_ = unix_seconds();
+  deadline_ = monotonic_seconds() + options_.failure_grace_s;
   if (!already_told) signal_all(SIGTERM);
 }
 
 void WorkerGroup::mind_the_deadline() {
-  if (deadline_ == 0 || monotonic_s() < deadline_) return;
+  if (deadline_ == 0 || monotonic_seconds() < deadline_) return;
   if (state_ == State::kStopping && has_trained()) {
     console_.print(
         Stream::kErr,

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include <chrono>
+#include "sftrun/core/clock.h"
 
 namespace sftrun::launch {
 namespace {
@@ -25,10 +25,6 @@ std::string read_available(int fd, bool& closed) {
     }
     if (bytes.size() > (1 << 20)) return bytes;  // the others have a turn
   }
-}
-
-double seconds_since_epoch() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -130,7 +126,7 @@ bool WorkerProcess::reap() {
   if (::waitid(P_PID, static_cast<id_t>(child_.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
     return false;
   if (info.si_pid != child_.pid) return false;
-  const double time = seconds_since_epoch();
+  const double time = unix_seconds();
   kill_group();
   int status = 0;
   while (::waitpid(child_.pid, &status, 0) < 0 && errno == EINTR) {

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
 #include "event_proto.h"
+#include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/observe/system.h"
@@ -18,11 +18,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kEventFilePrefix = "events.out.tfevents.";
-
-double unix_time() {
-  using Seconds = std::chrono::duration<double>;
-  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -53,7 +48,7 @@ struct EventWriter::File {
 EventWriter::EventWriter(const fs::path& directory, std::optional<int64_t> resumed_from) {
   make_directories(directory);
   if (resumed_from) truncate_events_to_step(directory, *resumed_from);
-  const double now = unix_time();
+  const double now = unix_seconds();
   auto file = std::make_unique<File>();
   const std::string name =
       fmt::format("{}{:.0f}.{}.{}", kEventFilePrefix, now, host_name(), ::getpid());
@@ -87,12 +82,12 @@ EventWriter& EventWriter::operator=(EventWriter&&) noexcept = default;
 void EventWriter::scalar(std::string_view tag, double value, int64_t step) {
   if (!file_) return;
   append_tf_record(file_->pending,
-                   encode_scalar(unix_time(), step, tag, static_cast<float>(value)));
+                   encode_scalar(unix_seconds(), step, tag, static_cast<float>(value)));
 }
 
 void EventWriter::text(std::string_view tag, std::string_view markdown, int64_t step) {
   if (!file_) return;
-  append_tf_record(file_->pending, encode_text(unix_time(), step, tag, markdown));
+  append_tf_record(file_->pending, encode_text(unix_seconds(), step, tag, markdown));
 }
 
 void EventWriter::flush() {
