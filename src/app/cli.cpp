@@ -7,6 +7,7 @@
 
 #include "model_source.h"
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
@@ -45,23 +46,6 @@ std::string spelled(const std::vector<std::string>& words) {
     text += words[i];
   }
   return text;
-}
-
-/// One of `words` after `aliases` ({from, to}) are rewritten.
-CLI::Validator words_validator(std::vector<std::string> words,
-                               std::vector<std::pair<std::string, std::string>> aliases) {
-  const std::string listed = join(words, "|");
-  return CLI::Validator(
-      [words = std::move(words), aliases = std::move(aliases)](std::string& text) -> std::string {
-        for (const auto& [from, to] : aliases) {
-          if (text == from) text = to;
-        }
-        if (std::find(words.begin(), words.end(), text) != words.end()) return {};
-        const std::string near = nearest(text, words);
-        return fmt::format("`{}` is not one of {}{}", text, spelled(words),
-                           near.empty() ? "" : fmt::format("; did you mean `{}`?", near));
-      },
-      listed);
 }
 
 std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
@@ -155,15 +139,24 @@ CLI::App* add_command(CLI::App& parent, const std::string& name, const std::stri
 }
 
 CLI::Validator one_of(std::vector<std::string> words) {
-  return words_validator(std::move(words), {});
+  const std::string listed = join(words, "|");
+  return CLI::Validator(
+      [words = std::move(words)](std::string& text) -> std::string {
+        if (std::find(words.begin(), words.end(), text) != words.end()) return {};
+        const std::string near = nearest(text, words);
+        return fmt::format("`{}` is not one of {}{}", text, spelled(words),
+                           near.empty() ? "" : fmt::format("; did you mean `{}`?", near));
+      },
+      listed);
 }
 
 CLI::Validator compute_dtype() {
-  return words_validator({"auto", "fp32", "bf16", "fp16"}, {{"f32", "fp32"},
-                                                            {"float32", "fp32"},
-                                                            {"bfloat16", "bf16"},
-                                                            {"f16", "fp16"},
-                                                            {"float16", "fp16"}});
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (const auto dtype = float_dtype_named(text)) text = name_of(*dtype);
+        return one_of({"auto", "fp32", "bf16", "fp16"})(text);
+      },
+      "auto|fp32|bf16|fp16");
 }
 
 CLI::Validator device_name() {

@@ -51,7 +51,9 @@ CLI::Validator one_of(std::vector<std::string> words);
 /// The same for element types, other spellings of which are rewritten.
 CLI::Validator compute_dtype();  ///< auto, fp32, bf16, fp16
 CLI::Validator stored_dtype();   ///< auto, bf16, f16, f32
-CLI::Validator device_name();    ///< auto, cuda, cpu
+/// "f32", "f16" or "bf16" for any name of these types; other texts are returned unchanged.
+std::string stored_dtype_word(std::string text);
+CLI::Validator device_name();  ///< auto, cuda, cpu
 CLI::Validator at_least(int64_t min);
 CLI::Validator in_range(double min, double max);
 

@@ -50,10 +50,7 @@ std::vector<std::string> all_dtypes() {
 CLI::Validator merged_dtype() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
-        for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-        if (text == "fp32" || text == "float32") text = "f32";
-        if (text == "fp16" || text == "float16") text = "f16";
-        if (text == "bfloat16") text = "bf16";
+        text = stored_dtype_word(ascii_lower(text));
         return one_of(all_dtypes())(text);
       },
       join(all_dtypes(), "|"));

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "cli.h"
+#include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 
@@ -40,12 +41,15 @@ int64_t parse_size(const std::string& text) {
                     "write, for example, 5GB or 500MB");
 }
 
+std::string stored_dtype_word(std::string text) {
+  const auto dtype = float_dtype_named(text);
+  return dtype ? ascii_lower(std::string(safetensors_name_of(*dtype))) : text;
+}
+
 CLI::Validator stored_dtype() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
-        if (text == "fp32" || text == "float32") text = "f32";
-        if (text == "fp16" || text == "float16") text = "f16";
-        if (text == "bfloat16") text = "bf16";
+        text = stored_dtype_word(text);
         return one_of({"auto", "bf16", "f16", "f32"})(text);
       },
       "auto|bf16|f16|f32");

@@ -219,10 +219,7 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
                         tuning.quant_word())
           : "all of it";
   return fmt::format("base: {} in memory: {} in {}", format_bytes(static_cast<uint64_t>(bytes)),
-                     form,
-                     dtype == config::DTypeChoice::kFp32   ? "fp32"
-                     : dtype == config::DTypeChoice::kFp16 ? "fp16"
-                                                           : "bf16");
+                     form, config::dtype_name(dtype));
 }
 
 }  // namespace

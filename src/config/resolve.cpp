@@ -164,6 +164,10 @@ Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& p
       "remove parallel.strategy, or give --nproc-per-node 1");
 }
 
+std::string_view dtype_name(DTypeChoice dtype) {
+  return word_of(dtype);
+}
+
 std::string_view strategy_name(Strategy strategy) {
   return word_of(strategy);
 }

@@ -57,36 +57,10 @@ void convert(DType from, const std::byte* source, DType to, std::byte* destinati
 }
 
 std::optional<DType> float_dtype(std::string_view name) {
-  if (name == "F32") return DType::kF32;
-  if (name == "F16") return DType::kF16;
-  if (name == "BF16") return DType::kBF16;
-  return std::nullopt;
-}
-
-std::string_view safetensors_name(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "F32";
-    case DType::kF16:
-      return "F16";
-    case DType::kBF16:
-      return "BF16";
-    case DType::kF64:
-      return "F64";
-    case DType::kI64:
-      return "I64";
-    case DType::kI32:
-      return "I32";
-    case DType::kU8:
-      return "U8";
-    case DType::kI8:
-      return "I8";
-    case DType::kF8E4M3:
-      return "F8_E4M3";
-    case DType::kOther:
-      break;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (name == safetensors_name_of(dtype)) return dtype;
   }
-  invariant_failed(__FILE__, __LINE__, "a tensor to be written has a dtype");
+  return std::nullopt;
 }
 
 }  // namespace sftrun::weights

@@ -13,8 +13,7 @@ namespace sftrun::weights {
 /// Any alignment.
 void convert(DType from, const std::byte* source, DType to, std::byte* destination, int64_t count);
 
-/// Converts safetensors' type name ("BF16") to a dtype that `convert` supports, and back.
+/// The dtype that `convert` supports for its name in safetensors files ("BF16"), if it is one.
 std::optional<DType> float_dtype(std::string_view name);
-std::string_view safetensors_name(DType dtype);
 
 }  // namespace sftrun::weights

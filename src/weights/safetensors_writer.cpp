@@ -5,7 +5,7 @@
 #include <regex>
 #include <set>
 
-#include "convert.h"
+#include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
 #include "sftrun/weights/safetensors.h"
 #include "shape_math.h"
@@ -32,7 +32,7 @@ std::string header_of(const std::vector<const TensorToWrite*>& order) {
   for (const TensorToWrite* tensor : order) {
     const uint64_t end = offset + bytes_of(*tensor);
     SFTRUN_CHECK(!header.contains(tensor->name));
-    header[tensor->name] = {{"dtype", safetensors_name(tensor->dtype)},
+    header[tensor->name] = {{"dtype", safetensors_name_of(tensor->dtype)},
                             {"shape", tensor->shape},
                             {"data_offsets", {offset, end}}};
     offset = end;

@@ -22,6 +22,7 @@ struct AutoInt {
 };
 
 enum class DTypeChoice { kAuto, kFp32, kBf16, kFp16 };
+std::string_view dtype_name(DTypeChoice dtype);  ///< as in a configuration: "auto", "bf16"
 enum class TuningMode { kLora, kQlora, kFull, kPartial };
 enum class TuningBackend { kFused, kBnb };  ///< `unsloth` is an alias of fused
 enum class LoraInit { kDefault, kPissa };

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 /// Element types of stored tensors, and floating-point conversions equal to PyTorch's.
@@ -29,7 +30,14 @@ constexpr int64_t size_of(DType dtype) {
   }
   return 0;
 }
-std::string_view name_of(DType dtype);  ///< "fp32", "fp16", "bf16", …
+
+// The names of a dtype, from one table. "other" for kOther.
+std::string_view name_of(DType dtype);              ///< in this program: "fp32"
+std::string_view torch_name_of(DType dtype);        ///< in PyTorch and in config.json: "float32"
+std::string_view safetensors_name_of(DType dtype);  ///< in safetensors files: "F32"
+/// The floating-point type (kF32, kF16 or kBF16) that any of these names means; letters of both
+/// cases.
+std::optional<DType> float_dtype_named(std::string_view name);
 
 inline float bf16_to_f32(uint16_t bits) {
   const uint32_t wide = static_cast<uint32_t>(bits) << 16;
