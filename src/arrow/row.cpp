@@ -8,6 +8,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/read_limits.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun::arrow_readers {
 namespace {

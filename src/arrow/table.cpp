@@ -1,6 +1,7 @@
 #include "readers.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun::arrow_readers {
 namespace {
@@ -29,9 +30,7 @@ std::string one_line(std::string reason) {
     if (!is_text && (static_cast<unsigned char>(c) & 0x80U) != 0) c = '?';
   }
   if (reason.size() <= kLongest) return reason;
-  size_t end = kLongest;
-  while (end > 0 && (static_cast<unsigned char>(reason[end]) & 0xC0U) == 0x80U) --end;
-  return reason.substr(0, end) + " …";
+  return std::string(utf8_prefix(reason, kLongest)) + " …";
 }
 
 void fail(const std::string& reason, const std::filesystem::path& file) {

@@ -10,6 +10,7 @@
 #include "binding.h"
 #include "choices.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 
 /// Values into members, one overload a type. A complaint is a sentence's end: "`train.epochs` …".
 namespace sftrun::config {

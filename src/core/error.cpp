@@ -7,6 +7,8 @@
 #include <exception>
 #include <new>
 
+#include "sftrun/core/utf8.h"
+
 namespace sftrun {
 namespace {
 
@@ -21,9 +23,7 @@ std::string render(const std::string& message, const std::string& where, const s
 std::string bounded(std::string text) {
   constexpr size_t kMostBytes = 16 << 10;
   if (text.size() <= kMostBytes) return text;
-  size_t end = kMostBytes;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return fmt::format("{}… ({} bytes)", std::string_view(text).substr(0, end), text.size());
+  return fmt::format("{}… ({} bytes)", utf8_prefix(text, kMostBytes), text.size());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "sftrun/core/onig.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun {
 namespace {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "sftrun/core/utf8.h"
+
 namespace sftrun {
 namespace {
 
@@ -85,43 +87,11 @@ bool has_path_part(std::string_view path, std::string_view part) {
   return fmt::format(".{}.", path).find(fmt::format(".{}.", part)) != std::string::npos;
 }
 
-bool is_valid_utf8(std::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    const auto lead = static_cast<uint8_t>(text[i]);
-    size_t extra = 0;
-    uint32_t code = 0, least = 0;
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    if ((lead & 0xe0) == 0xc0)
-      extra = 1, code = lead & 0x1f, least = 0x80;
-    else if ((lead & 0xf0) == 0xe0)
-      extra = 2, code = lead & 0x0f, least = 0x800;
-    else if ((lead & 0xf8) == 0xf0)
-      extra = 3, code = lead & 0x07, least = 0x10000;
-    else
-      return false;
-    if (i + extra >= text.size()) return false;
-    for (size_t k = 1; k <= extra; ++k) {
-      const auto byte = static_cast<uint8_t>(text[i + k]);
-      if ((byte & 0xc0) != 0x80) return false;
-      code = code << 6 | (byte & 0x3f);
-    }
-    const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-    if (code < least || code > 0x10ffff || surrogate) return false;
-    i += extra + 1;
-  }
-  return true;
-}
-
 std::string excerpt(std::string_view text) {
   constexpr size_t kMostChars = 200;
-  constexpr auto is_inside = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
   size_t num_chars = 0;
   for (size_t at = 0; at < text.size(); ++at) {
-    if (is_inside(text[at]) && at < 4 * kMostChars) continue;
+    if (is_continuation_byte(text[at]) && at < 4 * kMostChars) continue;
     if (num_chars++ == kMostChars)
       return fmt::format("{}… ({} bytes)", text.substr(0, at), text.size());
   }

@@ -5,24 +5,12 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/json_depth.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun::data {
 namespace {
 
 constexpr size_t kMostDepth = 512;  // far beyond data, far below what the stack holds
-
-/// Column (in bytes, from 1) of the first byte that is not UTF-8.
-size_t invalid_utf8_column(std::string_view line) {
-  size_t valid = 0;
-  while (valid < line.size()) {
-    size_t size = 1;
-    while (size <= 4 && valid + size <= line.size() && !is_valid_utf8(line.substr(valid, size)))
-      ++size;
-    if (size > 4 || valid + size > line.size()) break;
-    valid += size;
-  }
-  return valid + 1;
-}
 
 /// nlohmann's message without its error number and position, which the caller shows in our form.
 std::string reason_of(const nlohmann::json::parse_error& error) {
@@ -55,8 +43,8 @@ const char* fix_for(std::string_view line, std::string_view reason, size_t colum
 }  // namespace
 
 Json parse_json_line(std::string_view line, const std::string& where) {
-  if (!is_valid_utf8(line)) {
-    throw DataError("invalid UTF-8", fmt::format("{}:{}", where, invalid_utf8_column(line)),
+  if (const size_t invalid = find_invalid_utf8(line); invalid != std::string_view::npos) {
+    throw DataError("invalid UTF-8", fmt::format("{}:{}", where, invalid + 1),
                     "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)");
   }
   // The parser takes a NUL for the end, and would leave what follows unread.

@@ -3,6 +3,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 #include "sftrun/data/record_reader.h"
 
 /// JSON lines, JSON arrays and lines of plain text, block by block.

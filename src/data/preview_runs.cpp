@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun::data {
 namespace {

@@ -1,5 +1,6 @@
 #include "tokenized_source.h"
 
+#include "sftrun/core/utf8.h"
 #include "sftrun/data/parallel_for.h"
 
 namespace sftrun::data {
@@ -30,9 +31,7 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
 std::string shortened(const std::string& text) {
   constexpr size_t kLongest = 400;
   if (text.size() <= kLongest) return text;
-  size_t end = kLongest;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return text.substr(0, end) + " …";
+  return std::string(utf8_prefix(text, kLongest)) + " …";
 }
 
 SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts) {

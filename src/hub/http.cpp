@@ -13,6 +13,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 #include "url.h"
 
 namespace sftrun::hub {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sftrun/core/utf8.h"
 #include "unicode.h"
 
 namespace sftrun::text {

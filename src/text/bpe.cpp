@@ -8,6 +8,7 @@
 
 #include "byte_level.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 #include "unicode.h"
 
 namespace sftrun::text {

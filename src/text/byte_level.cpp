@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "sftrun/core/utf8.h"
 #include "text_edit.h"
 #include "unicode.h"
 

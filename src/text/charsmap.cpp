@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 #include "text_edit.h"
 #include "unicode.h"
 
@@ -87,8 +88,7 @@ std::optional<std::string_view> Charsmap::replacement(std::string_view text) con
     node ^= offset_of(unit);
     if (!has_value(unit)) continue;
     const uint32_t at = node < units_.size() ? value_of(units_[node]) : UINT32_MAX;
-    const bool on_character =
-        at < replacements_.size() && (static_cast<uint8_t>(replacements_[at]) & 0xC0) != 0x80;
+    const bool on_character = at < replacements_.size() && !is_continuation_byte(replacements_[at]);
     if (!on_character)
       throw DataError("the precompiled_charsmap of the tokenizer's normalizer is damaged");
     const std::string_view rest = std::string_view(replacements_).substr(at);

@@ -5,6 +5,7 @@
 
 #include "jinja/unicode.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun::text {
 namespace {
@@ -14,11 +15,11 @@ namespace unicode = jinja::unicode;
 constexpr std::string_view kBlanks = " \n\t ";
 
 std::string_view trimmed(std::string_view text, bool at_start, bool at_end) {
-  while (at_start && !text.empty() && unicode::is_space(unicode::decode(text, 0).code))
+  while (at_start && !text.empty() && unicode::is_space(decode_char_at(text, 0).code))
     text.remove_prefix(unicode::sequence_length(text, 0));
   while (at_end && !text.empty()) {
     const size_t last = unicode::previous(text, text.size());
-    if (!unicode::is_space(unicode::decode(text, last).code)) break;
+    if (!unicode::is_space(decode_char_at(text, last).code)) break;
     text = text.substr(0, last);
   }
   return text;
@@ -65,10 +66,8 @@ std::optional<Gaps> gaps_if_rendered(const ChatProbe& probe, std::string_view ro
 
 std::string common_characters(std::string_view a, std::string_view b) {
   const auto [end, unused] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  size_t size = static_cast<size_t>(end - a.begin());
-  while (size > 0 && size < a.size() && (static_cast<unsigned char>(a[size]) & 0xC0) == 0x80)
-    --size;  // whole characters
-  return std::string(a.substr(0, size));
+  const auto size = static_cast<size_t>(end - a.begin());
+  return std::string(utf8_prefix(a, size));  // whole characters
 }
 
 void require_equal(const std::string& a, const std::string& b) {

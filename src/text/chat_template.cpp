@@ -9,6 +9,7 @@
 #include "jinja/parser.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun::text {
 

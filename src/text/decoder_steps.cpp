@@ -10,6 +10,7 @@
 #include "onig_regex.h"
 #include "pre_tokenizer.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 #include "unicode.h"
 
 /// Each decoder of the library (tokenizers, src/decoders).

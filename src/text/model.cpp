@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 #include "sftrun/text/chat_template.h"
 #include "unicode.h"
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <unordered_map>
 
+#include "sftrun/core/utf8.h"
 #include "unicode_tables.h"
 
 namespace sftrun::text {

@@ -10,6 +10,7 @@
 #include "normalizer.h"
 #include "onig_regex.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 #include "text_edit.h"
 #include "unicode.h"
 

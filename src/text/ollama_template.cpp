@@ -20,7 +20,7 @@ namespace unicode = jinja::unicode;
 std::string go_string(std::string_view text) {
   std::string out = "\"";
   for (size_t at = 0; at < text.size();) {
-    const unicode::Decoded decoded = unicode::decode(text, at);
+    const DecodedChar decoded = decode_char_at(text, at);
     const bool is_plain =
         unicode::is_printable(decoded.code) && decoded.code != '"' && decoded.code != '\\';
     if (is_plain) {
@@ -38,7 +38,7 @@ std::string go_string(std::string_view text) {
 std::string go_literal(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
-    const unicode::Decoded decoded = unicode::decode(text, at);
+    const DecodedChar decoded = decode_char_at(text, at);
     const std::string_view character = text.substr(at, decoded.num_bytes);
     const std::string_view rest = text.substr(at + decoded.num_bytes);
     const bool opens = decoded.code == '{' && (rest.empty() || rest.front() == '{');

@@ -4,6 +4,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 #include "unicode.h"
 
 namespace sftrun::text {

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "sftrun/core/utf8.h"
 #include "vocabulary.h"
 
 namespace sftrun::text {
@@ -18,10 +19,6 @@ struct Merge {
 struct HashBytes {
   size_t operator()(std::string_view text) const { return hash_bytes(text); }
 };
-
-bool starts_char(char c) {
-  return (static_cast<uint8_t>(c) & 0xC0) != 0x80;
-}
 
 /// By length in bytes, whether a token has it: hashing all beginnings of a long one takes the
 /// square of its length.
@@ -57,7 +54,7 @@ std::vector<std::pair<std::string, std::string>> merges_by_rank(
   for (const RankedToken& token : tokens) {
     uint32_t left_chars = 0;
     for (size_t at = 1; at < token.text.size(); ++at) {
-      if (!of_bytes && !starts_char(token.text[at])) continue;
+      if (!of_bytes && is_continuation_byte(token.text[at])) continue;
       ++left_chars;
       if (!lengths[at] || !lengths[token.text.size() - at]) continue;
       const auto left = position_of.find(token.text.substr(0, at));

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "sftrun/core/utf8.h"
 #include "splitters.h"
 #include "unicode.h"
 

@@ -6,6 +6,7 @@
 
 #include "protobuf.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 #include "unicode.h"
 
 /// Field numbers are those of sentencepiece_model.proto.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sftrun/core/utf8.h"
 #include "unicode.h"
 
 namespace sftrun::text {

@@ -82,27 +82,4 @@ bool prefixes_grapheme(char32_t c);
 /// The ranges of \p{Han}.
 const CodePointRange* han_ranges(size_t& num_ranges);
 
-struct DecodedChar {
-  char32_t code;
-  uint32_t num_bytes;
-};
-/// First code point of valid, non-empty UTF-8.
-inline DecodedChar decode_char(const char* p) {
-  const auto byte = [p](int i) { return static_cast<uint32_t>(static_cast<uint8_t>(p[i])); };
-  const uint32_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  if (lead < 0xE0) return {(lead & 31) << 6 | (byte(1) & 63), 2};
-  if (lead < 0xF0) return {(lead & 15) << 12 | (byte(1) & 63) << 6 | (byte(2) & 63), 3};
-  return {(lead & 7) << 18 | (byte(1) & 63) << 12 | (byte(2) & 63) << 6 | (byte(3) & 63), 4};
-}
-/// Last code point of valid, non-empty UTF-8.
-DecodedChar decode_last_char(std::string_view text);
-void append_utf8(std::string& out, char32_t c);
-
-/// Position of the first byte that is no valid UTF-8, or npos.
-size_t find_invalid_utf8(std::string_view bytes);
-/// Bytes as text: each maximal prefix of an ill-formed sequence becomes one U+FFFD (as Rust's
-/// from_utf8_lossy).
-std::string utf8_lossy(std::string_view bytes);
-
 }  // namespace sftrun::text

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 #include "unicode.h"
 
 namespace sftrun::text {

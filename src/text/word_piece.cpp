@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 #include "unicode.h"
 
 namespace sftrun::text {
@@ -19,10 +20,6 @@ Symbol whole_word(std::string_view word, const StringTable& texts, const std::st
   return {*id, 0, static_cast<uint32_t>(word.size())};
 }
 
-bool begins_char(char c) {
-  return (static_cast<uint8_t>(c) & 0xC0) != 0x80;
-}
-
 }  // namespace
 
 WordPiece::WordPiece(const WordPieceSource& source, const std::string& where)
@@ -33,7 +30,8 @@ WordPiece::WordPiece(const WordPieceSource& source, const std::string& where)
 
 void WordPiece::encode(std::string_view word, Scratch& scratch, std::vector<Symbol>& out) const {
   out.clear();
-  const auto num_chars = std::count_if(word.begin(), word.end(), begins_char);
+  const auto num_chars =
+      std::count_if(word.begin(), word.end(), [](char c) { return !is_continuation_byte(c); });
   bool covered = static_cast<size_t>(num_chars) <= source_.max_input_chars_per_word;
   for (uint32_t begin = 0; covered && begin < word.size(); begin = out.back().end) {
     const Symbol token = longest_at(word, begin, scratch.text);
@@ -50,7 +48,8 @@ Symbol WordPiece::longest_at(std::string_view word, uint32_t begin, std::string&
   const std::string_view rest = word.substr(begin, longest_);
   text.assign(prefix).append(rest);
   for (size_t length = rest.size(); length > 0; --length) {
-    const bool ends_char = begin + length == word.size() || begins_char(word[begin + length]);
+    const bool ends_char =
+        begin + length == word.size() || !is_continuation_byte(word[begin + length]);
     if (!ends_char) continue;
     const auto id = texts_.find(std::string_view(text).substr(0, prefix.size() + length));
     if (id) return {*id, begin, static_cast<uint32_t>(begin + length)};

@@ -8,6 +8,7 @@
 #include "gguf_values.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/core/utf8.h"
 #include "sftrun/weights/gguf.h"
 #include "shape_math.h"
 

@@ -7,6 +7,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 #include "support/temporary_directory.h"
 
 namespace {

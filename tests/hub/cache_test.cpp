@@ -7,6 +7,7 @@
 #include "progress.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 #include "sftrun/hub/hub.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"

@@ -9,6 +9,7 @@
 #include "normal_forms.h"
 #include "onig_regex.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/utf8.h"
 #include "support/expect_error.h"
 #include "unicode.h"
 

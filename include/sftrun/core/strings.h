@@ -24,8 +24,6 @@ bool ends_with_name(std::string_view name, std::string_view ending);
 /// "model.layers.0.mlp".
 bool has_path_part(std::string_view path, std::string_view part);
 
-bool is_valid_utf8(std::string_view text);
-
 /// A quote of a text of any length, for errors: its first 200 characters and, if it is longer, its
 /// size in bytes.
 std::string excerpt(std::string_view text);

@@ -51,7 +51,7 @@ class Lexer {
   bool starts_with(std::string_view what) const { return starts_with(what, at_); }
   size_t skip_space(size_t at) const {
     while (at < source_.size()) {
-      const auto [code, num_bytes] = unicode::decode(source_, at);
+      const auto [code, num_bytes] = decode_char_at(source_, at);
       if (!unicode::is_space(code)) break;
       at += num_bytes;
     }
@@ -77,7 +77,7 @@ class Lexer {
     if (sign == '-') {
       while (!data.empty()) {
         const size_t last = unicode::previous(data, data.size());
-        if (!unicode::is_space(unicode::decode(data, last).code)) break;
+        if (!unicode::is_space(decode_char_at(data, last).code)) break;
         data = data.substr(0, last);
       }
     } else if (sign != '+' && !is_variable) {

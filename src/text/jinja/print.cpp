@@ -64,7 +64,7 @@ void append_quoted(TaggedText& out, const TaggedText& text) {
   const OriginId last = text.empty() ? kFromTemplate : text.origin_at(text.size() - 1);
   out.append(std::string(1, quote), first);
   for (size_t at = 0; at < bytes.size();) {
-    const auto [code, num_bytes] = unicode::decode(bytes, at);
+    const auto [code, num_bytes] = decode_char_at(bytes, at);
     const OriginId origin = text.origin_at(at);
     if (code == '\\' || code == static_cast<char32_t>(quote)) {
       out.append(std::string("\\") + static_cast<char>(code), origin);

@@ -76,7 +76,7 @@ class JsonWriter {
     out_.append("\"", text.empty() ? kFromTemplate : text.origin_at(0));
     size_t copied = 0;
     for (size_t at = 0; at < bytes.size();) {
-      const auto [code, num_bytes] = unicode::decode(bytes, at);
+      const auto [code, num_bytes] = decode_char_at(bytes, at);
       std::string escaped = json_escape(code);
       if (escaped.empty() && style_.ensure_ascii && code > 0x7E) escaped = ascii_escape(code);
       if (!escaped.empty()) {

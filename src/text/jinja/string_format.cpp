@@ -123,7 +123,7 @@ class PercentFormatter {
       if (value.integral() < 0 || value.integral() > 0x10FFFF)
         fail("%c arg not in range(0x110000)");
       std::string bytes;
-      unicode::append_utf8(bytes, static_cast<char32_t>(value.integral()));
+      append_utf8(bytes, static_cast<char32_t>(value.integral()));
       text.append(bytes, value.origin());
     } else if (value.is_string() && unicode::length(value.bytes()) == 1) {
       text = value.text();

@@ -61,7 +61,7 @@ class Unescaper {
          ++i) {
       code = code * 8 + static_cast<char32_t>(literal_[at_++] - '0');
     }
-    unicode::append_utf8(out_, code);
+    append_utf8(out_, code);
   }
 
   void hexadecimal(int num_digits, char kind) {
@@ -74,13 +74,13 @@ class Unescaper {
     }
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
       fail("illegal Unicode character", line_);
-    unicode::append_utf8(out_, code);
+    append_utf8(out_, code);
   }
 
   /// jinja2 turns the character into a \x or \u escape first, whose backslash the one before it
   /// then escapes.
   void non_ascii() {
-    const auto [code, num_bytes] = unicode::decode(literal_, at_);
+    const auto [code, num_bytes] = decode_char_at(literal_, at_);
     const auto number = static_cast<uint32_t>(code);
     out_ += code < 0x100     ? fmt::format("\\x{:02x}", number)
             : code < 0x10000 ? fmt::format("\\u{:04x}", number)

@@ -274,7 +274,7 @@ Value expandtabs(Runtime& runtime, const Value& self, const Args& args) {
   TaggedText out;
   Int column = 0;
   for (size_t at = 0; at < self.text().size();) {
-    const auto [code, num_bytes] = unicode::decode(self.bytes(), at);
+    const auto [code, num_bytes] = decode_char_at(self.bytes(), at);
     if (code == '\t') {
       const Int spaces = tab == 0 ? Int{0} : tab - column % tab;
       runtime.charge(static_cast<size_t>(spaces));
@@ -297,7 +297,7 @@ Value all_are(Runtime& runtime, const Value& self, const Args& args) {
   runtime.charge(self.text().size());
   if (self.text().empty()) return Value::boolean(when_empty);
   for (size_t at = 0; at < self.text().size();) {
-    const auto [code, num_bytes] = unicode::decode(self.bytes(), at);
+    const auto [code, num_bytes] = decode_char_at(self.bytes(), at);
     if (!is(code)) return Value::boolean(false);
     at += num_bytes;
   }
@@ -312,7 +312,7 @@ bool is_identifier_code(char32_t code) {
 }
 
 Value isidentifier(Runtime& runtime, const Value& self, const Args& args) {
-  if (self.text().empty() || unicode::is_decimal(unicode::decode(self.bytes(), 0).code))
+  if (self.text().empty() || unicode::is_decimal(decode_char_at(self.bytes(), 0).code))
     return Value::boolean(false);
   return all_are<is_identifier_code>(runtime, self, args);
 }
@@ -324,7 +324,7 @@ Value is_of_case(Runtime& runtime, const Value& self, const Args& args) {
   runtime.charge(self.text().size());
   bool any = false;
   for (size_t at = 0; at < self.text().size();) {
-    const auto [code, num_bytes] = unicode::decode(self.bytes(), at);
+    const auto [code, num_bytes] = decode_char_at(self.bytes(), at);
     const bool is_lower = unicode::is_lower(code), is_upper = unicode::is_upper(code);
     if (unicode::is_title(code) || (lower_wanted ? is_upper : is_lower))
       return Value::boolean(false);
@@ -339,7 +339,7 @@ Value istitle(Runtime& runtime, const Value& self, const Args& args) {
   runtime.charge(self.text().size());
   bool any = false, after_letter = false;
   for (size_t at = 0; at < self.text().size();) {
-    const auto [code, num_bytes] = unicode::decode(self.bytes(), at);
+    const auto [code, num_bytes] = decode_char_at(self.bytes(), at);
     const bool capital = unicode::is_upper(code) || unicode::is_title(code),
                small = unicode::is_lower(code);
     if ((capital && after_letter) || (small && !after_letter)) return Value::boolean(false);

@@ -10,6 +10,7 @@
 #include "jinja/print.h"
 #include "jinja/string_format.h"
 #include "jinja/text_ops.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun::text::jinja {
 namespace {
@@ -39,7 +40,7 @@ TaggedText jinja_title(const TaggedText& text) {
   TaggedText out;
   bool at_start = true;
   for (size_t at = 0; at < text.size();) {
-    const auto [code, num_bytes] = unicode::decode(text.bytes(), at);
+    const auto [code, num_bytes] = decode_char_at(text.bytes(), at);
     const bool splits = unicode::is_space(code) ||
                         (code < 0x80 && std::string_view("-({[<").find(static_cast<char>(code)) !=
                                             std::string_view::npos);

@@ -1,4 +1,5 @@
 #include "jinja/text_ops.h"
+#include "sftrun/core/utf8.h"
 
 #include <algorithm>
 #include <cstring>
@@ -17,12 +18,12 @@ constexpr const char* kFinalSigma = "\xCF\x82";
 bool is_final_sigma(std::string_view bytes, size_t at) {
   const size_t after = at + unicode::sequence_length(bytes, at);
   const bool letter_before =
-      at > 0 && is_cased(unicode::decode(bytes, unicode::previous(bytes, at)).code);
-  return letter_before && (after >= bytes.size() || !is_cased(unicode::decode(bytes, after).code));
+      at > 0 && is_cased(decode_char_at(bytes, unicode::previous(bytes, at)).code);
+  return letter_before && (after >= bytes.size() || !is_cased(decode_char_at(bytes, after).code));
 }
 
 void append_with_case(TaggedText& out, const TaggedText& text, size_t at, unicode::Case to) {
-  const char32_t code = unicode::decode(text.bytes(), at).code;
+  const char32_t code = decode_char_at(text.bytes(), at).code;
   const bool final_sigma =
       code == kSigma && to == unicode::Case::kLower && is_final_sigma(text.bytes(), at);
   out.append(final_sigma ? kFinalSigma : unicode::converted(code, to), text.origin_at(at));
@@ -33,7 +34,7 @@ template <typename Choose>
 TaggedText convert(const TaggedText& text, Choose&& choose) {
   TaggedText out;
   for (size_t at = 0; at < text.size();) {
-    const auto [code, num_bytes] = unicode::decode(text.bytes(), at);
+    const auto [code, num_bytes] = decode_char_at(text.bytes(), at);
     append_with_case(out, text, at, choose(code, at == 0));
     at += num_bytes;
   }
@@ -43,7 +44,7 @@ TaggedText convert(const TaggedText& text, Choose&& choose) {
 bool is_stripped(char32_t code, const std::optional<std::string_view>& chars) {
   if (!chars) return unicode::is_space(code);
   for (size_t at = 0; at < chars->size();) {
-    const auto [candidate, num_bytes] = unicode::decode(*chars, at);
+    const auto [candidate, num_bytes] = decode_char_at(*chars, at);
     if (candidate == code) return true;
     at += num_bytes;
   }
@@ -57,7 +58,7 @@ TaggedText strip(const TaggedText& text, std::optional<std::string_view> chars, 
   size_t begin = 0, end = bytes.size();
   if (side != Side::kRight) {
     while (begin < end) {
-      const auto [code, num_bytes] = unicode::decode(bytes, begin);
+      const auto [code, num_bytes] = decode_char_at(bytes, begin);
       if (!is_stripped(code, chars)) break;
       begin += num_bytes;
     }
@@ -65,7 +66,7 @@ TaggedText strip(const TaggedText& text, std::optional<std::string_view> chars, 
   if (side != Side::kLeft) {
     while (end > begin) {
       const size_t last = unicode::previous(bytes, end);
-      if (!is_stripped(unicode::decode(bytes, last).code, chars)) break;
+      if (!is_stripped(decode_char_at(bytes, last).code, chars)) break;
       end = last;
     }
   }
@@ -179,7 +180,7 @@ namespace {
 
 /// Where the characters of one kind, space or not, end that begin at `at`.
 size_t end_of_run(const std::string& bytes, size_t at, bool of_space) {
-  while (at < bytes.size() && unicode::is_space(unicode::decode(bytes, at).code) == of_space)
+  while (at < bytes.size() && unicode::is_space(decode_char_at(bytes, at).code) == of_space)
     at += unicode::sequence_length(bytes, at);
   return at;
 }
@@ -188,7 +189,7 @@ size_t end_of_run(const std::string& bytes, size_t at, bool of_space) {
 size_t begin_of_run(const std::string& bytes, size_t end, bool of_space) {
   while (end > 0) {
     const size_t at = unicode::previous(bytes, end);
-    if (unicode::is_space(unicode::decode(bytes, at).code) != of_space) break;
+    if (unicode::is_space(decode_char_at(bytes, at).code) != of_space) break;
     end = at;
   }
   return end;
@@ -238,7 +239,7 @@ std::vector<TaggedText> split_lines(const TaggedText& text, bool keep_ends) {
   const std::string& bytes = text.bytes();
   size_t begin = 0;
   for (size_t at = 0; at < bytes.size();) {
-    const auto [code, num_bytes] = unicode::decode(bytes, at);
+    const auto [code, num_bytes] = decode_char_at(bytes, at);
     size_t after = at + num_bytes;
     if (is_line_break(code)) {
       if (code == '\r' && after < bytes.size() && bytes[after] == '\n') ++after;

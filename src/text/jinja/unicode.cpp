@@ -36,58 +36,16 @@ bool in_ranges(std::span<const Range> ranges, char32_t code) {
   return find_range<Range>(ranges, code) != nullptr;
 }
 
-bool is_continuation(unsigned char byte) {
-  return (byte & 0xC0) == 0x80;
-}
-
 }  // namespace
 
-Decoded decode(std::string_view text, size_t at) {
-  const auto lead = static_cast<unsigned char>(text[at]);
-  const uint32_t num_bytes = lead < 0x80   ? 1
-                             : lead < 0xC2 ? 1
-                             : lead < 0xE0 ? 2
-                             : lead < 0xF0 ? 3
-                             : lead < 0xF5 ? 4
-                                           : 1;
-  if (num_bytes == 1 || at + num_bytes > text.size()) return {lead, 1};
-  char32_t code = lead & (0x7FU >> num_bytes);
-  for (uint32_t i = 1; i < num_bytes; ++i) {
-    const auto byte = static_cast<unsigned char>(text[at + i]);
-    if (!is_continuation(byte)) return {lead, 1};
-    code = (code << 6) | (byte & 0x3F);
-  }
-  return {code, num_bytes};
-}
-
 size_t sequence_length(std::string_view text, size_t at) {
-  return decode(text, at).num_bytes;
+  return decode_char_at(text, at).num_bytes;
 }
 
 size_t previous(std::string_view text, size_t at) {
   size_t start = at - 1;
-  while (start > 0 && at - start < 4 && is_continuation(static_cast<unsigned char>(text[start])))
-    --start;
+  while (start > 0 && at - start < 4 && is_continuation_byte(text[start])) --start;
   return start + sequence_length(text, start) == at ? start : at - 1;
-}
-
-void append_utf8(std::string& out, char32_t code) {
-  const auto put = [&out](char32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0 | (code >> 6));
-    put(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    put(0xE0 | (code >> 12));
-    put(0x80 | ((code >> 6) & 0x3F));
-    put(0x80 | (code & 0x3F));
-  } else {
-    put(0xF0 | (code >> 18));
-    put(0x80 | ((code >> 12) & 0x3F));
-    put(0x80 | ((code >> 6) & 0x3F));
-    put(0x80 | (code & 0x3F));
-  }
 }
 
 bool is_ascii(std::string_view text) {

@@ -5,18 +5,14 @@
 #include <string>
 #include <string_view>
 
+#include "sftrun/core/utf8.h"
+
 /// Code points of UTF-8 text and what Python's str methods say of them. Never reads out of bounds:
 /// a byte that is not part of a valid sequence counts as one code point of its own.
 namespace sftrun::text::jinja::unicode {
 
-struct Decoded {
-  char32_t code = 0;
-  uint32_t num_bytes = 1;
-};
-Decoded decode(std::string_view text, size_t at);
 size_t sequence_length(std::string_view text, size_t at);  ///< bytes of the code point at `at`
 size_t previous(std::string_view text, size_t at);  ///< start of the code point that ends at `at`
-void append_utf8(std::string& out, char32_t code);
 
 size_t length(std::string_view text);                           ///< in code points
 size_t byte_offset(std::string_view text, size_t code_points);  ///< text.size() when beyond the end

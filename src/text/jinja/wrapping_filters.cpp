@@ -5,6 +5,7 @@
 #include "jinja/filters.h"
 #include "jinja/print.h"
 #include "jinja/text_ops.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun::text::jinja {
 namespace {
@@ -68,7 +69,7 @@ Value wordcount(Runtime& runtime, const Value& value, const Args& args) {
   Int words = 0;
   bool in_word = false;
   for (size_t at = 0; at < text.size();) {
-    const auto [code, num_bytes] = unicode::decode(text.bytes(), at);
+    const auto [code, num_bytes] = decode_char_at(text.bytes(), at);
     const bool is_word = unicode::is_alnum(code) || code == '_';
     if (is_word && !in_word) ++words;
     in_word = is_word;

@@ -1,0 +1,59 @@
+#include "sftrun/core/utf8.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace sftrun {
+namespace {
+
+TEST(Utf8, EveryCodePointIsEncodedAndDecoded) {
+  for (char32_t code = 0; code < 0x110000; ++code) {
+    if (code == 0xD800) code = 0xE000;  // surrogates are not characters
+    std::string text = "a";
+    append_utf8(text, code);
+    ASSERT_TRUE(is_valid_utf8(text)) << code;
+    const DecodedChar fast = decode_char(text.data() + 1), checked = decode_char_at(text, 1),
+                      last = decode_last_char(text);
+    ASSERT_EQ(fast.code, code);
+    ASSERT_EQ(checked.code, code);
+    ASSERT_EQ(last.code, code);
+    ASSERT_EQ(fast.num_bytes, text.size() - 1);
+    ASSERT_EQ(checked.num_bytes, text.size() - 1);
+  }
+}
+
+TEST(Utf8, FindsTheFirstInvalidByte) {
+  EXPECT_EQ(find_invalid_utf8("\xC3\xBC and \xE2\x82\xAC"), std::string_view::npos);
+  EXPECT_EQ(find_invalid_utf8("ab\xFFz"), 2U);
+  EXPECT_EQ(find_invalid_utf8("\xC0\xAF"), 0U);          // longer than needed
+  EXPECT_EQ(find_invalid_utf8("a\xED\xA0\x80"), 1U);     // a surrogate
+  EXPECT_EQ(find_invalid_utf8("\xF4\x90\x80\x80"), 0U);  // above U+10FFFF
+  EXPECT_EQ(find_invalid_utf8("\xC3\xBC\xE2\x82"), 2U);  // cut off
+}
+
+TEST(Utf8, InvalidBytesAreCodePointsOfTheirOwn) {
+  const std::string text = "\xED\xA0\x80";
+  EXPECT_EQ(decode_char_at(text, 0).code, 0xEDU);
+  EXPECT_EQ(decode_char_at(text, 0).num_bytes, 1U);
+  EXPECT_EQ(decode_char_at("\xE2\x82", 0).num_bytes, 1U);
+}
+
+TEST(Utf8, PrefixEndsBetweenCharacters) {
+  const std::string text =
+      "a\xE2\x82\xAC"
+      "b";  // a, a euro sign, b
+  EXPECT_EQ(utf8_prefix(text, 5), text);
+  EXPECT_EQ(utf8_prefix(text, 4), "a\xE2\x82\xAC");
+  EXPECT_EQ(utf8_prefix(text, 3), "a");
+  EXPECT_EQ(utf8_prefix(text, 1), "a");
+  EXPECT_EQ(utf8_prefix(text, 0), "");
+}
+
+TEST(Utf8, LossyTextIsThatOfRust) {
+  EXPECT_EQ(utf8_lossy("ok"), "ok");
+  EXPECT_EQ(utf8_lossy("a\xF0\x9F\x98z\xFF"), "a\xEF\xBF\xBDz\xEF\xBF\xBD");
+}
+
+}  // namespace
+}  // namespace sftrun
