@@ -22,11 +22,11 @@ quote = '$(subst ','\'',$(1))'
 override_of = $(call quote,$(shell echo $(1) | tr A-Z a-z | sed 's/_/./')=$($(1)))
 OVERRIDES = $(foreach v,$(sort $(filter TRAIN_% MODEL_%,$(.VARIABLES))),$(call override_of,$(v)))
 
-# configure FOLDER OPTIONS: compilers are taken from the environment, once, when the folder is made.
+# configure PRESET FOLDER OPTIONS: the options of CMakePresets.json, and what scripts/bootstrap.sh found. Compilers are taken from the
+# environment, once, when the folder is made. CMake's lists of settings are not printed; its warnings and errors are.
 configure = source .cache/bootstrap.env
-configure += && CXX="$$SFTRUN_CXX" CUDACXX="$$SFTRUN_NVCC" cmake -S . -B $(1) -G Ninja $(2) --log-level=NOTICE
-with_engine = -DCMAKE_BUILD_TYPE=Release -DSFTRUN_TORCH_ROOT="$$SFTRUN_TORCH_ROOT" -DSFTRUN_BUILD_CUDA=$${SFTRUN_NVCC:+ON}
-with_engine += -DSFTRUN_ARROW_ROOT="$$SFTRUN_ARROW_ROOT"
+configure += && CXX="$$SFTRUN_CXX" CUDACXX="$$SFTRUN_NVCC" cmake --preset $(1) -B $(2) $(3) >/dev/null
+cuda_if_found = -DSFTRUN_BUILD_CUDA=$${SFTRUN_NVCC:+ON}
 run_tests = ctest --test-dir $(1) --output-on-failure -j $(JOBS)
 
 .PHONY: help
@@ -42,20 +42,22 @@ setup: ## Find or install what is needed (system packages, LibTorch, CUDA compil
 
 .PHONY: build
 build: setup ## Set up and build the program into build/
-	@$(call configure,$(BUILD),$(with_engine))
+	@$(call configure,release,$(BUILD),$(cuda_if_found))
 	ninja -C $(BUILD) -j $(JOBS) program
 
 .PHONY: build-all
 build-all: setup ## The same with tests and tools
-	@$(call configure,$(BUILD),$(with_engine))
+	@$(call configure,release,$(BUILD),$(cuda_if_found))
 	ninja -C $(BUILD) -j $(JOBS)
 
 .PHONY: test
 test: ## Set up, build and run every test
 	@$(bootstrap) --reference
-	$(call configure,$(BUILD),$(with_engine))
+	$(call configure,release,$(BUILD),$(cuda_if_found))
 	ninja -C $(BUILD) -j $(JOBS)
-	$(call run_tests,$(BUILD))
+	status=0; $(call run_tests,$(BUILD)) --output-junit tests.xml || status=$$?
+	tests/support/require_tests.py $(BUILD)/tests.xml || status=1
+	exit $$status
 
 .PHONY: test-fast
 test-fast: build-all ## Unit tests only: no reference stack, no runs of several processes
@@ -87,7 +89,7 @@ gpu-info: build ## The GPUs of this machine; without one, its CPU and memory
 .PHONY: bench
 bench: ## Tokens per second, memory and time to the first step beside transformers + peft: LoRA, QLoRA, and chat data
 	@$(bootstrap) --reference
-	$(call configure,$(BUILD),$(with_engine))
+	$(call configure,release,$(BUILD),$(cuda_if_found))
 	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine
 	scripts/demo/prepare.py
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN)
@@ -98,7 +100,7 @@ bench: ## Tokens per second, memory and time to the first step beside transforme
 .PHONY: gpu-check
 gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, training, NCCL, benchmarks; into bench/gpu-check.json
 	@$(bootstrap) --reference
-	$(call configure,$(BUILD),$(with_engine))
+	$(call configure,release,$(BUILD),$(cuda_if_found))
 	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine sftrun_cuda gpu_tests quant_bandwidth attention_speed
 	scripts/gpu/check.py --build $(BUILD) --budget 1800
 
@@ -117,39 +119,30 @@ install: build ## Install below PREFIX= (default /usr/local)
 .PHONY: release
 release: ## Build into build-release/ with CUDA code for every supported GPU
 	@$(bootstrap) --cuda always
-	$(call configure,build-release,$(with_engine) -DSFTRUN_CUDA_ARCHS=release -DSFTRUN_BUILD_TESTS=OFF)
+	$(call configure,cuda-release,build-release,$(cuda_if_found))
 	ninja -C build-release -j $(JOBS)
 
-# Whole suites under sanitizers: our code is compiled for them, LibTorch is not (tests/sanitizers/*.supp say what follows from
-# that). Without optimisation that would hide or move what they look for.
-with_sanitizers = -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DSFTRUN_TORCH_ROOT="$$SFTRUN_TORCH_ROOT"
-with_sanitizers += -DSFTRUN_BUILD_CUDA=OFF -DSFTRUN_PRECOMPILE=OFF -DSFTRUN_TOGETHER=OFF -DSFTRUN_ARROW_ROOT="$$SFTRUN_ARROW_ROOT"
-
+# Whole suites under sanitizers: our code is compiled for them, LibTorch is not (tests/sanitizers/*.supp list what follows from that).
+# -O1, because more optimisation would hide or move errors. ctest takes the options of the sanitizers from CMakePresets.json.
 .PHONY: asan
 asan: ## The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer (build-asan/)
 	@$(bootstrap) --reference
-	$(call configure,build-asan,$(with_sanitizers) -DSFTRUN_SANITIZE=address$(,)undefined)
+	$(call configure,asan,build-asan)
 	ninja -C build-asan -j $(JOBS)
-	export ASAN_OPTIONS=intercept_tls_get_addr=0 UBSAN_OPTIONS=print_stacktrace=1
-	export LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/lsan.supp
-	$(call run_tests,build-asan)
+	ctest --preset asan -j $(JOBS)
 
 .PHONY: tsan
 tsan: ## The whole suite under ThreadSanitizer (build-tsan/)
 	@$(bootstrap) --reference
-	$(call configure,build-tsan,$(with_sanitizers) -DSFTRUN_SANITIZE=thread)
+	$(call configure,tsan,build-tsan)
 	ninja -C build-tsan -j $(JOBS)
-	export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/sanitizers/tsan.supp halt_on_error=1 second_deadlock_stack=1"
-	$(call run_tests,build-tsan)
-, := ,
+	ctest --preset tsan -j $(JOBS)
 
 SECONDS_EACH ?= 600
 .PHONY: fuzz
 fuzz: ## The readers of files under libFuzzer, SECONDS_EACH=600 for each (build-fuzz/)
 	@$(bootstrap) --lint
-	CXX=clang++ cmake -S . -B build-fuzz -G Ninja -DSFTRUN_BUILD_ENGINE=OFF -DSFTRUN_BUILD_TESTS=OFF \
-	  -DSFTRUN_BUILD_FUZZERS=ON -DSFTRUN_SANITIZE=fuzzer-no-link$(,)address$(,)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	  -DSFTRUN_TOGETHER=OFF --log-level=NOTICE
+	cmake --preset fuzz >/dev/null
 	ninja -C build-fuzz -j $(JOBS) fuzzers
 	tests/fuzz/run.py --build build-fuzz --seconds $(SECONDS_EACH) --jobs $(JOBS)
 
@@ -161,10 +154,12 @@ format: ## clang-format every source file
 	clang-format -i $(SOURCES)
 
 .PHONY: lint
-lint: ## clang-format (check) and clang-tidy; slow
+lint: ## clang-format (check), each module as one file (names that clash) and clang-tidy; slow
 	@$(bootstrap) --lint
 	clang-format --dry-run --Werror $(SOURCES)
-	$(call configure,build-lint,$(with_engine) -DSFTRUN_PRECOMPILE=OFF -DSFTRUN_TOGETHER=OFF)
+	$(call configure,joint,build-joint)
+	ninja -C build-joint -j $(JOBS) program
+	$(call configure,lint,build-lint,$(cuda_if_found))
 	run-clang-tidy -p build-lint -j $(JOBS) -quiet -extra-arg=-Wno-unknown-warning-option '$(CURDIR)/src/.*'
 
 .PHONY: docs

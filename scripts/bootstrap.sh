@@ -359,8 +359,8 @@ setup_cuda
 setup_arrow
 [ $reference = no ] || setup_reference
 
-settings=$(printf 'SFTRUN_TORCH_ROOT=%q\nSFTRUN_CXX=%q\nSFTRUN_NVCC=%q\nSFTRUN_ARROW_ROOT=%q\n' \
-  "$torch_root" "$compiler" "$nvcc" "$arrow_root")
+settings=$(printf 'export SFTRUN_%s=%q\n' \
+  TORCH_ROOT "$torch_root" CXX "$compiler" NVCC "$nvcc" ARROW_ROOT "$arrow_root")
 if [ "$settings" != "$(cat .cache/bootstrap.env 2>/dev/null)" ]; then
   printf '%s\n' "$settings" >.cache/bootstrap.env
   say "wrote .cache/bootstrap.env"
