@@ -27,7 +27,7 @@ class Applier {
           {fmt::format("`{}` is a section, not a key", assignment.key), assignment.place,
            fmt::format("set its keys one by one: {}", first_key_of(assignment.key))});
     } else {
-      // A suggestion compares the key with every key that there is.
+      // Suggestions compare the key with every existing key.
       const bool is_shown = problems_.size() < ReadLimits().problems;
       problems_.push_back({fmt::format("unknown key `{}`", excerpt(assignment.key)),
                            assignment.place,
@@ -54,7 +54,7 @@ class Applier {
     problems_.push_back({message, assignment.value_place, fix});
   }
 
-  /// data.chat_template_kwargs.enable_thinking=false: a key inside a field that is a map.
+  /// Sets a key inside a field that is a map: data.chat_template_kwargs.enable_thinking=false.
   void set_inside(Field& object, const Assignment& assignment) {
     nlohmann::ordered_json json = object.get();
     std::string pointer = assignment.key.substr(object.key.size());
@@ -63,8 +63,8 @@ class Applier {
       json[nlohmann::ordered_json::json_pointer(pointer)] = to_json(assignment.value);
     } catch (const nlohmann::json::exception&) {
       problems_.push_back(
-          {fmt::format("`{}` lies inside a value that is not a map", assignment.key),
-           assignment.place, fmt::format("set {} as a whole", object.key)});
+          {fmt::format("`{}` is a key of a value that is not a map", assignment.key),
+           assignment.place, fmt::format("set all of {}", object.key)});
       return;
     }
     object.assign(value_from_json(json));

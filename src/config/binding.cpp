@@ -117,11 +117,11 @@ std::string Field::takes() const {
     case FieldType::kText:
       return "text";
     case FieldType::kTextList:
-      return "a list of texts";
+      return "a list of strings";
     case FieldType::kChoice:
       return one_of(words);
     case FieldType::kObject:
-      return "a map of keys";
+      return "a map";
     case FieldType::kSources:
       return "a path or a list of paths and {path, …}";
   }

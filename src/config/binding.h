@@ -9,7 +9,7 @@
 #include "fields.h"
 #include "value.h"
 
-/// The field list of a RunConfig with its types erased, for code that goes over all fields alike.
+/// The fields of a RunConfig without their C++ types, for code that handles all fields alike.
 namespace sftrun::config {
 
 enum class FieldType {
@@ -24,10 +24,10 @@ enum class FieldType {
   kSources
 };
 
-/// Why a value does not fit: the end of the sentence that begins with the field's name.
+/// Why a value is refused: the end of a sentence that begins with the field's name.
 struct Complaint {
   std::string what, fix;
-  bool show_takes = true;  ///< go on with what the field does take
+  bool show_takes = true;  ///< append what the field accepts
 };
 
 struct Field {

@@ -6,7 +6,7 @@
 
 #include "sftrun/config/run_config.h"
 
-/// The words of every enumeration, each once.
+/// The words of every enumeration.
 namespace sftrun::config {
 
 enum class WordKind {
@@ -23,8 +23,8 @@ struct Word {
 };
 
 template <class E>
-struct Words;  // one specialisation an enumeration: `all`, and `instead`, the advice for words of a
-               // later version
+struct Words;  // one specialisation per enumeration: `all`, and `instead`, the fix for words that
+               // are known but not supported
 
 template <>
 struct Words<DTypeChoice> {
@@ -234,7 +234,7 @@ struct Words<EvalStrategy> {
       {"no", kNo},
       {"steps", kSteps},
       {"epoch", kEpoch},
-      // `no` and `off` unquoted are the boolean false to YAML 1.1 writers.
+      // In YAML 1.1 unquoted `no` and `off` are the boolean false.
       {"off", kNo, WordKind::kAlias},
       {"false", kNo, WordKind::kAlias},
       {"none", kNo, WordKind::kAlias},
@@ -264,7 +264,7 @@ struct Words<CudaGraphs> {
       {"auto", kAuto},
       {"on", kOn},
       {"off", kOff},
-      // `on` and `off` unquoted are booleans to YAML 1.1 writers.
+      // In YAML 1.1 unquoted `on` and `off` are booleans.
       {"true", kOn, WordKind::kAlias},
       {"yes", kOn, WordKind::kAlias},
       {"false", kOff, WordKind::kAlias},
@@ -302,13 +302,13 @@ struct Words<CommBackend> {
   static constexpr std::string_view instead = "";
 };
 
-/// The word that config.resolved.yaml says.
+/// The word for config.resolved.yaml.
 template <class E>
 constexpr std::string_view word_of(E value) {
   for (const auto& word : Words<E>::all) {
     if (word.value == value && word.kind != WordKind::kAlias) return word.text;
   }
-  return {};  // an enumerator without a word; a test visits all of them
+  return {};  // not reached: a test checks that every enumerator has a word
 }
 
 }  // namespace sftrun::config

@@ -7,7 +7,7 @@
 #include "parse_field.h"
 #include "sftrun/core/strings.h"
 
-/// `data.train` and `data.val`: data sets as YAML has them.
+/// Reads data sets from the YAML of `data.train` and `data.val`.
 namespace sftrun::config {
 namespace {
 
@@ -27,7 +27,7 @@ Complaint about(const std::string& key, const Complaint& complaint) {
   const std::string fix = complaint.fix.empty()
                               ? fmt::format("write, for example, {}", example_of(key))
                               : complaint.fix;
-  return {fmt::format("holds a data set whose `{}` {}", key, complaint.what), fix, false};
+  return {fmt::format("has a data set whose `{}` {}", key, complaint.what), fix, false};
 }
 
 Complaint unknown_key(const std::string& key, const Value& value) {
@@ -37,7 +37,7 @@ Complaint unknown_key(const std::string& key, const Value& value) {
     return std::find(names.begin(), names.end(), key) != names.end();
   };
   const bool is_other_name = is_one_of(kOtherNamesOfPath) || is_one_of(kOtherNamesOfName);
-  const std::string what = fmt::format("holds a data set with the unknown key `{}`", key);
+  const std::string what = fmt::format("has a data set with the unknown key `{}`", key);
   if (const ForeignKey* foreign = is_other_name ? nullptr : find_foreign_key(key))
     return {what, advice_on(*foreign, value), false};
   const std::vector<std::string> keys(kDataSourceKeys.begin(), kDataSourceKeys.end());
@@ -72,10 +72,9 @@ std::optional<Complaint> parse_source(const Value& value, DataSource& source) {
     if (const auto complaint = set(source, key, value.items[i])) return about(key, *complaint);
   }
   if (source.path.empty())
-    return Complaint{"holds a data set without a `path`",
-                     source.name.empty()
-                         ? "write {path: data/train.jsonl, …}"
-                         : "write {path: owner/name, …}; `name` is that of a subset of it",
+    return Complaint{"has a data set without a `path`",
+                     source.name.empty() ? "write {path: data/train.jsonl, …}"
+                                         : "write {path: owner/name, …}; `name` selects a subset",
                      false};
   return std::nullopt;
 }
@@ -99,7 +98,7 @@ std::optional<Complaint> parse_field(const Value& value, const Limits&,
                                      std::vector<DataSource>& member) {
   std::vector<DataSource> sources;
   const bool is_list = value.kind == Value::Kind::kList;
-  // An empty path is none: `data.val=` on the command line takes the file's away.
+  // An empty path means no data set: `data.val=` on the command line removes the file's value.
   if (value.kind == Value::Kind::kScalar && value.text.empty()) {
     member.clear();
     return std::nullopt;
@@ -108,7 +107,7 @@ std::optional<Complaint> parse_field(const Value& value, const Limits&,
     DataSource source;
     if (const auto complaint = parse_source(item, source)) {
       if (!is_list || complaint->what.starts_with("holds")) return complaint;
-      return Complaint{"holds an item that " + complaint->what, complaint->fix,
+      return Complaint{"has an item that " + complaint->what, complaint->fix,
                        complaint->show_takes};
     }
     sources.push_back(std::move(source));

@@ -34,12 +34,12 @@ class Flattener {
   void walk_section(const std::string& key, const Value& value) {
     if (value.kind == Value::Kind::kNull) return;
     if (value.kind == Value::Kind::kMap) return walk(value, key);
-    problems_.push_back({fmt::format("`{}` is {}; it takes a map of keys", key, describe(value)),
+    problems_.push_back({fmt::format("`{}` is {}; it takes a map", key, describe(value)),
                          place_in(file_, value.mark),
                          fmt::format("indent its keys below `{}:`", key)});
   }
 
-  /// `train.epochs: 1` is a path in an override, but one odd key in YAML.
+  /// Reports `train.epochs: 1`: a path of keys in an override, but a single key in YAML.
   void report_dots(const std::string& key, const MapKey& name) {
     const size_t dot = key.rfind('.');
     problems_.push_back({fmt::format("unknown key `{}`", excerpt(key)), place_in(file_, name.mark),

@@ -21,11 +21,12 @@ constexpr std::string_view kPreference =
     "not supported: sftrun does supervised fine-tuning only; remove it";
 constexpr std::string_view kFused =
     "not needed: `tuning.backend: fused`, the default, uses fused operations; remove it";
-constexpr std::string_view kPadding = "not needed: batches hold no padding; remove it";
+constexpr std::string_view kPadding = "not needed: batches have no padding; remove it";
 constexpr std::string_view kImages =
-    "not supported: of a model that sees images the text part is trained; remove it";
+    "not supported: only the text part of an image model is trained; remove it";
 constexpr std::string_view kOptimizer =
-    "not supported: `train.optimizer` takes adamw, adamw_8bit, paged_adamw and paged_adamw_8bit; "
+    "not supported: `train.optimizer` takes adamw (8-bit and paged, too), sgd, lion, adafactor and "
+    "muon; "
     "remove it";
 constexpr std::string_view kTokenizer =
     "not supported: the model's own tokenizer is used; change the tokenizer's files in a copy of "
@@ -52,7 +53,7 @@ constexpr std::string_view kPeftVariant =
 constexpr std::string_view kLogLevel =
     "not needed: each worker's whole log is in <output.dir>/logs; remove it";
 constexpr std::string_view kMapped =
-    "not needed: data sets are tokenised once, with all threads, and kept in `data.cache_dir`; "
+    "not needed: data sets are tokenized once, with all threads, and kept in `data.cache_dir`; "
     "remove it";
 constexpr std::string_view kLoftq =
     "not supported: `tuning.lora.init` takes default and pissa; remove it";
@@ -79,11 +80,11 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"pretrained_model_name_or_path", "model.name", ""},
     {"checkpoint_dir", "model.name", ""},
     {"base_model_config", "", "not needed: config.json is read from `model.name`; remove it"},
-    {"cls_model_config", "", "not needed: config.json says which family it is; remove it"},
-    {"model_type", "", "not needed: config.json says which family it is; remove it"},
-    {"is_*", "", "not needed: config.json says which family it is; remove it"},
+    {"cls_model_config", "", "not needed: config.json names the model family; remove it"},
+    {"model_type", "", "not needed: config.json names the model family; remove it"},
+    {"is_*", "", "not needed: config.json names the model family; remove it"},
     {"checkpoint_files", "model.name",
-     "not needed: the directory in `model.name` says which files it has; remove it"},
+     "not needed: the files of the directory in `model.name` are used; remove it"},
     {"checkpointer", "model.name",
      "set `model.name` to its checkpoint_dir and `output.dir` to its output_dir; remove it"},
     {"recipe_checkpoint", "", "not needed: a run resumes from its `output.dir`; remove it"},
@@ -110,15 +111,15 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"half", "train.fp16", ""},
     {"precision", "model.dtype", ""},
     {"mixed_precision", "model.dtype",
-     "use `model.dtype`: fp32, bf16 or fp16; what is trained is kept in fp32"},
+     "use `model.dtype`: fp32, bf16 or fp16; trained weights are kept in fp32"},
     {"pure_bf16", "model.dtype",
      "set `model.dtype: bf16`; the trained weights are kept in fp32 beside it"},
     {"fp8", "tuning.quant",
-     "set `tuning.quant: fp8` to hold the frozen base in FP8, with products in FP8"},
+     "set `tuning.quant: fp8` to store the frozen base in FP8 and multiply in FP8"},
     {"fp8_*", "tuning.quant",
-     "set `tuning.quant: fp8` to hold the frozen base in FP8; it has no further settings; remove "
+     "set `tuning.quant: fp8` to store the frozen base in FP8; it has no further settings; remove "
      "it"},
-    {"tf32", "", "not needed: `model.dtype` decides what is computed in; remove it"},
+    {"tf32", "", "not needed: `model.dtype` sets the compute dtype; remove it"},
     {"upcast_layernorm", "", "not needed: norms are computed in fp32; remove it"},
     {"upcast_lmhead_output", "", "not needed: the loss is computed in fp32; remove it"},
     {"attn_implementation", "model.attention", ""},
@@ -171,7 +172,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"tokenizer_type", "", kTokenizer},
     {"tokenizer_use_fast", "", "not needed: there is one tokenizer; remove it"},
     {"use_fast_tokenizer", "", "not needed: there is one tokenizer; remove it"},
-    {"tokenizer_legacy", "", "not needed: the tokenizer's files say it; remove it"},
+    {"tokenizer_legacy", "", "not needed: it is read from the tokenizer's files; remove it"},
     {"tokenizer_*", "", kTokenizer},
     {"processor_type", "", kImages},
     {"merges_file", "", "not needed: it is found beside the model's other files; remove it"},
@@ -700,8 +701,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"fp16_full_eval", "", "not needed: evaluation computes in `model.dtype`; remove it"},
     {"fp16_opt_level", "", "not needed: `model.dtype: fp16` scales the loss by itself; remove it"},
     {"fp16_backend", "", "not needed: `model.dtype: fp16` scales the loss by itself; remove it"},
-    {"half_precision_backend", "",
-     "not needed: `model.dtype` decides what is computed in; remove it"},
+    {"half_precision_backend", "", "not needed: `model.dtype` sets the compute dtype; remove it"},
 
     // ---- Checkpoints and output
     {"output_dir", "output.dir", ""},

@@ -21,7 +21,7 @@ const ForeignKey* find_if(const Matches& matches) {
   return found == keys.end() ? nullptr : &*found;
 }
 
-/// A scalar, or the only one of a list: `report_to: [tensorboard]`.
+/// A scalar, or the only item of a list: `report_to: [tensorboard]`.
 std::string single_value(const Value& value) {
   if (value.kind == Value::Kind::kScalar) return value.text;
   if (value.kind == Value::Kind::kList && value.items.size() == 1)
@@ -32,7 +32,7 @@ std::string single_value(const Value& value) {
 bool is_same(std::string_view expected, const std::string& text) {
   const auto truth = parse_bool(text);
   if (truth && (expected == "true" || expected == "false")) return *truth == (expected == "true");
-  // `no` unquoted is a word to YAML 1.2, a boolean to YAML 1.1.
+  // Unquoted `no` is a string in YAML 1.2 and a boolean in YAML 1.1.
   if (truth == false && expected == "no") return true;
   return ascii_lower(text) == ascii_lower(std::string(expected));
 }

@@ -14,13 +14,13 @@ struct ForeignKey {
   /// The last part of the key ("optim"), the whole key ("data.path"), or the beginning of many
   /// ("wandb_*").
   std::string_view name;
-  /// The field here that does the same; empty: there is none.
+  /// The field here with the same meaning; empty: none.
   std::string_view field;
   /// The fix line of the error; empty: "use `field`", whose values are the same.
   std::string_view advice;
 };
 
-/// What to write instead where it depends on the value.
+/// The fix, if it depends on the value.
 struct ForeignValue {
   std::string_view name, value;
   std::string_view advice;
@@ -29,7 +29,7 @@ struct ForeignValue {
 std::span<const ForeignKey> foreign_keys();
 std::span<const ForeignValue> foreign_values();
 
-/// Whole keys come first, then last parts, then beginnings. nullptr: not in the table.
+/// Searches whole keys first, then last parts, then prefixes. nullptr: not in the table.
 const ForeignKey* find_foreign_key(std::string_view key);
 /// The fix line.
 std::string advice_on(const ForeignKey& foreign, const Value& value);

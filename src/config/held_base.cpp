@@ -21,8 +21,8 @@ constexpr auto kBaseKeys = std::to_array<const char*>(
 
 std::string HeldBase::words() const {
   if (form.empty()) return dtype;
-  if (!tuning.quantises_base()) return form + ", as in its files";
-  const char* ends = tuning.quant_embeddings.value_or(false) ? ", embedding and head among it" : "";
+  if (!tuning.quantises_base()) return form + ", as in the files";
+  const char* ends = tuning.quant_embeddings.value_or(false) ? ", with embedding and head" : "";
   if (tuning.quantises_to_rows()) return form + ends;
   return fmt::format("{} in blocks of {}{}{}", form, tuning.quant_block_size,
                      tuning.double_quant ? " with quantised scales" : "", ends);
@@ -58,9 +58,11 @@ HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
             .norms = json.value("norms", std::vector<double>()),
             .layout = json.value("layout", "")};
   } catch (const Json::exception& error) {
-    throw DataError(fmt::format("does not say how a base was held: {}", error.what()), where);
+    throw DataError(fmt::format("does not describe the base of an adapter: {}", error.what()),
+                    where);
   } catch (const ConfigError& error) {
-    throw DataError(fmt::format("does not say how a base was held: {}", error.message()), where);
+    throw DataError(fmt::format("does not describe the base of an adapter: {}", error.message()),
+                    where);
   }
 }
 

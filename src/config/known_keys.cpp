@@ -17,15 +17,19 @@ constexpr auto kLaterKeys = std::to_array<LaterKey>({
     {"train.eval_accumulation_steps", true, "", ""},
     {"train.eval_do_concat_batches", true, "", ""},
     {"train.early_stopping", false, "",
-     "remove it; set train.max_steps, or stop the run by Ctrl-C: it keeps a checkpoint"},
+     "remove it; set train.max_steps, or stop the run with Ctrl-C, which writes a checkpoint"},
     {"tuning.train_parts", false, "",
      "name the parameters by regular expressions in tuning.trainable"},
-    {"parallel.tp", false, "1", "remove it; parallel.strategy ddp is what exists"},
-    {"parallel.pp", false, "1", "remove it; parallel.strategy ddp is what exists"},
-    {"parallel.device_map", false, "", "remove it; parallel.strategy ddp is what exists"},
+    {"parallel.tp", false, "1",
+     "remove it; the only strategy on several devices is parallel.strategy ddp"},
+    {"parallel.pp", false, "1",
+     "remove it; the only strategy on several devices is parallel.strategy ddp"},
+    {"parallel.device_map", false, "",
+     "remove it; the only strategy on several devices is parallel.strategy ddp"},
     {"parallel.offload", false, "none",
      "remove it; set train.gradient_checkpointing: true to save memory"},
-    {"parallel.deepspeed", false, "", "remove it; parallel.strategy ddp is what exists"},
+    {"parallel.deepspeed", false, "",
+     "remove it; the only strategy on several devices is parallel.strategy ddp"},
     {"parallel.accelerate", false, "", "remove it; `sftrun train --gpus N` chooses the devices"},
 });
 
@@ -46,7 +50,7 @@ std::vector<std::string> top_sections(const Binding& binding) {
   return names;
 }
 
-/// Full names of fields and sections, those of `section` alone unless it is empty.
+/// Full names of the fields and sections of `section`; of all sections if it is empty.
 std::vector<std::string> names_in(const Binding& binding, const std::string& section) {
   std::vector<std::string> names;
   for (const Field& field : binding.fields) {
@@ -66,7 +70,7 @@ std::string same_leaf(const std::string& leaf, const std::vector<std::string>& n
 
 /// The one of `names` whose last part is nearest to `leaf`.
 std::string nearest_by_leaf(const std::string& leaf, const std::vector<std::string>& names) {
-  constexpr size_t kShort = 3;  // below it any other short word is "near"
+  constexpr size_t kShort = 3;  // any two shorter words are similar
   std::vector<std::string> leaves;
   for (const std::string& name : names) {
     if (leaf.size() >= kShort || leaf_of(name).starts_with(leaf.substr(0, 1)))
@@ -77,9 +81,9 @@ std::string nearest_by_leaf(const std::string& leaf, const std::vector<std::stri
   return same_leaf(near, names);
 }
 
-/// A key of another trainer that `leaf` is more like than any of ours; nullptr: none.
+/// A key of another trainer that is more similar to `leaf` than any key here; nullptr: none.
 const ForeignKey* nearest_foreign(const std::string& leaf, const Binding& binding) {
-  constexpr size_t kShort = 4;  // below it any other short word is "near"
+  constexpr size_t kShort = 4;  // any two shorter words are similar
   if (leaf.size() < kShort) return nullptr;
   std::vector<std::string> names = top_sections(binding);
   for (const Field& field : binding.fields) names.push_back(field.leaf());
@@ -140,7 +144,7 @@ std::string suggest_key(const std::string& key, const Value& value, const Bindin
     return fmt::format("did you mean `{}`? {}", foreign->name, advice_on(*foreign, value));
   const std::string near = nearest_key(key, binding);
   if (near.empty()) return "`sftrun config reference` lists every key";
-  if (near == key) {  // written with dots where YAML wants nesting
+  if (near == key) {  // written with dots, but YAML needs nesting
     return fmt::format("write `{}:` inside `{}:`", leaf_of(near), section_of(near));
   }
   return fmt::format("did you mean `{}`?", near);

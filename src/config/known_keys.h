@@ -6,27 +6,26 @@
 
 #include "binding.h"
 
-/// Keys that are no fields of this version: those that later versions bring, those of other
-/// trainers (foreign_keys.h), and misspelt ones.
+/// Keys that are not fields: planned ones, keys of other trainers (foreign_keys.h), and misspelt
+/// ones.
 namespace sftrun::config {
 
-/// A key of the interface whose feature this version does not have.
+/// A known key whose feature is not supported.
 struct LaterKey {
   std::string_view key;  ///< "train.generation_*" stands for all keys that begin so
-  bool only_evaluation;  ///< it changes how a run is evaluated, not what it learns: ignored with a
-                         ///< warning
+  bool only_evaluation;  ///< changes only the evaluation, not the training: ignored with a warning
   std::string_view
-      harmless;  ///< a value that asks for nothing, besides null, false and empty: accepted
-  std::string_view instead;  ///< what to do now
+      harmless;  ///< a value that has no effect, besides null, false and empty: accepted
+  std::string_view instead;  ///< the fix
 };
-/// nullptr if `key` is none of them. Keys inside one of them count as it.
+/// nullptr if `key` is not one of them. A key inside one of them counts as it.
 const LaterKey* find_later_key(const std::string& key);
 
-/// Whether `value` asks a feature for nothing.
+/// Whether `value` leaves the feature off.
 bool is_harmless(const LaterKey& later, const Value& value);
 
-/// The fix line for a key that is neither a field nor a section: what a key of another trainer is
-/// here, else "did you mean `train.learning_rate`?", else where to look.
+/// The fix for a key that is neither a field nor a section: the equivalent of a key of another
+/// trainer, else "did you mean `train.learning_rate`?", else where all keys are listed.
 std::string suggest_key(const std::string& key, const Value& value, const Binding& binding);
 /// The full name of the field with the same last part or the nearest spelling, or "".
 std::string nearest_key(const std::string& key, const Binding& binding);

@@ -9,11 +9,11 @@
 #include "sftrun/config/run_config.h"
 #include "value.h"
 
-/// From files, environment and command line to assignments `key = value`, and from those to a
+/// Turns files, environment and command line into assignments `key = value`, and those into a
 /// configuration.
 namespace sftrun::config {
 
-/// In order of precedence, the least first.
+/// In order of precedence, lowest first.
 enum class Layer { kMachine, kRun, kEnvironment, kCommandLine };
 
 struct Assignment {
@@ -25,8 +25,8 @@ struct Assignment {
   std::string source;       ///< as in Override
 };
 
-/// A YAML file's document as assignments; unknown sections come out as assignments too.
-/// @param fields for its sections   @throws ConfigProblems if the document is no map at all
+/// The assignments of a YAML file, also those of unknown sections.
+/// @param fields lists the sections   @throws ConfigProblems if the document is not a map
 std::vector<Assignment> flatten(const Value& document, const std::string& file,
                                 const Binding& fields, Problems& problems);
 
@@ -34,23 +34,24 @@ std::vector<Assignment> flatten(const Value& document, const std::string& file,
 std::vector<Assignment> from_command_line(const std::vector<std::string>& words,
                                           const Binding& fields, Problems& problems);
 
-/// SFTRUN_TRAIN__BATCH_SIZE=4 and the like. A name with one underscore too few is a warning.
+/// Variables such as SFTRUN_TRAIN__BATCH_SIZE=4. A single underscore between section and key gives
+/// a warning.
 std::vector<Assignment> from_environment(const Binding& fields, Problems& problems,
                                          std::vector<std::string>& warnings);
 
-/// The machine file: assignments of what the configuration holds; the rest goes to `settings`.
+/// The machine file: assignments for keys of the configuration; the other keys go to `settings`.
 std::vector<Assignment> from_machine_file(MachineSettings& settings, Problems& problems);
 
 /// The environment variable of a key.
 std::string environment_name(const std::string& key);
 
-/// Applies assignments in their order to the configuration behind `fields`, noting places,
-/// overrides and warnings.
+/// Applies assignments in order to the configuration of `fields`. Records places, overrides and
+/// warnings.
 void apply(const std::vector<Assignment>& assignments, Binding& fields, LoadedConfig& loaded,
            Problems& problems);
 
-/// Relations between fields; each by itself is already right. Batch sizes are resolve's, which
-/// knows the devices.
+/// Checks relations between fields; each field by itself is already valid. resolve checks batch
+/// sizes, because it knows the number of devices.
 /// @param needs_data whether model and data must be named
 void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
               std::vector<std::string>& warnings);

@@ -12,7 +12,7 @@
 namespace sftrun::config {
 namespace {
 
-/// A path as given if it exists from here, else the same path from the YAML's directory if that
+/// The path as given if it exists; else the same path relative to the YAML's directory if that
 /// exists.
 std::string rebased(const std::string& text, const std::filesystem::path& directory) {
   if (text.empty()) return text;
@@ -31,8 +31,8 @@ void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
   for (std::vector<DataSource>* sources : {&config.data.train, &config.data.val}) {
     for (DataSource& source : *sources) source.path = rebased(source.path, directory);
   }
-  // A template given as text is no path (these characters never lie in a file name), the name of a
-  // built-in one neither, though a folder may be called so.
+  // Not a path: a template given as text (these characters are never in a file name), and the name
+  // of a built-in template, even if a folder has the same name.
   if (config.model.chat_template.find_first_of("{\n") == std::string::npos) {
     const std::string path = rebased(config.model.chat_template, directory);
     std::error_code ignored;
@@ -40,7 +40,7 @@ void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
   }
 }
 
-/// The run's own bf16/fp16 outranks the machine's dtype.
+/// bf16 and fp16 of the run take precedence over the machine file's dtype.
 void drop_machine_dtype(LoadedConfig& loaded, const std::string& machine_place) {
   const bool asked = loaded.config.train.bf16 || loaded.config.train.fp16;
   if (!asked || machine_place.empty() || loaded.place_of("model.dtype") != machine_place) return;
@@ -49,7 +49,7 @@ void drop_machine_dtype(LoadedConfig& loaded, const std::string& machine_place) 
   std::erase_if(loaded.overrides, [](const Override& old) { return old.key == "model.dtype"; });
 }
 
-/// A key whose value was refused is not missing too: what relations say about it is left out.
+/// A key whose value was refused is not also reported as missing.
 void add_relations(const LoadedConfig& loaded, bool needs_data, Problems& problems,
                    std::vector<std::string>& warnings) {
   Problems relations;
@@ -110,7 +110,7 @@ void require_files(const LoadedConfig& loaded) {
     missing.push_back(
         {fmt::format("{}: {}: {}", key, is_glob(path) ? "no file matches" : "no such file", path),
          loaded.place_of(key),
-         "paths are looked up from the current directory, then from the YAML's"});
+         "paths are relative to the current directory, or to the directory of the YAML file"});
   };
   const RunConfig& config = loaded.config;
   for (const DataSource& source : config.data.train) require("data.train", source.path);

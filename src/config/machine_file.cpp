@@ -68,9 +68,8 @@ std::vector<Assignment> from_machine_file(MachineSettings& settings, Problems& p
   const std::string file = settings.file.string();
   const Value document = parse_yaml(read_text_file(settings.file), file, problems);
   if (document.kind != Value::Kind::kNull && document.kind != Value::Kind::kMap) {
-    problems.push_back(
-        {fmt::format("the machine file is {}, not a map of keys", describe(document)), file,
-         fmt::format("write keys such as {}", kExample)});
+    problems.push_back({fmt::format("the machine file is {}, not a map", describe(document)), file,
+                        fmt::format("write keys such as {}", kExample)});
   }
   const std::vector<std::string> known = {"devices", "dtype",     "strategy",
                                           "nodes",   "node_rank", "master"};

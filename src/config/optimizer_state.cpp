@@ -14,7 +14,7 @@ int64_t numel_of(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-/// Means over rows and over columns of each matrix; one value a weight for what has one dimension.
+/// Means over rows and over columns of each matrix; one value per weight of a vector.
 int64_t adafactor_values(const std::vector<int64_t>& shape) {
   const int64_t numel = numel_of(shape);
   if (shape.size() < 2) return numel;

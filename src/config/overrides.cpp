@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "SFTRUN_";
 
-/// Text fields take an override as it stands, so that paths, patterns and templates need no YAML
-/// quoting.
+/// Text fields take an override unchanged, so that paths, patterns and templates need no YAML
+/// quotes.
 Value override_value(const std::string& text, const Field* field) {
   const std::string_view trimmed = trim(text);
   const bool quoted = trimmed.starts_with('"') || trimmed.starts_with('\'');
@@ -57,8 +57,8 @@ std::string mapped(std::string text, int (*function)(int)) {
   return text;
 }
 
-/// The field whose variable `name` would be with single underscores throughout: an easy slip that
-/// would do nothing.
+/// The field whose variable is `name` with single underscores: a common mistake that would have no
+/// effect.
 const Field* find_misspelt(const Binding& fields, const std::string& name) {
   const auto found = std::find_if(
       fields.fields.begin(), fields.fields.end(),

@@ -12,7 +12,8 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 
-/// Values into members, one overload a type. A complaint is a sentence's end: "`train.epochs` …".
+/// Assigns values to members, one overload per type. A complaint is the end of a sentence:
+/// "`train.epochs` …".
 namespace sftrun::config {
 
 inline Complaint wrong_type(const Value& value) {
@@ -76,7 +77,7 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& /*
   return std::nullopt;
 }
 
-/// A list of texts; one text alone is a list of one.
+/// A list of strings; a single string is a list of one.
 inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
                                             std::vector<std::string>& member) {
   std::vector<std::string> texts;
@@ -89,7 +90,7 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& li
   } else if (value.kind == Value::Kind::kList) {
     for (const Value& item : value.items) {
       if (auto complaint = add(item)) {
-        return Complaint{"holds an item that " + complaint->what, complaint->fix,
+        return Complaint{"has an item that " + complaint->what, complaint->fix,
                          complaint->show_takes};
       }
     }

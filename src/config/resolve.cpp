@@ -22,13 +22,13 @@ std::string places_of(const Places& places, std::initializer_list<const char*> k
   return join(found, "; ");
 }
 
-/// "24 or 32" around a number that `step` does not divide.
+/// "24 or 32": the multiples of `step` around a number.
 std::string neighbours(int64_t number, int64_t step) {
   const int64_t below = number / step * step;
   return below == 0 ? fmt::format("{}", step) : fmt::format("{} or {}", below, below + step);
 }
 
-/// global / (factor * world_size), which must come out even.
+/// global / (factor * world_size), which must be a whole number.
 int64_t divide_global(const TrainConfig& train, int64_t factor, const std::string& factor_text,
                       int64_t world_size, const char* quotient_name, const Places& places) {
   const int64_t global = *train.global_batch_size.value;
@@ -56,7 +56,7 @@ void resolve_given_global(TrainConfig& train, int64_t world_size, int64_t max_mi
                     "world_size {} = {}",
                     *train.global_batch_size.value, *batch, *accum, world_size, product),
         places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
-        "leave one of the three auto");
+        "set one of the three to auto");
   }
   if (batch) {
     train.grad_accum.value =
@@ -67,7 +67,7 @@ void resolve_given_global(TrainConfig& train, int64_t world_size, int64_t max_mi
         divide_global(train, *accum, fmt::format("train.grad_accum {} * ", *accum), world_size,
                       "batch_size", places);
   } else {
-    divide_global(train, 1, "", world_size, "bins a device:", places);
+    divide_global(train, 1, "", world_size, "bins per device:", places);
     const BatchShape shape =
         resolve_batch(world_size, max_micro_batch, *train.global_batch_size.value);
     train.batch_size.value = shape.micro_batch_size;
@@ -131,7 +131,7 @@ void resolve_evaluation(RunConfig& config) {
   if (train.eval_strategy != EvalStrategy::kAuto) return;
   const bool has_val = !config.data.val.empty() || config.data.val_split > 0;
   if (has_val && config.data.streaming && !train.eval_steps && train.max_steps) {
-    constexpr int64_t kEvaluations = 10;  // there are no epochs to go by
+    constexpr int64_t kEvaluations = 10;  // there are no epochs
     train.eval_steps = std::max<int64_t>(1, *train.max_steps / kEvaluations);
   }
   train.eval_strategy = !has_val           ? EvalStrategy::kNo

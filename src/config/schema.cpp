@@ -23,7 +23,7 @@ Json number_schema(const char* type, const Limits& limits) {
   return schema;
 }
 
-/// `no` and `off` reach a validator as false from YAML 1.1 readers.
+/// YAML 1.1 readers pass `no` and `off` to a validator as false.
 Json choice_schema(const Field& field) {
   Json words = Json::array();
   for (const auto* list : {&field.words, &field.aliases}) {
@@ -76,7 +76,7 @@ Json type_schema(const Field& field) {
   return {};
 }
 
-/// Any field may be left empty, which gives its default back.
+/// Any field may be empty, which means its default.
 Json field_schema(const Field& field) {
   Json schema = {{"description", field.help}};
   schema["anyOf"] = Json::array({type_schema(field), Json{{"type", "null"}}});
@@ -116,7 +116,7 @@ void add_ignored_keys(Json& train) {
 
 }  // namespace
 
-// Nothing is required of a file: overrides may bring what it lacks.
+// No key is required, because overrides may set it.
 std::string json_schema() {
   RunConfig defaults;
   const Binding binding = bind(defaults);

@@ -18,7 +18,7 @@ Json::json_pointer pointer_to(const std::string& key) {
   return Json::json_pointer(path);
 }
 
-/// Reading needs a mutable binding; the visitors that only read get a copy.
+/// A binding needs a mutable configuration, so visitors that only read get a copy.
 Binding bind_copy(const RunConfig& config, RunConfig& copy) {
   copy = config;
   return bind(copy);

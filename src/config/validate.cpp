@@ -13,14 +13,14 @@
 namespace sftrun::config {
 namespace {
 
-/// What data.fields names.
+/// Keys of data.fields.
 constexpr std::array kRecordFields = {"messages",   "role",        "content", "prompt",
                                       "completion", "instruction", "input",   "output",
                                       "system",     "text",        "tools",   "conversations"};
 
 constexpr int64_t kMostRank = 65536;
 
-/// Judges what fields say together. Changes nothing.
+/// Checks relations between fields. Changes nothing.
 class Judge {
  public:
   Judge(const LoadedConfig& loaded, Problems& problems, std::vector<std::string>& warnings)
@@ -95,8 +95,8 @@ class Judge {
     for (const DataSource& source : data.train) judge_fields("data.train", source.fields);
     for (const DataSource& source : data.val) judge_fields("data.val", source.fields);
     if (data.group_by_length && data.packing) {
-      report("`data.group_by_length` is for runs without packing, whose bins are all alike",
-             {"data.group_by_length"}, "set data.packing to false, or remove group_by_length");
+      report("`data.group_by_length` is only for runs without packing", {"data.group_by_length"},
+             "set data.packing to false, or remove group_by_length");
     }
     if (data.bin_tokens.value && !data.packing)
       warn("data.bin_tokens has no effect without data.packing", "data.bin_tokens");
@@ -104,7 +104,7 @@ class Judge {
       report(fmt::format("`data.bin_tokens` {} is more than `model.max_seq_len` {}",
                          *data.bin_tokens.value, config_.model.max_seq_len),
              {"data.bin_tokens", "model.max_seq_len"},
-             "lower data.bin_tokens, or raise train.batch_size to have more tokens a step");
+             "lower data.bin_tokens, or raise train.batch_size to have more tokens per step");
     }
     if (data.streaming) judge_streaming();
   }
@@ -148,7 +148,7 @@ class Judge {
                        : train.eval_on_start                                ? "train.eval_on_start"
                                                                             : nullptr;
     if (asks != nullptr) {
-      report(fmt::format("`{}` asks for evaluation, but there is no validation data", asks), {asks},
+      report(fmt::format("`{}` requires validation data, but there is none", asks), {asks},
              "set data.val to a file or data.val_split to a share such as 0.05, or "
              "train.eval_strategy to no");
     }
@@ -168,7 +168,7 @@ class Judge {
     if (!parse_duration_s(train.save_every)) {
       report(fmt::format("`train.save_every` is `{}`; it takes a time such as 90s, 10m or 1h30m",
                          train.save_every),
-             {"train.save_every"}, "write 0 for checkpoints by save_steps alone");
+             {"train.save_every"}, "write 0 to save only by save_steps");
     }
     if (parse_duration_s(config_.parallel.timeout).value_or(0) <= 0) {
       report(fmt::format("`parallel.timeout` is `{}`; it takes a time such as 90s, 10m or 1h30m",
@@ -182,22 +182,23 @@ class Judge {
     const DataConfig& data = config_.data;
     if (!config_.train.max_steps) {
       report(
-          "`data.streaming` is set, but `train.max_steps` is not: nobody knows how long an epoch "
-          "is until it has been read",
+          "`data.streaming` is set, but `train.max_steps` is not: the length of an epoch is "
+          "unknown "
+          "until the data have been read",
           {"data.streaming"}, "add, for example, max_steps: 1000 below train");
     }
     if (config_.train.eval_strategy == EvalStrategy::kEpoch) {
-      report("`train.eval_strategy` is epoch, but data that are streamed have no epochs",
+      report("`train.eval_strategy` is epoch, but streamed data have no epochs",
              {"train.eval_strategy", "data.streaming"}, "set it to steps, with eval_steps");
     }
     if (data.val_split > 0) {
-      report("`data.val_split` cannot be taken from data that are streamed",
-             {"data.val_split", "data.streaming"}, "give a validation file as data.val");
+      report("`data.val_split` cannot be used with streamed data",
+             {"data.val_split", "data.streaming"}, "set data.val to a validation file");
     }
     if (data.group_by_length) {
       report(
-          "`data.group_by_length` needs all lengths, which are not known of data that are "
-          "streamed",
+          "`data.group_by_length` needs the lengths of all examples, which are unknown for "
+          "streamed data",
           {"data.group_by_length", "data.streaming"}, "remove one of them");
     }
   }
@@ -211,13 +212,15 @@ class Judge {
         report(
             fmt::format("`{}` has the unknown field `{}`", key, name), {key},
             fmt::format(
-                "known: {}, roles; ours on the left, the file's on the right",
+                "known fields: {}, roles; write {{field: column}}",
                 join(std::vector<std::string>(kRecordFields.begin(), kRecordFields.end()), ", ")));
       } else if (!is_roles && !column.is_string()) {
-        report(fmt::format("`{}` has `{}: {}`; it takes a column's name", key, name, column.dump()),
+        report(fmt::format("`{}` has `{}: {}`; the value must be the name of a column", key, name,
+                           column.dump()),
                {key}, fmt::format("write, for example, {{{}: question}}", name));
       } else if (is_roles && !is_map_of_texts(column)) {
-        report(fmt::format("`{}` has `roles: {}`; it takes a map of roles", key, column.dump()),
+        report(fmt::format("`{}` has `roles: {}`; the value must be a map of roles", key,
+                           column.dump()),
                {key}, "write, for example, roles: {human: user, gpt: assistant}");
       }
     }
@@ -254,7 +257,7 @@ class Judge {
 
   void judge_quant(const TuningConfig& tuning) {
     if (tuning.quantises_base() && !tuning.trains_adapter()) {
-      report(fmt::format("`tuning.quant` is {}, and such weights stay as they are",
+      report(fmt::format("`tuning.quant` is {}, but quantised weights cannot be trained",
                          word_of(tuning.quant)),
              {"tuning.quant", "tuning.mode"}, "set tuning.mode to qlora, or quant to none");
     }
@@ -277,28 +280,28 @@ class Judge {
     }
     for (const std::string& target : lora.target_modules) {
       if (target.find(',') == std::string::npos) continue;
-      report(
-          fmt::format("`tuning.lora.target_modules` holds `{}`, which is no module's name", target),
-          {"tuning.lora.target_modules"},
-          fmt::format("write a list: [{}]", join(split(target, ','), ", ")));
+      report(fmt::format("`tuning.lora.target_modules` has `{}`, which is not the name of a module",
+                         target),
+             {"tuning.lora.target_modules"},
+             fmt::format("write a list: [{}]", join(split(target, ','), ", ")));
     }
   }
 
-  /// What peft does not do either.
+  /// Combinations that PEFT refuses, too.
   void judge_variants(const LoraConfig& lora) {
     const bool experts = !lora.target_parameters.empty(), pissa = lora.init == LoraInit::kPissa;
     if (lora.dora && experts) {
-      report("`tuning.lora.dora` does not go with `target_parameters`",
+      report("`tuning.lora.dora` cannot be used with `target_parameters`",
              {"tuning.lora.dora", "tuning.lora.target_parameters"},
-             "remove one of them: experts' updates have no magnitudes");
+             "remove one of them; DoRA is not defined for experts");
     }
     if (pissa && experts) {
-      report("`tuning.lora.init` pissa does not go with `target_parameters`",
+      report("`tuning.lora.init` pissa cannot be used with `target_parameters`",
              {"tuning.lora.init", "tuning.lora.target_parameters"},
-             "remove one of them: experts' updates start at zero");
+             "remove one of them; LoRA of experts always starts at zero");
     }
     if (pissa && !lora.init_from.empty()) {
-      report("`tuning.lora.init` is pissa, but updates start as `init_from` has them",
+      report("`tuning.lora.init` is pissa, but `init_from` already sets the initial weights",
              {"tuning.lora.init", "tuning.lora.init_from"}, "remove one of them");
     }
   }
@@ -306,7 +309,7 @@ class Judge {
   void judge_expression(const char* key, const std::string& expression) {
     const std::string problem = regex_problem(expression);
     if (problem.empty()) return;
-    report(fmt::format("`{}` holds `{}`, which is not a regular expression: {}", key,
+    report(fmt::format("`{}` has `{}`, which is not a regular expression: {}", key,
                        excerpt(expression), problem),
            {key}, "write the name of a module, or its end: o_proj");
   }

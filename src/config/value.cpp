@@ -19,7 +19,7 @@ std::string lowered(std::string_view text) {
   return lower;
 }
 
-/// from_chars takes no leading plus sign; people write 1e+3 and +4.
+/// from_chars does not accept a leading plus sign, as in +4.
 std::string_view without_plus(std::string_view text) {
   const bool signed_number = text.size() > 1 && text[0] == '+' && text[1] != '-';
   return signed_number ? text.substr(1) : text;
@@ -88,7 +88,7 @@ std::string describe(const Value& value) {
     case Value::Kind::kList:
       return "a list";
     case Value::Kind::kMap:
-      return "a map of keys";
+      return "a map";
   }
   return {};
 }

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-/// A configuration value before it has a type: what YAML, an override or JSON said, and where.
+/// A configuration value without a type, as read from YAML, an override or JSON, and its place.
 namespace sftrun::config {
 
-/// Line and column, both from 1; 0 where there is no file.
+/// Line and column, from 1; 0: no file.
 struct Mark {
   int line = 0, column = 0;
 };
@@ -25,7 +25,7 @@ struct Value {
 
   Kind kind = Kind::kNull;
   std::string text;          ///< of a scalar
-  bool quoted = false;       ///< "4" and !!str 4, as against 4
+  bool quoted = false;       ///< "4" and !!str 4, in contrast to 4
   std::vector<Value> items;  ///< of a list; of a map, parallel to keys
   std::vector<MapKey> keys;
   Mark mark;
@@ -37,10 +37,10 @@ struct Value {
 std::optional<bool> parse_bool(std::string_view text);
 /// Whole numbers; also 1e3 and 4.0, which are whole.
 std::optional<int64_t> parse_int(std::string_view text);
-/// Finite numbers; 2e-4 too, which YAML 1.1 readers take for text.
+/// Finite numbers; also 2e-4, which YAML 1.1 reads as text.
 std::optional<double> parse_double(std::string_view text);
 
-/// As a person would point at it: `four`, a list, a map, nothing.
+/// Describes the value for messages: `four`, a list, a map, nothing.
 std::string describe(const Value& value);
 
 /// Unquoted scalars become numbers, booleans and null as PyYAML reads them.

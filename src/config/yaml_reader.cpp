@@ -10,7 +10,7 @@
 namespace sftrun::config {
 namespace {
 
-// Aliases can make a small file a large or an endless tree.
+// Aliases can turn a small file into a very large or infinite tree.
 constexpr int kMaxDepth = 32;
 constexpr int kMaxNodes = 100'000;
 
@@ -76,8 +76,8 @@ class Converter {
     for (const Value& source : merged) merge(source, value);
   }
 
-  /// YAML 1.1's merge key: a map, or a list of maps of which earlier ones win; the map's own keys
-  /// win over all.
+  /// YAML 1.1's merge key: a map, or a list of maps. Earlier maps take precedence over later ones,
+  /// and the map's own keys over all of them.
   static void merge(const Value& source, Value& target) {
     if (source.kind == Value::Kind::kList) {
       for (const Value& item : source.items) merge(item, target);
@@ -113,7 +113,7 @@ int num_lines(const std::string& text) {
   return text.empty() || text.back() == '\n' ? ends : ends + 1;
 }
 
-/// Whether the reader only noticed at the end that was put there for it.
+/// Whether the reader found the error only at the end of the text.
 bool is_past_end(const std::string& text, const YAML::Exception& error) {
   return error.mark.line >= num_lines(text);
 }
@@ -146,14 +146,14 @@ std::string syntax_fix(const std::string& text, const YAML::Mark& mark) {
 
 Value parse_yaml(const std::string& text, const std::string& name, Problems& problems) {
   try {
-    // yaml-cpp takes a quote that is still open at the end for closed; a document's end inside it
-    // is an error.
+    // yaml-cpp accepts a quote that is still open at the end of the text, so an end of document
+    // (...) is appended, which is an error inside a quote.
     const std::vector<YAML::Node> documents = YAML::LoadAll(text + "\n...\n");
     if (documents.empty()) return {};
     if (documents.size() > 1) {
       const Mark mark = mark_of(documents[1].Mark());
       problems.push_back({"more than one YAML document in the file", place(name, mark),
-                          "remove the line `---` and what does not belong to this run"});
+                          "remove the line `---` and everything that does not belong to this run"});
     }
     return Converter(name, problems).convert(documents.front());
   } catch (const YAML::Exception& error) {

@@ -9,7 +9,7 @@
 namespace sftrun::config {
 namespace {
 
-/// Text that no reader takes for a number, a date, a boolean, null or syntax.
+/// Whether a plain text is not a number, a date, a boolean, null or YAML syntax.
 bool is_plain(const std::string& text) {
   static const std::regex kPlain(R"([A-Za-z_/.][A-Za-z0-9_./+-]*)");
   static const std::regex kNull("null|Null|NULL|");
@@ -17,12 +17,12 @@ bool is_plain(const std::string& text) {
          !parse_double(text) && text.front() != '.';
 }
 
-/// YAML's double-quoted text takes JSON's escapes.
+/// Double-quoted text in YAML has JSON's escapes.
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Shortest text that reads back to the same number. YAML 1.1 wants a point in 2.0e-05.
+/// Shortest text that is read as the same number. YAML 1.1 needs the point in 2.0e-05.
 std::string number_text(double number) {
   std::string text = fmt::format("{}", number);
   const size_t exponent = text.find('e');

@@ -5,7 +5,7 @@
 
 namespace sftrun::config {
 
-/// A value on one line of YAML that readers of YAML 1.1 and 1.2 take for the same value.
+/// A value as one line of YAML that YAML 1.1 and 1.2 read as the same value.
 std::string yaml_text(const nlohmann::ordered_json& value);
 
 }  // namespace sftrun::config

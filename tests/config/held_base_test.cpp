@@ -52,14 +52,14 @@ TEST(HeldBase, InWords) {
   held.tuning.double_quant = false;
   EXPECT_EQ(held.words(), "nf4 in blocks of 128");
   held.tuning.quant_embeddings = true;
-  EXPECT_EQ(held.words(), "nf4 in blocks of 128, embedding and head among it");
+  EXPECT_EQ(held.words(), "nf4 in blocks of 128, with embedding and head");
   held.tuning.quant_embeddings = false;
   held.form = "int8";
   held.tuning.quant = Quant::kInt8;
   EXPECT_EQ(held.words(), "int8");
   held.form = "Q4_1";
   held.tuning.quant = Quant::kAuto;
-  EXPECT_EQ(held.words(), "Q4_1, as in its files");
+  EXPECT_EQ(held.words(), "Q4_1, as in the files");
   held.form = "";
   EXPECT_EQ(held.words(), "bf16");
 }

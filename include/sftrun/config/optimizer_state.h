@@ -5,7 +5,7 @@
 
 #include "sftrun/config/run_config.h"
 
-/// How large an optimizer's state is, from what is known before a model is loaded.
+/// Size of an optimizer's state, computed before a model is loaded.
 namespace sftrun::config {
 
 /// Values of an 8-bit moment that share a scale (bitsandbytes' block).
@@ -18,7 +18,7 @@ constexpr bool is_paged(Optimizer optimizer) {
   return optimizer == Optimizer::kPagedAdamW || optimizer == Optimizer::kPagedAdamW8bit;
 }
 
-/// Some optimizers treat trained tensors differently by what they are.
+/// Kinds of trained tensors that some optimizers treat differently.
 enum class OptimizedKind {
   kMatrix,     ///< of a linear layer, or LoRA's A or B
   kExperts,    ///< [experts, rows, columns]
@@ -27,11 +27,11 @@ enum class OptimizedKind {
   kOther,      ///< norms, biases, convolutions
 };
 
-/// adamw_8bit, as bitsandbytes and transformers' Trainer do it: embeddings, and tensors of fewer
-/// than 4096 values, keep moments in fp32.
+/// adamw_8bit: embeddings, and tensors of fewer than 4096 values, keep moments in fp32, as with
+/// bitsandbytes and transformers' Trainer.
 bool has_8bit_moments(OptimizedKind kind, int64_t numel);
 
-/// muon: the tensors that it updates itself; the others get AdamW.
+/// Whether muon updates the tensor by itself; the others are updated by AdamW.
 bool is_updated_by_muon(OptimizedKind kind);
 
 /// Bytes of the state of one tensor.   @param shape as model files have it

@@ -7,18 +7,16 @@
 
 namespace sftrun::config {
 
-/// One thing wrong with a configuration.
+/// One problem of a configuration.
 struct Problem {
   std::string message, where, fix;
 };
 using Problems = std::vector<Problem>;
 
-/// The reports of all problems, one below the other as `Error` shows one, without the first
-/// "error: ".
+/// All problems in the form of `Error`, one below the other, without the first "error: ".
 std::string report_of(const Problems& problems);
 
-/// Every problem of a configuration in one report: `what()` shows them one below the other, as
-/// `Error` shows one.
+/// All problems of a configuration. `what()` lists them in the form of `Error`.
 struct ConfigProblems : ConfigError {
   explicit ConfigProblems(Problems all);
   Problems problems;

@@ -9,9 +9,8 @@
 #include <string_view>
 #include <vector>
 
-/// The typed configuration of a run. Names are the YAML's; defaults are written here and nowhere
-/// else. src/config/fields.h lists each field once (name, range, help); everything else is a
-/// visitor over that list.
+/// The typed configuration of a run. Names are those of the YAML, and defaults are only here.
+/// src/config/fields.h lists each field once (name, range, help); all other code visits that list.
 namespace sftrun::config {
 
 /// "auto" or a number. Resolved before anything is loaded.
@@ -47,10 +46,10 @@ enum class Scheduler {
   kPolynomial,
   kInverseSqrt
 };
-/// The rate of the first of n warm-up steps: 0, as in transformers, or 1/n of the peak.
-/// auto: 0 where the warm-up is given, 1/n otherwise.
+/// Learning rate of the first of n warm-up steps: 0, as in transformers, or 1/n of the peak.
+/// auto: 0 if the warm-up is set, else 1/n.
 enum class WarmupFrom { kAuto, kZero, kFirstStep };
-/// Paged ones keep moments in host memory.
+/// Paged optimizers keep moments in host memory.
 enum class Optimizer {
   kAdamW,
   kAdamW8bit,
@@ -92,38 +91,38 @@ struct LoraConfig {
   std::vector<std::string> target_modules = {"all-linear"};
   std::vector<std::string> target_parameters;
   bool rslora = false;
-  /// Of single updates, by regular expressions over names: ranks, and alphas.
+  /// Rank and alpha of modules whose names match regular expressions.
   nlohmann::ordered_json rank_pattern = nlohmann::ordered_json::object(),
                          alpha_pattern = nlohmann::ordered_json::object();
   bool dora = false;
-  std::vector<std::string> modules_to_save;  ///< endings of names: trained whole
+  std::vector<std::string> modules_to_save;  ///< endings of names: fully trained
   LoraInit init = LoraInit::kDefault;
-  std::string init_from;  ///< a PEFT adapter to start from; once it is found, its directory
+  std::string init_from;  ///< a PEFT adapter to start from; its directory after it was found
 };
 
 struct TuningConfig {
   TuningMode mode = TuningMode::kLora;
   TuningBackend backend = TuningBackend::kFused;
   Quant quant = Quant::kAuto;
-  bool double_quant = true;       ///< of quant nf4 and fp4: their factors are quantised, too
-  int64_t quant_block_size = 64;  ///< values that share a factor
-  /// Whether embedding and head are held as `quant` says; nullopt: as the checkpoint has them.
+  bool double_quant = true;       ///< for nf4 and fp4: also quantise the block scales
+  int64_t quant_block_size = 64;  ///< values that share a scale
+  /// Whether embedding and head are stored as `quant` says; nullopt: as in the checkpoint.
   std::optional<bool> quant_embeddings;
-  std::vector<std::string> skip_modules;  ///< held in the run's dtype, by names or parts of them
+  std::vector<std::string> skip_modules;  ///< names, or parts, of modules to leave dense
   LoraConfig lora;
   std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
 
   bool trains_adapter() const { return mode == TuningMode::kLora || mode == TuningMode::kQlora; }
-  /// What `quantises_base` makes of linear layers: "nf4", "fp4", "fp8" or "int8".
+  /// Format of quantised linear layers: "nf4", "fp4", "fp8" or "int8".
   std::string_view quant_word() const {
     return quant == Quant::kFp4    ? "fp4"
            : quant == Quant::kFp8  ? "fp8"
            : quant == Quant::kInt8 ? "int8"
                                    : "nf4";
   }
-  /// Eight bits a value, and a factor for each row.
+  /// Eight bits per value, and a scale for each row.
   bool quantises_to_rows() const { return quant == Quant::kFp8 || quant == Quant::kInt8; }
-  /// Whether the base is asked to stay as its files have it.
+  /// Whether the base keeps the format of its files.
   bool keeps_blocks() const {
     return quant == Quant::kGguf || quant == Quant::kMxfp4 || quant == Quant::kStored;
   }
@@ -133,15 +132,15 @@ struct TuningConfig {
   }
 };
 
-/// One of the data sets of a run, all of one format.
+/// One data set of a run; all its files have one format.
 struct DataSource {
   std::string path;   ///< a file, a glob, a folder, or a data set on the hub
   std::string name;   ///< of a subset (`configs` of a README.md); empty: the default one
   std::string split;  ///< of folders and hub data sets; empty: train, or validation for data.val
-  double weight = 1;  ///< how often an epoch sees each record: 0.5 a half, another each time
+  double weight = 1;  ///< how often an epoch uses each record; 0.5: a random half
   DataFormat format = DataFormat::kAuto;
   nlohmann::ordered_json fields = nlohmann::ordered_json::object();  ///< over data.fields
-  std::optional<int64_t> max_samples;                                ///< the first so many records
+  std::optional<int64_t> max_samples;                                ///< use only the first records
   bool operator==(const DataSource&) const = default;
 };
 
@@ -152,9 +151,9 @@ struct DataConfig {
   std::vector<DataSource> train, val;
   double val_split = 0;
   DataFormat format = DataFormat::kAuto;
-  nlohmann::ordered_json fields = nlohmann::ordered_json::object();  ///< our name -> the file's
+  nlohmann::ordered_json fields = nlohmann::ordered_json::object();  ///< key -> column
   bool shuffle = true, packing = true, group_by_length = false;
-  AutoInt bin_tokens;  ///< that a bin holds when packing; resolved when the data are known
+  AutoInt bin_tokens;  ///< tokens per bin when packing; resolved when the data are known
   bool streaming = false;
   int64_t shuffle_buffer = 16384;
   std::string cache_dir;
@@ -182,9 +181,9 @@ struct TrainConfig {
   std::optional<double> momentum;  ///< resolved: sgd 0, muon 0.95; none for the others
   std::optional<bool> nesterov;    ///< resolved: sgd false, muon true; none for the others
   MuonLearningRate muon_lr = MuonLearningRate::kMatchRmsAdamW;
-  std::optional<double> loraplus_lr_ratio;     ///< LoRA's B learns at so many times learning_rate
-  std::optional<double> neftune_noise_alpha;   ///< noise on embeddings while training
-  std::optional<double> router_aux_loss_coef;  ///< resolved: what the model's config.json asks for
+  std::optional<double> loraplus_lr_ratio;     ///< learning rate of LoRA's B / learning_rate
+  std::optional<double> neftune_noise_alpha;   ///< noise on embeddings during training
+  std::optional<double> router_aux_loss_coef;  ///< resolved: from the model's config.json
   std::optional<bool> bf16, fp16;
   bool gradient_checkpointing = false;
   int64_t seed = 42;
@@ -207,7 +206,7 @@ struct TrainConfig {
 struct ParallelConfig {
   Strategy strategy = Strategy::kAuto;
   CommBackend backend = CommBackend::kAuto;
-  std::string timeout = "30m";  ///< for ranks to come, and of collectives
+  std::string timeout = "30m";  ///< for the rendezvous and for collectives
 };
 
 struct OutputConfig {
@@ -230,8 +229,7 @@ struct Override {
                                    ///< "/home/u/.config/sftrun/machine.yaml:3"
 };
 
-/// What the machine file says about the launch rather than about the configuration: each applies
-/// where its flag is not given.
+/// Launch settings of the machine file. Each is used if its flag is not given.
 struct MachineSettings {
   std::filesystem::path file;          ///< empty: there is none
   std::optional<std::string> devices;  ///< "2", "0,2,3", "cpu" or "auto"
@@ -241,9 +239,8 @@ struct MachineSettings {
 
 struct LoadedConfig {
   RunConfig config;
-  std::vector<Override> overrides;  ///< everything but the run YAML in force; one entry a key
-  std::vector<std::string>
-      warnings;  ///< one line each: accepted keys without an effect, values that do nothing
+  std::vector<Override> overrides;    ///< from all sources except the run's YAML; one entry per key
+  std::vector<std::string> warnings;  ///< one line each: keys and values without an effect
   std::map<std::string, std::string>
       places;  ///< key -> "run.yaml:12:3" or "train.batch_size=4 from the command line"
   MachineSettings machine;
@@ -252,22 +249,21 @@ struct LoadedConfig {
   std::string place_of(const std::string& key) const;
 };
 
-/// Reads the YAML, applies machine file, environment and `key=value` overrides by precedence,
-/// checks every field and all relations between them. data.train, data.val, model.name,
-/// model.chat_template and tuning.lora.init_from that name nothing in the current directory but
-/// something beside the YAML are made to point there.
-/// @throws ConfigError holding *all* problems, each with file:line:column or its override;
-/// DataError if the YAML cannot be read.
+/// Reads the YAML, applies machine file, environment and `key=value` overrides by precedence, and
+/// checks every field and all relations between fields. Paths in data.train, data.val, model.name,
+/// model.chat_template and tuning.lora.init_from that do not exist in the current directory but
+/// beside the YAML are replaced by the latter.
+/// @throws ConfigError with *all* problems, each with file:line:column or its override; DataError
+/// if the YAML cannot be read.
 LoadedConfig load_config(const std::filesystem::path& yaml,
                          const std::vector<std::string>& overrides);
-/// A configuration from overrides and environment alone (bench): neither a model nor data is asked
-/// for.
+/// A configuration from overrides and environment only (bench). Model and data are not required.
 LoadedConfig config_from_overrides(const std::vector<std::string>& overrides);
-/// The machine file alone: SFTRUN_MACHINE_CONFIG, or sftrun/machine.yaml in XDG_CONFIG_HOME or
-/// ~/.config. None is no error.
+/// Reads only the machine file: SFTRUN_MACHINE_CONFIG, or sftrun/machine.yaml in XDG_CONFIG_HOME or
+/// ~/.config. It need not exist.
 MachineSettings load_machine_settings();
 /// @throws DataError naming the key's place if data.train, data.val or tuning.lora.init_from do not
-/// exist. The model may be a hub's: whoever loads it looks for it.
+/// exist. The model is not checked, because it may be on a hub.
 void require_files(const LoadedConfig& loaded);
 
 /// Micro-batch and accumulation for `target` bins (or examples) a step.
@@ -275,30 +271,30 @@ struct BatchShape {
   int64_t micro_batch_size = 1, grad_accum_steps = 1;
   bool operator==(const BatchShape&) const = default;
 };
-/// The bins a step aims at when batch_size, grad_accum and global_batch_size are all auto.
+/// Bins per step if batch_size, grad_accum and global_batch_size are all auto.
 inline constexpr int64_t kTargetGlobalBatch = 32;
-/// Least accumulation steps the automatic choice keeps, where the target allows.
+/// Minimum accumulation steps of the automatic choice, if the target allows it.
 inline constexpr int64_t kMinAutoGradAccum = 4;
-/// Largest micro-batch the automatic choice starts from.
+/// Largest micro-batch of the automatic choice.
 inline constexpr int64_t kMaxAutoMicroBatch = 8;
 /// The largest micro-batch up to `max_micro_batch` that divides `target` over the ranks with at
-/// least kMinAutoGradAccum accumulation steps; where there are fewer to have, micro-batches of one
-/// and as many steps as there are. A target that world_size does not divide is lowered to its next
-/// multiple (at least one bin a rank). Pure.
+/// least kMinAutoGradAccum accumulation steps; if that is impossible, micro-batches of one. A
+/// target that world_size does not divide is lowered to the next multiple (at least one bin per
+/// rank). Pure.
 BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch,
                          int64_t target = kTargetGlobalBatch);
 
-/// Makes `target` what an optimizer step aims at, in bins, instead of kTargetGlobalBatch.
-/// @param batch_size as it was asked for   @param max_micro_batch the largest automatic one
+/// Sets the number of bins per step to `target` instead of kTargetGlobalBatch.
+/// @param batch_size as configured   @param max_micro_batch the largest automatic micro-batch
 void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, int64_t world_size,
                       int64_t max_micro_batch);
 
-/// How a run on `world_size` processes is carried out. On one process that is kSingle whatever
-/// `wanted` says, on several kDdp.   @throws ConfigError for kSingle on several processes
+/// The strategy on `world_size` processes: kSingle on one process, whatever `wanted` is, and kDdp
+/// on several.   @throws ConfigError for kSingle on several processes
 Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place = {});
 std::string_view strategy_name(Strategy strategy);  ///< "single", "ddp"
 
-/// Fills in every value that others imply (dtype from bf16/fp16, learning rate, warm-up,
+/// Fills in every value that follows from others (dtype from bf16/fp16, learning rate, warm-up,
 /// evaluation, output.dir, batch sizes; too_long stays auto until the data's format is known and
 /// dtype until the device is). Pure and idempotent.
 /// @param world_size processes of the run   @param max_micro_batch the largest automatic
@@ -315,9 +311,9 @@ RunConfig from_json(
     const nlohmann::ordered_json& json);  ///< inverse of to_json; @throws ConfigError
 std::string to_yaml(
     const RunConfig& config);  ///< config.resolved.yaml; loads again to the same values
-/// The setting whose last part is `name`, or that another trainer calls so; "" if none.
+/// The setting whose last part is `name`, or that has this name in another trainer; "": none.
 std::string setting_named(const std::string& name);
-/// What to do about a key of another trainer ("report_to"); "" if none is called so.
+/// The fix for a key of another trainer ("report_to"); "": unknown key.
 std::string advice_on_key(const std::string& name);
 std::string reference_markdown();  ///< docs/configuration.md
 std::string json_schema();         ///< for editors; draft 2020-12
