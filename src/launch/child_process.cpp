@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kCannotStart = 127;
 
-/// Everything the child needs between fork and exec, prepared before: nothing there may allocate.
+/// Everything that the child needs between fork and exec, where nothing may allocate.
 struct Prepared {
   const char* executable;
   std::vector<char*> argv, envp;
@@ -32,15 +32,15 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 [[noreturn]] void fail_in_child(int failure_pipe) {
   const int error = errno;
-  // If even this cannot be said, the exit status remains.
+  // If this write fails, the exit status remains.
   if (::write(failure_pipe, &error, sizeof error) < 0) ::_exit(kCannotStart);
   ::_exit(kCannotStart);
 }
 
-/// We read signals from a descriptor and so block them; the worker is to get them.
+/// Unblocks the signals that the launcher blocks because it reads them from a descriptor.
 void unblock_signals() {
-  // A shell's background jobs ignore SIGINT; a worker must hear it from us before its own handlers
-  // are there.
+  // A shell's background jobs ignore SIGINT, but a worker must receive it from the launcher before
+  // it has installed its own handlers.
   for (const int number : {SIGINT, SIGTERM, SIGUSR1}) ::signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -50,11 +50,11 @@ void unblock_signals() {
 [[noreturn]] void become_worker(const Prepared& child) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // If the parent died before the line above took effect, no signal will come.
+  // If the parent died before the line above took effect, no signal arrives.
   if (::getppid() != child.parent) ::_exit(kCannotStart);
   if (child.cpus)
     ::sched_setaffinity(0, child.cpus_bytes,
-                        child.cpus);  // a wish: without it the worker still runs
+                        child.cpus);  // optional: the worker also runs without it
   if (::dup2(child.null, STDIN_FILENO) < 0 || ::dup2(child.out, STDOUT_FILENO) < 0 ||
       ::dup2(child.err, STDERR_FILENO) < 0 || ::fcntl(child.status, F_SETFD, 0) != 0) {
     fail_in_child(child.failure);
@@ -87,7 +87,7 @@ class CpuSet {
   size_t num_bytes_ = 0;
 };
 
-/// The error that the child could not start with; 0 once exec has closed the pipe.
+/// The errno with which the child failed to start; 0 after exec has closed the pipe.
 int start_error(int failure_pipe) {
   int error = 0;
   ssize_t got;
@@ -97,7 +97,8 @@ int start_error(int failure_pipe) {
   return got == sizeof error ? error : 0;
 }
 
-/// A descriptor of 0, 1 or 2 (a launcher started with closed streams) would be overwritten by dup2.
+/// dup2 would overwrite a descriptor of 0, 1 or 2 (if the launcher was started with closed
+/// streams).
 UniqueFd above_standard_streams(UniqueFd fd) {
   if (fd.get() > STDERR_FILENO) return fd;
   return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
@@ -133,7 +134,7 @@ ChildProcess start_child(const ChildSpec& spec) {
     throw DeviceError(std::string("cannot start a worker: ") + std::strerror(errno), "fork",
                       "raise the limit of processes (ulimit -u, pids.max), or start fewer workers");
   }
-  ::setpgid(pid, pid);  // here as well as in the child: whoever comes first
+  ::setpgid(pid, pid);  // here and in the child, because either may run first
   failure.write.reset();
   if (const int error = start_error(failure.read.get()); error != 0) {
     ::waitpid(pid, nullptr, 0);

@@ -12,21 +12,21 @@ namespace sftrun::launch {
 
 struct ChildSpec {
   std::string executable;
-  std::vector<std::string> arguments;  ///< argv, the name first
-  Environment environment;             ///< all of it; SFTRUN_STATUS_FD is added
+  std::vector<std::string> arguments;  ///< argv, including the name
+  Environment environment;             ///< the complete environment; SFTRUN_STATUS_FD is added
   std::vector<int> cpus;               ///< affinity; empty: inherited
 };
 
-/// A started child with the reading ends of its pipes, all non-blocking.
+/// A started child and the non-blocking read ends of its pipes.
 struct ChildProcess {
   pid_t pid = 0;
   UniqueFd out, err, status;
 };
 
-/// Starts a child that leads its own process group (so that a terminal's Ctrl-C reaches only us)
-/// and dies with this process (PR_SET_PDEATHSIG). Its stdin is /dev/null. Single-threaded callers
-/// only.
-/// @throws DeviceError when it cannot be started, with the operating system's reason.
+/// Starts a child that leads its own process group (so that a terminal's Ctrl-C reaches only the
+/// launcher) and dies with this process (PR_SET_PDEATHSIG). Its stdin is /dev/null. Single-threaded
+/// callers only.
+/// @throws DeviceError with the operating system's reason if it cannot be started.
 ChildProcess start_child(const ChildSpec& spec);
 
 }  // namespace sftrun::launch

@@ -53,7 +53,7 @@ void Console::clear_live() {
 
 void Console::draw() {
   if (!render_) return;
-  // One column less: a full line makes some terminals wrap.
+  // One column less, because some terminals wrap a full line.
   write_all(options_.err_fd, render_(columns_of(options_.err_fd) - 1));
   is_drawn_ = true;
 }

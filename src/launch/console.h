@@ -8,15 +8,15 @@ namespace sftrun::launch {
 
 enum class Stream { kOut, kErr };
 
-/// What a person sees: whole lines, and on a terminal one live line below them. Errors of writing
-/// are ignored: a closed terminal must not end a run.
+/// Console output: lines, and on a terminal a progress line below them. Write errors are ignored,
+/// so that a closed terminal does not end a run.
 class Console {
  public:
   struct Options {
     int out_fd = 1, err_fd = 2;
-    bool is_terminal = false;  ///< draw the live line (on err_fd)
+    bool is_terminal = false;  ///< draw the progress line (on err_fd)
   };
-  /// Draws where stderr is a terminal that can.
+  /// Draws the progress line if stderr is a terminal that supports it.
   static Options detect();
 
   explicit Console(const Options& options) : options_(options) {}
@@ -25,9 +25,9 @@ class Console {
   Console& operator=(const Console&) = delete;
 
   bool is_terminal() const { return options_.is_terminal; }
-  /// The live line stays below.
+  /// The progress line stays below.
   void print(Stream stream, std::string_view line);
-  /// @param render gives the line for a width in columns; does nothing when not on a terminal
+  /// @param render returns the line for a width in columns. No effect without a terminal.
   void set_live(std::function<std::string(int columns)> render);
   void clear_live();
 

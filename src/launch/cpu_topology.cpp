@@ -52,7 +52,7 @@ Cores cores_of(const std::vector<Cpu>& cpus, int node) {
   return cores;
 }
 
-/// Share `index` of `count` nearly equal ones.
+/// Part `index` of `count` parts of nearly equal size.
 std::vector<int> share(const Cores& cores, size_t index, size_t count) {
   std::vector<int> cpus;
   for (size_t i = cores.size() * index / count; i < cores.size() * (index + 1) / count; ++i) {
@@ -69,7 +69,8 @@ std::vector<int> allowed_cpus() {
     cpu_set_t* set = CPU_ALLOC(capacity);
     const size_t num_bytes = CPU_ALLOC_SIZE(capacity);
     std::vector<int> cpus;
-    const bool read = ::sched_getaffinity(0, num_bytes, set) == 0;  // EINVAL: more CPUs than that
+    const bool read =
+        ::sched_getaffinity(0, num_bytes, set) == 0;  // EINVAL: the machine has more CPUs
     for (size_t cpu = 0; read && cpu < capacity; ++cpu) {
       if (CPU_ISSET_S(cpu, num_bytes, set)) cpus.push_back(static_cast<int>(cpu));
     }

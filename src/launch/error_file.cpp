@@ -19,8 +19,8 @@ int int_from_env(const char* name) {
   return text ? static_cast<int>(parse_int(text).value_or(0)) : 0;
 }
 
-/// Words of c10d, Gloo and NCCL for "the other side is gone".
-bool speaks_of_a_lost_peer(const std::string& message) {
+/// Messages of c10d, Gloo and NCCL for a peer that is gone.
+bool is_about_a_lost_peer(const std::string& message) {
   for (const char* words :
        {"Connection closed by peer", "Connection reset by peer", "Broken pipe", "ncclRemoteError",
         "Socket closed", "recvValue failed", "Connection was likely closed"}) {
@@ -44,7 +44,7 @@ bool write_error_file(const std::string& message, int exit_code, std::optional<i
                                    .step = step,
                                    .message = message,
                                    .exit_code = exit_code,
-                                   .peer_lost = peer_lost || speaks_of_a_lost_peer(message)});
+                                   .peer_lost = peer_lost || is_about_a_lost_peer(message)});
   } catch (...) {
     return false;
   }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kShownLines = 10;
 constexpr const char* kFixUnknown =
-    "look at the log; the same command resumes from the last checkpoint, if there is one";
+    "see the log; the same command resumes from the last checkpoint, if there is one";
 
 double time_of(const WorkerEnd& end) {
   return end.error ? end.error->time : end.time;
@@ -25,7 +25,7 @@ struct Rendered {
   std::string message, where, fix;
 };
 
-/// The parts of one rendered error; a report of several stays whole, as its message.
+/// The parts of a rendered error. A report of several errors is kept whole, as the message.
 Rendered take_apart(std::string_view text) {
   constexpr std::string_view kError = "error: ", kWhere = "\n  at   ", kFix = "\n  fix: ";
   text = trim(text);
@@ -44,7 +44,7 @@ Rendered take_apart(std::string_view text) {
   return parts;
 }
 
-/// What the worker said: its error file, or the last error in its log.
+/// The worker's error, from its error file, or the last error in its log.
 std::optional<Rendered> words_of(const WorkerEnd& end) {
   if (end.error && !trim(end.error->message).empty()) return take_apart(end.error->message);
   const auto is_error = [](const std::string& line) { return line.starts_with("error: "); };
@@ -73,7 +73,7 @@ std::string list_of(const std::vector<int>& ranks) {
   return join(names, ", ");
 }
 
-/// How many lines of the log come before the error that ends it, which the message says itself.
+/// Number of lines of the log before the final error, which is already in the message.
 size_t lines_before_error(const std::vector<std::string>& lines) {
   size_t count = lines.size();
   while (count > 0 && lines[count - 1].starts_with("  ")) --count;
@@ -95,7 +95,7 @@ std::string who(const WorkerEnd& end) {
   return fmt::format("rank {} (local_rank {}, pid {})", end.rank, end.local_rank, end.pid);
 }
 
-/// The step the worker names itself, or else what it was last heard doing.
+/// The step in the worker's error, else its last reported activity.
 std::string when(const WorkerEnd& end) {
   if (end.error && end.error->step) return fmt::format(" at step {}", *end.error->step);
   if (!end.last_status) return {};
@@ -112,8 +112,8 @@ Error killed_for_memory(const WorkerEnd& end) {
       "memory limit");
 }
 
-/// 2, 3 or 4. The error file's word counts first: between writing it and exiting, our own SIGTERM
-/// may have come.
+/// 2, 3 or 4. The error file comes first, because the launcher's SIGTERM may have arrived before
+/// the worker exited.
 std::optional<ExitCode> users_code(const WorkerEnd& end) {
   for (const ExitCode code : {ExitCode::kUsage, ExitCode::kData, ExitCode::kOutOfMemory}) {
     const int number = static_cast<int>(code);
@@ -143,7 +143,7 @@ bool has_failed(const WorkerEnd& end) {
 }
 
 const WorkerEnd* first_failure(const std::vector<WorkerEnd>& ends) {
-  // A rank that wrote down an error of its own may have been told to end before it could.
+  // A rank that wrote its own error may have been told to end before it exited.
   const auto order = [](const WorkerEnd& end) {
     const bool lost_a_peer = end.error && end.error->peer_lost;
     return std::tuple(end.was_told_to_end && (!end.error || lost_a_peer), lost_a_peer,

@@ -17,12 +17,12 @@ namespace sftrun::launch {
 struct WorkerEnd {
   int rank = 0, local_rank = 0;
   pid_t pid = 0;
-  int wait_status = 0;                ///< as waitpid gives it
+  int wait_status = 0;                ///< from waitpid
   double time = 0;                    ///< when it was noticed, seconds since the epoch
-  std::optional<WorkerError> error;   ///< what it wrote itself
-  std::optional<Status> last_status;  ///< the last it said of its progress
-  bool was_told_to_end = false;       ///< because another had failed
-  bool oom_killed = false;            ///< SIGKILL while the kernel's count of OOM kills rose
+  std::optional<WorkerError> error;   ///< its error file
+  std::optional<Status> last_status;  ///< its last status line
+  bool was_told_to_end = false;       ///< because another worker had failed
+  bool oom_killed = false;  ///< SIGKILL, and the kernel's count of OOM kills has increased
   std::filesystem::path log;
   std::vector<std::string> last_lines;
 };
@@ -30,17 +30,17 @@ struct WorkerEnd {
 bool has_exited_with(const WorkerEnd& end, int code);
 /// Stopped on request: 75 or 130.
 bool has_stopped(const WorkerEnd& end);
-/// Neither done nor stopped on request.
+/// Failed: neither done nor stopped on request.
 bool has_failed(const WorkerEnd& end);
 
-/// The root cause: among failures that we did not bring about the earliest, by the time in its
-/// error file or else when it was noticed; one that only lost a peer comes after every other.
-/// nullptr if there is none.
+/// The root cause: the earliest failure that the launcher did not cause, by the time in its error
+/// file, or else the time when it was noticed. A worker that only lost a peer comes after all
+/// others. nullptr if there is none.
 const WorkerEnd* first_failure(const std::vector<WorkerEnd>& ends);
 
-/// What a person reads. Codes 2, 3 and 4 are the worker's own with its own message; everything else
-/// is 5.
-/// @param stopped_ranks that were ended because of it, `stopped_after_s` later
+/// The error to report. With codes 2, 3 and 4 it is the worker's own message; all other failures
+/// have code 5.
+/// @param stopped_ranks ranks that were stopped because of it, `stopped_after_s` later
 Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ranks,
                        double stopped_after_s);
 

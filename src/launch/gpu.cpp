@@ -14,7 +14,7 @@ namespace sftrun::launch {
 namespace fs = std::filesystem;
 namespace {
 
-/// The value that an NVML function writes behind its last argument.
+/// The value that an NVML function writes to its last argument.
 template <typename Value, typename Function, typename... Args>
 std::optional<Value> ask(Function* function, Args... args) {
   Value value{};
@@ -34,7 +34,7 @@ std::optional<double> watts(const std::optional<unsigned>& milliwatts) {
   return *milliwatts / 1000.0;
 }
 
-/// sysfs names buses in lower case with a domain of four digits; NVML's has eight.
+/// sysfs writes bus ids in lower case with a domain of four digits; NVML's has eight digits.
 int numa_node_of(const std::string& bus_id) {
   if (bus_id.size() < 12) return -1;
   std::string name = bus_id.substr(bus_id.size() - 12);
@@ -74,7 +74,7 @@ GpuInfo describe(const NvmlLibrary& nvml, NvmlDevice device, int index) {
 }
 
 struct NvLinks {
-  std::vector<std::string> to_gpus;  ///< PCI bus id of the other end, one entry a link
+  std::vector<std::string> to_gpus;  ///< PCI bus id of the other end, one entry per link
   int to_switch = 0, up = 0;
 };
 
@@ -135,7 +135,7 @@ void describe_links(const NvmlLibrary& nvml, const std::vector<NvmlDevice>& devi
   }
 }
 
-/// Containers may have the devices without NVML.
+/// Containers may have the devices but not NVML.
 GpuReport count_device_files(std::string problem) {
   GpuReport report{.problem = std::move(problem)};
   for (int index = 0; fs::exists(fmt::format("/dev/nvidia{}", index)); ++index) {
@@ -154,7 +154,7 @@ GpuReport query_gpus(const std::string& library) {
   if (const int error = nvml.init(); error != kNvmlSuccess) {
     const char* text = nvml.error_string ? nvml.error_string(error) : nullptr;
     return count_device_files(
-        fmt::format("the NVIDIA driver does not answer: {}", text ? text : "unknown NVML error"));
+        fmt::format("the NVIDIA driver does not respond: {}", text ? text : "unknown NVML error"));
   }
   report.driver_version = ask_text(nvml.driver_version);
   report.cuda_driver_version = ask<int>(nvml.cuda_driver_version).value_or(0);
@@ -163,7 +163,7 @@ GpuReport query_gpus(const std::string& library) {
   std::vector<NvmlDevice> devices;
   for (unsigned index = 0; index < count; ++index) {
     NvmlDevice device = nullptr;
-    // A GPU that fell off the bus has no handle; the others still work.
+    // A GPU that is lost has no handle; the others still work.
     if (nvml.device_by_index(index, &device) != kNvmlSuccess) continue;
     devices.push_back(device);
     report.gpus.push_back(describe(nvml, device, static_cast<int>(index)));

@@ -6,7 +6,7 @@
 namespace sftrun::launch {
 namespace {
 
-/// NVML's handle of the GPU at that place; null: there is none.
+/// NVML's handle of the GPU with that bus id; null: not found.
 NvmlDevice device_at(const NvmlLibrary& nvml, const std::string& pci_bus_id) {
   unsigned count = 0;
   if (!nvml.pci_info || nvml.device_count(&count) != kNvmlSuccess) return nullptr;

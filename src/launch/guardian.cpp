@@ -13,8 +13,7 @@ namespace {
 
 constexpr size_t kMostGroups = 4096;  // workers of one machine
 
-/// Closes everything but `kept`: an inherited pipe end here would keep its reader waiting after we
-/// are gone.
+/// Closes all descriptors except `kept`: the reader of an inherited pipe would wait forever.
 void close_all_but(int kept) {
   const auto close_range = [](unsigned first, unsigned last) {
     return ::syscall(SYS_close_range, first, last, 0);
@@ -34,10 +33,10 @@ void close_all_but(int kept) {
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   close_all_but(pipe);
-  static std::array<pid_t, kMostGroups> groups;  // zero: a free place
+  static std::array<pid_t, kMostGroups> groups;  // zero: free
   pid_t message = 0;
   for (;;) {
-    const ssize_t got = ::read(pipe, &message, sizeof message);  // writes of this size arrive whole
+    const ssize_t got = ::read(pipe, &message, sizeof message);  // writes of this size are atomic
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof message) break;
     const pid_t wanted = message > 0 ? 0 : -message;
@@ -70,7 +69,7 @@ Guardian::~Guardian() {
 }
 
 void Guardian::tell(pid_t message) {
-  // SIGPIPE is blocked in the supervisor; a guardian that somebody killed is not worth a failure.
+  // SIGPIPE is blocked in the supervisor. A killed guardian is not an error.
   while (::write(pipe_.get(), &message, sizeof message) < 0 && errno == EINTR) {
   }
 }

@@ -6,13 +6,13 @@
 
 namespace sftrun::launch {
 
-/// Ends the workers' process groups when this process ends without doing so itself, even by kill
-/// -9: a tiny process in a session of its own that reads a pipe until its end. PR_SET_PDEATHSIG
-/// already takes the workers; this takes what they started.
+/// Kills the workers' process groups if this process ends without doing so, even after kill -9: a
+/// small process in its own session that reads a pipe until its end. PR_SET_PDEATHSIG already kills
+/// the workers; this kills the processes that they started.
 class Guardian {
  public:
   Guardian();
-  ~Guardian();  ///< closes the pipe and waits: groups still watched are killed
+  ~Guardian();  ///< closes the pipe and waits: groups that are still registered are killed
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
 

@@ -25,10 +25,10 @@ void refuse_old(const GpuReport& report, const std::vector<VisibleGpu>& gpus) {
     const GpuInfo& gpu = report.gpus[static_cast<size_t>(visible.index)];
     if (!gpu.is_too_old()) continue;
     throw ConfigError(
-        fmt::format("GPU {} ({}, sm_{}{}) is too old: sm_80 (Ampere) or newer is needed", gpu.index,
-                    gpu.name, gpu.compute_major, gpu.compute_minor),
+        fmt::format("GPU {} ({}, sm_{}{}) is too old: sm_80 (Ampere) or newer is required",
+                    gpu.index, gpu.name, gpu.compute_major, gpu.compute_minor),
         "GPU " + (gpu.pci_bus_id.empty() ? visible.id : gpu.pci_bus_id),
-        "choose others with --gpus, or train without a GPU: --device cpu");
+        "choose other GPUs with --gpus, or train on the CPU: --device cpu");
   }
 }
 
@@ -36,13 +36,13 @@ bool demands_gpus(const LaunchRequest& request) {
   return request.device == "cuda" || !request.gpus.empty();
 }
 
-/// The GPUs to train on; none means on the CPU.
+/// The GPUs to train on; empty: the CPU.
 std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine& machine,
                                     std::vector<std::string>& notes) {
   if (request.device == "cpu" || request.nproc_per_node == "cpu") {
     if (!request.gpus.empty()) {
-      throw ConfigError("--gpus asks for GPUs and --device cpu (or --nproc-per-node cpu) for none",
-                        "command line", "leave one out");
+      throw ConfigError("--gpus cannot be used with --device cpu or --nproc-per-node cpu",
+                        "command line", "remove one of them");
     }
     return {};
   }
@@ -50,19 +50,18 @@ std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine&
   const bool demanded = demands_gpus(request);
   if (visible.empty() && demanded) {
     const std::string why = !machine.gpus.gpus.empty()     ? "CUDA_VISIBLE_DEVICES hides every GPU"
-                            : machine.gpus.problem.empty() ? "there is none"
+                            : machine.gpus.problem.empty() ? "none was found"
                                                            : machine.gpus.problem;
-    throw ConfigError("a GPU is asked for, but " + why,
+    throw ConfigError("a GPU was requested, but " + why,
                       request.gpus.empty() ? "--device cuda" : "--gpus " + request.gpus,
-                      "see `sftrun gpu-info`; --device cpu trains without a GPU");
+                      "see `sftrun gpu-info`; --device cpu trains on the CPU");
   }
   if (!visible.empty() && !machine.can_use_gpus) {
-    const std::string text =
-        fmt::format("{} GPU{} found, but this build of sftrun has no CUDA kernels", visible.size(),
-                    visible.size() == 1 ? "" : "s");
+    const std::string text = fmt::format("{} GPU{} found, but sftrun was built without CUDA",
+                                         visible.size(), visible.size() == 1 ? "" : "s");
     if (demanded)
       throw ConfigError(
-          text, {}, "build it where there is a CUDA compiler (make build), or use --device cpu");
+          text, {}, "build it on a machine with a CUDA compiler (make build), or use --device cpu");
     notes.push_back(text + ": training on the CPU");
     return {};
   }
@@ -81,7 +80,7 @@ int num_workers(const LaunchRequest& request, const Machine& machine, size_t num
     throw ConfigError(fmt::format("--nproc-per-node {} is neither auto nor a number of workers",
                                   request.nproc_per_node),
                       "--nproc-per-node " + request.nproc_per_node,
-                      "give auto, or a number from 1");
+                      "write auto, or a number of at least 1");
   }
   const bool too_many = num_gpus > 0 && *count > static_cast<int64_t>(num_gpus);
   if (too_many && !request.may_share_gpus) {
@@ -98,19 +97,21 @@ void check_nodes(const LaunchRequest& request) {
   if (request.nnodes < 1 || request.node_rank < 0 || request.node_rank >= request.nnodes) {
     throw ConfigError(
         fmt::format("--node-rank {} with --nnodes {}", request.node_rank, request.nnodes),
-        "command line", "nodes count from 0: give each node its own --node-rank below --nnodes");
+        "command line",
+        "set --node-rank to a different number from 0 to --nnodes - 1 on each node");
   }
   if (request.nnodes > 1 && request.master_addr.empty()) {
-    throw ConfigError("--nnodes needs --master-addr", "--nnodes " + std::to_string(request.nnodes),
-                      "give every node the address of node 0: --master-addr HOST");
+    throw ConfigError("--nnodes requires --master-addr",
+                      "--nnodes " + std::to_string(request.nnodes),
+                      "set the address of node 0 on every node: --master-addr HOST");
   }
   if (request.master_port < 0 || request.master_port > 65535) {
     throw ConfigError(fmt::format("--master-port {} is not a port", request.master_port),
-                      "command line", "give one from 1 to 65535, or leave it out");
+                      "command line", "choose one from 1 to 65535, or remove the flag");
   }
 }
 
-/// CPU binding can be switched off where another tool binds.
+/// CPU binding can be switched off, in case another tool does it.
 bool may_bind(const Environment& env) {
   const auto setting = env.find("SFTRUN_CPU_BIND");
   return setting == env.end() || setting->second != "none";
@@ -219,8 +220,7 @@ Environment worker_environment(const LaunchPlan& plan, const Environment& base, 
   env["TORCHELASTIC_RUN_ID"] = plan.run_id;
   env.try_emplace("OMP_NUM_THREADS", std::to_string(plan.threads_per_worker));
   if (!plan.gpus.empty()) {
-    // Indices are NVML's, in PCI order; a list that the user wrote keeps the order that it was
-    // written for.
+    // Indices are NVML's, in PCI order. A list that the user set keeps CUDA's own order.
     if (!base.contains("CUDA_VISIBLE_DEVICES")) env.try_emplace("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     env["CUDA_VISIBLE_DEVICES"] = plan.cuda_visible_devices;
   }
@@ -250,7 +250,7 @@ std::string describe(const LaunchPlan& plan) {
 int pick_free_port() {
   const int port = Socket().bind(0);
   if (port == 0)
-    throw CommError("no free TCP port on this machine", "bind", "give one with --master-port");
+    throw CommError("no free TCP port on this machine", "bind", "choose one with --master-port");
   return port;
 }
 

@@ -41,7 +41,7 @@ std::optional<HouseLine> parse_house_line(std::string_view line) {
 }
 
 bool contains_word_of_trouble(std::string_view line) {
-  // LibTorch's and NCCL's own levels, the C++ runtime's last words, and what people write.
+  // Levels of LibTorch and NCCL, final messages of the C++ runtime, and common words.
   for (const std::string_view words :
        {"[W", "[E", "[F", "NCCL WARN", "terminate called", "what():", "warning", "WARNING",
         "Warning", "error", "ERROR", "Error", "fatal", "FATAL", "Assertion", "Sanitizer"}) {

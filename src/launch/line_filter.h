@@ -10,8 +10,7 @@
 
 namespace sftrun::launch {
 
-/// Warnings about the run that the console has shown: by the launcher, by a worker, or by one
-/// before a restart.
+/// Warnings about the run that were already shown on the console, also before a restart.
 class WarningsShown {
  public:
   explicit WarningsShown(const std::vector<std::string>& shown)
@@ -23,35 +22,34 @@ class WarningsShown {
   std::set<std::string> shown_;
 };
 
-/// Chooses which lines of a worker reach the console (its log file has them all), and marks them
-/// with the rank.
+/// Selects the lines of a worker that are shown on the console (its log file has all lines), and
+/// marks them with the rank.
 ///
-/// Of the main rank everything from info up, of the others warnings and errors. Warnings that name
-/// no rank (log::warn) are about the run: each is shown once, whichever rank comes upon it first. A
-/// line in the house format says its level, of the rest stdout counts as info and stderr as what
-/// its words say. An error that ends the worker (`error: …` and what is indented below) is not
-/// shown: the supervisor reports it once, however many ranks met it. With a live progress line the
-/// lines of single steps are not shown either. One filter a stream: indented lines follow the line
-/// they belong to.
+/// Shown are, from the main rank, all lines of level info and higher; from the others, warnings and
+/// errors. Warnings that name no rank (log::warn) are about the run, and each is shown once. A line
+/// of core/log.h has a level. Other lines on stdout count as info; on stderr their words decide.
+/// The error that ends a worker (`error: …` and the indented lines below) is not shown, because the
+/// supervisor reports it once for all ranks. With a progress line, the lines of single steps are
+/// not shown. Each stream has its own filter, because indented lines belong to the line before.
 class LineFilter {
  public:
   struct Options {
     int rank = 0;
     bool is_main = true;                ///< rank 0 (the first local rank on other nodes)
     bool show_rank = false;             ///< more than one worker
-    bool hide_steps = false;            ///< a live line shows them
-    WarningsShown* warnings = nullptr;  ///< of this run so far; null: all are shown
+    bool hide_steps = false;            ///< the progress line shows them
+    WarningsShown* warnings = nullptr;  ///< shown so far; null: all warnings are shown
   };
   LineFilter(const Options& options, Stream stream) : options_(options), stream_(stream) {}
 
-  /// What to print; nullopt: nothing.
+  /// The line to print; nullopt: none.
   std::optional<std::string> show(std::string_view line);
 
  private:
   struct HouseLine;
 
   bool should_show(std::string_view line);
-  /// A warning that any rank may come upon: shown once, without a rank.
+  /// A warning about the run, which any rank may write: shown once, without a rank.
   bool is_about_run(const HouseLine& line) const;
 
   Options options_;
@@ -63,7 +61,7 @@ class LineFilter {
 /// …".
 bool is_step_line(std::string_view message);
 
-/// Whether the line is of the C++ stack trace at the end of a LibTorch error.
+/// Whether the line belongs to the C++ stack trace at the end of a LibTorch error.
 bool is_stack_trace(std::string_view line);
 
 }  // namespace sftrun::launch

@@ -3,8 +3,9 @@
 #include <memory>
 #include <string>
 
-/// The few entry points of NVML in use, declared here so that neither its header nor its library is
-/// needed to build. Signatures and constants: NVML API reference (docs.nvidia.com/deploy/nvml-api).
+/// The functions of NVML that are used. They are declared here, so that building needs neither
+/// NVML's header nor its library. Signatures and constants: NVML API reference
+/// (docs.nvidia.com/deploy/nvml-api).
 namespace sftrun::launch {
 
 using NvmlDevice = void*;
@@ -25,7 +26,7 @@ struct NvmlPciInfo {
   char bus_id[32];
 };
 
-/// Each pointer is null where the driver's library lacks the function.
+/// A pointer is null if the driver's library does not have the function.
 struct NvmlLibrary {
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
@@ -63,7 +64,7 @@ struct NvmlLibrary {
 /// The library's file: `given`, else SFTRUN_NVML_LIBRARY, else libnvidia-ml.so.1.
 std::string nvml_file(const std::string& given);
 
-/// Loads the library; `problem` says why where the result's handle is null.
+/// Loads the library; If the handle is null, `problem` says why.
 NvmlLibrary load_nvml(const std::string& file, std::string& problem);
 
 }  // namespace sftrun::launch

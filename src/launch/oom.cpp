@@ -11,7 +11,7 @@ namespace sftrun::launch {
 namespace fs = std::filesystem;
 namespace {
 
-/// The number behind `oom_kill` in a file of lines "name number".
+/// The number after `oom_kill` in a file with lines "name number".
 std::optional<uint64_t> oom_kill_line(const fs::path& path) {
   std::ifstream file(path);
   for (std::string name, value; file >> name >> value;) {
@@ -20,8 +20,8 @@ std::optional<uint64_t> oom_kill_line(const fs::path& path) {
   return std::nullopt;
 }
 
-/// The group of this process as /proc/self/cgroup names it, or the mount's root where that name is
-/// the host's.
+/// The group of this process from /proc/self/cgroup, or the root of the mount if that is a path of
+/// the host.
 fs::path own_group(const fs::path& proc, const fs::path& root, const std::string& controller) {
   std::ifstream file(proc / "self/cgroup");
   for (std::string line; std::getline(file, line);) {

@@ -29,7 +29,7 @@ std::string progress_line(const Status& status, int columns) {
   } else if (status.step > 0) {
     steps = fmt::format("{}", status.step);
   }
-  std::vector<std::string> parts;  // in the order of importance
+  std::vector<std::string> parts;  // most important first
   if (status.loss) parts.push_back(fmt::format("loss {:.4f}", *status.loss));
   if (status.eta_s) parts.push_back(format_duration(*status.eta_s) + " left");
   if (status.tokens_per_second) {

@@ -6,8 +6,7 @@
 
 namespace sftrun::launch {
 
-/// The live line, in at most `columns` columns; what matters least goes first when there is no
-/// room:
+/// The progress line, in at most `columns` columns. The least important parts are left out first:
 ///     training [=====>      ] 17/200  loss 1.8342  48.2k tok/s  12.30 GiB  3m 20s left
 std::string progress_line(const Status& status, int columns);
 

@@ -29,13 +29,15 @@ RunLock::RunLock(const std::filesystem::path& run_dir, int node_rank) {
   const auto path = run_dir / (node_rank == 0 ? ".lock" : fmt::format(".lock-{}", node_rank));
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) {
-    throw ConfigError(fmt::format("cannot write in the run directory: {}", std::strerror(errno)),
-                      path.string(), "choose an output.dir that you may write to");
+    throw ConfigError(fmt::format("cannot write to the run directory: {}", std::strerror(errno)),
+                      path.string(), "choose an output.dir with write permission");
   }
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {  // some network file systems
-      log::warn("{}: this file system has no locks ({}): make sure that one run uses it at a time",
-                run_dir.string(), std::strerror(errno));
+      log::warn(
+          "{}: this file system does not support locks ({}); do not start two runs in this "
+          "directory",
+          run_dir.string(), std::strerror(errno));
       return;
     }
     const std::string owner = read_owner(fd_);
@@ -44,7 +46,7 @@ RunLock::RunLock(const std::filesystem::path& run_dir, int node_rank) {
                       path.string(), "wait for it, stop it, or choose another output.dir");
   }
   const std::string owner = fmt::format("pid {} on {}\n", ::getpid(), observe::host_name());
-  // Only for the message above: nothing depends on it.
+  // Only for the message above.
   if (::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, owner.data(), owner.size(), 0) < 0) return;
 }
 

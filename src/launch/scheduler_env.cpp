@@ -11,7 +11,7 @@
 namespace sftrun::launch {
 namespace {
 
-/// Below the range from which Linux takes ports for outgoing connections (32768 and up).
+/// Below the ports that Linux uses for outgoing connections (32768 and up).
 constexpr int64_t kFirstPort = 15000, kNumPorts = 15000;
 
 std::optional<std::string> first_of(const Environment& env,
@@ -64,7 +64,7 @@ ExternalWorker from_torchrun(const Environment& env) {
 }
 
 std::optional<ExternalWorker> from_slurm(const Environment& env) {
-  // A batch script has SLURM_PROCID=0 too, but no step.
+  // A batch script also has SLURM_PROCID=0, but no step.
   if (!env.contains("SLURM_STEP_ID") && !env.contains("SLURM_STEPID")) return std::nullopt;
   const auto rank = int_of(env, {"SLURM_PROCID"});
   const auto world_size = int_of(env, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
@@ -80,7 +80,7 @@ std::optional<ExternalWorker> from_slurm(const Environment& env) {
       first_of(env, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}).value_or("");
   const std::string host = first_host(nodes);
   if (host.empty() && !env.contains("MASTER_ADDR")) {
-    throw ConfigError("Slurm gives no node list to find the first host in",
+    throw ConfigError("Slurm's node list is missing, so the host of rank 0 is unknown",
                       "environment variable SLURM_JOB_NODELIST",
                       "set MASTER_ADDR to the host of rank 0");
   }
@@ -95,7 +95,8 @@ struct MpiNames {
   std::initializer_list<const char*> rank, size, local_rank, local_size;
 };
 
-/// Ranks of one machine share a parent (mpirun or its proxy); a job's name is the same everywhere.
+/// Ranks of one machine share a parent (mpirun or its proxy); the job's name is the same on all
+/// machines.
 std::string port_of_mpi_job(const Environment& env) {
   const auto name = first_of(env, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID",
                                    "HYDRA_JOBID", "LSB_JOBID", "PBS_JOBID"});
@@ -125,9 +126,9 @@ std::optional<ExternalWorker> from_mpi(const Environment& env) {
     place.node_rank = *rank / place.local_world_size;
     const bool one_machine = place.local_world_size == place.world_size;
     if (!one_machine && !env.contains("MASTER_ADDR")) {
-      throw ConfigError("MPI does not say which host rank 0 runs on",
+      throw ConfigError("the host of rank 0 is unknown, because MPI does not report it",
                         "environment variable MASTER_ADDR",
-                        "pass it on: mpirun -x MASTER_ADDR=<host of rank 0> … "
+                        "set it: mpirun -x MASTER_ADDR=<host of rank 0> … "
                         "(-genv MASTER_ADDR <host> for MPICH and Intel MPI)");
     }
     return without_known(
@@ -137,16 +138,17 @@ std::optional<ExternalWorker> from_mpi(const Environment& env) {
   return std::nullopt;
 }
 
-/// Accelerate starts processes for GPUs (as torchrun) or through mpirun. Asked for several on a CPU
-/// without mpirun, it starts one, and sets MASTER_ADDR and MASTER_PORT but no rank.
+/// Accelerate starts processes for GPUs (like torchrun) or through mpirun. If several processes are
+/// requested on a CPU without mpirun, it starts only one, and sets MASTER_ADDR and MASTER_PORT but
+/// no rank.
 void refuse_one_of_several(const Environment& env) {
   const std::string on_cpu = ascii_lower(first_of(env, {"ACCELERATE_USE_CPU"}).value_or(""));
   if (on_cpu != "true" && on_cpu != "1") return;
   if (!env.contains("MASTER_ADDR") || !env.contains("MASTER_PORT")) return;
   throw ConfigError(
-      "Accelerate was asked for several processes on a CPU, but has started only this one",
+      "several processes on a CPU were requested, but Accelerate has started only this one",
       "environment variables ACCELERATE_USE_CPU and MASTER_ADDR",
-      "let sftrun start them: sftrun train … --device cpu --nproc-per-node N; or give Accelerate "
+      "start them with sftrun: sftrun train … --device cpu --nproc-per-node N; or give Accelerate "
       "--mpirun_hostfile FILE, or use torchrun");
 }
 

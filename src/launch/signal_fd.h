@@ -9,8 +9,8 @@
 
 namespace sftrun::launch {
 
-/// The signals that a supervisor answers, read from a descriptor; SIGPIPE is blocked as well. The
-/// former mask comes back at the end.
+/// Reads the supervisor's signals from a descriptor; SIGPIPE is blocked, too. The destructor
+/// restores the previous mask.
 class SignalFd {
  public:
   SignalFd() {

@@ -32,8 +32,8 @@ std::optional<T> get(const Json& json, const char* key) {
   return found->template get<T>();
 }
 
-/// write(2) without the SIGPIPE that a closed pipe raises: blocked for this thread, and taken back
-/// if it came.
+/// write(2) without the SIGPIPE of a closed pipe: the signal is blocked for this thread, and
+/// removed if it was raised.
 ssize_t write_without_sigpipe(int fd, const std::string& line) {
   sigset_t pipe_signal, before, pending;
   sigemptyset(&pipe_signal);

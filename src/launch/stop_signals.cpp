@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1};
 
-// A signal handler can reach nothing else than statics; all are lock-free atomics.
+// A signal handler can use only static variables; all are lock-free atomics.
 std::atomic<int> first_signal{0};
 std::atomic<int64_t> first_time_ns{0};
 std::array<struct sigaction, kStopSignals.size()> former_actions;

@@ -17,7 +17,7 @@ bool may_restart(const GroupOutcome& outcome, int restarts, int max_restarts) {
          restarts < max_restarts;
 }
 
-/// Each worker's log is written by this process, which nobody would tell that it was removed.
+/// Checks whether log files were removed: writing to a removed file does not fail.
 void require_logs(const SuperviseOptions& options) {
   std::string missing;
   for (int local_rank = 0; local_rank < options.plan.local_world_size; ++local_rank) {
@@ -38,8 +38,9 @@ double grace_from_environment(const Environment& env, double otherwise) {
   if (setting == env.end()) return otherwise;
   const auto seconds = parse_duration_s(setting->second);
   if (!seconds) {
-    throw ConfigError(fmt::format("SFTRUN_GRACE_S={} is not a time", setting->second),
-                      "environment variable SFTRUN_GRACE_S", "give seconds (90) or a time (2m)");
+    throw ConfigError(fmt::format("SFTRUN_GRACE_S={} is not a duration", setting->second),
+                      "environment variable SFTRUN_GRACE_S",
+                      "write seconds (90) or a duration (2m)");
   }
   return *seconds;
 }
@@ -48,7 +49,7 @@ int supervise(const SuperviseOptions& options) {
   const LaunchPlan& plan = options.plan;
   if (plan.master_port != 0 && plan.node_rank == 0 && !is_port_free(plan.master_port)) {
     throw ConfigError(fmt::format("port {} is already in use", plan.master_port), "--master-port",
-                      "choose another, or leave it out to get a free one");
+                      "choose another port, or remove the flag to get a free one");
   }
   make_directories(options.run_dir / "logs");
   remove_temporaries(options.run_dir / "logs");

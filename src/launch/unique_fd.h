@@ -41,11 +41,12 @@ struct Pipe {
   UniqueFd read, write;
 };
 
-/// Both ends close on exec. @throws DeviceError when the process has no descriptors left.
+/// A pipe whose ends are closed on exec. @throws DeviceError if the process has no descriptors
+/// left.
 inline Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw DeviceError(std::string("cannot make a pipe: ") + std::strerror(errno), "pipe2",
+    throw DeviceError(std::string("cannot create a pipe: ") + std::strerror(errno), "pipe2",
                       "raise the limit of open files (ulimit -n)");
   }
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};

@@ -20,7 +20,7 @@ int find_gpu(const GpuReport& report, const std::string& word) {
   return -1;
 }
 
-/// Of a list that names one GPU twice CUDA shows none.
+/// If the list names a GPU twice, CUDA shows no GPU.
 void require_new(const std::vector<VisibleGpu>& visible, int index, const std::string& setting,
                  const std::string& word) {
   for (const VisibleGpu& gpu : visible) {
@@ -62,9 +62,8 @@ std::vector<VisibleGpu> select_gpus(const std::vector<VisibleGpu>& visible,
                       : fmt::format("{} visible: 0 to {}", visible.size(), visible.size() - 1);
   if (const auto count = parse_int(gpus)) {
     if (*count < 1 || *count > static_cast<int64_t>(visible.size())) {
-      throw ConfigError(fmt::format("--gpus {} asks for {} GPUs ({})", gpus, *count, there_are),
-                        "--gpus " + gpus,
-                        "see `sftrun gpu-info`; --device cpu trains without a GPU");
+      throw ConfigError(fmt::format("--gpus {} requests {} GPUs ({})", gpus, *count, there_are),
+                        "--gpus " + gpus, "see `sftrun gpu-info`; --device cpu trains on the CPU");
     }
     return {visible.begin(), visible.begin() + *count};
   }
@@ -75,7 +74,7 @@ std::vector<VisibleGpu> select_gpus(const std::vector<VisibleGpu>& visible,
     const auto index = parse_int(trim(part));
     if (!index || *index < 0 || *index >= static_cast<int64_t>(visible.size())) {
       throw ConfigError(fmt::format("--gpus names GPU `{}` ({})", trim(part), there_are),
-                        "--gpus " + gpus, "give a number of GPUs, or a list such as 0,2,3");
+                        "--gpus " + gpus, "write a number of GPUs, or a list such as 0,2,3");
     }
     if (std::find(seen.begin(), seen.end(), *index) != seen.end()) {
       throw ConfigError(fmt::format("--gpus names GPU {} twice", *index), "--gpus " + gpus,

@@ -20,7 +20,7 @@ std::optional<int> number(const Environment& env, const std::string& name, int l
     throw ConfigError(
         fmt::format("{}={} is not a number from {} to {}", name, found->second, least, most),
         "environment variable " + name,
-        "let the launcher that starts the workers set it, or unset it");
+        "the launcher that starts the workers must set it; or unset it");
   }
   return static_cast<int>(*value);
 }
@@ -61,10 +61,10 @@ WorkerEnv worker_env(const Environment& env) {
   worker.world_size = *world_size;
   if (worker.rank >= worker.world_size) {
     throw ConfigError(fmt::format("RANK={} is not below WORLD_SIZE={}", *rank, *world_size),
-                      "environment", "ranks count from 0");
+                      "environment", "ranks are numbered from 0");
   }
   worker.local_world_size = number(env, "LOCAL_WORLD_SIZE", 1, worker.world_size).value_or(1);
-  // Starters of one process a pod (Kubernetes' PyTorchJob) leave the local rank out.
+  // Launchers that start one process per pod (Kubernetes' PyTorchJob) do not set the local rank.
   worker.local_rank =
       number(env, "LOCAL_RANK", 0, kMost).value_or(worker.rank % worker.local_world_size);
   worker.node_rank =

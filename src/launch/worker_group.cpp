@@ -94,7 +94,8 @@ void WorkerGroup::wait_for_news() {
     for (const int fd : worker->descriptors())
       fds.push_back({.fd = fd, .events = POLLIN, .revents = 0});
   }
-  ::poll(fds.data(), fds.size(), poll_timeout_ms());  // interrupted or not: everything is looked at
+  ::poll(fds.data(), fds.size(),
+         poll_timeout_ms());  // also if interrupted: everything is checked below
 }
 
 int WorkerGroup::poll_timeout_ms() const {
@@ -107,7 +108,7 @@ void WorkerGroup::answer_signals() {
   while (const auto signal = signals_.next()) {
     switch (*signal) {
       case SIGCHLD:
-        break;  // every loop looks at the children
+        break;  // every iteration checks the children
       case SIGTSTP:
         pause();
         break;
@@ -123,9 +124,9 @@ void WorkerGroup::answer_signals() {
 void WorkerGroup::answer_stop(int signal) {
   const double now = monotonic_seconds();
   if (stop_signal_ != 0 && now - stop_time_ < StopSignals::kSameRequestS)
-    return;  // schedulers repeat themselves
+    return;  // schedulers send the same signal several times
   if (state_ != State::kRunning) {
-    console_.print(Stream::kErr, signal_name(signal) + " again: stopping at once");
+    console_.print(Stream::kErr, signal_name(signal) + " again: stopping now");
     if (stop_signal_ == 0) stop_signal_ = signal;
     kill_all();
     return;
@@ -141,12 +142,12 @@ void WorkerGroup::answer_stop(int signal) {
       has_trained()
           ? fmt::format("{}: waiting up to {} for a checkpoint; press Ctrl-C again to stop now",
                         signal_name(signal), format_duration(grace_s_))
-          : fmt::format("{}: stopping; no step has been taken, there is nothing to save",
+          : fmt::format("{}: stopping; no step has been trained, so there is nothing to save",
                         signal_name(signal)));
   signal_all(signal);
 }
 
-/// Whether a worker may have something to save: it says that it trains, or has trained.
+/// Whether a worker may have something to save: it reported that it trains, or has trained.
 bool WorkerGroup::has_trained() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
     const auto& status = worker->last_status();
@@ -154,10 +155,10 @@ bool WorkerGroup::has_trained() const {
   });
 }
 
-/// Ctrl-Z: the workers are in groups of their own, where the terminal's stop does not reach them.
+/// Ctrl-Z: the terminal's signal does not reach the workers, because they are in their own groups.
 void WorkerGroup::pause() {
   signal_all(SIGSTOP);
-  ::kill(::getpid(), SIGSTOP);  // returns when somebody continues us
+  ::kill(::getpid(), SIGSTOP);  // returns after SIGCONT
   signal_all(SIGCONT);
 }
 
@@ -167,7 +168,7 @@ void WorkerGroup::reap() {
     guardian_.release(worker->pid());
     last_end_time_ = unix_seconds();
     if (has_died_of_stop(*worker->end()))
-      kill_all();  // before it listened: there is nothing to save, and the others would wait for it
+      kill_all();  // it had no handler yet, so there is nothing to save
     else if (is_at_fault(*worker->end()) && state_ != State::kFailing)
       end_the_others();
   }
@@ -180,7 +181,8 @@ bool WorkerGroup::has_died_of_stop(const WorkerEnd& end) const {
 
 bool WorkerGroup::is_at_fault(const WorkerEnd& end) const {
   if (!has_failed(end) || state_ == State::kKilled) return false;
-  // A rank that stopped on request closes its connections: what others make of that is no failure.
+  // A rank that stopped on request closes its connections; errors of other ranks about that are
+  // not failures.
   const bool some_stopped = std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
     return worker->end() && has_stopped(*worker->end());
   });
@@ -189,7 +191,7 @@ bool WorkerGroup::is_at_fault(const WorkerEnd& end) const {
 
 void WorkerGroup::end_the_others() {
   const bool already_told =
-      state_ == State::kStopping;  // a second signal would cut their checkpoint short
+      state_ == State::kStopping;  // a second signal would interrupt their checkpoint
   state_ = State::kFailing;
   teardown_time_ = unix_seconds();
   deadline_ = monotonic_seconds() + options_.failure_grace_s;
@@ -199,11 +201,10 @@ void WorkerGroup::end_the_others() {
 void WorkerGroup::mind_the_deadline() {
   if (deadline_ == 0 || monotonic_seconds() < deadline_) return;
   if (state_ == State::kStopping && has_trained()) {
-    console_.print(
-        Stream::kErr,
-        fmt::format("no checkpoint within {}: stopping at once; the last one written stays "
-                    "(SFTRUN_GRACE_S sets this time)",
-                    format_duration(grace_s_)));
+    console_.print(Stream::kErr,
+                   fmt::format("no checkpoint within {}: stopping now; the last checkpoint is kept "
+                               "(SFTRUN_GRACE_S sets this time)",
+                               format_duration(grace_s_)));
   }
   kill_all();
 }
@@ -229,8 +230,8 @@ bool WorkerGroup::any_running() const {
                      [](const auto& worker) { return worker->is_running(); });
 }
 
-/// Whether the end came from our telling it to, because another had failed: not if it crashed,
-/// however late that was noticed.
+/// Whether the worker ended because it was told to after another had failed. Not if it crashed,
+/// even if the crash was noticed later.
 bool WorkerGroup::was_told_to_end(const WorkerProcess& worker) const {
   const WorkerEnd& end = *worker.end();
   const double time = end.error ? end.error->time : end.time;
@@ -265,8 +266,7 @@ GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const Worke
           .stop_requested = stop_signal_ != 0};
 }
 
-/// As the workers agree: 130 or 75 if any stopped on request, 0 if all were done before the request
-/// reached them.
+/// 130 or 75 if a worker stopped on request, 0 if all were done before the request reached them.
 int WorkerGroup::stop_code(const std::vector<WorkerEnd>& ends) const {
   if (std::all_of(ends.begin(), ends.end(),
                   [](const WorkerEnd& end) { return has_exited_with(end, 0); }))

@@ -12,15 +12,15 @@
 
 namespace sftrun::launch {
 
-/// How one start of all workers ended.
+/// How a group of workers ended.
 struct GroupOutcome {
-  int exit_code = 0;  ///< 0, 75 or 130 where there was no failure
+  int exit_code = 0;  ///< 0, 75 or 130 without a failure
   std::optional<Error> failure;
   bool stop_requested = false;
 };
 
-/// The workers of one start, from fork to the last one's end. The supervisor makes a new group for
-/// each restart.
+/// All workers, from fork to the end of the last one. The supervisor makes a new group for each
+/// restart.
 class WorkerGroup {
  public:
   WorkerGroup(const SuperviseOptions& options, const WorkerCommand& command, int restart,

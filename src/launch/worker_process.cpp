@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kKeptLines = 30;
 
-/// All that can be read now; `closed` at the end of the stream.
+/// All bytes that can be read without waiting. Sets `closed` at the end of the stream.
 std::string read_available(int fd, bool& closed) {
   std::string bytes;
   char buffer[1 << 14];
@@ -23,7 +23,7 @@ std::string read_available(int fd, bool& closed) {
       closed = true;
       return bytes;
     }
-    if (bytes.size() > (1 << 20)) return bytes;  // the others have a turn
+    if (bytes.size() > (1 << 20)) return bytes;  // then the other workers are read
   }
 }
 
@@ -91,10 +91,11 @@ void WorkerProcess::log_line(std::string_view line) {
   if (!log_.is_open()) return;
   try {
     log_.append(line);
-  } catch (const Error& error) {  // a full disk ends the log, not the run
+  } catch (const Error& error) {  // a full disk stops the log, not the run
     log_ = LineFile();
-    console_.print(Stream::kErr, fmt::format("warning: the log of rank {} ends here\n{}",
-                                             options_.rank, error.what()));
+    console_.print(Stream::kErr,
+                   fmt::format("warning: cannot write the log of rank {} any more\n{}",
+                               options_.rank, error.what()));
   }
 }
 
@@ -122,7 +123,7 @@ void WorkerProcess::kill_group() const {
 bool WorkerProcess::reap() {
   if (!is_running()) return false;
   siginfo_t info{};
-  // Not reaped yet, so that neither its id nor its group's can belong to anybody else.
+  // It is not reaped yet, so no other process can have its id or its group's id.
   if (::waitid(P_PID, static_cast<id_t>(child_.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
     return false;
   if (info.si_pid != child_.pid) return false;

@@ -14,8 +14,8 @@
 
 namespace sftrun::launch {
 
-/// One running worker: its process, its log file, what it last said. Destroyed while it runs, it is
-/// killed with its whole group and reaped.
+/// One worker: its process, its log file and its last status. If it still runs, the destructor
+/// kills and reaps it with its whole group.
 class WorkerProcess {
  public:
   struct Options {
@@ -32,16 +32,15 @@ class WorkerProcess {
   int rank() const { return options_.rank; }
   bool is_running() const { return !end_; }
   const std::optional<WorkerEnd>& end() const { return end_; }
-  std::optional<Status> take_status();  ///< the newest, once
+  std::optional<Status> take_status();  ///< the newest status, if it was not taken yet
   const std::optional<Status>& last_status() const { return last_status_; }
 
-  /// The pipes still open, for poll.
+  /// The open pipes, for poll.
   std::vector<int> descriptors() const;
-  /// Takes what is in the pipes without waiting.
+  /// Reads the pipes without waiting.
   void read_pipes();
-  /// Looks whether it has ended; then kills what is left of its group, reaps it and gathers how it
-  /// ended.
-  /// @return whether it has ended just now
+  /// Checks whether the worker has ended. If so, kills the rest of its group, reaps it and records
+  /// how it ended.   @return whether it has ended since the last call
   bool reap();
   void signal(int signal) const;
   void kill_now();                                 ///< the whole group, at once
@@ -61,7 +60,7 @@ class WorkerProcess {
   LineSplitter out_, err_, status_;
   LineFilter out_filter_, err_filter_;
   std::deque<std::string> last_lines_;
-  std::optional<Status> newest_status_;  ///< until somebody takes it
+  std::optional<Status> newest_status_;  ///< until it is taken
   std::optional<Status> last_status_;
   std::optional<WorkerEnd> end_;
   bool was_killed_ = false;

@@ -83,7 +83,7 @@ TEST(DescribeFailure, AWorkerThatNamesNoStepWasLastHeardOf) {
       "error: training failed; first failure on rank 0 (local_rank 0, pid 100) while "
       "evaluating, after step 40: killed by SIGKILL (Killed)\n"
       "  at   logs/rank-0.log\n"
-      "  fix: look at the log; the same command resumes from the last checkpoint, if there is one");
+      "  fix: see the log; the same command resumes from the last checkpoint, if there is one");
   end.last_status = Status{.phase = Phase::kLoading};
   EXPECT_NE(describe_failure(end, {}, 0).message().find("pid 100) while loading: killed"),
             std::string::npos);

@@ -116,11 +116,12 @@ TEST(LaunchPlan, ANumberOfWorkersAsAskedFor) {
 TEST(LaunchPlan, NoGpuWhereOneIsDemanded) {
   Machine none = machine(0);
   none.gpus.problem = "no NVIDIA driver found";
-  EXPECT_EQ(message_of({.device = "cuda"}, none), "a GPU is asked for, but no NVIDIA driver found");
+  EXPECT_EQ(message_of({.device = "cuda"}, none),
+            "a GPU was requested, but no NVIDIA driver found");
   Machine hidden = machine(2);
   hidden.env["CUDA_VISIBLE_DEVICES"] = "";
   EXPECT_EQ(message_of({.gpus = "1"}, hidden),
-            "a GPU is asked for, but CUDA_VISIBLE_DEVICES hides every GPU");
+            "a GPU was requested, but CUDA_VISIBLE_DEVICES hides every GPU");
   EXPECT_EQ(make_plan({}, hidden).device, "cpu");
   EXPECT_NE(message_of({.gpus = "1", .device = "cpu"}, machine(1)), "");
 }
@@ -131,7 +132,7 @@ TEST(LaunchPlan, ABuildWithoutCudaTrainsOnTheCpuAndSaysSo) {
   const LaunchPlan plan = make_plan({}, two);
   EXPECT_EQ(plan.device, "cpu");
   EXPECT_EQ(plan.local_world_size, 1);
-  EXPECT_NE(describe(plan).find("note: 2 GPUs found, but this build of sftrun has no CUDA kernels"),
+  EXPECT_NE(describe(plan).find("note: 2 GPUs found, but sftrun was built without CUDA"),
             std::string::npos);
   EXPECT_NE(message_of({.device = "cuda"}, two), "");
   Machine one = machine(1);
@@ -144,7 +145,7 @@ TEST(LaunchPlan, OldGpusAreRefusedByName) {
   mixed.gpus.gpus[1].name = "Tesla V100";
   mixed.gpus.gpus[1].compute_major = 7;
   EXPECT_EQ(message_of({}, mixed),
-            "GPU 1 (Tesla V100, sm_70) is too old: sm_80 (Ampere) or newer is needed");
+            "GPU 1 (Tesla V100, sm_70) is too old: sm_80 (Ampere) or newer is required");
   EXPECT_EQ(make_plan({.gpus = "0,"}, mixed).cuda_visible_devices, "0");
   EXPECT_EQ(make_plan({.device = "cpu"}, mixed).device, "cpu");
 }
@@ -163,7 +164,7 @@ TEST(LaunchPlan, SeveralNodes) {
   EXPECT_EQ(plan.world_size(), 12);
   EXPECT_EQ(plan.rank_of(1), 9);
   EXPECT_EQ(plan.master_port, 29500);
-  EXPECT_EQ(message_of({.nnodes = 2}, machine(1)), "--nnodes needs --master-addr");
+  EXPECT_EQ(message_of({.nnodes = 2}, machine(1)), "--nnodes requires --master-addr");
   const LaunchPlan tunnel = make_plan({.nnodes = 2, .master_addr = "127.0.0.1"}, machine(1));
   EXPECT_EQ(tunnel.master_addr, "127.0.0.1");
   EXPECT_NE(message_of({.nnodes = 2, .node_rank = 2, .master_addr = "a"}, machine(1)), "");

@@ -67,7 +67,7 @@ TEST_F(FakeNvml, ADriverTooOldForCuda13IsNamed) {
 TEST_F(FakeNvml, NoGpuNoDriverOrABrokenOneIsSaid) {
   EXPECT_EQ(query().problem, "the NVIDIA driver reports no GPU");
   ::setenv("FAKE_NVML_BROKEN", "1", 1);
-  EXPECT_EQ(query().problem, "the NVIDIA driver does not answer: Driver/library version mismatch");
+  EXPECT_EQ(query().problem, "the NVIDIA driver does not respond: Driver/library version mismatch");
   EXPECT_EQ(query_gpus("libno-such-thing.so").problem,
             "no NVIDIA driver found (libno-such-thing.so is not installed)");
 }

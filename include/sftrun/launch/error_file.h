@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-/// How a failing worker tells its launcher why: one JSON file, named by SFTRUN_ERROR_FILE, written
-/// atomically. The launcher reports the earliest one as the root cause (the idea of PyTorch's
-/// torch/distributed/elastic/multiprocessing/errors).
+/// The file in which a failing worker reports its error to the launcher: JSON, named by
+/// SFTRUN_ERROR_FILE, written atomically. The launcher reports the earliest one as the root cause
+/// (as in PyTorch's torch/distributed/elastic/multiprocessing/errors).
 namespace sftrun::launch {
 
 struct WorkerError {
@@ -15,20 +15,19 @@ struct WorkerError {
   int pid = 0;
   double time = 0;              ///< seconds since the epoch, when the failure was noticed
   std::optional<int64_t> step;  ///< optimizer step
-  std::string message;          ///< full rendered text: `error: … / at … / fix: …`
+  std::string message;          ///< the full text: `error: … / at … / fix: …`
   int exit_code = 5;
   bool peer_lost =
-      false;  ///< only because another rank went away; never the root cause while there is another
+      false;  ///< only because another rank is gone; not the root cause if there is another failure
 };
 
-/// What a worker calls where it catches its error, before it exits: fills in rank, local rank, pid
-/// and the time from this process. Does nothing without SFTRUN_ERROR_FILE; the first error of a
-/// process stays. Never throws.
-/// @param peer_lost a collective failed because a peer is gone; also found by the message's words
+/// Writes the error file of this process, with its rank, local rank, pid and the time. Does nothing
+/// without SFTRUN_ERROR_FILE, or if the file exists. Never throws.
+/// @param peer_lost a collective failed because a peer is gone; also detected from the message
 /// @return whether a file was written
 bool write_error_file(const std::string& message, int exit_code, std::optional<int64_t> step = {},
                       bool peer_lost = false) noexcept;
-/// The same with everything given.
+/// The same with all values given.
 bool write_error_file(const std::filesystem::path& path, const WorkerError& error) noexcept;
 
 /// nullopt if there is none or it cannot be parsed.

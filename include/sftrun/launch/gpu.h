@@ -8,9 +8,9 @@
 /// NVIDIA GPUs as the driver's management library (NVML, loaded at run time) describes them.
 namespace sftrun::launch {
 
-/// What the driver does not tell is absent.
+/// Values that the driver does not report are absent.
 struct GpuInfo {
-  int index = 0;  ///< in PCI order, as nvidia-smi counts
+  int index = 0;  ///< in PCI order, as in nvidia-smi
   std::string name, uuid;
   std::string pci_bus_id;  ///< "00000000:81:00.0"
   int numa_node = -1;      ///< -1: unknown
@@ -20,7 +20,7 @@ struct GpuInfo {
   std::optional<double> power_w, power_limit_w;
   std::optional<int> sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz;
   std::optional<int> pcie_gen, pcie_gen_max, pcie_width, pcie_width_max;
-  int num_nvlinks = 0;  ///< that are up
+  int num_nvlinks = 0;  ///< active links
 
   /// Kernels are compiled for sm_80 (Ampere) and newer.
   bool is_too_old() const { return compute_major > 0 && compute_major < 8; }
@@ -30,19 +30,19 @@ struct GpuReport {
   std::vector<GpuInfo> gpus;
   std::string driver_version;   ///< "580.65.06"; empty without a driver
   int cuda_driver_version = 0;  ///< 13000 for 13.0
-  /// links[i][j] joins GPU i and j, in nvidia-smi's words: "X" itself, "NV18" 18 NVLinks, "PIX" one
-  /// PCIe switch, "PXB" several, "PHB" the CPU's host bridge, "NODE" within a NUMA node, "SYS"
+  /// links[i][j] connects GPU i and j, in nvidia-smi's terms: "X" itself, "NV18" 18 NVLinks, "PIX"
+  /// one PCIe switch, "PXB" several, "PHB" the CPU's host bridge, "NODE" within a NUMA node, "SYS"
   /// between sockets, "?" unknown.
   std::vector<std::vector<std::string>> links;
-  std::string problem;  ///< why there is nothing to report, when there is nothing
+  std::string problem;  ///< why `gpus` is empty
 };
 
-/// Asks NVML. Without it, counts /dev/nvidia*; never throws.
+/// Queries NVML; without it, counts /dev/nvidia*. Never throws.
 /// @param library file to load; empty: SFTRUN_NVML_LIBRARY, else libnvidia-ml.so.1
 GpuReport query_gpus(const std::string& library = {});
 
-/// CUDA 13 needs driver 580. Empty if the driver is new enough or its version unknown, else what to
-/// say about it.
+/// A warning if the driver is too old (CUDA 13 needs driver 580). Empty if it is new enough or its
+/// version is unknown.
 std::string driver_complaint(const GpuReport& report);
 
 }  // namespace sftrun::launch

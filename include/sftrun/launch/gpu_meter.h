@@ -6,11 +6,12 @@
 
 namespace sftrun::launch {
 
-/// How busy one GPU is, by NVML; asked once a step. Without the driver's library it knows nothing.
+/// Utilization of one GPU, from NVML, read once per step. Without the driver's library it is
+/// unknown.
 class GpuMeter {
  public:
   /// @param pci_bus_id of the GPU: "00000000:81:00.0", in upper or lower case
-  /// @param library as of query_gpus
+  /// @param library as in query_gpus
   explicit GpuMeter(const std::string& pci_bus_id, const std::string& library = {});
   ~GpuMeter();
   GpuMeter(GpuMeter&&) noexcept;

@@ -4,9 +4,9 @@
 
 namespace sftrun::launch {
 
-/// One run directory belongs to one run at a time: flock(2) on `<run dir>/.lock` (`.lock-<n>` on
-/// node n > 0), which the kernel gives back when the process ends, however it ends. The file stays
-/// and names the last owner.
+/// Only one run may use a run directory at a time: flock(2) on `<run dir>/.lock` (`.lock-<n>` on
+/// node n > 0), which the kernel releases when the process ends. The file remains and names the
+/// last owner.
 class RunLock {
  public:
   /// Creates the directory. @throws ConfigError naming the process that holds it.

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-/// What a worker tells its launcher while it runs: one JSON object a line over the pipe named by
+/// Status lines from a worker to its launcher: one JSON object per line over the pipe in
 /// SFTRUN_STATUS_FD.
 ///     {"phase":"training","step":17,"total_steps":200,"loss":1.83,"tokens_per_second":48210,"eta_s":71,"memory_bytes":…}
 /// Only the newest line matters; a line that does not fit into the pipe is dropped.
@@ -18,8 +18,8 @@ std::optional<Phase> parse_phase(std::string_view name);
 
 struct Status {
   Phase phase = Phase::kLoading;
-  int64_t step = 0, total_steps = 0;        ///< total_steps 0: not known
-  std::optional<double> loss;               ///< a loss that is not finite travels as absent
+  int64_t step = 0, total_steps = 0;        ///< total_steps 0: unknown
+  std::optional<double> loss;               ///< absent if the loss is not finite
   std::optional<double> tokens_per_second;  ///< of all ranks
   std::optional<double> eta_s;
   std::optional<uint64_t>
@@ -31,13 +31,13 @@ std::string to_json_line(const Status& status);  ///< without the newline
 /// nullopt if `line` is not a status line.
 std::optional<Status> parse_status(std::string_view line);
 
-/// The worker's end. Never blocks, never throws, never raises SIGPIPE; without a launcher it does
-/// nothing. Not thread-safe. Does not own the descriptor (it is the process's).
+/// The worker's end of the pipe. Never blocks, never throws, never raises SIGPIPE; without a
+/// launcher it does nothing. Not thread-safe. Does not own the descriptor.
 class StatusWriter {
  public:
   StatusWriter();  ///< descriptor from SFTRUN_STATUS_FD
   explicit StatusWriter(int fd);
-  /// @return whether the line went out (false: no launcher, pipe full or closed).
+  /// @return whether the line was written (false: no launcher, pipe full or closed).
   bool write(const Status& status) noexcept;
   bool is_connected() const { return fd_ >= 0; }
 

@@ -1,10 +1,10 @@
 #pragma once
 
-/// A worker's answer to SIGINT, SIGTERM and SIGUSR1: finish the step, write a checkpoint, exit.
+/// Handling of SIGINT, SIGTERM and SIGUSR1 in a worker: finish the step, write a checkpoint, exit.
 namespace sftrun::launch {
 
-/// Installs the handlers for as long as it lives (one at a time in a process) and puts the former
-/// ones back. The first signal only sets a flag. A second one ends the process at once with the
+/// Installs the handlers (only one object per process at a time); the destructor restores the
+/// previous ones. The first signal only sets a flag. A second one ends the process at once with the
 /// first one's exit code, by _exit; copies that arrive within kSameRequestS count as the first
 /// (schedulers signal both the launcher, which forwards, and every process of the job). `requested`
 /// and `exit_code` may be called from any thread.
@@ -19,7 +19,7 @@ class StopSignals {
 
   bool requested() const { return signal() != 0; }
   int signal() const;     ///< the first signal; 0: none yet
-  int exit_code() const;  ///< 130 for SIGINT, 75 for SIGTERM and SIGUSR1, 0 while none came
+  int exit_code() const;  ///< 130 for SIGINT, 75 for SIGTERM and SIGUSR1, 0: no signal yet
 };
 
 /// 130 for SIGINT, else 75.

@@ -6,43 +6,42 @@
 
 #include "sftrun/launch/launch_plan.h"
 
-/// Starts one process per worker of this machine, watches them, and never leaves one behind.
+/// Starts one process per worker of this machine and supervises them. No process is left behind.
 namespace sftrun::launch {
 
 struct WorkerCommand {
   std::string executable;              ///< "/proc/self/exe": this program
-  std::vector<std::string> arguments;  ///< argv, the name first
+  std::vector<std::string> arguments;  ///< argv, including the name
 };
 
 struct SuperviseOptions {
   LaunchPlan plan;
-  Environment environment;  ///< the workers', before torchrun's variables
+  Environment environment;  ///< of the workers, without torchrun's variables
   WorkerCommand command;
   WorkerCommand restart_command;  ///< after a failure: continues from the last checkpoint
-  std::filesystem::path run_dir;  ///< logs/rank-N.log and logs/error-rank-N.json lie in it
+  std::filesystem::path run_dir;  ///< has logs/rank-N.log and logs/error-rank-N.json
   int max_restarts = 0;
-  double grace_s = 60;           ///< from a stop signal to SIGKILL: time to write a checkpoint
+  double grace_s = 60;           ///< from a stop signal to SIGKILL, to write a checkpoint
   double untrained_grace_s = 5;  ///< the same before the first step, when there is nothing to save
-  double failure_grace_s = 3;    ///< the same for the others when one has failed
+  double failure_grace_s = 3;    ///< the same for the other workers after one has failed
 };
 
-/// SFTRUN_GRACE_S where it is set ("90", "2m"). @throws ConfigError if it is no time.
+/// SFTRUN_GRACE_S if it is set ("90", "2m"). @throws ConfigError if it is not a duration.
 double grace_from_environment(const Environment& env, double otherwise);
 
-/// Runs the workers to their end.
+/// Runs the workers until they end.
 ///
-/// - The console shows rank 0 and everybody's warnings; on a terminal a live line with rank 0's
-/// status.
-/// - SIGINT, SIGTERM, SIGUSR1 (and SIGHUP, as SIGTERM) are passed on; workers get `grace_s`. A
-/// second one kills them.
-/// - A worker that fails ends the others within `failure_grace_s`.
-/// - Workers lead process groups of their own, and die with this process however it ends.
+/// - The console shows the lines of rank 0 and the warnings of all ranks; on a terminal also a
+///   progress line with the status of rank 0.
+/// - SIGINT, SIGTERM, SIGUSR1 (and SIGHUP, as SIGTERM) are passed on, and workers have `grace_s` to
+///   end. A second signal kills them.
+/// - If a worker fails, the others are ended within `failure_grace_s`.
+/// - Each worker leads its own process group, and is killed when this process ends.
 ///
-/// Single-threaded callers only (it forks).
+/// The caller must be single-threaded, because it forks.
 /// @return 0 done, 75 or 130 stopped on request
-/// @throws Error with the worker's own code and message for 2, 3 and 4; 5 naming the first failure
-/// after `max_restarts`
-///         restarts; 4 when the kernel's OOM killer took a worker.
+/// @throws Error with the worker's own code and message for 2, 3 and 4; 5 with the first failure,
+/// after `max_restarts` restarts; 4 if the kernel's OOM killer killed a worker.
 int supervise(const SuperviseOptions& options);
 
 }  // namespace sftrun::launch

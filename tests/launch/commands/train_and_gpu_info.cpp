@@ -126,8 +126,7 @@ TEST_F(Commands, OneRunDirectoryOneRun) {
 
 TEST_F(Commands, GpuInfoWithoutAGpuDescribesTheMachine) {
   ASSERT_EQ(run("", "gpu-info"), 0) << err();
-  EXPECT_TRUE(
-      out().starts_with("Number of GPUs: 0\nThere is no GPU to train on: no NVIDIA driver found"))
+  EXPECT_TRUE(out().starts_with("Number of GPUs: 0\nNo GPU was found: no NVIDIA driver found"))
       << out();
   EXPECT_NE(out().find("\nCPU: "), std::string::npos) << out();
   EXPECT_NE(out().find("\nMemory: "), std::string::npos) << out();
@@ -144,7 +143,7 @@ TEST_F(Commands, GpuInfoDescribesGpus) {
   ASSERT_EQ(run(fake, "gpu-info"), 0) << err();
   EXPECT_TRUE(out().starts_with("Number of GPUs: 2\n")) << out();
   for (const char* part : {"GPU 0: NVIDIA H200 (sm_90)",
-                           "GPU 1: Tesla V100 (sm_70)  REFUSED: older than sm_80 (Ampere)",
+                           "GPU 1: Tesla V100 (sm_70)  NOT SUPPORTED: older than sm_80 (Ampere)",
                            "80.00 GiB total, 60.00 GiB free", "  utilization  37%",
                            "  temperature  45 °C", "  power        123 W of ?", "GPU0     X   NV2",
                            "Driver: 535.1", "CUDA of the driver: 13.0", "too old for CUDA 13"}) {
