@@ -34,21 +34,20 @@ std::optional<uint64_t> size_of(const json& object) {
                             const Settings& settings) {
   throw CommError("the hub's answer is malformed: " + printable(what, settings),
                   shown_url(url, settings),
-                  "does HF_ENDPOINT name a hub? does a proxy answer in its place?");
+                  "check that HF_ENDPOINT is a hub and that no proxy answers instead");
 }
 
 /// One entry of a listing; nullopt for a folder.
 std::optional<RemoteFile> file_of(const json& entry, const std::string& url,
                                   const Settings& settings) {
-  if (!entry.is_object()) malformed("an entry that is no object", url, settings);
+  if (!entry.is_object()) malformed("an entry that is not an object", url, settings);
   if (text_of(entry, "type") != "file") return std::nullopt;
   RemoteFile file{.path = text_of(entry, "path")};
-  if (!is_relative_path(file.path))
-    malformed("a file's name that leaves its folder", url, settings);
+  if (!is_relative_path(file.path)) malformed("a file name outside its folder", url, settings);
   const auto lfs = entry.find("lfs");
   const bool is_large = lfs != entry.end() && lfs->is_object();
   const std::optional<uint64_t> size = size_of(is_large ? *lfs : entry);
-  if (!size) malformed("a file's size that is none: " + file.path, url, settings);
+  if (!size) malformed("an invalid file size: " + file.path, url, settings);
   file.size = *size;
   file.checksum = checksum_of_etag(text_of(is_large ? *lfs : entry, "oid"));
   return file;
@@ -108,13 +107,13 @@ HubApi::Page HubApi::get_page(const RepoName& name, const std::string& url) {
   return with_retries(Retries(policy_, shown_url(url, settings_), should_stop_), [&] {
     std::string body;
     const BodySink sink{.write = [&](std::span<const char> bytes) {
-      if (body.size() + bytes.size() > kMaxPageBytes) malformed("it does not end", url, settings_);
+      if (body.size() + bytes.size() > kMaxPageBytes) malformed("it is too long", url, settings_);
       body.append(bytes.data(), bytes.size());
     }};
     const Response response = http_.send({.url = url}, sink);
     if (!response.ok()) fail(name, response);
     Page page{.content = json::parse(body, nullptr, /*allow_exceptions=*/false)};
-    if (page.content.is_discarded()) throw TransientFailure("the hub's answer is no JSON");
+    if (page.content.is_discarded()) throw TransientFailure("the hub's answer is not JSON");
     page.next_url = next_link(response.header("link"));
     return page;
   });
@@ -135,14 +134,14 @@ Listing HubApi::list(const RepoName& name) {
       fmt::format("{}/tree/{}?recursive=true&expand=false", api_url(name), listing.commit);
   for (size_t pages = 0; !url.empty(); ++pages) {
     const Page page = get_page(name, url);
-    if (!page.content.is_array()) malformed("it is no list of files", url, settings_);
+    if (!page.content.is_array()) malformed("it is not a list of files", url, settings_);
     for (const json& entry : page.content) {
       if (auto file = file_of(entry, url, settings_)) listing.files.push_back(std::move(*file));
     }
     if (listing.files.size() > kMaxFiles || pages > kMaxPages)
-      malformed("its list of files does not end", url, settings_);
+      malformed("its list of files is too long", url, settings_);
     if (!page.next_url.empty() && origin_of(page.next_url) != origin_of(settings_.endpoint))
-      malformed("its list of files continues on another page", url, settings_);
+      malformed("the next page of its list of files is on another host", url, settings_);
     url = page.next_url;
   }
   return listing;
@@ -156,18 +155,19 @@ FileMetadata HubApi::metadata(const RepoName& name, const std::string& commit,
     if (!response.ok() && response.redirect_url.empty()) fail(name, response);
     const std::string linked = response.header("x-linked-etag");
     FileMetadata metadata{.etag = plain_etag(linked.empty() ? response.header("etag") : linked)};
-    if (metadata.etag.empty()) throw TransientFailure("the hub names no ETag for the file");
+    if (metadata.etag.empty()) throw TransientFailure("the hub sent no ETag for the file");
     if (!is_relative_path(metadata.etag) || metadata.etag.find('/') != std::string::npos)
-      malformed("an ETag that can be no file's name", url, settings_);
+      malformed("an ETag that is not a valid file name", url, settings_);
     const std::string size = response.header("x-linked-size");
     if (!size.empty() && size != std::to_string(file.size)) {
-      throw TransientFailure(fmt::format("the hub lists the file with {} bytes and serves {}",
+      throw TransientFailure(fmt::format("the hub lists {} bytes for the file, but sends {}",
                                          file.size, printable(size, settings_)));
     }
     const Checksum named = checksum_of_etag(metadata.etag);
     const bool known = file.checksum.kind != Checksum::Kind::kNone;
     if (known && named.kind == file.checksum.kind && named != file.checksum)
-      throw TransientFailure("the hub lists the file with another checksum than it serves");
+      throw TransientFailure(
+          "the hub's list and its response have different checksums for the file");
     metadata.checksum = known ? file.checksum : named;
     return metadata;
   });

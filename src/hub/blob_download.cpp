@@ -51,7 +51,7 @@ std::string fix_for(int error) {
       return "raise the limit on the size of files (ulimit -f), or set HF_HOME to a directory on "
              "another file system";
     default:
-      return "set HF_HOME or HF_HUB_CACHE to a directory you may write to";
+      return "set HF_HOME or HF_HUB_CACHE to a directory with write permission";
   }
 }
 
@@ -110,7 +110,7 @@ void BlobDownload::attempt() {
   constexpr long kRangeNotSatisfiable = 416;
   if (response.status == kRangeNotSatisfiable) {
     restart();
-    throw TransientFailure("the server has no such range of the file");
+    throw TransientFailure("the server does not have this range of the file");
   }
   if (!response.ok()) api_.fail(task_.name, response);
   if (offset_ < task_.size) {
@@ -127,18 +127,18 @@ void BlobDownload::accept(const Response& response) {
                       (range->total == "*" || range->total == std::to_string(task_.size));
     if (!fits) {
       restart();
-      throw TransientFailure("the server sends another part of the file than was asked for");
+      throw TransientFailure("the server sent another part of the file than requested");
     }
   } else if (offset_ > 0) {
     restart();  // the server does not support ranges
   }
   const std::string encoding = response.header("content-encoding");
   if (!encoding.empty() && encoding != "identity")
-    throw TransientFailure("the server compresses the file, though asked not to");
+    throw TransientFailure("the server compressed the file, although it was asked not to");
   const auto length = number(response.header("content-length"));
   if (length && *length != task_.size - offset_) {
-    throw TransientFailure(fmt::format("the server announces {} bytes where {} are missing",
-                                       *length, task_.size - offset_));
+    throw TransientFailure(fmt::format("the server announced {} bytes, but {} are missing", *length,
+                                       task_.size - offset_));
   }
 }
 
@@ -146,7 +146,7 @@ void BlobDownload::store(std::span<const char> bytes) {
   if (bytes.size() > task_.size - offset_) {
     restart();
     throw TransientFailure(
-        fmt::format("more than the {} bytes came that the file has", task_.size));
+        fmt::format("the server sent more than the {} bytes of the file", task_.size));
   }
   digest_.update(bytes.data(), bytes.size());
   tally_.received_bytes += bytes.size();
@@ -175,13 +175,13 @@ void BlobDownload::finish() {
   const bool right =
       task_.checksum.kind == Checksum::Kind::kNone || digest_.hex() == task_.checksum.hex;
   if (!right) {
-    constexpr int kOnceMore = 2;  // the first time the resumed part may be wrong
+    constexpr int kAttempts = 2;  // the first time the resumed part may be wrong
     restart();
-    if (++wrong_checksums_ < kOnceMore)
-      throw TransientFailure("what came has another checksum than the hub names");
+    if (++wrong_checksums_ < kAttempts)
+      throw TransientFailure("the downloaded file has a wrong checksum");
     ::unlink(task_.incomplete.c_str());
-    throw CommError("what came has another checksum than the hub names, twice",
-                    shown_url(task_.url), "does a proxy change it? try again later");
+    throw CommError("the downloaded file has a wrong checksum, twice", shown_url(task_.url),
+                    "check whether a proxy changes it, or try again later");
   }
   if (::fsync(fd_) != 0) throw_write_error();
   if (::rename(task_.incomplete.c_str(), task_.blob.c_str()) != 0) throw_write_error();

@@ -27,7 +27,7 @@ void make_folder(const fs::path& path) {
   fs::create_directories(path, code);
   if (!code) return;
   throw DeviceError(fmt::format("cannot create directory: {}", code.message()), path.string(),
-                    "set HF_HOME or HF_HUB_CACHE to a directory you may write to");
+                    "set HF_HOME or HF_HUB_CACHE to a directory with write permission");
 }
 
 /// https://bford.info/cachedir/
@@ -114,7 +114,7 @@ void RepoCache::link(const std::string& commit, const std::string& path,
   if (!code) return;
   std::error_code ignored;
   fs::remove(temporary, ignored);
-  throw DeviceError(fmt::format("cannot put the file into place: {}", code.message()),
+  throw DeviceError(fmt::format("cannot link the file into the snapshot: {}", code.message()),
                     target.string(),
                     "set HF_HOME or HF_HUB_CACHE to a directory of a file system with symbolic "
                     "links");

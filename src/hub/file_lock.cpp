@@ -40,7 +40,7 @@ bool FileLock::try_lock(const std::filesystem::path& path) {
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kForTheGroupToo);
   if (fd_ < 0) {
     throw DeviceError(fmt::format("cannot open the lock: {}", std::strerror(errno)), path.string(),
-                      "set HF_HOME or HF_HUB_CACHE to a directory you may write to");
+                      "set HF_HOME or HF_HUB_CACHE to a directory with write permission");
   }
   struct stat held {};
   const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;

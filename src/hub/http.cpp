@@ -63,14 +63,15 @@ bool is_lasting(CURLcode code) {
   }
 }
 
-/// No connection came about. A timeout is one: transfers have none but for connecting.
+/// Whether no connection was made. This includes timeouts, because only connecting has one.
 bool is_unreachable(CURLcode code) {
   return code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY ||
          code == CURLE_COULDNT_CONNECT || code == CURLE_OPERATION_TIMEDOUT;
 }
 
 /// libcurl leaves SIGPIPE to its caller, and OpenSSL writes to sockets that the other end has
-/// closed. It is the writing thread's signal: held back here, and taken if it came.
+/// closed. The signal goes to the writing thread, so it is blocked here, and removed if it was
+/// raised.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {
@@ -157,16 +158,16 @@ class HttpClient::Exchange {
 
   [[noreturn]] void fail(CURLcode code) const {
     const std::string detail = error_text_[0] != '\0' ? error_text_ : curl_easy_strerror(code);
-    const std::string what = stalled_
-                                 ? fmt::format("no byte came for {:g} s", settings_.stall_timeout_s)
-                                 : printable(detail, settings_);
+    const std::string what =
+        stalled_ ? fmt::format("no data was received for {:g} s", settings_.stall_timeout_s)
+                 : printable(detail, settings_);
     if (!is_lasting(code)) {
       TransientFailure failure(what);
       failure.unreachable = is_unreachable(code) || (stalled_ && response_.headers.empty());
       throw failure;
     }
     throw CommError(what, shown_url(request_.url, settings_),
-                    "look at HF_ENDPOINT, at proxies, and at the certificates (SSL_CERT_FILE)");
+                    "check HF_ENDPOINT, proxies, and certificates (SSL_CERT_FILE)");
   }
 
   void begin() {
@@ -180,7 +181,7 @@ class HttpClient::Exchange {
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) return;
     if (response_.headers.size() >= kMaxHeaders || line.size() > kMaxHeaderBytes)
-      throw TransientFailure("the answer has too many headers");
+      throw TransientFailure("the response has too many headers");
     response_.headers[lower(line.substr(0, colon))] = std::string(trim(line.substr(colon + 1)));
   }
 
@@ -291,14 +292,15 @@ Response HttpClient::send(Request request, const BodySink& sink,
     const bool downgrade = request.url.starts_with("https://") &&
                            !origin_of(response.redirect_url).starts_with("https://");
     if (downgrade || origin_of(response.redirect_url).empty()) {
-      throw CommError(fmt::format("a redirect to {} is not followed",
-                                  downgrade ? "an unencrypted host" : "what is no web address"),
-                      shown_url(request.url, settings_), "look at HF_ENDPOINT and at proxies");
+      throw CommError(
+          fmt::format("a redirect to {} is not followed",
+                      downgrade ? "an unencrypted host" : "an address that is not http(s)"),
+          shown_url(request.url, settings_), "check HF_ENDPOINT and proxies");
     }
     request.url = response.redirect_url;
   }
   throw CommError(fmt::format("redirected more than {} times", kMaxRedirects),
-                  shown_url(request.url, settings_), "look at HF_ENDPOINT and at proxies");
+                  shown_url(request.url, settings_), "check HF_ENDPOINT and proxies");
 }
 
 std::string printable(std::string_view text, const Settings& settings) {
@@ -312,9 +314,7 @@ std::string printable(std::string_view text, const Settings& settings) {
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
   }
   if (line.size() > kLongest) {
-    size_t end = kLongest;
-    while (end > 0 && (line[end] & 0xc0) == 0x80) --end;  // not within a character
-    line = line.substr(0, end) + "…";
+    line = std::string(utf8_prefix(line, kLongest)) + "…";
   }
   return std::string(trim(line));
 }

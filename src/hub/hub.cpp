@@ -92,7 +92,7 @@ Cached look_up(const RepoName& name, const RepoCache& cache, const Choose& choos
 Snapshot from_cache(const Cached& cached, const Options& options) {
   const Snapshot& snapshot = *cached.snapshot;
   if (!cached.certain) {
-    log::warn("{}: the cache holds {} file{}; whether that is all of them is not known",
+    log::warn("{}: the cache has {} file{}; it is unknown whether these are all files",
               snapshot.name.text(), snapshot.files.size(), snapshot.files.size() == 1 ? "" : "s");
   }
   if (!options.quiet) {
@@ -106,14 +106,15 @@ Snapshot from_cache(const Cached& cached, const Options& options) {
                                const Settings& settings) {
   if (cached.none && cached.certain) throw DataError(cached.none->message, {}, cached.none->fix);
   const std::string detail =
-      cached.none ? "of what is there: " + cached.none->message : cached.missing + " is missing";
+      cached.none ? "in the cache: " + cached.none->message : cached.missing + " is missing";
   throw DataError(
-      fmt::format("{} is not in the cache ({}), and {} forbids to download it", name.text(), detail,
+      fmt::format("{} is not in the cache ({}), and {} forbids downloading it", name.text(), detail,
                   settings.offline),
       settings.cache_dir.string(),
-      fmt::format("unset {}, or run `sftrun download {}` where there is a network and copy the "
-                  "cache",
-                  settings.offline, name.text()));
+      fmt::format(
+          "unset {}, or run `sftrun download {}` on a machine with network access and copy the "
+          "cache",
+          settings.offline, name.text()));
 }
 
 /// Asks the hub. If the cache has a copy, the number of attempts is small and failures are ignored.
@@ -122,14 +123,14 @@ std::optional<Listing> ask_hub(const RepoName& name, const Cached& cached, const
   RetryPolicy policy;
   constexpr int kAttempts = 4, kWithCopy = 2;
   policy.max_attempts = cached.snapshot ? kWithCopy : kAttempts;
-  // A name that was meant as a path, on a machine without a network, is answered soon.
+  // Without a network, a name that was meant as a path is reported quickly.
   constexpr double kUnreachableS = 2;
   policy.max_unreachable_s = kUnreachableS;
   try {
     return HubApi(settings, policy, options.should_stop).list(name);
   } catch (const CommError& error) {
     if (!cached.snapshot) throw;
-    log::warn("{}: the hub cannot be asked ({}); what the cache has is used", name.text(),
+    log::warn("{}: the hub cannot be reached ({}); the files in the cache are used", name.text(),
               error.message());
     return std::nullopt;
   }

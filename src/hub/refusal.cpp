@@ -30,7 +30,7 @@ std::string in_its_words(const Asked& asked, const Response& response) {
 }
 
 std::string how_to_log_in() {
-  return "log in (hf auth login), or set HF_TOKEN to a token that may read it";
+  return "log in (hf auth login), or set HF_TOKEN to a token with read access";
 }
 
 [[noreturn]] void refuse_gated(const Asked& asked) {
@@ -52,16 +52,17 @@ std::string how_to_log_in() {
                   asked.page_url,
                   fmt::format("check the name; if it is private, {}",
                               has_token ? fmt::format("the token (from {}) must belong to an "
-                                                      "account that may read it",
+                                                      "account with read access",
                                                       asked.settings.token_source)
                                         : how_to_log_in()));
 }
 
 [[noreturn]] void refuse_token(const Asked& asked) {
-  throw DataError("the hub does not accept your token", asked.settings.token_source,
-                  fmt::format("make a new one at {} and log in again (hf auth login), or unset it "
-                              "for what is public",
-                              shown_url(asked.settings.endpoint + "/settings/tokens")));
+  throw DataError(
+      "the hub does not accept your token", asked.settings.token_source,
+      fmt::format("create a new one at {} and log in again (hf auth login), or unset it "
+                  "to use public repositories",
+                  shown_url(asked.settings.endpoint + "/settings/tokens")));
 }
 
 /// The hub answers "user Access Token …" for a token that it does not know.
@@ -74,7 +75,7 @@ bool is_about_the_token(const Asked& asked, const std::string& words) {
 
 [[noreturn]] void refuse_busy(const Asked& asked, const Response& response) {
   const auto asked_s = asked_delay_s(response.header("retry-after"), response.header("ratelimit"));
-  const char* what = response.status == kTooMany ? "too many requests" : "the server fails";
+  const char* what = response.status == kTooMany ? "too many requests" : "the server has an error";
   throw TransientFailure(
       fmt::format("{} (status {}){}", what, response.status, in_its_words(asked, response)),
       asked_s);
@@ -91,7 +92,7 @@ void refuse(const Asked& asked, const Response& response) {
     throw DataError(fmt::format("the {} {} has no revision `{}`", kind_of(asked.name),
                                 asked.name.id, asked.name.revision_or_main()),
                     asked.page_url,
-                    "name a branch, a tag or a commit that its page lists under Files");
+                    "name a branch, a tag or a commit that is listed on its page under Files");
   }
   if (code == "EntryNotFound") {
     throw DataError(fmt::format("the {} {} has no such file", kind_of(asked.name), asked.name.id),
@@ -108,7 +109,7 @@ void refuse(const Asked& asked, const Response& response) {
   }
   throw CommError(fmt::format("the hub answers with status {}{}", response.status, words),
                   shown_url(response.url, asked.settings),
-                  "does HF_ENDPOINT name a hub? does a proxy answer?");
+                  "check that HF_ENDPOINT is a hub and that no proxy answers instead");
 }
 
 }  // namespace sftrun::hub

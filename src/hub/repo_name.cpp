@@ -102,12 +102,12 @@ RepoName parse_uri(std::string_view text, std::string_view rest, RepoType type) 
     const std::string_view tail = rest.substr(at + 1);
     const size_t end = end_of_revision(tail);
     name.revision = percent_decoded(tail.substr(0, end));
-    if (!is_revision(name.revision)) fail(text, "the revision after @ is none that git could have");
+    if (!is_revision(name.revision)) fail(text, "the revision after @ is not a valid git name");
     if (end < tail.size()) path = tail.substr(end + 1);
   } else {
     std::tie(id, path) = split_id(rest);
   }
-  if (!is_id(id)) fail(text, "a repository is named owner/name");
+  if (!is_id(id)) fail(text, "the name of a repository is owner/name");
   if (!path.empty() && !is_relative_path(path)) fail(text, "not a path in a repository");
   name.id = id;
   name.path = path;
@@ -139,7 +139,7 @@ std::optional<RepoName> parse_scheme(std::string_view text) {
   if (rest.starts_with("datasets/")) return parse_uri(text, after("datasets/"), RepoType::kDataset);
   if (rest.starts_with("models/")) return parse_uri(text, after("models/"), RepoType::kModel);
   for (const std::string_view other : {"spaces/", "buckets/", "kernels/"}) {
-    if (rest.starts_with(other)) fail(text, "only models and data sets are read");
+    if (rest.starts_with(other)) fail(text, "only models and data sets are supported");
   }
   return parse_uri(text, rest, RepoType::kModel);
 }
@@ -192,13 +192,12 @@ bool begins_as_hub_name(std::string_view text) {
 RepoName with_revision(RepoName name, const std::string& revision) {
   if (revision.empty() || revision == name.revision) return name;
   if (!is_revision(revision)) {
-    throw ConfigError(fmt::format("`{}` can be no revision", revision), {},
+    throw ConfigError(fmt::format("`{}` is not a valid revision", revision), {},
                       "name a branch, a tag or a commit");
   }
   if (!name.revision.empty()) {
-    throw ConfigError(
-        fmt::format("{} and the revision {} contradict each other", name.text(), revision), {},
-        "keep one of them");
+    throw ConfigError(fmt::format("{} and the revision {} are different", name.text(), revision),
+                      {}, "keep one of them");
   }
   name.revision = revision;
   return name;

@@ -14,14 +14,14 @@ struct TransientFailure : std::runtime_error {
   explicit TransientFailure(const std::string& what, std::optional<double> wait_s = {})
       : std::runtime_error(what), wait_s(wait_s) {}
   std::optional<double> wait_s;  ///< what the server asked for (Retry-After)
-  bool unreachable = false;      ///< no connection came about
+  bool unreachable = false;      ///< no connection was made
 };
 
 struct RetryPolicy {
   int max_attempts = 6;            ///< consecutive attempts without progress
   double first_delay_s = 1;        ///< doubled each time
   double max_delay_s = 30;         ///< never longer
-  double max_asked_delay_s = 120;  ///< a server that asks for more is given up on
+  double max_asked_delay_s = 120;  ///< give up if the server asks for more
   /// Without a connection no attempt begins later than this after the first.
   std::optional<double> max_unreachable_s = std::nullopt;
 };

@@ -111,7 +111,7 @@ Selection select_gguf(const RepoName& name, const Files& files) {
   });
   if (models.size() == 1) return {.files = models, .opened = models.front().path};
   return nothing(
-      fmt::format("{} holds {} .gguf files: {}", name.text(), models.size(), listed(models)),
+      fmt::format("{} has {} .gguf files: {}", name.text(), models.size(), listed(models)),
       "name one of them: " + named(name, models.empty() ? "" : models.front().path));
 }
 
@@ -120,11 +120,11 @@ Selection no_weights(const RepoName& name, const Files& files) {
       filtered(files, [](std::string_view path) { return ends_with_any(path, kPickledEndings); });
   if (pickled.empty()) {
     return nothing(
-        fmt::format("{} holds no weights: neither safetensors nor a .gguf file", name.text()),
+        fmt::format("{} has no weights: neither safetensors nor a .gguf file", name.text()),
         files.empty() ? "check the name" : "its files are: " + listed(files));
   }
   return nothing(
-      fmt::format("{} holds its weights only as pickled files, which are not read: {}", name.text(),
+      fmt::format("{} has only pickled weights, which are not supported: {}", name.text(),
                   listed(pickled)),
       "look for a revision with safetensors (the hub's bot offers one as refs/pr/N), or convert "
       "them: AutoModelForCausalLM.from_pretrained(NAME).save_pretrained(DIR)");
@@ -214,7 +214,7 @@ Selection no_subsets(const RepoName& name, const std::string& subset, const File
                              name.text(), subset),
                  is_folder
                      ? fmt::format("for the folder of that name write path: {}", folder.text())
-                     : "leave `name` out; path may be a folder or a pattern in the data set");
+                     : "remove `name`; path may be a folder or a pattern in the data set");
 }
 
 Selection no_such_split(const RepoName& name, const Files& data, const SplitFiles& found,
@@ -224,7 +224,7 @@ Selection no_such_split(const RepoName& name, const Files& data, const SplitFile
   const std::string advice = advice_on_split(request.split);
   const std::string file = "name a file: " + named(plain, data.front().path);
   const std::string splits =
-      found.names.empty() ? "no file's name tells a split" : "it has " + join(found.names, ", ");
+      found.names.empty() ? "no file name contains a split" : "it has " + join(found.names, ", ");
   return nothing(
       fmt::format("{} has no split `{}`", name.text(), found.missing),
       advice.empty() ? fmt::format("{}; {}; there are: {}", splits, file, listed(data)) : advice);
@@ -286,7 +286,7 @@ Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& fi
             [](const RemoteFile& a, const RemoteFile& b) { return a.path < b.path; });
   if (data.empty()) {
     return nothing(
-        fmt::format("{} holds no data files ({})", name.text(), join(request.extensions, ", ")),
+        fmt::format("{} has no data files ({})", name.text(), join(request.extensions, ", ")),
         "its files are: " + listed(inside));
   }
   if (is_pattern) return {.files = data};

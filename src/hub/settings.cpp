@@ -95,7 +95,7 @@ std::string endpoint(const Variables& variables) {
   if (!url) return Settings{}.endpoint;
   while (url->ends_with('/')) url->pop_back();
   if (!url->starts_with("https://") && !url->starts_with("http://")) {
-    throw ConfigError("HF_ENDPOINT is no URL: it begins with neither https:// nor http://",
+    throw ConfigError("HF_ENDPOINT is not a URL: it must begin with https:// or http://",
                       "HF_ENDPOINT in the environment",
                       "write, for example, https://huggingface.co");
   }
@@ -108,8 +108,9 @@ std::string cleaned_token(const std::string& text, const std::string& source) {
   std::string token(trim(text));
   std::erase_if(token, [](char c) { return c == '\n' || c == '\r'; });
   if (std::any_of(token.begin(), token.end(), [](char c) { return c <= ' ' || c > '~'; })) {
-    throw ConfigError("the token holds characters that no token has", source,
-                      "log in again (hf auth login), or set HF_TOKEN to the token alone");
+    throw ConfigError(
+        "the token has invalid characters", source,
+        "log in again (hf auth login), or set HF_TOKEN to the token without other characters");
   }
   return token;
 }

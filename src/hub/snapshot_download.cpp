@@ -39,7 +39,7 @@ class SnapshotDownload {
     require_space();
     const uint64_t total = total_bytes();
     if (!options_.quiet && is_all_there()) {
-      log::info("{}: commit {} is in the cache already", task_.name.text(),
+      log::info("{}: commit {} is already in the cache", task_.name.text(),
                 task_.commit.substr(0, 7));
     } else if (!options_.quiet) {
       log::info("downloading {}: {} file{}, {} (commit {})", task_.name.text(), task_.files.size(),

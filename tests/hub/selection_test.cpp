@@ -135,7 +135,7 @@ TEST(Selection, DataSets) {
   EXPECT_EQ(data({"a.jsonl", "b.jsonl"}, "", {.split = "train"}), (Names{"a.jsonl", "b.jsonl"}));
   EXPECT_EQ(data({"a.jsonl"}, "", {.split = "test"}),
             Names{"none: hf://datasets/owner/name has no split `test`"});
-  EXPECT_NE(data({"a.csv"}, "", {.extensions = {".jsonl"}})[0].find("holds no data files (.jsonl)"),
+  EXPECT_NE(data({"a.csv"}, "", {.extensions = {".jsonl"}})[0].find("has no data files (.jsonl)"),
             std::string::npos);
   EXPECT_NE(data(paths, "dat", {})[0].find("no file or folder dat"), std::string::npos);
 }
